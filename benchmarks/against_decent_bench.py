@@ -2,8 +2,9 @@
 
 decent-bench needs Python 3.13 and stays in an environment of its own; the two meet in a file.
 
-    ENVIRONMENT/bin/python against_decent_bench.py theirs FILE    makes the problem, solves it with decent-bench
-    python against_decent_bench.py ours FILE                      solves the same problem, compares the models
+    ENVIRONMENT/bin/python against_decent_bench.py theirs FILE    makes the problem, solves it with
+    decent-bench python against_decent_bench.py ours FILE                      solves the same
+    problem, compares the models
 """
 
 import sys
@@ -24,7 +25,9 @@ def theirs(path: Path) -> None:
 
     benchmark.configure("numpy", "cpu", seed=0, log_level=30)
     costs, _ = benchmark.create_quadratic_problem(size=SIZE, n_agents=AGENTS)
-    network = networks.P2PNetwork(nx.cycle_graph(AGENTS), [Agent(cost, state_snapshot_period=ITERATIONS) for cost in costs])
+    network = networks.P2PNetwork(
+        nx.cycle_graph(AGENTS), [Agent(cost, state_snapshot_period=ITERATIONS) for cost in costs]
+    )
     problem = benchmark.BenchmarkProblem(network)
     numbers = {
         "a": [np.asarray(getattr(cost.A, "value", cost.A)) for cost in costs],
@@ -36,7 +39,9 @@ def theirs(path: Path) -> None:
         result = benchmark.benchmark([method], problem, ITERATIONS, progress_step=None)
         print(f"decent-bench | {name} | {time.perf_counter() - begin:.2f} s", flush=True)
         (states,) = result.states.values()
-        numbers[name] = [np.asarray(getattr(agent.x, "value", agent.x)).ravel() for agent in states[0].agents()]
+        numbers[name] = [
+            np.asarray(getattr(agent.x, "value", agent.x)).ravel() for agent in states[0].agents()
+        ]
     np.savez(path, **numbers)
 
 
@@ -49,7 +54,9 @@ def ours(path: Path) -> None:
 
     jax.config.update("jax_enable_x64", True)
     numbers = np.load(path)
-    clients = [{"a": a[None], "b": b[None]} for a, b in zip(numbers["a"], numbers["b"], strict=True)]
+    clients = [
+        {"a": a[None], "b": b[None]} for a, b in zip(numbers["a"], numbers["b"], strict=True)
+    ]
 
     def loss(x, examples):
         return 0.5 * jnp.einsum("nij,i,j->n", examples["a"], x, x) + examples["b"] @ x
@@ -73,7 +80,8 @@ def ours(path: Path) -> None:
             seconds = time.perf_counter() - begin
             models = np.asarray(method.nodes(history.state).all())
             print(
-                f"fedax, {turn} | {name} | {seconds:.2f} s | difference {np.abs(models - numbers[name]).max():.1e}",
+                f"fedax, {turn} | {name} | {seconds:.2f} s | difference "
+                f"{np.abs(models - numbers[name]).max():.1e}",
                 flush=True,
             )
 

@@ -1,10 +1,13 @@
-"""Decentralized federated averaging on MNIST: against FedAvg and DSGD, by bits, and by how well the graph is connected.
+"""Decentralized federated averaging on MNIST: against FedAvg and DSGD, by bits, and by how well the
+graph is connected.
 
-The 2NN (199,210 parameters), 20 clients of 3000 images, all at work in every round: one local epoch of batches of 50. FedAvg
-and DSGD with learning rate 0.1, DFedAvgM with 0.01 and momentum 0.9, as the paper; DSGD takes one step between communications.
-IID on a ring with 32, 16 and 8 bits; with two label shards each on graphs from the ring to the complete one.
+The 2NN (199,210 parameters), 20 clients of 3000 images, all at work in every round: one local epoch
+of batches of 50. FedAvg and DSGD with learning rate 0.1, DFedAvgM with 0.01 and momentum 0.9, as
+the paper; DSGD takes one step between communications. IID on a ring with 32, 16 and 8 bits; with
+two label shards each on graphs from the ring to the complete one.
 
-    python benchmarks/decentralized.py --out docs/decentralized        # metrics.csv, README.md and lambda.png
+    python benchmarks/decentralized.py --out docs/decentralized        # metrics.csv, README.md and
+    lambda.png
 
 Needs MNIST (`FEDAX_DATA`) and matplotlib.
 """
@@ -46,7 +49,12 @@ def iid():
     yield "DSGD", fedax.DSGD(graph=ring), SGD, STEP
     yield "DFedAvgM", fedax.DFedAvgM(graph=ring), MOMENTUM, EPOCH
     for bits in (16, 8):
-        yield f"DFedAvgM, {bits} bits", fedax.QuantizedDFedAvgM(graph=ring, b=bits, mode="replica"), MOMENTUM, EPOCH
+        yield (
+            f"DFedAvgM, {bits} bits",
+            fedax.QuantizedDFedAvgM(graph=ring, b=bits, mode="replica"),
+            MOMENTUM,
+            EPOCH,
+        )
 
 
 def shards():
@@ -66,7 +74,9 @@ def measure(partition, methods, rounds, seeds, progress):
         for seed in seeds:
             options = {"solver": solver, "schedule": schedule, "seed": seed, "observe": watched}
             begun = time.perf_counter()
-            history = fedax.run(method, task, rounds=rounds, observe_every=max(rounds // 20, 1), **options)
+            history = fedax.run(
+                method, task, rounds=rounds, observe_every=max(rounds // 20, 1), **options
+            )
             assert history.outcome.ok, (name, history.outcome)
             for i, at in enumerate(history.rounds):
                 values = {key: float(history.metrics[key][i]) for key in history.metrics}
@@ -91,14 +101,17 @@ def last(rows, data, method, column, over=1):
     """Mean and deviation over seeds of the mean of the last observations, in per cent."""
     mine = [row for row in rows if row["data"] == data and row["method"] == method]
     by_seed = [
-        [row[column] for row in mine if row["seed"] == seed][-over:] for seed in sorted({row["seed"] for row in mine})
+        [row[column] for row in mine if row["seed"] == seed][-over:]
+        for seed in sorted({row["seed"] for row in mine})
     ]
     means = 100 * np.mean(np.asarray(by_seed, float), axis=1)
     return means.mean(), means.std(ddof=1) if len(means) > 1 else 0.0
 
 
 def methods_of(rows, data):
-    return list(dict.fromkeys((row["method"], row["lambda"]) for row in rows if row["data"] == data))
+    return list(
+        dict.fromkeys((row["method"], row["lambda"]) for row in rows if row["data"] == data)
+    )
 
 
 def text(rows, arguments):
@@ -114,10 +127,13 @@ def text(rows, arguments):
         "",
         *(line for line in __doc__.split("\n\n")[1].splitlines()),
         "",
-        f"Rounds: {arguments.iid_rounds} (IID) and {arguments.rounds} (two shards each); seeds {arguments.seeds}. Test accuracy in",
-        "per cent, mean of the last three observations, ± the deviation over seeds: of the mean of the clients' models, and mean",
+        f"Rounds: {arguments.iid_rounds} (IID) and {arguments.rounds} (two shards each); seeds "
+        f"{arguments.seeds}. Test accuracy in",
+        "per cent, mean of the last three observations, ± the deviation over seeds: of the mean "
+        "of the clients' models, and mean",
         "of their own.",
-        f"jax {version('jax')} on {jax.default_backend()}. Made by `python benchmarks/decentralized.py`.",
+        f"jax {version('jax')} on {jax.default_backend()}. Made by `python "
+        "benchmarks/decentralized.py`.",
     ]
     for data, title in (("iid", "IID, ring"), ("shards", "Two shards each")):
         lines += [
@@ -129,25 +145,35 @@ def text(rows, arguments):
         ]
         for method, lam in methods_of(rows, data):
             lines.append(
-                f"| {method} | {lam} | {cell(data, method, 'test_accuracy')} | {cell(data, method, 'node_accuracy')} |"
+                f"| {method} | {lam} | {cell(data, method, 'test_accuracy')} | "
+                f"{cell(data, method, 'node_accuracy')} |"
             )
 
     def mean(data, method, column="test_accuracy"):
         return last(rows, data, method, column, 3)[0]
 
-    ring, quantized = mean("iid", "DFedAvgM"), [mean("iid", f"DFedAvgM, {bits} bits") for bits in (16, 8)]
+    ring, quantized = (
+        mean("iid", "DFedAvgM"),
+        [mean("iid", f"DFedAvgM, {bits} bits") for bits in (16, 8)],
+    )
     own = mean("shards", "DFedAvgM, ring", "node_accuracy")
     lines += [
         "",
         "## What this says",
         "",
-        f"- IID, DFedAvgM on the ring is {mean('iid', 'FedAvg') - ring:.2f} points below FedAvg after as many rounds and "
+        f"- IID, DFedAvgM on the ring is {mean('iid', 'FedAvg') - ring:.2f} points below FedAvg "
+        "after as many rounds and "
         f"{ring - mean('iid', 'DSGD'):.1f} above DSGD.",
-        f"- 16 and 8 bits differ from 32 by {quantized[0] - ring:+.2f} and {quantized[1] - ring:+.2f} points.",
-        f"- With two shards each, FedAvg reaches {mean('shards', 'FedAvg'):.2f} %; on the ring the mean of the models stays "
-        f"{mean('shards', 'FedAvg') - mean('shards', 'DFedAvgM, ring'):.1f} points below, the clients' own models "
-        f"{mean('shards', 'FedAvg') - own:.0f}. The better the graph is connected, the smaller the gap of the clients' own",
-        "  models; on the complete graph it is gone. lambda alone does not say all: at 0.77 a random graph with four neighbours",
+        f"- 16 and 8 bits differ from 32 by {quantized[0] - ring:+.2f} and "
+        f"{quantized[1] - ring:+.2f} points.",
+        f"- With two shards each, FedAvg reaches {mean('shards', 'FedAvg'):.2f} %; on the ring "
+        "the mean of the models stays "
+        f"{mean('shards', 'FedAvg') - mean('shards', 'DFedAvgM, ring'):.1f} points below, the "
+        "clients' own models "
+        f"{mean('shards', 'FedAvg') - own:.0f}. The better the graph is connected, the smaller "
+        "the gap of the clients' own",
+        "  models; on the complete graph it is gone. lambda alone does not say all: at 0.77 a "
+        "random graph with four neighbours",
         "  does better than the torus at 0.72.",
     ]
     return "\n".join([*lines, "", "![Accuracy against lambda](lambda.png)", ""])
@@ -162,8 +188,15 @@ def draw(rows, path):
     ):
         points = sorted((lam, *last(rows, "shards", method, column, 3)) for method, lam in graphs)
         axes.errorbar(*np.transpose(points), fmt=f"{mark}-", capsize=3, label=f"DFedAvgM, {label}")
-    axes.axhline(last(rows, "shards", "FedAvg", "test_accuracy", 3)[0], color="grey", linestyle="--", label="FedAvg")
-    axes.set(xlabel="lambda of the mixing matrix (0 complete, 1 disconnected)", ylabel="test accuracy, %")
+    axes.axhline(
+        last(rows, "shards", "FedAvg", "test_accuracy", 3)[0],
+        color="grey",
+        linestyle="--",
+        label="FedAvg",
+    )
+    axes.set(
+        xlabel="lambda of the mixing matrix (0 complete, 1 disconnected)", ylabel="test accuracy, %"
+    )
     axes.set_title("MNIST, two shards each, 20 clients")
     axes.grid(alpha=0.3)
     axes.legend()
@@ -171,9 +204,13 @@ def draw(rows, path):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--again", action="store_true", help="only write text and picture from the metrics in the folder")
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="only write text and picture from the metrics in the folder",
+    )
     parser.add_argument("--iid-rounds", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
@@ -182,7 +219,10 @@ if __name__ == "__main__":
     table = arguments.out / "metrics.csv"
     if arguments.again:
         with table.open(newline="") as stream:
-            rows = [row | {"lambda": row["lambda"] and float(row["lambda"])} for row in csv.DictReader(stream)]
+            rows = [
+                row | {"lambda": row["lambda"] and float(row["lambda"])}
+                for row in csv.DictReader(stream)
+            ]
     else:
         with Progress() as progress:
             rows = measure("iid", iid(), arguments.iid_rounds, arguments.seeds, progress)

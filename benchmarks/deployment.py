@@ -1,9 +1,10 @@
-"""A round over Flower beside the same work as a plain Flower app, interleaved in one run: python benchmarks/deployment.py.
+"""A round over Flower beside the same work as a plain Flower app, interleaved in one run: python
+benchmarks/deployment.py.
 
-Real processes on the loopback: a SuperLink with TLS and authentication, SuperNodes, workers that stay warm. Both send one vector to
-every client, where one compiled function trains, and average what comes back. `plain` is a ServerApp by hand that looks for replies
-as often as fedax does; `strategy` is Flower's own FedAvg, which looks every three seconds.
-"""
+Real processes on the loopback: a SuperLink with TLS and authentication, SuperNodes, workers that
+stay warm. Both send one vector to every client, where one compiled function trains, and average
+what comes back. `plain` is a ServerApp by hand that looks for replies as often as fedax does;
+`strategy` is Flower's own FedAvg, which looks every three seconds."""
 
 import argparse
 import contextlib
@@ -87,7 +88,9 @@ class Both:
         vector = jnp.asarray(content["arrays"]["0"].numpy())
         down = jax.tree.unflatten(jax.tree.structure(self.phase.down), [vector])
         phase_work = PhaseWork(self.phase.work, down, None, jax.random.key(3), jnp.int32(round), 0)
-        upload, _, _ = run_single_client(phase_work, self.known.setup, {}, jnp.int32(self.device.partition))
+        upload, _, _ = run_single_client(
+            phase_work, self.known.setup, {}, jnp.int32(self.device.partition)
+        )
         count = MetricRecord({"num-examples": int(self.device.task.train.total)})
         arrays = ArrayRecord({"0": Array(np.asarray(upload.value))})
         return RecordDict({"arrays": arrays, "metrics": count})
@@ -104,7 +107,8 @@ class After(Observer):
 
 
 class Interleaved:
-    """After every round of fedax a plain one and one of Flower's strategy, and how long all of them took."""
+    """After every round of fedax a plain one and one of Flower's strategy, and how long all of them
+    took."""
 
     def __init__(self, grid):
         self.grid, self.vector, self.since = grid, None, None
@@ -127,7 +131,10 @@ class Interleaved:
         arrays, config = ArrayRecord({"0": Array(self.vector)}), ConfigRecord({"server-round": t})
         content = RecordDict({"arrays": arrays, "config": config})
         nodes = list(self.grid.get_node_ids())
-        messages = [Message(content, dst_node_id=node, message_type="train", group_id=str(t)) for node in nodes]
+        messages = [
+            Message(content, dst_node_id=node, message_type="train", group_id=str(t))
+            for node in nodes
+        ]
         waiting, replies, pause = set(self.grid.push_messages(messages)), [], PAUSES[0]
         while waiting:
             for reply in self.grid.pull_messages(list(waiting)):
@@ -137,15 +144,21 @@ class Interleaved:
                 time.sleep(pause)
                 pause = min(1.5 * pause, PAUSES[1])
         counts = [reply["metrics"]["num-examples"] for reply in replies]
-        self.vector = np.average([reply["arrays"]["0"].numpy() for reply in replies], axis=0, weights=counts)
+        self.vector = np.average(
+            [reply["arrays"]["0"].numpy() for reply in replies], axis=0, weights=counts
+        )
         self.vector = self.vector.astype(np.float32)
 
     def strategy(self, t):
         from flwr.app import Array, ArrayRecord
         from flwr.serverapp.strategy import FedAvg
 
-        way = FedAvg(fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
-        way.start(grid=self.grid, initial_arrays=ArrayRecord({"0": Array(self.vector)}), num_rounds=1)
+        way = FedAvg(
+            fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1
+        )
+        way.start(
+            grid=self.grid, initial_arrays=ArrayRecord({"0": Array(self.vector)}), num_rounds=1
+        )
 
 
 def serve(grid, config):
@@ -155,13 +168,20 @@ def serve(grid, config):
     ((label, algorithm),) = plan.algorithms.items()
     engine = fedax.Flower(grid, largest=deployment.largest)
     seen = Interleaved(grid)
-    given = plan.arguments_of(label) | {"engine": engine, "observe": [After(seen)], "observe_every": 1}
+    given = plan.arguments_of(label) | {
+        "engine": engine,
+        "observe": [After(seen)],
+        "observe_every": 1,
+    }
     fedax.run(algorithm, plan.task, seed=3, **given)
     shown = {name: values[WARM:] for name, values in seen.seconds.items()}
     middle = {name: statistics.median(values) for name, values in shown.items()}
     for name, values in shown.items():
         low, high = np.quantile(values, (0.25, 0.75))
-        print(f"RESULT | {name} | {middle[name]:.3f} | {low:.3f} to {high:.3f} | {middle['fedax'] / middle[name]:.2f} |")
+        print(
+            f"RESULT | {name} | {middle[name]:.3f} | {low:.3f} to {high:.3f} | "
+            f"{middle['fedax'] / middle[name]:.2f} |"
+        )
     ratios = np.array(shown["fedax"]) / np.array(shown["plain"][: len(shown["fedax"])])
     print(f"RESULT fedax of plain, by pairs of rounds: {np.median(ratios):.2f}")
 
@@ -181,7 +201,9 @@ def main(clients, rounds, epochs):
         file.write_text(EXPERIMENT.format(clients=clients, rounds=rounds + WARM, epochs=epochs))
         deployment = Deployment(folder, clients, port=free_port())
         make(deployment, file)
-        (folder / "app" / "fedax_app" / "server.py").write_text(SERVER.format(benchmarks=str(Path(__file__).parent)))
+        (folder / "app" / "fedax_app" / "server.py").write_text(
+            SERVER.format(benchmarks=str(Path(__file__).parent))
+        )
         control = stack.enter_context(run_server(deployment, print))
         env = environment(deployment)
         for k in range(clients):
@@ -196,7 +218,7 @@ def main(clients, rounds, epochs):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--clients", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--epochs", type=int, default=20)

@@ -1,17 +1,20 @@
 """Rounds on two CPU devices beside rounds on one: whole rounds of the same program, interleaved.
 
-One device is one core's worth of work: its process is held to one core, and products have one thread. Two devices have two cores.
-Without that, XLA gives large products and convolutions of one device to all cores, and the ratio compares two ways of using two
-cores; such a process is the third contestant. All are warmed up, wait while another one works, and time the same rounds again and
-again, without starting or observing. Turns in which other programs compute do not count; the ratio of all turns stands beside that.
+One device is one core's worth of work: its process is held to one core, and products have one
+thread. Two devices have two cores. Without that, XLA gives large products and convolutions of one
+device to all cores, and the ratio compares two ways of using two cores; such a process is the third
+contestant. All are warmed up, wait while another one works, and time the same rounds again and
+again, without starting or observing. Turns in which other programs compute do not count; the ratio
+of all turns stands beside that.
 
-The ideal ratio is that of the loads: the examples in all steps of these rounds, over those of the device with more of them, as the
-simulation deals the clients.
+The ideal ratio is that of the loads: the examples in all steps of these rounds, over those of the
+device with more of them, as the simulation deals the clients.
 
-    python benchmarks/devices.py            # a table; --workload, --repeat, --patience to change; Linux only
+    python benchmarks/devices.py            # a table; --workload, --repeat, --patience to change;
+    Linux only
 
-Workloads are those of `benchmarks/peers`. `--profile` prints the parts of a round on one and on two devices instead.
-"""
+Workloads are those of `benchmarks/peers`. `--profile` prints the parts of a round on one and on two
+devices instead."""
 
 import argparse
 import json
@@ -22,7 +25,11 @@ import sys
 import time
 from pathlib import Path
 
-CONTESTANTS = {"one": "1 device, 1 core", "free": "1 device, all cores", "two": "2 devices, 2 cores"}
+CONTESTANTS = {
+    "one": "1 device, 1 core",
+    "free": "1 device, all cores",
+    "two": "2 devices, 2 cores",
+}
 WORKLOADS = ("softmax", "2nn", "lenet", "mnist_cnn")
 TARGET, QUIET = 1.7, 0.1
 """The ratio that is aimed at; the cores that others may use in a turn that counts."""
@@ -32,7 +39,9 @@ def started(contestant):
     """JAX and fedax as the contestant has them; nothing may have imported them before."""
     cores = sorted(os.sched_getaffinity(0))[: {"one": 1, "two": 2}.get(contestant)]
     os.sched_setaffinity(0, cores)
-    os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen={'true' if contestant == 'free' else 'false'}"
+    os.environ["XLA_FLAGS"] = (
+        f"--xla_cpu_multi_thread_eigen={'true' if contestant == 'free' else 'false'}"
+    )
     sys.path.insert(0, str(Path(__file__).parent / "peers"))
     import jax
 
@@ -47,7 +56,11 @@ def started(contestant):
 def setting(fedax, workloads, name):
     work = workloads.WORKLOADS[name]
     task = workloads.task_of(work, workloads.data_of(name, workloads.mnist_file())[0])
-    options = {"solver": fedax.SGD(work.rate), "schedule": workloads.schedule_of(work), "observe": ()}
+    options = {
+        "solver": fedax.SGD(work.rate),
+        "schedule": workloads.schedule_of(work),
+        "observe": (),
+    }
     return task, options, work.long
 
 
@@ -82,7 +95,9 @@ class Rounds:
         sizes, schedule = np.asarray(self.task.train.sizes), self.grid.options.schedule
         whole = busier = 0
         for t in range(self.count):
-            ids, count = schedule.draw(stream(self.grid.program.roots, "cohort", t, 0), self.task.train.offsets)
+            ids, count = schedule.draw(
+                stream(self.grid.program.roots, "cohort", t, 0), self.task.train.offsets
+            )
             load = sizes[np.asarray(ids)] * schedule.epochs
             table, held = map(np.asarray, assign_longest_first(jax.numpy.asarray(load), count, 2))
             whole += load.sum()
@@ -93,7 +108,9 @@ class Rounds:
 def worker(contestant, name):
     rounds = Rounds(contestant, name)
     for line in sys.stdin:
-        print(json.dumps(rounds.seconds() if line.strip() == "turn" else rounds.ideal()), flush=True)
+        print(
+            json.dumps(rounds.seconds() if line.strip() == "turn" else rounds.ideal()), flush=True
+        )
 
 
 def asked(process, word):
@@ -125,7 +142,9 @@ def measure(name, repeat, patience):
     """The ideal ratio, the turns in which nobody else computed, and all turns."""
     command = [sys.executable, __file__, "--workload", name, "--worker"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    processes = {contestant: subprocess.Popen([*command, contestant], **pipes) for contestant in CONTESTANTS}
+    processes = {
+        contestant: subprocess.Popen([*command, contestant], **pipes) for contestant in CONTESTANTS
+    }
     quiet, everything = ({contestant: [] for contestant in CONTESTANTS} for _ in range(2))
     try:
         for process in processes.values():
@@ -146,18 +165,26 @@ def measure(name, repeat, patience):
 def table(names, repeat, patience):
     titles = " | ".join(CONTESTANTS.values())
     print(
-        f"Load {os.getloadavg()[0]:.2f}. Milliseconds of a turn, medians of those in which others used less than {QUIET} cores.\n"
+        f"Load {os.getloadavg()[0]:.2f}. Milliseconds of a turn, medians of those in which "
+        f"others used less than {QUIET} cores.\n"
     )
     print(
-        f"| | {titles} | 2 devices over 1 | ideal | over 1 on all cores | turns that count | 2 over 1, all turns | target |"
+        f"| | {titles} | 2 devices over 1 | ideal | over 1 on all cores | turns that count | 2 "
+        "over 1, all turns | target |"
     )
     print("|---" * (len(CONTESTANTS) + 7) + "|")
     for name in names:
         ideal, quiet, everything = measure(name, repeat, patience)
-        mid, all_ = ({c: statistics.median(times or [float("nan")]) for c, times in t.items()} for t in (quiet, everything))
+        mid, all_ = (
+            {c: statistics.median(times or [float("nan")]) for c, times in t.items()}
+            for t in (quiet, everything)
+        )
         row = [f"{1e3 * mid[c]:.0f}" for c in CONTESTANTS]
         row += [f"{mid['one'] / mid['two']:.2f}", f"{ideal:.2f}", f"{mid['free'] / mid['two']:.2f}"]
-        row += [", ".join(f"{len(quiet[c])}" for c in CONTESTANTS) + f" of {len(everything['one'])} each"]
+        row += [
+            ", ".join(f"{len(quiet[c])}" for c in CONTESTANTS)
+            + f" of {len(everything['one'])} each"
+        ]
         row += [f"{all_['one'] / all_['two']:.2f}", str(TARGET)]
         print(f"| {name} | " + " | ".join(row) + " |", flush=True)
 
@@ -174,7 +201,9 @@ def show_profile(contestant, name):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--workload", choices=WORKLOADS, nargs="*", default=list(WORKLOADS))
     parser.add_argument("--repeat", type=int, default=9)
     parser.add_argument("--patience", type=float, default=90, help="the most seconds of a workload")

@@ -1,11 +1,11 @@
 """Digests of a dozen experiments, to compare two states of the code bit by bit.
 
-    python benchmarks/equal_numbers.py > before.json            # at the first state
-    python benchmarks/equal_numbers.py --compare before.json    # at the second state, on the same machine
+    python benchmarks/equal_numbers.py > before.json            # at the first state python
+    benchmarks/equal_numbers.py --compare before.json    # at the second state, on the same machine
 
-Every experiment stands for a path through the library: methods of all families, chunks, devices, a grid, the reference
-engine, MPI, state on disk, host data, privacy, codecs, availability. Each digest covers the parameters and all metrics.
-"""
+Every experiment stands for a path through the library: methods of all families, chunks, devices, a
+grid, the reference engine, MPI, state on disk, host data, privacy, codecs, availability. Each
+digest covers the parameters and all metrics."""
 
 import argparse
 import hashlib
@@ -34,13 +34,19 @@ def synthetic(**options):
 
 def run(algorithm, task=None, **options):
     """Runs ten rounds and returns the history."""
-    return fedax.run(algorithm, task or synthetic(), **{"rounds": 10, "solver": SGD, "schedule": COHORT} | options)
+    return fedax.run(
+        algorithm,
+        task or synthetic(),
+        **{"rounds": 10, "solver": SGD, "schedule": COHORT} | options,
+    )
 
 
 def graph_run():
     everyone = fedax.Schedule(steps=3, batch_size=8)
     return run(
-        fedax.QuantizedDFedAvgM(topology="ring", b=8, step=1e-3), solver=fedax.SGD(0.05, momentum=0.9), schedule=everyone
+        fedax.QuantizedDFedAvgM(topology="ring", b=8, step=1e-3),
+        solver=fedax.SGD(0.05, momentum=0.9),
+        schedule=everyone,
     )
 
 
@@ -60,7 +66,12 @@ EXPERIMENTS = {
     "chunks": lambda: run(fedax.FedYogi(), engine=fedax.Simulation(placement="chunked", chunk=3)),
     "two devices": lambda: run(fedax.FedNova(), engine=fedax.Simulation(devices=2)),
     "grid and seeds": lambda: fedax.run_grid(
-        [fedax.FedProx(mu=mu) for mu in (0.0, 0.1, 1.0)], synthetic(), seed=[0, 1], rounds=10, solver=SGD, schedule=COHORT
+        [fedax.FedProx(mu=mu) for mu in (0.0, 0.1, 1.0)],
+        synthetic(),
+        seed=[0, 1],
+        rounds=10,
+        solver=SGD,
+        schedule=COHORT,
     ),
     "state on disk": lambda: run(fedax.SCAFFOLD(), engine=fedax.Simulation(memory="disk")),
     "data on the host": lambda: run(fedax.FedAvgM(), engine=fedax.Simulation(data="host")),
@@ -71,7 +82,9 @@ EXPERIMENTS = {
     ),
     "availability and two codecs": lambda: run(
         fedax.FedAvg(),
-        schedule=fedax.Schedule(epochs=1, cohort=5, availability={"name": "daily", "fraction": 0.5}),
+        schedule=fedax.Schedule(
+            epochs=1, cohort=5, availability={"name": "daily", "fraction": 0.5}
+        ),
         channel=fedax.Channel(up=fedax.codecs.TopK(0.1), down=fedax.codecs.Quantizer(b=8)),
     ),
     "convolutional network": cnn,
@@ -94,22 +107,40 @@ def ranks() -> str | None:
     mpiexec = Path(sysconfig.get_path("scripts")) / "mpiexec"
     if not mpiexec.exists():
         return None
-    command = [str(mpiexec), "--allow-run-as-root", "--oversubscribe", "-n", "4", sys.executable, __file__, "--rank"]
+    command = [
+        str(mpiexec),
+        "--allow-run-as-root",
+        "--oversubscribe",
+        "-n",
+        "4",
+        sys.executable,
+        __file__,
+        "--rank",
+    ]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return next(line for line in output.splitlines() if line.startswith("digest ")).split()[1]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--compare", type=Path, help="the digests of another state")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.rank:
         four = fedax.tasks.synthetic(clients=4, seed=3)
-        history = run(fedax.SCAFFOLD(), four, engine=fedax.MPI(), schedule=fedax.Schedule(epochs=1, batch_size=8))
+        history = run(
+            fedax.SCAFFOLD(),
+            four,
+            engine=fedax.MPI(),
+            schedule=fedax.Schedule(epochs=1, batch_size=8),
+        )
         print("digest", digest(history), flush=True)
         return
-    found = {name: digest(experiment()) for name, experiment in EXPERIMENTS.items()} | {"four MPI ranks": ranks()}
+    found = {name: digest(experiment()) for name, experiment in EXPERIMENTS.items()} | {
+        "four MPI ranks": ranks()
+    }
     print(json.dumps(found, indent=1))
     if given.compare:
         before = json.loads(given.compare.read_text(encoding="utf-8"))

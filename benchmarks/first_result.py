@@ -1,9 +1,10 @@
-"""Seconds to import fedax, and from there to the demo's first panel, in new processes: python benchmarks/first_result.py.
+"""Seconds to import fedax, and from there to the demo's first panel, in new processes: python
+benchmarks/first_result.py.
 
-The first panel is FedAvg on the digits, with the demo's task, model, observers and schedule, for ten rounds. Cold: the cache of
-compiled programs is empty; warm: filled by the process before. `Python` is a script that calls `fedax.keep_programs()` and has one
-device; `command line` has a device for each core, whose programs are not kept. Nothing else should run meanwhile.
-"""
+The first panel is FedAvg on the digits, with the demo's task, model, observers and schedule, for
+ten rounds. Cold: the cache of compiled programs is empty; warm: filled by the process before.
+`Python` is a script that calls `fedax.keep_programs()` and has one device; `command line` has a
+device for each core, whose programs are not kept. Nothing else should run meanwhile."""
 
 import argparse
 import os
@@ -14,7 +15,10 @@ import tempfile
 from pathlib import Path
 
 # the name is asked for, as imports are lazy
-IMPORT = "import time; begin = time.perf_counter(); import fedax; fedax.run; print(time.perf_counter() - begin)"
+IMPORT = (
+    "import time; begin = time.perf_counter(); import fedax; fedax.run; "
+    "print(time.perf_counter() - begin)"
+)
 FIRST = """
 import time
 import fedax
@@ -28,14 +32,19 @@ history = fedax.run(plan.algorithms["FedAvg"], plan.task, **(plan.arguments | {"
 assert history.outcome.ok and len(history.rounds) > 1
 print(time.perf_counter() - begin)
 """
-WAYS = {"Python": FIRST.replace("SET_UP", "fedax.keep_programs"), "command line": FIRST.replace("SET_UP", "set_up_jax")}
+WAYS = {
+    "Python": FIRST.replace("SET_UP", "fedax.keep_programs"),
+    "command line": FIRST.replace("SET_UP", "set_up_jax"),
+}
 TARGETS = {"import": 1.5, "Python, cold": 8.0, "Python, warm": 3.0}
 
 
 def seconds(code: str, cache: Path) -> float:
     """The number that a new process prints."""
     environment = os.environ | {"XDG_CACHE_HOME": str(cache)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, check=True, stdout=subprocess.PIPE, text=True
+    )
     return float(done.stdout)
 
 
@@ -47,7 +56,9 @@ def main() -> None:
         for name, code in [("import", IMPORT), *WAYS.items()]:
             with tempfile.TemporaryDirectory() as folder:
                 for state in ("cold", "warm"):
-                    found.setdefault(name if code == IMPORT else f"{name}, {state}", []).append(seconds(code, Path(folder)))
+                    found.setdefault(name if code == IMPORT else f"{name}, {state}", []).append(
+                        seconds(code, Path(folder))
+                    )
     print("| | median, s | of all | target |\n| --- | ---: | --- | ---: |")
     for name, values in found.items():
         every = ", ".join(f"{value:.2f}" for value in values)

@@ -1,4 +1,5 @@
-"""The speed-up of a grid as one compiled program over its members one after the other; the numbers agree.
+"""The speed-up of a grid as one compiled program over its members one after the other; the numbers
+agree.
 
 python benchmarks/grid.py [--settings 30] [--seeds 5] [--rounds 20]
 """
@@ -39,7 +40,9 @@ def main() -> None:
         return [histories[k] for k in range(given.settings) for histories in by_seed]
 
     def apart() -> list[fedax.History]:
-        return [fedax.run(algorithm, task, seed=seed, **options) for algorithm in grid for seed in seeds]
+        return [
+            fedax.run(algorithm, task, seed=seed, **options) for algorithm in grid for seed in seeds
+        ]
 
     def measured(work: Callable[[], list[fedax.History]]) -> tuple[float, np.ndarray]:
         begun = time.perf_counter()
@@ -49,13 +52,17 @@ def main() -> None:
     together(), seed_by_seed(), fedax.run(grid[0], task, **options)  # compiles
     results = {work.__name__: measured(work) for work in (together, seed_by_seed, apart)}
     seconds, values = results["apart"]
-    print(f"{given.settings} settings x {given.seeds} seeds, {given.rounds} rounds, compilation not counted:")
+    print(
+        f"{given.settings} settings x {given.seeds} seeds, {given.rounds} rounds, compilation "
+        "not counted:"
+    )
     print(f"one after the other {seconds:.2f} s")
     for name in ("seed_by_seed", "together"):
         own, losses = results[name]
         worst = max(abs(losses / values - 1))
         print(
-            f"{name.replace('_', ' ')} {own:.2f} s, {seconds / own:.1f} times; losses differ by at most {worst:.1e} (relative)"
+            f"{name.replace('_', ' ')} {own:.2f} s, {seconds / own:.1f} times; losses differ by "
+            f"at most {worst:.1e} (relative)"
         )
 
 

@@ -1,9 +1,11 @@
-"""Networks: fedax's models, PyTorch's modules in fedax, and PyTorch eager, in one run on the same machine.
+"""Networks: fedax's models, PyTorch's modules in fedax, and PyTorch eager, in one run on the same
+machine.
 
-A few rounds of FedAvg: every client takes an epoch of plain SGD in each. PyTorch takes the same steps on batches of the same
-sizes, with the same model: one process with all threads, and one process for each core with one thread. The benchmark itself only
-coordinates; every contestant has a process of its own, is warmed up, and they run in turns. Beside the samples per second of
-wall time stand those per second of CPU time, which other programs on the machine disturb less.
+A few rounds of FedAvg: every client takes an epoch of plain SGD in each. PyTorch takes the same
+steps on batches of the same sizes, with the same model: one process with all threads, and one
+process for each core with one thread. The benchmark itself only coordinates; every contestant has a
+process of its own, is warmed up, and they run in turns. Beside the samples per second of wall time
+stand those per second of CPU time, which other programs on the machine disturb less.
 
     python benchmarks/layers.py            # tables; --workload, --repeat to change
 """
@@ -16,7 +18,8 @@ import subprocess
 import sys
 import time
 
-SIZES = {  # clients, examples of each, batch, classes; an even number of clients keeps two cores busy
+# clients, examples of each, batch, classes; an even number of clients keeps two cores busy
+SIZES = {
     "lenet": (8, 500, 64, 10),
     "mnist_cnn": (4, 200, 50, 10),
     "cifar_cnn": (4, 200, 50, 10),
@@ -74,9 +77,14 @@ def own_task(name, x, y):
     from fedax.tasks import classification
 
     models = {"lenet": lenet, "mnist_cnn": mnist_cnn, "cifar_cnn": cifar_cnn, "resnet20": ResNet}
-    models |= {"lstm": lambda: CharLSTM(80, biases=2), "transformer": lambda: Transformer(80, 80, classes=2)}
+    models |= {
+        "lstm": lambda: CharLSTM(80, biases=2),
+        "transformer": lambda: Transformer(80, 80, classes=2),
+    }
     clients, _, _, classes = SIZES[name]
-    return classification(fedax.data.FederatedData([{"x": x, "y": y}] * clients, classes), models[name]())
+    return classification(
+        fedax.data.FederatedData([{"x": x, "y": y}] * clients, classes), models[name]()
+    )
 
 
 def torch_task(name, x, y):
@@ -104,7 +112,11 @@ def torch_model(name):
         class Text(nn.Module):
             def __init__(self):
                 super().__init__()
-                self.vectors, self.layers, self.last = nn.Embedding(80, 8), nn.LSTM(8, 256, 2), nn.Linear(256, 80)
+                self.vectors, self.layers, self.last = (
+                    nn.Embedding(80, 8),
+                    nn.LSTM(8, 256, 2),
+                    nn.Linear(256, 80),
+                )
 
             def forward(self, x):
                 return self.last(self.layers(self.vectors(x.T))[0][-1])
@@ -115,8 +127,13 @@ def torch_model(name):
         class Classifier(nn.Module):
             def __init__(self):
                 super().__init__()
-                self.tokens, self.places = nn.Embedding(80, 64), nn.Parameter(0.02 * torch.randn(80, 64))
-                layer = nn.TransformerEncoderLayer(64, 4, 256, 0.0, "gelu", batch_first=True, norm_first=True)
+                self.tokens, self.places = (
+                    nn.Embedding(80, 64),
+                    nn.Parameter(0.02 * torch.randn(80, 64)),
+                )
+                layer = nn.TransformerEncoderLayer(
+                    64, 4, 256, 0.0, "gelu", batch_first=True, norm_first=True
+                )
                 norm = nn.LayerNorm(64)
                 self.layers = nn.TransformerEncoder(layer, 2, norm, enable_nested_tensor=False)
                 self.last = nn.Linear(64, 2)
@@ -144,7 +161,9 @@ def torch_model(name):
         widths = [16] * 4 + [32] * 3 + [64] * 3
         blocks = [Block(a, b) for a, b in itertools.pairwise(widths)]
         first = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.GroupNorm(2, 16), nn.ReLU()]
-        return nn.Sequential(*first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+        return nn.Sequential(
+            *first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)
+        )
     stages, size, padding, widths = {
         "lenet": ([(3, 6), (6, 16)], 5, 0, (400, 120, 84, 10)),
         "mnist_cnn": ([(1, 32), (32, 64)], 5, 2, (3136, 512, 10)),
@@ -165,12 +184,16 @@ def torch_runner(name, threads, channels_last):
 
     torch.set_num_threads(threads)
     clients, size, batch, classes = SIZES[name]
-    clients = clients * threads // (os.cpu_count() or 1)  # a process with one of the threads has its share of the clients
+    # a process with one of the threads has its share of the clients
+    clients = clients * threads // (os.cpu_count() or 1)
     x, y = torch.from_numpy(inputs(name, size)), torch.arange(size) % classes
     model = torch_model(name)
     x = x.long() if name in TEXTS else x.reshape(images(name, size))
     if channels_last and name not in TEXTS:
-        model, x = model.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
+        model, x = (
+            model.to(memory_format=torch.channels_last),
+            x.contiguous(memory_format=torch.channels_last),
+        )
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     criterion = torch.nn.CrossEntropyLoss()
 
@@ -189,7 +212,9 @@ def torch_runner(name, threads, channels_last):
 def serve(name, kind, first, second):
     """Warms up, then runs once for every line on standard input, and answers with the seconds."""
     torch = kind == "torch"
-    once, samples = torch_runner(name, first, second) if torch else fedax_runner(name, kind, first, second)
+    once, samples = (
+        torch_runner(name, first, second) if torch else fedax_runner(name, kind, first, second)
+    )
     begun = time.perf_counter()
     once()
     print(samples, time.perf_counter() - begun, flush=True)
@@ -205,17 +230,23 @@ class Contestant:
     def __init__(self, name, kind, first, second, copies=1):
         command = [sys.executable, __file__, "--serve", name, kind, str(first), str(int(second))]
         self.parts = [
-            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(copies)
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for _ in range(copies)
         ]
         answers = [part.stdout.readline().split() for part in self.parts]
-        self.samples, self.first = sum(int(a[0]) for a in answers), max(float(a[1]) for a in answers)
+        self.samples, self.first = (
+            sum(int(a[0]) for a in answers),
+            max(float(a[1]) for a in answers),
+        )
         self.times, self.busy = [], []
 
     def once(self):
         for part in self.parts:
             part.stdin.write("\n")
             part.stdin.flush()
-        answers = [[float(number) for number in part.stdout.readline().split()] for part in self.parts]
+        answers = [
+            [float(number) for number in part.stdout.readline().split()] for part in self.parts
+        ]
         self.times.append(max(wall for wall, _ in answers))
         self.busy.append(sum(busy for _, busy in answers))
 
@@ -248,14 +279,25 @@ def measure(name, repeat, only):
     for contestant in contestants.values():
         contestant.close()
     rates = {
-        label: (c.samples / statistics.median(c.times), c.samples / min(c.times), c.samples / min(c.busy))
+        label: (
+            c.samples / statistics.median(c.times),
+            c.samples / min(c.times),
+            c.samples / min(c.busy),
+        )
         for label, c in contestants.items()
     }
-    best = [max(column) for column in zip(*(rate for label, rate in rates.items() if label.startswith("PyTorch")))]
+    best = [
+        max(column)
+        for column in zip(*(rate for label, rate in rates.items() if label.startswith("PyTorch")))
+    ]
     clients, size, batch, _ = SIZES[name]
-    print(f"\n{name}: {clients} clients of {size}, batches of {batch}; {repeat} interleaved repetitions")
     print(
-        "| | samples/s, median | of the best PyTorch | fastest | of the best | per CPU second | of the best | first turn, s |"
+        f"\n{name}: {clients} clients of {size}, batches of {batch}; {repeat} interleaved "
+        "repetitions"
+    )
+    print(
+        "| | samples/s, median | of the best PyTorch | fastest | of the best | per CPU second | "
+        "of the best | first turn, s |"
     )
     print("|---|---|---|---|---|---|---|---|")
     for label, rate in rates.items():
@@ -267,10 +309,17 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--serve"]:
         serve(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
     else:
-        parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser = argparse.ArgumentParser(
+            description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
         parser.add_argument("--workload", choices=list(SIZES), nargs="*", default=list(SIZES))
         parser.add_argument("--repeat", type=int, default=7)
-        parser.add_argument("--only", nargs="*", default=[], help="contestants whose names contain one of these words")
+        parser.add_argument(
+            "--only",
+            nargs="*",
+            default=[],
+            help="contestants whose names contain one of these words",
+        )
         arguments = parser.parse_args()
         for workload in arguments.workload:
             measure(workload, arguments.repeat, arguments.only)

@@ -1,11 +1,12 @@
-"""Mutation testing: changes one operator or number of the package at a time, and runs the tests of its module.
+"""Mutation testing: changes one operator or number of the package at a time, and runs the tests of
+its module.
 
     python benchmarks/mutants.py --count 400 --seed 0 --out mutants.jsonl
 
-Works on a copy of the repository, so that the working tree does not change. Each line of the output is a mutant: its file, line,
-change, and whether its tests `caught` it, let it `survive`, or ran into the `timeout`, which counts as caught. With the same
-seed a second call goes on where the first one ended. `--summary` counts what a file of results has.
-"""
+Works on a copy of the repository, so that the working tree does not change. Each line of the output
+is a mutant: its file, line, change, and whether its tests `caught` it, let it `survive`, or ran
+into the `timeout`, which counts as caught. With the same seed a second call goes on where the first
+one ended. `--summary` counts what a file of results has."""
 
 import argparse
 import ast
@@ -24,9 +25,21 @@ ROOT = pathlib.Path(__file__).parents[1]
 LAWS = "tests/laws/test_laws.py"
 FORMS = "tests/closed_forms"
 TESTS = {
-    "src/fedax/algorithms/server": [f"{FORMS}/test_server_transcriptions.py", f"{FORMS}/test_edges.py", LAWS],
-    "src/fedax/algorithms/personalized": [f"{FORMS}/test_personal_transcriptions.py", f"{FORMS}/test_edges.py", LAWS],
-    "src/fedax/algorithms/decentralized": [f"{FORMS}/test_graph_methods.py", f"{FORMS}/test_edges.py", LAWS],
+    "src/fedax/algorithms/server": [
+        f"{FORMS}/test_server_transcriptions.py",
+        f"{FORMS}/test_edges.py",
+        LAWS,
+    ],
+    "src/fedax/algorithms/personalized": [
+        f"{FORMS}/test_personal_transcriptions.py",
+        f"{FORMS}/test_edges.py",
+        LAWS,
+    ],
+    "src/fedax/algorithms/decentralized": [
+        f"{FORMS}/test_graph_methods.py",
+        f"{FORMS}/test_edges.py",
+        LAWS,
+    ],
     "src/fedax/core": ["tests/core", f"{FORMS}/test_pencil_and_paper.py"],
     "src/fedax/engine/round": [
         "tests/engines/test_sums.py",
@@ -68,7 +81,9 @@ class Mutator(ast.NodeTransformer):
 
     def _operator(self, node: ast.AST, operator: ast.AST) -> ast.AST:
         other = OPERATORS.get(type(operator))
-        changes = other is not None and self._is_target(node, f"{type(operator).__name__} to {other.__name__}")
+        changes = other is not None and self._is_target(
+            node, f"{type(operator).__name__} to {other.__name__}"
+        )
         return other() if changes and other else operator
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
@@ -94,10 +109,16 @@ class Mutator(ast.NodeTransformer):
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
         self.generic_visit(node)
         signed = isinstance(node.op, ast.USub | ast.Not)
-        return node.operand if signed and self._is_target(node, f"without {type(node.op).__name__}") else node
+        return (
+            node.operand
+            if signed and self._is_target(node, f"without {type(node.op).__name__}")
+            else node
+        )
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        if type(node.value) in (int, float) and self._is_target(node, f"{node.value} to {node.value + 1}"):
+        if type(node.value) in (int, float) and self._is_target(
+            node, f"{node.value} to {node.value + 1}"
+        ):
             return ast.copy_location(ast.Constant(node.value + 1), node)
         return node
 
@@ -129,9 +150,25 @@ def judge(tree: pathlib.Path, file: str, number: int, limit: float) -> dict[str,
     mutant = ast.unparse(ast.fix_missing_locations(mutator.visit(ast.parse(original))))
     tests = next(tests for folder, tests in TESTS.items() if file.startswith(folder))
     chosen = ["-k", path.stem.replace("_", "")] if "/algorithms/" in file else []
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-n",
+        "0",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not slow",
+    ]
     # no cache of compiled programs: a mutant must not read or write those of others
-    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tree / "src"),
+        "JAX_ENABLE_COMPILATION_CACHE": "false",
+    }
     begun = time.monotonic()
     path.write_text(mutant, encoding="utf-8")
     try:
@@ -145,7 +182,9 @@ def judge(tree: pathlib.Path, file: str, number: int, limit: float) -> dict[str,
             check=False,
         )
         # 5: the selection has no tests, which is an error of this script
-        result = {0: "survived", 1: "caught", 2: "caught", 5: "no tests"}.get(done.returncode, "error")
+        result = {0: "survived", 1: "caught", 2: "caught", 5: "no tests"}.get(
+            done.returncode, "error"
+        )
         said = done.stdout.strip().splitlines()[-1:]
     except subprocess.TimeoutExpired:
         result, said = "timeout", []
@@ -164,22 +203,35 @@ def summarize(lines: list[dict[str, object]]) -> str:
 
 def main() -> None:
     """Judges as many mutants as asked for, beginning after those that the output has."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--count", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for the tests of one mutant")
+    parser.add_argument(
+        "--timeout", type=float, default=600.0, help="seconds for the tests of one mutant"
+    )
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("mutants.jsonl"))
-    parser.add_argument("--summary", action="store_true", help="only count the results that there are")
+    parser.add_argument(
+        "--summary", action="store_true", help="only count the results that there are"
+    )
     given = parser.parse_args()
-    lines = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
+    lines = (
+        [json.loads(line) for line in given.out.read_text().splitlines()]
+        if given.out.exists()
+        else []
+    )
     if not given.summary:
         every = places()
         chosen = random.Random(given.seed).sample(every, min(given.count, len(every)))
         known = {(line["file"], line["number"]) for line in lines}
-        print(f"{len(chosen)} of {len(every)} mutants, {len(known.intersection(chosen))} of them judged before")
+        print(
+            f"{len(chosen)} of {len(every)} mutants, {len(known.intersection(chosen))} of "
+            "them judged before"
+        )
         with tempfile.TemporaryDirectory() as folder:
             tree = pathlib.Path(folder) / "fedax"
-            ignored = shutil.ignore_patterns(".git", ".venv", ".cache", "runs", "site", "__pycache__")
+            ignored = shutil.ignore_patterns(
+                ".git", ".venv", ".cache", "runs", "site", "__pycache__"
+            )
             shutil.copytree(ROOT, tree, ignore=ignored)
             for file, number in chosen:
                 if (file, number) in known:

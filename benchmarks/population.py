@@ -2,9 +2,8 @@
 
 python benchmarks/population.py [--most 1000000] [--repeats 15]
 
-Beside it the time against the cohort, and the seconds and the memory that `FederatedData` and a task of the largest population
-take.
-"""
+Beside it the time against the cohort, and the seconds and the memory that `FederatedData` and a
+task of the largest population take."""
 
 import argparse
 import dataclasses
@@ -43,7 +42,9 @@ class Runner:
         train = Ragged.flat({"x": x, "y": (x[:, 0] > 0).astype(np.int32)}, np.full(clients, 2))
         task = fedax.Task(lambda key: np.zeros(FEATURES, np.float32), logistic, train)
         schedule = fedax.Schedule(cohort=cohort, sampling=sampling, batch_size=2)
-        options = RunOptions.of({"solver": fedax.SGD(0.1), "schedule": schedule, "engine": fedax.Simulation(devices=1)})
+        options = RunOptions.of(
+            {"solver": fedax.SGD(0.1), "schedule": schedule, "engine": fedax.Simulation(devices=1)}
+        )
         options = dataclasses.replace(options, rounds=ROUNDS, observe_every=ROUNDS)
         self.grid, self.done = Grid([method], task, [0], options), 0
         self.state = self.grid.init()
@@ -59,7 +60,8 @@ class Runner:
 
 
 def cohorts_of(clients: int, repeats: int) -> None:
-    """Prints the time of a round against the cohort, and the slope of both logarithms: 1 is linear, less has fixed costs."""
+    """Prints the time of a round against the cohort, and the slope of both logarithms: 1 is linear,
+    less has fixed costs."""
     sizes = (10, 30, 100, 300, 1000)
     for name, method in METHODS.items():
         runners = [Runner(method, "uniform", clients, cohort) for cohort in sizes]
@@ -69,7 +71,8 @@ def cohorts_of(clients: int, repeats: int) -> None:
         steepest = np.max(np.diff(np.log(medians)) / np.diff(np.log(sizes)))
         cells = ", ".join(f"{n}: {1e3 * t:.3f}" for n, t in zip(sizes, medians, strict=True))
         print(
-            f"{name}, {clients} clients, milliseconds by cohort: {cells}; slope {slope:.2f}, at most {steepest:.2f}",
+            f"{name}, {clients} clients, milliseconds by cohort: {cells}; slope {slope:.2f}, at "
+            f"most {steepest:.2f}",
             flush=True,
         )
 
@@ -77,7 +80,10 @@ def cohorts_of(clients: int, repeats: int) -> None:
 def data_of(clients: int) -> None:
     """Prints the cost of data that are split among many clients, and of a task made of them."""
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(2 * clients, FEATURES)).astype(np.float32), rng.integers(0, 2, 2 * clients)
+    x, y = (
+        rng.normal(size=(2 * clients, FEATURES)).astype(np.float32),
+        rng.integers(0, 2, 2 * clients),
+    )
     partition = list(np.arange(2 * clients).reshape(clients, 2))
     begun = time.perf_counter()
     data = FederatedData.partitioned(x, y, partition, classes=2)
@@ -85,7 +91,8 @@ def data_of(clients: int) -> None:
     classification(data, Softmax(FEATURES, 2))
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     print(
-        f"{clients} clients: data {made - begun:.1f} s, task {time.perf_counter() - made:.1f} s, at most {most:.2f} GB in all"
+        f"{clients} clients: data {made - begun:.1f} s, task {time.perf_counter() - made:.1f} "
+        f"s, at most {most:.2f} GB in all"
     )
 
 
@@ -98,16 +105,22 @@ def main() -> None:
     cohorts_of(min(given.most, 10**5), given.repeats)
     sizes = [n for n in (10**k for k in range(2, 8)) if n <= given.most]
     print(
-        "milliseconds of a round in a call of many, and of one in a call of its own; in brackets as ratios to the first column"
+        "milliseconds of a round in a call of many, and of one in a call of its own; in "
+        "brackets as ratios to the first column"
     )
     for name, method in METHODS.items():
         for sampling in SAMPLING:
             runners = [Runner(method, sampling, clients) for clients in sizes]
             for rounds in (ROUNDS, 1):
-                times = np.array([[runner.seconds(rounds) for runner in runners] for _ in range(given.repeats)])
+                times = np.array(
+                    [[runner.seconds(rounds) for runner in runners] for _ in range(given.repeats)]
+                )
                 medians = np.median(times, axis=0)
                 ratios = np.median(times / times[:, :1], axis=0)
-                cells = ", ".join(f"{n}: {1e3 * t:.3f} ({r:.2f})" for n, t, r in zip(sizes, medians, ratios, strict=True))
+                cells = ", ".join(
+                    f"{n}: {1e3 * t:.3f} ({r:.2f})"
+                    for n, t, r in zip(sizes, medians, ratios, strict=True)
+                )
                 print(f"{name}, {sampling}, {rounds} in a call: {cells}", flush=True)
 
 

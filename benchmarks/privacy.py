@@ -1,4 +1,5 @@
-"""Accuracy, and the success of membership inference, against the privacy that is spent: FedAvg and SCAFFOLD on digits.
+"""Accuracy, and the success of membership inference, against the privacy that is spent: FedAvg and
+SCAFFOLD on digits.
 
 python benchmarks/privacy.py docs/privacy [--rounds 30] [--seeds 3]
 
@@ -21,39 +22,61 @@ DELTA, CLIENTS, COHORT = 1e-3, 100, 30
 
 
 def channel(method, task, schedule, rounds, epsilon):
-    """Clipping adapted to the median length, with the least noise that spends epsilon; the plain run for infinity."""
+    """Clipping adapted to the median length, with the least noise that spends epsilon; the plain
+    run for infinity."""
     if epsilon == math.inf:
         return None
     private = fedax.Privacy(clip=0.5, noise=0.0, delta=DELTA, quantile=0.5)
-    noise = fedax.noise_for(epsilon, method, task, schedule=schedule, privacy=private, rounds=rounds)
+    noise = fedax.noise_for(
+        epsilon, method, task, schedule=schedule, privacy=private, rounds=rounds
+    )
     return fedax.Channel(privacy=fedax.Privacy(clip=0.5, noise=noise, delta=DELTA, quantile=0.5))
 
 
 def measured(rounds, seeds):
     task = fedax.tasks.digits("iid", clients=CLIENTS)
-    schedule = fedax.Schedule(cohort=COHORT, sampling="poisson", epochs=5, batch_size=10, weights="equal")
+    schedule = fedax.Schedule(
+        cohort=COHORT, sampling="poisson", epochs=5, batch_size=10, weights="equal"
+    )
     rows = []
     for name, method in METHODS.items():
         for epsilon in EPSILONS:
             given = {"solver": fedax.SGD(0.1), "schedule": schedule}
             given |= {"channel": channel(method, task, schedule, rounds, epsilon)}
             watch = {"observe": [fedax.observe.TestAccuracy()], "observe_every": rounds}
-            runs = fedax.run_grid([method], task, seed=range(seeds), rounds=rounds, **watch, **given)
+            runs = fedax.run_grid(
+                [method], task, seed=range(seeds), rounds=rounds, **watch, **given
+            )
             accuracies = [history.last("test_accuracy") for history in runs]
             areas = [
-                membership(method, task, looks=[rounds], seed=seed, **given).auc["calibrated"][-1] for seed in range(seeds)
+                membership(method, task, looks=[rounds], seed=seed, **given).auc["calibrated"][-1]
+                for seed in range(seeds)
             ]
-            spent = [history.metrics["epsilon"][-1] for history in runs if "epsilon" in history.metrics]
+            spent = [
+                history.metrics["epsilon"][-1] for history in runs if "epsilon" in history.metrics
+            ]
             noise = 0.0 if given["channel"] is None else given["channel"].privacy.noise
-            row = (name, epsilon, spent[0] if spent else math.inf, noise, *means(accuracies), *means(areas))
-            print(*(f"{value:.3f}" if isinstance(value, float) else value for value in row), flush=True)
+            row = (
+                name,
+                epsilon,
+                spent[0] if spent else math.inf,
+                noise,
+                *means(accuracies),
+                *means(areas),
+            )
+            print(
+                *(f"{value:.3f}" if isinstance(value, float) else value for value in row),
+                flush=True,
+            )
             rows.append(row)
     return rows
 
 
 def means(values):
     """Mean and standard error."""
-    return float(np.mean(values)), float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
+    return float(np.mean(values)), float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(
+        values
+    ) > 1 else math.nan
 
 
 def draw(rows, path):
@@ -61,10 +84,19 @@ def draw(rows, path):
 
     figure, axes = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")
     places = range(len(EPSILONS))
-    for axis, column, title in zip(axes, (4, 6), ("Test accuracy", "AUC of membership inference"), strict=True):
+    for axis, column, title in zip(
+        axes, (4, 6), ("Test accuracy", "AUC of membership inference"), strict=True
+    ):
         for name in METHODS:
             own = [row for row in rows if row[0] == name]
-            axis.errorbar(places, [r[column] for r in own], [r[column + 1] for r in own], marker="o", capsize=3, label=name)
+            axis.errorbar(
+                places,
+                [r[column] for r in own],
+                [r[column + 1] for r in own],
+                marker="o",
+                capsize=3,
+                label=name,
+            )
         axis.set_xticks(places, ["$\\infty$" if e == math.inf else f"{e:g}" for e in EPSILONS])
         axis.set(xlabel="$\\varepsilon$", title=title)
     axes[0].legend()
@@ -73,7 +105,9 @@ def draw(rows, path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Accuracy and membership inference against epsilon.")
+    parser = argparse.ArgumentParser(
+        description="Accuracy and membership inference against epsilon."
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seeds", type=int, default=3)
@@ -81,7 +115,16 @@ def main():
     rows = measured(given.rounds, given.seeds)
     given.folder.mkdir(parents=True, exist_ok=True)
     with (given.folder / "epsilon.csv").open("w", newline="") as file:
-        titles = ["algorithm", "epsilon", "spent", "noise", "accuracy", "its error", "auc", "its error"]
+        titles = [
+            "algorithm",
+            "epsilon",
+            "spent",
+            "noise",
+            "accuracy",
+            "its error",
+            "auc",
+            "its error",
+        ]
         csv.writer(file).writerows([titles, *rows])
     draw(rows, given.folder / "epsilon.png")
 

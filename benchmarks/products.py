@@ -1,8 +1,10 @@
-"""The native layers' products on one thread, in GFLOP/s, beside what the core reaches in a large product of matrices.
+"""The native layers' products on one thread, in GFLOP/s, beside what the core reaches in a large
+product of matrices.
 
-The extension is called as XLA calls it, without XLA. Times are CPU time and the rows run in turns, so that other programs on the
-machine disturb the medians less. The core's rate is the better of NumPy's BLAS and XLA. Products below half of it are listed
-with the rate at which their arrays move, beside that of a copy.
+The extension is called as XLA calls it, without XLA. Times are CPU time and the rows run in turns,
+so that other programs on the machine disturb the medians less. The core's rate is the better of
+NumPy's BLAS and XLA. Products below half of it are listed with the rate at which their arrays move,
+beside that of a copy.
 
     python benchmarks/products.py          # --repeat to change
 """
@@ -45,11 +47,19 @@ def struct(*fields):
 
 
 HEAD = [("size", c_size_t), ("extension", c_void_p)]
-Buffer = struct(*HEAD, ("type", c_int32), ("data", c_void_p), ("rank", c_int64), ("dims", POINTER(c_int64)))
-Buffers = struct(*HEAD, ("count", c_int64), ("kinds", c_void_p), ("items", POINTER(POINTER(Buffer))))
+Buffer = struct(
+    *HEAD, ("type", c_int32), ("data", c_void_p), ("rank", c_int64), ("dims", POINTER(c_int64))
+)
+Buffers = struct(
+    *HEAD, ("count", c_int64), ("kinds", c_void_p), ("items", POINTER(POINTER(Buffer)))
+)
 Numbers = struct(("type", c_int32), ("count", c_size_t), ("data", POINTER(c_int64)))
 Attributes = struct(
-    *HEAD, ("count", c_int64), ("kinds", c_void_p), ("names", c_void_p), ("items", POINTER(POINTER(Numbers)))
+    *HEAD,
+    ("count", c_int64),
+    ("kinds", c_void_p),
+    ("names", c_void_p),
+    ("items", POINTER(POINTER(Numbers))),
 )
 Call = struct(
     *HEAD, ("api", c_void_p), ("context", c_void_p), ("stage", c_int32),
@@ -64,7 +74,9 @@ class Product:
         self.run, self.kept = library.fedax_convolve, []
         numbers = self.keep((c_int64 * 5)(kind, stride, stride, padding, padding))
         numbers = self.keep(Numbers(0, 5, numbers))
-        attributes = Attributes(0, None, 1, None, None, self.keep((POINTER(Numbers) * 1)(pointer(numbers))))
+        attributes = Attributes(
+            0, None, 1, None, None, self.keep((POINTER(Numbers) * 1)(pointer(numbers)))
+        )
         self.call = Call(
             0, None, None, None, EXECUTE, self.buffers(shapes[:2]), self.buffers(shapes[2:]), attributes
         )  # fmt: skip
@@ -76,9 +88,22 @@ class Product:
     def buffers(self, shapes):
         made = []
         for shape in shapes:
-            data = self.keep(np.random.default_rng(0).normal(size=int(np.prod(shape)) + 16).astype(np.float32))
+            data = self.keep(
+                np.random.default_rng(0).normal(size=int(np.prod(shape)) + 16).astype(np.float32)
+            )
             aligned = data.ctypes.data + -data.ctypes.data % 64
-            made.append(self.keep(Buffer(0, None, FLOAT32, aligned, len(shape), self.keep((c_int64 * len(shape))(*shape)))))
+            made.append(
+                self.keep(
+                    Buffer(
+                        0,
+                        None,
+                        FLOAT32,
+                        aligned,
+                        len(shape),
+                        self.keep((c_int64 * len(shape))(*shape)),
+                    )
+                )
+            )
         items = (POINTER(Buffer) * len(made))(*(pointer(buffer) for buffer in made))
         return Buffers(0, None, len(made), None, self.keep(items))
 
@@ -93,7 +118,10 @@ def products(library, batch, size, channels, outputs, kernel, stride, padding):
     orders = [(x, k, y), (y, k, x), (x, y, k)]
     flops = 2 * batch * after * after * outputs * channels * kernel * kernel
     moved = sum(4 * int(np.prod(shape)) for shape in (x, k, y))
-    return [(Product(library, kind, shapes, stride, padding), flops, moved) for kind, shapes in enumerate(orders)]
+    return [
+        (Product(library, kind, shapes, stride, padding), flops, moved)
+        for kind, shapes in enumerate(orders)
+    ]
 
 
 def clocked(run):
@@ -104,12 +132,18 @@ def clocked(run):
 
 def measure(repeat):
     folder = Path(fedax.ops.__file__).parent
-    library = ctypes.CDLL(str(next(p for s in EXTENSION_SUFFIXES if (p := folder / f"_native{s}").is_file())))
+    library = ctypes.CDLL(
+        str(next(p for s in EXTENSION_SUFFIXES if (p := folder / f"_native{s}").is_file()))
+    )
     matrix = np.random.default_rng(0).normal(size=(1024, 1024)).astype(np.float32)
     held, multiply = jax.device_put(matrix), jax.jit(lambda m: m @ m)
     source, goal = np.ones((2, 1 << 20), np.float32)
     cells = [triple for sizes in LAYERS.values() for triple in products(library, *sizes)]
-    yardsticks = [lambda: matrix @ matrix, lambda: multiply(held).block_until_ready(), lambda: np.copyto(goal, source)]
+    yardsticks = [
+        lambda: matrix @ matrix,
+        lambda: multiply(held).block_until_ready(),
+        lambda: np.copyto(goal, source),
+    ]
     times = [[] for _ in (*cells, *yardsticks)]
     with threadpool_limits(1):
         for turn in range(repeat + 1):  # the first one warms up
@@ -117,19 +151,31 @@ def measure(repeat):
                 seconds = clocked(run)
                 own += [seconds] if turn else []
     *medians, blas, xla, copy = [statistics.median(own) for own in times]
-    blas, xla, copy = 2 * 1024**3 / blas / 1e9, 2 * 1024**3 / xla / 1e9, source.nbytes * 2 / copy / 1e9
+    blas, xla, copy = (
+        2 * 1024**3 / blas / 1e9,
+        2 * 1024**3 / xla / 1e9,
+        source.nbytes * 2 / copy / 1e9,
+    )
     peak = max(blas, xla)
     print(
-        f"{repeat} turns, medians; a product of 1024 x 1024 matrices: {blas:.0f} GFLOP/s in NumPy's BLAS, {xla:.0f} in XLA"
+        f"{repeat} turns, medians; a product of 1024 x 1024 matrices: {blas:.0f} GFLOP/s in "
+        f"NumPy's BLAS, {xla:.0f} in XLA"
     )
     print(f"\n| GFLOP/s (of {peak:.0f}) | {' | '.join(KINDS)} |\n|---|---|---|---|")
     rates = [flops / seconds / 1e9 for (_, flops, _), seconds in zip(cells, medians)]
     for row, name in enumerate(LAYERS):
-        print(f"| {name} | " + " | ".join(f"{r:.0f} ({r / peak:.2f})" for r in rates[3 * row : 3 * row + 3]) + " |")
+        print(
+            f"| {name} | "
+            + " | ".join(f"{r:.0f} ({r / peak:.2f})" for r in rates[3 * row : 3 * row + 3])
+            + " |"
+        )
     print(f"\nBelow half, with the rate of their arrays; a copy of 4 MB: {copy:.0f} GB/s")
     for place, ((_, _, moved), seconds, rate) in enumerate(zip(cells, medians, rates)):
         if rate < peak / 2:
-            print(f"- {list(LAYERS)[place // 3]}, {KINDS[place % 3]}: {moved / seconds / 1e9:.1f} GB/s")
+            print(
+                f"- {list(LAYERS)[place // 3]}, {KINDS[place % 3]}: "
+                f"{moved / seconds / 1e9:.1f} GB/s"
+            )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
-"""The cost of FedAWARE's server: 100 clients with about 100,000 parameters, cohorts of 10, as a share of a round.
+"""The cost of FedAWARE's server: 100 clients with about 100,000 parameters, cohorts of 10, as a
+share of a round.
 
-A round as in the paper's experiments: three epochs of batches of 64. Two models: the paper's CNN (122,570 parameters, 500
-images of 32 x 32 x 3 a client), and as the cheapest round of that size an MLP 784-128-10 (101,770 parameters, 600 images of
-28 x 28 a client). The server keeps 100 momenta of the model's size, updates their Gram matrix in the cohort's rows, finds the
-shortest convex combination and steps.
-Two measures, from runs interleaved on one machine:
+A round as in the paper's experiments: three epochs of batches of 64. Two models: the paper's CNN
+(122,570 parameters, 500 images of 32 x 32 x 3 a client), and as the cheapest round of that size an
+MLP 784-128-10 (101,770 parameters, 600 images of 28 x 28 a client). The server keeps 100 momenta of
+the model's size, updates their Gram matrix in the cohort's rows, finds the shortest convex
+combination and steps. Two measures, from runs interleaved on one machine:
 
-- `idle`: the same rounds with clients that send an update without working; all that is left is the server's, an upper bound.
-- `difference`: rounds of FedAWARE minus rounds of FedAvg with the same work; noisy, as it is a small difference.
+- `idle`: the same rounds with clients that send an update without working; all that is left is the
+  server's, an upper bound.
+- `difference`: rounds of FedAWARE minus rounds of FedAvg with the same work; noisy, as it is a
+  small difference.
 
     python benchmarks/server_step.py
     python benchmarks/server_step.py --model mlp --before 40 --rounds 10 --repeat 9
@@ -28,13 +31,17 @@ from fedax.models import MLP, cifar_cnn
 from fedax.tasks import classification
 
 CLIENTS, COHORT, CLASSES = 100, 10, 10
-MODELS = {"cnn": (cifar_cnn, 500, (32, 32, 3)), "mlp": (lambda: MLP((784, 128, CLASSES)), 600, (784,))}
+MODELS = {
+    "cnn": (cifar_cnn, 500, (32, 32, 3)),
+    "mlp": (lambda: MLP((784, 128, CLASSES)), 600, (784,)),
+}
 SCHEDULE = fedax.Schedule(cohort=COHORT, epochs=3, batch_size=64)
 RELEASED = {"normalize": "unit", "startup": "explore", "feedback": True}
 
 
 class Idle(fedax.FedAWARE):
-    """FedAWARE whose clients send at once, each the model's entries in its own order, so that momenta differ."""
+    """FedAWARE whose clients send at once, each the model's entries in its own order, so that
+    momenta differ."""
 
     def train(self, client, x):
         return fedax.Upload(1e-2 * jnp.roll(x, 997 * client.index))
@@ -44,7 +51,10 @@ def measure(model, before, rounds, repeat):
     rng = np.random.default_rng(0)
     build, examples, shape = MODELS[model]
     clients = [
-        {"x": rng.random((examples, *shape), np.float32), "y": rng.integers(0, CLASSES, examples).astype(np.int32)}
+        {
+            "x": rng.random((examples, *shape), np.float32),
+            "y": rng.integers(0, CLASSES, examples).astype(np.int32),
+        }
         for _ in range(CLIENTS)
     ]
     task = classification(FederatedData(clients, classes=CLASSES), build())
@@ -58,18 +68,29 @@ def measure(model, before, rounds, repeat):
     options = {"solver": fedax.SGD(0.01), "schedule": SCHEDULE, "seed": 0}
     times = {name: [] for name in methods}
     # most clients have been seen before the clock starts
-    ready = {n: fedax.run(method, task, rounds=before, observe_every=before, **options) for n, method in methods.items()}
+    ready = {
+        n: fedax.run(method, task, rounds=before, observe_every=before, **options)
+        for n, method in methods.items()
+    }
 
     def seconds(name, count):
         begun = time.perf_counter()
-        history = fedax.run(methods[name], task, rounds=before + count, observe_every=count, resume=ready[name], **options)
+        history = fedax.run(
+            methods[name],
+            task,
+            rounds=before + count,
+            observe_every=count,
+            resume=ready[name],
+            **options,
+        )
         jax.block_until_ready(history.state)
         assert history.outcome.ok
         return time.perf_counter() - begun
 
     for turn in range(repeat + 1):
         for name in methods:
-            # a run also carries the state in and out, once: what one more round costs is a difference
+            # a run also carries the state in and out, once: what one more round costs is a
+            # difference
             short, long = seconds(name, 1), seconds(name, 1 + rounds)
             if turn:  # the first turn compiles
                 times[name].append((long - short) / rounds)
@@ -77,20 +98,24 @@ def measure(model, before, rounds, repeat):
 
 
 def table(seconds):
-    print(f"{'| form':<12} | round, ms | server (idle), ms | share | minus FedAvg, ms | share |\n|---|---|---|---|---|---|")
+    print(
+        f"{'| form':<12} | round, ms | server (idle), ms | share | minus FedAvg, ms | share "
+        "|\n|---|---|---|---|---|---|"
+    )
     shares = {}
     for form, suffix in (("paper", ""), ("released", ", released form")):
         whole, idle = seconds["FedAWARE" + suffix], seconds["idle" + suffix]
         extra = whole - seconds["FedAvg"]
         shares[form] = {"idle": idle / whole, "difference": extra / whole}
         print(
-            f"| {form} | {1e3 * whole:.1f} | {1e3 * idle:.1f} | {idle / whole:.1%} | {1e3 * extra:.1f} | {extra / whole:.1%} |"
+            f"| {form} | {1e3 * whole:.1f} | {1e3 * idle:.1f} | {idle / whole:.1%} | "
+            f"{1e3 * extra:.1f} | {extra / whole:.1%} |"
         )
     return shares
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--model", choices=MODELS, default="cnn")
     parser.add_argument("--before", type=int, default=2, help="rounds before the clock starts")
     parser.add_argument("--rounds", type=int, default=1)

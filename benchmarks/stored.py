@@ -1,10 +1,11 @@
-"""Clients that are read from files: seconds of a round and memory against the size of the population, each in a new process.
+"""Clients that are read from files: seconds of a round and memory against the size of the
+population, each in a new process.
 
 python benchmarks/stored.py [--clients 100000 1000000 10000000] [--features 60] [--folder FOLDER]
 
-The largest files are clients x 2 x (4 x features + 4) bytes: 4.9 GB for the default. As root on Linux, `--cold` also measures the
-first 256 rounds after the system's cache of files was emptied, with and without reading ahead.
-"""
+The largest files are clients x 2 x (4 x features + 4) bytes: 4.9 GB for the default. As root on
+Linux, `--cold` also measures the first 256 rounds after the system's cache of files was emptied,
+with and without reading ahead."""
 
 import argparse
 import json
@@ -34,7 +35,8 @@ def people(clients: int, features: int) -> Iterator[dict[str, np.ndarray]]:
 
 
 def measure(folder: str, ahead: bool, cold: bool) -> dict[str, float]:
-    """Seconds of opening, of a round, and of the loss of everybody, and the most memory of the process in GB."""
+    """Seconds of opening, of a round, and of the loss of everybody, and the most memory of the
+    process in GB."""
     import fedax
     from fedax.engine.backends.simulation.host_dataset import HostDataset
 
@@ -42,9 +44,14 @@ def measure(folder: str, ahead: bool, cold: bool) -> dict[str, float]:
         HostDataset.prefetch = lambda *arguments: None  # type: ignore[method-assign]
     begun = time.perf_counter()
     data = fedax.data.stored_clients(folder)
-    task = fedax.tasks.classification(data, fedax.models.Softmax(data.train[0]["x"].shape[1], CLASSES))
+    task = fedax.tasks.classification(
+        data, fedax.models.Softmax(data.train[0]["x"].shape[1], CLASSES)
+    )
     opened = time.perf_counter() - begun
-    common: dict[str, Any] = {"schedule": fedax.Schedule(cohort=COHORT, batch_size=2), "engine": fedax.Simulation(devices=1)}
+    common: dict[str, Any] = {
+        "schedule": fedax.Schedule(cohort=COHORT, batch_size=2),
+        "engine": fedax.Simulation(devices=1),
+    }
 
     def rounds(seed: int) -> float:
         options = common | {"rounds": ROUNDS, "observe": [], "observe_every": ROUNDS}
@@ -56,13 +63,22 @@ def measure(folder: str, ahead: bool, cold: bool) -> dict[str, float]:
         subprocess.run("sync; echo 3 > /proc/sys/vm/drop_caches", shell=True, check=True)
         return {"round": rounds(1)}
     a_round = float(np.median([rounds(seed) for seed in range(1, 6)]))
-    history = fedax.run(fedax.FedAvg(), task, rounds=0, observe=[fedax.observe.TrainLoss()], **common)
+    history = fedax.run(
+        fedax.FedAvg(), task, rounds=0, observe=[fedax.observe.TrainLoss()], **common
+    )
     gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    return {"open": opened, "round": a_round, "loss": history.seconds[-1] - history.compiling[-1], "GB": gigabytes}
+    return {
+        "open": opened,
+        "round": a_round,
+        "loss": history.seconds[-1] - history.compiling[-1],
+        "GB": gigabytes,
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--clients", type=int, nargs="+", default=[10**5, 10**6, 10**7])
     parser.add_argument("--features", type=int, default=60)
     parser.add_argument("--folder", type=Path)
@@ -75,12 +91,26 @@ def main() -> None:
         return
 
     def apart(folder: Path, ahead: bool, cold: bool) -> dict[str, float]:
-        command = [sys.executable, __file__, "--measure", str(folder), str(int(ahead)), str(int(cold))]
-        return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+        command = [
+            sys.executable,
+            __file__,
+            "--measure",
+            str(folder),
+            str(int(ahead)),
+            str(int(cold)),
+        ]
+        return json.loads(
+            subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[
+                -1
+            ]
+        )
 
     from fedax.data import write_clients
 
-    print("| clients | files, GB | written, s | opened, s | a round, ms | loss of everybody, s | most memory, GB |")
+    print(
+        "| clients | files, GB | written, s | opened, s | a round, ms | loss of everybody, s "
+        "| most memory, GB |"
+    )
     print("|---|---|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory(dir=given.folder) as place:
         for clients in given.clients:
@@ -89,12 +119,21 @@ def main() -> None:
             written = time.perf_counter() - begun
             size = sum(file.stat().st_size for file in folder.rglob("*.npy")) / 1e9
             found = apart(folder, True, False)
-            cells = f"{found['open']:.2f} | {1e3 * found['round']:.2f} | {found['loss']:.2f} | {found['GB']:.2f}"
+            cells = (
+                f"{found['open']:.2f} | {1e3 * found['round']:.2f} | {found['loss']:.2f} | "
+                f"{found['GB']:.2f}"
+            )
             print(f"| {clients:,} | {size:.2f} | {written:.1f} | {cells} |", flush=True)
             if given.cold and clients == given.clients[-1]:
-                turns = [[apart(folder, ahead, True)["round"] for ahead in (True, False)] for _ in range(3)]
+                turns = [
+                    [apart(folder, ahead, True)["round"] for ahead in (True, False)]
+                    for _ in range(3)
+                ]
                 with_, without = 1e3 * np.median(turns, axis=0)
-                print(f"\nFrom cold files: {with_:.2f} ms a round, without reading ahead {without:.2f} ms")
+                print(
+                    f"\nFrom cold files: {with_:.2f} ms a round, without reading ahead "
+                    f"{without:.2f} ms"
+                )
             shutil.rmtree(folder)
 
 

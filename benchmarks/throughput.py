@@ -1,13 +1,16 @@
-"""Client-samples per second: fedax beside a bare JAX loop and PyTorch eager, in one run on the same machine.
+"""Client-samples per second: fedax beside a bare JAX loop and PyTorch eager, in one run on the same
+machine.
 
-Workloads are those of `benchmarks/peers`: softmax, 2NN, LeNet, MNIST CNN; PyTorch takes the first two (the others: `layers.py`).
+Workloads are those of `benchmarks/peers`: softmax, 2NN, LeNet, MNIST CNN; PyTorch takes the first
+two (the others: `layers.py`).
 
-All take the same gradient steps: plain SGD on the same clients, batches and short last batches. The bare loop has no federation
-at all: the rows of every step are drawn up beforehand, and the program is one loop over steps with a gather, a gradient and an
-update. fedax draws cohorts, shuffles every epoch, averages and keeps its history within its time.
+All take the same gradient steps: plain SGD on the same clients, batches and short last batches. The
+bare loop has no federation at all: the rows of every step are drawn up beforehand, and the program
+is one loop over steps with a gather, a gradient and an update. fedax draws cohorts, shuffles every
+epoch, averages and keeps its history within its time.
 
-    python benchmarks/throughput.py                 # a table for each; --repeat, --workload to change
-    taskset -c 0 python benchmarks/throughput.py    # on one core
+    python benchmarks/throughput.py                 # a table for each; --repeat, --workload to
+    change taskset -c 0 python benchmarks/throughput.py    # on one core
 """
 
 import argparse
@@ -32,7 +35,8 @@ import fedax
 from fedax.utils.random import stream
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-jax.config.update("jax_num_cpu_devices", CORES)  # before JAX starts; without effect on other backends
+# before JAX starts; without effect on other backends
+jax.config.update("jax_num_cpu_devices", CORES)
 NAMES = ("softmax", "2nn", "lenet", "mnist_cnn")
 TORCH_STEPS = {"softmax": 3000, "2nn": 600}
 """The steps that PyTorch takes in a turn."""
@@ -44,8 +48,14 @@ class Workload:
     def __init__(self, name):
         rng, given = np.random.default_rng(0), WORKLOADS[name]
         self.name, self.model, self.lr, self.rounds = name, given.model, given.rate, given.long
-        self.task, self.schedule = task_of(given, data_of(name, mnist_file())[0]), schedule_of(given)
-        offsets, root = np.asarray(self.task.train.offsets), jax.random.fold_in(jax.random.key(0), 1)
+        self.task, self.schedule = (
+            task_of(given, data_of(name, mnist_file())[0]),
+            schedule_of(given),
+        )
+        offsets, root = (
+            np.asarray(self.task.train.offsets),
+            jax.random.fold_in(jax.random.key(0), 1),
+        )
         rows, counts, batch = [], [], self.schedule.batch_size
         for t in range(self.rounds):
             ids, _ = self.schedule.draw(stream(root, "cohort", t, 0), jnp.asarray(offsets))
@@ -77,7 +87,10 @@ def fedax_runner(work, devices):
 def bare_runner(work):
     x, y = (jnp.asarray(work.task.train.arrays[name]) for name in ("x", "y"))
     rows = jnp.asarray(work.rows)
-    weights = jnp.asarray((np.arange(work.schedule.batch_size) < work.counts[:, None]) / work.counts[:, None], jnp.float32)
+    weights = jnp.asarray(
+        (np.arange(work.schedule.batch_size) < work.counts[:, None]) / work.counts[:, None],
+        jnp.float32,
+    )
     params, loss = work.task.start(jax.random.key(0)), work.task.loss
 
     @jax.jit
@@ -105,7 +118,10 @@ def torch_runner(work):
     model = torch.nn.Sequential(*layers[:-1])
     optimizer = torch.optim.SGD(model.parameters(), lr=work.lr)
     criterion = torch.nn.CrossEntropyLoss()
-    batches = [torch.from_numpy(r[:n].astype(np.int64)) for r, n in zip(work.rows[:limit], work.counts[:limit], strict=True)]
+    batches = [
+        torch.from_numpy(r[:n].astype(np.int64))
+        for r, n in zip(work.rows[:limit], work.counts[:limit], strict=True)
+    ]
 
     def once():
         for batch in batches:
@@ -137,10 +153,14 @@ def measure(name, repeat):
             begun = time.perf_counter()
             once()
             times[contestant].append(time.perf_counter() - begun)
-    rates = {contestant: contestants[contestant][1] / statistics.median(values) for contestant, values in times.items()}
+    rates = {
+        contestant: contestants[contestant][1] / statistics.median(values)
+        for contestant, values in times.items()
+    }
     bare, torch_rate = rates["bare JAX loop, 1 device"], rates.get("PyTorch eager")
     print(
-        f"\n{name}: {work.samples} samples in {work.rounds} rounds, batches of {work.schedule.batch_size}; medians of {repeat}"
+        f"\n{name}: {work.samples} samples in {work.rounds} rounds, batches of "
+        f"{work.schedule.batch_size}; medians of {repeat}"
     )
     print("| | samples/s | of the bare loop | of PyTorch | compilation, s |")
     print("|---|---|---|---|---|")
@@ -153,7 +173,9 @@ def measure(name, repeat):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--workload", choices=[*NAMES], nargs="*", default=NAMES)
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--json", help="also write the rates to this file")

@@ -1,6 +1,8 @@
-"""DiLoCo on a language model of characters: AdamW at the clients, whose state they keep, and Nesterov momentum outside.
+"""DiLoCo on a language model of characters: AdamW at the clients, whose state they keep, and
+Nesterov momentum outside.
 
-Printed beside it: the same with AdamW afresh in every round, and plain averages (a server step of 1 without momentum).
+Printed beside it: the same with AdamW afresh in every round, and plain averages (a server step of 1
+without momentum).
 """
 
 import jax.numpy as jnp
@@ -29,8 +31,22 @@ task = fedax.tasks.language(texts, model, tokens=tokens, length=16, test_fractio
 
 schedule = fedax.Schedule(steps=10, batch_size=4)
 outer = optax.sgd(0.7, momentum=0.9, nesterov=True)
-for name, server, keep in (("DiLoCo", outer, True), ("fresh AdamW", outer, False), ("plain averages", None, True)):
+for name, server, keep in (
+    ("DiLoCo", outer, True),
+    ("fresh AdamW", outer, False),
+    ("plain averages", None, True),
+):
     solver = fedax.Optax(optax.adamw(3e-3, weight_decay=0.1), keep=keep)
-    history = fedax.run(fedax.FedAvg(server=server), task, solver=solver, schedule=schedule, rounds=10, observe_every=10)
+    history = fedax.run(
+        fedax.FedAvg(server=server),
+        task,
+        solver=solver,
+        schedule=schedule,
+        rounds=10,
+        observe_every=10,
+    )
     bits = history.metrics["train_loss"] / jnp.log(2)
-    print(f"{name:14} {bits[0]:.2f} bits a character before, {bits[-1]:.2f} after 10 rounds of 10 steps")
+    print(
+        f"{name:14} {bits[0]:.2f} bits a character before, {bits[-1]:.2f} after 10 rounds of "
+        "10 steps"
+    )

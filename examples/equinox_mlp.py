@@ -15,6 +15,9 @@ task = fedax.tasks.from_equinox(
     loss,
     fedax.data.digits("dirichlet", clients=10, alpha=0.3),
 )
-histories = [fedax.run(fedax.FedProx(mu=0.1), task, solver=fedax.SGD(0.1), rounds=20, seed=seed) for seed in range(3)]
+histories = [
+    fedax.run(fedax.FedProx(mu=0.1), task, solver=fedax.SGD(0.1), rounds=20, seed=seed)
+    for seed in range(3)
+]
 print([round(float(history.metrics["test_accuracy"][-1]), 3) for history in histories])
 print(histories[0].params(fedax.data.digits().train[0]["x"][0]).argmax())

@@ -1,4 +1,6 @@
-"""A Flax CNN with batch norm, on digits of another contrast at every client: averaged, with local statistics, by FedBN."""
+"""A Flax CNN with batch norm, on digits of another contrast at every client: averaged, with local
+statistics, by FedBN.
+"""
 
 import numpy as np
 import optax
@@ -9,7 +11,10 @@ import fedax
 
 class CNN(nnx.Module):
     def __init__(self, rngs: nnx.Rngs):
-        self.conv, self.norm = nnx.Conv(1, 8, (3, 3), rngs=rngs), nnx.BatchNorm(8, momentum=0.9, rngs=rngs)
+        self.conv, self.norm = (
+            nnx.Conv(1, 8, (3, 3), rngs=rngs),
+            nnx.BatchNorm(8, momentum=0.9, rngs=rngs),
+        )
         self.head = nnx.Linear(8 * 16, 10, rngs=rngs)
 
     def __call__(self, x):
@@ -22,13 +27,27 @@ def loss(outputs, examples):
 
 
 def lit(examples, contrast, light):
-    return [{"x": a * np.asarray(own["x"]) + b, "y": own["y"]} for own, a, b in zip(examples, contrast, light)]
+    return [
+        {"x": a * np.asarray(own["x"]) + b, "y": own["y"]}
+        for own, a, b in zip(examples, contrast, light)
+    ]
 
 
 data, rng = fedax.data.digits("shards", clients=20), np.random.default_rng(0)
 scene = rng.choice([-1.0, 0.3, 1.0, 3.0], 20), rng.normal(size=20)
-for method, policy in ((fedax.FedAvg(), "average"), (fedax.FedAvg(), "local"), (fedax.FedBN(), "local")):
-    task = fedax.tasks.from_flax(CNN, loss, lit(data.train, *scene), test=lit(data.test, *scene), state_policy=policy)
+for method, policy in (
+    (fedax.FedAvg(), "average"),
+    (fedax.FedAvg(), "local"),
+    (fedax.FedBN(), "local"),
+):
+    task = fedax.tasks.from_flax(
+        CNN, loss, lit(data.train, *scene), test=lit(data.test, *scene), state_policy=policy
+    )
     observe = [fedax.observe.LocalAccuracy()]
-    history = fedax.run(method, task, solver=fedax.SGD(0.05), rounds=20, observe=observe, observe_every=20)
-    print(f"{type(method).__name__}, statistics {policy}: local accuracy {history.metrics['local_accuracy_mean'][-1]:.3f}")
+    history = fedax.run(
+        method, task, solver=fedax.SGD(0.05), rounds=20, observe=observe, observe_every=20
+    )
+    print(
+        f"{type(method).__name__}, statistics {policy}: local accuracy "
+        f"{history.metrics['local_accuracy_mean'][-1]:.3f}"
+    )

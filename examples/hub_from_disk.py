@@ -12,6 +12,8 @@ rows["y"] = [float(sum(x)) for x in rows["x"]]
 datasets.Dataset.from_dict(rows).save_to_disk("measurements")
 
 data = datasets.load_from_disk("measurements")
-task = fedax.tasks.from_loss(lambda w, e: (e["x"] @ w - e["y"]) ** 2 / 2, jnp.zeros(4), data, client="user")
+task = fedax.tasks.from_loss(
+    lambda w, e: (e["x"] @ w - e["y"]) ** 2 / 2, jnp.zeros(4), data, client="user"
+)
 history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(0.1), rounds=20)
 print(np.round(history.params, 2))

@@ -1,7 +1,8 @@
-"""A language model of characters, federated by speaking role, on a scene that this script holds. The last line is its own.
+"""A language model of characters, federated by speaking role, on a scene that this script holds.
+The last line is its own.
 
-With all of tinyshakespeare: `fedax data prepare tinyshakespeare`, and `source="tinyshakespeare"`; an experiment file says
-`[task] name = "language"`.
+With all of tinyshakespeare: `fedax data prepare tinyshakespeare`, and `source="tinyshakespeare"`;
+an experiment file says `[task] name = "language"`.
 """
 
 import jax
@@ -42,9 +43,15 @@ model = fedax.models.Transformer(tokens.size, length=32, width=32, heads=2, laye
 task = fedax.tasks.language(texts, model, tokens=tokens, length=32, test_fraction=0)
 
 solver, schedule = fedax.SGD(0.4), fedax.Schedule(epochs=8, batch_size=8)
-history = fedax.run(fedax.FedAvg(), task, solver=solver, schedule=schedule, rounds=40, observe_every=20)
-for t, loss, right in zip(history.rounds, *(history.metrics[f"train_{name}"] for name in ("loss", "accuracy"))):
-    print(f"round {t:3}: {loss / jnp.log(2):.2f} bits a character, {right:.0%} of the next ones right")
+history = fedax.run(
+    fedax.FedAvg(), task, solver=solver, schedule=schedule, rounds=40, observe_every=20
+)
+for t, loss, right in zip(
+    history.rounds, *(history.metrics[f"train_{name}"] for name in ("loss", "accuracy"))
+):
+    print(
+        f"round {t:3}: {loss / jnp.log(2):.2f} bits a character, {right:.0%} of the next ones right"
+    )
 
 line = tokens.encode(["Nay, "])[0].tolist()
 following = jax.jit(lambda row: model(history.params, row[None])[0].argmax(axis=1))

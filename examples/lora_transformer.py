@@ -1,4 +1,6 @@
-"""Low-rank adapters (LoRA) for a small transformer that stays frozen: every client sends the adapters alone."""
+"""Low-rank adapters (LoRA) for a small transformer that stays frozen: every client sends the
+adapters alone.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +20,10 @@ def transformer(params, x):
     h = x.reshape(-1, 8, 8) @ params["embed"] + params["place"]
     for layer, lora in zip(params["layers"], params["lora"]):
         own = {name: layer[name] + down @ up for name, (down, up) in lora.items()}
-        q, k, v = ((normed(h) @ kernel).reshape(-1, 8, HEADS, WIDTH // HEADS) for kernel in (own["q"], layer["k"], own["v"]))
+        q, k, v = (
+            (normed(h) @ kernel).reshape(-1, 8, HEADS, WIDTH // HEADS)
+            for kernel in (own["q"], layer["k"], own["v"])
+        )
         h = h + jax.nn.dot_product_attention(q, k, v).reshape(h.shape) @ layer["out"]
         h = h + jax.nn.gelu(normed(h) @ layer["wide"]) @ layer["narrow"]
     return normed(h).mean(1) @ params["head"]
@@ -31,9 +36,21 @@ def start(key):
         return jax.random.normal(next(keys), shape) / shape[0] ** 0.5
 
     layers = [{name: draw(WIDTH, WIDTH) for name in ("q", "k", "v", "out")} for _ in range(LAYERS)]
-    layers = [layer | {"wide": draw(WIDTH, 4 * WIDTH), "narrow": draw(4 * WIDTH, WIDTH)} for layer in layers]
-    base = {"embed": draw(8, WIDTH), "place": draw(8, WIDTH), "layers": layers, "head": draw(WIDTH, 10)}
-    return base | {"lora": [{n: (draw(WIDTH, RANK), jnp.zeros((RANK, WIDTH))) for n in "qv"} for _ in range(LAYERS)]}
+    layers = [
+        layer | {"wide": draw(WIDTH, 4 * WIDTH), "narrow": draw(4 * WIDTH, WIDTH)}
+        for layer in layers
+    ]
+    base = {
+        "embed": draw(8, WIDTH),
+        "place": draw(8, WIDTH),
+        "layers": layers,
+        "head": draw(WIDTH, 10),
+    }
+    return base | {
+        "lora": [
+            {n: (draw(WIDTH, RANK), jnp.zeros((RANK, WIDTH))) for n in "qv"} for _ in range(LAYERS)
+        ]
+    }
 
 
 def loss(params, e):
@@ -54,10 +71,16 @@ options = {"solver": solver, "schedule": schedule, "observe_every": 5}
 data = fedax.data.digits("iid", clients=5)
 known = [{name: own[name][own["y"] < 5] for name in own} for own in data.train]
 old = fedax.run(fedax.FedAvg(), task_of(known, start), rounds=5, **options)
-task = task_of(data.train, old.params, frozen=lambda name, leaf: not name.startswith(("lora", "head")))
+task = task_of(
+    data.train, old.params, frozen=lambda name, leaf: not name.startswith(("lora", "head"))
+)
 new = fedax.run(fedax.FedAvg(), task, rounds=5, **options)
 sent = new.bits.up[0] // 32 // 5
-print(f"{sum(leaf.size for leaf in jax.tree.leaves(new.params))} parameters, of which a client sends {sent} a round")
 print(
-    f"accuracy on all digits: {new.metrics['train_accuracy'][0]:.3f} before, {new.metrics['train_accuracy'][-1]:.3f} after"
+    f"{sum(leaf.size for leaf in jax.tree.leaves(new.params))} parameters, of which a client "
+    f"sends {sent} a round"
+)
+print(
+    f"accuracy on all digits: {new.metrics['train_accuracy'][0]:.3f} before, "
+    f"{new.metrics['train_accuracy'][-1]:.3f} after"
 )

@@ -8,7 +8,11 @@ import fedax
 
 rng = np.random.default_rng(0)
 frame = pd.DataFrame(
-    {"height": rng.normal(170, 8, 300), "shoe": rng.normal(41, 2, 300), "shop": rng.choice(["a", "b", "c"], 300)}
+    {
+        "height": rng.normal(170, 8, 300),
+        "shoe": rng.normal(41, 2, 300),
+        "shop": rng.choice(["a", "b", "c"], 300),
+    }
 )
 frame["weight"] = 0.9 * frame["height"] - 90 + rng.normal(0, 3, 300)
 

@@ -13,8 +13,14 @@ params = fedax.load_params("digits.safetensors", like=task)
 own = task.test.client(3)
 probabilities = task.predict(params, own["x"])
 print(f"client 3: {np.mean(probabilities.argmax(1) == own['y']):.3f} of its test digits are told")
-further = fedax.run(fedax.FedAvg(), task, params="digits.safetensors", solver=fedax.SGD(0.1), rounds=5)
-moved = sum(float(abs(a - b).sum()) for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(further.params)))
+further = fedax.run(
+    fedax.FedAvg(), task, params="digits.safetensors", solver=fedax.SGD(0.1), rounds=5
+)
+moved = sum(
+    float(abs(a - b).sum())
+    for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(further.params))
+)
 print(
-    f"test accuracy {history.metrics['test_accuracy'][-1]:.3f}, then {further.metrics['test_accuracy'][-1]:.3f}; moved {moved:.1f}"
+    f"test accuracy {history.metrics['test_accuracy'][-1]:.3f}, then "
+    f"{further.metrics['test_accuracy'][-1]:.3f}; moved {moved:.1f}"
 )

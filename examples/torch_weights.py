@@ -7,12 +7,18 @@ from safetensors.numpy import load_file, save_file
 
 import fedax
 
-# safetensors.torch.save_file(torch.nn.Linear(64, 10).state_dict(), "linear.safetensors") writes such a file
-save_file({"weight": np.zeros((10, 64), np.float32), "bias": np.zeros(10, np.float32)}, "linear.safetensors")
+# safetensors.torch.save_file(torch.nn.Linear(64, 10).state_dict(), "linear.safetensors") writes
+# such a file
+save_file(
+    {"weight": np.zeros((10, 64), np.float32), "bias": np.zeros(10, np.float32)},
+    "linear.safetensors",
+)
 
 
 def loss(params, e):
-    return optax.softmax_cross_entropy_with_integer_labels(e["x"] @ params["kernel"] + params["bias"], e["y"])
+    return optax.softmax_cross_entropy_with_integer_labels(
+        e["x"] @ params["kernel"] + params["bias"], e["y"]
+    )
 
 
 model = {"kernel": jnp.zeros((64, 10)), "bias": jnp.zeros(10)}

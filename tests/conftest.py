@@ -1,4 +1,5 @@
-"""Strict numerics for all tests: warnings are errors, shapes are checked, no silent promotion, two host devices."""
+"""Strict numerics for all tests: warnings are errors, shapes are checked, no silent promotion, two
+host devices."""
 
 import gc
 import os
@@ -7,11 +8,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 collect_ignore = ["faults/fails.py"]  # a program, which takes arguments
-# tests are small programs, many of them: how long they compile is what matters, and what was compiled once, by another worker or in
-# a run before, is taken from there
+# tests are small programs, many of them: how long they compile is what matters, and what was
+# compiled once, by another worker or in a run before, is taken from there
 os.environ.setdefault(
     "XLA_FLAGS",
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false "
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+    "--xla_cpu_use_fusion_emitters=false "
     "--xla_cpu_parallel_codegen_split_count=1",
 )
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "programs"))
@@ -39,7 +41,8 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """One worker runs all tests of a file, and in the laws all of an algorithm: they share what was traced and compiled."""
+    """One worker runs all tests of a file, and in the laws all of an algorithm: they share what was
+    traced and compiled."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Files(LoadScopeScheduling):
@@ -50,7 +53,8 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def scope_of(nodeid):
-    """Returns the name of the tests that share what was compiled: those of a file, in the laws those of an algorithm."""
+    """Returns the name of the tests that share what was compiled: those of a file, in the laws
+    those of an algorithm."""
     file, _, test = nodeid.partition("::")
     if "recipes" in file:  # each takes long, and they share nothing
         return nodeid
@@ -63,7 +67,8 @@ def pytest_collection_modifyitems(config, items):
 
 
 def leave_part(part, items):
-    """Leaves `2/12` of the tests, every twelfth scope from the second on; those that were taken out."""
+    """Leaves `2/12` of the tests, every twelfth scope from the second on; those that were taken
+    out."""
     number, parts = map(int, part.split("/"))
     mine = set(sorted({scope_of(item.nodeid) for item in items})[number - 1 :: parts])
     others = [item for item in items if scope_of(item.nodeid) not in mine]
@@ -71,7 +76,13 @@ def leave_part(part, items):
     return others
 
 
-LONG = ("profile.profile", "single.compare", "from_equinox.from_equinox", "transformer.Transformer", "local.in_process")
+LONG = (
+    "profile.profile",
+    "single.compare",
+    "from_equinox.from_equinox",
+    "transformer.Transformer",
+    "local.in_process",
+)
 """Examples of docstrings that take seconds."""
 
 
@@ -86,13 +97,17 @@ def pytest_itemcollected(item):
 
 
 def pytest_collection_finish():
-    """Spare the garbage collector the modules, which stay, and most of the traces: a twentieth of the time of tests."""
+    """Spare the garbage collector the modules, which stay, and most of the traces: a twentieth of
+    the time of tests."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
 
 
-ALGORITHM = re.compile(rf"(?<![A-Za-z])(?:{'|'.join(sorted(algorithm_classes(), key=len, reverse=True))})(?![A-Za-z])", re.I)
+ALGORITHM = re.compile(
+    rf"(?<![A-Za-z])(?:{'|'.join(sorted(algorithm_classes(), key=len, reverse=True))})(?![A-Za-z])",
+    re.I,
+)
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,9 @@
-"""Logistic regression in NumPy, without the library's code: value, gradient, minimiser and smoothness.
+"""Logistic regression in NumPy, without the library's code: value, gradient, minimiser and
+smoothness.
 
-All take examples as rows of `a`, labels as `signs` of -1 or 1, the regulariser's `l2`, and the examples' `weights` of sum 1, by
-default equal ones: f(w) = sum_i weights_i log(1 + exp(-signs_i <a_i, w>)) + l2/2 |w|^2.
-"""
+All take examples as rows of `a`, labels as `signs` of -1 or 1, the regulariser's `l2`, and the
+examples' `weights` of sum 1, by default equal ones: f(w) = sum_i weights_i log(1 + exp(-signs_i
+<a_i, w>)) + l2/2 |w|^2."""
 
 import numpy as np
 

@@ -32,7 +32,13 @@ class Draws(fedax.core.Algorithm):
         server, cohort = jax.random.normal(fed.key("noise"), (3,)), fed.sample()
         sent, memory = fed.gather(self.work, cohort, w, memory=memory)
         noise, model, calls = sent.value
-        return {"server": server, "ids": sent.ids, "noise": noise, "model": model, "calls": calls}, memory
+        return {
+            "server": server,
+            "ids": sent.ids,
+            "noise": noise,
+            "model": model,
+            "calls": calls,
+        }, memory
 
     def work(self, client, w, calls):
         drawn = jax.random.normal(client.key("noise")), client.minimize(start=w), calls

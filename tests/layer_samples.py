@@ -1,4 +1,5 @@
-"""Plain forms of the layers, as XLA has them, and what is compared: values, gradients, Hessian-vector products."""
+"""Plain forms of the layers, as XLA has them, and what is compared: values, gradients,
+Hessian-vector products."""
 
 import jax
 import jax.numpy as jnp
@@ -19,15 +20,20 @@ def thinned(rng, x, share):
 
 
 def placed(draw, widest, longest):
-    """A kernel's height and width, zeros around an image, and an image's rows and columns that such a kernel fits into."""
+    """A kernel's height and width, zeros around an image, and an image's rows and columns that such
+    a kernel fits into."""
     height, width = draw(st.integers(1, widest)), draw(st.integers(1, widest))
     padding = tuple((draw(st.integers(0, 3)), draw(st.integers(0, 3))) for _ in range(2))
-    rows, columns = (draw(st.integers(max(k - sum(b), 1), longest)) for k, b in zip((height, width), padding))
+    rows, columns = (
+        draw(st.integers(max(k - sum(b), 1), longest)) for k, b in zip((height, width), padding)
+    )
     return height, width, padding, rows, columns
 
 
 def plain_conv(x, kernel, stride, padding):
-    return lax.conv_general_dilated(x, kernel, stride, padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return lax.conv_general_dilated(
+        x, kernel, stride, padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
 
 
 def plain_pool(x, window):
@@ -37,12 +43,15 @@ def plain_pool(x, window):
 def plain_norm(x, scale, offset, groups):
     batch, rows, columns, channels = x.shape
     parts = x.reshape(batch, rows * columns, groups, channels // groups)
-    z = (parts - parts.mean((1, 3), keepdims=True)) / jnp.sqrt(parts.var((1, 3), keepdims=True) + 1e-5)
+    z = (parts - parts.mean((1, 3), keepdims=True)) / jnp.sqrt(
+        parts.var((1, 3), keepdims=True) + 1e-5
+    )
     return z.reshape(x.shape) * scale[None, None, None, :] + offset[None, None, None, :]
 
 
 def derivatives(function, arguments, weights, directions, order=2):
-    """Values, gradients of a sum with random weights, and the products of its Hessian with a direction, both ways.
+    """Values, gradients of a sum with random weights, and the products of its Hessian with a
+    direction, both ways.
 
     The weighted square makes the Hessian of a bilinear function depend on everything.
     """
@@ -60,16 +69,24 @@ def derivatives(function, arguments, weights, directions, order=2):
     if order == 1:
         return function(*arguments), gradient(*arguments)
     forward = jax.jvp(gradient, arguments, directions)[1]
-    return function(*arguments), gradient(*arguments), forward, jax.grad(along, range(len(arguments)))(*arguments)
+    return (
+        function(*arguments),
+        gradient(*arguments),
+        forward,
+        jax.grad(along, range(len(arguments)))(*arguments),
+    )
 
 
 def agree(ours, plain, arguments, rng, order=2):
-    """Both have the same derivatives up to this order, to the tolerance of their type relative to the largest entry."""
+    """Both have the same derivatives up to this order, to the tolerance of their type relative to
+    the largest entry."""
     dtype = arguments[0].dtype
     weights = normal(rng, jax.eval_shape(plain, *arguments).shape, dtype)
     directions = tuple(normal(rng, x.shape, dtype) for x in arguments)
     results = [
-        jax.tree.leaves(jax.jit(lambda *x, f=f: derivatives(f, x, weights, directions, order))(*arguments))
+        jax.tree.leaves(
+            jax.jit(lambda *x, f=f: derivatives(f, x, weights, directions, order))(*arguments)
+        )
         for f in (ours, plain)
     ]
     for own, other in zip(*results, strict=True):

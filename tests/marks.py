@@ -6,7 +6,8 @@ import pytest
 
 
 def slow(*values: Any, **options: Any) -> Any:
-    """Returns a case that `make slow` runs, and `make test` leaves out: others say the same sooner."""
+    """Returns a case that `make slow` runs, and `make test` leaves out: others say the same
+    sooner."""
     return pytest.param(*values, marks=pytest.mark.slow, **options)
 
 

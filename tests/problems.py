@@ -21,7 +21,10 @@ def quadratic(curvatures, centres, sizes=None):
     """f_k(w) = (w - b_k)' A_k (w - b_k) / 2, on `sizes[k]` equal examples."""
     sizes = sizes or [1] * len(centres)
     clients = [
-        {"a": np.repeat(np.asarray(a, float)[None], n, 0), "b": np.repeat(np.asarray(b, float)[None], n, 0)}
+        {
+            "a": np.repeat(np.asarray(a, float)[None], n, 0),
+            "b": np.repeat(np.asarray(b, float)[None], n, 0),
+        }
         for a, b, n in zip(curvatures, centres, sizes, strict=True)
     ]
 
@@ -81,9 +84,11 @@ def kinds_of_laws() -> list[type[Algorithm]]:
 
 
 def is_preset(kind):
-    """Whether a method is another one with another server optimizer: the same round, and the same work of clients."""
+    """Whether a method is another one with another server optimizer: the same round, and the same
+    work of clients."""
     inherited = any(
-        kind is not other and issubclass(kind, other) and kind.round is other.round for other in all_algorithms()
+        kind is not other and issubclass(kind, other) and kind.round is other.round
+        for other in all_algorithms()
     )
     own = [f for f in vars(kind).values() if inspect.isfunction(f)]
     return inherited and not any("client" in inspect.signature(f).parameters for f in own)

@@ -42,7 +42,8 @@ class Quadratics(NamedTuple):
 
 
 def quadratics(rng, clients=5, dim=4, lowest=0.0, spread=1.0, equal=True):
-    """Clients with eigenvalues from `lowest` up, some of them flat, and minimisers `spread` apart."""
+    """Clients with eigenvalues from `lowest` up, some of them flat, and minimisers `spread`
+    apart."""
     q = np.linalg.qr(rng.normal(size=(clients, dim, dim)))[0]
     eigenvalues = lowest + rng.uniform(size=(clients, dim)) ** 3 * rng.uniform(0.2, 5)
     p = np.full(clients, 1 / clients) if equal else rng.dirichlet(np.full(clients, 3.0))

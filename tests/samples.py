@@ -1,4 +1,5 @@
-"""A small experiment, a recipe and made-up runs, for the tests of experiments, report and command line."""
+"""A small experiment, a recipe and made-up runs, for the tests of experiments, report and command
+line."""
 
 import numpy as np
 
@@ -71,10 +72,26 @@ margin = 1e-6
 """
 
 
-def record(label="FedAvg", task="T", seed=0, draw=0, losses=(2.0, 1.0, 0.5), outcome=None, **metrics):
+def record(
+    label="FedAvg", task="T", seed=0, draw=0, losses=(2.0, 1.0, 0.5), outcome=None, **metrics
+):
     """A run with the given training losses, observed after every round."""
     count = len(losses)
     clients = np.tile(np.array([0.9, 0.2, np.nan, 0.5]), (count, 1))
-    kept = {"train_loss": np.array(losses), "test_accuracy": np.linspace(0.1, 0.8, count), "client_accuracy": clients}
+    kept = {
+        "train_loss": np.array(losses),
+        "test_accuracy": np.linspace(0.1, 0.8, count),
+        "client_accuracy": clients,
+    }
     rounds = np.arange(count)
-    return Record(task, label, seed, draw, rounds, rounds * 0.5, rounds * 640, kept | metrics, outcome or Outcome())
+    return Record(
+        task,
+        label,
+        seed,
+        draw,
+        rounds,
+        rounds * 0.5,
+        rounds * 640,
+        kept | metrics,
+        outcome or Outcome(),
+    )

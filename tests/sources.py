@@ -19,9 +19,19 @@ def tracked(root=ROOT):
 
 
 def own_files(*folders, suffix=".py", root=ROOT):
-    """The files of some folders, sorted: in a checkout those that git knows, elsewhere all but those in hidden folders."""
-    files = [path for folder in folders for path in sorted((root / folder).rglob(f"*{suffix}")) if path.is_file()]
+    """The files of some folders, sorted: in a checkout those that git knows, elsewhere all but
+    those in hidden folders."""
+    files = [
+        path
+        for folder in folders
+        for path in sorted((root / folder).rglob(f"*{suffix}"))
+        if path.is_file()
+    ]
     known = tracked(root)
     if known is not None:
         return [path for path in files if path in known]
-    return [path for path in files if not any(part.startswith(".") for part in path.relative_to(root).parts)]
+    return [
+        path
+        for path in files
+        if not any(part.startswith(".") for part in path.relative_to(root).parts)
+    ]

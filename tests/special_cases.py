@@ -13,7 +13,8 @@ CASES = {}
 
 
 def special(function):
-    """Registers a generator of (name, the theory's number, the right one) for the constants of a random problem."""
+    """Registers a generator of (name, the theory's number, the right one) for the constants of a
+    random problem."""
 
     def register(cases):
         CASES[function] = cases
@@ -26,9 +27,17 @@ class Draw:
 
     def __init__(self, seed):
         rng = np.random.default_rng(seed)
-        self.L, self.gap, self.distance, self.sigma2, self.gradient = (float(v) for v in np.exp(rng.normal(size=5)))
-        self.error, self.moved, self.spread, self.accuracy = (float(v) for v in np.exp(rng.normal(size=4)))
-        self.h, self.T, self.n = int(rng.integers(2, 9)), int(rng.integers(10, 500)), int(rng.integers(2, 7))
+        self.L, self.gap, self.distance, self.sigma2, self.gradient = (
+            float(v) for v in np.exp(rng.normal(size=5))
+        )
+        self.error, self.moved, self.spread, self.accuracy = (
+            float(v) for v in np.exp(rng.normal(size=4))
+        )
+        self.h, self.T, self.n = (
+            int(rng.integers(2, 9)),
+            int(rng.integers(10, 500)),
+            int(rng.integers(2, 7)),
+        )
         self.share, self.gamma, self.B = (
             float(rng.uniform(0.05, 1)),
             float(rng.uniform(0, 0.3)),
@@ -38,7 +47,8 @@ class Draw:
         self.smooth, self.zeta = np.exp(rng.normal(size=(2, self.n)))
         self.vectors = rng.normal(size=(self.n, 3))
         self.rate = 1 / (4 * self.L * self.h)
-        self.unit = min(1 / (math.sqrt(12) * self.L * self.h), 1 / self.h)  # the largest of FedAWARE's lemmas on drift
+        # the largest of FedAWARE's lemmas on drift
+        self.unit = min(1 / (math.sqrt(12) * self.L * self.h), 1 / self.h)
         self.own = fedaware.divergence(self.weights, self.weights)
         self.other = fedaware.divergence(self.tilde, self.weights)
 
@@ -50,23 +60,53 @@ class Draw:
 
     def peers(self, **more):
         """A setting of DFedAvgM, by default with a tenth of its largest step size."""
-        made = dfedavgm.Setting(self.L, self.sigma2, self.spread, self.gradient, self.h, 1.0, momentum=0.3, mixing=0.4)
+        made = dfedavgm.Setting(
+            self.L, self.sigma2, self.spread, self.gradient, self.h, 1.0, momentum=0.3, mixing=0.4
+        )
         made = replace(made, **more)
-        most = dfedavgm.largest_step_size(smoothness=self.L, local_steps=made.local_steps, momentum=made.momentum)
+        most = dfedavgm.largest_step_size(
+            smoothness=self.L, local_steps=made.local_steps, momentum=made.momentum
+        )
         return replace(made, rate=more.get("rate", most / 10))
 
     def one(self, **more):
         """One client, in effect: full gradients, equal data, no momentum, a complete graph."""
-        return self.peers(**{"local_variance": 0.0, "global_variance": 0.0, "momentum": 0.0, "mixing": 0.0, **more})
+        return self.peers(
+            **{
+                "local_variance": 0.0,
+                "global_variance": 0.0,
+                "momentum": 0.0,
+                "mixing": 0.0,
+                **more,
+            }
+        )
 
     def work(self, **more):
-        given = {"local_steps": np.full(self.n, self.h), "rate": self.unit, "smoothness": self.L, "gradient": self.gradient}
+        given = {
+            "local_steps": np.full(self.n, self.h),
+            "rate": self.unit,
+            "smoothness": self.L,
+            "gradient": self.gradient,
+        }
         return {**given, "local_variance": self.sigma2, "dissimilarities": self.zeta, **more}
 
     def bc(self, **more):
         most = float(fedbc.multiplier_bounds(self.smooth).high.max())
-        given = {"gap": self.gap, "rounds": self.T, "smoothness": self.smooth, "multiplier": most, "error": 0.0}
-        return {**given, "spread": 0.0, "dual_rate": 0.1, "violation": 0.0, "gradient_bound": 0.0, **more}
+        given = {
+            "gap": self.gap,
+            "rounds": self.T,
+            "smoothness": self.smooth,
+            "multiplier": most,
+            "error": 0.0,
+        }
+        return {
+            **given,
+            "spread": 0.0,
+            "dual_rate": 0.1,
+            "violation": 0.0,
+            "gradient_bound": 0.0,
+            **more,
+        }
 
 
 def fine(kind):
@@ -83,5 +123,9 @@ def check(function):
 
 def bounds(module):
     """All public functions of a module of the theory; one without special cases fails `check`."""
-    found = [member for name, member in vars(module).items() if inspect.isfunction(member) and not name.startswith("_")]
+    found = [
+        member
+        for name, member in vars(module).items()
+        if inspect.isfunction(member) and not name.startswith("_")
+    ]
     return [member for member in found if member.__module__.startswith(module.__name__)]

@@ -1,4 +1,5 @@
-"""The type checker of the tests: beartype, with whole numbers accepted for real ones as PEP 484 says."""
+"""The type checker of the tests: beartype, with whole numbers accepted for real ones as PEP 484
+says."""
 
 import inspect
 from typing import Any, get_args
@@ -13,7 +14,9 @@ _jaxtyped = jaxtyping.jaxtyped
 def install() -> None:
     """Checks the types of fedax, which has to be imported afterwards."""
     jaxtyping.jaxtyped = (
-        _typed  # the hook's own asks twice at every call, of functions without arrays too: a sixth of the suite
+        # the hook's own asks twice at every call, of functions without arrays too: a sixth of the
+        # suite
+        _typed
     )
     jaxtyping.install_import_hook("fedax", "beartype.beartype")
 
@@ -25,19 +28,26 @@ def _typed(*, typechecker: Any) -> Any:
         if isinstance(target, classmethod | staticmethod):
             return type(target)(decorate(target.__func__))
         if not inspect.isfunction(target) or "<locals>" in target.__qualname__:
-            return target  # functions within functions are made anew at every call, and as often checked
+            # functions within functions are made anew at every call, and as often checked
+            return target
         if target.__module__.startswith("fedax.cli.") and all(
             isinstance(annotation, str) for annotation in target.__annotations__.values()
         ):
             # commands import their types only for static checkers, so that help appears without JAX
             return target
         checked = _checked(target)
-        return _jaxtyped(checked, typechecker=None) if any(map(_has_shape, target.__annotations__.values())) else checked
+        return (
+            _jaxtyped(checked, typechecker=None)
+            if any(map(_has_shape, target.__annotations__.values()))
+            else checked
+        )
 
     return decorate
 
 
 def _has_shape(annotation: Any) -> bool:
     """Whether dimensions by name may have to agree with others."""
-    shaped = isinstance(annotation, str) or getattr(annotation, "__module__", "").startswith("jaxtyping")
+    shaped = isinstance(annotation, str) or getattr(annotation, "__module__", "").startswith(
+        "jaxtyping"
+    )
     return shaped or any(map(_has_shape, get_args(annotation)))

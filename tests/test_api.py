@@ -1,7 +1,7 @@
 """The public interface: a change of it is announced, never an accident.
 
-`python tests/test_api.py` writes `tests/api.txt` anew; what then differs belongs into the changelog.
-"""
+`python tests/test_api.py` writes `tests/api.txt` anew; what then differs belongs into the
+changelog."""
 
 import importlib
 import inspect
@@ -11,12 +11,27 @@ from types import ModuleType
 import fedax
 
 FILE = Path(__file__).with_name("api.txt")
-MODULES = ["attacks", "codecs", "data", "graphs", "layers", "models", "observe", "params", "privacy", "tasks", "theory"]
+MODULES = [
+    "attacks",
+    "codecs",
+    "data",
+    "graphs",
+    "layers",
+    "models",
+    "observe",
+    "params",
+    "privacy",
+    "tasks",
+    "theory",
+]
 
 
 def interface() -> list[str]:
-    """A line for each public name: classes with constructor, methods and fields, functions with parameters and defaults."""
-    lines = [line for name in fedax.__all__ for line in described(f"fedax.{name}", getattr(fedax, name))]
+    """A line for each public name: classes with constructor, methods and fields, functions with
+    parameters and defaults."""
+    lines = [
+        line for name in fedax.__all__ for line in described(f"fedax.{name}", getattr(fedax, name))
+    ]
     for name in MODULES:
         module = importlib.import_module(f"fedax.{name}")
         names = getattr(module, "__all__", None) or vars(module)
@@ -32,12 +47,15 @@ def described(name, value):
     if not inspect.isclass(value):
         return [name + signature(value)] if callable(value) else [name]
     parts = [f"{name}{signature(value)}"]
-    if issubclass(value, fedax.Algorithm) and value is not fedax.Algorithm:  # its verbs are those of the base class
+    # its verbs are those of the base class
+    if issubclass(value, fedax.Algorithm) and value is not fedax.Algorithm:
         return parts
     ours = [kind for kind in reversed(value.__mro__) if kind.__module__.startswith("fedax")]
     inherited = {key: part for kind in ours for key, part in vars(kind).items()}
     for key, part in inherited.items():
-        plain = inspect.unwrap(part.__func__ if isinstance(part, classmethod | staticmethod) else part)
+        plain = inspect.unwrap(
+            part.__func__ if isinstance(part, classmethod | staticmethod) else part
+        )
         if key.startswith("_") or isinstance(part, ModuleType):
             continue
         if isinstance(part, property):
@@ -52,7 +70,10 @@ def signature(value):
         found = inspect.signature(value)
     except (TypeError, ValueError):
         return "(...)"
-    bare = [p.replace(annotation=p.empty, default=Shown.of(p.default)) for p in found.parameters.values()]
+    bare = [
+        p.replace(annotation=p.empty, default=Shown.of(p.default))
+        for p in found.parameters.values()
+    ]
     return str(found.replace(parameters=bare, return_annotation=found.empty))
 
 

@@ -31,8 +31,16 @@ def read(name):
 
 def test_the_citation_is_of_this_package(project):
     citation = read("CITATION.cff")
-    known = {"title": "name", "version": "version", "license": "license", "abstract": "description", "keywords": "keywords"}
-    assert {field: citation[field] for field in known} == {field: project[name] for field, name in known.items()}
+    known = {
+        "title": "name",
+        "version": "version",
+        "license": "license",
+        "abstract": "description",
+        "keywords": "keywords",
+    }
+    assert {field: citation[field] for field in known} == {
+        field: project[name] for field, name in known.items()
+    }
 
 
 def test_the_public_ci_runs_the_one_job_on_the_oldest_python(project):
@@ -41,12 +49,16 @@ def test_the_public_ci_runs_the_one_job_on_the_oldest_python(project):
     assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
     parts = read(".github/workflows/ci.yml")["jobs"]["part"]
     assert parts["strategy"]["matrix"]["part"] == list(range(1, 13))
-    assert [step["run"] for step in parts["steps"] if "run" in step] == ["make slow OF=${{ matrix.part }}/12"]
+    assert [step["run"] for step in parts["steps"] if "run" in step] == [
+        "make slow OF=${{ matrix.part }}/12"
+    ]
 
 
 def test_the_parts_are_all_of_it():
     """Every slow test is in one of the twelve parts."""
-    nodes = [f"tests/laws/test_laws.py::test_it[{name}]" for name in ("FedAvg", "FedBC", "GD")] + ["tests/a.py::test_b"]
+    nodes = [f"tests/laws/test_laws.py::test_it[{name}]" for name in ("FedAvg", "FedBC", "GD")] + [
+        "tests/a.py::test_b"
+    ]
     found = []
     for part in range(1, 13):
         left = [types.SimpleNamespace(nodeid=node) for node in nodes]
@@ -60,7 +72,10 @@ def test_ci_runs_targets_that_there_are():
     makefile = (ROOT / "Makefile").read_text()
     described = set(re.findall(r"^([a-z-]+):.*## ", makefile, flags=re.MULTILINE))
     assert described == set(re.search(r"\.PHONY: (.*)", makefile)[1].split())
-    assert set(re.findall(r"^make ([a-z-]+)", (ROOT / ".ci" / "run").read_text(), flags=re.MULTILINE)) <= described
+    assert (
+        set(re.findall(r"^make ([a-z-]+)", (ROOT / ".ci" / "run").read_text(), flags=re.MULTILINE))
+        <= described
+    )
 
 
 def test_checks_before_a_commit_are_those_of_make_check():
@@ -69,13 +84,22 @@ def test_checks_before_a_commit_are_those_of_make_check():
     (repository,) = read(".pre-commit-config.yaml")["repos"]
     programs = [hook["entry"].split()[0] for hook in repository["hooks"]]
     assert repository["repo"] == "local"
-    assert programs == [".venv/bin/ruff", ".venv/bin/ruff", ".venv/bin/lint-imports", ".venv/bin/pyright"]
+    assert programs == [
+        ".venv/bin/ruff",
+        ".venv/bin/ruff",
+        ".venv/bin/lint-imports",
+        ".venv/bin/pyright",
+    ]
     for program in programs:
         assert f"\t$(BIN)/{Path(program).name}" in makefile
 
 
 def test_templates_have_what_the_host_asks_for():
-    templates = [path for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml"]
+    templates = [
+        path
+        for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")
+        if path.name != "config.yml"
+    ]
     assert len(templates) == 2
     for path in templates:
         form = read(path.relative_to(ROOT))
@@ -100,7 +124,12 @@ def test_the_address_is_written_at_release(tmp_path):
         shutil.copy(ROOT / name, tmp_path / name)
     command = [sys.executable, ROOT / ".ci" / "address"]
     address = "https://host.example/owner/fedax"
-    assert subprocess.run([*command, "host.example"], cwd=tmp_path, check=False, capture_output=True).returncode == 1
+    assert (
+        subprocess.run(
+            [*command, "host.example"], cwd=tmp_path, check=False, capture_output=True
+        ).returncode
+        == 1
+    )
     for _ in range(2):  # a second time changes nothing
         subprocess.run([*command, address], cwd=tmp_path, check=True, capture_output=True)
         texts = {name: (tmp_path / name).read_text() for name in NAMED}
@@ -137,14 +166,22 @@ def machine(tmp_path):
             (commands / name).symlink_to(shutil.which(name))
         for name, version in interpreters:
             too_old = int(tuple(map(int, version.split(".")[:2])) < (3, 11))
-            stub = STUB.format(log=log, venv=venv, version=version, too_old=too_old, no_venv=int(name in no_venv))
+            stub = STUB.format(
+                log=log, venv=venv, version=version, too_old=too_old, no_venv=int(name in no_venv)
+            )
             (commands / name).write_text(stub)
             (commands / name).chmod(0o755)
         command = [shutil.which("make"), f"VENV={venv}", *make, f"{venv}/.ready"]
         environment = {"PATH": str(commands), "HOME": str(tmp_path)}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
         assert (venv / ".ready").exists() is (done.returncode == 0)
-        return done, [line for line in log.read_text().splitlines() if " -m " in line or line.startswith("uv ")]
+        return done, [
+            line
+            for line in log.read_text().splitlines()
+            if " -m " in line or line.startswith("uv ")
+        ]
 
     return run
 
@@ -171,13 +208,21 @@ def test_make_finds_an_interpreter(interpreters, chosen, machine, tmp_path):
     ("interpreters", "options", "message"),
     [
         ([], {}, "fedax needs Python 3.11 or newer, and there is none on PATH. Install one, or uv"),
-        ([("python3", "3.10.12")], {}, "there is none on PATH. python3 is Python 3.10.12. Install one"),
+        (
+            [("python3", "3.10.12")],
+            {},
+            "there is none on PATH. python3 is Python 3.10.12. Install one",
+        ),
         (
             [("python3", "3.12.1")],
             {"no_venv": ["python3"]},
             "no module venv (on Debian and Ubuntu: apt install python3-venv)",
         ),
-        ([("mine", "3.9.2")], {"make": ["PYTHON=mine"]}, "mine is Python 3.9.2; fedax needs Python 3.11 or newer."),
+        (
+            [("mine", "3.9.2")],
+            {"make": ["PYTHON=mine"]},
+            "mine is Python 3.9.2; fedax needs Python 3.11 or newer.",
+        ),
         ([("python3", "3.12.1")], {"make": ["PYTHON=mine"]}, "There is no mine that runs."),
     ],
 )
@@ -195,7 +240,8 @@ def test_make_uses_uv_which_downloads_an_interpreter_if_needed(version, machine,
     python = "python3" if version == "3.12.1" else ">=3.11"
     assert calls[0] == f"uv venv --quiet --allow-existing --seed --python {python} {tmp_path}/.venv"
     assert (
-        calls[1] == f"uv pip install --quiet --python {tmp_path}/.venv/bin/python --constraint constraints.txt --editable ."
+        calls[1] == f"uv pip install --quiet --python {tmp_path}/.venv/bin/python --constraint "
+        "constraints.txt --editable ."
     )
 
 
@@ -228,7 +274,11 @@ def test_what_is_imported_is_declared_and_the_other_way_round(project):
     Those of a requirement whose version is fixed may be used too: what Flower's server is made of.
     """
     needed = {distribution(each) for each in project["dependencies"]}
-    extras = [each for name in project["optional-dependencies"] for each in project["optional-dependencies"][name]]
+    extras = [
+        each
+        for name in project["optional-dependencies"]
+        for each in project["optional-dependencies"][name]
+    ]
     fixed = [distribution(each) for each in extras if "==" in each]
     known = needed | {distribution(each) for each in extras}
     for name in fixed:

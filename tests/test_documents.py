@@ -20,7 +20,10 @@ def python_blocks(name):
 @pytest.mark.parametrize("number", range(len(python_blocks("README.md"))))
 def test_readme_examples_run(number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    exec(compile(python_blocks("README.md")[number], f"README.md block {number}", "exec"), {"__name__": "readme"})
+    exec(
+        compile(python_blocks("README.md")[number], f"README.md block {number}", "exec"),
+        {"__name__": "readme"},
+    )
 
 
 GUIDES = sorted(
@@ -33,10 +36,15 @@ TUTORIALS = [str(path.relative_to(ROOT)) for path in own_files("docs/tutorials")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("guide", "number"), [(g, i) for g in GUIDES for i in range(len(python_blocks(g)))])
+@pytest.mark.parametrize(
+    ("guide", "number"), [(g, i) for g in GUIDES for i in range(len(python_blocks(g)))]
+)
 def test_examples_of_guides_run(guide, number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    exec(compile(python_blocks(guide)[number], f"{guide} block {number}", "exec"), {"__name__": "guide"})
+    exec(
+        compile(python_blocks(guide)[number], f"{guide} block {number}", "exec"),
+        {"__name__": "guide"},
+    )
 
 
 def test_guides_name_what_exists():
@@ -56,14 +64,32 @@ def test_contributing_example_is_an_algorithm(tmp_path):
     text = python_blocks("CONTRIBUTING.md")[0]
     space = {}
     exec(text, space)
-    options = {"rounds": 2, "schedule": fedax.Schedule(steps=2, batch_size="full"), "observe_every": 2}
+    options = {
+        "rounds": 2,
+        "schedule": fedax.Schedule(steps=2, batch_size="full"),
+        "observe_every": 2,
+    }
     half = fedax.run(space["FedHalf"](lr=1.0), regression(), **options)
-    assert abs(vector(half) - vector(fedax.run(make_algorithm("fedavg"), regression(), **options))).max() < 1e-14
+    assert (
+        abs(
+            vector(half) - vector(fedax.run(make_algorithm("fedavg"), regression(), **options))
+        ).max()
+        < 1e-14
+    )
     path = tmp_path / "fedhalf.py"
     path.write_text(text)
     for check in (["check"], ["format", "--check"]):
         subprocess.run(
-            [sys.executable, "-m", "ruff", *check, "--config", str(ROOT / "pyproject.toml"), str(path)], check=True
+            [
+                sys.executable,
+                "-m",
+                "ruff",
+                *check,
+                "--config",
+                str(ROOT / "pyproject.toml"),
+                str(path),
+            ],
+            check=True,
         )
 
 
@@ -105,20 +131,37 @@ def helped():
 
 @pytest.mark.parametrize("module", helped(), ids=lambda module: module.__name__)
 def test_help_lists_every_public_name(module):
-    """Without a name that is not there; submodules of a package count where they are imported by name."""
-    exported = re.findall(r"^from .* import (\w+) as \1$", inspect.getsource(module), flags=re.MULTILINE)
-    own = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
-    constants = re.findall(r"^([A-Z][A-Z_]+)(?:: .*)? = ", inspect.getsource(module), flags=re.MULTILINE)
+    """Without a name that is not there; submodules of a package count where they are imported by
+    name."""
+    exported = re.findall(
+        r"^from .* import (\w+) as \1$", inspect.getsource(module), flags=re.MULTILINE
+    )
+    own = [
+        name
+        for name, value in vars(module).items()
+        if getattr(value, "__module__", "") == module.__name__
+    ]
+    constants = re.findall(
+        r"^([A-Z][A-Z_]+)(?:: .*)? = ", inspect.getsource(module), flags=re.MULTILINE
+    )
     listed = set(re.findall(r"`(?:Graph\.)?(\w+)`", module.__doc__))
-    assert {name for name in (*exported, *own, *constants) if not name.startswith("_")} - listed == set()
     assert {
-        name for name in listed if not hasattr(module, name) and not hasattr(getattr(module, "Graph", None), name)
+        name for name in (*exported, *own, *constants) if not name.startswith("_")
+    } - listed == set()
+    assert {
+        name
+        for name in listed
+        if not hasattr(module, name) and not hasattr(getattr(module, "Graph", None), name)
     } == set()
 
 
 def test_guarantees_name_tests_that_exist():
     """Every `path::test` of docs/guarantees.md is a test."""
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "guarantees.md").read_text())
+    named = re.findall(
+        r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "guarantees.md").read_text()
+    )
     assert len(named) > 20
-    missing = [f"{path}::{test}" for path, test in named if f"def {test}(" not in (ROOT / path).read_text()]
+    missing = [
+        f"{path}::{test}" for path, test in named if f"def {test}(" not in (ROOT / path).read_text()
+    ]
     assert missing == []

@@ -10,7 +10,9 @@ from fedax.core.federation import Cohort
 from fedax.graphs import mixed
 from fedax.numerics.simplex import min_norm
 
-pytestmark = pytest.mark.skipif(os.environ.get("FEDAX_CHECKED") == "0", reason="types are not checked: FEDAX_CHECKED=0")
+pytestmark = pytest.mark.skipif(
+    os.environ.get("FEDAX_CHECKED") == "0", reason="types are not checked: FEDAX_CHECKED=0"
+)
 
 
 def test_dimensions_of_one_name_agree():

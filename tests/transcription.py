@@ -1,7 +1,7 @@
 """The world of the NumPy transcriptions, without the library's code.
 
-Five rounds, two epochs of minibatches of 4 in the given order, unequal sizes, 3 of 5 clients a round; linear regression in float64.
-"""
+Five rounds, two epochs of minibatches of 4 in the given order, unequal sizes, 3 of 5 clients a
+round; linear regression in float64."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,10 @@ class World:
 
     def __init__(self):
         task = regression()
-        self.x = [np.hstack([np.ones((n, 1)), np.asarray(task.train.client(k)["x"])]) for k, n in enumerate(SIZES)]
+        self.x = [
+            np.hstack([np.ones((n, 1)), np.asarray(task.train.client(k)["x"])])
+            for k, n in enumerate(SIZES)
+        ]
         self.y = [np.asarray(task.train.client(k)["y"]) for k in range(5)]
         self.start = np.array([0.0, 0.1, 0.1, 0.1])
 
@@ -44,4 +47,7 @@ class World:
     def cohorts(self):
         offsets = jnp.asarray(np.concatenate([[0], np.cumsum(SIZES)]), jnp.int32)
         root = jax.random.fold_in(jax.random.key(SEED), 1)
-        return [np.asarray(SCHEDULE.draw(stream(root, "cohort", t, 0), offsets)[0]) for t in range(ROUNDS)]
+        return [
+            np.asarray(SCHEDULE.draw(stream(root, "cohort", t, 0), offsets)[0])
+            for t in range(ROUNDS)
+        ]

@@ -1,8 +1,11 @@
-"""A loop by hand in JAX, on one device: every round is one compiled program over the rows of its steps, which it is given."""
+"""A loop by hand in JAX, on one device: every round is one compiled program over the rows of its
+steps, which it is given."""
 
 import os
 
-os.environ.setdefault("XLA_FLAGS", f"--xla_cpu_multi_thread_eigen={'true' if os.cpu_count() > 1 else 'false'}")
+os.environ.setdefault(
+    "XLA_FLAGS", f"--xla_cpu_multi_thread_eigen={'true' if os.cpu_count() > 1 else 'false'}"
+)
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +19,9 @@ from fedax.tasks import classification
 
 def prepare(work):
     model = WORKLOADS[work.name].model
-    loss = classification(FederatedData([{"x": work.x[:1], "y": work.y[:1]}], classes=10), model).loss
+    loss = classification(
+        FederatedData([{"x": work.x[:1], "y": work.y[:1]}], classes=10), model
+    ).loss
     tree = jax.tree.structure(jax.eval_shape(model.init, jax.random.key(0)))
     initial = jax.tree.unflatten(tree, [jnp.asarray(leaf) for leaf in work.leaves(work.initial)])
     x, y = jnp.asarray(work.x), jnp.asarray(work.y, jnp.int32)

@@ -1,4 +1,5 @@
-"""fedax with its default engine, a device for each core: it draws cohorts and orders itself, from the seed of the work."""
+"""fedax with its default engine, a device for each core: it draws cohorts and orders itself, from
+the seed of the work."""
 
 import os
 
@@ -18,8 +19,14 @@ jax.config.update("jax_num_cpu_devices", os.cpu_count())  # before JAX starts
 
 def prepare(work):
     workload = WORKLOADS[work.name]
-    clients = [{"x": work.x[a:b], "y": work.y[a:b].astype(np.int32)} for a, b in itertools.pairwise(work.offsets)]
-    task, schedule = task_of(workload, fedax.data.FederatedData(clients, classes=10)), schedule_of(workload)
+    clients = [
+        {"x": work.x[a:b], "y": work.y[a:b].astype(np.int32)}
+        for a, b in itertools.pairwise(work.offsets)
+    ]
+    task, schedule = (
+        task_of(workload, fedax.data.FederatedData(clients, classes=10)),
+        schedule_of(workload),
+    )
     solver = fedax.SGD(work.rate)
 
     def train(rounds):
@@ -27,7 +34,9 @@ def prepare(work):
             fedax.FedAvg(), task, solver=solver, schedule=schedule, rounds=rounds, seed=work.seed, observe=[], observe_every=rounds
         )  # fmt: skip
         assert history.outcome.ok
-        return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(history.params)])
+        return np.concatenate(
+            [np.asarray(leaf).ravel() for leaf in jax.tree.leaves(history.params)]
+        )
 
     return train
 

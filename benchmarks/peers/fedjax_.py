@@ -1,8 +1,11 @@
-"""FedJAX's federated averaging, with its backend that compiles every client's step. It needs JAX of 2023."""
+"""FedJAX's federated averaging, with its backend that compiles every client's step. It needs JAX of
+2023."""
 
 import os
 
-os.environ.setdefault("XLA_FLAGS", f"--xla_cpu_multi_thread_eigen={'true' if os.cpu_count() > 1 else 'false'}")
+os.environ.setdefault(
+    "XLA_FLAGS", f"--xla_cpu_multi_thread_eigen={'true' if os.cpu_count() > 1 else 'false'}"
+)
 
 import fedjax
 import jax
@@ -14,7 +17,9 @@ from serving import serve
 
 def pooled(h):
     """The largest of every 2 x 2 pixels, and ReLU."""
-    return jax.nn.relu(jax.lax.reduce_window(h, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"))
+    return jax.nn.relu(
+        jax.lax.reduce_window(h, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    )
 
 
 def model_of(work):
@@ -24,7 +29,9 @@ def model_of(work):
         pairs = list(zip(leaves[::2], leaves[1::2], strict=True))
         h = x.reshape(-1, *work.image) if work.convolutional else x
         for kernel, bias in (pair for pair in pairs if pair[0].ndim == 4):
-            h = jax.lax.conv_general_dilated(h, kernel, (1, 1), work.padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+            h = jax.lax.conv_general_dilated(
+                h, kernel, (1, 1), work.padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
             h = pooled(h + bias)
         h = h.reshape(h.shape[0], -1)
         *hidden, last = [pair for pair in pairs if pair[0].ndim == 2]
@@ -36,7 +43,8 @@ def model_of(work):
 
 
 class Batches:
-    """A client's data as FedJAX asks for it: the batches of the work in place of its own shuffles."""
+    """A client's data as FedJAX asks for it: the batches of the work in place of its own
+    shuffles."""
 
     def __init__(self, work, t, place):
         self.work, self.t, self.place = work, t, place
@@ -66,7 +74,9 @@ def prepare(work):
     def train(rounds):
         state = algorithm.init(initial)
         for t in range(rounds):
-            state, _ = algorithm.apply(state, [(place, Batches(work, t, place), key) for place in range(work.cohort)])
+            state, _ = algorithm.apply(
+                state, [(place, Batches(work, t, place), key) for place in range(work.cohort)]
+            )
         return np.concatenate([np.asarray(leaf).ravel() for leaf in state.params])
 
     return train

@@ -1,4 +1,5 @@
-"""FedLab's standalone pipeline: its serial trainer, and its synchronous server with an average weighted by sizes."""
+"""FedLab's standalone pipeline: its serial trainer, and its synchronous server with an average
+weighted by sizes."""
 
 import torch
 from fedlab.contrib.algorithm.basic_client import SGDSerialClientTrainer
@@ -10,7 +11,8 @@ from torch_models import network, tensors, to_vector
 
 
 class Loaders:
-    """The batches of a client as a loader; a client is named by its round and place in the cohort."""
+    """The batches of a client as a loader; a client is named by its round and place in the
+    cohort."""
 
     def __init__(self, work):
         self.work, (self.x, self.y) = work, tensors(work)
@@ -29,7 +31,9 @@ class Trainer(SGDSerialClientTrainer):
 
     def local_process(self, payload, id_list):
         super().local_process(payload, id_list)
-        self.cache = [[*pack, self.dataset.size(name)] for pack, name in zip(self.cache, id_list, strict=True)]
+        self.cache = [
+            [*pack, self.dataset.size(name)] for pack, name in zip(self.cache, id_list, strict=True)
+        ]
 
 
 class Server(SyncServerHandler):
@@ -61,7 +65,8 @@ def prepare(work):
     initial = SerializationTool.serialize_model(model)
     trainer = Trainer(model, len(work.sizes), logger=logger)
     trainer.setup_dataset(Loaders(work))
-    trainer.setup_optim(1, work.batch, work.rate)  # one pass: a loader has the batches of all epochs
+    # one pass: a loader has the batches of all epochs
+    trainer.setup_optim(1, work.batch, work.rate)
 
     def train(rounds):
         server = Server(model, rounds, 1.0, logger=logger)

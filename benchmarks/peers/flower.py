@@ -1,4 +1,5 @@
-"""Flower's simulation: a virtual SuperNode for each client, Ray with one CPU for each ClientApp, its own FedAvg.
+"""Flower's simulation: a virtual SuperNode for each client, Ray with one CPU for each ClientApp,
+its own FedAvg.
 
 The ServerApp stays up between blocks. It looks for replies every 5 ms in place of the usual 100.
 """
@@ -46,7 +47,9 @@ def train(message, context):
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     batches = work.batches(config["round"], config["place"])
     local_steps(model, x, y, batches, work.rate)
-    count = MetricRecord({"num-examples": int(work.sizes[work.cohorts[config["round"], config["place"]]])})
+    count = MetricRecord(
+        {"num-examples": int(work.sizes[work.cohorts[config["round"], config["place"]]])}
+    )
     content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": count})
     return Message(content, reply_to=message)
 
@@ -73,7 +76,12 @@ def main(grid, context):
 if __name__ == "__main__":
     cores = os.cpu_count()
     backend = {
-        "init_args": {"num_cpus": cores, "include_dashboard": False, "logging_level": "ERROR", "log_to_driver": False},
+        "init_args": {
+            "num_cpus": cores,
+            "include_dashboard": False,
+            "logging_level": "ERROR",
+            "log_to_driver": False,
+        },
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
     }
     clients = len(Work(sys.argv[-1]).sizes)

@@ -1,7 +1,8 @@
-"""An environment for each contestant that is not fedax: python benchmarks/peers/make_environments.py [--into FOLDER] [NAME ...].
+"""An environment for each contestant that is not fedax: python
+benchmarks/peers/make_environments.py [--into FOLDER] [NAME ...].
 
-pip's own settings hold. PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu saves gigabytes where there is no GPU.
-"""
+pip's own settings hold. PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu saves gigabytes
+where there is no GPU."""
 
 import argparse
 import subprocess
@@ -17,13 +18,27 @@ def make(name, folder):
     """A fresh environment; whether pip could fill it."""
     print(f"{name}: {folder / name}", flush=True)
     venv.create(folder / name, clear=True, with_pip=True)
-    command = [folder / name / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    return subprocess.run([*command, "--requirement", HERE / f"requirements-{name}.txt"], check=False).returncode == 0
+    command = [
+        folder / name / "bin" / "python",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    ]
+    return (
+        subprocess.run(
+            [*command, "--requirement", HERE / f"requirements-{name}.txt"], check=False
+        ).returncode
+        == 0
+    )
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all by default")
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all by default"
+    )
     parser.add_argument("--into", type=Path, default=HERE / ".environments")
     given = parser.parse_args()
     if unknown := set(given.names) - set(NAMES):

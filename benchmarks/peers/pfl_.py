@@ -1,7 +1,7 @@
 """pfl's SimulatedBackend with a PyTorch model: FederatedAveraging weighted by datapoints.
 
-By `python -m torch.distributed.run`, pfl's way to several processes, which share the cohort: one for each core, with one thread.
-"""
+By `python -m torch.distributed.run`, pfl's way to several processes, which share the cohort: one
+for each core, with one thread."""
 
 import os
 import sys
@@ -43,7 +43,8 @@ class Model(nn.Module):
 
 
 class Batches(Dataset):
-    """A user whose batches are those of the work. pfl always evaluates in its first iteration: on a single example here."""
+    """A user whose batches are those of the work. pfl always evaluates in its first iteration: on a
+    single example here."""
 
     def __init__(self, x, y, batches, size):
         super().__init__((x, y))
@@ -79,9 +80,14 @@ def prepare(work):
         )  # one pass: a user has the batches of all epochs
         evaluation = NNEvalHyperParams(local_batch_size=EVALUATED)
         plan = NNAlgorithmParams(
-            central_num_iterations=rounds, evaluation_frequency=rounds, train_cohort_size=work.cohort, val_cohort_size=0
+            central_num_iterations=rounds,
+            evaluation_frequency=rounds,
+            train_cohort_size=work.cohort,
+            val_cohort_size=0,
         )
-        FederatedAveraging().run(plan, backend, model, local, evaluation, send_metrics_to_platform=False)
+        FederatedAveraging().run(
+            plan, backend, model, local, evaluation, send_metrics_to_platform=False
+        )
         return to_vector(work, module.network.parameters())
 
     return train

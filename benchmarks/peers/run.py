@@ -1,10 +1,11 @@
-"""fedax beside other libraries on the same work: python benchmarks/peers/run.py, after make_environments.py.
+"""fedax beside other libraries on the same work: python benchmarks/peers/run.py, after
+make_environments.py.
 
-Every contestant is a process (or several) of its own, in its own environment. All start from one model and take the steps of one
-file; they work in turns, a block of rounds each. After every block the loss of the model on all training examples is compared with
-that of the bare JAX loop after as many rounds: there is no table if they differ. CPU seconds are those of all processes of a
-contestant, as Linux counts them.
-"""
+Every contestant is a process (or several) of its own, in its own environment. All start from one
+model and take the steps of one file; they work in turns, a block of rounds each. After every block
+the loss of the model on all training examples is compared with that of the bare JAX loop after as
+many rounds: there is no table if they differ. CPU seconds are those of all processes of a
+contestant, as Linux counts them."""
 
 import argparse
 import contextlib
@@ -31,7 +32,11 @@ CONTESTANTS = {  # environment, arguments of Python, distribution for the versio
     "PyTorch eager": ("torch", ["torch_.py"], "torch"),
     "torch.compile": ("torch", ["torch_.py", "--compiled"], "torch"),
     "Flower": ("flower", ["flower.py"], "flwr"),
-    "pfl": ("pfl", ["-m", "torch.distributed.run", "--nproc-per-node", str(os.cpu_count()), "pfl_.py"], "pfl"),
+    "pfl": (
+        "pfl",
+        ["-m", "torch.distributed.run", "--nproc-per-node", str(os.cpu_count()), "pfl_.py"],
+        "pfl",
+    ),
     "FedLab": ("fedlab", ["fedlab_.py"], "fedlab"),
     "FedJAX": ("fedjax", ["fedjax_.py"], "fedjax"),
 }
@@ -48,7 +53,9 @@ def python_of(environment, folder):
 
 def version_of(python, distribution):
     code = f"import importlib.metadata as m; print(m.version({distribution!r}))"
-    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        [python, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def family(root):
@@ -57,7 +64,9 @@ def family(root):
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):  # it has ended meanwhile
-                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                parents[int(entry.name)] = int(
+                    (entry / "stat").read_text().rsplit(")", 1)[1].split()[1]
+                )
     members, before = {root}, 0
     while len(members) > before:
         before = len(members)
@@ -70,7 +79,9 @@ def cpu_seconds(root):
     ticks = 0
     for process in family(root):
         with contextlib.suppress(OSError):
-            ticks += sum(map(int, Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[11:15]))
+            ticks += sum(
+                map(int, Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[11:15])
+            )
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
@@ -141,15 +152,21 @@ def measure(name, names, folder, repeat, logs):
             stack.callback(contestants[-1].close)
             contestants[-1].answer()  # starts do not disturb each other
         bare = contestants[names.index("bare JAX loop")]
-        expected = {count: loss_of(work, bare.train(count)[2]) for count in {workload.short, workload.long}}
+        expected = {
+            count: loss_of(work, bare.train(count)[2]) for count in {workload.short, workload.long}
+        }
         first = loss_of(work, work.initial)
         if abs(first - expected[workload.short]) < 20 * workload.tolerance:
-            raise SystemExit(f"{name}: the loss has hardly moved, from {first} to {expected[workload.short]}")
+            raise SystemExit(
+                f"{name}: the loss has hardly moved, from {first} to {expected[workload.short]}"
+            )
         for turn in range(repeat + 1):  # the first one warms up
             for contestant in contestants:
                 wall, busy, vector = contestant.train(contestant.rounds)
                 contestant.differences.append(
-                    checked(contestant, work, vector, expected[contestant.rounds], workload.tolerance)
+                    checked(
+                        contestant, work, vector, expected[contestant.rounds], workload.tolerance
+                    )
                 )
                 if turn:
                     contestant.walls.append(wall)
@@ -160,10 +177,18 @@ def measure(name, names, folder, repeat, logs):
 
 def report(name, work, contestants, losses):
     first, expected = losses
-    # samples, because rounds have cohorts of different sizes and not all contestants run equally many
+    # samples, because rounds have cohorts of different sizes and not all contestants run equally
+    # many
     walls = {c.name: work.samples(c.rounds) / statistics.median(c.walls) for c in contestants}
     cpus = {c.name: work.samples(c.rounds) / statistics.median(c.cpus) for c in contestants}
-    columns = ["rounds in a block", "s per round", "samples/s", "samples per CPU second", "fedax of it", "per CPU second"]
+    columns = [
+        "rounds in a block",
+        "s per round",
+        "samples/s",
+        "samples per CPU second",
+        "fedax of it",
+        "per CPU second",
+    ]
     columns.append("loss off by")
     print("| |", " | ".join(columns), "|")
     print("|---" * (len(columns) + 1) + "|")
@@ -183,14 +208,19 @@ def report(name, work, contestants, losses):
     ends = ", ".join(f"{loss:.4f} after {count} rounds" for count, loss in sorted(expected.items()))
     print(f"\nThe loss: {first:.4f} at first, {ends}.")
     if name == "flute":
-        shown = ", ".join(f"{c.name} {statistics.median(c.walls) * 100 / c.rounds:.2f}" for c in contestants)
+        shown = ", ".join(
+            f"{c.name} {statistics.median(c.walls) * 100 / c.rounds:.2f}" for c in contestants
+        )
         print(f"Seconds of the 100 rounds: {shown}.")
     peers = [c.name for c in contestants if c.name in FRAMEWORKS]
     if peers and name in TARGETS:
         fastest = max(peers, key=walls.get)
         ratio, target = walls["fedax"] / walls[fastest], TARGETS[name]
         verdict = "met" if ratio >= target else "missed"
-        print(f"fedax is {ratio:.1f} times as fast as the fastest framework, {fastest}; target {target}: {verdict}.")
+        print(
+            f"fedax is {ratio:.1f} times as fast as the fastest framework, {fastest}; target "
+            f"{target}: {verdict}."
+        )
     sys.stdout.flush()
 
 
@@ -202,21 +232,35 @@ def processor():
 
 
 def main(given):
-    names = [name for name in CONTESTANTS if name in given.contestant or name in ("fedax", "bare JAX loop")]
-    missing = [name for name in names if not Path(python_of(CONTESTANTS[name][0], given.environments)).exists()]
+    names = [
+        name
+        for name in CONTESTANTS
+        if name in given.contestant or name in ("fedax", "bare JAX loop")
+    ]
+    missing = [
+        name
+        for name in names
+        if not Path(python_of(CONTESTANTS[name][0], given.environments)).exists()
+    ]
     for name in missing:
         print(f"{name}: no environment; see make_environments.py")
     names = [name for name in names if name not in missing]
     versions = {
-        CONTESTANTS[name][2]: version_of(python_of(CONTESTANTS[name][0], given.environments), CONTESTANTS[name][2])
+        CONTESTANTS[name][2]: version_of(
+            python_of(CONTESTANTS[name][0], given.environments), CONTESTANTS[name][2]
+        )
         for name in names
     }
     load = f"load {os.getloadavg()[0]:.1f}"
     print(
-        f"{datetime.date.today()}, {os.cpu_count()} cores of {processor()}, {load}, Python {sys.version.split()[0]}: ",
+        f"{datetime.date.today()}, {os.cpu_count()} cores of {processor()}, {load}, Python "
+        f"{sys.version.split()[0]}: ",
         end="",
     )
-    print(", ".join(f"{distribution} {version}" for distribution, version in versions.items()), flush=True)
+    print(
+        ", ".join(f"{distribution} {version}" for distribution, version in versions.items()),
+        flush=True,
+    )
     given.logs.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
     for name in given.workload:
@@ -225,11 +269,17 @@ def main(given):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--workload", nargs="*", choices=list(WORKLOADS), default=list(WORKLOADS))
-    parser.add_argument("--contestant", nargs="*", choices=list(CONTESTANTS), default=list(CONTESTANTS))
+    parser.add_argument(
+        "--contestant", nargs="*", choices=list(CONTESTANTS), default=list(CONTESTANTS)
+    )
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="one block of each in place of --repeat")
+    parser.add_argument(
+        "--quick", action="store_true", help="one block of each in place of --repeat"
+    )
     parser.add_argument("--environments", type=Path, default=HERE / ".environments")
     parser.add_argument("--logs", type=Path, default=HERE / ".environments" / "logs")
     main(parser.parse_args())

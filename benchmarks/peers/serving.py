@@ -1,8 +1,9 @@
-"""Shared by all contestants, with nothing but NumPy: the work of a file, and the answers to the driver.
+"""Shared by all contestants, with nothing but NumPy: the work of a file, and the answers to the
+driver.
 
-The driver writes a line "rounds file" to standard input. A contestant trains so many rounds from the initial model, answers with
-the seconds that they took, then leaves the model in the file as one vector and answers again.
-"""
+The driver writes a line "rounds file" to standard input. A contestant trains so many rounds from
+the initial model, answers with the seconds that they took, then leaves the model in the file as one
+vector and answers again."""
 
 import itertools
 import json
@@ -18,15 +19,20 @@ import numpy as np
 class Work:
     """A workload as `workloads.py` wrote it.
 
-    The vector of a model has its layers from the input on, of each the kernel, then the bias. Kernels are (inputs, outputs) or
-    (rows, columns, inputs, outputs); what is flattened before a dense layer is in the order rows, columns, channels.
-    """
+    The vector of a model has its layers from the input on, of each the kernel, then the bias.
+    Kernels are (inputs, outputs) or (rows, columns, inputs, outputs); what is flattened before a
+    dense layer is in the order rows, columns, channels."""
 
     def __init__(self, path):
         with np.load(path) as file:
             self.arrays = {name: file[name] for name in file.files}
         about = json.loads(str(self.arrays["about"]))
-        self.name, self.rate, self.batch, self.epochs = about["name"], about["rate"], about["batch"], about["epochs"]
+        self.name, self.rate, self.batch, self.epochs = (
+            about["name"],
+            about["rate"],
+            about["batch"],
+            about["epochs"],
+        )
         self.rounds, self.cohort, self.seed = about["rounds"], about["cohort"], about["seed"]
         self.shapes = [tuple(shape) for shape in about["shapes"]]
         self.image, self.padding = about["image"] and tuple(about["image"]), about["padding"]
@@ -38,7 +44,8 @@ class Work:
         return np.diff(self.offsets)
 
     def batches(self, round, place):
-        """The rows of all steps of the client at a place of the round's cohort, an array for each step."""
+        """The rows of all steps of the client at a place of the round's cohort, an array for each
+        step."""
         first, last = self.arrays["jobs"][round * self.cohort + place :][:2]
         ends = self.arrays["ends"][first : last + 1]
         rows = self.arrays["rows"]
@@ -48,11 +55,15 @@ class Work:
         """The kernels and biases in a vector, as views."""
         sizes = [int(np.prod(shape)) for shape in self.shapes]
         return [
-            part.reshape(shape) for part, shape in zip(np.split(vector, np.cumsum(sizes)[:-1]), self.shapes, strict=True)
+            part.reshape(shape)
+            for part, shape in zip(
+                np.split(vector, np.cumsum(sizes)[:-1]), self.shapes, strict=True
+            )
         ]
 
     def samples(self, rounds):
-        """Examples that so many rounds pass through the model in training, counted once for each epoch."""
+        """Examples that so many rounds pass through the model in training, counted once for each
+        epoch."""
         return int(self.sizes[self.cohorts[:rounds]].sum()) * self.epochs
 
     @property
@@ -61,7 +72,8 @@ class Work:
 
 
 def serve(prepare):
-    """`prepare(work)` gives a function from a number of rounds to the vector of the model after them."""
+    """`prepare(work)` gives a function from a number of rounds to the vector of the model after
+    them."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print is no answer
     work = Work(Path(sys.argv[-1]))

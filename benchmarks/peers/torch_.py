@@ -1,4 +1,5 @@
-"""PyTorch by hand, a process with one thread for each core: each trains its part of the cohort, and they average.
+"""PyTorch by hand, a process with one thread for each core: each trains its part of the cohort, and
+they average.
 
 torch_.py [--compiled] FILE
 """
@@ -15,7 +16,8 @@ from torch_models import local_steps, network, tensors, to_vector
 
 
 def parts(sizes, count):
-    """Places of a cohort for each process, the largest clients first, each to whoever has least to do."""
+    """Places of a cohort for each process, the largest clients first, each to whoever has least to
+    do."""
     given, load = [[] for _ in range(count)], np.zeros(count)
     for place in np.argsort(-sizes, kind="stable"):
         least = int(load.argmin())
@@ -70,12 +72,18 @@ def other(work, rank, compiled, shared, barrier, orders):
 
 
 def prepare(work):
-    compiled, count, context = "--compiled" in sys.argv, os.cpu_count(), processes.get_context("spawn")
+    compiled, count, context = (
+        "--compiled" in sys.argv,
+        os.cpu_count(),
+        processes.get_context("spawn"),
+    )
     shared = torch.zeros(count, len(work.initial)).share_memory_()
     barrier, ends = context.Barrier(count), []
     for rank in range(1, count):
         end, theirs = context.Pipe()
-        context.Process(target=other, args=(work, rank, compiled, shared, barrier, theirs), daemon=True).start()
+        context.Process(
+            target=other, args=(work, rank, compiled, shared, barrier, theirs), daemon=True
+        ).start()
         ends.append(end)
     member = Member(work, 0, compiled, shared, barrier)
 

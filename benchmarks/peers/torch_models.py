@@ -1,4 +1,5 @@
-"""The models of the work in PyTorch, and a client's training: shared by all contestants that use it."""
+"""The models of the work in PyTorch, and a client's training: shared by all contestants that use
+it."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -10,7 +11,8 @@ from torch import nn
 
 
 def network(work):
-    """The model with the initial parameters. Convolutions are in channels last, which is faster on a CPU."""
+    """The model with the initial parameters. Convolutions are in channels last, which is faster on
+    a CPU."""
     layers, dense = [], [shape for shape in work.shapes if len(shape) == 2]
     for size, _, inputs, outputs in (shape for shape in work.shapes if len(shape) == 4):
         padding = size // 2 if work.padding == "SAME" else 0
@@ -20,13 +22,16 @@ def network(work):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     model = nn.Sequential(*layers[:-1])
     with torch.no_grad():
-        for parameter, value in zip(model.parameters(), from_vector(work, work.initial), strict=True):
+        for parameter, value in zip(
+            model.parameters(), from_vector(work, work.initial), strict=True
+        ):
             parameter.copy_(torch.from_numpy(value))
     return model.to(memory_format=torch.channels_last) if work.convolutional else model
 
 
 def flat_order(work):
-    """The places at which PyTorch's flattened pixels (channels first) are among those of the work (channels last)."""
+    """The places at which PyTorch's flattened pixels (channels first) are among those of the work
+    (channels last)."""
     channels = [shape[3] for shape in work.shapes if len(shape) == 4][-1]
     pixels = next(shape[0] for shape in work.shapes if len(shape) == 2) // channels
     return np.arange(pixels * channels).reshape(pixels, channels).T.ravel()
@@ -67,8 +72,13 @@ def tensors(work):
 
 
 def local_steps(model, x, y, batches, rate, compiled=None):
-    """A client's steps of SGD on its batches; `compiled` is the model for full ones, so that it has one shape."""
-    optimizer, criterion, full = torch.optim.SGD(model.parameters(), lr=rate), nn.CrossEntropyLoss(), len(batches[0])
+    """A client's steps of SGD on its batches; `compiled` is the model for full ones, so that it has
+    one shape."""
+    optimizer, criterion, full = (
+        torch.optim.SGD(model.parameters(), lr=rate),
+        nn.CrossEntropyLoss(),
+        len(batches[0]),
+    )
     for rows in batches:
         rows = torch.from_numpy(rows)
         optimizer.zero_grad()

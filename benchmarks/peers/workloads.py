@@ -1,8 +1,8 @@
-"""The workloads, in files that every contestant reads: data, initial model, cohorts, and the rows of every step.
+"""The workloads, in files that every contestant reads: data, initial model, cohorts, and the rows
+of every step.
 
-Cohorts and orders are those that fedax draws from its seed, so that fedax, which draws them within its time, and the others, which
-are given them, take the same steps.
-"""
+Cohorts and orders are those that fedax draws from its seed, so that fedax, which draws them within
+its time, and the others, which are given them, take the same steps."""
 
 import itertools
 import json
@@ -27,11 +27,12 @@ SEED = 0
 
 @dataclass
 class Workload:
-    """Sizes of a workload. Its `long` number of rounds is for contestants in JAX, the `short` one for the others.
+    """Sizes of a workload. Its `long` number of rounds is for contestants in JAX, the `short` one
+    for the others.
 
-    `tolerance` is of losses, above what rounding alone does to them; it doubles every few steps where pooling chooses between
-    nearly equal values. Training must move a loss by twenty times as much, or nothing is compared.
-    """
+    `tolerance` is of losses, above what rounding alone does to them; it doubles every few steps
+    where pooling chooses between nearly equal values. Training must move a loss by twenty times as
+    much, or nothing is compared."""
 
     title: str
     model: Any
@@ -58,7 +59,9 @@ WORKLOADS = {
 
 def mnist_file():
     """The path of MNIST, None if it is not there."""
-    folder = Path(os.environ.get("FEDAX_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
+    folder = Path(
+        os.environ.get("FEDAX_DATA", Path(__file__).parents[2].parent / "shared" / "data")
+    )
     return folder / "mnist.npz" if (folder / "mnist.npz").is_file() else None
 
 
@@ -66,7 +69,9 @@ def pictures(count, features, rng):
     """Images that can be learned: a random prototype for each class, and noise."""
     y = rng.integers(0, 10, count)
     prototypes = rng.random((10, features), np.float32)
-    return (0.5 * prototypes[y] + 0.5 * rng.random((count, features), np.float32)), y.astype(np.int32)
+    return (0.5 * prototypes[y] + 0.5 * rng.random((count, features), np.float32)), y.astype(
+        np.int32
+    )
 
 
 def data_of(name, mnist):
@@ -75,7 +80,9 @@ def data_of(name, mnist):
     if name == "softmax":
         return fedax.data.synthetic(0.5, 0.5, seed=0, test_fraction=0.0), "Synthetic(0.5, 0.5)"
     if name == "flute" and mnist:
-        return fedax.data.mnist_devices(folder=mnist.parent), "MNIST on 1,000 devices as in FedProx, 90 % for training"
+        return fedax.data.mnist_devices(folder=mnist.parent), (
+            "MNIST on 1,000 devices as in FedProx, 90 % for training"
+        )
     if name == "flute":
         sizes = np.maximum(rng.lognormal(3.5, 1.0, 1000).astype(int), 10)
     else:
@@ -89,7 +96,9 @@ def data_of(name, mnist):
         x, y = pictures(total, 3072 if name == "lenet" else 784, rng)
         origin = "random images"
     ends = np.cumsum([0, *sizes])
-    return FederatedData([{"x": x[a:b], "y": y[a:b]} for a, b in itertools.pairwise(ends)], classes=10), origin
+    return FederatedData(
+        [{"x": x[a:b], "y": y[a:b]} for a, b in itertools.pairwise(ends)], classes=10
+    ), origin
 
 
 def schedule_of(workload):
@@ -106,7 +115,10 @@ def write(name, path):
     data, origin = data_of(name, mnist_file())
     task, schedule = task_of(workload, data), schedule_of(workload)
     offsets = np.asarray(task.train.offsets)
-    start, root = jax.random.fold_in(jax.random.key(SEED), 0), jax.random.fold_in(jax.random.key(SEED), 1)
+    start, root = (
+        jax.random.fold_in(jax.random.key(SEED), 0),
+        jax.random.fold_in(jax.random.key(SEED), 1),
+    )
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(task.start(start))]
     draw = jax.jit(lambda t: schedule.draw(stream(root, "cohort", t, 0), jnp.asarray(offsets))[0])
     cohorts = np.stack([np.asarray(draw(t)) for t in range(workload.long)])
@@ -125,7 +137,9 @@ def write(name, path):
             size = int(offsets[k + 1] - offsets[k])
             for order in np.asarray(orders(t, int(k), size)):
                 rows.append(order[:size] + offsets[k])
-                counts += [min(workload.batch, size - begin) for begin in range(0, size, workload.batch)]
+                counts += [
+                    min(workload.batch, size - begin) for begin in range(0, size, workload.batch)
+                ]
             jobs.append(len(counts))
     model = workload.model
     about = {

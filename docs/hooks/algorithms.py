@@ -19,7 +19,8 @@ FAMILIES = {
     "decentralized": "Without a server",
 }
 ADVICE = tomllib.loads((Path(__file__).parent / "advice.toml").read_text())
-"""By class name: `tune`, where to begin with its hyperparameters, and `fails`, the conditions under which it disappoints."""
+"""By class name: `tune`, where to begin with its hyperparameters, and `fails`, the conditions under
+which it disappoints."""
 
 
 def family(kind: type[Algorithm[Any]]) -> str:
@@ -43,7 +44,8 @@ def pages(root: Path) -> dict[str, str]:
     """Markdown by address: the list of all, and one page for each."""
     appearances = _appearances(root / "docs" / "reproduction")
     return {"algorithms/index.md": _overview(), "algorithms/verbs.md": verbs.table(by_family())} | {
-        address(kind): page(kind, appearances.get(kind.__name__.lower(), [])) for kind in algorithm_classes().values()
+        address(kind): page(kind, appearances.get(kind.__name__.lower(), []))
+        for kind in algorithm_classes().values()
     }
 
 
@@ -51,8 +53,10 @@ def _overview() -> str:
     lines = [
         "# Algorithms",
         "",
-        "Every page is made from the algorithm's own source: formulas and ranges from its docstring and declarations, traffic,",
-        "memory and gradients from one abstract trace of a round. [How to choose](../choose.md) compares them,",
+        "Every page is made from the algorithm's own source: formulas and ranges from its "
+        "docstring and declarations, traffic,",
+        "memory and gradients from one abstract trace of a round. [How to choose](../choose.md) "
+        "compares them,",
         "and [a table](verbs.md) says which verbs of the core each one is made of.",
         "",
     ]
@@ -68,7 +72,9 @@ def _overview() -> str:
             sent = "; ".join(_traffic(phase) for phase in facts["phases"])
             idea = sections(kind)["text"].split("\n\n")[0].replace("\n", " ").replace("|", r"\|")
             keeps = _amount(facts["memory"])
-            lines.append(f"| [{kind.__name__}]({kind.__name__.lower()}.md) | {idea} | {sent} | {keeps} |")
+            lines.append(
+                f"| [{kind.__name__}]({kind.__name__.lower()}.md) | {idea} | {sent} | {keeps} |"
+            )
         lines.append("")
     return "\n".join(lines)
 
@@ -91,14 +97,22 @@ def page(kind: type[Algorithm[Any]], appearances: list[tuple[str, str]]) -> str:
     text += ["## Idea", "", parts["text"], ""]
     text += ["## A round, as it runs", "", "```python", _code(kind), "```", ""]
     text += [
-        "No loop over clients, steps or batches: the engine has it. `client.minimize` runs the local solver for the round's",
+        "No loop over clients, steps or batches: the engine has it. `client.minimize` runs the "
+        "local solver for the round's",
         "scheduled work; `fed.average` is the weighted mean of the uploads.",
         "",
     ]
     text += ["## Hyperparameters", "", *_hyperparameters(facts, parts.get("Args", "")), ""]
     text += ["## Traffic, memory, gradients", "", *_costs(facts), ""]
     if facts["reductions"]:
-        text += ["## Special cases", "", "Identities, each held by a test:", "", *map(_reduction, facts["reductions"]), ""]
+        text += [
+            "## Special cases",
+            "",
+            "Identities, each held by a test:",
+            "",
+            *map(_reduction, facts["reductions"]),
+            "",
+        ]
     if "tune" in advice:
         text += ["## Tuning", "", advice["tune"].strip(), ""]
     if "fails" in advice:
@@ -106,7 +120,9 @@ def page(kind: type[Algorithm[Any]], appearances: list[tuple[str, str]]) -> str:
     text += ["## Example", "", *_example(name), ""]
     if appearances:
         text += ["## Results here", "", "Runs of this method beside the papers' numbers:", ""]
-        text += [f"- [{title}](../reproduction/{folder}/README.md)" for folder, title in appearances] + [""]
+        text += [
+            f"- [{title}](../reproduction/{folder}/README.md)" for folder, title in appearances
+        ] + [""]
     return "\n".join([*text, "## Source", "", parts.get("Source", facts["paper"]), ""])
 
 
@@ -114,7 +130,9 @@ def sections(kind: Any) -> dict[str, str]:
     """The parts of a docstring by heading; `text` is what stands before the first."""
     found, name = {"text": ""}, "text"
     for line in (inspect.getdoc(kind) or "").splitlines():
-        if match := re.match(r"(Args|Attributes|Example|Hyperparameter|Raises|Source|Note)s?:\s*(.*)", line):
+        if match := re.match(
+            r"(Args|Attributes|Example|Hyperparameter|Raises|Source|Note)s?:\s*(.*)", line
+        ):
             name, line = match[1], match[2]
         found[name] = found.get(name, "") + line + "\n"
     return {name: _spaced(textwrap.dedent(text).strip("\n")) for name, text in found.items()}
@@ -122,15 +140,27 @@ def sections(kind: Any) -> dict[str, str]:
 
 def _spaced(text: str) -> str:
     """With displayed formulas as paragraphs of their own."""
-    text = re.sub(r"[ ]*\$\$(.+?)\$\$[ ]*", lambda m: f"\n\n$$ {' '.join(m[1].split())} $$\n\n", text, flags=re.DOTALL)
+    text = re.sub(
+        r"[ ]*\$\$(.+?)\$\$[ ]*",
+        lambda m: f"\n\n$$ {' '.join(m[1].split())} $$\n\n",
+        text,
+        flags=re.DOTALL,
+    )
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n")
 
 
 def _code(kind: type[Algorithm[Any]]) -> str:
-    """`init`, `round` and the work functions, without annotations of what everybody knows; those of its parents that it keeps."""
+    """`init`, `round` and the work functions, without annotations of what everybody knows; those of
+    its parents that it keeps."""
     shown, blocks = {"check"}, list[str]()
-    for place in kind.__mro__[: 1 + next(i for i, parent in enumerate(kind.__mro__) if "round" in vars(parent))]:
-        own = [n for n, value in vars(place).items() if inspect.isfunction(value) and n[:2] != "__" and n not in shown]
+    for place in kind.__mro__[
+        : 1 + next(i for i, parent in enumerate(kind.__mro__) if "round" in vars(parent))
+    ]:
+        own = [
+            n
+            for n, value in vars(place).items()
+            if inspect.isfunction(value) and n[:2] != "__" and n not in shown
+        ]
         source = textwrap.dedent("\n".join(inspect.getsource(vars(place)[name]) for name in own))
         shown |= set(own)
         if own:
@@ -145,7 +175,10 @@ def _hyperparameters(facts: dict[str, Any], args: str) -> list[str]:
     if not known:
         return ["None."]
     lines = ["| name | default | allowed | |", "| --- | --- | --- | --- |"]
-    lines += [f"| `{each['name']}` | `{each['default']}` | {each['allowed']} | {each['doc']} |" for each in known]
+    lines += [
+        f"| `{each['name']}` | `{each['default']}` | {each['allowed']} | {each['doc']} |"
+        for each in known
+    ]
     return [*lines, "", *definitions(args)]
 
 
@@ -162,7 +195,10 @@ def definitions(args: str) -> list[str]:
 
 def _costs(facts: dict[str, Any]) -> list[str]:
     lines = ["| setting | phase | down | up | gradients |", "| --- | --- | --- | --- | --- |"]
-    forms = [("defaults", facts["phases"]), *((_pairs(form["setting"]), form["phases"]) for form in facts["forms"])]
+    forms = [
+        ("defaults", facts["phases"]),
+        *((_pairs(form["setting"]), form["phases"]) for form in facts["forms"]),
+    ]
     for setting, phases in forms:
         for phase in phases:
             where = " to every neighbour" * phase["to_every_neighbour"] + ", coded" * phase["coded"]
@@ -196,7 +232,9 @@ def _reduction(reduction: dict[str, Any]) -> str:
     to = algorithm_classes()[reduction["to"]].__name__
     other = f" with {_pairs(reduction['other'])}" if reduction["other"] else ""
     sizes = ", if all clients have equally many examples" if reduction["equal_sizes"] else ""
-    return f"- With {_pairs(reduction['setting'])} it is [{to}]({reduction['to']}.md){other}{sizes}."
+    return (
+        f"- With {_pairs(reduction['setting'])} it is [{to}]({reduction['to']}.md){other}{sizes}."
+    )
 
 
 def _pairs(values: dict[str, Any]) -> str:
@@ -216,7 +254,17 @@ def _example(name: str) -> list[str]:
     other = "fedprox" if name == "FedAvg" else "fedavg"
     command = f"fedax compare {name.lower()} {other} --task synthetic:alpha=1,beta=1 --rounds 50"
     code = EXAMPLE.format(name=name).strip()
-    return ["```python", code, "```", "", "On the command line, beside a baseline:", "", "```", command, "```"]
+    return [
+        "```python",
+        code,
+        "```",
+        "",
+        "On the command line, beside a baseline:",
+        "",
+        "```",
+        command,
+        "```",
+    ]
 
 
 def _appearances(folder: Path) -> dict[str, list[tuple[str, str]]]:
@@ -224,7 +272,12 @@ def _appearances(folder: Path) -> dict[str, list[tuple[str, str]]]:
     found: dict[str, list[tuple[str, str]]] = {}
     for file in sorted(folder.glob("*/recipe.toml")):
         recipe = tomllib.loads(file.read_text())
-        names = {section["name"].lower() for section in recipe.get("experiment", recipe).get("algorithm", [])}
+        names = {
+            section["name"].lower()
+            for section in recipe.get("experiment", recipe).get("algorithm", [])
+        }
         for name in sorted(names):
-            found.setdefault(name, []).append((file.parent.name, f"{recipe['title']} ({recipe['shows']})"))
+            found.setdefault(name, []).append(
+                (file.parent.name, f"{recipe['title']} ({recipe['shows']})")
+            )
     return found

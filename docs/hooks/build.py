@@ -32,7 +32,8 @@ NAMED = {
     "privacy.md": "Differential privacy",
     "theory.md": "Theory that runs",
 }
-"""Guides directly below `docs` by their titles; others that are put there come after them under their own."""
+"""Guides directly below `docs` by their titles; others that are put there come after them under
+their own."""
 
 _execute = True
 
@@ -45,13 +46,32 @@ def on_startup(command: str, dirty: bool) -> None:
 def on_config(config: Any) -> Any:
     """The navigation, with a page for each algorithm and each module."""
     families = [
-        {algorithms.FAMILIES.get(name, name.capitalize()): [{kind.__name__: algorithms.address(kind)} for kind in kinds]}
+        {
+            algorithms.FAMILIES.get(name, name.capitalize()): [
+                {kind.__name__: algorithms.address(kind)} for kind in kinds
+            ]
+        }
         for name, kinds in algorithms.by_family().items()
     ]
-    own = {path.name for path in DOCS.glob("*.md")} - {"index.md", "start.md", "choose.md", "report.md", "guarantees.md"}
-    others = [{title: name} for name, title in NAMED.items() if name in own] + sorted(own - set(NAMED))
+    own = {path.name for path in DOCS.glob("*.md")} - {
+        "index.md",
+        "start.md",
+        "choose.md",
+        "report.md",
+        "guarantees.md",
+    }
+    others = [{title: name} for name, title in NAMED.items() if name in own] + sorted(
+        own - set(NAMED)
+    )
     config.nav = [
-        {"Start": [{"fedax": "index.md"}, {"First steps": "start.md"}, {"Reading a report": "report.md"}, *_tutorials()]},
+        {
+            "Start": [
+                {"fedax": "index.md"},
+                {"First steps": "start.md"},
+                {"Reading a report": "report.md"},
+                *_tutorials(),
+            ]
+        },
         {"Choose": "choose.md"},
         {"Algorithms": ["algorithms/index.md", "algorithms/verbs.md", *families]},
         {"Guides": [f"guides/{name}.md" for name in GUIDES] + others},
@@ -67,7 +87,11 @@ def on_config(config: Any) -> Any:
                 {"Reproduction": [{"Status": "reproduction/README.md"}, *_folders("reproduction")]},
                 {"FedDANE, an older record": "feddane/README.md"},
                 {"DFedAvgM on MNIST": "decentralized/README.md"},
-                {"Findings": [f"findings/{path.name}" for path in sorted((DOCS / "findings").glob("*.md"))]},
+                {
+                    "Findings": [
+                        f"findings/{path.name}" for path in sorted((DOCS / "findings").glob("*.md"))
+                    ]
+                },
             ]
         },
         {
@@ -117,7 +141,10 @@ def _tutorials() -> list[str]:
 
 
 def _folders(name: str) -> list[dict[str, str]]:
-    return [{path.parent.name: f"{name}/{path.parent.name}/README.md"} for path in sorted((DOCS / name).glob("*/README.md"))]
+    return [
+        {path.parent.name: f"{name}/{path.parent.name}/README.md"}
+        for path in sorted((DOCS / name).glob("*/README.md"))
+    ]
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -134,7 +161,8 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Points links to files outside of the site to the pages that show them, or to the repository if it has an address."""
+    """Points links to files outside of the site to the pages that show them, or to the repository
+    if it has an address."""
     address = page.file.src_uri
     origin = {page_: source for source, page_ in COPIED.items()}.get(address, f"docs/{address}")
 
@@ -157,7 +185,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         return f"[{match[1]}]({here}{'#' + anchor if anchor else ''})"
 
     # the text of a link may be a picture
-    return re.sub(r"\[((?:!\[[^\]]*\]\([^)]*\)|[^\[\]])*)\]\((?!\w+:|#)([^)\s]+)\)", moved, markdown)
+    return re.sub(
+        r"\[((?:!\[[^\]]*\]\([^)]*\)|[^\[\]])*)\]\((?!\w+:|#)([^)\s]+)\)", moved, markdown
+    )
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
@@ -167,7 +197,8 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
 
 
 BROAD = 1200
-"""Pixels of width from which a picture scrolls on a phone rather than shrinks until its type is unreadable."""
+"""Pixels of width from which a picture scrolls on a phone rather than shrinks until its type is
+unreadable."""
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
@@ -183,5 +214,8 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
 
     html = re.sub(r'<p>(<img [^>]*src="([^"]*\.png)"[^>]*>)</p>', framed, html)
     return re.sub(
-        r"<table>.*?</table>", lambda match: f'<div class="wide" tabindex="0">{match[0]}</div>', html, flags=re.DOTALL
+        r"<table>.*?</table>",
+        lambda match: f'<div class="wide" tabindex="0">{match[0]}</div>',
+        html,
+        flags=re.DOTALL,
     )

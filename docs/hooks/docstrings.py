@@ -1,4 +1,5 @@
-"""The house style of docstrings in the form that mkdocstrings shows: examples as code, one line for each of several arguments."""
+"""The house style of docstrings in the form that mkdocstrings shows: examples as code, one line for
+each of several arguments."""
 
 import functools
 import importlib
@@ -21,7 +22,8 @@ class HouseStyle(griffe.Extension):
 
 @functools.cache
 def _entries() -> dict[str, str]:
-    """The docstrings of public functions and classes by their paths: some are made when their module is imported."""
+    """The docstrings of public functions and classes by their paths: some are made when their
+    module is imported."""
     import reference
 
     found = {}

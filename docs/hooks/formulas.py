@@ -14,21 +14,28 @@ def as_mathml(page: str) -> str:
     def one(match: re.Match[str]) -> str:
         tag, bracket, tex = match.groups()
         tex = html.unescape(tex).strip()
-        made = "".join(_converted(part, "block") for part in parts(tex)) if bracket == "[" else _converted(tex, "inline")
+        made = (
+            "".join(_converted(part, "block") for part in parts(tex))
+            if bracket == "["
+            else _converted(tex, "inline")
+        )
         return f'<{tag} class="formula" data-search-exclude>{made}</{tag}>'
 
     return FORMULA.sub(one, page)
 
 
 def parts(tex: str) -> list[str]:
-    r"""A displayed formula in parts that may stand below each other on a narrow screen: at wide spaces outside of groups.
+    r"""A displayed formula in parts that may stand below each other on a narrow screen: at wide
+    spaces outside of groups.
 
     >>> parts(r"a = b, \qquad c = {d \qquad e}")
     ['a = b,', 'c = {d \\qquad e}']
     """
     found, depth = [""], 0
     for piece in re.split(r"(\\qquad|\\begin|\\end|\\left|\\right|[{}])", tex):
-        depth += {"{": 1, "}": -1, r"\begin": 1, r"\end": -1, r"\left": 1, r"\right": -1}.get(piece, 0)
+        depth += {"{": 1, "}": -1, r"\begin": 1, r"\end": -1, r"\left": 1, r"\right": -1}.get(
+            piece, 0
+        )
         if piece == r"\qquad" and depth == 0:
             found.append("")
         else:

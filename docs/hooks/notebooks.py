@@ -11,13 +11,15 @@ import jupytext
 
 
 def page(path: Path, execute: bool = True) -> str:
-    """A notebook as Markdown; each cell is followed by what it prints and by the value of its last expression.
+    """A notebook as Markdown; each cell is followed by what it prints and by the value of its last
+    expression.
 
     Raises:
         whatever a cell raises: then the site is not built.
     """
     notebook, space, lines = jupytext.read(path), {"__name__": "tutorial"}, []
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # for the files that cells write
+    # for the files that cells write
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         for cell in notebook.cells:
             if cell.cell_type == "markdown":
                 lines += [cell.source, ""]
@@ -25,7 +27,16 @@ def page(path: Path, execute: bool = True) -> str:
             lines += ["```python", cell.source, "```", ""]
             output = run_cell(cell.source, space, path.name) if execute else ""
             if output:
-                lines += ['<div class="output" markdown>', "", "```text", output, "```", "", "</div>", ""]
+                lines += [
+                    '<div class="output" markdown>',
+                    "",
+                    "```text",
+                    output,
+                    "```",
+                    "",
+                    "</div>",
+                    "",
+                ]
     link = f"[This page as a notebook]({path.name.removesuffix('.py')}.ipynb): open it in Jupyter."
     return "\n".join([*lines, "---", "", link, ""])
 
@@ -36,7 +47,9 @@ def run_cell(source: str, space: dict[str, Any], name: str) -> str:
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     with contextlib.redirect_stdout(printed):
         exec(compile(tree, name, "exec"), space)
-        value = None if last is None else eval(compile(ast.Expression(last.value), name, "eval"), space)
+        value = (
+            None if last is None else eval(compile(ast.Expression(last.value), name, "eval"), space)
+        )
     return (printed.getvalue() + ("" if value is None else repr(value))).rstrip()
 
 

@@ -1,4 +1,5 @@
-"""The reference: public names by module, the command line, and experiment files; all from the code itself."""
+"""The reference: public names by module, the command line, and experiment files; all from the code
+itself."""
 
 import dataclasses
 import importlib
@@ -43,7 +44,8 @@ MODULES = (
     "fedax.privacy",
     *(f"fedax.theory.{name}" for name in THEORY),
 )
-"""Those with public names, in the order in which they are read; a name is documented at the first."""
+"""Those with public names, in the order in which they are read; a name is documented at the
+first."""
 SMALL = ("fedax.graphs", "fedax.audit")
 """Those that use names of other modules, which are no part of them."""
 
@@ -63,12 +65,14 @@ def public(module: Any) -> dict[str, Any]:
     return {
         name: value
         for name, value in exported(module).items()
-        if (inspect.isclass(value) or inspect.isfunction(value)) and getattr(value, "__module__", "").startswith(own)
+        if (inspect.isclass(value) or inspect.isfunction(value))
+        and getattr(value, "__module__", "").startswith(own)
     }
 
 
 def exported(module: Any) -> dict[str, Any]:
-    """Returns the public names of a module: those of `__all__`, which a lazy module makes when asked for, or all others."""
+    """Returns the public names of a module: those of `__all__`, which a lazy module makes when
+    asked for, or all others."""
     if "__all__" in vars(module):
         return {name: getattr(module, name) for name in module.__all__}
     return {name: value for name, value in vars(module).items() if not name.startswith("_")}
@@ -86,14 +90,19 @@ def pages() -> dict[str, str]:
 
 
 def _module(module: Any, seen: dict[int, str]) -> str:
-    first = (inspect.getdoc(module) or "").partition("\n")[0]
+    first = (inspect.getdoc(module) or "").partition("\n\n")[0].replace("\n", " ")
     lines, elsewhere, own = [f"# {module.__name__}", "", first, ""], [], []
-    missing = [f"{module.__name__}.{name}" for name, value in public(module).items() if not inspect.getdoc(value)]
+    missing = [
+        f"{module.__name__}.{name}"
+        for name, value in public(module).items()
+        if not inspect.getdoc(value)
+    ]
     if missing or not first:
         raise Undocumented(", ".join(missing) or module.__name__)
     listed = re.findall(r"`(\w+)`", inspect.getdoc(module) or "")
     for name, value in sorted(
-        public(module).items(), key=lambda each: listed.index(each[0]) if each[0] in listed else len(listed)
+        public(module).items(),
+        key=lambda each: listed.index(each[0]) if each[0] in listed else len(listed),
     ):
         if inspect.isclass(value) and issubclass(value, Algorithm) and "card" in vars(value):
             elsewhere.append(f"[{name}](../algorithms/{name.lower()}.md)")
@@ -109,13 +118,14 @@ def _module(module: Any, seen: dict[int, str]) -> str:
 
 
 def _modules(module: Any) -> list[str]:
-    """The modules that a module exports by `__all__`, each with what it is about and a link to its page if it has one."""
+    """The modules that a module exports by `__all__`, each with what it is about and a link to its
+    page if it has one."""
     found = {name: value for name, value in exported(module).items() if inspect.ismodule(value)}
     if not found or "__all__" not in vars(module):
         return []
     lines = ["Modules:", ""]
     for name, value in found.items():
-        about = (inspect.getdoc(value) or "").partition("\n")[0]
+        about = (inspect.getdoc(value) or "").partition("\n\n")[0].replace("\n", " ")
         if value.__name__ in MODULES:
             title = f"[`{value.__name__}`]({value.__name__}.md)"
         elif name == "algorithms":
@@ -148,7 +158,11 @@ def _command_line() -> str:
 def _commands(group: Any, path: str) -> list[tuple[str, Any]]:
     found = []
     for name, command in sorted(group.commands.items()):
-        found += _commands(command, f"{path} {name}") if hasattr(command, "commands") else [(f"{path} {name}", command)]
+        found += (
+            _commands(command, f"{path} {name}")
+            if hasattr(command, "commands")
+            else [(f"{path} {name}", command)]
+        )
     return found
 
 
@@ -170,12 +184,27 @@ def _option(parameter: Any) -> str:
 def _files() -> str:
     """Experiment files: every table and key."""
     made = schema()
-    lines = ["# Experiment files", "", *INTRODUCTION.strip().splitlines(), "", "## Keys of the file", ""]
-    meaning = dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", inspect.getdoc(Experiment) or "", flags=re.MULTILINE))
+    lines = [
+        "# Experiment files",
+        "",
+        *INTRODUCTION.strip().splitlines(),
+        "",
+        "## Keys of the file",
+        "",
+    ]
+    meaning = dict(
+        re.findall(
+            r"^    (\w+): (.*(?:\n {8}.*)*)", inspect.getdoc(Experiment) or "", flags=re.MULTILINE
+        )
+    )
     lines += ["| key | default | allowed | |", "| --- | --- | --- | --- |"]
     for key, about in made["properties"].items():
         if key not in (*EXPLAINED, *_sections()):
-            default = "" if key in made["required"] else f"`{_toml(Experiment.model_fields[FIELDS.get(key, key)].default)}`"
+            default = (
+                ""
+                if key in made["required"]
+                else f"`{_toml(Experiment.model_fields[FIELDS.get(key, key)].default)}`"
+            )
             text = " ".join(meaning.get(key, "").split())
             lines.append(f"| `{key}` | {default or 'needed'} | {_allowed(about)} | {text} |")
     lines += ["", "## `[task]`", "", "| name | options with their defaults |", "| --- | --- |"]
@@ -189,12 +218,28 @@ def _files() -> str:
     for name, kind in SOLVERS.items():
         lines += [f'`name = "{name}"`', "", *_table(declared(kind)), ""]
     lines += ["## `[schedule]`", "", "| key | default |", "| --- | --- |"]
-    lines += [f"| `{field.name}` | `{_toml(field.default)}` |" for field in dataclasses.fields(Schedule)]
+    lines += [
+        f"| `{field.name}` | `{_toml(field.default)}` |" for field in dataclasses.fields(Schedule)
+    ]
     rules = ", ".join(f'`"{rule}"`' for rule in SAMPLING)
-    lines += ["", f"Of `sampling`: {rules}. A pair such as `epochs = [2, 5]` is drawn anew for every client and round.", ""]
+    lines += [
+        "",
+        f"Of `sampling`: {rules}. A pair such as `epochs = [2, 5]` is drawn anew for "
+        "every client and round.",
+        "",
+    ]
     lines += ["## `[[algorithm]]`", "", ALGORITHM.strip(), ""]
-    lines += [f"- [`{name}`](../algorithms/{name}.md): {_names(kind)}" for name, kind in algorithm_classes().items()]
-    lines += ["", "## `[channel]`", "", '`up` and `down` are codecs: `up = {name = "qsgd", b = 8}`.', ""]
+    lines += [
+        f"- [`{name}`](../algorithms/{name}.md): {_names(kind)}"
+        for name, kind in algorithm_classes().items()
+    ]
+    lines += [
+        "",
+        "## `[channel]`",
+        "",
+        '`up` and `down` are codecs: `up = {name = "qsgd", b = 8}`.',
+        "",
+    ]
     for name, kind in codecs.CODECS.items():
         lines += [f'`name = "{name}"`', "", *_table(declared(kind)), ""]
     lines += [
@@ -207,15 +252,26 @@ def _files() -> str:
     ]
     for name, kind in OBSERVERS.items():
         about = inspect.getdoc(kind if inspect.isclass(kind) else type(kind())) or ""
-        first = about.partition("\n")[0].replace("|", r"\vert{}")  # bars would divide cells
+        first = (
+            about.partition("\n\n")[0].replace("\n", " ").replace("|", r"\vert{}")
+        )  # bars would divide cells
         lines.append(f"| `{name}` | {first} | {'no' if name in ON_DEMAND else 'yes'} |")
     lines += ["", "## Other tables", ""]
     for name, kind in _sections().items():
         parts = algorithms.sections(kind)
         text = parts["text"].partition(">>>")[0].strip()
-        lines += [f"### `[{name}]`", "", text, "", *algorithms.definitions(parts.get("Args", "")), ""]
+        lines += [
+            f"### `[{name}]`",
+            "",
+            text,
+            "",
+            *algorithms.definitions(parts.get("Args", "")),
+            "",
+        ]
         lines += ["| key | default |", "| --- | --- |"]
-        lines += [f"| `{key}` | `{_toml(field.default)}` |" for key, field in kind.model_fields.items()] + [""]
+        lines += [
+            f"| `{key}` | `{_toml(field.default)}` |" for key, field in kind.model_fields.items()
+        ] + [""]
     return "\n".join(lines)
 
 
@@ -264,7 +320,11 @@ def _sections() -> dict[str, Any]:
     """The tables of a file that no part of this page is about yet, by name."""
     found = {}
     for name, field in Experiment.model_fields.items():
-        kinds = [each for each in (field.annotation, *get_args(field.annotation)) if inspect.isclass(each)]
+        kinds = [
+            each
+            for each in (field.annotation, *get_args(field.annotation))
+            if inspect.isclass(each)
+        ]
         kinds = [each for each in kinds if issubclass(each, BaseModel)]
         if kinds and name not in EXPLAINED:
             found[field.alias or name] = kinds[0]
@@ -296,7 +356,10 @@ def _toml(value: Any) -> str:
 def _table(known: dict[str, Hyper]) -> list[str]:
     if not known:
         return ["No options."]
-    rows = [f"| `{limits.name}` | `{limits.default}` | {limits.allowed} | {limits.doc} |" for limits in known.values()]
+    rows = [
+        f"| `{limits.name}` | `{limits.default}` | {limits.allowed} | {limits.doc} |"
+        for limits in known.values()
+    ]
     return ["| key | default | allowed | |", "| --- | --- | --- | --- |", *rows]
 
 

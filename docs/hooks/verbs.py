@@ -2,9 +2,7 @@
 
 import ast
 import inspect
-import io
 import textwrap
-import tokenize
 from typing import Any
 
 from fedax.core import Algorithm
@@ -27,37 +25,46 @@ VERBS = {
     "codec": "message codec code",
     "random key": "client.key fed.key",
 }
-"""The names in an algorithm's code that show each verb: attributes (with their object if they need it), functions, keywords."""
+"""The names in an algorithm's code that show each verb: attributes (with their object if they need
+it), functions, keywords."""
 GRAPHS = {"both": "doubly stochastic", "row": "row-stochastic", "column": "column-stochastic"}
 """By `Gossip.needs`: the weights that a graph method takes."""
 
 
 def written(kind: type[Algorithm[Any]]) -> list[type]:
-    """Returns the classes whose code a round of the algorithm runs: itself and its parents below `Algorithm`."""
-    return [place for place in kind.__mro__ if issubclass(place, Algorithm) and place is not Algorithm]
+    """Returns the classes whose code a round of the algorithm runs: itself and its parents below
+    `Algorithm`."""
+    return [
+        place for place in kind.__mro__ if issubclass(place, Algorithm) and place is not Algorithm
+    ]
 
 
 def logic_lines(kind: type) -> int:
-    """Counts the lines of a class with code: no docstrings, comments and blank lines, and not the card, which is data."""
-    source = textwrap.dedent(inspect.getsource(kind))
-    silent, lines = set[int](), set[int]()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
-            silent |= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-        if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "card":
-            silent |= set(range(node.lineno, (node.end_lineno or 0) + 1))
-    layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type not in layout:
-            lines |= set(range(token.start[0], token.end[0] + 1))
-    return len(lines - silent)
+    """Counts the statements of a class, a compound statement's head as one: no docstrings, and not
+    the card, which is data."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            if ast.get_docstring(node) is not None:
+                del node.body[0]
+            node.body = [part for part in node.body if not _is_card(part)] or [ast.Pass()]
+    return sum(bool(line.strip()) for line in ast.unparse(tree).splitlines())
+
+
+def _is_card(node: ast.stmt) -> bool:
+    return isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "card"
 
 
 def names(kind: type[Algorithm[Any]]) -> set[str]:
-    """Returns the attributes, called functions and keywords in the code of an algorithm, its overridden parents' left out."""
+    """Returns the attributes, called functions and keywords in the code of an algorithm, its
+    overridden parents' left out."""
     found, seen = set[str](), set[str]()
     for place in written(kind):
-        own = [name for name, value in vars(place).items() if inspect.isfunction(value) and name[:2] != "__"]
+        own = [
+            name
+            for name, value in vars(place).items()
+            if inspect.isfunction(value) and name[:2] != "__"
+        ]
         for name in own:
             if name in seen and f"super().{name}" not in inspect.getsource(kind):
                 continue
@@ -85,8 +92,10 @@ def table(families: dict[str, list[type[Algorithm[Any]]]]) -> str:
     lines = [
         "# What each algorithm uses",
         "",
-        "Made from the source of each algorithm when this site is built. Lines are those of its class with code; docstrings,",
-        "comments and the citation do not count, and code that it inherits counts with the class that has it.",
+        "Made from the source of each algorithm when this site is built. Lines are those of its "
+        "class with code; docstrings,",
+        "comments and the citation do not count, and code that it inherits counts with the "
+        "class that has it.",
         "",
         "| method | lines | uses | a client keeps |",
         "| --- | --- | --- | --- |",
@@ -95,7 +104,11 @@ def table(families: dict[str, list[type[Algorithm[Any]]]]) -> str:
         for kind in kinds:
             memory = describe_algorithm(kind)["memory"]
             counts = zip(memory.values(), ("model", "number"), strict=True)
-            keeps = ", ".join(f"{count} {noun}{'s' * (count != 1)}" for count, noun in counts if count)
+            keeps = ", ".join(
+                f"{count} {noun}{'s' * (count != 1)}" for count, noun in counts if count
+            )
             link = f"[{kind.__name__}]({kind.__name__.lower()}.md)"
-            lines.append(f"| {link} | {logic_lines(kind)} | {', '.join(used(kind))} | {keeps or 'nothing'} |")
+            lines.append(
+                f"| {link} | {logic_lines(kind)} | {', '.join(used(kind))} | {keeps or 'nothing'} |"
+            )
     return "\n".join([*lines, ""])

@@ -13,9 +13,10 @@
 # %% [markdown]
 # # From Flower
 #
-# In Flower a method is spread over two programs: a strategy on the server, which chooses clients and aggregates their messages,
-# and a client, which trains. In fedax it is one class. The same class runs compiled on one machine, for research, and over
-# Flower's own SuperLink and SuperNodes, for [deployment](../flower.md); you keep the network, the keys and the tools.
+# In Flower a method is spread over two programs: a strategy on the server, which chooses clients
+# and aggregates their messages, and a client, which trains. In fedax it is one class. The same
+# class runs compiled on one machine, for research, and over Flower's own SuperLink and SuperNodes,
+# for [deployment](../flower.md); you keep the network, the keys and the tools.
 #
 # ## A Flower app, before
 #
@@ -101,12 +102,14 @@ for t, value in zip(history.rounds, history.metrics["test_accuracy"], strict=Tru
 # %% [markdown]
 # ## A strategy of your own
 #
-# A strategy that keeps a momentum on the server and lets the last two cohorts count would override `aggregate_train`, hold arrays
-# between rounds, and zip lists of NumPy arrays. As an algorithm it reads like its definition,
+# A strategy that keeps a momentum on the server and lets the last two cohorts count would override
+# `aggregate_train`, hold arrays between rounds, and zip lists of NumPy arrays. As an algorithm it
+# reads like its definition,
 #
 # $$ m \leftarrow \beta m + (\bar w - w), \qquad w \leftarrow w + m . $$
 #
-# `init` makes the state, `model` says which part of it is the model, and `fed.average` is the only communication.
+# `init` makes the state, `model` says which part of it is the model, and `fed.average` is the only
+# communication.
 
 # %%
 from typing import NamedTuple
@@ -151,7 +154,12 @@ print(f"accuracy {heavy.last('test_accuracy'):.2f}")
 import jax
 
 known = fedax.run(fedax.FedAvgM(momentum=0.5), task, **arguments)
-print(max(float(abs(a - b).max()) for a, b in zip(*map(jax.tree.leaves, (known.params, heavy.params)), strict=True)))
+print(
+    max(
+        float(abs(a - b).max())
+        for a, b in zip(*map(jax.tree.leaves, (known.params, heavy.params)), strict=True)
+    )
+)
 
 # %% [markdown]
 # ## Back onto Flower's network
@@ -159,10 +167,10 @@ print(max(float(abs(a - b).max()) for a, b in zip(*map(jax.tree.leaves, (known.p
 # An experiment file names task, algorithms and settings; the same file is simulated and deployed.
 #
 # ```
-# fedax run experiment.toml                                     # simulated
-# fedax deploy init trial --experiment experiment.toml --clients 5
-# fedax deploy run trial --trial                                # SuperLink and five SuperNodes, with TLS, on this machine
+# fedax run experiment.toml                                     # simulated fedax deploy init trial
+# --experiment experiment.toml --clients 5 fedax deploy run trial --trial
+# # SuperLink and five SuperNodes, with TLS, on this machine
 # ```
 #
-# With the same seed both give the same parameters to float32's rounding. What changes for a user of Flower in a deployment, and
-# what stays, is on [its page](../flower.md#for-users-of-flower).
+# With the same seed both give the same parameters to float32's rounding. What changes for a user of
+# Flower in a deployment, and what stays, is on [its page](../flower.md#for-users-of-flower).

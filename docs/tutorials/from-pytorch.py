@@ -13,9 +13,10 @@
 # %% [markdown]
 # # From PyTorch
 #
-# A federated simulation in PyTorch is usually three nested loops: rounds, the clients of a round, minibatches. fedax has all three,
-# compiled. You bring the module, its loss, and the data of each client. This page moves one such program over, and its weights
-# back. It needs PyTorch: `pip install torch --index-url https://download.pytorch.org/whl/cpu`.
+# A federated simulation in PyTorch is usually three nested loops: rounds, the clients of a round,
+# minibatches. fedax has all three, compiled. You bring the module, its loss, and the data of each
+# client. This page moves one such program over, and its weights back. It needs PyTorch: `pip
+# install torch --index-url https://download.pytorch.org/whl/cpu`.
 #
 # ```python
 # for t in range(20):
@@ -43,10 +44,14 @@ from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
 torch.manual_seed(0)
-net = nn.Sequential(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(512, 10))
+net = nn.Sequential(
+    nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(512, 10)
+)
 
 x, y = load_digits(return_X_y=True)
-images = TensorDataset(torch.tensor(x / 16, dtype=torch.float32).reshape(-1, 1, 8, 8), torch.tensor(y))
+images = TensorDataset(
+    torch.tensor(x / 16, dtype=torch.float32).reshape(-1, 1, 8, 8), torch.tensor(y)
+)
 order = np.random.default_rng(0).permutation(len(y))
 held, rest = order[:300], order[300:]
 by_label = rest[np.argsort(y[rest], kind="stable")]
@@ -56,8 +61,8 @@ holdout = Subset(images, held.tolist())
 # %% [markdown]
 # ## The loss is a function in JAX
 #
-# It gives one number for each example, what `reduction="none"` gives in PyTorch. fedax takes the mean: `reduction="mean"` would
-# weigh a short last minibatch as much as a full one.
+# It gives one number for each example, what `reduction="none"` gives in PyTorch. fedax takes the
+# mean: `reduction="mean"` would weigh a short last minibatch as much as a full one.
 
 # %%
 import optax
@@ -97,8 +102,8 @@ for t, value in zip(history.rounds, history.metrics["test_accuracy"], strict=Tru
     print(f"round {t:2}: accuracy {value:.2f}")
 
 # %% [markdown]
-# Another algorithm is another word. SCAFFOLD's control variates divide by the learning rate, so that it asks for plain SGD; all get
-# it here.
+# Another algorithm is another word. SCAFFOLD's control variates divide by the learning rate, so
+# that it asks for plain SGD; all get it here.
 
 # %%
 plain = arguments | {"solver": fedax.SGD(0.1)}

@@ -13,12 +13,13 @@
 # %% [markdown]
 # # Your own data
 #
-# Data come in one of three ways: already by client, as one pool that you want to deal out, or as files. All end as a task.
+# Data come in one of three ways: already by client, as one pool that you want to deal out, or as
+# files. All end as a task.
 #
 # ## Already by client
 #
-# A list with one entry for each client, each a dictionary of arrays with one row per example. Clients may have different numbers
-# of examples.
+# A list with one entry for each client, each a dictionary of arrays with one row per example.
+# Clients may have different numbers of examples.
 
 # %%
 import numpy as np
@@ -32,8 +33,9 @@ data = FederatedData(clients, classes=3, name="three clients")
 data.sizes, data.label_counts
 
 # %% [markdown]
-# `FederatedData` checks shapes, labels and missing values once, and says which client is at fault. With a model of `fedax.models`
-# it becomes a classification task with cross-entropy as the loss and accuracy as a score.
+# `FederatedData` checks shapes, labels and missing values once, and says which client is at fault.
+# With a model of `fedax.models` it becomes a classification task with cross-entropy as the loss and
+# accuracy as a score.
 
 # %%
 task = fedax.tasks.classification(data, fedax.models.Softmax(5, 3))
@@ -42,8 +44,8 @@ fedax.run(fedax.FedAvg(), task, rounds=3).outcome.ok
 # %% [markdown]
 # ## A pool, dealt out
 #
-# A partition is a list of index arrays. Those of `fedax.data` make clients differ in labels, in size, or in both; anything else
-# that you compute is as good.
+# A partition is a list of index arrays. Those of `fedax.data` make clients differ in labels, in
+# size, or in both; anything else that you compute is as good.
 
 # %%
 x, y = rng.normal(size=(600, 5)), rng.integers(0, 3, size=600)
@@ -54,8 +56,8 @@ for name, partition in (("alpha = 100", even), ("alpha = 0.2", skewed), ("one sh
     print(f"{name:15}", [np.bincount(y[part], minlength=3).tolist() for part in partition])
 
 # %% [markdown]
-# A share of each client's examples is kept for testing, which is what `ClientAccuracy` looks at; a `holdout` belongs to nobody
-# and is what `TestAccuracy` looks at.
+# A share of each client's examples is kept for testing, which is what `ClientAccuracy` looks at; a
+# `holdout` belongs to nobody and is what `TestAccuracy` looks at.
 
 # %%
 data = FederatedData.partitioned(x, y, skewed, classes=3, test_fraction=0.2)
@@ -64,10 +66,11 @@ data.sizes, data.test_sizes
 # %% [markdown]
 # ## Files
 #
-# `client_files` reads one CSV, NumPy or Parquet file for each client, or one table of all (a file, or a frame of pandas):
-# `client_files("all.csv", client="hospital", label="diagnosis", labels=["healthy", "ill"], test_fraction=0.2)`.
-# `fedax data list` on the command line names the data sets that are known by name, where they are looked for, and how to
-# download them; `digits` and `synthetic` need no download.
+# `client_files` reads one CSV, NumPy or Parquet file for each client, or one table of all (a file,
+# or a frame of pandas): `client_files("all.csv", client="hospital", label="diagnosis",
+# labels=["healthy", "ill"], test_fraction=0.2)`. `fedax data list` on the command line names the
+# data sets that are known by name, where they are looked for, and how to download them; `digits`
+# and `synthetic` need no download.
 
 # %%
 from pathlib import Path
@@ -76,7 +79,9 @@ from tempfile import TemporaryDirectory
 with TemporaryDirectory() as folder:
     for k in range(3):
         table = np.column_stack([rng.normal(size=(20, 2)), rng.integers(0, 2, size=20)])
-        np.savetxt(Path(folder) / f"client-{k}.csv", table, delimiter=",", header="a,b,y", comments="")
+        np.savetxt(
+            Path(folder) / f"client-{k}.csv", table, delimiter=",", header="a,b,y", comments=""
+        )
     task = fedax.tasks.client_files(folder=folder)
 task.train.clients, task.train.sizes
 
@@ -97,4 +102,7 @@ for alpha in (100.0, 1.0, 0.1):
         observe=[fedax.observe.TestAccuracy(), fedax.observe.Dissimilarity()],
         observe_every=10,
     )
-    print(f"alpha {alpha:5}: accuracy {history.last('test_accuracy'):.2f}, B {history.last('dissimilarity'):.1f}")
+    print(
+        f"alpha {alpha:5}: accuracy {history.last('test_accuracy'):.2f}, B "
+        f"{history.last('dissimilarity'):.1f}"
+    )

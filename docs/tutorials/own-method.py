@@ -13,9 +13,10 @@
 # %% [markdown]
 # # Your own method
 #
-# An algorithm is a record of hyperparameters with three functions: `init` makes the state, `round` is one communication round,
-# `model` says which part of the state is the model. `round` is written over a *federation*, whose few verbs are all the
-# communication there is. This page writes a method with memory, runs it, and looks at its cost.
+# An algorithm is a record of hyperparameters with three functions: `init` makes the state, `round`
+# is one communication round, `model` says which part of the state is the model. `round` is written
+# over a *federation*, whose few verbs are all the communication there is. This page writes a method
+# with memory, runs it, and looks at its cost.
 #
 # ## The smallest one
 
@@ -47,13 +48,15 @@ setting = {
 fedax.run(Averaging(), task, **setting).last("train_loss")
 
 # %% [markdown]
-# `train` is a *work function*: it runs on a client and sees that client, what was sent down, and nothing else. There is no loop
-# over clients, steps or batches; `client.minimize` runs the local solver for the work that the schedule gives the client.
+# `train` is a *work function*: it runs on a client and sees that client, what was sent down, and
+# nothing else. There is no loop over clients, steps or batches; `client.minimize` runs the local
+# solver for the work that the schedule gives the client.
 #
 # ## Hyperparameters, a local problem, memory
 #
-# The next method remembers on every client where its last local model was, and pulls the local work towards it. `hyper` declares
-# a range once: it is checked when the object is made, and shown in help, messages and documents.
+# The next method remembers on every client where its last local model was, and pulls the local work
+# towards it. `hyper` declares a range once: it is checked when the object is made, and shown in
+# help, messages and documents.
 
 
 # %%
@@ -90,7 +93,8 @@ except fedax.InvalidInput as error:
     print(error)
 
 # %% [markdown]
-# Nothing about the cost has to be declared. One abstract trace of a round gives phases, traffic, memory and gradients:
+# Nothing about the cost has to be declared. One abstract trace of a round gives phases, traffic,
+# memory and gradients:
 
 # %%
 cost = fedax.footprint(Anchored())
@@ -99,11 +103,14 @@ cost = fedax.footprint(Anchored())
 # %% [markdown]
 # ## Step by step
 #
-# To look into a state, step a session by hand, or use the engine that compiles nothing: `fedax.Eager()` runs the same text in
-# plain Python, so that `print` and a debugger work inside a work function.
+# To look into a state, step a session by hand, or use the engine that compiles nothing:
+# `fedax.Eager()` runs the same text in plain Python, so that `print` and a debugger work inside a
+# work function.
 
 # %%
-session = fedax.start(Anchored(), task, solver=fedax.SGD(0.01), schedule=fedax.Schedule(cohort=5, batch_size=10))
+session = fedax.start(
+    Anchored(), task, solver=fedax.SGD(0.01), schedule=fedax.Schedule(cohort=5, batch_size=10)
+)
 state = session.init()
 for _ in range(3):
     state, report = session.step(state)
@@ -112,7 +119,8 @@ report.outcome, report.up
 # %% [markdown]
 # ## Checks
 #
-# With μ = 0 the pull is gone, and the method is federated averaging. Such an identity is the best first test of a new method:
+# With μ = 0 the pull is gone, and the method is federated averaging. Such an identity is the best
+# first test of a new method:
 
 # %%
 plain = fedax.run(Averaging(), task, **setting)
@@ -120,6 +128,6 @@ same = fedax.run(Anchored(mu=0.0), task, **setting)
 bool(jnp.allclose(plain.metrics["train_loss"], same.metrics["train_loss"], rtol=1e-6))
 
 # %% [markdown]
-# `fedax new algorithm NAME` writes a file with such a method and its test. In a checkout of fedax it lies where the method is
-# found, listed, documented and run through the conformance suite; the [guide for contributors](../project/contributing.md) says
-# what else belongs to it.
+# `fedax new algorithm NAME` writes a file with such a method and its test. In a checkout of fedax
+# it lies where the method is found, listed, documented and run through the conformance suite; the
+# [guide for contributors](../project/contributing.md) says what else belongs to it.

@@ -13,8 +13,9 @@
 # %% [markdown]
 # # Your own model
 #
-# A model is any pytree of numbers, and a loss that gives **one number per example**. fedax averages over examples, weighs clients
-# and takes gradients. This page trains a small network three times: in plain JAX, as an Equinox and as a Flax module.
+# A model is any pytree of numbers, and a loss that gives **one number per example**. fedax averages
+# over examples, weighs clients and takes gradients. This page trains a small network three times:
+# in plain JAX, as an Equinox and as a Flax module.
 #
 # The data are made here: four clients, each with points from two of four clusters.
 
@@ -40,9 +41,10 @@ holdout = client([0, 1, 2, 3], count=200)
 # %% [markdown]
 # ## In plain JAX
 #
-# `examples` is what a client holds, with a first axis over the examples of a minibatch. The loss returns an array of that length,
-# not its mean: minibatches of different sizes, padding and the weights of clients are then exact. A loss that couples examples is
-# refused before anything is compiled, unless it says so (see the end of this page).
+# `examples` is what a client holds, with a first axis over the examples of a minibatch. The loss
+# returns an array of that length, not its mean: minibatches of different sizes, padding and the
+# weights of clients are then exact. A loss that couples examples is refused before anything is
+# compiled, unless it says so (see the end of this page).
 
 
 # %%
@@ -53,7 +55,9 @@ def logits(params, x):
 
 def loss(params, examples):
     z = logits(params, examples["x"])
-    return jax.nn.logsumexp(z, axis=1) - jnp.take_along_axis(z, examples["y"][:, None], axis=1)[:, 0]
+    return (
+        jax.nn.logsumexp(z, axis=1) - jnp.take_along_axis(z, examples["y"][:, None], axis=1)[:, 0]
+    )
 
 
 def accuracy(params, examples):
@@ -90,20 +94,25 @@ jax.tree.map(jnp.shape, history.params)
 # %% [markdown]
 # ## An Equinox module
 #
-# A module also holds what is not trained, such as activation functions. `from_equinox` splits that off and puts it back; the loss
-# is a function of the module's outputs and the examples. A function of a random key in place of the module gives every seed a
-# starting point of its own.
+# A module also holds what is not trained, such as activation functions. `from_equinox` splits that
+# off and puts it back; the loss is a function of the module's outputs and the examples. A function
+# of a random key in place of the module gives every seed a starting point of its own.
 
 # %%
 import equinox as eqx
 
 
 def network(key):
-    return eqx.nn.MLP(in_size=2, out_size=4, width_size=16, depth=1, activation=jax.nn.tanh, key=key)
+    return eqx.nn.MLP(
+        in_size=2, out_size=4, width_size=16, depth=1, activation=jax.nn.tanh, key=key
+    )
 
 
 def cross_entropy(outputs, examples):
-    return jax.nn.logsumexp(outputs, axis=1) - jnp.take_along_axis(outputs, examples["y"][:, None], axis=1)[:, 0]
+    return (
+        jax.nn.logsumexp(outputs, axis=1)
+        - jnp.take_along_axis(outputs, examples["y"][:, None], axis=1)[:, 0]
+    )
 
 
 task = fedax.tasks.from_equinox(network, cross_entropy, clients, holdout=holdout)
@@ -118,7 +127,8 @@ history = fedax.run(
 print(f"accuracy {history.last('test_accuracy'):.2f}")
 
 # %% [markdown]
-# Accuracy is a score by itself where there are whole labels and an output for each. `history.params` is a module again:
+# Accuracy is a score by itself where there are whole labels and an output for each.
+# `history.params` is a module again:
 
 # %%
 [int(history.params(jnp.array(centre)).argmax()) for centre in centres]
@@ -126,8 +136,9 @@ print(f"accuracy {history.last('test_accuracy'):.2f}")
 # %% [markdown]
 # ## A Flax module
 #
-# `from_flax` takes a module of NNX or Linen: its class, and every seed gets a starting point of its own. Batch statistics, dropout
-# and whether the model trains are dealt with. Needs `pip install flax`; [Haiku](../libraries.md) modules go in by `from_haiku`.
+# `from_flax` takes a module of NNX or Linen: its class, and every seed gets a starting point of its
+# own. Batch statistics, dropout and whether the model trains are dealt with. Needs `pip install
+# flax`; [Haiku](../libraries.md) modules go in by `from_haiku`.
 
 # %%
 from flax import nnx
@@ -135,7 +146,10 @@ from flax import nnx
 
 class Network(nnx.Module):
     def __init__(self, rngs: nnx.Rngs):
-        self.hidden, self.norm = nnx.Linear(2, 16, rngs=rngs), nnx.BatchNorm(16, momentum=0.9, rngs=rngs)
+        self.hidden, self.norm = (
+            nnx.Linear(2, 16, rngs=rngs),
+            nnx.BatchNorm(16, momentum=0.9, rngs=rngs),
+        )
         self.dropout, self.head = nnx.Dropout(0.1, rngs=rngs), nnx.Linear(16, 4, rngs=rngs)
 
     def __call__(self, x):
@@ -144,7 +158,9 @@ class Network(nnx.Module):
 
 task = fedax.tasks.from_flax(Network, cross_entropy, clients, holdout=holdout)
 comparison = {
-    name: fedax.run_grid([method], task, seed=[0, 1, 2], solver=fedax.SGD(0.1), rounds=30, observe_every=5)
+    name: fedax.run_grid(
+        [method], task, seed=[0, 1, 2], solver=fedax.SGD(0.1), rounds=30, observe_every=5
+    )
     for name, method in {"FedAvg": fedax.FedAvg(), "FedProx": fedax.FedProx(mu=0.1)}.items()
 }
 for name, runs in comparison.items():
@@ -160,9 +176,12 @@ fedax.compare(comparison, "comparison.html", title="Own network")
 # ## The usual stumbles
 #
 # - **A scalar loss.** `jnp.mean` inside the loss is refused with the shape that was expected.
-# - **Randomness.** A loss with a third argument gets a key: `loss(params, examples, key)`. The key is `None` when the loss is only
+# - **Randomness.** A loss with a third argument gets a key: `loss(params, examples, key)`. The key
+#   is `None` when the loss is only
 #   observed, so that dropout is off there.
-# - **State beside parameters.** Running averages are a state: modules of Flax bring theirs, a loss of your own takes `state` and
+# - **State beside parameters.** Running averages are a state: modules of Flax bring theirs, a loss
+#   of your own takes `state` and
 #   returns `(losses, new state)`. A loss that couples the examples of a minibatch takes `mask`, which is False for padding.
-# - **Precision.** Parameters keep the type in which they are given; Python numbers become JAX's default, 32 bits unless
+# - **Precision.** Parameters keep the type in which they are given; Python numbers become JAX's
+#   default, 32 bits unless
 #   `jax_enable_x64` is set.

@@ -13,8 +13,8 @@
 # %% [markdown]
 # # A first federation
 #
-# A task, a method, a run, a comparison, and a model to keep: all of it on the small digits that scikit-learn ships, dealt out so
-# that every client has few of the ten labels.
+# A task, a method, a run, a comparison, and a model to keep: all of it on the small digits that
+# scikit-learn ships, dealt out so that every client has few of the ten labels.
 
 # %%
 import fedax
@@ -23,8 +23,8 @@ data = fedax.data.digits("shards", clients=10)
 data.label_counts
 
 # %% [markdown]
-# Each row is a client, each column a digit. The task of the same name has a model, softmax regression, and examples of each client
-# kept for testing.
+# Each row is a client, each column a digit. The task of the same name has a model, softmax
+# regression, and examples of each client kept for testing.
 
 # %%
 task = fedax.tasks.digits("shards", clients=10)
@@ -39,9 +39,9 @@ history = fedax.run(
 print(history.table())
 
 # %% [markdown]
-# In every round five clients are drawn; each takes two passes over its examples from the global model, and the server averages.
-# The table has what was observed: the loss on all training examples, and the accuracy on all test examples. Everything else of the
-# run is in the history too.
+# In every round five clients are drawn; each takes two passes over its examples from the global
+# model, and the server averages. The table has what was observed: the loss on all training
+# examples, and the accuracy on all test examples. Everything else of the run is in the history too.
 
 # %%
 history.outcome.ok, int(history.bits.up.sum()), history.params.kernel.shape
@@ -49,20 +49,26 @@ history.outcome.ok, int(history.bits.up.sum()), history.params.kernel.shape
 # %% [markdown]
 # ## A comparison
 #
-# Methods are compared with the same seed: they see the same cohorts and the same minibatches. Several seeds say how much is luck.
+# Methods are compared with the same seed: they see the same cohorts and the same minibatches.
+# Several seeds say how much is luck.
 
 # %%
 methods = {"FedAvg": fedax.FedAvg(), "FedProx": fedax.FedProx(mu=0.1), "SCAFFOLD": fedax.SCAFFOLD()}
 options = {"solver": fedax.SGD(0.1), "schedule": fedax.Schedule(cohort=5, epochs=2, batch_size=20)}
 histories = {}
 for name, method in methods.items():
-    runs = histories[name] = fedax.run_grid([method], task, seed=[0, 1, 2], rounds=20, observe_every=2, **options)
+    runs = histories[name] = fedax.run_grid(
+        [method], task, seed=[0, 1, 2], rounds=20, observe_every=2, **options
+    )
     found = ", ".join(f"{run.last('test_accuracy'):.3f}" for run in runs)
-    print(f"{name:8}: accuracy {found}; {runs[0].bits.up.sum() / 8e3:.0f} kB sent by the clients of one run")
+    print(
+        f"{name:8}: accuracy {found}; {runs[0].bits.up.sum() / 8e3:.0f} kB sent by the "
+        "clients of one run"
+    )
 
 # %% [markdown]
-# SCAFFOLD's clients send their control variates beside their models: twice as much. A page with the curves, the mean of the seeds
-# and a band, that opens in any browser:
+# SCAFFOLD's clients send their control variates beside their models: twice as much. A page with the
+# curves, the mean of the seeds and a band, that opens in any browser:
 
 # %%
 fedax.compare(histories, "runs/tutorial.html")
@@ -97,5 +103,5 @@ more = fedax.run(fedax.FedAvg(), task, params=again, rounds=5, observe_every=5, 
 more.metrics["train_loss"]
 
 # %% [markdown]
-# The first loss is the last one of the run above. From here: [your own model](own-model.md), [your own data](own-data.md),
-# [your own method](own-method.md).
+# The first loss is the last one of the run above. From here: [your own model](own-model.md), [your
+# own data](own-data.md), [your own method](own-method.md).

@@ -1,4 +1,5 @@
-"""Federated optimization in JAX: one text per algorithm, compiled for simulation, unchanged where it is deployed.
+"""Federated optimization in JAX: one text per algorithm, compiled for simulation, unchanged where
+it is deployed.
 
     history = fedax.run(fedax.FedAvg(), fedax.tasks.synthetic(), rounds=50)
 
@@ -6,33 +7,43 @@ Runs:
 - `run`: run an algorithm on a task.
 - `run_grid`: run a grid of hyperparameters and seeds as one compiled program.
 - `profile`: the parts that a round spends its time in, a `Profile`.
-- `compare`: a page with the curves of several runs, or a figure. `table`: their final values, for LaTeX and others.
-- `start`: a run to be stepped by hand, a `Session`; `RunState` and `Report` are what its steps take and give.
-- `Schedule`: the clients that work in a round, and how much. `Asynchronous`: a server that does not wait for all of them.
-- `SGD`, `Optax`, `Exact`, `Inexact`: local solvers. `SAM`: sharpness-aware steps around one of them.
+- `compare`: a page with the curves of several runs, or a figure. `table`: their final values, for
+  LaTeX and others.
+- `start`: a run to be stepped by hand, a `Session`; `RunState` and `Report` are what its steps take
+  and give.
+- `Schedule`: the clients that work in a round, and how much. `Asynchronous`: a server that does not
+  wait for all of them.
+- `SGD`, `Optax`, `Exact`, `Inexact`: local solvers. `SAM`: sharpness-aware steps around one of
+  them.
 - `Channel`: codecs of what clients and server send, and attacks of clients.
 - `Devices`: the clients' devices, for the seconds and joules of a virtual clock.
-- `Divergence`: early end of a diverging run; `EarlyStopping`: of one that no longer becomes better; `Budget`: of one that has spent
-  its time or energy.
-- `Progress`: the argument of a progress hook. `Tracking`: a hook that sends curves to TensorBoard, MLflow or Weights & Biases.
+- `Divergence`: early end of a diverging run; `EarlyStopping`: of one that no longer becomes better;
+  `Budget`: of one that has spent its time or energy.
+- `Progress`: the argument of a progress hook. `Tracking`: a hook that sends curves to TensorBoard,
+  MLflow or Weights & Biases.
 - `History`: the result of a run; `Outcome` is its end, `Best` its best model.
 - `load_params`, `load_state`, `save_params`: models from and to files.
 - `connect_hosts`: use the devices of several hosts.
 - `keep_programs`: keep compiled programs between processes.
-- `Simulation`, `Eager`, `MPI`, `Flower`: engines: compiled, step by step for reference, one process for each client, deployed.
+- `Simulation`, `Eager`, `MPI`, `Flower`: engines: compiled, step by step for reference, one process
+  for each client, deployed.
 - `Task`: a federated learning problem.
 - `lora`: a task of fine-tuning a frozen model by low-rank adapters.
 - `Graph`: a communication graph with its mixing matrix.
 
 Algorithms with a server and one model:
-- `FedAvg`: federated averaging. `FedProx`: with a proximal term. `FedNova`: normalised by the number of steps.
-- `FedAvgM`, `FedAdam`, `FedYogi`, `FedAdagrad`: with a server optimizer. `FedExP`: with extrapolated server steps.
-- `DANE`, `FedDANE`: with gradient-corrected local problems. `SDANE`, `AccSDANE`, `FedRed`, `FedLin`: their successors.
+- `FedAvg`: federated averaging. `FedProx`: with a proximal term. `FedNova`: normalised by the
+  number of steps.
+- `FedAvgM`, `FedAdam`, `FedYogi`, `FedAdagrad`: with a server optimizer. `FedExP`: with
+  extrapolated server steps.
+- `DANE`, `FedDANE`: with gradient-corrected local problems. `SDANE`, `AccSDANE`, `FedRed`,
+  `FedLin`: their successors.
 - `ProxSkip`: local steps that skip communication. `FedExProx`: with extrapolated proximal points.
 - `FedCM`, `Mime`, `MimeLite`: with the server's momentum in local steps.
 - `FedSAM`, `FedSpeed`: with sharpness-aware ones. `MOON`: contrastive.
 - `SCAFFOLD`, `FedDyn`, `FedADMM`: with memory of each client.
-- `FedBC`: with multipliers of a consensus tolerance. `FedAWARE`: along the least-norm combination of momenta.
+- `FedBC`: with multipliers of a consensus tolerance. `FedAWARE`: along the least-norm combination
+  of momenta.
 - `QFedAvg`, `AFL`, `FedMGDA`: for fairness.
 - `GD`, `LocalGD`: gradient descent, with one and with several local steps.
 - `CoordinateMedian`, `TrimmedMean`, `Krum`, `GeometricMedian`: robust against hostile clients.
@@ -41,14 +52,18 @@ Personalized algorithms:
 - `Ditto`, `PerFedAvg`, `PFedMe`: a model of its own for every client.
 - `PerFedBC`, `FedBCFineTune`: the same after FedBC.
 - `FedPer`, `FedRep`, `LGFedAvg`, `FedBN`: some leaves of the model stay at each client.
-- `FedBABU`, `FedRoD`: a body for all, with a head that is fine-tuned, or with a second head for each client.
-- `APFL`: mixtures of a local model and the global one. `IFCA`: one model for each cluster of clients.
+- `FedBABU`, `FedRoD`: a body for all, with a head that is fine-tuned, or with a second head for
+  each client.
+- `APFL`: mixtures of a local model and the global one. `IFCA`: one model for each cluster of
+  clients.
 
 Algorithms without a server:
 - `DFedAvgM`, `QuantizedDFedAvgM`: local training, then averages with the neighbours.
 - `DGD`, `DSGD`: a gradient step and an average with the neighbours in every round.
-- `GradientTracking`, `GTSGD`, `GTAdam`: the same with estimates of the mean gradient. `BEER`: with compressed messages.
-- `EXTRA`, `ExactDiffusion`, `NIDS`: the same with corrections by the last step. `DFedSAM`: with sharpness-aware training.
+- `GradientTracking`, `GTSGD`, `GTAdam`: the same with estimates of the mean gradient. `BEER`: with
+  compressed messages.
+- `EXTRA`, `ExactDiffusion`, `NIDS`: the same with corrections by the last step. `DFedSAM`: with
+  sharpness-aware training.
 - `PushSum`: local training on directed graphs.
 
 To write an algorithm:

@@ -1,4 +1,4 @@
-"""The public names of fedax, each with its place: `fedax/__init__.py` loads one when it is first used."""
+"""The public names of fedax; `fedax/__init__.py` loads each when it is first used."""
 
 from . import algorithms as algorithms
 from . import attacks as attacks

@@ -11,8 +11,8 @@
 - `SCALE`: bits of a scale or a value.
 - `Codec`: the base class of codecs.
 
-All scales and values travel as 32-bit floats and are rounded to them before use, so that `decode(encode(...))` is exactly what a
-simulation computes with.
+All scales and values travel as 32-bit floats and are rounded to them before use, so that
+`decode(encode(...))` is exactly what a simulation computes with.
 """
 
 from fedax.communication.codecs import CODECS as CODECS

@@ -1,7 +1,8 @@
 """The one family of exceptions that fedax raises.
 
-Everything derives from :class:`FedaxError`. Input errors also derive from `ValueError`, name the field, the value that was
-given and what is allowed, and are raised before anything is compiled or overwritten.
+Everything derives from :class:`FedaxError`. Input errors also derive from `ValueError`, name the
+field, the value that was given and what is allowed, and are raised before anything is compiled or
+overwritten.
 """
 
 import difflib
@@ -13,28 +14,39 @@ from importlib.metadata import requires
 
 _SHOWN = 300
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
-"""Unicode's categories of characters that move a terminal's cursor, turn a text around, or begin a line."""
+"""Unicode's categories of characters that move a terminal's cursor, turn a text around, or begin a
+line."""
 
 
 def is_printable(text: str) -> bool:
     r"""Returns whether a text is free of control characters.
 
-    >>> is_printable("FedAvg, μ = 1"), is_printable("a\x1b[2J"), is_printable("a\nb"), is_printable("\u202eb")
+    >>> (
+    ...     is_printable("FedAvg, μ = 1"),
+    ...     is_printable("a\x1b[2J"),
+    ...     is_printable("a\nb"),
+    ...     is_printable("\u202eb"),
+    ... )
     (True, False, False, False)
     """
     return not any(unicodedata.category(character) in _UNSEEN for character in text)
 
 
 def printable(text: str) -> str:
-    r"""Returns a text with control characters written out, so that it cannot move a cursor or forge a line of a log.
+    r"""Returns a text with control characters written out, so that it cannot move a cursor or forge
+    a line of a log.
 
     >>> print(printable("a\x1b[2J\nb\u202ec"))
     a\x1b[2J\nb\u202ec
     """
     if is_printable(text):
         return text
-    escape = lambda c: c.encode("unicode_escape", "surrogatepass").decode() if unicodedata.category(c) in _UNSEEN else c  # noqa: E731
-    return "".join(map(escape, text))
+    return "".join(
+        character.encode("unicode_escape", "surrogatepass").decode()
+        if unicodedata.category(character) in _UNSEEN
+        else character
+        for character in text
+    )
 
 
 def shown(value: object) -> str:
@@ -52,7 +64,9 @@ def shown(value: object) -> str:
 
 
 def short(text: str) -> str:
-    """Returns a text of any length with control characters written out, cut in the middle if it would fill the screen."""
+    """Returns a text of any length with control characters written out, cut in the middle if it
+    would fill the screen.
+    """
     text = "\n".join(map(printable, text.split("\n")))
     if len(text) <= 2 * _SHOWN:
         return text
@@ -61,15 +75,21 @@ def short(text: str) -> str:
 
 
 def install_hint(extra: str) -> str:
-    """Returns the command that installs what an extra of fedax needs into the environment of this process.
+    """Returns the command that installs what an extra of fedax needs into the environment of this
+    process.
 
-    It names the packages and not the extra, because fedax itself may come from a checkout or a file.
+    It names the packages and not the extra, because fedax itself may come from a checkout or a
+    file.
 
     >>> install_hint("paper").endswith(' install "matplotlib>=3.9"')
     True
     """
     known = [requirement.partition(";") for requirement in requires("fedax") or ()]
-    needed = [name.strip() for name, _, marker in known if marker.replace("'", '"').strip() == f'extra == "{extra}"']
+    needed = [
+        name.strip()
+        for name, _, marker in known
+        if marker.replace("'", '"').strip() == f'extra == "{extra}"'
+    ]
     pip = f"{sys.executable} -m pip install"
     if importlib.util.find_spec("pip") is None:  # environments of uv
         pip = f"uv pip install --python {sys.executable}"
@@ -85,18 +105,24 @@ class InvalidInput(FedaxError, ValueError):
 
     @classmethod
     def of(cls, field: str, value: object, allowed: str, hint: str = "") -> "InvalidInput":
-        """Builds the message `field: got value; allowed: ...`, with an optional hint on what to do."""
+        """Builds the message `field: got value; allowed: ...`, with an optional hint on what to
+        do.
+        """
         return cls.found(field, shown(value), allowed, hint)
 
     @classmethod
     def because(cls, field: str, reason: str, hint: str = "") -> "InvalidInput":
-        """Builds the message `field: reason`, for what is not a value out of a range, such as a file or a combination."""
+        """Builds the message `field: reason`, for what is not a value out of a range, such as a
+        file or a combination.
+        """
         return cls(f"{short(field)}: {short(reason)}." + (f" {hint}" if hint else ""))
 
     @classmethod
     def found(cls, field: str, what: str, allowed: str, hint: str = "") -> "InvalidInput":
         """Refuses a value as `of` does, for something described in words."""
-        return cls(f"{short(field)}: got {short(what)}; allowed: {allowed}." + (f" {hint}" if hint else ""))
+        return cls(
+            f"{short(field)}: got {short(what)}; allowed: {allowed}." + (f" {hint}" if hint else "")
+        )
 
 
 class UnknownName(InvalidInput):

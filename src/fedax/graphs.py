@@ -1,17 +1,20 @@
 """Communication graphs without a server: graphs from NetworkX and their mixing matrices.
 
 `Graph` is a graph of clients with its mixing matrix. It is made by:
-- `Graph.of`: from a NetworkX graph. `Graph.given`: from a mixing matrix. `Graph.sequence`: several in turn.
-- `Graph.ring`, `Graph.exponential`, `Graph.one_peer_exponential`, `Graph.complete`, `Graph.star`, `Graph.grid`, `Graph.torus`,
-  `Graph.isolated`: of some size.
-- `Graph.random_regular`, `Graph.erdos_renyi`, `Graph.small_world`, `Graph.matchings`, `Graph.random_out`: drawn.
+- `Graph.of`: from a NetworkX graph. `Graph.given`: from a mixing matrix. `Graph.sequence`: several
+  in turn.
+- `Graph.ring`, `Graph.exponential`, `Graph.one_peer_exponential`, `Graph.complete`, `Graph.star`,
+  `Graph.grid`, `Graph.torus`, `Graph.isolated`: of some size.
+- `Graph.random_regular`, `Graph.erdos_renyi`, `Graph.small_world`, `Graph.matchings`,
+  `Graph.random_out`: drawn.
 - `Graph.directed`, `Graph.lossy`: with links one way, or that drop messages.
 - `Graph.named`: by its name in `TOPOLOGIES`.
 
 Besides:
 - `mixed`: the mixed messages of some clients.
 - `MIXINGS`: Metropolis-Hastings and max-degree weights.
-- `TOLERANCE`: of given matrices. `DENSE`: the bound to dense products. `ATTEMPTS`: draws until a graph is connected.
+- `TOLERANCE`: of given matrices. `DENSE`: the bound to dense products. `ATTEMPTS`: draws until a
+  graph is connected.
 """
 
 import dataclasses
@@ -43,33 +46,42 @@ ATTEMPTS = 100
 
 @_checked_arguments
 class Graph(eqx.Module):
-    r"""A graph of clients with its mixing matrix W: $x_i \leftarrow \sum_l w_{il} x_l$ is one exchange with the neighbours.
+    r"""A graph of clients with its mixing matrix W: $x_i \leftarrow \sum_l w_{il} x_l$ is one
+    exchange with the neighbours.
 
-    W is symmetric and doubly stochastic with $\mathrm{null}(I - W) = \mathrm{span}(\mathbf 1)$ and $I \succeq W \succ -I$
-    (Def. 1 of the paper), unless it is directed or lossy; made by `Graph.of`, `Graph.given`, the named topologies, or
-    `Graph.sequence` for a graph that changes from round to round.
+    W is symmetric and doubly stochastic with $\mathrm{null}(I - W) = \mathrm{span}(\mathbf 1)$ and
+    $I \succeq W \succ -I$ (Def. 1 of the paper), unless it is directed or lossy; made by
+    `Graph.of`, `Graph.given`, the named topologies, or `Graph.sequence` for a graph that changes
+    from round to round.
 
     Attributes:
-        neighbours: for each round of the period and each client, itself and its neighbours; itself again as padding.
+        neighbours: for each round of the period and each client, itself and its neighbours; itself
+            again as padding.
         weights: their $w_{il}$; 0 for padding.
         name: for tables and messages.
-        nodes: names of the nodes, None for numbers. A run puts them into the order of its task's clients.
+        nodes: names of the nodes, None for numbers. A run puts them into the order of its task's
+            clients.
         drops, repair: see `lossy`.
 
     >>> ring = Graph.ring(20)
     >>> round(ring.lam, 5), ring.degrees.tolist() == [[2] * 20]
     (0.96737, True)
 
-    Source: Sun, Li and Wang, Decentralized Federated Averaging, 2021, Def. 1; Metropolis-Hastings and max-degree weights: Boyd,
-    Diaconis and Xiao, Fastest mixing Markov chain on a graph, SIAM Review 46(4), 2004.
+    Source: Sun, Li and Wang, Decentralized Federated Averaging, 2021, Def. 1; Metropolis-Hastings
+    and max-degree weights: Boyd, Diaconis and Xiao, Fastest mixing Markov chain on a graph, SIAM
+    Review 46(4), 2004.
     """
 
     neighbours: Int[Array, "period clients width"]
     weights: Float[Array | np.ndarray, "period clients width"]
     name: str = eqx.field(static=True, default="graph")
     nodes: _names.ClientNames | None = eqx.field(static=True, default=None)
-    drops: float = eqx.field(static=True, default=0.0, metadata={"hyper": {"default": 0.0, "later": True}})
-    repair: str = eqx.field(static=True, default="receiver", metadata={"hyper": {"default": "receiver", "later": True}})
+    drops: float = eqx.field(
+        static=True, default=0.0, metadata={"hyper": {"default": 0.0, "later": True}}
+    )
+    repair: str = eqx.field(
+        static=True, default="receiver", metadata={"hyper": {"default": "receiver", "later": True}}
+    )
 
     @classmethod
     @_checked_call
@@ -84,18 +96,23 @@ class Graph(eqx.Module):
     ) -> "Graph":
         r"""Makes a graph of an undirected NetworkX graph, whose nodes are the clients.
 
-        Nodes that are the numbers from 0 on are the clients of these numbers, in whatever order they were added.
+        Nodes that are the numbers from 0 on are the clients of these numbers, in whatever order
+        they were added.
 
         Args:
             network: a `networkx.Graph`; loops and attributes do not matter.
-            mixing: "metropolis_hastings", $w_{il} = 1 / (1 + \max(d_i, d_l))$, or "max_degree", $w_{il} = 1 / (1 + \max_j d_j)$,
-                on the links; the rest of each row stands on the diagonal.
-            connected: False allows a graph in several parts, for the members of a sequence and for comparisons.
-            order: all nodes in the order of the clients, such as `task.names`; nodes that are text need it, others are taken as
-                they were added. In a run on clients with names, text means the client of that name.
+            mixing: "metropolis_hastings", $w_{il} = 1 / (1 + \max(d_i, d_l))$, or "max_degree",
+                $w_{il} = 1 / (1 + \max_j d_j)$, on the links; the rest of each row stands on the
+                diagonal.
+            connected: False allows a graph in several parts, for the members of a sequence and for
+                comparisons.
+            order: all nodes in the order of the clients, such as `task.names`; nodes that are text
+                need it, others are taken as they were added. In a run on clients with names, text
+                means the client of that name.
 
         Raises:
-            InvalidInput: a directed graph, one without nodes, or one that is not connected; another order than that of all nodes.
+            InvalidInput: a directed graph, one without nodes, or one that is not connected; another
+                order than that of all nodes.
 
         >>> import networkx
         >>> friends = networkx.Graph([("berta", "anna"), ("berta", "carl")])
@@ -103,7 +120,9 @@ class Graph(eqx.Module):
         [[1, 2, 1]]
         """
         if not isinstance(network, nx.Graph) or network.is_directed() or network.is_multigraph():
-            raise InvalidInput.found("Graph.of(network=...)", type(network).__name__, "undirected graphs of NetworkX")
+            raise InvalidInput.found(
+                "Graph.of(network=...)", type(network).__name__, "undirected graphs of NetworkX"
+            )
         if mixing not in MIXINGS:
             raise UnknownName.among("Graph.of(mixing=...)", mixing, MIXINGS)
         clients = len(network)
@@ -111,7 +130,9 @@ class Graph(eqx.Module):
             raise InvalidInput.found("Graph.of(network=...)", "0 nodes", "at least one node")
         nodes = _names.ordered_nodes(network, order)
         place = {node: i for i, node in enumerate(nodes)}
-        links: list[list[int]] = [sorted({place[v] for v in network[u]} - {place[u]}) for u in nodes]
+        links: list[list[int]] = [
+            sorted({place[v] for v in network[u]} - {place[u]}) for u in nodes
+        ]
         weigh = MIXINGS[mixing]([len(some) for some in links])
         rows = [{i: 1.0, **{j: weigh(i, j) for j in some}} for i, some in enumerate(links)]
         for i, row in enumerate(rows):
@@ -121,67 +142,99 @@ class Graph(eqx.Module):
     @classmethod
     @_checked_call
     def given(cls, matrix: Any, *, name: str = "given matrix", connected: bool = True) -> "Graph":
-        """Makes a graph of a mixing matrix, shape (clients, clients); two clients are linked where it is not zero.
+        """Makes a graph of a mixing matrix, shape (clients, clients); two clients are linked where
+        it is not zero.
 
-        A data frame with text as index names the clients; its columns have the same names in the same order.
+        A data frame with text as index names the clients; its columns have the same names in the
+        same order.
 
         Raises:
-            InvalidInput: a matrix that is not square, finite, symmetric, stochastic, connected, or has the eigenvalue -1.
+            InvalidInput: a matrix that is not square, finite, symmetric, stochastic, connected, or
+                has the eigenvalue -1.
         """
         field = "Graph.given(matrix=...)"
         w = _as_array(matrix, field).astype(float)
         nodes = _names.names_of_frame(matrix, field)
         _mixing.check_mixing_matrix(w, field)
         rows = [
-            {i: float(w[i, i]), **{int(j): float(w[i, j]) for j in np.flatnonzero(w[i]) if j != i}} for i in range(len(w))
+            {i: float(w[i, i]), **{int(j): float(w[i, j]) for j in np.flatnonzero(w[i]) if j != i}}
+            for i in range(len(w))
         ]
         return cls._checked(rows, name, connected, nodes)
 
     @classmethod
     def _checked(
-        cls, rows: list[dict[int, float]], name: str, connected: bool, nodes: _names.ClientNames | None = None
+        cls,
+        rows: list[dict[int, float]],
+        name: str,
+        connected: bool,
+        nodes: _names.ClientNames | None = None,
     ) -> "Graph":
         """Makes a graph of the rows of a symmetric stochastic matrix.
 
-        Perron and Frobenius: a connected graph has the eigenvalue 1 once, and -1 only if it is bipartite without own weights.
+        Perron and Frobenius: a connected graph has the eigenvalue 1 once, and -1 only if it is
+        bipartite without own weights.
         """
         support = nx.Graph([(i, j) for i, row in enumerate(rows) for j in row])
         if connected and not nx.is_connected(support):
             parts = list(nx.connected_components(support))
             alone = min(parts, key=len)
             raise InvalidInput.found(
-                name, f"{len(parts)} parts, one of them the clients {sorted(alone)[:5]}", "connected graphs", "Add links."
+                name,
+                f"{len(parts)} parts, one of them the clients {sorted(alone)[:5]}",
+                "connected graphs",
+                "Add links.",
             )
         if max(row[i] for i, row in enumerate(rows)) <= 0 and nx.is_bipartite(
             nx.Graph([(i, j) for i, row in enumerate(rows) for j in row if j != i])
         ):
-            raise InvalidInput.found(name, "the eigenvalue -1", "matrices with I >= W > -I", "Add weights on the diagonal.")
+            raise InvalidInput.found(
+                name,
+                "the eigenvalue -1",
+                "matrices with I >= W > -I",
+                "Add weights on the diagonal.",
+            )
         return cls(*_mixing.tables([rows]), name, nodes)
 
     @classmethod
     @_checked_call
     def sequence(cls, graphs: Sequence["Graph"], *, name: str = "sequence") -> "Graph":
-        """Makes a graph that changes: round t uses `graphs[t % len(graphs)]`. Together they must be connected.
+        """Makes a graph that changes: round t uses `graphs[t % len(graphs)]`. Together they must be
+        connected.
 
         Raises:
             InvalidInput: no graph, different numbers of clients, or parts that never meet.
         """
         if not graphs or len({graph.clients for graph in graphs}) > 1:
             sizes = [graph.clients for graph in graphs]
-            raise InvalidInput.of("Graph.sequence(graphs=...)", sizes, "at least one graph, all with equally many clients")
+            raise InvalidInput.of(
+                "Graph.sequence(graphs=...)",
+                sizes,
+                "at least one graph, all with equally many clients",
+            )
         if any(graph.drops for graph in graphs):
             raise InvalidInput.found(
-                "Graph.sequence(graphs=...)", "a lossy graph", "graphs without losses", "Make it lossy after."
+                "Graph.sequence(graphs=...)",
+                "a lossy graph",
+                "graphs without losses",
+                "Make it lossy after.",
             )
         named = [graph for graph in graphs if graph.nodes is not None]
-        if named and any(graph.nodes is None or list(graph.nodes) != list(named[0].nodes or ()) for graph in graphs):
+        if named and any(
+            graph.nodes is None or list(graph.nodes) != list(named[0].nodes or ())
+            for graph in graphs
+        ):
             allowed = "graphs whose nodes have the same names in the same order"
-            raise InvalidInput.found("Graph.sequence(graphs=...)", "other names", allowed, "Give all the same order=...")
+            raise InvalidInput.found(
+                "Graph.sequence(graphs=...)", "other names", allowed, "Give all the same order=..."
+            )
         rows = [graph._rows(t) for graph in graphs for t in range(graph.period)]
         union = nx.Graph([(i, j) for step in rows for i, row in enumerate(step) for j in row])
         if not nx.is_connected(union):
             raise InvalidInput.found(
-                "Graph.sequence(graphs=...)", f"{nx.number_connected_components(union)} parts that never meet", "one part"
+                "Graph.sequence(graphs=...)",
+                f"{nx.number_connected_components(union)} parts that never meet",
+                "one part",
             )
         return cls(*_mixing.tables(rows), name, named[0].nodes if named else None)
 
@@ -195,7 +248,12 @@ class Graph(eqx.Module):
     @_checked_call
     def exponential(cls, clients: int, **options: Any) -> "Graph":
         """Links every client with those 1, 2, 4, ... places away on the ring."""
-        return cls._circulant(clients, [2**k for k in range(max(clients // 2, 1).bit_length())], "exponential", options)
+        return cls._circulant(
+            clients,
+            [2**k for k in range(max(clients // 2, 1).bit_length())],
+            "exponential",
+            options,
+        )
 
     @classmethod
     @_checked_call
@@ -219,7 +277,11 @@ class Graph(eqx.Module):
     @_checked_call
     def torus(cls, clients: int, **options: Any) -> "Graph":
         """Makes a grid whose borders are joined."""
-        return cls.of(nx.grid_2d_graph(*_mixing.sides(_count(clients)), periodic=True), name="torus", **options)
+        return cls.of(
+            nx.grid_2d_graph(*_mixing.sides(_count(clients)), periodic=True),
+            name="torus",
+            **options,
+        )
 
     @classmethod
     @_checked_call
@@ -230,29 +292,55 @@ class Graph(eqx.Module):
     @classmethod
     @_checked_call
     def random_regular(cls, clients: int, degree: int, seed: int = 0, **options: Any) -> "Graph":
-        """Draws uniformly from the connected graphs in which each client has `degree` neighbours; `clients * degree` is even."""
+        """Draws uniformly from the connected graphs in which each client has `degree` neighbours;
+        `clients * degree` is even.
+        """
         if not (0 < degree < clients and clients * degree % 2 == 0):
             allowed = f"1 to {clients - 1}, with an even product of clients and degree"
             raise InvalidInput.of("Graph.random_regular(degree=...)", degree, allowed)
-        return cls._drawn(lambda rng: nx.random_regular_graph(degree, clients, rng), "random_regular", degree, seed, options)
+        return cls._drawn(
+            lambda rng: nx.random_regular_graph(degree, clients, rng),
+            "random_regular",
+            degree,
+            seed,
+            options,
+        )
 
     @classmethod
     @_checked_call
     def erdos_renyi(cls, clients: int, p: float, seed: int = 0, **options: Any) -> "Graph":
-        """Draws every link with probability `p` in (0, 1], drawn again until the graph is connected."""
+        """Draws every link with probability `p` in (0, 1], drawn again until the graph is
+        connected.
+        """
         if not 0 < p <= 1:
             raise InvalidInput.of("Graph.erdos_renyi(p=...)", p, "numbers in (0, 1]")
-        return cls._drawn(lambda rng: nx.gnp_random_graph(_count(clients), p, rng), "erdos_renyi", p, seed, options)
+        return cls._drawn(
+            lambda rng: nx.gnp_random_graph(_count(clients), p, rng),
+            "erdos_renyi",
+            p,
+            seed,
+            options,
+        )
 
     @classmethod
     @_checked_call
-    def small_world(cls, clients: int, degree: int = 4, p: float = 0.1, seed: int = 0, **options: Any) -> "Graph":
-        """Makes a ring of `degree` nearest neighbours whose links are rewired with probability `p` (Watts and Strogatz)."""
+    def small_world(
+        cls, clients: int, degree: int = 4, p: float = 0.1, seed: int = 0, **options: Any
+    ) -> "Graph":
+        """Makes a ring of `degree` nearest neighbours whose links are rewired with probability `p`
+        (Watts and Strogatz).
+        """
         if not 2 <= degree < clients:
             raise InvalidInput.of("Graph.small_world(degree=...)", degree, f"2 to {clients - 1}")
         if not 0 <= p <= 1:
             raise InvalidInput.of("Graph.small_world(p=...)", p, "numbers in [0, 1]")
-        return cls._drawn(lambda rng: nx.watts_strogatz_graph(clients, degree, p, rng), "small_world", p, seed, options)
+        return cls._drawn(
+            lambda rng: nx.watts_strogatz_graph(clients, degree, p, rng),
+            "small_world",
+            p,
+            seed,
+            options,
+        )
 
     @classmethod
     @_checked_call
@@ -268,12 +356,14 @@ class Graph(eqx.Module):
 
         Args:
             network: a `networkx.DiGraph`; loops and attributes do not matter.
-            stochastic: "column", $w_{il} = 1 / (1 + d_l)$ with $d_l$ the receivers of l: everybody divides what it has, as push-sum
-                needs it; or "row", $w_{il} = 1 / (1 + d_i)$ with $d_i$ the senders to i: everybody averages what it hears.
+            stochastic: "column", $w_{il} = 1 / (1 + d_l)$ with $d_l$ the receivers of l: everybody
+                divides what it has, as push-sum needs it; or "row", $w_{il} = 1 / (1 + d_i)$ with
+                $d_i$ the senders to i: everybody averages what it hears.
             name, order: as in `Graph.of`.
 
         Raises:
-            InvalidInput: an undirected graph, one without nodes, or one that is not strongly connected.
+            InvalidInput: an undirected graph, one without nodes, or one that is not strongly
+                connected.
 
         >>> import networkx
         >>> cycle = Graph.directed(networkx.DiGraph([(0, 1), (1, 2), (2, 0), (0, 2)]))
@@ -281,71 +371,100 @@ class Graph(eqx.Module):
         [[0.33, 0.0, 0.5], [0.33, 0.5, 0.0], [0.33, 0.5, 0.5]]
         """
         if not isinstance(network, nx.DiGraph) or network.is_multigraph() or not len(network):
-            raise InvalidInput.found("Graph.directed(network=...)", type(network).__name__, "directed graphs with nodes")
+            raise InvalidInput.found(
+                "Graph.directed(network=...)", type(network).__name__, "directed graphs with nodes"
+            )
         if stochastic not in ("column", "row"):
             raise UnknownName.among("Graph.directed(stochastic=...)", stochastic, ("column", "row"))
         if not nx.is_strongly_connected(network):
             raise InvalidInput.found(
-                name, "clients that some others never hear of", "strongly connected graphs", "Add links."
+                name,
+                "clients that some others never hear of",
+                "strongly connected graphs",
+                "Add links.",
             )
         nodes = _names.ordered_nodes(network, order)
-        senders = [sorted({nodes.index(v) for v in network.predecessors(u)} - {i}) for i, u in enumerate(nodes)]
+        senders = [
+            sorted({nodes.index(v) for v in network.predecessors(u)} - {i})
+            for i, u in enumerate(nodes)
+        ]
         rows = _mixing.divided(senders) if stochastic == "column" else _mixing.averaged(senders)
         return cls(*_mixing.tables([rows]), name, _names.of_nodes(nodes))
 
     @classmethod
     @_checked_call
     def one_peer_exponential(cls, clients: int) -> "Graph":
-        r"""Lets every client hear one other in round t, $2^{t \bmod \lceil \log_2 m \rceil}$ places before it on the ring.
+        r"""Lets every client hear one other in round t, $2^{t \bmod \lceil \log_2 m \rceil}$ places
+        before it on the ring.
 
-        Weights are 1/2. With $m = 2^k$ clients, k rounds are an exact average (Ying et al., NeurIPS 2021).
+        Weights are 1/2. With $m = 2^k$ clients, k rounds are an exact average (Ying et al., NeurIPS
+        2021).
         """
         hops = [2**t for t in range(max((_count(clients) - 1).bit_length(), 1))]
-        rows = [_mixing.averaged([[(i - hop) % clients] * (clients > 1) for i in range(clients)]) for hop in hops]
+        rows = [
+            _mixing.averaged([[(i - hop) % clients] * (clients > 1) for i in range(clients)])
+            for hop in hops
+        ]
         return cls(*_mixing.tables(rows), "one_peer_exponential")
 
     @classmethod
     @_checked_call
     def matchings(cls, clients: int, period: int = 100, seed: int = 0) -> "Graph":
-        """Draws random pairs, who average with weights 1/2; of an odd number one is alone. They repeat after `period` rounds."""
-        steps = _mixing.matchings(_count(clients), _count(period, "period"), np.random.default_rng(seed))
+        """Draws random pairs, who average with weights 1/2; of an odd number one is alone. They
+        repeat after `period` rounds.
+        """
+        steps = _mixing.matchings(
+            _count(clients), _count(period, "period"), np.random.default_rng(seed)
+        )
         return cls(*_mixing.tables(steps), "matchings")
 
     @classmethod
     @_checked_call
     def random_out(cls, clients: int, degree: int = 1, period: int = 100, seed: int = 0) -> "Graph":
-        r"""Lets each client send to `degree` random others in every round, column-stochastic weights $1 / (1 + degree)$.
+        r"""Lets each client send to `degree` random others in every round, column-stochastic
+        weights $1 / (1 + degree)$.
 
-        The draws repeat after `period` rounds. Methods without push-sum's scalar have a biased mean on it.
+        The draws repeat after `period` rounds. Methods without push-sum's scalar have a biased mean
+        on it.
         """
         if not 0 < degree < _count(clients):
             raise InvalidInput.of("Graph.random_out(degree=...)", degree, f"1 to {clients - 1}")
-        rows = _mixing.random_receivers(clients, degree, _count(period, "period"), np.random.default_rng(seed))
+        rows = _mixing.random_receivers(
+            clients, degree, _count(period, "period"), np.random.default_rng(seed)
+        )
         return cls(*_mixing.tables(rows), f"random_out({degree})")
 
     @_checked_call
     def lossy(self, drops: float, repair: str = "receiver") -> "Graph":
-        r"""Returns the graph with links that drop messages, drawn from the run's seed. Lost messages count as traffic.
+        r"""Returns the graph with links that drop messages, drawn from the run's seed. Lost
+        messages count as traffic.
 
         Args:
             drops: the probability, in [0, 1).
-            repair: who makes up for a lost weight. "receiver": it takes its own vector instead, so that rows keep their sums;
-                "sender": it learns of the loss and keeps the vector, so that columns keep theirs; "both": a link fails in both
-                directions at once, and symmetric matrices stay so.
+            repair: who makes up for a lost weight. "receiver": it takes its own vector instead, so
+                that rows keep their sums; "sender": it learns of the loss and keeps the vector, so
+                that columns keep theirs; "both": a link fails in both directions at once, and
+                symmetric matrices stay so.
         """
         if not 0 <= drops < 1:
             raise InvalidInput.of("Graph.lossy(drops=...)", drops, "numbers in [0, 1)")
         if repair not in (known := ("receiver", "sender", "both")):
             raise UnknownName.among("Graph.lossy(repair=...)", repair, known)
-        if repair == "both" and not all(np.array_equal(w, w.T) for w in map(self.matrix, range(self.period))):
+        if repair == "both" and not all(
+            np.array_equal(w, w.T) for w in map(self.matrix, range(self.period))
+        ):
             raise InvalidInput.of(
-                "Graph.lossy(repair=...)", repair, "'receiver' or 'sender' for weights that are not symmetric"
+                "Graph.lossy(repair=...)",
+                repair,
+                "'receiver' or 'sender' for weights that are not symmetric",
             )
         return dataclasses.replace(self, drops=drops, repair=repair)
 
     @property
     def sums(self) -> str:
-        """Which sums of the weights are 1 in every round: "both", those of each "row" or "column", or "none"."""
+        """Which sums of the weights are 1 in every round: "both", those of each "row" or "column",
+        or "none".
+        """
         lost = self.repair if self.drops else "both"
         return _mixing.unit_sums(np.asarray(self.neighbours), np.asarray(self.weights, float), lost)
 
@@ -362,17 +481,23 @@ class Graph(eqx.Module):
         return getattr(cls, topology)(clients)
 
     @classmethod
-    def _circulant(cls, clients: int, jumps: list[int], name: str, options: dict[str, Any]) -> "Graph":
+    def _circulant(
+        cls, clients: int, jumps: list[int], name: str, options: dict[str, Any]
+    ) -> "Graph":
         return cls.of(nx.circulant_graph(_count(clients), jumps), name=name, **options)
 
     @classmethod
-    def _drawn(cls, draw: Callable[[int], Any], name: str, what: float, seed: int, options: dict[str, Any]) -> "Graph":
+    def _drawn(
+        cls, draw: Callable[[int], Any], name: str, what: float, seed: int, options: dict[str, Any]
+    ) -> "Graph":
         for attempt in range(ATTEMPTS):
             network = draw(seed * ATTEMPTS + attempt)
             if nx.is_connected(network):
                 return cls.of(network, name=f"{name}({what:g})", order=list(network), **options)
         allowed = "enough links for a connected graph"
-        raise InvalidInput.found(f"Graph.{name}", f"{ATTEMPTS} draws with {what:g}, none of them connected", allowed)
+        raise InvalidInput.found(
+            f"Graph.{name}", f"{ATTEMPTS} draws with {what:g}, none of them connected", allowed
+        )
 
     @property
     def clients(self) -> int:
@@ -408,13 +533,19 @@ class Graph(eqx.Module):
 
     @property
     def lam(self) -> float:
-        r"""$\lambda = \max(|\lambda_2|, |\lambda_m|)$: by this factor disagreement shrinks at least in a round.
+        r"""$\lambda = \max(|\lambda_2|, |\lambda_m|)$: by this factor disagreement shrinks at least
+        in a round.
 
-        Of a sequence, the geometric mean over a period, $\lVert W_T \cdots W_1 - \frac1m \mathbf 1 \mathbf 1^\top \rVert_2^{1/T}$.
+        Of a sequence, the geometric mean over a period,
+        $\lVert W_T \cdots W_1 - \frac1m \mathbf 1 \mathbf 1^\top \rVert_2^{1/T}$.
         """
         if self.drops or self.sums != "both":
-            raise InvalidInput.found("Graph.lam", self.name, "graphs without losses whose rows and columns sum to 1")
-        product = functools.reduce(lambda done, t: self.matrix(t) @ done, range(self.period), np.eye(self.clients))
+            raise InvalidInput.found(
+                "Graph.lam", self.name, "graphs without losses whose rows and columns sum to 1"
+            )
+        product = functools.reduce(
+            lambda done, t: self.matrix(t) @ done, range(self.period), np.eye(self.clients)
+        )
         return float(np.linalg.norm(product - 1 / self.clients, 2) ** (1 / self.period))
 
     @property
@@ -424,7 +555,9 @@ class Graph(eqx.Module):
 
     @_checked_call
     def network(self, round: int = 0) -> Any:
-        """Returns the links of a round as a NetworkX graph; directed, from sender to receiver, if some go one way."""
+        """Returns the links of a round as a NetworkX graph; directed, from sender to receiver, if
+        some go one way.
+        """
         links = {(j, i) for i, row in enumerate(self._rows(round)) for j in row if i != j}
         one_way = any((j, i) not in links for i, j in links)
         network = nx.empty_graph(self.clients, create_using=nx.DiGraph if one_way else nx.Graph)
@@ -436,7 +569,9 @@ class Graph(eqx.Module):
         """Returns the same graph where the client `order[i]` has become client i."""
         new = {old: i for i, old in enumerate(order)}
         if sorted(new) != list(range(self.clients)):
-            raise InvalidInput.of("Graph.renumbered(order=...)", list(order), f"an order of 0 to {self.clients - 1}")
+            raise InvalidInput.of(
+                "Graph.renumbered(order=...)", list(order), f"an order of 0 to {self.clients - 1}"
+            )
         steps = [self._rows(t) for t in range(self.period)]
         neighbours, weights = _mixing.tables(
             [[{new[j]: w for j, w in rows[old].items()} for old in order] for rows in steps]
@@ -463,10 +598,13 @@ class Graph(eqx.Module):
     def check_population(self, clients: int) -> None:
         """Refuses another number of clients."""
         if clients != self.clients:
-            raise InvalidInput.of("graph", self.clients, f"a graph of {clients} clients, as the task has")
+            raise InvalidInput.of(
+                "graph", self.clients, f"a graph of {clients} clients, as the task has"
+            )
 
     def mix(self, rows: PyTree, round: Index) -> PyTree:
-        r"""Computes $\sum_l w_{il} u_l$ for all clients i: a dense product, or a sum over neighbour lists if these are short.
+        r"""Computes $\sum_l w_{il} u_l$ for all clients i: a dense product, or a sum over neighbour
+        lists if these are short.
 
         Args:
             rows: arrays with a first axis (clients,).
@@ -477,7 +615,9 @@ class Graph(eqx.Module):
     def at(
         self, round: Index, key: Key[Array, ""] | None = None
     ) -> tuple[Int[Array, "clients width"], Float[Array, "clients width"]]:
-        """Returns the neighbours and weights of a round; `key` draws which messages are lost, None for no losses."""
+        """Returns the neighbours and weights of a round; `key` draws which messages are lost, None
+        for no losses.
+        """
         neighbours, weights = (
             jnp.asarray(self.neighbours)[round % self.period],
             jnp.asarray(self.weights)[round % self.period],
@@ -487,7 +627,9 @@ class Graph(eqx.Module):
         return neighbours, _mixing.after_losses(neighbours, weights, key, self.drops, self.repair)
 
     def _rows(self, t: int) -> list[dict[int, float]]:
-        return _mixing.rows(*(np.asarray(x)[t % self.period] for x in (self.neighbours, self.weights)))
+        return _mixing.rows(
+            *(np.asarray(x)[t % self.period] for x in (self.neighbours, self.weights))
+        )
 
 
 TOPOLOGIES = ("ring", "torus", "grid", "exponential", "star", "complete", "isolated")

@@ -1,4 +1,6 @@
-"""Models as files: safetensors with the names and the structure of their leaves, or NumPy archives."""
+"""Models as files: safetensors with the names and the structure of their leaves, or NumPy
+archives.
+"""
 
 from fedax.models.storage import Axes as Axes
 from fedax.models.storage import Names as Names
@@ -9,4 +11,13 @@ from fedax.models.storage import load_state as load_state
 from fedax.models.storage import read_weights as read_weights
 from fedax.models.storage import save_params as save_params
 
-__all__ = ["Axes", "Names", "Weights", "leaf_names", "load_params", "load_state", "read_weights", "save_params"]
+__all__ = [
+    "Axes",
+    "Names",
+    "Weights",
+    "leaf_names",
+    "load_params",
+    "load_state",
+    "read_weights",
+    "save_params",
+]

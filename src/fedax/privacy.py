@@ -1,7 +1,8 @@
 """Accounting of differential privacy, by `dp-accounting`.
 
 - `Release`, `Ledger`: sums that the rounds of a run give away.
-- `epsilon_of`, `noise_of`, `rounds_of`: of a ledger, the privacy that is spent, the noise for some of it, and how long it lasts.
+- `epsilon_of`, `noise_of`, `rounds_of`: of a ledger, the privacy that is spent, the noise for some
+  of it, and how long it lasts.
 - `epsilon_of_gaussians`: of messages with noise of several widths.
 """
 

@@ -1,4 +1,5 @@
-"""Membership inference: guessing on untrained models, success on overfitted ones, and the pieces by hand."""
+"""Membership inference: guessing on untrained models, success on overfitted ones, and the pieces by
+hand."""
 
 import numpy as np
 import pytest
@@ -21,7 +22,10 @@ def noisy_digits(count=800, clients=2):
     rng = np.random.default_rng(0)
     chosen = rng.permutation(len(y))[:count]
     x, y = x[chosen] / 16, np.where(rng.random(count) < 0.5, rng.integers(0, 10, count), y[chosen])
-    parts = [{"x": a, "y": b} for a, b in zip(np.array_split(x, clients), np.array_split(y, clients), strict=True)]
+    parts = [
+        {"x": a, "y": b}
+        for a, b in zip(np.array_split(x, clients), np.array_split(y, clients), strict=True)
+    ]
     return classification(FederatedData(parts, classes=10), MLP((64, 64, 10)))
 
 
@@ -29,7 +33,11 @@ def noisy_digits(count=800, clients=2):
 def test_guessing_before_training_and_success_after_overfitting():
     """A fair guess has AUC 0.5 with standard deviation sqrt((m + n + 1) / (12 m n)), here 0.029."""
     schedule = fedax.Schedule(epochs=10, batch_size=10)
-    options = {"solver": fedax.SGD(0.03, momentum=0.9), "schedule": schedule, "engine": fedax.Simulation(devices=1)}
+    options = {
+        "solver": fedax.SGD(0.03, momentum=0.9),
+        "schedule": schedule,
+        "engine": fedax.Simulation(devices=1),
+    }
     found = membership(fedax.FedAvg(), noisy_digits(), looks=(0, 30), seed=1, **options)
     sigma = np.sqrt(401 / (12 * 200 * 200))
     for name, (before, after) in found.auc.items():
@@ -40,12 +48,21 @@ def test_guessing_before_training_and_success_after_overfitting():
 
 def test_quarters_are_disjoint_and_stay_with_their_clients():
     sizes = (8, 11)
-    clients = [{"x": np.arange(n)[:, None] + 100.0 * k, "y": np.zeros(n, int)} for k, n in enumerate(sizes)]
+    clients = [
+        {"x": np.arange(n)[:, None] + 100.0 * k, "y": np.zeros(n, int)} for k, n in enumerate(sizes)
+    ]
     task = classification(FederatedData(clients, classes=2), Softmax(1, 2))
     parts = quarters(task, seed=3)
-    four = [parts.target.train.arrays["x"], parts.target_out["x"], parts.shadow.train.arrays["x"], parts.shadow_out["x"]]
+    four = [
+        parts.target.train.arrays["x"],
+        parts.target_out["x"],
+        parts.shadow.train.arrays["x"],
+        parts.shadow_out["x"],
+    ]
     everything = np.sort(np.concatenate([np.ravel(part) for part in four]))
-    np.testing.assert_array_equal(everything, np.sort(np.concatenate([client["x"][:, 0] for client in clients])))
+    np.testing.assert_array_equal(
+        everything, np.sort(np.concatenate([client["x"][:, 0] for client in clients]))
+    )
     assert [len(part) for part in four] == [2 + 3, 2 + 3, 2 + 3, 2 + 2]
     for side in (parts.target, parts.shadow):
         for k in range(2):
@@ -61,7 +78,8 @@ def test_curve_by_hand():
 
 
 def test_shadow_attack_learns_confidence():
-    """Members get one probability near 1, others three equal ones; the order of the classes carries nothing."""
+    """Members get one probability near 1, others three equal ones; the order of the classes carries
+    nothing."""
     rng = np.random.default_rng(0)
     sure = rng.permuted(np.tile([0.97, 0.01, 0.01, 0.01], (300, 1)), axis=1)
     unsure = rng.permuted(np.tile([0.33, 0.33, 0.33, 0.01], (300, 1)), axis=1)
@@ -72,9 +90,15 @@ def test_shadow_attack_learns_confidence():
 
 @pytest.mark.slow
 def test_an_interrupted_audit_continues_to_the_same_numbers(tmp_path):
-    """Asked to stop after the second look; the call that continues trains only what is missing, and ends at the same areas."""
+    """Asked to stop after the second look; the call that continues trains only what is missing, and
+    ends at the same areas."""
     schedule = fedax.Schedule(epochs=2, batch_size=10)
-    options = {"solver": fedax.SGD(0.03, momentum=0.9), "schedule": schedule, "looks": (0, 2, 4), "seed": 1}
+    options = {
+        "solver": fedax.SGD(0.03, momentum=0.9),
+        "schedule": schedule,
+        "looks": (0, 2, 4),
+        "seed": 1,
+    }
     options |= {"observe": [fedax.observe.TrainLoss()]}
     task = noisy_digits(200)
     straight = membership(fedax.FedAvg(), task, **options)
@@ -90,15 +114,29 @@ def test_an_interrupted_audit_continues_to_the_same_numbers(tmp_path):
     assert begun.history.outcome.kind == "interrupted"
     assert max(seen) == 2
     seen.clear()
-    again = membership(fedax.FedAvg(), task, progress=lambda o: seen.append(o.round), checkpoint=tmp_path, **options)
+    again = membership(
+        fedax.FedAvg(),
+        task,
+        progress=lambda o: seen.append(o.round),
+        checkpoint=tmp_path,
+        **options,
+    )
     assert seen == [4, 4]
-    kept = membership(fedax.FedAvg(), task, progress=lambda o: seen.append(o.round), checkpoint=tmp_path, **options)
+    kept = membership(
+        fedax.FedAvg(),
+        task,
+        progress=lambda o: seen.append(o.round),
+        checkpoint=tmp_path,
+        **options,
+    )
     assert seen == [4, 4]
     for found in (again, kept):
         assert found.rounds.tolist() == [0, 2, 4]
         for name, areas in straight.auc.items():
             np.testing.assert_array_equal(found.auc[name], areas)
-        np.testing.assert_array_equal(found.history.metrics["train_loss"], straight.history.metrics["train_loss"])
+        np.testing.assert_array_equal(
+            found.history.metrics["train_loss"], straight.history.metrics["train_loss"]
+        )
         assert found.history.outcome.ok
         assert (np.diff(found.seconds) > 0).all()
     with np.load(tmp_path / "look-000000004.npz") as look:
@@ -110,7 +148,13 @@ def test_a_model_that_is_not_finite_ends_the_audit():
     """Far too long a step: weights overflow, or logits do."""
     schedule = fedax.Schedule(steps=5, batch_size=10)
     for rate in (1e150, 1e308):
-        found = membership(fedax.FedAvg(), noisy_digits(80), looks=(0, 3, 6), solver=fedax.SGD(rate), schedule=schedule)
+        found = membership(
+            fedax.FedAvg(),
+            noisy_digits(80),
+            looks=(0, 3, 6),
+            solver=fedax.SGD(rate),
+            schedule=schedule,
+        )
         assert found.rounds.tolist() == [0]
         assert found.history.outcome.kind in ("non-finite", "diverged")
 
@@ -118,7 +162,9 @@ def test_a_model_that_is_not_finite_ends_the_audit():
 def test_the_attack_is_as_asked_for():
     rng = np.random.default_rng(0)
     some = rng.dirichlet(np.ones(5), 40)
-    attack = ShadowAttack(some[:20], some[20:], attack=Attack(top=2, hidden=7, epochs=3, learning_rate=0.01))
+    attack = ShadowAttack(
+        some[:20], some[20:], attack=Attack(top=2, hidden=7, epochs=3, learning_rate=0.01)
+    )
     network = attack._classifier[-1]
     assert [weights.shape for weights in network.coefs_] == [(2, 7), (7, 1)]
     assert (network.n_iter_, network.learning_rate_init) == (3, 0.01)

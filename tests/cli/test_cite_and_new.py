@@ -1,4 +1,5 @@
-"""`fedax cite` and `fedax new`: entries for what a run used; skeletons that run, pass laws and validate."""
+"""`fedax cite` and `fedax new`: entries for what a run used; skeletons that run, pass laws and
+validate."""
 
 import importlib
 import re
@@ -46,7 +47,8 @@ def test_entries_are_well_formed_and_of_what_there_is():
 
 @pytest.mark.parametrize("name", algorithm_classes())
 def test_entries_of_algorithms_are_those_of_their_cards(name):
-    """First author, year, and arXiv number as far as the card has them; a method without an entry is cited by its card."""
+    """First author, year, and arXiv number as far as the card has them; a method without an entry
+    is cited by its card."""
     card = algorithm_classes()[name].card.paper
     own = [entry for entry in entries() if name in entry.names]
     if not own:
@@ -69,12 +71,23 @@ def test_this_library_is_cited_as_its_citation_file_says():
 
 @pytest.mark.slow
 def test_a_run_is_cited_by_methods_data_and_library():
-    options = ["--task", "synthetic:clients=2", "--schedule", "steps=1", "--rounds", "1", "--out", "a"]
+    options = [
+        "--task",
+        "synthetic:clients=2",
+        "--schedule",
+        "steps=1",
+        "--rounds",
+        "1",
+        "--out",
+        "a",
+    ]
     assert call("compare", "fedprox", "scaffold", "fedprox:mu=1", *options).exit_code == 0
     result = call("cite", "a")
     assert result.exit_code == 0, result.output
     assert keys(result.stdout) == ["li2020federated", "karimireddy2020scaffold", "fedax"]
-    assert "% FedProx, data: synthetic\n@inproceedings{li2020federated,\n  author = " in result.stdout
+    assert (
+        "% FedProx, data: synthetic\n@inproceedings{li2020federated,\n  author = " in result.stdout
+    )
     assert keys(call("cite", "a/config.toml").stdout) == keys(result.stdout)
     assert keys(bibtex(["fedavg"], [], "Bedi et al. (arXiv:2206.10815)")) == [
         "mcmahan2017communication",
@@ -94,10 +107,16 @@ def test_a_new_algorithm_runs_and_passes_laws(family, tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     monkeypatch.syspath_prepend(tmp_path)
     try:
-        module, tests = (importlib.import_module(part) for part in (name.lower(), f"test_{name.lower()}"))
+        module, tests = (
+            importlib.import_module(part) for part in (name.lower(), f"test_{name.lower()}")
+        )
         parameters = [mark.args for mark in getattr(tests.test_by_hand, "pytestmark", [])]
         tests.test_by_hand(*(values[0] for _, values in parameters))
-        others = [test for key, test in vars(tests).items() if key.startswith("test_the_") and "range" not in key]
+        others = [
+            test
+            for key, test in vars(tests).items()
+            if key.startswith("test_the_") and "range" not in key
+        ]
         assert others
         for test in others:
             test()
@@ -123,8 +142,11 @@ def test_a_new_algorithm_goes_into_a_checkout(tmp_path):
 
 @pytest.mark.parametrize("there", [True, False])
 def test_the_command_that_tests_a_new_algorithm_works_outside_of_a_checkout(there, monkeypatch):
-    """No target of a Makefile that a user of the package does not have; pytest is named where it is missing."""
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if there or name != "pytest" else None)
+    """No target of a Makefile that a user of the package does not have; pytest is named where it is
+    missing."""
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: object() if there or name != "pytest" else None
+    )
     result = call("new", "algorithm", "FedHalf")
     assert result.exit_code == 0
     assert "make" not in result.output
@@ -142,7 +164,8 @@ def test_names_that_cannot_be_are_refused(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["study", "study.toml", "study.v2", "below/study"])
 def test_a_new_experiment_is_a_toml_file_that_selects_by_validation(name):
-    """With its grid switched on, too: no hyperparameter is selected on examples that are trained on or reported."""
+    """With its grid switched on, too: no hyperparameter is selected on examples that are trained on
+    or reported."""
     assert call("new", "experiment", name).exit_code == 0
     file = Path(name if name.endswith(".toml") else f"{name}.toml")
     assert file.exists()

@@ -79,7 +79,10 @@ def test_compare_run_and_report(tmp_path):
 
 
 def test_several_directories_on_one_page_and_as_figures(tmp_path):
-    for name, runs in (("a", [record("FedAvg"), record("FedBC")]), ("b", [record("FedAvg", losses=(2.0, 1.5, 1.0))])):
+    for name, runs in (
+        ("a", [record("FedAvg"), record("FedBC")]),
+        ("b", [record("FedAvg", losses=(2.0, 1.5, 1.0))]),
+    ):
         directory = RunDirectory.create(tmp_path / name, name)
         for run in runs:
             directory.add(run)
@@ -120,12 +123,27 @@ def test_bad_input_is_one_message(tmp_path):
 @pytest.mark.slow
 def test_values_set_on_the_command_line_replace_those_of_the_file(tmp_path):
     (tmp_path / "a.toml").write_text(TINY)
-    changes = ["--set", "rounds=1", "--set", "algorithm.1.mu=0.5", "--set", "seeds=[3]", "--set", "name=Changed"]
+    changes = [
+        "--set",
+        "rounds=1",
+        "--set",
+        "algorithm.1.mu=0.5",
+        "--set",
+        "seeds=[3]",
+        "--set",
+        "name=Changed",
+    ]
     assert call("run", "a.toml", *changes, "--out", "a").exit_code == 0
     kept = tomllib.loads((tmp_path / "a" / "config.toml").read_text())
-    assert (kept["rounds"], kept["algorithm"][1]["mu"], kept["seeds"], kept["name"]) == (1, 0.5, [3], "Changed")
-    assert "--set rounds=-1: rounds: got -1; allowed: whole numbers from 0 to 2147483647" in refused(
-        "run", "a.toml", "--set", "rounds=-1"
+    assert (kept["rounds"], kept["algorithm"][1]["mu"], kept["seeds"], kept["name"]) == (
+        1,
+        0.5,
+        [3],
+        "Changed",
+    )
+    assert (
+        "--set rounds=-1: rounds: got -1; allowed: whole numbers from 0 to 2147483647"
+        in refused("run", "a.toml", "--set", "rounds=-1")
     )
     assert "--set algorithm.1.my=1: " in refused("run", "a.toml", "--set", "algorithm.1.my=1")
     for wrong in ("rounds", "=1", "algorithm.2.mu=1", "algorithm.mu=1", "rounds.x=1", "task..a=1"):
@@ -135,7 +153,10 @@ def test_values_set_on_the_command_line_replace_those_of_the_file(tmp_path):
 def test_validate_runs_nothing_and_shows_the_whole_file(tmp_path):
     (tmp_path / "a.toml").write_text(TINY)
     result = call("validate", "a.toml", "--set", "schedule.cohort=3")
-    assert tomllib.loads(result.stdout)["schedule"] | {"cohort": 3} == tomllib.loads(result.stdout)["schedule"]
+    assert (
+        tomllib.loads(result.stdout)["schedule"] | {"cohort": 3}
+        == tomllib.loads(result.stdout)["schedule"]
+    )
     assert "a.toml is valid: synthetic" in result.stderr
     assert "the number of clients" in refused("validate", "a.toml", "--set", "schedule.cohort=9")
     assert [file.name for file in tmp_path.iterdir()] == ["a.toml"]
@@ -152,7 +173,8 @@ def test_the_schema_knows_every_hyperparameter():
         assert set(declared(kind)) == members[name].keys() - {"name", "label", "solver", "schedule"}
     assert members["fedprox"]["mu"]["anyOf"][0]["minimum"] == 0
     assert members["feddane"]["cohorts"]["enum"] == ["independent", "shared"]
-    rate = made["properties"]["solver"]["oneOf"][0]["properties"]["learning_rate"]  # a number, or a word
+    # a number, or a word
+    rate = made["properties"]["solver"]["oneOf"][0]["properties"]["learning_rate"]
     assert [form.get("exclusiveMinimum") for form in rate["anyOf"]] == [0, None]
 
 
@@ -188,7 +210,9 @@ def test_a_demo_that_is_interrupted_says_so(monkeypatch, tmp_path):
 def test_ctrl_c_in_a_real_process_leaves_a_valid_directory(tmp_path):
     command = [sys.executable, "-m", "fedax.cli", *COMPARE, "--rounds", "100000", "--out", "a"]
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "JAX_PLATFORMS": "cpu"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
         deadline = time.monotonic() + 60
         while not (tmp_path / "a" / "config.toml").exists() and time.monotonic() < deadline:
             time.sleep(0.2)
@@ -204,10 +228,13 @@ def test_ctrl_c_in_a_real_process_leaves_a_valid_directory(tmp_path):
 
 def test_jax_is_set_up_for_all_cores_with_a_cache(tmp_path):
     code = (
-        "import jax; from fedax.experiments.running.setup import set_up_jax as s; s(3); print(len(jax.devices('cpu'))); s()"
+        "import jax; from fedax.experiments.running.setup import set_up_jax as s; s(3); "
+        "print(len(jax.devices('cpu'))); s()"
     )
     code += "; print(jax.config.values['jax_compilation_cache_dir'])"
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
     environment |= {"XDG_CACHE_HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["3", str(tmp_path / "fedax" / "programs")]

@@ -45,7 +45,9 @@ def test_all_data_sets_are_listed(tmp_path):
 
 
 def test_a_description_counts():
-    text = call("describe", "digits:partition=shards,clients=5,shards_per_client=1,test_fraction=0").stdout
+    text = call(
+        "describe", "digits:partition=shards,clients=5,shards_per_client=1,test_fraction=0"
+    ).stdout
     labels = np.bincount(load_digits().target)
     assert "digits, shards" in text
     assert all(f"{label} {count} " in " ".join(text.split()) for label, count in enumerate(labels))
@@ -62,9 +64,13 @@ def test_texts_are_described_by_their_tokens(tmp_path):
     for name, text in (("a", "abcdefgh"), ("b", "abc")):
         (tmp_path / "texts" / f"{name}.txt").write_text(text)
     text = " ".join(
-        call("describe", f"language:source={tmp_path / 'texts'},tokens=bytes,length=4,test_fraction=0").stdout.split()
+        call(
+            "describe",
+            f"language:source={tmp_path / 'texts'},tokens=bytes,length=4,test_fraction=0",
+        ).stdout.split()
     )
-    assert "clients 2 training sequences 3, 9 tokens without padding test sequences 0" in text  # 7 and 2 have a next one
+    # 7 and 2 have a next one
+    assert "clients 2 training sequences 3, 9 tokens without padding test sequences 0" in text
     assert "training tokens of a client 2 to 7, median 4.5, mean 4.5" in text
     assert "vocabulary 257 tokens" in text
     assert "length=4" in text
@@ -87,7 +93,9 @@ def test_a_picture_shows_sizes_and_shares():
     assert list(train.y) == [6, 9, 4]
     assert list(tested.y) == [5, 1, 0]
     assert list(train.customdata) == ["client 2", "client 1", "client 0"]
-    np.testing.assert_allclose(np.array(heat.z), np.array([[2, 2, 2], [3, 3, 3], [2, 1, 1]]).T / [6, 9, 4])
+    np.testing.assert_allclose(
+        np.array(heat.z), np.array([[2, 2, 2], [3, 3, 3], [2, 1, 1]]).T / [6, 9, 4]
+    )
     assert np.array(heat.text).T.tolist() == [[2, 2, 2], [3, 3, 3], [2, 1, 1]]
 
 
@@ -142,24 +150,35 @@ def test_archives_are_unpacked(server, tmp_path, monkeypatch):
         entry = tarfile.TarInfo("libsvm/toy")
         entry.size = len(b"1 1:1\n-1 2:1\n")
         archive.addfile(entry, io.BytesIO(b"1 1:1\n-1 2:1\n"))
-    monkeypatch.setitem(DATASETS, "toy", DataSet(toy, "", 2, {"toy.tar.gz": f"{address}/toy.tar.gz"}))
-    assert "fetched and verified" in call("prepare", "toy", "--folder", str(tmp_path / "own")).stdout
+    monkeypatch.setitem(
+        DATASETS, "toy", DataSet(toy, "", 2, {"toy.tar.gz": f"{address}/toy.tar.gz"})
+    )
+    assert (
+        "fetched and verified" in call("prepare", "toy", "--folder", str(tmp_path / "own")).stdout
+    )
     assert [path.name for path in (tmp_path / "own").rglob("*")] == ["libsvm", "toy"]
     (served / "toy.tar.gz").write_bytes((served / "toy.tar.gz").read_bytes()[:60])
     assert "cannot be unpacked" in refused("prepare", "toy")
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("../out", tarfile.REGTYPE), ("/out", tarfile.REGTYPE), ("link", tarfile.SYMTYPE)]
+    ("name", "kind"),
+    [("../out", tarfile.REGTYPE), ("/out", tarfile.REGTYPE), ("link", tarfile.SYMTYPE)],
 )
-def test_archives_that_lead_out_of_the_folder_are_refused(server, tmp_path, monkeypatch, name, kind):
+def test_archives_that_lead_out_of_the_folder_are_refused(
+    server, tmp_path, monkeypatch, name, kind
+):
     served, address = server
     with tarfile.open(served / "toy.tar.gz", "w:gz") as archive:
         entry = tarfile.TarInfo(name)
         entry.type, entry.linkname = kind, "/etc/passwd"
         archive.addfile(entry, io.BytesIO(b""))
-    monkeypatch.setitem(DATASETS, "toy", DataSet(toy, "", 2, {"toy.tar.gz": f"{address}/toy.tar.gz"}))
-    assert "plain files inside of the archive" in refused("prepare", "toy", "--folder", str(tmp_path / "own"))
+    monkeypatch.setitem(
+        DATASETS, "toy", DataSet(toy, "", 2, {"toy.tar.gz": f"{address}/toy.tar.gz"})
+    )
+    assert "plain files inside of the archive" in refused(
+        "prepare", "toy", "--folder", str(tmp_path / "own")
+    )
     assert list((tmp_path / "own").iterdir()) == []
 
 
@@ -186,7 +205,9 @@ def test_nothing_is_kept_of_a_bad_answer(server, tmp_path, monkeypatch, content,
 
 
 def test_without_a_network_the_message_says_so(tmp_path, monkeypatch):
-    monkeypatch.setitem(DATASETS, "a5a", DataSet(data.a5a, "", 2, {"libsvm/a5a": "http://127.0.0.1:1/a5a"}))
+    monkeypatch.setitem(
+        DATASETS, "a5a", DataSet(data.a5a, "", 2, {"libsvm/a5a": "http://127.0.0.1:1/a5a"})
+    )
     assert "Without a network, put a5a into the data folder yourself" in refused("prepare", "a5a")
 
 
@@ -197,7 +218,11 @@ def test_files_that_a_user_brings_are_named(tmp_path):
         assert "preprocess.sh" in message or "litian96/FedProx" in message
         assert f"no folder {tmp_path / 'data' / name / 'train'}" in message
         assert f"`fedax data prepare {name}`" in message
-    users = {"users": ["me"], "num_samples": [1], "user_data": {"me": {"x": [[0.5] * 784], "y": [3]}}}
+    users = {
+        "users": ["me"],
+        "num_samples": [1],
+        "user_data": {"me": {"x": [[0.5] * 784], "y": [3]}},
+    }
     (tmp_path / "data" / "femnist" / "train").mkdir(parents=True)
     (tmp_path / "data" / "femnist" / "train" / "all.json").write_text(json.dumps(users))
     assert f"ready and verified in {tmp_path / 'data'}" in call("prepare", "femnist").stdout

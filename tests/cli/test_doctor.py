@@ -24,7 +24,9 @@ def test_doctor_says_what_is_there(monkeypatch):
 
 
 def test_doctor_says_with_which_instruction_set(monkeypatch):
-    assert "native layers: in use, compiled for avx2" in answer(monkeypatch, Status(True, "avx2", ""))
+    assert "native layers: in use, compiled for avx2" in answer(
+        monkeypatch, Status(True, "avx2", "")
+    )
 
 
 @pytest.mark.parametrize(
@@ -42,7 +44,8 @@ def test_doctor_says_what_is_missing_and_what_it_costs(monkeypatch, reason, reme
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [("0", "FEDAX_KERNELS is 0"), ("", "9.9.9 has not been tried"), ("1", "one kernel")]
+    ("value", "said"),
+    [("0", "FEDAX_KERNELS is 0"), ("", "9.9.9 has not been tried"), ("1", "one kernel")],
 )
 def test_doctor_says_how_small_models_take_their_steps(monkeypatch, value, said):
     monkeypatch.setenv(kernel.VARIABLE, value)

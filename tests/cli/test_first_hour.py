@@ -1,4 +1,5 @@
-"""A stranger's first hour, by the documented commands alone: own table, model and method in one file, everywhere."""
+"""A stranger's first hour, by the documented commands alone: own table, model and method in one
+file, everywhere."""
 
 import json
 import os
@@ -94,7 +95,9 @@ def write_table(path, hospitals):
 def command(here, *words, before=()):
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "COLUMNS": "200"}
     line = [*map(str, before), sys.executable, "-m", "fedax", *map(str, words)]
-    done = subprocess.run(line, cwd=here, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    done = subprocess.run(
+        line, cwd=here, env=environment, capture_output=True, text=True, timeout=900, check=False
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 
@@ -103,7 +106,9 @@ def test_grid_seeds_table_figure_and_prediction(here):
     write_table(here / "hospitals.csv", ["north", "east", "west"])
     said = command(here, "run", "study.toml", "--out", "runs/study")
     assert "2 algorithms, 6 settings, 1 task, 16 runs" in said
-    command(here, "table", "runs/study", "--metric", "test_accuracy", "--latex", "--out", "table.tex")
+    command(
+        here, "table", "runs/study", "--metric", "test_accuracy", "--latex", "--out", "table.tex"
+    )
     table = (here / "table.tex").read_text()
     assert r"\toprule" in table
     assert "FedHalf" in table
@@ -112,8 +117,14 @@ def test_grid_seeds_table_figure_and_prediction(here):
     assert "north" in (here / "runs/study/clients.csv").read_text()
     (here / "new.csv").write_text("diagnosis,sex,dose,age\n?,f,-2,0\n?,m,2,1\n")
     summary = json.loads((here / "runs/study/summary.json").read_text())["runs"]
-    number = next(int(run["file"][5:9]) for run in summary if run["algorithm"].startswith("FedHalf") and run["seed"] == 0)
-    lines = command(here, "predict", "runs/study", "--run", number, "--data", "new.csv").splitlines()
+    number = next(
+        int(run["file"][5:9])
+        for run in summary
+        if run["algorithm"].startswith("FedHalf") and run["seed"] == 0
+    )
+    lines = command(
+        here, "predict", "runs/study", "--run", number, "--data", "new.csv"
+    ).splitlines()
     assert lines[0] == "label,probability_0,probability_1"
     assert [line.split(",")[0] for line in lines[1:]] == ["healthy", "ill"]
 
@@ -123,8 +134,27 @@ def test_the_same_file_on_three_clients_with_tls(here):
     from fedax.flower.deploy.processes import free_port
 
     write_table(here / "hospitals.csv", ["north", "east", "west"])
-    small = ["--set", "rounds=2", "--set", "seeds=[0]", "--set", "grid.solver.learning_rate=[0.1, 1.0]"]
-    command(here, "deploy", "init", "site", "--experiment", "study.toml", "--clients", 3, "--port", free_port(), *small)
+    small = [
+        "--set",
+        "rounds=2",
+        "--set",
+        "seeds=[0]",
+        "--set",
+        "grid.solver.learning_rate=[0.1, 1.0]",
+    ]
+    command(
+        here,
+        "deploy",
+        "init",
+        "site",
+        "--experiment",
+        "study.toml",
+        "--clients",
+        3,
+        "--port",
+        free_port(),
+        *small,
+    )
     command(here, "deploy", "run", "site", "--trial")
     (made,) = (here / "site" / "runs").iterdir()
     command(here, "run", "study.toml", "--out", "alone", *small)
@@ -136,7 +166,14 @@ def test_the_same_file_with_mpi(here):
     if not MPIEXEC.exists():
         pytest.skip("no mpiexec beside Python")
     write_table(here / "hospitals.csv", ["north", "east"])
-    small = ["--set", "rounds=2", "--set", "seeds=[0]", "--set", "grid.solver.learning_rate=[0.1, 1.0]"]
+    small = [
+        "--set",
+        "rounds=2",
+        "--set",
+        "seeds=[0]",
+        "--set",
+        "grid.solver.learning_rate=[0.1, 1.0]",
+    ]
     ranks = [MPIEXEC, "-n", "2", "--allow-run-as-root", "--oversubscribe"]
     command(here, "run", "study.toml", "--out", "peers", "--engine", "mpi", *small, before=ranks)
     command(here, "run", "study.toml", "--out", "alone", *small)
@@ -145,7 +182,9 @@ def test_the_same_file_with_mpi(here):
 
 def check_same_models(one, other):
     paths = sorted((one / "models").glob("*.safetensors"))
-    assert [path.name for path in paths] == sorted(path.name for path in (other / "models").glob("*.safetensors"))
+    assert [path.name for path in paths] == sorted(
+        path.name for path in (other / "models").glob("*.safetensors")
+    )
     assert len(paths) == 4  # the final and the best model of each method
     for path in paths:
         ours, theirs = fedax.load_params(path), fedax.load_params(other / "models" / path.name)

@@ -27,7 +27,16 @@ def call(*arguments):
 
 def test_graph_shows_what_the_paper_counts(tmp_path):
     """Ring of 20: 20 links of degree 2, lambda 0.96737, 40 messages of 32 d and 32 + 8 d bits."""
-    result = call("graph", "ring", "--clients", "20", "--dim", "1000", "--picture", str(tmp_path / "a" / "ring.html"))
+    result = call(
+        "graph",
+        "ring",
+        "--clients",
+        "20",
+        "--dim",
+        "1000",
+        "--picture",
+        str(tmp_path / "a" / "ring.html"),
+    )
     assert result.exit_code == 0, result.output
     for text in ("0.96737", "1,280,000", f"{40 * (32 + 8000):,}"):
         assert text in result.output
@@ -36,7 +45,14 @@ def test_graph_shows_what_the_paper_counts(tmp_path):
 
 def test_graphs_are_compared():
     result = call(
-        "graph", "ring", "torus", "random_regular:degree=3,seed=1", "--clients", "12", "--codec", "topk:fraction=1"
+        "graph",
+        "ring",
+        "torus",
+        "random_regular:degree=3,seed=1",
+        "--clients",
+        "12",
+        "--codec",
+        "topk:fraction=1",
     )
     assert result.exit_code == 0, result.output
     assert f"{Graph.random_regular(12, 3, seed=1).lam:.5f}" in result.output
@@ -93,7 +109,16 @@ def test_refusals(arguments, message):
 
 @pytest.mark.slow
 def test_audit_writes_areas_and_curves(tmp_path):
-    arguments = ("--task", "digits:partition=iid,clients=5", "--rounds", "2", "--every", "2", "--out", str(tmp_path / "a"))
+    arguments = (
+        "--task",
+        "digits:partition=iid,clients=5",
+        "--rounds",
+        "2",
+        "--every",
+        "2",
+        "--out",
+        str(tmp_path / "a"),
+    )
     result = call("audit", "dfedavgm", *arguments)
     assert result.exit_code == 0, result.output
     rows = list(csv.DictReader((tmp_path / "a" / "auc.csv").read_text().splitlines()))
@@ -117,14 +142,17 @@ def audited(area, accuracy=(0.9, 0.8)):
     curve = Curve(np.array([0.0, 0.05, 1.0]), np.array([0.0, 0.2, 1.0]), area)
     none = Traffic(np.zeros(4, int), np.zeros(4, int))
     history = History("A", np.arange(2), {}, {}, None, none, Outcome(), np.zeros(2), np.zeros(2))
-    return Membership(np.array([0, 4]), (curve,) * 2, (curve,) * 2, np.zeros(2), history, np.array([accuracy] * 2))
+    return Membership(
+        np.array([0, 4]), (curve,) * 2, (curve,) * 2, np.zeros(2), history, np.array([accuracy] * 2)
+    )
 
 
 def test_areas_are_read_beside_what_guessing_has():
-    """With m members and others an area has the standard error sqrt((2 m + 1) / (12 m^2)) under guessing: 0.0408 for 100."""
-    assert "no attack does better than guessing, which has an AUC of 0.5 ± 0.082 with 100 members" in verdict(
-        audited(0.58), 100
-    )
+    """With m members and others an area has the standard error sqrt((2 m + 1) / (12 m^2)) under
+    guessing: 0.0408 for 100."""
+    assert (
+        "no attack does better than guessing, which has an AUC of 0.5 ± 0.082 with 100 members"
+    ) in verdict(audited(0.58), 100)
     told = verdict(audited(0.59), 100)
     assert "members are told apart" in told
     assert "finds 20.0 % of the members" in told
@@ -137,6 +165,10 @@ def test_the_legend_has_one_entry_for_a_method_and_attack(tmp_path, monkeypatch)
     drawn = []
     monkeypatch.setattr(go.Figure, "write_html", lambda figure, *_, **__: drawn.append(figure))
     write_picture({"A": audited(0.6), "B": audited(0.7)}, tmp_path / "roc.html")
-    named = [trace for trace in drawn[0].data if trace.showlegend is not False and trace.name != "guessing"]
+    named = [
+        trace
+        for trace in drawn[0].data
+        if trace.showlegend is not False and trace.name != "guessing"
+    ]
     assert len(named) == len({trace.name for trace in named}) == 4
     assert len({trace.line.color for trace in named}) == 2

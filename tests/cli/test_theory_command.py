@@ -52,13 +52,16 @@ def values(paper, plan, **options):
 
 def closed_form(plan):
     """Each client's smoothness of softmax regression, in NumPy."""
-    parts = [np.asarray(plan.task.train.client(k)["x"], float) for k in range(plan.task.train.clients)]
+    parts = [
+        np.asarray(plan.task.train.client(k)["x"], float) for k in range(plan.task.train.clients)
+    ]
     wide = [np.concatenate([x, np.ones((len(x), 1))], axis=1) for x in parts]
     return np.array([np.linalg.eigvalsh(x.T @ x)[-1] / (2 * len(x)) for x in wide])
 
 
 def largest_rate(smooth, steps, theta):
-    """The end of gamma > 0 in gamma = eta S - 128 K^2 eta^2 (eta S L^2 + L / 2) ends, by bisection, with S summed term by term."""
+    """The end of gamma > 0 in gamma = eta S - 128 K^2 eta^2 (eta S L^2 + L / 2) ends, by bisection,
+    with S summed term by term."""
     worth = sum((1 - theta**j) / (1 - theta) for j in range(1, steps + 1))
     low, high = 0.0, 1 / (8 * smooth * steps)
     for _ in range(200):
@@ -73,9 +76,16 @@ def largest_rate(smooth, steps, theta):
 def test_dfedavgm_has_the_momentum_of_its_solver(theta, where):
     """Common or the algorithm's own; C_2 written out."""
     text = FILE if where == "own" else FILE.replace("[schedule]", f"momentum = {theta}\n[schedule]")
-    text = text if where == "common" else text.replace('"ring"', f'"ring"\nsolver = {{momentum = {theta}}}')
+    text = (
+        text
+        if where == "common"
+        else text.replace('"ring"', f'"ring"\nsolver = {{momentum = {theta}}}')
+    )
     found = values("dfedavgm", Experiment.parse(text).plan())
-    smooth, k, noise = (found[name] for name in ("L, the largest of a client", "K", "sigma_l^2, the largest of a client"))
+    smooth, k, noise = (
+        found[name]
+        for name in ("L, the largest of a client", "K", "sigma_l^2, the largest of a client")
+    )
     b, between, lam = found["B"], found["sigma_g^2"], found["lambda"]
     eta = largest_rate(smooth, k, theta)
     assert found["largest eta"] == pytest.approx(eta, rel=1e-6)
@@ -88,11 +98,14 @@ def test_dfedavgm_has_the_momentum_of_its_solver(theta, where):
 
 def test_dfedavgm_takes_the_rounding_and_names_what_has_no_bound():
     name = 'name = "dfedavgm"'
-    replica = FILE.replace(name, 'name = "quantizeddfedavgm"\nstep = 0.01\nmode = "replica"\nrounding = "floor"')
+    replica = FILE.replace(
+        name, 'name = "quantizeddfedavgm"\nstep = 0.01\nmode = "replica"\nrounding = "floor"'
+    )
     plain, rounded = (values("dfedavgm", Experiment.parse(text).plan()) for text in (FILE, replica))
     assert rounded["consensus, mean square"] > 0
     lam, dim = rounded["lambda"], 610
-    moved = math.sqrt(plain["consensus, mean square"]) * (1 - lam) / lam / 2  # sqrt(C_2) eta at half the step size
+    # sqrt(C_2) eta at half the step size
+    moved = math.sqrt(plain["consensus, mean square"]) * (1 - lam) / lam / 2
     bound = (lam / (1 - lam) * (moved + math.sqrt(dim) * 0.01)) ** 2
     assert rounded["consensus, mean square"] == pytest.approx(bound, rel=1e-6)
     paper = Experiment.parse(replica.replace("replica", "paper")).plan()
@@ -119,7 +132,9 @@ def test_feddane_with_one_mu_for_each_device():
     sizes = np.asarray(plan.task.train.sizes, float)
     p, m = sizes / sizes.sum(), np.array(mu)
     whole = p @ own
-    right = p @ (1 / m - whole / m**2 - 1.5 * own / m**2) - (b**2 - 1) * (p @ (whole / m**2 + own / m**2))
+    right = p @ (1 / m - whole / m**2 - 1.5 * own / m**2) - (b**2 - 1) * (
+        p @ (whole / m**2 + own / m**2)
+    )
     assert rows["rho of each"].value == pytest.approx(right, rel=1e-3)
     assert rows["rho of each"].source == "Theorem 7, corrected, if solved exactly: a decrease"
 
@@ -128,10 +143,21 @@ def test_feddane_passes_on_the_solver_and_names_missing_premises():
     text = FILE.replace('name = "sgd"\nlearning_rate = 0.01', 'name = "inexact"\ngamma = 0.05')
     plan = Experiment.parse(text).plan()
     rows = {row.quantity: row for row in suggestions("feddane", plan).rows}
-    given = {"smoothness": rows["L, the largest of a client"].value, "dissimilarity": rows["B"].value}
-    rho = feddane.decrease(mu=1e4, inexactness=0.05, concavity=max(-rows["lowest eigenvalue of a client"].value, 0), **given)
+    given = {
+        "smoothness": rows["L, the largest of a client"].value,
+        "dissimilarity": rows["B"].value,
+    }
+    rho = feddane.decrease(
+        mu=1e4,
+        inexactness=0.05,
+        concavity=max(-rows["lowest eigenvalue of a client"].value, 0),
+        **given,
+    )
     assert rows["rho of FedDANE mu=10000.0"].value == pytest.approx(rho)
-    for change, why in (("cohort = 2", "cohorts drawn by the clients' shares"), ("dropouts = 0.5", "always answer")):
+    for change, why in (
+        ("cohort = 2", "cohorts drawn by the clients' shares"),
+        ("dropouts = 0.5", "always answer"),
+    ):
         plan = Experiment.parse(text.replace("epochs = 1", f"epochs = 1\n{change}")).plan()
         rows = {row.quantity: row for row in suggestions("feddane", plan).rows}
         assert why in rows["rho of FedDANE mu=10000.0"].source
@@ -154,17 +180,26 @@ def test_feddane(plan):
 def test_local_gd_on_logistic_regression(data_folder):
     if not (data_folder / "libsvm").is_dir():
         pytest.skip("no LIBSVM files")
-    text = FILE.replace('name = "synthetic"\nalpha = 1.0\nbeta = 1.0', f'name = "a5a"\nfolder = "{data_folder}"')
+    text = FILE.replace(
+        'name = "synthetic"\nalpha = 1.0\nbeta = 1.0', f'name = "a5a"\nfolder = "{data_folder}"'
+    )
     plan = Experiment.parse(text).plan()
     found = values("local-gd", plan, accuracy=1e-2)
     parts = [plan.task.train.client(k) for k in range(4)]
-    a, signs = (np.concatenate([np.asarray(part[key], float) for part in parts]) for key in ("x", "y"))
+    a, signs = (
+        np.concatenate([np.asarray(part[key], float) for part in parts]) for key in ("x", "y")
+    )
     weights = np.concatenate([np.full(len(part["y"]), 1 / (4 * len(part["y"]))) for part in parts])
     best = newton(a, 2 * signs - 1, plan.task.l2, weights)
     assert found["|x0 - x*|"] == pytest.approx(np.linalg.norm(best))
     smooth = max(smoothness(np.asarray(part["x"], float), plan.task.l2) for part in parts)
     assert found["L, the largest of a client"] == pytest.approx(smooth, rel=1e-4)
-    given = {"distance": float(np.linalg.norm(best)), "variance": found["sigma^2"], "smoothness": smooth, "accuracy": 1e-2}
+    given = {
+        "distance": float(np.linalg.norm(best)),
+        "variance": found["sigma^2"],
+        "smoothness": smooth,
+        "accuracy": 1e-2,
+    }
     assert found["communications T/H"] == pytest.approx(local_gd.communications(**given), rel=1e-3)
     panels = suggestions("local-gd", plan, accuracy=1e-2).panels
     assert [len(panel.series) for panel in panels] == [5, 4]
@@ -183,7 +218,9 @@ def test_every_paper_says_something_finite(paper, plan, tmp_path):
         assert isinstance(row.value, str) or (math.isfinite(row.value) and row.value >= -1), row
     for panel in found.panels:
         assert panel.series, panel.title
-        assert all(np.isfinite(series.y).all() and (series.y > 0).all() for series in panel.series), panel.title
+        assert all(
+            np.isfinite(series.y).all() and (series.y > 0).all() for series in panel.series
+        ), panel.title
     save_figure(tmp_path / "a.svg", "T", found.panels, [])
     assert (tmp_path / "a.svg").stat().st_size > 10_000
     if paper == "dfedavgm":
@@ -205,7 +242,9 @@ def test_the_curves_are_the_bounds(plan):
     whole, *parts = (series.y for series in theorem.series)
     np.testing.assert_allclose(whole, np.sum(parts, axis=0), rtol=1e-4)
     lam = fedax.Graph.ring(4).lam
-    np.testing.assert_allclose(consensus.series[0].y / consensus.series[1].y, lam**2 / (1 - lam), rtol=1e-6)
+    np.testing.assert_allclose(
+        consensus.series[0].y / consensus.series[1].y, lam**2 / (1 - lam), rtol=1e-6
+    )
 
 
 def test_command_line(tmp_path):
@@ -224,16 +263,32 @@ def test_other_pictures(tmp_path):
     panel = Panel("A", Axis("x"), Axis("y"), [Series("s", 0, np.arange(3.0), np.arange(3.0))])
     save_figure(tmp_path / "a.svg", "T", [panel, panel], [])
     assert (tmp_path / "a.svg").read_text().startswith("<?xml")
-    with pytest.raises(InvalidInput, match=r"figure: got '.*a.txt'; allowed: a file that ends in .html, .svg, .pdf or .png"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"figure: got '.*a.txt'; allowed: a file that ends "
+        r"in .html, .svg, .pdf or .png",
+    ):
         save_figure(tmp_path / "a.txt", "T", [panel], [])
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"paper": "fedban"}, r"paper: got 'fedban'; allowed: one of dfedavgm, fedaware, fedbc, feddane, local-gd. Did you"),
-        ({"paper": "fedbc", "accuracy": 0.0}, r"accuracy: got 0.0; allowed: numbers in \(0, infinity\)"),
-        ({"paper": "local-gd", "prices": [1.0, -1.0]}, r"price: got \[1.0, -1.0\]; allowed: numbers in \(0, infinity\)"),
+        (
+            {"paper": "fedban"},
+            r"paper: got 'fedban'; allowed: one of dfedavgm, fedaware, fedbc, "
+            r"feddane, local-gd. Did you",
+        ),
+        (
+            {"paper": "fedbc", "accuracy": 0.0},
+            r"accuracy: got 0.0; allowed: numbers in \(0, "
+            r"infinity\)",
+        ),
+        (
+            {"paper": "local-gd", "prices": [1.0, -1.0]},
+            r"price: got \[1.0, -1.0\]; allowed: "
+            r"numbers in \(0, infinity\)",
+        ),
     ],
 )
 def test_bad_input_is_refused(options, message, plan):

@@ -1,4 +1,5 @@
-"""Formulas that divide by what may vanish: every algorithm stays finite, and does what its documentation says."""
+"""Formulas that divide by what may vanish: every algorithm stays finite, and does what its
+documentation says."""
 
 import equinox as eqx
 import jax
@@ -13,14 +14,19 @@ ONE = fedax.Simulation("sequential", devices=1)
 
 
 def bowl_or_slope(w, x):
-    """`curve` (w - at)^2 / 2 + `slope` w, in two dimensions: what a task is, is in its data, and one program serves all."""
+    """`curve` (w - at)^2 / 2 + `slope` w, in two dimensions: what a task is, is in its data, and
+    one program serves all."""
     return x["curve"] * ((w[None, :] - x["at"]) ** 2).sum(1) / 2 + x["slope"] @ w
 
 
 def task(curve, slopes, sizes=(1, 1, 1)):
     """Clients with the given slopes and centres at their number."""
     clients = [
-        {"curve": np.full(n, curve), "at": np.full((n, 2), float(k)), "slope": np.tile(slopes[k], (n, 1)).astype(float)}
+        {
+            "curve": np.full(n, curve),
+            "at": np.full((n, 2), float(k)),
+            "slope": np.tile(slopes[k], (n, 1)).astype(float),
+        }
         for k, n in enumerate(sizes)
     ]
     return fedax.tasks.from_loss(bowl_or_slope, np.ones(2), clients)
@@ -34,10 +40,18 @@ CASES = {
 }
 
 
-KINDS = [pytest.param(k, marks=pytest.mark.slow) if is_preset(k) else k for k in algorithm_classes().values()]
+KINDS = [
+    pytest.param(k, marks=pytest.mark.slow) if is_preset(k) else k
+    for k in algorithm_classes().values()
+]
 
 
-WHOLE = {"FedBN": {"norms": ()}, "FedPer": {"head": "*"}, "FedRep": {"head": "*"}, "LGFedAvg": {"head": "*"}}
+WHOLE = {
+    "FedBN": {"norms": ()},
+    "FedPer": {"head": "*"},
+    "FedRep": {"head": "*"},
+    "LGFedAvg": {"head": "*"},
+}
 WHOLE |= {"FedBABU": {"head": ()}, "FedRoD": {"head": "*"}, "MOON": {"features": some_features}}
 """Methods that part a model, for those of one leaf, and what others need on these tasks."""
 
@@ -71,14 +85,20 @@ def test_single_examples_single_cohorts_and_constant_gradients(kind):
 @pytest.mark.parametrize("kind", KINDS, ids=named)
 def test_a_single_client_with_a_single_example(kind):
     """All of a federation is one number: the method still moves against the gradient."""
-    w = run(kind, task(1.0, np.zeros((1, 2)), sizes=(1,)), fedax.Schedule(batch_size=4, order="given"))
+    w = run(
+        kind, task(1.0, np.zeros((1, 2)), sizes=(1,)), fedax.Schedule(batch_size=4, order="given")
+    )
     assert np.all(w < 1)
 
 
 def test_fedbc_without_multipliers_is_fedavg():
     """All weights are zero in every round; the default weights count, not 0/0."""
     curvatures, centres = random_quadratic()
-    options = {"solver": fedax.SGD(0.1), "schedule": fedax.Schedule(cohort=2, steps=3, batch_size="full"), "rounds": 4}
+    options = {
+        "solver": fedax.SGD(0.1),
+        "schedule": fedax.Schedule(cohort=2, steps=3, batch_size="full"),
+        "rounds": 4,
+    }
     problem = quadratic(curvatures, centres, [1, 2, 3, 4])
     found, plain = (
         vector(fedax.run(method, problem, engine=ONE, **options))
@@ -88,15 +108,21 @@ def test_fedbc_without_multipliers_is_fedavg():
 
 
 def test_fedmgda_stays_where_gradients_cancel():
-    """Zero is a convex combination of unit updates in opposite directions, and of an update of zero."""
-    w = run(fedax.FedMGDA, CASES["constant gradients that cancel"], fedax.Schedule(batch_size=4, order="given"))
+    """Zero is a convex combination of unit updates in opposite directions, and of an update of
+    zero."""
+    w = run(
+        fedax.FedMGDA,
+        CASES["constant gradients that cancel"],
+        fedax.Schedule(batch_size=4, order="given"),
+    )
     moved = np.linalg.norm(w - 1)
     # the box of 0.1 around equal weights holds (1/3, 1/3, 1/3), where the two cancel
     assert moved < 1e-12
 
 
 def test_fedaware_and_identical_updates():
-    """Duplicates: whatever the weights, the combination is the common momentum, (1 - alpha^t) lr g after t visits."""
+    """Duplicates: whatever the weights, the combination is the common momentum, (1 - alpha^t) lr g
+    after t visits."""
     schedule = fedax.Schedule(batch_size=4, order="given")
     w = run(fedax.FedAWARE, CASES["the same constant gradient"], schedule)
     g = 0.05 * np.array([1.0, 2.0])

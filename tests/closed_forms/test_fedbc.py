@@ -18,7 +18,14 @@ def run(algorithm, rounds, schedule, seed=5):
     engine = fedax.Simulation("sequential", devices=1)
     solver = fedax.SGD(LR)
     return fedax.run(
-        algorithm, quadratic(A, B), solver=solver, schedule=schedule, rounds=rounds, seed=seed, engine=engine, personal=True
+        algorithm,
+        quadratic(A, B),
+        solver=solver,
+        schedule=schedule,
+        rounds=rounds,
+        seed=seed,
+        engine=engine,
+        personal=True,
     )
 
 
@@ -43,7 +50,8 @@ def own_models(history):
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 @pytest.mark.parametrize("learn", [True, False])
 def test_fedbc_against_its_equations(momentum, learn, start):
-    """Alg. 1 and 2, eq. (9), (11), (13), with partial participation, and multipliers, tolerances and bounds of each client."""
+    """Alg. 1 and 2, eq. (9), (11), (13), with partial participation, and multipliers, tolerances
+    and bounds of each client."""
     alpha, rounds = 0.4, 6
     lam, gamma = np.array([0.1, 0.2, 0.0, 0.3]), np.array([0.02, 0.0, 0.5, 0.01])
     low, high = np.array([0.05, 0.0, 0.1, 0.2]), np.array([0.6, 0.5, 0.4, 3.0])
@@ -75,14 +83,20 @@ def test_fedbc_against_its_equations(momentum, learn, start):
 
 
 def test_the_released_codes_shared_buffer():
-    """One heavy-ball optimizer over the vectors of all multipliers and tolerances, a step of it after each client's work.
+    """One heavy-ball optimizer over the vectors of all multipliers and tolerances, a step of it
+    after each client's work.
 
     Tolerances begin high for some, so that multipliers fall to the bound 0 too.
     """
     alpha, theta, rounds = 0.1, 0.5, 7
     lam, gamma = np.full(4, 0.1), np.array([0.0, 2.0, 0.3, 0.0])
     method = fedax.FedBC(
-        dual_lr=alpha, lam=lam.copy(), gamma=gamma.copy(), start="global", dual_momentum=theta, dual_buffer="shared"
+        dual_lr=alpha,
+        lam=lam.copy(),
+        gamma=gamma.copy(),
+        start="global",
+        dual_momentum=theta,
+        dual_buffer="shared",
     )
     schedule = fedax.Schedule(cohort=3, steps=5, batch_size="full")
     found = run(method, rounds, schedule)
@@ -94,7 +108,10 @@ def test_the_released_codes_shared_buffer():
             own[k] = descend(k, z, z, lam[k], 5)
             lam_slope, gamma_slope = np.zeros(4), np.zeros(4)
             lam_slope[k], gamma_slope[k] = (own[k] - z) @ (own[k] - z) - gamma[k], lam[k]
-            lam_buffer, gamma_buffer = theta * lam_buffer + lam_slope, theta * gamma_buffer + gamma_slope
+            lam_buffer, gamma_buffer = (
+                theta * lam_buffer + lam_slope,
+                theta * gamma_buffer + gamma_slope,
+            )
             touched |= bool((lam + alpha * lam_buffer < 0).any())
             lam, gamma = np.maximum(lam + alpha * lam_buffer, 0), gamma + alpha * gamma_buffer
         z = np.average(own[cohort], axis=0, weights=lam[cohort] if lam[cohort].any() else None)
@@ -104,16 +121,19 @@ def test_the_released_codes_shared_buffer():
 
 @pytest.mark.parametrize("steps", [1, slow(5)])
 def test_few_local_steps_from_the_own_model_reach_the_stationary_point(steps):
-    """With fixed multipliers, everybody at work: eq. (10)'s point has A_k (x_k - b_k) + 2 lam_k (x_k - z) = 0 for all k.
+    """With fixed multipliers, everybody at work: eq. (10)'s point has A_k (x_k - b_k) + 2 lam_k
+    (x_k - z) = 0 for all k.
 
-    From the global model the local iterates are where a few steps from z lead, which is not that point.
-    """
+    From the global model the local iterates are where a few steps from z lead, which is not that
+    point."""
     lam, schedule = np.array([0.5, 1.0, 2.0, 0.8]), fedax.Schedule(steps=steps, batch_size="full")
 
     def residual(start):
         found = run(fedax.FedBC(dual_lr=0.0, lam=lam, start=start), 600, schedule)
         z, own = vector(found), own_models(found)
-        return max(np.linalg.norm(A[k] @ (own[k] - B[k]) + 2 * lam[k] * (own[k] - z)) for k in range(4))
+        return max(
+            np.linalg.norm(A[k] @ (own[k] - B[k]) + 2 * lam[k] * (own[k] - z)) for k in range(4)
+        )
 
     assert residual("own") < 1e-10
     assert residual("global") > 0.1
@@ -121,5 +141,7 @@ def test_few_local_steps_from_the_own_model_reach_the_stationary_point(steps):
 
 def test_one_step_from_the_global_model_does_not_see_the_multiplier():
     schedule = fedax.Schedule(steps=1, batch_size="full")
-    weak, strong = (run(fedax.FedBC(dual_lr=0.0, lam=lam, start="global"), 5, schedule) for lam in (0.1, 2.0))
+    weak, strong = (
+        run(fedax.FedBC(dual_lr=0.0, lam=lam, start="global"), 5, schedule) for lam in (0.1, 2.0)
+    )
     np.testing.assert_allclose(vector(weak), vector(strong), atol=1e-14, rtol=0)

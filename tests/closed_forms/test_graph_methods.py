@@ -23,10 +23,14 @@ PATH = Graph.of(nx.Graph([(0, 1), (1, 2), (2, 3), (3, 4), (1, 3)]))
 ROUNDS = 5
 
 
-def run(method, task=None, rounds=ROUNDS, momentum=0.0, schedule=SCHEDULE, engine=ONE, lr=LR, **options):
+def run(
+    method, task=None, rounds=ROUNDS, momentum=0.0, schedule=SCHEDULE, engine=ONE, lr=LR, **options
+):
     options = {"rounds": rounds, "observe_every": max(rounds, 1), "seed": 7, **options}
     solver = fedax.SGD(lr, momentum=momentum)
-    return fedax.run(method, task or regression(), solver=solver, schedule=schedule, engine=engine, **options)
+    return fedax.run(
+        method, task or regression(), solver=solver, schedule=schedule, engine=engine, **options
+    )
 
 
 def nodes(method, history):
@@ -35,7 +39,8 @@ def nodes(method, history):
 
 
 class Averaging(Gossip):
-    """After round 0 client i stands at the i-th unit vector; from then on everybody only averages."""
+    """After round 0 client i stands at the i-th unit vector; from then on everybody only
+    averages."""
 
     def send(self, client, own):
         return Upload(own)
@@ -48,8 +53,12 @@ class Averaging(Gossip):
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("graph", [slow(Graph.ring(31)), Graph.star(5)], ids=["lists", "dense"])
 def test_consensus_decays_at_lambda(graph, devices):
-    """The clients' models after t + 1 rounds are W^t; the mean stays, the disagreement is lambda^t times the first."""
-    task = quadratic(np.zeros((graph.clients, graph.clients, graph.clients)), np.zeros((graph.clients, graph.clients)))
+    """The clients' models after t + 1 rounds are W^t; the mean stays, the disagreement is lambda^t
+    times the first."""
+    task = quadratic(
+        np.zeros((graph.clients, graph.clients, graph.clients)),
+        np.zeros((graph.clients, graph.clients)),
+    )
     method, engine = Averaging(graph=graph), fedax.Simulation("sequential", devices=devices)
     history = run(method, task, rounds=5, engine=engine)
     found = nodes(method, history)
@@ -66,24 +75,32 @@ def test_complete_graph_is_fedavg(momentum):
     method = fedax.DFedAvgM(topology="complete")
     history, fedavg = run(method, **options), run(fedax.FedAvg(), **options)
     np.testing.assert_allclose(vector(history), vector(fedavg), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(nodes(method, history), np.tile(vector(fedavg), (5, 1)), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        nodes(method, history), np.tile(vector(fedavg), (5, 1)), rtol=0, atol=1e-12
+    )
 
 
 def test_no_links_is_isolated_training():
     method = fedax.DFedAvgM(topology="isolated")
     history = run(method)
     assert history.bits.total == 0
-    np.testing.assert_allclose(nodes(method, history), trajectory(lambda x, z, t: z), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        nodes(method, history), trajectory(lambda x, z, t: z), rtol=0, atol=1e-12
+    )
 
 
 class Heavy(World):
-    """Local training by the paper's eq. (4): y_{k+1} = y_k - eta g + theta (y_k - y_{k-1}), y_{-1} = y_0."""
+    """Local training by the paper's eq. (4): y_{k+1} = y_k - eta g + theta (y_k - y_{k-1}), y_{-1}
+    = y_0."""
 
     def train(self, k, y, theta):
         before = y
         for _ in range(2):
             for begin in range(0, SIZES[k], 4):
-                y, before = y - LR * self.gradient(k, y, slice(begin, begin + 4)) + theta * (y - before), y
+                y, before = (
+                    y - LR * self.gradient(k, y, slice(begin, begin + 4)) + theta * (y - before),
+                    y,
+                )
         return y
 
 
@@ -96,7 +113,9 @@ def trajectory(step, theta=0.0):
     return x
 
 
-@pytest.mark.parametrize("graph", [PATH, Graph.sequence([PATH, Graph.ring(5), Graph.star(5)])], ids=["fixed", "changing"])
+@pytest.mark.parametrize(
+    "graph", [PATH, Graph.sequence([PATH, Graph.ring(5), Graph.star(5)])], ids=["fixed", "changing"]
+)
 def test_dfedavgm(graph):
     method = fedax.DFedAvgM(graph=graph)
     history = run(method, momentum=0.6)
@@ -130,9 +149,19 @@ def test_dgd_and_its_fixed_point():
 
 
 def exact_optimum(method, schedule=SCHEDULE, rounds=400):
-    """Bowls of unequal curvature around 0 to 4: with a constant step, everybody ends at the minimum of their sum."""
+    """Bowls of unequal curvature around 0 to 4: with a constant step, everybody ends at the minimum
+    of their sum."""
     a, b = np.array([1.0, 2.0, 3.0, 1.0, 2.0]), np.arange(5.0)
-    found = nodes(method, run(method, quadratic(a[:, None, None], b[:, None]), rounds=rounds, lr=0.05, schedule=schedule))
+    found = nodes(
+        method,
+        run(
+            method,
+            quadratic(a[:, None, None], b[:, None]),
+            rounds=rounds,
+            lr=0.05,
+            schedule=schedule,
+        ),
+    )
     np.testing.assert_allclose(found[:, 0], (a @ b) / a.sum(), rtol=0, atol=1e-10)
 
 
@@ -170,7 +199,8 @@ def test_gtadam():
 
 
 def test_gtsgd():
-    """DSGT with one minibatch a round; K-GT with an epoch of full batches, in the correction's form, and its optimum."""
+    """DSGT with one minibatch a round; K-GT with an epoch of full batches, in the correction's
+    form, and its optimum."""
     world, w = World(), PATH.matrix()
 
     def first(x):
@@ -202,7 +232,8 @@ ONE_WAY = Graph.directed(nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0,
 
 
 def test_push_sum():
-    """The biased vector and the scalar are pushed along columns; the change of the de-biased model enters the biased one."""
+    """The biased vector and the scalar are pushed along columns; the change of the de-biased model
+    enters the biased one."""
     world, w = Heavy(), ONE_WAY.matrix()
     x, s = np.tile(world.start, (5, 1)), np.ones(5)
     for _ in range(ROUNDS):
@@ -219,12 +250,15 @@ def test_push_sum():
 
 def test_push_sum_on_a_symmetric_graph_is_dfedavgm():
     plain, pushed = fedax.DFedAvgM(graph=PATH), fedax.PushSum(graph=PATH)
-    np.testing.assert_allclose(nodes(pushed, run(pushed)), nodes(plain, run(plain)), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        nodes(pushed, run(pushed)), nodes(plain, run(plain)), rtol=0, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("drops", [0.0, 0.3])
 def test_push_sum_is_right_where_averages_of_what_is_heard_are_biased(drops):
-    """Flat losses: everybody starts apart and only talks. Push-sum ends at the mean, rows that sum to 1 elsewhere."""
+    """Flat losses: everybody starts apart and only talks. Push-sum ends at the mean, rows that sum
+    to 1 elsewhere."""
 
     class Talk(fedax.DFedAvgM):
         def send(self, client, own):
@@ -253,7 +287,12 @@ def test_lost_messages_are_the_same_on_every_engine():
     for other in runs[1:]:
         np.testing.assert_allclose(other, runs[0], rtol=0, atol=1e-12)
     assert np.abs(nodes(method, run(method, seed=8)) - runs[0]).max() > 1e-4
-    assert np.abs(nodes(fedax.PushSum(graph=ONE_WAY), run(fedax.PushSum(graph=ONE_WAY))) - runs[0]).max() > 1e-4
+    assert (
+        np.abs(
+            nodes(fedax.PushSum(graph=ONE_WAY), run(fedax.PushSum(graph=ONE_WAY))) - runs[0]
+        ).max()
+        > 1e-4
+    )
 
 
 def test_methods_say_which_sums_they_need():
@@ -285,7 +324,8 @@ def test_extra():
 
 @pytest.mark.parametrize("kind", [fedax.ExactDiffusion, fedax.NIDS])
 def test_exact_diffusion_and_nids(kind):
-    """Adapt, correct, combine; NIDS by its recursion of two points, whose first step has no average."""
+    """Adapt, correct, combine; NIDS by its recursion of two points, whose first step has no
+    average."""
     world, w = World(), PATH.matrix()
     half = (np.eye(5) + w) / 2
     before = np.tile(world.start, (5, 1))
@@ -328,7 +368,8 @@ def test_dfedsam(gossips):
 
 
 def test_beer():
-    """The released step, in its order, with floor on a fixed grid; the copies begin at the common start."""
+    """The released step, in its order, with floor on a fixed grid; the copies begin at the common
+    start."""
     world, w, gamma, s = World(), PATH.matrix(), 0.4, float(np.float32(0.01))
     pull = w - np.eye(5)
     x = np.tile(world.start, (5, 1))
@@ -346,7 +387,9 @@ def test_beer():
 
 
 def test_beer_reaches_the_optimum_with_few_bits():
-    exact_optimum(fedax.BEER(graph=PATH, gamma=0.5), fedax.Schedule(steps=1, batch_size="full"), rounds=1500)
+    exact_optimum(
+        fedax.BEER(graph=PATH, gamma=0.5), fedax.Schedule(steps=1, batch_size="full"), rounds=1500
+    )
 
 
 def grid(v, b, s):
@@ -355,7 +398,8 @@ def grid(v, b, s):
 
 
 def test_quantized_against_its_equations():
-    """Eq. (7), replicas, and CHOCO-SGD's Alg. 2, with floor on a fixed grid that is too small for some entries."""
+    """Eq. (7), replicas, and CHOCO-SGD's Alg. 2, with floor on a fixed grid that is too small for
+    some entries."""
     w, b, s, gamma = PATH.matrix(), 4, float(np.float32(0.013)), 0.6
     overflow, copies = [], np.tile(World().start, (5, 1))
 
@@ -373,10 +417,14 @@ def test_quantized_against_its_equations():
         nonlocal copies
         copies = np.tile(World().start, (5, 1)) if t == 0 else copies
         copies = copies + grid(z - copies, b, s)
-        return z + gamma * np.array([sum(w[i, j] * (copies[j] - copies[i]) for j in range(5)) for i in range(5)])
+        return z + gamma * np.array(
+            [sum(w[i, j] * (copies[j] - copies[i]) for j in range(5)) for i in range(5)]
+        )
 
     for mode, step in (("paper", paper), ("replica", replica), ("choco", choco)):
-        method = fedax.QuantizedDFedAvgM(graph=PATH, b=b, step=s, rounding="floor", mode=mode, gamma=gamma)
+        method = fedax.QuantizedDFedAvgM(
+            graph=PATH, b=b, step=s, rounding="floor", mode=mode, gamma=gamma
+        )
         history = run(method)
         np.testing.assert_allclose(nodes(method, history), trajectory(step), rtol=0, atol=1e-11)
         if mode == "paper":
@@ -388,10 +436,13 @@ def test_quantized_against_its_equations():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "code", [Quantizer(b=3), *map(slow, (Quantizer(b=3, rounding="floor"), TopK(0.25), Sign()))], ids=repr
+    "code",
+    [Quantizer(b=3), *map(slow, (Quantizer(b=3, rounding="floor"), TopK(0.25), Sign()))],
+    ids=repr,
 )
 def test_choco_keeps_the_mean_of_the_local_models(code):
-    """Whatever a message loses, the mean after a round is that of the trained models; replicas have that of the messages."""
+    """Whatever a message loses, the mean after a round is that of the trained models; replicas have
+    that of the messages."""
     world, far = Heavy(), {}
     start = np.tile(world.start, (5, 1))
     for mode, gamma in (("choco", 1.0), ("choco", 0.3), ("replica", 1.0)):
@@ -413,13 +464,16 @@ def test_replicas_without_quantization_are_algorithm_1():
         np.testing.assert_allclose(nodes(method, run(method)), exact, rtol=0, atol=1e-12)
     literal = fedax.QuantizedDFedAvgM(graph=PATH, mode="paper", code=Identity())
     found = nodes(literal, run(literal))
-    np.testing.assert_allclose(found, trajectory(lambda x, z, t: x + PATH.matrix() @ (z - x)), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        found, trajectory(lambda x, z, t: x + PATH.matrix() @ (z - x)), rtol=0, atol=1e-12
+    )
     assert np.abs(found - exact).max() > 1e-3
 
 
 @pytest.mark.slow
 def test_equation_7_lets_disagreement_grow():
-    """Constant gradients G: eq. (7) gives X_t = -t eta W G, Alg. 1 gives -eta (W + ... + W^t) G; the means agree."""
+    """Constant gradients G: eq. (7) gives X_t = -t eta W G, Alg. 1 gives -eta (W + ... + W^t) G;
+    the means agree."""
     g, t, w = np.array([[1.0], [-2.0], [3.0], [0.0], [-1.0]]), 40, PATH.matrix()
     task = fedax.tasks.from_loss(lambda x, a: a @ x, np.zeros(1), [[row] for row in g])
     schedule = fedax.Schedule(steps=1, batch_size="full")
@@ -435,12 +489,16 @@ def test_equation_7_lets_disagreement_grow():
 
 @pytest.mark.slow
 def test_equation_7_is_unstable_where_w_has_negative_eigenvalues():
-    """Centres b = (1, -1, 1, -1) on a ring of four, W b = -b / 3; local training shrinks x - b to q (x - b).
+    """Centres b = (1, -1, 1, -1) on a ring of four, W b = -b / 3; local training shrinks x - b to q
+    (x - b).
 
-    Then x_t - b = -(1 + (1 - q) / 3)^t b with eq. (7); Alg. 1 stays within (1 - q) / (3 + q) of the mean.
-    """
+    Then x_t - b = -(1 + (1 - q) / 3)^t b with eq. (7); Alg. 1 stays within (1 - q) / (3 + q) of the
+    mean."""
     b, q, t = np.array([1.0, -1.0, 1.0, -1.0]), 0.9**5, 12
-    task, schedule = quadratic(np.ones((4, 1, 1)), b[:, None]), fedax.Schedule(steps=5, batch_size="full")
+    task, schedule = (
+        quadratic(np.ones((4, 1, 1)), b[:, None]),
+        fedax.Schedule(steps=5, batch_size="full"),
+    )
     found = {}
     for mode in ("paper", "replica"):
         method = fedax.QuantizedDFedAvgM(mode=mode, code=Identity())

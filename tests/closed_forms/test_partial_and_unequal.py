@@ -15,13 +15,21 @@ OPTIMUM = np.linalg.solve(A.mean(0), np.einsum("kij,kj->i", A, B) / 6)
 def test_fedadmm_reaches_the_optimum_with_half_of_the_clients(rho):
     """Exact primal steps; FedAvg with the same does not."""
     schedule, solver = fedax.Schedule(cohort=3), fedax.Exact(1e-12)
-    options = {"solver": solver, "schedule": schedule, "rounds": 150, "observe_every": 150, "engine": ONE}
+    options = {
+        "solver": solver,
+        "schedule": schedule,
+        "rounds": 150,
+        "observe_every": 150,
+        "engine": ONE,
+    }
     found = vector(fedax.run(fedax.FedADMM(rho=rho), quadratic(A, B), **options))
     assert np.linalg.norm(found - OPTIMUM) < 1e-7  # as near as the local solves are exact
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", ["uniform", "proportional", "proportional_without_replacement", "poisson"])
+@pytest.mark.parametrize(
+    "sampling", ["uniform", "proportional", "proportional_without_replacement", "poisson"]
+)
 @pytest.mark.parametrize(
     ("method", "solver"),
     [
@@ -33,13 +41,20 @@ def test_fedadmm_reaches_the_optimum_with_half_of_the_clients(rho):
     ids=["SCAFFOLD II", "SCAFFOLD I", "FedDyn", "FedADMM"],
 )
 def test_sums_over_all_clients_stay_true_however_they_are_drawn(method, solver, sampling):
-    """Three draws of eight clients of unequal sizes: the run ends at the optimum of sum_k n_k / n f_k."""
+    """Three draws of eight clients of unequal sizes: the run ends at the optimum of sum_k n_k / n
+    f_k."""
     sizes = [1, 2, 3, 5, 8, 2, 1, 10]
     a, b = random_quadratic(clients=8, seed=1)
     p = np.array(sizes) / sum(sizes)
     optimum = np.linalg.solve(np.einsum("k,kij->ij", p, a), np.einsum("k,kij,kj->i", p, a, b))
     schedule = fedax.Schedule(cohort=3, sampling=sampling, steps=3, batch_size="full")
-    options = {"solver": solver, "schedule": schedule, "rounds": 1000, "observe_every": 1000, "engine": ONE}
+    options = {
+        "solver": solver,
+        "schedule": schedule,
+        "rounds": 1000,
+        "observe_every": 1000,
+        "engine": ONE,
+    }
     found = vector(fedax.run(method, quadratic(a, b, sizes), **options))
     np.testing.assert_allclose(found, optimum, rtol=0, atol=1e-8)
 
@@ -49,7 +64,8 @@ WEIGHTS = {"size": np.array(SIZES) / sum(SIZES), "equal": np.full(6, 1 / 6)}
 
 
 def resting(lr, weights, power):
-    """The w with sum_k p_k tau_k^-power (I - (I - lr A_k)^tau_k)(w - b_k) = 0: FedAvg with power 0, FedNova with power 1."""
+    """The w with sum_k p_k tau_k^-power (I - (I - lr A_k)^tau_k)(w - b_k) = 0: FedAvg with power 0,
+    FedNova with power 1."""
     eye = np.eye(3)
     pulls = [
         p / steps**power * (eye - np.linalg.matrix_power(eye - lr * a, steps))
@@ -61,7 +77,8 @@ def resting(lr, weights, power):
 @pytest.mark.parametrize("weights", ["size", "equal"])
 @pytest.mark.parametrize(("method", "power"), [(fedax.FedNova, 1), (fedax.FedAvg, 0)])
 def test_fednova_is_consistent_under_unequal_steps(method, power, weights):
-    """The run ends at its resting point; FedNova's tends to the optimum as the step size falls, FedAvg's does not."""
+    """The run ends at its resting point; FedNova's tends to the optimum as the step size falls,
+    FedAvg's does not."""
     p, lr = WEIGHTS[weights], 0.02
     schedule = fedax.Schedule(
         batch_size=1, order="given", weights=weights

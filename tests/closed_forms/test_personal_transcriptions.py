@@ -1,4 +1,5 @@
-"""Methods with personal models, against straight NumPy transcriptions of their pseudocode, written without the library's code."""
+"""Methods with personal models, against straight NumPy transcriptions of their pseudocode, written
+without the library's code."""
 
 import jax
 import numpy as np
@@ -15,14 +16,26 @@ COUNT = 6  # examples of the adapting step: more than some clients have, fewer t
 def with_test_examples():
     """The task of `problems.regression`, and test examples of its own; client 3 has none."""
     task, rng = regression(), np.random.default_rng(5)
-    train = [{name: np.asarray(values) for name, values in task.train.client(k).items()} for k in range(5)]
-    test = [{"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n) - k} for k, n in enumerate(TEST_SIZES)]
+    train = [
+        {name: np.asarray(values) for name, values in task.train.client(k).items()}
+        for k in range(5)
+    ]
+    test = [
+        {"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n) - k}
+        for k, n in enumerate(TEST_SIZES)
+    ]
     params = {"b": np.zeros(()), "w": np.full(3, 0.1)}
     return fedax.tasks.from_loss(squares, params, train, test=test, l2=L2), test
 
 
 def run(algorithm, task=None):
-    options = {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "rounds": ROUNDS, "seed": SEED, "observe_every": ROUNDS}
+    options = {
+        "solver": fedax.SGD(LR),
+        "schedule": SCHEDULE,
+        "rounds": ROUNDS,
+        "seed": SEED,
+        "observe_every": ROUNDS,
+    }
     engine = fedax.Simulation("sequential", devices=1)
     return fedax.run(algorithm, task or regression(), engine=engine, personal=True, **options)
 
@@ -34,9 +47,14 @@ def agree(history, model, personal):
 
 
 def batches(k, following=0):
-    """The rows of every step of a round: two epochs of batches of 4, each with those that follow in its epoch."""
+    """The rows of every step of a round: two epochs of batches of 4, each with those that follow in
+    its epoch."""
     epoch = [slice(begin, begin + 4) for begin in range(0, SIZES[k], 4)]
-    return [[epoch[(j + i) % len(epoch)] for i in range(following + 1)] for _ in range(2) for j in range(len(epoch))]
+    return [
+        [epoch[(j + i) % len(epoch)] for i in range(following + 1)]
+        for _ in range(2)
+        for j in range(len(epoch))
+    ]
 
 
 def adapted(world, w, alpha, on, test, k):
@@ -63,7 +81,8 @@ def test_ditto():
 @pytest.mark.parametrize(("beta", "decay"), [(1.0, 0.0), (0.6, 0.3)])
 @pytest.mark.parametrize("trained", ["all", "drawn"])
 def test_pfedme(trained, beta, decay):
-    """Alg. 1: all clients work from w, the drawn ones' mean is the new model; or only these work."""
+    """Alg. 1: all clients work from w, the drawn ones' mean is the new model; or only these
+    work."""
     world, lam, personal_lr, inner = World(), 3.0, 0.04, 3
     w, own = world.start, np.tile(world.start, (5, 1))
     for cohort in world.cohorts():
@@ -104,11 +123,14 @@ def test_perfedavg(order, on):
             models.append(mine)
         w = np.average(models, axis=0, weights=P[cohort])
     own = [adapted(world, w, alpha, on, test, k) for k in range(5)]
-    agree(run(fedax.PerFedAvg(alpha=alpha, order=order, adapt_on=on, adapt_batch=COUNT), task), w, own)
+    agree(
+        run(fedax.PerFedAvg(alpha=alpha, order=order, adapt_on=on, adapt_batch=COUNT), task), w, own
+    )
 
 
 def beyond_consensus(world, local, dual_lr):
-    """FedBC around a local solver `local(k, x, z, lam)`: the global model, the clients' own, and who ever worked."""
+    """FedBC around a local solver `local(k, x, z, lam)`: the global model, the clients' own, and
+    who ever worked."""
     z, lam, gamma = world.start, np.full(5, 0.2), np.full(5, 0.01)
     own, visited = np.tile(z, (5, 1)), np.zeros(5, bool)
     for cohort in world.cohorts()[:ROUNDS]:
@@ -122,12 +144,17 @@ def beyond_consensus(world, local, dual_lr):
 
 @pytest.mark.parametrize("on", ["train", "test"])
 def test_fedbc_finetune(on):
-    """The client's own last model is adapted, without the penalty; the global one before its first work."""
+    """The client's own last model is adapted, without the penalty; the global one before its first
+    work."""
     (task, test), world, alpha = with_test_examples(), World(), 0.2
-    z, own, visited = beyond_consensus(world, lambda k, x, z, lam: world.sgd(k, x, lambda x: 2 * lam * (x - z))[0], 0.3)
+    z, own, visited = beyond_consensus(
+        world, lambda k, x, z, lam: world.sgd(k, x, lambda x: 2 * lam * (x - z))[0], 0.3
+    )
     used = np.where(visited[:, None], own, z)
     personal = [adapted(world, used[k], alpha, on, test, k) for k in range(5)]
-    method = fedax.FedBCFineTune(dual_lr=0.3, lam=0.2, gamma=0.01, alpha=alpha, adapt_on=on, adapt_batch=COUNT)
+    method = fedax.FedBCFineTune(
+        dual_lr=0.3, lam=0.2, gamma=0.01, alpha=alpha, adapt_on=on, adapt_batch=COUNT
+    )
     agree(run(method, task), z, personal)
 
 
@@ -147,15 +174,26 @@ def test_perfedbc(start, inner):
 
     z, _, _ = beyond_consensus(world, local, 0.3)
     personal = [adapted(world, z, alpha, "test", test, k) for k in range(5)]
-    options = {"alpha": alpha, "adapt_on": "test", "adapt_batch": COUNT, "start": start, "inner_steps": inner}
+    options = {
+        "alpha": alpha,
+        "adapt_on": "test",
+        "adapt_batch": COUNT,
+        "start": start,
+        "inner_steps": inner,
+    }
     agree(run(fedax.PerFedBC(dual_lr=0.3, lam=0.2, gamma=0.01, **options), task), z, personal)
 
 
-@pytest.mark.parametrize("method", [fedax.FedBC(dual_lr=0.3), fedax.PFedMe(trained="drawn")], ids=["FedBC", "PFedMe"])
+@pytest.mark.parametrize(
+    "method", [fedax.FedBC(dual_lr=0.3), fedax.PFedMe(trained="drawn")], ids=["FedBC", "PFedMe"]
+)
 def test_a_client_never_drawn_uses_the_global_model(method):
     world = World()
     absent = sorted(set(range(5)) - set(world.cohorts()[0].tolist()))
-    engine, options = fedax.Simulation(devices=1), {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "rounds": 1, "seed": SEED}
+    engine, options = (
+        fedax.Simulation(devices=1),
+        {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "rounds": 1, "seed": SEED},
+    )
     history = fedax.run(method, regression(), engine=engine, personal=True, **options)
     for k in absent:
         np.testing.assert_array_equal(history.personal["w"][k], history.params["w"])
@@ -173,15 +211,24 @@ def test_apfl(learned):
             for (rows,) in batches(k):
                 slope = world.gradient(k, a * v + (1 - a) * mine, rows)
                 step = LR * (v - mine) @ slope if learned else 0.0
-                mine, v, a = mine - LR * world.gradient(k, mine, rows), v - LR * a * slope, min(max(a - step, 0), 1)
+                mine, v, a = (
+                    mine - LR * world.gradient(k, mine, rows),
+                    v - LR * a * slope,
+                    min(max(a - step, 0), 1),
+                )
             models.append(mine)
             own[k], alphas[k] = v, a
         w = np.average(models, axis=0, weights=P[cohort])
-    agree(run(fedax.APFL(alpha=alpha, learned=learned)), w, alphas[:, None] * own + (1 - alphas[:, None]) * w)
+    agree(
+        run(fedax.APFL(alpha=alpha, learned=learned)),
+        w,
+        alphas[:, None] * own + (1 - alphas[:, None]) * w,
+    )
 
 
 def test_ifca():
-    """From the starts that the run had: choices by the whole loss, means of each cluster, models that nobody took stay."""
+    """From the starts that the run had: choices by the whole loss, means of each cluster, models
+    that nobody took stay."""
     world, method = World(), fedax.IFCA(clusters=3, spread=0.5)
     options = {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "seed": SEED, "observe_every": 1}
     models = np.asarray(fedax.run(method, regression(), rounds=0, **options).state)
@@ -189,7 +236,9 @@ def test_ifca():
     members = []
     for cohort in world.cohorts():
         chosen = np.array([np.argmin([world.loss(k, model) for model in models]) for k in cohort])
-        trained = np.array([world.sgd(k, models[j])[0] for k, j in zip(cohort, chosen, strict=True)])
+        trained = np.array(
+            [world.sgd(k, models[j])[0] for k, j in zip(cohort, chosen, strict=True)]
+        )
         members.append([int((chosen == j).sum()) for j in range(3)])
         models = np.array(
             [
@@ -208,24 +257,33 @@ def test_ifca():
 
 
 def test_ifca_finds_the_clusters():
-    """Twelve bowls around two points, starts on either side: each model ends at the mean of its own."""
+    """Twelve bowls around two points, starts on either side: each model ends at the mean of its
+    own."""
     centres = np.where(np.arange(12) % 2, 3.0, -3.0) + np.linspace(-0.3, 0.3, 12)
-    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, np.zeros(()), clients=list(centres[:, None]))
+    task = fedax.tasks.from_loss(
+        lambda w, x: (w - x) ** 2 / 2, np.zeros(()), clients=list(centres[:, None])
+    )
     for seed in range(20):
-        method, options = fedax.IFCA(spread=1.0), {"solver": fedax.SGD(0.5), "seed": seed, "rounds": 40, "observe_every": 40}
+        method, options = (
+            fedax.IFCA(spread=1.0),
+            {"solver": fedax.SGD(0.5), "seed": seed, "rounds": 40, "observe_every": 40},
+        )
         history = fedax.run(method, task, personal=True, **options)
         if sorted(history.notes["members"][-1].tolist()) == [6, 6]:
             break
     expected = [centres[centres < 0].mean(), centres[centres > 0].mean()]
     np.testing.assert_allclose(sorted(np.ravel(history.state)), expected, atol=1e-9)
-    np.testing.assert_allclose(np.ravel(history.personal), np.where(centres > 0, expected[1], expected[0]), atol=1e-9)
+    np.testing.assert_allclose(
+        np.ravel(history.personal), np.where(centres > 0, expected[1], expected[0]), atol=1e-9
+    )
 
 
 HEAD, BODY = np.array([0]), np.array([1, 2, 3])
 
 
 def in_two_parts(local, mine):
-    """FedAvg of all entries but `mine` around `local(world, k, w)`: the model with the mean of everybody's own, and theirs."""
+    """FedAvg of all entries but `mine` around `local(world, k, w)`: the model with the mean of
+    everybody's own, and theirs."""
     world = World()
     own, shared = np.tile(world.start[mine], (5, 1)), np.setdiff1d(np.arange(4), mine)
     body = world.start[shared]
@@ -270,7 +328,11 @@ def only(entries, local):
 def test_parts_that_stay_are_trained_with_the_others(method, mine):
     history = run(method)
     agree(history, *in_two_parts(lambda world, k, w: world.sgd(k, w)[0], mine))
-    assert history.bits.up.tolist() == history.bits.down.tolist() == [3 * 64 * (4 - len(mine))] * ROUNDS
+    assert (
+        history.bits.up.tolist()
+        == history.bits.down.tolist()
+        == [3 * 64 * (4 - len(mine))] * ROUNDS
+    )
 
 
 @pytest.mark.parametrize("body", ["step", "work"])
@@ -283,17 +345,25 @@ def test_fedrep(body):
 
 
 def test_leaves_that_stay_are_looked_at_where_they_are():
-    """Own accuracy is that of the client's own leaves; a codec with feedback codes what is sent, and nothing else."""
+    """Own accuracy is that of the client's own leaves; a codec with feedback codes what is sent,
+    and nothing else."""
     (task, test), method = with_test_examples(), fedax.FedPer(head="w")
     observe = [fedax.observe.ClientAccuracy(score="loss", personal=True)]
-    options = {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "rounds": ROUNDS, "seed": SEED, "observe_every": ROUNDS}
+    options = {
+        "solver": fedax.SGD(LR),
+        "schedule": SCHEDULE,
+        "rounds": ROUNDS,
+        "seed": SEED,
+        "observe_every": ROUNDS,
+    }
     channel = fedax.Channel(up=fedax.codecs.TopK(1.0, feedback=True))
     history = fedax.run(method, task, observe=observe, channel=channel, **options)
     model, personal = in_two_parts(lambda world, k, w: world.sgd(k, w)[0], BODY)
     np.testing.assert_allclose(vector(history), model, rtol=0, atol=1e-7)  # messages have 32 bits
     x = [np.hstack([np.ones((len(own["y"]), 1)), own["x"]]) for own in test]
     losses = [
-        np.mean((a @ w - own["y"]) ** 2) / 2 if len(a) else np.nan for a, w, own in zip(x, personal, test, strict=True)
+        np.mean((a @ w - own["y"]) ** 2) / 2 if len(a) else np.nan
+        for a, w, own in zip(x, personal, test, strict=True)
     ]
     np.testing.assert_allclose(history.metrics["local_loss"][-1], losses, rtol=1e-6)
 
@@ -301,16 +371,33 @@ def test_leaves_that_stay_are_looked_at_where_they_are():
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        (fedax.FedPer(head="out"), r"FedPer\(head=...\): got 'out'; allowed: the names of leaves, or parts of them: b, w"),
+        (
+            fedax.FedPer(head="out"),
+            r"FedPer\(head=...\): got 'out'; allowed: the names of "
+            r"leaves, or parts of them: b, w",
+        ),
         (fedax.LGFedAvg(head=["w", "c"]), r"LGFedAvg\(head=...\): got 'c'"),
         (fedax.FedBN(norms="bn"), r"FedBN\(norms=...\): got 'bn'"),
         (
             fedax.FedBN(),
-            r"FedBN\(norms=...\): got 'norms', by which no leaf stays; allowed: some of the model's leaves: b, w",
+            r"FedBN\(norms=...\): got 'norms', by which no leaf stays; allowed: some of the "
+            r"model's leaves: b, w",
         ),
-        (fedax.FedPer(head=["b", "w"]), r"FedPer\(head=...\): got \('b', 'w'\), by which every leaf stays"),
-        (fedax.FedRep(head=lambda name, leaf: False), r"FedRep\(head=...\): got a predicate, by which no leaf stays"),
-        (fedax.LGFedAvg(head=lambda name, leaf: True), r"LGFedAvg\(head=...\): got a predicate, by which no leaf stays"),
+        (
+            fedax.FedPer(head=["b", "w"]),
+            r"FedPer\(head=...\): got \('b', 'w'\), by which every "
+            r"leaf stays",
+        ),
+        (
+            fedax.FedRep(head=lambda name, leaf: False),
+            r"FedRep\(head=...\): got a predicate, by "
+            r"which no leaf stays",
+        ),
+        (
+            fedax.LGFedAvg(head=lambda name, leaf: True),
+            r"LGFedAvg\(head=...\): got a predicate, "
+            r"by which no leaf stays",
+        ),
     ],
     ids=["FedPer", "LGFedAvg", "FedBN", "no norms", "all", "none", "all shared"],
 )
@@ -323,7 +410,11 @@ def test_the_last_of_layers_in_no_order_is_refused():
     """JAX sorts the entries of a dict by name, which is not the order in which they work."""
     layers = {"conv": {"kernel": np.ones(2)}, "dense": {"kernel": np.ones(2)}, "bias": np.ones(1)}
     task = fedax.tasks.from_loss(lambda p, x: x * p["bias"].sum(), layers, clients=[[1.0]])
-    with pytest.raises(fedax.InvalidInput, match=r"FedPer\(head=...\): got 'last' of layers that a dict holds.*conv.kernel"):
+    with pytest.raises(
+        fedax.InvalidInput,
+        match=r"FedPer\(head=...\): got 'last' of layers "
+        r"that a dict holds.*conv.kernel",
+    ):
         fedax.run(fedax.FedPer(), task)
 
 
@@ -340,14 +431,20 @@ def logits_of(params, examples):
 
 def cross_entropy(params, examples):
     z = logits_of(params, examples)
-    return jax.nn.logsumexp(z, axis=1) - jax.numpy.take_along_axis(z, examples["y"][:, None], 1)[:, 0]
+    return (
+        jax.nn.logsumexp(z, axis=1) - jax.numpy.take_along_axis(z, examples["y"][:, None], 1)[:, 0]
+    )
 
 
 def two_layers():
-    """A linear network of two layers on labels of which clients have different shares, one client two classes alone."""
+    """A linear network of two layers on labels of which clients have different shares, one client
+    two classes alone."""
     rng = np.random.default_rng(3)
     data = [
-        {"x": rng.normal(size=(n, 4)), "y": rng.integers(0, 2 if k == 1 else CLASSES, size=n).astype(np.int32)}
+        {
+            "x": rng.normal(size=(n, 4)),
+            "y": rng.integers(0, 2 if k == 1 else CLASSES, size=n).astype(np.int32),
+        }
         for k, n in enumerate(SIZES)
     ]
     predict = lambda params, examples: jax.nn.softmax(logits_of(params, examples))  # noqa: E731
@@ -360,7 +457,8 @@ def probabilities(z):
 
 
 def layer_slopes(x, y, a, b, shift=0.0, further=0.0):
-    """Gradients by both layers of the mean cross entropy of x a (b + further) + shift, as they enter x a b."""
+    """Gradients by both layers of the mean cross entropy of x a (b + further) + shift, as they
+    enter x a b."""
     error = (probabilities(x @ a @ (b + further) + shift) - np.eye(CLASSES)[y]) / len(y)
     return x.T @ error @ (b + further).T, (x @ a).T @ error
 
@@ -387,18 +485,24 @@ def test_fedbabu(tuned):
     np.testing.assert_allclose(history.params["a"], a, rtol=0, atol=1e-12)
     np.testing.assert_array_equal(history.params["b"], b)
     moved = {"all": "ab", "head": "b", "body": "a"}[tuned]
-    for name, rows in zip("ab", zip(*(trained(k, a, b, moved) for k in range(5)), strict=True), strict=True):
+    for name, rows in zip(
+        "ab", zip(*(trained(k, a, b, moved) for k in range(5)), strict=True), strict=True
+    ):
         np.testing.assert_allclose(history.personal[name], rows, rtol=0, atol=1e-12)
     assert history.bits.up.tolist() == [3 * 64 * a.size] * ROUNDS
 
 
 def test_fedrod():
-    """Both steps at the same point: the balanced softmax for body and generic head, then the sum of logits for the own head."""
+    """Both steps at the same point: the balanced softmax for body and generic head, then the sum of
+    logits for the own head."""
     task, data = two_layers()
     a, b = TWO_LAYERS["a"], TWO_LAYERS["b"]
     own = np.tile(b, (5, 1, 1))
     with np.errstate(divide="ignore"):
-        shifts = [np.log(np.bincount(client["y"], minlength=CLASSES) / len(client["y"])) for client in data]
+        shifts = [
+            np.log(np.bincount(client["y"], minlength=CLASSES) / len(client["y"]))
+            for client in data
+        ]
     assert any(np.isinf(shift).any() for shift in shifts)
     for cohort in World().cohorts():
         bodies, heads = [], []
@@ -437,14 +541,18 @@ def test_moon():
                 z, near, far = unit(x @ body), unit(x @ a), unit(x @ past)
                 up, down = (z * near).sum(1, keepdims=True), (z * far).sum(1, keepdims=True)
                 share = 1 / (1 + np.exp((up - down) / TAU))  # of the negative pair
-                turn = ((far - down * z) - (near - up * z)) / np.linalg.norm(x @ body, axis=1, keepdims=True)
+                turn = ((far - down * z) - (near - up * z)) / np.linalg.norm(
+                    x @ body, axis=1, keepdims=True
+                )
                 slope_a = slope_a + MU * x.T @ (share * turn / TAU) / len(y)
                 body, head = body - LR * (slope_a + L2 * body), head - LR * (slope_b + L2 * head)
             last[k] = body
             bodies.append(body)
             heads.append(head)
         a, b = (np.average(rows, axis=0, weights=P[cohort]) for rows in (bodies, heads))
-    method = fedax.MOON(mu=MU, temperature=TAU, features=lambda params, examples, key: examples["x"] @ params["a"])
+    method = fedax.MOON(
+        mu=MU, temperature=TAU, features=lambda params, examples, key: examples["x"] @ params["a"]
+    )
     options = {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "rounds": ROUNDS, "seed": SEED}
     history = fedax.run(method, task, engine=fedax.Simulation("sequential", devices=1), **options)
     np.testing.assert_allclose(history.params["a"], a, rtol=0, atol=1e-11)
@@ -453,9 +561,17 @@ def test_moon():
 
 def test_moon_uses_predictions_and_refuses_tasks_without():
     task, _ = two_layers()
-    options = {"solver": fedax.SGD(LR, momentum=0.9), "schedule": SCHEDULE, "rounds": 3, "seed": SEED}
+    options = {
+        "solver": fedax.SGD(LR, momentum=0.9),
+        "schedule": SCHEDULE,
+        "rounds": 3,
+        "seed": SEED,
+    }
     assert fedax.run(fedax.MOON(), task, **options).outcome.ok
-    plain, off = (vector(fedax.run(method, task, **options)) for method in (fedax.FedAvg(), fedax.MOON(mu=0.0)))
+    plain, off = (
+        vector(fedax.run(method, task, **options))
+        for method in (fedax.FedAvg(), fedax.MOON(mu=0.0))
+    )
     np.testing.assert_allclose(off, plain, rtol=0, atol=1e-12)
     with pytest.raises(fedax.InvalidInput, match=r"MOON\(features=\.\.\.\)"):
         fedax.run(fedax.MOON(), regression(), **options)

@@ -1,4 +1,5 @@
-"""Methods against what linear algebra says of them on quadratics f_k(w) = (w - b_k)' A_k (w - b_k) / 2, in float64."""
+"""Methods against what linear algebra says of them on quadratics f_k(w) = (w - b_k)' A_k (w - b_k)
+/ 2, in float64."""
 
 import numpy as np
 import optax
@@ -23,9 +24,13 @@ def run(algorithm, rounds, solver=None, schedule=FULL, task=None, **options):
 
 
 def fixed_point(lr, steps, weights):
-    """The w with sum_k p_k (I - (I - lr A_k)^H)(w - b_k) = 0: where FedAvg's local runs cancel on average."""
+    """The w with sum_k p_k (I - (I - lr A_k)^H)(w - b_k) = 0: where FedAvg's local runs cancel on
+    average."""
     eye = np.eye(A.shape[1])
-    pulls = [p * (eye - np.linalg.matrix_power(eye - lr * a, steps)) for p, a in zip(weights, A, strict=True)]
+    pulls = [
+        p * (eye - np.linalg.matrix_power(eye - lr * a, steps))
+        for p, a in zip(weights, A, strict=True)
+    ]
     return np.linalg.solve(sum(pulls), sum(pull @ b for pull, b in zip(pulls, B, strict=True)))
 
 
@@ -39,7 +44,9 @@ def test_fedavg_stops_at_its_biased_fixed_point():
 def test_fedavg_weighs_clients_by_their_examples():
     sizes = [1, 2, 3, 10]
     expected = fixed_point(0.1, 5, np.array(sizes) / 16)
-    np.testing.assert_allclose(vector(run(fedax.FedAvg(), 300, task=quadratic(A, B, sizes))), expected, atol=1e-10, rtol=0)
+    np.testing.assert_allclose(
+        vector(run(fedax.FedAvg(), 300, task=quadratic(A, B, sizes))), expected, atol=1e-10, rtol=0
+    )
 
 
 def test_one_full_step_is_gradient_descent():
@@ -67,17 +74,23 @@ def test_local_momentum_is_heavy_ball_with_a_fresh_buffer(momentum):
 
 
 def test_fedprox_pulls_with_mu_times_the_distance():
-    """One client, one round: y <- y - lr (A (y - b) + mu (y - w)), the gradient of mu/2 |y - w|^2 and not of mu/2 |y - w|."""
+    """One client, one round: y <- y - lr (A (y - b) + mu (y - w)), the gradient of mu/2 |y - w|^2
+    and not of mu/2 |y - w|."""
     task, mu, w = quadratic(A[:1], B[:1]), 0.7, np.zeros(3)
     y = w.copy()
     for _ in range(5):
         y = y - 0.1 * (A[0] @ (y - B[0]) + mu * (y - w))
-    np.testing.assert_allclose(vector(run(fedax.FedProx(mu=mu), 1, task=task)), y, atol=1e-13, rtol=0)
+    np.testing.assert_allclose(
+        vector(run(fedax.FedProx(mu=mu), 1, task=task)), y, atol=1e-13, rtol=0
+    )
 
 
 def test_fedprox_with_one_mu_per_client():
     mus, w = np.array([0.0, 0.5, 1.0, 4.0]), np.zeros(3)
-    exact = [np.linalg.solve(a + mu * np.eye(3), a @ b + mu * w) for a, b, mu in zip(A, B, mus, strict=True)]
+    exact = [
+        np.linalg.solve(a + mu * np.eye(3), a @ b + mu * w)
+        for a, b, mu in zip(A, B, mus, strict=True)
+    ]
     found = run(fedax.FedProx(mu=mus), 1, solver=fedax.Exact(1e-12))
     np.testing.assert_allclose(vector(found), np.mean(exact, axis=0), atol=1e-8, rtol=0)
 
@@ -89,7 +102,8 @@ def dane_step(w, mu):
 
 
 def test_feddane_with_everyone_and_exact_solves_converges_linearly():
-    """Each round multiplies the error by I - mean((A_k + mu I)^-1) mean(A), whose spectral radius is the rate."""
+    """Each round multiplies the error by I - mean((A_k + mu I)^-1) mean(A), whose spectral radius
+    is the rate."""
     mu, solver = 0.5, fedax.Exact(1e-13)
     found = run(fedax.FedDANE(mu=mu), 3, solver=solver)
     w = np.zeros(3)
@@ -98,7 +112,10 @@ def test_feddane_with_everyone_and_exact_solves_converges_linearly():
     np.testing.assert_allclose(vector(found), w, atol=1e-7, rtol=0)
     jump = np.eye(3) - np.mean([np.linalg.inv(a + mu * np.eye(3)) for a in A], axis=0) @ A.mean(0)
     rate = np.abs(np.linalg.eigvals(jump)).max()
-    errors = [np.linalg.norm(vector(run(fedax.FedDANE(mu=mu), t, solver=solver)) - OPTIMUM) for t in (4, 8)]
+    errors = [
+        np.linalg.norm(vector(run(fedax.FedDANE(mu=mu), t, solver=solver)) - OPTIMUM)
+        for t in (4, 8)
+    ]
     assert rate < 0.7
     assert errors[1] < errors[0] * (rate * 1.1) ** 4
     assert np.linalg.norm(vector(run(fedax.FedDANE(mu=mu), 40, solver=solver)) - OPTIMUM) < 1e-8
@@ -106,25 +123,39 @@ def test_feddane_with_everyone_and_exact_solves_converges_linearly():
 
 @pytest.mark.parametrize("eta", [1.0, 0.5])
 def test_dane_uses_everybody_whatever_the_cohort(eta):
-    """The error after a round is I - eta mean((A_k + mu I)^-1) mean(A) times that before, although the schedule draws two."""
+    """The error after a round is I - eta mean((A_k + mu I)^-1) mean(A) times that before, although
+    the schedule draws two."""
     mu, w = 0.5, np.zeros(3)
-    jump = np.eye(3) - eta * np.mean([np.linalg.inv(a + mu * np.eye(3)) for a in A], axis=0) @ A.mean(0)
+    jump = np.eye(3) - eta * np.mean(
+        [np.linalg.inv(a + mu * np.eye(3)) for a in A], axis=0
+    ) @ A.mean(0)
     schedule = fedax.Schedule(cohort=2)
     found = run(fedax.DANE(mu=mu, eta=eta), 3, solver=fedax.Exact(1e-13), schedule=schedule)
-    np.testing.assert_allclose(vector(found), OPTIMUM + np.linalg.matrix_power(jump, 3) @ (w - OPTIMUM), atol=1e-7, rtol=0)
+    np.testing.assert_allclose(
+        vector(found), OPTIMUM + np.linalg.matrix_power(jump, 3) @ (w - OPTIMUM), atol=1e-7, rtol=0
+    )
 
 
 def test_feddane_as_released_subtracts_the_wrong_entries():
-    """Two parameter arrays W (3,) and b (2,): g - db[0] on all of W, g - db[1] on all of b; a scalar each."""
+    """Two parameter arrays W (3,) and b (2,): g - db[0] on all of W, g - db[1] on all of b; a
+    scalar each."""
     target = np.array([1.0, -2.0, 0.5, 3.0, -1.0])
 
     def loss(params, x):
-        return ((params[0][None, :] - x[:, :3]) ** 2).sum(1) / 2 + ((params[1][None, :] - x[:, 3:]) ** 2).sum(1)
+        return ((params[0][None, :] - x[:, :3]) ** 2).sum(1) / 2 + (
+            (params[1][None, :] - x[:, 3:]) ** 2
+        ).sum(1)
 
     clients = [np.stack([target]), np.stack([3 * target])]
     task = fedax.tasks.from_loss(loss, (np.zeros(3), np.zeros(2)), clients)
     method = fedax.FedDANE(mu=0.0, correction="as_released", cohorts="shared")
-    found = run(method, 1, task=task, solver=fedax.SGD(0.1), schedule=fedax.Schedule(steps=2, batch_size="full"))
+    found = run(
+        method,
+        1,
+        task=task,
+        solver=fedax.SGD(0.1),
+        schedule=fedax.Schedule(steps=2, batch_size="full"),
+    )
     scale = np.array([1.0, 1, 1, 2, 2])
     g = scale * (0 - 2 * target)  # the mean gradient at zero, as centres are target and 3 target
     results = []
@@ -150,7 +181,9 @@ def test_feddane_pipelined_uses_the_previous_gradient():
                 y = y - 0.1 * (a @ (y - b) + correction + mu * (y - w))
             results.append(y)
         w, previous = np.mean(results, axis=0), np.mean(own, axis=0)
-    np.testing.assert_allclose(vector(run(fedax.FedDANE(mu=mu, pipelined=True), 3)), w, atol=1e-13, rtol=0)
+    np.testing.assert_allclose(
+        vector(run(fedax.FedDANE(mu=mu, pipelined=True), 3)), w, atol=1e-13, rtol=0
+    )
 
 
 def test_feddane_decay_fades_the_correction():
@@ -164,15 +197,24 @@ def test_feddane_decay_fades_the_correction():
                 y = y - 0.1 * (a @ (y - b) + rho**t * (g - own[k]))
             results.append(y)
         w = np.mean(results, axis=0)
-    np.testing.assert_allclose(vector(run(fedax.FedDANE(mu=0.0, decay=rho), 3)), w, atol=1e-13, rtol=0)
+    np.testing.assert_allclose(
+        vector(run(fedax.FedDANE(mu=0.0, decay=rho), 3)), w, atol=1e-13, rtol=0
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("FedAvgM", {}), ("FedAdam", {}), ("FedYogi", {}), ("FedYogi", {"v0": 0.0}), ("FedAdagrad", {"b1": 0.5})],
+    [
+        ("FedAvgM", {}),
+        ("FedAdam", {}),
+        ("FedYogi", {}),
+        ("FedYogi", {"v0": 0.0}),
+        ("FedAdagrad", {"b1": 0.5}),
+    ],
 )
 def test_server_optimizers_are_the_published_ones(name, options):
-    """Alg. 2 of Reddi et al. written out: m and v of the raw pseudo-gradient, no bias correction, v = tau^2 at first."""
+    """Alg. 2 of Reddi et al. written out: m and v of the raw pseudo-gradient, no bias correction, v
+    = tau^2 at first."""
     method = getattr(fedax, name)(lr=0.3, **options)
     w, m, v = np.zeros(3), np.zeros(3), None
     for _ in range(4):
@@ -195,7 +237,11 @@ def test_server_optimizers_are_the_published_ones(name, options):
 
 @pytest.mark.parametrize("name", ["FedAvgM", "FedAdam", "FedYogi", "FedAdagrad"])
 def test_a_server_optimizer_that_would_have_no_effect_is_refused(name):
-    with pytest.raises(InvalidInput, match=rf"{name}\(server=...\): got .*; allowed: None, as it has a server optimizer"):
+    with pytest.raises(
+        InvalidInput,
+        match=rf"{name}\(server=...\): got .*; allowed: None, as "
+        r"it has a server optimizer",
+    ):
         getattr(fedax, name)(server=optax.sgd(0.5))
 
 
@@ -222,7 +268,9 @@ def test_learning_rate_decay_by_step_begins_anew_in_every_round():
         for step in range(3):
             models -= 0.1 / (1 + step) * np.einsum("kij,kj->ki", A, models - B)
     solver = fedax.SGD(0.1, decay=lambda count: 1 / (1 + count), decay_by="step")
-    found = run(fedax.FedAvg(), 2, schedule=fedax.Schedule(steps=3, batch_size="full"), solver=solver)
+    found = run(
+        fedax.FedAvg(), 2, schedule=fedax.Schedule(steps=3, batch_size="full"), solver=solver
+    )
     np.testing.assert_allclose(vector(found), models.mean(0), atol=1e-13, rtol=0)
 
 
@@ -238,13 +286,16 @@ def test_learning_rate_decay_over_the_run_goes_on_from_round_to_round(times):
             count += 1
     work = {"steps": 3} if times is None else {"times": times}
     solver = fedax.SGD(0.1, decay=cosine, decay_by="run")
-    found = run(fedax.FedAvg(), 2, schedule=fedax.Schedule(batch_size="full", **work), solver=solver)
+    found = run(
+        fedax.FedAvg(), 2, schedule=fedax.Schedule(batch_size="full", **work), solver=solver
+    )
     np.testing.assert_allclose(vector(found), models.mean(0), atol=1e-9, rtol=0)
 
 
 @pytest.mark.parametrize(("clip", "weight_decay"), [(1.0, 0.0), (np.inf, 0.1), (1.0, 0.1)])
 def test_clipping_and_weight_decay(clip, weight_decay):
-    """The gradient is cut to the norm, then a part of w is added, then momentum and the step follow, anew in each round."""
+    """The gradient is cut to the norm, then a part of w is added, then momentum and the step
+    follow, anew in each round."""
     models = np.zeros((len(A), 3))
     for _ in range(2):
         models[:] = models.mean(0)
@@ -255,10 +306,17 @@ def test_clipping_and_weight_decay(clip, weight_decay):
             g *= np.minimum(1, clip / np.linalg.norm(g, axis=1, keepdims=True))
             speed = 0.5 * speed + g + weight_decay * models
             models -= 0.2 * speed
-    parts = optax.clip_by_global_norm(clip), optax.add_decayed_weights(weight_decay), optax.sgd(0.2, momentum=0.5)
-    section = SolverSection(learning_rate=0.2, momentum=0.5, clip=clip, weight_decay=weight_decay)  # `[solver]` of a file
+    parts = (
+        optax.clip_by_global_norm(clip),
+        optax.add_decayed_weights(weight_decay),
+        optax.sgd(0.2, momentum=0.5),
+    )
+    # `[solver]` of a file
+    section = SolverSection(learning_rate=0.2, momentum=0.5, clip=clip, weight_decay=weight_decay)
     for solver in (section.make(), *[fedax.Optax(optax.chain(*parts))] * bool(weight_decay)):
-        found = run(fedax.FedAvg(), 2, schedule=fedax.Schedule(steps=3, batch_size="full"), solver=solver)
+        found = run(
+            fedax.FedAvg(), 2, schedule=fedax.Schedule(steps=3, batch_size="full"), solver=solver
+        )
         np.testing.assert_allclose(vector(found), models.mean(0), atol=1e-12, rtol=0)
 
 

@@ -1,4 +1,5 @@
-"""Robust aggregation and attacks against NumPy: the rules, the promises under attack, the attacks on the way."""
+"""Robust aggregation and attacks against NumPy: the rules, the promises under attack, the attacks
+on the way."""
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ ONE = fedax.Simulation("sequential", devices=1)
 
 def run(method, engine=ONE, rounds=ROUNDS, **options):
     options = {"task": regression(), "solver": fedax.SGD(LR), "schedule": SCHEDULE} | options
-    return fedax.run(method, rounds=rounds, seed=SEED, observe_every=rounds, engine=engine, **options)
+    return fedax.run(
+        method, rounds=rounds, seed=SEED, observe_every=rounds, engine=engine, **options
+    )
 
 
 def trajectory(rule, attack=lambda k, model, w: model, rounds=ROUNDS):
@@ -25,7 +28,11 @@ def trajectory(rule, attack=lambda k, model, w: model, rounds=ROUNDS):
     world = World()
     w = world.start
     for cohort in world.cohorts()[:rounds]:
-        w = rule(np.array([attack(k, world.sgd(k, w)[0], w) for k in cohort]), P[cohort] / P[cohort].sum(), w)
+        w = rule(
+            np.array([attack(k, world.sgd(k, w)[0], w) for k in cohort]),
+            P[cohort] / P[cohort].sum(),
+            w,
+        )
     return w
 
 
@@ -74,7 +81,8 @@ def test_rules_against_numpy(method, rule):
 
 @pytest.mark.parametrize("many", [4, slow(5)])
 def test_rules_of_single_rounds(many):
-    """One gradient step of size 1 on bowls around b_k ends at b_k: the rules of these points, also of an even number."""
+    """One gradient step of size 1 on bowls around b_k ends at b_k: the rules of these points, also
+    of an even number."""
     rng = np.random.default_rng(many)
     b = rng.normal(size=(many, 3))
     schedule, equal = fedax.Schedule(steps=1, batch_size="full"), np.full(many, 1 / many)
@@ -91,14 +99,21 @@ def test_rules_of_single_rounds(many):
 
 
 def test_the_geometric_median_is_found():
-    """Of the corners of an equilateral triangle it is the centre; of a triangle with a flat corner, that corner."""
+    """Of the corners of an equilateral triangle it is the centre; of a triangle with a flat corner,
+    that corner."""
     schedule = fedax.Schedule(steps=1, batch_size="full")
     for b, expected in (
         ([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(0.75)]], [0.5, np.sqrt(1 / 12)]),
         ([[0.0, 0.0], [1.0, 0.1], [-1.0, 0.1]], [0.0, 0.0]),
     ):
         task = quadratic(np.tile(np.eye(2), (3, 1, 1)), np.array(b) + 1)
-        found = run(fedax.GeometricMedian(iterations=200), task=task, solver=fedax.SGD(1.0), schedule=schedule, rounds=1)
+        found = run(
+            fedax.GeometricMedian(iterations=200),
+            task=task,
+            solver=fedax.SGD(1.0),
+            schedule=schedule,
+            rounds=1,
+        )
         np.testing.assert_allclose(vector(found), np.array(expected) + 1, rtol=0, atol=1e-5)
 
 
@@ -122,13 +137,16 @@ HOLD = [
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS, ids=str)
 def test_a_fifth_of_hostile_clients(attack):
-    """The mean ends far away (with flips it moves from the optimum for ever); every robust rule ends as near as the data spread."""
+    """The mean ends far away (with flips it moves from the optimum for ever); every robust rule
+    ends as near as the data spread."""
     task, optimum = hostile_task()
     schedule = fedax.Schedule(steps=1, batch_size="full")
     channel = fedax.Channel(attack=ATTACKS[attack])
 
     def distance(method, channel=channel):
-        found = run(method, task=task, schedule=schedule, solver=fedax.SGD(0.5), rounds=40, channel=channel)
+        found = run(
+            method, task=task, schedule=schedule, solver=fedax.SGD(0.5), rounds=40, channel=channel
+        )
         return np.linalg.norm(vector(found) - optimum)
 
     assert distance(fedax.FedAvg(), None) < 1e-6
@@ -139,7 +157,8 @@ def test_a_fifth_of_hostile_clients(attack):
 
 @pytest.mark.slow
 def test_sign_flips_and_noise_on_the_way():
-    """The hostile clients' changes are turned round; honest ones and what goes down stay as they are. Noise has its deviation."""
+    """The hostile clients' changes are turned round; honest ones and what goes down stay as they
+    are. Noise has its deviation."""
     attack = SignFlip(share=0.4, scale=3.0, seed=2)
     members = set(attack.members(5).tolist())
     assert len(members) == 2
@@ -153,7 +172,9 @@ def test_sign_flips_and_noise_on_the_way():
         np.testing.assert_allclose(vector(found), expected, rtol=0, atol=1e-12)
     task = fedax.tasks.from_loss(lambda w, x: 0 * (x + w.sum()), np.zeros(4000), [[1.0], [1.0]])
     noise = fedax.Channel(attack=Noise(share=1.0))
-    noisy = vector(run(fedax.FedAvg(), task=task, rounds=1, schedule=fedax.Schedule(), channel=noise))
+    noisy = vector(
+        run(fedax.FedAvg(), task=task, rounds=1, schedule=fedax.Schedule(), channel=noise)
+    )
     assert abs(noisy.std() - np.sqrt(0.5)) < 5 * np.sqrt(0.5 / 8000)
 
 
@@ -176,17 +197,30 @@ def labels(params, examples):
 
 
 def test_flipped_labels():
-    """Labels 0, 1, 2 of three classes at five clients: the hostile ones learn 2 - y, test examples stay."""
+    """Labels 0, 1, 2 of three classes at five clients: the hostile ones learn 2 - y, test examples
+    stay."""
     own, attack = np.array([0, 1, 2, 2, 2]), LabelFlip(share=0.4, classes=3)
     clients = [{"y": np.array([y] * 2)} for y in own]
     task = fedax.tasks.from_loss(labels, np.zeros(()), clients, test=clients)
     flipped = own.copy()
     flipped[attack.members(5)] = 2 - own[attack.members(5)]
-    options = {"task": task, "solver": fedax.SGD(1.0), "schedule": fedax.Schedule(steps=1, batch_size="full"), "rounds": 1}
-    found = run(fedax.FedAvg(), channel=fedax.Channel(attack=attack), observe=[fedax.observe.TestLoss()], **options)
+    options = {
+        "task": task,
+        "solver": fedax.SGD(1.0),
+        "schedule": fedax.Schedule(steps=1, batch_size="full"),
+        "rounds": 1,
+    }
+    found = run(
+        fedax.FedAvg(),
+        channel=fedax.Channel(attack=attack),
+        observe=[fedax.observe.TestLoss()],
+        **options,
+    )
     np.testing.assert_allclose(vector(found), flipped.mean(), atol=1e-14)
     assert flipped.mean() != own.mean()
-    np.testing.assert_allclose(found.metrics["test_loss"][-1], np.mean((flipped.mean() - own) ** 2) / 2, atol=1e-14)
+    np.testing.assert_allclose(
+        found.metrics["test_loss"][-1], np.mean((flipped.mean() - own) ** 2) / 2, atol=1e-14
+    )
 
 
 def test_experiment_files_attack():
@@ -205,14 +239,31 @@ def test_experiment_files_attack():
 
 def test_refusals():
     for f in (2, 7):
-        with pytest.raises(InvalidInput, match=rf"Krum\(byzantine=...\): got {f}; allowed: 0 to 1 with 5 clients"):
+        with pytest.raises(
+            InvalidInput,
+            match=rf"Krum\(byzantine=...\): got {f}; allowed: 0 to "
+            r"1 with 5 clients",
+        ):
             run(fedax.Krum(byzantine=f), schedule=fedax.Schedule())
-    with pytest.raises(InvalidInput, match=r"Channel\(attack=...\): got 'noise'; allowed: an attack"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"Channel\(attack=...\): got 'noise'; allowed: an "
+        r"attack",
+    ):
         fedax.Channel(attack="noise")
     with pytest.raises(InvalidInput, match="None for methods that code their messages"):
-        run(fedax.QuantizedDFedAvgM(), schedule=fedax.Schedule(), channel=fedax.Channel(attack=SignFlip()))
+        run(
+            fedax.QuantizedDFedAvgM(),
+            schedule=fedax.Schedule(),
+            channel=fedax.Channel(attack=SignFlip()),
+        )
     with pytest.raises(InvalidInput, match="a task with the arrays"):
         run(fedax.FedAvg(), channel=fedax.Channel(attack=LabelFlip()))
     task = fedax.tasks.from_loss(labels, np.zeros(()), [{"y": np.array([3])}])
     with pytest.raises(DataError, match="got 3; allowed: at least 4"):
-        run(fedax.FedAvg(), task=task, schedule=fedax.Schedule(), channel=fedax.Channel(attack=LabelFlip(classes=3)))
+        run(
+            fedax.FedAvg(),
+            task=task,
+            schedule=fedax.Schedule(),
+            channel=fedax.Channel(attack=LabelFlip(classes=3)),
+        )

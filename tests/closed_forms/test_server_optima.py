@@ -1,4 +1,5 @@
-"""Server rules that iterate reach their optimum, from any start and at any scale; against SciPy and NumPy in float64."""
+"""Server rules that iterate reach their optimum, from any start and at any scale; against SciPy and
+NumPy in float64."""
 
 import jax
 import jax.numpy as jnp
@@ -55,7 +56,9 @@ def test_the_shortest_combination(name, start):
         "first": jnp.eye(count, dtype=jnp.float32)[0],
     }
     with jax.enable_x64(False):
-        found = jax.jit(min_norm)(jnp.asarray(vectors @ vectors.T), jnp.ones(count, bool), centre[start])
+        found = jax.jit(min_norm)(
+            jnp.asarray(vectors @ vectors.T), jnp.ones(count, bool), centre[start]
+        )
     weights = np.asarray(found.weights, np.float64)
     assert weights.min() >= 0
     assert abs(weights.sum() - 1) < 1e-5
@@ -82,7 +85,11 @@ def least_distance(models):
     starts = [moved.mean(0), np.median(moved, axis=0)]
     ends = [
         scipy.optimize.minimize(
-            total_distance, s, moved, method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12, "maxfev": 8000}
+            total_distance,
+            s,
+            moved,
+            method="Nelder-Mead",
+            options={"xatol": 1e-9, "fatol": 1e-12, "maxfev": 8000},
         ).x
         for s in starts
     ]
@@ -105,15 +112,22 @@ def test_the_geometric_median_is_reached_from_any_start(name, scale, client):
     changes = POINTS[name] * scale
     changes = changes + 5 * scale if client is None else changes - changes[client]
     nu = 1e-6 * scale
-    found = models_of(fedax.GeometricMedian(iterations=500, nu=nu), changes.astype(np.float32), np.zeros(2, np.float32))
+    found = models_of(
+        fedax.GeometricMedian(iterations=500, nu=nu),
+        changes.astype(np.float32),
+        np.zeros(2, np.float32),
+    )
     least = least_distance(changes)
     assert total_distance(found, changes) <= least * (1 + 1e-3)
 
 
 def test_one_client_that_did_not_move_does_not_hold_the_median():
-    """Four of five agree on 1; the fifth kept the model. Before, three iterations moved it by 3e-6."""
+    """Four of five agree on 1; the fifth kept the model. Before, three iterations moved it by
+    3e-6."""
     changes = np.array([[0.0], [1.0], [1.0], [1.0], [1.0]], np.float32)
-    np.testing.assert_allclose(models_of(fedax.GeometricMedian(), changes, np.zeros(1, np.float32)), [1.0], atol=0.05)
+    np.testing.assert_allclose(
+        models_of(fedax.GeometricMedian(), changes, np.zeros(1, np.float32)), [1.0], atol=0.05
+    )
 
 
 @pytest.mark.parametrize("scale", [1e-25, 1.0, 1e25])
@@ -121,23 +135,35 @@ def test_rules_at_any_scale(scale):
     changes = (SPREAD * scale).astype(np.float32)
     zero = np.zeros(4, np.float32)
     reference = SPREAD.astype(np.float32).astype(np.float64)
-    for method in (fedax.Krum(byzantine=1), fedax.Krum(selected=3), fedax.GeometricMedian(iterations=50, nu=1e-30)):
-        found, expected = models_of(method, changes, zero) / scale, models_of(method, reference, zero)
+    for method in (
+        fedax.Krum(byzantine=1),
+        fedax.Krum(selected=3),
+        fedax.GeometricMedian(iterations=50, nu=1e-30),
+    ):
+        found, expected = (
+            models_of(method, changes, zero) / scale,
+            models_of(method, reference, zero),
+        )
         np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-4)
     np.testing.assert_allclose(
-        models_of(fedax.CoordinateMedian(), changes, zero) / scale, np.median(reference, axis=0), rtol=1e-5
+        models_of(fedax.CoordinateMedian(), changes, zero) / scale,
+        np.median(reference, axis=0),
+        rtol=1e-5,
     )
 
 
 def test_the_median_of_two_large_models_is_not_infinite():
     changes = np.full((2, 1), 3e38, np.float32)
-    np.testing.assert_allclose(models_of(fedax.CoordinateMedian(), changes, np.zeros(1, np.float32)), [3e38], rtol=1e-6)
+    np.testing.assert_allclose(
+        models_of(fedax.CoordinateMedian(), changes, np.zeros(1, np.float32)), [3e38], rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("scale", [1e-25, 1.0, 1e18])
 @pytest.mark.parametrize("normalize", ["none", "unit"])
 def test_fedaware_steps_along_the_shortest_combination_at_any_scale(scale, normalize):
-    """One step of size 1 on bowls around b_k: the update of client k is -b_k, half of it the momentum."""
+    """One step of size 1 on bowls around b_k: the update of client k is -b_k, half of it the
+    momentum."""
     centres = SPREAD.astype(np.float32) * np.float32(scale)
     with jax.enable_x64(False):
         task = fedax.tasks.from_loss(
@@ -145,9 +171,15 @@ def test_fedaware_steps_along_the_shortest_combination_at_any_scale(scale, norma
             np.zeros(4, np.float32),
             clients=list(centres[:, None]),
         )
-        options = {"solver": fedax.SGD(scale), "schedule": fedax.Schedule(batch_size="full"), "observe": []}
+        options = {
+            "solver": fedax.SGD(scale),
+            "schedule": fedax.Schedule(batch_size="full"),
+            "observe": [],
+        }
         engine = fedax.Simulation(devices=1)
-        history = fedax.run(fedax.FedAWARE(normalize=normalize), task, rounds=1, engine=engine, **options)
+        history = fedax.run(
+            fedax.FedAWARE(normalize=normalize), task, rounds=1, engine=engine, **options
+        )
     step = np.linalg.norm(np.asarray(history.params, np.float64))
     momenta = centres.astype(np.float64) / 2
     if normalize == "unit":

@@ -1,4 +1,5 @@
-"""Server methods against straight NumPy transcriptions of the papers' pseudocode, written without the library's code."""
+"""Server methods against straight NumPy transcriptions of the papers' pseudocode, written without
+the library's code."""
 
 import itertools
 import math
@@ -22,7 +23,15 @@ ONE = fedax.Simulation("sequential", devices=1)
 
 def run(algorithm, momentum=0.0, schedule=SCHEDULE):
     solver = fedax.SGD(LR, momentum=momentum)
-    return fedax.run(algorithm, regression(), solver=solver, schedule=schedule, rounds=ROUNDS, seed=SEED, engine=ONE)
+    return fedax.run(
+        algorithm,
+        regression(),
+        solver=solver,
+        schedule=schedule,
+        rounds=ROUNDS,
+        seed=SEED,
+        engine=ONE,
+    )
 
 
 def agree(history, expected, tolerance=1e-12):
@@ -38,13 +47,16 @@ def test_fednova_with_a_proximal_term(mu, momentum):
         directions, sums = [], []
         for k in cohort:
             mine, steps = world.sgd(k, w, lambda v, w=w: mu * (v - w), momentum)
-            fast, inside = np.zeros(steps), np.zeros(steps)  # weights in the velocity, and in -(change) / lr
+            # weights in the velocity, and in -(change) / lr
+            fast, inside = np.zeros(steps), np.zeros(steps)
             for j in range(steps):
                 fast = momentum * fast + np.eye(steps)[j] - mu * LR * inside
                 inside = inside + fast
             sums.append(np.abs(inside).sum())
             directions.append((w - mine) / sums[-1])
-        w = w - np.average(sums, weights=P[cohort]) * np.average(directions, axis=0, weights=P[cohort])
+        w = w - np.average(sums, weights=P[cohort]) * np.average(
+            directions, axis=0, weights=P[cohort]
+        )
     agree(run(fedax.FedNova(mu=mu), momentum), w)
 
 
@@ -61,26 +73,37 @@ def test_fedexp(equal):
         w = w - steps[-1] * mean
     assert max(steps) > 1
     history = run(
-        fedax.FedExP(eps=eps), schedule=fedax.Schedule(**SCHEDULE.options | {"weights": "equal" if equal else "size"})
+        fedax.FedExP(eps=eps),
+        schedule=fedax.Schedule(**SCHEDULE.options | {"weights": "equal" if equal else "size"}),
     )
     agree(history, w)
     np.testing.assert_allclose(history.notes["server_step"], steps, rtol=1e-10)
 
 
 def shortest_in_a_box(vectors, low, high):
-    """The QP by trying every choice of weights at the lower bound, at the upper bound, and between."""
+    """The QP by trying every choice of weights at the lower bound, at the upper bound, and
+    between."""
     count, best, least = len(vectors), None, np.inf
     for kinds in itertools.product("lhf", repeat=count):
         free = [i for i in range(count) if kinds[i] == "f"]
-        weights = np.array([{"l": low, "h": high, "f": 0 * low}[kind][i] for i, kind in enumerate(kinds)])
+        weights = np.array(
+            [{"l": low, "h": high, "f": 0 * low}[kind][i] for i, kind in enumerate(kinds)]
+        )
         if free:  # stationarity on the free ones and the sum, as one linear system
             gram = vectors @ vectors.T
             system = np.block(
-                [[gram[np.ix_(free, free)], np.ones((len(free), 1))], [np.ones((1, len(free))), np.zeros((1, 1))]]
+                [
+                    [gram[np.ix_(free, free)], np.ones((len(free), 1))],
+                    [np.ones((1, len(free))), np.zeros((1, 1))],
+                ]
             )
             right = np.append(-gram[free] @ weights, 1 - weights.sum())
             weights[free] = np.linalg.lstsq(system, right)[0][:-1]
-        feasible = np.all(weights >= low - 1e-12) and np.all(weights <= high + 1e-12) and abs(weights.sum() - 1) < 1e-12
+        feasible = (
+            np.all(weights >= low - 1e-12)
+            and np.all(weights <= high + 1e-12)
+            and abs(weights.sum() - 1) < 1e-12
+        )
         if feasible and np.linalg.norm(weights @ vectors) < least:
             best, least = weights, np.linalg.norm(weights @ vectors)
     return best
@@ -94,14 +117,19 @@ def test_fedmgda(epsilon):
         updates = np.array([w - world.sgd(k, w)[0] for k in cohort])
         unit = updates / np.linalg.norm(updates, axis=1, keepdims=True)
         usual = P[cohort] / P[cohort].sum()
-        weights = shortest_in_a_box(unit, np.maximum(usual - epsilon, 0), np.minimum(usual + epsilon, 1))
+        weights = shortest_in_a_box(
+            unit, np.maximum(usual - epsilon, 0), np.minimum(usual + epsilon, 1)
+        )
         w = w - lr * weights @ unit
     agree(run(fedax.FedMGDA(lr=lr, epsilon=epsilon)), w, 1e-8)
 
 
 def shortest(vectors):
-    """The weights of the shortest convex combination, as a problem of non-negative least squares."""
-    weights = nnls(np.vstack([vectors.T, np.ones(len(vectors))]), np.append(np.zeros(vectors.shape[1]), 1.0))[0]
+    """The weights of the shortest convex combination, as a problem of non-negative least
+    squares."""
+    weights = nnls(
+        np.vstack([vectors.T, np.ones(len(vectors))]), np.append(np.zeros(vectors.shape[1]), 1.0)
+    )[0]
     return weights / weights.sum()
 
 
@@ -119,16 +147,21 @@ def test_fedaware_as_the_paper_has_it():
 
 @pytest.mark.parametrize("weighted", [True, False])
 def test_fednova_as_released_with_fedaware(weighted):
-    """Weights p_k / tau_k of the changes, normalised to 1; also as the harmonic mean of tau in FedNova's own formula."""
+    """Weights p_k / tau_k of the changes, normalised to 1; also as the harmonic mean of tau in
+    FedNova's own formula."""
     world = World()
-    schedule = fedax.Schedule(cohort=3, epochs=2, batch_size=4, order="given", weights="size" if weighted else "equal")
+    schedule = fedax.Schedule(
+        cohort=3, epochs=2, batch_size=4, order="given", weights="size" if weighted else "equal"
+    )
     w, harmonic = world.start, world.start
     for cohort in world.cohorts():
         p = (P if weighted else np.full(5, 0.2))[cohort]
         p = p / p.sum()
         models, steps = zip(*(world.sgd(k, w) for k in cohort), strict=True)
         shares = p / steps / (p / steps).sum()
-        directions = (harmonic - np.array([world.sgd(k, harmonic)[0] for k in cohort])) / np.array(steps)[:, None]
+        directions = (harmonic - np.array([world.sgd(k, harmonic)[0] for k in cohort])) / np.array(
+            steps
+        )[:, None]
         harmonic = harmonic - (p @ directions) / (p / steps).sum()
         w = w - shares @ (w - np.array(models))
     found = run(fedax.FedNova(form="as_released"), schedule=schedule)
@@ -139,7 +172,8 @@ def test_fednova_as_released_with_fedaware(weighted):
 
 @pytest.mark.parametrize("engine", [ONE, slow(fedax.Eager())])
 def test_fedaware_starts_with_everybody(engine):
-    """`startup="all"`: round 0 is everyone's, and already a step along the shortest combination; then cohorts by the weights."""
+    """`startup="all"`: round 0 is everyone's, and already a step along the shortest combination;
+    then cohorts by the weights."""
     world, alpha, lr = World(), 0.3, 0.2
     offsets = jnp.asarray(np.concatenate([[0], np.cumsum(SIZES)]), jnp.int32)
     root = jax.random.fold_in(jax.random.key(SEED), 1)
@@ -156,7 +190,13 @@ def test_fedaware_starts_with_everybody(engine):
         weights = shortest(unit)
         x = x - lr * weights @ unit
     method = fedax.FedAWARE(alpha=alpha, lr=lr, normalize="unit", startup="all", feedback=True)
-    options = {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "rounds": 4, "seed": SEED, "engine": engine}
+    options = {
+        "solver": fedax.SGD(LR),
+        "schedule": SCHEDULE,
+        "rounds": 4,
+        "seed": SEED,
+        "engine": engine,
+    }
     found = fedax.run(method, regression(), **options)
     agree(found, x, 1e-8)
     np.testing.assert_allclose(found.notes["diversity_2023"], old, rtol=1e-7)
@@ -165,27 +205,45 @@ def test_fedaware_starts_with_everybody(engine):
 
 
 def test_clients_without_weight_never_work_again():
-    """The segment between two clients' updates is the nearest to zero; the other three, and their momenta, are left alone."""
+    """The segment between two clients' updates is the nearest to zero; the other three, and their
+    momenta, are left alone."""
     data = [[[1.0, 1.0]], [[-1.0, 1.0]], [[0.0, 3.0]], [[1.0, 4.0]], [[-1.0, 5.0]]]
-    task = fedax.tasks.from_loss(lambda w, x: ((w[None] - x) ** 2).sum(1) / 2, np.zeros(2), clients=data)
+    task = fedax.tasks.from_loss(
+        lambda w, x: ((w[None] - x) ** 2).sum(1) / 2, np.zeros(2), clients=data
+    )
     method = fedax.FedAWARE(lr=1e-3, startup="all", feedback=True)
-    options = {"solver": fedax.SGD(0.1), "schedule": fedax.Schedule(cohort=1, steps=1), "engine": ONE}
+    options = {
+        "solver": fedax.SGD(0.1),
+        "schedule": fedax.Schedule(cohort=1, steps=1),
+        "engine": ONE,
+    }
     first, last = (fedax.run(method, task, rounds=rounds, **options) for rounds in (1, 30))
     np.testing.assert_allclose(first.state.weights, [0.5, 0.5, 0, 0, 0], rtol=0, atol=1e-9)
-    moved = np.any(np.asarray(first.state.momenta.vectors) != np.asarray(last.state.momenta.vectors), axis=1)
+    moved = np.any(
+        np.asarray(first.state.momenta.vectors) != np.asarray(last.state.momenta.vectors), axis=1
+    )
     assert moved.tolist() == [True, True, False, False, False]
 
 
 @pytest.mark.parametrize("feedback", [True, False])
 def test_fedaware_as_released(feedback):
-    """Unit momenta; first everybody once with FedAvg's steps; then, with feedback, cohorts by the last weights."""
+    """Unit momenta; first everybody once with FedAvg's steps; then, with feedback, cohorts by the
+    last weights."""
     world, alpha, lr, rounds = World(), 0.3, 0.2, 5
     offsets = jnp.asarray(np.concatenate([[0], np.cumsum(SIZES)]), jnp.int32)
     root = jax.random.fold_in(jax.random.key(SEED), 1)
-    x, momenta, seen, weights, drawn = world.start, np.zeros((5, 4)), np.zeros(5, bool), np.ones(5), []
+    x, momenta, seen, weights, drawn = (
+        world.start,
+        np.zeros((5, 4)),
+        np.zeros(5, bool),
+        np.ones(5),
+        [],
+    )
     for t in range(rounds):
         chances = (weights if feedback else np.ones(5)) if seen.all() else 1.0 - seen
-        cohort = np.asarray(SCHEDULE.draw(stream(root, "cohort", t, 0), offsets, jnp.asarray(chances))[0])
+        cohort = np.asarray(
+            SCHEDULE.draw(stream(root, "cohort", t, 0), offsets, jnp.asarray(chances))[0]
+        )
         updates = np.array([x - world.sgd(k, x)[0] for k in cohort])
         momenta[cohort] = alpha * momenta[cohort] + (1 - alpha) * updates
         seen[cohort] = True
@@ -197,7 +255,15 @@ def test_fedaware_as_released(feedback):
         weights = shortest(unit)
         x = x - lr * weights @ unit
     assert drawn[0] | drawn[1] == set(range(5))  # everybody is seen as soon as there is room
-    agree(run(fedax.FedAWARE(alpha=alpha, lr=lr, normalize="unit", startup="explore", feedback=feedback)), x, 1e-8)
+    agree(
+        run(
+            fedax.FedAWARE(
+                alpha=alpha, lr=lr, normalize="unit", startup="explore", feedback=feedback
+            )
+        ),
+        x,
+        1e-8,
+    )
 
 
 class ReleasedSampler:
@@ -212,7 +278,9 @@ class ReleasedSampler:
     def sample(self, drawn):
         if self.explored:
             self.last_sampled = drawn
-        else:  # the first draw is from a shuffled list; after it the list is made of a set, which small numbers leave in order
+        else:
+            # the first draw is from a shuffled list; after it the list is made of a set, which
+            # small numbers leave in order
             first = len(self.unseen) == self.clients
             self.last_sampled = drawn if first else sorted(drawn)
             self.unseen -= set(drawn)
@@ -223,17 +291,25 @@ class ReleasedSampler:
 @pytest.mark.parametrize("startup", ["all", "explore"])
 @pytest.mark.parametrize("feedback", [True, False])
 def test_fedaware_with_the_released_ids(startup, feedback):
-    """The n-th update by id enters the momentum of the n-th client drawn, and in a step of FedAvg has its weight."""
+    """The n-th update by id enters the momentum of the n-th client drawn, and in a step of FedAvg
+    has its weight."""
     world, alpha, lr, rounds = World(), 0.3, 0.2, 6
     offsets = jnp.asarray(np.concatenate([[0], np.cumsum(SIZES)]), jnp.int32)
     root = jax.random.fold_in(jax.random.key(SEED), 1)
     sampler = ReleasedSampler(5)
     x, momenta, weights, mixed = world.start, np.zeros((5, 4)), np.ones(5), 0
     for t in range(rounds):
-        weighted, unseen = startup == "explore" or feedback, np.isin(np.arange(5), list(sampler.unseen)).astype(float)
+        weighted, unseen = (
+            startup == "explore" or feedback,
+            np.isin(np.arange(5), list(sampler.unseen)).astype(float),
+        )
         chances = (weights if feedback else np.ones(5)) if sampler.explored else unseen
-        order = np.asarray(weighted_subset(stream(root, "server", t, "ids"), jnp.asarray(chances), 5)).tolist()
-        drawn = SCHEDULE.draw(stream(root, "cohort", t, 0), offsets, jnp.asarray(chances) if weighted else None)[0].tolist()
+        order = np.asarray(
+            weighted_subset(stream(root, "server", t, "ids"), jnp.asarray(chances), 5)
+        ).tolist()
+        drawn = SCHEDULE.draw(
+            stream(root, "cohort", t, 0), offsets, jnp.asarray(chances) if weighted else None
+        )[0].tolist()
         if startup == "all" and t == 0:
             drawn = order
         elif not weighted:
@@ -250,7 +326,9 @@ def test_fedaware_with_the_released_ids(startup, feedback):
         weights = shortest(unit)
         x = x - lr * weights @ unit
     assert mixed >= 3
-    method = fedax.FedAWARE(alpha=alpha, lr=lr, normalize="unit", startup=startup, feedback=feedback, ids="mixed")
+    method = fedax.FedAWARE(
+        alpha=alpha, lr=lr, normalize="unit", startup=startup, feedback=feedback, ids="mixed"
+    )
     options = {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "rounds": rounds, "seed": SEED}
     found = fedax.run(method, regression(), engine=ONE, **options)
     np.testing.assert_allclose(found.state.momenta.vectors, momenta, rtol=0, atol=1e-8)
@@ -277,13 +355,23 @@ def test_fedaware_whose_cohorts_share(shared):
 @pytest.mark.parametrize("cohort", [3, 5])
 @pytest.mark.parametrize("kind", [fedax.FedAvg, fedax.FedNova])
 def test_released_baselines_mix_up_weights(kind, cohort):
-    """A client's model is its own unit vector, so that the mean shows the weights: the cohort's, in another order."""
+    """A client's model is its own unit vector, so that the mean shows the weights: the cohort's, in
+    another order."""
     data = [np.eye(5)[[k] * (k + 1)] for k in range(5)]
     task = fedax.tasks.from_loss(lambda w, x: -(x @ w), np.zeros(5), clients=data)
     schedule, right = fedax.Schedule(cohort=cohort, steps=1, batch_size="full"), []
     for seed in range(6):
-        options = {"solver": fedax.SGD(1.0), "schedule": schedule, "rounds": 1, "seed": seed, "engine": fedax.Eager()}
-        weights, mixed = (np.asarray(fedax.run(kind(ids=ids), task, **options).params) for ids in ("aligned", "mixed"))
+        options = {
+            "solver": fedax.SGD(1.0),
+            "schedule": schedule,
+            "rounds": 1,
+            "seed": seed,
+            "engine": fedax.Eager(),
+        }
+        weights, mixed = (
+            np.asarray(fedax.run(kind(ids=ids), task, **options).params)
+            for ids in ("aligned", "mixed")
+        )
         np.testing.assert_allclose(np.sort(mixed), np.sort(weights), atol=1e-12)
         assert np.array_equal(mixed > 0, weights > 0)
         right.append(np.allclose(mixed, weights))
@@ -294,7 +382,9 @@ def test_released_baselines_mix_up_weights(kind, cohort):
 def test_mixed_weights_are_a_uniform_permutation_of_those_that_count(count):
     weights = jnp.arange(4.0) + 1
     cohort = fedax.core.Cohort(jnp.arange(4), count, weights, weights, jnp.float64(1))
-    mixed = jax.vmap(lambda key: cohort.with_mixed_weights(key).weights)(jax.random.split(jax.random.key(0), 3000))
+    mixed = jax.vmap(lambda key: cohort.with_mixed_weights(key).weights)(
+        jax.random.split(jax.random.key(0), 3000)
+    )
     assert np.array_equal(np.sort(mixed[:, :count]), np.tile(weights[:count], (3000, 1)))
     orders, counts = np.unique(mixed[:, :count], axis=0, return_counts=True)
     assert len(orders) == math.factorial(count)
@@ -307,12 +397,17 @@ def choose_as_released(random, p, k):
     if positive > k:
         return random.choice(len(p), k, p=p, replace=False)
     drawn = random.choice(len(p), positive, p=p, replace=False)
-    return np.concatenate([drawn, random.choice(np.setdiff1d(np.arange(len(p)), drawn), k - positive, replace=False)])
+    return np.concatenate(
+        [drawn, random.choice(np.setdiff1d(np.arange(len(p)), drawn), k - positive, replace=False)]
+    )
 
 
-@pytest.mark.parametrize("p", [[0.1, 0.2, 0.3, 0.4], [0.7, 0.3, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]])
+@pytest.mark.parametrize(
+    "p", [[0.1, 0.2, 0.3, 0.4], [0.7, 0.3, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]]
+)
 def test_cohorts_come_in_the_order_of_the_released_draws(p):
-    """Frequencies of all orders of 3 of 4 clients, since the order decides which update enters which momentum."""
+    """Frequencies of all orders of 3 of 4 clients, since the order decides which update enters
+    which momentum."""
     p, draws, random = np.array(p), 4000, np.random.RandomState(0)
     orders = list(itertools.permutations(range(4), 3))
     released = np.zeros(len(orders))
@@ -358,7 +453,9 @@ def test_fedadmm(step):
         changes = []
         for k in cohort:
             before = models[k] + duals[k] / rho
-            models[k], _ = world.sgd(k, models[k], lambda v, k=k, theta=theta: duals[k] + rho * (v - theta))
+            models[k], _ = world.sgd(
+                k, models[k], lambda v, k=k, theta=theta: duals[k] + rho * (v - theta)
+            )
             duals[k] = duals[k] + rho * (models[k] - theta)
             changes.append(models[k] + duals[k] / rho - before)
         size = P[cohort].sum() if step == "part" else 1.0
@@ -379,7 +476,8 @@ def test_gd():
 @pytest.mark.parametrize("weights", ["size", "equal"])
 @pytest.mark.parametrize("batch", [4, "full"])
 def test_local_gd_at_given_times(weights, batch):
-    """Synchronised at steps 1, 3, 4, 8, 9; the mean of the iterates is that of all clients' points before each step."""
+    """Synchronised at steps 1, 3, 4, 8, 9; the mean of the iterates is that of all clients' points
+    before each step."""
     world, times = World(), (1, 3, 4, 8, 9)
     shares = P if weights == "size" else np.full(5, 0.2)
     points, met = np.tile(world.start, (5, 1)), np.zeros(5, int)
@@ -392,7 +490,8 @@ def test_local_gd_at_given_times(weights, batch):
             points[k] = points[k] - LR * world.gradient(k, points[k], slice(begin, begin + width))
         met += 1
         if t + 1 in times:
-            points, met = np.tile(shares @ points, (5, 1)), np.zeros(5, int)  # a round begins with the first batch
+            # a round begins with the first batch
+            points, met = np.tile(shares @ points, (5, 1)), np.zeros(5, int)
     schedule = fedax.Schedule(times=times, batch_size=batch, order="given", weights=weights)
     agree(run(fedax.LocalGD(), schedule=schedule), points[0])
     agree(run(fedax.LocalGD(returned="mean"), schedule=schedule), np.mean(iterates, axis=0))
@@ -402,17 +501,29 @@ def test_gradients_of_the_transcriptions_are_those_of_the_loss():
     """The world's own check, by central differences."""
     world, w = World(), np.array([0.3, -0.2, 0.5, 1.0])
     for k in range(5):
-        slopes = [(world.loss(k, w + 1e-5 * e) - world.loss(k, w - 1e-5 * e)) / 2e-5 for e in np.eye(4)]
+        slopes = [
+            (world.loss(k, w + 1e-5 * e) - world.loss(k, w - 1e-5 * e)) / 2e-5 for e in np.eye(4)
+        ]
         np.testing.assert_allclose(world.gradient(k, w), slopes, rtol=0, atol=1e-8)
     assert L2 > 0
 
 
 @pytest.mark.parametrize("form", ["as_written", "as_released"])
 def test_scaffold_with_uniform_control_weights(form):
-    """As the code released for FedBC: models by size, control variates by 1/N, the correction outside the momentum."""
-    world, released, momentum = World(), form == "as_released", 0.5 if form == "as_released" else 0.0
+    """As the code released for FedBC: models by size, control variates by 1/N, the correction
+    outside the momentum."""
+    world, released, momentum = (
+        World(),
+        form == "as_released",
+        0.5 if form == "as_released" else 0.0,
+    )
     method = fedax.SCAFFOLD(control_weights="uniform", form=form)
-    options = {"solver": fedax.SGD(LR, momentum=momentum), "schedule": SCHEDULE, "seed": SEED, "engine": ONE}
+    options = {
+        "solver": fedax.SGD(LR, momentum=momentum),
+        "schedule": SCHEDULE,
+        "seed": SEED,
+        "engine": ONE,
+    }
     c = np.asarray(fedax.run(method, regression(), rounds=0, **options).state.c)
     assert (np.abs(c) > 0).all() == released  # the start of the control variates
     own, w = np.tile(c, (5, 1)), world.start
@@ -435,23 +546,35 @@ def test_scaffold_with_uniform_control_weights(form):
 
 def test_uniform_control_weights_are_the_objectives_where_these_are_equal():
     schedule = fedax.Schedule(cohort=3, epochs=2, batch_size=4, order="given", weights="equal")
-    uniform, own = (run(fedax.SCAFFOLD(control_weights=which), schedule=schedule) for which in ("uniform", "objective"))
+    uniform, own = (
+        run(fedax.SCAFFOLD(control_weights=which), schedule=schedule)
+        for which in ("uniform", "objective")
+    )
     agree(uniform, vector(own))
 
 
 def test_uniform_control_variates_lead_to_the_equally_weighted_optimum():
-    """Local models rest where corrections equal local gradients, so the optimum is that of the control variates' weights."""
+    """Local models rest where corrections equal local gradients, so the optimum is that of the
+    control variates' weights."""
     world = World()
     hessians = [x.T @ x / len(x) + L2 * np.eye(4) for x in world.x]
     pulls = [x.T @ y / len(y) for x, y in zip(world.x, world.y, strict=True)]
     optima = {}
     for name, weights in (("uniform", np.full(5, 0.2)), ("objective", P)):
-        optima[name] = np.linalg.solve(np.tensordot(weights, hessians, 1), np.tensordot(weights, pulls, 1))
+        optima[name] = np.linalg.solve(
+            np.tensordot(weights, hessians, 1), np.tensordot(weights, pulls, 1)
+        )
     schedule = fedax.Schedule(cohort=3, steps=20, batch_size="full")
     for name, optimum in optima.items():
         method = fedax.SCAFFOLD(control_weights=name)
         history = fedax.run(
-            method, regression(), solver=fedax.SGD(LR), schedule=schedule, rounds=1500, seed=SEED, engine=ONE
+            method,
+            regression(),
+            solver=fedax.SGD(LR),
+            schedule=schedule,
+            rounds=1500,
+            seed=SEED,
+            engine=ONE,
         )
         np.testing.assert_allclose(vector(history), optimum, atol=1e-6)
     assert np.linalg.norm(optima["uniform"] - optima["objective"]) > 0.01
@@ -462,11 +585,18 @@ def test_only_sgd_takes_steps_beside_its_momentum():
 
     for solver in (fedax.Exact(), fedax.Optax(optax.adam(0.1)), fedax.Inexact(0.1)):
         with pytest.raises(fedax.InvalidInput, match="solver"):
-            fedax.run(fedax.SCAFFOLD(form="as_released"), regression(), solver=solver, schedule=SCHEDULE, rounds=1)
+            fedax.run(
+                fedax.SCAFFOLD(form="as_released"),
+                regression(),
+                solver=solver,
+                schedule=SCHEDULE,
+                rounds=1,
+            )
 
 
 def test_qfedavg_as_released_with_momentum():
-    """As the code released for FedBC: the distance moved in place of the gradient, the learning rate as set, momentum 0.5."""
+    """As the code released for FedBC: the distance moved in place of the gradient, the learning
+    rate as set, momentum 0.5."""
     world, q = World(), 2.0
     w = world.start
     for cohort in world.cohorts():

@@ -1,4 +1,5 @@
-"""Methods that follow the first papers' and their yardsticks, against straight NumPy transcriptions of their recursions."""
+"""Methods that follow the first papers' and their yardsticks, against straight NumPy transcriptions
+of their recursions."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,14 @@ ONE = fedax.Simulation("sequential", devices=1)
 
 
 def run(algorithm, task=None, **options):
-    options = {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "rounds": ROUNDS, "seed": SEED, "engine": ONE, **options}
+    options = {
+        "solver": fedax.SGD(LR),
+        "schedule": SCHEDULE,
+        "rounds": ROUNDS,
+        "seed": SEED,
+        "engine": ONE,
+        **options,
+    }
     return fedax.run(algorithm, task or regression(), **options)
 
 
@@ -39,8 +47,13 @@ def sharp(world, k, w, rows, rho):
 def dane_round(world, cohort, center, lam):
     """The mean of the local solutions around a center, and of the gradients there."""
     g = mean([world.gradient(k, center) for k in cohort], cohort)
-    models = [world.sgd(k, center, lambda v, k=k: g - world.gradient(k, center) + lam * (v - center))[0] for k in cohort]
-    return mean(models, cohort), mean([world.gradient(k, x) for k, x in zip(cohort, models, strict=True)], cohort)
+    models = [
+        world.sgd(k, center, lambda v, k=k: g - world.gradient(k, center) + lam * (v - center))[0]
+        for k in cohort
+    ]
+    return mean(models, cohort), mean(
+        [world.gradient(k, x) for k, x in zip(cohort, models, strict=True)], cohort
+    )
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.3])
@@ -70,7 +83,8 @@ def test_accelerated_sdane(mu):
 
 
 def similar_quadratics(spread=0.05):
-    """Bowls whose curvatures differ little, of different centres, and the minimiser of their mean."""
+    """Bowls whose curvatures differ little, of different centres, and the minimiser of their
+    mean."""
     a, b = random_quadratic(clients=5, dim=4, low=0.1, high=4.0)
     a = a[:1] + spread * (a - a[:1])
     return quadratic(a, b), np.linalg.solve(a.mean(0), np.einsum("kij,kj->i", a, b) / 5)
@@ -93,7 +107,8 @@ def test_fedred():
             h, x = world.gradient(k, w) - g, w
             for rows in minibatches(k):
                 slope = world.gradient(k, x, rows)
-                x = (h - slope + x / LR + lam * w) / (1 / LR + lam)  # the released code's closed form of the argmin
+                # the released code's closed form of the argmin
+                x = (h - slope + x / LR + lam * w) / (1 / LR + lam)
             models.append(x)
         w = mean(models, cohort)
     agree(run(fedax.FedRed(lam=lam)), w)
@@ -101,20 +116,29 @@ def test_fedred():
 
 @pytest.mark.parametrize("coins", [True, False])
 def test_proxskip(coins):
-    """Alg. over iterations and coins: h is updated when they say so; a round ends there. Without coins every 3 steps."""
+    """Alg. over iterations and coins: h is updated when they say so; a round ends there. Without
+    coins every 3 steps."""
     world, p, rounds = World(), 0.25 if coins else 1 / 3, 4
     root = jax.random.fold_in(jax.random.key(SEED), 1)
-    luck = [1 - float(jax.random.uniform(stream(root, "work", t), (), jnp.float32)) for t in range(rounds)]
+    luck = [
+        1 - float(jax.random.uniform(stream(root, "work", t), (), jnp.float32))
+        for t in range(rounds)
+    ]
     counts = [1 + int(np.log(u) / np.log(1 - p)) if coins else 3 for u in luck]
     points, h = np.tile(world.start, (5, 1)), np.zeros((5, 4))
     for count in counts:
         for step in range(count):
-            before = np.array([x - LR * (world.gradient(k, x) - h[k]) for k, x in enumerate(points)])
+            before = np.array(
+                [x - LR * (world.gradient(k, x) - h[k]) for k, x in enumerate(points)]
+            )
             points = np.tile(P @ before, (5, 1)) if step == count - 1 else before
             h = h + p / LR * (points - before)
     np.testing.assert_allclose(P @ h, 0, atol=1e-12)
     amount = {"sync_probability": p} if coins else {"steps": 3}
-    agree(run(fedax.ProxSkip(), schedule=fedax.Schedule(batch_size="full", **amount), rounds=rounds), points[0])
+    agree(
+        run(fedax.ProxSkip(), schedule=fedax.Schedule(batch_size="full", **amount), rounds=rounds),
+        points[0],
+    )
 
 
 def test_proxskip_reaches_the_optimum_that_local_steps_miss():
@@ -125,7 +149,9 @@ def test_proxskip_reaches_the_optimum_that_local_steps_miss():
     )
     schedule = fedax.Schedule(sync_probability=0.3, batch_size="full")
     options = {"schedule": schedule, "rounds": 400, "solver": fedax.SGD(0.4)}
-    skip, local = (np.asarray(run(kind(), task, **options).params) for kind in (fedax.ProxSkip, fedax.LocalGD))
+    skip, local = (
+        np.asarray(run(kind(), task, **options).params) for kind in (fedax.ProxSkip, fedax.LocalGD)
+    )
     np.testing.assert_allclose(skip, optimum, atol=1e-8)
     assert np.linalg.norm(local - optimum) > 1e-3
 
@@ -142,11 +168,14 @@ def test_fedexprox_with_exact_proximal_points():
     gamma, alpha, w = 0.8, 1.6, np.zeros(3)
     for _ in range(3):
         points = [
-            np.linalg.solve(np.eye(3) + gamma * a, w + gamma * a @ b) for a, b in zip(curvatures, centres, strict=True)
+            np.linalg.solve(np.eye(3) + gamma * a, w + gamma * a @ b)
+            for a, b in zip(curvatures, centres, strict=True)
         ]
         w = w + alpha * (np.mean(points, axis=0) - w)
     options = {"solver": fedax.Exact(), "schedule": fedax.Schedule(batch_size="full"), "rounds": 3}
-    found = run(fedax.FedExProx(gamma=gamma, alpha=alpha), quadratic(curvatures, centres), **options)
+    found = run(
+        fedax.FedExProx(gamma=gamma, alpha=alpha), quadratic(curvatures, centres), **options
+    )
     np.testing.assert_allclose(found.params, w, atol=1e-8)
 
 
@@ -221,7 +250,9 @@ def test_fedlin_stays_at_the_optimum_whatever_the_work():
     curvatures, centres = random_quadratic()
     sizes = [1, 2, 3, 4]
     p = np.array(sizes) / 10
-    optimum = np.linalg.solve(np.tensordot(p, curvatures, 1), np.einsum("k,kij,kj->i", p, curvatures, centres))
+    optimum = np.linalg.solve(
+        np.tensordot(p, curvatures, 1), np.einsum("k,kij,kj->i", p, curvatures, centres)
+    )
     schedule = fedax.Schedule(epochs=3, batch_size=1, order="given")  # 3, 6, 9 and 12 steps
     for rates in ("common", "by_steps"):
         options = {"schedule": schedule, "rounds": 300, "solver": fedax.SGD(0.1)}
@@ -231,7 +262,8 @@ def test_fedlin_stays_at_the_optimum_whatever_the_work():
 
 @pytest.mark.parametrize("corrected", [False, True])
 def test_mime(corrected):
-    """FedJAX's two files with Optax's momentum: the state that local steps see does not change within a round."""
+    """FedJAX's two files with Optax's momentum: the state that local steps see does not change
+    within a round."""
     world, beta, lr = World(), 0.6, 0.7
     w, m = world.start, np.zeros(4)
     for cohort in world.cohorts():
@@ -248,7 +280,18 @@ def test_mime(corrected):
     agree(run(kind(momentum=beta, lr=lr)), w)
 
 
-KINDS = ["SDANE", "AccSDANE", "FedRed", "FedExProx", "FedSAM", "FedSpeed", "FedCM", "FedLin", "Mime", "MimeLite"]
+KINDS = [
+    "SDANE",
+    "AccSDANE",
+    "FedRed",
+    "FedExProx",
+    "FedSAM",
+    "FedSpeed",
+    "FedCM",
+    "FedLin",
+    "Mime",
+    "MimeLite",
+]
 
 
 @pytest.mark.slow
@@ -265,5 +308,11 @@ def test_the_same_in_32_bits(kind):
 def test_sharp_and_shifted_steps_keep_what_the_solver_offers():
     """Clipping and decay work on the changed gradients; a decayed run differs from a plain one."""
     plain = run(fedax.FedSAM(rho=0.2))
-    for solver in (fedax.SGD(LR, clip=0.2), fedax.SGD(LR, decay=0.5), fedax.SGD(LR, weight_decay=0.1)):
-        assert np.abs(vector(run(fedax.FedSAM(rho=0.2), solver=solver)) - vector(plain)).max() > 1e-4
+    for solver in (
+        fedax.SGD(LR, clip=0.2),
+        fedax.SGD(LR, decay=0.5),
+        fedax.SGD(LR, weight_decay=0.1),
+    ):
+        assert (
+            np.abs(vector(run(fedax.FedSAM(rho=0.2), solver=solver)) - vector(plain)).max() > 1e-4
+        )

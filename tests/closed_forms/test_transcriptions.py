@@ -1,4 +1,5 @@
-"""Methods against straight NumPy transcriptions of their pseudocode, written without the library's code."""
+"""Methods against straight NumPy transcriptions of their pseudocode, written without the library's
+code."""
 
 import numpy as np
 import pytest
@@ -11,7 +12,11 @@ from transcription import LR, ROUNDS, SCHEDULE, SEED, P, World
 
 def run(algorithm, momentum=0.0):
     solver = fedax.SGD(LR, momentum=momentum)
-    return vector(fedax.run(algorithm, regression(), solver=solver, schedule=SCHEDULE, rounds=ROUNDS, seed=SEED))
+    return vector(
+        fedax.run(
+            algorithm, regression(), solver=solver, schedule=SCHEDULE, rounds=ROUNDS, seed=SEED
+        )
+    )
 
 
 @pytest.mark.parametrize("option", ["I", "II"])
@@ -88,12 +93,18 @@ OPTIMUM = np.linalg.solve(A.mean(0), np.einsum("kij,kj->i", A, B) / 8)
 
 def with_half_of_the_clients(algorithm, rounds, lr=0.1):
     schedule = fedax.Schedule(cohort=4, steps=5, batch_size="full")
-    options = {"solver": fedax.SGD(lr), "schedule": schedule, "rounds": rounds, "observe_every": rounds}
+    options = {
+        "solver": fedax.SGD(lr),
+        "schedule": schedule,
+        "rounds": rounds,
+        "observe_every": rounds,
+    }
     return np.linalg.norm(vector(fedax.run(algorithm, quadratic(A, B), **options)) - OPTIMUM)
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: fedax.SCAFFOLD(), lambda: fedax.SCAFFOLD(option="I"), lambda: fedax.FedDyn(alpha=1.0)]
+    "make",
+    [lambda: fedax.SCAFFOLD(), lambda: fedax.SCAFFOLD(option="I"), lambda: fedax.FedDyn(alpha=1.0)],
 )
 def test_corrected_methods_reach_the_optimum_with_4_of_8_clients(make):
     assert with_half_of_the_clients(make(), 1500) < 1e-8
@@ -105,14 +116,22 @@ def test_uncorrected_methods_do_not(make):
 
 
 def test_fednova_is_consistent_under_unequal_work():
-    """Clients at -1 and 1 with one and eight examples, batches of one: FedAvg counts the busy one's steps twice over."""
+    """Clients at -1 and 1 with one and eight examples, batches of one: FedAvg counts the busy one's
+    steps twice over."""
     clients = [[-1.0], [1.0] * 8]
     task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients)
     # p = 1/9 and 8/9; the optimum is 7/9, which small steps approach
     schedule = fedax.Schedule(batch_size=1, epochs=1, order="given")
     found = {
         name: float(
-            fedax.run(method, task, solver=fedax.SGD(1e-3), schedule=schedule, rounds=9000, observe_every=9000).params
+            fedax.run(
+                method,
+                task,
+                solver=fedax.SGD(1e-3),
+                schedule=schedule,
+                rounds=9000,
+                observe_every=9000,
+            ).params
         )
         for name, method in (("nova", fedax.FedNova()), ("avg", fedax.FedAvg()))
     }
@@ -123,14 +142,22 @@ def test_fednova_is_consistent_under_unequal_work():
 @pytest.mark.parametrize("make", [lambda: fedax.SCAFFOLD(), lambda: fedax.QFedAvg()])
 def test_formulas_with_a_step_size_refuse_other_solvers(make):
     for solver in (fedax.SGD(0.1, momentum=0.5), fedax.Exact()):
-        with pytest.raises(InvalidInput, match=r"run\(solver=...\): got .*; allowed: SGD without momentum"):
+        with pytest.raises(
+            InvalidInput,
+            match=r"run\(solver=...\): got .*; allowed: SGD "
+            r"without momentum",
+        ):
             fedax.run(make(), regression(), solver=solver, rounds=1)
 
 
 def test_spread_of_client_losses_falls_as_q_grows():
     spreads = []
     for q in (0.0, 1.0, 5.0):
-        options = {"solver": fedax.SGD(0.05), "schedule": fedax.Schedule(steps=5, batch_size="full"), "rounds": 400}
+        options = {
+            "solver": fedax.SGD(0.05),
+            "schedule": fedax.Schedule(steps=5, batch_size="full"),
+            "rounds": 400,
+        }
         w = vector(fedax.run(fedax.QFedAvg(q=q), regression(), observe_every=400, **options))
         spreads.append(np.std([World().loss(k, w) for k in range(5)]))
     assert spreads[0] > spreads[1] > spreads[2]

@@ -1,4 +1,5 @@
-"""A CNN with batch norm on digits that differ between clients: averaged statistics and FedBN, as Flax and Optax compute them."""
+"""A CNN with batch norm on digits that differ between clients: averaged statistics and FedBN, as
+Flax and Optax compute them."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,10 @@ RATE, BATCH, ROUNDS = 0.1, 8, 3
 
 class CNN(nnx.Module):
     def __init__(self, rngs):
-        self.conv, self.norm = nnx.Conv(1, 4, (3, 3), rngs=rngs), nnx.BatchNorm(4, momentum=0.9, rngs=rngs)
+        self.conv, self.norm = (
+            nnx.Conv(1, 4, (3, 3), rngs=rngs),
+            nnx.BatchNorm(4, momentum=0.9, rngs=rngs),
+        )
         self.head = nnx.Linear(4 * 16, 10, rngs=rngs)
 
     def __call__(self, x):
@@ -28,7 +32,8 @@ def cross_entropy(outputs, examples):
 
 
 def clients(sizes, contrast, light):
-    """Three labels each, in order, seen in the client's own light; and as many examples for tests."""
+    """Three labels each, in order, seen in the client's own light; and as many examples for
+    tests."""
     pictures, labels = load_digits(return_X_y=True)
     train, test = [], []
     for k, (n, a, b) in enumerate(zip(sizes, contrast, light, strict=True)):
@@ -39,20 +44,26 @@ def clients(sizes, contrast, light):
 
 
 def transcription(train, own):
-    """Rounds of everybody with Flax's model and Optax's steps; leaves and statistics whose path has a word of `own` stay."""
-    graph, start, statistics = nnx.split(CNN(nnx.Rngs(jax.random.fold_in(jax.random.key(0), 0))), nnx.Param, nnx.BatchStat)
+    """Rounds of everybody with Flax's model and Optax's steps; leaves and statistics whose path has
+    a word of `own` stay."""
+    graph, start, statistics = nnx.split(
+        CNN(nnx.Rngs(jax.random.fold_in(jax.random.key(0), 0))), nnx.Param, nnx.BatchStat
+    )
     optimizer = optax.sgd(RATE)
 
     @jax.jit
     def step(params, statistics, x, y):
         def loss(params):
-            model = nnx.merge(graph, *jax.tree.map(lambda leaf: leaf, (params, statistics)))  # variables of this trace
+            # variables of this trace
+            model = nnx.merge(graph, *jax.tree.map(lambda leaf: leaf, (params, statistics)))
             model.train()
             value = optax.softmax_cross_entropy_with_integer_labels(model(x), y).mean()
             return value, nnx.split(model, nnx.Param, nnx.BatchStat)[2]
 
         gradients, after = jax.grad(loss, has_aux=True)(params)
-        return optax.apply_updates(params, optimizer.update(gradients, optimizer.init(params))[0]), after
+        return optax.apply_updates(
+            params, optimizer.update(gradients, optimizer.init(params))[0]
+        ), after
 
     def kept(path):
         return any(word in jax.tree_util.keystr(path) for word in own)
@@ -64,11 +75,20 @@ def transcription(train, own):
         for client, (params, state) in zip(train, models, strict=True):
             x, y = client["x"].astype(np.float32), client["y"]
             for begin in range(0, len(y), BATCH):
-                params, state = step(params, state, x[begin : begin + BATCH], y[begin : begin + BATCH])
+                params, state = step(
+                    params, state, x[begin : begin + BATCH], y[begin : begin + BATCH]
+                )
             ends.append((params, state))
-        mean = jax.tree.map(lambda *leaves: jnp.asarray(np.average(leaves, axis=0, weights=weights), leaves[0].dtype), *ends)
+        mean = jax.tree.map(
+            lambda *leaves: jnp.asarray(
+                np.average(leaves, axis=0, weights=weights), leaves[0].dtype
+            ),
+            *ends,
+        )
         choose = jax.tree_util.tree_map_with_path
-        models = [choose(lambda path, mine, all_: mine if kept(path) else all_, end, mean) for end in ends]
+        models = [
+            choose(lambda path, mine, all_: mine if kept(path) else all_, end, mean) for end in ends
+        ]
     return models
 
 
@@ -89,15 +109,27 @@ def test_three_rounds_are_those_of_flax_and_optax(case):
         schedule = fedax.Schedule(epochs=1, batch_size=BATCH, order="given")
         engine = fedax.Simulation("sequential", devices=1)
         found = fedax.run(
-            method, task, solver=fedax.SGD(RATE), schedule=schedule, rounds=ROUNDS, engine=engine, observe=[], personal=True
+            method,
+            task,
+            solver=fedax.SGD(RATE),
+            schedule=schedule,
+            rounds=ROUNDS,
+            engine=engine,
+            observe=[],
+            personal=True,
         )
     for k, (params, statistics) in enumerate(expected):
         state = found.model_state if policy == "average" else found.model_state.of(k)
-        pairs = (jax.tree.map(lambda rows, k=k: rows[k], found.personal), params), (state, statistics)
+        pairs = (
+            (jax.tree.map(lambda rows, k=k: rows[k], found.personal), params),
+            (state, statistics),
+        )
         for mine, theirs in pairs:
             for a, b in zip(jax.tree.leaves(mine), jax.tree.leaves(theirs), strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5)
-    moved = [np.ptp([jax.tree.leaves(statistics)[0] for _, statistics in expected], axis=0).max() > 0.1]
+    moved = [
+        np.ptp([jax.tree.leaves(statistics)[0] for _, statistics in expected], axis=0).max() > 0.1
+    ]
     assert moved == [policy == "local"]
 
 
@@ -111,6 +143,8 @@ def test_fedbn_is_ahead_in_local_accuracy():
         for case, (method, policy, _) in CASES.items():
             task = fedax.tasks.from_flax(CNN, cross_entropy, train, test=test, state_policy=policy)
             options = {"solver": fedax.SGD(0.1), "rounds": 40, "observe_every": 40}
-            found = fedax.run_grid([method], task, seed=[0, 1, 2], observe=[fedax.observe.LocalAccuracy()], **options)
+            found = fedax.run_grid(
+                [method], task, seed=[0, 1, 2], observe=[fedax.observe.LocalAccuracy()], **options
+            )
             accuracy[case] = np.array([history.last("local_accuracy_mean") for history in found])
     assert np.all(accuracy["FedBN"] > accuracy["averaged"] + 0.2), accuracy

@@ -26,11 +26,17 @@ def test_layout_keeps_the_order_of_leaves():
     layout = Layout.of(params)
     assert layout.blocks == (6, 1, 1)
     assert layout.ravel(params).tolist() == [0, 1, 2, 3, 4, 5, 8, 7]
-    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), layout.unravel(layout.ravel(params)), params))
+    assert jax.tree.all(
+        jax.tree.map(
+            lambda a, b: bool((a == b).all()), layout.unravel(layout.ravel(params)), params
+        )
+    )
     assert hash(layout) == hash(Layout.of(params))
 
 
-@pytest.mark.parametrize("params", [{}, {"a": jnp.arange(3)}, {"a": jnp.zeros(2), "b": jnp.zeros(2, jnp.float32)}])
+@pytest.mark.parametrize(
+    "params", [{}, {"a": jnp.arange(3)}, {"a": jnp.zeros(2), "b": jnp.zeros(2, jnp.float32)}]
+)
 def test_layout_refuses_what_is_no_model(params):
     with pytest.raises(InvalidInput, match=r"params: got .*; allowed: "):
         Layout.of(params)
@@ -56,7 +62,10 @@ def test_bits_survive_the_compiled_program(bits):
 
 
 def test_bits_of_arrays():
-    assert bits_of({"a": jnp.zeros((2, 3), jnp.float32), "b": jnp.zeros((), jnp.float64)}) == 6 * 32 + 64
+    assert (
+        bits_of({"a": jnp.zeros((2, 3), jnp.float32), "b": jnp.zeros((), jnp.float64)})
+        == 6 * 32 + 64
+    )
 
 
 def test_ragged_is_flat():
@@ -71,9 +80,21 @@ def test_ragged_is_flat():
     [
         ([], "clients: got an empty list; allowed: at least one client"),
         ([{"x": [1.0]}, {"x": []}], r"clients\[1\]: got 0 examples; allowed: at least 1 example"),
-        ([{"x": [1.0], "y": [1, 2]}], r"clients\[0\]: got \{'x': 1, 'y': 2\}; allowed: arrays with one row per example"),
-        ([{"x": [1.0]}, {"z": [1.0]}], r"clients\[1\]: got \['z'\]; allowed: the arrays \['x'\], as client 0 has"),
-        ([{"x": [1.0, np.nan]}], r"clients\[0\]\['x'\]: got NaN or infinity in row 1; allowed: finite numbers"),
+        (
+            [{"x": [1.0], "y": [1, 2]}],
+            r"clients\[0\]: got \{'x': 1, 'y': 2\}; allowed: arrays "
+            r"with one row per example",
+        ),
+        (
+            [{"x": [1.0]}, {"z": [1.0]}],
+            r"clients\[1\]: got \['z'\]; allowed: the arrays "
+            r"\['x'\], as client 0 has",
+        ),
+        (
+            [{"x": [1.0, np.nan]}],
+            r"clients\[0\]\['x'\]: got NaN or infinity in row 1; allowed: "
+            r"finite numbers",
+        ),
         ([{"x": [["a"]]}], r"allowed: arrays of real or whole numbers"),
         ([{"x": [[1.0]]}, {"x": [[1.0, 2.0]]}], r"the same shape of one example in all clients"),
     ],
@@ -109,7 +130,8 @@ def test_task_refuses_test_data_of_other_clients():
 
 @pytest.mark.slow
 def test_loss_with_a_key_gets_one_in_training_only():
-    """Noise in training, none in evaluation; another seed is other noise, the same seed the same."""
+    """Noise in training, none in evaluation; another seed is other noise, the same seed the
+    same."""
     seen = []
 
     def loss(w, x, key):
@@ -117,9 +139,14 @@ def test_loss_with_a_key_gets_one_in_training_only():
         return (w - x - (0.0 if key is None else jax.random.normal(key))) ** 2 / 2
 
     task = fedax.tasks.from_loss(loss, 0.0, clients=[[1.0, 2.0], [3.0]])
-    options = {"schedule": fedax.Schedule(batch_size=1), "rounds": 2, "observe": [fedax.observe.TrainLoss()]}
+    options = {
+        "schedule": fedax.Schedule(batch_size=1),
+        "rounds": 2,
+        "observe": [fedax.observe.TrainLoss()],
+    }
     runs = [
-        fedax.run(fedax.FedAvg(), task, seed=s, engine=e, **options) for s, e in ((0, None), (1, None), (0, fedax.Eager()))
+        fedax.run(fedax.FedAvg(), task, seed=s, engine=e, **options)
+        for s, e in ((0, None), (1, None), (0, fedax.Eager()))
     ]
     assert set(seen) == {True, False}
     assert float(runs[0].params) != float(runs[1].params)
@@ -127,24 +154,41 @@ def test_loss_with_a_key_gets_one_in_training_only():
 
 
 def test_unknown_names_hold_the_nearest():
-    with pytest.raises(UnknownName, match=r"algorithm: got 'fedprocks'; allowed: one of .* Did you mean 'fedprox'\?"):
+    with pytest.raises(
+        UnknownName,
+        match=r"algorithm: got 'fedprocks'; allowed: one of .* Did "
+        r"you mean 'fedprox'\?",
+    ):
         make_algorithm("fedprocks")
-    with pytest.raises(UnknownName, match=r"hyperparameter of FedDANE: got 'cohort'; .* Did you mean 'cohorts'\?"):
+    with pytest.raises(
+        UnknownName,
+        match=r"hyperparameter of FedDANE: got 'cohort'; .* Did you "
+        r"mean 'cohorts'\?",
+    ):
         make_algorithm("feddane", cohort="shared")
     with pytest.raises(AttributeError, match="no attribute 'FedAverage'"):
         fedax.FedAverage  # noqa: B018
 
 
 def test_the_catalogue_is_found_by_discovery():
-    assert {"fedavg", "fedprox", "feddane", "fedbc", "fedavgm", "fedadam", "fedyogi", "fedadagrad"} <= set(
-        algorithm_classes()
-    )
+    assert {
+        "fedavg",
+        "fedprox",
+        "feddane",
+        "fedbc",
+        "fedavgm",
+        "fedadam",
+        "fedyogi",
+        "fedadagrad",
+    } <= set(algorithm_classes())
     assert fedax.FedBC is algorithm_classes()["fedbc"]
 
 
 def test_feddane_as_released_needs_two_parameter_arrays():
     task = fedax.tasks.from_loss(lambda w, x: (w.sum() - x) ** 2, np.zeros(3), clients=[[1.0]])
-    with pytest.raises(InvalidInput, match="models of two parameter arrays, the second of two entries or more"):
+    with pytest.raises(
+        InvalidInput, match="models of two parameter arrays, the second of two entries or more"
+    ):
         fedax.run(fedax.FedDANE(correction="as_released"), task, rounds=1)
 
 
@@ -158,7 +202,9 @@ def test_exact_solver_reaches_stationarity():
     client = {"x": rng.normal(size=(30, 4)), "y": np.sign(rng.normal(size=30))}
     task = fedax.tasks.from_loss(loss, np.zeros(4), [client], l2=0.1)
     w = jnp.asarray(fedax.run(fedax.FedAvg(), task, solver=fedax.Exact(1e-12), rounds=1).params)
-    gradient = jax.grad(lambda w: loss(w, {k: jnp.asarray(v) for k, v in client.items()}).mean() + 0.05 * w @ w)(w)
+    gradient = jax.grad(
+        lambda w: loss(w, {k: jnp.asarray(v) for k, v in client.items()}).mean() + 0.05 * w @ w
+    )(w)
     assert np.abs(gradient).max() < 1e-8
 
 
@@ -167,7 +213,9 @@ def test_any_optax_optimizer_is_a_solver():
 
     task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[4.0]])
     solver = fedax.Optax(optax.chain(optax.clip(1.0), optax.sgd(0.5)))
-    history = fedax.run(fedax.FedAvg(), task, solver=solver, schedule=fedax.Schedule(steps=3), rounds=1)
+    history = fedax.run(
+        fedax.FedAvg(), task, solver=solver, schedule=fedax.Schedule(steps=3), rounds=1
+    )
     assert float(history.params) == 1.5
 
 
@@ -187,6 +235,8 @@ def test_a_misspelt_name_gets_the_nearest_one():
 @pytest.mark.parametrize("kind", algorithm_classes().values(), ids=lambda kind: kind.__name__)
 def test_hyperparameters_are_given_by_name(kind):
     with pytest.raises(
-        InvalidInput, match=rf"^{kind.__name__}\(\.\.\.\): got 0.5; allowed: (hyperparameters by name|no arguments)"
+        InvalidInput,
+        match=rf"^{kind.__name__}\(\.\.\.\): got 0.5; allowed: (hyperparameters "
+        r"by name|no arguments)",
     ):
         kind(0.5)

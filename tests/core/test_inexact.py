@@ -1,4 +1,5 @@
-"""The solver that stops at a given inexactness, against the exact minimisers of quadratics and a loop in NumPy."""
+"""The solver that stops at a given inexactness, against the exact minimisers of quadratics and a
+loop in NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +44,14 @@ def solved(gamma, mu, engine=None, concavity=0.0, curvatures=None, centres=None,
     task = quadratic(curvatures, centres)
     task = fedax.core.Task(Start(), task.loss, task.train)
     solver = fedax.Inexact(gamma, RATE, concavity, **options)
-    history = fedax.run(Solutions(mu=mu), task, solver=solver, engine=engine, rounds=1, schedule=fedax.Schedule(steps=1))
+    history = fedax.run(
+        Solutions(mu=mu),
+        task,
+        solver=solver,
+        engine=engine,
+        rounds=1,
+        schedule=fedax.Schedule(steps=1),
+    )
     return history.notes["solutions"][0]
 
 
@@ -99,7 +107,11 @@ def test_float32_and_a_grid_in_one_program():
     a, b = random_quadratic(CLIENTS, DIM)
     with jax.enable_x64(False):
         task = quadratic(a.astype(np.float32), b.astype(np.float32))
-        options = {"solver": fedax.Inexact(0.01, RATE), "rounds": 3, "schedule": fedax.Schedule(cohort=2)}
+        options = {
+            "solver": fedax.Inexact(0.01, RATE),
+            "rounds": 3,
+            "schedule": fedax.Schedule(cohort=2),
+        }
         together = fedax.run_grid([fedax.FedProx(mu=mu) for mu in (0.5, 2.0)], task, **options)
         alone = fedax.run(fedax.FedProx(mu=2.0), task, **options)
     assert vector(together[1]).dtype == np.float32
@@ -107,7 +119,10 @@ def test_float32_and_a_grid_in_one_program():
 
 
 def test_methods_without_a_proximal_term_are_refused():
-    allowed = r"run\(solver=\.\.\.\): got Inexact, with a method whose local problem has no proximal term"
+    allowed = (
+        r"run\(solver=\.\.\.\): got Inexact, with a method whose local problem has no "
+        r"proximal term"
+    )
     for method in (fedax.FedAvg(), fedax.SCAFFOLD(option="I")):
         for engine in (None, fedax.Eager()):
             with pytest.raises(InvalidInput, match=allowed):
@@ -116,7 +131,8 @@ def test_methods_without_a_proximal_term_are_refused():
 
 def test_experiment_files_have_it():
     text = (
-        'name = "a"\ntask = {name = "digits"}\nalgorithm = [{name = "fedprox"}]\n[solver]\nname = "inexact"\ngamma = 0.2\n'
+        'name = "a"\ntask = {name = "digits"}\nalgorithm = [{name = "fedprox"}]\n[solver]\nname '
+        '= "inexact"\ngamma = 0.2\n'
     )
     assert Experiment.parse(text).solver.make() == fedax.Inexact(0.2)
     assert Experiment.parse(Experiment.parse(text).toml()).solver.make() == fedax.Inexact(0.2)

@@ -1,4 +1,5 @@
-"""Hints on what to install name packages that can be installed, with or without a release of fedax."""
+"""Hints on what to install name packages that can be installed, with or without a release of
+fedax."""
 
 import importlib
 import re
@@ -30,13 +31,27 @@ NEEDED = {
     "text": (["tokenizers"], lambda folder: fedax.data.Tokens.of([], "bytes")),
     "parquet": (
         ["pyarrow", "pyarrow.parquet"],
-        lambda folder: call("fedax.data.formats.files._parquet", folder / "a.parquet", files.Columns()),
+        lambda folder: call(
+            "fedax.data.formats.files._parquet", folder / "a.parquet", files.Columns()
+        ),
     ),
-    "hub": (["datasets"], lambda folder: call("fedax.data.formats.hub._load", "some/data", "train", {})),
+    "hub": (
+        ["datasets"],
+        lambda folder: call("fedax.data.formats.hub._load", "some/data", "train", {}),
+    ),
     "privacy": (["dp_accounting"], lambda folder: call("fedax.communication.accounting._dp")),
-    "tensorboard": (["tensorboardX"], lambda folder: call("fedax.experiments.running.trackers._module", "tensorboard")),
-    "mlflow": (["mlflow"], lambda folder: call("fedax.experiments.running.trackers._module", "mlflow")),
-    "wandb": (["wandb"], lambda folder: call("fedax.experiments.running.trackers._module", "wandb")),
+    "tensorboard": (
+        ["tensorboardX"],
+        lambda folder: call("fedax.experiments.running.trackers._module", "tensorboard"),
+    ),
+    "mlflow": (
+        ["mlflow"],
+        lambda folder: call("fedax.experiments.running.trackers._module", "mlflow"),
+    ),
+    "wandb": (
+        ["wandb"],
+        lambda folder: call("fedax.experiments.running.trackers._module", "wandb"),
+    ),
 }
 
 
@@ -64,7 +79,11 @@ def test_an_environment_without_pip(monkeypatch):
 
 def test_nothing_installs_fedax_from_an_index():
     """It is on none before its first release."""
-    files = [path for suffix in (".py", ".md", ".txt") for path in own_files("src", "docs", suffix=suffix)]
+    files = [
+        path
+        for suffix in (".py", ".md", ".txt")
+        for path in own_files("src", "docs", suffix=suffix)
+    ]
     files += [ROOT / name for name in ("README.md", "CONTRIBUTING.md")]
     command = re.compile(r"""install\s+(-\S+\s+)*["'`]?fedax\b""")
     assert [str(path) for path in files if command.search(path.read_text())] == []
@@ -80,6 +99,8 @@ def test_deploy_without_flower_says_what_to_install(monkeypatch, tmp_path):
     for name in [name for name in sys.modules if name.startswith("fedax.flower.deploy")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    shown = CliRunner().invoke(app, ["deploy", "init", str(tmp_path / "d"), "--experiment", "examples/digits.toml"])
+    shown = CliRunner().invoke(
+        app, ["deploy", "init", str(tmp_path / "d"), "--experiment", "examples/digits.toml"]
+    )
     assert shown.exit_code == 2
     assert 'pip install "flwr==1.41' in " ".join(shown.output.split())

@@ -1,4 +1,5 @@
-"""Models of Flax, Haiku and Equinox with batch norm: a run is what the library itself computes, minibatch by minibatch."""
+"""Models of Flax, Haiku and Equinox with batch norm: a run is what the library itself computes,
+minibatch by minibatch."""
 
 import equinox as eqx
 import jax
@@ -14,7 +15,9 @@ SCHEDULE = fedax.Schedule(epochs=1, batch_size=4, order="given")
 
 
 def clients(sizes):
-    return [{"x": RNG.normal(size=(n, 6)) + k, "y": RNG.integers(0, 3, n)} for k, n in enumerate(sizes)]
+    return [
+        {"x": RNG.normal(size=(n, 6)) + k, "y": RNG.integers(0, 3, n)} for k, n in enumerate(sizes)
+    ]
 
 
 def cross_entropy(z, e):
@@ -86,7 +89,9 @@ def equinox():
             x, state = self.norm(self.a(x), state)
             return self.b(jax.nn.relu(x)), state
 
-    task = fedax.tasks.from_equinox(eqx.nn.make_with_state(Net)(jax.random.key(0)), cross_entropy, clients((8, 12)))
+    task = fedax.tasks.from_equinox(
+        eqx.nn.make_with_state(Net)(jax.random.key(0)), cross_entropy, clients((8, 12))
+    )
 
     def apply(params, state, x):
         model = task.assembled(params)
@@ -118,15 +123,22 @@ def test_batch_norm_is_the_librarys_own(library):
             own, (params, state) = task.train.client(k), (start, task.state)
             for begin in range(0, len(own["y"]), 4):
                 g, state = gradient(
-                    params, state, own["x"][begin : begin + 4].astype(np.float32), own["y"][begin : begin + 4]
+                    params,
+                    state,
+                    own["x"][begin : begin + 4].astype(np.float32),
+                    own["y"][begin : begin + 4],
                 )
                 params = jax.tree.map(lambda p, g: p - RATE * g, params, g)
             ends.append((params, state))
         trained = eqx.filter(found.params, eqx.is_inexact_array)
-        for kept, *both in zip(*map(jax.tree.leaves, ((trained, found.model_state), *ends)), strict=True):
+        for kept, *both in zip(
+            *map(jax.tree.leaves, ((trained, found.model_state), *ends)), strict=True
+        ):
             mean = np.average(np.array(both, float), axis=0, weights=task.train.sizes)
             whole = jnp.issubdtype(kept.dtype, jnp.integer)
-            np.testing.assert_allclose(kept, np.round(mean) if whole else mean, rtol=2e-5, atol=2e-6)
+            np.testing.assert_allclose(
+                kept, np.round(mean) if whole else mean, rtol=2e-5, atol=2e-6
+            )
 
 
 def test_a_class_of_linen_is_refused():

@@ -1,4 +1,5 @@
-"""What methods do within a client's work: other gradients in its steps, means over its examples, common numbers of steps."""
+"""What methods do within a client's work: other gradients in its steps, means over its examples,
+common numbers of steps."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,9 @@ ENGINES = [ONE, fedax.Eager(), fedax.Simulation("chunked", chunk=2, devices=1, m
 
 def run(method, solver, rounds=ROUNDS, schedule=SCHEDULE, task=None, engine=ONE, **options):
     options = {"rounds": rounds, "seed": SEED, **options}
-    return fedax.run(method, task or regression(), solver=solver, schedule=schedule, engine=engine, **options)
+    return fedax.run(
+        method, task or regression(), solver=solver, schedule=schedule, engine=engine, **options
+    )
 
 
 def sharp(world, k, w, rows, rho):
@@ -43,18 +46,27 @@ def test_sam_around_sgd_with_momentum_and_a_proximal_term(engine):
             models.append(mine)
         w = np.average(models, axis=0, weights=P[cohort])
     solver = fedax.SAM(fedax.SGD(LR, momentum=momentum), rho=rho)
-    np.testing.assert_allclose(vector(run(fedax.FedProx(mu=mu), solver, engine=engine)), w, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        vector(run(fedax.FedProx(mu=mu), solver, engine=engine)), w, rtol=0, atol=1e-12
+    )
 
 
 def test_sam_without_a_radius_is_its_solver():
-    for inner in (fedax.SGD(LR, momentum=0.5, clip=1.0), fedax.Optax(optax.sgd(LR, 0.9, nesterov=True))):
-        plain, none = (vector(run(fedax.SCAFFOLD(option="I"), s)) for s in (inner, fedax.SAM(inner, rho=0.0)))
+    for inner in (
+        fedax.SGD(LR, momentum=0.5, clip=1.0),
+        fedax.Optax(optax.sgd(LR, 0.9, nesterov=True)),
+    ):
+        plain, none = (
+            vector(run(fedax.SCAFFOLD(option="I"), s)) for s in (inner, fedax.SAM(inner, rho=0.0))
+        )
         np.testing.assert_array_equal(plain, none)
 
 
 def test_sam_stays_where_there_is_no_gradient():
     flat = fedax.tasks.from_loss(lambda w, x: 0 * (x @ w), np.ones(2), [np.ones((3, 2))])
-    history = run(fedax.FedAvg(), fedax.SAM(fedax.SGD(0.1)), task=flat, schedule=fedax.Schedule(steps=2))
+    history = run(
+        fedax.FedAvg(), fedax.SAM(fedax.SGD(0.1)), task=flat, schedule=fedax.Schedule(steps=2)
+    )
     np.testing.assert_array_equal(vector(history), np.ones(2))
 
 
@@ -84,7 +96,9 @@ class Clipped(fedax.FedAvg):
             scale = jnp.minimum(1, 0.3 / optax.tree.norm(gradient))
             return jax.tree.map(lambda g: scale * g, gradient)
 
-        return fedax.Upload(client.minimize(LocalProblem(step_gradient=clipped), start=w), reference=w)
+        return fedax.Upload(
+            client.minimize(LocalProblem(step_gradient=clipped), start=w), reference=w
+        )
 
 
 def test_a_hook_that_clips_is_the_solvers_clipping():
@@ -93,7 +107,8 @@ def test_a_hook_that_clips_is_the_solvers_clipping():
 
 
 class Means(Algorithm):
-    """Notes means over the clients' examples, and takes one step along a gradient of its own on the first minibatches."""
+    """Notes means over the clients' examples, and takes one step along a gradient of its own on the
+    first minibatches."""
 
     def round(self, fed, state):
         mean, matrix = fed.average(self.look, fed.everyone, state)
@@ -102,7 +117,10 @@ class Means(Algorithm):
 
     def look(self, client, w):
         def values(params, examples, key):
-            return {"y": examples["y"], "outer": examples["x"][:, :, None] * examples["x"][:, None, :]}
+            return {
+                "y": examples["y"],
+                "outer": examples["x"][:, :, None] * examples["x"][:, None, :],
+            }
 
         found = client.mean_of(values, w)
         return fedax.Upload((found["y"], found["outer"]))
@@ -112,7 +130,9 @@ class Means(Algorithm):
             return jnp.abs(examples["x"] @ params["w"] + params["b"] - examples["y"])
 
         def one(params, batch: Minibatch):
-            return jax.tree.map(lambda p, g: p - LR * g, params, batch.gradient_of(absolute, params))
+            return jax.tree.map(
+                lambda p, g: p - LR * g, params, batch.gradient_of(absolute, params)
+            )
 
         layout = client.layout
         return fedax.Upload(layout.ravel(client.for_each_minibatch(one, layout.unravel(w))))
@@ -147,12 +167,17 @@ def test_own_losses_count_as_gradients():
 def test_common_coins_end_the_round_of_all_clients(p, engine):
     """Each client takes the same steps, drawn anew in every round and from the seed."""
     schedule = fedax.Schedule(sync_probability=p, batch_size="full")
-    task = fedax.tasks.from_loss(lambda w, x: x @ w, np.zeros(1), clients=[np.ones((n, 1)) for n in (2, 5)])
+    task = fedax.tasks.from_loss(
+        lambda w, x: x @ w, np.zeros(1), clients=[np.ones((n, 1)) for n in (2, 5)]
+    )
     for seed in (0, 1):
         options = {"schedule": schedule, "task": task, "engine": engine, "seed": seed, "rounds": 4}
         history = run(fedax.LocalGD(), fedax.SGD(1.0), **options)
         root = jax.random.fold_in(jax.random.key(seed), 1)
-        luck = [1 - float(jax.random.uniform(stream(root, "work", t), (), jnp.float32)) for t in range(4)]
+        luck = [
+            1 - float(jax.random.uniform(stream(root, "work", t), (), jnp.float32))
+            for t in range(4)
+        ]
         steps = [1 if p == 1 else 1 + int(np.log(u) / np.log(1 - p)) for u in luck]
         np.testing.assert_allclose(vector(history), -sum(steps))
 
@@ -171,6 +196,10 @@ def test_numbers_of_steps_are_geometric():
 
 @pytest.mark.parametrize("wrong", [0.0, 1.5, {"steps": 2}, {"times": (1, 2)}, {"stragglers": 0.5}])
 def test_coins_are_refused(wrong):
-    options = {"sync_probability": 0.5, **wrong} if isinstance(wrong, dict) else {"sync_probability": wrong}
+    options = (
+        {"sync_probability": 0.5, **wrong}
+        if isinstance(wrong, dict)
+        else {"sync_probability": wrong}
+    )
     with pytest.raises(fedax.InvalidInput, match=r"Schedule\(sync_probability=\.\.\.\)"):
         fedax.Schedule(**options)

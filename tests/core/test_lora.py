@@ -19,11 +19,15 @@ def loss(p, e):
     return ((e["x"] @ p["dense"]["kernel"] + p["dense"]["bias"][None, :] - e["y"]) ** 2).sum(1) / 2
 
 
-TASK = fedax.tasks.from_loss(loss, BASE, CLIENTS, scores={"error": loss}, predict=lambda p, e: e["x"] @ p["dense"]["kernel"])
+TASK = fedax.tasks.from_loss(
+    loss, BASE, CLIENTS, scores={"error": loss}, predict=lambda p, e: e["x"] @ p["dense"]["kernel"]
+)
 
 
 def test_the_mean_of_adapters_is_the_mean_of_the_clients_models():
-    history = fedax.run(fedax.FedAvg(), fedax.lora(TASK, rank=2, targets="*.kernel", alpha=3.0), rounds=1, **FULL)
+    history = fedax.run(
+        fedax.FedAvg(), fedax.lora(TASK, rank=2, targets="*.kernel", alpha=3.0), rounds=1, **FULL
+    )
     a, models = np.asarray(history.params.left["dense.kernel"]), []
     for client in CLIENTS:
         b = np.zeros((2, 4))
@@ -41,7 +45,9 @@ def test_the_mean_of_adapters_is_the_mean_of_the_clients_models():
 
 
 def test_both_factors_are_trained_and_sent_where_asked():
-    history = fedax.run(fedax.FedAvg(), fedax.lora(TASK, 2, targets="*.kernel", average="factors"), rounds=2, **FULL)
+    history = fedax.run(
+        fedax.FedAvg(), fedax.lora(TASK, 2, targets="*.kernel", average="factors"), rounds=2, **FULL
+    )
     assert history.bits.up[0] == 2 * 2 * (6 + 4) * 64
     exact = fedax.lora(TASK, 2, targets="*.kernel")
     assert abs(history.params.left["dense.kernel"] - exact.frozen.left["dense.kernel"]).max() > 1e-3
@@ -51,25 +57,37 @@ def test_a_weight_has_outputs_first():
     def turned(p, e):
         return ((e["x"] @ p["weight"].T - e["y"]) ** 2).sum(1)
 
-    task = fedax.lora(fedax.tasks.from_loss(turned, {"weight": np.zeros((4, 6))}, CLIENTS), 3, targets="weight")
+    task = fedax.lora(
+        fedax.tasks.from_loss(turned, {"weight": np.zeros((4, 6))}, CLIENTS), 3, targets="weight"
+    )
     trained = task.start(jax.random.key(0))
     assert (trained.left["weight"].shape, trained.right["weight"]) == ((4, 3), None)
 
 
 def test_a_pretrained_transformer_learns_by_its_attention():
-    rng, model = np.random.default_rng(1), fedax.models.Transformer(12, 6, width=16, heads=2, layers=1, classes=2)
+    rng, model = (
+        np.random.default_rng(1),
+        fedax.models.Transformer(12, 6, width=16, heads=2, layers=1, classes=2),
+    )
     x = rng.integers(1, 12, (4, 40, 6))
     clients = [{"x": rows, "y": (rows == 3).any(1).astype(int)} for rows in x]
     task = fedax.tasks.classification(fedax.data.FederatedData(train=clients, classes=2), model)
     adapted = fedax.lora(task, 4, targets=["blocks.0.attention.kernel", "blocks.0.wide.kernel"])
-    settings = {"solver": fedax.Optax(optax.adam(0.02)), "schedule": fedax.Schedule(epochs=2, batch_size=20), "rounds": 5}
+    settings = {
+        "solver": fedax.Optax(optax.adam(0.02)),
+        "schedule": fedax.Schedule(epochs=2, batch_size=20),
+        "rounds": 5,
+    }
     found, whole = (fedax.run(fedax.FedAvg(), task, **settings) for task in (adapted, task))
     assert found.metrics["train_loss"][-1] < found.metrics["train_loss"][0] - 0.01
     assert found.bits.up[0] * 8 < whole.bits.up[0]
     merged = found.params.merged()
     assert jax.tree.structure(merged) == jax.tree.structure(whole.params)
     examples = {name: jnp.asarray(values) for name, values in clients[0].items()}
-    losses = task.loss(merged, examples, None), adapted.functions["loss"](found.params, examples, None)
+    losses = (
+        task.loss(merged, examples, None),
+        adapted.functions["loss"](found.params, examples, None),
+    )
     np.testing.assert_allclose(*losses, rtol=0, atol=1e-12)
 
 

@@ -1,4 +1,5 @@
-"""Models that compute in half precision: masters of 32 bits are trained, sent and kept; each leaf reaches the loss in its type."""
+"""Models that compute in half precision: masters of 32 bits are trained, sent and kept; each leaf
+reaches the loss in its type."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +8,8 @@ import pytest
 
 import fedax
 
-RATE, STEPS = 2.0**-12, 64  # a step is a sixteenth of the distance of 1 to its neighbour in bfloat16
+# a step is a sixteenth of the distance of 1 to its neighbour in bfloat16
+RATE, STEPS = 2.0**-12, 64
 SCHEDULE = fedax.Schedule(steps=STEPS, batch_size="full")
 OPTIONS = {
     "solver": fedax.SGD(RATE),
@@ -32,7 +34,11 @@ def start(**kinds):
 
 def run(params, **more):
     SEEN.clear()
-    return fedax.run(fedax.FedAvg(), fedax.tasks.from_loss(slope, params, [[1.0, 2.0], [3.0, 4.0]], **more), **OPTIONS)
+    return fedax.run(
+        fedax.FedAvg(),
+        fedax.tasks.from_loss(slope, params, [[1.0, 2.0], [3.0, 4.0]], **more),
+        **OPTIONS,
+    )
 
 
 @pytest.mark.parametrize("made", [False, True], ids=["an array", "a function"])
@@ -52,7 +58,9 @@ def test_leaves_of_several_types_have_masters_of_the_widest():
     found = run(start(a=jnp.bfloat16, b=jnp.float32, c=jnp.float16))
     assert {("bfloat16", "float32", "float16")} == SEEN
     for leaf in jax.tree.leaves(found.params):
-        np.testing.assert_array_equal(leaf, np.full(2, 1 - 2 * STEPS * RATE, np.float32), strict=True)
+        np.testing.assert_array_equal(
+            leaf, np.full(2, 1 - 2 * STEPS * RATE, np.float32), strict=True
+        )
     assert found.bits.up[0] == 2 * 6 * 32
 
 
@@ -61,16 +69,21 @@ def test_a_step_is_that_of_the_loss_in_half_precision():
     x = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
 
     def loss(p, e):
-        return ((e["x"].astype(jnp.bfloat16) @ p["w"] - e["y"].astype(jnp.bfloat16)) ** 2).astype(jnp.float32)
+        return ((e["x"].astype(jnp.bfloat16) @ p["w"] - e["y"].astype(jnp.bfloat16)) ** 2).astype(
+            jnp.float32
+        )
 
     examples, w = {"x": x, "y": x.sum(1)}, jnp.full(3, 0.3, jnp.float32)
     task = fedax.tasks.from_loss(loss, {"w": w}, [examples], compute=jnp.bfloat16)
     found = fedax.run(
-        fedax.FedAvg(), task, **OPTIONS | {"solver": fedax.SGD(0.1), "schedule": fedax.Schedule(steps=3, batch_size=8)}
+        fedax.FedAvg(),
+        task,
+        **OPTIONS | {"solver": fedax.SGD(0.1), "schedule": fedax.Schedule(steps=3, batch_size=8)},
     )
     for _ in range(6):
         w = w - 0.1 * jax.grad(lambda w: loss({"w": w.astype(jnp.bfloat16)}, examples).mean())(w)
-    np.testing.assert_allclose(found.params["w"], w, rtol=2e-2)  # the order of sums differs, by roundings of 8 bits
+    # the order of sums differs, by roundings of 8 bits
+    np.testing.assert_allclose(found.params["w"], w, rtol=2e-2)
     np.testing.assert_allclose(w, 1, atol=0.5)
 
 

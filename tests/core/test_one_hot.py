@@ -1,4 +1,5 @@
-"""`jax.nn.one_hot` in a user's loss gives zeros for a class that it does not have: such labels are refused."""
+"""`jax.nn.one_hot` in a user's loss gives zeros for a class that it does not have: such labels are
+refused."""
 
 import warnings
 
@@ -28,7 +29,9 @@ LOSSES = {
 
 
 def task_of(loss, y, **parts):
-    return fedax.tasks.from_loss(loss, np.zeros((2, 3)), clients=[{"x": X, "y": np.asarray(y)}], **parts)
+    return fedax.tasks.from_loss(
+        loss, np.zeros((2, 3)), clients=[{"x": X, "y": np.asarray(y)}], **parts
+    )
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -37,7 +40,11 @@ def test_labels_outside_of_the_classes_are_refused(name, kind):
     loss = LOSSES[name] if name != "from 1" else lambda w, e: LOSSES["from 1"](w[:, :2], e)
     good = np.array([1, 2, 1, 2, 2, 1], kind)
     task_of(loss, good)
-    with pytest.raises(InvalidInput, match=r"Task\(loss=...\): got the class \d, for which jax.nn.one_hot"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"Task\(loss=...\): got the class \d, for which "
+        r"jax.nn.one_hot",
+    ):
         task_of(loss, np.array([1, 2, 1, 3, 2, 1], kind))
     for part in ("test", "validation"):
         with pytest.raises(InvalidInput, match="got the class"):
@@ -57,11 +64,15 @@ def test_classes_below_0_give_a_warning():
 @pytest.mark.parametrize(
     "loss",
     [
-        lambda w, e: cross_entropy(e["x"] @ w, jnp.argmax(e["x"] @ w, -1), 3) + 0.0 * e["y"].astype(float),
+        lambda w, e: (
+            cross_entropy(e["x"] @ w, jnp.argmax(e["x"] @ w, -1), 3) + 0.0 * e["y"].astype(float)
+        ),
         lambda w, e: cross_entropy(e["x"] @ w, e["y"] % 3, 3),
         lambda w, e: cross_entropy(e["x"] @ w, jnp.clip(e["y"], 0, 2), 3),
         lambda w, e: ((e["x"] @ w).sum(-1) - e["y"].astype(float)) ** 2,
-        lambda w, e: jnp.where(e["y"] < 3, cross_entropy(e["x"] @ w, jnp.where(e["y"] < 3, e["y"], 0), 3), 0.0),
+        lambda w, e: jnp.where(
+            e["y"] < 3, cross_entropy(e["x"] @ w, jnp.where(e["y"] < 3, e["y"], 0), 3), 0.0
+        ),
     ],
 )
 def test_other_losses_give_no_false_alarm(loss):

@@ -1,4 +1,5 @@
-"""Clients in whatever form, starting points, signatures; and the mistakes that people make, each one message."""
+"""Clients in whatever form, starting points, signatures; and the mistakes that people make, each
+one message."""
 
 import collections
 import subprocess
@@ -19,7 +20,8 @@ from fedax.tasks import from_equinox, from_loss
 
 RNG = np.random.default_rng(0)
 CLIENTS = {
-    name: {"x": RNG.normal(size=(n, 2)), "y": RNG.integers(0, 2, n)} for name, n in (("anna", 3), ("bert", 5), ("cleo", 2))
+    name: {"x": RNG.normal(size=(n, 2)), "y": RNG.integers(0, 2, n)}
+    for name, n in (("anna", 3), ("bert", 5), ("cleo", 2))
 }
 OWNERS = np.repeat(list(CLIENTS), [3, 5, 2])
 POOLED = {key: np.concatenate([client[key] for client in CLIENTS.values()]) for key in "xy"}
@@ -43,19 +45,27 @@ def frame():
 
 def hugging_face():
     datasets = pytest.importorskip("datasets", reason="datasets is not installed")
-    return datasets.Dataset.from_dict({"user": OWNERS.tolist(), "x": POOLED["x"].tolist(), "y": POOLED["y"].tolist()})
+    return datasets.Dataset.from_dict(
+        {"user": OWNERS.tolist(), "x": POOLED["x"].tolist(), "y": POOLED["y"].tolist()}
+    )
 
 
 FORMS = {
     "a list": lambda: (list(CLIENTS.values()), {}),
     "a generator": lambda: ((client for client in CLIENTS.values()), {}),
     "names": lambda: (CLIENTS, {}),
-    "any mappings": lambda: (types.MappingProxyType({k: collections.UserDict(v) for k, v in CLIENTS.items()}), {}),
+    "any mappings": lambda: (
+        types.MappingProxyType({k: collections.UserDict(v) for k, v in CLIENTS.items()}),
+        {},
+    ),
     "federated data": lambda: (fedax.data.FederatedData(list(CLIENTS.values()), 2), {}),
     "pooled arrays": lambda: ({"user": OWNERS, **POOLED}, {"client": "user"}),
     "a frame": lambda: (frame(), {"client": "user"}),
     "a data set": lambda: (hugging_face(), {"client": "user"}),
-    "splits": lambda: ({"train": hugging_face(), "test": hugging_face().select([0, 9])}, {"client": "user"}),
+    "splits": lambda: (
+        {"train": hugging_face(), "test": hugging_face().select([0, 9])},
+        {"client": "user"},
+    ),
 }
 
 
@@ -66,7 +76,9 @@ def test_clients_come_in_any_form(form):
     assert task.train.sizes.tolist() == [3, 5, 2]
     for key in "xy":
         np.testing.assert_array_equal(task.train.arrays[key], POOLED[key])
-    assert (None if task.test is None else task.test.sizes.tolist()) == ([1, 0, 1] if form == "splits" else None)
+    assert (None if task.test is None else task.test.sizes.tolist()) == (
+        [1, 0, 1] if form == "splits" else None
+    )
 
 
 def test_clients_from_a_folder(tmp_path):
@@ -118,7 +130,11 @@ def test_loss_and_accuracy_are_watched_by_default():
     def accuracy(p, e):
         return (logits(p, e).argmax(1) == e["y"]).astype(float)
 
-    found = fedax.run(fedax.FedAvg(), from_loss(cross_entropy, START, CLIENTS, scores={"accuracy": accuracy}), rounds=0)
+    found = fedax.run(
+        fedax.FedAvg(),
+        from_loss(cross_entropy, START, CLIENTS, scores={"accuracy": accuracy}),
+        rounds=0,
+    )
     assert found.metrics.keys() == {"train_loss", "train_accuracy"}
     np.testing.assert_allclose(found.metrics["train_loss"], [np.log(2)])
     np.testing.assert_allclose(found.metrics["train_accuracy"], [(POOLED["y"] == 0).mean()])
@@ -126,7 +142,8 @@ def test_loss_and_accuracy_are_watched_by_default():
 
 @pytest.mark.slow
 def test_equinox_modules_keep_their_other_leaves():
-    """Of a multilayer perceptron only the real arrays are trained; it comes back whole, and can be started from."""
+    """Of a multilayer perceptron only the real arrays are trained; it comes back whole, and can be
+    started from."""
 
     def loss(z, e):
         return optax.softmax_cross_entropy_with_integer_labels(z, e["y"])
@@ -134,14 +151,22 @@ def test_equinox_modules_keep_their_other_leaves():
     task = from_equinox(lambda key: eqx.nn.MLP(2, 2, 4, 1, key=key), loss, CLIENTS)
     options = {"solver": fedax.SGD(0.5), "schedule": fedax.Schedule(batch_size="full")}
     found = fedax.run(fedax.FedAvg(), task, rounds=1, **options)
-    before, model = eqx.nn.MLP(2, 2, 4, 1, key=jax.random.fold_in(jax.random.key(0), 0)), found.params
+    before, model = (
+        eqx.nn.MLP(2, 2, 4, 1, key=jax.random.fold_in(jax.random.key(0), 0)),
+        found.params,
+    )
 
     def step(model, client):
-        gradient = eqx.filter_grad(lambda model: loss(jax.vmap(model)(client["x"]), client).mean())(model)
+        gradient = eqx.filter_grad(lambda model: loss(jax.vmap(model)(client["x"]), client).mean())(
+            model
+        )
         return eqx.apply_updates(model, jax.tree.map(lambda g: -0.5 * g, gradient))
 
     steps = [step(before, client) for client in CLIENTS.values()]
-    for leaf, *ends in zip(*(jax.tree.leaves(eqx.filter(m, eqx.is_inexact_array)) for m in (model, *steps)), strict=True):
+    for leaf, *ends in zip(
+        *(jax.tree.leaves(eqx.filter(m, eqx.is_inexact_array)) for m in (model, *steps)),
+        strict=True,
+    ):
         np.testing.assert_allclose(leaf, np.average(ends, axis=0, weights=[3, 5, 2]), rtol=1e-10)
     assert model.activation is before.activation
     assert set(found.metrics) == {"train_loss", "train_accuracy"}
@@ -166,18 +191,42 @@ def counting(p, e):
 
 
 MISTAKES = {
-    "a wrong output shape": (lambda: from_loss(lambda p, e: logits(p, e), START, CLIENTS), r"shape \(3, 2\) for 3 examples"),
-    "a mean": (lambda: from_loss(lambda p, e: cross_entropy(p, e).mean(), START, CLIENTS), "without a mean or a sum"),
-    "whole losses": (lambda: from_loss(lambda p, e: e["y"], START, CLIENTS), "values of type int.*; allowed: real numbers"),
-    "labels from 1": (lambda: fedax.data.FederatedData(lists(y=lambda c: c["y"] + 1), 2), "labels from 0 to 1"),
-    "float labels": (lambda: fedax.data.FederatedData(lists(y=lambda c: c["y"] + 0.5), 2), "labels that are whole numbers"),
-    "NaN": (lambda: from_loss(cross_entropy, START, lists(x=lambda c: c["x"] * np.nan)), "NaN or infinity in row 0"),
-    "unequal lengths": (lambda: from_loss(cross_entropy, START, lists(y=lambda c: c["y"][1:])), "all of the same length"),
+    "a wrong output shape": (
+        lambda: from_loss(lambda p, e: logits(p, e), START, CLIENTS),
+        r"shape \(3, 2\) for 3 examples",
+    ),
+    "a mean": (
+        lambda: from_loss(lambda p, e: cross_entropy(p, e).mean(), START, CLIENTS),
+        "without a mean or a sum",
+    ),
+    "whole losses": (
+        lambda: from_loss(lambda p, e: e["y"], START, CLIENTS),
+        "values of type int.*; allowed: real numbers",
+    ),
+    "labels from 1": (
+        lambda: fedax.data.FederatedData(lists(y=lambda c: c["y"] + 1), 2),
+        "labels from 0 to 1",
+    ),
+    "float labels": (
+        lambda: fedax.data.FederatedData(lists(y=lambda c: c["y"] + 0.5), 2),
+        "labels that are whole numbers",
+    ),
+    "NaN": (
+        lambda: from_loss(cross_entropy, START, lists(x=lambda c: c["x"] * np.nan)),
+        "NaN or infinity in row 0",
+    ),
+    "unequal lengths": (
+        lambda: from_loss(cross_entropy, START, lists(y=lambda c: c["y"][1:])),
+        "all of the same length",
+    ),
     "ragged rows": (
         lambda: from_loss(cross_entropy, START, lists(x=lambda c: [[1.0], [1.0, 2.0]])),
         "rows of unequal shapes",
     ),
-    "a mutable": (lambda: from_loss(counting, START, CLIENTS), "another one when it is called again"),
+    "a mutable": (
+        lambda: from_loss(counting, START, CLIENTS),
+        "another one when it is called again",
+    ),
     "integer leaves": (
         lambda: from_loss(cross_entropy, START | {"w": np.zeros((2, 2), int)}, CLIENTS),
         r"leaf 'w': got an array of type int.*Write .astype\(float\)",
@@ -186,36 +235,57 @@ MISTAKES = {
         lambda: from_loss(cross_entropy, START, CLIENTS, compute="int8"),
         r"compute=...\): got 'int8'; allowed: a float type such as 'bfloat16'",
     ),
-    "a missing key": (lambda: from_loss(lambda p, e: e["z"] @ p["b"], START, CLIENTS), r"no 'z' among .*\['x', 'y'\]"),
+    "a missing key": (
+        lambda: from_loss(lambda p, e: e["z"] @ p["b"], START, CLIENTS),
+        r"no 'z' among .*\['x', 'y'\]",
+    ),
     "batch statistics": (
         lambda: from_loss(cross_entropy, START | {"batch_stats": np.zeros(2)}, CLIENTS),
         "Give it as state=",
     ),
-    "arrays of one client": (lambda: from_loss(cross_entropy, START, POOLED), "name the column of clients by client="),
+    "arrays of one client": (
+        lambda: from_loss(cross_entropy, START, POOLED),
+        "name the column of clients by client=",
+    ),
     "another column": (
         lambda: from_loss(cross_entropy, START, {"u": OWNERS, **POOLED}, client="user"),
         "one of the columns 'u'",
     ),
-    "an unknown argument": (lambda: from_loss(lambda p, e, *, dropout: p, START, CLIENTS), "further arguments 'dropout'"),
-    "a state without a start": (lambda: from_loss(lambda p, e, state: p, START, CLIENTS), "the state before the first step"),
+    "an unknown argument": (
+        lambda: from_loss(lambda p, e, *, dropout: p, START, CLIENTS),
+        "further arguments 'dropout'",
+    ),
+    "a state without a start": (
+        lambda: from_loss(lambda p, e, state: p, START, CLIENTS),
+        "the state before the first step",
+    ),
     "dropout without a key": (
-        lambda: from_loss(lambda p, e, key: cross_entropy(p, e) * jax.random.uniform(key, (3,)), START, CLIENTS),
+        lambda: from_loss(
+            lambda p, e, key: cross_entropy(p, e) * jax.random.uniform(key, (3,)), START, CLIENTS
+        ),
         "In evaluation the key is None",
     ),
     "one output for two labels": (
         lambda: from_equinox(lambda key: eqx.nn.MLP(2, 1, 4, 1, key=key), of_logits, CLIENTS),
-        r"the label 1, of which the loss is nan, for outputs of shape \(batch, 1\).*or let the loss take outputs\[:, 0\]",
+        r"the label 1, of which the loss is nan, for outputs of shape \(batch, 1\).*or let the "
+        r"loss take outputs\[:, 0\]",
     ),
     "more labels than outputs": (
-        lambda: from_equinox(lambda key: eqx.nn.MLP(2, 3, 4, 1, key=key), of_logits, lists(y=lambda c: c["y"] + 4)),
+        lambda: from_equinox(
+            lambda key: eqx.nn.MLP(2, 3, 4, 1, key=key), of_logits, lists(y=lambda c: c["y"] + 4)
+        ),
         r"the label 5, .*allowed: labels from 0 to 2. Give the model an output for each class",
     ),
     "a column against a row": (
-        lambda: from_loss(lambda p, e: (e["x"] @ p["w"][:, :1] - e["y"].astype(float)[None]) ** 2, START, CLIENTS),
+        lambda: from_loss(
+            lambda p, e: (e["x"] @ p["w"][:, :1] - e["y"].astype(float)[None]) ** 2, START, CLIENTS
+        ),
         r"shape \(3, 3\) for 3 examples",
     ),
     "a client without examples": (
-        lambda: from_loss(cross_entropy, START, lists(x=lambda c: c["x"][:0], y=lambda c: c["y"][:0])),
+        lambda: from_loss(
+            cross_entropy, START, lists(x=lambda c: c["x"][:0], y=lambda c: c["y"][:0])
+        ),
         r"clients\[0\]: got 0 examples; allowed: at least 1 example. Drop the client",
     ),
     "a frame without the column": (
@@ -231,8 +301,11 @@ MISTAKES = {
         "leaf 'b': got NaN or infinity; allowed: finite numbers",
     ),
     "a decision by a value": (
-        lambda: from_loss(lambda p, e: cross_entropy(p, e) if p["b"][0] > 0 else 0.0, START, CLIENTS),
-        "a function that fails on examples of shapes.*TracerBoolConversionError: Attempted boolean conversion",
+        lambda: from_loss(
+            lambda p, e: cross_entropy(p, e) if p["b"][0] > 0 else 0.0, START, CLIENTS
+        ),
+        "a function that fails on examples of shapes.*TracerBoolConversionError: Attempted "
+        "boolean conversion",
     ),
     "test examples of a stranger": (
         lambda: from_loss(cross_entropy, START, CLIENTS, test={"zoe": CLIENTS["anna"]}),
@@ -247,7 +320,8 @@ MISTAKES = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_are_told(mistake):
-    """In one message of ours, before anything is compiled: no frame of JAX is shown unless asked for."""
+    """In one message of ours, before anything is compiled: no frame of JAX is shown unless asked
+    for."""
     make, message = MISTAKES[mistake]
     with pytest.raises(InvalidInput, match=message) as found:
         make()
@@ -262,11 +336,15 @@ def test_a_misspelt_method_is_suggested():
 
 @pytest.mark.slow
 def test_libraries_are_imported_where_they_are_used():
-    """A run on arrays of one's own, with every room of the library looked into, asks for none of the optional ones."""
+    """A run on arrays of one's own, with every room of the library looked into, asks for none of
+    the optional ones."""
     code = (
-        "import sys, fedax, fedax.data, fedax.tasks, fedax.observe, fedax.models; fedax.tasks.from_flax; fedax.data.Tokens;"
-        "task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2, 0.0, [[1.0]]); fedax.run(fedax.FedAvg(), task, rounds=1);"
-        "others = 'flax haiku datasets tokenizers pandas pyarrow flwr mpi4py dp_accounting torch'.split();"
+        "import sys, fedax, fedax.data, fedax.tasks, fedax.observe, fedax.models; "
+        "fedax.tasks.from_flax; fedax.data.Tokens;"
+        "task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2, 0.0, [[1.0]]); "
+        "fedax.run(fedax.FedAvg(), task, rounds=1);"
+        "others = 'flax haiku datasets tokenizers pandas pyarrow flwr mpi4py dp_accounting "
+        "torch'.split();"
         "print([name for name in others if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -35,15 +35,23 @@ def test_a_model_comes_back(name, ending, tmp_path):
 
 
 def test_any_reader_of_safetensors_reads_it(tmp_path):
-    """The format's own library sees the arrays under the names of the tree, and the facts beside them."""
+    """The format's own library sees the arrays under the names of the tree, and the facts beside
+    them."""
     model = MODELS["dict"]
     fedax.save_params(model, tmp_path / "m.safetensors", about={"task": "T"})
     seen = safetensors.numpy.load_file(tmp_path / "m.safetensors")
-    assert {name: array.shape for name, array in seen.items()} == {"dense.kernel": (2, 3), "dense.bias": (3,)}
+    assert {name: array.shape for name, array in seen.items()} == {
+        "dense.kernel": (2, 3),
+        "dense.bias": (3,),
+    }
     np.testing.assert_array_equal(seen["dense.kernel"], model["dense"]["kernel"])
     with safetensors.safe_open(tmp_path / "m.safetensors", "numpy") as file:
         facts = json.loads(file.metadata()["fedax"])
-    assert (facts["task"], facts["fedax"], facts["leaves"]) == ("T", fedax.__version__, ["dense.bias", "dense.kernel"])
+    assert (facts["task"], facts["fedax"], facts["leaves"]) == (
+        "T",
+        fedax.__version__,
+        ["dense.bias", "dense.kernel"],
+    )
     assert to_bytes(model, about={"task": "T"}) == (tmp_path / "m.safetensors").read_bytes()
 
 
@@ -57,8 +65,13 @@ def test_weights_of_pytorch_and_back(tmp_path):
     state = {"0.weight": (3, 2), "0.bias": (3,), "1.weight": (4, 3, 5, 5), "steps": ()}
     state = {name: rng.normal(size=shape).astype(np.float32) for name, shape in state.items()}
     safetensors.numpy.save_file(state, tmp_path / "torch.safetensors")
-    like = {"dense": {"kernel": jnp.zeros((2, 3)), "bias": jnp.zeros(3)}, "filters": jnp.zeros((5, 5, 3, 4))}
-    read = fedax.load_params(tmp_path / "torch.safetensors", like, names=NAMES, transpose=AXES, strict=False)
+    like = {
+        "dense": {"kernel": jnp.zeros((2, 3)), "bias": jnp.zeros(3)},
+        "filters": jnp.zeros((5, 5, 3, 4)),
+    }
+    read = fedax.load_params(
+        tmp_path / "torch.safetensors", like, names=NAMES, transpose=AXES, strict=False
+    )
     x = rng.normal(size=2)
     np.testing.assert_allclose(x @ read["dense"]["kernel"], state["0.weight"] @ x)
     assert float(read["filters"][1, 2, 0, 3]) == state["1.weight"][3, 0, 1, 2]
@@ -77,17 +90,38 @@ LIKE = {"kernel": jnp.zeros((2, 3)), "bias": jnp.zeros(3)}
 @pytest.mark.parametrize(
     ("arrays", "arguments", "words"),
     [
-        ({"kernel": np.zeros((3, 2)), "bias": np.zeros(3)}, {}, r"kernel: got shape \(3, 2\).*transpose=\['kernel'\]"),
+        (
+            {"kernel": np.zeros((3, 2)), "bias": np.zeros(3)},
+            {},
+            r"kernel: got shape \(3, "
+            r"2\).*transpose=\['kernel'\]",
+        ),
         ({"kernel": np.zeros((2, 3))}, {}, "no array for the leaf 'bias'"),
-        ({"kernal": np.zeros((2, 3)), "bias": np.zeros(3)}, {}, "leaf 'kernel'.*Did you mean 'kernal'"),
+        (
+            {"kernal": np.zeros((2, 3)), "bias": np.zeros(3)},
+            {},
+            "leaf 'kernel'.*Did you mean 'kernal'",
+        ),
         (
             {"kernel": np.zeros((2, 3)), "bias": np.zeros(3), "more": np.zeros(1)},
             {},
             "no leaf takes: .*'more'.*strict=False",
         ),
-        ({"kernel": np.zeros((2, 3)), "bias": np.zeros(3, int)}, {}, "bias: got int64; allowed: real numbers"),
-        ({"kernel": np.zeros((2, 3)), "bias": np.zeros(3)}, {"names": {"kernl": "a"}}, "Did you mean 'kernel'"),
-        ({"kernel": np.zeros((2, 3)), "bias": np.zeros(3)}, {"transpose": {"kernel": (0, 0)}}, "the axes 0 to 1"),
+        (
+            {"kernel": np.zeros((2, 3)), "bias": np.zeros(3, int)},
+            {},
+            "bias: got int64; allowed: real numbers",
+        ),
+        (
+            {"kernel": np.zeros((2, 3)), "bias": np.zeros(3)},
+            {"names": {"kernl": "a"}},
+            "Did you mean 'kernel'",
+        ),
+        (
+            {"kernel": np.zeros((2, 3)), "bias": np.zeros(3)},
+            {"transpose": {"kernel": (0, 0)}},
+            "the axes 0 to 1",
+        ),
     ],
 )
 def test_models_that_do_not_fit_are_refused(arrays, arguments, words, tmp_path):
@@ -109,7 +143,11 @@ def test_damage_is_seen(tmp_path):
     flipped[-1] ^= 1
     for content in (whole[:-1], bytes(flipped), b"", b"\xff" * 40):
         path.write_bytes(content)
-        with pytest.raises(InvalidInput, match=r"m\.safetensors: no safetensors file, or a damaged one"):
+        with pytest.raises(
+            InvalidInput,
+            match=r"m\.safetensors: no safetensors file, or a "
+            r"damaged one",
+        ):
             fedax.load_params(path)
     with pytest.raises(InvalidInput, match="cannot be read"):
         fedax.load_params(tmp_path / "missing.npz")
@@ -122,7 +160,9 @@ def test_damage_is_seen(tmp_path):
 
 def test_a_run_starts_from_a_model(tmp_path):
     """The half-way step of a client with the examples 1 and 5 goes from w to (w + 3) / 2."""
-    task = fedax.tasks.from_loss(lambda w, x: (w["a"] - x) ** 2 / 2, {"a": 0.0}, clients=[[1.0, 5.0]])
+    task = fedax.tasks.from_loss(
+        lambda w, x: (w["a"] - x) ** 2 / 2, {"a": 0.0}, clients=[[1.0, 5.0]]
+    )
     options = {"solver": fedax.SGD(0.5), "schedule": fedax.Schedule(batch_size="full"), "rounds": 1}
     begun = fedax.run(fedax.FedAvg(), task, params={"a": 7.0}, **options)
     assert float(begun.params["a"]) == 5.0

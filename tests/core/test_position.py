@@ -1,4 +1,5 @@
-"""Losses that look at the place of an example in its batch are refused: places differ with engines and microbatches."""
+"""Losses that look at the place of an example in its batch are refused: places differ with engines
+and microbatches."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,11 @@ from fedax.core import InvalidInput
 
 @pytest.fixture(autouse=True)
 def as_users_run():
-    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+    with (
+        jax.enable_x64(False),
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+    ):
         yield
 
 
@@ -36,23 +41,38 @@ PLACES = {
     "the first one counts twice": lambda w, x: squares(w, x).at[0].mul(2.0),
     "sums so far": lambda w, x: jnp.cumsum(squares(w, x)),
     "differences": lambda w, x: squares(w, x - jnp.roll(x, 1, axis=0)),
-    "noise of a fixed key": lambda w, x: squares(w, x + jax.random.normal(jax.random.key(0), x.shape)),
-    "noise of a fixed key on values": lambda w, x: squares(w, x) + jax.random.uniform(jax.random.key(3), x.shape[:1]),
-    "dropout of a fixed key": lambda w, x: squares(w, x * jax.random.bernoulli(jax.random.key(0), 0.5, x.shape)),
+    "noise of a fixed key": lambda w, x: squares(
+        w, x + jax.random.normal(jax.random.key(0), x.shape)
+    ),
+    "noise of a fixed key on values": lambda w, x: (
+        squares(w, x) + jax.random.uniform(jax.random.key(3), x.shape[:1])
+    ),
+    "dropout of a fixed key": lambda w, x: squares(
+        w, x * jax.random.bernoulli(jax.random.key(0), 0.5, x.shape)
+    ),
     "table of constants": lambda w, x: squares(w, x) * jnp.linspace(1, 2, x.shape[0]),
-    "in a loop": lambda w, x: jax.lax.scan(lambda t, row: (t + 1, t * ((w - row) ** 2).sum()), 1.0, x)[1],
+    "in a loop": lambda w, x: jax.lax.scan(
+        lambda t, row: (t + 1, t * ((w - row) ** 2).sum()), 1.0, x
+    )[1],
 }
 
 
 @pytest.mark.parametrize("loss", PLACES.values(), ids=PLACES)
 def test_losses_that_look_at_places_are_refused(loss):
-    message = r"Task\(loss=...\): got one whose value for an example changes with (its place in|the others of)"
+    message = (
+        r"Task\(loss=...\): got one whose value for an example changes with (its place "
+        r"in|the others of)"
+    )
     with pytest.raises(InvalidInput, match=message):
         fedax.tasks.from_loss(loss, np.zeros((), np.float32), CLIENTS)
 
 
 def test_scores_that_look_at_places_are_refused():
-    with pytest.raises(InvalidInput, match=r"Task\(score=...\): got one whose value .* its place in the batch"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"Task\(score=...\): got one whose value .* its "
+        r"place in the batch",
+    ):
         fedax.tasks.from_loss(squares, 0.0, CLIENTS, scores={"score": PLACES["weight by place"]})
 
 
@@ -60,7 +80,11 @@ def test_predictions_that_look_at_places_are_refused():
     def predict(w, x):
         return jnp.stack([x[:, 0] * (1 + places(x)), x[:, 1]], axis=1)
 
-    with pytest.raises(InvalidInput, match=r"Task\(predict=...\): got one whose value .* its place in the batch"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"Task\(predict=...\): got one whose value .* its "
+        r"place in the batch",
+    ):
         fedax.tasks.from_loss(squares, 0.0, CLIENTS, predict=predict)
 
 
@@ -70,11 +94,15 @@ def test_the_message_says_where_weights_and_noise_belong():
 
 
 SEPARATE = {
-    "random features of a fixed key": lambda w, x: squares(w, x @ jax.random.normal(jax.random.key(0), (2, 5))),
+    "random features of a fixed key": lambda w, x: squares(
+        w, x @ jax.random.normal(jax.random.key(0), (2, 5))
+    ),
     "weights in the data": lambda w, x: (1 + x[:, 1]) * (w - x[:, 0]) ** 2,
     "places within an example": lambda w, x: ((w - x) ** 2 * (1 + jnp.arange(x.shape[1]))).sum(1),
     "a loop over examples": lambda w, x: jax.lax.map(lambda row: ((w - row) ** 2).sum(), x),
-    "sorted within an example": lambda w, x: ((w - jnp.sort(x, axis=1)) ** 2 * jnp.array([1.0, 2.0])).sum(1),
+    "sorted within an example": lambda w, x: (
+        (w - jnp.sort(x, axis=1)) ** 2 * jnp.array([1.0, 2.0])
+    ).sum(1),
 }
 
 
@@ -85,7 +113,9 @@ def test_losses_of_single_examples_are_taken(loss):
 
 @settings(max_examples=25, deadline=None, database=None, derandomize=True)
 @given(
-    weights=st.lists(st.floats(0.5, 2.0), min_size=2, max_size=6).filter(lambda w: max(w) - min(w) > 0.01),
+    weights=st.lists(st.floats(0.5, 2.0), min_size=2, max_size=6).filter(
+        lambda w: max(w) - min(w) > 0.01
+    ),
     scale=st.floats(0.5, 3.0),
 )
 def test_any_weights_that_repeat_along_the_batch_are_refused(weights, scale):

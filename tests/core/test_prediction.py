@@ -22,9 +22,15 @@ def test_a_built_in_task_predicts_probabilities():
     x = np.asarray(task.test.arrays["x"])
     shown = history.predict(x)
     np.testing.assert_allclose(shown.sum(1), 1, rtol=1e-5)
-    np.testing.assert_array_equal(shown, task.predict(history.params, {"x": x, "y": np.zeros(len(x), int)}))
-    np.testing.assert_allclose(shown, task.predictions(history.params, {"x": jnp.asarray(x)}, None), rtol=1e-5)
-    np.testing.assert_array_equal(task.predict(history.best.params, x), history.predict(x, best=True))
+    np.testing.assert_array_equal(
+        shown, task.predict(history.params, {"x": x, "y": np.zeros(len(x), int)})
+    )
+    np.testing.assert_allclose(
+        shown, task.predictions(history.params, {"x": jnp.asarray(x)}, None), rtol=1e-5
+    )
+    np.testing.assert_array_equal(
+        task.predict(history.best.params, x), history.predict(x, best=True)
+    )
     assert history.predict(x[:0]).shape == (0, 10)
 
 
@@ -33,17 +39,26 @@ def test_more_examples_than_pass_at_once(monkeypatch):
     task = fedax.tasks.synthetic(clients=3)
     params = fedax.run(fedax.FedAvg(), task, rounds=1).params
     x = task.train.arrays["x"][:10]
-    np.testing.assert_allclose(task.predict(params, x), task.predictions(params, {"x": jnp.asarray(x)}, None), rtol=1e-5)
+    np.testing.assert_allclose(
+        task.predict(params, x), task.predictions(params, {"x": jnp.asarray(x)}, None), rtol=1e-5
+    )
 
 
 def test_a_model_that_is_no_classifier_predicts_its_outputs():
     nnx = pytest.importorskip("flax.nnx")
-    data = {name: {key: values.astype(np.float32) for key, values in own.items()} for name, own in CLIENTS.items()}
+    data = {
+        name: {key: values.astype(np.float32) for key, values in own.items()}
+        for name, own in CLIENTS.items()
+    }
     module = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
-    task = fedax.tasks.from_flax(module, lambda outputs, e: (outputs[:, 0] - e["y"].astype(outputs.dtype)) ** 2, data)
+    task = fedax.tasks.from_flax(
+        module, lambda outputs, e: (outputs[:, 0] - e["y"].astype(outputs.dtype)) ** 2, data
+    )
     history = fedax.run(fedax.FedAvg(), task, rounds=1)
     nnx.update(module, history.params)
-    np.testing.assert_allclose(history.predict(CLIENTS["a"]["x"]), module(CLIENTS["a"]["x"].astype(np.float32)), rtol=1e-5)
+    np.testing.assert_allclose(
+        history.predict(CLIENTS["a"]["x"]), module(CLIENTS["a"]["x"].astype(np.float32)), rtol=1e-5
+    )
 
 
 def test_frozen_leaves_and_own_predictions():
@@ -52,10 +67,14 @@ def test_frozen_leaves_and_own_predictions():
     def outputs(p, e):
         return e["x"] @ (p["base"] + p["w"])
 
-    task = fedax.tasks.from_loss(lambda p, e: (outputs(p, e) - e["y"]) ** 2, start, CLIENTS, frozen="base", predict=outputs)
+    task = fedax.tasks.from_loss(
+        lambda p, e: (outputs(p, e) - e["y"]) ** 2, start, CLIENTS, frozen="base", predict=outputs
+    )
     history = fedax.run(fedax.FedAvg(), task, rounds=1)
     x = CLIENTS["a"]["x"]
-    np.testing.assert_allclose(history.predict(x), x @ (1 + np.asarray(history.params["w"])), rtol=1e-5)
+    np.testing.assert_allclose(
+        history.predict(x), x @ (1 + np.asarray(history.params["w"])), rtol=1e-5
+    )
 
 
 def test_what_is_refused():
@@ -65,7 +84,11 @@ def test_what_is_refused():
         history.predict(np.zeros((1, 2)))
     task = fedax.tasks.synthetic(clients=3)
     history = fedax.run(fedax.FedAvg(), task, rounds=0)
-    with pytest.raises(DataError, match=r"predict\(x\)\['x'\]: got rows of shape \(7,\); allowed: \(60,\)"):
+    with pytest.raises(
+        DataError,
+        match=r"predict\(x\)\['x'\]: got rows of shape \(7,\); "
+        r"allowed: \(60,\)",
+    ):
         history.predict(np.zeros((2, 7)))
     with pytest.raises(DataError, match="no array 'x'"):
         history.predict({"y": np.zeros(2, int)})
@@ -78,17 +101,29 @@ def test_what_is_refused():
 def test_frames_are_read_by_name_and_category():
     pd = pytest.importorskip("pandas")
     rows = [("north", 30 + i, "fm"[i % 2], ("healthy", "ill")[i % 3 == 0]) for i in range(10)]
-    frame = pd.DataFrame(rows + [("east", 50, "m", "ill")] * 3, columns=["hospital", "age", "sex", "diagnosis"])
-    options = {"label": "diagnosis", "labels": ["healthy", "ill"], "categories": {"sex": ["f", "m"]}}
+    frame = pd.DataFrame(
+        rows + [("east", 50, "m", "ill")] * 3, columns=["hospital", "age", "sex", "diagnosis"]
+    )
+    options = {
+        "label": "diagnosis",
+        "labels": ["healthy", "ill"],
+        "categories": {"sex": ["f", "m"]},
+    }
     data = client_files(frame, client="hospital", name="hospitals", **options)
     assert list(data.names) == ["east", "north"]
     assert data.train[1]["x"][:2].tolist() == [[30.0, 0.0], [31.0, 1.0]]
     task = fedax.tasks.client_files(folder=frame, client="hospital", **options)
     history = fedax.run(fedax.FedAvg(), task, rounds=1)
     shuffled = frame[["sex", "diagnosis", "age", "hospital"]]
-    by_number = history.predict(np.array([[age, "fm".index(sex)] for age, sex in zip(frame["age"], frame["sex"])], float))
+    by_number = history.predict(
+        np.array([[age, "fm".index(sex)] for age, sex in zip(frame["age"], frame["sex"])], float)
+    )
     np.testing.assert_array_equal(history.predict(shuffled), by_number)
-    with pytest.raises(DataError, match=r"predict\(x\)\['sex'\]: got 'x'; allowed: the texts \['f', 'm'\]"):
+    with pytest.raises(
+        DataError,
+        match=r"predict\(x\)\['sex'\]: got 'x'; allowed: the texts "
+        r"\['f', 'm'\]",
+    ):
         history.predict(frame.assign(sex="x"))
     with pytest.raises(InvalidInput, match=r"client_files\(folder=...\): got a DataFrame.*client="):
         client_files(frame, **options)

@@ -19,16 +19,41 @@ def many(dim):
 @pytest.mark.parametrize(
     ("method", "dim", "what"),
     [
-        (fedax.FedAWARE(), 1, "FedAWARE: got 1,000,000 clients, whose vectors and inner products take"),
-        (fedax.AFL(), 1_000_000, r"gather\(train\): got 1,000,000 clients, whose uploads together take"),
+        (
+            fedax.FedAWARE(),
+            1,
+            "FedAWARE: got 1,000,000 clients, whose vectors and inner products take",
+        ),
+        (
+            fedax.AFL(),
+            1_000_000,
+            r"gather\(train\): got 1,000,000 clients, whose uploads "
+            r"together take",
+        ),
     ],
     ids=["FedAWARE", "AFL"],
 )
 def test_more_than_the_machine_has_is_refused(method, dim, what):
-    with pytest.raises(InvalidInput, match=what + r" [\d,.]+ GiB; allowed: at most [\d,.]+ GiB, the memory of this machine"):
-        fedax.run(method, many(dim), rounds=1, schedule=fedax.Schedule(steps=1), engine=fedax.Simulation(devices=1))
+    with pytest.raises(
+        InvalidInput,
+        match=what + r" [\d,.]+ GiB; allowed: at most [\d,.]+ GiB, "
+        r"the memory of this machine",
+    ):
+        fedax.run(
+            method,
+            many(dim),
+            rounds=1,
+            schedule=fedax.Schedule(steps=1),
+            engine=fedax.Simulation(devices=1),
+        )
 
 
 def test_memories_that_do_not_fit_are_refused_with_the_way_out():
-    with pytest.raises(InvalidInput, match=r'memory of the clients: got 1,000,000 clients.*Simulation\(memory="disk"\)'):
-        fedax.run(fedax.SCAFFOLD(), many(1_000_000), rounds=1, schedule=fedax.Schedule(cohort=2, steps=1))
+    with pytest.raises(
+        InvalidInput,
+        match=r"memory of the clients: got 1,000,000 "
+        r'clients.*Simulation\(memory="disk"\)',
+    ):
+        fedax.run(
+            fedax.SCAFFOLD(), many(1_000_000), rounds=1, schedule=fedax.Schedule(cohort=2, steps=1)
+        )

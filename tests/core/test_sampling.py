@@ -36,12 +36,16 @@ def test_a_new_rule_is_one_class(last):
     a, b = random_quadratic(clients=5)
     a[:] = np.eye(3)
     schedule = fedax.Schedule(cohort=2, sampling=last(but=1), steps=1, batch_size="full")
-    found = fedax.run(fedax.FedAvg(), quadratic(a, b), schedule=schedule, solver=fedax.SGD(1.0), rounds=1)
+    found = fedax.run(
+        fedax.FedAvg(), quadratic(a, b), schedule=schedule, solver=fedax.SGD(1.0), rounds=1
+    )
     np.testing.assert_allclose(vector(found), b[2:4].mean(0), atol=1e-14, rtol=0)
 
 
 def test_experiment_files_have_it_by_name(last):
-    table = Experiment.parse(TEXT + '[schedule]\ncohort = 2\nsampling = {name = "last_ones", but = 2}\n')
+    table = Experiment.parse(
+        TEXT + '[schedule]\ncohort = 2\nsampling = {name = "last_ones", but = 2}\n'
+    )
     assert schedule_of(Experiment.parse(table.toml()).schedule).sampling == last(but=2)
     name = Experiment.parse(TEXT + '[schedule]\nsampling = "poisson"\n')
     assert name.resolved()["schedule"]["sampling"] == "poisson"
@@ -56,7 +60,10 @@ def test_unknown_rules_are_refused(spelling):
 
 def test_decay_of_a_schedule_is_read_as_that_of_its_solver():
     """Files from before solvers had it, such as the settings of kept results, mean the same."""
-    old = TEXT + "schedule = {steps = 2, decay = 0.5}\n[schedule]\ndecay = 0.9\n[solver]\nlearning_rate = 0.1\n"
+    old = TEXT + (
+        "schedule = {steps = 2, decay = 0.5}\n[schedule]\ndecay = "
+        "0.9\n[solver]\nlearning_rate = 0.1\n"
+    )
     experiment = Experiment.parse(old)
     assert experiment.solver.make() == fedax.SGD(0.1, decay=0.9)
     assert experiment.members()[0].solver.make() == fedax.SGD(0.1, decay=0.5)

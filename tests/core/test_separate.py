@@ -30,13 +30,18 @@ def mixed_up(w, x, key):
 
 
 COUPLING = {
-    "batch statistic": lambda w, x: squares(w, (x - x.mean(0, keepdims=True)) / (1 + x.std(0, keepdims=True))),
+    "batch statistic": lambda w, x: squares(
+        w, (x - x.mean(0, keepdims=True)) / (1 + x.std(0, keepdims=True))
+    ),
     "mean": lambda w, x: squares(w, x).mean() + jnp.zeros(x.shape[0]),
     "length of the batch": lambda w, x: squares(w, x) / x.shape[0],
     "rank": lambda w, x: squares(w, x) * jnp.argsort(-x[:, 0]).astype(x.dtype),
     "only where the model is not zero": lambda w, x: (w * (x - x.mean(0, keepdims=True))).sum(1),
     "a loop": lambda w, x: jax.lax.fori_loop(
-        0, 2, lambda i, total: total + squares(w, x - x.mean(0, keepdims=True)), jnp.zeros(x.shape[0])
+        0,
+        2,
+        lambda i, total: total + squares(w, x - x.mean(0, keepdims=True)),
+        jnp.zeros(x.shape[0]),
     ),
     "only in training": only_in_training,
     "mixed up": mixed_up,
@@ -45,13 +50,20 @@ COUPLING = {
 
 @pytest.mark.parametrize("loss", COUPLING.values(), ids=COUPLING)
 def test_coupled_losses_are_refused(loss):
-    message = r"Task\(loss=...\): got one whose value for an example changes with the others .* allowed: functions of single"
+    message = (
+        r"Task\(loss=...\): got one whose value for an example changes with the others .* "
+        r"allowed: functions of single"
+    )
     with pytest.raises(InvalidInput, match=message):
         task(loss)
 
 
 def test_coupled_scores_are_refused():
-    with pytest.raises(InvalidInput, match=r"Task\(score=...\): got one whose value for an example changes"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"Task\(score=...\): got one whose value for an "
+        r"example changes",
+    ):
         task(squares, scores={"score": COUPLING["batch statistic"]})
 
 
@@ -74,14 +86,19 @@ def by_layer(w, x):
 
 
 def in_a_loop(w, x):
-    return jax.lax.scan(lambda total, column: (total + (w - column) ** 2, None), jnp.zeros(x.shape[0]), x.T)[0]
+    return jax.lax.scan(
+        lambda total, column: (total + (w - column) ** 2, None), jnp.zeros(x.shape[0]), x.T
+    )[0]
 
 
 @pytest.mark.parametrize(
-    "loss", [squares, dropout, by_layer, in_a_loop, lambda w, x: jnp.log(w - 10 + 0 * x[:, 0])], ids=lambda f: f.__name__
+    "loss",
+    [squares, dropout, by_layer, in_a_loop, lambda w, x: jnp.log(w - 10 + 0 * x[:, 0])],
+    ids=lambda f: f.__name__,
 )
 def test_separate_losses_are_taken(loss):
-    """With dropout, with statistics of an example's own, with loops, and one that is finite nowhere."""
+    """With dropout, with statistics of an example's own, with loops, and one that is finite
+    nowhere."""
     assert task(loss).train.clients == 2
 
 
@@ -99,13 +116,18 @@ def test_a_function_is_evaluated_once():
 
     first = task(counted)
     calls = len(seen)
-    assert task(counted, clients=[2 * values for values in CLIENTS]).train.clients == first.train.clients
+    assert (
+        task(counted, clients=[2 * values for values in CLIENTS]).train.clients
+        == first.train.clients
+    )
     # its shape alone, with a key and without, the search for one_hot, and two programs
     assert len(seen) <= calls + 5
 
 
 def test_models_of_the_library_are_taken_at_their_word():
-    data = fedax.data.FederatedData([{"x": [[0.0], [1.0]], "y": [0, 1]}, {"x": [[2.0]], "y": [1]}], classes=2)
+    data = fedax.data.FederatedData(
+        [{"x": [[0.0], [1.0]], "y": [0, 1]}, {"x": [[2.0]], "y": [1]}], classes=2
+    )
     built = fedax.tasks.classification(data, fedax.models.Softmax(1, 2))
     assert isinstance(built.loss, CrossEntropy)
     assert built.loss.separate

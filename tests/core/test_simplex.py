@@ -1,4 +1,5 @@
-"""The shortest convex combination against quadratic programming, and the projection against bisection."""
+"""The shortest convex combination against quadratic programming, and the projection against
+bisection."""
 
 import equinox as eqx
 import jax
@@ -22,9 +23,13 @@ def found(vectors, valid=None, **options):
 
 
 def exact(vectors):
-    """The shortest combination by non-negative least squares: x >= 0 near |V'x|^2 + (1'x - 1)^2 = min is a multiple of it."""
+    """The shortest combination by non-negative least squares: x >= 0 near |V'x|^2 + (1'x - 1)^2 =
+    min is a multiple of it."""
     scale = max(np.linalg.norm(vectors, axis=1).min(), 1e-300)
-    weights = nnls(np.vstack([vectors.T / scale, np.ones(len(vectors))]), np.append(np.zeros(vectors.shape[1]), 1.0))[0]
+    weights = nnls(
+        np.vstack([vectors.T / scale, np.ones(len(vectors))]),
+        np.append(np.zeros(vectors.shape[1]), 1.0),
+    )[0]
     return weights / weights.sum()
 
 
@@ -33,16 +38,22 @@ def random(seed, dim=8):
 
 
 def spread(seed, decades):
-    """Lengths over many decades; all have something in common, so that the shortest combination is not zero."""
+    """Lengths over many decades; all have something in common, so that the shortest combination is
+    not zero."""
     rng = np.random.default_rng(seed)
-    return (rng.normal(size=(COUNT, 8)) + 2) * 10 ** rng.uniform(-decades / 2, decades / 2, size=(COUNT, 1))
+    return (rng.normal(size=(COUNT, 8)) + 2) * 10 ** rng.uniform(
+        -decades / 2, decades / 2, size=(COUNT, 1)
+    )
 
 
 CASES = {
     **{f"random {seed}": random(seed) for seed in range(8)},
     **{f"a common part {seed}": random(seed) + 1 for seed in range(8)},
     **{f"rank 2, {seed}": random(seed, 2) @ np.eye(2, 8) for seed in range(4)},
-    **{f"rank 2 beside the origin, {seed}": np.abs(random(seed, 2)) @ np.eye(2, 8) for seed in range(4)},
+    **{
+        f"rank 2 beside the origin, {seed}": np.abs(random(seed, 2)) @ np.eye(2, 8)
+        for seed in range(4)
+    },
     "more vectors than dimensions": random(9, 3) + 0.7,
     "a zero vector": random(3) * (np.arange(COUNT) != 2)[:, None],
     "one vector six times": np.tile(random(0)[:1], (COUNT, 1)),
@@ -63,16 +74,22 @@ def test_the_shortest_combination_is_that_of_a_qp_solver(case):
     assert float(result.weights.sum()) == pytest.approx(1, abs=1e-12)
     point, expected = np.asarray(result.weights) @ vectors, weights @ vectors
     np.testing.assert_allclose(point, expected, rtol=0, atol=1e-6 * size)
-    assert abs(point @ point - expected @ expected) < 1e-6 * min(size**2, max(expected @ expected, 1e-6 * size**2))
+    assert abs(point @ point - expected @ expected) < 1e-6 * min(
+        size**2, max(expected @ expected, 1e-6 * size**2)
+    )
     assert float(result.gap) < 1e-12 * size**2
 
 
 def test_lengths_over_eight_decades():
-    """Then the certificate is rounding error of the longest, and still the objective is within it."""
+    """Then the certificate is rounding error of the longest, and still the objective is within
+    it."""
     for seed in range(4):
         vectors = spread(seed, 8)
         result, weights = found(vectors), exact(vectors)
-        excess = (np.linalg.norm(np.asarray(result.weights) @ vectors) ** 2 - np.linalg.norm(weights @ vectors) ** 2) / 2
+        excess = (
+            np.linalg.norm(np.asarray(result.weights) @ vectors) ** 2
+            - np.linalg.norm(weights @ vectors) ** 2
+        ) / 2
         assert excess <= float(result.gap) + 1e-15 * (vectors**2).sum(1).max()
         assert float(result.gap) <= 1e-15 * (vectors**2).sum(1).max()
 
@@ -95,7 +112,11 @@ def test_in_a_box_it_is_that_of_slsqp(seed, radius):
         centre,
         jac=lambda weights: gram @ weights,
         bounds=[(max(c - radius, 0), min(c + radius, 1)) for c in centre],
-        constraints={"type": "eq", "fun": lambda weights: weights.sum() - 1, "jac": lambda weights: np.ones(COUNT)},
+        constraints={
+            "type": "eq",
+            "fun": lambda weights: weights.sum() - 1,
+            "jac": lambda weights: np.ones(COUNT),
+        },
         method="SLSQP",
         options={"ftol": 1e-15, "maxiter": 500},
     )
@@ -109,7 +130,9 @@ def test_in_a_box_it_is_that_of_slsqp(seed, radius):
 
 def test_no_room_leaves_the_centre():
     centre = np.array([0.1, 0.3, 0.2, 0.0, 0.25, 0.15])
-    np.testing.assert_array_equal(found(random(0), centre=jnp.asarray(centre), radius=jnp.asarray(0.0)).weights, centre)
+    np.testing.assert_array_equal(
+        found(random(0), centre=jnp.asarray(centre), radius=jnp.asarray(0.0)).weights, centre
+    )
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 5, 10])
@@ -129,17 +152,27 @@ def test_the_certificate_bounds_the_distance_to_the_minimum(steps):
 
 @pytest.mark.parametrize("fill", [0.0, 1.0, 1e6])
 def test_invalid_vectors_get_no_weight(fill):
-    """Whatever they hold: a zero vector would be the shortest, a copy of a valid one as good as that."""
+    """Whatever they hold: a zero vector would be the shortest, a copy of a valid one as good as
+    that."""
     valid = np.array([True, False, True, True, False, True])
     vectors = random(1) + 0.5
     vectors[~valid] = fill * vectors[0]
     weights = np.asarray(found(vectors, valid).weights)
     assert np.all(weights[~valid] == 0)
-    np.testing.assert_allclose(weights[valid] @ vectors[valid], exact(vectors[valid]) @ vectors[valid], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        weights[valid] @ vectors[valid], exact(vectors[valid]) @ vectors[valid], rtol=0, atol=1e-6
+    )
 
 
 def test_a_single_valid_vector_has_all_the_weight():
-    assert np.asarray(found(random(0), np.arange(COUNT) == 4).weights).tolist() == [0, 0, 0, 0, 1, 0]
+    assert np.asarray(found(random(0), np.arange(COUNT) == 4).weights).tolist() == [
+        0,
+        0,
+        0,
+        0,
+        1,
+        0,
+    ]
 
 
 def test_zero_vectors_need_no_step():
@@ -156,7 +189,9 @@ def test_single_precision():
             assert result.weights.dtype == result.gap.dtype == np.float32
             assert int(result.steps) < 10_000  # it ends by its own tolerance
             weights = exact(vectors.astype(float))
-            np.testing.assert_allclose(np.asarray(result.weights) @ vectors, weights @ vectors, rtol=0, atol=2e-3)
+            np.testing.assert_allclose(
+                np.asarray(result.weights) @ vectors, weights @ vectors, rtol=0, atol=2e-3
+            )
             assert float(result.gap) < 1e-4
 
 

@@ -1,4 +1,5 @@
-"""Everything that is given for each client is matched by the clients' names, or refused with the names."""
+"""Everything that is given for each client is matched by the clients' names, or refused with the
+names."""
 
 import itertools
 
@@ -29,7 +30,9 @@ def ran(method, task=TASK):
     return np.asarray(fedax.run(method, task, rounds=2, solver=fedax.SGD(0.05)).params)
 
 
-@pytest.mark.parametrize(("kind", "name"), HYPERPARAMETERS, ids=lambda part: getattr(part, "__name__", part))
+@pytest.mark.parametrize(
+    ("kind", "name"), HYPERPARAMETERS, ids=lambda part: getattr(part, "__name__", part)
+)
 def test_values_by_name_are_those_in_order(kind, name):
     expected = ran(kind(**{name: ORDERED}))
     for order in list(itertools.permutations(NAMES))[::7]:
@@ -38,20 +41,28 @@ def test_values_by_name_are_those_in_order(kind, name):
     np.testing.assert_array_equal(ran(kind(**{name: pd.Series(VALUES)})), expected)
     np.testing.assert_array_equal(ran(kind(**{name: ORDERED.tolist()})), expected)
     by_number = {k: float(value) for k, value in reversed(list(enumerate(ORDERED)))}
-    np.testing.assert_array_equal(ran(kind(**{name: by_number}), UNNAMED), ran(kind(**{name: ORDERED}), UNNAMED))
+    np.testing.assert_array_equal(
+        ran(kind(**{name: by_number}), UNNAMED), ran(kind(**{name: ORDERED}), UNNAMED)
+    )
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"anna": 1.0, "berta": 1.0, "client2": 1.0}, "no value for 'client10'; allowed: a value for each client"),
+        (
+            {"anna": 1.0, "berta": 1.0, "client2": 1.0},
+            "no value for 'client10'; allowed: a value for each client",
+        ),
         (VALUES | {"ana": 1.0}, "got 'ana'; allowed: names of clients: .*Did you mean 'anna'"),
         (VALUES | {"anna": -1.0}, "numbers in .0, infinity"),
         ({}, "one or one per client"),
         ([1.0, 2.0], r"got 2 numbers; allowed: one number, or 4"),
         (["1.0", "2.0", "3.0", "4.0"], "one or one per client"),
         ([True, False, True, False], "one or one per client"),
-        (pd.Series([1.0, 2.0, 3.0, 4.0], index=["anna", "anna", "berta", "client2"]), "a name twice"),
+        (
+            pd.Series([1.0, 2.0, 3.0, 4.0], index=["anna", "anna", "berta", "client2"]),
+            "a name twice",
+        ),
         (pd.DataFrame({"mu": [1.0, 2.0, 3.0, 4.0]}), "one or one per client"),
     ],
 )
@@ -61,13 +72,19 @@ def test_values_that_do_not_fit_the_clients_are_refused(values, message):
 
 
 def test_values_by_name_in_grids_sessions_and_footprints():
-    grid = [fedax.FedProx(mu=VALUES), fedax.FedProx(mu=ORDERED), fedax.FedProx(mu=pd.Series(VALUES))]
+    grid = [
+        fedax.FedProx(mu=VALUES),
+        fedax.FedProx(mu=ORDERED),
+        fedax.FedProx(mu=pd.Series(VALUES)),
+    ]
     first, *others = fedax.run_grid(grid, TASK, rounds=2, solver=fedax.SGD(0.05))
     assert all(np.array_equal(first.params, other.params) for other in others)
     session = fedax.start(fedax.FedProx(mu=VALUES), TASK, solver=fedax.SGD(0.05))
     state, _ = session.step(session.init())
     assert np.isfinite(jax.tree.leaves(session.params(state))[0])
-    assert fedax.footprint(fedax.FedProx(mu=VALUES), TASK) == fedax.footprint(fedax.FedProx(mu=ORDERED), TASK)
+    assert fedax.footprint(fedax.FedProx(mu=VALUES), TASK) == fedax.footprint(
+        fedax.FedProx(mu=ORDERED), TASK
+    )
 
 
 def test_nodes_of_a_graph_are_the_clients_of_their_names():
@@ -77,11 +94,20 @@ def test_nodes_of_a_graph_are_the_clients_of_their_names():
     frame += np.diag(1 - frame.sum(axis=1))
     for graph in (fedax.Graph.of(path, order=sorted(NAMES)), fedax.Graph.given(frame)):
         np.testing.assert_allclose(ran(fedax.DSGD(graph=graph)), expected, rtol=1e-12)
-        np.testing.assert_allclose(ran(fedax.DSGD(graph=fedax.Graph.sequence([graph, graph]))), expected, rtol=1e-12)
-    with pytest.raises(InvalidInput, match=r"got no node for .'client10'.; allowed: a node for each client, by the names"):
+        np.testing.assert_allclose(
+            ran(fedax.DSGD(graph=fedax.Graph.sequence([graph, graph]))), expected, rtol=1e-12
+        )
+    with pytest.raises(
+        InvalidInput,
+        match=r"got no node for .'client10'.; allowed: a node for "
+        r"each client, by the names",
+    ):
         ran(
             fedax.DSGD(
-                graph=fedax.Graph.of(nx.relabel_nodes(path, {"client10": "carl"}), order=["carl", *NAMES[:2], NAMES[3]])
+                graph=fedax.Graph.of(
+                    nx.relabel_nodes(path, {"client10": "carl"}),
+                    order=["carl", *NAMES[:2], NAMES[3]],
+                )
             )
         )
     with pytest.raises(InvalidInput, match="a frame whose index and columns differ"):
@@ -107,9 +133,14 @@ def test_parts_of_the_data_are_matched_by_name(part, order):
         made = getattr(task, part)
         assert made.arrays["x"][:, 0].tolist() == sorted(10.0 * NAMES.index(name) for name in order)
         assert np.asarray(made.sizes).tolist() == [int(name in order) for name in NAMES]
-    for clients, message in ((data, f"{part}: got 'carl'"), (LABELLED, f"{part}: got '.*'; allowed: numbers of clients")):
+    for clients, message in (
+        (data, f"{part}: got 'carl'"),
+        (LABELLED, f"{part}: got '.*'; allowed: numbers of clients"),
+    ):
         with pytest.raises(InvalidInput, match=message):
-            fedax.tasks.from_loss(of_rows, 0.0, clients=clients, **{part: given | {"carl": given["anna"]}})
+            fedax.tasks.from_loss(
+                of_rows, 0.0, clients=clients, **{part: given | {"carl": given["anna"]}}
+            )
     numbered = {3: {"x": [[30.0]], "y": [0]}, 0: {"x": [[0.0]], "y": [0]}}
     made = getattr(fedax.tasks.from_loss(of_rows, 0.0, clients=LABELLED, **{part: numbered}), part)
     assert made.arrays["x"][:, 0].tolist() == [0.0, 30.0]
@@ -129,7 +160,9 @@ FRAME = pd.DataFrame({"a": [1.0, 2.0], "b": [10.0, 20.0]})
 def test_columns_of_frames_are_matched_by_name(part):
     """Also of the parts that are not trained on."""
     swapped = {"x": FRAME[["b", "a"]], "y": [0, 1]}
-    parts = {"train": [{"x": FRAME, "y": [0, 1]}] * 2} | {part: swapped if part == "holdout" else [swapped, swapped]}
+    parts = {"train": [{"x": FRAME, "y": [0, 1]}] * 2} | {
+        part: swapped if part == "holdout" else [swapped, swapped]
+    }
     if part == "train":
         parts["train"] = [{"x": FRAME, "y": [0, 1]}, swapped]
     made = fedax.data.FederatedData(**parts, classes=2)
@@ -146,10 +179,20 @@ def test_columns_of_frames_are_matched_by_name(part):
 
 
 def test_frames_as_clients_have_their_columns_in_one_order():
-    task = fedax.tasks.from_loss(lambda w, x: (x @ w) ** 2, np.zeros(2), clients=[FRAME, FRAME[["b", "a"]]])
+    task = fedax.tasks.from_loss(
+        lambda w, x: (x @ w) ** 2, np.zeros(2), clients=[FRAME, FRAME[["b", "a"]]]
+    )
     np.testing.assert_array_equal(task.train.arrays["x"], np.tile(FRAME.to_numpy(), (2, 1)))
-    with pytest.raises(InvalidInput, match=r"got .'a', 'c'.; allowed: the columns .'a', 'b'., as the first frame has"):
-        fedax.tasks.from_loss(lambda w, x: (x @ w) ** 2, np.zeros(2), clients=[FRAME, FRAME.rename(columns={"b": "c"})])
+    with pytest.raises(
+        InvalidInput,
+        match=r"got .'a', 'c'.; allowed: the columns .'a', 'b'., "
+        r"as the first frame has",
+    ):
+        fedax.tasks.from_loss(
+            lambda w, x: (x @ w) ** 2,
+            np.zeros(2),
+            clients=[FRAME, FRAME.rename(columns={"b": "c"})],
+        )
     twice = pd.concat([FRAME["a"], FRAME["a"]], axis=1)
     with pytest.raises(InvalidInput, match="the column 'a' twice"):
         fedax.tasks.from_loss(lambda w, x: (x @ w) ** 2, np.zeros(2), clients=[twice])
@@ -159,7 +202,9 @@ def test_frames_as_clients_have_their_columns_in_one_order():
 def test_rows_in_another_order_by_their_labels_are_refused(make):
     x, y = FRAME, pd.Series([1, 0], index=[1, 0])
     makers = {
-        "from_loss": lambda: fedax.tasks.from_loss(lambda w, e: e["x"] @ w, np.zeros(2), clients=[{"x": x, "y": y}]),
+        "from_loss": lambda: fedax.tasks.from_loss(
+            lambda w, e: e["x"] @ w, np.zeros(2), clients=[{"x": x, "y": y}]
+        ),
         "FederatedData": lambda: fedax.data.FederatedData([{"x": x, "y": y}], classes=2),
         "partitioned": lambda: fedax.data.FederatedData.partitioned(x, y, [[0], [1]], classes=2),
     }
@@ -171,7 +216,9 @@ def test_rows_in_another_order_by_their_labels_are_refused(make):
 @pytest.mark.parametrize("begin", [0, 1, 100])
 def test_columns_that_number_rows_are_no_features(tmp_path, name, begin):
     for k, client in enumerate(["a", "b"]):
-        table = pd.DataFrame({name: begin + 3 * k + np.arange(3), "x": [0.1, 0.5, 0.2], "y": [0, 1, 0]})
+        table = pd.DataFrame(
+            {name: begin + 3 * k + np.arange(3), "x": [0.1, 0.5, 0.2], "y": [0, 1, 0]}
+        )
         table.to_csv(tmp_path / f"{client}.csv", index=False)
     with pytest.raises(InvalidInput, match=rf"the column '{name}'.*or pass drop="):
         fedax.data.client_files(tmp_path)
@@ -185,7 +232,8 @@ def test_columns_called_id_that_number_nothing_are_features(tmp_path, values):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [("", "no header in the first line"), ("x, x,y\n1,2,0\n", "the heading 'x' twice")]
+    ("content", "message"),
+    [("", "no header in the first line"), ("x, x,y\n1,2,0\n", "the heading 'x' twice")],
 )
 def test_headers_that_say_too_little_are_refused(tmp_path, content, message):
     (tmp_path / "a.csv").write_text(content)

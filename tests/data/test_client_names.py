@@ -24,13 +24,16 @@ def as_users_run():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Clients with as many test examples as the number in their name; only the first feature of the test examples tells labels."""
+    """Clients with as many test examples as the number in their name; only the first feature of the
+    test examples tells labels."""
     folder = tmp_path_factory.mktemp("clients")
     for part in ("train", "test"):
         (folder / part).mkdir()
         for name in NAMES:
             n = int(name.removeprefix("client"))
-            rows = "".join(f"{i % 2},{n + i / 64},{i % 2}\n" for i in range(2 * n if part == "train" else n))
+            rows = "".join(
+                f"{i % 2},{n + i / 64},{i % 2}\n" for i in range(2 * n if part == "train" else n)
+            )
             (folder / part / f"{name}.csv").write_text("a,b,y\n" + rows)
     return folder
 
@@ -50,7 +53,9 @@ def test_histories_have_the_numbers_of_a_client_by_name(runs):
     assert list(found) == NAMES
     for k, name in enumerate(NAMES):
         values, own = np.asarray(found[name]), task.test.client(k)
-        predicted = np.asarray(task.predictions(history.params, jax.tree.map(jax.numpy.asarray, own), None)).argmax(1)
+        predicted = np.asarray(
+            task.predictions(history.params, jax.tree.map(jax.numpy.asarray, own), None)
+        ).argmax(1)
         assert len(own["y"]) == int(name.removeprefix("client"))
         assert values.shape == (3,)
         np.testing.assert_allclose(values[-1], (predicted == own["y"]).mean(), rtol=1e-6)
@@ -74,7 +79,9 @@ def test_tables_and_pages_name_the_clients(runs, tmp_path):
 
 def test_predictions_name_the_clients(runs):
     task, history = runs
-    head, *rows = csv.reader(io.StringIO(predictions_csv(task, history.params, of_split(task, "test"))))
+    head, *rows = csv.reader(
+        io.StringIO(predictions_csv(task, history.params, of_split(task, "test")))
+    )
     owners = [row[head.index("client")] for row in rows]
     assert owners == [name for name in NAMES for _ in range(int(name.removeprefix("client")))]
 
@@ -92,7 +99,9 @@ def test_predictions_read_columns_by_name(runs, tmp_path):
 
 def test_a_broken_client_is_named(folder):
     task = fedax.tasks.from_loss(
-        lambda w, e: (w - e["x"]) ** 2, 0.0, {"anna": {"x": np.ones(2)}, "berta": {"x": np.full(2, 1e30)}}
+        lambda w, e: (w - e["x"]) ** 2,
+        0.0,
+        {"anna": {"x": np.ones(2)}, "berta": {"x": np.full(2, 1e30)}},
     )
     history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(1e30), rounds=3)
     assert history.outcome.kind == "non-finite"

@@ -1,4 +1,5 @@
-"""Client files with texts: labels and categories by declared texts, one table of all clients, test examples, prediction."""
+"""Client files with texts: labels and categories by declared texts, one table of all clients, test
+examples, prediction."""
 
 from pathlib import Path
 
@@ -35,8 +36,12 @@ def test_parquet_too(tmp_path):
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    columns = dict(zip(("hospital", "age", "sex", "diagnosis"), zip(*ROWS, strict=True), strict=True))
-    parquet.write_table(pa.table({name: list(values) for name, values in columns.items()}), tmp_path / "all.parquet")
+    columns = dict(
+        zip(("hospital", "age", "sex", "diagnosis"), zip(*ROWS, strict=True), strict=True)
+    )
+    parquet.write_table(
+        pa.table({name: list(values) for name, values in columns.items()}), tmp_path / "all.parquet"
+    )
     one = client_files(tmp_path / "all.parquet", client="hospital", **TEXTS)
     other = client_files(table(tmp_path / "all.csv"), client="hospital", **TEXTS)
     assert list(one.names) == list(other.names)
@@ -51,7 +56,11 @@ def test_test_examples_of_each_client(tmp_path, single):
         options = {"folder": table(tmp_path / "all.csv"), "client": "hospital"}
     else:
         for name in ("north", "east"):
-            table(tmp_path / f"{name}.csv", [row[1:] for row in ROWS if row[0] == name], "age,sex,diagnosis")
+            table(
+                tmp_path / f"{name}.csv",
+                [row[1:] for row in ROWS if row[0] == name],
+                "age,sex,diagnosis",
+            )
         options = {"folder": tmp_path}
     data = client_files(**options, **TEXTS, test_fraction=0.3)
     assert [len(own["y"]) for own in data.train] == [2, 7]
@@ -70,15 +79,24 @@ def test_test_examples_of_each_client(tmp_path, single):
         ({"labels": ()}, r"'ill' in row 1 of the column 'diagnosis'.*labels=\['ill', 'healthy'\]"),
         (
             {"labels": ["healthy"]},
-            r"got 'ill' in row 1 of the column 'diagnosis'; allowed: the texts of labels: \['healthy'\]",
+            r"got 'ill' in row 1 of the column 'diagnosis'; allowed: the texts of labels: "
+            r"\['healthy'\]",
         ),
         ({"categories": None}, r"'f' in row 1 of the column 'sex'.*categories=\{'sex': \[...\]\}"),
         (
             {"labels": ["ill", "ill"]},
             r"client_files\(labels=...\): got \['ill', 'ill'\]; allowed: a list of different texts",
         ),
-        ({"client": "hospitl"}, r"client_files\(client=...\), column of all.csv: got 'hospitl'.*Did you mean 'hospital'"),
-        ({"client": None}, r"the file .*all.csv; allowed: a folder with one file per client. Name the column .*client=..."),
+        (
+            {"client": "hospitl"},
+            r"client_files\(client=...\), column of all.csv: got "
+            r"'hospitl'.*Did you mean 'hospital'",
+        ),
+        (
+            {"client": None},
+            r"the file .*all.csv; allowed: a folder with one file per client. "
+            r"Name the column .*client=...",
+        ),
         ({"test_fraction": 1.0}, r"client_files\(test_fraction=...\): got 1.0"),
     ],
 )
@@ -94,7 +112,8 @@ def test_a_file_of_an_experiment_and_its_predictions(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     table(tmp_path / "all.csv", [(*row[:2], *row[3:]) for row in ROWS], "hospital,age,diagnosis")
     Path("study.toml").write_text(
-        'name = "a"\nrounds = 2\n[task]\nname = "client_files"\nfolder = "all.csv"\nclient = "hospital"\nlabel = "diagnosis"\n'
+        'name = "a"\nrounds = 2\n[task]\nname = "client_files"\nfolder = "all.csv"\nclient = '
+        '"hospital"\nlabel = "diagnosis"\n'
         'labels = ["healthy", "ill"]\ntest_fraction = 0.3\n[[algorithm]]\nname = "fedavg"\n'
     )
     call = lambda *arguments: CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, list(arguments))  # noqa: E731

@@ -36,13 +36,20 @@ def test_every_split_keeps_the_same_counts(share, sizes):
     ends = np.cumsum([0, *sizes])
     parts = [np.arange(a, b) for a, b in itertools.pairwise(ends)]
     x = np.arange(ends[-1], dtype=float)[:, None]
-    made = data.FederatedData.partitioned(x, np.zeros(ends[-1], int), parts, classes=2, test_fraction=float(share))
+    made = data.FederatedData.partitioned(
+        x, np.zeros(ends[-1], int), parts, classes=2, test_fraction=float(share)
+    )
     assert made.sizes.tolist() == expected
     task = fedax.tasks.from_loss(
-        lambda w, x: (w - x) ** 2, 0.0, clients=[np.random.default_rng(n).normal(size=n) + k for k, n in enumerate(sizes)]
+        lambda w, x: (w - x) ** 2,
+        0.0,
+        clients=[np.random.default_rng(n).normal(size=n) + k for k, n in enumerate(sizes)],
     )
     if share and expected != sizes:
-        assert np.asarray(fedax.tasks.with_validation(task, float(share)).train.sizes).tolist() == expected
+        assert (
+            np.asarray(fedax.tasks.with_validation(task, float(share)).train.sizes).tolist()
+            == expected
+        )
 
 
 @given(st.integers(1, 60), DECIMALS)
@@ -56,13 +63,20 @@ def test_attackers_are_the_whole_part_and_at_least_one(clients, share):
         assert len(SignFlip(share=float(share)).members(clients)) == exact
 
 
-@pytest.mark.parametrize(("beta", "many", "cut"), [(0.2, 4, 1), (0.2, 5, 1), (0.07, 100, 7), (0.001, 5, 1), (0.49, 3, 1)])
+@pytest.mark.parametrize(
+    ("beta", "many", "cut"), [(0.2, 4, 1), (0.2, 5, 1), (0.07, 100, 7), (0.001, 5, 1), (0.49, 3, 1)]
+)
 def test_a_trimmed_mean_trims_at_least_its_share(beta, many, cut):
     """One step of size 1 on bowls ends at their centres; 1e6 is an outlier at either end."""
     centres = np.arange(many, dtype=float)
     centres[0], centres[-1] = -2e6, 1e6
     task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=centres[:, None])
-    options = {"solver": fedax.SGD(1.0), "schedule": fedax.Schedule(batch_size="full"), "rounds": 1, "engine": ONE}
+    options = {
+        "solver": fedax.SGD(1.0),
+        "schedule": fedax.Schedule(batch_size="full"),
+        "rounds": 1,
+        "engine": ONE,
+    }
     history = fedax.run(fedax.TrimmedMean(beta=beta), task, **options)
     np.testing.assert_allclose(history.params, np.sort(centres)[cut:-cut].mean(), rtol=1e-5)
 
@@ -74,7 +88,11 @@ def loss(w, x):
 @pytest.mark.parametrize("split", ["test", "validation"])
 @pytest.mark.parametrize("empty", [[[], []], [np.zeros(0), np.zeros(0)]], ids=["lists", "arrays"])
 def test_clients_without_any_example_of_a_split_are_refused(split, empty):
-    with pytest.raises(DataError, match=rf"from_loss\({split}=...\): got clients without any example"):
+    with pytest.raises(
+        DataError,
+        match=rf"from_loss\({split}=...\): got clients without any "
+        r"example",
+    ):
         fedax.tasks.from_loss(loss, 0.0, clients=[[1.0], [2.0]], **{split: empty})
 
 
@@ -85,18 +103,27 @@ def test_a_holdout_without_examples_is_refused():
 
 def test_some_clients_may_have_no_test_examples():
     task = fedax.tasks.from_loss(loss, 0.0, clients=[[1.0], [2.0]], test=[[], [3.0]])
-    history = fedax.run(fedax.FedAvg(), task, rounds=0, observe=[fedax.observe.TestLoss()], engine=ONE)
+    history = fedax.run(
+        fedax.FedAvg(), task, rounds=0, observe=[fedax.observe.TestLoss()], engine=ONE
+    )
     assert history.last("test_loss") == 9
 
 
 EMPTY = {
     "one example each": lambda: fedax.tasks.logistic(
         data.FederatedData.partitioned(
-            np.eye(4), np.arange(4) % 2, [np.array([k]) for k in range(4)], classes=2, test_fraction=0.5
+            np.eye(4),
+            np.arange(4) % 2,
+            [np.array([k]) for k in range(4)],
+            classes=2,
+            test_fraction=0.5,
         )
     ),
     "texts shorter than a window": lambda: fedax.tasks.language(
-        {"A": "ab", "B": "ba"}, fedax.models.Transformer(257, 8, width=8, layers=1), tokens="bytes", length=8
+        {"A": "ab", "B": "ba"},
+        fedax.models.Transformer(257, 8, width=8, layers=1),
+        tokens="bytes",
+        length=8,
     ),
 }
 

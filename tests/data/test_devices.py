@@ -1,4 +1,5 @@
-"""The devices of FedProx: two digits each, and letters a to j, against plain transcriptions of their definitions."""
+"""The devices of FedProx: two digits each, and letters a to j, against plain transcriptions of
+their definitions."""
 
 import random
 
@@ -47,7 +48,11 @@ def test_digit_pairs_are_the_generator(tens, spare, seed):
 
 def test_digit_pairs_that_cannot_be():
     labels = np.arange(300) % 10
-    with pytest.raises(DataError, match=r"digit_pairs\(clients=...\): got 15; allowed: multiples of 10"):
+    with pytest.raises(
+        DataError,
+        match=r"digit_pairs\(clients=...\): got 15; allowed: "
+        r"multiples of 10",
+    ):
         data.digit_pairs(labels, clients=15)
     with pytest.raises(DataError, match=r"digit_pairs\(clients=...\): got 40; allowed: at most 30"):
         data.digit_pairs(labels, clients=40)
@@ -76,7 +81,9 @@ def letters_transcription(labels, devices, kinds, prefix, seed):
 def test_letter_devices_are_the_generator(prefix, kinds):
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 600))
     x = np.arange(6000.0)[:, None]
-    loaded = data.letter_devices(x, labels, clients=30, classes_per_client=kinds, prefix=prefix, seed=3)
+    loaded = data.letter_devices(
+        x, labels, clients=30, classes_per_client=kinds, prefix=prefix, seed=3
+    )
     expected = letters_transcription(labels.tolist(), 30, kinds, prefix, 3)
     for hand, train, test in zip(expected, loaded.train, loaded.test):
         cut = int(0.9 * len(hand))
@@ -89,14 +96,16 @@ def test_letter_devices_are_the_generator(prefix, kinds):
 
 
 def test_letter_devices_of_the_paper():
-    """The published table: 200 devices, 18,345 examples, mean 92, deviation 159 (one draw): here within the law's errors."""
+    """The published table: 200 devices, 18,345 examples, mean 92, deviation 159 (one draw): here
+    within the law's errors."""
     labels = np.repeat(np.arange(10), 4000)
     totals = []
     for seed in range(5):
         loaded = data.letter_devices(np.zeros((40_000, 1)), labels, seed=seed)
         totals.append(int(loaded.sizes.sum() + loaded.test_sizes.sum()))
         assert (loaded.clients, max((row > 0).sum() for row in loaded.label_counts)) == (200, 3)
-    # e^(4 + z) has mean e^4.5 and variance e^9 (e - 1); of n, 5 more come and up to 2 are lost to rounding
+    # e^(4 + z) has mean e^4.5 and variance e^9 (e - 1); of n, 5 more come and up to 2 are lost to
+    # rounding
     spread = np.sqrt(np.exp(9) * (np.e - 1) * 200)
     for total in totals:
         assert 200 * (np.exp(4.5) + 3) - 4 * spread < total < 200 * (np.exp(4.5) + 6) + 4 * spread
@@ -105,11 +114,22 @@ def test_letter_devices_of_the_paper():
 
 
 def test_letter_devices_that_cannot_be():
-    with pytest.raises(DataError, match=r"letter_devices\(labels=...\): got 10; allowed: labels from 0 to 9"):
+    with pytest.raises(
+        DataError,
+        match=r"letter_devices\(labels=...\): got 10; allowed: labels "
+        r"from 0 to 9",
+    ):
         data.letter_devices(np.zeros((20, 1)), np.arange(20) % 13)
-    with pytest.raises(DataError, match=r"letter_devices\(labels=...\): got '2 examples of class \d'"):
+    with pytest.raises(
+        DataError,
+        match=r"letter_devices\(labels=...\): got '2 examples of "
+        r"class \d'",
+    ):
         data.letter_devices(np.zeros((20, 1)), np.arange(20) % 10)
-    for options, name in (({"classes_per_client": 11}, "classes_per_client"), ({"prefix": 1}, "prefix")):
+    for options, name in (
+        ({"classes_per_client": 11}, "classes_per_client"),
+        ({"prefix": 1}, "prefix"),
+    ):
         with pytest.raises(InvalidInput, match=rf"letter_devices\({name}=...\): got"):
             data.letter_devices(np.zeros((20, 1)), np.arange(20) % 10, **options)
 
@@ -120,7 +140,8 @@ def test_mnist_devices(data_folder):
         pytest.skip("no mnist.npz")
     loaded = data.mnist_devices(folder=data_folder)
     total = int(loaded.sizes.sum() + loaded.test_sizes.sum())
-    # 2,000 shares lose half an example each to rounding, with a deviation of at most 1/2: 69,035 in the published draw
+    # 2,000 shares lose half an example each to rounding, with a deviation of at most 1/2: 69,035 in
+    # the published draw
     assert abs(total - 69_000) < 5 * np.sqrt(2000) / 2 + 1
     assert loaded.clients == 1000
     for device in (0, 9, 538):

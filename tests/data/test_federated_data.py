@@ -22,7 +22,9 @@ def client(*labels, features=2):
     fraction=st.floats(0.01, 0.99),
     split=st.sampled_from(["shuffled", "in_order"]),
 )
-def test_a_split_keeps_every_example_once_and_a_training_example_everywhere(n, clients, fraction, split):
+def test_a_split_keeps_every_example_once_and_a_training_example_everywhere(
+    n, clients, fraction, split
+):
     if clients > n:
         return
     parts = iid(n, clients, seed=n)
@@ -31,14 +33,21 @@ def test_a_split_keeps_every_example_once_and_a_training_example_everywhere(n, c
     try:
         data = FederatedData.partitioned(x, y, parts, **arguments)
     except DataError as error:
-        if "test: got '0 examples in all'" not in str(error) or max(len(part) for part in parts) > 1:
+        if (
+            "test: got '0 examples in all'" not in str(error)
+            or max(len(part) for part in parts) > 1
+        ):
             raise
         return  # single examples are all kept for training
-    kept = data.test or [{"x": x[:0], "y": y[:0]}] * clients  # none is left for a test set where all clients are small
+    # none is left for a test set where all clients are small
+    kept = data.test or [{"x": x[:0], "y": y[:0]}] * clients
     for part, train, test in zip(parts, data.train, kept):
-        assert sorted(np.concatenate([train["x"], test["x"]])[:, 0].tolist()) == sorted(part.tolist())
+        assert sorted(np.concatenate([train["x"], test["x"]])[:, 0].tolist()) == sorted(
+            part.tolist()
+        )
         assert len(train["y"]) >= 1
-        # The whole part of the training share: less than one example below it, never above it but for the guaranteed one.
+        # The whole part of the training share: less than one example below it, never above it but
+        # for the guaranteed one.
         share = (1 - fraction) * len(part)
         assert len(train["y"]) == 1 or share - 1 < len(train["y"]) <= share
         for side in (train, test):
@@ -55,9 +64,9 @@ def test_80_20_and_90_10_splits_are_exact():
 def test_a_shuffled_split_depends_on_the_seed_only():
     parts = [np.arange(50)]
     splits = [
-        FederatedData.partitioned(np.eye(50), np.zeros(50, int), parts, classes=1, test_fraction=0.5, seed=seed).train[0][
-            "x"
-        ]
+        FederatedData.partitioned(
+            np.eye(50), np.zeros(50, int), parts, classes=1, test_fraction=0.5, seed=seed
+        ).train[0]["x"]
         for seed in (1, 1, 2)
     ]
     assert np.array_equal(splits[0], splits[1])
@@ -73,19 +82,39 @@ def test_sizes_and_label_counts():
 
 def test_further_arrays_go_where_the_examples_go():
     x, y = np.arange(12.0)[:, None], np.arange(12) % 2
-    data = FederatedData.partitioned(x, y, iid(12, 3), classes=2, test_fraction=0.5, more={"weight": np.arange(12) * 10})
+    data = FederatedData.partitioned(
+        x, y, iid(12, 3), classes=2, test_fraction=0.5, more={"weight": np.arange(12) * 10}
+    )
     for part in (*data.train, *data.test):
         assert part["weight"].tolist() == (part["x"][:, 0] * 10).tolist()
-    with pytest.raises(DataError, match=r"holdout: got \['x', 'y'\]; allowed: the arrays \['weight', 'x', 'y'\]"):
+    with pytest.raises(
+        DataError,
+        match=r"holdout: got \['x', 'y'\]; allowed: the arrays "
+        r"\['weight', 'x', 'y'\]",
+    ):
         FederatedData(data.train, 2, holdout=client(0))
 
 
 def test_the_split_in_class_blocks_of_fedbc():
-    """The largest of 20 devices of CIFAR-10 (C = 3, a = 1.2) is tested on a class that it never trained on."""
+    """The largest of 20 devices of CIFAR-10 (C = 3, a = 1.2) is tested on a class that it never
+    trained on."""
     labels = np.repeat(np.arange(10), 6000)
     parts = power_law(labels, 20, 3, 1.2, seed=1)
-    data = FederatedData.partitioned(labels[:, None], labels, parts, classes=10, test_fraction=0.2, split="in_order")
-    assert np.bincount(data.test[-1]["y"], minlength=10).tolist() == [646, 1434, 0, 0, 0, 0, 0, 0, 0, 0]
+    data = FederatedData.partitioned(
+        labels[:, None], labels, parts, classes=10, test_fraction=0.2, split="in_order"
+    )
+    assert np.bincount(data.test[-1]["y"], minlength=10).tolist() == [
+        646,
+        1434,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+    ]
     assert data.label_counts[-1].tolist() == [1331 - 646, 0, 2681, 186, 0, 2207, 2151, 408, 0, 0]
 
 
@@ -109,15 +138,43 @@ NAN = {"x": np.array([[0.0], [np.nan]]), "y": np.array([0, 1])}
     [
         (([], 2), r"train: got 'an empty list'; allowed: at least one client"),
         (([client(0)], 0), r"classes: got 0; allowed: whole numbers from 1 to 2147483647"),
-        (([client(0), client(0, 2)], 2), r"train\[1\]\['y'\]: got '2 in row 1'; allowed: labels from 0 to 1"),
+        (
+            ([client(0), client(0, 2)], 2),
+            r"train\[1\]\['y'\]: got '2 in row 1'; allowed: labels "
+            r"from 0 to 1",
+        ),
         (([client(0, -1)], 2), r"train\[0\]\['y'\]: got '-1 in row 1'"),
-        (([client(0), client()], 2), r"train\[1\]: got '0 examples'; allowed: at least 1 example. Drop the client"),
-        (([{"x": np.ones((3, 1)), "y": np.array([0])}], 2), r"train\[0\]: got \{'x': 3, 'y': 1\}; .* same length"),
+        (
+            ([client(0), client()], 2),
+            r"train\[1\]: got '0 examples'; allowed: at least 1 "
+            r"example. Drop the client",
+        ),
+        (
+            ([{"x": np.ones((3, 1)), "y": np.array([0])}], 2),
+            r"train\[0\]: got \{'x': 3, 'y': "
+            r"1\}; .* same length",
+        ),
         (([NAN], 2), r"train\[0\]\['x'\]: got NaN or infinity in row 1"),
-        (([{"x": np.ones((1, 1)), "y": np.array([0.5])}], 2), r"train\[0\]\['y'\]: got 'float64'; .* whole numbers"),
-        (([{"x": np.ones((1, 1)), "y": np.array([[0]])}], 2), r"train\[0\]\['y'\]: got 'shape \(1, 1\)'"),
-        (([{"x": np.ones((1, 1))}], 2), r"train\[0\]: got \['x'\]; allowed: the arrays 'x' and 'y'"),
-        (([client(0)], 2, [client(0), client(0)]), r"test: got '2 clients'; allowed: 1 clients, as in train"),
+        (
+            ([{"x": np.ones((1, 1)), "y": np.array([0.5])}], 2),
+            r"train\[0\]\['y'\]: got "
+            r"'float64'; .* whole numbers",
+        ),
+        (
+            ([{"x": np.ones((1, 1)), "y": np.array([[0]])}], 2),
+            r"train\[0\]\['y'\]: got 'shape "
+            r"\(1, 1\)'",
+        ),
+        (
+            ([{"x": np.ones((1, 1))}], 2),
+            r"train\[0\]: got \['x'\]; allowed: the arrays 'x' and "
+            r"'y'",
+        ),
+        (
+            ([client(0)], 2, [client(0), client(0)]),
+            r"test: got '2 clients'; allowed: 1 clients, "
+            r"as in train",
+        ),
         (([client(0)], 2, [client(5)]), r"test\[0\]\['y'\]: got '5 in row 0'"),
         (([client(0)], 2, [client()]), r"test: got '0 examples in all'; .* Use None"),
         (([client(0)], 2, None, client(0, 7)), r"holdout\['y'\]: got '7 in row 1'"),
@@ -133,11 +190,26 @@ def test_bad_data_are_refused_naming_the_place(arguments, message):
     [
         ([[0, 1], [4]], {}, r"partition\[1\]: got 'index 4'; allowed: indices from 0 to 3"),
         ([[0, -1]], {}, r"partition\[0\]: got 'index -1'"),
-        ([[0, 1], [2, 1]], {}, r"partition\[1\]: got 'index 1 again'; allowed: each example at most once"),
+        (
+            [[0, 1], [2, 1]],
+            {},
+            r"partition\[1\]: got 'index 1 again'; allowed: each example at "
+            r"most once",
+        ),
         ([[0, 0]], {}, r"partition\[0\]: got 'index 0 again'"),
         ([[0], []], {}, r"partition\[1\]: got '0 examples'"),
-        ([[0, 1]], {"test_fraction": 1.0}, r"partitioned\(test_fraction=...\): got 1.0; allowed: numbers in \[0, 1\)"),
-        ([[0, 1]], {"split": "random"}, r"partitioned\(split=...\): got 'random'; allowed: one of 'shuffled', 'in_order'"),
+        (
+            [[0, 1]],
+            {"test_fraction": 1.0},
+            r"partitioned\(test_fraction=...\): got 1.0; "
+            r"allowed: numbers in \[0, 1\)",
+        ),
+        (
+            [[0, 1]],
+            {"split": "random"},
+            r"partitioned\(split=...\): got 'random'; allowed: one "
+            r"of 'shuffled', 'in_order'",
+        ),
     ],
 )
 def test_bad_partitions_are_refused(partition, options, message):
@@ -147,13 +219,18 @@ def test_bad_partitions_are_refused(partition, options, message):
 
 
 def test_many_clients_are_split_without_a_loop_over_them():
-    """5,000 clients of 4 examples: each keeps its own, three to learn from, and all 24 orders are equally likely."""
+    """5,000 clients of 4 examples: each keeps its own, three to learn from, and all 24 orders are
+    equally likely."""
     clients, x = 5000, np.arange(20_000.0)
     partition = list(np.random.default_rng(0).permutation(20_000).reshape(clients, 4))
-    data = FederatedData.partitioned(x[:, None], np.zeros(20_000, int), partition, classes=1, test_fraction=0.25)
+    data = FederatedData.partitioned(
+        x[:, None], np.zeros(20_000, int), partition, classes=1, test_fraction=0.25
+    )
     assert data.sizes.tolist() == [3] * clients
     assert data.test_sizes.tolist() == [1] * clients
-    drawn = np.array([[*a["x"][:, 0], *b["x"][:, 0]] for a, b in zip(data.train, data.test, strict=True)])
+    drawn = np.array(
+        [[*a["x"][:, 0], *b["x"][:, 0]] for a, b in zip(data.train, data.test, strict=True)]
+    )
     assert np.array_equal(np.sort(drawn, axis=1), np.sort(partition, axis=1))
     places = (drawn[:, :, None] == np.array(partition)[:, None, :]).argmax(2)
     counts = np.bincount(places @ [64, 16, 4, 1], minlength=256)
@@ -163,7 +240,8 @@ def test_many_clients_are_split_without_a_loop_over_them():
 
 
 def test_lists_of_clients_and_flat_arrays_are_the_same_data():
-    """Whichever way the clients come, also with clients that have no test examples, or other types of numbers."""
+    """Whichever way the clients come, also with clients that have no test examples, or other types
+    of numbers."""
     train = [{"x": [[0.0], [1.0]], "y": [0, 1]}, {"x": np.float32([[2]]), "y": np.uint8([1])}]
     test = [{"x": np.zeros((0, 1)), "y": []}, {"x": [[3.0]], "y": [0]}]
     data = FederatedData(train, 2, test)

@@ -1,4 +1,5 @@
-"""IDX, LEAF JSON, one file per client, the hub: small files of the true format, and what is refused."""
+"""IDX, LEAF JSON, one file per client, the hub: small files of the true format, and what is
+refused."""
 
 import gzip
 import importlib.util
@@ -30,8 +31,15 @@ from fedax.models import SentimentLSTM
 )
 def test_idx_of_every_type(tmp_path, code, dtype, values):
     array = np.array(values, dtype)
-    content = bytes([0, 0, code, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
-    for path, packed in ((tmp_path / "plain", content), (tmp_path / "packed.gz", gzip.compress(content))):
+    content = (
+        bytes([0, 0, code, array.ndim])
+        + struct.pack(f">{array.ndim}I", *array.shape)
+        + array.tobytes()
+    )
+    for path, packed in (
+        (tmp_path / "plain", content),
+        (tmp_path / "packed.gz", gzip.compress(content)),
+    ):
         path.write_bytes(packed)
         read = data.read_idx(path)
         assert np.array_equal(read, array)
@@ -65,7 +73,11 @@ def test_a_missing_idx_file_is_named(tmp_path):
 def leaf_file(path, **users):
     path.parent.mkdir(parents=True, exist_ok=True)
     held = {user: {"x": x, "y": y} for user, (x, y) in users.items()}
-    document = {"users": list(users), "num_samples": [len(y) for _, y in users.values()], "user_data": held}
+    document = {
+        "users": list(users),
+        "num_samples": [len(y) for _, y in users.values()],
+        "user_data": held,
+    }
     text = json.dumps(document).encode()
     path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
 
@@ -103,10 +115,20 @@ def test_sent140_of_leaf(tmp_path):
     ("users", "loader", "message"),
     [
         ({"a": ([[0.0], [0.0, 1.0]], [0, 1])}, "femnist", "user 'a'"),
-        ({"a": ([[0.0]], [62])}, "femnist", r"train\[0\]\['y'\]: got '62 in row 0'; allowed: labels from 0 to 61"),
+        (
+            {"a": ([[0.0]], [62])},
+            "femnist",
+            r"train\[0\]\['y'\]: got '62 in row 0'; allowed: "
+            r"labels from 0 to 61",
+        ),
         ({"a": ([[0.0]], ["x"])}, "femnist", "user 'a'"),
         ({"a": ([[0.0]], [0.5])}, "femnist", "whole numbers"),
-        ({"a": (["ab", "abc"], ["a", "b"])}, "shakespeare", r"user 'a' with texts of \[2, 3\] characters"),
+        (
+            {"a": (["ab", "abc"], ["a", "b"])},
+            "shakespeare",
+            r"user 'a' with texts of \[2, 3\] "
+            r"characters",
+        ),
         ({"a": (["a$"], ["a"])}, "shakespeare", r"user 'a': got .*\$.* at position 1"),
         ({"a": (["good"], [2])}, "sent140", "user 'a' with label 2; .*|user 'a' with label 2"),
         ({"a": ([], [])}, "femnist", "train: got 'an empty list'; allowed: at least one client"),
@@ -129,7 +151,10 @@ def test_bad_users_are_refused(tmp_path, users, loader, message):
             '{"users": ["a"], "num_samples": [2], "user_data": {"a": {"x": [[1]], "y": [0]}}}',
             "1 inputs and 1 labels.*: 2 of both",
         ),
-        ('{"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": [[1]], "y": []}}}', "1 inputs and 0 labels"),
+        (
+            '{"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": [[1]], "y": []}}}',
+            "1 inputs and 0 labels",
+        ),
     ],
 )
 def test_bad_leaf_files_are_refused(tmp_path, text, message):
@@ -154,7 +179,38 @@ def test_published_leaf_files(data_folder):
     if not path.is_file():
         pytest.skip(f"no published draw at {path}")
     loaded = data.leaf(path, classes=10)
-    sizes = [5, 7, 40, 11, 6, 12, 8, 37, 21, 20, 10, 5, 33, 465, 8, 9, 20, 6, 11, 9, 6, 6, 62, 6, 15, 11, 19, 18, 11, 15]
+    sizes = [
+        5,
+        7,
+        40,
+        11,
+        6,
+        12,
+        8,
+        37,
+        21,
+        20,
+        10,
+        5,
+        33,
+        465,
+        8,
+        9,
+        20,
+        6,
+        11,
+        9,
+        6,
+        6,
+        62,
+        6,
+        15,
+        11,
+        19,
+        18,
+        11,
+        15,
+    ]
     assert loaded.sizes.tolist() == sizes
     assert loaded.train[0]["x"].shape == (5, 60)
 
@@ -182,7 +238,8 @@ def test_only_the_vectors_of_words_that_occur_are_read(tmp_path):
 
 @pytest.mark.slow
 def test_a_tweet_reaches_the_model_as_vectors(tmp_path):
-    """The task's logits are those of the model on the vectors themselves, padding and unknown words as zeros."""
+    """The task's logits are those of the model on the vectors themselves, padding and unknown words
+    as zeros."""
     leaf_file(tmp_path / "train" / "a.json", me=(["go now go", "now"], [1, 0]), you=(["go"], [0]))
     (tmp_path / "glove.6B.300d.txt").write_text("go 0.5 -1 2\n")
     task = tasks.make_task("sent140", folder=str(tmp_path))
@@ -192,7 +249,9 @@ def test_a_tweet_reaches_the_model_as_vectors(tmp_path):
     z = np.asarray(SentimentLSTM(3)(params, jax.numpy.asarray(x)))[0, 1]
     first = {key: jax.numpy.asarray(values[:1]) for key, values in task.train.client(0).items()}
     np.testing.assert_allclose(task.loss(params, first, None), [np.log1p(np.exp(-z))], rtol=1e-6)
-    history = fedax.run(fedax.FedAvg(), task, rounds=1, schedule=fedax.Schedule(steps=1, batch_size=2))
+    history = fedax.run(
+        fedax.FedAvg(), task, rounds=1, schedule=fedax.Schedule(steps=1, batch_size=2)
+    )
     assert history.outcome.ok
     with pytest.raises(InvalidInput, match="model"):
         tasks.make_task("sent140", folder=str(tmp_path), model="lstn")
@@ -219,11 +278,19 @@ def test_one_file_per_client(tmp_path, ending):
     for part in ("train", "test"):
         (tmp_path / part).mkdir()
     write_table(tmp_path / "train" / f"berta.{ending}", TABLE)
-    write_table(tmp_path / "train" / f"anna.{ending}", {name: values[:2] for name, values in TABLE.items()})
-    write_table(tmp_path / "test" / f"berta.{ending}", {name: values[1:] for name, values in TABLE.items()})
+    write_table(
+        tmp_path / "train" / f"anna.{ending}", {name: values[:2] for name, values in TABLE.items()}
+    )
+    write_table(
+        tmp_path / "test" / f"berta.{ending}", {name: values[1:] for name, values in TABLE.items()}
+    )
     (tmp_path / "train" / "notes.txt").write_text("not data")
     loaded = data.client_files(tmp_path)
-    assert (loaded.sizes.tolist(), loaded.test_sizes.tolist(), loaded.classes) == ([2, 3], [0, 2], 3)
+    assert (loaded.sizes.tolist(), loaded.test_sizes.tolist(), loaded.classes) == (
+        [2, 3],
+        [0, 2],
+        3,
+    )
     assert loaded.train[1]["x"].tolist() == [[1.0, 0.0], [2.5, -1.0], [3.0, 4.0]]
     assert loaded.test[1]["y"].tolist() == [0, 2]
     if ending == "npz":
@@ -260,7 +327,11 @@ def test_clients_of_a_folder_agree(tmp_path):
     with pytest.raises(DataError, match=r"train\[1\]: got \{'x': 2, 'y': 3\}; .* same length"):
         data.client_files(tmp_path)
     np.savez(tmp_path / "b.npz", x=np.ones((2, 3)), y=np.zeros(2, int), other=np.ones(2))
-    with pytest.raises(DataError, match=r"train\[1\]: got \['other', 'x', 'y'\]; .*as the first client has"):
+    with pytest.raises(
+        DataError,
+        match=r"train\[1\]: got \['other', 'x', 'y'\]; .*as the first "
+        r"client has",
+    ):
         data.client_files(tmp_path)
     (tmp_path / "a.csv").write_text("a,y\n1,0\n")
     with pytest.raises(DataError, match="two files of 'a'"):
@@ -290,7 +361,11 @@ def hub(monkeypatch):
     """A stand-in for the library with one data set; it notes what it is asked."""
     asked = []
     image = np.arange(4, dtype=np.uint8).reshape(2, 2)
-    rows = {"image": [image + k for k in range(6)], "label": [0, 1, 2, 0, 1, 2], "person": list("abcabc")}
+    rows = {
+        "image": [image + k for k in range(6)],
+        "label": [0, 1, 2, 0, 1, 2],
+        "person": list("abcabc"),
+    }
 
     def load_dataset(path, split, **options):
         asked.append((path, split, options))
@@ -305,8 +380,14 @@ def hub(monkeypatch):
 
 
 def test_the_hub_is_asked_for_a_revision(hub, tmp_path):
-    loaded = data.hub("house/set", "index", clients=2, revision="abc123", test="test", cache=tmp_path)
-    assert hub[0] == ("house/set", "train", {"name": None, "revision": "abc123", "cache_dir": str(tmp_path)})
+    loaded = data.hub(
+        "house/set", "index", clients=2, revision="abc123", test="test", cache=tmp_path
+    )
+    assert hub[0] == (
+        "house/set",
+        "train",
+        {"name": None, "revision": "abc123", "cache_dir": str(tmp_path)},
+    )
     assert [split for _, split, _ in hub] == ["train", "test"]
     assert (loaded.classes, loaded.sizes.tolist(), len(loaded.holdout["y"])) == (3, [3, 3], 2)
     assert sorted(loaded.train[0]["x"][:, 0].tolist()) == pytest.approx([0, 1 / 255, 2 / 255])
@@ -336,7 +417,9 @@ def test_a_data_set_that_the_library_saved(tmp_path):
     datasets.DatasetDict({"train": table, "test": table.select([0])}).save_to_disk(tmp_path / "two")
     for name, more in (("one", {}), ("two", {"test": "test"})):
         found = data.hub(str(tmp_path / name), "user", user="person", **more)
-        assert [sorted(client["x"].tolist()) for client in found.train] == [[[0.0, 1.0], [2.0, 3.0]]] * 3
+        assert [sorted(client["x"].tolist()) for client in found.train] == [
+            [[0.0, 1.0], [2.0, 3.0]]
+        ] * 3
         assert (found.holdout is None) == (name == "one")
 
 
@@ -344,25 +427,38 @@ def test_the_only_column_of_classes_is_the_label(tmp_path):
     datasets = pytest.importorskip("datasets")
     for names, columns in (("one", ["digit"]), ("two", ["digit", "writer"])):
         kinds = dict.fromkeys(columns, datasets.ClassLabel(names=["zero", "one"]))
-        features = datasets.Features({"image": datasets.Sequence(datasets.Value("float32")), **kinds})
+        features = datasets.Features(
+            {"image": datasets.Sequence(datasets.Value("float32")), **kinds}
+        )
         rows = {"image": [[0.0, 1.0]] * 4} | {name: [0, 1, 1, 0] for name in columns}
         datasets.Dataset.from_dict(rows, features=features).save_to_disk(tmp_path / names)
     found = data.hub(str(tmp_path / "one"), "index", clients=2)
-    assert (found.classes, sorted(y for client in found.train for y in client["y"].tolist())) == (2, [0, 0, 1, 1])
-    with pytest.raises(DataError, match="got 'label'; allowed: one of the columns image, digit, writer"):
+    assert (found.classes, sorted(y for client in found.train for y in client["y"].tolist())) == (
+        2,
+        [0, 0, 1, 1],
+    )
+    with pytest.raises(
+        DataError, match="got 'label'; allowed: one of the columns image, digit, writer"
+    ):
         data.hub(str(tmp_path / "two"), "index", clients=2)
 
 
 def test_the_hub_without_network_name_or_column(hub, monkeypatch):
     with pytest.raises(
-        DataError, match=r"hub\('house/other'\): got .ConnectionError: Couldn't reach .*; .*only the cache helps"
+        DataError,
+        match=r"hub\('house/other'\): got .ConnectionError: Couldn't reach .*; "
+        r".*only the cache helps",
     ):
         data.hub("house/other")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(DataError, match="HF_HUB_OFFLINE is set: only the cache was looked at"):
         data.hub("house/other", revision="v1")
     for options, column in (({"features": "img"}, "img"), ({"label": "digit"}, "digit")):
-        with pytest.raises(DataError, match=rf"got '{column}'; allowed: one of the columns image, label, person"):
+        with pytest.raises(
+            DataError,
+            match=rf"got '{column}'; allowed: one of the columns "
+            r"image, label, person",
+        ):
             data.hub("house/set", clients=2, **options)
     with pytest.raises(DataError, match=r"hub\(user=...\)"):
         data.hub("house/set", "user")
@@ -379,7 +475,9 @@ def test_the_hub_without_its_package(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="the library datasets is not installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec("datasets") is None, reason="the library datasets is not installed"
+)
 def test_the_real_library_fails_clearly_offline(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(DataError, match=r"hub\('nobody/nothing'\)"):

@@ -1,4 +1,5 @@
-"""Images of a data set in the modes that files have, and its labels: taken as they are meant or refused in a sentence."""
+"""Images of a data set in the modes that files have, and its labels: taken as they are meant or
+refused in a sentence."""
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ def saved(folder, images, labels=(0, 1)):
     features = datasets.Features(
         {"image": datasets.Image(), "label": datasets.Value("string" if "a" in labels else "int64")}
     )
-    datasets.Dataset.from_dict({"image": images, "label": list(labels)}, features).save_to_disk(str(folder))
+    datasets.Dataset.from_dict({"image": images, "label": list(labels)}, features).save_to_disk(
+        str(folder)
+    )
     return str(folder)
 
 
@@ -25,9 +28,15 @@ MODES = {
     "grey": (image.fromarray(GREY), GREY / 255),
     "colour": (image.fromarray(COLOUR), COLOUR / 255),
     "palette": (image.fromarray(COLOUR).quantize(16), None),
-    "black and white": (image.fromarray(np.where(GREY > 99, 255, 0).astype(np.uint8)).convert("1"), (GREY > 99) * 1.0),
+    "black and white": (
+        image.fromarray(np.where(GREY > 99, 255, 0).astype(np.uint8)).convert("1"),
+        (GREY > 99) * 1.0,
+    ),
     "16 bits": (image.fromarray(GREY.astype(np.uint16) * 257), GREY / 255),
-    "transparent": (image.fromarray(COLOUR).convert("RGBA"), np.dstack([COLOUR / 255, np.ones((4, 4))])),
+    "transparent": (
+        image.fromarray(COLOUR).convert("RGBA"),
+        np.dstack([COLOUR / 255, np.ones((4, 4))]),
+    ),
 }
 
 
@@ -41,9 +50,21 @@ def test_images_of_every_mode_are_shares_of_white(tmp_path, picture, expected):
 @pytest.mark.parametrize(
     ("pictures", "message"),
     [
-        ([image.fromarray(GREY), image.fromarray(COLOUR)], r"shapes \[\(4, 4\), \(4, 4, 3\)\].*inputs of one shape"),
-        ([image.fromarray(GREY), image.fromarray(GREY.astype(np.uint16))], r"\['uint16', 'uint8'\].*inputs of one type"),
-        ([image.fromarray(GREY), None], r"row 1: got nothing; allowed: an image or numbers in every row"),
+        (
+            [image.fromarray(GREY), image.fromarray(COLOUR)],
+            r"shapes \[\(4, 4\), \(4, 4, "
+            r"3\)\].*inputs of one shape",
+        ),
+        (
+            [image.fromarray(GREY), image.fromarray(GREY.astype(np.uint16))],
+            r"\['uint16', "
+            r"'uint8'\].*inputs of one type",
+        ),
+        (
+            [image.fromarray(GREY), None],
+            r"row 1: got nothing; allowed: an image or numbers in "
+            r"every row",
+        ),
     ],
 )
 def test_images_of_several_modes_are_refused(tmp_path, pictures, message):
@@ -67,10 +88,19 @@ def test_labels_that_are_none_are_refused(tmp_path, labels, message):
 def test_classes_are_matched_by_name(tmp_path):
     def part(names):
         features = datasets.Features(
-            {"x": datasets.Sequence(datasets.Value("float32")), "label": datasets.ClassLabel(names=names)}
+            {
+                "x": datasets.Sequence(datasets.Value("float32")),
+                "label": datasets.ClassLabel(names=names),
+            }
         )
         return datasets.Dataset.from_dict({"x": [[0.0], [1.0]], "label": [0, 1]}, features)
 
-    datasets.DatasetDict(train=part(["cat", "dog"]), test=part(["dog", "cat"])).save_to_disk(str(tmp_path / "set"))
-    with pytest.raises(DataError, match=r"got \['dog', 'cat'\]; allowed: classes \['cat', 'dog'\] in the test split"):
+    datasets.DatasetDict(train=part(["cat", "dog"]), test=part(["dog", "cat"])).save_to_disk(
+        str(tmp_path / "set")
+    )
+    with pytest.raises(
+        DataError,
+        match=r"got \['dog', 'cat'\]; allowed: classes \['cat', "
+        r"'dog'\] in the test split",
+    ):
         hub(str(tmp_path / "set"), clients=1, features="x", test="test")

@@ -37,7 +37,11 @@ def test_digits_refuse_before_reading():
         digits("shard")
     with pytest.raises(InvalidInput, match=r"dirichlet\(alpha=...\): got 0"):
         digits("dirichlet", alpha=0)
-    with pytest.raises(DataError, match=r"iid\(clients=...\): got '1798 clients'; allowed: .*, 1797"):
+    with pytest.raises(
+        DataError,
+        match=r"iid\(clients=...\): got '1798 clients'; allowed: .*, "
+        r"1797",
+    ):
         digits("iid", clients=1798)
 
 
@@ -59,7 +63,9 @@ def test_mnist_keeps_the_official_test_set_apart(mnist_folder):
     for part, client in zip(iid(60_000, 6, seed=5), data.train):
         assert np.array_equal(client["y"], labels[part])
         row = np.argmax(client["x"].sum(axis=1))
-        np.testing.assert_allclose(client["x"][row], images[part[row]].reshape(784) / 255.0, rtol=1e-6)
+        np.testing.assert_allclose(
+            client["x"][row], images[part[row]].reshape(784) / 255.0, rtol=1e-6
+        )
     assert data.label_counts.sum(axis=0).tolist() == TRAIN_COUNTS
     assert np.bincount(data.holdout["y"]).tolist() == TEST_COUNTS
     assert data.test is None
@@ -78,13 +84,27 @@ def test_examples_are_the_first_ones(mnist_folder):
     assert sorted(map(bytes, dealt)) == sorted(map(bytes, first))
     assert np.array_equal(few.holdout["y"], whole.holdout["y"][:100])
     assert sum(mnist("iid", 3, folder=mnist_folder, examples=10, merged=True).sizes) == 20
-    with pytest.raises(InvalidInput, match=r"examples=...\): got -1; allowed: whole numbers in \[0"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"examples=...\): got -1; allowed: whole numbers in "
+        r"\[0",
+    ):
         mnist("iid", 3, folder=mnist_folder, examples=-1)
 
 
 @pytest.mark.slow
 def test_mnist_merged_is_dealt_out_whole(mnist_folder):
-    data = mnist("power_law", 20, 1, 0.2, "in_order", merged=True, folder=mnist_folder, classes_per_client=1, ratio=1.1)
+    data = mnist(
+        "power_law",
+        20,
+        1,
+        0.2,
+        "in_order",
+        merged=True,
+        folder=mnist_folder,
+        classes_per_client=1,
+        ratio=1.1,
+    )
     sizes = data.sizes + data.test_sizes
     assert (sizes[0], sizes[-1]) == (1222, 7486)  # FedBC, Table 5
     assert data.holdout is None
@@ -93,7 +113,9 @@ def test_mnist_merged_is_dealt_out_whole(mnist_folder):
     assert (data.label_counts.sum(axis=0) + tested).tolist() == merged.tolist()
     # In order: a device that holds several classes in blocks is tested on its last one.
     with np.load(mnist_folder / "mnist.npz") as file:
-        images, labels = (np.concatenate([file[f"{key}_train"], file[f"{key}_test"]]) for key in "xy")
+        images, labels = (
+            np.concatenate([file[f"{key}_train"], file[f"{key}_test"]]) for key in "xy"
+        )
     largest = power_law(labels, 20, 1, 1.1, seed=1)[-1]
     tail = largest[-data.test_sizes[-1] :]
     assert np.array_equal(data.test[-1]["y"], labels[tail])
@@ -134,13 +156,38 @@ def arrays(**changed):
     [
         (lambda path: path.write_bytes(b"not an archive"), "cannot be read"),
         (lambda path: path.write_bytes(b""), "cannot be read"),
-        (lambda path: (np.savez_compressed(path, **arrays()), path.write_bytes(path.read_bytes()[:2000])), "cannot be read"),
+        (
+            lambda path: (
+                np.savez_compressed(path, **arrays()),
+                path.write_bytes(path.read_bytes()[:2000]),
+            ),
+            "cannot be read",
+        ),
         (lambda path: np.savez_compressed(path, **arrays(y_test=None)), "y_test"),
-        (lambda path: np.savez_compressed(path, **arrays(x_train=np.zeros((5, 28, 28), np.uint8))), r"\(5, 28, 28\)"),
-        (lambda path: np.savez_compressed(path, **arrays(x_test=np.zeros((10_000, 28, 28)))), "float64"),
-        (lambda path: np.savez_compressed(path, **arrays(y_test=np.full(10_000, 11, np.uint8))), "SHA-256 .*published data"),
+        (
+            lambda path: np.savez_compressed(
+                path, **arrays(x_train=np.zeros((5, 28, 28), np.uint8))
+            ),
+            r"\(5, 28, 28\)",
+        ),
+        (
+            lambda path: np.savez_compressed(path, **arrays(x_test=np.zeros((10_000, 28, 28)))),
+            "float64",
+        ),
+        (
+            lambda path: np.savez_compressed(path, **arrays(y_test=np.full(10_000, 11, np.uint8))),
+            "SHA-256 .*published data",
+        ),
     ],
-    ids=["text", "empty", "truncated", "array missing", "too few images", "not bytes", "other content"],
+    ids=[
+        "text",
+        "empty",
+        "truncated",
+        "array missing",
+        "too few images",
+        "not bytes",
+        "other content",
+    ],
 )
 def test_a_broken_file_is_refused(tmp_path, damage, reason):
     damage(tmp_path / "mnist.npz")

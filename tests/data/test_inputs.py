@@ -1,4 +1,5 @@
-"""Inputs are taken as they are meant or refused in a sentence: names, ranges, shapes, types of numbers."""
+"""Inputs are taken as they are meant or refused in a sentence: names, ranges, shapes, types of
+numbers."""
 
 import gzip
 import string
@@ -45,14 +46,26 @@ def loss(w, x):
 @QUICK
 @given(kind=st.sampled_from(TYPES), data=st.data())
 def test_whole_numbers_arrive_as_they_are_or_are_refused(kind, data):
-    """Of every type, up to its ends: as a list of clients, as one array in files, and in a test part."""
+    """Of every type, up to its ends: as a list of clients, as one array in files, and in a test
+    part."""
     limits = np.iinfo(kind)
-    edge = st.sampled_from([limits.min, limits.max, max(limits.min, -(2**31)), min(limits.max, 2**31 - 1)])
-    values = np.array(data.draw(st.lists(edge | st.integers(limits.min, limits.max), min_size=1, max_size=4)), dtype=kind)
+    edge = st.sampled_from(
+        [limits.min, limits.max, max(limits.min, -(2**31)), min(limits.max, 2**31 - 1)]
+    )
+    values = np.array(
+        data.draw(st.lists(edge | st.integers(limits.min, limits.max), min_size=1, max_size=4)),
+        dtype=kind,
+    )
     fits = limits.kind == "u" and int(values.max()) < 2**32 and values.dtype.itemsize >= 4
-    fits = fits or bool((values.astype(object) >= -(2**31)).all() and (values.astype(object) < 2**31).all())
+    fits = fits or bool(
+        (values.astype(object) >= -(2**31)).all() and (values.astype(object) < 2**31).all()
+    )
     if not fits:
-        with pytest.raises(DataError, match=r"\['x'\]: got -?\d+ in row \d+; allowed: whole numbers from"):
+        with pytest.raises(
+            DataError,
+            match=r"\['x'\]: got -?\d+ in row \d+; allowed: whole "
+            r"numbers from",
+        ):
             fedax.core.Ragged.of([{"x": values}])
         return
     held = fedax.core.Ragged.of([{"x": values}]).arrays["x"]
@@ -64,7 +77,11 @@ def test_whole_numbers_arrive_as_they_are_or_are_refused(kind, data):
 def test_numbers_beyond_32_bits_are_refused_in_every_part(part):
     good, bad = {"x": np.array([1, 2])}, {"x": np.array([1, 4_000_000_000])}
     parts = {"clients": [good], part: bad if part == "holdout" else [bad]}
-    with pytest.raises(DataError, match=r"4000000000 in row 1; allowed: whole numbers from -2147483648 to 2147483647"):
+    with pytest.raises(
+        DataError,
+        match=r"4000000000 in row 1; allowed: whole numbers from "
+        r"-2147483648 to 2147483647",
+    ):
         from_loss(squares, 0.0, **parts)
 
 
@@ -89,19 +106,29 @@ def test_numbers_beyond_32_bits_are_refused_in_data_files_and_models(tmp_path):
 @given(classes=st.integers(2, 12), clients=st.integers(2, 6), share=st.floats(0.2, 1.0))
 def test_flipped_labels_are_labels_of_the_task(classes, clients, share):
     labels = np.arange(clients * classes) % classes
-    data = FederatedData([{"x": np.eye(classes)[part], "y": part} for part in np.split(labels, clients)], classes)
+    data = FederatedData(
+        [{"x": np.eye(classes)[part], "y": part} for part in np.split(labels, clients)], classes
+    )
     attack = fedax.attacks.LabelFlip(share=share)
     task = classification(data, fedax.models.Softmax(classes, classes))
     poisoned = np.asarray(attack.poisoned(task, 0, clients).train.arrays["y"]).reshape(clients, -1)
     for k, own in enumerate(poisoned):
         before = np.split(labels, clients)[k]
-        assert own.tolist() == (classes - 1 - before if k in attack.members(clients) else before).tolist()
-    with pytest.raises(DataError, match=rf"LabelFlip\(classes=...\): got {classes + 1}; allowed: at most {classes}"):
+        assert (
+            own.tolist()
+            == (classes - 1 - before if k in attack.members(clients) else before).tolist()
+        )
+    with pytest.raises(
+        DataError,
+        match=rf"LabelFlip\(classes=...\): got {classes + 1}; "
+        rf"allowed: at most {classes}",
+    ):
         fedax.attacks.LabelFlip(share=share, classes=classes + 1).poisoned(task, 0, clients)
 
 
 def test_flipped_labels_of_two_classes():
-    """The case of a task without predictions, and of one client of several, who does not know the others' labels."""
+    """The case of a task without predictions, and of one client of several, who does not know the
+    others' labels."""
     clients = [{"x": np.ones(2), "y": np.array([0, 1])}] * 5
     task = from_loss(lambda w, e: (w - e["y"].astype(e["x"].dtype)) ** 2, 0.0, clients)
     flipped = fedax.attacks.LabelFlip(share=0.4).poisoned(task, 0, 5).train.arrays["y"]
@@ -120,27 +147,38 @@ def taken_along(w, examples):
 
 
 def looked_up_words(w, examples):
-    return (w["table"][jnp.stack([examples["item"], examples["item"]], 1)].sum(1) - examples["x"]) ** 2
+    return (
+        w["table"][jnp.stack([examples["item"], examples["item"]], 1)].sum(1) - examples["x"]
+    ) ** 2
 
 
 @pytest.mark.parametrize("lookup", [looked_up, taken_along, looked_up_words])
 @pytest.mark.parametrize("part", ["clients", "test", "holdout"])
 @pytest.mark.parametrize(("item", "fits"), [(4, True), (5, False), (-1, False), (10**6, False)])
 def test_whole_numbers_are_checked_against_what_they_index(lookup, part, item, fits):
-    params, good = {"table": np.zeros(5, np.float32)}, {"x": np.ones(3, np.float32), "item": np.array([0, 1, 2])}
+    params, good = (
+        {"table": np.zeros(5, np.float32)},
+        {"x": np.ones(3, np.float32), "item": np.array([0, 1, 2])},
+    )
     bad = good | {"item": np.array([0, item, 2])}
     parts = {"clients": [good], part: bad if part == "holdout" else [bad]}
     if fits:
         assert from_loss(lookup, params, **parts).train.total == 3
         return
-    with pytest.raises(DataError, match=r"Task\(loss=...\): got whole numbers 'item' from .*allowed: indices within tables"):
+    with pytest.raises(
+        DataError,
+        match=r"Task\(loss=...\): got whole numbers 'item' from "
+        r".*allowed: indices within tables",
+    ):
         from_loss(lookup, params, **parts)
 
 
 def test_numbers_that_index_nothing_may_be_any():
     params, x = {"table": np.zeros(5, np.float32)}, {"x": np.ones(3, np.float32)}
     task = from_loss(
-        lambda w, e: (w["table"][0] - e["x"]) ** 2 * e["count"], params, [x | {"count": np.array([7, -3, 100])}]
+        lambda w, e: (w["table"][0] - e["x"]) ** 2 * e["count"],
+        params,
+        [x | {"count": np.array([7, -3, 100])}],
     )
     assert task.train.total == 3
 
@@ -151,8 +189,16 @@ def test_tokens_are_those_of_the_vocabulary(model, token):
     data = [{"x": np.array([[0, 1], [2, 4]]), "y": np.array([0, 1])}]
     assert classification(FederatedData(data, 5), model).train.total == 2
     bad = [{"x": np.array([[0, 1], [2, token]]), "y": np.array([0, 1])}]
-    for given_ in (FederatedData(bad, 5), FederatedData(data, 5, bad), FederatedData(data, 5, holdout=bad[0])):
-        with pytest.raises(DataError, match=rf"\['x'\]: got token {token}; allowed: 0 to 4, the vocabulary of"):
+    for given_ in (
+        FederatedData(bad, 5),
+        FederatedData(data, 5, bad),
+        FederatedData(data, 5, holdout=bad[0]),
+    ):
+        with pytest.raises(
+            DataError,
+            match=rf"\['x'\]: got token {token}; allowed: 0 to 4, the "
+            r"vocabulary of",
+        ):
             classification(given_, model)
 
 
@@ -161,10 +207,18 @@ def test_images_are_compared_not_reshaped(shape):
     rows, columns, channels = shape
     model = fedax.models.CNN(shape, (fedax.models.Stage(2, 3),), (4,), 2)
     good = [shape, (rows * columns * channels,)] + [(rows, columns)] * (channels == 1)
-    bad = [(channels, rows, columns), (columns, rows, channels) if rows != columns else (rows * columns, channels)]
+    bad = [
+        (channels, rows, columns),
+        (columns, rows, channels) if rows != columns else (rows * columns, channels),
+    ]
     y = np.array([0, 1, 0])
     for form in good:
-        assert classification(FederatedData([{"x": np.ones((3, *form)), "y": y}], 2), model).train.clients == 1
+        assert (
+            classification(
+                FederatedData([{"x": np.ones((3, *form)), "y": y}], 2), model
+            ).train.clients
+            == 1
+        )
     for form in bad:
         with pytest.raises(InvalidInput, match=r"rows of shape|logits|fails on examples of shapes"):
             classification(FederatedData([{"x": np.ones((3, *form)), "y": y}], 2), model)
@@ -190,7 +244,11 @@ def test_parts_have_the_shapes_of_the_training_examples(part, own, other, labels
     if own == other and labels == form:
         assert from_loss(score, 0.0, train, **options).train.total == 2
         return
-    with pytest.raises(DataError, match=rf"{part}.*: got rows of shape .*; allowed: .* as the training examples have"):
+    with pytest.raises(
+        DataError,
+        match=rf"{part}.*: got rows of shape .*; allowed: .* as the "
+        r"training examples have",
+    ):
         from_loss(score, 0.0, train, **options)
 
 
@@ -199,13 +257,21 @@ def test_parts_get_the_types_of_the_training_examples():
     assert task.test.arrays["x"].dtype == task.holdout["x"].dtype == np.float32
     counts = from_loss(squares, 0.0, [{"x": [1, 2]}], test=[{"x": [3.0]}])
     assert counts.test.arrays["x"].dtype == np.int32
-    with pytest.raises(DataError, match=r"test\['x'\]: got real numbers .*; allowed: whole numbers"):
+    with pytest.raises(
+        DataError,
+        match=r"test\['x'\]: got real numbers .*; allowed: whole "
+        r"numbers",
+    ):
         from_loss(squares, 0.0, [{"x": [1, 2]}], test=[{"x": [3.5]}])
     with pytest.raises(DataError, match=r"test: got \['z'\]; allowed: the arrays \['x'\]"):
         from_loss(squares, 0.0, [{"x": [1, 2]}], test=[{"z": [3]}])
 
 
-PARTITIONED = {"dirichlet": {"minimum": 1}, "shards": {}, "power_law": {"classes_per_client": 1, "ratio": 1.0}}
+PARTITIONED = {
+    "dirichlet": {"minimum": 1},
+    "shards": {},
+    "power_law": {"classes_per_client": 1, "ratio": 1.0},
+}
 
 
 @pytest.mark.parametrize("name", PARTITIONED)
@@ -213,29 +279,53 @@ PARTITIONED = {"dirichlet": {"minimum": 1}, "shards": {}, "power_law": {"classes
 @given(classes=st.integers(2, 4), form=st.sampled_from(["one-hot", "column", "row"]))
 def test_partitions_take_one_label_for_each_example(name, classes, form):
     labels = np.arange(12 * classes) % classes
-    other = {"one-hot": np.eye(classes, dtype=int)[labels], "column": labels[:, None], "row": labels[None]}[form]
+    other = {
+        "one-hot": np.eye(classes, dtype=int)[labels],
+        "column": labels[:, None],
+        "row": labels[None],
+    }[form]
     options = {"clients": 2, **PARTITIONED[name]}
     parts = PARTITIONS[name](labels, **options)
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
-    with pytest.raises(DataError, match=r"labels=...\): got 'shape \(.*allowed: one label per example"):
+    with pytest.raises(
+        DataError,
+        match=r"labels=...\): got 'shape \(.*allowed: one label per "
+        r"example",
+    ):
         PARTITIONS[name](other, **options)
-    with pytest.raises(DataError, match=r"labels=...\): got 'shape \(.*allowed: one label per example"):
-        FederatedData.partitioned(np.ones((len(other), 2)), other, [np.arange(len(other))], classes=classes)
+    with pytest.raises(
+        DataError,
+        match=r"labels=...\): got 'shape \(.*allowed: one label per "
+        r"example",
+    ):
+        FederatedData.partitioned(
+            np.ones((len(other), 2)), other, [np.arange(len(other))], classes=classes
+        )
     same = PARTITIONS[name](labels.astype(float), **options)
     assert all(np.array_equal(a, b) for a, b in zip(parts, same, strict=True))
 
 
 @pytest.mark.parametrize("indices", [[True, False, True], [0.0, 1.0], [[0, 1]], ["0", "1"]])
 def test_indices_of_a_partition_are_whole_numbers(indices):
-    with pytest.raises(DataError, match=r"partition\[0\]: got .*; allowed: the indices of its examples, whole numbers"):
+    with pytest.raises(
+        DataError,
+        match=r"partition\[0\]: got .*; allowed: the indices of its "
+        r"examples, whole numbers",
+    ):
         FederatedData.partitioned(np.ones((3, 2)), np.zeros(3, int), [np.array(indices)], classes=1)
 
 
-NAMES = st.text(string.ascii_letters + string.digits + " _-", min_size=1, max_size=6).filter(lambda name: name.strip())
+NAMES = st.text(string.ascii_letters + string.digits + " _-", min_size=1, max_size=6).filter(
+    lambda name: name.strip()
+)
 
 
 @QUICK
-@given(names=st.lists(NAMES, min_size=1, max_size=5, unique=True), seed=st.integers(0, 99), kind=st.sampled_from("cfd"))
+@given(
+    names=st.lists(NAMES, min_size=1, max_size=5, unique=True),
+    seed=st.integers(0, 99),
+    kind=st.sampled_from("cfd"),
+)
 def test_clients_of_tables_keep_their_names(names, seed, kind):
     """A frame, a frame of categories, and a dict of columns, with rows in any order."""
     rng = np.random.default_rng(seed)
@@ -250,7 +340,9 @@ def test_clients_of_tables_keep_their_names(names, seed, kind):
     assert sorted(task.names, key=natural) == list(task.names)
     assert sorted(task.names) == sorted(names)
     for k, name in enumerate(task.names):
-        assert task.train.client(k)["x"].tolist() == [v for v, owner in zip(values, owners, strict=True) if owner == name]
+        assert task.train.client(k)["x"].tolist() == [
+            v for v, owner in zip(values, owners, strict=True) if owner == name
+        ]
 
 
 @pytest.mark.parametrize("missing", [None, np.nan, pd.NA, pd.NaT, ""], ids=str)
@@ -261,13 +353,20 @@ def test_a_missing_client_is_no_client(missing, form):
     else:
         table = {"who": ["a", missing, "b"], "x": [1.0, 2.0, 3.0]}
         clients, column = pd.DataFrame(table) if form == "frame" else table, "who"
-    with pytest.raises(DataError, match=r"allowed: a name or number for each client. Drop these rows"):
+    with pytest.raises(
+        DataError,
+        match=r"allowed: a name or number for each client. Drop these "
+        r"rows",
+    ):
         from_loss(squares, 0.0, clients, client=column)
 
 
 def test_numbers_as_clients_are_the_same_in_every_part():
     """Numbers that a missing value elsewhere made real are the whole ones of the other part."""
-    train, test = pd.DataFrame({"who": [3, 12, 3], "x": [1.0, 2.0, 3.0]}), pd.DataFrame({"who": [12.0], "x": [5.0]})
+    train, test = (
+        pd.DataFrame({"who": [3, 12, 3], "x": [1.0, 2.0, 3.0]}),
+        pd.DataFrame({"who": [12.0], "x": [5.0]}),
+    )
     task = from_loss(squares, 0.0, train, client="who", test=test)
     assert list(task.names) == ["3", "12"]
     assert task.test.sizes.tolist() == [0, 1]
@@ -293,7 +392,10 @@ def test_files_are_matched_to_clients_by_name(tmp_path_factory, count, first, te
     (folder / "train").mkdir()
     (folder / "test").mkdir(exist_ok=test)
     numbers = range(first, first + count)
-    for place, some in (("train", numbers), ("test", [n for n in numbers if n % 2 == 0] if test else [])):
+    for place, some in (
+        ("train", numbers),
+        ("test", [n for n in numbers if n % 2 == 0] if test else []),
+    ):
         for n in some:
             path = folder / place / f"client{n}{ending}"
             if ending == ".npz":
@@ -320,7 +422,8 @@ def trace(path, *devices):
 @QUICK
 @given(names=st.lists(NAMES.map(str.strip), min_size=2, max_size=8, unique=True), data=st.data())
 def test_a_trace_names_clients(tmp_path_factory, names, data):
-    """A name stands for its client; a number for a client without names, or whose own number it is."""
+    """A name stands for its client; a number for a client without names, or whose own number it
+    is."""
     chosen = data.draw(st.sampled_from(names))
     if chosen.isdigit() or chosen.startswith("-"):
         return
@@ -336,14 +439,21 @@ def test_a_trace_by_number_trains_the_client_of_that_number(tmp_path):
     task = fedax.tasks.client_files(folder)
     for device in ("2", "client2"):
         rule = trace(tmp_path / "t.csv", device)
-        history = fedax.run(fedax.FedAvg(), task, schedule=fedax.Schedule(availability=rule, cohort=3), rounds=1)
+        history = fedax.run(
+            fedax.FedAvg(), task, schedule=fedax.Schedule(availability=rule, cohort=3), rounds=1
+        )
         assert history.notes["available"].tolist() == [1]
         bound = rule.bound_to(task.names, 12).available(jax.random.key(0), 0, 12)
         assert [task.names[k] for k in np.flatnonzero(bound)] == ["client2"]
     (folder / "client0.csv").unlink()
-    shifted = fedax.tasks.client_files(folder)  # client 2 is the second one now: a number could be either
+    # client 2 is the second one now: a number could be either
+    shifted = fedax.tasks.client_files(folder)
     for task_, device, message in (
-        (shifted, "2", "allowed: names of clients: 'client1', 'client2', 'client3'.* Clients have names"),
+        (
+            shifted,
+            "2",
+            "allowed: names of clients: 'client1', 'client2', 'client3'.* Clients have names",
+        ),
         (task, "anna", "allowed: names of clients"),
         (task, "99", "allowed: names of clients"),
     ):
@@ -353,7 +463,10 @@ def test_a_trace_by_number_trains_the_client_of_that_number(tmp_path):
 
 
 def test_names_go_with_clients(tmp_path):
-    clients = {name: {"x": np.arange(6.0).reshape(3, 2) + i, "y": [0, 1, 0]} for i, name in enumerate("dcba")}
+    clients = {
+        name: {"x": np.arange(6.0).reshape(3, 2) + i, "y": [0, 1, 0]}
+        for i, name in enumerate("dcba")
+    }
     data = FederatedData(list(clients.values()), 2, names=list(clients))
     assert list(data.with_validation(0.4).names) == list("dcba")
     assert list(stored_clients(write_clients(tmp_path / "stored", data)).names) == list("dcba")
@@ -362,14 +475,18 @@ def test_names_go_with_clients(tmp_path):
     assert sorted([*parts.names, *parts.held_back.names]) == list("abcd")
     for half in (parts, parts.held_back):
         for k, name in enumerate(half.names):
-            np.testing.assert_array_equal(half.train.client(k)["x"], clients[name]["x"].astype(np.float32))
+            np.testing.assert_array_equal(
+                half.train.client(k)["x"], clients[name]["x"].astype(np.float32)
+            )
     with pytest.raises(DataError, match=r"names: got 'a' twice"):
         FederatedData(list(clients.values()), 2, names=["a", "b", "a", "c"])
     with pytest.raises(DataError, match=r"names: got '1 names'; allowed: 4, one for each client"):
         FederatedData(list(clients.values()), 2, names=["a"])
 
 
-COLUMN = st.text(string.ascii_letters, min_size=1, max_size=5).filter(lambda name: name.lower() not in ("y", "index", "nan"))
+COLUMN = st.text(string.ascii_letters, min_size=1, max_size=5).filter(
+    lambda name: name.lower() not in ("y", "index", "nan")
+)
 
 
 @QUICK
@@ -400,8 +517,16 @@ def test_the_index_of_a_saved_frame_is_no_feature(tmp_path_factory, columns, row
     ("text", "message"),
     [
         ("h,y\n1_000,0\n", r"'1_000' in row 1 of the column 'h'; allowed: numbers, such as 1000"),
-        ("h,y\n1,cat\n2,dog\n", r"'cat' in row 1 of the column 'y'; .*labels=\['cat', 'dog'\], or .*label="),
-        ("h,kind,y\n1,cat,0\n", r"'cat' in row 1 of the column 'kind'; .*drop=\['kind'\].*label='kind'"),
+        (
+            "h,y\n1,cat\n2,dog\n",
+            r"'cat' in row 1 of the column 'y'; .*labels=\['cat', 'dog'\], "
+            r"or .*label=",
+        ),
+        (
+            "h,kind,y\n1,cat,0\n",
+            r"'cat' in row 1 of the column 'kind'; "
+            r".*drop=\['kind'\].*label='kind'",
+        ),
         ("h,y\n1,0\n,1\n", r"'' in row 2 of the column 'h'; .*Fill the cell"),
         ("h,y\n\uff11,0\n", r"in row 1 of the column 'h'"),
         ("h,species\n1,0\n", r"allowed: the name 'y' of the labels among them. .*label="),
@@ -438,7 +563,9 @@ MAKE = {
 @pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
 def test_types_that_are_taken(make, tmp_path):
     x, y = np.arange(-6, 6, dtype=np.float32).reshape(4, 3), np.array([0, 1, 1, 0])
-    given_ = [{"x": make(x), "y": make(y.astype(np.int64)) if make is MAKE["other byte order"] else y}]
+    given_ = [
+        {"x": make(x), "y": make(y.astype(np.int64)) if make is MAKE["other byte order"] else y}
+    ]
     for held in (
         FederatedData(given_, 2).train[0],
         stored_clients(write_clients(tmp_path / "stored", given_, 2)).train[0],
@@ -480,7 +607,9 @@ def test_types_that_are_refused(make, message, tmp_path):
     shape=st.lists(st.integers(0, 3), max_size=3),
     order=st.sampled_from("CF"),
 )
-def test_models_of_any_type_are_read_as_they_were_saved(tmp_path_factory, ending, kind, shape, order):
+def test_models_of_any_type_are_read_as_they_were_saved(
+    tmp_path_factory, ending, kind, shape, order
+):
     path = tmp_path_factory.mktemp("model") / f"m.{ending}"
     leaf = np.asarray(np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(kind), order=order)
     fedax.save_params({"w": leaf}, path, state={"s": leaf})

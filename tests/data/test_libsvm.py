@@ -1,4 +1,5 @@
-"""LIBSVM text: the parser against its definition, the four published files, and the convex problem they pose."""
+"""LIBSVM text: the parser against its definition, the four published files, and the convex problem
+they pose."""
 
 import gzip
 
@@ -48,7 +49,11 @@ def test_broken_files_are_refused(tmp_path, content, features, message):
 
 def test_a_published_name_with_another_content_is_refused(tmp_path):
     (tmp_path / "a5a").write_text("1 1:1\n-1 1:0\n")
-    with pytest.raises(DataError, match=r"a5a: got 'SHA-256 \w{64} of .*a5a'; .* SHA-256 5cb3a6603de0"):
+    with pytest.raises(
+        DataError,
+        match=r"a5a: got 'SHA-256 \w{64} of .*a5a'; .* SHA-256 "
+        r"5cb3a6603de0",
+    ):
         data.a5a(clients=1, folder=tmp_path)
     with pytest.raises(DataError, match=r"no file at .*mushrooms.gz.*FEDAX_DATA"):
         data.mushrooms(folder=tmp_path)
@@ -87,7 +92,8 @@ def test_published_files(name, data_folder):
     assert loaded.sizes.tolist() == [len(block) for block in np.array_split(np.arange(rows), 20)]
 
 
-# f* and the smoothness of the loss without regulariser; the greatest smoothness of 20 blocks (with it) and sigma^2
+# f* and the smoothness of the loss without regulariser; the greatest smoothness of 20 blocks (with
+# it) and sigma^2
 CONVEX = {
     "a5a": (0.32362128215943686, 1.574027, 1.62748, 0.00542725),
     "mushrooms": (0.014485866128334239, 2.586214, 3.88629, 0.000185239),
@@ -107,7 +113,9 @@ def test_the_convex_problem_is_that_of_local_gd(name, data_folder):
     w = newton(a, signs, 1 / n)
 
     def value(params):
-        losses = task.loss(jnp.asarray(params), {key: jnp.asarray(v) for key, v in task.train.arrays.items()}, None)
+        losses = task.loss(
+            jnp.asarray(params), {key: jnp.asarray(v) for key, v in task.train.arrays.items()}, None
+        )
         return float(losses.mean()) + task.l2 / 2 * float(params @ params)
 
     assert value(w) == pytest.approx(optimum, abs=1e-12)

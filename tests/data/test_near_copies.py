@@ -23,7 +23,10 @@ def pictures(count, seed, side=28, channels=1):
     y, x = np.mgrid[:side, :side]
     images = np.zeros((count, side, side, channels))
     for _ in range(8):
-        places, widths = rng.uniform(2, side - 2, (2, count, 1, 1)), rng.uniform(1, 4, (count, 1, 1))
+        places, widths = (
+            rng.uniform(2, side - 2, (2, count, 1, 1)),
+            rng.uniform(1, 4, (count, 1, 1)),
+        )
         blobs = np.exp(-((y - places[0]) ** 2 + (x - places[1]) ** 2) / (2 * widths**2))
         images += blobs[..., None] * rng.uniform(-1, 1, (count, 1, 1, channels))
     return images
@@ -42,7 +45,10 @@ def enlarged(images, rng):
     places = np.linspace(2, side - 3, side)
     low = np.floor(places).astype(int).clip(max=side - 2)
     weight = np.zeros((side, side))
-    weight[np.arange(side), low], weight[np.arange(side), low + 1] = 1 - (places - low), places - low
+    weight[np.arange(side), low], weight[np.arange(side), low + 1] = (
+        1 - (places - low),
+        places - low,
+    )
     return np.einsum("ri,nijc,sj->nrsc", weight, images, weight)
 
 
@@ -77,9 +83,13 @@ def splits(x, flat=False):
     x = x.reshape(len(x), -1) if flat else x
     y = np.arange(len(x)) % 7
     clients = dealt(x)
-    task = fedax.tasks.from_loss(lambda w, e: (w - e["x"].reshape(e["x"].shape[0], -1).mean(1)) ** 2, 0.0, clients)
+    task = fedax.tasks.from_loss(
+        lambda w, e: (w - e["x"].reshape(e["x"].shape[0], -1).mean(1)) ** 2, 0.0, clients
+    )
     return {
-        "test_fraction": lambda: FederatedData.partitioned(x, y, iid(len(x), CLIENTS, 0), classes=7, test_fraction=0.2),
+        "test_fraction": lambda: FederatedData.partitioned(
+            x, y, iid(len(x), CLIENTS, 0), classes=7, test_fraction=0.2
+        ),
         "validation": lambda: FederatedData(clients, 7).with_validation(0.2),
         "validation of a task": lambda: with_validation(task, 0.2),
         "held back": lambda: with_held_back(task, 0.25),
@@ -95,11 +105,14 @@ def test_changed_copies_of_images_are_found(change, flat, seed):
     x = x.reshape(len(x), -1) if flat else x
     order = np.random.default_rng(seed + 1).permutation(len(x))
     found = find_near_copies({"x": x}, np.split(order[:384], 4), np.split(order[384:], 4))
-    assert found.share > 0.1  # four fifths of the held-out examples have their other version in training
+    # four fifths of the held-out examples have their other version in training
+    assert found.share > 0.1
     assert np.mean(found.held_out % 240 == found.trained % 240) > 0.9
 
 
-@pytest.mark.parametrize("name", ["test_fraction", "validation", "validation of a task", "held back"])
+@pytest.mark.parametrize(
+    "name", ["test_fraction", "validation", "validation of a task", "held back"]
+)
 @pytest.mark.parametrize("flat", [False, True], ids=["images", "rows"])
 def test_every_split_warns_once_and_names_an_example(name, flat):
     sources = pictures(300, 0)
@@ -112,7 +125,9 @@ def test_every_split_warns_once_and_names_an_example(name, flat):
 def test_named_sources_and_splits_by_rows_do_not_warn():
     sources = pictures(300, 0)
     x = np.concatenate([sources, sources[:, :, ::-1]])
-    clients = [client | {"source": rows % 300} for client, rows in zip(dealt(x), iid(600, CLIENTS, 0))]
+    clients = [
+        client | {"source": rows % 300} for client, rows in zip(dealt(x), iid(600, CLIENTS, 0))
+    ]
     data = FederatedData(clients, 7)
     assert warned(lambda: data.with_validation(0.2)) is not None
     assert warned(lambda: data.with_validation(0.2, together="source")) is None
@@ -128,8 +143,14 @@ def test_named_sources_and_splits_by_rows_do_not_warn():
 )
 def test_rounded_and_noisy_rows_are_found(dim, seed, change, spread):
     rng = np.random.default_rng(seed)
-    sources = rng.normal(size=(500, dim)) + spread * rng.normal(size=(5, dim))[rng.integers(0, 5, 500)]
-    copies = np.round(sources, 2) if change == "rounded" else sources + 0.02 * rng.normal(size=sources.shape)
+    sources = (
+        rng.normal(size=(500, dim)) + spread * rng.normal(size=(5, dim))[rng.integers(0, 5, 500)]
+    )
+    copies = (
+        np.round(sources, 2)
+        if change == "rounded"
+        else sources + 0.02 * rng.normal(size=sources.shape)
+    )
     x, order = np.concatenate([sources, copies]) * rng.uniform(0.1, 100, dim), rng.permutation(1000)
     found = find_near_copies({"x": x}, np.split(order[:800], 4), np.split(order[800:], 4))
     assert found.share > 0.3
@@ -139,7 +160,9 @@ def test_rounded_and_noisy_rows_are_found(dim, seed, change, spread):
 KINDS = {
     "normal": lambda rng, n, dim: rng.normal(size=(n, dim)),
     "heavy": lambda rng, n, dim: np.exp(1.5 * rng.normal(size=(n, dim))),
-    "clusters": lambda rng, n, dim: 5 * rng.normal(size=(20, dim))[rng.integers(0, 20, n)] + rng.normal(size=(n, dim)),
+    "clusters": lambda rng, n, dim: (
+        5 * rng.normal(size=(20, dim))[rng.integers(0, 20, n)] + rng.normal(size=(n, dim))
+    ),
     "curve": lambda rng, n, dim: np.sin(10 * rng.random(n)[:, None] * np.arange(1, dim + 1)),
     "plane": lambda rng, n, dim: rng.normal(size=(n, 2)) @ rng.normal(size=(2, dim)),
     "rounded": lambda rng, n, dim: np.round(rng.normal(size=(n, dim)), 1),
@@ -151,11 +174,18 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @QUICK
-@given(n=st.integers(300, 2000), dim=st.integers(1, 64), clients=st.integers(1, 40), seed=st.integers(0, 99))
+@given(
+    n=st.integers(300, 2000),
+    dim=st.integers(1, 64),
+    clients=st.integers(1, 40),
+    seed=st.integers(0, 99),
+)
 def test_unrelated_rows_are_not_taken_for_copies(kind, n, dim, clients, seed):
     x = KINDS[kind](np.random.default_rng(seed), n, dim)
     y, parts = np.zeros(n, int), iid(n, clients, seed)
-    assert warned(lambda: FederatedData.partitioned(x, y, parts, classes=1, test_fraction=0.3)) is None
+    assert (
+        warned(lambda: FederatedData.partitioned(x, y, parts, classes=1, test_fraction=0.3)) is None
+    )
 
 
 @QUICK

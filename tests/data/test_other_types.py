@@ -1,4 +1,5 @@
-"""Arrays of other libraries and less common types: taken as they are meant, or refused in a sentence."""
+"""Arrays of other libraries and less common types: taken as they are meant, or refused in a
+sentence."""
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +36,9 @@ def of_clients(values):
 
 
 def of_named(values):
-    task = fedax.tasks.from_loss(lambda w, examples: (w - examples["x"]) ** 2, 0.0, clients=[{"x": values}])
+    task = fedax.tasks.from_loss(
+        lambda w, examples: (w - examples["x"]) ** 2, 0.0, clients=[{"x": values}]
+    )
     return task.train.arrays["x"]
 
 
@@ -52,7 +55,9 @@ def of_params(values):
 
 
 def of_start(values):
-    task = fedax.tasks.from_loss(lambda w, x: (jnp.sum(w["w"]) - x) ** 2, {"w": np.zeros(2)}, clients=[[1.0]])
+    task = fedax.tasks.from_loss(
+        lambda w, x: (jnp.sum(w["w"]) - x) ** 2, {"w": np.zeros(2)}, clients=[[1.0]]
+    )
     return fedax.run(fedax.FedAvg(), task, rounds=0, params={"w": values}).params["w"]
 
 
@@ -70,7 +75,11 @@ TAKEN = {
     "no mask": np.ma.array([1.0, 2.0]),
 }
 REFUSED = {
-    "tensor with gradients": (Tensor([1.0, 2.0], True), r"requires grad.*Write .detach\(\).cpu\(\).numpy\(\)"),
+    "tensor with gradients": (
+        Tensor([1.0, 2.0], True),
+        r"requires grad.*Write "
+        r".detach\(\).cpu\(\).numpy\(\)",
+    ),
     "masked": (MASKED, "a masked array with masked entries"),
     "objects": (np.array([1.0, None], object), "objects such as 1.0"),
     "text": (np.array(["1", "2"]), "text such as '1'"),
@@ -97,13 +106,17 @@ def test_arrays_that_cannot_be_meant_are_refused(place, name):
         place(values)
 
 
-@pytest.mark.parametrize("rows", [[MASKED, MASKED], [[1.0, np.ma.masked], [1.0, 2.0]], (np.ma.masked, 1.0)])
+@pytest.mark.parametrize(
+    "rows", [[MASKED, MASKED], [[1.0, np.ma.masked], [1.0, 2.0]], (np.ma.masked, 1.0)]
+)
 def test_masks_within_lists_are_not_dropped(rows):
     with pytest.raises(InvalidInput, match="a masked array with masked entries"):
         fedax.tasks.from_loss(lambda w, x: jnp.sum((w - x) ** 2, 1), 0.0, clients=[rows])
 
 
-@pytest.mark.parametrize("transformation", [jax.jit, jax.vmap, jax.grad], ids=["jit", "vmap", "grad"])
+@pytest.mark.parametrize(
+    "transformation", [jax.jit, jax.vmap, jax.grad], ids=["jit", "vmap", "grad"]
+)
 @pytest.mark.parametrize(
     "make",
     [
@@ -119,39 +132,58 @@ def test_masks_within_lists_are_not_dropped(rows):
 def test_arrays_that_are_being_traced_are_refused(transformation, make):
     given = jnp.ones((2, 2)) if transformation is jax.vmap else jnp.ones(2)
     with pytest.raises(
-        InvalidInput, match=r"an array that is being traced; allowed: concrete arrays. Make data and tasks outside"
+        InvalidInput,
+        match=r"an array that is being traced; allowed: concrete arrays. Make "
+        r"data and tasks outside",
     ):
         transformation(lambda x: (make(x), 0.0)[1])(given)
 
 
-@pytest.mark.parametrize("leaf", ["relu", True, {1.0}, range(2), lambda x: x, b"1"], ids=lambda leaf: type(leaf).__name__)
+@pytest.mark.parametrize(
+    "leaf", ["relu", True, {1.0}, range(2), lambda x: x, b"1"], ids=lambda leaf: type(leaf).__name__
+)
 def test_leaves_that_are_no_numbers_are_refused_not_frozen(leaf):
     with pytest.raises(InvalidInput, match=r"from_loss\(params=...\), leaf 'b'"):
-        fedax.tasks.from_loss(lambda w, x: (w["a"] - x) ** 2, {"a": 0.0, "b": leaf}, clients=[[1.0]])
+        fedax.tasks.from_loss(
+            lambda w, x: (w["a"] - x) ** 2, {"a": 0.0, "b": leaf}, clients=[[1.0]]
+        )
 
 
 def test_tensors_among_parameters_are_trained():
-    task = fedax.tasks.from_loss(lambda w, x: (w["a"] + w["b"] - x) ** 2, {"a": 0.0, "b": Tensor(0.0)}, clients=[[1.0]])
+    task = fedax.tasks.from_loss(
+        lambda w, x: (w["a"] + w["b"] - x) ** 2, {"a": 0.0, "b": Tensor(0.0)}, clients=[[1.0]]
+    )
     found = fedax.run(fedax.FedAvg(), task, rounds=1, solver=fedax.SGD(0.1)).params
     assert float(found["a"]) == float(found["b"]) > 0
 
 
 def test_parameters_beyond_the_range_are_refused():
-    with jax.enable_x64(False), pytest.raises(InvalidInput, match="leaf 'w': got numbers beyond the range"):
-        fedax.tasks.from_loss(lambda w, x: (w["w"] - x) ** 2, {"w": np.float64(1e300)}, clients=[[1.0]])
+    with (
+        jax.enable_x64(False),
+        pytest.raises(InvalidInput, match="leaf 'w': got numbers beyond the range"),
+    ):
+        fedax.tasks.from_loss(
+            lambda w, x: (w["w"] - x) ** 2, {"w": np.float64(1e300)}, clients=[[1.0]]
+        )
 
 
 @pytest.mark.parametrize("kinds", [(np.uint64, np.int64), (np.int8, np.uint64), (bool, np.uint64)])
 def test_whole_numbers_of_several_types_stay_whole(kinds):
     clients = [{"x": np.array([1], kind)} for kind in kinds]
-    task = fedax.tasks.from_loss(lambda w, examples: (w - examples["x"].astype(float)) ** 2, 0.0, clients=clients)
+    task = fedax.tasks.from_loss(
+        lambda w, examples: (w - examples["x"].astype(float)) ** 2, 0.0, clients=clients
+    )
     assert task.train.arrays["x"].dtype.kind in "iu"
     clients = [{"x": np.array([2**63], np.uint64)}, {"x": np.array([-1])}]
     with pytest.raises(InvalidInput, match="got 9223372036854775808 in row 0"):
-        fedax.tasks.from_loss(lambda w, examples: (w - examples["x"].astype(float)) ** 2, 0.0, clients=clients)
+        fedax.tasks.from_loss(
+            lambda w, examples: (w - examples["x"].astype(float)) ** 2, 0.0, clients=clients
+        )
 
 
-@pytest.mark.parametrize("partition", [fedax.data.dirichlet, fedax.data.label_shards, fedax.data.power_law])
+@pytest.mark.parametrize(
+    "partition", [fedax.data.dirichlet, fedax.data.label_shards, fedax.data.power_law]
+)
 def test_masked_labels_are_not_dealt(partition):
     labels = np.ma.array(np.arange(100) % 4, mask=np.arange(100) % 10 == 0)
     with pytest.raises(InvalidInput, match="a masked array with masked entries"):

@@ -1,4 +1,5 @@
-"""Splits do not leak: what is put aside is no copy of, and overlaps with nothing, that is trained on."""
+"""Splits do not leak: what is put aside is no copy of, and overlaps with nothing, that is trained
+on."""
 
 import numpy as np
 import pytest
@@ -31,7 +32,13 @@ def halves(clients, share, seed=0, **options):
 
 
 def seen(side):
-    return {v for client in side for name, values in client.items() if name != "y" for v in values.ravel().tolist()}
+    return {
+        v
+        for client in side
+        for name, values in client.items()
+        if name != "y"
+        for v in values.ravel().tolist()
+    }
 
 
 def kinds(side):
@@ -55,7 +62,8 @@ def rows(part):
     seed=st.integers(0, 99),
 )
 def test_copies_stay_on_one_side_also_across_clients(sizes, times, share, seed):
-    """Every example is there `times` times, at clients that are drawn; a share is put aside where it can be."""
+    """Every example is there `times` times, at clients that are drawn; a share is put aside where
+    it can be."""
     rng = np.random.default_rng(seed)
     x = np.repeat(rng.normal(size=(sum(sizes), 3)), times, axis=0)
     order = rng.permutation(len(x))
@@ -73,19 +81,35 @@ def test_copies_stay_on_one_side_also_across_clients(sizes, times, share, seed):
 @pytest.mark.parametrize("split", ["shuffled", "in_order"])
 @pytest.mark.parametrize("shape", [(), (2,)], ids=["numbers", "vectors"])
 @QUICK
-@given(length=st.integers(3, 12), stride=st.integers(1, 2), share=st.sampled_from([0.1, 0.3]), seed=st.integers(0, 99))
-def test_windows_of_a_series_do_not_overlap_across_a_split(split, shape, length, stride, share, seed):
+@given(
+    length=st.integers(3, 12),
+    stride=st.integers(1, 2),
+    share=st.sampled_from([0.1, 0.3]),
+    seed=st.integers(0, 99),
+)
+def test_windows_of_a_series_do_not_overlap_across_a_split(
+    split, shape, length, stride, share, seed
+):
     rng = np.random.default_rng(seed)
-    values, clients = rng.permutation(350 * int(np.prod(shape))).reshape(350, *shape).astype(float), []
+    values, clients = (
+        rng.permutation(350 * int(np.prod(shape))).reshape(350, *shape).astype(float),
+        [],
+    )
     for n in (150, 200):
         series, values = values[:n], values[n:]
         every = np.lib.stride_tricks.sliding_window_view(series, length, axis=0)[:-1:stride]
-        clients.append({"x": np.moveaxis(every, -1, 1).copy(), "next": series[length::stride][: len(every)].copy()})
+        clients.append(
+            {
+                "x": np.moveaxis(every, -1, 1).copy(),
+                "next": series[length::stride][: len(every)].copy(),
+            }
+        )
     kept, away = halves(clients, share, seed, split=split)
     assert not seen(kept) & seen(away)
     assert away.sizes.min() >= 1
     for own, client in zip(kept, clients, strict=True):
-        assert np.array_equal(own["x"], client["x"][: len(own["x"])])  # in order: the last ones are put aside
+        # in order: the last ones are put aside
+        assert np.array_equal(own["x"], client["x"][: len(own["x"])])
 
 
 @QUICK
@@ -95,11 +119,19 @@ def test_windows_dealt_to_clients_at_random_do_not_overlap_either(clients, lengt
     own = windows(series, length)
     parts = iid(len(own["next"]), clients, seed)
     data = FederatedData.partitioned(
-        own["x"], np.zeros(len(own["next"]), int), parts, classes=1, test_fraction=0.3, seed=seed, more={"next": own["next"]}
+        own["x"],
+        np.zeros(len(own["next"]), int),
+        parts,
+        classes=1,
+        test_fraction=0.3,
+        seed=seed,
+        more={"next": own["next"]},
     )
     assert seen(data.test)
     assert not seen(data.train) & seen(data.test)
-    kept, away = halves([{key: values[part] for key, values in own.items()} for part in parts], 0.3, seed)
+    kept, away = halves(
+        [{key: values[part] for key, values in own.items()} for part in parts], 0.3, seed
+    )
     assert not seen(kept) & seen(away)
 
 
@@ -118,13 +150,27 @@ def test_plays_are_split_without_overlaps(split):
     """Every character of this play is another one, so the steps of a window can be told from it."""
     text = "".join(chr(0x4E00 + i) for i in range(900))
     data = play(
-        f"A:\n{text[:500]}\n\nB:\n{text[500:]}\n", length=20, vocabulary="own", test_fraction=0.3, split=split, seed=3
+        f"A:\n{text[:500]}\n\nB:\n{text[500:]}\n",
+        length=20,
+        vocabulary="own",
+        test_fraction=0.3,
+        split=split,
+        seed=3,
     )
     for train, test in zip(data.train, data.test, strict=True):
-        seen, tested = ({*side["x"].ravel().tolist(), *side["y"].tolist()} for side in (train, test))
+        seen, tested = (
+            {*side["x"].ravel().tolist(), *side["y"].tolist()} for side in (train, test)
+        )
         assert len(test["y"]) > 50
         assert not seen & tested
-    other = play(f"A:\n{text}\n", length=20, vocabulary="own", test_fraction=0.3, split=f"{split}_rows", seed=3)
+    other = play(
+        f"A:\n{text}\n",
+        length=20,
+        vocabulary="own",
+        test_fraction=0.3,
+        split=f"{split}_rows",
+        seed=3,
+    )
     assert len(other.train[0]["y"]) + len(other.test[0]["y"]) == 880
     if split == "shuffled":
         assert list(data.names) == ["A", "B"]
@@ -132,29 +178,44 @@ def test_plays_are_split_without_overlaps(split):
 
 
 def test_a_plain_split_is_as_before():
-    """Without overlaps, rows are drawn one by one, with the generators that earlier versions used."""
+    """Without overlaps, rows are drawn one by one, with the generators that earlier versions
+    used."""
     clients = [{"x": np.random.default_rng(k).normal(size=(n, 3))} for k, n in enumerate((9, 4, 1))]
     parts = with_validation(task_of(clients), 0.4, seed=7)
     for k, client in enumerate(clients):
         n = len(client["x"])
         order, cut = np.random.default_rng([7, 2, k]).permutation(n), max(1, int(0.6 * n))
         np.testing.assert_array_equal(parts.train.client(k)["x"], client["x"][np.sort(order[:cut])])
-        np.testing.assert_array_equal(parts.validation.client(k)["x"], client["x"][np.sort(order[cut:])])
+        np.testing.assert_array_equal(
+            parts.validation.client(k)["x"], client["x"][np.sort(order[cut:])]
+        )
 
 
 def test_augmented_copies_stay_together_where_their_source_is_named():
     rng = np.random.default_rng(0)
     pictures = rng.normal(size=(30, 4, 4))
-    x = np.concatenate([pictures, pictures[:, :, ::-1], pictures + 0.1 * rng.normal(size=pictures.shape)])
+    x = np.concatenate(
+        [pictures, pictures[:, :, ::-1], pictures + 0.1 * rng.normal(size=pictures.shape)]
+    )
     source, owner = np.tile(np.arange(30), 3), np.arange(90) % 3
-    clients = [{"x": x[owner == k], "y": np.zeros(30, int), "picture": source[owner == k]} for k in range(3)]
+    clients = [
+        {"x": x[owner == k], "y": np.zeros(30, int), "picture": source[owner == k]}
+        for k in range(3)
+    ]
     parts = with_validation(task_of(clients), 0.3, together="picture")
-    kept, away = (set(np.asarray(part.arrays["picture"]).tolist()) for part in (parts.train, parts.validation))
+    kept, away = (
+        set(np.asarray(part.arrays["picture"]).tolist()) for part in (parts.train, parts.validation)
+    )
     assert not kept & away
     assert parts.validation.total == 27
     data = FederatedData(clients, 1).with_validation(0.3, together="picture")
-    assert not {p for c in data.train for p in c["picture"]} & {p for c in data.validation for p in c["picture"]}
-    with pytest.raises(DataError, match="together: got 'photo'; allowed: None, or an array of one number per example"):
+    assert not {p for c in data.train for p in c["picture"]} & {
+        p for c in data.validation for p in c["picture"]
+    }
+    with pytest.raises(
+        DataError,
+        match="together: got 'photo'; allowed: None, or an array of one number per example",
+    ):
         with_validation(task_of(clients), 0.3, together="photo")
 
 
@@ -174,8 +235,22 @@ def test_unseen_clients_share_nothing_with_those_that_are_trained_on(share, seed
 
 
 def test_nothing_to_put_aside_is_said():
-    with pytest.raises(DataError, match="Examples that overlap with others, copies or windows, cannot be put aside alone"):
+    with pytest.raises(
+        DataError,
+        match="Examples that overlap with others, copies or windows, cannot be put aside alone",
+    ):
         with_validation(task_of([{"x": np.ones((5, 3))}]), 0.4)
-    with pytest.raises(DataError, match=r"partitioned\(test_fraction=...\): got 0.4; .*cannot be put aside alone"):
-        FederatedData.partitioned(np.ones((5, 3)), np.zeros(5, int), [np.arange(5)], classes=1, test_fraction=0.4)
-    assert with_validation(task_of([{"x": np.ones((5, 3))}]), 0.4, split="shuffled_rows").validation.total == 2
+    with pytest.raises(
+        DataError,
+        match=r"partitioned\(test_fraction=...\): got 0.4; .*cannot "
+        r"be put aside alone",
+    ):
+        FederatedData.partitioned(
+            np.ones((5, 3)), np.zeros(5, int), [np.arange(5)], classes=1, test_fraction=0.4
+        )
+    assert (
+        with_validation(
+            task_of([{"x": np.ones((5, 3))}]), 0.4, split="shuffled_rows"
+        ).validation.total
+        == 2
+    )

@@ -30,7 +30,9 @@ OPTIONS = {
     "index": st.just({}),
     "quantity_skew": st.fixed_dictionaries({"sigma": st.sampled_from([0, 0.5, 3.0, 200.0])}),
     "shards": st.fixed_dictionaries({"shards_per_client": st.integers(1, 4)}),
-    "dirichlet": st.fixed_dictionaries({"alpha": st.sampled_from([0.3, 2.0, 100]), "minimum": st.integers(1, 4)}),
+    "dirichlet": st.fixed_dictionaries(
+        {"alpha": st.sampled_from([0.3, 2.0, 100]), "minimum": st.integers(1, 4)}
+    ),
     "power_law": st.fixed_dictionaries(
         {"classes_per_client": st.integers(1, 4), "ratio": st.sampled_from([1, 1.1, 1.7, 30])}
     ),
@@ -38,7 +40,8 @@ OPTIONS = {
 
 
 def test_every_partition_is_covered_by_the_properties():
-    assert {*OPTIONS, "histogram"} == set(PARTITIONS)  # a table fits one set of labels, so it has its own property
+    # a table fits one set of labels, so it has its own property
+    assert {*OPTIONS, "histogram"} == set(PARTITIONS)
 
 
 def impossible(name, labels, clients, options):
@@ -55,12 +58,23 @@ def impossible(name, labels, clients, options):
 
 
 @few
-@given(data=st.data(), name=st.sampled_from(sorted(OPTIONS)), clients=st.integers(1, 12), seed=st.integers(0, 2**32 - 1))
-def test_every_example_goes_to_exactly_one_client_or_the_request_is_refused(data, name, clients, seed):
+@given(
+    data=st.data(),
+    name=st.sampled_from(sorted(OPTIONS)),
+    clients=st.integers(1, 12),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_every_example_goes_to_exactly_one_client_or_the_request_is_refused(
+    data, name, clients, seed
+):
     labels = np.array(data.draw(st.lists(st.sampled_from([0, 1, 2, 5]), min_size=1, max_size=60)))
     options = data.draw(OPTIONS[name])
     if impossible(name, labels, clients, options):
-        with pytest.raises(DataError, match=r"\((clients|classes_per_client|ratio)=\.\.\.\): got .*; allowed: .*at most"):
+        with pytest.raises(
+            DataError,
+            match=r"\((clients|classes_per_client|ratio)=\.\.\.\): "
+            r"got .*; allowed: .*at most",
+        ):
             partition_by(name, labels, clients, seed, **options)
         return
     try:
@@ -97,7 +111,9 @@ def test_blocks_by_index_are_the_examples_in_order(n, clients):
     if clients <= n:
         parts = by_index(n, clients)
         assert np.concatenate(parts).tolist() == list(range(n))
-        assert [len(part) for part in parts] == [n // clients + (k < n % clients) for k in range(clients)]
+        assert [len(part) for part in parts] == [
+            n // clients + (k < n % clients) for k in range(clients)
+        ]
 
 
 @few
@@ -113,9 +129,18 @@ def test_users_keep_what_is_theirs(users, minimum):
 
 
 @few
-@given(data=st.data(), clients=st.integers(1, 5), classes=st.integers(1, 4), seed=st.integers(0, 2**32 - 1))
+@given(
+    data=st.data(),
+    clients=st.integers(1, 5),
+    classes=st.integers(1, 4),
+    seed=st.integers(0, 2**32 - 1),
+)
 def test_a_histogram_is_met_exactly_or_refused(data, clients, classes, seed):
-    table = np.array(data.draw(st.lists(st.integers(0, 4), min_size=clients * classes, max_size=clients * classes)))
+    table = np.array(
+        data.draw(
+            st.lists(st.integers(0, 4), min_size=clients * classes, max_size=clients * classes)
+        )
+    )
     table = table.reshape(clients, classes)
     spare = data.draw(st.lists(st.integers(-1, 2), min_size=classes, max_size=classes))
     held = np.maximum(table.sum(axis=0) + spare, 0)
@@ -126,7 +151,9 @@ def test_a_histogram_is_met_exactly_or_refused(data, clients, classes, seed):
             label_histogram(labels, clients, table, seed)
         return
     parts = label_histogram(labels, clients, table.tolist(), seed)
-    assert [np.bincount(labels[part], minlength=classes).tolist() for part in parts] == table.tolist()
+    assert [
+        np.bincount(labels[part], minlength=classes).tolist() for part in parts
+    ] == table.tolist()
     taken = np.concatenate(parts)
     assert len(set(taken.tolist())) == table.sum()
     again = partition_by("histogram", labels, clients, seed, counts=table)
@@ -143,7 +170,8 @@ def test_iid_mixes_the_order():
 def test_quantity_skew_has_log_normal_sizes():
     sigma, clients = 0.8, 2000
     logs = np.log([len(part) for part in quantity_skew(4_000_000, clients, sigma)])
-    assert abs(logs.std() - sigma) < 5 * sigma / math.sqrt(2 * clients)  # 5 standard errors of a standard deviation
+    # 5 standard errors of a standard deviation
+    assert abs(logs.std() - sigma) < 5 * sigma / math.sqrt(2 * clients)
 
 
 def test_shards_hold_as_many_labels_as_shards():
@@ -154,18 +182,23 @@ def test_shards_hold_as_many_labels_as_shards():
 
 
 def dirichlet_counts(labels, classes, **arguments):
-    return np.stack([np.bincount(labels[part], minlength=classes) for part in dirichlet(labels, **arguments)])
+    return np.stack(
+        [np.bincount(labels[part], minlength=classes) for part in dirichlet(labels, **arguments)]
+    )
 
 
 def test_dirichlet_shares_of_the_first_class_have_the_variance_of_the_law():
-    # The class that is dealt first is not rebalanced: a client's share has variance (1/N)(1 - 1/N) / (N alpha + 1).
+    # The class that is dealt first is not rebalanced: a client's share has variance (1/N)(1 - 1/N)
+    # / (N alpha + 1).
     labels, clients, alpha, draws = np.repeat([0, 1], 1000), 2, 3.0, 600
     shares = [
-        dirichlet_counts(labels, 2, clients=clients, alpha=alpha, minimum=1, seed=s)[0, 0] / 1000 for s in range(draws)
+        dirichlet_counts(labels, 2, clients=clients, alpha=alpha, minimum=1, seed=s)[0, 0] / 1000
+        for s in range(draws)
     ]
     variance = (1 / clients) * (1 - 1 / clients) / (clients * alpha + 1)
     assert abs(np.mean(shares) - 0.5) < 5 * math.sqrt(variance / draws)
-    assert abs(np.var(shares) / variance - 1) < 5 * math.sqrt(2 / draws)  # kurtosis below the normal's, so a safe bound
+    # kurtosis below the normal's, so a safe bound
+    assert abs(np.var(shares) / variance - 1) < 5 * math.sqrt(2 / draws)
 
 
 def test_dirichlet_gives_nothing_more_to_clients_that_hold_their_part():
@@ -186,7 +219,11 @@ def test_dirichlet_with_a_large_alpha_is_even():
 def test_dirichlet_gives_up_in_bounded_time_and_says_what_to_change():
     labels = np.repeat(np.arange(10), 100)
     start = time.monotonic()
-    with pytest.raises(DataError, match=r"dirichlet\(minimum=...\): got 20; .*alpha=0.001 and 50 clients") as caught:
+    with pytest.raises(
+        DataError,
+        match=r"dirichlet\(minimum=...\): got 20; .*alpha=0.001 and "
+        r"50 clients",
+    ) as caught:
         dirichlet(labels, clients=50, alpha=0.001, minimum=20)
     assert "Take a larger alpha, fewer clients, or a smaller minimum." in str(caught.value)
     assert time.monotonic() - start < 20
@@ -205,8 +242,9 @@ def test_dirichlet_over_100_clients_of_cifar_ends_within_a_second():
     assert time.process_time() - start < 2
 
 
-# Bedi et al., FedBC: Table 5, the smallest and largest size of 20 devices, and Table 4, how many devices hold how many
-# classes ("1x5,2x4" is 1 device with 5 classes and 2 with 4). The counts of MNIST are those of its 70,000 images.
+# Bedi et al., FedBC: Table 5, the smallest and largest size of 20 devices, and Table 4, how many
+# devices hold how many classes ("1x5,2x4" is 1 device with 5 classes and 2 with 4). The counts of
+# MNIST are those of its 70,000 images.
 MNIST = [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958]
 CIFAR = [6000] * 10
 RATIOS = (1.1, 1.2, 1.3, 1.4, 1.5)
@@ -215,10 +253,14 @@ TABLE_5 = {
     "CIFAR": [(1047, 6433), (320, 10398), (94, 14032), (28, 17814), (9, 20067)],
 }
 TABLE_4 = {
-    ("MNIST", 1): "2x3,5x2,13x1 1x4,1x3,4x2,14x1 1x4,1x3,4x2,14x1 1x6,1x3,2x2,16x1 1x6,1x3,2x2,16x1",
-    ("CIFAR", 1): "2x3,5x2,13x1 1x6,1x3,4x2,14x1 1x5,1x3,2x2,16x1 1x6,1x3,2x2,16x1 1x6,1x3,2x2,16x1",
-    ("MNIST", 2): "1x5,1x4,3x3,15x2 1x6,1x4,1x3,17x2 1x6,1x4,1x3,17x2 1x6,1x4,1x3,17x2 1x6,1x4,1x3,17x2",
-    ("CIFAR", 2): "1x5,1x4,3x3,15x2 1x5,2x4,17x2 1x6,1x4,1x3,17x2 1x6,1x4,1x3,17x2 1x6,1x4,1x3,17x2",
+    ("MNIST", 1): "2x3,5x2,13x1 1x4,1x3,4x2,14x1 1x4,1x3,4x2,14x1 1x6,1x3,2x2,16x1 "
+    "1x6,1x3,2x2,16x1",
+    ("CIFAR", 1): "2x3,5x2,13x1 1x6,1x3,4x2,14x1 1x5,1x3,2x2,16x1 1x6,1x3,2x2,16x1 "
+    "1x6,1x3,2x2,16x1",
+    ("MNIST", 2): "1x5,1x4,3x3,15x2 1x6,1x4,1x3,17x2 1x6,1x4,1x3,17x2 1x6,1x4,1x3,17x2 "
+    "1x6,1x4,1x3,17x2",
+    ("CIFAR", 2): "1x5,1x4,3x3,15x2 1x5,2x4,17x2 1x6,1x4,1x3,17x2 1x6,1x4,1x3,17x2 "
+    "1x6,1x4,1x3,17x2",
     ("MNIST", 3): "1x7,2x4,17x3 1x7,2x4,17x3 1x8,2x4,17x3 1x8,2x4,17x3 1x8,2x4,17x3",
     ("CIFAR", 3): "2x5,1x4,17x3 1x7,2x4,17x3 1x8,2x4,17x3 1x8,2x4,17x3 1x9,1x4,18x3",
 }
@@ -244,9 +286,15 @@ def test_power_law_class_counts_are_those_of_table_4():
         labels = labels_of(name)
         for ratio, cell in zip(RATIOS, row.split()):
             published = Counter(
-                {int(held): int(devices) for devices, held in (entry.split("x") for entry in cell.split(","))}
+                {
+                    int(held): int(devices)
+                    for devices, held in (entry.split("x") for entry in cell.split(","))
+                }
             )
-            ours = Counter(len(set(labels[part].tolist())) for part in power_law(labels, 20, kinds, ratio, seed=1))
+            ours = Counter(
+                len(set(labels[part].tolist()))
+                for part in power_law(labels, 20, kinds, ratio, seed=1)
+            )
             agree += ours == published
     assert agree == 27
 
@@ -256,7 +304,15 @@ def test_power_law_largest_device_of_cifar_holds_its_classes_in_blocks():
     largest = labels[power_law(labels, 20, 3, 1.2, seed=1)[-1]]
     starts = np.flatnonzero(np.diff(largest, prepend=-1))
     blocks = dict(zip(largest[starts].tolist(), np.diff(starts, append=len(largest)).tolist()))
-    assert list(blocks.items()) == [(7, 408), (6, 2151), (3, 186), (2, 2681), (5, 2207), (0, 1331), (1, 1434)]
+    assert list(blocks.items()) == [
+        (7, 408),
+        (6, 2151),
+        (3, 186),
+        (2, 2681),
+        (5, 2207),
+        (0, 1331),
+        (1, 1434),
+    ]
 
 
 def test_power_law_takes_the_first_free_examples_of_a_class():
@@ -270,10 +326,12 @@ def test_power_law_takes_the_first_free_examples_of_a_class():
 def test_power_law_second_pass_goes_from_the_largest_down():
     """Sizes 20 and 40 with caps 7 and 14 leave 3 zeros and 11 ones, and room for 2 and 12.
 
-    The second client takes 2 zeros and 6 ones, the first 1 and 1, the second the 4 ones that are over.
-    """
+    The second client takes 2 zeros and 6 ones, the first 1 and 1, the second the 4 ones that are
+    over."""
     labels = np.repeat([0, 1, 2], [24, 32, 4])
-    counts = [np.bincount(labels[part], minlength=3).tolist() for part in power_law(labels, 2, 3, ratio=2)]
+    counts = [
+        np.bincount(labels[part], minlength=3).tolist() for part in power_law(labels, 2, 3, ratio=2)
+    ]
     assert counts == [[7 + 1, 7 + 1, 4], [14 + 2, 14 + 6 + 4, 0]]
 
 
@@ -283,22 +341,42 @@ LABELS = np.arange(40) % 4
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: iid(3, 4), r"iid\(clients=...\): got '4 clients'; allowed: at most as many as there are examples, 3\."),
-        (lambda: iid(3, 0), r"iid\(clients=...\): got 0; allowed: whole numbers in \[1, 10000000\]\."),
+        (
+            lambda: iid(3, 4),
+            r"iid\(clients=...\): got '4 clients'; allowed: at most as many as "
+            r"there are examples, 3\.",
+        ),
+        (
+            lambda: iid(3, 0),
+            r"iid\(clients=...\): got 0; allowed: whole numbers in \[1, "
+            r"10000000\]\.",
+        ),
         (lambda: iid(3, 2.0), r"iid\(clients=...\): got 2.0; allowed: whole numbers"),
         (lambda: iid(3, 2, seed=-1), r"iid\(seed=...\): got -1"),
         (lambda: iid(3, 2, seed=2**32), r"iid\(seed=...\): got 4294967296"),
-        (lambda: quantity_skew(9, 2, -0.1), r"quantity_skew\(sigma=...\): got -0.1; allowed: numbers in \[0, infinity\)"),
+        (
+            lambda: quantity_skew(9, 2, -0.1),
+            r"quantity_skew\(sigma=...\): got -0.1; allowed: "
+            r"numbers in \[0, infinity\)",
+        ),
         (
             lambda: label_shards(LABELS, 21, 2),
             r"label_shards\(clients=...\): got '21 clients x 2 shards'; allowed: .*, 40\.",
         ),
         (lambda: label_shards(LABELS, 2, 0), r"label_shards\(shards_per_client=...\): got 0"),
-        (lambda: dirichlet(LABELS, 5, 0.0), r"dirichlet\(alpha=...\): got 0.0; allowed: numbers in \(0, infinity\)"),
+        (
+            lambda: dirichlet(LABELS, 5, 0.0),
+            r"dirichlet\(alpha=...\): got 0.0; allowed: numbers "
+            r"in \(0, infinity\)",
+        ),
         (lambda: dirichlet(LABELS, 5, math.nan), r"dirichlet\(alpha=...\): got nan"),
         (lambda: dirichlet(LABELS, 5, math.inf), r"dirichlet\(alpha=...\): got inf"),
         (lambda: dirichlet(LABELS, 5, minimum=0), r"dirichlet\(minimum=...\): got 0"),
-        (lambda: dirichlet(LABELS, 5, minimum=9), r"dirichlet\(clients=...\): got '5 clients x a minimum of 9'; .*, 40\."),
+        (
+            lambda: dirichlet(LABELS, 5, minimum=9),
+            r"dirichlet\(clients=...\): got '5 clients x "
+            r"a minimum of 9'; .*, 40\.",
+        ),
         (lambda: by_index(3, 4), r"by_index\(clients=...\): got '4 clients'; allowed: .*, 3\."),
         (lambda: by_user(np.arange(3), 0), r"by_user\(minimum=...\): got 0"),
         (
@@ -308,16 +386,32 @@ LABELS = np.arange(40) % 4
         (lambda: label_histogram(LABELS, 2, [[1, 1, 1, 1], [1]]), "rows of unequal lengths"),
         (lambda: label_histogram(LABELS, 1, [[0.5, 1, 1, 1]]), "float64"),
         (lambda: label_histogram(LABELS, 1, [[-1, 1, 1, 1]]), "got -1"),
-        (lambda: label_histogram(LABELS, 1, [[11, 0, 0, 0]]), r"'11 of class 0'; allowed: at most 10"),
-        (lambda: power_law(LABELS, 5, 5), r"power_law\(classes_per_client=...\): got 5; allowed: at most 4, the classes"),
+        (
+            lambda: label_histogram(LABELS, 1, [[11, 0, 0, 0]]),
+            r"'11 of class 0'; allowed: at "
+            r"most 10",
+        ),
+        (
+            lambda: power_law(LABELS, 5, 5),
+            r"power_law\(classes_per_client=...\): got 5; "
+            r"allowed: at most 4, the classes",
+        ),
         (lambda: power_law(LABELS, 5, 0), r"power_law\(classes_per_client=...\): got 0"),
-        (lambda: power_law(LABELS, 5, 2, 0.9), r"power_law\(ratio=...\): got 0.9; allowed: numbers in \[1, infinity\)"),
+        (
+            lambda: power_law(LABELS, 5, 2, 0.9),
+            r"power_law\(ratio=...\): got 0.9; allowed: "
+            r"numbers in \[1, infinity\)",
+        ),
         (
             lambda: power_law(LABELS, 5, 2, 2.0),
             r"power_law\(ratio=...\): got 2.0; .* 5, the number of clients, .* 40, the number",
         ),
         (lambda: power_law(LABELS, 5, 2, 1e300), r"power_law\(ratio=...\): got 1e\+300"),
-        (lambda: partition_by("iid", LABELS, 2, alpha=1.0), r"partition 'iid' \(alpha=...\): got 1.0; allowed: no options"),
+        (
+            lambda: partition_by("iid", LABELS, 2, alpha=1.0),
+            r"partition 'iid' \(alpha=...\): "
+            r"got 1.0; allowed: no options",
+        ),
     ],
 )
 def test_bad_arguments_are_refused_with_the_range(call, message):
@@ -326,7 +420,15 @@ def test_bad_arguments_are_refused_with_the_range(call, message):
 
 
 def test_unknown_names_are_answered_with_the_nearest():
-    with pytest.raises(UnknownName, match=r"partition: got 'dirichelt'; .* Did you mean 'dirichlet'\?"):
+    with pytest.raises(
+        UnknownName,
+        match=r"partition: got 'dirichelt'; .* Did you mean "
+        r"'dirichlet'\?",
+    ):
         partition_by("dirichelt", LABELS, 2)
-    with pytest.raises(UnknownName, match=r"option of partition 'dirichlet': got 'aplha'; .* Did you mean 'alpha'\?"):
+    with pytest.raises(
+        UnknownName,
+        match=r"option of partition 'dirichlet': got 'aplha'; .* "
+        r"Did you mean 'alpha'\?",
+    ):
         partition_by("dirichlet", LABELS, 2, aplha=1.0)

@@ -1,4 +1,5 @@
-"""Tasks on images: crops, flips and normalisation by name, drawn once or at every step; the test set is normalised only."""
+"""Tasks on images: crops, flips and normalisation by name, drawn once or at every step; the test
+set is normalised only."""
 
 import jax
 import jax.numpy as jnp
@@ -28,22 +29,33 @@ def shown(task, key=None, split="train"):
 def is_window(image, source, crop, flip):
     """Whether an image is a window of a source with zeros around it, mirrored perhaps."""
     side, padded = source.shape[0], np.pad(source, crop)
-    windows = [padded[i : i + side, j : j + side] for i in range(2 * crop + 1) for j in range(2 * crop + 1)]
-    return any(np.array_equal(image, w) or (flip and np.array_equal(image, w[:, ::-1])) for w in windows)
+    windows = [
+        padded[i : i + side, j : j + side] for i in range(2 * crop + 1) for j in range(2 * crop + 1)
+    ]
+    return any(
+        np.array_equal(image, w) or (flip and np.array_equal(image, w[:, ::-1])) for w in windows
+    )
 
 
 @pytest.mark.parametrize(("crop", "flip"), [(1, False), (0, True), (2, True)])
 def test_frozen_changes_are_made_once(crop, flip):
-    plain, task = (tasks.digits(**SMALL, **o) for o in ({}, {"crop": crop, "flip": flip, "frozen": True}))
+    plain, task = (
+        tasks.digits(**SMALL, **o) for o in ({}, {"crop": crop, "flip": flip, "frozen": True})
+    )
     before, after = (arrays(t).reshape(-1, 8, 8) for t in (plain, task))
     assert all(is_window(a, b, crop, flip) for a, b in zip(after, before, strict=True))
     same = np.mean([np.array_equal(a, b) for a, b in zip(after, before, strict=True)])
-    chance = (2 * crop + 1) ** -2 * (0.5 if flip else 1)  # of the window in the middle, not mirrored
+    # of the window in the middle, not mirrored
+    chance = (2 * crop + 1) ** -2 * (0.5 if flip else 1)
     assert abs(same - chance) < 5 * np.sqrt(chance / len(after))
     assert task.loss.augment is None  # so nothing is drawn at the steps
     assert np.array_equal(arrays(task, "test"), arrays(plain, "test"))
-    assert np.array_equal(arrays(task), arrays(tasks.digits(**SMALL, crop=crop, flip=flip, frozen=True)))
-    assert not np.array_equal(arrays(task), arrays(tasks.digits(**SMALL | {"seed": 6}, crop=crop, flip=flip, frozen=True)))
+    assert np.array_equal(
+        arrays(task), arrays(tasks.digits(**SMALL, crop=crop, flip=flip, frozen=True))
+    )
+    assert not np.array_equal(
+        arrays(task), arrays(tasks.digits(**SMALL | {"seed": 6}, crop=crop, flip=flip, frozen=True))
+    )
 
 
 def test_fresh_changes_are_made_at_every_step():
@@ -71,13 +83,19 @@ def softmax_descent(x, y, rounds, rate):
 @pytest.mark.slow
 def test_frozen_images_stay_over_the_rounds_and_fresh_ones_do_not():
     """Three rounds of gradient descent in NumPy on the images that were drawn once."""
-    options = {"solver": fedax.SGD(0.5), "schedule": fedax.Schedule(batch_size="full", steps=1), "rounds": 3}
+    options = {
+        "solver": fedax.SGD(0.5),
+        "schedule": fedax.Schedule(batch_size="full", steps=1),
+        "rounds": 3,
+    }
     changes = {"clients": 1, "partition": "iid", "crop": 1, "flip": True, "normalize": "dataset"}
     frozen, fresh = tasks.digits(**changes, frozen=True), tasks.digits(**changes)
     plain = arrays(tasks.digits(clients=1, partition="iid"))
     x = (arrays(frozen) - plain.mean()) / plain.std()
     expected = softmax_descent(x, np.asarray(frozen.train.arrays["y"]), 3, 0.5)
-    found, other = (fedax.run(fedax.FedAvg(), task, **options).params.kernel for task in (frozen, fresh))
+    found, other = (
+        fedax.run(fedax.FedAvg(), task, **options).params.kernel for task in (frozen, fresh)
+    )
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
     assert np.abs(np.asarray(other) - expected).max() > 1e-3
 
@@ -86,25 +104,33 @@ def test_the_statistics_are_those_of_the_training_images():
     task = tasks.digits(**SMALL, normalize="dataset", crop=2, frozen=True)
     plain = arrays(tasks.digits(**SMALL))
     augment = task.loss.augment
-    np.testing.assert_allclose((augment.mean, augment.deviation), ([plain.mean()], [plain.std()]), rtol=1e-10)
+    np.testing.assert_allclose(
+        (augment.mean, augment.deviation), ([plain.mean()], [plain.std()]), rtol=1e-10
+    )
     still = shown(tasks.digits(**SMALL, normalize="dataset"))
     np.testing.assert_allclose((still.mean(), still.std()), (0, 1), atol=1e-10)
     test = arrays(tasks.digits(**SMALL), "test")
-    np.testing.assert_allclose(shown(task, split="test"), (test - plain.mean()) / plain.std(), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(
+        shown(task, split="test"), (test - plain.mean()) / plain.std(), rtol=1e-10, atol=1e-12
+    )
     assert task.scores["accuracy"].augment == augment
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "mnist_writers", "mnist_devices"])
 def test_pixels_of_the_data_sets(name, data_folder):
-    if not all((data_folder / f"{file}.npz").is_file() for file in {name, "mnist"} - {"mnist_devices"}):
+    if not all(
+        (data_folder / f"{file}.npz").is_file() for file in {name, "mnist"} - {"mnist_devices"}
+    ):
         pytest.skip(f"no images in {data_folder}")
     options = {"folder": data_folder} | ({"clients": 10} if name != "mnist_writers" else {})
     for how in ("published", "dataset") if IMAGE_FORMATS[name].mean else ("dataset",):
         task = tasks.make_task(name, **options, normalize=how)
         images = shown(task)
         assert images.shape == (task.train.total, 784)
-        np.testing.assert_allclose((images.mean(dtype=float), images.std(dtype=float)), (0, 1), atol=0.01)
+        np.testing.assert_allclose(
+            (images.mean(dtype=float), images.std(dtype=float)), (0, 1), atol=0.01
+        )
 
 
 @pytest.mark.slow
@@ -114,18 +140,31 @@ def test_pixels_of_cifar10(data_folder):
         pytest.skip(f"no CIFAR-10 in {data_folder}")
     source, known = read_cifar10(data_folder), IMAGE_FORMATS["cifar10"]
     images = source.x
-    single = np.stack([images[i : i + 5000].reshape(-1, 1024, 3).std(1).mean(0) for i in range(0, 50000, 5000)]).mean(0)
+    single = np.stack(
+        [images[i : i + 5000].reshape(-1, 1024, 3).std(1).mean(0) for i in range(0, 50000, 5000)]
+    ).mean(0)
     np.testing.assert_allclose(images.reshape(-1, 3).mean(0) / 255, known.mean, atol=1e-4)
     np.testing.assert_allclose(single / 255, known.deviation, atol=1e-3)
     changes = {"crop": 4, "flip": True, "frozen": True, "normalize": "published"}
     task = tasks.make_task(
-        "cifar10", folder=data_folder, partition="iid", clients=2, examples=200, model="softmax", **changes
+        "cifar10",
+        folder=data_folder,
+        partition="iid",
+        clients=2,
+        examples=200,
+        model="softmax",
+        **changes,
     )
     first = images[:200].astype(np.float32).reshape(200, -1) / np.float32(255)
     test = source.test_x[:200].astype(np.float32) / np.float32(255)
     assert not np.isin(arrays(task)[:, 0], first[:, 0]).all()  # zeros from around the images
     augment = task.loss.augment
-    assert (augment.crop, augment.flip, augment.mean, augment.deviation) == (0, False, known.mean, known.deviation)
+    assert (augment.crop, augment.flip, augment.mean, augment.deviation) == (
+        0,
+        False,
+        known.mean,
+        known.deviation,
+    )
     holdout = np.asarray(augment(jnp.asarray(task.holdout["x"]), None)).reshape(-1, 32, 32, 3)
     np.testing.assert_allclose(holdout, (test - known.mean) / known.deviation, atol=1e-5)
 
@@ -135,9 +174,13 @@ def test_pixels_of_cifar10(data_folder):
 def test_every_model_of_rows_takes_changed_images(model):
     """In single precision, and from an experiment file's words."""
     with jax.enable_x64(False):
-        task = tasks.make_task("digits", **SMALL, model=model, crop=1, flip=True, normalize="dataset")
+        task = tasks.make_task(
+            "digits", **SMALL, model=model, crop=1, flip=True, normalize="dataset"
+        )
         options = {"solver": fedax.SGD(0.1), "schedule": fedax.Schedule(batch_size=50), "rounds": 3}
-        history = fedax.run(fedax.FedAvg(), task, observe=[fedax.observe.TrainLoss()], **options, throw=True)
+        history = fedax.run(
+            fedax.FedAvg(), task, observe=[fedax.observe.TrainLoss()], **options, throw=True
+        )
     assert history.metrics["train_loss"][-1] < history.metrics["train_loss"][0]
 
 
@@ -155,9 +198,16 @@ def test_a_source_made_into_a_task_has_the_options():
 def test_published_constants_and_changes_at_every_step_reach_the_model():
     """As the recipes on CIFAR-10 ask for, without its images."""
     none = data.FederatedData([{"x": np.zeros((2, 3072), np.float32), "y": np.arange(2)}], 10)
-    _, augment = preprocess("cifar10", none, 0, crop=4, flip=True, frozen=False, normalize="published")
+    _, augment = preprocess(
+        "cifar10", none, 0, crop=4, flip=True, frozen=False, normalize="published"
+    )
     known = IMAGE_FORMATS["cifar10"]
-    assert (augment.crop, augment.flip, augment.mean, augment.deviation) == (4, True, known.mean, known.deviation)
+    assert (augment.crop, augment.flip, augment.mean, augment.deviation) == (
+        4,
+        True,
+        known.mean,
+        known.deviation,
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,7 +215,12 @@ def test_published_constants_and_changes_at_every_step_reach_the_model():
     [
         ("digits", {"crop": -1}, r"digits\(crop=...\): got -1; allowed: whole numbers in \[0, 8\]"),
         ("digits", {"flip": 1}, r"digits\(flip=...\): got 1; allowed: one of False, True"),
-        ("digits", {"frozen": True}, r"digits\(frozen=...\): got True; allowed: False without crop or flip"),
+        (
+            "digits",
+            {"frozen": True},
+            r"digits\(frozen=...\): got True; allowed: False without "
+            r"crop or flip",
+        ),
         (
             "digits",
             {"normalize": "published"},

@@ -18,20 +18,32 @@ def test_options_are_named_alike_everywhere():
     for name, factory in tasks.task_makers().items():
         options = set(inspect.signature(factory).parameters)
         assert {"l2"} | (set() if name in convex else {"model"}) <= options, name
-        assert "partition" not in options or {"clients", "seed", "test_fraction", "split"} <= options, name
+        assert (
+            "partition" not in options or {"clients", "seed", "test_fraction", "split"} <= options
+        ), name
     assert {"partition", "split"} <= set(tasks.defaults("digits")) & set(tasks.defaults("mnist"))
 
 
 def test_defaults_depend_on_the_partition():
     assert tasks.defaults("digits")["shards_per_client"] == 2
     assert "shards_per_client" not in tasks.defaults("digits", partition="iid")
-    assert set(tasks.defaults("mnist", partition="power_law")) >= {"classes_per_client", "ratio", "folder", "merged"}
+    assert set(tasks.defaults("mnist", partition="power_law")) >= {
+        "classes_per_client",
+        "ratio",
+        "folder",
+        "merged",
+    }
 
 
 @pytest.mark.parametrize("name", ["digits", "synthetic"])
 def test_written_out_defaults_make_the_same_task(name):
-    short, long = tasks.make_task(name, clients=4), tasks.make_task(name, **(tasks.defaults(name) | {"clients": 4}))
-    assert all(np.array_equal(short.train.arrays[key], long.train.arrays[key]) for key in ("x", "y"))
+    short, long = (
+        tasks.make_task(name, clients=4),
+        tasks.make_task(name, **(tasks.defaults(name) | {"clients": 4})),
+    )
+    assert all(
+        np.array_equal(short.train.arrays[key], long.train.arrays[key]) for key in ("x", "y")
+    )
     assert short.train.sizes.tolist() == long.train.sizes.tolist()
     assert (short.loss, short.name) == (long.loss, long.name)
 
@@ -55,7 +67,9 @@ def test_models_by_name_or_as_objects(name, options, model):
 def test_mnist_by_name(data_folder):
     if not (data_folder / "mnist.npz").is_file():
         pytest.skip(f"no mnist.npz in {data_folder}")
-    task = tasks.make_task("mnist", folder=str(data_folder), partition="shards", clients=100, model="mlp")
+    task = tasks.make_task(
+        "mnist", folder=str(data_folder), partition="shards", clients=100, model="mlp"
+    )
     assert task.train.sizes.tolist() == [600] * 100  # 200 equal shards, two for each
     assert task.loss == tasks.CrossEntropy(MLP((784, 200, 200, 10)))
     assert (task.test, len(task.test_set["y"])) == (None, 10_000)
@@ -63,8 +77,22 @@ def test_mnist_by_name(data_folder):
 
 NOT_DEFAULT = {
     "synthetic": {"alpha": 0.5, "beta": 2, "clients": 3, "seed": 7, "test_fraction": 0.3},
-    "digits": {"partition": "power_law", "ratio": 1.3, "clients": 6, "seed": 7, "test_fraction": 0.3, "split": "in_order"},
-    "mnist": {"partition": "iid", "clients": 5, "seed": 7, "test_fraction": 0.3, "split": "in_order", "merged": True},
+    "digits": {
+        "partition": "power_law",
+        "ratio": 1.3,
+        "clients": 6,
+        "seed": 7,
+        "test_fraction": 0.3,
+        "split": "in_order",
+    },
+    "mnist": {
+        "partition": "iid",
+        "clients": 5,
+        "seed": 7,
+        "test_fraction": 0.3,
+        "split": "in_order",
+        "merged": True,
+    },
 }
 
 
@@ -79,7 +107,9 @@ def test_every_option_reaches_the_data(name, data_folder):
     direct, task = getattr(data, name)(**options), tasks.make_task(name, **options, l2=0.25)
     for part, ragged in ((direct.train, task.train), (direct.test, task.test)):
         for key in ("x", "y"):
-            assert np.array_equal(np.concatenate([client[key] for client in part]), ragged.arrays[key])
+            assert np.array_equal(
+                np.concatenate([client[key] for client in part]), ragged.arrays[key]
+            )
     assert (task.holdout, task.l2) == (direct.holdout, 0.25)
     assert tasks.make_task("synthetic", clients=2, test_fraction=0).test is None
 
@@ -88,7 +118,9 @@ def test_every_option_reaches_the_data(name, data_folder):
 def test_a_method_learns_digits():
     task = tasks.make_task("digits", partition="dirichlet", alpha=1.0, clients=5)
     schedule = fedax.Schedule(epochs=2, batch_size=20)
-    history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(0.5), schedule=schedule, rounds=5, throw=True)
+    history = fedax.run(
+        fedax.FedAvg(), task, solver=fedax.SGD(0.5), schedule=schedule, rounds=5, throw=True
+    )
     test = jax.tree.map(jnp.asarray, dict(task.test_set))
     assert float(task.scores["accuracy"](history.params, test, None).mean()) > 0.85
     assert float(task.loss(history.params, test, None).mean()) < np.log(10) / 3
@@ -97,12 +129,38 @@ def test_a_method_learns_digits():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("digit", {}, r"task: got 'digit'; allowed: one of .*digits, .*mnist, .*synthetic.* Did you mean 'digits'\?"),
-        ("digits", {"client": 3}, r"option of task 'digits': got 'client'; .* Did you mean 'clients'\?"),
-        ("digits", {"alpha": 0.1}, r"option of task 'digits': got 'alpha'"),  # the default partition has none
-        ("synthetic", {"aplha": 1}, r"option of task 'synthetic': got 'aplha'; .* Did you mean 'alpha'\?"),
-        ("digits", {"model": "sofmax"}, r"digits\(model=...\): got 'sofmax'; .* Did you mean 'softmax'\?"),
-        ("mnist", {"partition": "power-law"}, r"partition: got 'power-law'; .* Did you mean 'power_law'\?"),
+        (
+            "digit",
+            {},
+            r"task: got 'digit'; allowed: one of .*digits, .*mnist, .*synthetic.* Did "
+            r"you mean 'digits'\?",
+        ),
+        (
+            "digits",
+            {"client": 3},
+            r"option of task 'digits': got 'client'; .* Did you mean "
+            r"'clients'\?",
+        ),
+        # the default partition has none
+        ("digits", {"alpha": 0.1}, r"option of task 'digits': got 'alpha'"),
+        (
+            "synthetic",
+            {"aplha": 1},
+            r"option of task 'synthetic': got 'aplha'; .* Did you mean "
+            r"'alpha'\?",
+        ),
+        (
+            "digits",
+            {"model": "sofmax"},
+            r"digits\(model=...\): got 'sofmax'; .* Did you mean "
+            r"'softmax'\?",
+        ),
+        (
+            "mnist",
+            {"partition": "power-law"},
+            r"partition: got 'power-law'; .* Did you mean "
+            r"'power_law'\?",
+        ),
     ],
 )
 def test_unknown_names_are_answered_with_the_nearest(name, options, message):
@@ -113,15 +171,40 @@ def test_unknown_names_are_answered_with_the_nearest(name, options, message):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("digits", {"partition": 3}, r"digits\(partition=...\): got 3; allowed: the name of a partition"),
+        (
+            "digits",
+            {"partition": 3},
+            r"digits\(partition=...\): got 3; allowed: the name of a "
+            r"partition",
+        ),
         ("digits", {"model": 3}, r"digits\(model=...\): got 3; allowed: the name of a model"),
-        ("digits", {"clients": 2.5}, r"digits\(clients=...\): got 2.5; allowed: whole numbers in \[1, 10000000\]"),
+        (
+            "digits",
+            {"clients": 2.5},
+            r"digits\(clients=...\): got 2.5; allowed: whole numbers "
+            r"in \[1, 10000000\]",
+        ),
         ("digits", {"clients": True}, r"\(clients=...\): got True"),
         ("digits", {"clients": "20"}, r"\(clients=...\): got '20'"),
         ("digits", {"seed": -1}, r"\(seed=...\): got -1"),
-        ("digits", {"split": "sorted"}, r"digits\(split=...\): got 'sorted'; allowed: one of 'shuffled', 'in_order'"),
-        ("digits", {"test_fraction": 1}, r"digits\(test_fraction=...\): got 1; allowed: numbers in \[0, 1\)"),
-        ("digits", {"l2": -0.1}, r"digits\(l2=...\): got -0.1; allowed: numbers in \[0, infinity\)"),
+        (
+            "digits",
+            {"split": "sorted"},
+            r"digits\(split=...\): got 'sorted'; allowed: one of "
+            r"'shuffled', 'in_order'",
+        ),
+        (
+            "digits",
+            {"test_fraction": 1},
+            r"digits\(test_fraction=...\): got 1; allowed: numbers "
+            r"in \[0, 1\)",
+        ),
+        (
+            "digits",
+            {"l2": -0.1},
+            r"digits\(l2=...\): got -0.1; allowed: numbers in \[0, "
+            r"infinity\)",
+        ),
         ("synthetic", {"alpha": -1}, r"synthetic\(alpha=...\): got -1"),
         (
             "synthetic",
@@ -129,7 +212,12 @@ def test_unknown_names_are_answered_with_the_nearest(name, options, message):
             r"Task\(loss=...\): got a function that fails on examples of shapes",
         ),
         ("mnist", {"merged": 1}, r"mnist\(merged=...\): got 1; allowed: one of False, True"),
-        ("mnist", {"partition": "power_law", "ratio": 0.5, "folder": "nowhere"}, r"power_law\(ratio=...\): got 0.5"),
+        (
+            "mnist",
+            {"partition": "power_law", "ratio": 0.5, "folder": "nowhere"},
+            r"power_law\(ratio=...\): "
+            r"got 0.5",
+        ),
     ],
 )
 def test_options_out_of_range_are_refused(name, options, message):

@@ -26,7 +26,12 @@ COUNTS = {
     "a5a": ([4845, 1569], None),
     "mushrooms": ([3916, 4208], None),
 }
-FILES = {"cifar10": "cifar10_train_1of4.npz", "a5a": "libsvm", "mushrooms": "libsvm", "tinyshakespeare": "shakespeare"}
+FILES = {
+    "cifar10": "cifar10_train_1of4.npz",
+    "a5a": "libsvm",
+    "mushrooms": "libsvm",
+    "tinyshakespeare": "shakespeare",
+}
 
 
 def needed(folder, name):
@@ -40,12 +45,20 @@ def one_round(task, rate):
     schedule = fedax.Schedule(cohort=2, steps=20, batch_size=20)
     observe = [fedax.observe.TrainLoss()]
     history = fedax.run(
-        fedax.FedAvg(), task, solver=fedax.SGD(rate), schedule=schedule, rounds=1, observe=observe, throw=True
+        fedax.FedAvg(),
+        task,
+        solver=fedax.SGD(rate),
+        schedule=schedule,
+        rounds=1,
+        observe=observe,
+        throw=True,
     )
     return history.metrics["train_loss"].tolist()
 
 
-@pytest.mark.parametrize(("name", "rate"), [("mnist", 0.1), ("fashion_mnist", 0.1), ("cifar10", 0.002)])
+@pytest.mark.parametrize(
+    ("name", "rate"), [("mnist", 0.1), ("fashion_mnist", 0.1), ("cifar10", 0.002)]
+)
 @pytest.mark.slow
 def test_images(name, rate, data_folder):
     federated = getattr(data, name)("iid", clients=50, folder=needed(data_folder, name))
@@ -74,7 +87,9 @@ def test_tables(name, data_folder):
 @pytest.mark.slow
 def test_text(data_folder):
     folder = needed(data_folder, "tinyshakespeare")
-    task = tasks.make_task("tinyshakespeare", stride=40, minimum=100, test_fraction=0.1, folder=folder)
+    task = tasks.make_task(
+        "tinyshakespeare", stride=40, minimum=100, test_fraction=0.1, folder=folder
+    )
     federated = data.tinyshakespeare(stride=40, minimum=100, test_fraction=0.1, folder=folder)
     assert task.train.sizes.tolist() == federated.sizes.tolist()
     assert (federated.sizes + federated.test_sizes).min() >= 100
@@ -91,9 +106,13 @@ def test_text(data_folder):
 def test_cifar_is_colour_in_rows(data_folder):
     """The published means and deviations of the channels, in the order red, green, blue."""
     pixels = cifar_module.read_cifar10(needed(data_folder, "cifar10")).x.reshape(-1, 3)
-    mean, square = pixels.mean(axis=0) / 255, (pixels[::37].astype(np.uint16) ** 2).mean(axis=0) / 255**2
+    mean, square = (
+        pixels.mean(axis=0) / 255,
+        (pixels[::37].astype(np.uint16) ** 2).mean(axis=0) / 255**2,
+    )
     np.testing.assert_allclose(mean, [0.49140, 0.48216, 0.44653], atol=1e-5)
-    np.testing.assert_allclose(np.sqrt(square - mean**2), [0.24703, 0.24349, 0.26159], atol=1e-3)  # of a sample
+    # of a sample
+    np.testing.assert_allclose(np.sqrt(square - mean**2), [0.24703, 0.24349, 0.26159], atol=1e-3)
 
 
 @pytest.mark.slow
@@ -101,7 +120,12 @@ def test_writers(data_folder):
     folder = needed(data_folder, "mnist_writers")
     federated = data.mnist_writers(folder=folder)
     total = federated.sizes
-    assert (federated.clients, total.min(), total.max(), int(np.median(total))) == (539, 19, 131, 116)
+    assert (federated.clients, total.min(), total.max(), int(np.median(total))) == (
+        539,
+        19,
+        131,
+        116,
+    )
     assert federated.label_counts.sum(axis=0).tolist() == COUNTS["mnist"][0]
     assert data.mnist_writers(merged=True, folder=folder).clients == 836
     assert data.mnist_writers(minimum=100, folder=folder).clients == (total >= 100).sum()
@@ -116,32 +140,52 @@ def test_idx_files_stand_in_for_the_archive(data_folder, tmp_path):
             for kind, axis in (("images-idx3", "x"), ("labels-idx1", "y")):
                 array = file[f"{axis}_{split}"]
                 header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
-                (tmp_path / "MNIST" / "raw" / f"{name}-{kind}-ubyte").write_bytes(header + array.tobytes())
-    one, other = (data.mnist("index", clients=3, folder=folder) for folder in (data_folder, tmp_path))
-    assert all(np.array_equal(a["x"], b["x"]) for a, b in zip((*one.train, one.holdout), (*other.train, other.holdout)))
+                (tmp_path / "MNIST" / "raw" / f"{name}-{kind}-ubyte").write_bytes(
+                    header + array.tobytes()
+                )
+    one, other = (
+        data.mnist("index", clients=3, folder=folder) for folder in (data_folder, tmp_path)
+    )
+    assert all(
+        np.array_equal(a["x"], b["x"])
+        for a, b in zip((*one.train, one.holdout), (*other.train, other.holdout))
+    )
     (tmp_path / "MNIST" / "raw" / "t10k-labels-idx1-ubyte").unlink()
     with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte: got 'no file at"):
         data.mnist("iid", clients=3, folder=tmp_path)
 
 
 def binary_batches(folder, images, labels, sizes):
-    """The official binary version: a label, then the red, the green and the blue pixels of an image."""
+    """The official binary version: a label, then the red, the green and the blue pixels of an
+    image."""
     folder.mkdir()
     names = [f"data_batch_{part}.bin" for part in range(1, 6)] + ["test_batch.bin"]
     ends = np.cumsum(sizes)[:-1]
     for name, x, y in zip(names, np.split(images, ends), np.split(labels, ends)):
-        records = [bytes([label]) + image.transpose(2, 0, 1).tobytes() for image, label in zip(x, y)]
+        records = [
+            bytes([label]) + image.transpose(2, 0, 1).tobytes() for image, label in zip(x, y)
+        ]
         (folder / name).write_bytes(b"".join(records))
 
 
 def test_official_cifar_batches(tmp_path, monkeypatch):
     folder = tmp_path / "cifar-10-batches-bin"
     rng = np.random.default_rng(0)
-    images, labels = rng.integers(0, 256, (60, 32, 32, 3), dtype=np.uint8), (np.arange(60) % 10).astype(np.uint8)
+    images, labels = (
+        rng.integers(0, 256, (60, 32, 32, 3), dtype=np.uint8),
+        (np.arange(60) % 10).astype(np.uint8),
+    )
     binary_batches(folder, images, labels, [10] * 6)
-    with pytest.raises(DataError, match=r"data_batch_1.bin: got 'SHA-256 .*published data, SHA-256 cee91656"):
+    with pytest.raises(
+        DataError,
+        match=r"data_batch_1.bin: got 'SHA-256 .*published data, "
+        r"SHA-256 cee91656",
+    ):
         data.cifar10(folder=tmp_path)
-    own = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in cifar_module.BATCHES}
+    own = {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        for name in cifar_module.BATCHES
+    }
     monkeypatch.setattr(cifar_module, "BATCHES", own)
     with pytest.raises(DataError, match=r"uint8\(50, 32, 32, 3\).*\(50000, 32, 32, 3\)"):
         data.cifar10(folder=tmp_path)
@@ -152,7 +196,11 @@ def test_official_cifar_batches(tmp_path, monkeypatch):
     assert federated.holdout["y"].tolist() == labels[50:].tolist()
     batch = folder / "data_batch_3.bin"
     batch.write_bytes(batch.read_bytes()[:-1])
-    with pytest.raises(DataError, match=r"data_batch_3.bin: got .* allowed: whole records of 3073 bytes"):
+    with pytest.raises(
+        DataError,
+        match=r"data_batch_3.bin: got .* allowed: whole records of "
+        r"3073 bytes",
+    ):
         data.cifar10(folder=tmp_path)
     batch.unlink()
     with pytest.raises(DataError, match=r"data_batch_3.bin: got 'no file at"):
@@ -160,10 +208,18 @@ def test_official_cifar_batches(tmp_path, monkeypatch):
 
 
 def test_missing_and_broken_cifar(tmp_path):
-    with pytest.raises(DataError, match=r"no file at .*cifar10_train_1of4.npz.*cifar-10-batches-bin"):
+    with pytest.raises(
+        DataError,
+        match=r"no file at "
+        r".*cifar10_train_1of4.npz.*cifar-10-batches-bin",
+    ):
         data.cifar10(folder=tmp_path)
     for part in ("train_1of4", "train_2of4", "train_3of4", "train_4of4", "test"):
-        np.savez(tmp_path / f"cifar10_{part}.npz", x=np.zeros((5, 32, 32, 3), np.uint8), y=np.zeros(5, np.uint8))
+        np.savez(
+            tmp_path / f"cifar10_{part}.npz",
+            x=np.zeros((5, 32, 32, 3), np.uint8),
+            y=np.zeros(5, np.uint8),
+        )
     with pytest.raises(DataError, match=r"\(20, 32, 32, 3\).*\(50000, 32, 32, 3\)"):
         data.cifar10(folder=tmp_path)
 
@@ -172,7 +228,13 @@ def test_a_bigram_learns_what_follows():
     codes = jnp.array([[0, 1], [1, 0]])
     federated = data.FederatedData([{"x": codes, "y": jnp.array([1, 0])}], classes=2)
     task = tasks.classification(federated, fedax.models.Bigram(2))
-    history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(4.0), schedule=fedax.Schedule(batch_size="full"), rounds=5)
+    history = fedax.run(
+        fedax.FedAvg(),
+        task,
+        solver=fedax.SGD(4.0),
+        schedule=fedax.Schedule(batch_size="full"),
+        rounds=5,
+    )
     probability = jnp.exp(history.params) / jnp.exp(history.params).sum(axis=1, keepdims=True)
     assert float(probability[1, 1]) > 0.9
     assert float(probability[0, 0]) > 0.9

@@ -1,4 +1,5 @@
-"""Files and arrays that would be misread, or that no memory holds: each is refused before it is read as something else."""
+"""Files and arrays that would be misread, or that no memory holds: each is refused before it is
+read as something else."""
 
 import gzip
 import io
@@ -37,7 +38,15 @@ def test_columns_of_tables_are_matched_by_name(tmp_path):
         ("height,y\n1,nan\n", "NaN"),
         ("height,y\n" + "1" * 200_000 + ",0\n", "field larger than field limit"),
     ],
-    ids=["row too long", "heading twice", "other columns", "large label", "huge label", "NaN label", "long field"],
+    ids=[
+        "row too long",
+        "heading twice",
+        "other columns",
+        "large label",
+        "huge label",
+        "NaN label",
+        "long field",
+    ],
 )
 def test_tables_that_would_be_misread_are_refused(tmp_path, content, message):
     with pytest.raises(DataError, match=message):
@@ -47,13 +56,25 @@ def test_tables_that_would_be_misread_are_refused(tmp_path, content, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"users": ["a", "a"], "num_samples": [1, 1], "user_data": {"a": {"x": [[1]], "y": [0]}}}', "user 'a' twice"),
         (
-            '{"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": [[1]], "y": [0]}, "a": {"x": [], "y": []}}}',
+            '{"users": ["a", "a"], "num_samples": [1, 1], "user_data": {"a": {"x": [[1]], "y": '
+            "[0]}}}",
+            "user 'a' twice",
+        ),
+        (
+            '{"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": [[1]], "y": [0]}, '
+            '"a": {"x": [], "y": []}}}',
             r"the key .*a.* twice",
         ),
-        ('{"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": "1", "y": [0]}}}', "x of str and y of list"),
-        ('{"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": [[1]], "y": [Infinity]}}}', "whole numbers"),
+        (
+            '{"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": "1", "y": [0]}}}',
+            "x of str and y of list",
+        ),
+        (
+            '{"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": [[1]], "y": '
+            "[Infinity]}}}",
+            "whole numbers",
+        ),
         ("[" * 100_000, "cannot be read"),
     ],
     ids=["user twice", "key twice", "no list", "infinite label", "nested"],
@@ -66,7 +87,9 @@ def test_leaf_files_that_would_be_misread_are_refused(tmp_path, content, message
 
 def test_rows_of_another_width_are_refused():
     with pytest.raises(DataError, match=r"rows of shape \(3,\).*\(2,\), as the first client has"):
-        data.FederatedData([{"x": np.zeros((1, 2)), "y": [0]}, {"x": np.zeros((1, 3)), "y": [0]}], 2)
+        data.FederatedData(
+            [{"x": np.zeros((1, 2)), "y": [0]}, {"x": np.zeros((1, 3)), "y": [0]}], 2
+        )
 
 
 def test_labels_beyond_32_bits_are_refused():
@@ -88,16 +111,21 @@ def test_pipes_are_refused(tmp_path):
         data.read_idx(tmp_path / "labels")
 
 
-@pytest.mark.parametrize("shape", [(1,) * 9, (0, 2**32 - 1, 2**32 - 1)], ids=["many axes", "overflow"])
+@pytest.mark.parametrize(
+    "shape", [(1,) * 9, (0, 2**32 - 1, 2**32 - 1)], ids=["many axes", "overflow"]
+)
 def test_shapes_that_no_array_has_are_refused(tmp_path, shape):
     size = int(np.prod([float(n) for n in shape]))
-    (tmp_path / "x").write_bytes(bytes([0, 0, 8, len(shape)]) + struct.pack(f">{len(shape)}I", *shape) + bytes(size))
+    (tmp_path / "x").write_bytes(
+        bytes([0, 0, 8, len(shape)]) + struct.pack(f">{len(shape)}I", *shape) + bytes(size)
+    )
     with pytest.raises(DataError, match=r"axes|shape"):
         data.read_idx(tmp_path / "x")
 
 
 @pytest.mark.parametrize(
-    ("line", "message"), [("1 200000000:1", "200000000 columns"), ("nan 1:1", "NaN"), ("1 1:inf", "NaN")]
+    ("line", "message"),
+    [("1 200000000:1", "200000000 columns"), ("nan 1:1", "NaN"), ("1 1:inf", "NaN")],
 )
 def test_libsvm_lines_that_make_no_data_set_are_refused(tmp_path, line, message):
     (tmp_path / "toy").write_text("-1 1:1\n" * 10 + line + "\n")

@@ -1,4 +1,5 @@
-"""Examples for validation and clients that never take part: disjoint, the same by either way, and how they are looked at."""
+"""Examples for validation and clients that never take part: disjoint, the same by either way, and
+how they are looked at."""
 
 import itertools
 
@@ -32,7 +33,9 @@ def test_validation_takes_a_share_of_each_client_once():
     parts = with_validation(task, 0.3, seed=4)
     assert parts.train.sizes.tolist() == [7, 1, 3]
     assert parts.validation.sizes.tolist() == [3, 0, 2]
-    for kept, away, all_ in zip(rows(parts.train), rows(parts.validation), rows(task.train), strict=True):
+    for kept, away, all_ in zip(
+        rows(parts.train), rows(parts.validation), rows(task.train), strict=True
+    ):
         assert sorted(kept + away) == all_
         assert kept == sorted(kept)  # an order that was given stays
     assert rows(parts.test) == rows(task.test)
@@ -52,44 +55,76 @@ def test_tasks_and_data_are_split_alike():
 
 
 def test_clients_that_are_held_back_take_no_part():
-    task = fedax.tasks.from_loss(square, 0.0, clients=numbered([2, 3, 4, 5, 6]), test=numbered([1, 0, 1, 1, 1]))
+    task = fedax.tasks.from_loss(
+        square, 0.0, clients=numbered([2, 3, 4, 5, 6]), test=numbered([1, 0, 1, 1, 1])
+    )
     parts = with_held_back(task, 0.4, seed=2)
     own, away = rows(parts.train), rows(parts.held_back.train)
     assert (len(own), len(away)) == (3, 2)
     assert sorted(own + away, key=min) == rows(task.train)
     tests = dict(zip(map(tuple, rows(task.train)), rows(task.test), strict=True))
     assert rows(parts.held_back.test) == [tests[tuple(client)] for client in away]
-    assert (with_held_back(task, 0.01).held_back.train.clients, with_held_back(task, 0.99).train.clients) == (1, 1)
+    assert (
+        with_held_back(task, 0.01).held_back.train.clients,
+        with_held_back(task, 0.99).train.clients,
+    ) == (1, 1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", [fedax.Simulation(), slow(fedax.Eager())], ids=["simulation", "eager"])
+@pytest.mark.parametrize(
+    "engine", [fedax.Simulation(), slow(fedax.Eager())], ids=["simulation", "eager"]
+)
 def test_new_clients_are_evaluated_before_and_after_their_own_steps(engine):
-    """With full batches, s steps of size h bring w to m + (1 - h)^s (w - m), for the mean m of the client's examples."""
-    task = fedax.tasks.from_loss(square, 0.0, clients=[[1.0, 3.0], [5.0], [-2.0, 0.0]], test=[[1.0, 2.0], [7.0], []])
+    """With full batches, s steps of size h bring w to m + (1 - h)^s (w - m), for the mean m of the
+    client's examples."""
+    task = fedax.tasks.from_loss(
+        square, 0.0, clients=[[1.0, 3.0], [5.0], [-2.0, 0.0]], test=[[1.0, 2.0], [7.0], []]
+    )
     for seed in (0, 1):
         parts = with_held_back(task, 0.6, seed)
         watch = [observe.HeldBack("loss", steps=3), observe.TrainLoss()]
-        options = {"solver": fedax.SGD(0.5), "schedule": fedax.Schedule(batch_size="full"), "engine": engine, "rounds": 1}
+        options = {
+            "solver": fedax.SGD(0.5),
+            "schedule": fedax.Schedule(batch_size="full"),
+            "engine": engine,
+            "rounds": 1,
+        }
         history = fedax.run(fedax.FedAvg(), parts, observe=watch, **options)
         w, expected = float(history.params), []
-        for train, test in zip(rows(parts.held_back.train), rows(parts.held_back.test), strict=True):
+        for train, test in zip(
+            rows(parts.held_back.train), rows(parts.held_back.test), strict=True
+        ):
             mean = np.mean(train)
             for start in (w, mean + 0.5**3 * (w - mean)):
                 expected.append(np.mean((start - np.array(test)) ** 2 / 2) if test else np.nan)
         before, after = np.array(expected).reshape(-1, 2).T
         np.testing.assert_allclose(history.metrics["held_back_loss_each"][-1], before, rtol=1e-12)
-        np.testing.assert_allclose(history.metrics["held_back_loss_adapted_each"][-1], after, rtol=1e-12)
-        np.testing.assert_allclose(history.last("held_back_loss_adapted"), np.nanmean(after), rtol=1e-12)
-        alone = fedax.run(fedax.FedAvg(), fedax.tasks.from_loss(square, 0.0, clients=rows(parts.train)), **options)
+        np.testing.assert_allclose(
+            history.metrics["held_back_loss_adapted_each"][-1], after, rtol=1e-12
+        )
+        np.testing.assert_allclose(
+            history.last("held_back_loss_adapted"), np.nanmean(after), rtol=1e-12
+        )
+        alone = fedax.run(
+            fedax.FedAvg(), fedax.tasks.from_loss(square, 0.0, clients=rows(parts.train)), **options
+        )
         assert float(alone.params) == w
 
 
 def test_validation_losses_are_means_over_all_examples():
     parts = fedax.tasks.from_loss(
-        square, 2.0, clients=[[0.0], [0.0]], validation=[[1.0, 2.0], [5.0]], scores={"far": lambda w, x: jnp.abs(w - x)}
+        square,
+        2.0,
+        clients=[[0.0], [0.0]],
+        validation=[[1.0, 2.0], [5.0]],
+        scores={"far": lambda w, x: jnp.abs(w - x)},
     )
-    history = fedax.run(fedax.FedAvg(), parts, observe=[observe.ValidationLoss(), observe.ValidationScore("far")], rounds=0)
+    history = fedax.run(
+        fedax.FedAvg(),
+        parts,
+        observe=[observe.ValidationLoss(), observe.ValidationScore("far")],
+        rounds=0,
+    )
     assert history.last("validation_loss") == pytest.approx((0.5 + 0 + 4.5) / 3, rel=1e-12)
     assert history.last("validation_far") == pytest.approx((1 + 0 + 3) / 3, rel=1e-12)
 
@@ -97,7 +132,10 @@ def test_validation_losses_are_means_over_all_examples():
 def test_every_task_by_name_has_the_splits():
     task = make_task("digits", clients=5, validation=0.5, held_back=0.2, seed=3)
     assert (task.train.clients, task.held_back.train.clients) == (4, 1)
-    assert task.train.total + task.validation.total + task.held_back.train.total == make_task("digits", seed=3).train.total
+    assert (
+        task.train.total + task.validation.total + task.held_back.train.total
+        == make_task("digits", seed=3).train.total
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,14 +143,23 @@ def test_every_task_by_name_has_the_splits():
     [
         (lambda: make_task("digits", validation=1.0), r"digits\(validation=\.\.\.\): got 1.0"),
         (lambda: make_task("digits", held_back=-0.1), r"digits\(held_back=\.\.\.\): got -0.1"),
-        (lambda: make_task("digits", validation=0.2, frozen=True, flip=True), "cropped and flipped too"),
+        (
+            lambda: make_task("digits", validation=0.2, frozen=True, flip=True),
+            "cropped and flipped too",
+        ),
         (lambda: make_task("digits", params=3), "the path of a file"),
         (lambda: make_task("digits", validation="some"), "got 'some'"),
         (lambda: make_task("digits", valdation=0.2), "Did you mean 'validation'"),
         (lambda: with_held_back(make_task("digits", clients=1), 0.5), "one client only"),
-        (lambda: with_validation(make_task("digits", validation=0.1), 0.1), "already has validation"),
+        (
+            lambda: with_validation(make_task("digits", validation=0.1), 0.1),
+            "already has validation",
+        ),
         (lambda: observe.HeldBack().check(make_task("digits")), "without clients held back"),
-        (lambda: observe.ValidationLoss().check(make_task("digits")), "without validation examples"),
+        (
+            lambda: observe.ValidationLoss().check(make_task("digits")),
+            "without validation examples",
+        ),
         (lambda: observe.HeldBack(steps=0), r"HeldBack\(steps=\.\.\.\): got 0"),
     ],
 )

@@ -1,4 +1,5 @@
-"""Clients in NumPy files: what is written comes back, what does not fit is named, and nothing half-written stays."""
+"""Clients in NumPy files: what is written comes back, what does not fit is named, and nothing
+half-written stays."""
 
 import json
 
@@ -19,7 +20,10 @@ def people(count, features=3, seed=0):
 
 
 def test_what_is_written_comes_back(tmp_path):
-    train, test = list(people(9)), [*people(8, seed=1), {"x": np.zeros((0, 3)), "y": np.zeros(0, int)}]
+    train, test = (
+        list(people(9)),
+        [*people(8, seed=1), {"x": np.zeros((0, 3)), "y": np.zeros(0, int)}],
+    )
     holdout = {"x": np.ones((2, 3)), "y": [0, 2]}
     folder = write_clients(tmp_path / "a", iter(train), 3, test=iter(test), holdout=holdout)
     data, plain = stored_clients(folder), FederatedData(train, 3, test, holdout)
@@ -35,7 +39,11 @@ def test_what_is_written_comes_back(tmp_path):
 
 def test_federated_data_and_further_arrays_are_written(tmp_path):
     plain = FederatedData(
-        [{"x": [[1.0]], "y": [0], "mask": [True]}, {"x": [[2.0]] * 2, "y": [1, 0], "mask": [False, True]}], 2
+        [
+            {"x": [[1.0]], "y": [0], "mask": [True]},
+            {"x": [[2.0]] * 2, "y": [1, 0], "mask": [False, True]},
+        ],
+        2,
     )
     data = stored_clients(write_clients(tmp_path / "a", plain))
     assert data.train[1]["mask"].tolist() == [False, True]
@@ -61,7 +69,9 @@ def test_blocks_of_clients_follow_each_other(tmp_path, monkeypatch):
         (lambda c: {name: values[:0] for name, values in c.items()}, r"train\[6\].*0 examples"),
     ],
 )
-def test_the_client_that_does_not_fit_is_named_and_nothing_stays(tmp_path, monkeypatch, spoil, place):
+def test_the_client_that_does_not_fit_is_named_and_nothing_stays(
+    tmp_path, monkeypatch, spoil, place
+):
     monkeypatch.setattr("fedax.data.stored.MANY", 4)
     train = list(people(9))
     train[6] = spoil(train[6])
@@ -74,7 +84,11 @@ def test_test_examples_that_do_not_fit_are_named(tmp_path):
     test = [client | {"y": client["y"] + 9 * (k == 5)} for k, client in enumerate(people(9))]
     with pytest.raises(DataError, match=r"test\[5\]\['y'\]"):
         write_clients(tmp_path / "a", people(9), 3, test=test)
-    with pytest.raises(DataError, match=r"write_clients\(test=...\): got 8 clients; allowed: 9 clients"):
+    with pytest.raises(
+        DataError,
+        match=r"write_clients\(test=...\): got 8 clients; allowed: 9 "
+        r"clients",
+    ):
         write_clients(tmp_path / "a", people(9), 3, test=people(8))
     assert list(tmp_path.iterdir()) == []
 
@@ -117,7 +131,13 @@ def test_rows_are_read_from_the_file_and_not_mapped(tmp_path):
     values = np.arange(40, dtype=np.float32).reshape(20, 2)
     np.save(tmp_path / "a.npy", values)
     mapped = np.load(tmp_path / "a.npy", mmap_mode="r")
-    for array, in_file in ((mapped, True), (mapped[3:], False), (mapped[:5], False), (mapped[::2], False), (values, False)):
+    for array, in_file in (
+        (mapped, True),
+        (mapped[3:], False),
+        (mapped[:5], False),
+        (mapped[::2], False),
+        (values, False),
+    ):
         reader = RowReader(array)
         assert reader.in_file == in_file
         np.testing.assert_array_equal(reader.read(1, 3), array[1:4])
@@ -144,6 +164,8 @@ def test_tasks_by_name_take_a_folder(tmp_path):
     task = fedax.tasks.make_task("stored_clients", folder=folder, model="mlp")
     assert task.train.clients == 6
     assert isinstance(task.train.arrays["x"], np.memmap)
-    own = fedax.tasks.from_loss(lambda w, c: ((w[None] - c["x"]) ** 2).sum(1), np.zeros(3), clients=stored_clients(folder))
+    own = fedax.tasks.from_loss(
+        lambda w, c: ((w[None] - c["x"]) ** 2).sum(1), np.zeros(3), clients=stored_clients(folder)
+    )
     assert isinstance(own.train.arrays["x"], np.memmap)
     np.testing.assert_array_equal(own.train.client(5)["x"], task.train.client(5)["x"])

@@ -1,4 +1,5 @@
-"""Synthetic(alpha, beta) against a straight transcription of its definition, and against the published draws."""
+"""Synthetic(alpha, beta) against a straight transcription of its definition, and against the
+published draws."""
 
 import gzip
 import json
@@ -32,7 +33,9 @@ def transcription(alpha, beta, clients, seed):
     return data
 
 
-@pytest.mark.parametrize(("alpha", "beta", "fraction", "share"), [(0.5, 1.5, 0.1, 0.9), (1.0, 0.0, 0.2, 0.8)])
+@pytest.mark.parametrize(
+    ("alpha", "beta", "fraction", "share"), [(0.5, 1.5, 0.1, 0.9), (1.0, 0.0, 0.2, 0.8)]
+)
 def test_it_is_the_generator(alpha, beta, fraction, share):
     data = synthetic(alpha, beta, clients=7, seed=11, test_fraction=fraction)
     for k, pairs in enumerate(transcription(alpha, beta, 7, 11)):
@@ -64,7 +67,8 @@ def published(folder, name):
 
 @pytest.mark.parametrize("kind", ["iid", "1_1"])
 def test_inputs_vary_like_the_published_ones(kind, data_folder):
-    """Within clients, feature j has variance j^-1.2. Its estimate has n - K degrees of freedom: error sqrt(2 / (n - K))."""
+    """Within clients, feature j has variance j^-1.2. Its estimate has n - K degrees of freedom:
+    error sqrt(2 / (n - K))."""
     ours = synthetic(1, 1, iid=kind == "iid", seed=2)
     for clients in (published(data_folder, kind), [client["x"] for client in ours.test]):
         centred = np.concatenate([x - x.mean(axis=0) for x in clients])
@@ -96,9 +100,17 @@ def test_a_test_fraction_of_zero_leaves_no_test_part():
     [
         ({"alpha": -1.0}, r"synthetic\(alpha=...\): got -1.0; allowed: numbers in \[0, 1000000\)"),
         ({"beta": float("nan")}, r"synthetic\(beta=...\): got nan"),
-        ({"clients": 0}, r"synthetic\(clients=...\): got 0; allowed: whole numbers in \[1, 10000000\]"),
+        (
+            {"clients": 0},
+            r"synthetic\(clients=...\): got 0; allowed: whole numbers in \[1, "
+            r"10000000\]",
+        ),
         ({"seed": -1}, r"synthetic\(seed=...\): got -1"),
-        ({"test_fraction": 1.0}, r"synthetic\(test_fraction=...\): got 1.0; allowed: numbers in \[0, 1\)"),
+        (
+            {"test_fraction": 1.0},
+            r"synthetic\(test_fraction=...\): got 1.0; allowed: numbers in "
+            r"\[0, 1\)",
+        ),
         ({"iid": "yes"}, r"synthetic\(iid=...\): got 'yes'; allowed: one of False, True"),
     ],
 )

@@ -18,7 +18,9 @@ few = settings(max_examples=40, deadline=None, database=None, derandomize=True)
 def test_windows_are_all_slices_with_a_next_character(n, length, stride):
     codes = np.arange(n, dtype=np.int32)
     x, y = data.windows(codes, length, stride)
-    expected = [(codes[i : i + length].tolist(), codes[i + length]) for i in range(0, n - length, stride)]
+    expected = [
+        (codes[i : i + length].tolist(), codes[i + length]) for i in range(0, n - length, stride)
+    ]
     assert x.tolist() == [window for window, _ in expected]
     assert y.tolist() == [after for _, after in expected]
     assert x.shape[1] == length
@@ -28,7 +30,11 @@ def test_the_vocabulary_is_that_of_leaf():
     assert len(set(data.LEAF_CHARACTERS)) == 80
     assert data.LEAF_CHARACTERS[:11] == "\n !\"&'(),-."
     assert data.encode(data.LEAF_CHARACTERS).tolist() == list(range(80))
-    with pytest.raises(DataError, match=r"text: got .*'#' at position 2.*; allowed: the 80 characters"):
+    with pytest.raises(
+        DataError,
+        match=r"text: got .*'#' at position 2.*; allowed: the 80 "
+        r"characters",
+    ):
         data.encode("ab#")
 
 
@@ -46,8 +52,12 @@ def test_a_play_by_role_in_order():
     text, codes = "One two three. Four.", data.encode("One two three. Four.")
     assert loaded.clients == 1  # B says "Hm." in LEAF's characters, too little for a window
     count = len(text) - 3
-    assert (loaded.sizes.tolist(), loaded.test_sizes.tolist()) == ([count // 2], [count - count // 2 - 3])
-    every = data.play(PLAY, length=3, test_fraction=0.5, split="in_order_rows")  # with the three windows on the border
+    assert (loaded.sizes.tolist(), loaded.test_sizes.tolist()) == (
+        [count // 2],
+        [count - count // 2 - 3],
+    )
+    # with the three windows on the border
+    every = data.play(PLAY, length=3, test_fraction=0.5, split="in_order_rows")
     assert every.train[0]["x"].tolist() == loaded.train[0]["x"].tolist()
     assert every.test[0]["x"][3:].tolist() == loaded.test[0]["x"].tolist()
     x, y = (np.concatenate([part[0][key] for part in (every.train, every.test)]) for key in "xy")
@@ -57,14 +67,20 @@ def test_a_play_by_role_in_order():
     assert own.clients == 2
     assert own.classes == len(set("One two three. Four.Hm$."))
     shuffled = data.play(PLAY, length=3, split="shuffled", test_fraction=0.5, seed=1)
-    assert sorted(map(tuple, shuffled.train[0]["x"].tolist())) != sorted(map(tuple, loaded.train[0]["x"].tolist()))
+    assert sorted(map(tuple, shuffled.train[0]["x"].tolist())) != sorted(
+        map(tuple, loaded.train[0]["x"].tolist())
+    )
 
 
 def test_roles_with_few_windows_are_left_out():
     assert data.play(PLAY, length=1, minimum=3, test_fraction=0).clients == 1
     with pytest.raises(DataError, match=r"play\(minimum=...\): got 99"):
         data.play(PLAY, minimum=99)
-    for options, name in (({"length": 0}, "length"), ({"vocabulary": "ascii"}, "vocabulary"), ({"stride": 0}, "stride")):
+    for options, name in (
+        ({"length": 0}, "length"),
+        ({"vocabulary": "ascii"}, "vocabulary"),
+        ({"stride": 0}, "stride"),
+    ):
         with pytest.raises(InvalidInput, match=rf"play\({name}=...\): got"):
             data.play(PLAY, **options)
 
@@ -88,8 +104,12 @@ def test_another_tinyshakespeare_is_refused(tmp_path, content, message):
 def test_tinyshakespeare(data_folder):
     if not (data_folder / "shakespeare").is_dir():
         pytest.skip("no tinyshakespeare")
-    loaded = data.tinyshakespeare(stride=80, test_fraction=0.1, split="in_order_rows", folder=data_folder)
-    text = gzip.decompress((data_folder / "shakespeare" / "tinyshakespeare.txt.gz").read_bytes()).decode()
+    loaded = data.tinyshakespeare(
+        stride=80, test_fraction=0.1, split="in_order_rows", folder=data_folder
+    )
+    text = gzip.decompress(
+        (data_folder / "shakespeare" / "tinyshakespeare.txt.gz").read_bytes()
+    ).decode()
     said = {}
     for block in text.strip().split("\n\n"):
         name, *lines = block.strip().split("\n")
@@ -97,5 +117,7 @@ def test_tinyshakespeare(data_folder):
         said[name] = [*said.get(name, []), " ".join(speech.replace("$", "").split())]
     assert len(said) == 309
     lengths = [len(" ".join(part for part in parts if part)) for parts in said.values()]
-    assert (loaded.sizes + loaded.test_sizes).tolist() == [-(-(n - 80) // 80) for n in lengths if n > 80]
+    assert (loaded.sizes + loaded.test_sizes).tolist() == [
+        -(-(n - 80) // 80) for n in lengths if n > 80
+    ]
     assert (loaded.classes, loaded.train[0]["x"].shape[1]) == (80, 80)

@@ -62,7 +62,10 @@ def test_tokens_come_back_from_a_file(tmp_path):
     tokens = Tokens.of(VERSES, "bpe", 270)
     tokens.save(tmp_path / "tokens.json")
     again = Tokens.load(tmp_path / "tokens.json", 270)
-    assert all(np.array_equal(a, b) for a, b in zip(tokens.encode(VERSES), again.encode(VERSES), strict=True))
+    assert all(
+        np.array_equal(a, b)
+        for a, b in zip(tokens.encode(VERSES), again.encode(VERSES), strict=True)
+    )
     with pytest.raises(InvalidInput, match=r"Tokens.load\(size=...\): got 9"):
         Tokens.load(tmp_path / "tokens.json", 9)
     (tmp_path / "tokens.json").write_text("{}")
@@ -74,7 +77,13 @@ def test_pieces_are_all_pairs_of_a_token_and_the_next():
     tokens = Tokens.of([], "bytes")
     for text in ("", "a", "ab", "abcdefg"):
         pieces, codes = tokens.sequences([text], 3), [byte + 1 for byte in text.encode()]
-        pairs = list(zip(pieces["x"][pieces["mask"]].tolist(), pieces["y"][pieces["mask"]].tolist(), strict=True))
+        pairs = list(
+            zip(
+                pieces["x"][pieces["mask"]].tolist(),
+                pieces["y"][pieces["mask"]].tolist(),
+                strict=True,
+            )
+        )
         assert pairs == list(itertools.pairwise(codes))
         assert not pieces["x"][~pieces["mask"]].any()
         assert len(pieces["x"]) == -(-max(len(codes) - 1, 0) // 3)
@@ -83,16 +92,21 @@ def test_pieces_are_all_pairs_of_a_token_and_the_next():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Tokens.of(["a"], "words"), r"kind=...\): got 'words'; allowed: one of 'characters', 'bytes', 'bpe'"),
-        (lambda: Tokens.of(["a"], "bpe", 256), r"vocabulary: got 256; allowed: whole numbers from 257"),
+        (lambda: Tokens.of(["a"], "words"), r"kind=...\): got 'words'; allowed: one of "
+            r"'characters', 'bytes', 'bpe'"),
+        (lambda: Tokens.of(["a"], "bpe", 256), r"vocabulary: got 256; allowed: whole numbers "
+            r"from 257"),
         (lambda: Tokens.of(["\ud800"]), r"texts\[0\]: got .*; allowed: text"),
         (lambda: Tokens.of([], "bytes").rows(["a"], 0), r"length: got 0"),
         (lambda: tasks.language(["abc"], length=0), r"language\(length=...\): got 0"),
-        (lambda: tasks.language(["abc"], "lstm"), r"language\(model=...\): got 'lstm'; allowed: one of transformer"),
-        (lambda: tasks.language(["abc"], Transformer(9, 80)), r"language\(model=...\): got .*\(3, 80, 9\).*\(3, 80, 128\)"),
+        (lambda: tasks.language(["abc"], "lstm"), r"language\(model=...\): got 'lstm'; allowed: "
+            r"one of transformer"),
+        (lambda: tasks.language(["abc"], Transformer(9, 80)), r"language\(model=...\): got "
+            r".*\(3, 80, 9\).*\(3, 80, 128\)"),
         (lambda: tasks.language(["a"]), r"language\(minimum=...\): got 1"),
         (lambda: tasks.language(7), r"language\(source=...\): got 7"),
-        (lambda: tasks.language("no/such/play"), r"got 'no/such/play'; allowed: 'tinyshakespeare', 'shakespeare', a file"),
+        (lambda: tasks.language("no/such/play"), r"got 'no/such/play'; allowed: "
+            r"'tinyshakespeare', 'shakespeare', a file"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(call, message):
@@ -124,11 +138,17 @@ def test_the_loss_is_the_mean_over_real_tokens(task):
     params = task.start(jax.random.key(3))
     every = jax.tree.map(jnp.asarray, dict(task.test.arrays))
     logits = np.asarray(jax.jit(SMALL)(params, every["x"]))
-    losses_, shares_ = jax.jit(lambda p, e: (task.loss(p, e, None), task.scores["accuracy"](p, e, None)))(params, every)
+    losses_, shares_ = jax.jit(
+        lambda p, e: (task.loss(p, e, None), task.scores["accuracy"](p, e, None))
+    )(params, every)
     for i, mask in enumerate(np.asarray(every["mask"])):
         shares = [np.exp(z) / np.exp(z).sum() for z in logits[i][mask]]
-        losses = [-np.log(p[y]) for p, y in zip(shares, np.asarray(every["y"])[i][mask], strict=True)]
-        right = [p.argmax() == y for p, y in zip(shares, np.asarray(every["y"])[i][mask], strict=True)]
+        losses = [
+            -np.log(p[y]) for p, y in zip(shares, np.asarray(every["y"])[i][mask], strict=True)
+        ]
+        right = [
+            p.argmax() == y for p, y in zip(shares, np.asarray(every["y"])[i][mask], strict=True)
+        ]
         np.testing.assert_allclose(losses_[i], np.mean(losses), rtol=1e-12)
         np.testing.assert_allclose(shares_[i], np.mean(right), rtol=1e-12)
 
@@ -136,7 +156,9 @@ def test_the_loss_is_the_mean_over_real_tokens(task):
 def test_padding_moves_nothing(task):
     """Other tokens in the places of padding: the same losses and gradients, to the bit."""
     rows = {key: jnp.asarray(values) for key, values in task.test.arrays.items()}
-    other = rows | {key: jnp.where(rows["mask"], rows[key], 3).astype(rows[key].dtype) for key in ("x", "y")}
+    other = rows | {
+        key: jnp.where(rows["mask"], rows[key], 3).astype(rows[key].dtype) for key in ("x", "y")
+    }
     params = task.start(jax.random.key(0))
     function = jax.jit(jax.value_and_grad(lambda p, e: task.loss(p, e, None).sum()))
     a, b = (jax.tree.leaves(function(params, examples)) for examples in (rows, other))
@@ -147,7 +169,12 @@ def test_padding_moves_nothing(task):
 def test_padded_sequences_train_alike_on_both_engines(task):
     runs = [
         fedax.run(
-            fedax.FedAvg(), task, solver=fedax.SGD(0.5), rounds=2, engine=engine, schedule=fedax.Schedule(batch_size=1)
+            fedax.FedAvg(),
+            task,
+            solver=fedax.SGD(0.5),
+            rounds=2,
+            engine=engine,
+            schedule=fedax.Schedule(batch_size=1),
         )
         for engine in (fedax.Simulation(), fedax.Eager())
     ]
@@ -159,7 +186,10 @@ def test_padded_sequences_train_alike_on_both_engines(task):
 
 def test_a_mask_of_sequences_reaches_a_loss_of_ones_own():
     """The mean of all real numbers of ragged sequences: padding (here 99) counts for nothing."""
-    rows = {"x": np.array([[1.0, 3.0], [5.0, 99.0]]), "mask": np.array([[True, True], [True, False]])}
+    rows = {
+        "x": np.array([[1.0, 3.0], [5.0, 99.0]]),
+        "mask": np.array([[True, True], [True, False]]),
+    }
 
     def loss(w, e):
         return jnp.where(e["mask"], (w - e["x"]) ** 2 / 2, 0.0).sum(1)
@@ -176,14 +206,24 @@ def test_a_mask_of_sequences_reaches_a_loss_of_ones_own():
 
 @pytest.mark.slow
 def test_predictions_are_of_the_token_that_follows():
-    """Of a sequence with padding, those after its last token: the softmax of the model's logits there, in NumPy."""
+    """Of a sequence with padding, those after its last token: the softmax of the model's logits
+    there, in NumPy."""
     task = tasks.language(
-        {"a": "abcde", "b": "ab"}, fedax.models.Transformer(257, 3, width=8, layers=1), tokens="bytes", length=3
+        {"a": "abcde", "b": "ab"},
+        fedax.models.Transformer(257, 3, width=8, layers=1),
+        tokens="bytes",
+        length=3,
     )
     examples = {key: jnp.asarray(values) for key, values in task.train.arrays.items()}
-    params, x, last = task.start(jax.random.key(0)), examples["x"], task.train.arrays["mask"].sum(1) - 1
+    params, x, last = (
+        task.start(jax.random.key(0)),
+        examples["x"],
+        task.train.arrays["mask"].sum(1) - 1,
+    )
     assert set(last) > {2}
-    logits = np.array([task.predictor.model(params, x, None)[row, place] for row, place in enumerate(last)])
+    logits = np.array(
+        [task.predictor.model(params, x, None)[row, place] for row, place in enumerate(last)]
+    )
     chances = np.exp(logits - logits.max(1, keepdims=True))
     found = task.predictions(params, examples, None)
     np.testing.assert_allclose(found, chances / chances.sum(1, keepdims=True), rtol=1e-6)
@@ -202,15 +242,23 @@ def transcribed(params, x, heads):
     for block in params.blocks:
         three = [norm(block.before, v) @ block.attention.kernel + block.attention.bias for v in h]
         queries, keys, values = (
-            [np.split(part, heads) for part in parts] for parts in zip(*(np.split(v, 3) for v in three), strict=True)
+            [np.split(part, heads) for part in parts]
+            for parts in zip(*(np.split(v, 3) for v in three), strict=True)
         )
         mixed = []
         for t in range(len(x)):
             seen = range(t + 1) if params.classes is None else np.flatnonzero(x)
             heads_ = []
             for head in range(heads):
-                weights = np.exp([queries[t][head] @ keys[s][head] / np.sqrt(len(keys[s][head])) for s in seen])
-                heads_.append(sum(w * values[s][head] for w, s in zip(weights / weights.sum(), seen, strict=True)))
+                weights = np.exp(
+                    [queries[t][head] @ keys[s][head] / np.sqrt(len(keys[s][head])) for s in seen]
+                )
+                heads_.append(
+                    sum(
+                        w * values[s][head]
+                        for w, s in zip(weights / weights.sum(), seen, strict=True)
+                    )
+                )
             mixed.append(np.concatenate(heads_))
         h = [v + m @ block.mixing.kernel + block.mixing.bias for v, m in zip(h, mixed, strict=True)]
         wide = [gelu(norm(block.between, v) @ block.wide.kernel + block.wide.bias) for v in h]
@@ -218,17 +266,24 @@ def transcribed(params, x, heads):
     h = [norm(params.last, v) for v in h]
     if params.classes is None:
         return np.stack([params.tokens @ v for v in h])
-    return np.mean([h[s] for s in np.flatnonzero(x)], axis=0) @ params.classes.kernel + params.classes.bias
+    return (
+        np.mean([h[s] for s in np.flatnonzero(x)], axis=0) @ params.classes.kernel
+        + params.classes.bias
+    )
 
 
 @pytest.mark.parametrize("classes", [None, 3])
 def test_the_transformer_is_that_of_its_text(classes):
     model = Transformer(7, 6, width=8, heads=2, layers=2, classes=classes)
     rng = np.random.default_rng(0)
-    params = jax.tree.map(lambda p: p + jnp.asarray(0.3 * rng.normal(size=p.shape)), model.init(jax.random.key(0)))
+    params = jax.tree.map(
+        lambda p: p + jnp.asarray(0.3 * rng.normal(size=p.shape)), model.init(jax.random.key(0))
+    )
     x = np.array([[3, 1, 4, 1, 5], [2, 6, 0, 0, 0]])
     for row, found in zip(x, jax.jit(model)(params, jnp.asarray(x)), strict=True):
-        np.testing.assert_allclose(found, transcribed(jax.tree.map(np.asarray, params), row, 2), rtol=1e-9, atol=1e-10)
+        np.testing.assert_allclose(
+            found, transcribed(jax.tree.map(np.asarray, params), row, 2), rtol=1e-9, atol=1e-10
+        )
     assert model.parameters == sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
@@ -259,12 +314,21 @@ ROWS = {
 def saved(tmp_path):
     datasets = pytest.importorskip("datasets", reason="a library of other people")
     table = datasets.Dataset.from_dict(ROWS)
-    datasets.DatasetDict({"train": table, "test": table.select([0, 1])}).save_to_disk(tmp_path / "reviews")
+    datasets.DatasetDict({"train": table, "test": table.select([0, 1])}).save_to_disk(
+        tmp_path / "reviews"
+    )
     return str(tmp_path / "reviews")
 
 
 def test_a_text_column_of_the_hub_by_label(saved):
-    options = {"dataset": saved, "partition": "user", "user": "person", "text": "text", "tokens": "bytes", "length": 9}
+    options = {
+        "dataset": saved,
+        "partition": "user",
+        "user": "person",
+        "text": "text",
+        "tokens": "bytes",
+        "length": 9,
+    }
     task = tasks.make_task("hub", model="bag", test="test", **options)
     own = task.train.client(0)
     assert own["x"].shape == (6, 9)
@@ -277,12 +341,24 @@ def test_a_text_column_of_the_hub_by_label(saved):
 
 
 def test_a_text_column_of_the_hub_as_a_language(saved):
-    options = {"dataset": saved, "partition": "user", "user": "person", "text": "text", "predict": "next", "length": 8}
-    task = tasks.make_task("hub", **options, test="test", tokens="characters", vocabulary=16, test_fraction=0.2)
+    options = {
+        "dataset": saved,
+        "partition": "user",
+        "user": "person",
+        "text": "text",
+        "predict": "next",
+        "length": 8,
+    }
+    task = tasks.make_task(
+        "hub", **options, test="test", tokens="characters", vocabulary=16, test_fraction=0.2
+    )
     assert task.train.clients == 2
     assert task.loss.model == Transformer(16, 8)
     assert task.holdout["mask"].sum() == len("good good day") + len("bad day") - 2
-    for wrong, message in (({"text": "words"}, "'words'; allowed: one of the columns"), ({"text": "label"}, "1 in row 0")):
+    for wrong, message in (
+        ({"text": "words"}, "'words'; allowed: one of the columns"),
+        ({"text": "label"}, "1 in row 0"),
+    ):
         with pytest.raises(DataError, match=message):
             tasks.make_task("hub", **options | wrong)
     with pytest.raises(InvalidInput, match=r"partition=...\): got 'shards'; allowed: one of 'iid'"):
@@ -292,12 +368,17 @@ def test_a_text_column_of_the_hub_as_a_language(saved):
         tasks.make_task("hub", **options)
 
 
-PLAY = "ROMEO:\nBut soft, what light\nthrough yonder window breaks?\n\nJULIET:\nAy me!\n\nROMEO:\nShe speaks.\n"
+PLAY = (
+    "ROMEO:\nBut soft, what light\nthrough yonder window breaks?\n\nJULIET:\nAy "
+    "me!\n\nROMEO:\nShe speaks.\n"
+)
 
 
 def test_plays_by_role_and_folders_of_texts(tmp_path):
     (tmp_path / "play.txt").write_text(PLAY)
-    task = tasks.make_task("language", source=str(tmp_path / "play.txt"), length=16, test_fraction=0.0)
+    task = tasks.make_task(
+        "language", source=str(tmp_path / "play.txt"), length=16, test_fraction=0.0
+    )
     romeo = "But soft, what light through yonder window breaks? She speaks."
     assert (task.name, task.train.sizes.tolist()) == ("play", [-(-(len(romeo) - 1) // 16), 1])
     folder = tmp_path / "clients"
@@ -314,13 +395,21 @@ def test_shakespeare_in_the_files_of_leaf(tmp_path):
     ):
         (tmp_path / part).mkdir()
         held = {user: {"x": x, "y": y} for user, (x, y) in users.items()}
-        document = {"users": list(users), "num_samples": [len(x) for x, _ in users.values()], "user_data": held}
+        document = {
+            "users": list(users),
+            "num_samples": [len(x) for x, _ in users.values()],
+            "user_data": held,
+        }
         (tmp_path / part / "all_data_niid_0.json").write_text(json.dumps(document))
-    task = tasks.make_task("language", source="shakespeare", folder=str(tmp_path), length=8, vocabulary=12)
+    task = tasks.make_task(
+        "language", source="shakespeare", folder=str(tmp_path), length=8, vocabulary=12
+    )
     assert (task.train.sizes.tolist(), task.test.sizes.tolist()) == ([2], [1])
     assert task.train.arrays["mask"].all()
     with pytest.raises(
-        DataError, match=r"preprocess.sh.* in data/shakespeare .*`fedax data prepare shakespeare` then checks"
+        DataError,
+        match=r"preprocess.sh.* in data/shakespeare .*`fedax data prepare "
+        r"shakespeare` then checks",
     ):
         tasks.make_task("language", source="shakespeare", folder=str(tmp_path / "elsewhere"))
 

@@ -21,23 +21,38 @@ TWEETS = {
 
 
 def table(folder, tweets=None, name=TABLE):
-    """Lines of several users among each other, as in the published file; quotes are doubled, the text is Latin-1."""
-    rows = [(user, i, *tweet) for user, own in (tweets or TWEETS).items() for i, tweet in enumerate(own)]
+    """Lines of several users among each other, as in the published file; quotes are doubled, the
+    text is Latin-1."""
+    rows = [
+        (user, i, *tweet) for user, own in (tweets or TWEETS).items() for i, tweet in enumerate(own)
+    ]
     rows.sort(key=lambda row: row[1])
-    text = "".join(LINE.format(label, k, user, said.replace('"', '""')) for k, (user, _, said, label) in enumerate(rows))
+    text = "".join(
+        LINE.format(label, k, user, said.replace('"', '""'))
+        for k, (user, _, said, label) in enumerate(rows)
+    )
     content = text.encode("latin-1")
     (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     (folder / "glove.6B.300d.txt").write_text("good 1 0\nbad -1 0\n, 0 1\nunused 5 5\n")
 
 
 def leaf(folder, part, users):
-    """As LEAF's preprocessing writes it: records of id, date, query, user, text and the set, and labels as numbers."""
+    """As LEAF's preprocessing writes it: records of id, date, query, user, text and the set, and
+    labels as numbers."""
     x = {
-        user: [[str(k), "Mon", "NO_QUERY", user, said, "training"] for k, (said, _) in enumerate(own)]
+        user: [
+            [str(k), "Mon", "NO_QUERY", user, said, "training"] for k, (said, _) in enumerate(own)
+        ]
         for user, own in users.items()
     }
-    held = {user: {"x": x[user], "y": [label // 4 for _, label in own]} for user, own in users.items()}
-    document = {"users": list(users), "num_samples": [len(own) for own in users.values()], "user_data": held}
+    held = {
+        user: {"x": x[user], "y": [label // 4 for _, label in own]} for user, own in users.items()
+    }
+    document = {
+        "users": list(users),
+        "num_samples": [len(own) for own in users.values()],
+        "user_data": held,
+    }
     (folder / part).mkdir(parents=True)
     (folder / part / f"all_data_niid_3_keep_2_{part}_8.json").write_text(json.dumps(document))
 
@@ -48,26 +63,43 @@ def test_the_published_table_by_user(tmp_path, name):
     assert list(data.read_tweets(tmp_path / name)) == ["anna", "zoë", "few"]
     assert data.read_tweets(tmp_path / name)["zoë"][0][-1][4] == 'no "no" bad'
     found = data.sent140(folder=tmp_path, minimum=4, test_fraction=0.25)
-    # anna says either of two things twice, and what she says twice stays on one side: half of her tweets would be too many
+    # anna says either of two things twice, and what she says twice stays on one side: half of her
+    # tweets would be too many
     assert (found.sizes.tolist(), found.test_sizes.tolist()) == ([4, 3], [0, 2])
     vocabulary, vectors = data.tweet_vectors(tmp_path, minimum=4, test_fraction=0.5)
-    assert (vocabulary, vectors.tolist()) == ({"good": 0, "bad": 1, ",": 2}, [[1, 0], [-1, 0], [0, 1], [0, 0]])
-    whole = [{key: np.concatenate([part[k][key] for part in (found.train, found.test)]) for key in "xy"} for k in (0, 1)]
-    said = [sorted((row[:5].tolist(), int(y)) for row, y in zip(own["x"], own["y"], strict=True)) for own in whole]
+    assert (vocabulary, vectors.tolist()) == (
+        {"good": 0, "bad": 1, ",": 2},
+        [[1, 0], [-1, 0], [0, 1], [0, 0]],
+    )
+    whole = [
+        {key: np.concatenate([part[k][key] for part in (found.train, found.test)]) for key in "xy"}
+        for k in (0, 1)
+    ]
+    said = [
+        sorted((row[:5].tolist(), int(y)) for row, y in zip(own["x"], own["y"], strict=True))
+        for own in whole
+    ]
     assert said[0] == [([1, 3, 3, 3, 3], 0)] * 2 + [([3, 0, 2, 3, 3], 1)] * 2
     assert said[1] == [([0, 3, 3, 3, 3], 1)] * 3 + [([3, 3, 1, 3, 3], 0)] * 2
     again = data.sent140(folder=tmp_path, minimum=4, test_fraction=0.25)
-    assert all(np.array_equal(a["x"], b["x"]) for a, b in zip(found.train, again.train, strict=True))
+    assert all(
+        np.array_equal(a["x"], b["x"]) for a, b in zip(found.train, again.train, strict=True)
+    )
 
 
 def test_some_of_the_users(tmp_path):
     table(tmp_path, {f"user {k}": [("good", 4), ("bad", 0)][: 1 + k % 2] * 2 for k in range(9)})
     drawn = {
-        data.sent140(folder=tmp_path, minimum=4, clients=2, seed=seed, test_fraction=0).sizes.sum() for seed in range(3)
+        data.sent140(folder=tmp_path, minimum=4, clients=2, seed=seed, test_fraction=0).sizes.sum()
+        for seed in range(3)
     }
     assert drawn == {8}
     for clients in (5, 0):
-        with pytest.raises(InvalidInput, match=rf"sent140\(clients=...\): got {clients}; allowed: 1 to 4, the users with 4"):
+        with pytest.raises(
+            InvalidInput,
+            match=rf"sent140\(clients=...\): got {clients}; "
+            r"allowed: 1 to 4, the users with 4",
+        ):
             data.sent140(folder=tmp_path, minimum=4, clients=clients)
     with pytest.raises(DataError, match=r"sent140\(minimum=...\): got 30"):
         tasks.make_task("sent140", folder=str(tmp_path))
@@ -81,11 +113,14 @@ def test_table_and_files_of_leaf_are_the_same_task(tmp_path):
     table(tmp_path / "table", anna)
     leaf(tmp_path / "leaf", "train", anna)
     leaf(tmp_path / "leaf", "test", anna)
-    (tmp_path / "leaf" / "glove.6B.300d.txt").write_bytes((tmp_path / "table" / "glove.6B.300d.txt").read_bytes())
+    (tmp_path / "leaf" / "glove.6B.300d.txt").write_bytes(
+        (tmp_path / "table" / "glove.6B.300d.txt").read_bytes()
+    )
     one = tasks.make_task("sent140", folder=str(tmp_path / "leaf"))
     two = tasks.make_task("sent140", folder=str(tmp_path / "table"), minimum=4, test_fraction=0.0)
     rows = [
-        sorted(zip(task.train.arrays["x"].tolist(), task.train.arrays["y"].tolist(), strict=True)) for task in (one, two)
+        sorted(zip(task.train.arrays["x"].tolist(), task.train.arrays["y"].tolist(), strict=True))
+        for task in (one, two)
     ]
     assert rows[0] == rows[1]
     assert (one.test.total, two.test) == (4, None)
@@ -96,7 +131,11 @@ def test_table_and_files_of_leaf_are_the_same_task(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('"2","1","Mon","Q","me","neutral"\n', r"csv, line 2: got .*neutral.*; allowed: six values: label \(0 or 4\)"),
+        (
+            '"2","1","Mon","Q","me","neutral"\n',
+            r"csv, line 2: got .*neutral.*; allowed: six "
+            r"values: label \(0 or 4\)",
+        ),
         ('"4","1","Mon","Q","me"\n', r"csv, line 2: got .*; allowed: six values"),
         ('"4","1","Mon","Q","me","never closed', r"line 2: got|cannot be read"),
     ],
@@ -111,10 +150,17 @@ def test_bad_lines_are_named(tmp_path, line, message):
 
 
 def test_without_files_the_refusal_says_how_to_get_them(tmp_path):
-    message = r"preprocess.sh .* data/sent140 .*`fedax data prepare sent140` then checks them. .*table, training.1600000"
+    message = (
+        r"preprocess.sh .* data/sent140 .*`fedax data prepare sent140` then checks them. "
+        r".*table, training.1600000"
+    )
     with pytest.raises(DataError, match=message):
         tasks.make_task("sent140", folder=str(tmp_path))
     table(tmp_path)
     (tmp_path / "glove.6B.300d.txt").unlink()
-    with pytest.raises(DataError, match=r"glove.6B.300d.txt: got .*nlp.stanford.edu/projects/glove"):
+    with pytest.raises(
+        DataError,
+        match=r"glove.6B.300d.txt: got "
+        r".*nlp.stanford.edu/projects/glove",
+    ):
         tasks.make_task("sent140", folder=str(tmp_path), minimum=4, test_fraction=0.5)

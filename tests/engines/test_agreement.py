@@ -18,8 +18,15 @@ SCHEDULE = fedax.Schedule(cohort=3, steps=3, batch_size=4)
 
 def twenty_rounds(algorithm, engine, dtype=float):
     solver = fedax.SGD(0.05, momentum=0.5)
-    schedule = fedax.Schedule(cohort=2, steps=2, batch_size=4)  # the reference compiles nothing and is slow
-    options = {"solver": solver, "schedule": schedule, "rounds": 20, "seed": 11, "observe_every": 20}
+    # the reference compiles nothing and is slow
+    schedule = fedax.Schedule(cohort=2, steps=2, batch_size=4)
+    options = {
+        "solver": solver,
+        "schedule": schedule,
+        "rounds": 20,
+        "seed": 11,
+        "observe_every": 20,
+    }
     return fedax.run(algorithm, regression(dtype=dtype), engine=engine, **options)
 
 
@@ -28,7 +35,9 @@ def twenty_rounds(algorithm, engine, dtype=float):
 def test_float64_to_1e_12_after_20_rounds(engine):
     method = fedax.FedBC(dual_lr=0.1)
     reference = twenty_rounds(method, fedax.Simulation("sequential", devices=1))
-    np.testing.assert_allclose(vector(twenty_rounds(method, ENGINES[engine]())), vector(reference), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        vector(twenty_rounds(method, ENGINES[engine]())), vector(reference), rtol=1e-12, atol=1e-12
+    )
 
 
 @pytest.mark.slow
@@ -54,12 +63,23 @@ def test_float32_to_1e_5_after_20_rounds(engine):
     ids=lambda v: getattr(type(v), "__name__", v),
 )
 def test_other_cohorts_agree_with_eager(sampling, method):
-    """A device drawn twice works once and counts twice; both engines read its memory as it was before the phase."""
+    """A device drawn twice works once and counts twice; both engines read its memory as it was
+    before the phase."""
     schedule = fedax.Schedule(cohort=4, sampling=sampling, steps=2, batch_size=4)
-    options = {"solver": fedax.SGD(0.05), "schedule": schedule, "rounds": 4, "seed": 1, "observe_every": 4}
+    options = {
+        "solver": fedax.SGD(0.05),
+        "schedule": schedule,
+        "rounds": 4,
+        "seed": 1,
+        "observe_every": 4,
+    }
     runs = [
         fedax.run(method, regression(), engine=engine, **options)
-        for engine in (fedax.Eager(), fedax.Simulation("chunked", chunk=2, devices=2), fedax.Simulation(devices=1))
+        for engine in (
+            fedax.Eager(),
+            fedax.Simulation("chunked", chunk=2, devices=2),
+            fedax.Simulation(devices=1),
+        )
     ]
     for other in runs[1:]:
         np.testing.assert_allclose(vector(other), vector(runs[0]), rtol=1e-12, atol=1e-12)
@@ -72,7 +92,12 @@ def test_microbatches_are_one_batch():
     schedule = fedax.Schedule(batch_size=16, epochs=2)
     options = {"solver": fedax.SGD(0.05), "schedule": schedule, "rounds": 3, "seed": 2}
     whole, pieces = (
-        fedax.run(fedax.FedDANE(mu=0.1), regression(), engine=fedax.Simulation(devices=1, microbatch=size), **options)
+        fedax.run(
+            fedax.FedDANE(mu=0.1),
+            regression(),
+            engine=fedax.Simulation(devices=1, microbatch=size),
+            **options,
+        )
         for size in (256, 3)
     )
     np.testing.assert_allclose(vector(whole), vector(pieces), rtol=1e-12, atol=1e-12)
@@ -97,7 +122,9 @@ class Rows(fedax.Algorithm):
 def test_gather_keeps_uploads_with_their_clients(engine):
     history = fedax.run(Rows(), regression(), schedule=SCHEDULE, rounds=3, seed=4, engine=engine())
     sizes = np.asarray(regression().train.sizes)
-    for ids, values, weights, valid in zip(*(history.notes[k] for k in ("ids", "values", "weights", "valid")), strict=True):
+    for ids, values, weights, valid in zip(
+        *(history.notes[k] for k in ("ids", "values", "weights", "valid")), strict=True
+    ):
         assert len(set(ids.tolist())) == 3
         assert valid.all()
         np.testing.assert_allclose(values, sizes[ids] / sizes.sum() * 70, rtol=1e-12)

@@ -58,19 +58,22 @@ WRONG = {
 }
 ADVICE = {
     "fedax.run(fedax.FedAvg, task)": "Write FedAvg(), with parentheses.",
-    "fedax.run(fedax.FedAvg(), task, seed=[0, 1])": "Several seeds are a grid: run_grid([algorithm], task, seed=[...]).",
+    "fedax.run(fedax.FedAvg(), task, seed=[0, 1])": "Several seeds are a grid: "
+    "run_grid([algorithm], task, seed=[...]).",
     "fedax.run(task, fedax.FedAvg())": "Write run(algorithm, task), in this order.",
     "fedax.run(fedax.FedAvg(), task, observe=['train_loss'])": "Write fedax.observe.TrainLoss().",
     "fedax.run('fedavg', task)": "Write fedax.FedAvg().",
     "fedax.run(fedax.FedAvg(), 'digits')": "Write fedax.tasks.digits().",
     "fedax.run(fedax.FedAvg(), task, solver=0.1)": "Write fedax.SGD(0.1).",
     "fedax.run(fedax.FedAvg(), task, observe=[fedax.observe.TestLoss()])": (
-        "Make the task with test=[...], the examples of each client, or holdout={...}, a global set."
+        "Make the task with test=[...], the examples of each client, or holdout={...}, a global "
+        "set."
     ),
     "fedax.run(fedax.FedAvg(), task, observe=[fedax.observe.ClientAccuracy()])": (
         "Make the task with test=[...], the examples of each client."
     ),
-    "fedax.run(fedax.FedAvg(), task, observe=[fedax.observe.TrainLoss])": "Write TrainLoss(), with parentheses.",
+    "fedax.run(fedax.FedAvg(), task, observe=[fedax.observe.TrainLoss])": "Write TrainLoss(), "
+    "with parentheses.",
     "fedax.run(fedax.FedAvg(), task, observe=fedax.observe.TrainLoss())": "Write observe=[TrainLoss(...)].",
     "fedax.run(fedax.FedAvg(), task, engine='eager')": "Write fedax.Eager().",
 }
@@ -103,13 +106,19 @@ for text, advice in {advice}.items():
 def test_arguments_of_the_wrong_kind_are_refused_by_name():
     """In a program of its own, because the types of all arguments are checked in tests."""
     program = PROGRAM.format(texts=list(WRONG.values()), advice=ADVICE)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
     assert (done.stdout, done.returncode) == ("", 0), done.stderr
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("rounds", 2**40), ("stop", fedax.Divergence(1.0, -1)), ("stop", fedax.Divergence(math.nan, 3))],
+    [
+        ("rounds", 2**40),
+        ("stop", fedax.Divergence(1.0, -1)),
+        ("stop", fedax.Divergence(math.nan, 3)),
+    ],
 )
 def test_values_that_no_run_could_follow_are_refused(name, value):
     with pytest.raises(InvalidInput, match=name):
@@ -149,10 +158,13 @@ class Below(Module):
 
 
 @pytest.mark.parametrize(
-    "made", [Plain(2.0), Pair(2.0), Frozen(2.0), Module(2.0), Below(2.0, 3.0)], ids=lambda made: type(made).__name__
+    "made",
+    [Plain(2.0), Pair(2.0), Frozen(2.0), Module(2.0), Below(2.0, 3.0)],
+    ids=lambda made: type(made).__name__,
 )
 def test_objects_with_arguments_are_pickled_and_copied(made):
-    """Ranks of MPI and processes of a pool send each other records, which are made without arguments."""
+    """Ranks of MPI and processes of a pool send each other records, which are made without
+    arguments."""
     for again in (pickle.loads(pickle.dumps(made)), copy.copy(made), copy.deepcopy(made)):
         assert type(again) is type(made)
         assert again.value == 2.0

@@ -1,4 +1,5 @@
-"""Asynchronous servers: timetables against a discrete-event simulation, FedBuff and FedAsync against NumPy transcriptions."""
+"""Asynchronous servers: timetables against a discrete-event simulation, FedBuff and FedAsync
+against NumPy transcriptions."""
 
 import dataclasses
 import re
@@ -41,8 +42,18 @@ def schedule(cohort=2, order="given", devices=None, **options):
 
 
 def run(method=None, how=None, rounds=ROUNDS, task=None, **options):
-    options = {"solver": fedax.SGD(LR), "seed": SEED, "engine": fedax.Simulation("sequential", devices=1)} | options
-    return fedax.run(method or fedax.FedAvg(), task or regression(), schedule=how or schedule(), rounds=rounds, **options)
+    options = {
+        "solver": fedax.SGD(LR),
+        "seed": SEED,
+        "engine": fedax.Simulation("sequential", devices=1),
+    } | options
+    return fedax.run(
+        method or fedax.FedAvg(),
+        task or regression(),
+        schedule=how or schedule(),
+        rounds=rounds,
+        **options,
+    )
 
 
 def simulated(clients, cohort, server, durations, seed, steps):
@@ -79,14 +90,25 @@ def simulated(clients, cohort, server, durations, seed, steps):
                 continue
             client, version, number = yield arrived.get()
             state["at work"] -= 1
-            if server.max_staleness is not None and state["version"] - version > server.max_staleness:
+            if (
+                server.max_staleness is not None
+                and state["version"] - version > server.max_staleness
+            ):
                 discarded += 1
                 free.add(client)
             else:
                 buffer.append((number, client, version))
             if len(buffer) == cohort:
                 buffer.sort()
-                rows.append((env.now, [b[1] for b in buffer], [b[2] for b in buffer], state["sent"], discarded))
+                rows.append(
+                    (
+                        env.now,
+                        [b[1] for b in buffer],
+                        [b[2] for b in buffer],
+                        state["sent"],
+                        discarded,
+                    )
+                )
                 state["version"], state["sent"], discarded = state["version"] + 1, 0, 0
                 free.update(b[1] for b in buffer)
                 buffer = []
@@ -100,7 +122,8 @@ def simulated(clients, cohort, server, durations, seed, steps):
 
 @pytest.mark.parametrize("part", range(4))
 def test_timetables_are_those_of_a_discrete_event_simulation(part):
-    """On 200 random settings. Durations are multiples of 1/4 in half of them, so that clients arrive at the same time."""
+    """On 200 random settings. Durations are multiples of 1/4 in half of them, so that clients
+    arrive at the same time."""
     pytest.importorskip("simpy", reason="the independent simulation needs simpy")
     for case in range(50):
         random = np.random.default_rng([part, case])
@@ -114,8 +137,13 @@ def test_timetables_are_those_of_a_discrete_event_simulation(part):
         if random.random() < 0.5:
             durations = np.ceil(durations * 4) / 4
         seconds = lambda ids, version, durations=durations: durations[ids, version % 5]  # noqa: E731
-        timetable = Timetable(server, cohort, np.ones(clients, int), seconds, lambda _, c=cohort: range(c), case)
-        rows, expected = timetable.rows(0, 30), simulated(clients, cohort, server, durations, case, 30)
+        timetable = Timetable(
+            server, cohort, np.ones(clients, int), seconds, lambda _, c=cohort: range(c), case
+        )
+        rows, expected = (
+            timetable.rows(0, 30),
+            simulated(clients, cohort, server, durations, case, 30),
+        )
         for step, (time, ids, versions, sent, discarded) in enumerate(expected):
             assert timetable.times[step] == time
             assert rows.clients[step].tolist() == ids
@@ -149,7 +177,8 @@ def test_draws_by_size_have_their_probabilities():
 
 
 def _transcribed(how, mixes=False, lr=1.0):
-    """FedBuff and FedAsync from the server's side: w, a list of past models, and what arrives when."""
+    """FedBuff and FedAsync from the server's side: w, a list of past models, and what arrives
+    when."""
     world, server = World(), how.server
     timetable = _timetable(how)
     w = world.start
@@ -161,7 +190,11 @@ def _transcribed(how, mixes=False, lr=1.0):
         for k, v in zip(rows.clients[t], rows.versions[t], strict=True):
             mine, tau = world.sgd(k, past[v])[0], t - v
             s = {"constant": 1.0, "polynomial": (1 + tau) ** -server.a}.get(server.weight)
-            s = (1.0 if tau <= server.b else 1 / (server.a * (tau - server.b) + 1)) if s is None else s
+            s = (
+                (1.0 if tau <= server.b else 1 / (server.a * (tau - server.b) + 1))
+                if s is None
+                else s
+            )
             total = total + P[k] * s * (mine - (w if mixes else past[v]))
             weights += P[k]
         w = w + lr * total / weights
@@ -182,12 +215,15 @@ def _timetable(how):
 
 
 @pytest.mark.parametrize(
-    ("weight", "dispatch"), [("polynomial", "arrival"), ("constant", "server_step"), ("hinge", "arrival")]
+    ("weight", "dispatch"),
+    [("polynomial", "arrival"), ("constant", "server_step"), ("hinge", "arrival")],
 )
 def test_fedbuff_against_its_pseudocode(weight, dispatch):
     how = schedule(weight=weight, dispatch=dispatch, b=1)
     expected, rows = _transcribed(how, lr=0.7)
-    assert len({*(np.arange(ROUNDS)[:, None] - rows.versions).ravel().tolist()}) > 2, "no staleness to test"
+    assert len({*(np.arange(ROUNDS)[:, None] - rows.versions).ravel().tolist()}) > 2, (
+        "no staleness to test"
+    )
     history = run(fedax.FedAvg(server=optax.sgd(0.7)), how)
     np.testing.assert_allclose(vector(history), expected, rtol=0, atol=1e-12)
 
@@ -210,12 +246,17 @@ def test_float32_agrees_to_its_precision():
 
 
 @pytest.mark.parametrize(
-    "method", [fedax.FedAvg(), fedax.SCAFFOLD(), fedax.FedNova(), fedax.FedAdam()], ids=lambda m: type(m).__name__
+    "method",
+    [fedax.FedAvg(), fedax.SCAFFOLD(), fedax.FedNova(), fedax.FedAdam()],
+    ids=lambda m: type(m).__name__,
 )
 @pytest.mark.parametrize("cohort", [3, None])
 def test_equal_speeds_are_the_synchronous_method(method, cohort):
-    """With as many clients at work as a step takes, dispatched after steps: bit for bit, whatever weights staleness would have."""
-    alike = schedule(cohort, "shuffled", Speeds((50.0,) * 5), concurrency=cohort or 5, dispatch="server_step")
+    """With as many clients at work as a step takes, dispatched after steps: bit for bit, whatever
+    weights staleness would have."""
+    alike = schedule(
+        cohort, "shuffled", Speeds((50.0,) * 5), concurrency=cohort or 5, dispatch="server_step"
+    )
     synchronous = dataclasses.replace(alike, asynchronous=None)
     one, other = run(method, alike, 6), run(method, synchronous, 6)
     np.testing.assert_array_equal(vector(one), vector(other))
@@ -226,14 +267,19 @@ def test_equal_speeds_are_the_synchronous_method(method, cohort):
 
 @pytest.mark.parametrize(
     "engine",
-    [fedax.Eager(), fedax.Simulation("chunked", chunk=2, devices=1), fedax.Simulation(memory="host", devices=1)],
+    [
+        fedax.Eager(),
+        fedax.Simulation("chunked", chunk=2, devices=1),
+        fedax.Simulation(memory="host", devices=1),
+    ],
     ids=["eager", "chunked", "host"],
 )
 def test_engines_agree(engine):
     how = dataclasses.replace(schedule(order="shuffled", max_staleness=3), stragglers=0.3)
     channel = fedax.Channel(up=fedax.codecs.TopK(0.5), down=fedax.codecs.Quantizer(b=12))
     one, other = (
-        run(fedax.SCAFFOLD(option="I"), how, 6, channel=channel, engine=e) for e in (fedax.Simulation(devices=1), engine)
+        run(fedax.SCAFFOLD(option="I"), how, 6, channel=channel, engine=e)
+        for e in (fedax.Simulation(devices=1), engine)
     )
     np.testing.assert_allclose(vector(one), vector(other), rtol=0, atol=1e-9)
     np.testing.assert_array_equal(one.bits.down, other.bits.down)
@@ -245,7 +291,10 @@ def test_resuming_in_the_middle_gives_the_same_bits(tmp_path):
     how, method = schedule(1, "shuffled"), fedax.SCAFFOLD(option="I")
     straight = run(method, how, 14)
     first = run(method, how, 5, checkpoint=tmp_path / "a")
-    for continued in (run(method, how, 14, checkpoint=tmp_path / "a"), run(method, how, 14, resume=first)):
+    for continued in (
+        run(method, how, 14, checkpoint=tmp_path / "a"),
+        run(method, how, 14, resume=first),
+    ):
         np.testing.assert_array_equal(vector(continued), vector(straight))
         np.testing.assert_array_equal(continued.bits.down, straight.bits.down)
 
@@ -254,16 +303,30 @@ def test_sessions_and_grids_have_the_same_steps():
     how = schedule(order="shuffled")
     straight = run(how=how, rounds=3)
     session = fedax.start(
-        fedax.FedAvg(), regression(), schedule=how, solver=fedax.SGD(LR), seed=SEED, engine=fedax.Simulation(devices=1)
+        fedax.FedAvg(),
+        regression(),
+        schedule=how,
+        solver=fedax.SGD(LR),
+        seed=SEED,
+        engine=fedax.Simulation(devices=1),
     )
     state = session.init()
     for _ in range(3):
         state, _ = session.step(state)
     np.testing.assert_allclose(
-        np.hstack(jax.tree.leaves(session.params(state))), np.hstack(jax.tree.leaves(straight.params)), atol=1e-15
+        np.hstack(jax.tree.leaves(session.params(state))),
+        np.hstack(jax.tree.leaves(straight.params)),
+        atol=1e-15,
     )
-    options = {"solver": fedax.SGD(LR), "schedule": how, "rounds": 3, "engine": fedax.Simulation(devices=1)}
-    grid = fedax.run_grid([fedax.FedProx(mu=0.0), fedax.FedProx(mu=1.0)], regression(), seed=[SEED, 3], **options)
+    options = {
+        "solver": fedax.SGD(LR),
+        "schedule": how,
+        "rounds": 3,
+        "engine": fedax.Simulation(devices=1),
+    }
+    grid = fedax.run_grid(
+        [fedax.FedProx(mu=0.0), fedax.FedProx(mu=1.0)], regression(), seed=[SEED, 3], **options
+    )
     np.testing.assert_allclose(vector(grid[0]), vector(straight), atol=1e-12)
 
 
@@ -288,7 +351,9 @@ def test_an_algorithm_sees_the_staleness():
             return mean
 
         def train(self, client, w):
-            return fedax.Upload((client.minimize(start=w), jnp.asarray(client.staleness, w.dtype)), reference=w)
+            return fedax.Upload(
+                (client.minimize(start=w), jnp.asarray(client.staleness, w.dtype)), reference=w
+            )
 
     how = dataclasses.replace(schedule(), weights="equal")
     history = run(Late(), how)
@@ -320,7 +385,9 @@ def test_methods_whose_uploads_would_lose_their_meaning_are_refused(method, reas
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kind", [k for k in all_algorithms() if k not in (fedax.FedBN, fedax.MOON)], ids=lambda k: k.__name__
+    "kind",
+    [k for k in all_algorithms() if k not in (fedax.FedBN, fedax.MOON)],
+    ids=lambda k: k.__name__,
 )
 def test_every_method_is_taken_or_refused_by_name(kind):
     """Those that are taken agree with the reference engine. FedBN and MOON need another model."""
@@ -328,10 +395,15 @@ def test_every_method_is_taken_or_refused_by_name(kind):
     try:
         _steps(kind(), how)
     except InvalidInput:
-        with pytest.raises(InvalidInput, match=re.escape(f"Schedule(asynchronous=...), {kind.__name__}: ")):
+        with pytest.raises(
+            InvalidInput, match=re.escape(f"Schedule(asynchronous=...), {kind.__name__}: ")
+        ):
             _steps(kind(), how)
         return
-    one, other = (run(kind(), how, 4, engine=engine) for engine in (fedax.Simulation(devices=1), fedax.Eager()))
+    one, other = (
+        run(kind(), how, 4, engine=engine)
+        for engine in (fedax.Simulation(devices=1), fedax.Eager())
+    )
     np.testing.assert_allclose(vector(one), vector(other), rtol=0, atol=1e-9)
 
 
@@ -342,7 +414,9 @@ def test_other_refusals():
     assert "no account of privacy" in _refusal(channel=private)
     assert "mixes models" in _refusal(fedax.FedNova(), schedule(uploads="models"))
     assert "1 to 5, the number of clients" in _refusal(how=schedule(concurrency=6))
-    assert "those that a step waits for" in _refusal(how=schedule(3, concurrency=2, dispatch="server_step"))
+    assert "those that a step waits for" in _refusal(
+        how=schedule(3, concurrency=2, dispatch="server_step")
+    )
     endless = Speeds(rates=(0.0,) * 5)
     with np.errstate(divide="ignore"):
         assert "finite seconds" in _refusal(how=schedule(devices=endless))
@@ -369,7 +443,12 @@ def test_arguments_out_of_range_are_named(options, field):
 
 @pytest.mark.parametrize(
     "options",
-    [{"dropouts": 0.1}, {"sampling": "poisson"}, {"availability": "daily"}, {"sync_probability": 0.5, "epochs": 1}],
+    [
+        {"dropouts": 0.1},
+        {"sampling": "poisson"},
+        {"availability": "daily"},
+        {"sync_probability": 0.5, "epochs": 1},
+    ],
 )
 def test_schedules_that_count_rounds_are_refused(options):
     with pytest.raises(InvalidInput, match=rf"Schedule\({next(iter(options))}=...\).*asynchronous"):

@@ -1,4 +1,5 @@
-"""NaN and infinity: the part that broke is named, and a client whose upload is not finite can be left out."""
+"""NaN and infinity: the part that broke is named, and a client whose upload is not finite can be
+left out."""
 
 import warnings
 
@@ -28,14 +29,18 @@ def breaks_beyond(params, examples):
 def task_with(bad, only=range(5)):
     """The regression of some clients, of whom some cannot compute their loss."""
     task = regression()
-    clients = [dict(task.train.client(k)) | {"bad": np.full(SIZES[k], float(k in bad))} for k in only]
+    clients = [
+        dict(task.train.client(k)) | {"bad": np.full(SIZES[k], float(k in bad))} for k in only
+    ]
     start = {"b": np.zeros(()), "w": np.full(3, 0.1)}
     return fedax.tasks.from_loss(breaks_beyond, start, clients, l2=0.01)
 
 
 def go(method, task, engine, **more):
     return fedax.run(
-        method, task, **{"solver": fedax.SGD(0.05), "schedule": ONE_STEP, "rounds": 2, "engine": engine()} | more
+        method,
+        task,
+        **{"solver": fedax.SGD(0.05), "schedule": ONE_STEP, "rounds": 2, "engine": engine()} | more,
     )
 
 
@@ -76,7 +81,11 @@ def test_the_part_that_broke_is_named(part, outcome, engine):
 
 def test_an_infinite_server_step_is_the_failure_of_its_round():
     history = go(
-        fedax.FedAvg(server=optax.sgd(1e308)), regression(), ENGINES["sequential"], solver=fedax.SGD(10.0), rounds=3
+        fedax.FedAvg(server=optax.sgd(1e308)),
+        regression(),
+        ENGINES["sequential"],
+        solver=fedax.SGD(10.0),
+        rounds=3,
     )
     assert str(history.outcome) == "non-finite at round 0 in the server state"
 
@@ -84,7 +93,13 @@ def test_an_infinite_server_step_is_the_failure_of_its_round():
 def test_personal_models_are_looked_at():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        history = go(fedax.Ditto(lam=1e308), regression(), ENGINES["sequential"], rounds=5, solver=fedax.SGD(10.0))
+        history = go(
+            fedax.Ditto(lam=1e308),
+            regression(),
+            ENGINES["sequential"],
+            rounds=5,
+            solver=fedax.SGD(10.0),
+        )
     assert str(history.outcome) == "non-finite at round 1 in the memory of client 0"
 
 
@@ -92,7 +107,9 @@ class Tuned(fedax.FedAvg):
     """Personal models that are made when they are asked for."""
 
     def personal(self, state):
-        return fedax.core.Personal(lambda client, w: w / jnp.where(client.index == 2, 0.0, 1.0), (state.w,))
+        return fedax.core.Personal(
+            lambda client, w: w / jnp.where(client.index == 2, 0.0, 1.0), (state.w,)
+        )
 
 
 def test_personal_models_made_at_the_end_are_looked_at():
@@ -103,7 +120,9 @@ def test_personal_models_made_at_the_end_are_looked_at():
 @every_engine
 def test_an_infinite_training_loss_is_no_success(engine):
     """Without a gradient it changes nothing else."""
-    task = fedax.tasks.from_loss(lambda w, x: 0 * w + x * jnp.asarray(1e308), 1.0, [np.full(3, 10.0)])
+    task = fedax.tasks.from_loss(
+        lambda w, x: 0 * w + x * jnp.asarray(1e308), 1.0, [np.full(3, 10.0)]
+    )
     history = go(fedax.FedAvg(), task, engine, observe=[fedax.observe.TrainLoss()])
     assert str(history.outcome) == "non-finite at round 0 in train_loss"
 
@@ -130,12 +149,15 @@ def test_left_out_is_not_drawn(name):
     assert left.outcome.ok
     assert left.notes["dropped"].tolist() == [[4]] * 3
     assert alone.notes["dropped"].shape == (3, 0)
-    if name in ("scaffold", "feddyn"):  # of their sum over all memories the fifth client is a part, which stays zero
+    # of their sum over all memories the fifth client is a part, which stays zero
+    if name in ("scaffold", "feddyn"):
         share = 1 - SIZES[4] / sum(SIZES)
         kept = np.asarray(left.state.memory.all())
         np.testing.assert_allclose(kept[4], 0)
         total = left.state.c if name == "scaffold" else left.state.h
-        np.testing.assert_allclose(total, np.asarray(SIZES[:4]) / sum(SIZES[:4]) @ kept[:4] * share, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(
+            total, np.asarray(SIZES[:4]) / sum(SIZES[:4]) @ kept[:4] * share, rtol=1e-12, atol=1e-12
+        )
     else:
         np.testing.assert_allclose(vector(left), vector(alone), rtol=1e-9, atol=1e-12)
 
@@ -144,8 +166,16 @@ def test_left_out_is_not_drawn(name):
 @pytest.mark.parametrize("name", ["scaffold", "fedaware", "feddane"])
 def test_left_out_alike_on_every_engine(name):
     schedule = fedax.Schedule(cohort=3, steps=2, batch_size=4)
-    options = {"on_bad_client": "drop", "schedule": schedule, "rounds": 4, "seed": 5, "observe_every": 4}
-    first, *others = [go(DROPPING[name], task_with(bad={1, 3}), engine, **options) for engine in ENGINES.values()]
+    options = {
+        "on_bad_client": "drop",
+        "schedule": schedule,
+        "rounds": 4,
+        "seed": 5,
+        "observe_every": 4,
+    }
+    first, *others = [
+        go(DROPPING[name], task_with(bad={1, 3}), engine, **options) for engine in ENGINES.values()
+    ]
     assert {*np.unique(first.notes["dropped"])} - {-1} == {1, 3}
     for other in others:
         np.testing.assert_allclose(vector(other), vector(first), rtol=1e-12, atol=1e-12)
@@ -159,33 +189,72 @@ def test_if_everybody_is_left_out_the_state_stays(engine):
     assert history.outcome.ok
     np.testing.assert_allclose(vector(history), [0.0, 0.1, 0.1, 0.1])
     assert history.notes["dropped"].tolist() == [[0, 1, 2, 3, 4]] * 2
-    assert (history.bits.up == 5 * 4 * 64).all()  # the gradients of all clients; nobody solves anything
+    # the gradients of all clients; nobody solves anything
+    assert (history.bits.up == 5 * 4 * 64).all()
 
 
 def test_a_run_that_leaves_out_is_resumed(tmp_path):
     options = {"on_bad_client": "drop", "checkpoint_every": 1}
-    go(fedax.SCAFFOLD(), task_with(bad={2}), ENGINES["sequential"], rounds=1, checkpoint=tmp_path, **options)
-    halves = go(fedax.SCAFFOLD(), task_with(bad={2}), ENGINES["sequential"], rounds=3, checkpoint=tmp_path, **options)
-    whole = go(fedax.SCAFFOLD(), task_with(bad={2}), ENGINES["sequential"], rounds=3, on_bad_client="drop")
+    go(
+        fedax.SCAFFOLD(),
+        task_with(bad={2}),
+        ENGINES["sequential"],
+        rounds=1,
+        checkpoint=tmp_path,
+        **options,
+    )
+    halves = go(
+        fedax.SCAFFOLD(),
+        task_with(bad={2}),
+        ENGINES["sequential"],
+        rounds=3,
+        checkpoint=tmp_path,
+        **options,
+    )
+    whole = go(
+        fedax.SCAFFOLD(), task_with(bad={2}), ENGINES["sequential"], rounds=3, on_bad_client="drop"
+    )
     assert np.array_equal(vector(halves), vector(whole))
     assert halves.notes["dropped"].tolist() == whole.notes["dropped"].tolist()
     with pytest.raises(InvalidInput, match="on_bad_client"):
-        go(fedax.SCAFFOLD(), task_with(bad={2}), ENGINES["sequential"], rounds=3, checkpoint=tmp_path, observe=())
+        go(
+            fedax.SCAFFOLD(),
+            task_with(bad={2}),
+            ENGINES["sequential"],
+            rounds=3,
+            checkpoint=tmp_path,
+            observe=(),
+        )
 
 
 def test_refusals():
-    with pytest.raises(InvalidInput, match=r"run\(on_bad_client=...\): got 'skip'; allowed: one of \('stop', 'drop'\)"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"run\(on_bad_client=...\): got 'skip'; allowed: one "
+        r"of \('stop', 'drop'\)",
+    ):
         go(fedax.FedAvg(), regression(), ENGINES["sequential"], on_bad_client="skip")
     with pytest.raises(InvalidInput, match='"stop" for methods without a server'):
-        go(fedax.DSGD(graph=fedax.Graph.ring(5)), regression(), ENGINES["sequential"], on_bad_client="drop")
+        go(
+            fedax.DSGD(graph=fedax.Graph.ring(5)),
+            regression(),
+            ENGINES["sequential"],
+            on_bad_client="drop",
+        )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", [ENGINES["chunked, 2 devices"], ENGINES["eager"]], ids=["chunked", "eager"])
+@pytest.mark.parametrize(
+    "engine", [ENGINES["chunked, 2 devices"], ENGINES["eager"]], ids=["chunked", "eager"]
+)
 def test_a_round_ends_with_the_phase_that_nobody_takes_part_in(engine):
-    """FedDANE, Poisson, one client on average: what would be the second cohort of such a round is sent nothing."""
+    """FedDANE, Poisson, one client on average: what would be the second cohort of such a round is
+    sent nothing."""
     options = {"schedule": fedax.Schedule(cohort=1, sampling="poisson", steps=1), "rounds": 8}
-    one, other = (go(fedax.FedDANE(mu=0.1), regression(), e, **options) for e in (ENGINES["sequential"], engine))
+    one, other = (
+        go(fedax.FedDANE(mu=0.1), regression(), e, **options)
+        for e in (ENGINES["sequential"], engine)
+    )
     vector_bits, down, up = 4 * 64, one.bits.down, one.bits.up
     assert (up[down == 0] == 0).all()
     assert len({*up.tolist()}) > 2

@@ -15,13 +15,21 @@ from fedax.engine.backends.simulation.calibration import Placement
 from fedax.engine.distributed.process_group import ProcessGroup
 from problems import vector
 
-OPTIONS = {"solver": fedax.SGD(0.1), "schedule": fedax.Schedule(epochs=2, batch_size=2), "rounds": 2, "observe": ()}
-TASK = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0, 4.0], [5.0, 6.0], [7.0]])
+OPTIONS = {
+    "solver": fedax.SGD(0.1),
+    "schedule": fedax.Schedule(epochs=2, batch_size=2),
+    "rounds": 2,
+    "observe": (),
+}
+TASK = fedax.tasks.from_loss(
+    lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0, 4.0], [5.0, 6.0], [7.0]]
+)
 
 
 @pytest.fixture
 def measured(monkeypatch, tmp_path):
-    """Milliseconds by placement, which can be set; what has been measured, in order; and the folder of the choices."""
+    """Milliseconds by placement, which can be set; what has been measured, in order; and the folder
+    of the choices."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     times, seen = {}, []
 
@@ -35,7 +43,9 @@ def measured(monkeypatch, tmp_path):
 
 
 def run(**engine):
-    return fedax.run(fedax.SCAFFOLD(), TASK, engine=fedax.Simulation("measured", **engine), **OPTIONS)
+    return fedax.run(
+        fedax.SCAFFOLD(), TASK, engine=fedax.Simulation("measured", **engine), **OPTIONS
+    )
 
 
 def numbers(history):
@@ -58,7 +68,9 @@ def test_the_fastest_is_taken_and_kept(measured):
     assert numbers(run()) == numbers(first)
     assert len(seen) == 4
     assert json.loads(file.read_text())["choice"] == ["chunked", 3, 1]
-    given = fedax.run(fedax.SCAFFOLD(), TASK, engine=fedax.Simulation("chunked", chunk=3, devices=1), **OPTIONS)
+    given = fedax.run(
+        fedax.SCAFFOLD(), TASK, engine=fedax.Simulation("chunked", chunk=3, devices=1), **OPTIONS
+    )
     np.testing.assert_array_equal(vector(first), vector(given))
     assert given.fitted == {}
 
@@ -97,7 +109,12 @@ def test_only_alike_runs_share_a_choice(measured):
     _, _, folder = measured
 
     def files(algorithm=None, task=TASK, **changed):
-        fedax.run(algorithm or fedax.FedProx(mu=1.0), task, engine=fedax.Simulation("measured"), **(OPTIONS | changed))
+        fedax.run(
+            algorithm or fedax.FedProx(mu=1.0),
+            task,
+            engine=fedax.Simulation("measured"),
+            **(OPTIONS | changed),
+        )
         return len(list(folder.iterdir()))
 
     assert files() == 1
@@ -105,7 +122,9 @@ def test_only_alike_runs_share_a_choice(measured):
     assert files(schedule=fedax.Schedule(epochs=3, batch_size=2)) == 2
     assert files(fedax.FedAvg()) == 3
     wider = fedax.tasks.from_loss(
-        lambda w, x: ((w[None] - x[:, None]) ** 2).sum(1), np.zeros(4), clients=[[1.0, 2.0], [5.0, 6.0]]
+        lambda w, x: ((w[None] - x[:, None]) ** 2).sum(1),
+        np.zeros(4),
+        clients=[[1.0, 2.0], [5.0, 6.0]],
     )
     assert files(task=wider) == 4
 
@@ -136,7 +155,11 @@ def test_times_are_those_of_warm_rounds(monkeypatch):
 def test_checkpoints_go_on_with_another_choice(measured, tmp_path):
     times, _, folder = measured
     times[Placement("sequential", 1, 2)] = 1.0
-    options = OPTIONS | {"engine": fedax.Simulation("measured"), "checkpoint": tmp_path / "kept", "checkpoint_every": 1}
+    options = OPTIONS | {
+        "engine": fedax.Simulation("measured"),
+        "checkpoint": tmp_path / "kept",
+        "checkpoint_every": 1,
+    }
     fedax.run(fedax.SCAFFOLD(), TASK, **options)
     for file in folder.iterdir():
         file.unlink()
@@ -154,7 +177,9 @@ def test_several_hosts_do_not_measure(monkeypatch):
     monkeypatch.setattr("fedax.engine.backends.simulation.engine.multihost_group", Two)
     plain = inspect.unwrap(fedax.Simulation.__init__)
     with pytest.raises(
-        InvalidInput, match=r"placement=...\): got 'measured'; allowed: one of 'auto', 'sequential', 'chunked'"
+        InvalidInput,
+        match=r"placement=...\): got 'measured'; allowed: one of 'auto', "
+        r"'sequential', 'chunked'",
     ):
         plain(object.__new__(fedax.Simulation), "measured")
     assert jax.process_count() == 1

@@ -14,7 +14,13 @@ ONE = fedax.Simulation("sequential", devices=1)
 
 
 def run(method, channel, engine=ONE, rounds=ROUNDS, schedule=SCHEDULE):
-    options = {"solver": fedax.SGD(LR), "schedule": schedule, "rounds": rounds, "seed": SEED, "observe_every": rounds}
+    options = {
+        "solver": fedax.SGD(LR),
+        "schedule": schedule,
+        "rounds": rounds,
+        "seed": SEED,
+        "observe_every": rounds,
+    }
     return fedax.run(method, regression(), channel=channel, engine=engine, **options)
 
 
@@ -35,7 +41,9 @@ def test_quantized_both_ways_against_numpy():
     w = world.start
     for cohort in world.cohorts():
         sent = grid(w)
-        w = np.average([sent + grid(world.sgd(k, sent)[0] - sent) for k in cohort], axis=0, weights=P[cohort])
+        w = np.average(
+            [sent + grid(world.sgd(k, sent)[0] - sent) for k in cohort], axis=0, weights=P[cohort]
+        )
     codec = Quantizer(b=8, step=s, rounding="floor")
     history = run(fedax.FedAvg(), fedax.Channel(up=codec, down=codec))
     np.testing.assert_allclose(vector(history), w, rtol=0, atol=1e-12)
@@ -58,7 +66,9 @@ def test_top_k_with_feedback_against_numpy():
     np.testing.assert_allclose(vector(history), w, rtol=0, atol=1e-12)
     assert history.bits.up.tolist() == [3 * 2 * (32 + 2)] * ROUNDS
     assert history.bits.down.tolist() == [3 * 4 * 64] * ROUNDS
-    assert not np.allclose(vector(run(fedax.FedAvg(), fedax.Channel(up=TopK(0.5, feedback=False)))), w)
+    assert not np.allclose(
+        vector(run(fedax.FedAvg(), fedax.Channel(up=TopK(0.5, feedback=False)))), w
+    )
 
 
 def test_feedback_on_a_graph():
@@ -74,25 +84,34 @@ def test_feedback_on_a_graph():
 
 
 @pytest.mark.parametrize(
-    "kind", [fedax.SCAFFOLD, fedax.FedDANE, fedax.FedBC, fedax.DFedAvgM], ids=lambda kind: kind.__name__
+    "kind",
+    [fedax.SCAFFOLD, fedax.FedDANE, fedax.FedBC, fedax.DFedAvgM],
+    ids=lambda kind: kind.__name__,
 )
 @pytest.mark.slow
 def test_coded_runs_agree_on_all_engines(kind):
-    """Memory of the algorithm and of the channel side by side, several vectors, several phases; random rounding downwards."""
+    """Memory of the algorithm and of the channel side by side, several vectors, several phases;
+    random rounding downwards."""
     channel = fedax.Channel(up=TopK(0.5), down=Quantizer(b=8))
-    one, mesh, eager = (run(kind(), channel, e, 3) for e in (ONE, fedax.Simulation("chunked", 2, 2), fedax.Eager()))
+    one, mesh, eager = (
+        run(kind(), channel, e, 3) for e in (ONE, fedax.Simulation("chunked", 2, 2), fedax.Eager())
+    )
     for other in (mesh, eager):
         np.testing.assert_allclose(vector(one), vector(other), rtol=0, atol=1e-12)
         assert one.bits.up.tolist() == other.bits.up.tolist()
         assert one.bits.down.tolist() == other.bits.down.tolist()
-    exact, vectors = run(kind(), None, rounds=3), sum(phase.up.vectors for phase in fedax.footprint(kind()).phases)
+    exact, vectors = (
+        run(kind(), None, rounds=3),
+        sum(phase.up.vectors for phase in fedax.footprint(kind()).phases),
+    )
     assert not np.allclose(vector(one), vector(exact), rtol=0, atol=1e-6)
     senders = 10 if kind is fedax.DFedAvgM else 3
     assert (exact.bits.up - one.bits.up).tolist() == [senders * vectors * (4 * 64 - 2 * 34)] * 3
 
 
 def test_feedback_when_model_and_gradient_come_together():
-    """Pipelined FedDANE sends two vectors in one message: w_k's difference to w and the gradient, each with what it lost before."""
+    """Pipelined FedDANE sends two vectors in one message: w_k's difference to w and the gradient,
+    each with what it lost before."""
     world, mu, everyone = World(), 0.3, fedax.Schedule(epochs=2, batch_size=4, order="given")
     w, g, lost = world.start, np.zeros(4), np.zeros((5, 2, 4))
     for t in range(ROUNDS):
@@ -106,14 +125,19 @@ def test_feedback_when_model_and_gradient_come_together():
             lost[k] = due - sent[-1]
         change, g = np.einsum("k,kvd->vd", P, np.array(sent))
         w = w + change
-    history = run(fedax.FedDANE(mu=mu, pipelined=True), fedax.Channel(up=TopK(0.5)), schedule=everyone)
+    history = run(
+        fedax.FedDANE(mu=mu, pipelined=True), fedax.Channel(up=TopK(0.5)), schedule=everyone
+    )
     np.testing.assert_allclose(vector(history), w, rtol=0, atol=1e-12)
     assert history.bits.up.tolist() == [5 * 2 * 2 * (32 + 2)] * ROUNDS
 
 
 @pytest.mark.slow
 def test_an_identity_changes_nothing():
-    plain, same = run(fedax.FedDANE(), None), run(fedax.FedDANE(), fedax.Channel(up=Identity(), down=Identity()))
+    plain, same = (
+        run(fedax.FedDANE(), None),
+        run(fedax.FedDANE(), fedax.Channel(up=Identity(), down=Identity())),
+    )
     np.testing.assert_allclose(vector(same), vector(plain), rtol=0, atol=1e-12)
     assert same.bits.up.tolist() == plain.bits.up.tolist()
     assert same.bits.down.tolist() == plain.bits.down.tolist()
@@ -122,8 +146,16 @@ def test_an_identity_changes_nothing():
 def test_a_coded_run_is_resumed():
     channel = fedax.Channel(up=TopK(0.5))
     part = run(fedax.FedAvg(), channel, rounds=2)
-    options = {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "seed": SEED, "observe_every": ROUNDS, "engine": ONE}
-    resumed = fedax.run(fedax.FedAvg(), regression(), channel=channel, rounds=ROUNDS, resume=part, **options)
+    options = {
+        "solver": fedax.SGD(LR),
+        "schedule": SCHEDULE,
+        "seed": SEED,
+        "observe_every": ROUNDS,
+        "engine": ONE,
+    }
+    resumed = fedax.run(
+        fedax.FedAvg(), regression(), channel=channel, rounds=ROUNDS, resume=part, **options
+    )
     assert np.array_equal(vector(resumed), vector(run(fedax.FedAvg(), channel)))
 
 

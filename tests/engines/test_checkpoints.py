@@ -1,4 +1,5 @@
-"""Runs that are broken off and taken up again end in the same bits; nothing half-written is believed."""
+"""Runs that are broken off and taken up again end in the same bits; nothing half-written is
+believed."""
 
 import errno
 import os
@@ -24,15 +25,29 @@ TASK = regression()
 
 
 def go(name="scaffold", engine=None, **options):
-    given = {"rounds": ROUNDS, "observe": [fedax.observe.TrainLoss()], "observe_every": 3, "checkpoint_every": EVERY}
+    given = {
+        "rounds": ROUNDS,
+        "observe": [fedax.observe.TrainLoss()],
+        "observe_every": 3,
+        "checkpoint_every": EVERY,
+    }
     schedule = fedax.Schedule(cohort=3, steps=2, batch_size=4)
-    return fedax.run(make_algorithm(name), TASK, schedule=schedule, engine=engine, **given | options)
+    return fedax.run(
+        make_algorithm(name), TASK, schedule=schedule, engine=engine, **given | options
+    )
 
 
 def same(a, b):
-    leaves = [jax.tree.leaves(jax.tree.map(np.asarray, (h.params, h.state, h.metrics, h.notes, h.bits.up))) for h in (a, b)]
+    leaves = [
+        jax.tree.leaves(
+            jax.tree.map(np.asarray, (h.params, h.state, h.metrics, h.notes, h.bits.up))
+        )
+        for h in (a, b)
+    ]
     assert len(leaves[0]) == len(leaves[1])
-    assert all(x.dtype == y.dtype and x.tobytes() == y.tobytes() for x, y in zip(*leaves, strict=True))
+    assert all(
+        x.dtype == y.dtype and x.tobytes() == y.tobytes() for x, y in zip(*leaves, strict=True)
+    )
     assert a.rounds.tolist() == b.rounds.tolist()
     assert a.outcome == b.outcome
 
@@ -57,29 +72,47 @@ def test_a_broken_run_continues_to_the_bit(name, tmp_path):
     again = go(name, checkpoint=tmp_path, progress=lambda progress: heard.append(progress.round))
     assert heard == [6, 9], "rounds before the checkpoint are not run again"
     same(again, straight)
-    same(go(name, checkpoint=tmp_path, progress=kill_at(9)), straight)  # it was done: nothing is run
+    # it was done: nothing is run
+    same(go(name, checkpoint=tmp_path, progress=kill_at(9)), straight)
 
 
 @pytest.mark.slow
 def test_the_eager_engine_continues_too(tmp_path):
     with pytest.raises(RuntimeError, match="killed"):
         go(engine=fedax.Eager(), checkpoint=tmp_path, progress=kill_at(3), rounds=4)
-    same(go(engine=fedax.Eager(), checkpoint=tmp_path, rounds=4), go(engine=fedax.Eager(), rounds=4))
+    same(
+        go(engine=fedax.Eager(), checkpoint=tmp_path, rounds=4), go(engine=fedax.Eager(), rounds=4)
+    )
 
 
 def test_ctrl_c_keeps_the_last_observation(tmp_path):
-    part = go(checkpoint=tmp_path, checkpoint_every=100, progress=lambda progress: progress.round == 3)
+    part = go(
+        checkpoint=tmp_path, checkpoint_every=100, progress=lambda progress: progress.round == 3
+    )
     assert part.outcome.kind == "interrupted"
     same(go(checkpoint=tmp_path, checkpoint_every=100), go())
 
 
 def test_a_grid_continues_with_its_diverged_member(tmp_path):
-    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]])
+    task = fedax.tasks.from_loss(
+        lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]]
+    )
     grid = [fedax.SCAFFOLD(lr=lr) for lr in (1.0, 5.0)]
 
     def both(**options):
-        settings = {"rounds": 20, "observe": [fedax.observe.TrainLoss()], "stop": fedax.Divergence(window=2)}
-        return fedax.run_grid(grid, task, solver=fedax.SGD(0.5), schedule=fedax.Schedule(steps=2), **settings, **options)
+        settings = {
+            "rounds": 20,
+            "observe": [fedax.observe.TrainLoss()],
+            "stop": fedax.Divergence(window=2),
+        }
+        return fedax.run_grid(
+            grid,
+            task,
+            solver=fedax.SGD(0.5),
+            schedule=fedax.Schedule(steps=2),
+            **settings,
+            **options,
+        )
 
     straight = both()
     assert [history.outcome.kind for history in straight] == ["ok", "diverged"]
@@ -130,7 +163,11 @@ def test_a_full_disk_is_reported_and_the_checkpoint_before_resumes(tmp_path, mon
         real(handle)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    with pytest.raises(WriteFailed, match=r"round 4 .*No space left on device. The checkpoint of round 2 is whole"):
+    with pytest.raises(
+        WriteFailed,
+        match=r"round 4 .*No space left on device. The checkpoint "
+        r"of round 2 is whole",
+    ):
         go(checkpoint=tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["round-000000002"]
     monkeypatch.undo()
@@ -139,7 +176,11 @@ def test_a_full_disk_is_reported_and_the_checkpoint_before_resumes(tmp_path, mon
 
 def test_only_the_same_run_continues(tmp_path):
     go(checkpoint=tmp_path, rounds=4)
-    with pytest.raises(InvalidInput, match=r"checkpoint=...\), seed: got 1; allowed: the same run as before"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"checkpoint=...\), seed: got 1; allowed: the same "
+        r"run as before",
+    ):
         go(checkpoint=tmp_path, seed=1)
     with pytest.raises(InvalidInput, match=r"algorithms\[0\].kind: got"):
         go("fedbc", checkpoint=tmp_path)
@@ -164,11 +205,16 @@ t.go(sys.argv[1], rounds=100000, checkpoint=sys.argv[2], checkpoint_every=1, obs
 
 
 def kill_and_resume(name, folder, wait):
-    """Kills a process that writes a checkpoint every round, `wait` seconds after its first; the run then ends soon after."""
+    """Kills a process that writes a checkpoint every round, `wait` seconds after its first; the run
+    then ends soon after."""
     command = [sys.executable, "-c", CHILD, name, str(folder), *sys.path]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         deadline = time.monotonic() + 120
-        while not list(folder.glob("round-*")) and process.poll() is None and time.monotonic() < deadline:
+        while (
+            not list(folder.glob("round-*"))
+            and process.poll() is None
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.01)
         time.sleep(wait)
         process.send_signal(signal.SIGKILL)
@@ -183,7 +229,8 @@ KILLS = int(os.environ.get("FEDAX_KILLS", "0"))  # more of them, spread over all
 
 
 @pytest.mark.parametrize(
-    ("name", "number"), [(METHODS[k % len(METHODS)], k) for k in range(KILLS)] or [(name, 0) for name in METHODS[:2]]
+    ("name", "number"),
+    [(METHODS[k % len(METHODS)], k) for k in range(KILLS)] or [(name, 0) for name in METHODS[:2]],
 )
 @pytest.mark.slow
 def test_killed_at_a_random_moment(name, number, tmp_path):
@@ -202,7 +249,9 @@ with held(Path(sys.argv[1])):
 
 def test_two_processes_never_share_a_folder(tmp_path):
     left = tmp_path / ".round-begun"  # the other process writes it
-    with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as other:
         assert other.stdout.readline() == "held\n"
         left.touch()
         with pytest.raises(RunExists, match=f"is in use by process {other.pid}"):
@@ -215,5 +264,12 @@ def test_two_processes_never_share_a_folder(tmp_path):
 
 def test_another_precision_is_named(tmp_path):
     go(checkpoint=tmp_path)
-    with jax.enable_x64(False), pytest.raises(InvalidInput, match=r"jax_enable_x64: got False.*JAX_ENABLE_X64=True"):
+    with (
+        jax.enable_x64(False),
+        pytest.raises(
+            InvalidInput,
+            match=r"jax_enable_x64: got "
+            r"False.*JAX_ENABLE_X64=True",
+        ),
+    ):
         go(checkpoint=tmp_path)

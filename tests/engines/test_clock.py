@@ -1,4 +1,5 @@
-"""The virtual clock of synchronous rounds: against a discrete-event simulation, by hand, and without effect on training."""
+"""The virtual clock of synchronous rounds: against a discrete-event simulation, by hand, and
+without effect on training."""
 
 import re
 
@@ -31,15 +32,22 @@ DRAWN = {
 
 
 def run(method=None, devices=None, task=None, rounds=ROUNDS, **options):
-    options = {"solver": fedax.SGD(0.05), "seed": SEED, "engine": fedax.Simulation("sequential", devices=1)} | options
-    return fedax.run(method or fedax.FedAvg(), task or regression(), devices=devices, rounds=rounds, **options)
+    options = {
+        "solver": fedax.SGD(0.05),
+        "seed": SEED,
+        "engine": fedax.Simulation("sequential", devices=1),
+    } | options
+    return fedax.run(
+        method or fedax.FedAvg(), task or regression(), devices=devices, rounds=rounds, **options
+    )
 
 
 def simulated(phases, devices):
-    """Ends of the rounds by processes of simpy, whose clients are resources that do one thing after the other.
+    """Ends of the rounds by processes of simpy, whose clients are resources that do one thing after
+    the other.
 
-    `phases` has for each round and phase the clients with their bits down and up and their examples.
-    """
+    `phases` has for each round and phase the clients with their bits down and up and their
+    examples."""
     simpy = pytest.importorskip("simpy", reason="the independent simulation needs simpy")
     env, ends = simpy.Environment(), []
 
@@ -56,7 +64,9 @@ def simulated(phases, devices):
         for t, round in enumerate(phases):
             for works in round:
                 each = {k: simpy.Resource(env) for k, *_ in works}
-                yield env.all_of([env.process(client(each[k], k, t, *amounts)) for k, *amounts in works])
+                yield env.all_of(
+                    [env.process(client(each[k], k, t, *amounts)) for k, *amounts in works]
+                )
             ends.append(env.now)
 
     env.run(until=env.process(server()))
@@ -64,7 +74,8 @@ def simulated(phases, devices):
 
 
 def cohorts(schedule, seed, rounds, sizes):
-    """The clients of each round: the draws of the schedule from the run's streams, see `fedax.utils.random`."""
+    """The clients of each round: the draws of the schedule from the run's streams, see
+    `fedax.utils.random`."""
     root = jax.random.fold_in(jax.random.key(seed), 1)
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
     for t in range(rounds):
@@ -90,23 +101,43 @@ def test_rounds_take_as_long_as_in_a_discrete_event_simulation(method, phases, s
     bits = 64 if vector(history).dtype == np.float64 else 32
     message = bits * vector(history).size
     rounds = [
-        [[(k, down * message, up * message, passes * sizes[k]) for k in cohort] for down, up, passes in phases]
+        [
+            [(k, down * message, up * message, passes * sizes[k]) for k in cohort]
+            for down, up, passes in phases
+        ]
         for cohort in cohorts(schedule, SEED, ROUNDS, sizes)
     ]
-    assert history.bits.up.tolist() == [sum(work[2] for phase in round for work in phase) for round in rounds]
-    np.testing.assert_allclose(history.clock.seconds, [0.0, *simulated(rounds, devices)], rtol=1e-12)
-    spent = [sum(2.0 * n + 1e-3 * down + 3e-3 * up for phase in round for _, down, up, n in phase) for round in rounds]
+    assert history.bits.up.tolist() == [
+        sum(work[2] for phase in round for work in phase) for round in rounds
+    ]
+    np.testing.assert_allclose(
+        history.clock.seconds, [0.0, *simulated(rounds, devices)], rtol=1e-12
+    )
+    spent = [
+        sum(2.0 * n + 1e-3 * down + 3e-3 * up for phase in round for _, down, up, n in phase)
+        for round in rounds
+    ]
     np.testing.assert_allclose(history.clock.joules, np.cumsum([0.0, *spent]), rtol=1e-12)
 
 
 def test_phases_add_up_and_each_waits_for_its_slowest_client():
-    """FedDANE: a gradient of everyone's examples, then local work of the cohort, here of everyone."""
+    """FedDANE: a gradient of everyone's examples, then local work of the cohort, here of
+    everyone."""
     task = regression()
     sizes = np.asarray(task.train.sizes)
     speeds = np.arange(1.0, len(sizes) + 1)
-    history = run(fedax.FedDANE(), Devices(speed=speeds), task, 2, schedule=fedax.Schedule(epochs=3, batch_size=4))
+    history = run(
+        fedax.FedDANE(),
+        Devices(speed=speeds),
+        task,
+        2,
+        schedule=fedax.Schedule(epochs=3, batch_size=4),
+    )
     phases = fedax.footprint(fedax.FedDANE()).phases
-    expected = sum(((phase.step_gradients * 3 + phase.full_gradients) * sizes / speeds).max() for phase in phases)
+    expected = sum(
+        ((phase.step_gradients * 3 + phase.full_gradients) * sizes / speeds).max()
+        for phase in phases
+    )
     assert len(phases) == 2
     np.testing.assert_allclose(history.notes["round_seconds"], [expected] * 2, rtol=1e-12)
 
@@ -114,7 +145,9 @@ def test_phases_add_up_and_each_waits_for_its_slowest_client():
 def test_a_short_minibatch_counts_by_its_examples():
     task = regression()
     sizes = np.asarray(task.train.sizes)
-    history = run(None, Devices(speed=10.0), task, 1, schedule=fedax.Schedule(steps=5, batch_size=4))
+    history = run(
+        None, Devices(speed=10.0), task, 1, schedule=fedax.Schedule(steps=5, batch_size=4)
+    )
     examples = []
     for n in sizes:
         order = [min(4, n - i) for i in range(0, n, 4)]
@@ -123,14 +156,19 @@ def test_a_short_minibatch_counts_by_its_examples():
 
 
 def test_drawn_work_is_the_work_that_is_done():
-    """Stragglers and drawn numbers of epochs: minibatches of one example make steps and examples the same."""
+    """Stragglers and drawn numbers of epochs: minibatches of one example make steps and examples
+    the same."""
     task = regression()
     schedule = fedax.Schedule(epochs=(1, 4), batch_size=1, stragglers=0.5)
     history = run(fedax.FedNova(), Devices(energy=1.0), task, 4, schedule=schedule)
     root, sizes = jax.random.fold_in(jax.random.key(SEED), 1), np.asarray(task.train.sizes)
     for t in range(4):
         steps = [
-            int(schedule.work(stream(root, "work", t, k), jax.numpy.int32(n), t, stream(root, "work", t)).steps)
+            int(
+                schedule.work(
+                    stream(root, "work", t, k), jax.numpy.int32(n), t, stream(root, "work", t)
+                ).steps
+            )
             for k, n in enumerate(sizes)
         ]
         assert history.notes["round_joules"][t] == sum(steps)
@@ -171,7 +209,8 @@ def test_nodes_of_a_graph_send_to_each_neighbour():
     history = run(fedax.DSGD(graph=graph), Devices(up=1e3, energy_up=1.0, energy_down=1.0), task, 1)
     bits = int(history.bits.up[0])  # over all links
     message = bits // (2 * (clients - 1))
-    np.testing.assert_allclose(history.clock.seconds[-1], (clients - 1) * message / 1e3)  # the node in the middle
+    # the node in the middle
+    np.testing.assert_allclose(history.clock.seconds[-1], (clients - 1) * message / 1e3)
     assert history.clock.joules[-1] == 2 * bits  # every message is sent and received
 
 
@@ -179,7 +218,9 @@ def test_nodes_of_a_graph_send_to_each_neighbour():
 def test_grids_and_resumed_runs_have_the_same_clock(tmp_path):
     devices, schedule = Devices(**DRAWN), fedax.Schedule(cohort=2, batch_size=4)
     whole = run(devices=devices, schedule=schedule)
-    half = run(devices=devices, schedule=schedule, rounds=3, checkpoint=tmp_path, checkpoint_every=3)
+    half = run(
+        devices=devices, schedule=schedule, rounds=3, checkpoint=tmp_path, checkpoint_every=3
+    )
     again = run(devices=devices, schedule=schedule, checkpoint=tmp_path, checkpoint_every=3)
     resumed = run(devices=devices, schedule=schedule, resume=half)
     both = fedax.run_grid(
@@ -201,21 +242,37 @@ def test_grids_and_resumed_runs_have_the_same_clock(tmp_path):
 
 def test_a_session_reports_the_seconds_of_its_rounds():
     task, devices = regression(), Devices(**DRAWN)
-    options = {"solver": fedax.SGD(0.05), "devices": devices, "engine": fedax.Simulation("sequential", devices=1)}
+    options = {
+        "solver": fedax.SGD(0.05),
+        "devices": devices,
+        "engine": fedax.Simulation("sequential", devices=1),
+    }
     session = fedax.start(fedax.FedAvg(), task, seed=SEED, **options)
     _, report = session.step(session.init())
-    assert float(report.notes["round_seconds"]) == run(devices=devices, task=task, rounds=1).clock.seconds[-1]
+    assert (
+        float(report.notes["round_seconds"])
+        == run(devices=devices, task=task, rounds=1).clock.seconds[-1]
+    )
 
 
 def test_budgets_end_runs_at_the_first_observation_that_has_spent_them():
     devices = Devices(latency=1800.0, energy=1.0)
     history = run(devices=devices, stop=fedax.Budget(hours=1.5), rounds=20, observe_every=2)
-    assert (history.outcome.kind, history.clock.seconds.tolist()) == ("stopped", [0.0, 3600.0, 7200.0])
+    assert (history.outcome.kind, history.clock.seconds.tolist()) == (
+        "stopped",
+        [0.0, 3600.0, 7200.0],
+    )
     total = float(np.sum(regression().train.sizes))
-    assert run(devices=devices, stop=fedax.Budget(joules=2 * total), rounds=20).rounds.tolist() == [0, 1, 2]
+    assert run(devices=devices, stop=fedax.Budget(joules=2 * total), rounds=20).rounds.tolist() == [
+        0,
+        1,
+        2,
+    ]
     # a run that is continued has spent what it spent before
     half = run(devices=devices, rounds=2)
-    assert run(devices=devices, stop=fedax.Budget(hours=1.5), rounds=20, resume=half).rounds.tolist() == [0, 1, 2, 3]
+    assert run(
+        devices=devices, stop=fedax.Budget(hours=1.5), rounds=20, resume=half
+    ).rounds.tolist() == [0, 1, 2, 3]
 
 
 def test_named_clients_have_the_rows_of_their_names(tmp_path):
@@ -228,7 +285,10 @@ def test_named_clients_have_the_rows_of_their_names(tmp_path):
     examples = dict(zip(names, np.asarray(task.train.sizes).tolist(), strict=True))
     assert history.clock.seconds[-1] == 0.5 + max(examples["anna"] / 4.0, examples["berta"] / 1.0)
     bound = Devices(table=str(path)).bound_to(names, 2)
-    assert bound.values("speed", [names.index("anna"), names.index("berta")], 0).tolist() == [4.0, 1.0]
+    assert bound.values("speed", [names.index("anna"), names.index("berta")], 0).tolist() == [
+        4.0,
+        1.0,
+    ]
     path.write_text("client,speed\nberta,1.0\nana,4.0\n")
     with pytest.raises(DataError, match=r"line 3, client: got 'ana'.*Did you mean 'anna'"):
         run(devices=Devices(table=str(path)), task=task, rounds=1)
@@ -245,7 +305,9 @@ def test_tables_of_fedscale_are_read():
     rows = devices.values("down", range(1000), 0)
     assert set(rows.tolist()) == {1e6, 5e5}
     assert 400 < (rows == 1e6).sum() < 600
-    np.testing.assert_allclose(devices.values("speed", range(1000), 5), np.where(rows == 1e6, 100 / 3, 50 / 3))
+    np.testing.assert_allclose(
+        devices.values("speed", range(1000), 5), np.where(rows == 1e6, 100 / 3, 50 / 3)
+    )
     both = Devices(table={"client": ["0", "1"], "communication": [8.0, 16.0]}).bound_to(None, 2)
     assert both.seconds([0, 1], 0, 8000, 8000, 0).tolist() == [2.0, 1.0]
 
@@ -263,7 +325,9 @@ def test_draws_have_their_distributions_and_depend_on_nothing_else():
     assert scipy_stats.kstest(speeds, "norm").pvalue > 1e-3
     assert devices.values("speed", [7], 0) == devices.values("speed", ids, 3)[7]
     assert devices.values("up", [7], 0) != devices.values("up", [7], 1)
-    assert np.mean(Devices(up=DRAWN["up"]).values("up", ids, 0) == 500.0) == pytest.approx(0.25, abs=0.02)
+    assert np.mean(Devices(up=DRAWN["up"]).values("up", ids, 0) == 500.0) == pytest.approx(
+        0.25, abs=0.02
+    )
     assert Devices(**DRAWN) == devices
     assert Devices(**DRAWN | {"seed": 1}) != devices
     assert Devices(**DRAWN | {"seed": 1}).values("speed", [7], 0) != devices.values("speed", [7], 0)
@@ -274,14 +338,20 @@ def test_draws_have_their_distributions_and_depend_on_nothing_else():
     [
         ({"speed": 0.0}, r"Devices(speed=...): got 0.0; allowed: numbers > 0 in examples/s"),
         ({"speed": True}, "Devices(speed=...): got True"),
-        ({"latency": float("nan")}, "Devices(latency=...): got nan; allowed: finite numbers >= 0 in s"),
+        (
+            {"latency": float("nan")},
+            "Devices(latency=...): got nan; allowed: finite numbers >= 0 in s",
+        ),
         ({"up": [1.0, -1.0]}, "Devices(up=...), entry 1: got -1.0"),
         ({"up": {"name": "normal"}}, "name = one of uniform"),
         ({"up": {"name": "uniform", "low": 2.0}}, "without high"),
         ({"up": {"name": "uniform", "low": 2.0, "high": 1.0}}, "low <= high"),
         ({"up": {"name": "uniform", "low": 0.0, "high": 1.0}}, "low <= high, numbers > 0"),
         ({"up": {"name": "lognormal", "sigma": -1.0}}, "sigma >= 0"),
-        ({"up": {"name": "choice", "values": [1.0], "weights": [1.0, 2.0]}}, "a weight >= 0 for each"),
+        (
+            {"up": {"name": "choice", "values": [1.0], "weights": [1.0, 2.0]}},
+            "a weight >= 0 for each",
+        ),
         ({"up": {"name": "lognormal", "sgima": 1.0}}, "sigma"),
         ({"varying": {"sped": {"name": "lognormal", "sigma": 1.0}}}, "speed"),
         ({"varying": {"speed": 2.0}}, "Devices(varying=...), speed: got 2.0"),
@@ -302,13 +372,21 @@ def test_errors_name_field_value_and_range(arguments, words):
 
 def test_runs_refuse_what_has_no_clock():
     devices = Devices(speed=1.0)
-    with pytest.raises(InvalidInput, match=r"Devices\(speed=...\): got 2 values; allowed: \d+ values"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"Devices\(speed=...\): got 2 values; allowed: \d+ "
+        r"values",
+    ):
         run(devices=Devices(speed=[1.0, 2.0]))
-    with pytest.raises(InvalidInput, match=r"Exact works depends on the data.*Devices\(passes=...\)"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"Exact works depends on the "
+        r"data.*Devices\(passes=...\)",
+    ):
         run(devices=devices, solver=fedax.Exact())
-    assert run(devices=Devices(speed=1.0, passes=5), solver=fedax.Exact(), rounds=1).clock.seconds[-1] == 5 * max(
-        np.asarray(regression().train.sizes)
-    )
+    assert run(devices=Devices(speed=1.0, passes=5), solver=fedax.Exact(), rounds=1).clock.seconds[
+        -1
+    ] == 5 * max(np.asarray(regression().train.sizes))
     with pytest.raises(InvalidInput, match=r"run\(stop=...\).*Give run\(devices=...\)"):
         run(stop=fedax.Budget(hours=1.0))
     with pytest.raises(InvalidInput, match="at least one of the two"):
@@ -361,7 +439,10 @@ def test_files_have_devices_and_tables_have_their_clock(tmp_path):
     assert read_run(record, "train_loss", f"hours_to_{level}") == history.clock.seconds[2] / 3600
     assert read_run(record, "train_loss", f"joules_to_{level}") == history.clock.joules[2]
     plain = fedax.run(
-        plan.algorithms["FedAvg"], plan.task, seed=0, **arguments | {"devices": None, "stop": None, "rounds": 1}
+        plan.algorithms["FedAvg"],
+        plan.task,
+        seed=0,
+        **arguments | {"devices": None, "stop": None, "rounds": 1},
     )
     before = Record.of(plain, task="digits", label="FedAvg", seed=0)
     assert "clock" not in to_csv([before])

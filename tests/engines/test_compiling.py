@@ -19,9 +19,15 @@ from problems import regression
 
 
 def test_only_the_first_run_compiles(monkeypatch):
-    monkeypatch.setattr(session, "evict_programs", lambda: None)  # which may drop the programs in between
+    # which may drop the programs in between
+    monkeypatch.setattr(session, "evict_programs", lambda: None)
     task = regression()
-    options = {"solver": fedax.SGD(0.01), "schedule": fedax.Schedule(batch_size=3), "rounds": 4, "observe_every": 2}
+    options = {
+        "solver": fedax.SGD(0.01),
+        "schedule": fedax.Schedule(batch_size=3),
+        "rounds": 4,
+        "observe_every": 2,
+    }
     first, second = (fedax.run(fedax.FedAvg(), task, seed=seed, **options) for seed in (0, 1))
     assert first.compiling[-1] > 0.05
     assert second.compiling[-1] < 0.2 * first.compiling[-1]
@@ -32,7 +38,11 @@ def test_only_the_first_run_compiles(monkeypatch):
 
 
 def test_a_resumed_run_counts_on(tmp_path):
-    options = {"solver": fedax.SGD(0.01), "schedule": fedax.Schedule(batch_size=5), "checkpoint": tmp_path / "a"}
+    options = {
+        "solver": fedax.SGD(0.01),
+        "schedule": fedax.Schedule(batch_size=5),
+        "checkpoint": tmp_path / "a",
+    }
     half = fedax.run(fedax.FedAvg(), regression(), rounds=2, **options)
     whole = fedax.run(fedax.FedAvg(), regression(), rounds=4, **options)
     assert whole.compiling[-1] >= half.compiling[-1] > 0
@@ -56,18 +66,28 @@ def test_programs_within_programs_count_once():
 
 def test_progress_says_it():
     seen = []
-    fedax.run(fedax.FedAvg(), regression(), schedule=fedax.Schedule(batch_size=6), rounds=2, progress=seen.append)
+    fedax.run(
+        fedax.FedAvg(),
+        regression(),
+        schedule=fedax.Schedule(batch_size=6),
+        rounds=2,
+        progress=seen.append,
+    )
     assert all(0 <= one.compiling <= one.seconds for one in seen)
     assert seen[-1].compiling > 0
     assert compile_clock() is compile_clock()
 
 
-@pytest.mark.skipif(not programs.small_matmul_options(), reason="this compiler does not have the option")
+@pytest.mark.skipif(
+    not programs.small_matmul_options(), reason="this compiler does not have the option"
+)
 @pytest.mark.parametrize(("features", "expected"), [(60, False), (7_000, True)])
 def test_products_of_small_models_alone_are_left_to_the_compiler(features, expected):
     """Beside the library's products, which go by its name; 70,010 parameters are no small model."""
     clients = [{"x": np.ones((4, features), np.float32), "y": np.zeros(4, np.int32)}]
-    task = fedax.tasks.classification(fedax.data.FederatedData(clients, classes=10), fedax.models.Softmax(features, 10))
+    task = fedax.tasks.classification(
+        fedax.data.FederatedData(clients, classes=10), fedax.models.Softmax(features, 10)
+    )
     options = RunOptions.of({"rounds": 1, "schedule": fedax.Schedule(steps=1), "observe": ()})
     grid = Grid([fedax.FedAvg()], task, [0], options)
     jax.clear_caches()
@@ -77,15 +97,31 @@ def test_products_of_small_models_alone_are_left_to_the_compiler(features, expec
 
 
 @pytest.mark.parametrize(
-    "method", [fedax.FedAvg(), fedax.SCAFFOLD(), fedax.FedBC()], ids=lambda method: type(method).__name__
+    "method",
+    [fedax.FedAvg(), fedax.SCAFFOLD(), fedax.FedBC()],
+    ids=lambda method: type(method).__name__,
 )
 def test_devices_meet_for_the_sums_of_a_phase_alone(method):
-    options = {"solver": fedax.SGD(0.01), "schedule": fedax.Schedule(batch_size=3), "rounds": 2, "observe": []}
-    grid = Grid([method], regression(), [0], RunOptions.of(options | {"engine": fedax.Simulation(devices=2)}))
+    options = {
+        "solver": fedax.SGD(0.01),
+        "schedule": fedax.Schedule(batch_size=3),
+        "rounds": 2,
+        "observe": [],
+    }
+    grid = Grid(
+        [method],
+        regression(),
+        [0],
+        RunOptions.of(options | {"engine": fedax.Simulation(devices=2)}),
+    )
     jax.clear_caches()
     grid.program.advance(grid.init(), 0, 1)
     (text,) = _round_programs()
-    meetings = [line for line in text.splitlines() if re.search(r" (all-|reduce-scatter|collective-)[-a-z]*\(", line)]
+    meetings = [
+        line
+        for line in text.splitlines()
+        if re.search(r" (all-|reduce-scatter|collective-)[-a-z]*\(", line)
+    ]
     assert meetings
     assert all("fedax.aggregation/shard_map/psum" in line for line in meetings), meetings
 

@@ -1,4 +1,5 @@
-"""Work, stragglers, drop-outs and cohorts that are drawn: the same on every engine, and as often as they should be."""
+"""Work, stragglers, drop-outs and cohorts that are drawn: the same on every engine, and as often as
+they should be."""
 
 import itertools
 
@@ -14,7 +15,13 @@ from problems import SIZES, regression, vector
 
 DRAWS = 6000
 KEYS = jax.random.split(jax.random.key(4), DRAWS)
-HYBRID = {"cohort": 4, "epochs": (2, 5), "batch_size": (10, "all"), "stragglers": 0.4, "dropouts": 0.3}
+HYBRID = {
+    "cohort": 4,
+    "epochs": (2, 5),
+    "batch_size": (10, "all"),
+    "stragglers": 0.4,
+    "dropouts": 0.3,
+}
 SCHEDULES = {
     "hybrid": fedax.Schedule(**HYBRID),
     "drawn steps": fedax.Schedule(cohort=3, steps=(1, 4), batch_size=(2, 6), stragglers=0.5),
@@ -36,7 +43,13 @@ CASES = [
 @pytest.mark.parametrize(("name", "kind"), CASES, ids=lambda v: getattr(v, "__name__", v))
 def test_drawn_work_is_the_same_on_every_engine(name, kind):
     rounds = 4 if name == "times" else 1  # the reference compiles nothing and is slow
-    options = {"solver": fedax.SGD(0.05), "schedule": SCHEDULES[name], "rounds": rounds, "seed": 2, "observe_every": 4}
+    options = {
+        "solver": fedax.SGD(0.05),
+        "schedule": SCHEDULES[name],
+        "rounds": rounds,
+        "seed": 2,
+        "observe_every": 4,
+    }
     reference = fedax.run(kind(), regression(), engine=fedax.Eager(), **options)
     for engine in (
         fedax.Simulation("sequential", devices=1),
@@ -60,7 +73,9 @@ class Work(fedax.Algorithm):
         return w
 
     def first(self, client, w):
-        return fedax.Upload(jnp.stack([jnp.asarray(number, w.dtype) for number in (client.steps, client.batch)]))
+        return fedax.Upload(
+            jnp.stack([jnp.asarray(number, w.dtype) for number in (client.steps, client.batch)])
+        )
 
     def second(self, client, w):
         return self.first(client, w)
@@ -70,7 +85,8 @@ class Work(fedax.Algorithm):
 def test_all_phases_of_a_round_see_the_same_work():
     options = {"schedule": SCHEDULES["hybrid"], "rounds": 6, "seed": 3, "observe_every": 6}
     runs = [
-        fedax.run(Work(), regression(), engine=engine, **options).notes for engine in (fedax.Eager(), fedax.Simulation())
+        fedax.run(Work(), regression(), engine=engine, **options).notes
+        for engine in (fedax.Eager(), fedax.Simulation())
     ]
     for notes in runs:
         np.testing.assert_array_equal(notes["first"], notes["second"])
@@ -110,14 +126,20 @@ def counts(values, numbers):
 def evenly(observed, chances):
     """Within five standard errors."""
     draws, chances = np.sum(observed), np.asarray(chances)
-    assert np.all(np.abs(observed - draws * chances) < 5 * np.sqrt(draws * chances * (1 - chances)) + 1e-9)
+    assert np.all(
+        np.abs(observed - draws * chances) < 5 * np.sqrt(draws * chances * (1 - chances)) + 1e-9
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "size", "steps"),
     [
         ({"epochs": (2, 5), "batch_size": 10}, 25, {6: 1 / 4, 9: 1 / 4, 12: 1 / 4, 15: 1 / 4}),
-        ({"epochs": (2, 5), "batch_size": 10, "epoch_steps": "floor"}, 25, {5: 1 / 4, 7: 1 / 4, 10: 1 / 4, 12: 1 / 4}),
+        (
+            {"epochs": (2, 5), "batch_size": 10, "epoch_steps": "floor"},
+            25,
+            {5: 1 / 4, 7: 1 / 4, 10: 1 / 4, 12: 1 / 4},
+        ),
         (
             {"epochs": 4, "batch_size": 10, "epoch_steps": "floor", "stragglers": 1.0},
             25,
@@ -126,9 +148,17 @@ def evenly(observed, chances):
         ({"epochs": (1, 2), "batch_size": 64, "epoch_steps": "floor"}, 40, {1: 1.0}),
         ({"epochs": (1, 2), "batch_size": "full", "epoch_steps": "floor"}, 9, {1: 1 / 2, 2: 1 / 2}),
         ({"steps": (1, 4)}, 25, {1: 1 / 4, 2: 1 / 4, 3: 1 / 4, 4: 1 / 4}),
-        ({"epochs": 4, "batch_size": 10, "stragglers": 1.0}, 25, {3: 1 / 4, 6: 1 / 4, 9: 1 / 4, 12: 1 / 4}),
+        (
+            {"epochs": 4, "batch_size": 10, "stragglers": 1.0},
+            25,
+            {3: 1 / 4, 6: 1 / 4, 9: 1 / 4, 12: 1 / 4},
+        ),
         ({"steps": 3, "stragglers": 0.5}, 25, {1: 1 / 6, 2: 1 / 6, 3: 2 / 3}),
-        ({"epochs": (1, 2), "batch_size": "full", "stragglers": 0.5}, 9, {1: 1 / 2 + 1 / 8, 2: 3 / 8}),
+        (
+            {"epochs": (1, 2), "batch_size": "full", "stragglers": 0.5},
+            9,
+            {1: 1 / 2 + 1 / 8, 2: 3 / 8},
+        ),
     ],
 )
 def test_amounts_of_work_are_drawn_uniformly(options, size, steps):
@@ -154,10 +184,13 @@ def test_batch_sizes_are_drawn_uniformly(pair, size, numbers):
 
 @pytest.mark.parametrize("size", [3, 10, 11, 250])
 def test_steps_rounded_down_are_those_of_the_papers_formula(size):
-    """FedAWARE's Hybrid+, K = floor(E n / B), draw by draw beside the same draws rounded up; and what the schedule says of them."""
+    """FedAWARE's Hybrid+, K = floor(E n / B), draw by draw beside the same draws rounded up; and
+    what the schedule says of them."""
     pair = {"epochs": (2, 5), "batch_size": (10, "all")}
     down, up = (fedax.Schedule(**pair, epoch_steps=how) for how in ("floor", "ceil"))
-    fewer, more = (jax.vmap(lambda key, s=schedule: s.work(key, size, 0))(KEYS) for schedule in (down, up))
+    fewer, more = (
+        jax.vmap(lambda key, s=schedule: s.work(key, size, 0))(KEYS) for schedule in (down, up)
+    )
     steps, batch = np.asarray(fewer.steps), np.asarray(fewer.batch)
     assert np.array_equal(batch, more.batch)
     epochs = np.asarray(more.steps) / np.ceil(size / batch)
@@ -187,7 +220,8 @@ def test_times_give_the_steps_of_every_round():
         ({"epochs": 1, "batch_size": (4, "all")}, False),
         ({"epochs": (1, 2), "batch_size": "full"}, False),
         ({"steps": (1, 2)}, False),
-        ({"epochs": 1, "batch_size": 20, "epoch_steps": "floor"}, True),  # one step of 33 examples, and one of 4
+        # one step of 33 examples, and one of 4
+        ({"epochs": 1, "batch_size": 20, "epoch_steps": "floor"}, True),
         ({"epochs": 3, "batch_size": 20, "epoch_steps": "floor"}, False),
         ({"steps": 3, "stragglers": 0.5}, False),
         ({"times": (1, 3), "stragglers": 0.5}, False),
@@ -198,22 +232,33 @@ def test_local_gd_refuses_unequal_steps(options, same):
     schedule, keys = fedax.Schedule(**options), KEYS[:50]
     rounds = schedule.rounds or 1
     steps = {
-        tuple(int(schedule.work(key, size, jnp.int32(t)).steps) for t in range(rounds)) for key in keys for size in SIZES
+        tuple(int(schedule.work(key, size, jnp.int32(t)).steps) for t in range(rounds))
+        for key in keys
+        for size in SIZES
     }
     assert (len(steps) == 1) == same
     if same:
         fedax.run(fedax.LocalGD(), regression(), schedule=schedule, rounds=0)
         return
     for engine in (fedax.Simulation(devices=1), fedax.Eager()):
-        with pytest.raises(InvalidInput, match="got unequal numbers of local steps; allowed: with LocalGD, as many steps"):
+        with pytest.raises(
+            InvalidInput,
+            match="got unequal numbers of local steps; allowed: with LocalGD, as many steps",
+        ):
             fedax.run(fedax.LocalGD(), regression(), schedule=schedule, rounds=0, engine=engine)
 
 
 def test_dropouts_send_nothing():
-    """Each of 4 drawn clients stays away with probability 0.4; those that do send and receive nothing."""
+    """Each of 4 drawn clients stays away with probability 0.4; those that do send and receive
+    nothing."""
     rounds, dim = 300, 4
     schedule = fedax.Schedule(cohort=4, steps=1, batch_size=4, dropouts=0.4)
-    options = {"schedule": schedule, "rounds": rounds, "observe_every": rounds, "engine": fedax.Simulation(devices=1)}
+    options = {
+        "schedule": schedule,
+        "rounds": rounds,
+        "observe_every": rounds,
+        "engine": fedax.Simulation(devices=1),
+    }
     bits = fedax.run(fedax.FedAvg(), regression(), **options).bits
     answered = bits.up / (64 * dim)
     assert set(answered.tolist()) <= {0, 1, 2, 3, 4}
@@ -227,7 +272,9 @@ def test_everybody_is_as_likely_to_drop_out():
     there = np.arange(3) < many[:, None]
     for k in range(5):
         chance = 3 / 5 * 0.75
-        assert abs(((ids == k) & there).sum() - DRAWS * chance) < 5 * np.sqrt(DRAWS * chance * (1 - chance))
+        assert abs(((ids == k) & there).sum() - DRAWS * chance) < 5 * np.sqrt(
+            DRAWS * chance * (1 - chance)
+        )
     assert all(len(set(row)) == 3 for row in ids.tolist())
 
 
@@ -244,8 +291,12 @@ def test_weights_draw_one_after_the_other_without_replacement():
 
 @pytest.mark.parametrize("sampling", ["uniform", "proportional", "poisson"])
 def test_zero_weights_only_fill(sampling):
-    """Whatever the schedule's sampling: as many as it says, first those with a weight, then the rest uniformly."""
-    schedule, offsets = fedax.Schedule(cohort=3, sampling=sampling), jnp.asarray([0, 5, 6, 7, 9, 20], jnp.int32)
+    """Whatever the schedule's sampling: as many as it says, first those with a weight, then the
+    rest uniformly."""
+    schedule, offsets = (
+        fedax.Schedule(cohort=3, sampling=sampling),
+        jnp.asarray([0, 5, 6, 7, 9, 20], jnp.int32),
+    )
     given = jnp.asarray([0.0, 0.3, 0.0, 0.0, 0.7])
     ids, many = jax.vmap(lambda key: schedule.draw(key, offsets, given))(KEYS)
     ids = np.asarray(ids)
@@ -256,9 +307,12 @@ def test_zero_weights_only_fill(sampling):
 
 
 @pytest.mark.parametrize("x64", [True, False])
-@pytest.mark.parametrize("given", [[0.0] * 10, [0.0] * 9 + [1e-30]], ids=["nobody has a weight", "one has"])
+@pytest.mark.parametrize(
+    "given", [[0.0] * 10, [0.0] * 9 + [1e-30]], ids=["nobody has a weight", "one has"]
+)
 def test_fill_ups_are_uniform_in_both_precisions(given, x64):
-    """Three of ten: whoever has a weight is in, and the others are drawn evenly, also where the noise has 24 bits."""
+    """Three of ten: whoever has a weight is in, and the others are drawn evenly, also where the
+    noise has 24 bits."""
     with jax.enable_x64(x64):
         values = jnp.asarray(np.array(given), jnp.float64 if x64 else jnp.float32)
         drawn = np.asarray(jax.vmap(lambda key: weighted_subset(key, values, 3))(KEYS))
@@ -275,9 +329,15 @@ NUMBERS = "whole numbers from 1 to 2147483647, or a pair of them in order"
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
-        *[("epochs", value, NUMBERS) for value in (0, (5, 2), (0, 2), (1, 2, 3), (1, "all"), (1.0, 2), "two", True)],
+        *[
+            ("epochs", value, NUMBERS)
+            for value in (0, (5, 2), (0, 2), (1, 2, 3), (1, "all"), (1.0, 2), "two", True)
+        ],
         *[("steps", value, f"{NUMBERS}, or None") for value in (0, (2, 1), (1, 2.5), "one")],
-        *[("batch_size", value, "the second may be 'all'") for value in (0, ("all", 10), (10, "every"), (12, 10), "most")],
+        *[
+            ("batch_size", value, "the second may be 'all'")
+            for value in (0, ("all", 10), (10, "every"), (12, 10), "most")
+        ],
         *[("stragglers", value, r"numbers in [0, 1]") for value in (-0.1, 1.1, float("nan"))],
         *[("dropouts", value, r"numbers in [0, 1)") for value in (-0.1, 1.0, float("nan"))],
         *[
@@ -294,7 +354,15 @@ def test_bad_schedules_name_the_field_and_the_range(name, value, allowed):
 
 
 def test_schedules_that_contradict_themselves_are_refused():
-    with pytest.raises(InvalidInput, match=r"Schedule\(times=...\): got \(1, 2\); allowed: None if steps is given"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"Schedule\(times=...\): got \(1, 2\); allowed: None "
+        r"if steps is given",
+    ):
         fedax.Schedule(times=(1, 2), steps=3)
-    with pytest.raises(InvalidInput, match=r"Schedule\(weights=...\): got 'equal'; allowed: 'size' with sampling"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"Schedule\(weights=...\): got 'equal'; allowed: "
+        r"'size' with sampling",
+    ):
         fedax.Schedule(cohort=2, weights="equal", sampling="proportional")

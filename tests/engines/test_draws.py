@@ -30,7 +30,9 @@ DRAWS = 4000
 
 def test_subset_is_uniform_without_replacement():
     """Each of 7 clients is in 3/7 of the cohorts, each pair in 1/7, within 5 standard errors."""
-    chosen = np.asarray(jax.vmap(lambda key: subset(key, 7, 3))(jax.random.split(jax.random.key(0), DRAWS)))
+    chosen = np.asarray(
+        jax.vmap(lambda key: subset(key, 7, 3))(jax.random.split(jax.random.key(0), DRAWS))
+    )
     assert all(len(set(row)) == 3 for row in chosen.tolist())
     present = (chosen[:, :, None] == np.arange(7)).any(1)
     for counts, p in (
@@ -51,9 +53,14 @@ def test_subset_covers_every_size(clients, less, seed):
 
 
 def test_proportional_draws_follow_the_sizes():
-    schedule, offsets = fedax.Schedule(cohort=2, sampling="proportional"), jnp.array([0, 1, 4, 10], jnp.int32)
+    schedule, offsets = (
+        fedax.Schedule(cohort=2, sampling="proportional"),
+        jnp.array([0, 1, 4, 10], jnp.int32),
+    )
     ids = np.asarray(
-        jax.vmap(lambda key: schedule.draw(key, offsets)[0])(jax.random.split(jax.random.key(1), DRAWS))
+        jax.vmap(lambda key: schedule.draw(key, offsets)[0])(
+            jax.random.split(jax.random.key(1), DRAWS)
+        )
     ).ravel()
     for k, p in enumerate((0.1, 0.3, 0.6)):
         assert abs((ids == k).sum() - len(ids) * p) < 5 * np.sqrt(len(ids) * p * (1 - p))
@@ -72,7 +79,8 @@ def successive(chances, count):
 
 @pytest.mark.parametrize("x64", [True, False])
 def test_proportional_draws_without_replacement_are_successive(x64):
-    """Inclusion of each client and of each pair of four, of sizes 1, 3, 6 and 10, within 5 standard errors."""
+    """Inclusion of each client and of each pair of four, of sizes 1, 3, 6 and 10, within 5 standard
+    errors."""
     schedule = fedax.Schedule(cohort=2, sampling="proportional_without_replacement")
     offsets = jnp.array([0, 1, 4, 10, 20], jnp.int32)
     with jax.enable_x64(x64):
@@ -86,17 +94,25 @@ def test_proportional_draws_without_replacement_are_successive(x64):
 
 
 def test_successive_draws_that_do_not_look_at_everybody():
-    """The ordered pairs of four clients of sizes 1, 3, 6 and 10, by chi-square; and of 5,000 clients no one twice."""
-    offsets, keys = jnp.array([0, 1, 4, 10, 20], jnp.int32), jax.random.split(jax.random.key(6), DRAWS)
+    """The ordered pairs of four clients of sizes 1, 3, 6 and 10, by chi-square; and of 5,000
+    clients no one twice."""
+    offsets, keys = (
+        jnp.array([0, 1, 4, 10, 20], jnp.int32),
+        jax.random.split(jax.random.key(6), DRAWS),
+    )
     pairs = np.asarray(jax.vmap(lambda key: successive_subset(key, offsets, 2))(keys)) @ [4, 1]
     exact = {4 * a + b: p for (a, b), p in successive([0.05, 0.15, 0.3, 0.5], 2).items()}
     assert set(pairs.tolist()) <= set(exact)
     expected = DRAWS * np.array(list(exact.values()))
     observed = np.array([(pairs == pair).sum() for pair in exact])
-    assert ((observed - expected) ** 2 / expected).sum() < scipy.stats.chi2(len(exact) - 1).isf(1e-6)
+    assert ((observed - expected) ** 2 / expected).sum() < scipy.stats.chi2(len(exact) - 1).isf(
+        1e-6
+    )
     sizes = np.where(np.arange(5000) == 17, 20_000, 1)
     rule = fedax.Schedule(cohort=50, sampling="proportional_without_replacement")
-    drawn = rule.draw(jax.random.key(0), jnp.asarray(np.concatenate([[0], np.cumsum(sizes)]), jnp.int32))[0].tolist()
+    drawn = rule.draw(
+        jax.random.key(0), jnp.asarray(np.concatenate([[0], np.cumsum(sizes)]), jnp.int32)
+    )[0].tolist()
     assert len(set(drawn)) == 50
     assert drawn.index(17) < 25  # chance of another: 5000 / 25000 to the power of 25
 
@@ -105,33 +121,49 @@ def large_values(jaxpr, size):
     """The operations of a program, and of those within it, that write `size` numbers or more."""
     found = set()
     for equation in jaxpr.eqns:
-        inner = [leaf.jaxpr for leaf in jax.tree.leaves(list(equation.params.values())) if hasattr(leaf, "jaxpr")]
-        inner += [leaf for leaf in jax.tree.leaves(list(equation.params.values())) if hasattr(leaf, "eqns")]
+        inner = [
+            leaf.jaxpr
+            for leaf in jax.tree.leaves(list(equation.params.values()))
+            if hasattr(leaf, "jaxpr")
+        ]
+        inner += [
+            leaf
+            for leaf in jax.tree.leaves(list(equation.params.values()))
+            if hasattr(leaf, "eqns")
+        ]
         if not inner and any(np.size(out.aval) >= size for out in equation.outvars):
             found.add(equation.primitive.name)
         found |= set().union(*(large_values(own, size) for own in inner))
     return found
 
 
-@pytest.mark.parametrize("sampling", ["uniform", "proportional", "proportional_without_replacement"])
+@pytest.mark.parametrize(
+    "sampling", ["uniform", "proportional", "proportional_without_replacement"]
+)
 def test_a_round_costs_its_cohort(sampling):
-    """Among 10,000 clients nothing of that size is computed, but the rows of the cohort in everybody's memory are set."""
+    """Among 10,000 clients nothing of that size is computed, but the rows of the cohort in
+    everybody's memory are set."""
     clients, layout, root = 10_000, Layout.of(np.zeros(2)), jax.random.key(0)
     train = Ragged.flat({"x": np.ones((clients, 2))}, np.ones(clients, int))
-    task = fedax.Task(lambda key: np.zeros(2), lambda w, data, key: ((data["x"] - w[None]) ** 2).sum(1), train)
+    task = fedax.Task(
+        lambda key: np.zeros(2), lambda w, data, key: ((data["x"] - w[None]) ** 2).sum(1), train
+    )
     schedule = fedax.Schedule(cohort=10, sampling=sampling)
     setup = Setup(task, fedax.SGD(0.1), schedule, layout, train.population)
     for method, written in ((fedax.FedAvg(), set()), (fedax.SCAFFOLD(), {"scatter"})):
         carry = initial_carry(SimulationBackend(setup), method, root, jnp.zeros(2))
         arrays, code = eqx.partition(carry, eqx.is_array)
         program = jax.make_jaxpr(
-            lambda arrays, t, m=method, code=code: one_round(setup, m, root, t, eqx.combine(arrays, code))[0]
+            lambda arrays, t, m=method, code=code: one_round(
+                setup, m, root, t, eqx.combine(arrays, code)
+            )[0]
         )(arrays, jnp.int32(0))
         assert large_values(program.jaxpr, clients) == written
 
 
 def test_examples_copied_before_the_work_are_the_clients_own(monkeypatch):
-    """Small clients of a large array, the last one too, which is shorter than the largest; with places beyond a client's end."""
+    """Small clients of a large array, the last one too, which is shorter than the largest; with
+    places beyond a client's end."""
     sizes = np.array([3, 70, 1, 5] * 40)
     flat = np.arange(sizes.sum() * 20.0).reshape(-1, 20)
     data = Ragged.flat({"x": flat, "y": np.arange(sizes.sum())}, sizes)
@@ -151,11 +183,14 @@ def test_examples_copied_before_the_work_are_the_clients_own(monkeypatch):
 def test_sizes_of_some_clients(count):
     sizes = np.random.default_rng(0).integers(1, 9, 500)
     ids = np.random.default_rng(1).integers(0, 500, count)
-    np.testing.assert_array_equal(Population.of(sizes).sizes_of(jnp.asarray(ids, jnp.int32)), sizes[ids])
+    np.testing.assert_array_equal(
+        Population.of(sizes).sizes_of(jnp.asarray(ids, jnp.int32)), sizes[ids]
+    )
 
 
 class MeanNumber(fedax.Algorithm):
-    """Notes the mean of the drawn clients' numbers, and the part of the federation that they are."""
+    """Notes the mean of the drawn clients' numbers, and the part of the federation that they
+    are."""
 
     def round(self, fed, w):
         cohort = fed.sample()
@@ -166,14 +201,19 @@ class MeanNumber(fedax.Algorithm):
         return fedax.Upload(jnp.asarray(client.index, w.dtype) + 0 * w.sum())
 
 
-@pytest.mark.parametrize("engine", [fedax.Simulation(devices=1), slow(fedax.Eager())], ids=["compiled", "eager"])
+@pytest.mark.parametrize(
+    "engine", [fedax.Simulation(devices=1), slow(fedax.Eager())], ids=["compiled", "eager"]
+)
 def test_simple_averages_are_unbiased_with_replacement_only(engine):
-    """Sizes 1, 2 and 7, two draws: sum_k p_k k = 1.6 on average; without replacement what enumeration says."""
+    """Sizes 1, 2 and 7, two draws: sum_k p_k k = 1.6 on average; without replacement what
+    enumeration says."""
     task = fedax.tasks.from_loss(lambda w, x: 0 * x + w, 0.0, clients=[[1.0], [1.0] * 2, [1.0] * 7])
     rounds = 600 if isinstance(engine, fedax.Simulation) else 150
     expected = {
         "proportional": 1.6,
-        "proportional_without_replacement": sum(c * np.mean(o) for o, c in successive([0.1, 0.2, 0.7], 2).items()),
+        "proportional_without_replacement": sum(
+            c * np.mean(o) for o, c in successive([0.1, 0.2, 0.7], 2).items()
+        ),
     }
     assert expected["proportional_without_replacement"] < 1.4
     for sampling, value in expected.items():
@@ -187,7 +227,9 @@ def test_simple_averages_are_unbiased_with_replacement_only(engine):
 
 def test_poisson_draws_each_client_on_its_own():
     schedule, offsets = fedax.Schedule(cohort=2, sampling="poisson"), jnp.arange(9, dtype=jnp.int32)
-    ids, counts = jax.vmap(lambda key: schedule.draw(key, offsets))(jax.random.split(jax.random.key(2), DRAWS))
+    ids, counts = jax.vmap(lambda key: schedule.draw(key, offsets))(
+        jax.random.split(jax.random.key(2), DRAWS)
+    )
     present = np.zeros((DRAWS, 8))
     for row, (k, n) in enumerate(zip(np.asarray(ids), np.asarray(counts), strict=True)):
         present[row, k[:n]] = 1
@@ -217,7 +259,10 @@ def test_shuffle_of_many_examples():
 @pytest.mark.parametrize("size", [0, 1, 3, 255, 257, 3000, SMALL])
 def test_native_shuffle_is_the_sort(size):
     """Of the words of JAX's generator; three keys of one width are one program, under vmap too."""
-    keys, sizes = jax.random.split(jax.random.key(size), 3), jnp.array([size, size // 2, size // 3], jnp.int32)
+    keys, sizes = (
+        jax.random.split(jax.random.key(size), 3),
+        jnp.array([size, size // 2, size // 3], jnp.int32),
+    )
     width = min(size + 7, SMALL)
     native = np.asarray(jax.vmap(lambda key, n: permutation(key, n, width))(keys, sizes))
     for key, n, row in zip(keys, sizes.tolist(), native, strict=True):
@@ -234,8 +279,12 @@ def test_other_generators_are_sorted_plainly():
 
 def test_shuffle_is_uniform():
     """Every example is at every place equally often, within 5 standard errors."""
-    orders = np.asarray(jax.vmap(lambda key: permutation(key, 5, 5))(jax.random.split(jax.random.key(3), DRAWS)))
-    counts = np.array([[(orders[:, place] == example).sum() for example in range(5)] for place in range(5)])
+    orders = np.asarray(
+        jax.vmap(lambda key: permutation(key, 5, 5))(jax.random.split(jax.random.key(3), DRAWS))
+    )
+    counts = np.array(
+        [[(orders[:, place] == example).sum() for example in range(5)] for place in range(5)]
+    )
     assert np.all(np.abs(counts - DRAWS / 5) < 5 * np.sqrt(DRAWS * 0.2 * 0.8))
 
 
@@ -245,9 +294,14 @@ def test_shuffle_is_uniform():
 def test_longest_first_places_everybody_once(steps, devices, data):
     count = data.draw(st.integers(0, len(steps)))
     table, held = assign_longest_first(jnp.array(steps, jnp.int32), jnp.int32(count), devices)
-    places = [int(p) for row, n in zip(np.asarray(table), np.asarray(held), strict=True) for p in row[:n]]
+    places = [
+        int(p) for row, n in zip(np.asarray(table), np.asarray(held), strict=True) for p in row[:n]
+    ]
     assert sorted(places) == list(range(count))
-    loads = [sum(steps[p] for p in row[:n]) for row, n in zip(np.asarray(table), np.asarray(held), strict=True)]
+    loads = [
+        sum(steps[p] for p in row[:n])
+        for row, n in zip(np.asarray(table), np.asarray(held), strict=True)
+    ]
     # Graham's bound: no device exceeds the average by more than the longest client
     if count:
         assert max(loads) <= sum(steps[:count]) / devices + max(steps[:count])
@@ -267,7 +321,9 @@ class Cohorts(fedax.Algorithm):
 
 def test_two_draws_of_a_round_are_independent():
     task = fedax.tasks.from_loss(lambda w, x: 0 * x + w, 0.0, clients=[[1.0]] * 40)
-    history = fedax.run(Cohorts(), task, schedule=fedax.Schedule(cohort=4), rounds=50, observe_every=50)
+    history = fedax.run(
+        Cohorts(), task, schedule=fedax.Schedule(cohort=4), rounds=50, observe_every=50
+    )
     one, two = (np.sort(history.notes[name], axis=1) for name in ("one", "two"))
     assert not np.any((one == two).all(1))  # chance of one equal pair: 50 / 91390
     assert len({tuple(row) for row in one.tolist()}) == 50

@@ -21,7 +21,9 @@ GD = {"batch_size": "full", "weights": "equal"}
 
 
 def go(method, task=TASK, rounds=2, schedule=None, **options):
-    return fedax.run(method, task, rounds=rounds, schedule=schedule or fedax.Schedule(steps=2, **GD), **options)
+    return fedax.run(
+        method, task, rounds=rounds, schedule=schedule or fedax.Schedule(steps=2, **GD), **options
+    )
 
 
 @pytest.mark.parametrize(
@@ -34,17 +36,23 @@ def go(method, task=TASK, rounds=2, schedule=None, **options):
     ],
 )
 def test_the_step_size_of_theorem_1(schedule, most):
-    _, options, (found,) = resolve([fedax.FedAvg()], TASK, RunOptions(fedax.SGD("theory"), schedule, rounds=1))
+    _, options, (found,) = resolve(
+        [fedax.FedAvg()], TASK, RunOptions(fedax.SGD("theory"), schedule, rounds=1)
+    )
     assert list(found) == ["solver.learning_rate"]
     rate = local_gd.step_size(smoothness=float(OWN.max()), interval=most)
-    assert found["solver.learning_rate"] == options.solver.step_size() == pytest.approx(rate, rel=1e-4)
+    assert (
+        found["solver.learning_rate"] == options.solver.step_size() == pytest.approx(rate, rel=1e-4)
+    )
 
 
 @pytest.mark.parametrize("engine", [None, slow(fedax.Eager())], ids=["simulation", "eager"])
 def test_the_bounds_of_multipliers(engine):
     """Dual steps large enough to reach both ends; multipliers begin at the lower one."""
     method = fedax.FedBC(dual_lr=100.0, learn_gamma=False, lam_min="theory", lam_max="theory")
-    before, history = (go(method, rounds=rounds, engine=engine, solver=fedax.SGD(0.05)) for rounds in (0, 1))
+    before, history = (
+        go(method, rounds=rounds, engine=engine, solver=fedax.SGD(0.05)) for rounds in (0, 1)
+    )
     bounds = fedbc.multiplier_bounds(OWN)
     np.testing.assert_allclose(history.fitted["lam_min"], bounds.low, rtol=1e-4)
     np.testing.assert_allclose(history.fitted["lam_max"], bounds.high, rtol=1e-4)
@@ -62,7 +70,8 @@ def test_only_what_is_a_word_is_measured(monkeypatch):
 
 
 def test_the_numbers_are_part_of_the_identity(tmp_path):
-    """A run with the word is the one with its number; with other work, and so another number, it is another run."""
+    """A run with the word is the one with its number; with other work, and so another number, it is
+    another run."""
     options = {"solver": fedax.SGD("theory"), "checkpoint": tmp_path, "checkpoint_every": 1}
     first = go(fedax.FedAvg(), rounds=1, **options)
     rate = float(first.fitted["solver.learning_rate"])
@@ -85,7 +94,9 @@ def test_a_grid_has_numbers_of_its_own():
 
 
 def test_tasks_and_engines_without_the_constants_are_refused():
-    linear = fedax.tasks.from_loss(lambda w, x: w * x["x"], np.float64(0.0), [{"x": [1.0]}, {"x": [2.0]}])
+    linear = fedax.tasks.from_loss(
+        lambda w, x: w * x["x"], np.float64(0.0), [{"x": [1.0]}, {"x": [2.0]}]
+    )
     with pytest.raises(InvalidInput, match="client 0 without curvature at the start"):
         go(fedax.FedAvg(), linear, solver=fedax.SGD("theory"))
 
@@ -93,9 +104,14 @@ def test_tasks_and_engines_without_the_constants_are_refused():
         def has_all(self, task):
             return False
 
-    for method, solver in ((fedax.FedAvg(), fedax.SGD("theory")), (fedax.FedBC(lam_max="theory"), fedax.SGD())):
+    for method, solver in (
+        (fedax.FedAvg(), fedax.SGD("theory")),
+        (fedax.FedBC(lam_max="theory"), fedax.SGD()),
+    ):
         with pytest.raises(
-            InvalidInput, match=r"\(l\w+=\.\.\.\): got 'theory'; allowed: numbers, on an engine that has not"
+            InvalidInput,
+            match=r"\(l\w+=\.\.\.\): got 'theory'; allowed: numbers, on an engine "
+            r"that has not",
         ):
             go(method, engine=Apart(), solver=solver)
 
@@ -123,4 +139,6 @@ def test_files_have_words():
     experiment = Experiment.parse(TEXT)
     assert experiment.solver.make() == fedax.SGD("theory")
     assert Experiment.parse(experiment.toml()).algorithm[0].make() == fedax.FedBC(lam_min="theory")
-    assert fedax.footprint(fedax.FedBC(lam_min="theory"), solver=fedax.SGD("theory")) == fedax.footprint(fedax.FedBC())
+    assert fedax.footprint(
+        fedax.FedBC(lam_min="theory"), solver=fedax.SGD("theory")
+    ) == fedax.footprint(fedax.FedBC())

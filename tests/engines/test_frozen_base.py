@@ -18,7 +18,8 @@ def loss(p, e):
 
 
 def test_a_base_of_numpy_is_a_copy():
-    """Also where its memory is as JAX would have it: what becomes of the caller's array later is not seen."""
+    """Also where its memory is as JAX would have it: what becomes of the caller's array later is
+    not seen."""
     room = np.zeros(16, np.float64)
     begin = -room.ctypes.data % 64 // 8
     base = room[begin : begin + 3]
@@ -41,14 +42,17 @@ def test_a_base_that_a_function_makes_is_made_once():
 
     task = fedax.tasks.from_loss(loss, start, CLIENTS, frozen="base")
     found = fedax.run(fedax.FedAvg(), task, rounds=0, seed=1)
-    np.testing.assert_allclose(found.params["w"], jax.random.normal(jax.random.fold_in(jax.random.key(1), 0), 3))
+    np.testing.assert_allclose(
+        found.params["w"], jax.random.normal(jax.random.fold_in(jax.random.key(1), 0), 3)
+    )
     assert len(made) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("library", [jnp, np], ids=["jax", "numpy"])
 def test_fifty_million_frozen_parameters_take_their_own_size(library):
-    """100 clients train adapters beside them: at no time more than 1.2 times the base, and the adapters alone are sent."""
+    """100 clients train adapters beside them: at no time more than 1.2 times the base, and the
+    adapters alone are sent."""
     path = Path(__file__).parents[2] / "benchmarks" / "frozen_base.py"
     spec = importlib.util.spec_from_file_location("frozen_base", path)
     script = importlib.util.module_from_spec(spec)

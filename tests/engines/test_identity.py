@@ -21,7 +21,10 @@ TASK = regression()
 
 
 def task_with(loss=squares, start=0.1, **more):
-    clients = [{name: np.asarray(values) for name, values in TASK.train.client(k).items()} for k in range(5)]
+    clients = [
+        {name: np.asarray(values) for name, values in TASK.train.client(k).items()}
+        for k in range(5)
+    ]
     return fedax.tasks.from_loss(loss, {"b": np.zeros(()), "w": np.full(3, start)}, clients, **more)
 
 
@@ -74,7 +77,9 @@ def dropped(rate):
 
 
 def run_of(method=None, task=TASK, solver=None, schedule=None, seed=0, **more):
-    starts = [task.start(None)] if task is not TASK else [{"b": jnp.zeros(()), "w": jnp.full(3, 0.1)}]
+    starts = (
+        [task.start(None)] if task is not TASK else [{"b": jnp.zeros(()), "w": jnp.full(3, 0.1)}]
+    )
     setting = {"solver": solver or fedax.SGD(0.1), "schedule": schedule or fedax.Schedule(), **more}
     return run_fingerprint([method or fedax.FedAvg()], task, starts, [seed], **setting)
 
@@ -87,21 +92,41 @@ def rings(clients):
 
 RING, COMPLETE = rings(5)
 OTHERS = {
-    "server optimizer": [{"method": fedax.FedAvg(server=optax.sgd(1.0))}, {"method": fedax.FedAvg(server=optax.adam(1.0))}],
-    "its learning rate": [{"method": fedax.FedAvg(server=optax.sgd(1.0))}, {"method": fedax.FedAvg(server=optax.sgd(0.5))}],
+    "server optimizer": [
+        {"method": fedax.FedAvg(server=optax.sgd(1.0))},
+        {"method": fedax.FedAvg(server=optax.adam(1.0))},
+    ],
+    "its learning rate": [
+        {"method": fedax.FedAvg(server=optax.sgd(1.0))},
+        {"method": fedax.FedAvg(server=optax.sgd(0.5))},
+    ],
     "solver": [{"solver": fedax.Optax(optax.sgd(0.1))}, {"solver": fedax.Optax(optax.adam(0.1))}],
-    "its schedule": [{"solver": fedax.Optax(optax.sgd(optax.exponential_decay(0.1, 10, rate)))} for rate in (0.9, 0.8)],
-    "function of a solver": [{"solver": Noted(rule=lambda w: w)}, {"solver": Noted(rule=lambda w: 2 * w)}],
+    "its schedule": [
+        {"solver": fedax.Optax(optax.sgd(optax.exponential_decay(0.1, 10, rate)))}
+        for rate in (0.9, 0.8)
+    ],
+    "function of a solver": [
+        {"solver": Noted(rule=lambda w: w)},
+        {"solver": Noted(rule=lambda w: 2 * w)},
+    ],
     "hyperparameter": [{"method": fedax.FedProx(mu=0.1)}, {"method": fedax.FedProx(mu=0.2)}],
     "per-client hyperparameter": [{"method": fedax.FedProx(mu=np.full(5, x))} for x in (0.1, 0.2)],
     "graph": [{"method": fedax.DFedAvgM(graph=RING)}, {"method": fedax.DFedAvgM(graph=COMPLETE)}],
-    "codec": [{"method": fedax.QuantizedDFedAvgM(code=code)} for code in (fedax.codecs.Sign(), fedax.codecs.TopK(0.5))],
+    "codec": [
+        {"method": fedax.QuantizedDFedAvgM(code=code)}
+        for code in (fedax.codecs.Sign(), fedax.codecs.TopK(0.5))
+    ],
     "plain field": [{"method": Scaled(factor=1.0)}, {"method": Scaled(factor=2.0)}],
     "code of an own method": [{"method": own_method(1)}, {"method": own_method(0.5)}],
     "loss": [{"task": task_with()}, {"task": task_with(lambda p, d: squares(p, d) ** 2)}],
     "what a loss holds": [{"task": task_with(scaled_loss(factor))} for factor in (1.0, 2.0)],
-    "array that a loss holds": [{"task": task_with(scaled_loss(jnp.full(3, x).sum()))} for x in (1.0, 2.0)],
-    "score": [{"task": task_with(scores={"a": squares})}, {"task": task_with(scores={"a": scaled_loss(2.0)})}],
+    "array that a loss holds": [
+        {"task": task_with(scaled_loss(jnp.full(3, x).sum()))} for x in (1.0, 2.0)
+    ],
+    "score": [
+        {"task": task_with(scores={"a": squares})},
+        {"task": task_with(scores={"a": scaled_loss(2.0)})},
+    ],
     "start": [{"task": task_with(start=0.1)}, {"task": task_with(start=0.2)}],
     "l2": [{"task": task_with()}, {"task": task_with(l2=0.5)}],
     "schedule": [{"schedule": fedax.Schedule(order="given")}, {"schedule": fedax.Schedule()}],
@@ -109,7 +134,9 @@ OTHERS = {
     "removed channel": [{"channel": fedax.Channel(up=fedax.codecs.Sign())}, {}],
     "dropout": [{"task": task_with(dropped(rate))} for rate in (0.1, 0.2)],
     "removed stop": [{"stop": fedax.Divergence(1.0, 5)}, {}],
-    "observer": [{"observers": [fedax.observe.HoldoutScore(name)]} for name in ("accuracy", "loss")],
+    "observer": [
+        {"observers": [fedax.observe.HoldoutScore(name)]} for name in ("accuracy", "loss")
+    ],
 }
 
 
@@ -127,7 +154,11 @@ def test_the_run_itself_is_refused_to_another(tmp_path):
         return fedax.run(fedax.FedAvg(server=server), TASK, rounds=rounds, **options)
 
     go(optax.sgd(1.0), 1)
-    with pytest.raises(InvalidInput, match=r"algorithms\[0\].server.optimizer: got .* the same run as before"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"algorithms\[0\].server.optimizer: got .* the same "
+        r"run as before",
+    ):
         go(optax.sgd(0.5), 2)
     assert go(optax.sgd(1.0), 2).outcome.ok
 
@@ -140,7 +171,9 @@ def test_values_that_cannot_be_compared_are_refused():
 def test_jaxs_random_settings_count():
     before = run_of()
     settings = {
-        "threefry_partitionable": jax.threefry_partitionable(not jax.config.jax_threefry_partitionable),
+        "threefry_partitionable": jax.threefry_partitionable(
+            not jax.config.jax_threefry_partitionable
+        ),
         "default_prng_impl": jax.default_prng_impl("rbg"),
         "default_matmul_precision": jax.default_matmul_precision("highest"),
     }
@@ -161,8 +194,14 @@ def test_other_versions_are_another_run(monkeypatch):
     from fedax.engine.compilation import fingerprint as module
 
     before = run_of()
-    monkeypatch.setattr(module, "version", lambda name: "0.0.1" if name == "optax" else before["versions"][name])
-    assert first_difference(run_of(), before) == ("versions.optax", "0.0.1", before["versions"]["optax"])
+    monkeypatch.setattr(
+        module, "version", lambda name: "0.0.1" if name == "optax" else before["versions"][name]
+    )
+    assert first_difference(run_of(), before) == (
+        "versions.optax",
+        "0.0.1",
+        before["versions"]["optax"],
+    )
 
 
 PROGRAM = """
@@ -180,7 +219,9 @@ print(json.dumps([t.run_of(**o) for o in options]))
 def test_other_processes_agree():
     """Nothing of an address, a hash seed or an order of definition gets in."""
     found = [
-        subprocess.run([sys.executable, "-c", PROGRAM, *sys.path], capture_output=True, text=True, check=True).stdout
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM, *sys.path], capture_output=True, text=True, check=True
+        ).stdout
         for _ in range(2)
     ]
     first, second = (json.loads(text.splitlines()[-1]) for text in found)
@@ -195,5 +236,7 @@ def test_records_count_with_all_their_fields():
 
     describe = Fingerprinter([])
     assert (
-        describe(Record(1, (2.0, "x")), "r") == describe(Record(1, (2.0, "x")), "r") != describe(Record(1, (2.5, "x")), "r")
+        describe(Record(1, (2.0, "x")), "r")
+        == describe(Record(1, (2.0, "x")), "r")
+        != describe(Record(1, (2.5, "x")), "r")
     )

@@ -1,4 +1,5 @@
-"""What a method draws in `init` comes from a stream of its own, on every engine and after a resumption."""
+"""What a method draws in `init` comes from a stream of its own, on every engine and after a
+resumption."""
 
 import jax
 import numpy as np
@@ -17,7 +18,13 @@ ENGINES = {
 
 
 def go(engine, rounds=3, **options):
-    given = {"solver": fedax.SGD(0.05), "schedule": SCHEDULE, "seed": 3, "observe": [], "engine": engine}
+    given = {
+        "solver": fedax.SGD(0.05),
+        "schedule": SCHEDULE,
+        "seed": 3,
+        "observe": [],
+        "engine": engine,
+    }
     return fedax.run(Draws(), regression((7, 20, 33, 9, 11)), rounds=rounds, **given | options)
 
 
@@ -43,8 +50,16 @@ def test_a_resumed_run_keeps_what_init_drew():
 
 def test_starts_of_ifca_do_not_repeat_a_key_of_round_0():
     """Two methods with the same draw, one in `init`, the other in round 0: the models differ."""
-    options = {"solver": fedax.SGD(1e-9), "rounds": 1, "seed": 3, "observe": [], "engine": fedax.Eager()}
-    start = fedax.run(fedax.IFCA(clusters=2, spread=1.0), regression(), **options | {"rounds": 0}).state
+    options = {
+        "solver": fedax.SGD(1e-9),
+        "rounds": 1,
+        "seed": 3,
+        "observe": [],
+        "engine": fedax.Eager(),
+    }
+    start = fedax.run(
+        fedax.IFCA(clusters=2, spread=1.0), regression(), **options | {"rounds": 0}
+    ).state
     noise = np.asarray(start - start.mean(0, keepdims=True))
 
     class Noisy(fedax.FedAvg):

@@ -1,4 +1,5 @@
-"""Ctrl-C in Python at any moment: the history has all rounds that are finished, and a run goes on from there."""
+"""Ctrl-C in Python at any moment: the history has all rounds that are finished, and a run goes on
+from there."""
 
 import contextlib
 import os
@@ -33,12 +34,15 @@ def half_square(w, x):
 
 
 TASK = fedax.tasks.from_loss(half_square, 0.0, clients=[[2.0], [0.0, 0.0], [4.0]])
-"""Each round w moves towards the mean of the examples, 1.5, by `RATE`: w_t = 1.5 (1 - (1 - RATE)^t)."""
+"""Each round w moves towards the mean of the examples, 1.5, by `RATE`: w_t = 1.5 (1 - (1 -
+RATE)^t)."""
 
 
 def train(method=None, rounds=ROUNDS, **options):
     options = {"schedule": fedax.Schedule(batch_size="full"), "observe_every": rounds, **options}
-    return fedax.run(method or fedax.FedAvg(), TASK, solver=fedax.SGD(RATE), rounds=rounds, **options)
+    return fedax.run(
+        method or fedax.FedAvg(), TASK, solver=fedax.SGD(RATE), rounds=rounds, **options
+    )
 
 
 def interrupted_after(seconds, **options):
@@ -86,7 +90,8 @@ def test_ctrl_c_at_twenty_moments(monkeypatch):
         seen = []
         train(progress=lambda progress: seen.append(time.perf_counter()))
         done = []
-        for moment in range(MOMENTS):  # from the first observation, through compilation, to the last rounds
+        # from the first observation, through compilation, to the last rounds
+        for moment in range(MOMENTS):
             history = interrupted_after(0.9 * (seen[-1] - seen[0]) * moment / MOMENTS)
             if history.outcome.ok:  # faster than the first run was
                 continue
@@ -95,7 +100,9 @@ def test_ctrl_c_at_twenty_moments(monkeypatch):
             assert history.outcome.round == done[-1] == len(history.bits.down)
             assert history.rounds[0] == 0
             assert history.params.dtype == np.float32
-            np.testing.assert_allclose(history.params, 1.5 * (1 - (1 - RATE) ** done[-1]), rtol=2e-2, atol=1e-6)
+            np.testing.assert_allclose(
+                history.params, 1.5 * (1 - (1 - RATE) ** done[-1]), rtol=2e-2, atol=1e-6
+            )
         assert len(set(done)) > 3, "the moments are not different ones"
 
 
@@ -139,7 +146,11 @@ def test_ctrl_c_in_a_hook_and_before_the_run():
         train(Late())
 
 
-@pytest.mark.parametrize("engine", [fedax.Eager(), fedax.Simulation(memory="host")], ids=["eager", "memories on the host"])
+@pytest.mark.parametrize(
+    "engine",
+    [fedax.Eager(), fedax.Simulation(memory="host")],
+    ids=["eager", "memories on the host"],
+)
 def test_other_places(engine, interrupts_call):
     """Eager rounds keep the state before them: they are ended at once."""
     options = {"method": fedax.SCAFFOLD(), "engine": engine, "rounds": 10, "observe_every": 5}
@@ -148,7 +159,9 @@ def test_other_places(engine, interrupts_call):
     assert len(part.bits.up) == (1 if isinstance(engine, fedax.Eager) else 5)
     assert done() == 5
     assert part.outcome.kind == "interrupted"
-    np.testing.assert_allclose(train(resume=part, **options).params, train(**options).params, rtol=1e-12)
+    np.testing.assert_allclose(
+        train(resume=part, **options).params, train(**options).params, rtol=1e-12
+    )
 
 
 def test_a_second_ctrl_c_is_not_delayed(capsys):
@@ -199,7 +212,12 @@ def test_calls_grow_from_one_round_to_the_affordable_number(monkeypatch):
 
 def test_the_length_of_calls_changes_no_bit(monkeypatch):
     """Also with notes, clients that are left out, and observations in between."""
-    options = {"schedule": fedax.Schedule(cohort=2, epochs=2), "rounds": 13, "observe_every": 5, "method": fedax.FedNova()}
+    options = {
+        "schedule": fedax.Schedule(cohort=2, epochs=2),
+        "rounds": 13,
+        "observe_every": 5,
+        "method": fedax.FedNova(),
+    }
     with jax.enable_x64(False):
         short, whole = [], []
         for seconds, found in ((1e-9, short), (1e9, whole)):
@@ -220,7 +238,12 @@ def test_a_run_that_breaks_reports_its_first_bad_round(monkeypatch):
         monkeypatch.setattr(interrupts, "CALL_SECONDS", seconds)
         with jax.enable_x64(False):
             history = fedax.run(
-                fedax.FedAvg(), TASK, solver=fedax.SGD(1e6), schedule=fedax.Schedule(steps=1), rounds=30, observe_every=10
+                fedax.FedAvg(),
+                TASK,
+                solver=fedax.SGD(1e6),
+                schedule=fedax.Schedule(steps=1),
+                rounds=30,
+                observe_every=10,
             )
         found.append((str(history.outcome), len(history.bits.up), history.rounds.tolist()))
     assert found[0] == found[1]

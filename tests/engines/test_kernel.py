@@ -1,4 +1,5 @@
-"""Steps of small models as one kernel: the same numbers as without, and only where all operations can be in one."""
+"""Steps of small models as one kernel: the same numbers as without, and only where all operations
+can be in one."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,9 @@ from fedax.engine.profiling.profile import _round_programs
 from fedax.models import MLP, Softmax
 from fedax.tasks import classification
 
-pytestmark = pytest.mark.skipif(not kernel.is_available(), reason="this compiler makes no such kernels")
+pytestmark = pytest.mark.skipif(
+    not kernel.is_available(), reason="this compiler makes no such kernels"
+)
 KEY = jax.random.key(3)
 BITS = jnp.uint32(7)
 
@@ -78,7 +81,9 @@ OPERATIONS["custom_vjp_call"].defvjp(lambda x: (x + 1, None), lambda _, g: (g,))
 
 
 def names(program):
-    return {e.primitive.name for e in program.eqns}.union(*(names(p) for e in program.eqns for p in subjaxprs(e)))
+    return {e.primitive.name for e in program.eqns}.union(
+        *(names(p) for e in program.eqns for p in subjaxprs(e))
+    )
 
 
 def compiled(function, *arguments):
@@ -112,7 +117,17 @@ def test_operations(dtype):
 
 
 def test_every_operation_has_its_test():
-    others = {"closed_call", "copy_p", "pcast", "pjit", "pvary", "checkpoint", "remat", "reshard", "threefry2x32"}
+    others = {
+        "closed_call",
+        "copy_p",
+        "pcast",
+        "pjit",
+        "pvary",
+        "checkpoint",
+        "remat",
+        "reshard",
+        "threefry2x32",
+    }
     assert set(OPERATIONS) | others == kernel.FUSABLE_PRIMITIVES
 
 
@@ -132,11 +147,14 @@ def test_operations_that_are_in_no_kernel(function):
 
 
 def test_operands_that_nothing_reads():
-    """The compiler aborts the process where a call's computation does not read an operand, and it removes what has no effect."""
+    """The compiler aborts the process where a call's computation does not read an operand, and it
+    removes what has no effect."""
     large, key = jnp.asarray(np.random.default_rng(0).normal(size=3000)), jax.random.key(0)
 
     def single(n, unread, x):
-        return kernel.fused_loop(n, lambda i, c: (c[0] + 1 + large[:2] * 0 + (unread * 0).astype(float), c[1]), (x, key))
+        return kernel.fused_loop(
+            n, lambda i, c: (c[0] + 1 + large[:2] * 0 + (unread * 0).astype(float), c[1]), (x, key)
+        )
 
     program = compiled(single, jnp.int32(2), jnp.int32(4), jnp.zeros(2))
     assert program(jnp.int32(2), jnp.int32(4), jnp.zeros(2))[0].tolist() == [2, 2]
@@ -145,7 +163,12 @@ def test_operands_that_nothing_reads():
 def test_steps_that_the_compiler_would_divide_among_threads():
     rng = np.random.default_rng(0)
     rows = [jnp.asarray(row) for row in rng.uniform(-0.5, 0.5, (8, kernel.MAX_RESULT))]
-    alike(lambda i, x: sum((x * row + row) * (x - row) for row in rows), rows[0], rtol=1e-9, atol=1e-12)
+    alike(
+        lambda i, x: sum((x * row + row) * (x - row) for row in rows),
+        rows[0],
+        rtol=1e-9,
+        atol=1e-12,
+    )
 
 
 def histories(monkeypatch, algorithm, task, **setting):
@@ -156,13 +179,22 @@ def histories(monkeypatch, algorithm, task, **setting):
                 patch.setattr("fedax.engine.backends.simulation.engine.is_available", lambda: False)
             jax.clear_caches()
             found.append(fedax.run(algorithm, task, rounds=3, **setting))
-            assert any("xla_cpu_small_call" in text and "jit(kernel)" in text for text in _round_programs()) == on
+            assert (
+                any(
+                    "xla_cpu_small_call" in text and "jit(kernel)" in text
+                    for text in _round_programs()
+                )
+                == on
+            )
     return found
 
 
 def small_data():
     rng = np.random.default_rng(0)
-    clients = [{"x": rng.normal(size=(n, 8)).astype("f"), "y": rng.integers(0, 3, n).astype("i")} for n in (7, 12, 9)]
+    clients = [
+        {"x": rng.normal(size=(n, 8)).astype("f"), "y": rng.integers(0, 3, n).astype("i")}
+        for n in (7, 12, 9)
+    ]
     return fedax.data.FederatedData(clients, classes=3)
 
 
@@ -179,20 +211,38 @@ SCHEDULES = {
 def test_schedules(monkeypatch, schedule):
     task = classification(small_data(), Softmax(8, 3))
     with_, without = histories(monkeypatch, fedax.FedAvg(), task, schedule=SCHEDULES[schedule])
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), with_.params, without.params)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),
+        with_.params,
+        without.params,
+    )
 
 
-@pytest.mark.parametrize("algorithm", [fedax.SCAFFOLD(), fedax.PerFedAvg(), fedax.FedDANE(), fedax.FedBC()])
+@pytest.mark.parametrize(
+    "algorithm", [fedax.SCAFFOLD(), fedax.PerFedAvg(), fedax.FedDANE(), fedax.FedBC()]
+)
 def test_algorithms(monkeypatch, algorithm):
     task = fedax.tasks.synthetic(clients=5)
-    with_, without = histories(monkeypatch, algorithm, task, schedule=fedax.Schedule(cohort=2, epochs=2, batch_size=5))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), with_.params, without.params)
+    with_, without = histories(
+        monkeypatch, algorithm, task, schedule=fedax.Schedule(cohort=2, epochs=2, batch_size=5)
+    )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),
+        with_.params,
+        without.params,
+    )
 
 
 def test_noise_of_a_model(monkeypatch):
     task = classification(small_data(), MLP((8, 10, 3), dropout=0.3))
-    with_, without = histories(monkeypatch, fedax.FedAvg(), task, schedule=fedax.Schedule(epochs=2, batch_size=3))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), with_.params, without.params)
+    with_, without = histories(
+        monkeypatch, fedax.FedAvg(), task, schedule=fedax.Schedule(epochs=2, batch_size=3)
+    )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),
+        with_.params,
+        without.params,
+    )
 
 
 def test_one_switch_turns_off_both_rewrites(monkeypatch):
@@ -205,7 +255,9 @@ def test_an_untested_compiler_that_aborts_ends_a_child_process_only(monkeypatch)
     monkeypatch.setattr(kernel, "JAXLIB", "9.9.9")
     assert kernel._compiler_fuses.__wrapped__()
     monkeypatch.setattr(kernel, "_PROBE", "import os; os.abort()")
-    monkeypatch.setattr(kernel, "_fuses_small_loop", lambda: pytest.fail("compiled in this process"))
+    monkeypatch.setattr(
+        kernel, "_fuses_small_loop", lambda: pytest.fail("compiled in this process")
+    )
     assert not kernel._compiler_fuses.__wrapped__()
 
 
@@ -213,7 +265,10 @@ def test_large_products_stay_with_the_library():
     clients = [{"x": np.ones((4, 600), np.float32), "y": np.zeros(4, np.int32)}]
     task = classification(fedax.data.FederatedData(clients, classes=10), Softmax(600, 10))
     grid = Grid(
-        [fedax.FedAvg()], task, [0], RunOptions.of({"rounds": 1, "schedule": fedax.Schedule(steps=1), "observe": ()})
+        [fedax.FedAvg()],
+        task,
+        [0],
+        RunOptions.of({"rounds": 1, "schedule": fedax.Schedule(steps=1), "observe": ()}),
     )
     jax.clear_caches()
     grid.program.advance(grid.init(), 0, 1)

@@ -1,4 +1,5 @@
-"""Sums over many examples in one batch, and clipping of uploads whose squares overflow, in float32."""
+"""Sums over many examples in one batch, and clipping of uploads whose squares overflow, in
+float32."""
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +15,17 @@ ONE = fedax.Simulation(devices=1)
 
 @pytest.mark.parametrize("count", [100, 30_000, 2_000_000])
 def test_the_mean_of_ones_is_one(count):
-    """A full step of size 1 from 0 ends at the mean of the client's numbers; its loss there is 0."""
+    """A full step of size 1 from 0 ends at the mean of the client's numbers; its loss there is
+    0."""
     with jax.enable_x64(False):
-        task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[np.ones(count, np.float32)])
-        options = {"solver": fedax.SGD(1.0), "schedule": fedax.Schedule(batch_size="full"), "engine": ONE}
+        task = fedax.tasks.from_loss(
+            lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[np.ones(count, np.float32)]
+        )
+        options = {
+            "solver": fedax.SGD(1.0),
+            "schedule": fedax.Schedule(batch_size="full"),
+            "engine": ONE,
+        }
         history = fedax.run(fedax.FedAvg(), task, rounds=1, observe=[], **options)
     assert abs(float(history.params) - 1) < 5e-6
 

@@ -18,7 +18,12 @@ OBSERVE = [fedax.observe.TrainLoss()]
 def line(lr=0.5, **options):
     """One client, one example at 1, from 0."""
     task = fedax.tasks.from_loss(half_square, 0.0, clients=[[1.0]])
-    options = {"schedule": fedax.Schedule(batch_size="full"), "observe": OBSERVE, "rounds": 7, **options}
+    options = {
+        "schedule": fedax.Schedule(batch_size="full"),
+        "observe": OBSERVE,
+        "rounds": 7,
+        **options,
+    }
     return fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(lr), **options)
 
 
@@ -29,7 +34,9 @@ def half_square(w, x):
 def test_observations_are_at_the_cadence_and_at_both_ends():
     history = line(observe_every=3)
     assert history.rounds.tolist() == [0, 3, 6, 7]
-    np.testing.assert_allclose(history.metrics["train_loss"], [0.25**t / 2 for t in (0, 3, 6, 7)], rtol=1e-12)
+    np.testing.assert_allclose(
+        history.metrics["train_loss"], [0.25**t / 2 for t in (0, 3, 6, 7)], rtol=1e-12
+    )
     assert len(history.bits.up) == 7
     assert history.bits.cumulative[history.rounds].tolist() == [0, 384, 768, 896]
 
@@ -79,7 +86,9 @@ def test_keyboard_interrupt_keeps_what_there_is():
 
 
 def test_throw():
-    task = fedax.tasks.from_loss(lambda w, x: half_square(w, x) * np.nan, 0.0, clients=[[1.0], [2.0]])
+    task = fedax.tasks.from_loss(
+        lambda w, x: half_square(w, x) * np.nan, 0.0, clients=[[1.0], [2.0]]
+    )
     with pytest.raises(RunFailed, match="FedAvg: non-finite at round 0 from client 0"):
         fedax.run(fedax.FedAvg(), task, rounds=3, throw=True)
 
@@ -89,10 +98,21 @@ def test_throw():
     [
         ({"rounds": -1}, r"run\(rounds=...\): got -1; allowed: whole numbers from 0 to 2147483647"),
         ({"rounds": True}, r"run\(rounds=...\): got True"),
-        ({"observe_every": 0}, r"run\(observe_every=...\): got 0; allowed: whole numbers from 1 to 2147483647"),
+        (
+            {"observe_every": 0},
+            r"run\(observe_every=...\): got 0; allowed: whole numbers from 1 "
+            r"to 2147483647",
+        ),
         ({"seed": -3}, r"run\(seed=...\): got -3"),
-        ({"schedule": fedax.Schedule(cohort=2)}, r"Schedule\(cohort=...\): got 2; allowed: 1 to 1, the number of clients"),
-        ({"observe": [fedax.observe.TestAccuracy()]}, "observe TestAccuracy: got task .* without test examples"),
+        (
+            {"schedule": fedax.Schedule(cohort=2)},
+            r"Schedule\(cohort=...\): got 2; allowed: 1 to "
+            r"1, the number of clients",
+        ),
+        (
+            {"observe": [fedax.observe.TestAccuracy()]},
+            "observe TestAccuracy: got task .* without test examples",
+        ),
         ({"observe": [fedax.observe.ClientAccuracy()]}, "without test examples"),
     ],
 )
@@ -104,12 +124,17 @@ def test_bad_arguments(options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cohort": 0}, r"Schedule\(cohort=...\): got 0; allowed: whole numbers from 1 to 2147483647, or None"),
+        (
+            {"cohort": 0},
+            r"Schedule\(cohort=...\): got 0; allowed: whole numbers from 1 to "
+            r"2147483647, or None",
+        ),
         ({"epochs": 1.5}, r"Schedule\(epochs=...\): got 1.5"),
         ({"steps": -1}, r"Schedule\(steps=...\): got -1"),
         (
             {"batch_size": "half"},
-            r"Schedule\(batch_size=...\): got \'half\'; allowed: whole numbers from 1 to 2147483647, or a pair of them in order",
+            r"Schedule\(batch_size=...\): got \'half\'; allowed: whole numbers from 1 to "
+            r"2147483647, or a pair of them in order",
         ),
         ({"order": "sorted"}, r"Schedule\(order=...\)"),
     ],
@@ -142,7 +167,8 @@ def _schedule(options):
     ],
 )
 def test_bad_engines(arguments, message):
-    plain = inspect.unwrap(fedax.Simulation.__init__)  # as users have it, without the tests' type checker in front
+    # as users have it, without the tests' type checker in front
+    plain = inspect.unwrap(fedax.Simulation.__init__)
     with pytest.raises(InvalidInput, match=message):
         plain(object.__new__(fedax.Simulation), **arguments)
 
@@ -160,13 +186,23 @@ class Broken(fedax.Algorithm):
 
 
 def test_eager_says_where_work_failed():
-    with pytest.raises(WorkError, match=r"Broken\.explode, round 0, client 3: ZeroDivisionError: seven"):
+    with pytest.raises(
+        WorkError,
+        match=r"Broken\.explode, round 0, client 3: "
+        r"ZeroDivisionError: seven",
+    ):
         fedax.run(Broken(), regression(), rounds=1, engine=fedax.Eager())
 
 
 def test_grid_members_must_be_alike():
-    for grid in ([fedax.FedAvg(), fedax.FedProx()], [fedax.FedDANE(), fedax.FedDANE(cohorts="shared")], []):
-        with pytest.raises(InvalidInput, match="at least one algorithm, all alike but for real hyperparameters"):
+    for grid in (
+        [fedax.FedAvg(), fedax.FedProx()],
+        [fedax.FedDANE(), fedax.FedDANE(cohorts="shared")],
+        [],
+    ):
+        with pytest.raises(
+            InvalidInput, match="at least one algorithm, all alike but for real hyperparameters"
+        ):
             fedax.run_grid(grid, regression(), rounds=1)
 
 
@@ -193,7 +229,10 @@ def test_seeds_that_would_be_another_are_refused(seed):
 
 def test_numpy_integers_are_seeds():
     task, schedule = regression([20, 30]), fedax.Schedule(batch_size=5)
-    plain, numpy = (fedax.run(fedax.FedAvg(), task, rounds=1, schedule=schedule, seed=seed) for seed in (3, np.int64(3)))
+    plain, numpy = (
+        fedax.run(fedax.FedAvg(), task, rounds=1, schedule=schedule, seed=seed)
+        for seed in (3, np.int64(3))
+    )
     assert np.array_equal(vector(plain), vector(numpy))
 
 
@@ -224,7 +263,9 @@ def test_what_is_observed_takes_the_memory_of_its_numbers():
 
     watch = [fedax.observe.TrainLoss(), fedax.observe.Dissimilarity()]
     engine = fedax.Simulation(devices=1)
-    history = fedax.run(fedax.FedMGDA(), regression(), rounds=12, observe=watch, progress=count, engine=engine)
+    history = fedax.run(
+        fedax.FedMGDA(), regression(), rounds=12, observe=watch, progress=count, engine=engine
+    )
     assert held[3] == held[-1]
     assert history.metrics["train_loss"].shape == (13,)
     assert history.notes["gap"].shape == (12,)

@@ -1,4 +1,5 @@
-"""Settings and seeds as one program: every member's numbers are those of its own run, wherever members are placed."""
+"""Settings and seeds as one program: every member's numbers are those of its own run, wherever
+members are placed."""
 
 import subprocess
 import sys
@@ -13,7 +14,8 @@ from fedax.engine.driver.options import RunOptions
 from fedax.engine.driver.session import Grid
 from problems import regression, vector
 
-# how many settings and seeds, and what two devices then share: settings, seeds padded from 3 to 4, or clients
+# how many settings and seeds, and what two devices then share: settings, seeds padded from 3 to 4,
+# or clients
 SHAPES = {
     "settings and seeds in turn": (2, 3, lambda: fedax.Simulation("sequential", devices=2)),
     "seeds in turn": (1, 3, lambda: fedax.Simulation("sequential", devices=2)),
@@ -40,13 +42,24 @@ def grid_of(settings):
 def test_members_are_runs(shape):
     settings, seeds, engine = SHAPES[shape]
     numbers = [7 * i + 1 for i in range(seeds)]
-    together = fedax.run_grid(grid_of(settings), regression(), seed=numbers, engine=engine(), personal=True, **OPTIONS)
+    together = fedax.run_grid(
+        grid_of(settings), regression(), seed=numbers, engine=engine(), personal=True, **OPTIONS
+    )
     assert len(together) == settings * seeds
     for i, history in enumerate(together):
         method, seed = grid_of(settings)[i // seeds], numbers[i % seeds]
-        alone = fedax.run(method, regression(), seed=seed, engine=fedax.Simulation(devices=1), personal=True, **OPTIONS)
+        alone = fedax.run(
+            method,
+            regression(),
+            seed=seed,
+            engine=fedax.Simulation(devices=1),
+            personal=True,
+            **OPTIONS,
+        )
         np.testing.assert_allclose(vector(history), vector(alone), rtol=1e-12, atol=1e-12)
-        for own, expected in zip(jax.tree.leaves(history.personal), jax.tree.leaves(alone.personal), strict=True):
+        for own, expected in zip(
+            jax.tree.leaves(history.personal), jax.tree.leaves(alone.personal), strict=True
+        ):
             np.testing.assert_allclose(own, expected, rtol=1e-12, atol=1e-12)
         for name, values in alone.metrics.items():
             np.testing.assert_allclose(history.metrics[name], values, rtol=1e-10, err_msg=name)
@@ -102,16 +115,27 @@ print("agreed")
 
 @pytest.mark.slow
 def test_too_few_members_share_their_clients():
-    """Two members on four devices: all four work on the clients of each. Five: two more than the devices have use for."""
-    done = subprocess.run([sys.executable, "-c", FEW, *sys.path], capture_output=True, text=True, timeout=300, check=False)
+    """Two members on four devices: all four work on the clients of each. Five: two more than the
+    devices have use for."""
+    done = subprocess.run(
+        [sys.executable, "-c", FEW, *sys.path],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert "agreed" in done.stdout, done.stderr
 
 
-@pytest.mark.parametrize(("examples", "runs", "devices"), [(1, 1, 1), (50_000, 1, 2), (15_000, 1, 1), (15_000, 3, 2)])
+@pytest.mark.parametrize(
+    ("examples", "runs", "devices"), [(1, 1, 1), (50_000, 1, 2), (15_000, 1, 1), (15_000, 3, 2)]
+)
 def test_small_rounds_have_one_device(examples, runs, devices):
     """A hundred parameters times the examples of all runs, up to 4,000,000: one device."""
     client = {"x": np.ones((examples, 1))}
-    task = fedax.tasks.from_loss(lambda w, x: ((w[None] - x["x"]) ** 2).sum(1), np.zeros(100), clients=[client])
+    task = fedax.tasks.from_loss(
+        lambda w, x: ((w[None] - x["x"]) ** 2).sum(1), np.zeros(100), clients=[client]
+    )
     options = RunOptions.of({"schedule": fedax.Schedule(steps=1, batch_size="full")})
     grid = Grid([fedax.FedProx(mu=float(i)) for i in range(runs)], task, [0], options)
     assert grid.program.devices == devices

@@ -1,4 +1,5 @@
-"""State that no gradient trains: as its policy says, on every engine, against a transcription in NumPy."""
+"""State that no gradient trains: as its policy says, on every engine, against a transcription in
+NumPy."""
 
 import functools
 
@@ -16,7 +17,8 @@ RNG = np.random.default_rng(0)
 CLIENTS = [{"x": RNG.normal(size=(n, 3)) + k, "y": RNG.normal(size=n)} for k, n in enumerate(SIZES)]
 START = {"scale": np.ones(3), "w": np.full(3, 0.1)}
 STATE = {"count": np.zeros((), np.int32), "mean": np.zeros(3)}
-SCHEDULE = fedax.Schedule(epochs=2, batch_size=4, order="given")  # a short minibatch in two of three clients
+# a short minibatch in two of three clients
+SCHEDULE = fedax.Schedule(epochs=2, batch_size=4, order="given")
 ENGINES = {
     "in turn": fedax.Simulation("sequential", devices=1),
     "in chunks": fedax.Simulation("chunked", chunk=2, devices=1),
@@ -30,7 +32,10 @@ def centred(p, e, *, state, mask, training):
     x, running, new = e["x"], state["mean"], state
     if training:
         mean = jnp.where(mask[:, None], x, 0).sum(0) / mask.sum().astype(x.dtype)
-        new, running = {"count": state["count"] + 1, "mean": KEPT * running + (1 - KEPT) * mean}, mean
+        new, running = (
+            {"count": state["count"] + 1, "mean": KEPT * running + (1 - KEPT) * mean},
+            mean,
+        )
     losses = (((x - running[None, :]) * p["scale"][None, :]) @ p["w"] - e["y"]) ** 2 / 2
     return (losses, new) if training else losses
 
@@ -42,7 +47,12 @@ def task(policy, **more):
 @functools.cache
 def history(policy, engine="in turn", method=fedax.FedAvg, rounds=3, **more):
     observe = [fedax.observe.TrainLoss()]
-    settings = {"solver": fedax.SGD(RATE), "schedule": SCHEDULE, "engine": ENGINES[engine], "observe": observe}
+    settings = {
+        "solver": fedax.SGD(RATE),
+        "schedule": SCHEDULE,
+        "engine": ENGINES[engine],
+        "observe": observe,
+    }
     return fedax.run(method(), task(policy), rounds=rounds, observe_every=3, **settings, **more)
 
 
@@ -52,7 +62,11 @@ def step(w, scale, running, x, y):
     z = x - mean
     residual = (z * scale) @ w - y
     direction = z.T @ residual / len(y)
-    return w - RATE * scale * direction, scale - RATE * w * direction, KEPT * running + (1 - KEPT) * mean
+    return (
+        w - RATE * scale * direction,
+        scale - RATE * w * direction,
+        KEPT * running + (1 - KEPT) * mean,
+    )
 
 
 def transcription(policy, rounds=3):
@@ -67,9 +81,12 @@ def transcription(policy, rounds=3):
                     own = step(*own, client["x"][begin : begin + 4], client["y"][begin : begin + 4])
             ends.append(own)
         w, scale, mean = (
-            sum(p * values for p, values in zip(shares, part, strict=True)) for part in zip(*ends, strict=True)
+            sum(p * values for p, values in zip(shares, part, strict=True))
+            for part in zip(*ends, strict=True)
         )
-        states = {"average": [mean] * 3, "local": [end[2] for end in ends], "frozen": states}[policy]
+        states = {"average": [mean] * 3, "local": [end[2] for end in ends], "frozen": states}[
+            policy
+        ]
     return w, scale, states
 
 
@@ -86,7 +103,8 @@ def test_policies_are_what_they_say(policy, engine):
     np.testing.assert_allclose(found.params["scale"], scale, rtol=1e-10)
     if policy == "average":
         np.testing.assert_allclose(found.model_state["mean"], states[0], rtol=1e-10)
-        # 2, 3 and 2 minibatches of two epochs; the mean of the counts, 122 / 24, is rounded in every round
+        # 2, 3 and 2 minibatches of two epochs; the mean of the counts, 122 / 24, is rounded in
+        # every round
         assert int(found.model_state["count"]) == 3 * round((7 * 4 + 12 * 6 + 5 * 4) / 24)
     elif policy == "local":
         kept = found.model_state.all()
@@ -95,7 +113,9 @@ def test_policies_are_what_they_say(policy, engine):
     else:
         assert found.model_state is None
     seen = np.mean(states, axis=0) if policy == "local" else states[0]
-    np.testing.assert_allclose(found.metrics["train_loss"][-1], train_loss(w, scale, seen), rtol=1e-10)
+    np.testing.assert_allclose(
+        found.metrics["train_loss"][-1], train_loss(w, scale, seen), rtol=1e-10
+    )
 
 
 def test_state_counts_as_traffic_where_it_is_sent():
@@ -135,14 +155,21 @@ def test_fedbn_keeps_norms_and_statistics_where_they_are():
             for begin in [*range(0, len(client["y"]), 4)] * 2:
                 end = step(*end, client["x"][begin : begin + 4], client["y"][begin : begin + 4])
             ends.append(end)
-        w, own = sum(p * end[0] for p, end in zip(shares, ends, strict=True)), [end[1:] for end in ends]
+        w, own = (
+            sum(p * end[0] for p, end in zip(shares, ends, strict=True)),
+            [end[1:] for end in ends],
+        )
     scales, means = (np.array(kept) for kept in zip(*own, strict=True))
     np.testing.assert_allclose(found.params["w"], w, rtol=1e-10)
     np.testing.assert_allclose(found.params["scale"], scales.mean(0), rtol=1e-10)
     np.testing.assert_allclose(found.state.memory.all(), scales, rtol=1e-10)
     np.testing.assert_allclose(found.model_state.all()["mean"], means, rtol=1e-10)
     assert found.bits.up[0] == found.bits.down[0] == 3 * 3 * 64
-    with pytest.raises(InvalidInput, match=r"FedBN, with Task\(state_policy=...\): got 'average'; allowed: 'local' or"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"FedBN, with Task\(state_policy=...\): got "
+        r"'average'; allowed: 'local' or",
+    ):
         history("average", method=lambda: fedax.FedBN(norms="scale"))
 
 
@@ -166,17 +193,25 @@ def test_without_a_server_nodes_mix_their_states():
         for begin in [*range(0, len(client["y"]), 4)] * 2:
             own = step(*own, client["x"][begin : begin + 4], client["y"][begin : begin + 4])
         ends.append(own)
-    np.testing.assert_allclose(found.params["w"], np.mean([w for w, _, _ in ends], axis=0), rtol=1e-10)
-    np.testing.assert_allclose(found.model_state.all()["mean"], [np.mean([s for _, _, s in ends], axis=0)] * 3, rtol=1e-10)
+    np.testing.assert_allclose(
+        found.params["w"], np.mean([w for w, _, _ in ends], axis=0), rtol=1e-10
+    )
+    np.testing.assert_allclose(
+        found.model_state.all()["mean"], [np.mean([s for _, _, s in ends], axis=0)] * 3, rtol=1e-10
+    )
     eager = history("average", "eager", method=gossip, rounds=1)
-    np.testing.assert_allclose(eager.model_state.all()["mean"], found.model_state.all()["mean"], rtol=1e-10)
+    np.testing.assert_allclose(
+        eager.model_state.all()["mean"], found.model_state.all()["mean"], rtol=1e-10
+    )
 
 
 @pytest.mark.parametrize("policy", ["average", "local"])
 def test_resumed_from_a_checkpoint(policy, tmp_path):
     history(policy, rounds=1, checkpoint=str(tmp_path))
     found = history(policy, checkpoint=str(tmp_path))
-    for a, b in zip(*(jax.tree.leaves((h.params, h.model_state)) for h in (found, history(policy))), strict=True):
+    for a, b in zip(
+        *(jax.tree.leaves((h.params, h.model_state)) for h in (found, history(policy))), strict=True
+    ):
         assert np.array_equal(a, b)
 
 
@@ -190,11 +225,14 @@ def test_lossy_channels_code_models_and_not_their_state():
 
 def test_gathering_methods_average_the_state_too():
     found = history("average", method=fedax.FedMGDA, rounds=1)
-    np.testing.assert_allclose(found.model_state["mean"], transcription("average", rounds=1)[2][0], rtol=1e-10)
+    np.testing.assert_allclose(
+        found.model_state["mean"], transcription("average", rounds=1)[2][0], rtol=1e-10
+    )
 
 
 def test_loops_of_a_method_train_the_state():
-    """pFedMe's inner steps: each is a step of the state, so that three of them are as many steps again."""
+    """pFedMe's inner steps: each is a step of the state, so that three of them are as many steps
+    again."""
     found = history("local", method=lambda: fedax.PFedMe(inner_steps=3), rounds=1)
     assert found.model_state.all()["count"].tolist() == [12, 18, 12]
     state = STATE["mean"]
@@ -210,7 +248,9 @@ def without_mask(p, e, *, state, training):
 def test_padding_that_a_loss_does_not_see_is_refused():
     blind = fedax.tasks.from_loss(without_mask, START, CLIENTS, state=STATE)
     with pytest.raises(
-        InvalidInput, match=r"Schedule\(batch_size=...\): got 4, .* allowed: minibatches of one size. Let the"
+        InvalidInput,
+        match=r"Schedule\(batch_size=...\): got 4, .* allowed: minibatches of one "
+        r"size. Let the",
     ):
         fedax.run(fedax.FedAvg(), blind, schedule=SCHEDULE)
     found = fedax.run(fedax.FedAvg(), blind, schedule=fedax.Schedule(batch_size=1), rounds=1)
@@ -221,14 +261,20 @@ def test_statistics_of_the_batch_in_evaluation_are_refused():
     def always(p, e, *, state, mask):
         return centred(p, e, state=state, mask=mask, training=True)
 
-    with pytest.raises(InvalidInput, match="In evaluation, with the key None, use the running statistics"):
+    with pytest.raises(
+        InvalidInput, match="In evaluation, with the key None, use the running statistics"
+    ):
         fedax.tasks.from_loss(always, START, CLIENTS, state=STATE)
 
 
 @pytest.mark.parametrize(
     ("new", "message"),
     [
-        (lambda state: {"mean": state["mean"]}, r"got \[\"\['mean'\]\"\]; allowed: a new state with the leaves of the one"),
+        (
+            lambda state: {"mean": state["mean"]},
+            r"got \[\"\['mean'\]\"\]; allowed: a new state "
+            r"with the leaves of the one",
+        ),
         (
             lambda state: state | {"mean": state["mean"][:2]},
             r"state\['mean'\]: got \(\(2,\), 'float64'\); allowed: \(\(3,\)",
@@ -245,7 +291,8 @@ def test_a_state_keeps_its_form(new, message):
 
 
 def test_frozen_leaves_are_left_alone():
-    """As a loss that holds them itself: the same run, fewer bits; and the whole model comes back."""
+    """As a loss that holds them itself: the same run, fewer bits; and the whole model comes
+    back."""
 
     def loss(p, e):
         return ((e["x"] * p["scale"][None, :]) @ p["w"] - e["y"]) ** 2 / 2
@@ -253,9 +300,18 @@ def test_frozen_leaves_are_left_alone():
     def alone(w, e):
         return loss({"scale": START["scale"], "w": w}, e)
 
-    options = {"solver": fedax.SGD(RATE), "schedule": SCHEDULE, "rounds": 2, "engine": ENGINES["in turn"]}
-    frozen = fedax.run(fedax.FedAvg(), fedax.tasks.from_loss(loss, START, CLIENTS, frozen="scale"), **options)
-    by_hand = fedax.run(fedax.FedAvg(), fedax.tasks.from_loss(alone, START["w"], CLIENTS), **options)
+    options = {
+        "solver": fedax.SGD(RATE),
+        "schedule": SCHEDULE,
+        "rounds": 2,
+        "engine": ENGINES["in turn"],
+    }
+    frozen = fedax.run(
+        fedax.FedAvg(), fedax.tasks.from_loss(loss, START, CLIENTS, frozen="scale"), **options
+    )
+    by_hand = fedax.run(
+        fedax.FedAvg(), fedax.tasks.from_loss(alone, START["w"], CLIENTS), **options
+    )
     assert np.array_equal(frozen.params["w"], by_hand.params)
     assert np.array_equal(frozen.params["scale"], START["scale"])
     assert frozen.bits.up[0] == by_hand.bits.up[0] == 3 * 3 * 64
@@ -263,7 +319,8 @@ def test_frozen_leaves_are_left_alone():
 
 @pytest.mark.parametrize("policy", ["average", "local"])
 def test_a_saved_model_comes_back_with_its_state(policy, tmp_path):
-    """Loaded into a run, it is looked at as it was; of states that clients keep, the mean is saved."""
+    """Loaded into a run, it is looked at as it was; of states that clients keep, the mean is
+    saved."""
     found, path = history(policy), tmp_path / "model.safetensors"
     found.save(path)
     _, _, states = transcription(policy)
@@ -271,15 +328,23 @@ def test_a_saved_model_comes_back_with_its_state(policy, tmp_path):
     np.testing.assert_allclose(state["mean"], np.mean(states, axis=0), rtol=1e-10)
     assert state["count"].dtype == np.int32
     assert fedax.load_params(path, like=task(policy)).keys() == START.keys()
-    options = {"params": path, "rounds": 0, "observe": [fedax.observe.TrainLoss()], "engine": ENGINES["in turn"]}
+    options = {
+        "params": path,
+        "rounds": 0,
+        "observe": [fedax.observe.TrainLoss()],
+        "engine": ENGINES["in turn"],
+    }
     again = fedax.run(fedax.FedAvg(), task(policy), **options)
-    assert again.metrics["train_loss"][0] == pytest.approx(found.metrics["train_loss"][-1], rel=1e-12)
+    assert again.metrics["train_loss"][0] == pytest.approx(
+        found.metrics["train_loss"][-1], rel=1e-12
+    )
     with pytest.raises(InvalidInput, match=r"state: mean: got shape \(3,\); allowed: shape \(2,\)"):
         fedax.load_state(path, like={"mean": np.zeros(2), "count": STATE["count"]})
 
 
 def test_the_best_model_and_a_stopped_run_keep_their_state(tmp_path):
-    """The test set becomes worse from some round on: of the model there, and its state, after breaks too."""
+    """The test set becomes worse from some round on: of the model there, and its state, after
+    breaks too."""
     worse = [{"x": client["x"], "y": -3 * client["y"]} for client in CLIENTS]
     options = {
         "solver": fedax.SGD(RATE),
@@ -287,12 +352,18 @@ def test_the_best_model_and_a_stopped_run_keep_their_state(tmp_path):
         "engine": ENGINES["in turn"],
         "stop": fedax.EarlyStopping("test_loss", 2),
     }
-    options |= {"observe": [fedax.observe.TestLoss()], "checkpoint": str(tmp_path), "checkpoint_every": 1}
+    options |= {
+        "observe": [fedax.observe.TestLoss()],
+        "checkpoint": str(tmp_path),
+        "checkpoint_every": 1,
+    }
     method, own = fedax.FedAvg(), task("average", test=worse)
     fedax.run(method, own, rounds=1, **options)
     found = fedax.run(method, own, rounds=6, **options)
     assert (found.outcome.kind, len(found.bits.up) - found.best.round) == ("stopped", 2)
-    best, last = (transcription("average", rounds)[2][0] for rounds in (found.best.round, len(found.bits.up)))
+    best, last = (
+        transcription("average", rounds)[2][0] for rounds in (found.best.round, len(found.bits.up))
+    )
     np.testing.assert_allclose(found.best.state["mean"], best, rtol=1e-10)
     np.testing.assert_allclose(found.model_state["mean"], last, rtol=1e-10)
     for again in (
@@ -307,10 +378,18 @@ def test_the_best_model_and_a_stopped_run_keep_their_state(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["average", "local", "frozen"])
 def test_clients_held_back_adapt_the_state_too(policy):
-    """Two steps from the global model and its state, on the client's own examples; then the client's running mean is its own."""
+    """Two steps from the global model and its state, on the client's own examples; then the
+    client's running mean is its own."""
     whole = fedax.tasks.with_held_back(task(policy, test=CLIENTS), 0.3)
-    options = {"solver": fedax.SGD(RATE), "schedule": SCHEDULE, "engine": ENGINES["in turn"], "rounds": 1}
-    found = fedax.run(fedax.FedAvg(), whole, observe=[fedax.observe.HeldBack("loss", steps=2)], **options)
+    options = {
+        "solver": fedax.SGD(RATE),
+        "schedule": SCHEDULE,
+        "engine": ENGINES["in turn"],
+        "rounds": 1,
+    }
+    found = fedax.run(
+        fedax.FedAvg(), whole, observe=[fedax.observe.HeldBack("loss", steps=2)], **options
+    )
     own = {name: np.asarray(values) for name, values in whole.held_back.train.client(0).items()}
     mean = STATE["mean"]
     if policy == "average":
@@ -323,6 +402,9 @@ def test_clients_held_back_adapt_the_state_too(policy):
         adapted = step(*adapted, own["x"][begin : begin + 4], own["y"][begin : begin + 4])
     if policy == "frozen":
         adapted = (*adapted[:2], mean)
-    for name, (w, scale, running) in (("held_back_loss", (*model, mean)), ("held_back_loss_adapted", adapted)):
+    for name, (w, scale, running) in (
+        ("held_back_loss", (*model, mean)),
+        ("held_back_loss_adapted", adapted),
+    ):
         expected = (((own["x"] - running) * scale @ w - own["y"]) ** 2 / 2).mean()
         np.testing.assert_allclose(found.metrics[name][-1], expected, rtol=1e-10)

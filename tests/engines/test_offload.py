@@ -1,4 +1,5 @@
-"""Clients' memories on the host or on disk: the same bits as on the device, with the cohort's rows moved and no others."""
+"""Clients' memories on the host or on disk: the same bits as on the device, with the cohort's rows
+moved and no others."""
 
 import gc
 import inspect
@@ -25,20 +26,35 @@ from problems import regression, vector
 TASK = regression()
 CLIENTS = TASK.train.clients
 SCHEDULE = fedax.Schedule(cohort=3, steps=2, batch_size=4)
-OPTIONS = {"schedule": SCHEDULE, "rounds": 6, "observe_every": 3, "observe": [fedax.observe.TrainLoss()]}
+OPTIONS = {
+    "schedule": SCHEDULE,
+    "rounds": 6,
+    "observe_every": 3,
+    "observe": [fedax.observe.TrainLoss()],
+}
 FEEDBACK = fedax.Channel(up=fedax.codecs.TopK(0.5))
 
 
 def all_of(history):
     """Everything that a run leaves, memories as everybody's rows."""
-    kept = history.params, history.state, history.lost, history.model_state, history.personal, history.metrics, history.notes
+    kept = (
+        history.params,
+        history.state,
+        history.lost,
+        history.model_state,
+        history.personal,
+        history.metrics,
+        history.notes,
+    )
     return jax.tree.map(np.asarray, with_memories(kept, lambda memory: memory.here()))
 
 
 def same(one, other):
     mine, theirs = (jax.tree.leaves(all_of(history)) for history in (one, other))
     assert len(mine) == len(theirs)
-    assert all(a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in zip(mine, theirs, strict=True))
+    assert all(
+        a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in zip(mine, theirs, strict=True)
+    )
     assert one.bits.up.tolist() == other.bits.up.tolist()
     assert one.outcome == other.outcome
 
@@ -91,14 +107,21 @@ def test_two_devices():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [slow(fedax.FedAvg()), fedax.FedDANE(mu=0.1)], ids=["one phase", "two phases"])
+@pytest.mark.parametrize(
+    "method", [slow(fedax.FedAvg()), fedax.FedDANE(mu=0.1)], ids=["one phase", "two phases"]
+)
 def test_what_messages_lost(method):
     same(go(method, "host", channel=FEEDBACK), go(method, "device", channel=FEEDBACK))
 
 
 def counted(w, e, *, state, training):
-    """Distances from inputs less their running mean, of which clients keep their own and count their steps."""
-    new = {"count": state["count"] + 1, "mean": (state["mean"] + e["x"].mean(0)) / 2} if training else state
+    """Distances from inputs less their running mean, of which clients keep their own and count
+    their steps."""
+    new = (
+        {"count": state["count"] + 1, "mean": (state["mean"] + e["x"].mean(0)) / 2}
+        if training
+        else state
+    )
     losses = ((w + new["mean"])[None] - e["x"]) ** 2
     return (losses.sum(1), new) if training else losses.sum(1)
 
@@ -109,10 +132,15 @@ def test_states_of_models_that_clients_keep(place):
     clients = [{"x": np.full((4, 2), value)} for value in (1.0, 2.0, 5.0)]
     state = {"count": np.zeros((), np.int32), "mean": np.zeros(2)}
     task = fedax.tasks.from_loss(counted, np.zeros(2), clients, state=state, state_policy="local")
-    options = {"schedule": fedax.Schedule(cohort=2, steps=2, batch_size=2), "keep_best": "train_loss"}
+    options = {
+        "schedule": fedax.Schedule(cohort=2, steps=2, batch_size=2),
+        "keep_best": "train_loss",
+    }
     one, other = (go(fedax.FedAvg(), each, task, **options) for each in (place, "device"))
     same(one, other)
-    for mine, theirs in zip(jax.tree.leaves(one.best.state), jax.tree.leaves(other.best.state), strict=True):
+    for mine, theirs in zip(
+        jax.tree.leaves(one.best.state), jax.tree.leaves(other.best.state), strict=True
+    ):
         np.testing.assert_array_equal(mine, theirs)
 
 
@@ -127,21 +155,33 @@ def test_a_round_of_nobody_and_clients_that_are_left_out():
     broken = fedax.tasks.from_loss(
         lambda w, x: ((w[None] - x["x"]) ** 2).sum(1), np.zeros(1), clients=clients
     )  # whose first has no finite gradient
-    options = {"on_bad_client": "drop", "observe": [], "schedule": fedax.Schedule(cohort=1, steps=2, batch_size=4)}
-    histories = [go(fedax.SCAFFOLD(), place, broken, **options, rounds=12) for place in ("host", "device")]
+    options = {
+        "on_bad_client": "drop",
+        "observe": [],
+        "schedule": fedax.Schedule(cohort=1, steps=2, batch_size=4),
+    }
+    histories = [
+        go(fedax.SCAFFOLD(), place, broken, **options, rounds=12) for place in ("host", "device")
+    ]
     assert (histories[0].notes["dropped"] == 0).any()
     same(*histories)
     assert 0 not in memory_of(histories[0]).written()[0]
 
 
-@pytest.mark.parametrize(("placement", "devices"), [slow("sequential", 1), slow("chunked", 1), slow("sequential", 2)])
+@pytest.mark.parametrize(
+    ("placement", "devices"), [slow("sequential", 1), slow("chunked", 1), slow("sequential", 2)]
+)
 def test_grids_of_settings_and_seeds(placement, devices):
     """Three seeds on two devices: one of them works on a member twice, in a store of its own."""
     grid = [fedax.SCAFFOLD(lr=lr) for lr in (0.5, 1.0)]
     for methods, seeds in ((grid, [1, 2]), (grid[:1], [1, 2, 3])):
         runs = [
             fedax.run_grid(
-                methods, TASK, seed=seeds, **OPTIONS, engine=fedax.Simulation(placement, memory=place, devices=devices)
+                methods,
+                TASK,
+                seed=seeds,
+                **OPTIONS,
+                engine=fedax.Simulation(placement, memory=place, devices=devices),
             )
             for place in ("host", "device")
         ]
@@ -152,16 +192,30 @@ def test_grids_of_settings_and_seeds(placement, devices):
 
 @pytest.mark.slow
 def test_a_member_that_ends_early_keeps_its_memory(tmp_path):
-    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]])
+    task = fedax.tasks.from_loss(
+        lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]]
+    )
     grid = [fedax.SCAFFOLD(lr=lr) for lr in (1.0, 5.0)]
-    settings = {"rounds": 20, "observe": [fedax.observe.TrainLoss()], "stop": fedax.Divergence(window=2)}
+    settings = {
+        "rounds": 20,
+        "observe": [fedax.observe.TrainLoss()],
+        "stop": fedax.Divergence(window=2),
+    }
     settings |= {"solver": fedax.SGD(0.5), "schedule": fedax.Schedule(steps=2)}
     runs = [
-        fedax.run_grid(grid, task, **settings, checkpoint=tmp_path / place, engine=fedax.Simulation(memory=place))
+        fedax.run_grid(
+            grid,
+            task,
+            **settings,
+            checkpoint=tmp_path / place,
+            engine=fedax.Simulation(memory=place),
+        )
         for place in ("host", "device")
     ]
     assert [history.outcome.kind for history in runs[0]] == ["ok", "diverged"]
-    again = fedax.run_grid(grid, task, **settings, checkpoint=tmp_path / "host", engine=fedax.Simulation(memory="host"))
+    again = fedax.run_grid(
+        grid, task, **settings, checkpoint=tmp_path / "host", engine=fedax.Simulation(memory="host")
+    )
     for one, other, third in zip(*runs, again, strict=True):
         same(one, other)
         same(one, third)
@@ -181,7 +235,10 @@ SOONER = [("device", "device"), ("device", "disk"), ("host", "device")]
     ],
 )
 def test_either_place_continues_what_the_other_began(first, then, tmp_path):
-    method, straight = METHODS["FedBC, lam and gamma of each"], go(METHODS["FedBC, lam and gamma of each"], "device")
+    method, straight = (
+        METHODS["FedBC, lam and gamma of each"],
+        go(METHODS["FedBC, lam and gamma of each"], "device"),
+    )
     half = go(method, first, rounds=3, checkpoint=tmp_path)
     same(go(method, then, checkpoint=tmp_path), straight)
     for _ in range(2):  # the history stays as it was
@@ -199,12 +256,16 @@ def test_the_eager_engine_continues_too():
 
 @pytest.mark.slow
 def test_a_state_of_a_session_can_be_stepped_again_and_an_old_one_is_refused():
-    session = fedax.start(fedax.PFedMe(), TASK, schedule=SCHEDULE, engine=fedax.Simulation(memory="host"))
+    session = fedax.start(
+        fedax.PFedMe(), TASK, schedule=SCHEDULE, engine=fedax.Simulation(memory="host")
+    )
     reference = fedax.start(fedax.PFedMe(), TASK, schedule=SCHEDULE, engine=fedax.Simulation())
 
     def rows(of, state):
         return np.asarray(
-            with_memories(of._program.split(state.value)[0].state, lambda memory: memory.here()).memory.all().theta
+            with_memories(of._program.split(state.value)[0].state, lambda memory: memory.here())
+            .memory.all()
+            .theta
         )
 
     states, expected = [session.init()], [reference.init()]
@@ -221,14 +282,24 @@ def test_a_state_of_a_session_can_be_stepped_again_and_an_old_one_is_refused():
 def test_rounds_move_their_cohorts_and_a_store_grows_by_those_who_worked():
     clients, dim = 100_000, 7
     examples = fedax.core.Ragged.flat({"x": np.ones((clients, dim))}, np.ones(clients, int))
-    task = fedax.Task(lambda key: np.zeros(dim), lambda w, data, key: ((w[None] - data["x"]) ** 2).sum(1), examples)
-    options = {"schedule": fedax.Schedule(cohort=10, steps=1, batch_size=1), "rounds": 3, "observe_every": 3}
+    task = fedax.Task(
+        lambda key: np.zeros(dim),
+        lambda w, data, key: ((w[None] - data["x"]) ** 2).sum(1),
+        examples,
+    )
+    options = {
+        "schedule": fedax.Schedule(cohort=10, steps=1, batch_size=1),
+        "rounds": 3,
+        "observe_every": 3,
+    }
     engine = fedax.Simulation(memory="host", devices=1)
     for method in (
         fedax.SCAFFOLD(),
         fedax.FedBC(),
     ):  # whose weights are looked at by observers that ask for them, and no others
-        history = fedax.run(method, task, observe=[fedax.observe.TrainLoss()], engine=engine, **options)
+        history = fedax.run(
+            method, task, observe=[fedax.observe.TrainLoss()], engine=engine, **options
+        )
         store = memory_of(history).store
         assert 0 < len(store) <= 30
         assert store.moved <= 2 * 30 * store.width
@@ -250,7 +321,8 @@ def test_stores_end_with_those_who_hold_them():
 
 @pytest.mark.parametrize("place", ["host", "disk"])
 def test_versions(place):
-    """Old versions can be read; a write onto one takes back what came after it; the same write again is none."""
+    """Old versions can be read; a write onto one takes back what came after it; the same write
+    again is none."""
     store = ClientStateStore(1000, 3, place)
     rows = lambda *values: np.array([[v] * 3 for v in values], np.uint8)  # noqa: E731
     a = store.write(0, np.array([5, 7, 1000, -1]), rows(1, 2, 9, 9))
@@ -259,7 +331,9 @@ def test_versions(place):
 
     def seen(version):
         there, found = store.read(version, np.array([5, 7, 8]))
-        return [int(row[0]) if is_there else None for is_there, row in zip(there, found, strict=True)]
+        return [
+            int(row[0]) if is_there else None for is_there, row in zip(there, found, strict=True)
+        ]
 
     expected = {0: [None, None, None], a: [1, 2, None], b: [1, 3, 4], c: [5, 6, 4]}
     assert {version: seen(version) for version in expected} == expected
@@ -289,10 +363,14 @@ def test_old_versions_end_where_their_rows_would_fill_memory(monkeypatch):
     for gone in versions[:2]:
         with pytest.raises(FedaxError, match="which is gone"):
             store.check(gone)
-    options = RunOptions.of({"schedule": SCHEDULE, "engine": fedax.Simulation(memory="host"), "rounds": 1})
+    options = RunOptions.of(
+        {"schedule": SCHEDULE, "engine": fedax.Simulation(memory="host"), "rounds": 1}
+    )
     program = Grid([fedax.SCAFFOLD()], TASK, [0], options)
     first = states = program.init()
-    keep = jax.tree.map(lambda leaf: jnp.array(leaf) if isinstance(leaf, jax.Array) else leaf, first)
+    keep = jax.tree.map(
+        lambda leaf: jnp.array(leaf) if isinstance(leaf, jax.Array) else leaf, first
+    )
     for t in range(MIN_UNDO_WRITES + 1):
         states, _ = program.program.advance(states, t, 1)
     with pytest.raises(FedaxError, match="which is gone"):
@@ -301,7 +379,11 @@ def test_old_versions_end_where_their_rows_would_fill_memory(monkeypatch):
 
 @pytest.mark.parametrize("value", ["gpu", "auto", None])
 def test_places_that_there_are_not(value):
-    with pytest.raises(InvalidInput, match=r"Simulation\(memory=...\): got .*; allowed: one of 'device', 'host', 'disk'"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"Simulation\(memory=...\): got .*; allowed: one of "
+        r"'device', 'host', 'disk'",
+    ):
         inspect.unwrap(fedax.Simulation.__init__)(
             object.__new__(fedax.Simulation), memory=value
         )  # past the tests' type checker
@@ -354,9 +436,14 @@ print("agreed")
 
 @pytest.mark.slow
 def test_large_rows_in_single_precision_on_two_devices():
-    """Rows of a size that the CPU client copies in threads, of which none is left while devices wait for each other."""
+    """Rows of a size that the CPU client copies in threads, of which none is left while devices
+    wait for each other."""
     done = subprocess.run(
-        [sys.executable, "-c", SINGLE, *sys.path], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", SINGLE, *sys.path],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert "agreed" in done.stdout, done.stderr
 

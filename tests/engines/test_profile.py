@@ -26,14 +26,18 @@ DIM = 200
 def products(w, count):
     """Some hundred million multiplications, which no compiler can leave out."""
     turn = jnp.asarray(np.random.default_rng(0).normal(size=(DIM, DIM)) / DIM, w.dtype)
-    return jax.lax.fori_loop(0, count, lambda _, x: jnp.tanh(turn @ x), jnp.tile(w[:, None], (1, DIM)))[:, 0]
+    return jax.lax.fori_loop(
+        0, count, lambda _, x: jnp.tanh(turn @ x), jnp.tile(w[:, None], (1, DIM))
+    )[:, 0]
 
 
 def task(count):
     """Four clients whose losses cost `count` products of matrices an example."""
     clients = [{"x": np.ones(2) * k} for k in range(4)]
     return fedax.tasks.from_loss(
-        lambda w, e: ((products(w, count) if count else w) ** 2).sum() + e["x"], np.ones(DIM), clients
+        lambda w, e: ((products(w, count) if count else w) ** 2).sum() + e["x"],
+        np.ones(DIM),
+        clients,
     )
 
 
@@ -56,8 +60,13 @@ def kinds(found):
     return shares
 
 
-OPTIONS = {"solver": fedax.SGD(1e-3), "schedule": fedax.Schedule(cohort=2, steps=2, batch_size=2), "rounds": 3}
-ONE = {"engine": fedax.Simulation(devices=1)}  # devices that wait for each other wait longer on a busy machine
+OPTIONS = {
+    "solver": fedax.SGD(1e-3),
+    "schedule": fedax.Schedule(cohort=2, steps=2, batch_size=2),
+    "rounds": 3,
+}
+# devices that wait for each other wait longer on a busy machine
+ONE = {"engine": fedax.Simulation(devices=1)}
 
 
 @pytest.mark.slow
@@ -86,9 +95,15 @@ def test_steps_in_a_kernel_are_most_of_the_work(devices):
         classification(data, Softmax(60, 10)),
         {"schedule": fedax.Schedule(cohort=10, epochs=5, batch_size=10)},
     )
-    found = fedax.profile(fedax.FedAvg(), softmax, rounds=3, engine=fedax.Simulation(devices=devices), **options)
+    found = fedax.profile(
+        fedax.FedAvg(), softmax, rounds=3, engine=fedax.Simulation(devices=devices), **options
+    )
     assert found.gradients_rate is None
-    assert found.parts["train: steps"] / sum(ms for name, ms in found.parts.items() if name != "between devices") > 0.5
+    assert (
+        found.parts["train: steps"]
+        / sum(ms for name, ms in found.parts.items() if name != "between devices")
+        > 0.5
+    )
 
 
 @pytest.mark.slow
@@ -128,25 +143,37 @@ def images(model, loss=None):
 
 def counted(task, algorithm=None, **schedule):
     """Multiplications of everybody's products in a round."""
-    setting = {"solver": fedax.SGD(1e-3), "schedule": fedax.Schedule(**({"batch_size": 4} | schedule)), "observe": ()}
+    setting = {
+        "solver": fedax.SGD(1e-3),
+        "schedule": fedax.Schedule(**({"batch_size": 4} | schedule)),
+        "observe": (),
+    }
     grid = Grid([algorithm or fedax.FedAvg()], task, [0], RunOptions.of(setting | ONE))
     return round_flops_counter(grid.program)(grid.init()[0], 0) / 2
 
 
 def test_operations_of_dense_models_are_those_of_the_closed_form():
-    """Kernels take part in the outputs and in their gradient, and all but the first in the gradient of their inputs."""
+    """Kernels take part in the outputs and in their gradient, and all but the first in the gradient
+    of their inputs."""
     assert counted(images(Softmax(128, 3)), epochs=2) == 2 * sum(SIZES) * 2 * 128 * 3
-    assert counted(images(MLP((128, 5, 3))), steps=3) == (3 + 3 + 3 + 4 + 4 + 4 + 4 + 4 + 2) * (2 * 128 * 5 + 3 * 5 * 3)
+    assert counted(images(MLP((128, 5, 3))), steps=3) == (3 + 3 + 3 + 4 + 4 + 4 + 4 + 4 + 2) * (
+        2 * 128 * 5 + 3 * 5 * 3
+    )
 
 
 def test_full_gradients_and_losses_are_counted_beside_the_steps():
     one = 2 * 128 * 3
-    assert counted(images(Softmax(128, 3)), fedax.FedDANE(), epochs=2) == (1 + 1 + 2) * sum(SIZES) * one
-    assert counted(images(Softmax(128, 3)), fedax.IFCA(), epochs=2) == 3 * sum(SIZES) * one  # two losses are one gradient
+    assert (
+        counted(images(Softmax(128, 3)), fedax.FedDANE(), epochs=2)
+        == (1 + 1 + 2) * sum(SIZES) * one
+    )
+    # two losses are one gradient
+    assert counted(images(Softmax(128, 3)), fedax.IFCA(), epochs=2) == 3 * sum(SIZES) * one
 
 
 def test_operations_of_convolutions_are_the_same_in_every_form():
-    """Along 8 pixels 3 places meet 22 numbers with zeros around them; with stride 2 and none, 3 outputs meet 9."""
+    """Along 8 pixels 3 places meet 22 numbers with zeros around them; with stride 2 and none, 3
+    outputs meet 9."""
     kernels = np.ones((3, 3, 2, 4)) / 10, np.ones((3, 3, 4, 5)) / 10
 
     def loss(convolve):
@@ -157,7 +184,9 @@ def test_operations_of_convolutions_are_the_same_in_every_form():
         return of
 
     def by_xla(x, kernel, stride, padding):
-        return jax.lax.conv_general_dilated(x, kernel, (stride,) * 2, padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return jax.lax.conv_general_dilated(
+            x, kernel, (stride,) * 2, padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
 
     def by_layers(x, kernel, stride, padding):
         return fedax.ops.convolve(x, kernel, stride=stride, padding=padding)
@@ -169,7 +198,8 @@ def test_operations_of_convolutions_are_the_same_in_every_form():
 
 @pytest.mark.parametrize("hidden", [4, 16])  # in a loop, and from 16 on in the extension
 def test_operations_of_recurrences_are_the_same_in_every_form(hidden):
-    """Eight steps of 16 numbers: inputs twice, the state forward, backward and for the kernel's gradient."""
+    """Eight steps of 16 numbers: inputs twice, the state forward, backward and for the kernel's
+    gradient."""
     layer = LSTM.init(jax.random.key(0), 16, hidden)
 
     def loss(layer, example):
@@ -185,7 +215,9 @@ def test_products_that_nobody_can_count_are_not_guessed():
 
     def outside(w, e):
         x = e["x"].sum((1, 2, 3))
-        return w * jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="sequential")
+        return w * jax.pure_callback(
+            lambda x: x, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="sequential"
+        )
 
     for loss in (in_a_loop, outside):
         with pytest.raises(Uncountable):
@@ -195,7 +227,9 @@ def test_products_that_nobody_can_count_are_not_guessed():
 @pytest.mark.slow
 def test_profiles_set_counted_products_beside_the_peak(monkeypatch):
     monkeypatch.setenv("FEDAX_KERNELS", "0")  # a kernel has one part
-    found = fedax.profile(fedax.FedAvg(), images(Softmax(128, 3)), solver=fedax.SGD(1e-3), rounds=2, **ONE)
+    found = fedax.profile(
+        fedax.FedAvg(), images(Softmax(128, 3)), solver=fedax.SGD(1e-3), rounds=2, **ONE
+    )
     assert found.operations == 2 * 2 * sum(SIZES) * 128 * 3
     assert found.rate == pytest.approx(found.operations / found.round_ms / 1e6)
     assert 0 < found.fraction < found.gradients_fraction < 1
@@ -203,7 +237,11 @@ def test_profiles_set_counted_products_beside_the_peak(monkeypatch):
 
 
 def test_what_cannot_be_profiled_is_refused():
-    with pytest.raises(InvalidInput, match=r"profile\(engine=...\): got Eager; allowed: Simulation"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"profile\(engine=...\): got Eager; allowed: "
+        r"Simulation",
+    ):
         fedax.profile(fedax.FedAvg(), task(0), engine=fedax.Eager(), **OPTIONS)
     with pytest.raises(InvalidInput, match=r"rounds=...\): got 0; allowed: whole numbers >= 1"):
         fedax.profile(fedax.FedAvg(), task(0), **(OPTIONS | {"rounds": 0}))
@@ -213,9 +251,15 @@ def test_what_cannot_be_profiled_is_refused():
 def test_the_command_prints_a_table_and_draws_a_picture(tmp_path):
     file = tmp_path / "a.toml"
     lines = ['name = "a"', "rounds = 4", "[task]", 'name = "synthetic"', "clients = 3"]
-    file.write_text("\n".join([*lines, "[[algorithm]]", 'name = "fedavg"', "[[algorithm]]", 'name = "scaffold"', ""]))
+    file.write_text(
+        "\n".join(
+            [*lines, "[[algorithm]]", 'name = "fedavg"', "[[algorithm]]", 'name = "scaffold"', ""]
+        )
+    )
     picture = tmp_path / "pictures" / "profile.html"
-    done = CliRunner().invoke(app, ["profile", str(file), "--rounds", "2", "--picture", str(picture)])
+    done = CliRunner().invoke(
+        app, ["profile", str(file), "--rounds", "2", "--picture", str(picture)]
+    )
     assert done.exit_code == 0, done.output
     for words in (
         "FedAvg",

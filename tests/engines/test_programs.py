@@ -23,9 +23,13 @@ def maps() -> int:
 
 
 def run_on_a_new_task(k: int) -> float:
-    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2 + 0 * k, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]])
+    task = fedax.tasks.from_loss(
+        lambda w, x: (w - x) ** 2 / 2 + 0 * k, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]]
+    )
     schedule, solver = fedax.Schedule(steps=2), fedax.SGD(0.5)
-    return float(fedax.run(fedax.FedProx(mu=1.0), task, solver=solver, schedule=schedule, rounds=1).params)
+    return float(
+        fedax.run(fedax.FedProx(mu=1.0), task, solver=solver, schedule=schedule, rounds=1).params
+    )
 
 
 @pytest.mark.slow
@@ -34,7 +38,9 @@ def test_programs_are_dropped_before_memory_maps_run_out(monkeypatch: pytest.Mon
     limit = int(Path("/proc/sys/vm/max_map_count").read_text())
     share = (maps() + 300) / limit
     dropped: list[bool] = []
-    monkeypatch.setattr(session, "evict_programs", lambda: dropped.append(programs.evict_programs(share)))
+    monkeypatch.setattr(
+        session, "evict_programs", lambda: dropped.append(programs.evict_programs(share))
+    )
     for k in range(1, 5):
         assert run_on_a_new_task(k) == first
     assert True in dropped  # each run needs some two hundred
@@ -44,7 +50,11 @@ def test_programs_are_dropped_before_memory_maps_run_out(monkeypatch: pytest.Mon
 @pytest.mark.slow
 def test_memory_of_dropped_programs_goes_back_to_the_system() -> None:
     def megabytes() -> float:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+        return (
+            int(Path("/proc/self/statm").read_text().split()[1])
+            * os.sysconf("SC_PAGE_SIZE")
+            / 2**20
+        )
 
     programs.evict_programs(share=0.0)
     for k in range(4):
@@ -73,11 +83,15 @@ print(held, faults() * resource.getpagesize() < size / 10)
 """
 
 
-@pytest.mark.parametrize("environment", [{}, {"MALLOC_TRIM_THRESHOLD_": "131072"}], ids=["ours", "the user's"])
+@pytest.mark.parametrize(
+    "environment", [{}, {"MALLOC_TRIM_THRESHOLD_": "131072"}], ids=["ours", "the user's"]
+)
 def test_freed_memory_is_at_hand(environment: dict[str, str]) -> None:
     clean = {name: value for name, value in os.environ.items() if name not in programs._ALLOCATOR}
     command = [sys.executable, "-c", FAULTS]
-    found = subprocess.run(command, env=clean | environment, check=True, capture_output=True, text=True).stdout.split()
+    found = subprocess.run(
+        command, env=clean | environment, check=True, capture_output=True, text=True
+    ).stdout.split()
     if not environment and found[0] == "False":
         pytest.skip("another C library than glibc")
     ours = str(not environment)
@@ -103,7 +117,9 @@ fedax.run(fedax.FedAvg(), task, rounds=1, engine=fedax.Simulation(devices=int(sy
 @pytest.mark.parametrize("devices", [1, 2])
 def test_programs_of_several_devices_are_not_kept_on_disk(devices: int, tmp_path: Path) -> None:
     """A copy from there has lost the order of its collectives, and may hang."""
-    subprocess.run([sys.executable, "-c", COMPILE, str(devices), str(tmp_path)], check=True, timeout=300)
+    subprocess.run(
+        [sys.executable, "-c", COMPILE, str(devices), str(tmp_path)], check=True, timeout=300
+    )
     assert bool(list(tmp_path.glob("jit_advance*"))) == (devices == 1)
 
 
@@ -113,7 +129,8 @@ def test_programs_are_kept_between_processes(tmp_path):
     lines = [
         "import jax, fedax, sys",
         "hits = []",
-        "jax.monitoring.register_event_listener(lambda name, **_: hits.append(name.endswith('cache_hits')))",
+        "jax.monitoring.register_event_listener(lambda name, **_: "
+        "hits.append(name.endswith('cache_hits')))",
         "fedax.keep_programs(sys.argv[1], seconds=0)",
         "jax.jit(lambda x: x * 2 + 1)(jax.numpy.arange(3.0))",
         "print(sum(hits))",
@@ -121,11 +138,20 @@ def test_programs_are_kept_between_processes(tmp_path):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     command = [sys.executable, "-c", "\n".join(lines), str(tmp_path / "kept")]
     first, second = (
-        int(subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout) for _ in range(2)
+        int(
+            subprocess.run(
+                command, capture_output=True, text=True, check=True, env=environment
+            ).stdout
+        )
+        for _ in range(2)
     )
     assert first == 0
     assert second > 0
-    with pytest.raises(fedax.InvalidInput, match=r"keep_programs\(seconds=...\): got -1; allowed: finite numbers >= 0"):
+    with pytest.raises(
+        fedax.InvalidInput,
+        match=r"keep_programs\(seconds=...\): got -1; "
+        r"allowed: finite numbers >= 0",
+    ):
         fedax.keep_programs(seconds=-1)
 
 
@@ -133,7 +159,9 @@ def test_cpu_devices_share_the_examples_of_the_task() -> None:
     """No copy for each device: both read the memory of the task, which nobody else can change."""
     x = np.arange(20_000.0).reshape(-1, 2)
     task = fedax.tasks.from_loss(
-        lambda w, x: ((w[None] - x["x"]) ** 2).sum(1), np.zeros(2), clients=[{"x": x[:7000]}, {"x": x[7000:]}]
+        lambda w, x: ((w[None] - x["x"]) ** 2).sum(1),
+        np.zeros(2),
+        clients=[{"x": x[:7000]}, {"x": x[7000:]}],
     )
     held = task.train.arrays["x"]
     engine = fedax.Simulation(devices=2)

@@ -1,4 +1,5 @@
-"""Histories are continued by the run that made them, and the account of privacy holds for all of its rounds."""
+"""Histories are continued by the run that made them, and the account of privacy holds for all of
+its rounds."""
 
 import re
 
@@ -20,8 +21,16 @@ def private(noise=0.5, **more):
 
 
 def go(method=None, task=None, rounds=2, **options):
-    given = {"solver": fedax.SGD(0.05), "schedule": POISSON, "seed": 3, "observe": [], "engine": ONE}
-    return fedax.run(method or fedax.FedAvg(), task or regression(), rounds=rounds, **given | options)
+    given = {
+        "solver": fedax.SGD(0.05),
+        "schedule": POISSON,
+        "seed": 3,
+        "observe": [],
+        "engine": ONE,
+    }
+    return fedax.run(
+        method or fedax.FedAvg(), task or regression(), rounds=rounds, **given | options
+    )
 
 
 def neighbour():
@@ -30,7 +39,9 @@ def neighbour():
     clients[2] = {name: np.array(values) for name, values in clients[2].items()}
     clients[2]["x"][5, 1] += 0.25
     start = {"b": np.zeros(()), "w": np.full(3, 0.1)}
-    return fedax.tasks.from_loss(lambda p, e: (e["x"] @ p["w"] + p["b"] - e["y"]) ** 2 / 2, start, clients, l2=0.01)
+    return fedax.tasks.from_loss(
+        lambda p, e: (e["x"] @ p["w"] + p["b"] - e["y"]) ** 2 / 2, start, clients, l2=0.01
+    )
 
 
 OTHERS = {
@@ -39,7 +50,11 @@ OTHERS = {
     "method.mu": {"method": fedax.FedProx(mu=0.2)},
     "data.content": {"task": neighbour()},
     "data.clients": {"task": regression((7, 20, 33))},
-    "model": {"task": fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0], [2.0], [3.0]])},
+    "model": {
+        "task": fedax.tasks.from_loss(
+            lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0], [2.0], [3.0]]
+        )
+    },
 }
 
 
@@ -61,7 +76,11 @@ def test_another_run_is_refused_with_the_place(place, channel):
         (private(), private(quantile=0.5, count_noise=1.0), "privacy.quantile"),
         (private(), private(where="client"), "privacy.where"),
         (private(), fedax.Channel(privacy=fedax.Privacy(noise=0.5, delta=1e-2)), "privacy.delta"),
-        (private(), fedax.Channel(privacy=fedax.Privacy(clip=2.0, noise=0.5, delta=1e-3)), "privacy.clip"),
+        (
+            private(),
+            fedax.Channel(privacy=fedax.Privacy(clip=2.0, noise=0.5, delta=1e-3)),
+            "privacy.clip",
+        ),
     ],
     ids=["noise", "dropped", "added", "quantile", "where", "delta", "clip"],
 )
@@ -73,12 +92,18 @@ def test_other_privacy_is_refused(before, after, place):
 def test_another_schedule_is_refused_with_privacy_alone():
     """Epsilon depends on who is drawn, and a model's steps do not."""
     other = fedax.Schedule(cohort=3, sampling="poisson", steps=1, batch_size=4, weights="equal")
-    with pytest.raises(fedax.InvalidInput, match=r"run\(resume=...\), privacy.schedule.cohort: got 3; allowed: 2"):
+    with pytest.raises(
+        fedax.InvalidInput,
+        match=r"run\(resume=...\), privacy.schedule.cohort: "
+        r"got 3; allowed: 2",
+    ):
         go(channel=private(), resume=go(channel=private()), rounds=4, schedule=other)
     assert len(go(resume=go(), rounds=4, schedule=other).bits.up) == 4
 
 
-@pytest.mark.parametrize("more", [{}, {"quantile": 0.5, "count_noise": 1.0}], ids=["fixed", "adaptive"])
+@pytest.mark.parametrize(
+    "more", [{}, {"quantile": 0.5, "count_noise": 1.0}], ids=["fixed", "adaptive"]
+)
 @pytest.mark.parametrize("engine", [ONE, slow(fedax.Eager())], ids=["simulation", "eager"])
 def test_a_continued_account_is_that_of_the_whole_run(engine, more):
     channel = private(1.0, **more)
@@ -86,9 +111,15 @@ def test_a_continued_account_is_that_of_the_whole_run(engine, more):
     half = go(channel=channel, rounds=2, engine=engine)
     ended = go(channel=channel, rounds=5, resume=half, engine=engine)
     # the middle of the run is observed where the first part ended
-    assert ended.metrics["epsilon"][-1] == whole.metrics["epsilon"][-1] > half.metrics["epsilon"][-1] > 0
+    assert (
+        ended.metrics["epsilon"][-1]
+        == whole.metrics["epsilon"][-1]
+        > half.metrics["epsilon"][-1]
+        > 0
+    )
     np.testing.assert_array_equal(vector(ended), vector(whole))
-    again = go(channel=channel, rounds=7, resume=ended, engine=engine)  # a history of a history is one run too
+    # a history of a history is one run too
+    again = go(channel=channel, rounds=7, resume=ended, engine=engine)
     assert again.metrics["epsilon"][-1] > ended.metrics["epsilon"][-1]
 
 
@@ -98,7 +129,11 @@ def test_a_budget_holds_for_a_continued_run():
     budget = float(spent[-1]) + 1e-9
     stopped = go(channel=private(1.0, budget=budget), rounds=4)
     assert len(go(channel=private(1.0, budget=budget), rounds=30, resume=stopped).bits.up) == 4
-    assert 4 < len(go(channel=private(1.0, budget=1.5 * budget), rounds=30, resume=stopped).bits.up) < 30
+    assert (
+        4
+        < len(go(channel=private(1.0, budget=1.5 * budget), rounds=30, resume=stopped).bits.up)
+        < 30
+    )
 
 
 def test_checkpoints_keep_the_account(tmp_path):
@@ -123,12 +158,25 @@ def test_a_history_of_unknown_privacy_is_refused():
 
 def test_a_grid_is_continued_in_its_order():
     methods = [fedax.FedProx(mu=mu) for mu in (0.1, 0.2)]
-    given = {"solver": fedax.SGD(0.05), "schedule": POISSON, "seed": [3, 4], "observe": [], "engine": ONE}
+    given = {
+        "solver": fedax.SGD(0.05),
+        "schedule": POISSON,
+        "seed": [3, 4],
+        "observe": [],
+        "engine": ONE,
+    }
     begun = fedax.run_grid(methods, regression(), rounds=1, **given)
-    assert [len(h.bits.up) for h in fedax.run_grid(methods, regression(), rounds=2, resume=begun, **given)] == [2] * 4
+    assert [
+        len(h.bits.up)
+        for h in fedax.run_grid(methods, regression(), rounds=2, resume=begun, **given)
+    ] == [2] * 4
     with pytest.raises(fedax.InvalidInput, match=r"run\(resume=...\), (seed|method)"):
         fedax.run_grid(methods, regression(), rounds=2, resume=begun[::-1], **given)
-    with pytest.raises(fedax.InvalidInput, match=r"run_grid\(resume=...\): got 3 histories; allowed: .*4"):
+    with pytest.raises(
+        fedax.InvalidInput,
+        match=r"run_grid\(resume=...\): got 3 histories; "
+        r"allowed: .*4",
+    ):
         fedax.run_grid(methods, regression(), rounds=2, resume=begun[:3], **given)
 
 
@@ -136,14 +184,22 @@ def test_a_session_ends_at_its_budget():
     """With the account of a run; the last state stays usable."""
     spent = [0.0, *go(channel=private(1.0), rounds=3, observe=None).metrics["epsilon"][1:]]
     session = fedax.start(
-        fedax.FedAvg(), regression(), schedule=POISSON, engine=ONE, channel=private(1.0, budget=float(spent[2]) + 1e-9)
+        fedax.FedAvg(),
+        regression(),
+        schedule=POISSON,
+        engine=ONE,
+        channel=private(1.0, budget=float(spent[2]) + 1e-9),
     )
     state = session.init()
     for t in (1, 2):
         state, _ = session.step(state)
         assert session.spent(state) == spent[t]
     for _ in range(2):
-        with pytest.raises(fedax.InvalidInput, match=r"Privacy\(budget=...\): got .*which 3 rounds spend"):
+        with pytest.raises(
+            fedax.InvalidInput,
+            match=r"Privacy\(budget=...\): got .*which 3 "
+            r"rounds spend",
+        ):
             session.step(state)
     assert np.isfinite(session.params(state)["w"]).all()
 
@@ -151,7 +207,13 @@ def test_a_session_ends_at_its_budget():
 def test_a_session_is_not_bound_to_the_rounds_of_a_run():
     plain = fedax.start(fedax.FedAvg(), regression(), schedule=POISSON, engine=ONE)
     assert plain.spent(plain.init()) is None
-    roomy = fedax.start(fedax.FedAvg(), regression(), schedule=POISSON, engine=ONE, channel=private(9.0, budget=50.0))
+    roomy = fedax.start(
+        fedax.FedAvg(),
+        regression(),
+        schedule=POISSON,
+        engine=ONE,
+        channel=private(9.0, budget=50.0),
+    )
     state = roomy.init()
     for _ in range(3):
         state, _ = roomy.step(state)
@@ -159,7 +221,8 @@ def test_a_session_is_not_bound_to_the_rounds_of_a_run():
 
 
 def test_large_data_are_compared_by_blocks(tmp_path):
-    """From arrays and from files, at the beginning, the end and between; small data by every number."""
+    """From arrays and from files, at the beginning, the end and between; small data by every
+    number."""
     values = np.zeros(3_000_000, np.float32)
     plain = fingerprint({"x": values})
     np.save(tmp_path / "x.npy", values)

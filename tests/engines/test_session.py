@@ -28,7 +28,9 @@ def test_steps_are_the_run(engine):
     """To the same bits: model, notes, bits and metrics, also with what a channel remembers."""
     setting = SETTING | {"engine": engine, "channel": fedax.Channel(up=TopK(0.5))}
     watch = fedax.observe.TrainLoss()
-    history = fedax.run(fedax.FedAWARE(), regression(), rounds=3, observe=[watch], observe_every=3, **setting)
+    history = fedax.run(
+        fedax.FedAWARE(), regression(), rounds=3, observe=[watch], observe_every=3, **setting
+    )
     session = fedax.start(fedax.FedAWARE(), regression(), **setting)
     state, reports = session.init(), []
     for _ in range(3):
@@ -36,7 +38,9 @@ def test_steps_are_the_run(engine):
         reports.append(report)
     assert np.array_equal(flat(session, session.params(state)), vector(history))
     assert session.observe(state, watch)["train_loss"] == history.metrics["train_loss"][-1]
-    assert [(r.round, r.down, r.up) for r in reports] == list(zip(range(3), history.bits.down, history.bits.up, strict=True))
+    assert [(r.round, r.down, r.up) for r in reports] == list(
+        zip(range(3), history.bits.down, history.bits.up, strict=True)
+    )
     assert [r.notes["gap"] for r in reports] == list(history.notes["gap"])
     assert all(report.outcome.ok for report in reports)
 
@@ -49,7 +53,9 @@ def test_a_state_may_be_used_again(engine):
     assert first.round == 0
     assert one.round == other.round == 2
     assert np.array_equal(flat(session, session.params(one)), flat(session, session.params(other)))
-    assert not np.array_equal(flat(session, session.params(first)), flat(session, session.params(one)))
+    assert not np.array_equal(
+        flat(session, session.params(first)), flat(session, session.params(one))
+    )
 
 
 def test_personal_models_of_a_state():
@@ -59,7 +65,9 @@ def test_personal_models_of_a_state():
 
 
 def test_a_report_names_the_client_that_is_not_finite():
-    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 * jnp.where(x > 1, jnp.nan, 1), 0.0, clients=[[1.0], [2.0]])
+    task = fedax.tasks.from_loss(
+        lambda w, x: (w - x) ** 2 * jnp.where(x > 1, jnp.nan, 1), 0.0, clients=[[1.0], [2.0]]
+    )
     session = fedax.start(fedax.FedAvg(), task)
     _, report = session.step(session.init())
     assert str(report.outcome) == "non-finite at round 0 from client 1"

@@ -29,7 +29,9 @@ def task_of(data):
 
 
 def same(one, other):
-    for mine, theirs in zip(jax.tree.leaves(one.params), jax.tree.leaves(other.params), strict=True):
+    for mine, theirs in zip(
+        jax.tree.leaves(one.params), jax.tree.leaves(other.params), strict=True
+    ):
         np.testing.assert_array_equal(mine, theirs)
     assert one.metrics.keys() == other.metrics.keys()
     for name, values in one.metrics.items():
@@ -72,7 +74,9 @@ def test_arrays_in_memory_may_stay_on_the_host(data, placement):
             task_of(data),
             schedule=SCHEDULE,
             rounds=2,
-            engine=fedax.Simulation(placement, chunk=3 if placement == "chunked" else None, devices=2, data=place),
+            engine=fedax.Simulation(
+                placement, chunk=3 if placement == "chunked" else None, devices=2, data=place
+            ),
         )
         for place in ("device", "host")
     ]
@@ -83,7 +87,14 @@ def test_arrays_in_memory_may_stay_on_the_host(data, placement):
 def test_files_and_two_devices(data, folder):
     engine = fedax.Simulation(devices=2)
     runs = [
-        fedax.run(fedax.SCAFFOLD(), task_of(each), schedule=SCHEDULE, rounds=3, observe=OBSERVED, engine=engine)
+        fedax.run(
+            fedax.SCAFFOLD(),
+            task_of(each),
+            schedule=SCHEDULE,
+            rounds=3,
+            observe=OBSERVED,
+            engine=engine,
+        )
         for each in (data, stored_clients(folder))
     ]
     same(*runs)
@@ -161,9 +172,20 @@ def test_cohorts_are_read_ahead_in_the_order_of_their_rounds(folder, monkeypatch
     """The clients that are read ahead are those that work, drawn for the rounds to come."""
     ahead, worked = [], []
     monkeypatch.setattr(HostExamples, "ahead", lambda self, k: ahead.append(k))
-    monkeypatch.setattr(HostExamples, "client", lambda self, k, own=HostExamples.client: (worked.append(k), own(self, k))[1])
+    monkeypatch.setattr(
+        HostExamples,
+        "client",
+        lambda self, k, own=HostExamples.client: (worked.append(k), own(self, k))[1],
+    )
     engine = fedax.Simulation(devices=1)
-    fedax.run(fedax.FedAvg(), task_of(stored_clients(folder)), schedule=SCHEDULE, rounds=5, observe=[], engine=engine)
+    fedax.run(
+        fedax.FedAvg(),
+        task_of(stored_clients(folder)),
+        schedule=SCHEDULE,
+        rounds=5,
+        observe=[],
+        engine=engine,
+    )
     for thread in threading.enumerate():
         if isinstance(thread, _Prefetcher):
             thread.join(10)
@@ -197,8 +219,12 @@ def test_a_program_does_not_keep_the_examples(data):
     engine = fedax.Simulation(data="host", devices=1)
     before = len(_sets())
     for factor in (1.0, 2.0):
-        changed = fedax.data.FederatedData([{"x": c["x"] * factor, "y": c["y"]} for c in data.train], 10)
-        fedax.run(fedax.FedAvg(), task_of(changed), schedule=SCHEDULE, rounds=1, observe=[], engine=engine)
+        changed = fedax.data.FederatedData(
+            [{"x": c["x"] * factor, "y": c["y"]} for c in data.train], 10
+        )
+        fedax.run(
+            fedax.FedAvg(), task_of(changed), schedule=SCHEDULE, rounds=1, observe=[], engine=engine
+        )
     assert len(_sets()) == before
 
 
@@ -213,5 +239,11 @@ def _sets():
 
 def test_data_in_files_stay_there(data, folder):
     engine = fedax.Simulation()
-    session = [fedax.start(fedax.FedAvg(), task_of(each), engine=engine) for each in (data, stored_clients(folder))]
-    assert [isinstance(each._program.host_dataset, HostDataset) for each in session] == [False, True]
+    session = [
+        fedax.start(fedax.FedAvg(), task_of(each), engine=engine)
+        for each in (data, stored_clients(folder))
+    ]
+    assert [isinstance(each._program.host_dataset, HostDataset) for each in session] == [
+        False,
+        True,
+    ]

@@ -1,4 +1,5 @@
-"""Grids of solvers: learning rates are inputs of one program; Optax's optimizers by name and as they are."""
+"""Grids of solvers: learning rates are inputs of one program; Optax's optimizers by name and as
+they are."""
 
 import numpy as np
 import optax
@@ -34,29 +35,41 @@ def programs(monkeypatch):
 @pytest.mark.parametrize("maker", [fedax.SGD, optax_solver("adam")])
 def test_learning_rates_are_one_program(maker, programs):
     solvers = [maker(learning_rate=rate) for rate in RATES]
-    grid = fedax.run_grid([fedax.FedProx(mu=0.1)], regression(), seed=[1, 2], solver=solvers, **COMMON)
+    grid = fedax.run_grid(
+        [fedax.FedProx(mu=0.1)], regression(), seed=[1, 2], solver=solvers, **COMMON
+    )
     assert len(programs) == 1
     assert len(grid) == 6
     for i, (solver, seed) in enumerate((solver, seed) for solver in solvers for seed in (1, 2)):
         alone = fedax.run(fedax.FedProx(mu=0.1), regression(), seed=seed, solver=solver, **COMMON)
         np.testing.assert_allclose(vector(grid[i]), vector(alone), rtol=1e-10)
-        np.testing.assert_allclose(grid[i].metrics["train_loss"], alone.metrics["train_loss"], rtol=1e-10)
+        np.testing.assert_allclose(
+            grid[i].metrics["train_loss"], alone.metrics["train_loss"], rtol=1e-10
+        )
         assert grid[i].settings == alone.settings
         assert grid[i].arguments["solver"] == alone.arguments["solver"]
 
 
 def test_solvers_and_hyperparameters_vary_together(programs):
-    methods, solvers = [fedax.FedProx(mu=mu) for mu in (0.0, 1.0)], [fedax.SGD(0.02), fedax.SGD(0.1)]
+    methods, solvers = (
+        [fedax.FedProx(mu=mu) for mu in (0.0, 1.0)],
+        [fedax.SGD(0.02), fedax.SGD(0.1)],
+    )
     grid = fedax.run_grid(methods, regression(), solver=solvers, **COMMON)
     for history, method, solver in zip(grid, methods, solvers, strict=True):
         np.testing.assert_allclose(
-            vector(history), vector(fedax.run(method, regression(), solver=solver, **COMMON)), rtol=1e-10
+            vector(history),
+            vector(fedax.run(method, regression(), solver=solver, **COMMON)),
+            rtol=1e-10,
         )
 
 
 @pytest.mark.parametrize(
     ("solvers", "engine"),
-    [([fedax.SGD(0.05), fedax.SGD(0.05, momentum=0.5)], None), ([fedax.SGD(0.02), fedax.SGD(0.1)], fedax.Eager())],
+    [
+        ([fedax.SGD(0.05), fedax.SGD(0.05, momentum=0.5)], None),
+        ([fedax.SGD(0.02), fedax.SGD(0.1)], fedax.Eager()),
+    ],
 )
 def test_others_are_a_program_each(solvers, engine, programs):
     grid = fedax.run_grid([fedax.FedAvg()], regression(), solver=solvers, engine=engine, **COMMON)
@@ -73,7 +86,9 @@ def test_a_grid_of_solvers_resumes(tmp_path):
     straight = fedax.run_grid([fedax.FedAvg()], regression(), solver=solvers, **COMMON)
     fedax.run_grid([fedax.FedAvg()], regression(), solver=solvers, **{**options, "rounds": 2})
     with pytest.raises(fedax.InvalidInput, match="solver"):
-        fedax.run_grid([fedax.FedAvg()], regression(), solver=[*solvers[:2], fedax.SGD(0.3)], **options)
+        fedax.run_grid(
+            [fedax.FedAvg()], regression(), solver=[*solvers[:2], fedax.SGD(0.3)], **options
+        )
     resumed = fedax.run_grid([fedax.FedAvg()], regression(), solver=solvers, **options)
     for one, other in zip(straight, resumed, strict=True):
         np.testing.assert_array_equal(vector(one), vector(other))
@@ -82,7 +97,9 @@ def test_a_grid_of_solvers_resumes(tmp_path):
 def test_the_grid_of_a_file_is_one_program():
     sections = {"task": {"name": "digits"}, "algorithm": [{"name": "fedprox"}], "seeds": [0, 1]}
     experiment = Experiment.of(
-        name="a", **sections, grid={"fedprox": {"mu": [0.0, 1.0]}, "solver": {"learning_rate": list(RATES)}}
+        name="a",
+        **sections,
+        grid={"fedprox": {"mu": [0.0, 1.0]}, "solver": {"learning_rate": list(RATES)}},
     )
     (batch,) = batches_of([experiment])
     assert len(batch.labels) == 6
@@ -92,8 +109,12 @@ def test_the_grid_of_a_file_is_one_program():
 
 def test_an_optax_optimizer_is_taken_as_it_is():
     mine = fedax.run(fedax.FedAvg(), regression(), solver=optax.adam(0.01), **COMMON)
-    wrapped = fedax.run(fedax.FedAvg(), regression(), solver=fedax.Optax(optax.adam(0.01)), **COMMON)
-    named = fedax.run(fedax.FedAvg(), regression(), solver=optax_solver("adam")(learning_rate=0.01), **COMMON)
+    wrapped = fedax.run(
+        fedax.FedAvg(), regression(), solver=fedax.Optax(optax.adam(0.01)), **COMMON
+    )
+    named = fedax.run(
+        fedax.FedAvg(), regression(), solver=optax_solver("adam")(learning_rate=0.01), **COMMON
+    )
     np.testing.assert_array_equal(vector(mine), vector(wrapped))
     np.testing.assert_allclose(vector(mine), vector(named), rtol=1e-10)
 
@@ -110,7 +131,9 @@ def test_optimizers_by_name_take_steps(name):
 
 def test_arguments_of_optimizers_are_checked():
     with pytest.raises(
-        fedax.InvalidInput, match=r"adam\(learning_rate=...\): got -1.0; allowed: numbers in \(0, infinity\)"
+        fedax.InvalidInput,
+        match=r"adam\(learning_rate=...\): got -1.0; allowed: numbers in "
+        r"\(0, infinity\)",
     ):
         SolverSection(name="adam", learning_rate=-1).make()
     with pytest.raises(fedax.InvalidInput, match="option of solver 'adam': got 'beta1'"):
@@ -122,7 +145,11 @@ def test_arguments_of_optimizers_are_checked():
 
 def test_refused_solvers():
     task, two = regression(), [fedax.FedProx(mu=0.1), fedax.FedProx(mu=1.0)]
-    with pytest.raises(fedax.InvalidInput, match=r"run_grid\(solver=...\): got 3 solvers; allowed: one solver, or 2"):
+    with pytest.raises(
+        fedax.InvalidInput,
+        match=r"run_grid\(solver=...\): got 3 solvers; "
+        r"allowed: one solver, or 2",
+    ):
         fedax.run_grid(two, task, solver=[fedax.SGD(rate) for rate in RATES])
     with pytest.raises(fedax.InvalidInput, match=r"got 0.1; allowed: an object of Solver"):
         fedax.run_grid(two, task, solver=[fedax.SGD(0.1), 0.1])

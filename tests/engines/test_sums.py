@@ -1,4 +1,5 @@
-"""Means over many clients are means, in every precision; one value per client means one for each of them."""
+"""Means over many clients are means, in every precision; one value per client means one for each of
+them."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +8,15 @@ import pytest
 
 import fedax
 from fedax.core import InvalidInput, Ragged, Task
-from fedax.engine.round.aggregation import LONG, accumulate_p, add_compensated, add_weighted, all_finite, finalize, finite_p
+from fedax.engine.round.aggregation import (
+    LONG,
+    accumulate_p,
+    add_compensated,
+    add_weighted,
+    all_finite,
+    finalize,
+    finite_p,
+)
 from fedax.ops.extension import status
 from problems import regression
 
@@ -27,14 +36,23 @@ def mean_of(values, dtype, method=None):
     clients = len(values)
     offsets = np.arange(clients + 1, dtype=np.int32)
     train = Ragged({"x": values.astype(dtype)}, offsets, clients, 1)
-    task = Task(start=lambda key: jnp.zeros(1, dtype), loss=lambda w, batch, key: -batch["x"] * w[0], train=train)
+    task = Task(
+        start=lambda key: jnp.zeros(1, dtype),
+        loss=lambda w, batch, key: -batch["x"] * w[0],
+        train=train,
+    )
     engine = fedax.Simulation("sequential", devices=1)
-    return float(fedax.run(method or Told(), task, rounds=1, observe_every=1, observe=[], engine=engine).params[0])
+    return float(
+        fedax.run(
+            method or Told(), task, rounds=1, observe_every=1, observe=[], engine=engine
+        ).params[0]
+    )
 
 
 @pytest.mark.parametrize("clients", [5_000, 100_000, 1_000_000])
 def test_a_mean_in_single_precision_does_not_depend_on_how_many_clients_there_are(clients):
-    """As exact as one rounding of the result, although a million terms are added one after the other."""
+    """As exact as one rounding of the result, although a million terms are added one after the
+    other."""
     with jax.enable_x64(False):
         values = np.random.default_rng(0).uniform(0, 1, clients).astype(np.float32)
         exact = values.astype(np.float64).mean()
@@ -50,16 +68,27 @@ def test_a_mean_in_half_precision_is_rounded_once(dtype, clients):
 
 
 def test_observers_means_are_exact_to_a_few_roundings():
-    """Losses, gradients and their squares of a million clients, and the loss of a million test examples, in single precision."""
+    """Losses, gradients and their squares of a million clients, and the loss of a million test
+    examples, in single precision."""
     with jax.enable_x64(False):
         values = np.random.default_rng(0).uniform(0, 1, 1_000_000).astype(np.float32)
         train = Ragged({"x": values}, np.arange(len(values) + 1, dtype=np.int32), len(values), 1)
-        task = Task(start=lambda key: jnp.zeros(1), loss=_linear, train=train, holdout={"x": values})
+        task = Task(
+            start=lambda key: jnp.zeros(1), loss=_linear, train=train, holdout={"x": values}
+        )
         watch = [fedax.observe.TrainLoss(), fedax.observe.TestLoss(), fedax.observe.Dissimilarity()]
-        seen = fedax.run(fedax.FedAvg(), task, rounds=0, observe=watch, engine=fedax.Simulation(devices=1))
+        seen = fedax.run(
+            fedax.FedAvg(), task, rounds=0, observe=watch, engine=fedax.Simulation(devices=1)
+        )
     exact = values.astype(np.float64)
-    expected = {"train_loss": exact.mean(), "test_loss": exact.mean(), "gradient_norm": exact.mean()}
-    expected["dissimilarity"] = expected["gradient_diversity"] = np.sqrt((exact**2).mean()) / exact.mean()
+    expected = {
+        "train_loss": exact.mean(),
+        "test_loss": exact.mean(),
+        "gradient_norm": exact.mean(),
+    }
+    expected["dissimilarity"] = expected["gradient_diversity"] = (
+        np.sqrt((exact**2).mean()) / exact.mean()
+    )
     for name, value in expected.items():
         assert seen.last(name) == pytest.approx(value, rel=2e-6), name
 
@@ -73,8 +102,14 @@ def test_observers_means_in_half_precision():
         values = np.full(100_000, 0.5, np.float32)
         train = Ragged({"x": values}, np.array([0, 99_000, 100_000], np.int32), 2, 99_000)
         task = Task(start=lambda key: jnp.zeros(1, jnp.bfloat16), loss=_linear, train=train)
-        watch = [fedax.observe.TrainLoss(), fedax.observe.Objective(), fedax.observe.Dissimilarity()]
-        seen = fedax.run(fedax.FedAvg(), task, rounds=0, observe=watch, engine=fedax.Simulation(devices=1))
+        watch = [
+            fedax.observe.TrainLoss(),
+            fedax.observe.Objective(),
+            fedax.observe.Dissimilarity(),
+        ]
+        seen = fedax.run(
+            fedax.FedAvg(), task, rounds=0, observe=watch, engine=fedax.Simulation(devices=1)
+        )
     assert (seen.last("train_loss"), seen.last("objective")) == (0.5, 0.5)
     assert seen.last("gradient_norm") == pytest.approx(0.5, rel=float(jnp.finfo(jnp.bfloat16).eps))
 
@@ -94,10 +129,14 @@ def test_a_methods_own_weights_add_up():
 
 
 @pytest.mark.parametrize("count", [2, 9])
-@pytest.mark.parametrize("engine", [fedax.Simulation(devices=1), fedax.Eager()], ids=["simulation", "eager"])
+@pytest.mark.parametrize(
+    "engine", [fedax.Simulation(devices=1), fedax.Eager()], ids=["simulation", "eager"]
+)
 def test_per_client_values_are_one_for_each_client(count, engine):
     with pytest.raises(
-        InvalidInput, match=rf"FedProx\(mu=...\): got {count} numbers; allowed: one number, or 5, one per cli"
+        InvalidInput,
+        match=rf"FedProx\(mu=...\): got {count} numbers; allowed: one number, or "
+        r"5, one per cli",
     ):
         fedax.run(fedax.FedProx(mu=np.ones(count)), regression(), rounds=1, engine=engine)
 
@@ -113,18 +152,25 @@ def drawn(rng, shape, dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", [(LONG,), (LONG + 5,), (3, LONG // 2, 1)])
 def test_native_sums_are_the_plain_ones(dtype, shape):
-    """One member, and a batch of them that share a vector; totals move by their last bit at most, with what was lost by nothing."""
+    """One member, and a batch of them that share a vector; totals move by their last bit at most,
+    with what was lost by nothing."""
     rng = np.random.default_rng(0)
     totals, lost, values = (drawn(rng, (2, *shape), dtype) for _ in range(3))
     lost, weights = lost * jnp.finfo(dtype).eps, drawn(rng, 2, dtype)
-    assert "fedax_accumulate" in str(jax.make_jaxpr(add_weighted)((totals[0], lost[0]), values[:1], weights[:1]))
+    assert "fedax_accumulate" in str(
+        jax.make_jaxpr(add_weighted)((totals[0], lost[0]), values[:1], weights[:1])
+    )
     one = jax.jit(add_weighted)((totals[0], lost[0]), values[:1], weights[:1])
-    two = jax.jit(jax.vmap(lambda t, w: add_weighted((t, lost[0]), values[:1], w[None])))(totals, weights)
+    two = jax.jit(jax.vmap(lambda t, w: add_weighted((t, lost[0]), values[:1], w[None])))(
+        totals, weights
+    )
     eps = float(jnp.finfo(dtype).eps)
     for member, found in ((0, one), (0, [x[0] for x in two]), (1, [x[1] for x in two])):
         plain = add_compensated((totals[member], lost[0]), weights[member] * values[0])
         np.testing.assert_allclose(found[0], plain[0], rtol=2 * eps, atol=4 * eps)
-        wide = [np.longdouble(x) for x in (totals[member], lost[0], weights[member], values[0], *found)]
+        wide = [
+            np.longdouble(x) for x in (totals[member], lost[0], weights[member], values[0], *found)
+        ]
         exact = wide[0] - wide[1] + wide[2] * wide[3]
         np.testing.assert_allclose(wide[4] - wide[5], exact, rtol=2 * eps, atol=2 * eps)
 
@@ -135,7 +181,11 @@ def test_native_sums_stay_exact_over_many_terms():
     with jax.enable_x64(False):
         start = (jnp.full(LONG, 1e6, jnp.float32), jnp.zeros(LONG, jnp.float32))
         term, weight = jnp.full((1, LONG), 0.02, jnp.float32), jnp.full(1, 0.5, jnp.float32)
-        sums = jax.jit(lambda sums: jax.lax.fori_loop(0, 100_000, lambda i, s: add_weighted(s, term, weight), sums))(start)
+        sums = jax.jit(
+            lambda sums: jax.lax.fori_loop(
+                0, 100_000, lambda i, s: add_weighted(s, term, weight), sums
+            )
+        )(start)
         np.testing.assert_allclose(finalize(sums), 1e6 + 100_000 * 0.01, rtol=1e-7)
 
 
@@ -150,7 +200,11 @@ def test_native_calls_find_every_number_that_is_not_finite(dtype, wrong):
     for place in (0, 1, 17, LONG - 1, LONG, LONG + 2):
         broken = largest.at[place].set(wrong)
         assert not all_finite(broken)
-        assert jax.vmap(all_finite, 1)(jnp.stack([largest, broken, largest], 1)).tolist() == [True, False, True]
+        assert jax.vmap(all_finite, 1)(jnp.stack([largest, broken, largest], 1)).tolist() == [
+            True,
+            False,
+            True,
+        ]
 
 
 @native
@@ -158,7 +212,9 @@ def test_native_sums_have_a_plain_form():
     rng = np.random.default_rng(0)
     totals, lost, values = (drawn(rng, (3, LONG), "float32") for _ in range(3))
     weights = drawn(rng, 3, "float32")
-    own, plain = (accumulate_p.bind(totals, lost, values, weights, native=native) for native in (True, False))
+    own, plain = (
+        accumulate_p.bind(totals, lost, values, weights, native=native) for native in (True, False)
+    )
     np.testing.assert_allclose(own, plain, rtol=1e-5, atol=1e-6)
     totals = totals.at[1, 7].set(jnp.inf)
     for form in (True, False):
@@ -176,8 +232,12 @@ PLACES = {
 @pytest.mark.parametrize("drop", ["stop", "drop"])
 @pytest.mark.parametrize("engine", PLACES.values(), ids=PLACES)
 def test_clients_with_many_parameters(engine, drop):
-    """The mean of their models where all are finite; where one is not, it is named or left out, alone and in a grid."""
-    sent, last = np.random.default_rng(0).normal(size=(5, LONG + 3)), np.arange(LONG + 3) == LONG + 1
+    """The mean of their models where all are finite; where one is not, it is named or left out,
+    alone and in a grid."""
+    sent, last = (
+        np.random.default_rng(0).normal(size=(5, LONG + 3)),
+        np.arange(LONG + 3) == LONG + 1,
+    )
 
     def distance(w, examples):
         wrong = jnp.where(last[None] & (examples["k"][:, None] == 3), jnp.nan, 0)
@@ -186,16 +246,24 @@ def test_clients_with_many_parameters(engine, drop):
     def go(clients, methods):
         made = [{"x": sent[[k]], "k": np.full(1, k)} for k in clients]
         task = fedax.tasks.from_loss(distance, np.zeros(LONG + 3), made)
-        options = {"solver": fedax.SGD(1.0), "schedule": fedax.Schedule(steps=1, batch_size="full"), "engine": engine()}
+        options = {
+            "solver": fedax.SGD(1.0),
+            "schedule": fedax.Schedule(steps=1, batch_size="full"),
+            "engine": engine(),
+        }
         return fedax.run_grid(methods, task, rounds=1, observe=[], on_bad_client=drop, **options)
 
     one, grid = [fedax.FedAvg()], [fedax.FedProx(mu=0.0), fedax.FedProx(mu=1.0)]
     for methods in (one, grid):
         for history in go([0, 1, 2, 4], methods):
-            np.testing.assert_allclose(history.params, sent[[0, 1, 2, 4]].mean(0), rtol=1e-12, atol=1e-12)
+            np.testing.assert_allclose(
+                history.params, sent[[0, 1, 2, 4]].mean(0), rtol=1e-12, atol=1e-12
+            )
         for history in go(range(5), methods):
             if drop == "drop":
                 assert history.outcome.ok
-                np.testing.assert_allclose(history.params, sent[[0, 1, 2, 4]].mean(0), rtol=1e-12, atol=1e-12)
+                np.testing.assert_allclose(
+                    history.params, sent[[0, 1, 2, 4]].mean(0), rtol=1e-12, atol=1e-12
+                )
             else:
                 assert (history.outcome.kind, history.outcome.client) == ("non-finite", 3)

@@ -29,7 +29,9 @@ def said(tmp_path_factory):
             pytest.importorskip(NEEDED[script.stem], reason="a library of other people")
         if script.stem not in found:
             folder = tmp_path_factory.mktemp(script.stem)
-            done = subprocess.run([sys.executable, script], cwd=folder, capture_output=True, text=True, timeout=300)
+            done = subprocess.run(
+                [sys.executable, script], cwd=folder, capture_output=True, text=True, timeout=300
+            )
             assert done.returncode == 0, done.stderr[-3000:]
             found[script.stem] = done.stdout.strip().splitlines()
         return found[script.stem]

@@ -58,13 +58,20 @@ def directory(tmp_path_factory):
             continue
         end = 0.5 + draw / 8 + (label == "Prox, mu=10000.0")
         accuracy = np.array([0.1, 0.5, 0.7 + draw / 7 + (label != "Plain") / 100])
-        made.add(record(label, "Only", slot.seed, draw, (2.0, 1.0 / 3, end), lost, test_accuracy=accuracy), slot.number)
+        made.add(
+            record(
+                label, "Only", slot.seed, draw, (2.0, 1.0 / 3, end), lost, test_accuracy=accuracy
+            ),
+            slot.number,
+        )
     made.close("finished")
     return made
 
 
 def tables(folder):
-    return {name: (folder / name).read_text() for name in ("README.md", "results.csv", "claims.csv")}
+    return {
+        name: (folder / name).read_text() for name in ("README.md", "results.csv", "claims.csv")
+    }
 
 
 def plain(texts):
@@ -119,26 +126,43 @@ def test_a_copy_has_the_curves_for_its_tables_report_and_figures(directory, tmp_
     assert done.exit_code == 0, done.output
     assert tables(tmp_path / "b") == before
     assert "Prox, mu=0.0" in (tmp_path / "b" / "report.html").read_text()
-    done = CliRunner().invoke(cli.app, ["figures", str(tmp_path / "b"), "--out", str(tmp_path / "figures")])
+    done = CliRunner().invoke(
+        cli.app, ["figures", str(tmp_path / "b"), "--out", str(tmp_path / "figures")]
+    )
     assert done.exit_code == 0, done.output
     assert list((tmp_path / "figures").iterdir())
     again = RunDirectory.load(tmp_path / "b")
     elsewhere = dataclasses.replace(
-        again, runs={n: dataclasses.replace(r, versions={"jax": "0.1"}) for n, r in again.runs.items()}
+        again,
+        runs={n: dataclasses.replace(r, versions={"jax": "0.1"}) for n, r in again.runs.items()},
     )
     elsewhere.renew_archive()
     assert "8 of the runs were made elsewhere: jax 0.1." in tables(tmp_path / "b")["README.md"]
-    assert (again.title, again.status, again.notes) == (directory.title, directory.status, directory.notes)
+    assert (again.title, again.status, again.notes) == (
+        directory.title,
+        directory.status,
+        directory.notes,
+    )
     for mine, other in zip(again.records, directory.records, strict=True):
         for name, values in other.scalars.items():
             assert mine.metrics[name].dtype == values.dtype
             assert mine.metrics[name].tobytes() == values.tobytes()
-        assert (mine.outcome, mine.settings, mine.seed, mine.draw) == (other.outcome, other.settings, other.seed, other.draw)
+        assert (mine.outcome, mine.settings, mine.seed, mine.draw) == (
+            other.outcome,
+            other.settings,
+            other.seed,
+            other.draw,
+        )
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_curves_come_back_to_the_bit_without_those_of_single_clients(kind):
-    values = np.concatenate([np.random.default_rng(0).lognormal(0, 30, 500), [0.0, -0.0, np.nan, np.inf, -np.inf, 5e-324]])
+    values = np.concatenate(
+        [
+            np.random.default_rng(0).lognormal(0, 30, 500),
+            [0.0, -0.0, np.nan, np.inf, -np.inf, 5e-324],
+        ]
+    )
     with np.errstate(over="ignore"):
         values = values.astype(kind)
     run = dataclasses.replace(
@@ -156,7 +180,12 @@ def test_curves_come_back_to_the_bit_without_those_of_single_clients(kind):
     assert again.metrics["train_loss"].dtype == kind
     np.testing.assert_array_equal(again.metrics["train_loss"], values)
     assert again.gradients.tolist() == [0.0, 2.0]
-    assert (again.fitted, again.settings, again.versions, list(runs)) == (run.fitted, run.settings, run.versions, [7])
+    assert (again.fitted, again.settings, again.versions, list(runs)) == (
+        run.fitted,
+        run.settings,
+        run.versions,
+        [7],
+    )
 
 
 def test_damaged_curves_are_named(directory, tmp_path):
@@ -174,7 +203,11 @@ def test_a_copy_with_other_runs_is_not_overwritten(directory, tmp_path):
     made.keep(tmp_path / "b")
     before = (tmp_path / "b" / NAME).read_bytes()
     del made.runs[1]
-    with pytest.raises(InvalidInput, match=r"b: holds 1 of 2 runs that .* does not have; nothing was overwritten.*--reuse"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"b: holds 1 of 2 runs that .* does not have; "
+        r"nothing was overwritten.*--reuse",
+    ):
         made.keep(tmp_path / "b")
     assert (tmp_path / "b" / NAME).read_bytes() == before
     with pytest.raises(InvalidInput, match=r"cannot be continued in place"):
@@ -188,7 +221,11 @@ def test_every_run_has_its_line_with_what_it_was_for(directory):
     assert len(losses) == len(directory.records) == 8
     assert sum(row["purpose"] == "selection" for row in losses) == 4
     (plain,) = (row for row in losses if (row["algorithm"], row["draw"]) == ("Plain", "0"))
-    assert [float(plain[name]) for name in ("first", "last", "best")] == [2.0, 0.5, pytest.approx(1 / 3, rel=1e-8)]
+    assert [float(plain[name]) for name in ("first", "last", "best")] == [
+        2.0,
+        0.5,
+        pytest.approx(1 / 3, rel=1e-8),
+    ]
     assert float(plain["mean_last_10_rounds"]) == pytest.approx((1 / 3 + 0.5) / 2, rel=1e-8)
     assert float(plain["rounds_to_0.6"]) == 1.0
     lines, _ = lines_of((directory.path / "runs.csv").read_text())

@@ -65,7 +65,9 @@ metric = "train_loss"
 
 @pytest.fixture(scope="module")
 def leaky(tmp_path_factory):
-    return reproduce(papers.Recipe.parse(LEAKY), "paper", tmp_path_factory.mktemp("leaks") / "a", Display())
+    return reproduce(
+        papers.Recipe.parse(LEAKY), "paper", tmp_path_factory.mktemp("leaks") / "a", Display()
+    )
 
 
 @pytest.mark.slow
@@ -73,14 +75,20 @@ def test_a_recipe_attacks_every_variant_beside_its_runs(leaky):
     titles = ["Digits", "Digits, membership inference"]
     assert [experiment.name for experiment in leaky.experiments] == titles
     audits = [run for run in leaky.records if run.task == titles[1]]
-    assert {(run.label, run.seed) for run in audits} == {(label, seed) for label in ("Plain", "Prox") for seed in (0, 1)}
+    assert {(run.label, run.seed) for run in audits} == {
+        (label, seed) for label in ("Plain", "Prox") for seed in (0, 1)
+    }
     for run in audits:
         assert run.rounds.tolist() == [0, 2, 3]
         assert run.metrics.keys() == {"auc", "auc_calibrated", "train_loss", "test_accuracy"}
         assert ((run.metrics["auc"] > 0.3) & (run.metrics["auc"] < 0.7)).all()
     assert all("auc" not in run.metrics for run in leaky.records if run.task == titles[0])
     # the attacked model has a quarter of the examples: another loss than that of the main run
-    losses = {run.task: run.metrics["train_loss"][-1] for run in leaky.records if (run.label, run.seed) == ("Plain", 0)}
+    losses = {
+        run.task: run.metrics["train_loss"][-1]
+        for run in leaky.records
+        if (run.label, run.seed) == ("Plain", 0)
+    }
     assert losses[titles[0]] != losses[titles[1]]
 
 
@@ -89,7 +97,11 @@ def test_areas_are_in_report_readme_and_table(leaky):
     table = list(csv.DictReader((leaky.path / "audit.csv").read_text().splitlines()))
     assert len(table) == 2 * 2 * 3
     run = next(run for run in leaky.records if "auc" in run.metrics)
-    first = [float(row["auc"]) for row in table if (row["algorithm"], row["seed"]) == (run.label, str(run.seed))]
+    first = [
+        float(row["auc"])
+        for row in table
+        if (row["algorithm"], row["seed"]) == (run.label, str(run.seed))
+    ]
     np.testing.assert_allclose(first, run.metrics["auc"], rtol=1e-5)
     readme = (leaky.path / "README.md").read_text()
     assert "## Membership inference" in readme
@@ -103,14 +115,21 @@ def test_claims_about_areas_are_of_the_audits_and_others_of_the_runs(leaky):
     assert leak[1].verdict == "holds"
     assert loss[1].verdict == "holds"
     runs = [
-        dataclasses.replace(run, metrics=run.metrics | {"auc": np.array([0.5, 0.5, 0.9 if run.label == "Plain" else 0.5])})
+        dataclasses.replace(
+            run,
+            metrics=run.metrics
+            | {"auc": np.array([0.5, 0.5, 0.9 if run.label == "Plain" else 0.5])},
+        )
         if "auc" in run.metrics
         else run
         for run in leaky.records
     ]
-    # a planted leak of 0.4 is found, and a loss of the attacked models is not taken for that of the runs
+    # a planted leak of 0.4 is found, and a loss of the attacked models is not taken for that of the
+    # runs
     runs = [
-        dataclasses.replace(r, metrics=r.metrics | {"train_loss": r.rounds + 99.0}) if "auc" in r.metrics else r
+        dataclasses.replace(r, metrics=r.metrics | {"train_loss": r.rounds + 99.0})
+        if "auc" in r.metrics
+        else r
         for r in runs
     ]
     leak, loss = Comparison(leaky.study.recipe, runs, leaky.experiments).verdicts
@@ -125,7 +144,9 @@ def test_an_interrupted_audit_is_taken_up(leaky, tmp_path):
     shutil.copytree(leaky.path, tmp_path / "b")
     directory = RunDirectory.load(tmp_path / "b")
     number = max(directory.runs)
-    directory.add(dataclasses.replace(directory.runs[number], outcome=Outcome("interrupted", 1)), number)
+    directory.add(
+        dataclasses.replace(directory.runs[number], outcome=Outcome("interrupted", 1)), number
+    )
     directory.close("interrupted")
     again = resume(tmp_path / "b", Display())
     assert again.status == "finished"
@@ -146,10 +167,17 @@ def test_a_scale_may_change_the_attack_and_leave_the_runs_out():
 
 
 def test_refusals():
-    with pytest.raises(SpecError, match=r"audit.every: got 0; allowed: whole numbers in \[1, 2147483647\]"):
+    with pytest.raises(
+        SpecError,
+        match=r"audit.every: got 0; allowed: whole numbers in \[1, "
+        r"2147483647\]",
+    ):
         papers.Recipe.parse(LEAKY.replace("every = 2", "every = 0"))
     with pytest.raises(SpecError, match=r"key of \[audit\].*hiden"):
-        Experiment.parse('name = "a"\n[task]\nname = "digits"\n[[algorithm]]\nname = "fedavg"\n[audit]\nhiden = 3\n')
+        Experiment.parse(
+            'name = "a"\n[task]\nname = "digits"\n[[algorithm]]\nname = '
+            '"fedavg"\n[audit]\nhiden = 3\n'
+        )
     task = {"name": "digits", "clients": 600}
     few = Experiment.of(name="a", task=task, algorithm=[{"name": "fedavg"}], audit={"every": 1})
     with pytest.raises(InvalidInput, match="at least 4"):

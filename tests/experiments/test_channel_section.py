@@ -26,7 +26,9 @@ down = { name = "none" }
 def test_a_file_codes_what_is_sent():
     experiment = Experiment.parse(TEXT)
     plan = experiment.plan()
-    assert plan.arguments["channel"] == fedax.Channel(up=codecs.Quantizer(b=8), down=codecs.Identity())
+    assert plan.arguments["channel"] == fedax.Channel(
+        up=codecs.Quantizer(b=8), down=codecs.Identity()
+    )
     label, method = next(iter(plan.algorithms.items()))
     coded = fedax.run(method, plan.task, **plan.arguments_of(label))
     plain = fedax.run(method, plan.task, **plan.arguments_of(label) | {"channel": None})

@@ -17,12 +17,18 @@ from samples import OWN, record
 
 
 def planted(**means):
-    """Final accuracies (as fractions) by algorithm: 5 seeds on one draw, the same noise of about one point for all."""
+    """Final accuracies (as fractions) by algorithm: 5 seeds on one draw, the same noise of about
+    one point for all."""
     noise = np.array([-0.010, 0.006, 0.0, -0.004, 0.008])
     own = np.random.default_rng(0).normal(0, 0.001, (len(means), 5))
     return Results(
         [
-            record(name, "T", seed, test_accuracy=np.array([0.1, 0.5, mean + noise[seed] + own[k, seed]]))
+            record(
+                name,
+                "T",
+                seed,
+                test_accuracy=np.array([0.1, 0.5, mean + noise[seed] + own[k, seed]]),
+            )
             for k, (name, mean) in enumerate(means.items())
             for seed in range(5)
         ]
@@ -34,27 +40,40 @@ def judged(results, **claim):
 
 
 def test_draws_of_the_data_are_the_units_if_there_are_several():
-    """Nine differences, clear if they were independent; but one of three draws goes the other way."""
+    """Nine differences, clear if they were independent; but one of three draws goes the other
+    way."""
     runs = [
         record(label, "T", s, d, losses=(9.0, 5.0 - (label == "A") * (v + 0.01 * s)))
         for label in "AB"
         for d, v in enumerate((1.0, 1.1, -0.3))
         for s in range(3)
     ]
-    evidence = Claim(text="c", check="better", a="A", b="B").judge(Results(runs), "train_loss", "last")
+    evidence = Claim(text="c", check="better", a="A", b="B").judge(
+        Results(runs), "train_loss", "last"
+    )
     assert (evidence.verdict, evidence.direction) == ("undecided", "as claimed on 1 of 1 task")
     assert evidence.text.endswith("(3 draws)")
     (part,) = evidence.parts
     np.testing.assert_allclose(part.effect.mean, -np.mean([1.01, 1.11, -0.29]))
     assert evidence.text.startswith("A minus B in train loss, claimed below 0: -0.61 [-2.5")
     one = [run for run in runs if run.draw == 0]
-    assert Claim(text="c", check="better", a="A", b="B").judge(Results(one), "train_loss", "last").text.endswith("(3 seeds)")
+    assert (
+        Claim(text="c", check="better", a="A", b="B")
+        .judge(Results(one), "train_loss", "last")
+        .text.endswith("(3 seeds)")
+    )
 
 
 def test_a_run_without_a_final_value_counts_as_the_worst_of_its_task():
-    """Initial losses 2, others 1 and 0.5; the highest accuracy at the beginning is 0.1, the lowest of all at the end 0.3."""
-    runs = [record("A", seed=s, losses=(2.0, 1.0 + s / 100), test_accuracy=np.array([0.1, 0.3])) for s in (0, 1, 2)]
-    runs += [record("B", seed=s, losses=(2.0, 0.5), outcome=Outcome("diverged", 1)) for s in (0, 1, 2)]
+    """Initial losses 2, others 1 and 0.5; the highest accuracy at the beginning is 0.1, the lowest
+    of all at the end 0.3."""
+    runs = [
+        record("A", seed=s, losses=(2.0, 1.0 + s / 100), test_accuracy=np.array([0.1, 0.3]))
+        for s in (0, 1, 2)
+    ]
+    runs += [
+        record("B", seed=s, losses=(2.0, 0.5), outcome=Outcome("diverged", 1)) for s in (0, 1, 2)
+    ]
     results = Results(runs)
     assert list(results.of("T", "B", "train_loss", "last").values()) == [2.0] * 3
     assert list(results.of("T", "B", "test_accuracy", "last").values()) == [10.0] * 3
@@ -62,21 +81,42 @@ def test_a_run_without_a_final_value_counts_as_the_worst_of_its_task():
     evidence = Claim(text="c", check="better", a="A", b="B").judge(results, "train_loss", "last")
     assert evidence.verdict == "holds"
     assert evidence.text.endswith("T: 3 of 3 runs of B diverged")
-    assert Claim(text="c", check="better", a="B", b="A").judge(results, "train_loss", "last").verdict == "does not hold"
-    assert Claim(text="c", check="diverges", a="B").judge(results, "train_loss", "last").verdict == "holds"
-    assert Claim(text="c", check="diverges", a="A").judge(results, "train_loss", "last").verdict == "does not hold"
+    assert (
+        Claim(text="c", check="better", a="B", b="A").judge(results, "train_loss", "last").verdict
+        == "does not hold"
+    )
+    assert (
+        Claim(text="c", check="diverges", a="B").judge(results, "train_loss", "last").verdict
+        == "holds"
+    )
+    assert (
+        Claim(text="c", check="diverges", a="A").judge(results, "train_loss", "last").verdict
+        == "does not hold"
+    )
     once = Results([*runs[:3], *runs[4:], record("B", seed=0, losses=(2.0, 0.9))])
-    assert Claim(text="c", check="diverges", a="B").judge(once, "train_loss", "last").verdict == "undecided"
+    assert (
+        Claim(text="c", check="diverges", a="B").judge(once, "train_loss", "last").verdict
+        == "undecided"
+    )
     for check, margin in (("above", 0.0), ("below", 5.0), ("ratio", 0.1)):
-        claim = Claim(text="c", check=check, a="B", b="A" if check == "ratio" else None, margin=margin)
+        claim = Claim(
+            text="c", check=check, a="B", b="A" if check == "ratio" else None, margin=margin
+        )
         assert claim.judge(results, "train_loss", "last").verdict != "holds", check
 
 
 def test_a_run_that_ends_above_its_start_has_diverged_and_counts_with_its_value():
-    runs = [record(label, seed=s, losses=(2.0, end + s / 10)) for label, end in (("A", 1.0), ("B", 3.0)) for s in (0, 1, 2)]
+    runs = [
+        record(label, seed=s, losses=(2.0, end + s / 10))
+        for label, end in (("A", 1.0), ("B", 3.0))
+        for s in (0, 1, 2)
+    ]
     assert [run.diverged for run in runs] == [False] * 3 + [True] * 3
     assert list(Results(runs).of("T", "B", "train_loss", "last").values()) == [3.0, 3.1, 3.2]
-    assert Claim(text="c", check="diverges", a="B").judge(Results(runs), "train_loss", "last").verdict == "holds"
+    assert (
+        Claim(text="c", check="diverges", a="B").judge(Results(runs), "train_loss", "last").verdict
+        == "holds"
+    )
     assert Results(runs).diverged("T", "B") == (3, 3)
 
 
@@ -115,16 +155,36 @@ def test_claims_on_planted_results(claim, verdict):
 @pytest.mark.parametrize(
     ("claim", "low", "shown", "high"),
     [
-        ({"check": "better", "a": "Top", "b": "Mid"}, "Top minus Mid in points, claimed above 0", 3.0, 0.2),
-        ({"check": "better", "a": "Top", "b": "Mid", "margin": 2.0}, "Top minus Mid in points, claimed above 2", 3.0, 0.2),
+        (
+            {"check": "better", "a": "Top", "b": "Mid"},
+            "Top minus Mid in points, claimed above 0",
+            3.0,
+            0.2,
+        ),
+        (
+            {"check": "better", "a": "Top", "b": "Mid", "margin": 2.0},
+            "Top minus Mid in points, claimed above 2",
+            3.0,
+            0.2,
+        ),
         (
             {"check": "close", "a": "Mid", "b": "Top", "margin": 4.0},
             "Mid minus Top in points, claimed between -4 and 4",
             -3.0,
             0.2,
         ),
-        ({"check": "below", "a": "Top", "margin": 90.0}, "Top in percent, claimed below 90", 83.0, 0.1),
-        ({"check": "above", "a": "Top", "margin": 90.0}, "Top in percent, claimed above 90", 83.0, 0.1),
+        (
+            {"check": "below", "a": "Top", "margin": 90.0},
+            "Top in percent, claimed below 90",
+            83.0,
+            0.1,
+        ),
+        (
+            {"check": "above", "a": "Top", "margin": 90.0},
+            "Top in percent, claimed above 90",
+            83.0,
+            0.1,
+        ),
         (
             {"check": "ratio", "a": "Top", "b": "Low", "margin": 1.5},
             "Top over Low in points, claimed at least 1.5",
@@ -135,7 +195,9 @@ def test_claims_on_planted_results(claim, verdict):
 )
 def test_evidence_is_one_quantity_with_its_unit_whatever_the_margin(claim, low, shown, high):
     """The margin is named beside the number, and is no part of it."""
-    evidence = Claim(text="c", **claim).judge(planted(Top=0.83, Mid=0.80, Low=0.50), "test_accuracy", "last")
+    evidence = Claim(text="c", **claim).judge(
+        planted(Top=0.83, Mid=0.80, Low=0.50), "test_accuracy", "last"
+    )
     head, _, number = evidence.text.partition(": ")
     assert head == low
     np.testing.assert_allclose(float(number.split()[0]), shown, atol=high)
@@ -145,18 +207,27 @@ def test_evidence_is_one_quantity_with_its_unit_whatever_the_margin(claim, low, 
 
 
 def test_evidence_of_several_comparisons_names_each():
-    evidence = Claim(text="c", check="best", a="A").judge(planted(A=0.8, B=0.7, C=0.6), "test_accuracy", "last")
+    evidence = Claim(text="c", check="best", a="A").judge(
+        planted(A=0.8, B=0.7, C=0.6), "test_accuracy", "last"
+    )
     assert evidence.text.startswith("In points, claimed above 0: A minus ")
     losses = [
-        record(label, seed=s, losses=(9.0, end + s / 100)) for label, end in (("A", 1.0), ("B", 3.0)) for s in (0, 1, 2)
+        record(label, seed=s, losses=(9.0, end + s / 100))
+        for label, end in (("A", 1.0), ("B", 3.0))
+        for s in (0, 1, 2)
     ]
-    by_loss = Claim(text="c", check="better", a="A", b="B", margin=1.0).judge(Results(losses), "train_loss", "last")
+    by_loss = Claim(text="c", check="better", a="A", b="B", margin=1.0).judge(
+        Results(losses), "train_loss", "last"
+    )
     assert by_loss.text == "A minus B in train loss, claimed below -1: -2 [-2, -2] (3 seeds)"
     assert by_loss.verdict == "holds"
 
 
 def on(task, results):
-    return [record(r.label, task, r.seed, test_accuracy=r.metrics["test_accuracy"]) for r in results.records]
+    return [
+        record(r.label, task, r.seed, test_accuracy=r.metrics["test_accuracy"])
+        for r in results.records
+    ]
 
 
 def test_a_claim_has_to_hold_on_every_task():
@@ -173,21 +244,32 @@ def test_a_claim_may_be_about_some_of_its_tasks():
     """Ahead on two of three, behind on one, all by ten points."""
     good, bad = planted(A=0.8, B=0.7), planted(A=0.6, B=0.7)
     results = Results([*good.records, *on("U", good), *on("V", bad)])
-    verdicts = [judged(results, check="better", a="A", b="B", at_least=count) for count in (1, 2, 3)]
+    verdicts = [
+        judged(results, check="better", a="A", b="B", at_least=count) for count in (1, 2, 3)
+    ]
     assert verdicts == ["holds", "holds", "does not hold"]
     assert judged(results, check="better", a="B", b="A", at_least=2) == "does not hold"
 
 
 def test_refutations_are_corrected_for_tasks_and_pairs():
-    """A is behind B with p = 0.03, and level with four algorithms, or with B on four tasks: alone that decides, among them not."""
+    """A is behind B with p = 0.03, and level with four algorithms, or with B on four tasks: alone
+    that decides, among them not."""
     noise = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
 
     def runs(label, task, ends):
-        return [record(label, task, seed, test_accuracy=np.array([0.1, 0.3, end / 100])) for seed, end in enumerate(ends)]
+        return [
+            record(label, task, seed, test_accuracy=np.array([0.1, 0.3, end / 100]))
+            for seed, end in enumerate(ends)
+        ]
 
     ahead = [*runs("A", "T", [50.0] * 5), *runs("B", "T", 52.3 + noise)]
     pairs = Results(ahead + [run for label in "CDEF" for run in runs(label, "T", 50 + noise)])
-    level = [run for task in "UVWX" for label, by in (("A", 0), ("B", 1)) for run in runs(label, task, 50 + by * noise)]
+    level = [
+        run
+        for task in "UVWX"
+        for label, by in (("A", 0), ("B", 1))
+        for run in runs(label, task, 50 + by * noise)
+    ]
     tasks = Results(ahead + level)
     assert judged(pairs, check="best", a="A", among=["A", "B"]) == "does not hold"
     assert judged(pairs, check="best", a="A") == "undecided"
@@ -200,7 +282,9 @@ def test_refutations_are_corrected_for_tasks_and_pairs():
     assert first["quantity"] == "in points, claimed above 0"
     np.testing.assert_allclose(float(first["mean"]), -2.3, rtol=1e-5)
     assert 0.02 < float(first["p_against"]) < 0.04
-    np.testing.assert_allclose(float(first["p_against_holm"]), 5 * float(first["p_against"]), rtol=1e-5)
+    np.testing.assert_allclose(
+        float(first["p_against_holm"]), 5 * float(first["p_against"]), rtol=1e-5
+    )
 
 
 def test_a_claim_of_which_a_part_ran_cannot_hold():
@@ -214,11 +298,17 @@ def test_a_claim_of_which_a_part_ran_cannot_hold():
     assert (whole.verdict, part.verdict) == ("holds", "holds on what ran")
     assert part.direction == "as claimed on 1 of the 1 task that ran (of 2)"
     assert part.text.split("; ")[-1] == "only 1 of 2 tasks ran"
-    assert judge("T", "U", check="better", a="B", b="A").verdict == "does not hold"  # one task refutes
-    assert judge("T", "U", check="better", a="A", b="B", at_least=1).verdict == "holds"  # one task is enough
-    assert judge("T", "U", check="better", a="B", b="A", at_least=1).verdict == "undecided"  # U may still save it
+    # one task refutes
+    assert judge("T", "U", check="better", a="B", b="A").verdict == "does not hold"
+    # one task is enough
+    assert judge("T", "U", check="better", a="A", b="B", at_least=1).verdict == "holds"
+    # U may still save it
+    assert judge("T", "U", check="better", a="B", b="A", at_least=1).verdict == "undecided"
     fewer = judge("T", check="best", a="A", algorithms=["A", "B", "C", "D"])
-    assert (fewer.verdict, fewer.text.split("; ")[-1]) == ("holds on what ran", "did not run: A minus D")
+    assert (fewer.verdict, fewer.text.split("; ")[-1]) == (
+        "holds on what ran",
+        "did not run: A minus D",
+    )
     assert judge("T", check="best", a="A", algorithms=["A", "B", "C"]).verdict == "holds"
 
 
@@ -237,7 +327,10 @@ def test_without_chance_a_single_run_decides():
         ({"check": "better", "a": "A", "b": "A"}, "undecided"),
     ]
     for claim, verdict in cases:
-        assert Claim(text="c", exact=True, **claim).judge(results, "train_loss", "last").verdict == verdict
+        assert (
+            Claim(text="c", exact=True, **claim).judge(results, "train_loss", "last").verdict
+            == verdict
+        )
         assert Claim(text="c", **claim).judge(results, "train_loss", "last").verdict == "undecided"
 
 
@@ -248,21 +341,38 @@ def test_a_claim_about_a_task_that_has_not_run_is_undecided():
 
 @pytest.mark.parametrize("jitter", [0.001, 0.01])
 def test_the_smoother_curve_is_the_better_one(jitter):
-    """Accuracies that alternate by so much in the second half change by twice that; levels and the first half do not matter."""
+    """Accuracies that alternate by so much in the second half change by twice that; levels and the
+    first half do not matter."""
     runs, rising = [], np.linspace(0.2, 0.7, 20)
     for seed in range(4):
         for label, level, width in (("A", 0.6, jitter), ("B", 0.9, 0.02 + 0.001 * seed)):
             end = level + width * (-1.0) ** np.arange(21)
-            runs.append(record(label, seed=seed, losses=np.ones(41), test_accuracy=np.concatenate([rising, end])))
+            runs.append(
+                record(
+                    label,
+                    seed=seed,
+                    losses=np.ones(41),
+                    test_accuracy=np.concatenate([rising, end]),
+                )
+            )
     results = Results(runs)
-    np.testing.assert_allclose(list(results.of("T", "A", "test_accuracy", "mean_change").values()), 200 * jitter, rtol=1e-9)
+    np.testing.assert_allclose(
+        list(results.of("T", "A", "test_accuracy", "mean_change").values()), 200 * jitter, rtol=1e-9
+    )
     smooth = {"check": "best", "a": "A", "metric": "test_accuracy", "read": "mean_change"}
     assert Claim(text="c", **smooth).judge(results, "train_loss", "last").verdict == "holds"
-    assert Claim(text="c", **smooth | {"a": "B"}).judge(results, "train_loss", "last").verdict == "does not hold"
+    assert (
+        Claim(text="c", **smooth | {"a": "B"}).judge(results, "train_loss", "last").verdict
+        == "does not hold"
+    )
 
 
 def test_closeness_needs_both_sides():
-    for shift, margin, verdict in ((5.0, 6.0, "holds"), (5.0, 3.0, "does not hold"), (-5.0, 3.0, "does not hold")):
+    for shift, margin, verdict in (
+        (5.0, 6.0, "holds"),
+        (5.0, 3.0, "does not hold"),
+        (-5.0, 3.0, "does not hold"),
+    ):
         runs = [record("B", "T", s, losses=(99.0, 50.0)) for s in range(4)]
         runs += [record("A", "T", s, losses=(99.0, 50.0 + shift + 0.1 * s)) for s in range(4)]
         claim = Claim(text="c", check="close", a="A", b="B", margin=margin)
@@ -270,26 +380,42 @@ def test_closeness_needs_both_sides():
 
 
 def test_bits_until_an_accuracy_count_what_was_sent():
-    """At 2 gigabits a round, 80 % in round 2 are 4; who sends half as much and is as fast is better; never is worst."""
+    """At 2 gigabits a round, 80 % in round 2 are 4; who sends half as much and is as fast is
+    better; never is worst."""
     curves = {"A": ([0.1, 0.5, 0.8], 2e9), "B": ([0.1, 0.5, 0.8], 1e9), "C": ([0.1, 0.5, 0.7], 1e6)}
     runs = [
-        dataclasses.replace(record(name, seed=s, test_accuracy=np.array(curve)), bits=np.arange(3) * each)
+        dataclasses.replace(
+            record(name, seed=s, test_accuracy=np.array(curve)), bits=np.arange(3) * each
+        )
         for name, (curve, each) in curves.items()
         for s in (0, 1)
     ]
     results = Results(runs)
-    assert results.of("T", "A", "test_accuracy", "gigabits_to_80") == {Run(0, 0): 4.0, Run(0, 1): 4.0}
-    assert results.of("T", "C", "test_accuracy", "gigabits_to_80") == {Run(0, 0): math.inf, Run(0, 1): math.inf}
+    assert results.of("T", "A", "test_accuracy", "gigabits_to_80") == {
+        Run(0, 0): 4.0,
+        Run(0, 1): 4.0,
+    }
+    assert results.of("T", "C", "test_accuracy", "gigabits_to_80") == {
+        Run(0, 0): math.inf,
+        Run(0, 1): math.inf,
+    }
     for a, b, verdict in (("B", "A", "holds"), ("A", "B", "does not hold"), ("B", "C", "holds")):
         claim = Claim(text="c", check="better", a=a, b=b, read="gigabits_to_80", exact=True)
         assert claim.judge(results, "test_accuracy", "last").verdict == verdict
-    ratio = Claim(text="c", check="ratio", a="A", b="B", margin=2.0, read="gigabits_to_80", exact=True)
+    ratio = Claim(
+        text="c", check="ratio", a="A", b="B", margin=2.0, read="gigabits_to_80", exact=True
+    )
     text = "A over B in gigabits until 80, claimed at least 2: 2 (2 seeds)"
     assert ratio.judge(results, "test_accuracy", "last").text == text
 
 
 def test_numbers_beside_the_papers():
-    (cell,) = beside(planted(A=0.80), {"test_accuracy": {"T": {"A": [83.0, 0.3], "absent": [1.0, 1.0]}}}, "last", runs=4)
+    (cell,) = beside(
+        planted(A=0.80),
+        {"test_accuracy": {"T": {"A": [83.0, 0.3], "absent": [1.0, 1.0]}}},
+        "last",
+        runs=4,
+    )
     ours = [100 * r.metrics["test_accuracy"][-1] for r in planted(A=0.80).records]
     assert (cell.algorithm, cell.runs, cell.paper) == ("A", 5, (83.0, 0.3, 4))
     np.testing.assert_allclose(cell.ours, (np.mean(ours), np.std(ours, ddof=1), 5))
@@ -310,7 +436,8 @@ def test_a_number_is_the_papers_by_points_or_by_chance_and_scatter_does_not_help
         assert status(81.2, scatter) == "within 2 points and two standard errors"
         assert status(82.1, scatter, (80.0, math.nan, 0)) == "missed"
         assert status(1.1, scatter, (1.0, 0.1, 5), "train_loss") == "within two standard errors"
-        assert status(1.2, scatter, (1.0, 0.1, 5), "train_loss") == "missed"  # points are of accuracy
+        # points are of accuracy
+        assert status(1.2, scatter, (1.0, 0.1, 5), "train_loss") == "missed"
 
 
 def test_standard_errors_count_cells_within_two_points_too():
@@ -328,10 +455,14 @@ def test_standard_errors_count_cells_within_two_points_too():
 
 def test_cells_have_the_further_readings_of_a_recipe():
     """Accuracies 10, 50, 80 percent: the best is 80, the mean of the last two rounds 65."""
-    results = Results([record("A", seed=s, test_accuracy=np.array([0.1, 0.5, 0.8])) for s in (0, 1)])
+    results = Results(
+        [record("A", seed=s, test_accuracy=np.array([0.1, 0.5, 0.8])) for s in (0, 1)]
+    )
     targets = {"test_accuracy": {"T": {"A": [80.0, 1.0]}}}
     (cell,) = beside(results, targets, "best", 5, ["mean_last_2_rounds", "last"])
-    np.testing.assert_allclose([cell.ours.mean, *(number.mean for number in cell.also)], [80, 65, 80])
+    np.testing.assert_allclose(
+        [cell.ours.mean, *(number.mean for number in cell.also)], [80, 65, 80]
+    )
     assert cell.status == "within 2 points and two standard errors"
 
 
@@ -345,13 +476,20 @@ def test_a_diverged_run_takes_part_in_a_cell_and_is_counted():
 
 def test_variances_of_accuracies_are_in_squared_points():
     runs = [record("A", client_accuracy_variance=np.array([0.0, 0.0, 0.008]))]
-    (cell,) = beside(Results(runs), {"client_accuracy_variance": {"T": {"A": [79.75, 8.91]}}}, "last", 5)
+    (cell,) = beside(
+        Results(runs), {"client_accuracy_variance": {"T": {"A": [79.75, 8.91]}}}, "last", 5
+    )
     np.testing.assert_allclose(cell.ours.mean, 80.0)
-    assert (cell.within_points, cell.within_errors, cell.status) == (None, True, "within two standard errors")
+    assert (cell.within_points, cell.within_errors, cell.status) == (
+        None,
+        True,
+        "within two standard errors",
+    )
 
 
 def test_the_metrics_of_single_clients_have_their_directions():
-    """More is better of accuracies, whoever's; less of how far two of them are apart, and of how they vary."""
+    """More is better of accuracies, whoever's; less of how far two of them are apart, and of how
+    they vary."""
     metrics = {
         "drawn_accuracy_smallest": True,
         "drawn_accuracy_gap": False,
@@ -365,11 +503,14 @@ def test_the_metrics_of_single_clients_have_their_directions():
             for seed in range(3)
         ]
         claim = Claim(text="c", check="better", a="A", b="B", metric=metric)
-        assert claim.judge(Results(runs), metric, "last").verdict == ("holds" if more else "does not hold"), metric
+        assert claim.judge(Results(runs), metric, "last").verdict == (
+            "holds" if more else "does not hold"
+        ), metric
 
 
 def test_a_claim_may_compare_tasks():
-    """The metric of one method on three tasks, 1, 2 and 4, with deviations of a hundredth; then with the last two exchanged."""
+    """The metric of one method on three tasks, 1, 2 and 4, with deviations of a hundredth; then
+    with the last two exchanged."""
     runs = [
         record("A", task, seed, dissimilarity=np.array([0.0, value + seed / 100 * (-1) ** k]))
         for k, (task, value) in enumerate([("T", 1.0), ("U", 2.0), ("V", 4.0)])
@@ -379,6 +520,8 @@ def test_a_claim_may_compare_tasks():
     assert judged(Results(runs), tasks=["T", "U", "V"], **rises) == "holds"
     assert judged(Results(runs), tasks=["T", "V", "U"], **rises) == "does not hold"
     assert judged(Results(runs), tasks=["T"], **rises) == "undecided"
-    evidence = Claim(text="c", tasks=["T", "U", "V"], **rises).judge(Results(runs), "test_accuracy", "last")
+    evidence = Claim(text="c", tasks=["T", "U", "V"], **rises).judge(
+        Results(runs), "test_accuracy", "last"
+    )
     assert evidence.direction == "as claimed on 2 of 2 steps"
     assert evidence.text.startswith("A in dissimilarity, claimed above 0: T to U: +")

@@ -10,7 +10,9 @@ from fedax.experiments.running import setup
 from fedax.experiments.running.pools import _begin
 from fedax.experiments.running.setup import cores, share_of_cores
 
-AFFINITY = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system pins no processes")
+AFFINITY = pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity"), reason="this system pins no processes"
+)
 
 
 @pytest.mark.parametrize(
@@ -26,14 +28,17 @@ AFFINITY = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this
 def test_every_process_has_cores_of_its_own(monkeypatch, every, processes, shares):
     monkeypatch.setattr(setup, "cores", lambda: every)
     assert [share_of_cores(place, processes) for place in range(processes)] == shares
-    assert share_of_cores(processes, processes) == shares[0]  # a process in the place of one that ended
+    # a process in the place of one that ended
+    assert share_of_cores(processes, processes) == shares[0]
 
 
 @pytest.mark.slow
 @AFFINITY
 def test_processes_of_a_queue_stay_on_their_cores():
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(2, context, initializer=_begin, initargs=(context.Value("i", 0), 2)) as pool:
+    with ProcessPoolExecutor(
+        2, context, initializer=_begin, initargs=(context.Value("i", 0), 2)
+    ) as pool:
         both = [pool.submit(_cores_after, 1.0) for _ in range(2)]
         found = [future.result() for future in both]
     assert [len(own) for own in found] == [max(1, len(cores()) // 2)] * 2

@@ -1,4 +1,5 @@
-"""Run directories that somebody else made: read, or refused in a sentence; nothing hangs, and no control character gets out."""
+"""Run directories that somebody else made: read, or refused in a sentence; nothing hangs, and no
+control character gets out."""
 
 import json
 import os
@@ -57,7 +58,10 @@ def test_malformed_summaries_are_refused_in_words(folder, name, value):
     assert "Traceback" not in shown.output
 
 
-@pytest.mark.parametrize("content", ["[]", "5", "null", '{"a": [1]}', '{"a": {"b": 1}}', "[" * 200_000, '{"a":' * 200_000])
+@pytest.mark.parametrize(
+    "content",
+    ["[]", "5", "null", '{"a": [1]}', '{"a": {"b": 1}}', "[" * 200_000, '{"a":' * 200_000],
+)
 @pytest.mark.parametrize("name", ["summary.json", "versions.json"])
 def test_files_of_another_form_are_refused_in_words(folder, name, content):
     (folder / name).write_text(content)
@@ -71,7 +75,9 @@ def test_files_of_another_form_are_refused_in_words(folder, name, content):
 def test_special_files_do_not_block(folder, name, kind):
     path = folder / name
     path.unlink()
-    {"pipe": os.mkfifo, "device": lambda path: path.symlink_to("/dev/zero"), "folder": os.mkdir}[kind](path)
+    {"pipe": os.mkfifo, "device": lambda path: path.symlink_to("/dev/zero"), "folder": os.mkdir}[
+        kind
+    ](path)
     shown = report(folder)
     assert shown.exit_code == 2, shown.output
     assert not shown.exception or isinstance(shown.exception, SystemExit)
@@ -93,7 +99,11 @@ def test_control_characters_of_a_folder_never_come_out(folder, text):
     (folder / "runs" / "0000.npz").write_bytes(run.to_bytes())
     (folder / "config.toml").unlink()
     shown = report(folder)
-    written = [shown.output, *(path.read_text() for path in folder.glob("*.csv")), (folder / "report.html").read_text()]
+    written = [
+        shown.output,
+        *(path.read_text() for path in folder.glob("*.csv")),
+        (folder / "report.html").read_text(),
+    ]
     for output in written:
         assert not {"\x1b", "\x07", "\u202e"} & set(output)
         assert "\nWARNING forged" not in output

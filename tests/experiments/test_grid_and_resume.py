@@ -27,7 +27,9 @@ from fedax.papers.study import reproduce
 from fedax.report import Record
 from samples import OWN, TINY, record
 
-GRID = TINY.replace("seeds = [0, 1]", "seeds = [0]") + "[grid]\nseeds = [7, 8]\nfedprox.mu = [0.0, 1.0, 5.0]\n"
+GRID = TINY.replace("seeds = [0, 1]", "seeds = [0]") + (
+    "[grid]\nseeds = [7, 8]\nfedprox.mu = [0.0, 1.0, 5.0]\n"
+)
 
 
 def ends(directory):
@@ -43,30 +45,45 @@ LABELS = ["FedProx mu=1, mu=0.0", "FedProx mu=1, mu=1.0", "FedProx mu=1, mu=5.0"
 
 
 @pytest.mark.slow
-def test_all_members_run_as_one_program_on_the_seeds_that_select_and_the_selected_one_on_the_others(finished):
+def test_all_members_run_as_one_program_on_the_seeds_that_select_and_the_selected_one_on_the_others(
+    finished,
+):
     experiment = Experiment.parse(GRID)
     best = selected(experiment, finished.records)["FedProx mu=1"]
     ran = {(r.label, r.seed) for r in finished.records}
-    assert ran == {("FedAvg", 0), *((label, seed) for label in LABELS for seed in (7, 8)), (best, 0)}
+    assert ran == {
+        ("FedAvg", 0),
+        *((label, seed) for label in LABELS for seed in (7, 8)),
+        (best, 0),
+    }
     trial = batches_of([experiment])
     assert [(batch.labels, batch.seeds) for batch in trial] == [(tuple(LABELS), (7, 8))]
     report = batches_of([experiment], finished.selections())
-    assert [(batch.labels, batch.seeds) for batch in report] == [(("FedAvg",), (0,)), ((best,), (0,))]
+    assert [(batch.labels, batch.seeds) for batch in report] == [
+        (("FedAvg",), (0,)),
+        ((best,), (0,)),
+    ]
     plan = experiment.plan()
     kept = {(r.label, r.seed): r for r in finished.records}
     for run in ((LABELS[0], 8), (LABELS[2], 7), (best, 0)):
         (alone,) = runner.run_batch(plan, [run[0]], [run[1]], task="t", draw=0)
-        np.testing.assert_allclose(kept[run].metrics["train_loss"], alone.metrics["train_loss"], rtol=1e-12)
+        np.testing.assert_allclose(
+            kept[run].metrics["train_loss"], alone.metrics["train_loss"], rtol=1e-12
+        )
     assert kept[best, 0].gradients.tolist() == [0.0, 3.0, 6.0]
 
 
 @pytest.mark.slow
 def test_some_draws_of_the_data_select_and_the_selected_member_runs_on_all(tmp_path):
-    text = OWN.replace("draws = [0, 1]", "draws = [0, 1, 2]\nselect_draws = [1, 9]").replace("[5]", "[1, 5]")
+    text = OWN.replace("draws = [0, 1]", "draws = [0, 1, 2]\nselect_draws = [1, 9]").replace(
+        "[5]", "[1, 5]"
+    )
     recipe = papers.Recipe.parse(text)
     assert [e.grid.selecting(e.seeds) for e in recipe.experiments("smoke")] == [[], [1], []]
     assert [e.grid.selecting(e.seeds) for e in recipe.experiments("paper")] == [[1], []]
-    assert [Experiment.parse(e.toml()).grid.selecting(e.seeds) for e in recipe.experiments("smoke")] == [[], [1], []]
+    assert [
+        Experiment.parse(e.toml()).grid.selecting(e.seeds) for e in recipe.experiments("smoke")
+    ] == [[], [1], []]
     directory = reproduce(recipe, "smoke", tmp_path / "a", Display())
     best = directory.selections()["Only"]["Prox"]
     trial = {(label, 1, 1) for label in ("Prox, mu=0.0", "Prox, mu=10000.0")}
@@ -76,7 +93,11 @@ def test_some_draws_of_the_data_select_and_the_selected_member_runs_on_all(tmp_p
     again = RunDirectory.load(tmp_path / "a")
     assert again.selections() == directory.selections()
     for wrong in ("select_draws = [7]", "select_draws = []"):
-        with pytest.raises(SpecError, match=r"select_draws: got .*some of the draws \[0, 1\] of the scale smoke"):
+        with pytest.raises(
+            SpecError,
+            match=r"select_draws: got .*some of the draws \[0, 1\] of "
+            r"the scale smoke",
+        ):
             papers.Recipe.parse(OWN.replace("draws = [0, 1]", "draws = [0, 1]\n" + wrong))
 
 
@@ -87,10 +108,17 @@ def test_what_is_selected_is_selected_without_the_runs_that_are_reported(finishe
         if run.seed in (7, 8):
             losses[run.label].append(run.metrics["train_loss"][-1])
     assert finished.selections() == {
-        "Tiny <run>": {"FedAvg": "FedAvg", "FedProx mu=1": min(losses, key=lambda k: sum(losses[k]))}
+        "Tiny <run>": {
+            "FedAvg": "FedAvg",
+            "FedProx mu=1": min(losses, key=lambda k: sum(losses[k])),
+        }
     }
     experiment = Experiment.parse(GRID.replace("Tiny <run>", "T"))
-    runs = [record(label, "T", seed, losses=(2.0, 1.0 - k / 10)) for k, label in enumerate(LABELS) for seed in (7, 8)]
+    runs = [
+        record(label, "T", seed, losses=(2.0, 1.0 - k / 10))
+        for k, label in enumerate(LABELS)
+        for seed in (7, 8)
+    ]
     runs += [record(LABELS[0], "T", 0, losses=(2.0, 0.01))]  # the best of all, but reported
     assert selected(experiment, runs) == {"FedProx mu=1": LABELS[2]}
 
@@ -100,11 +128,16 @@ def test_the_grid_reads_curves_as_the_tables_do():
     curves = {LABELS[0]: (2.0, 0.1, 0.5), LABELS[1]: (2.0, 0.3, 0.4), LABELS[2]: (2.0, 0.9, 0.9)}
     runs = [record(label, "T", 7, losses=losses) for label, losses in curves.items()]
     for read, best in (("last", 1), ("best", 0), ("mean_last_2_rounds", 0)):
-        experiment = Experiment.parse(GRID.replace("Tiny <run>", "T").replace("rounds = 2", f'rounds = 2\nread = "{read}"'))
+        experiment = Experiment.parse(
+            GRID.replace("Tiny <run>", "T").replace("rounds = 2", f'rounds = 2\nread = "{read}"')
+        )
         assert selected(experiment, runs) == {"FedProx mu=1": LABELS[best]}
         assert Experiment.parse(experiment.toml()).resolved() == experiment.resolved()
     with pytest.raises(SpecError, match="line 2: read: got 'rounds_to_3'"):
-        Experiment.parse('name = "a"\nread = "rounds_to_3"\n[task]\nname = "digits"\n[[algorithm]]\nname = "fedavg"\n')
+        Experiment.parse(
+            'name = "a"\nread = "rounds_to_3"\n[task]\nname = '
+            '"digits"\n[[algorithm]]\nname = "fedavg"\n'
+        )
 
 
 def test_seeds_that_select_are_by_default_others_too():
@@ -123,19 +156,29 @@ def test_the_table_of_the_grid_is_kept_and_the_report_shows_the_selected(finishe
     assert {row["settings"] for row in table if row["selected"] == "1"} == {"", best}
     page = (finished.path / "report.html").read_text()
     assert f'"label":"FedProx mu=1, {best}"' in page
-    assert [(r.label.split(", ")[-1], r.seed) for r in finished.shown()] == [("FedAvg", 0), (best, 0)]
+    assert [(r.label.split(", ")[-1], r.seed) for r in finished.shown()] == [
+        ("FedAvg", 0),
+        (best, 0),
+    ]
     assert '"title":"Grid: Tiny' in page
     assert len(json.loads((finished.path / "summary.json").read_text())["runs"]) == 8
-    assert RunDirectory.load(finished.path).experiments[0].resolved() == Experiment.parse(GRID).resolved()
+    assert (
+        RunDirectory.load(finished.path).experiments[0].resolved()
+        == Experiment.parse(GRID).resolved()
+    )
 
 
 @pytest.mark.slow
 def test_processes_select_and_report_the_same(finished, tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_ENABLE_X64", "1")
     spread = run_experiment(Experiment.parse(GRID), tmp_path / "a", Display(), jobs=2)
-    assert [(r.label, r.seed) for r in spread.records] == [(r.label, r.seed) for r in finished.records]
+    assert [(r.label, r.seed) for r in spread.records] == [
+        (r.label, r.seed) for r in finished.records
+    ]
     for one, other in zip(spread.records, finished.records, strict=True):
-        np.testing.assert_allclose(one.metrics["train_loss"], other.metrics["train_loss"], rtol=1e-10)
+        np.testing.assert_allclose(
+            one.metrics["train_loss"], other.metrics["train_loss"], rtol=1e-10
+        )
 
 
 @pytest.mark.slow
@@ -162,41 +205,67 @@ def test_a_grid_that_somebody_else_has_run_is_taken_over(finished, tmp_path):
         def begin(self, title, rounds):
             said.append(title)
 
-    directory = run_experiments([Experiment.parse(GRID)], tmp_path / "a", "A", Told(), reuse=[finished.path])
+    directory = run_experiments(
+        [Experiment.parse(GRID)], tmp_path / "a", "A", Told(), reuse=[finished.path]
+    )
     best = finished.selections()["Tiny <run>"]["FedProx mu=1"]
-    assert said == ["6 runs are taken over.", f"Selected for Tiny <run>: {best}.", "2 runs are taken over."]
+    assert said == [
+        "6 runs are taken over.",
+        f"Selected for Tiny <run>: {best}.",
+        "2 runs are taken over.",
+    ]
     assert ends(directory) == ends(finished)
 
 
 def test_a_directory_from_before_selection_had_seeds_is_still_shown(tmp_path):
-    """All members ran on the reported seeds; they are shown as they were selected, and nothing is taken for another run."""
+    """All members ran on the reported seeds; they are shown as they were selected, and nothing is
+    taken for another run."""
     experiment = Experiment.parse(GRID.replace("Tiny <run>", "T"))
     directory = RunDirectory.create(tmp_path / "a", "t")
     directory.configure([experiment])
     for k, label in enumerate(["FedAvg", *LABELS]):
         directory.add(record(label, "T", 0, losses=(2.0, 1.0 - k / 10)))
         file = tmp_path / "a" / "runs" / f"{k:04d}.npz"
-        file.write_bytes(dataclasses.replace(Record.from_bytes(file.read_bytes()), settings=None).to_bytes())
+        file.write_bytes(
+            dataclasses.replace(Record.from_bytes(file.read_bytes()), settings=None).to_bytes()
+        )
     assert [r.label for r in RunDirectory.load(tmp_path / "a").shown()] == ["FedAvg", LABELS[2]]
-    assert sorted(import_runs([experiment], [tmp_path / "a"])) == [0]  # FedAvg's, whose number has not moved
+    # FedAvg's, whose number has not moved
+    assert sorted(import_runs([experiment], [tmp_path / "a"])) == [0]
 
 
 def test_a_diverged_run_counts_as_worst():
     experiment = Experiment.parse(GRID.replace("Tiny <run>", "T"))
     labels = [member.label for member in experiment.members()][1:]
-    losses = {labels[0]: [(2.0, 0.1), (2.0, np.nan)], labels[1]: [(2.0, 0.8)] * 2, labels[2]: [(2.0, 0.7), (2.0, 0.8)]}
-    runs = [record(label, "T", 7 + i, losses=ends_) for label, both in losses.items() for i, ends_ in enumerate(both)]
+    losses = {
+        labels[0]: [(2.0, 0.1), (2.0, np.nan)],
+        labels[1]: [(2.0, 0.8)] * 2,
+        labels[2]: [(2.0, 0.7), (2.0, 0.8)],
+    }
+    runs = [
+        record(label, "T", 7 + i, losses=ends_)
+        for label, both in losses.items()
+        for i, ends_ in enumerate(both)
+    ]
     assert selected(experiment, runs) == {"FedProx mu=1": labels[2]}
     runs[-1] = record(labels[2], "T", 8, losses=(2.0, 3.0))  # ends above its start
     assert selected(experiment, runs) == {"FedProx mu=1": labels[1]}
     all_bad = [record(label, "T", losses=(1.0, 9.0 - i)) for i, label in enumerate(labels)]
     assert selected(experiment, all_bad) == {"FedProx mu=1": labels[2]}
     by_accuracy = Experiment.parse(GRID.replace("Tiny <run>", "T") + 'select = "test_accuracy"\n')
-    good = [record(label, "T", test_accuracy=np.array([0.0, 0.5, 0.5 + i / 10])) for i, label in enumerate(labels)]
+    good = [
+        record(label, "T", test_accuracy=np.array([0.0, 0.5, 0.5 + i / 10]))
+        for i, label in enumerate(labels)
+    ]
     assert selected(by_accuracy, good)["FedProx mu=1"] == labels[2]
-    assert [line.split(",")[-1] for line in grid_csv([by_accuracy], good).splitlines()[1:]] == ["0", "0", "1"]
+    assert [line.split(",")[-1] for line in grid_csv([by_accuracy], good).splitlines()[1:]] == [
+        "0",
+        "0",
+        "1",
+    ]
     heads = [grid_csv([by_accuracy], good, units).splitlines()[0] for units in (True, False)]
-    assert ["test_accuracy (fraction)" in head for head in heads] == [True, False]  # archives of studies keep theirs
+    # archives of studies keep theirs
+    assert ["test_accuracy (fraction)" in head for head in heads] == [True, False]
 
 
 def test_grids_of_the_solver_run_together_and_those_of_the_schedule_apart():
@@ -208,7 +277,10 @@ def test_grids_of_the_solver_run_together_and_those_of_the_schedule_apart():
     assert len(set(numbers)) == len(numbers) == 32
     plan = Experiment.parse(more).plan()
     label = "FedAvg, learning_rate=0.2, cohort=1"
-    assert (plan.arguments_of(label)["solver"].learning_rate, plan.arguments_of(label)["schedule"].cohort) == (0.2, 1)
+    assert (
+        plan.arguments_of(label)["solver"].learning_rate,
+        plan.arguments_of(label)["schedule"].cohort,
+    ) == (0.2, 1)
 
 
 def test_an_algorithm_may_have_its_own_solver():
@@ -230,7 +302,9 @@ def test_an_algorithm_may_have_its_own_schedule_and_a_grid_has_the_last_word():
 
 
 def test_a_known_minimum_goes_to_the_observer():
-    experiment = Experiment.parse(TINY.replace("rounds = 2", 'rounds = 2\nminimum = 0.25\nobserve = ["objective"]'))
+    experiment = Experiment.parse(
+        TINY.replace("rounds = 2", 'rounds = 2\nminimum = 0.25\nobserve = ["objective"]')
+    )
     assert [observer.minimum for observer in experiment.plan().arguments["observe"]] == [0.25]
     assert Experiment.parse(experiment.toml()).minimum == 0.25
 
@@ -241,7 +315,10 @@ def test_a_known_minimum_goes_to_the_observer():
         ("[grid]\nfedprx.mu = [1.0]", "line 25: grid: got 'fedprx'; .*Did you mean 'fedprox'"),
         ("[grid]\nfedprox.my = [1.0]", "got 'my'.*Did you mean 'mu'"),
         ("[grid]\nfedprox.mu = [-1.0]", "got -1.0; allowed: numbers in"),
-        ("[grid]\nfedprox.mu = 1.0", "grid.fedprox.mu: got 1.0; allowed: a list of at least one value"),
+        (
+            "[grid]\nfedprox.mu = 1.0",
+            "grid.fedprox.mu: got 1.0; allowed: a list of at least one value",
+        ),
         ("[grid]\nfedprox.mu = []", "a list of at least one value"),
         ("[grid]\nfedprox = 3", "a table of lists"),
         ("[grid]\nschedule.cohort = [9]", "the number of clients"),
@@ -263,9 +340,13 @@ def test_bad_grids_are_refused(lines, words):
 
 
 def test_a_grid_needs_the_metric_it_selects_by():
-    unseen = GRID.replace("rounds = 2", 'rounds = 2\nobserve = ["train_loss"]') + 'select = "test_accuracy"\n'
+    unseen = (
+        GRID.replace("rounds = 2", 'rounds = 2\nobserve = ["train_loss"]')
+        + 'select = "test_accuracy"\n'
+    )
     with pytest.raises(
-        SpecError, match="observe: got \\['train_loss'\\]; allowed: lists with 'test_accuracy', which `grid`"
+        SpecError,
+        match="observe: got \\['train_loss'\\]; allowed: lists with 'test_accuracy', which `grid`",
     ):
         Experiment.parse(unseen).plan()
 
@@ -289,7 +370,11 @@ APART = "seeds_together = false\n" + TINY
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
-    return ends(run_experiment(Experiment.parse(APART), tmp_path_factory.mktemp("straight") / "a", Display()))
+    return ends(
+        run_experiment(
+            Experiment.parse(APART), tmp_path_factory.mktemp("straight") / "a", Display()
+        )
+    )
 
 
 @pytest.mark.slow
@@ -327,7 +412,9 @@ def test_seeds_together_are_one_program_with_the_same_numbers(tmp_path):
     apart = run_experiment(Experiment.parse(APART), tmp_path / "b", Display())
     for one, other in zip(directory.records, apart.records, strict=True):
         assert (one.label, one.seed) == (other.label, other.seed)
-        np.testing.assert_allclose(one.metrics["train_loss"], other.metrics["train_loss"], rtol=1e-10)
+        np.testing.assert_allclose(
+            one.metrics["train_loss"], other.metrics["train_loss"], rtol=1e-10
+        )
     assert Experiment.parse(APART).resolved()["seeds_together"] is False
     assert batches_of([Experiment.parse('trackers = ["tensorboard"]\n' + TINY)], {})[0].alone
 
@@ -373,20 +460,29 @@ def test_a_folder_without_an_experiment_cannot_be_resumed(tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_process_is_resumed_by_processes(tmp_path, straight):
-    """SIGKILL while two processes of the library work; the same directory is then finished by two others."""
+    """SIGKILL while two processes of the library work; the same directory is then finished by two
+    others."""
     (tmp_path / "a.toml").write_text(TINY.replace("rounds = 2", "rounds = 2\ncheckpoint_every = 1"))
-    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1"}
+    environment = os.environ | {
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "JAX_PLATFORMS": "cpu",
+        "JAX_ENABLE_X64": "1",
+    }
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     base = [sys.executable, "-m", "fedax.cli"]
     begin = [*base, "run", "a.toml", "--out", "a", "--jobs", "1"]
-    with subprocess.Popen(begin, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+    with subprocess.Popen(
+        begin, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
         deadline = time.monotonic() + 120
         while not (tmp_path / "a" / "runs" / "0000.npz").exists() and time.monotonic() < deadline:
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
         process.communicate()
     more = [*base, "resume", "a", "--jobs", "2"]
-    done = subprocess.run(more, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        more, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     directory = RunDirectory.load(tmp_path / "a")
     assert directory.status == "finished"

@@ -1,4 +1,5 @@
-"""A selected value at the edge of its grid is said: in the terminal, the report and summary.json."""
+"""A selected value at the edge of its grid is said: in the terminal, the report and
+summary.json."""
 
 import io
 import json
@@ -58,19 +59,27 @@ def test_choices_have_no_edge():
 
 def test_it_is_said_everywhere(tmp_path):
     console = Console(file=io.StringIO(), width=200)
-    directory = run_experiment(of(solver={"learning_rate": [0.0001, 0.001]}), tmp_path / "out", Lines(console))
+    directory = run_experiment(
+        of(solver={"learning_rate": [0.0001, 0.001]}), tmp_path / "out", Lines(console)
+    )
     said = console.file.getvalue()
     (first, _) = directory.warnings()
     assert first.startswith("FedAvg: learning_rate = 0.001 is the largest")
     assert f"At the edge of the grid: {first}" in said
-    assert json.loads((tmp_path / "out" / "summary.json").read_text())["warnings"] == directory.warnings()
+    assert (
+        json.loads((tmp_path / "out" / "summary.json").read_text())["warnings"]
+        == directory.warnings()
+    )
     assert first in (tmp_path / "out" / "report.html").read_text()
     assert directory.line().startswith("2 algorithms, 4 settings, 1 task, 6 runs")
     assert "selection seed" in said
 
 
 def test_progress_shows_the_metric_that_selects(tmp_path):
-    sections = SECTIONS | {"observe": ["train_loss", "validation_loss"], "task": SECTIONS["task"] | {"validation": 0.2}}
+    sections = SECTIONS | {
+        "observe": ["train_loss", "validation_loss"],
+        "task": SECTIONS["task"] | {"validation": 0.2},
+    }
     experiment = Experiment.of(**sections, grid={"Prox": {"mu": [0.1, 1.0]}})
     console = Console(file=io.StringIO(), width=200)
     run_experiment(experiment, tmp_path / "out", Lines(console))

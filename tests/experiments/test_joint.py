@@ -16,7 +16,9 @@ def folders(tmp_path_factory):
     place = tmp_path_factory.mktemp("joint")
     recipe = papers.Recipe.parse(OWN)
     first = reproduce(recipe, "smoke", place / "first", Display())
-    return first, reproduce(recipe.only("smoke", (), ("Plain",)), "smoke", place / "second", Display())
+    return first, reproduce(
+        recipe.only("smoke", (), ("Plain",)), "smoke", place / "second", Display()
+    )
 
 
 @pytest.mark.slow
@@ -40,7 +42,10 @@ def test_the_papers_numbers_stand_beside_those_of_every_folder(folders):
     assert [series.style for series in each[:2]] == [0, 1]
     assert each[0].x[0] == pytest.approx(ours)
     assert np.isnan(each[1].x[1])
-    assert {sheet.title for sheet in page.sheets[1:]} >= {"Claims: first", "The paper beside ours: second"}
+    assert {sheet.title for sheet in page.sheets[1:]} >= {
+        "Claims: first",
+        "The paper beside ours: second",
+    }
     assert "The papers&#x27; numbers" in render(page) or "The papers' numbers" in render(page)
 
 

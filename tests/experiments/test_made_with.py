@@ -55,13 +55,25 @@ def test_the_configuration_as_it_was_is_taken(folder):
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("learning_rate = 0.05", "learning_rate = 0.1", "0000.npz, solver.learning_rate: made with 0.05, but .* has 0.1"),
-        ("steps = 3", "steps = 4", "schedule.steps: made with 3, but the configuration beside it has 4"),
+        (
+            "learning_rate = 0.05",
+            "learning_rate = 0.1",
+            "0000.npz, solver.learning_rate: made with 0.05, but .* has 0.1",
+        ),
+        (
+            "steps = 3",
+            "steps = 4",
+            "schedule.steps: made with 3, but the configuration beside it has 4",
+        ),
         ("rounds = 2", "rounds = 3", "rounds: made with 2, but"),
         ("alpha = 1.0", "alpha = 0.5", "task.alpha: made with 1.0, but .* 0.5"),
         ("mu = 1", "mu = 2", "0002.npz, algorithm.mu: made with 1.0, but .* 2.0"),
         ("[solver]", "[stop]\nrise = 5.0\n\n[solver]", "stop: made with None, but"),
-        ('name = "Tiny <run>"', 'name = "B"', "name: made with 'Tiny <run>', but the configuration beside it has 'B'"),
+        (
+            'name = "Tiny <run>"',
+            'name = "B"',
+            "name: made with 'Tiny <run>', but the configuration beside it has 'B'",
+        ),
         ("    1,\n", "", "0001.npz, label: made with 'FedAvg', but"),
     ],
 )
@@ -73,7 +85,9 @@ def test_an_edit_is_refused_with_the_field(folder, old, new, words):
 def test_a_swap_of_two_methods_is_refused(folder):
     head, first, second = TINY.split("[[algorithm]]")
     put(folder, "[[algorithm]]".join([head, second + "\n", first]))
-    assert "0000.npz, label: made with 'FedAvg', but the configuration beside it has 'FedProx mu=1'" in refusal(folder)
+    assert (
+        "0000.npz, label: made with 'FedAvg', but the configuration beside it has 'FedProx mu=1'"
+    ) in refusal(folder)
 
 
 def test_a_method_taken_away_is_refused(folder):
@@ -85,12 +99,20 @@ def test_a_method_taken_away_is_refused(folder):
 def test_other_random_settings_of_jax_do_not_go_on(folder):
     with jax.threefry_partitionable(not jax.config.jax_threefry_partitionable):
         assert RunDirectory.load(folder).runs  # shown they may be
-        with pytest.raises(InvalidInput, match=r"0000.npz, jax.jax_threefry_partitionable: made with .*, but here"):
+        with pytest.raises(
+            InvalidInput,
+            match=r"0000.npz, jax.jax_threefry_partitionable: made "
+            r"with .*, but here",
+        ):
             resume(folder, Display())
 
 
 def test_other_versions_do_not_go_on(folder):
     kept = json.loads((folder / "versions.json").read_text(encoding="utf-8"))
     (folder / "versions.json").write_text(json.dumps(kept | {"jax": "0.4.0"}), encoding="utf-8")
-    with pytest.raises(InvalidInput, match=r"begun with other versions: jax 0.4.0 then, .* now. Install those of then"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"begun with other versions: jax 0.4.0 then, .* now. "
+        r"Install those of then",
+    ):
         resume(folder, Display())

@@ -19,12 +19,16 @@ from fedax.experiments.running.runner import resume, run_experiment, run_experim
 from fedax.models.storage import load_params, read_weights
 from samples import TINY
 
-GRID = TINY.replace("seeds = [0, 1]", "seeds = [0]") + "[grid]\nseeds = [7]\nfedprox.mu = [0.0, 1.0]\n"
+GRID = TINY.replace("seeds = [0, 1]", "seeds = [0]") + (
+    "[grid]\nseeds = [7]\nfedprox.mu = [0.0, 1.0]\n"
+)
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    return run_experiment(Experiment.parse(GRID), tmp_path_factory.mktemp("models") / "a", Display())
+    return run_experiment(
+        Experiment.parse(GRID), tmp_path_factory.mktemp("models") / "a", Display()
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -47,11 +51,20 @@ def test_the_models_of_reported_runs_are_kept(finished):
     assert set(files(finished)) == {f"{number:04d}.safetensors" for number in numbers}
     plan = Experiment.parse(GRID).plan()
     for number, record in numbers.items():
-        own = fedax.run(plan.algorithms[record.label], plan.task, seed=0, **plan.arguments_of(record.label))
+        own = fedax.run(
+            plan.algorithms[record.label], plan.task, seed=0, **plan.arguments_of(record.label)
+        )
         kept = load_params(finished.path / "models" / f"{number:04d}.safetensors", like=plan.task)
-        jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-12), kept, own.params)
+        jax.tree.map(
+            lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-12), kept, own.params
+        )
         about = read_weights(finished.path / "models" / f"{number:04d}.safetensors").about
-        assert (about["run"], about["label"], about["rounds"], about["seed"]) == (number, record.label, 2, 0)
+        assert (about["run"], about["label"], about["rounds"], about["seed"]) == (
+            number,
+            record.label,
+            2,
+            0,
+        )
         assert about["algorithm"] == type(plan.algorithms[record.label]).__name__
 
 
@@ -64,7 +77,9 @@ def test_a_run_that_was_killed_keeps_the_same_bytes(finished, tmp_path):
 
 @pytest.mark.slow
 def test_models_are_taken_over_with_their_runs(finished, tmp_path):
-    taken = run_experiments([Experiment.parse(GRID)], tmp_path / "a", "A", Display(), reuse=[finished.path])
+    taken = run_experiments(
+        [Experiment.parse(GRID)], tmp_path / "a", "A", Display(), reuse=[finished.path]
+    )
     assert files(taken) == files(finished)
 
 
@@ -89,13 +104,21 @@ def test_export_writes_the_model_in_both_formats(finished, tmp_path):
         assert again.keys() == kept.keys()
         assert all(np.array_equal(again[leaf], kept[leaf]) for leaf in kept)
     assert read_weights(tmp_path / "m.safetensors").about["label"] == "FedAvg"
-    assert call("export", finished.path, "--run", 0, "--format", "npz", "--out", tmp_path / "b.npz").exit_code == 0
+    assert (
+        call(
+            "export", finished.path, "--run", 0, "--format", "npz", "--out", tmp_path / "b.npz"
+        ).exit_code
+        == 0
+    )
     assert (tmp_path / "b.npz").read_bytes() == (tmp_path / "new" / "m.npz").read_bytes()
 
 
 def test_predictions_are_those_of_the_model(finished, tmp_path):
     """A softmax in NumPy on the clients' test examples, from the file of the model."""
-    task, kept = Experiment.parse(GRID).plan().task, fedax.load_params(finished.path / "models" / "0000.safetensors")
+    task, kept = (
+        Experiment.parse(GRID).plan().task,
+        fedax.load_params(finished.path / "models" / "0000.safetensors"),
+    )
     test = task.test
     logits = test.arrays["x"] @ kept["kernel"] + kept["bias"]
     chances = np.exp(logits - logits.max(1, keepdims=True))
@@ -106,39 +129,83 @@ def test_predictions_are_those_of_the_model(finished, tmp_path):
     assert [int(row["y"]) for row in rows] == test.arrays["y"].tolist()
     assert [int(row["label"]) for row in rows] == logits.argmax(1).tolist()
     assert [int(row["client"]) for row in rows] == np.repeat(np.arange(4), test.sizes).tolist()
-    np.testing.assert_allclose([[float(row[f"probability_{c}"]) for c in range(10)] for row in rows], chances, atol=1e-8)
+    np.testing.assert_allclose(
+        [[float(row[f"probability_{c}"]) for c in range(10)] for row in rows], chances, atol=1e-8
+    )
     np.savez(tmp_path / "x.npz", x=test.arrays["x"][:3])
     header = ",".join(f"f{i}" for i in range(60))
-    np.savetxt(tmp_path / "x.csv", test.arrays["x"][:3], delimiter=",", header=header, comments="", fmt="%.17g")
+    np.savetxt(
+        tmp_path / "x.csv",
+        test.arrays["x"][:3],
+        delimiter=",",
+        header=header,
+        comments="",
+        fmt="%.17g",
+    )
     for name in ("x.npz", "x.csv"):
         assert (
-            call("predict", finished.path, "--run", 0, "--data", tmp_path / name, "--out", tmp_path / "p.csv").exit_code == 0
+            call(
+                "predict",
+                finished.path,
+                "--run",
+                0,
+                "--data",
+                tmp_path / name,
+                "--out",
+                tmp_path / "p.csv",
+            ).exit_code
+            == 0
         )
         with (tmp_path / "p.csv").open() as stream:
-            assert [row["label"] for row in csv.DictReader(stream)] == [row["label"] for row in rows[:3]]
+            assert [row["label"] for row in csv.DictReader(stream)] == [
+                row["label"] for row in rows[:3]
+            ]
 
 
 @pytest.mark.slow
 def test_clients_own_models_are_kept_and_asked(tmp_path):
-    """Those of the same run in Python; a method without such keeps the global model alone, and the bytes stay after a break."""
-    text = TINY.replace("seeds = [0, 1]", 'seeds = [0]\nkeep_models = "personal"') + '[[algorithm]]\nname = "ditto"\n'
+    """Those of the same run in Python; a method without such keeps the global model alone, and the
+    bytes stay after a break."""
+    text = TINY.replace("seeds = [0, 1]", 'seeds = [0]\nkeep_models = "personal"') + (
+        '[[algorithm]]\nname = "ditto"\n'
+    )
     directory = run_experiment(Experiment.parse(text), tmp_path / "a", Display())
-    plan, (number,) = Experiment.parse(text).plan(), [n for n, r in directory.runs.items() if r.label == "Ditto"]
-    assert {name for name in files(directory) if "personal" in name} == {f"{number:04d}-personal.safetensors"}
-    own = fedax.run(plan.algorithms["Ditto"], plan.task, seed=0, personal=True, **plan.arguments_of("Ditto")).personal
+    plan, (number,) = (
+        Experiment.parse(text).plan(),
+        [n for n, r in directory.runs.items() if r.label == "Ditto"],
+    )
+    assert {name for name in files(directory) if "personal" in name} == {
+        f"{number:04d}-personal.safetensors"
+    }
+    own = fedax.run(
+        plan.algorithms["Ditto"], plan.task, seed=0, personal=True, **plan.arguments_of("Ditto")
+    ).personal
     kept = fedax.load_params(tmp_path / "a" / "models" / f"{number:04d}-personal.safetensors")
     for name in ("bias", "kernel"):
         np.testing.assert_allclose(kept[name], getattr(own, name), rtol=1e-12)
     out = tmp_path / "own.npz"
-    assert call("export", directory.path, "--run", number, "--client", 2, "--out", out).exit_code == 0
+    assert (
+        call("export", directory.path, "--run", number, "--client", 2, "--out", out).exit_code == 0
+    )
     assert np.array_equal(fedax.load_params(out)["kernel"], kept["kernel"][2])
     result = call("predict", directory.path, "--run", number, "--client", 2, "--split", "test")
     rows, x = list(csv.DictReader(io.StringIO(result.stdout))), plan.task.test.client(2)["x"]
     assert {row["client"] for row in rows} == {"2"}
-    assert [int(row["label"]) for row in rows] == (x @ kept["kernel"][2] + kept["bias"][2]).argmax(1).tolist()
-    for more, words in ((("--client", 4), "--client: got 4; allowed: 0 to 3"), (("--client", 0, "--best"), "exclude each")):
-        assert words in call("predict", directory.path, "--run", number, "--split", "test", *more).stderr
-    assert "kept no models of the clients" in call("export", directory.path, "--run", 0, "--client", 1, "--out", out).stderr
+    assert [int(row["label"]) for row in rows] == (x @ kept["kernel"][2] + kept["bias"][2]).argmax(
+        1
+    ).tolist()
+    for more, words in (
+        (("--client", 4), "--client: got 4; allowed: 0 to 3"),
+        (("--client", 0, "--best"), "exclude each"),
+    ):
+        assert (
+            words
+            in call("predict", directory.path, "--run", number, "--split", "test", *more).stderr
+        )
+    assert (
+        "kept no models of the clients"
+        in call("export", directory.path, "--run", 0, "--client", 1, "--out", out).stderr
+    )
     with pytest.raises(RuntimeError, match="killed"):
         run_experiment(Experiment.parse(text), tmp_path / "b", Crash(3))
     assert files(resume(tmp_path / "b", Display())) == files(directory)
@@ -146,28 +213,45 @@ def test_clients_own_models_are_kept_and_asked(tmp_path):
 
 def test_own_models_of_many_clients_are_refused_before_they_run(monkeypatch, tmp_path):
     monkeypatch.setattr("fedax.experiments.results.models.MOST", 4 * 610 * 8 - 1)
-    text = TINY.replace("seeds = [0, 1]", 'seeds = [0]\nkeep_models = "personal"').replace('"fedavg"', '"ditto"')
-    with pytest.raises(fedax.InvalidInput, match=r"keep_models: got 'personal', 4 models of .* allowed: at most"):
+    text = TINY.replace("seeds = [0, 1]", 'seeds = [0]\nkeep_models = "personal"').replace(
+        '"fedavg"', '"ditto"'
+    )
+    with pytest.raises(
+        fedax.InvalidInput,
+        match=r"keep_models: got 'personal', 4 models of .* "
+        r"allowed: at most",
+    ):
         run_experiment(Experiment.parse(text), tmp_path / "a", Display())
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("export", "--out", "m.pt", "--run", 0), "--format: got 'pt'; allowed: one of safetensors, npz"),
-        (("export", "--out", "m.npz"), "--run: got none; allowed: one of the runs 0: Tiny <run>, FedAvg, seed 0; "),
+        (
+            ("export", "--out", "m.pt", "--run", 0),
+            "--format: got 'pt'; allowed: one of safetensors, npz",
+        ),
+        (
+            ("export", "--out", "m.npz"),
+            "--run: got none; allowed: one of the runs 0: Tiny <run>, FedAvg, seed 0; ",
+        ),
         (("export", "--out", "m.npz", "--run", 99), "--run: got 99"),
         (("export", "--out", "m.npz", "--run", 0, "--best"), "kept no best model"),
         (("export", "--out", "m.npz", "--run", 1), "kept no model; audits, runs that only select"),
         (("predict", "--run", 0), "needs either --data or --split"),
         (("predict", "--run", 0, "--split", "tests"), "Did you mean 'test'"),
         (("predict", "--run", 0, "--split", "validation"), r"one that task .* has: train, test"),
-        (("predict", "--run", 0, "--data", "bad.npz"), "x'.*: got rows of shape .*; allowed: \\(60,\\)"),
+        (
+            ("predict", "--run", 0, "--data", "bad.npz"),
+            "x'.*: got rows of shape .*; allowed: \\(60,\\)",
+        ),
         (("predict", "--run", 0, "--data", "none.npz"), r"none\.npz"),
         (("predict", "--run", 0, "--data", "a.txt"), "names that end in .npz, .csv"),
     ],
 )
-def test_what_cannot_be_exported_or_predicted_is_said(finished, arguments, words, tmp_path, monkeypatch):
+def test_what_cannot_be_exported_or_predicted_is_said(
+    finished, arguments, words, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     np.savez("bad.npz", x=np.zeros((2, 5)))
     command, *rest = arguments
@@ -179,7 +263,9 @@ def test_what_cannot_be_exported_or_predicted_is_said(finished, arguments, words
 
 def test_the_model_of_a_file_is_the_start_of_a_task(finished, tmp_path):
     path = finished.path / "models" / "0000.safetensors"
-    text = TINY.replace('name = "synthetic"', f'name = "synthetic"\nparams = "{path}"').replace("rounds = 2", "rounds = 0")
+    text = TINY.replace('name = "synthetic"', f'name = "synthetic"\nparams = "{path}"').replace(
+        "rounds = 2", "rounds = 0"
+    )
     again = run_experiment(Experiment.parse(text), tmp_path / "a", Display())
     assert again.runs[0].metrics["train_loss"][0] == finished.runs[0].metrics["train_loss"][-1]
     assert RunDirectory.load(again.path).experiments[0].task.options["params"] == str(path)

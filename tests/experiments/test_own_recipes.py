@@ -1,4 +1,5 @@
-"""Recipes from file to report: scales, what they run and how they read, and files that are refused."""
+"""Recipes from file to report: scales, what they run and how they read, and files that are
+refused."""
 
 import csv
 
@@ -28,13 +29,19 @@ def test_a_recipe_from_file_to_report(tmp_path):
         for run in (("Plain", 0), ("Prox, mu=0.0", 1), ("Prox, mu=0.0", 0), ("Prox, mu=10000.0", 1))
     ]
     text = (tmp_path / "a" / "README.md").read_text()
-    assert "| Plain is as good as Prox with mu = 0 | holds in short runs | as claimed on 1 of 1 task | " in text
+    assert (
+        "| Plain is as good as Prox with mu = 0 | holds in short runs | as claimed on 1 of 1 "
+        "task | "
+    ) in text
     assert "Scale: small." in text
     assert "The claims are about the paper's length; these runs are shorter." in text
     assert "- All of it." in text
     with (tmp_path / "a" / "results.csv").open() as stream:
         table = list(csv.DictReader(stream))
-    assert [(row["algorithm"], row["paper_mean"], row["runs"]) for row in table] == [("Plain", "2", "2"), ("Prox", "1", "2")]
+    assert [(row["algorithm"], row["paper_mean"], row["runs"]) for row in table] == [
+        ("Plain", "2", "2"),
+        ("Prox", "1", "2"),
+    ]
     ends = [r.metrics["train_loss"][-1] for r in directory.records if r.label == "Plain"]
     assert abs(float(table[0]["ours_mean"]) - np.mean(ends)) < 1e-4
     page = (tmp_path / "a" / "report.html").read_text()
@@ -65,7 +72,11 @@ def test_a_recipe_from_file_to_report(tmp_path):
         ('b = "Prox"', 'b = "Prx"', "Did you mean 'Prox'"),
         ('check = "close"', 'check = "closer"', "got 'closer'"),
         ("set = { rounds = 3 }", "set = { rounds = -3 }", "rounds: got -3"),
-        ("set = { rounds = 3 }", 'algorithms = ["Plan"]', "scale.algorithms: got 'Plan'.*Did you mean 'Plain'"),
+        (
+            "set = { rounds = 3 }",
+            'algorithms = ["Plan"]',
+            "scale.algorithms: got 'Plan'.*Did you mean 'Plain'",
+        ),
         ("set = { rounds = 3 }", 'set = { "rounds.x" = 3 }', "has no parts"),
         ("set = { rounds = 3 }", 'read = "mean_last_0"', "read: got 'mean_last_0'"),
         ("margin = 1e-6", 'read = "rounds_to_."', "read: got 'rounds_to_.'"),
@@ -78,9 +89,9 @@ def test_bad_recipes_are_refused(old, new, words):
 
 
 def test_a_scale_may_read_curves_in_its_own_way():
-    recipe = papers.Recipe.parse(OWN.replace("set = { rounds = 3 }", 'read = "mean_last_2_rounds"')).model_copy(
-        update={"ran": "small"}
-    )
+    recipe = papers.Recipe.parse(
+        OWN.replace("set = { rounds = 3 }", 'read = "mean_last_2_rounds"')
+    ).model_copy(update={"ran": "small"})
     runs = [record("Plain", "Only", losses=(9.0, 3.0, 1.0))]
     assert [row.ours.mean for row in Comparison(recipe, runs, []).rows] == [2.0]
     other = Comparison(recipe.model_copy(update={"ran": "paper"}), runs, [])
@@ -111,7 +122,10 @@ def test_a_smoke_run_gets_no_verdict():
 
 def test_a_scale_may_run_some_of_the_algorithms():
     few = papers.Recipe.parse(OWN.replace("set = { rounds = 3 }", 'algorithms = ["Prox"]'))
-    assert [[s.shown() for s in e.algorithm] for e in few.experiments("small")] == [["Prox"], ["Prox"]]
+    assert [[s.shown() for s in e.algorithm] for e in few.experiments("small")] == [
+        ["Prox"],
+        ["Prox"],
+    ]
     assert [member.method for member in few.experiments("small")[0].members()] == ["Prox", "Prox"]
     assert len(few.experiments("smoke")[0].algorithm) == 2
 
@@ -121,5 +135,7 @@ def test_fedbc_targets_are_those_of_the_paper():
     paper = {"FedBC": 87.8, "q-FedAvg": 87.1, "FedProx": 86.2, "FedAvg": 83.6, "SCAFFOLD": 83.8}
     # forms of one method have the paper's one number
     found = {name: round(mean, 1) for name, (mean, _) in targets.items()}
-    assert found == {name: paper[next(method for method in paper if name.startswith(method))] for name in found}
+    assert found == {
+        name: paper[next(method for method in paper if name.startswith(method))] for name in found
+    }
     assert paper.keys() <= found.keys()

@@ -1,4 +1,5 @@
-"""Names of files that Linux, macOS and Windows can all hold, whatever titles, labels and metrics are called."""
+"""Names of files that Linux, macOS and Windows can all hold, whatever titles, labels and metrics
+are called."""
 
 import re
 import unicodedata
@@ -57,7 +58,11 @@ def test_any_name_becomes_one_that_every_system_holds(make):
 
 @pytest.mark.slow
 def test_the_files_of_a_run_with_an_evil_title(tmp_path):
-    text = TINY.replace("Tiny <run>", "CON: ../<a|b*?>.").replace("[0, 1]", "[0]").replace("rounds = 2", "rounds = 1")
+    text = (
+        TINY.replace("Tiny <run>", "CON: ../<a|b*?>.")
+        .replace("[0, 1]", "[0]")
+        .replace("rounds = 2", "rounds = 1")
+    )
     experiment = Experiment.parse(text)
     made = run_experiment(experiment, tmp_path / slug(experiment.name), Display()).path
     assert made.parent == tmp_path
@@ -72,5 +77,11 @@ def test_charts_beside_each_other(tmp_path):
     panel = Panel("", Axis("x"), Axis("y"), [Series("s", 0, np.arange(2.0), np.arange(2.0))])
     charts = [Chart(name, name, [panel], 1, "") for name in ("aux", "a/b", "A/B", "a:b", "../up")]
     files = save_charts(charts, tmp_path / "figures", ["svg"])
-    assert [file.name for file in files] == ["aux-.svg", "a-b.svg", "A-B-2.svg", "a-b-3.svg", "up.svg"]
+    assert [file.name for file in files] == [
+        "aux-.svg",
+        "a-b.svg",
+        "A-B-2.svg",
+        "a-b-3.svg",
+        "up.svg",
+    ]
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {file.name for file in files}

@@ -14,20 +14,29 @@ from fedax.report.tables.numbers import number_of
 DOCS = Path(__file__).parents[2] / "docs"
 ARTICLE = DOCS / "findings" / "papers.md"
 COUNTED = {0.27, 0.23, 0.86}
-"""Of the article, the mean deviations that `test_the_article_counts_the_cells_of_table_7` has computed."""
+"""Of the article, the mean deviations that `test_the_article_counts_the_cells_of_table_7` has
+computed."""
 LINK = re.compile(r"\[[^\]]*\]\(([^)#]*/README\.md)(?:#[^)]*)?\)")
 NUMBER = re.compile(r"(?<![\w.(])[-+]?(\d+(?:\.\d+)?)(?![\w.]*\d)(?=( %| points)?)")
 
 
 def numbers_of(folder, every):
-    """Returns the numbers of a folder: means by the readings of its recipe, effects with their intervals, the paper's numbers.
+    """Returns the numbers of a folder: means by the readings of its recipe, effects with their
+    intervals, the paper's numbers.
 
     With `every` also all other metrics and readings of `runs.csv`, and the extremes over the runs.
     """
     if not (folder / "runs.csv").exists():  # studies of earlier days have their tables only
-        return np.array([float(text) for text in re.findall(r"\d+\.\d+", (folder / "README.md").read_text())])
-    recipe, experiments = Recipe.parse((folder / "recipe.toml").read_text()), kept_experiments(folder)
-    runs, _ = lines_of((folder / "runs.csv").read_text(), {e.name: e.observe_every for e in experiments})
+        return np.array(
+            [float(text) for text in re.findall(r"\d+\.\d+", (folder / "README.md").read_text())]
+        )
+    recipe, experiments = (
+        Recipe.parse((folder / "recipe.toml").read_text()),
+        kept_experiments(folder),
+    )
+    runs, _ = lines_of(
+        (folder / "runs.csv").read_text(), {e.name: e.observe_every for e in experiments}
+    )
     pairs = {(metric, read) for read, metrics in recipe.readings.items() for metric in metrics}
     found = [float(text) for read in recipe.readings for text in re.findall(r"_to_(.*)", read)]
     for metric, read in {pair for run in runs for pair in run.numbers} if every else pairs:
@@ -36,28 +45,41 @@ def numbers_of(folder, every):
             if (metric, read) in run.numbers:
                 values.setdefault((run.task, run.label), []).append(number_of(run, metric, read))
         for own in (own for own in values.values() if np.isfinite(own).any()):
-            found += [np.nanmean(own), np.nanmin(own), np.nanmax(own)] if every else [np.nanmean(own)]
+            found += (
+                [np.nanmean(own), np.nanmin(own), np.nanmax(own)] if every else [np.nanmean(own)]
+            )
     for name, columns in (
         ("claims.csv", ("mean", "low", "high")),
         ("results.csv", ("paper_mean", "ours_mean", "difference")),
     ):
         with (folder / name).open() as stream:
-            found += [float(row[column] or "nan") for row in csv.DictReader(stream) for column in columns]
+            found += [
+                float(row[column] or "nan") for row in csv.DictReader(stream) for column in columns
+            ]
     return np.abs(np.array(found)[np.isfinite(found)])
 
 
 def quoted(text):
-    """The numbers of a text with their decimals: those with a point, and whole ones of percent or points."""
-    plain = re.sub(r"p < 0\.\d+|`[^`]*`|\{[^}]*\}|\[[^\]]*\]\([^)]*\)|\([^()]*\d, *\d[^()]*\)", " ", text)
+    """The numbers of a text with their decimals: those with a point, and whole ones of percent or
+    points."""
+    plain = re.sub(
+        r"p < 0\.\d+|`[^`]*`|\{[^}]*\}|\[[^\]]*\]\([^)]*\)|\([^()]*\d, *\d[^()]*\)", " ", text
+    )
     return [
-        (float(found[1]), len(found[1].partition(".")[2])) for found in NUMBER.finditer(plain) if "." in found[1] or found[2]
+        (float(found[1]), len(found[1].partition(".")[2]))
+        for found in NUMBER.finditer(plain)
+        if "." in found[1] or found[2]
     ]
 
 
 def missing(text, folders, every=False):
     """The quoted numbers that no number of the folders is when it is rounded as they are."""
     known = np.concatenate([numbers_of(folder, every) for folder in folders])
-    return [x for x, digits in quoted(text) if not (np.abs(known - x) <= 0.5 * 10.0**-digits + 1e-6).any()]
+    return [
+        x
+        for x, digits in quoted(text)
+        if not (np.abs(known - x) <= 0.5 * 10.0**-digits + 1e-6).any()
+    ]
 
 
 def blocks(text):
@@ -66,7 +88,8 @@ def blocks(text):
 
 
 def statements():
-    """`choose.md`: the text before each link. The page of the reproduction and the article: each paragraph. All conclusions."""
+    """`choose.md`: the text before each link. The page of the reproduction and the article: each
+    paragraph. All conclusions."""
     for line in blocks((DOCS / "choose.md").read_text()):
         begin = line.find("| ", line.find("| ", 1) + 1) if line.startswith("|") else 0
         for link in LINK.finditer(line):
@@ -90,7 +113,9 @@ def test_pages_quote_numbers():
     assert sum(bool(quoted(text)) for name, text, _ in STATEMENTS if name.startswith("choose")) >= 5
 
 
-@pytest.mark.parametrize(("text", "folders"), [s[1:] for s in STATEMENTS], ids=[s[0] for s in STATEMENTS])
+@pytest.mark.parametrize(
+    ("text", "folders"), [s[1:] for s in STATEMENTS], ids=[s[0] for s in STATEMENTS]
+)
 def test_quoted_numbers_are_those_of_the_folder(text, folders):
     assert all(folder.is_dir() for folder in folders)
     lost = missing(text, folders, every=not text.startswith("| "))
@@ -99,9 +124,14 @@ def test_quoted_numbers_are_those_of_the_folder(text, folders):
 
 def test_the_article_counts_the_cells_of_table_7():
     with (DOCS / "reproduction" / "fedbc-table-7-paper" / "results.csv").open() as stream:
-        rows = [row for row in csv.DictReader(stream) if row["algorithm"] in ("FedAvg", "FedProx", "FedBC")]
+        rows = [
+            row
+            for row in csv.DictReader(stream)
+            if row["algorithm"] in ("FedAvg", "FedProx", "FedBC")
+        ]
     value = {
-        read: np.array([float(row[f"{read}_mean"]) for row in rows]) for read in ("paper", "ours", "mean_last_20_rounds")
+        read: np.array([float(row[f"{read}_mean"]) for row in rows])
+        for read in ("paper", "ours", "mean_last_20_rounds")
     }
     spread = {read: np.mean([float(row[f"{read}_deviation"]) for row in rows]) for read in value}
     near = {read: int((np.abs(value[read] - value["paper"]) <= 2).sum()) for read in value}
@@ -110,18 +140,21 @@ def test_the_article_counts_the_cells_of_table_7():
             value[read][i] > value[read][k]
             for i, row in enumerate(rows)
             for k, other in enumerate(rows)
-            if (row["algorithm"], other["algorithm"], row["task"]) == ("FedBC", "FedAvg", other["task"])
+            if (row["algorithm"], other["algorithm"], row["task"])
+            == ("FedBC", "FedAvg", other["task"])
         )
         for read in value
     }
     text, pages = " ".join(ARTICLE.read_text().split()), len({row["task"] for row in rows})
     last, best = "mean_last_20_rounds", "ours"
     assert (
-        f"With it, {near[last]} of the {len(rows)} cells of FedAvg, FedProx and FedBC in Table 7 are within 2 points" in text
+        f"With it, {near[last]} of the {len(rows)} cells of FedAvg, FedProx and FedBC in Table "
+        "7 are within 2 points" in text
     )
     assert f"Read by the best value over the rounds, {near[best]} of {len(rows)} are." in text
     shown = (
-        f"{spread['paper']:.2f} points in the paper, {spread[best]:.2f} by the best value, {spread[last]:.2f} by the mean"
+        f"{spread['paper']:.2f} points in the paper, {spread[best]:.2f} by the best value, "
+        f"{spread[last]:.2f} by the mean"
     )
     assert shown in text
     assert f"FedBC is above FedAvg in {above[last]} of {pages} partitions" in text
@@ -130,12 +163,15 @@ def test_the_article_counts_the_cells_of_table_7():
     for page in ("fedbc-table-7-paper/conclusion.md",):
         text = (DOCS / "reproduction" / page).read_text()
         assert (
-            f"in {above[best]} of the {pages} partitions by the best value and in {above[last]} by the mean of the last"
-            in text
+            f"in {above[best]} of the {pages} partitions by the best value and in {above[last]} "
+            "by the mean of the last" in text
         )
 
 
 def test_a_number_that_the_folder_does_not_have_is_found():
     folder = DOCS / "reproduction" / "fedaware-figure-9"
-    assert missing("FedYogi 85.8 %, FedDyn 84.2 (Synthetic(0.5, 0.5), `0.123`, p < 0.05).", [folder]) == []
+    assert (
+        missing("FedYogi 85.8 %, FedDyn 84.2 (Synthetic(0.5, 0.5), `0.123`, p < 0.05).", [folder])
+        == []
+    )
     assert missing("FedYogi 82.2 %, FedDyn 84.2, 93 points.", [folder]) == [82.2, 93.0]

@@ -1,4 +1,5 @@
-"""Readings of curves count rounds, and those of earlier versions stay readable where they were kept."""
+"""Readings of curves count rounds, and those of earlier versions stay readable where they were
+kept."""
 
 import csv
 import io
@@ -20,7 +21,12 @@ from fedax.papers.comparison import Comparison, show_comparison
 from fedax.papers.recipe import Recipe
 from fedax.papers.study import PaperStudy, tables_of
 from fedax.report.tables.numbers import Results, number_of
-from fedax.report.tables.reductions import convert_to_rounds, describe_reduction, is_value_reduction, read_curve
+from fedax.report.tables.reductions import (
+    convert_to_rounds,
+    describe_reduction,
+    is_value_reduction,
+    read_curve,
+)
 from samples import OWN, TINY, record
 
 REPRODUCTION = Path(__file__).parents[2] / "docs" / "reproduction"
@@ -50,8 +56,16 @@ def test_reading_curves():
     assert {read: read_curve(curve, rounds, read, False) for read in reads} == reads
     assert read_curve(np.array([np.nan, 1.0]), rounds[:2], "best", True) == 1.0
     assert read_curve(np.array([4.0]), rounds[:1], "mean_last_10_rounds", True) == 4.0
-    assert np.isnan(read_curve(np.array([4.0]), rounds[:1], "mean_change", True))  # one observation does not change
-    for wrong in ("first", "mean_last_0", "mean_last_0_rounds", "mean_last_x_rounds", "mean_last_2_round", "rounds_to_"):
+    # one observation does not change
+    assert np.isnan(read_curve(np.array([4.0]), rounds[:1], "mean_change", True))
+    for wrong in (
+        "first",
+        "mean_last_0",
+        "mean_last_0_rounds",
+        "mean_last_x_rounds",
+        "mean_last_2_round",
+        "rounds_to_",
+    ):
         with pytest.raises(InvalidInput, match="read: got"):
             read_curve(curve, rounds, wrong, False)
         assert not is_value_reduction(wrong)
@@ -61,13 +75,16 @@ def test_reading_curves():
 
 @pytest.mark.parametrize("seed", range(30))
 def test_the_mean_is_over_the_observations_of_the_last_rounds(seed):
-    """Whatever the cadence, and where the last observation is out of step, as the final one may be."""
+    """Whatever the cadence, and where the last observation is out of step, as the final one may
+    be."""
     rng = np.random.default_rng(seed)
     every, total, k = int(rng.integers(1, 7)), int(rng.integers(1, 60)), int(rng.integers(1, 70))
     rounds = np.array([*range(0, total, every), total])
     curve = rng.normal(size=len(rounds)).astype(np.float32)
     late = [value for value, at in zip(curve, rounds, strict=True) if at > max(total - k, 0)]
-    np.testing.assert_allclose(read_curve(curve, rounds, f"mean_last_{k}_rounds", True), np.mean(late), rtol=1e-5)
+    np.testing.assert_allclose(
+        read_curve(curve, rounds, f"mean_last_{k}_rounds", True), np.mean(late), rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("every", [1, 2, 5])
@@ -79,7 +96,9 @@ def test_the_older_spelling_is_the_same_mean_over_rounds(every, k):
     assert now == f"mean_last_{2 * every * k}_rounds"
     assert read_curve(curve, rounds, f"mean_last_{k}", True) == read_curve(curve, rounds, now, True)
     assert convert_to_rounds(now, every) == now
-    assert [convert_to_rounds(read, every) for read in ("best", "last", "rounds_to_3", "nonsense")] == [
+    assert [
+        convert_to_rounds(read, every) for read in ("best", "last", "rounds_to_3", "nonsense")
+    ] == [
         "best",
         "last",
         "rounds_to_3",
@@ -90,10 +109,16 @@ def test_the_older_spelling_is_the_same_mean_over_rounds(every, k):
 HINT = r"mean_last_10 counted observations; with observe_every = 2 the same is mean_last_20_rounds"
 PLACES = {
     "the recipe": ('metric = "train_loss"\n', 'metric = "train_loss"\nread = "mean_last_10"\n'),
-    "further readings": ('metric = "train_loss"\n', 'metric = "train_loss"\nalso_read = ["mean_last_10"]\n'),
+    "further readings": (
+        'metric = "train_loss"\n',
+        'metric = "train_loss"\nalso_read = ["mean_last_10"]\n',
+    ),
     "a scale": ("[scale.paper]\n", '[scale.paper]\nread = "mean_last_10"\n'),
     "a claim": ("margin = 1e-6\n", 'margin = 1e-6\nread = "mean_last_10"\n'),
-    "a figure": ("margin = 1e-6\n", 'margin = 1e-6\n[[figure]]\nname = "a"\nread = "mean_last_10"\n'),
+    "a figure": (
+        "margin = 1e-6\n",
+        'margin = 1e-6\n[[figure]]\nname = "a"\nread = "mean_last_10"\n',
+    ),
 }
 
 
@@ -113,37 +138,55 @@ def test_new_recipes_count_rounds_and_copies_of_old_ones_stay_readable(place):
 def test_experiments_count_rounds_and_copies_of_old_ones_stay_readable(tmp_path):
     old = TINY.replace("rounds = 2", 'rounds = 2\nobserve_every = 2\nread = "mean_last_10"')
     (tmp_path / "config.toml").write_text(old)
-    for read in (lambda: Experiment.parse(old, "a.toml"), lambda: Experiment.read(tmp_path / "config.toml")):
+    for read in (
+        lambda: Experiment.parse(old, "a.toml"),
+        lambda: Experiment.read(tmp_path / "config.toml"),
+    ):
         with pytest.raises(SpecError, match=f"line 4: read: .*{HINT}"):
             read()
     assert Experiment.read(tmp_path / "config.toml", kept=True).reads == "mean_last_20_rounds"
-    with pytest.raises(SpecError, match="line 4: read: got 'rounds_to_2'; allowed: last, best, mean_last_<k>_rounds"):
+    with pytest.raises(
+        SpecError,
+        match="line 4: read: got 'rounds_to_2'; allowed: last, best, mean_last_<k>_rounds",
+    ):
         Experiment.parse(old.replace("mean_last_10", "rounds_to_2"), "a.toml")
 
 
 @pytest.mark.parametrize("read", ["rounds_to_2", "last_over_half", "mean_change", "last", "worst"])
 def test_further_readings_are_values_of_the_metric(read):
     with pytest.raises(SpecError, match=f"also_read: got '{read}'|read: got 'worst'"):
-        Recipe.parse(OWN.replace('metric = "train_loss"\n', f'metric = "train_loss"\nalso_read = ["{read}"]\n'), "r.toml")
+        Recipe.parse(
+            OWN.replace(
+                'metric = "train_loss"\n', f'metric = "train_loss"\nalso_read = ["{read}"]\n'
+            ),
+            "r.toml",
+        )
 
 
 def test_columns_that_count_observations_are_read_as_rounds():
     head = "task,algorithm,draw,seed,purpose,rounds,seconds,outcome,diverged,metric,first,last,best,mean_last_10\n"
     text = f"{head}T,A,0,0,report,200,1.0,ok,0,train_loss,9,1,0.5,0.75\nT,A,0,1,report,33,1.0,ok,0,train_loss,9,1,0.5,0.75\n"
     whole, early = lines_of(text, {"T": 2})[0]
-    assert number_of(whole, "train_loss", "mean_last_20_rounds") == number_of(whole, "train_loss", "mean_last_10") == 0.75
-    for run, read in ((whole, "mean_last_10_rounds"), (early, "mean_last_20_rounds")):  # 33 is no multiple of 2
+    assert (
+        number_of(whole, "train_loss", "mean_last_20_rounds")
+        == number_of(whole, "train_loss", "mean_last_10")
+        == 0.75
+    )
+    # 33 is no multiple of 2
+    for run, read in ((whole, "mean_last_10_rounds"), (early, "mean_last_20_rounds")):
         with pytest.raises(InvalidInput, match=rf"runs\.csv: got '{read}'"):
             number_of(run, "train_loss", read)
 
 
 ALSO = OWN.replace(
-    'metric = "train_loss"\n', 'metric = "train_loss"\nread = "best"\nalso_read = ["mean_last_2_rounds", "last"]\n'
+    'metric = "train_loss"\n',
+    'metric = "train_loss"\nread = "best"\nalso_read = ["mean_last_2_rounds", "last"]\n',
 )
 
 
 def test_tables_show_the_further_readings_beside_the_first():
-    """Losses 9, 3, 1, 2 and 9, 5, 3, 4: the best 1 and 3, of the last two rounds 1.5 and 3.5, the last 2 and 4."""
+    """Losses 9, 3, 1, 2 and 9, 5, 3, 4: the best 1 and 3, of the last two rounds 1.5 and 3.5, the
+    last 2 and 4."""
     recipe = Recipe.parse(ALSO).model_copy(update={"ran": "paper"})
     runs = [
         record("Plain", "Only", seed=s, losses=losses)
@@ -151,10 +194,18 @@ def test_tables_show_the_further_readings_beside_the_first():
     ]
     comparison = Comparison(recipe, runs, [])
     (row,) = csv.DictReader(io.StringIO(comparison.csv()))
-    assert [float(row[name]) for name in ("ours_mean", "mean_last_2_rounds_mean", "last_mean")] == [2.0, 2.5, 3.0]
+    assert [float(row[name]) for name in ("ours_mean", "mean_last_2_rounds_mean", "last_mean")] == [
+        2.0,
+        2.5,
+        3.0,
+    ]
     np.testing.assert_allclose(float(row["last_deviation"]), np.sqrt(2), rtol=1e-5)
     sheet = comparison.cell_sheet()
-    first, second, third = "Ours, best values over the rounds", "Ours, means of the last 2 rounds", "Ours, final values"
+    first, second, third = (
+        "Ours, best values over the rounds",
+        ("Ours, means of the last 2 rounds"),
+        "Ours, final values",
+    )
     assert sheet.head[3:6] == [first, second, third]
     assert sheet.rows[0][3:6] == ["2.00 ± 1.41", "2.50 ± 1.41", "3.00 ± 1.41"]
     assert f"| Paper | {first} | {second} | {third} | Runs |" in comparison.readme({}, [], 0.0)
@@ -166,10 +217,23 @@ def test_tables_show_the_further_readings_beside_the_first():
 
 
 def test_runs_csv_has_all_that_cells_and_claims_read():
-    claims = '[[claim]]\ntext = "x"\ncheck = "better"\na = "Prox"\nb = "Plain"\nmetric = "{}"\nread = "{}"\n'
-    own = [("test_accuracy", "mean_last_3_rounds"), ("train_loss", "rounds_to_1.5"), ("train_loss", "last_over_half")]
-    recipe = Recipe.parse(ALSO + "".join(claims.format(*pair) for pair in own)).model_copy(update={"ran": "paper"})
-    runs = [record(label, "Only", s, losses=(2.0, 1.2 - s / 9, 0.5)) for label in ("Plain", "Prox") for s in (0, 1, 2)]
+    claims = (
+        '[[claim]]\ntext = "x"\ncheck = "better"\na = "Prox"\nb = "Plain"\nmetric = '
+        '"{}"\nread = "{}"\n'
+    )
+    own = [
+        ("test_accuracy", "mean_last_3_rounds"),
+        ("train_loss", "rounds_to_1.5"),
+        ("train_loss", "last_over_half"),
+    ]
+    recipe = Recipe.parse(ALSO + "".join(claims.format(*pair) for pair in own)).model_copy(
+        update={"ran": "paper"}
+    )
+    runs = [
+        record(label, "Only", s, losses=(2.0, 1.2 - s / 9, 0.5))
+        for label in ("Plain", "Prox")
+        for s in (0, 1, 2)
+    ]
     lines, _ = lines_of(runs_csv(runs, runs, recipe.readings))
     from_lines, from_runs = Comparison(recipe, lines, []), Comparison(recipe, runs, [])
     assert from_lines.csv() == from_runs.csv()
@@ -180,7 +244,13 @@ def test_runs_csv_has_all_that_cells_and_claims_read():
 def test_captions_name_every_reading():
     words = {
         read: describe_reduction(read)
-        for read in ("best", "mean_last_20_rounds", "mean_last_10", "rounds_to_95", "gigabits_to_0.2")
+        for read in (
+            "best",
+            "mean_last_20_rounds",
+            "mean_last_10",
+            "rounds_to_95",
+            "gigabits_to_0.2",
+        )
     }
     assert words == {
         "best": "Best values over the rounds",
@@ -197,38 +267,59 @@ def test_fedbcs_tables_are_read_by_the_best_value_with_a_mean_beside_it(name):
     (beside,) = recipe.also_read
     assert (recipe.read, beside[:10]) == ("best", "mean_last_")
     assert all(scale.read is None for scale in recipe.scale.values())
-    assert any("does not state its reading" in text and "Tables 6 and 8" in text for text in recipe.chosen)
-    assert all(experiment.reads == "best" for experiment in recipe.experiments("paper"))  # grids select by it
+    assert any(
+        "does not state its reading" in text and "Tables 6 and 8" in text for text in recipe.chosen
+    )
+    # grids select by it
+    assert all(experiment.reads == "best" for experiment in recipe.experiments("paper"))
 
 
 @pytest.mark.parametrize("name", list(papers.recipe_files()))
 def test_small_runs_of_another_model_than_the_papers_are_no_comparison(name):
     recipe = papers.load(name)
-    models = {scale: {e.task.options.get("model") for e in recipe.experiments(scale)} for scale in ("small", "paper")}
+    models = {
+        scale: {e.task.options.get("model") for e in recipe.experiments(scale)}
+        for scale in ("small", "paper")
+    }
     if recipe.cells:
         assert recipe.scale["small"].comparable == (models["small"] <= models["paper"])
 
 
 def test_cells_of_another_model_have_no_verdict():
-    recipe = Recipe.parse(OWN.replace("[scale.small]\n", "[scale.small]\ncomparable = false\n")).model_copy(
-        update={"ran": "small"}
-    )
+    recipe = Recipe.parse(
+        OWN.replace("[scale.small]\n", "[scale.small]\ncomparable = false\n")
+    ).model_copy(update={"ran": "small"})
     comparison = Comparison(recipe, [record("Plain", "Only", losses=(9.0, 2.0))], [])
     assert comparison.cell_sheet().rows[0][-3:] == ["-", "-", "no comparison"]
     assert "another model than the paper's" in comparison.cell_sheet().note
     (row,) = csv.DictReader(io.StringIO(comparison.csv()))
-    assert (row["ours_mean"], row["difference"], row["within_2_points"], row["status"]) == ("2", "", "", "no comparison")
+    assert (row["ours_mean"], row["difference"], row["within_2_points"], row["status"]) == (
+        "2",
+        "",
+        "",
+        "no comparison",
+    )
 
 
 def test_data_that_cannot_be_had_are_named_with_the_reason():
-    stand_ins = {"fedbc-table-9", "dfedavgm-figure-7", "feddane-figure-1-real", "feddane-figure-3-real"}
+    stand_ins = {
+        "fedbc-table-9",
+        "dfedavgm-figure-7",
+        "feddane-figure-1-real",
+        "feddane-figure-3-real",
+    }
     assert {name for name in papers.recipe_files() if papers.load(name).not_obtainable} == stand_ins
-    made = Recipe.parse(OWN.replace('metric = "train_loss"\n', 'metric = "train_loss"\nnot_obtainable = "lost"\n'))
-    assert "Data not obtainable: lost." in Comparison(made, [record("Plain", "Only")], []).readme({}, [], 0.0)
+    made = Recipe.parse(
+        OWN.replace('metric = "train_loss"\n', 'metric = "train_loss"\nnot_obtainable = "lost"\n')
+    )
+    assert "Data not obtainable: lost." in Comparison(made, [record("Plain", "Only")], []).readme(
+        {}, [], 0.0
+    )
 
 
 def same_table(made, kept):
-    """Whether two tables say the same: `runs.csv` has nine digits, so that p-values differ in their last ones."""
+    """Whether two tables say the same: `runs.csv` has nine digits, so that p-values differ in their
+    last ones."""
     rows = [list(csv.reader(io.StringIO(text))) for text in (made, kept)]
     assert len(rows[0]) == len(rows[1])
     for mine, other in zip(*rows, strict=True):
@@ -247,14 +338,18 @@ def test_the_tables_of_kept_folders_are_made_of_their_runs_csv(name):
     for table in ("results.csv", "claims.csv"):
         same_table(made[table], (folder / table).read_text())
     assert (
-        made["README.md"].split("## How it was made")[0] == (folder / "README.md").read_text().split("## How it was made")[0]
+        made["README.md"].split("## How it was made")[0]
+        == (folder / "README.md").read_text().split("## How it was made")[0]
     )
 
 
 @pytest.mark.parametrize("name", ["fedbc-table-7-paper", "fedbc-table-1"])
 def test_the_kept_tables_are_of_the_kept_curves(name):
-    """Read without the library: the highest accuracy of every curve, its mean and deviation over the seeds."""
-    _, *lines = lzma.decompress((REPRODUCTION / name / "runs.jsonl.xz").read_bytes()).decode().splitlines()
+    """Read without the library: the highest accuracy of every curve, its mean and deviation over
+    the seeds."""
+    _, *lines = (
+        lzma.decompress((REPRODUCTION / name / "runs.jsonl.xz").read_bytes()).decode().splitlines()
+    )
     best, late = {}, {}
     for line in map(json.loads, lines):
         curve = 100 * np.array(line["curves"]["metrics/test_accuracy"][1])
@@ -272,7 +367,9 @@ def test_the_kept_tables_are_of_the_kept_curves(name):
         values = best[row["task"], row["algorithm"]]
         np.testing.assert_allclose(float(row["ours_mean"]), np.mean(values), rtol=1e-5)
         np.testing.assert_allclose(float(row["ours_deviation"]), np.std(values, ddof=1), rtol=1e-3)
-        np.testing.assert_allclose(float(row[f"{beside}_mean"]), np.mean(late[row["task"], row["algorithm"]]), rtol=1e-5)
+        np.testing.assert_allclose(
+            float(row[f"{beside}_mean"]), np.mean(late[row["task"], row["algorithm"]]), rtol=1e-5
+        )
 
 
 def test_a_rebuilt_archive_has_the_columns_that_a_changed_recipe_reads(tmp_path):
@@ -286,10 +383,14 @@ def test_a_rebuilt_archive_has_the_columns_that_a_changed_recipe_reads(tmp_path)
     made.keep(tmp_path / "b")
     text = (tmp_path / "b" / "recipe.toml").read_text()
     (tmp_path / "b" / "recipe.toml").write_text(
-        text.replace('read = "last"\n', 'read = "best"\n').replace("also_read = []", 'also_read = ["mean_last_2_rounds"]')
+        text.replace('read = "last"\n', 'read = "best"\n').replace(
+            "also_read = []", 'also_read = ["mean_last_2_rounds"]'
+        )
     )
     RunDirectory.load(tmp_path / "b").renew_archive()
     with (tmp_path / "b" / "runs.csv").open() as stream:
         (row,) = (row for row in csv.DictReader(stream) if row["metric"] == "train_loss")
     assert float(row["mean_last_2_rounds"]) == 2.0
-    same_table(tables_of(tmp_path / "b")["results.csv"], (tmp_path / "b" / "results.csv").read_text())
+    same_table(
+        tables_of(tmp_path / "b")["results.csv"], (tmp_path / "b" / "results.csv").read_text()
+    )

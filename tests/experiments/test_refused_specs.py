@@ -1,4 +1,5 @@
-"""Experiment files that no run could follow, and values that no program can hold: refused in words, with the line, and soon."""
+"""Experiment files that no run could follow, and values that no program can hold: refused in words,
+with the line, and soon."""
 
 import time
 
@@ -12,7 +13,9 @@ from samples import TINY
 DIGITS = 'name = "digits"'
 SYNTHETIC = 'name = "synthetic"\nalpha = 1.0\nbeta = 1.0\nclients = 4'
 MEGABYTE = "a" * 1_000_000
-AXES = "\n".join(f"{key} = {list(range(1, 2000))}" for key in ("steps", "batch_size", "cohort", "epochs"))
+AXES = "\n".join(
+    f"{key} = {list(range(1, 2000))}" for key in ("steps", "batch_size", "cohort", "epochs")
+)
 
 
 def changed(before, after):
@@ -21,46 +24,68 @@ def changed(before, after):
 
 
 REFUSED = {
-    "rounds beyond 32 bits": (changed("rounds = 2", f"rounds = {2**40}"), "line 2: rounds: .* 0 to 2147483647"),
+    "rounds beyond 32 bits": (changed("rounds = 2", f"rounds = {2**40}"), "line 2: rounds: .* 0 "
+        "to 2147483647"),
     "cadence": (changed("rounds = 2", f"rounds = 2\nobserve_every = {2**40}"), "observe_every"),
-    "batches beyond 32 bits": (changed("steps = 3", f"batch_size = {2**40}"), r"batch_size.* from 1 to 2147483647"),
-    "number of 5,000 digits": (changed("rounds = 2", "rounds = 1" + "0" * 5_000), "not a file that is read: Exceeds"),
+    "batches beyond 32 bits": (changed("steps = 3", f"batch_size = {2**40}"), r"batch_size.* "
+        r"from 1 to 2147483647"),
+    "number of 5,000 digits": (changed("rounds = 2", "rounds = 1" + "0" * 5_000), "not a file "
+        "that is read: Exceeds"),
     "hexadecimal of 5,000 digits": (changed("rounds = 2", "rounds = 0x" + "f" * 5_000), "a int with too many digits"),
-    "real of 400 digits": (changed("mu = 1", "mu = 1" + "0" * 400), r"mu=.*allowed: numbers in \[0, infinity\)"),
+    "real of 400 digits": (changed("mu = 1", "mu = 1" + "0" * 400), r"mu=.*allowed: numbers in "
+        r"\[0, infinity\)"),
     "seed of 400 digits": (changed("clients = 4", "seed = 1" + "0" * 400), "seed=.*4294967295"),
     "nested arrays": (changed("seeds = [0, 1]", "seeds = " + "[" * 20_000 + "]" * 20_000), "nested too deep"),
-    "deep key": (changed("rounds = 2", "a" + ".a" * 20_000 + " = 2"), "line 2: .*a key of more than 64 parts"),
-    "uneven array": (changed("mu = 1", "mu = [[1.0, 2.0], [3.0]]"), "FedProx.mu=.*one or one per client"),
+    "deep key": (changed("rounds = 2", "a" + ".a" * 20_000 + " = 2"), "line 2: .*a key of more "
+        "than 64 parts"),
+    "uneven array": (changed("mu = 1", "mu = [[1.0, 2.0], [3.0]]"), "FedProx.mu=.*one or one "
+        "per client"),
     "words in an array": (changed("mu = 1", 'mu = ["a"]'), "FedProx.mu=.*one or one per client"),
-    "dates in an array": (changed("mu = 1", "mu = [1979-05-27]"), "FedProx.mu=.*one or one per client"),
-    "infinite hyperparameter": (changed("mu = 1", "mu = inf"), r"got inf; allowed: numbers in \[0, infinity\)"),
-    "infinite step size": (changed("learning_rate = 0.05", "learning_rate = inf"), "learning_rate=.*got inf"),
+    "dates in an array": (changed("mu = 1", "mu = [1979-05-27]"), "FedProx.mu=.*one or one per "
+        "client"),
+    "infinite hyperparameter": (changed("mu = 1", "mu = inf"), r"got inf; allowed: numbers in "
+        r"\[0, infinity\)"),
+    "infinite step size": (changed("learning_rate = 0.05", "learning_rate = inf"), "learning_rate=.*got "
+        "inf"),
     "times that are words": (changed("steps = 3", 'times = ["a"]'), "times=.*rising whole numbers"),
-    "times that are a date": (changed("steps = 3", "times = 1979-05-27"), "times=.*rising whole numbers"),
-    "too many clients": (changed("clients = 4", "clients = 99999999999"), r"clients=.*\[1, 10000000\]"),
+    "times that are a date": (changed("steps = 3", "times = 1979-05-27"), "times=.*rising whole "
+        "numbers"),
+    "too many clients": (changed("clients = 4", "clients = 99999999999"), r"clients=.*\[1, "
+        r"10000000\]"),
     "too many examples": (changed("clients = 4", "clients = 10000000"), "at most 8947848 examples"),
     "spread": (changed("alpha = 1.0", "alpha = 1e300"), r"alpha=.*\[0, 1000000\)"),
-    "number for a folder": (changed(SYNTHETIC, 'name = "mnist"\nfolder = 3'), "folder=.*text or a path"),
-    "list for a folder": (changed(SYNTHETIC, 'name = "client_files"\nfolder = []'), "folder=.*text or a path"),
+    "number for a folder": (changed(SYNTHETIC, 'name = "mnist"\nfolder = 3'), "folder=.*text or "
+        "a path"),
+    "list for a folder": (changed(SYNTHETIC, 'name = "client_files"\nfolder = []'), "folder=.*text "
+        "or a path"),
     "long folder": (changed(SYNTHETIC, f'name = "mnist"\nfolder = "{"a" * 5_000}"'), "no file at aaa"),
-    "long folder of clients": (changed(SYNTHETIC, f'name = "client_files"\nfolder = "{"a" * 5_000}"'), "no folder aaa"),
-    "word for a width": (changed(SYNTHETIC, 'name = "a9a"\nfeatures = "a"'), "features=.*whole numbers or None"),
-    "word for l2": (changed(SYNTHETIC, 'name = "a9a"\nl2 = "a"'), r"l2=.*numbers in \[0, infinity\), or None"),
+    "long folder of clients": (changed(SYNTHETIC, 'name = "client_files"\nfolder = '
+        f'"{"a" * 5_000}"'), "no folder aaa"),
+    "word for a width": (changed(SYNTHETIC, 'name = "a9a"\nfeatures = "a"'), "features=.*whole "
+        "numbers or None"),
+    "word for l2": (changed(SYNTHETIC, 'name = "a9a"\nl2 = "a"'), r"l2=.*numbers in \[0, "
+        r"infinity\), or None"),
     "number for a file": (changed(SYNTHETIC, 'name = "libsvm"\nfile = 3'), "file=.*text"),
     "crop": (changed(SYNTHETIC, f"{DIGITS}\ncrop = 99999999999"), r"crop=.*\[0, 8\]"),
-    "long title": (changed('"Tiny <run>"', f'"{MEGABYTE}"'), "line 1: name: .*at most 200 characters"),
-    "long label": (changed("mu = 1", f'mu = 1\nlabel = "{MEGABYTE}"'), "label: .*at most 200 characters"),
+    "long title": (changed('"Tiny <run>"', f'"{MEGABYTE}"'), "line 1: name: .*at most 200 "
+        "characters"),
+    "long label": (changed("mu = 1", f'mu = 1\nlabel = "{MEGABYTE}"'), "label: .*at most 200 "
+        "characters"),
     "long name of a method": (changed('"fedprox"', f'"{MEGABYTE}"'), "line 22: algorithm: "),
     "long read": (changed("rounds = 2", f'read = "mean_last_{"9" * 5_000}"'), "read: "),
-    "window below zero": (TINY + "[stop]\nwindow = -1\n", r"line 25: stop.window: got -1; .*\[1, 2147483647\]"),
+    "window below zero": (TINY + "[stop]\nwindow = -1\n", r"line 25: stop.window: got -1; "
+        r".*\[1, 2147483647\]"),
     "rise that is no number": (TINY + "[stop]\nrise = nan\n", "stop.rise: got nan"),
-    "price that is no number": (TINY + "[cost]\nround = nan\n", r"line 25: cost.round: got nan; .*\[0, infinity\)"),
+    "price that is no number": (TINY + "[cost]\nround = nan\n", r"line 25: cost.round: got nan; "
+        r".*\[0, infinity\)"),
     "infinite price": (TINY + "[cost]\nstep = inf\n", "cost.step: got inf"),
     "attack": (TINY + "[audit]\nhidden = 99999999999\n", r"audit.hidden: .*\[1, 100000\]"),
-    "astronomic grid": (TINY + f"[grid.schedule]\n{AXES}\n", "algorithms with those of the grid; .*1000"),
+    "astronomic grid": (TINY + f"[grid.schedule]\n{AXES}\n", "algorithms with those of the "
+        "grid; .*1000"),
     "value of a grid twice": (TINY + "[grid.fedprox]\nmu = [1.0, 1.0]\n", "values that differ"),
     "many algorithms": (TINY + '[[algorithm]]\nname = "fedavg"\n' * 2_000, "at most 1000 items"),
-    "many runs": (changed("seeds = [0, 1]", f"seeds = {list(range(60_000))}"), "at most 100000 runs"),
+    "many runs": (changed("seeds = [0, 1]", f"seeds = {list(range(60_000))}"), "at most 100000 "
+        "runs"),
 }  # fmt: skip
 
 
@@ -91,7 +116,14 @@ def test_the_line_of_a_key_is_found_in_a_long_file():
         ('[b]\nd = "a\\"]"\nc = 1\n[d]\nc = 2', 3),
         ("[[b]]\n[[x]]\nc = 1", 3),
     ],
-    ids=["text of lines", "array of lines", "literal", "odd ends of lines", "escaped", "arrays of tables"],
+    ids=[
+        "text of lines",
+        "array of lines",
+        "literal",
+        "odd ends of lines",
+        "escaped",
+        "arrays of tables",
+    ],
 )
 def test_lines_are_those_of_editors(text, line):
     place = ("x", 0, "c") if "[[x]]" in text else ("b", "c")
@@ -108,6 +140,11 @@ def test_devices_and_large_files_are_not_read_as_experiments(tmp_path):
 
 def test_settings_that_are_no_paths_are_refused(tmp_path):
     (tmp_path / "a.toml").write_text(TINY)
-    for setting in ("a" + ".a" * 100 + "=1", "algorithm.²=1", f"algorithm.{'9' * 5_000}.mu=1", f"rounds={'9' * 5_000}"):
+    for setting in (
+        "a" + ".a" * 100 + "=1",
+        "algorithm.²=1",
+        f"algorithm.{'9' * 5_000}.mu=1",
+        f"rounds={'9' * 5_000}",
+    ):
         with pytest.raises(InvalidInput):
             Experiment.read(tmp_path / "a.toml", [setting])

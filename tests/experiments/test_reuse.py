@@ -30,16 +30,27 @@ class Told(Display):
 
 @pytest.mark.slow
 def test_the_same_runs_under_other_names_are_taken_over(first, tmp_path):
-    renamed = TINY.replace("Tiny <run>", "Other").replace('"fedavg"', '"fedavg"\nlabel = "Averaging"')
-    more = Experiment.parse(renamed.replace("seeds = [0, 1]", "seeds = [0, 1, 2]\nseeds_together = false"))
+    renamed = TINY.replace("Tiny <run>", "Other").replace(
+        '"fedavg"', '"fedavg"\nlabel = "Averaging"'
+    )
+    more = Experiment.parse(
+        renamed.replace("seeds = [0, 1]", "seeds = [0, 1, 2]\nseeds_together = false")
+    )
     told = Told()
     directory = run_experiments([more], tmp_path / "b", "Other", told, reuse=[first.path])
     assert told.said == ["4 runs are taken over."]
-    assert [title.split("] ")[1] for title in told.begun] == ["Averaging, seed 2", "FedProx mu=1, seed 2"]
+    assert [title.split("] ")[1] for title in told.begun] == [
+        "Averaging, seed 2",
+        "FedProx mu=1, seed 2",
+    ]
     assert directory.status == "finished"
     kept = [(r.task, r.label, r.seed) for r in directory.records]
-    assert kept == [("Other", label, seed) for label in ("Averaging", "FedProx mu=1") for seed in range(3)]
-    for record, old in zip([directory.records[i] for i in (0, 1, 3, 4)], first.records, strict=True):
+    assert kept == [
+        ("Other", label, seed) for label in ("Averaging", "FedProx mu=1") for seed in range(3)
+    ]
+    for record, old in zip(
+        [directory.records[i] for i in (0, 1, 3, 4)], first.records, strict=True
+    ):
         assert record.metrics["train_loss"].tolist() == old.metrics["train_loss"].tolist()
 
 
@@ -71,7 +82,9 @@ def test_other_versions_are_refused(first, tmp_path):
     kept.write_text(json.dumps(json.loads(before) | {"jax": "0.1"}))
     try:
         with pytest.raises(InvalidInput, match=r"other versions.*jax 0\.1 there and"):
-            run_experiments([Experiment.parse(TINY)], tmp_path / "b", "B", Display(), reuse=[first.path])
+            run_experiments(
+                [Experiment.parse(TINY)], tmp_path / "b", "B", Display(), reuse=[first.path]
+            )
     finally:
         kept.write_text(before)
     assert not (tmp_path / "b").exists()
@@ -87,7 +100,9 @@ def test_runs_from_elsewhere_are_taken_over_if_asked_for_and_named(first, tmp_pa
     assert sorted(taken) == [0, 1, 2, 3]
     assert {record.versions["jax"] for record in taken.values()} == {"0.1"}
     told = Told()
-    directory = run_experiments([experiment], tmp_path / "b", "B", told, reuse=[tmp_path / "kept"], elsewhere=True)
+    directory = run_experiments(
+        [experiment], tmp_path / "b", "B", told, reuse=[tmp_path / "kept"], elsewhere=True
+    )
     assert told.begun == []
     page = directory.page()
     assert page.versions["jax"] == directory.versions["jax"]

@@ -1,4 +1,5 @@
-"""Run directories under attack: flipped bits, two processes, a killed parent, disks that are full."""
+"""Run directories under attack: flipped bits, two processes, a killed parent, disks that are
+full."""
 
 import multiprocessing
 import os
@@ -49,7 +50,11 @@ def test_a_damaged_run_is_named_with_the_way_out(tmp_path):
     path = directory(tmp_path).path
     file = path / "runs" / "0000.npz"
     file.write_bytes(file.read_bytes()[:-100] + bytes(100))
-    with pytest.raises(InvalidInput, match=r"0000\.npz in .* is damaged .*; `fedax resume .*` makes this run again"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"0000\.npz in .* is damaged .*; `fedax resume .*` "
+        r"makes this run again",
+    ):
         RunDirectory.load(path)
 
 
@@ -171,7 +176,9 @@ def test_places_that_cannot_be_written_are_said(tmp_path, command, monkeypatch):
         "data prepare": ["data", "prepare", "mnist"],
     }[command]
     shown = CliRunner().invoke(app, words)
-    assert (shown.exit_code, "cannot be written: Not a directory" in shown.output) == (2, True), shown.output
+    assert (shown.exit_code, "cannot be written: Not a directory" in shown.output) == (2, True), (
+        shown.output
+    )
 
 
 def test_keep_says_what_cannot_be_written(tmp_path):

@@ -37,7 +37,9 @@ def test_a_finished_directory(finished):
     assert finished.status == "finished"
     table = rows(path / "metrics.csv")
     assert len(table) == 2 * 2 * 3
-    assert {(row["algorithm"], row["seed"]) for row in table} == {(a, s) for a in ("FedAvg", "FedProx mu=1") for s in "01"}
+    assert {(row["algorithm"], row["seed"]) for row in table} == {
+        (a, s) for a in ("FedAvg", "FedProx mu=1") for s in "01"
+    }
     first = [row for row in table if row["algorithm"] == "FedAvg" and row["seed"] == "0"]
     assert [row["round"] for row in first] == ["0", "1", "2"]
     assert int(first[2]["bits"]) == 2 * int(first[1]["bits"]) > 0
@@ -45,7 +47,17 @@ def test_a_finished_directory(finished):
     assert summary["status"] == "finished"
     assert [run["outcome"] for run in summary["runs"]] == ["ok"] * 4
     kept = json.loads((path / "versions.json").read_text())
-    assert {"fedax", "python", "jax", "jaxlib", "equinox", "optax", "numpy", "platform", "cpus"} <= kept.keys()
+    assert {
+        "fedax",
+        "python",
+        "jax",
+        "jaxlib",
+        "equinox",
+        "optax",
+        "numpy",
+        "platform",
+        "cpus",
+    } <= kept.keys()
     assert kept["fedax"] == fedax.__version__
     assert "Tiny &lt;run&gt;" in (path / "report.html").read_text()
     assert not list(path.glob(".*"))
@@ -53,14 +65,20 @@ def test_a_finished_directory(finished):
 
 @pytest.mark.slow
 def test_the_kept_configuration_reproduces_the_run(finished, tmp_path):
-    again = run_experiment(Experiment.read(finished.path / "config.toml"), tmp_path / "again", Display())
+    again = run_experiment(
+        Experiment.read(finished.path / "config.toml"), tmp_path / "again", Display()
+    )
     for first, second in zip(finished.records, again.records, strict=True):
         np.testing.assert_array_equal(first.metrics["train_loss"], second.metrics["train_loss"])
 
 
 def test_loading_gives_back_all_curves(finished):
     loaded = RunDirectory.load(finished.path)
-    assert (loaded.title, loaded.status, loaded.notes) == (finished.title, finished.status, finished.notes)
+    assert (loaded.title, loaded.status, loaded.notes) == (
+        finished.title,
+        finished.status,
+        finished.notes,
+    )
     for kept, made in zip(loaded.records, finished.records, strict=True):
         assert (kept.task, kept.label, kept.seed, kept.draw, kept.outcome) == (
             made.task,
@@ -69,7 +87,9 @@ def test_loading_gives_back_all_curves(finished):
             0,
             made.outcome,
         )
-        np.testing.assert_array_equal(kept.metrics["client_accuracy"], made.metrics["client_accuracy"])
+        np.testing.assert_array_equal(
+            kept.metrics["client_accuracy"], made.metrics["client_accuracy"]
+        )
         assert kept.metrics["client_accuracy"].shape == (3, 4)
 
 
@@ -92,7 +112,9 @@ def test_refusal_comes_before_the_data_are_made(tmp_path, monkeypatch):
 
 def test_nothing_is_written_for_an_experiment_that_does_not_fit(tmp_path):
     with pytest.raises(InvalidInput, match="number of clients"):
-        run_experiment(Experiment.parse(TINY.replace("cohort = 2", "cohort = 9")), tmp_path / "a", Display())
+        run_experiment(
+            Experiment.parse(TINY.replace("cohort = 2", "cohort = 9")), tmp_path / "a", Display()
+        )
     assert not (tmp_path / "a").exists()
 
 
@@ -115,12 +137,17 @@ class InterruptAt(Display):
 
 def test_an_interrupted_run_leaves_a_valid_directory(tmp_path):
     before, display = signal.getsignal(signal.SIGINT), InterruptAt()
-    directory = run_experiment(Experiment.parse("seeds_together = false\n" + TINY), tmp_path / "a", display)
+    directory = run_experiment(
+        Experiment.parse("seeds_together = false\n" + TINY), tmp_path / "a", display
+    )
     assert signal.getsignal(signal.SIGINT) is before
     assert directory.status == "interrupted"
     assert "Ctrl-C again" in display.said[0]
     loaded = RunDirectory.load(tmp_path / "a")
-    assert [(run.outcome.kind, int(run.rounds[-1])) for run in loaded.records] == [("ok", 2), ("interrupted", 1)]
+    assert [(run.outcome.kind, int(run.rounds[-1])) for run in loaded.records] == [
+        ("ok", 2),
+        ("interrupted", 1),
+    ]
     assert len(rows(tmp_path / "a" / "metrics.csv")) == 3 + 2
     assert "Interrupted before all runs were done" in (tmp_path / "a" / "report.html").read_text()
 
@@ -148,18 +175,24 @@ def test_names_of_folders(tmp_path):
 
 
 def small_demo():
-    return [Experiment.parse(TINY.replace("Tiny <run>", name).replace("[0, 1]", "[0]")) for name in ("One", "Two")]
+    return [
+        Experiment.parse(TINY.replace("Tiny <run>", name).replace("[0, 1]", "[0]"))
+        for name in ("One", "Two")
+    ]
 
 
 def test_all_methods_of_a_demo_task_get_the_same_rounds(tmp_path):
     directory = demo.run_demo(tmp_path / "a", Display(), seconds=600, chosen=small_demo)
     assert directory.status == "finished"
-    assert [(run.task, int(run.rounds[-1])) for run in directory.records] == [(t, 2) for t in ("One", "One", "Two", "Two")]
+    assert [(run.task, int(run.rounds[-1])) for run in directory.records] == [
+        (t, 2) for t in ("One", "One", "Two", "Two")
+    ]
     assert Experiment.read(tmp_path / "a" / "config-1.toml").rounds == 2
 
 
 def test_a_demo_of_fewer_rounds_is_a_run_directory_like_others(tmp_path):
-    """Each run belongs to the settings that it was made with, which know the number of rounds only after the first."""
+    """Each run belongs to the settings that it was made with, which know the number of rounds only
+    after the first."""
     demo.run_demo(tmp_path / "a", Display(), seconds=600, rounds=1, chosen=small_demo)
     loaded = RunDirectory.load(tmp_path / "a")
     assert [int(run.rounds[-1]) for run in loaded.records] == [1] * 4
@@ -174,14 +207,18 @@ def test_the_demo_stops_the_first_method_when_its_time_is_up():
 
 
 def test_the_demo_compares_what_it_says():
-    names = [[section.name for section in experiment.algorithm] for experiment in demo.experiments()]
+    names = [
+        [section.name for section in experiment.algorithm] for experiment in demo.experiments()
+    ]
     assert names == [["fedavg", "fedprox", "feddane", "feddane", "fedbc"]] * 3
     schedule = demo.experiments()[1].resolved()["schedule"]
     assert (schedule["cohort"], schedule["epochs"], schedule["batch_size"]) == (10, 20, 10)
 
 
 def test_a_run_that_ends_above_its_start_has_diverged():
-    runs = [record(losses=losses) for losses in ((2.0, 9.0, 1.0), (2.0, 1.0, 3.0), (2.0, 1.0, np.nan))]
+    runs = [
+        record(losses=losses) for losses in ((2.0, 9.0, 1.0), (2.0, 1.0, 3.0), (2.0, 1.0, np.nan))
+    ]
     assert [run.diverged for run in runs] == [False, True, True]
     assert [run.ending for run in runs] == ["ok", *["diverged: above its initial loss"] * 2]
     (row,) = summarize(runs)

@@ -25,9 +25,17 @@ def engine_of(options):
 
 
 def test_options_reach_the_engine():
-    engine = engine_of('placement = "chunked"\nchunk = 3\ndevices = 1\nmicrobatch = 7\ndata = "host"\nmemory = "disk"')
+    engine = engine_of(
+        'placement = "chunked"\nchunk = 3\ndevices = 1\nmicrobatch = 7\ndata = '
+        '"host"\nmemory = "disk"'
+    )
     assert isinstance(engine, fedax.Simulation)
-    assert (engine.placement, engine.chunk, engine.devices, engine.microbatch) == ("chunked", 3, 1, 7)
+    assert (engine.placement, engine.chunk, engine.devices, engine.microbatch) == (
+        "chunked",
+        3,
+        1,
+        7,
+    )
     assert (engine.data, engine.memory) == ("host", "disk")
 
 
@@ -63,7 +71,9 @@ def test_bad_options_are_named_with_their_place(options, words):
 
 def test_other_engines_have_none():
     with pytest.raises(
-        (SpecError, InvalidInput), match=r"engine: .*eager.*simulation, where there is a table \[simulation\]"
+        (SpecError, InvalidInput),
+        match=r"engine: .*eager.*simulation, where there is a table "
+        r"\[simulation\]",
     ):
         Experiment.parse('engine = "eager"\n' + TEXT).plan()
 

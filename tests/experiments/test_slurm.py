@@ -1,4 +1,5 @@
-"""Sweeps as jobs of a cluster, by submitit's local executor: the same results, failures that leave the rest, resumption."""
+"""Sweeps as jobs of a cluster, by submitit's local executor: the same results, failures that leave
+the rest, resumption."""
 
 import os
 import signal
@@ -20,7 +21,9 @@ from fedax.experiments.running.runner import resume, run_experiment
 from samples import TINY
 
 LOCAL = ClusterSection(executor="local", minutes=5)
-SWEEP = TINY + '[grid]\nseeds = [7]\nfedprox.mu = [0.0, 1.0]\n[cluster]\nexecutor = "local"\nminutes = 5\n'
+SWEEP = TINY + (
+    '[grid]\nseeds = [7]\nfedprox.mu = [0.0, 1.0]\n[cluster]\nexecutor = "local"\nminutes = 5\n'
+)
 
 
 @pytest.fixture
@@ -34,19 +37,35 @@ def same(one, other):
     for number, record in one.runs.items():
         assert record.settings == other.runs[number].settings
         # jobs of a process compile for other devices
-        np.testing.assert_allclose(record.metrics["train_loss"], other.runs[number].metrics["train_loss"], rtol=1e-10)
+        np.testing.assert_allclose(
+            record.metrics["train_loss"], other.runs[number].metrics["train_loss"], rtol=1e-10
+        )
 
 
 def test_the_table_is_checked():
     experiment = Experiment.parse(SWEEP)
     assert experiment.cluster == ClusterSection(executor="local", minutes=5)
     assert Experiment.parse(experiment.toml()).cluster == experiment.cluster
-    with pytest.raises(InvalidInput, match=r"cluster.minutes: got 0; allowed: whole numbers in \[1"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"cluster.minutes: got 0; allowed: whole numbers in "
+        r"\[1",
+    ):
         Experiment.parse(SWEEP.replace("minutes = 5", "minutes = 0"))
-    with pytest.raises(InvalidInput, match=r"key of \[cluster\]: got 'partiton'.*Did you mean 'partition'"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"key of \[cluster\]: got 'partiton'.*Did you mean "
+        r"'partition'",
+    ):
         Experiment.parse(SWEEP.replace("minutes = 5", 'partiton = "gpu"'))
     full = ClusterSection(partition="gpu", minutes=30, cpus=4, gpus=1, memory=16.0).parameters()
-    assert full == {"timeout_min": 30, "gpus_per_node": 1, "cpus_per_task": 4, "slurm_partition": "gpu", "mem_gb": 16.0}
+    assert full == {
+        "timeout_min": 30,
+        "gpus_per_node": 1,
+        "cpus_per_task": 4,
+        "slurm_partition": "gpu",
+        "mem_gb": 16.0,
+    }
 
 
 def test_without_submitit_it_says_what_to_install(monkeypatch):
@@ -91,10 +110,21 @@ def test_a_killed_sweep_is_resumed(submitit, tmp_path):
     )[0]
     file = tmp_path / "sweep.toml"
     file.write_text(text + '[cluster]\nexecutor = "local"\n')
-    command = [sys.executable, "-m", "fedax", "run", str(file), "--slurm", "--out", str(tmp_path / "out")]
+    command = [
+        sys.executable,
+        "-m",
+        "fedax",
+        "run",
+        str(file),
+        "--slurm",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     log = tmp_path / "log.txt"
     with log.open("w") as said:
-        child = subprocess.Popen(command, env=dict(os.environ), stdout=said, stderr=subprocess.STDOUT)
+        child = subprocess.Popen(
+            command, env=dict(os.environ), stdout=said, stderr=subprocess.STDOUT
+        )
     end = time.monotonic() + 200
     while not list(Path(tmp_path / "out" / "runs").glob("*.npz")) and time.monotonic() < end:
         assert child.poll() is None, log.read_text()

@@ -52,7 +52,9 @@ def test_the_resolved_experiment_is_the_same_experiment():
 
 
 def test_one_value_per_client():
-    plan = Experiment.parse(TINY.replace("mu = 1", "mu = [0.1, 0.2, 0.3, 0.4]\nlabel = 'own'")).plan()
+    plan = Experiment.parse(
+        TINY.replace("mu = 1", "mu = [0.1, 0.2, 0.3, 0.4]\nlabel = 'own'")
+    ).plan()
     assert plan.algorithms["own"].mu.shape == (4,)
 
 
@@ -60,25 +62,58 @@ def test_one_value_per_client():
     ("old", "new", "line", "words"),
     [
         ('name = "Tiny', 'nme = "x"\nname = "Tiny', 1, "got 'nme'; .*Did you mean 'name'"),
-        ("rounds = 2", "rounds = -2", 2, "rounds: got -2; allowed: whole numbers from 0 to 2147483647"),
+        (
+            "rounds = 2",
+            "rounds = -2",
+            2,
+            "rounds: got -2; allowed: whole numbers from 0 to 2147483647",
+        ),
         ("rounds = 2", "minimum = nan", 2, "minimum: got nan; allowed: finite numbers"),
         ("rounds = 2", 'rounds = "two"', 2, "rounds: got 'two'; allowed: a valid integer"),
         ("seeds = [0, 1]", "seeds = [0, 0]", 3, "seeds: got .*all different"),
-        ("seeds = [0, 1]", 'observe = ["train_loss", "test_acuracy"]', 3, "Did you mean 'test_accuracy'"),
+        (
+            "seeds = [0, 1]",
+            'observe = ["train_loss", "test_acuracy"]',
+            3,
+            "Did you mean 'test_accuracy'",
+        ),
         ('"synthetic"', '"synthtic"', 6, "Did you mean 'synthetic'"),
         ("clients = 4", "clents = 4", 9, "'clents'.*Did you mean 'clients'"),
         ("alpha = 1.0", "alpha = -1.0", 7, "alpha.*got -1.0; allowed"),
-        ("learning_rate = 0.05", "learning_rate = 0", 12, r"SGD\(learning_rate=...\): got 0.0; allowed: numbers in \(0,"),
+        (
+            "learning_rate = 0.05",
+            "learning_rate = 0",
+            12,
+            r"SGD\(learning_rate=...\): got 0.0; "
+            r"allowed: numbers in \(0,",
+        ),
         ("learning_rate = 0.05", "rate = 1", 12, "option of solver 'sgd': got 'rate'"),
-        ("learning_rate = 0.05", 'name = "adams"', 12, "solver: got 'adams'; allowed: one of adabelief, "),
+        (
+            "learning_rate = 0.05",
+            'name = "adams"',
+            12,
+            "solver: got 'adams'; allowed: one of adabelief, ",
+        ),
         ("cohort = 2", "cohrt = 2", 15, "Did you mean 'cohort'"),
         ("cohort = 2", "cohort = 5", 15, "got 5; allowed: 1 to 4, the number of clients"),
         ("steps = 3", "steps = 0", 16, r"Schedule\(steps=...\): got 0"),
         ('"fedavg"', '"fedvg"', 19, "algorithm: got 'fedvg'.*Did you mean 'fedavg'"),
-        ("mu = 1", "mu = -1", 23, r"FedProx\(mu=...\): got -1.*allowed: numbers in \[0, infinity\)"),
+        (
+            "mu = 1",
+            "mu = -1",
+            23,
+            r"FedProx\(mu=...\): got -1.*allowed: numbers in \[0, "
+            r"infinity\)",
+        ),
         ("mu = 1", "my = 1", 23, "hyperparameter of FedProx: got 'my'.*Did you mean 'mu'"),
         ('name = "fedprox"\nmu = 1', 'name = "fedavg"', 21, "label: 'FedAvg' is that of another"),
-        ("mu = 1", "mu = 1\n[stop]\nrse = 1.0", 25, r"key of \[stop\]: got 'rse'.*Did you mean 'rise'"),
+        (
+            "mu = 1",
+            "mu = 1\n[stop]\nrse = 1.0",
+            25,
+            r"key of \[stop\]: got 'rse'.*Did you mean "
+            r"'rise'",
+        ),
     ],
 )
 def test_bad_input_names_the_line_the_value_and_what_is_allowed(old, new, line, words):
@@ -94,9 +129,15 @@ def test_bad_input_names_the_line_the_value_and_what_is_allowed(old, new, line, 
         ('name = "a"\nrounds = = 2\n', "line 2: not valid TOML: Invalid value"),
         ('name = "a"\nseeds = [1,\n', "line 2: not valid TOML"),
         ('rounds = 2\n[task]\nname = "digits"\n', "name: missing"),
-        ('name = "a"\n[task]\nalpha = 1\n[[algorithm]]\nname = "fedavg"', "line 2: task.name: missing"),
+        (
+            'name = "a"\n[task]\nalpha = 1\n[[algorithm]]\nname = "fedavg"',
+            "line 2: task.name: missing",
+        ),
         ('name = "a"\n[task]\nname = "digits"\n', "algorithm: missing"),
-        (TINY.replace("seeds = [0, 1]", "observe = ['test_loss']") + "[stop]\n", "which `stop` needs"),
+        (
+            TINY.replace("seeds = [0, 1]", "observe = ['test_loss']") + "[stop]\n",
+            "which `stop` needs",
+        ),
     ],
 )
 def test_malformed_or_incomplete(text, words):
@@ -114,8 +155,19 @@ def test_files_that_cannot_be_read(tmp_path):
 
 
 def test_lines_of_values_that_span_several():
-    source = Source('a = [\n 1,\n 2]\n# remark\n[b]\nc = { d = 1 }\n\n[[e]]\nf = """\nx\n"""\n[[e]]\nf = 2', "t")
-    places = [("a",), ("a", 1), ("b",), ("b", "c", "d"), ("e", 0, "f"), ("e", 1, "f"), ("e", 1, "g"), ("z",)]
+    source = Source(
+        'a = [\n 1,\n 2]\n# remark\n[b]\nc = { d = 1 }\n\n[[e]]\nf = """\nx\n"""\n[[e]]\nf = 2', "t"
+    )
+    places = [
+        ("a",),
+        ("a", 1),
+        ("b",),
+        ("b", "c", "d"),
+        ("e", 0, "f"),
+        ("e", 1, "f"),
+        ("e", 1, "g"),
+        ("z",),
+    ]
     assert [source.line_of(place) for place in places] == [1, 1, 5, 6, 9, 13, 12, None]
 
 
@@ -148,7 +200,11 @@ def test_shorthand():
 @pytest.mark.parametrize("name", sorted(tasks.task_makers()))
 def test_every_task_is_written_out_with_its_options(name):
     """Without its data: they are read when the experiment is planned."""
-    given = {"name": name, "folder": "somewhere"} if "folder" in tasks.defaults(name) else {"name": name}
+    given = (
+        {"name": name, "folder": "somewhere"}
+        if "folder" in tasks.defaults(name)
+        else {"name": name}
+    )
     written = Experiment.of(name="a", task=given, algorithm=[{"name": "fedavg"}]).resolved()["task"]
     assert written.items() >= given.items()
     assert set(written) - {"name"} <= set(tasks.defaults(name))
@@ -157,8 +213,14 @@ def test_every_task_is_written_out_with_its_options(name):
 
 
 def test_a_task_without_an_option_it_needs_is_refused():
-    experiment = Experiment.of(name="a", task={"name": "client_files"}, algorithm=[{"name": "fedavg"}])
-    with pytest.raises(InvalidInput, match=r"client_files\(folder=...\): got nothing; allowed: a value"):
+    experiment = Experiment.of(
+        name="a", task={"name": "client_files"}, algorithm=[{"name": "fedavg"}]
+    )
+    with pytest.raises(
+        InvalidInput,
+        match=r"client_files\(folder=...\): got nothing; allowed: "
+        r"a value",
+    ):
         experiment.plan()
 
 
@@ -187,4 +249,6 @@ def test_what_becomes_of_bad_clients():
     assert experiment.plan().arguments["on_bad_client"] == "drop"
     assert Experiment.parse(experiment.toml()).on_bad_client == "drop"
     assert Experiment.parse(TINY).plan().arguments["on_bad_client"] == "stop"
-    assert "got 'skip'; allowed: one of ('stop', 'drop')" in refused('on_bad_client = "skip"\n' + TINY)
+    assert "got 'skip'; allowed: one of ('stop', 'drop')" in refused(
+        'on_bad_client = "skip"\n' + TINY
+    )

@@ -1,4 +1,5 @@
-"""The status of the reproduction: which numbers and claims of the papers were run, and what came out."""
+"""The status of the reproduction: which numbers and claims of the papers were run, and what came
+out."""
 
 import csv
 import io
@@ -45,24 +46,32 @@ def rows_of(text, head):
 
 
 def test_the_papers_have_475_numbers(found):
-    """FedBC: 25 in Table 1, 105 in 2, 75 each in 3, 6, 7, 8, 20 in 9; FedAWARE's Table 1: 24; DFedAvgM's text: 96.81 %."""
+    """FedBC: 25 in Table 1, 105 in 2, 75 each in 3, 6, 7, 8, 20 in 9; FedAWARE's Table 1: 24;
+    DFedAvgM's text: 96.81 %."""
     counts = {}
     for entry in found.entries:
         counts[entry.recipe] = counts.get(entry.recipe, 0) + entry.counted
-    tables = {"1-searched": 25, "2": 105 + 75, "6": 75, "7": 75, "8": 75, "9": 20}  # Tables 2 and 3 are the same runs
+    # Tables 2 and 3 are the same runs
+    tables = {"1-searched": 25, "2": 105 + 75, "6": 75, "7": 75, "8": 75, "9": 20}
     expected = {f"fedbc-table-{number}": count for number, count in tables.items()}
-    assert {name: n for name, n in counts.items() if n} == expected | {"fedaware-table-1": 24, "dfedavgm-figure-6": 1}
+    assert {name: n for name, n in counts.items() if n} == expected | {
+        "fedaware-table-1": 24,
+        "dfedavgm-figure-6": 1,
+    }
     assert sum(counts.values()) == 475
 
 
 def test_the_committed_page_is_what_the_command_makes(found):
     page = (REPRODUCTION / "README.md").read_text()
-    assert page == status.with_summary(page, found), "run `fedax recipes --status docs/reproduction`"
+    assert page == status.with_summary(page, found), (
+        "run `fedax recipes --status docs/reproduction`"
+    )
     assert (REPRODUCTION / "cells.csv").read_text() == status.cells_csv(found.entries)
 
 
 def test_the_page_begins_with_one_row_for_each_paper(found):
-    """All its numbers counted once more, from the cells, the claims and the recipes as they are on disk."""
+    """All its numbers counted once more, from the cells, the claims and the recipes as they are on
+    disk."""
     text = generated((REPRODUCTION / "README.md").read_text())
     head, rows = rows_of(text, "Paper")
     assert text.index("| Paper |") < text.index("| Recipe |")
@@ -74,17 +83,31 @@ def test_the_page_begins_with_one_row_for_each_paper(found):
     inferred = next(row for title, row in groups.items() if "Tables 1 and 7" in title)
     assert any("Tables 6 and 8" in title for title in groups)
     with (REPRODUCTION / "cells.csv").open() as stream:
-        cells = [row for row in csv.DictReader(stream) if row["counted"] == "1" and row["compared"] == "paper"]
+        cells = [
+            row
+            for row in csv.DictReader(stream)
+            if row["counted"] == "1" and row["compared"] == "paper"
+        ]
     own = [row for row in cells if row["recipe"] in ("fedbc-table-1-searched", "fedbc-table-7")]
     errors = [0.0] * len(own)
     for k, row in enumerate(own):
         with (REPRODUCTION / row["folder"] / "results.csv").open() as stream:
-            line = next(r for r in csv.DictReader(stream) if (r["task"], r["algorithm"]) == (row["task"], row["algorithm"]))
+            line = next(
+                r
+                for r in csv.DictReader(stream)
+                if (r["task"], r["algorithm"]) == (row["task"], row["algorithm"])
+            )
         assert math.isclose(float(line["ours_mean"]), float(row["ours"]), rel_tol=1e-5)
-        error = float(line["paper_deviation"]) * math.sqrt(1 / int(line["paper_runs"]) + 1 / int(line["units"]))
+        error = float(line["paper_deviation"]) * math.sqrt(
+            1 / int(line["paper_runs"]) + 1 / int(line["units"])
+        )
         errors[k] = abs(float(line["ours_mean"]) - float(line["paper_mean"])) / error
     near = [abs(float(row["difference"])) <= 2 for row in own]
-    assert [int(cell) for cell in inferred[5:8]] == [len(own), sum(near), sum(error <= 2 for error in errors)]
+    assert [int(cell) for cell in inferred[5:8]] == [
+        len(own),
+        sum(near),
+        sum(error <= 2 for error in errors),
+    ]
     total = sum(int(row[5]) if row[5] != "-" else 0 for row in rows)
     assert total == len(cells)
     verdicts = sum(int(cell) if cell != "-" else 0 for row in rows for cell in row[1:5])
@@ -93,7 +116,9 @@ def test_the_page_begins_with_one_row_for_each_paper(found):
 
 def test_missed_cells_have_a_cause_or_are_unexplained(found):
     text = generated((REPRODUCTION / "README.md").read_text())
-    missed = [e for e in found.entries if e.counted and e.found == "paper" and e.cell.status == "missed"]
+    missed = [
+        e for e in found.entries if e.counted and e.found == "paper" and e.cell.status == "missed"
+    ]
     lines = [line for line in text.splitlines() if line.startswith("- ") and "(paper " in line]
     assert len(lines) == len(missed)
     for entry, line in zip(missed, lines, strict=True):
@@ -123,7 +148,9 @@ def test_runs_of_another_model_leave_the_table(found):
 def looked_up(folder):
     """The first cell of the searched table in a folder with one run of it."""
     return next(
-        e for e in status.status_of(folder).entries if (e.recipe, e.cell.algorithm) == ("dfedavgm-figure-6", "FedAvg")
+        e
+        for e in status.status_of(folder).entries
+        if (e.recipe, e.cell.algorithm) == ("dfedavgm-figure-6", "FedAvg")
     )
 
 
@@ -146,12 +173,15 @@ def kept_folder(root, recipe, scale, seeds="2"):
         shutil.move(file, below / file.name)
     (below / "recipe.toml").write_text(recipe.model_copy(update={"ran": scale}).text)
     head = "task,algorithm,paper_mean,paper_deviation,ours_mean,ours_deviation,runs,difference,in_joint_deviations"
-    (below / "results.csv").write_text(f"{head}\nTwo shards each,FedAvg,96.81,nan,96,0.2,{seeds},-0.81,nan\n")
+    (below / "results.csv").write_text(
+        f"{head}\nTwo shards each,FedAvg,96.81,nan,96,0.2,{seeds},-0.81,nan\n"
+    )
     return below
 
 
 @pytest.mark.parametrize(
-    ("change", "word"), [(None, "small"), ("learning_rate", "older settings"), ("gone", "older settings")]
+    ("change", "word"),
+    [(None, "small"), ("learning_rate", "older settings"), ("gone", "older settings")],
 )
 def test_settings_that_a_recipe_no_longer_has_are_no_comparison(tmp_path, catalogue, change, word):
     recipe = catalogue["dfedavgm-figure-6"]
@@ -169,7 +199,11 @@ def test_settings_that_a_recipe_no_longer_has_are_no_comparison(tmp_path, catalo
         assert looked_up(tmp_path).found == "not run"
         (below / "results.csv").write_text(table)
     entry = looked_up(tmp_path)
-    assert (entry.found, entry.folder, entry.cell.status) == (word, "dfedavgm-figure-6", "within 2 points")
+    assert (entry.found, entry.folder, entry.cell.status) == (
+        word,
+        "dfedavgm-figure-6",
+        "within 2 points",
+    )
     marks = "\nold\n".join(status.OVERVIEW) + "\nBetween.\n" + "\nold\n".join(status.CELLS)
     page = status.with_summary(f"By hand.\n{marks}\nMore.\n", status.status_of(tmp_path))
     assert page.startswith("By hand.\n")
@@ -190,20 +224,34 @@ def test_more_seeds_than_the_recipe_has_are_no_older_settings(tmp_path, catalogu
     recipe = catalogue["dfedavgm-figure-6"]
     kept_folder(tmp_path, recipe, "small")
     assert looked_up(tmp_path).found == "small"
-    size = recipe.scale["small"].model_copy(update={"set": recipe.scale["small"].set | {"seeds": [0]}})
-    catalogue["dfedavgm-figure-6"] = recipe.model_copy(update={"scale": recipe.scale | {"small": size}})
+    size = recipe.scale["small"].model_copy(
+        update={"set": recipe.scale["small"].set | {"seeds": [0]}}
+    )
+    catalogue["dfedavgm-figure-6"] = recipe.model_copy(
+        update={"scale": recipe.scale | {"small": size}}
+    )
     assert looked_up(tmp_path).found == "small"
-    size = recipe.scale["small"].model_copy(update={"set": recipe.scale["small"].set | {"seeds": [0, 1, 2]}})
-    catalogue["dfedavgm-figure-6"] = recipe.model_copy(update={"scale": recipe.scale | {"small": size}})
+    size = recipe.scale["small"].model_copy(
+        update={"set": recipe.scale["small"].set | {"seeds": [0, 1, 2]}}
+    )
+    catalogue["dfedavgm-figure-6"] = recipe.model_copy(
+        update={"scale": recipe.scale | {"small": size}}
+    )
     assert looked_up(tmp_path).found == "older settings"
 
 
-@pytest.mark.parametrize(("mark", "word"), [("comparable", "not run"), ("not_obtainable", "data not obtainable")])
+@pytest.mark.parametrize(
+    ("mark", "word"), [("comparable", "not run"), ("not_obtainable", "data not obtainable")]
+)
 def test_marks_of_a_recipe_leave_its_cells_out(tmp_path, catalogue, mark, word):
     recipe = catalogue["dfedavgm-figure-6"]
     kept_folder(tmp_path, recipe, "small")
     small = recipe.scale["small"].model_copy(update={"comparable": False})
-    update = {"not_obtainable": "lost"} if mark == "not_obtainable" else {"scale": recipe.scale | {"small": small}}
+    update = (
+        {"not_obtainable": "lost"}
+        if mark == "not_obtainable"
+        else {"scale": recipe.scale | {"small": small}}
+    )
     catalogue["dfedavgm-figure-6"] = recipe.model_copy(update=update)
     entry = looked_up(tmp_path)
     assert (entry.found, entry.folder) == (word, "")
@@ -265,11 +313,15 @@ def test_reasons_are_written_by_hand_beside_the_page(tmp_path, catalogue):
     recipe = catalogue["dfedavgm-figure-6"]
     (tmp_path / NAME).write_text(GROUPS)
     below = kept_folder(tmp_path, recipe, "paper", seeds="3")
-    (below / "results.csv").write_text((below / "results.csv").read_text().replace(",96,0.2,", ",90,0.2,"))
+    (below / "results.csv").write_text(
+        (below / "results.csv").read_text().replace(",96,0.2,", ",90,0.2,")
+    )
     text = summary(tmp_path)
     assert f"| Rings | - | - | - | {len(recipe.claim)} | 1 | - | - |\n" in text
     assert "\n- Rings: another ring\n" in text
-    assert "- dfedavgm-figure-6, Two shards each, FedAvg: 90.00 (paper 96.81): another split" in text
+    assert (
+        "- dfedavgm-figure-6, Two shards each, FedAvg: 90.00 (paper 96.81): another split" in text
+    )
     (tmp_path / NAME).write_text(GROUPS.replace("Two shards each", "IID"))
     text = summary(tmp_path)
     assert "- dfedavgm-figure-6, Two shards each, FedAvg: 90.00 (paper 96.81): unexplained" in text

@@ -13,7 +13,9 @@ from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
 from samples import TINY
 
-ONE = TINY.replace("seeds = [0, 1]", "seeds = [0]").replace("rounds = 2", 'rounds = 2\ntrackers = ["NAME"]')
+ONE = TINY.replace("seeds = [0, 1]", "seeds = [0]").replace(
+    "rounds = 2", 'rounds = 2\ntrackers = ["NAME"]'
+)
 
 
 class Fake:
@@ -62,7 +64,8 @@ def test_runs_are_tracked_live_and_grids_when_they_end(fake, tmp_path):
     text = ONE.replace("NAME", "mlflow") + "[grid]\nfedprox.mu = [0.0, 1.0]\n"
     directory = run_experiment(Experiment.parse(text), tmp_path / "a", Display())
     labels = [args[0]["label"] for args, _ in fake.named("log_params")]
-    assert len(labels) == 4  # the grid's two members select, then the selected one is run beside the other method
+    # the grid's two members select, then the selected one is run beside the other method
+    assert len(labels) == 4
     steps = [kwargs["step"] for _, kwargs in fake.named("log_metrics")]
     assert steps == [0, 1, 2] * 4
     logged = [args[0]["train_loss"] for args, _ in fake.named("log_metrics")]
@@ -101,9 +104,15 @@ def test_python_runs_are_tracked(fake, tmp_path):
     with fedax.Tracking(["wandb", "tensorboard"], {"mu": 0.1}, **options) as tracking:
         history = fedax.run(fedax.FedAvg(), task, rounds=2, progress=tracking)
     (_, started), *_ = fake.named("init")
-    assert (started["project"], started["name"], started["config"]) == ("mine", "first", {"mu": 0.1})
+    assert (started["project"], started["name"], started["config"]) == (
+        "mine",
+        "first",
+        {"mu": 0.1},
+    )
     live = [(kwargs["step"], args[0]["train_loss"]) for args, kwargs in fake.named("log")]
-    assert live == [(t, pytest.approx(loss)) for t, loss in enumerate(history.metrics["train_loss"])]
+    assert live == [
+        (t, pytest.approx(loss)) for t, loss in enumerate(history.metrics["train_loss"])
+    ]
     assert len(fake.named("finish")) == len(fake.named("close")) == 1
     with fedax.Tracking("mlflow") as tracking:
         tracking.replay(history)
@@ -111,7 +120,15 @@ def test_python_runs_are_tracked(fake, tmp_path):
 
 
 def test_unknown_trackers_are_refused():
-    with pytest.raises(UnknownName, match=r"Tracking\(trackers=...\): got 'wandbb'.*Did you mean 'wandb'"):
+    with pytest.raises(
+        UnknownName,
+        match=r"Tracking\(trackers=...\): got 'wandbb'.*Did you "
+        r"mean 'wandb'",
+    ):
         fedax.Tracking("wandbb")
-    with pytest.raises(InvalidInput, match=r"Tracking\(trackers=...\): got 3; allowed: one of tensorboard"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"Tracking\(trackers=...\): got 3; allowed: one of "
+        r"tensorboard",
+    ):
         fedax.Tracking([3])

@@ -1,4 +1,5 @@
-"""User code by name: in files, on the command line, in grids, in run directories that are read without it."""
+"""User code by name: in files, on the command line, in grids, in run directories that are read
+without it."""
 
 import shutil
 import sys
@@ -145,10 +146,15 @@ def forget():
 
 
 def test_everything_in_a_file_may_be_the_users(here):
-    """Task, solver, observer, sampling, codec and algorithm; the grid selects; the hash is part of a run's settings."""
+    """Task, solver, observer, sampling, codec and algorithm; the grid selects; the hash is part of
+    a run's settings."""
     directory = run_experiment(Experiment.read(Path("mine.toml")), here / "out", Display())
     assert directory.status == "finished"
-    assert {record.label for record in directory.records} == {"FedAvg", "Half, lr=0.25", "Half, lr=0.5"}
+    assert {record.label for record in directory.records} == {
+        "FedAvg",
+        "Half, lr=0.25",
+        "Half, lr=0.5",
+    }
     half = next(record for record in directory.records if record.label.startswith("Half"))
     assert half.settings["algorithm"]["type"] == "Half"
     assert set(half.settings["sources"]) >= {
@@ -160,13 +166,15 @@ def test_everything_in_a_file_may_be_the_users(here):
     }
     assert "norm" in half.metrics
     fedavg = next(record for record in directory.records if record.label == "FedAvg")
-    assert "code.py:Half" not in fedavg.settings["sources"]  # a change of it does not make this run another one
+    # a change of it does not make this run another one
+    assert "code.py:Half" not in fedavg.settings["sources"]
     copies = list((here / "out" / "sources").glob("*/code.py"))
     assert [copy.read_text() for copy in copies] == [CODE]
 
 
 def test_a_run_directory_is_read_without_its_code(here):
-    """Report, figures, tables, export, citation, joint pages and reuse run no code, and need no file."""
+    """Report, figures, tables, export, citation, joint pages and reuse run no code, and need no
+    file."""
     run_experiment(Experiment.read(Path("mine.toml")), here / "out", Display())
     Path("code.py").unlink()
     forget()
@@ -202,7 +210,11 @@ def test_an_interrupted_run_goes_on_with_its_copy(here):
     straight = run_experiment(Experiment.read(Path("mine.toml")), here / "straight", Display())
     run_experiment(Experiment.read(Path("mine.toml")), here / "out", Stop())
     Path("code.py").unlink()
-    with pytest.raises(InvalidInput, match=r"code.py is not there any more, or has changed. --trust-code runs the copy"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"code.py is not there any more, or has changed. "
+        r"--trust-code runs the copy",
+    ):
         resume(here / "out", Display())
     directory = resume(here / "out", Display(), trust=True)
     assert directory.status == "finished"
@@ -221,7 +233,11 @@ def test_a_changed_file_is_not_resumed(here):
 def test_a_file_that_changes_while_it_runs_is_refused(here):
     experiment = Experiment.read(Path("mine.toml"))
     Path("code.py").write_text(CODE + "\nseven = 8\n")
-    with pytest.raises(InvalidInput, match=r"code.py:\w+: its file has changed since the experiment began"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"code.py:\w+: its file has changed since the "
+        r"experiment began",
+    ):
         experiment.plan()
 
 
@@ -236,7 +252,9 @@ def test_code_lies_beside_the_file_or_in_the_working_directory(here):
 def test_processes_load_it_too(here):
     directory = run_experiment(Experiment.read(Path("mine.toml")), here / "two", Display(), jobs=2)
     assert directory.status == "finished"
-    assert len(directory.runs) == len(run_experiment(Experiment.read(Path("mine.toml")), here / "one", Display()).runs)
+    assert len(directory.runs) == len(
+        run_experiment(Experiment.read(Path("mine.toml")), here / "one", Display()).runs
+    )
 
 
 def test_commands_take_it(here):
@@ -255,12 +273,21 @@ def test_commands_take_it(here):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("code.py", r"algorithm: got 'code.py'; allowed: path/to/file.py:Name or package.module:Name, such as code.py:Name"),
-        ("none.py:Half", r"algorithm 'none.py:Half': none.py cannot be read: No such file or directory"),
+        (
+            "code.py",
+            r"algorithm: got 'code.py'; allowed: path/to/file.py:Name or "
+            r"package.module:Name, such as code.py:Name",
+        ),
+        (
+            "none.py:Half",
+            r"algorithm 'none.py:Half': none.py cannot be read: No such file or "
+            r"directory",
+        ),
         ("code.py:Halve", r"name in code.py: got 'Halve'; allowed: .*Did you mean 'Half'"),
         (
             "code.py:lines",
-            r"algorithm: got 'code.py:lines', an object of function; allowed: a class derived from fedax.Algorithm",
+            r"algorithm: got 'code.py:lines', an object of function; allowed: a class derived "
+            r"from fedax.Algorithm",
         ),
         ("code.py:seven", r"got 'code.py:seven', an object of int"),
         ("nothing.there:Half", r"there is no module 'nothing'"),
@@ -279,11 +306,23 @@ def test_messages_say_what_is_wrong(here, name, message):
 def test_options_are_checked_by_the_declarations(here):
     with pytest.raises(InvalidInput, match=r"Half\(lr=...\): got 2; allowed: numbers in \[0, 1\]"):
         make_algorithm("code.py:Half", lr=2)
-    with pytest.raises(UnknownName, match=r"hyperparameter of Half: got 'rate'; allowed: one of lr"):
+    with pytest.raises(
+        UnknownName,
+        match=r"hyperparameter of Half: got 'rate'; allowed: one of "
+        r"lr",
+    ):
         make_algorithm("code.py:Half", rate=2)
-    with pytest.raises(UnknownName, match=r"option of task 'code.py:lines': got 'client'.*Did you mean 'clients'"):
+    with pytest.raises(
+        UnknownName,
+        match=r"option of task 'code.py:lines': got 'client'.*Did "
+        r"you mean 'clients'",
+    ):
         make_task("code.py:lines", client=2)
-    with pytest.raises(InvalidInput, match=r"lines\(clients=...\): got 'two'; allowed: whole numbers"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"lines\(clients=...\): got 'two'; allowed: whole "
+        r"numbers",
+    ):
         make_task("code.py:lines", clients="two")
     Path("mine.toml").write_text(FILE.replace("rate = 0.2", "rate = -1.0"))
     with pytest.raises(SpecError, match=r"mine.toml, line 11: Plain\(rate=...\): got -1.0"):
@@ -313,11 +352,15 @@ def test_entry_points_are_names(here, monkeypatch):
     (here / "lab_methods.py").write_text(CODE)
     monkeypatch.syspath_prepend(str(here))
     monkeypatch.setattr(
-        "fedax.utils.plugins._entry_points", lambda kind: {"half": "lab_methods:Half"} if kind == "algorithm" else {}
+        "fedax.utils.plugins._entry_points",
+        lambda kind: {"half": "lab_methods:Half"} if kind == "algorithm" else {},
     )
     assert make_algorithm("half", lr=0.25).lr == 0.25
-    Path("half.toml").write_text('name = "a"\nrounds = 1\n[task]\nname = "code.py:lines"\n[[algorithm]]\nname = "half"\n')
+    Path("half.toml").write_text(
+        'name = "a"\nrounds = 1\n[task]\nname = "code.py:lines"\n[[algorithm]]\nname = "half"\n'
+    )
     directory = run_experiment(Experiment.read(Path("half.toml")), here / "out", Display())
     assert directory.records[0].settings["sources"].keys() == {"half", "code.py:lines"}
-    monkeypatch.setattr("fedax.utils.plugins._entry_points", lambda kind: {})  # the package is not installed
+    # the package is not installed
+    monkeypatch.setattr("fedax.utils.plugins._entry_points", lambda kind: {})
     assert call("report", here / "out").exit_code == 0

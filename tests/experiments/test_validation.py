@@ -41,24 +41,34 @@ def folder(tmp_path_factory):
         for client in "abc":
             x = rng.normal(size=(16, 2))
             rows = np.column_stack([x, (x[:, 0] > 0) != flip])
-            np.savetxt(folder / split / f"{client}.csv", rows, delimiter=",", header="u,v,y", comments="")
+            np.savetxt(
+                folder / split / f"{client}.csv", rows, delimiter=",", header="u,v,y", comments=""
+            )
     return folder
 
 
 @pytest.fixture(scope="module")
 def finished(folder, tmp_path_factory):
-    return run_experiment(Experiment.parse(TEXT.format(folder=folder)), tmp_path_factory.mktemp("v") / "a", Display())
+    return run_experiment(
+        Experiment.parse(TEXT.format(folder=folder)), tmp_path_factory.mktemp("v") / "a", Display()
+    )
 
 
 @pytest.mark.slow
 def test_a_grid_selects_on_validation_and_not_on_test(folder, finished, tmp_path):
-    """The larger step learns what validation asks for, which is wrong in all of the test: the other one would win there."""
+    """The larger step learns what validation asks for, which is wrong in all of the test: the other
+    one would win there."""
     assert finished.experiments[0].resolved()["grid"]["select"] == "validation_loss"
     assert finished.selections() == {"Flipped": {"FedAvg": FAST}}
     text = TEXT.format(folder=folder)
-    on_test = run_experiment(Experiment.parse(text + 'select = "test_loss"\n'), tmp_path / "t", Display())
+    on_test = run_experiment(
+        Experiment.parse(text + 'select = "test_loss"\n'), tmp_path / "t", Display()
+    )
     assert on_test.selections() == {"Flipped": {"FedAvg": SLOW}}
-    notes = [grid_sheet(directory.experiments[0], directory.records).note for directory in (finished, on_test)]
+    notes = [
+        grid_sheet(directory.experiments[0], directory.records).note
+        for directory in (finished, on_test)
+    ]
     assert ["test examples" in note for note in notes] == [False, True]
     again = RunDirectory.load(finished.path)
     assert again.selections() == finished.selections()
@@ -74,13 +84,17 @@ def test_the_papers_rule_is_there_if_it_is_asked_for(folder):
 
 
 def test_the_best_model_on_validation_is_kept(folder, finished, tmp_path, monkeypatch):
-    """It is the one of the last round here, where the loss is lowest; its predictions are written like those of any model."""
+    """It is the one of the last round here, where the loss is lowest; its predictions are written
+    like those of any model."""
     monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda: None)
     (number,) = (i for i, record in finished.runs.items() if record.seed == 0)
     losses = finished.runs[number].metrics["validation_loss"]
     assert np.argmin(losses) == len(losses) - 1
     for best in ([], ["--best"]):
-        assert call("export", finished.path, *best, "--out", tmp_path / f"m{len(best)}.npz").exit_code == 0
+        assert (
+            call("export", finished.path, *best, "--out", tmp_path / f"m{len(best)}.npz").exit_code
+            == 0
+        )
     assert (tmp_path / "m0.npz").read_bytes() == (tmp_path / "m1.npz").read_bytes()
     result = call("predict", finished.path, "--best", "--split", "validation")
     assert (result.exit_code, len(result.stdout.splitlines())) == (0, 1 + 3 * 4)
@@ -89,7 +103,9 @@ def test_the_best_model_on_validation_is_kept(folder, finished, tmp_path, monkey
 EARLY = TINY.replace("alpha = 1.0", "alpha = 1.0\nvalidation = 0.3\nheld_back = 0.25").replace(
     "rounds = 2", "rounds = 30\nheld_back_steps = 2"
 )
-EARLY = EARLY.replace("learning_rate = 0.05", "learning_rate = 3.0").replace("cohort = 2", "cohort = 3")
+EARLY = EARLY.replace("learning_rate = 0.05", "learning_rate = 3.0").replace(
+    "cohort = 2", "cohort = 3"
+)
 EARLY += "[early_stopping]\npatience = 2\n"
 
 
@@ -108,7 +124,10 @@ def test_runs_end_early_each_for_itself_and_go_on_to_the_same_bytes(tmp_path):
     with pytest.raises(RuntimeError, match="killed"):
         run_experiment(Experiment.parse(EARLY), tmp_path / "b", Crash(2))
     again = resume(tmp_path / "b", Display())
-    files = [{file.name: file.read_bytes() for file in (d.path / "models").iterdir()} for d in (straight, again)]
+    files = [
+        {file.name: file.read_bytes() for file in (d.path / "models").iterdir()}
+        for d in (straight, again)
+    ]
     assert files[0] == files[1]
     assert len(files[0]) == 2 * len(straight.runs)
     assert again.experiments[0].resolved()["early_stopping"]["patience"] == 2
@@ -117,8 +136,14 @@ def test_runs_end_early_each_for_itself_and_go_on_to_the_same_bytes(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (TINY + "[grid]\nselect = 'validation_loss'\nfedprox.mu = [1.0]", "Keep some: .task. validation = 0.2"),
-        (TINY + "[early_stopping]\npatience = 2", "lists with 'validation_loss', which `early_stopping`"),
+        (
+            TINY + "[grid]\nselect = 'validation_loss'\nfedprox.mu = [1.0]",
+            "Keep some: .task. validation = 0.2",
+        ),
+        (
+            TINY + "[early_stopping]\npatience = 2",
+            "lists with 'validation_loss', which `early_stopping`",
+        ),
         (EARLY + "patiense = 3", "Did you mean 'patience'"),
         (EARLY.replace("patience = 2", "patience = 0"), "early_stopping.patience: got 0"),
         (EARLY.replace("held_back_steps = 2", "held_back_steps = 0"), "held_back_steps: got 0"),

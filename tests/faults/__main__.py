@@ -1,4 +1,5 @@
-"""The long form, `make faults`: a table of kills by engine, how many continued to the same bits, and of faults by rank.
+"""The long form, `make faults`: a table of kills by engine, how many continued to the same bits,
+and of faults by rank.
 
 python tests/faults [--kills 100] [--faults 30]
 """
@@ -25,7 +26,9 @@ def kills(kind, count):
                 print(f"{kind}, kill {number}: {type(error).__name__}: {error}", flush=True)
                 same = False
             equal += same
-    print(f"{kind:12} {count:6} kills {equal:6} equal {time.monotonic() - begun:8.0f} s", flush=True)
+    print(
+        f"{kind:12} {count:6} kills {equal:6} equal {time.monotonic() - begun:8.0f} s", flush=True
+    )
     return count - equal
 
 
@@ -33,16 +36,25 @@ def faults(count):
     begun, bad, slowest = time.monotonic(), 0, 0.0
     cases = [(fault, 0) for fault in OF_RANK_0]
     cases += [(fault, (place + 1) % 4) for place, fault in enumerate(FAULTS)]
-    cases += [(fault, rank) for rank in (0, 3, 1, 2) for fault in ("exception", "bad data", "killed", "learning rate")]
+    cases += [
+        (fault, rank)
+        for rank in (0, 3, 1, 2)
+        for fault in ("exception", "bad data", "killed", "learning rate")
+    ]
     for fault, rank in cases[:count]:
         with tempfile.TemporaryDirectory() as folder:
             found = faulty(fault, rank, Path(folder))
         slowest, words = max(slowest, found.seconds), complaint(fault, rank, found)
         bad += bool(words)
-        print(f"  {fault:18} on rank {rank}: {found.seconds:5.1f} s {words or 'ended with the reason'}", flush=True)
+        print(
+            f"  {fault:18} on rank {rank}: {found.seconds:5.1f} s "
+            f"{words or 'ended with the reason'}",
+            flush=True,
+        )
     total = min(count, len(cases))
     print(
-        f"{'MPI faults':12} {total:6} {total - bad:6} ended within {LIMIT:.0f} s with the reason, slowest {slowest:.1f} s,"
+        f"{'MPI faults':12} {total:6} {total - bad:6} ended within {LIMIT:.0f} s with the "
+        f"reason, slowest {slowest:.1f} s,"
     )
     print(f"{'':12} {time.monotonic() - begun:8.0f} s in all", flush=True)
     return bad

@@ -46,7 +46,8 @@ KINDS = {
 
 
 class Faulty(NamedTuple):
-    """The end of a job with a fault: its exit code, what it said, and the seconds since the fault."""
+    """The end of a job with a fault: its exit code, what it said, and the seconds since the
+    fault."""
 
     code: int
     said: str
@@ -55,7 +56,9 @@ class Faulty(NamedTuple):
 
 def environment(**more):
     own = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2", "COLUMNS": "200", "TERM": "dumb"}
-    return os.environ | own | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)} | more
+    return (
+        os.environ | own | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)} | more
+    )
 
 
 def command(kind, *arguments):
@@ -65,7 +68,12 @@ def command(kind, *arguments):
 
 def complete(kind, folder, *arguments):
     done = subprocess.run(
-        command(kind, *arguments), cwd=folder, env=environment(), capture_output=True, text=True, timeout=600
+        command(kind, *arguments),
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
 
@@ -75,7 +83,10 @@ def results(folder):
     directory = RunDirectory.load(folder)
     assert directory.status == "finished"
     return {
-        (record.label, record.seed): [record.rounds.tobytes(), *(record.metrics[name].tobytes() for name in record.metrics)]
+        (record.label, record.seed): [
+            record.rounds.tobytes(),
+            *(record.metrics[name].tobytes() for name in record.metrics),
+        ]
         for record in directory.records
     }
 
@@ -92,20 +103,34 @@ def process_of(rank, token):
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             held = (entry / "environ").read_bytes() if entry.name.isdigit() else b""
-            if f"FEDAX_ATTACK={token}".encode() in held and f"OMPI_COMM_WORLD_RANK={rank}\0".encode() in held:
+            if (
+                f"FEDAX_ATTACK={token}".encode() in held
+                and f"OMPI_COMM_WORLD_RANK={rank}\0".encode() in held
+            ):
                 return int(entry.name)
     return None
 
 
 def kill_and_resume(kind, number, folder):
-    """The results of a run that is killed at a random moment, of ranks the one whose turn it is, and then resumed."""
-    out, token, chance = folder / f"{kind}-{number}", f"{os.getpid()}-{kind}-{number}", random.Random(f"{kind} {number}")
+    """The results of a run that is killed at a random moment, of ranks the one whose turn it is,
+    and then resumed."""
+    out, token, chance = (
+        folder / f"{kind}-{number}",
+        f"{os.getpid()}-{kind}-{number}",
+        random.Random(f"{kind} {number}"),
+    )
     (folder / f"{kind}.toml").write_text(KINDS[kind][0])
     begin = command(kind, "run", f"{kind}.toml", "--out", out)
     tools = {"cwd": folder, "env": environment(FEDAX_ATTACK=token), "start_new_session": True}
-    with subprocess.Popen(begin, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **tools) as process:
+    with subprocess.Popen(
+        begin, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **tools
+    ) as process:
         end = time.monotonic() + 300
-        while not list(out.glob("checkpoints/*/round-*")) and process.poll() is None and time.monotonic() < end:
+        while (
+            not list(out.glob("checkpoints/*/round-*"))
+            and process.poll() is None
+            and time.monotonic() < end
+        ):
             time.sleep(0.01)
         time.sleep(chance.uniform(0.0, 0.5))
         assert process.poll() is None, "it was over before it was killed"
@@ -127,7 +152,8 @@ def faulty(fault, rank, folder):
 
 
 def refused(arguments, folder):
-    """A command of four ranks that rank 0 refuses; the seconds are since its start, so they count the imports too."""
+    """A command of four ranks that rank 0 refuses; the seconds are since its start, so they count
+    the imports too."""
     moment = folder / "moment"
     moment.write_text(str(time.time()))
     return timed([*RANKS, sys.executable, "-m", "fedax", *map(str, arguments)], folder, moment)
@@ -195,4 +221,6 @@ def complaint(fault, rank, found):
         return "exit code 0"
     if found.seconds > LIMIT:
         return f"{found.seconds:.1f} seconds"
-    return "" if re.search(pattern, " ".join(found.said.split())) else f"said {found.said[-1500:]!r}"
+    return (
+        "" if re.search(pattern, " ".join(found.said.split())) else f"said {found.said[-1500:]!r}"
+    )

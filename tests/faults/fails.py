@@ -15,7 +15,9 @@ import numpy as np
 
 FAULT, ODD, FILE = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 jax.config.update("jax_platforms", "cpu")
-jax.config.update("jax_enable_x64", FAULT != "precision" or int(os.environ["OMPI_COMM_WORLD_RANK"]) != ODD)
+jax.config.update(
+    "jax_enable_x64", FAULT != "precision" or int(os.environ["OMPI_COMM_WORLD_RANK"]) != ODD
+)
 
 import fedax  # noqa: E402
 
@@ -33,7 +35,9 @@ def squares(params, examples):
 
 def task(rank, here):
     rng = np.random.default_rng(0)
-    clients = [{"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n) + k} for k, n in enumerate(SIZES)]
+    clients = [
+        {"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n) + k} for k, n in enumerate(SIZES)
+    ]
     if here and FAULT == "bad data":
         happen()
         clients[rank]["x"][0, 0] = np.nan
@@ -94,8 +98,17 @@ def main():
     own = task(rank, here)
     engine = fedax.MPI()
     folder = FILE.parent / "checkpoints"
-    options = {"algorithm": fedax.SCAFFOLD(), "seed": 3, "rounds": 6, "observe": [fedax.observe.TrainLoss()]}
-    options |= {"solver": fedax.SGD(0.05), "schedule": fedax.Schedule(cohort=3, steps=2), "checkpoint_every": 2}
+    options = {
+        "algorithm": fedax.SCAFFOLD(),
+        "seed": 3,
+        "rounds": 6,
+        "observe": [fedax.observe.TrainLoss()],
+    }
+    options |= {
+        "solver": fedax.SGD(0.05),
+        "schedule": fedax.Schedule(cohort=3, steps=2),
+        "checkpoint_every": 2,
+    }
     if FAULT == "folder is a file" and here:
         folder.touch()
     if FAULT == "full disk" and here:
@@ -108,7 +121,9 @@ def main():
         options |= DISAGREEMENTS.get(FAULT, dict)()
         happen()
     algorithm = options.pop("algorithm")
-    history = fedax.run(algorithm, own, engine=engine, checkpoint=folder, progress=hook if here else None, **options)
+    history = fedax.run(
+        algorithm, own, engine=engine, checkpoint=folder, progress=hook if here else None, **options
+    )
     print(f"rank {rank}: {history.outcome}", flush=True)
     sys.exit(0 if history.outcome.ok else 130)
 

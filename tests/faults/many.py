@@ -1,4 +1,5 @@
-"""A thousand runs on new tasks in one process, and thousands of rounds with all observers: neither maps nor memory pile up.
+"""A thousand runs on new tasks in one process, and thousands of rounds with all observers: neither
+maps nor memory pile up.
 
 python tests/faults/many.py [RUNS] [ROUNDS]
 """
@@ -24,7 +25,9 @@ def task(number):
     """A problem with a loss of its own, which nothing compiled before fits."""
     rng = np.random.default_rng(number)
     clients = [{"x": rng.normal(size=(5 + k, 3)), "y": rng.normal(size=5 + k)} for k in range(4)]
-    return fedax.tasks.from_loss(lambda p, e: (1 + number) * (e["x"] @ p["w"] - e["y"]) ** 2, {"w": np.zeros(3)}, clients)
+    return fedax.tasks.from_loss(
+        lambda p, e: (1 + number) * (e["x"] @ p["w"] - e["y"]) ** 2, {"w": np.zeros(3)}, clients
+    )
 
 
 def held():
@@ -43,18 +46,26 @@ def runs(count):
         seen.append(held())
         if (number + 1) % max(count // 10, 1) == 0:
             print(
-                f"{number + 1:6} runs {seen[-1][0]:7} maps {seen[-1][1]:8.0f} MB {time.monotonic() - begun:8.0f} s",
+                f"{number + 1:6} runs {seen[-1][0]:7} maps {seen[-1][1]:8.0f} MB "
+                f"{time.monotonic() - begun:8.0f} s",
                 flush=True,
             )
     half = count // 2
     (maps, memory), (later_maps, later) = (np.max(part, 0) for part in (seen[:half], seen[half:]))
-    print(f"most in the first half {maps:.0f} maps, {memory:.0f} MB; in the second {later_maps:.0f} maps, {later:.0f} MB")
+    print(
+        f"most in the first half {maps:.0f} maps, {memory:.0f} MB; in the second "
+        f"{later_maps:.0f} maps, {later:.0f} MB"
+    )
     return later_maps <= RISE * maps and later <= RISE * memory
 
 
 def watching(task):
     """All observers that need no argument and can look at a task as it is."""
-    kinds = [kind for kind in vars(fedax.observe).values() if inspect.isclass(kind) and not inspect.isabstract(kind)]
+    kinds = [
+        kind
+        for kind in vars(fedax.observe).values()
+        if inspect.isclass(kind) and not inspect.isabstract(kind)
+    ]
     found = []
     for kind in kinds:
         with contextlib.suppress(fedax.core.InvalidInput, TypeError):
@@ -74,7 +85,9 @@ def rounds(count):
         if progress.round in (count // 2, count):
             seen[progress.round] = held()
             print(
-                f"{progress.round:6} rounds {seen[progress.round][1]:8.0f} MB {time.monotonic() - begun:8.0f} s", flush=True
+                f"{progress.round:6} rounds {seen[progress.round][1]:8.0f} MB "
+                f"{time.monotonic() - begun:8.0f} s",
+                flush=True,
             )
 
     history = fedax.run(
@@ -89,11 +102,14 @@ def rounds(count):
     (_, middle), (_, end) = seen[count // 2], seen[count]
     recorded = sum(np.asarray(values).nbytes for values in history.metrics.values()) / 2**20
     print(
-        f"{len(observers)} observers, {recorded:.1f} MB recorded; the second half of the rounds added {end - middle:.1f} MB"
+        f"{len(observers)} observers, {recorded:.1f} MB recorded; the second half of the rounds "
+        f"added {end - middle:.1f} MB"
     )
     return end - middle <= recorded + MARGIN
 
 
 if __name__ == "__main__":
     counts = [int(word) for word in sys.argv[1:]] + [1000, 16_000][len(sys.argv) - 1 :]
-    sys.exit(0 if all([not counts[0] or runs(counts[0]), not counts[1] or rounds(counts[1])]) else 1)
+    sys.exit(
+        0 if all([not counts[0] or runs(counts[0]), not counts[1] or rounds(counts[1])]) else 1
+    )

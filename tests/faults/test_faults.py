@@ -1,4 +1,5 @@
-"""The short form of `make faults`: real processes, killed and resumed, and real ranks that meet a fault."""
+"""The short form of `make faults`: real processes, killed and resumed, and real ranks that meet a
+fault."""
 
 import pytest
 from attacks import KINDS, MPIEXEC, OF_RANK_0, complaint, faulty, kill_and_resume, straight
@@ -21,7 +22,10 @@ def test_killed_runs_continue_to_the_bit(kind, tmp_path, request):
 
 
 @pytest.mark.usefixtures("_mpi")
-@pytest.mark.parametrize("fault", ["exception", "bad data", "exit", "left", "Ctrl-C", "killed", "learning rate", *OF_RANK_0])
+@pytest.mark.parametrize(
+    "fault",
+    ["exception", "bad data", "exit", "left", "Ctrl-C", "killed", "learning rate", *OF_RANK_0],
+)
 def test_a_fault_of_one_rank_ends_all(fault, tmp_path):
     rank = 0 if fault in OF_RANK_0 else 2
     assert complaint(fault, rank, faulty(fault, rank, tmp_path)) == ""

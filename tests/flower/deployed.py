@@ -1,4 +1,5 @@
-"""Experiments that are deployed in tests: their files, commands, results, and the same rounds in one process."""
+"""Experiments that are deployed in tests: their files, commands, results, and the same rounds in
+one process."""
 
 import contextlib
 import os
@@ -38,13 +39,19 @@ batch_size = 50
 def fedax_command(*arguments, limit=600):
     command = [sys.executable, "-m", "fedax", *map(str, arguments)]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=limit, check=False, env={**os.environ, "JAX_PLATFORMS": "cpu"}
+        command,
+        capture_output=True,
+        text=True,
+        timeout=limit,
+        check=False,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
     )
 
 
 def experiment(path, methods, rounds=5, clients=5):
     path.write_text(
-        HEAD.format(rounds=rounds, clients=clients) + "".join(f'[[algorithm]]\nname = "{name}"\n' for name in methods)
+        HEAD.format(rounds=rounds, clients=clients)
+        + "".join(f'[[algorithm]]\nname = "{name}"\n' for name in methods)
     )
     return path
 
@@ -67,7 +74,10 @@ def check_equal(out, other):
 def left_out(folder):
     """Rounds and clients whose uploads the server did not take, as its log has them."""
     log = folder / "logs" / "training.log"
-    found = re.findall(r"\w+\.train, round (\d+), client (\d+): left out: ", log.read_text() if log.exists() else "")
+    found = re.findall(
+        r"\w+\.train, round (\d+), client (\d+): left out: ",
+        log.read_text() if log.exists() else "",
+    )
     return [(int(t), int(k)) for t, k in found]
 
 
@@ -84,7 +94,9 @@ def replayed(place, file, lost):
         ((label, algorithm),) = plan.algorithms.items()
         given = plan.arguments_of(label)
         assignment = Assignment(algorithm, given["solver"], given["schedule"], given["channel"])
-        devices = [Device(plan.task, k, place / "replayed" / str(k), [assignment]) for k in range(3)]
+        devices = [
+            Device(plan.task, k, place / "replayed" / str(k), [assignment]) for k in range(3)
+        ]
         engine = fedax.Flower(Losing(devices), deadline=0.01)
         history = fedax.run(algorithm, plan.task, seed=3, **given | {"engine": engine})
         fedax.save_params(history.params, place / "alone" / "models" / "0000.safetensors")
@@ -93,7 +105,9 @@ def replayed(place, file, lost):
 
 def newest(folder, k):
     """The newest round of which client k has kept a memory, -1 for none."""
-    return max((int(path.name[:9]) for path in (folder / "clients" / str(k)).rglob("*.npz")), default=-1)
+    return max(
+        (int(path.name[:9]) for path in (folder / "clients" / str(k)).rglob("*.npz")), default=-1
+    )
 
 
 def wait_for_round(folder, k, round):

@@ -1,4 +1,5 @@
-"""A small federation for tests of the Flower engine: four clients of equal sizes, and a grid that loses and spoils answers."""
+"""A small federation for tests of the Flower engine: four clients of equal sizes, and a grid that
+loses and spoils answers."""
 
 import numpy as np
 
@@ -21,18 +22,24 @@ def squares(params, examples):
 def examples(clients=CLIENTS, dtype=float):
     rng = np.random.default_rng(0)
     return [
-        {"x": rng.normal(size=(SIZE, 3)).astype(dtype), "y": (rng.normal(size=SIZE) + k).astype(dtype)}
+        {
+            "x": rng.normal(size=(SIZE, 3)).astype(dtype),
+            "y": (rng.normal(size=SIZE) + k).astype(dtype),
+        }
         for k in range(CLIENTS)
     ][:clients]
 
 
 def task(clients=CLIENTS, dtype=float):
     start = {"b": np.zeros((), dtype), "w": np.full(3, 0.1, dtype)}
-    return fedax.tasks.from_loss(squares, start, examples(clients, dtype), test=examples(clients, dtype), l2=0.01)
+    return fedax.tasks.from_loss(
+        squares, start, examples(clients, dtype), test=examples(clients, dtype), l2=0.01
+    )
 
 
 class Recorded(LocalGrid):
-    """Keeps every message, and lets a test change the answers: `spoil(message, answer)` gives those that arrive."""
+    """Keeps every message, and lets a test change the answers: `spoil(message, answer)` gives those
+    that arrive."""
 
     def __init__(self, devices, spoil=None):
         super().__init__(devices)
@@ -47,12 +54,16 @@ class Recorded(LocalGrid):
         return [answer for one in found for answer in self.spoil(message, one)]
 
 
-def federation(folder, *algorithms, schedule=SCHEDULE, channel=None, spoil=None, dtype=float, **options):
+def federation(
+    folder, *algorithms, schedule=SCHEDULE, channel=None, spoil=None, dtype=float, **options
+):
     """The engine, with its grid as `engine.grid`."""
     assignments = [Assignment(algorithm, SOLVER, schedule, channel) for algorithm in algorithms]
     whole = task(dtype=dtype)
     secure = "secure" in options
-    devices = [Device(whole, k, folder / f"client-{k}", assignments, secure) for k in range(CLIENTS)]
+    devices = [
+        Device(whole, k, folder / f"client-{k}", assignments, secure) for k in range(CLIENTS)
+    ]
     return Flower(Recorded(devices, spoil), **{"deadline": 0.2, **options})
 
 

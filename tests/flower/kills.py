@@ -1,9 +1,9 @@
-"""A server killed at random moments and continued: python tests/flower/kills.py [--kills 10] [--seed 0].
+"""A server killed at random moments and continued: python tests/flower/kills.py [--kills 10]
+[--seed 0].
 
-A SuperLink with TLS, three clients that stay, SCAFFOLD with its memory on their disks. Every run is killed with -9 once, server and
-training together, at a moment that is uniform over a run's length, continued by a new server, and compared to the bit with the run
-that nobody killed.
-"""
+A SuperLink with TLS, three clients that stay, SCAFFOLD with its memory on their disks. Every run is
+killed with -9 once, server and training together, at a moment that is uniform over a run's length,
+continued by a new server, and compared to the bit with the run that nobody killed."""
 
 import argparse
 import contextlib
@@ -75,7 +75,11 @@ def main(kills, seed):
         seconds = whole(deployment, place / "straight", False)
         print(f"nobody killed: {seconds:.1f} s", flush=True)
         for number in range(kills):
-            out, moment, begun = place / f"killed-{number}", rng.uniform(0, seconds), time.monotonic()
+            out, moment, begun = (
+                place / f"killed-{number}",
+                rng.uniform(0, seconds),
+                time.monotonic(),
+            )
             open_still = killed(deployment, out, moment)
             kept, resume = checkpoint(out), out.exists() and any(out.iterdir())
             try:
@@ -86,14 +90,20 @@ def main(kills, seed):
                 same = False
             equal += same
             how = f"continued from round {kept}" if resume else "begun anew"
-            words = f"killed after {moment:5.1f} s{'' if open_still else ', when it had ended'}, {how}"
-            print(f"{number}: {words}: {'equal' if same else 'NOT EQUAL'} ({time.monotonic() - begun:.0f} s)", flush=True)
+            words = (
+                f"killed after {moment:5.1f} s{'' if open_still else ', when it had ended'}, {how}"
+            )
+            print(
+                f"{number}: {words}: {'equal' if same else 'NOT EQUAL'} "
+                f"({time.monotonic() - begun:.0f} s)",
+                flush=True,
+            )
     print(f"{equal} of {kills} equal")
     return kills - equal
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()

@@ -1,8 +1,8 @@
-"""A client with a registered key that answers every order of its own accord: python rogue.py FOLDER PARTITION.
+"""A client with a registered key that answers every order of its own accord: python rogue.py FOLDER
+PARTITION.
 
-Round 0: the answer three times. Round 1: another shape. Round 2: not-a-number. Round 3: the answer of round 0. Round 4: an answer
-whose parts never come. Round 5: a gigabyte.
-"""
+Round 0: the answer three times. Round 1: another shape. Round 2: not-a-number. Round 3: the answer
+of round 0. Round 4: an answer whose parts never come. Round 5: a gigabyte."""
 
 import hashlib
 import os
@@ -65,7 +65,9 @@ class Client:
         order.metadata.__dict__["_message_id"] = tree.object_id
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = run, 1, self.node
         content = self.device.answer(order.content)
-        round = order.content["order"].get("round") if order.metadata.message_type == "train" else None
+        round = (
+            order.content["order"].get("round") if order.metadata.message_type == "train" else None
+        )
         if round == SHAPE:
             content = with_vector(content, np.zeros(7, np.float32))
         if round == NAN:
@@ -94,7 +96,9 @@ class Client:
     def upload_a_gigabyte(self, reply, run):
         """Announces 256 parts, and sends one after the other, whatever the server says."""
         names = [hashlib.sha256(part(i)).hexdigest() for i in range(PARTS)]
-        tree = ObjectTree(object_id=reply.object_id, children=[ObjectTree(object_id=name) for name in names])
+        tree = ObjectTree(
+            object_id=reply.object_id, children=[ObjectTree(object_id=name) for name in names]
+        )
         _, session = self.send(reply, tree, 0.1)
         refused = 0
         for i, name in enumerate(names):
@@ -116,7 +120,9 @@ def main(folder, partition):
     key = load_ssh_private_key(deployment.path("keys", f"client-{partition}").read_bytes(), None)
     certificate = deployment.path("keys", "ca.crt").read_bytes()
     device = device_for(deployment, partition)
-    with http_request_response(deployment.address, False, certificate, (key, key.public_key())) as connection:
+    with http_request_response(
+        deployment.address, False, certificate, (key, key.public_key())
+    ) as connection:
         Client(connection, device).serve()
 
 

@@ -1,4 +1,5 @@
-"""What clients say of themselves is checked: their number, their sizes, the examples behind a measurement, and their texts."""
+"""What clients say of themselves is checked: their number, their sizes, the examples behind a
+measurement, and their texts."""
 
 import logging
 
@@ -17,7 +18,8 @@ from problems import vector
 
 
 class Lying(Recorded):
-    """A grid on which answers of one kind are changed: `lie(client, facts)` changes the facts of an answer in place."""
+    """A grid on which answers of one kind are changed: `lie(client, facts)` changes the facts of an
+    answer in place."""
 
     kind, lie = "query", None
 
@@ -46,38 +48,59 @@ def registered():
 
 @pytest.mark.parametrize("claimed", [0, 2, 3])
 def test_a_key_is_bound_to_its_client(tmp_path, caplog, claimed):
-    """The holder of client 1's key says it is another one: it is refused, and the other one is not shut out."""
+    """The holder of client 1's key says it is another one: it is refused, and the other one is not
+    shut out."""
 
     def lie(k, facts):
         if k == 1:
             facts["partition"] = claimed
 
     engine = lying(tmp_path, "query", lie, registered=registered, patience=0.0)
-    with caplog.at_level(logging.WARNING, logger="fedax.flower"), pytest.raises(FedaxError, match="clients 1 of 4"):
+    with (
+        caplog.at_level(logging.WARNING, logger="fedax.flower"),
+        pytest.raises(FedaxError, match="clients 1 of 4"),
+    ):
         run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
-    assert f"client 1 refused: it says it is client {claimed}, and its key is that of client 1" in told(caplog)
+    assert (
+        f"client 1 refused: it says it is client {claimed}, and its key is that of client 1"
+        in told(caplog)
+    )
     assert engine.roster.nodes == {0: 100, 2: 102, 3: 103}
 
 
 def test_a_key_of_nobody_is_refused(tmp_path, caplog):
     known = {node: k for node, k in registered().items() if k != 3}
     engine = lying(tmp_path, "query", None, registered=lambda: known, patience=0.0)
-    with caplog.at_level(logging.WARNING, logger="fedax.flower"), pytest.raises(FedaxError, match="clients 3 of 4"):
+    with (
+        caplog.at_level(logging.WARNING, logger="fedax.flower"),
+        pytest.raises(FedaxError, match="clients 3 of 4"),
+    ):
         run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
-    assert "node 103 refused: it says it is client 3, and its key is that of no client" in told(caplog)
+    assert "node 103 refused: it says it is client 3, and its key is that of no client" in told(
+        caplog
+    )
 
 
 def test_a_client_that_goes_while_it_is_asked_is_named(tmp_path, caplog):
     """The log has the client of the key, and words in place of Flower's number of the error."""
 
-    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, registered=registered, patience=0.0)
+    engine = federation(
+        tmp_path, fedax.FedAvg(), schedule=EVERYONE, registered=registered, patience=0.0
+    )
     answered = engine.grid.answers
 
     def answers(message):
-        return [Message(Error(NODE_UNAVAILABLE, ""), reply_to=message)] if client_of(message) == 1 else answered(message)
+        return (
+            [Message(Error(NODE_UNAVAILABLE, ""), reply_to=message)]
+            if client_of(message) == 1
+            else answered(message)
+        )
 
     engine.grid.answers = answers
-    with caplog.at_level(logging.WARNING, logger="fedax.flower"), pytest.raises(FedaxError, match="clients 1 of 4"):
+    with (
+        caplog.at_level(logging.WARNING, logger="fedax.flower"),
+        pytest.raises(FedaxError, match="clients 1 of 4"),
+    ):
         run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
     assert "client 1 refused: it went offline before it answered (error 5)" in told(caplog)
 
@@ -91,10 +114,15 @@ def test_claimed_sizes_that_cannot_be_counted_name_the_client(tmp_path, caplog, 
 
     most = {"most_examples": 1000} if size < 2**29 else {}
     engine = lying(tmp_path, "query", lie, patience=0.0, **most)
-    with caplog.at_level(logging.WARNING, logger="fedax.flower"), pytest.raises(FedaxError, match="clients 2 of 4"):
+    with (
+        caplog.at_level(logging.WARNING, logger="fedax.flower"),
+        pytest.raises(FedaxError, match="clients 2 of 4"),
+    ):
         run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
     allowed = most.get("most_examples", (2**31 - 1) // CLIENTS)
-    assert f"node 102 refused: client 2 claims {size} examples; allowed: at most {allowed}" in told(caplog)
+    assert f"node 102 refused: client 2 claims {size} examples; allowed: at most {allowed}" in told(
+        caplog
+    )
 
 
 @pytest.mark.parametrize("count", [-3, 0, SIZE - 1, SIZE + 1, 10**12])
@@ -114,7 +142,9 @@ def test_measured_counts_are_those_that_the_server_knows(tmp_path, caplog, count
         ours = run(fedax.FedAvg(), lying(tmp_path / "a", "evaluate", lie), **observed)
     theirs = run(fedax.FedAvg(), lying(tmp_path / "b", "evaluate", honest), **observed)
     np.testing.assert_array_equal(ours.metrics["train_loss"], theirs.metrics["train_loss"])
-    assert f"client 1: left out: sums over {count} examples, expected {SIZE}, which it said it has" in told(caplog)
+    assert (
+        f"client 1: left out: sums over {count} examples, expected {SIZE}, which it said it has"
+    ) in told(caplog)
 
 
 def test_texts_of_clients_are_one_printable_line(tmp_path, caplog):
@@ -125,8 +155,18 @@ def test_texts_of_clients_are_one_printable_line(tmp_path, caplog):
             facts["error"] = text
 
     with caplog.at_level(logging.WARNING, logger="fedax.flower"):
-        history = run(fedax.FedAvg(), lying(tmp_path, "train", lie), schedule=EVERYONE, rounds=1, on_bad_client="drop")
+        history = run(
+            fedax.FedAvg(),
+            lying(tmp_path, "train", lie),
+            schedule=EVERYONE,
+            rounds=1,
+            on_bad_client="drop",
+        )
     assert np.isfinite(vector(history)).all()
-    (line,) = [record.getMessage() for record in caplog.records if "client 1: left out" in record.getMessage()]
+    (line,) = [
+        record.getMessage()
+        for record in caplog.records
+        if "client 1: left out" in record.getMessage()
+    ]
     assert not {"\x1b", "\n", "\x07", "\u202e"} & set(line)
     assert len(line) < 1000

@@ -45,18 +45,36 @@ def made(tmp_path_factory):
     """A folder by `fedax deploy init`."""
     place = tmp_path_factory.mktemp("deploy")
     file = experiment(place / "experiment.toml", ["fedavg"], clients=3)
-    done = CliRunner().invoke(app, ["deploy", "init", str(place / "d"), "--experiment", str(file), "--clients", "3"])
+    done = CliRunner().invoke(
+        app, ["deploy", "init", str(place / "d"), "--experiment", str(file), "--clients", "3"]
+    )
     assert done.exit_code == 0, done.output
     return place / "d"
 
 
 def test_the_folder_is_whole(made):
     deployment = Deployment.load(made)
-    assert (deployment.clients, deployment.address, deployment.folder) == (3, "127.0.0.1:9093", made)
+    assert (deployment.clients, deployment.address, deployment.folder) == (
+        3,
+        "127.0.0.1:9093",
+        made,
+    )
     files = {str(path.relative_to(made)) for path in made.rglob("*") if path.is_file()}
     keys = {f"keys/client-{k}{end}" for k in range(3) for end in ("", ".pub")}
-    app_files = {"app/pyproject.toml", "app/fedax_app/__init__.py", "app/fedax_app/server.py", "app/fedax_app/client.py"}
-    rest = {"deployment.toml", "experiment.toml", "flower/config.toml", "keys/ca.crt", "keys/server.crt", "keys/server.key"}
+    app_files = {
+        "app/pyproject.toml",
+        "app/fedax_app/__init__.py",
+        "app/fedax_app/server.py",
+        "app/fedax_app/client.py",
+    }
+    rest = {
+        "deployment.toml",
+        "experiment.toml",
+        "flower/config.toml",
+        "keys/ca.crt",
+        "keys/server.crt",
+        "keys/server.key",
+    }
     assert files == keys | app_files | rest
     secret = [path for path in (made / "keys").iterdir() if path.stat().st_mode & 0o077]
     assert {path.suffix for path in secret} == {".pub", ".crt"}
@@ -94,7 +112,10 @@ def shakes_hands(server, client, host):
     ("arguments", "message"),
     [
         (["--clients", "0"], "deployment.toml, clients: got 0; allowed: whole numbers >= 1"),
-        (["--clients", "4"], "--clients: got 4; allowed: as many as the experiment's task has. Its task has 3"),
+        (
+            ["--clients", "4"],
+            "--clients: got 4; allowed: as many as the experiment's task has. Its task has 3",
+        ),
         (["--port", "70000"], "port: got 70000; allowed: whole numbers from 1 to 65535"),
         (["--minimum", "9"], "minimum: got 9; allowed: whole numbers from 1 to 3"),
         (["--deadline", "-1"], "deadline: got -1.0; allowed: numbers above 0"),
@@ -109,7 +130,10 @@ def test_settings_out_of_range(made, arguments, message, tmp_path):
 
 
 REFUSED = {
-    "observe": ('observe=["train_loss","dissimilarity"]', "observe.1: .*Dissimilarity .* gradients of single clients"),
+    "observe": (
+        'observe=["train_loss","dissimilarity"]',
+        "observe.1: .*Dissimilarity .* gradients of single clients",
+    ),
     "predictions": ('observe=["test_auc"]', "observe.0: .*AUC .* gather the predictions"),
     "server": ('algorithm.0.name="dsgd"', "algorithm.0: .*a method without a server"),
     "personal": ('keep_models="personal"', r"keep_models: .*own models stay with them"),
@@ -121,11 +145,14 @@ REFUSED = {
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_deployed_runs_cannot_do_is_refused_with_its_field(kind, tmp_path):
-    """By `init`, which leaves no folder; `run` would refuse it after it has started the server and the clients."""
+    """By `init`, which leaves no folder; `run` would refuse it after it has started the server and
+    the clients."""
     method = {"personal": "ditto", "momentum": "scaffold"}.get(kind, "fedavg")
     change, message = REFUSED[kind]
     file = experiment(tmp_path / "experiment.toml", [method], clients=3)
-    done = CliRunner().invoke(app, ["deploy", "init", str(tmp_path / "d"), "--experiment", str(file), "--set", change])
+    done = CliRunner().invoke(
+        app, ["deploy", "init", str(tmp_path / "d"), "--experiment", str(file), "--set", change]
+    )
     assert done.exit_code == 2, done.output
     assert re.search(message, done.output.replace("\n", " "))
     assert not (tmp_path / "d").exists()
@@ -140,24 +167,39 @@ def test_files_that_were_edited_are_checked_before_anything_starts(tmp_path):
     settings.write_text(settings.read_text().replace("secure = 0.0", "secure = 8.0"))
     done = CliRunner().invoke(app, ["deploy", "run", str(folder), "--trial"])
     assert done.exit_code == 2
-    assert re.search(r"algorithm\.0: Flower\(secure=\.\.\.\): .*gathers single uploads", done.output.replace("\n", " "))
+    assert re.search(
+        r"algorithm\.0: Flower\(secure=\.\.\.\): .*gathers single uploads",
+        done.output.replace("\n", " "),
+    )
     assert not (folder / "logs").exists()
 
 
-SUMS = ("train_loss", "test_loss", "test_accuracy", "client_accuracy", "validation_loss", "validation_accuracy")
+SUMS = (
+    "train_loss",
+    "test_loss",
+    "test_accuracy",
+    "client_accuracy",
+    "validation_loss",
+    "validation_accuracy",
+)
 
 
 @pytest.mark.parametrize("engine", ["flower", "simulation"])
 def test_every_observer_is_allowed_or_refused_by_name(engine):
-    """Each observer of files either works on a deployed run's view, or the refusal names it: there is no other error."""
+    """Each observer of files either works on a deployed run's view, or the refusal names it: there
+    is no other error."""
     from fedax.engine.driver.options import RunOptions
     from fedax.engine.driver.session import Grid
     from fedax.experiments.config.observers import OBSERVERS, observer_of
     from fedax.flower.deploy.check import Rehearsal
 
     task, refused = make_task("digits", partition="iid", clients=3, validation=0.2), set[str]()
-    chosen = Rehearsal(Deployment(Path("d"), clients=3), 3) if engine == "flower" else fedax.Simulation()
-    program = Grid([fedax.FedBC()], task, [0], RunOptions.of({"engine": chosen, "observe": []})).program
+    chosen = (
+        Rehearsal(Deployment(Path("d"), clients=3), 3) if engine == "flower" else fedax.Simulation()
+    )
+    program = Grid(
+        [fedax.FedBC()], task, [0], RunOptions.of({"engine": chosen, "observe": []})
+    ).program
     for name in OBSERVERS:
         observer = observer_of(name, None, None)
         try:
@@ -170,7 +212,11 @@ def test_every_observer_is_allowed_or_refused_by_name(engine):
         with contextlib.suppress(fedax.InvalidInput):
             program.check([observer], False)
             continue
-        with pytest.raises(fedax.InvalidInput, match=rf"{type(observer).__name__} cannot be used in a deployed run"):
+        with pytest.raises(
+            fedax.InvalidInput,
+            match=rf"{type(observer).__name__} cannot be "
+            r"used in a deployed run",
+        ):
             program.check([observer], False)
         refused.add(name)
     assert ({"dissimilarity", "client_weights", "test_auc"} <= refused) is (engine == "flower")
@@ -179,10 +225,16 @@ def test_every_observer_is_allowed_or_refused_by_name(engine):
 def test_the_example_of_the_documentation_is_deployed(tmp_path):
     """`--clients` is that of the task, and changes by `--set` are in the file of the deployment."""
     page = (Path(__file__).parents[2] / "docs" / "flower.md").read_text()
-    commands = re.findall(r"^fedax deploy init trial (.*examples/digits.toml.*)$", page, flags=re.MULTILINE)
+    commands = re.findall(
+        r"^fedax deploy init trial (.*examples/digits.toml.*)$", page, flags=re.MULTILINE
+    )
     assert commands
     for number, command in enumerate([commands[0], "--experiment examples/digits.toml"]):
-        words = command.partition("#")[0].replace("examples/", str(Path(__file__).parents[2] / "examples") + "/").split()
+        words = (
+            command.partition("#")[0]
+            .replace("examples/", str(Path(__file__).parents[2] / "examples") + "/")
+            .split()
+        )
         done = CliRunner().invoke(app, ["deploy", "init", str(tmp_path / str(number)), *words])
         assert done.exit_code == 0, done.output
         made = Deployment.load(tmp_path / str(number))
@@ -194,7 +246,9 @@ def test_the_example_of_the_documentation_is_deployed(tmp_path):
 
 
 def test_a_folder_is_not_overwritten(made):
-    done = CliRunner().invoke(app, ["deploy", "init", str(made), "--experiment", str(made / "experiment.toml")])
+    done = CliRunner().invoke(
+        app, ["deploy", "init", str(made), "--experiment", str(made / "experiment.toml")]
+    )
     assert done.exit_code == 2
     assert "is not empty" in done.output
 
@@ -202,18 +256,26 @@ def test_a_folder_is_not_overwritten(made):
 def test_no_server_no_run(made):
     done = CliRunner().invoke(app, ["deploy", "run", str(made)])
     assert done.exit_code == 2
-    assert "no server at 127.0.0.1:9093: Connection refused. `fedax deploy server" in done.output.replace("\n", " ")
+    assert (
+        "no server at 127.0.0.1:9093: Connection refused. `fedax deploy server"
+        in done.output.replace("\n", " ")
+    )
 
 
 def test_the_exit_code_of_status(made, tmp_path):
     """1 without a server, 2 for a folder that is none; the tests of real processes have 0."""
     done = CliRunner().invoke(app, ["deploy", "status", str(made)])
-    assert (done.exit_code, done.output) == (1, "No server at 127.0.0.1:9093: Connection refused.\n")
+    assert (done.exit_code, done.output) == (
+        1,
+        "No server at 127.0.0.1:9093: Connection refused.\n",
+    )
     assert CliRunner().invoke(app, ["deploy", "status", str(tmp_path)]).exit_code == 2
 
 
 def test_the_engine_needs_a_server(made):
-    with pytest.raises(fedax.FedaxError, match='engine = "flower" runs in a server of Flower: `fedax deploy init'):
+    with pytest.raises(
+        fedax.FedaxError, match='engine = "flower" runs in a server of Flower: `fedax deploy init'
+    ):
         Deployment.load(made).experiment("flower").plan()
 
 
@@ -229,7 +291,11 @@ OWN = "import numpy as np\ndef examples(partition):\n    return {}\n"
             r"'x': got float\d+ rows of shape \(63,\); allowed: float\d+ rows of shape \(64,\)",
         ),
         ("{'x': np.zeros((4, 64))}", r"got \['x'\]; allowed: a dictionary of arrays \['x', 'y'\]"),
-        ("{'x': np.zeros((4, 64)), 'y': np.arange(8, 12)}", r"'y': got numbers from 8 to 11; allowed: 0 to 9, as in"),
+        (
+            "{'x': np.zeros((4, 64)), 'y': np.arange(8, 12)}",
+            r"'y': got numbers from 8 to 11; "
+            r"allowed: 0 to 9, as in",
+        ),
         ("{'x': np.full((4, 64), np.nan), 'y': np.zeros(4, int)}", "NaN"),
         ("{'x': np.zeros((0, 64)), 'y': np.zeros(0, int)}", "training examples"),
     ],
@@ -247,12 +313,16 @@ def test_own_data(code, message, made, tmp_path):
 
 @pytest.mark.slow
 def test_processes_end_with_their_parent(tmp_path):
-    """A process whose parent is killed ends too; its commands come from the environment it is given."""
+    """A process whose parent is killed ends too; its commands come from the environment it is
+    given."""
     code = (
         "import os, pathlib, sys, time; from fedax.flower.deploy.processes import process\n"
-        "with process(['sleep', '60'], pathlib.Path(sys.argv[1]), dict(os.environ)) as p: print(p.pid, flush=True); time.sleep(60)"
+        "with process(['sleep', '60'], pathlib.Path(sys.argv[1]), dict(os.environ)) as p: "
+        "print(p.pid, flush=True); time.sleep(60)"
     )
-    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True
+    ) as parent:
         child = int(parent.stdout.readline())
         parent.kill()
     finish = time.monotonic() + 20
@@ -271,10 +341,13 @@ def alive(number):
 
 @pytest.mark.slow
 def test_real_processes_give_the_parameters_of_the_simulation(tmp_path):
-    """SuperLink with TLS and authentication, five SuperNodes with workers, six methods, five rounds, by the commands alone."""
+    """SuperLink with TLS and authentication, five SuperNodes with workers, six methods, five
+    rounds, by the commands alone."""
     folder, out = tmp_path / "d", tmp_path / "out"
     file = experiment(tmp_path / "experiment.toml", METHODS)
-    made = fedax_command("deploy", "init", folder, "--experiment", file, "--clients", 5, "--port", free_port())
+    made = fedax_command(
+        "deploy", "init", folder, "--experiment", file, "--clients", 5, "--port", free_port()
+    )
     assert made.returncode == 0, made.stderr
     done = fedax_command("deploy", "run", folder, "--out", out, "--trial", limit=900)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
@@ -287,10 +360,11 @@ def test_real_processes_give_the_parameters_of_the_simulation(tmp_path):
 
 @pytest.mark.slow
 def test_killed_processes(tmp_path):
-    """SCAFFOLD with three clients. One is killed in the middle of a round and comes back; then everything is ended, and resumed.
+    """SCAFFOLD with three clients. One is killed in the middle of a round and comes back; then
+    everything is ended, and resumed.
 
-    The result is that of the rounds with exactly the uploads that were taken: nothing is lost or counted twice.
-    """
+    The result is that of the rounds with exactly the uploads that were taken: nothing is lost or
+    counted twice."""
     folder, out = tmp_path / "d", tmp_path / "out"
     file = experiment(tmp_path / "experiment.toml", ["scaffold"], rounds=8, clients=3)
     file.write_text(file.read_text().replace("seeds =", 'on_bad_client = "drop"\nseeds =', 1))
@@ -319,12 +393,16 @@ def test_killed_processes(tmp_path):
 
 @pytest.mark.slow
 def test_a_server_killed_within_its_first_minute(tmp_path):
-    """Long before the first checkpoint by rounds: the run goes on from one by time, to the parameters of the simulation."""
+    """Long before the first checkpoint by rounds: the run goes on from one by time, to the
+    parameters of the simulation."""
     folder, out = tmp_path / "d", tmp_path / "out"
     file = experiment(tmp_path / "experiment.toml", ["scaffold"], rounds=8, clients=3)
     file.write_text(file.read_text().replace("checkpoint_every = 1\n", "checkpoint_every = 8\n"))
     port = free_port()
-    assert fedax_command("deploy", "init", folder, "--experiment", file, "--port", port).returncode == 0
+    assert (
+        fedax_command("deploy", "init", folder, "--experiment", file, "--port", port).returncode
+        == 0
+    )
     deployment, said = Deployment.load(folder), []
     assert deployment.checkpoint_seconds == 60.0
     with run_server(deployment, said.append), contextlib.ExitStack() as stack:
@@ -334,7 +412,13 @@ def test_a_server_killed_within_its_first_minute(tmp_path):
         arguments = [sys.executable, "-m", "fedax", "deploy", "run", str(folder), "--out", str(out)]
         environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
         following = stack.enter_context(
-            subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+            subprocess.Popen(
+                arguments,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env=environment,
+            )
         )
         stack.callback(following.kill)
         finish = time.monotonic() + 300
@@ -344,7 +428,11 @@ def test_a_server_killed_within_its_first_minute(tmp_path):
         os.killpg(server_process(port), signal.SIGKILL)
         shown, _ = following.communicate(timeout=60)
         assert following.returncode == 2
-        assert re.search(rf"Error: the server at \S+:{port} has ended during run \d+\. Start it again", shown)
+        assert re.search(
+            rf"Error: the server at \S+:{port} has ended during run \d+\. Start it "
+            r"again",
+            shown,
+        )
         assert f"`fedax deploy resume {folder} {out}` continues the run" in shown
         assert "Traceback" not in shown
         waiting = f"Waiting for the server at 127.0.0.1:{port}: Connection refused."

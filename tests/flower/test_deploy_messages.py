@@ -1,4 +1,5 @@
-"""What the programs of a deployment say while their server is away: where they wait, how a run ends, and how it goes on."""
+"""What the programs of a deployment say while their server is away: where they wait, how a run
+ends, and how it goes on."""
 
 import contextlib
 import logging
@@ -35,7 +36,9 @@ def deployment(tmp_path):
 def tls_server(deployment):
     """A server at the address of a deployment that shakes hands and closes."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(deployment.path("keys", "server.crt"), deployment.path("keys", "server.key"))
+    context.load_cert_chain(
+        deployment.path("keys", "server.crt"), deployment.path("keys", "server.key")
+    )
     with socket.create_server(("127.0.0.1", deployment.port)) as listener:
         over = threading.Event()
 
@@ -60,7 +63,10 @@ def test_why_a_server_cannot_be_reached(deployment, tmp_path):
         assert connection_failure(deployment) is None
         keys.certificates(tmp_path / "other" / "keys", "127.0.0.1")
         other = Deployment(tmp_path / "other", port=deployment.port)
-        message = r"its certificate does not fit \S+/other/keys/ca.crt \(.*certificate verify failed"
+        message = (
+            r"its certificate does not fit \S+/other/keys/ca.crt \(.*certificate verify "
+            r"failed"
+        )
         assert re.match(message, connection_failure(other) or "")
         control = Control(other)
         assert re.match(message, control.failure() or "")
@@ -108,7 +114,11 @@ def test_a_client_says_that_it_waits_and_that_the_server_is_there(deployment, mo
 def test_a_client_without_its_files_is_refused(deployment, name):
     keys.client_key(deployment.path("keys"), 1)
     deployment.path("keys", name).unlink()
-    with pytest.raises(fedax.InvalidInput, match=rf"keys/{name}: no such file. Client 1 needs ca.crt and client-1 from"):
+    with pytest.raises(
+        fedax.InvalidInput,
+        match=rf"keys/{name}: no such file. Client 1 needs "
+        r"ca.crt and client-1 from",
+    ):
         trial.run_client(deployment, 1, None, print)
 
 
@@ -148,7 +158,11 @@ httpx.ConnectError: refused
 
 
 def run_in(status, sub_status="", details=""):
-    return {7: SimpleNamespace(status=SimpleNamespace(status=status, sub_status=sub_status, details=details))}
+    return {
+        7: SimpleNamespace(
+            status=SimpleNamespace(status=status, sub_status=sub_status, details=details)
+        )
+    }
 
 
 @pytest.fixture
@@ -165,7 +179,10 @@ def followed(monkeypatch, deployment):
 
 @pytest.mark.parametrize(
     ("answers", "message"),
-    [((run_in("running"), REFUSED), "has ended during run 7"), ((run_in("running"), {}), "no longer knows run 7")],
+    [
+        ((run_in("running"), REFUSED), "has ended during run 7"),
+        ((run_in("running"), {}), "no longer knows run 7"),
+    ],
 )
 def test_a_lost_server_ends_what_follows_its_run(followed, deployment, answers, message):
     said = []
@@ -177,7 +194,9 @@ def test_a_lost_server_ends_what_follows_its_run(followed, deployment, answers, 
 def test_one_request_that_fails_is_not_a_lost_server(followed, deployment, monkeypatch):
     monkeypatch.setattr(trial, "LOST", 60.0)
     done = run_in("finished", "completed")
-    assert trial.follow(Server(deployment, run_in("running"), REFUSED, REFUSED, done), 7, print).complete
+    assert trial.follow(
+        Server(deployment, run_in("running"), REFUSED, REFUSED, done), 7, print
+    ).complete
 
 
 def test_tracebacks_of_a_run_stay_in_its_log(followed, deployment):
@@ -201,9 +220,10 @@ def test_how_a_run_is_continued_is_said_at_its_end(tmp_path, monkeypatch, comman
     assert made.exit_code == 0, made.output
 
     def follow(control, number, say):
-        raise {"lost": trial.ServerLost("the server at a:1 has ended during run 7."), "interrupted": KeyboardInterrupt()}[
-            end
-        ]
+        raise {
+            "lost": trial.ServerLost("the server at a:1 has ended during run 7."),
+            "interrupted": KeyboardInterrupt(),
+        }[end]
 
     monkeypatch.setattr(trial, "submit", lambda deployment, out, resume: 7)
     monkeypatch.setattr(trial, "follow", follow)
@@ -217,7 +237,10 @@ def test_how_a_run_is_continued_is_said_at_its_end(tmp_path, monkeypatch, comman
         return
     assert done.exit_code == 2
     assert f"Start it again with `fedax deploy server {folder}`." in done.output
-    assert f"`fedax deploy resume {folder} {out}` continues the run from its newest checkpoint." in done.output
+    assert (
+        f"`fedax deploy resume {folder} {out}` continues the run from its newest checkpoint."
+        in done.output
+    )
 
 
 def test_a_task_that_is_lost_with_the_server_is_one_line(tmp_path, monkeypatch, caplog):
@@ -231,14 +254,20 @@ def test_a_task_that_is_lost_with_the_server_is_one_line(tmp_path, monkeypatch, 
     device = Device(task, 0, tmp_path, [])
     pushed = []
     quiet = SimpleNamespace(start=lambda: None, stop=lambda: None)
-    monkeypatch.setattr(worker, "_client", lambda address, token: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(
+        worker, "_client", lambda address, token: SimpleNamespace(close=lambda: None)
+    )
     monkeypatch.setattr(heartbeat, "HeartbeatSender", lambda beat: quiet)
     monkeypatch.setattr(heartbeat, "make_task_heartbeat_fn_http", lambda client: None)
     monkeypatch.setattr(run_clientapp, "pull_task_input", lost)
-    monkeypatch.setattr(run_clientapp, "push_task_output", lambda **given: pushed.append(given["details"]))
+    monkeypatch.setattr(
+        run_clientapp, "push_task_output", lambda **given: pushed.append(given["details"])
+    )
     with caplog.at_level(logging.WARNING, logger="fedax.deploy"):
         worker._answer(device, "127.0.0.1:1", "token")
     (record,) = caplog.records
     assert record.exc_info is None
-    assert record.getMessage().startswith("a task was lost, because the node of this client has ended or lost the server: ")
+    assert record.getMessage().startswith(
+        "a task was lost, because the node of this client has ended or lost the server: "
+    )
     assert len(pushed) == 1

@@ -1,4 +1,5 @@
-"""A deployment's address and certificates are checked where the user looks, before Flower's programs start."""
+"""A deployment's address and certificates are checked where the user looks, before Flower's
+programs start."""
 
 import dataclasses
 import datetime
@@ -35,8 +36,15 @@ def test_certificates_that_are_not_valid_are_named(tmp_path, monkeypatch, days):
     with monkeypatch.context() as patch:
         patch.setattr(keys, "_now", lambda: then)
         keys.certificates(tmp_path / "keys", "127.0.0.1")
-    for begin in (lambda: run_server(deployment, print).__enter__(), lambda: run_client(deployment, 0, None, print)):
-        with pytest.raises(FedaxError, match=r"ca.crt is valid from \d{4}-\d\d-\d\d to \d{4}-\d\d-\d\d, and today is"):
+    for begin in (
+        lambda: run_server(deployment, print).__enter__(),
+        lambda: run_client(deployment, 0, None, print),
+    ):
+        with pytest.raises(
+            FedaxError,
+            match=r"ca.crt is valid from \d{4}-\d\d-\d\d to "
+            r"\d{4}-\d\d-\d\d, and today is",
+        ):
             begin()
 
 
@@ -44,12 +52,20 @@ def test_the_line_of_a_log_that_says_why(tmp_path):
     log = tmp_path / "a.log"
     assert "is empty" in last_line(log)
     log.write_text(
-        "INFO starting\n\x1b[91m[Errno 98]\x1b[0m Address already in use\x1b[2J\nApplication shutdown complete.\n"
+        "INFO starting\n\x1b[91m[Errno 98]\x1b[0m Address already in use\x1b[2J\nApplication "
+        "shutdown complete.\n"
     )
     assert last_line(log).endswith(r"says '[Errno 98] Address already in use\\x1b[2J'")
     log.write_text("INFO starting\nFinished server process\n")
     assert last_line(log).endswith("ends with 'Finished server process'")
-    log.write_text("[code: 2004] Failed to activate SuperNode.\nINFO:     Finished server process [1]\n")
-    assert "says '[code: 2004] Failed to activate SuperNode.'. The server does not know the key" in last_line(log)
-    log.write_text("INFO: SuperNode terminated gracefully.\nINFO:     Finished server process [1]\n")
+    log.write_text(
+        "[code: 2004] Failed to activate SuperNode.\nINFO:     Finished server process [1]\n"
+    )
+    assert (
+        "says '[code: 2004] Failed to activate SuperNode.'. The server does not know the key"
+        in last_line(log)
+    )
+    log.write_text(
+        "INFO: SuperNode terminated gracefully.\nINFO:     Finished server process [1]\n"
+    )
     assert last_line(log).endswith("The server was started again, and takes it back")

@@ -29,7 +29,11 @@ METHODS = {
     "Coded": (fedax.FedAvg(), fedax.Channel(up=codecs.Quantizer(b=8), down=codecs.Quantizer(b=8))),
     "Feedback": (fedax.FedAvg(), fedax.Channel(up=codecs.TopK(0.5))),
 }
-OBSERVERS = [fedax.observe.TrainLoss(), fedax.observe.TestLoss(), fedax.observe.ClientAccuracy("loss", True)]
+OBSERVERS = [
+    fedax.observe.TrainLoss(),
+    fedax.observe.TestLoss(),
+    fedax.observe.ClientAccuracy("loss", True),
+]
 
 
 @pytest.fixture(params=quick(METHODS, "FedAvg", "SCAFFOLD"))
@@ -47,7 +51,8 @@ def test_same_trajectory_as_the_simulation(method, tmp_path):
     for name, values in theirs.metrics.items():
         np.testing.assert_allclose(ours.metrics[name], values, rtol=0, atol=1e-12)
     assert np.array_equal(ours.bits.down, theirs.bits.down)
-    # what was sent takes whole bytes: two entries of a TopK message have 2 (32 + 2) bits, in nine bytes
+    # what was sent takes whole bytes: two entries of a TopK message have 2 (32 + 2) bits, in nine
+    # bytes
     padding = 3 * (72 - 68) if channel is not None and isinstance(channel.up, codecs.TopK) else 0
     assert np.array_equal(ours.bits.up, theirs.bits.up + padding)
 
@@ -63,27 +68,40 @@ def test_float32_to_1e_5(tmp_path):
 
 
 def test_no_example_is_in_any_message(tmp_path):
-    """Each message of a run, hellos and measurements included, is searched for the bytes of every number of every example."""
+    """Each message of a run, hellos and measurements included, is searched for the bytes of every
+    number of every example."""
     algorithm = fedax.SCAFFOLD()
     engine = federation(tmp_path, algorithm)
     run(algorithm, engine, observe=OBSERVERS)
-    sent = b"".join(message.content.deflate() + bytes_of(message) for message in engine.grid.messages + engine.grid.replies)
+    sent = b"".join(
+        message.content.deflate() + bytes_of(message)
+        for message in engine.grid.messages + engine.grid.replies
+    )
     planted = np.concatenate([values.ravel() for values in task().train.arrays.values()])
     assert len(sent) > 5000
     assert [number for number in planted if np.asarray(number).tobytes() in sent] == []
-    assert vector(run(algorithm, rounds=0)).tobytes()[-8:] in sent  # the search finds what is there: the initial model
+    # the search finds what is there: the initial model
+    assert vector(run(algorithm, rounds=0)).tobytes()[-8:] in sent
 
 
 def bytes_of(message):
-    return b"".join(array.data for record in message.content.array_records.values() for array in record.values())
+    return b"".join(
+        array.data for record in message.content.array_records.values() for array in record.values()
+    )
 
 
 @pytest.mark.slow
 def test_the_run_may_be_continued_by_another_server(tmp_path):
-    """The clients' memories are those of the checkpoint, whatever rounds came after it, and old ones are dropped."""
+    """The clients' memories are those of the checkpoint, whatever rounds came after it, and old
+    ones are dropped."""
     algorithm = fedax.SCAFFOLD()
     straight = run(algorithm, federation(tmp_path / "a", algorithm), rounds=6, observe_every=6)
-    options = {"checkpoint": tmp_path / "checkpoints", "checkpoint_every": 2, "rounds": 6, "observe_every": 6}
+    options = {
+        "checkpoint": tmp_path / "checkpoints",
+        "checkpoint_every": 2,
+        "rounds": 6,
+        "observe_every": 6,
+    }
 
     def broken_off(message, answer):
         if message.content["order"]["round"] == 5:
@@ -97,12 +115,17 @@ def test_the_run_may_be_continued_by_another_server(tmp_path):
     assert 4 in rounds
     again = federation(tmp_path / "b", algorithm, run="r")
     assert np.array_equal(vector(run(algorithm, again, **options)), vector(straight))
-    assert {m.content["order"]["round"] for m in again.grid.messages if m.metadata.message_type == "train"} == {4, 5}
+    assert {
+        m.content["order"]["round"]
+        for m in again.grid.messages
+        if m.metadata.message_type == "train"
+    } == {4, 5}
 
 
 @pytest.mark.parametrize("seconds", [1e-6, 60.0], ids=["after each round", "by default"])
 def test_checkpoints_by_time(seconds, tmp_path):
-    """Killed in round 4 of 6, with a checkpoint by rounds only at the end: the first one follows the first round."""
+    """Killed in round 4 of 6, with a checkpoint by rounds only at the end: the first one follows
+    the first round."""
     algorithm, killed = fedax.SCAFFOLD(), []
 
     def kill(message, answer):
@@ -111,7 +134,12 @@ def test_checkpoints_by_time(seconds, tmp_path):
             raise RuntimeError("killed")
         return [answer]
 
-    options = {"rounds": 6, "observe_every": 6, "checkpoint": tmp_path / "kept", "checkpoint_every": 6}
+    options = {
+        "rounds": 6,
+        "observe_every": 6,
+        "checkpoint": tmp_path / "kept",
+        "checkpoint_every": 6,
+    }
     given = {"run": "one", "checkpoint_seconds": seconds}
     with pytest.raises(RuntimeError, match="killed"):
         run(algorithm, federation(tmp_path / "d", algorithm, spoil=kill, **given), **options)
@@ -119,8 +147,14 @@ def test_checkpoints_by_time(seconds, tmp_path):
     assert max(kept) == 4 if seconds < 1 else 1 <= max(kept) <= 4
     engine = federation(tmp_path / "d", algorithm, **given)
     history = run(algorithm, engine, **options)
-    np.testing.assert_allclose(vector(history), vector(run(algorithm, rounds=6)), rtol=0, atol=1e-12)
-    first = min(m.content["order"]["round"] for m in engine.grid.messages if m.metadata.message_type == "train")
+    np.testing.assert_allclose(
+        vector(history), vector(run(algorithm, rounds=6)), rtol=0, atol=1e-12
+    )
+    first = min(
+        m.content["order"]["round"]
+        for m in engine.grid.messages
+        if m.metadata.message_type == "train"
+    )
     assert first == max(kept)
 
 
@@ -135,8 +169,14 @@ def test_versions_of_memories_are_dropped(tmp_path):
 
 def test_several_seeds_have_memories_of_their_own(tmp_path):
     algorithm = fedax.SCAFFOLD()
-    options = {"solver": fedax.SGD(0.05), "schedule": fedax.Schedule(cohort=3, epochs=2, batch_size=3), "rounds": 2}
-    ours = fedax.run_grid([algorithm], task(), seed=[1, 2], engine=federation(tmp_path, algorithm), **options)
+    options = {
+        "solver": fedax.SGD(0.05),
+        "schedule": fedax.Schedule(cohort=3, epochs=2, batch_size=3),
+        "rounds": 2,
+    }
+    ours = fedax.run_grid(
+        [algorithm], task(), seed=[1, 2], engine=federation(tmp_path, algorithm), **options
+    )
     for seed, history in zip((1, 2), ours, strict=True):
         alone = run(algorithm, rounds=2, seed=seed)
         np.testing.assert_allclose(vector(history), vector(alone), rtol=0, atol=1e-12)
@@ -149,12 +189,18 @@ def test_methods_without_a_server_are_sent_to_mpi(tmp_path):
 
 def test_an_unknown_run_is_refused_by_the_clients(tmp_path):
     engine = federation(tmp_path, fedax.FedProx(mu=0.1))
-    with pytest.raises(fedax.FedaxError, match=r"FedProx.train, round 0: client \d: .*not among its assignments"):
+    with pytest.raises(
+        fedax.FedaxError,
+        match=r"FedProx.train, round 0: client \d: .*not among "
+        r"its assignments",
+    ):
         run(fedax.FedProx(mu=0.2), engine)
 
 
 @pytest.mark.parametrize(
-    "observer", [fedax.observe.Dissimilarity(), fedax.observe.ClientWeights()], ids=lambda o: type(o).__name__
+    "observer",
+    [fedax.observe.Dissimilarity(), fedax.observe.ClientWeights()],
+    ids=lambda o: type(o).__name__,
 )
 def test_observers_do_not_see_single_clients(observer, tmp_path):
     algorithm = fedax.FedBC()
@@ -188,7 +234,9 @@ def test_uploads_that_the_connection_does_not_take(tmp_path):
     """The server says so before it asks anybody, and a client before it sends anything."""
     engine = federation(tmp_path, fedax.FedAvg(), largest=4000)
     with pytest.raises(
-        fedax.InvalidInput, match=r"largest=\.\.\.\): got 4000; allowed: .* from 4128, .* of FedAvg.*upload_limit"
+        fedax.InvalidInput,
+        match=r"largest=\.\.\.\): got 4000; allowed: .* from 4128, .* of "
+        r"FedAvg.*upload_limit",
     ):
         run(fedax.FedAvg(), engine)
     assert not [m for m in engine.grid.messages if m.metadata.message_type == "train"]
@@ -196,7 +244,9 @@ def test_uploads_that_the_connection_does_not_take(tmp_path):
     run(fedax.FedAvg(), engine, rounds=1)
     order = next(m.content for m in engine.grid.messages if m.metadata.message_type == "train")
     assert order["order"]["largest"] == 5000
-    less = RecordDict(dict(order) | {"order": ConfigRecord(dict(order["order"]) | {"largest": 100})})
+    less = RecordDict(
+        dict(order) | {"order": ConfigRecord(dict(order["order"]) | {"largest": 100})}
+    )
     answer = engine.grid.devices[100].answer(less)
     assert re.match(r"an upload of \d{3} bytes, the server takes 100", answer["answer"]["error"])
     assert list(answer) == ["answer"]
@@ -209,5 +259,13 @@ def test_clients_that_do_not_come(tmp_path):
 
 
 def test_flower_is_imported_on_demand():
-    code = "import sys, fedax; fedax.Flower; print([name for name in ('flwr', 'grpc', 'fastapi') if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    code = (
+        "import sys, fedax; fedax.Flower; print([name for name in ('flwr', 'grpc', "
+        "'fastapi') if name in sys.modules])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )

@@ -1,4 +1,5 @@
-"""Answers that are lost, late, repeated or not what they must be: left out, named, counted, and without a trace."""
+"""Answers that are lost, late, repeated or not what they must be: left out, named, counted, and
+without a trace."""
 
 import logging
 import re
@@ -22,7 +23,9 @@ LAST = 3
 
 def of_the_last(change):
     """Lets a change spoil what the last client answers."""
-    return lambda message, answer: change(message, answer) if client_of(message) == LAST else [answer]
+    return lambda message, answer: (
+        change(message, answer) if client_of(message) == LAST else [answer]
+    )
 
 
 def replaced(answer, **fields):
@@ -41,12 +44,18 @@ def lying(array, dtype, shape):
 
 SPOILED = {
     "lost": (lambda m, a: [], "no answer within 0.2 seconds"),
-    "error": (lambda m, a: [Message(Error(7, "out of memory"), reply_to=m)], "error 7: out of memory"),
+    "error": (
+        lambda m, a: [Message(Error(7, "out of memory"), reply_to=m)],
+        "error 7: out of memory",
+    ),
     "shape": (
         lambda m, a: replaced(a, array=Array(np.zeros(5))),
         r"float64 of shape \(5,\), expected float64 of shape \(4,\)",
     ),
-    "type": (lambda m, a: replaced(a, array=Array(np.zeros(4, np.float32))), "float32 of shape .* expected float64"),
+    "type": (
+        lambda m, a: replaced(a, array=Array(np.zeros(4, np.float32))),
+        "float32 of shape .* expected float64",
+    ),
     "lie": (
         lambda m, a: replaced(a, array=lying(Array(np.zeros(5)), "float64", (4,))),
         r"holds float64 of shape \(5,\), expected float64 of shape \(4,\)",
@@ -55,9 +64,18 @@ SPOILED = {
         lambda m, a: replaced(a, array=lying(Array(np.zeros(1 << 20)), "float64", (4,))),
         "8388736 bytes, expected at most 4128",
     ),
-    "not an array": (lambda m, a: replaced(a, array=Array("float64", (4,), "numpy.ndarray", b"junk")), "cannot be read"),
-    "pickled": (lambda m, a: replaced(a, array=Array("float64", (4,), "pickle", b"junk")), "cannot be read"),
-    "other order": (lambda m, a: replaced(a, order="f" * 32), "an answer of client 3 to order ffff"),
+    "not an array": (
+        lambda m, a: replaced(a, array=Array("float64", (4,), "numpy.ndarray", b"junk")),
+        "cannot be read",
+    ),
+    "pickled": (
+        lambda m, a: replaced(a, array=Array("float64", (4,), "pickle", b"junk")),
+        "cannot be read",
+    ),
+    "other order": (
+        lambda m, a: replaced(a, order="f" * 32),
+        "an answer of client 3 to order ffff",
+    ),
     "other client": (lambda m, a: replaced(a, partition=0), "an answer of client 0"),
     "no such vector": (lambda m, a: replaced(a, near=[7], clipped=1 << 40), "not an answer"),
     "empty": (lambda m, a: [Message(RecordDict(), reply_to=m)], "not an answer"),
@@ -66,7 +84,8 @@ SPOILED = {
 
 @pytest.fixture(scope="module")
 def without_the_last():
-    """The same rounds of the first three clients alone: streams depend on the client's number, and it has the last one."""
+    """The same rounds of the first three clients alone: streams depend on the client's number, and
+    it has the last one."""
     return run(fedax.FedAvg(), clients=3, schedule=EVERYONE, rounds=2)
 
 
@@ -84,7 +103,10 @@ def test_left_out_as_if_not_drawn(kind, without_the_last, tmp_path, caplog):
     assert history.notes[column].tolist() == [1, 1]
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 2
-    assert all(text.startswith(f"FedAvg.train, round {t}, client 3: left out: ") for t, text in enumerate(messages))
+    assert all(
+        text.startswith(f"FedAvg.train, round {t}, client 3: left out: ")
+        for t, text in enumerate(messages)
+    )
     assert all(re.search(reason, text) for text in messages), messages
 
 
@@ -93,20 +115,30 @@ def test_not_finite_is_left_out_too(without_the_last, tmp_path):
     engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=change)
     history = run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=2, on_bad_client="drop")
     np.testing.assert_allclose(vector(history), vector(without_the_last), rtol=0, atol=1e-12)
-    stopped = run(fedax.FedAvg(), federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=change), schedule=EVERYONE)
+    stopped = run(
+        fedax.FedAvg(),
+        federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=change),
+        schedule=EVERYONE,
+    )
     assert str(stopped.outcome) == "non-finite at round 0 from client 3"
 
 
 def test_a_run_that_may_not_go_on_without_them_says_so(tmp_path):
-    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=of_the_last(lambda m, a: []))
+    engine = federation(
+        tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=of_the_last(lambda m, a: [])
+    )
     with pytest.raises(
-        fedax.FedaxError, match=r'round 0: client 3: no answer within 0.2 seconds. With on_bad_client="drop"'
+        fedax.FedaxError,
+        match=r"round 0: client 3: no answer within 0.2 seconds. With "
+        r'on_bad_client="drop"',
     ):
         run(fedax.FedAvg(), engine, schedule=EVERYONE)
 
 
 def test_fewer_than_the_minimum_change_nothing(tmp_path):
-    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=of_the_last(lambda m, a: []), minimum=4)
+    engine = federation(
+        tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=of_the_last(lambda m, a: []), minimum=4
+    )
     history = run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=2, on_bad_client="drop")
     assert np.array_equal(vector(history), vector(run(fedax.FedAvg(), rounds=0)))
     assert history.outcome.ok
@@ -114,11 +146,15 @@ def test_fewer_than_the_minimum_change_nothing(tmp_path):
 
 @pytest.mark.slow
 def test_memory_of_a_lost_answer_does_not_count(tmp_path):
-    """SCAFFOLD with client 3's answer of round 1 lost: it works with the memory of round 0 in round 2, as in a simulation in
-    which the client's upload of round 1 is not finite."""
+    """SCAFFOLD with client 3's answer of round 1 lost: it works with the memory of round 0 in round
+    2, as in a simulation in which the client's upload of round 1 is not finite."""
 
     def lose(message, answer):
-        return [] if message.content["order"]["round"] == 1 and client_of(message) == LAST else [answer]
+        return (
+            []
+            if message.content["order"]["round"] == 1 and client_of(message) == LAST
+            else [answer]
+        )
 
     def break_(message, answer):
         gone = message.content["order"]["round"] == 1 and client_of(message) == LAST
@@ -127,7 +163,11 @@ def test_memory_of_a_lost_answer_does_not_count(tmp_path):
     algorithm = fedax.SCAFFOLD()
     options = {"schedule": EVERYONE, "rounds": 4, "on_bad_client": "drop"}
     lost, broken = (
-        run(algorithm, federation(tmp_path / name, algorithm, schedule=EVERYONE, spoil=spoil), **options)
+        run(
+            algorithm,
+            federation(tmp_path / name, algorithm, schedule=EVERYONE, spoil=spoil),
+            **options,
+        )
         for name, spoil in (("lost", lose), ("broken", break_))
     )
     assert np.array_equal(vector(lost), vector(broken))
@@ -136,14 +176,17 @@ def test_memory_of_a_lost_answer_does_not_count(tmp_path):
 
 @pytest.mark.slow
 def test_a_repeated_or_late_order_changes_nothing(tmp_path):
-    """Every order is delivered twice at once, and once more two rounds later; answers and disks are those of a plain run."""
+    """Every order is delivered twice at once, and once more two rounds later; answers and disks are
+    those of a plain run."""
     algorithm = fedax.SCAFFOLD()
     kept = []
 
     def again(message, answer):
         device = engine.grid.devices[message.metadata.dst_node_id]
         repeated = device.answer(message.content)
-        assert {n: a.data for n, a in repeated["up"].items()} == {n: a.data for n, a in answer.content["up"].items()}
+        assert {n: a.data for n, a in repeated["up"].items()} == {
+            n: a.data for n, a in answer.content["up"].items()
+        }
         kept.append((device, message.content))
         for late in [order for other, order in kept if other is device][:-2]:
             device.answer(late)
@@ -152,7 +195,10 @@ def test_a_repeated_or_late_order_changes_nothing(tmp_path):
     engine = federation(tmp_path / "again", algorithm, schedule=EVERYONE, spoil=again, run="r")
     history = run(algorithm, engine, schedule=EVERYONE, rounds=4)
     plain = run(
-        algorithm, federation(tmp_path / "plain", algorithm, schedule=EVERYONE, run="r"), schedule=EVERYONE, rounds=4
+        algorithm,
+        federation(tmp_path / "plain", algorithm, schedule=EVERYONE, run="r"),
+        schedule=EVERYONE,
+        rounds=4,
     )
     assert np.array_equal(vector(history), vector(plain))
     files = [
@@ -165,10 +211,16 @@ def test_a_repeated_or_late_order_changes_nothing(tmp_path):
 
 @pytest.mark.slow
 def test_a_third_of_the_answers_lost(tmp_path):
-    """Twenty rounds in which three of ten answers are lost: the model still comes near that of all answers."""
+    """Twenty rounds in which three of ten answers are lost: the model still comes near that of all
+    answers."""
     rng = np.random.default_rng(0)
     spoil = lambda message, answer: [] if rng.uniform() < 0.3 else [answer]  # noqa: E731
-    options = {"schedule": EVERYONE, "rounds": 20, "observe": [fedax.observe.TrainLoss()], "observe_every": 20}
+    options = {
+        "schedule": EVERYONE,
+        "rounds": 20,
+        "observe": [fedax.observe.TrainLoss()],
+        "observe_every": 20,
+    }
     engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=spoil, deadline=0.02)
     lossy = run(fedax.FedAvg(), engine, on_bad_client="drop", **options)
     whole = run(fedax.FedAvg(), **options)
@@ -187,8 +239,16 @@ def test_a_lost_disk_is_named(tmp_path):
                 path.unlink()
         return [answer]
 
-    with pytest.raises(fedax.FedaxError, match=r"round 1: client 3: memory memory-1 of order \w+ is not in"):
-        run(algorithm, federation(tmp_path, algorithm, schedule=EVERYONE, spoil=wipe), schedule=EVERYONE)
+    with pytest.raises(
+        fedax.FedaxError,
+        match=r"round 1: client 3: memory memory-1 of order "
+        r"\w+ is not in",
+    ):
+        run(
+            algorithm,
+            federation(tmp_path, algorithm, schedule=EVERYONE, spoil=wipe),
+            schedule=EVERYONE,
+        )
 
 
 @pytest.mark.parametrize("field", ["run", "slots", "order"])
@@ -200,7 +260,9 @@ def test_an_order_writes_nowhere_else(field, tmp_path):
     order = next(m.content for m in engine.grid.messages if m.metadata.message_type == "train")
     path = "../../../elsewhere"
     facts = dict(order["order"]) | {field: [path] if field == "slots" else path}
-    answer = engine.grid.devices[100].answer(RecordDict(dict(order) | {"order": ConfigRecord(facts)}))
+    answer = engine.grid.devices[100].answer(
+        RecordDict(dict(order) | {"order": ConfigRecord(facts)})
+    )
     assert "is no name that there can be" in answer["answer"]["error"]
     assert {path.name for path in tmp_path.iterdir()} == {"d"}
 
@@ -217,11 +279,14 @@ def test_a_node_that_comes_back_as_another_one(tmp_path):
 
     engine = federation(tmp_path, algorithm, schedule=EVERYONE, spoil=restart)
     history = run(algorithm, engine, schedule=EVERYONE, rounds=4)
-    np.testing.assert_allclose(vector(history), vector(run(algorithm, schedule=EVERYONE, rounds=4)), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        vector(history), vector(run(algorithm, schedule=EVERYONE, rounds=4)), rtol=0, atol=1e-12
+    )
 
 
 def test_a_node_that_is_gone_for_a_moment_is_asked_again(tmp_path, monkeypatch):
-    """Flower says at once that a node is gone; until the deadline the order is sent again, and nobody is left out."""
+    """Flower says at once that a node is gone; until the deadline the order is sent again, and
+    nobody is left out."""
     monkeypatch.setattr(roster, "AGAIN", 0.01)
     gone = []
 
@@ -234,7 +299,12 @@ def test_a_node_that_is_gone_for_a_moment_is_asked_again(tmp_path, monkeypatch):
     engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=away, deadline=20.0)
     history = run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=2)
     assert len(gone) == 3
-    np.testing.assert_allclose(vector(history), vector(run(fedax.FedAvg(), schedule=EVERYONE, rounds=2)), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        vector(history),
+        vector(run(fedax.FedAvg(), schedule=EVERYONE, rounds=2)),
+        rtol=0,
+        atol=1e-12,
+    )
 
 
 def test_a_second_node_of_a_client_is_refused(tmp_path, caplog):
@@ -242,21 +312,30 @@ def test_a_second_node_of_a_client_is_refused(tmp_path, caplog):
     engine.grid.devices[300] = engine.grid.devices[101]
     with caplog.at_level(logging.WARNING, logger="fedax.flower"):
         run(fedax.FedAvg(), engine, rounds=0)
-    assert [r.getMessage() for r in caplog.records] == ["node 300 refused: client 1 is there already, in another process"]
+    assert [r.getMessage() for r in caplog.records] == [
+        "node 300 refused: client 1 is there already, in another process"
+    ]
 
 
 def test_a_wait_for_clients_at_the_start_is_logged(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(roster, "NOTICES", (0.0, 60.0))
     engine = federation(tmp_path, fedax.FedAvg(), patience=1.2)
     with_dead_clients(engine, {1, LAST})
-    missing = pytest.raises(fedax.FedaxError, match=r"clients 1, 3 of 4 have not come within 1\.2 seconds")
+    missing = pytest.raises(
+        fedax.FedaxError,
+        match=r"clients 1, 3 of 4 have not come within "
+        r"1\.2 seconds",
+    )
     with caplog.at_level(logging.WARNING, logger="fedax.flower"), missing:
         run(fedax.FedAvg(), engine, rounds=0)
-    assert [r.getMessage() for r in caplog.records] == ["waiting up to 1 seconds for clients 1, 3 of 4"]
+    assert [r.getMessage() for r in caplog.records] == [
+        "waiting up to 1 seconds for clients 1, 3 of 4"
+    ]
 
 
 def with_dead_clients(engine, dead, rounds=0, back_at=None, back=()):
-    """Takes the nodes of some clients away from some round on; those of `back` come back at a listing of the nodes.
+    """Takes the nodes of some clients away from some round on; those of `back` come back at a
+    listing of the nodes.
 
     As Flower does, the grid no longer lists them, and answers an order to them with an error.
     """
@@ -286,7 +365,8 @@ def with_dead_clients(engine, dead, rounds=0, back_at=None, back=()):
 
 @pytest.mark.parametrize("secure", [{}, {"secure": 8.0}], ids=["open", "secure"])
 def test_a_dead_client_is_not_waited_for(secure, tmp_path, caplog):
-    """With a deadline of ten minutes, a client that dies in round 1 costs no time, and no order from round 2 on."""
+    """With a deadline of ten minutes, a client that dies in round 1 costs no time, and no order
+    from round 2 on."""
     options = {"schedule": EVERYONE, "dtype": np.float32}
     watch = {"observe": [fedax.observe.TrainLoss()], "observe_every": 1}
     with caplog.at_level(logging.WARNING, logger="fedax.flower"), jax.enable_x64(False):
@@ -303,7 +383,8 @@ def test_a_dead_client_is_not_waited_for(secure, tmp_path, caplog):
 
 
 def test_a_wait_is_logged_and_ends_when_the_client_is_back(tmp_path, caplog, monkeypatch):
-    """With on_bad_client="stop" all are needed: the wait is in the log, and the result is that of a run without it."""
+    """With on_bad_client="stop" all are needed: the wait is in the log, and the result is that of a
+    run without it."""
     monkeypatch.setattr(roster, "AGAIN", 0.01)
     engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, deadline=60.0)
     run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=0)  # every client comes once
@@ -312,7 +393,12 @@ def test_a_wait_is_logged_and_ends_when_the_client_is_back(tmp_path, caplog, mon
         history = run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=2, observe=[])
     (wait,) = [r.getMessage() for r in caplog.records]
     assert re.fullmatch(r"FedAvg\.train, round 0: client 3 offline; waiting up to 60 seconds", wait)
-    np.testing.assert_allclose(vector(history), vector(run(fedax.FedAvg(), schedule=EVERYONE, rounds=2)), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        vector(history),
+        vector(run(fedax.FedAvg(), schedule=EVERYONE, rounds=2)),
+        rtol=0,
+        atol=1e-12,
+    )
 
 
 def test_fewer_than_the_minimum_are_waited_for(tmp_path, caplog, monkeypatch):
@@ -322,7 +408,9 @@ def test_fewer_than_the_minimum_are_waited_for(tmp_path, caplog, monkeypatch):
     run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=0)
     with_dead_clients(engine, {1, 2, LAST}, back_at=4, back=[1])
     with caplog.at_level(logging.WARNING, logger="fedax.flower"):
-        history = run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=2, on_bad_client="drop", observe=[])
+        history = run(
+            fedax.FedAvg(), engine, schedule=EVERYONE, rounds=2, on_bad_client="drop", observe=[]
+        )
     assert history.notes["answers"].tolist() == [2, 2]
     assert history.notes["absent"].tolist() == [2, 2]
     assert "round 0: client 1, 2, 3 offline; waiting up to 60 seconds" in caplog.text

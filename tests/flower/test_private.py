@@ -33,14 +33,20 @@ def both(folder, privacy, rounds=2, algorithm=None, **options):
 def test_clipping_is_that_of_the_simulation(privacy, tmp_path):
     ours, theirs = both(tmp_path, privacy)
     np.testing.assert_allclose(vector(ours), vector(theirs), rtol=0, atol=1e-12)
-    assert np.abs(vector(ours) - vector(run(fedax.FedAvg(), schedule=SCHEDULE, rounds=2))).max() > 1e-3
+    assert (
+        np.abs(vector(ours) - vector(run(fedax.FedAvg(), schedule=SCHEDULE, rounds=2))).max() > 1e-3
+    )
 
 
 @pytest.mark.slow
 def test_noise_at_the_server_comes_from_its_secret(tmp_path):
-    """Another secret, other noise; the same, the same: that of a run that is continued. Clients know the seed alone."""
+    """Another secret, other noise; the same, the same: that of a run that is continued. Clients
+    know the seed alone."""
     private = fedax.Privacy(clip=0.05, noise=1.0, delta=1e-3)
-    runs = [both(tmp_path / str(i), private, 1, secret=secret) for i, secret in enumerate((b"a", b"b", b"a"))]
+    runs = [
+        both(tmp_path / str(i), private, 1, secret=secret)
+        for i, secret in enumerate((b"a", b"b", b"a"))
+    ]
     ours = [vector(deployed) for deployed, _ in runs]
     assert np.array_equal(ours[0], ours[2])
     assert np.abs(ours[0] - ours[1]).max() > 1e-3
@@ -59,11 +65,26 @@ def test_a_round_done_anew_with_other_uploads_has_other_noise(tmp_path):
     channel, found = fedax.Channel(privacy=private), []
     for lost in (None, 101, 102, 103):
         engine = federation(
-            tmp_path / str(lost), fedax.FedAvg(), schedule=SCHEDULE, channel=channel, spoil=lose, secret=b"a"
+            tmp_path / str(lost),
+            fedax.FedAvg(),
+            schedule=SCHEDULE,
+            channel=channel,
+            spoil=lose,
+            secret=b"a",
         )
-        given = {"schedule": SCHEDULE, "channel": channel, "rounds": 1, "observe": [], "on_bad_client": "drop"}
+        given = {
+            "schedule": SCHEDULE,
+            "channel": channel,
+            "rounds": 1,
+            "observe": [],
+            "on_bad_client": "drop",
+        }
         found.append(vector(run(fedax.FedAvg(), engine, **given)))
-    moved = [np.linalg.norm(other - found[0]) for other in found[1:] if not np.array_equal(other, found[0])]
+    moved = [
+        np.linalg.norm(other - found[0])
+        for other in found[1:]
+        if not np.array_equal(other, found[0])
+    ]
     assert moved
     # the largest difference of two means without noise is one bound over three clients
     assert max(moved) > 0.05 / 3

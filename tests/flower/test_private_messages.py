@@ -1,4 +1,5 @@
-"""The messages of deployed clients under privacy: no noise or mask on two contents, an account of each client, hidden cohorts."""
+"""The messages of deployed clients under privacy: no noise or mask on two contents, an account of
+each client, hidden cohorts."""
 
 import os
 
@@ -38,26 +39,49 @@ def linear(w, examples):
 
 def task(first=9.0, clients=CLIENTS):
     """Client 0 moves along the first coordinate, by up to CLIP; the others stay."""
-    rows = [{"x": np.eye(1, DIM, dtype=np.float32) * np.float32(first if k == 0 else 0.0)} for k in range(clients)]
+    rows = [
+        {"x": np.eye(1, DIM, dtype=np.float32) * np.float32(first if k == 0 else 0.0)}
+        for k in range(clients)
+    ]
     return fedax.tasks.from_loss(linear, np.zeros(DIM, np.float32), clients=rows)
 
 
-def federation(folder, privacy, methods=METHODS, *, first=9.0, schedule=EVERYONE, clients=CLIENTS, **options):
+def federation(
+    folder, privacy, methods=METHODS, *, first=9.0, schedule=EVERYONE, clients=CLIENTS, **options
+):
     """An engine with devices whose folders are below `folder`."""
     channel = fedax.Channel(privacy=privacy)
     assignments = [Assignment(method, fedax.SGD(1.0), schedule, channel) for method in methods]
     whole = task(first, clients)
-    devices = [Device(whole, k, folder / f"client-{k}", assignments, "secure" in options) for k in range(clients)]
+    devices = [
+        Device(whole, k, folder / f"client-{k}", assignments, "secure" in options)
+        for k in range(clients)
+    ]
     return Flower(Recorded(devices), **{"deadline": 5.0, **options})
 
 
 def run(engine, privacy, method=None, *, rounds=1, schedule=EVERYONE, clients=CLIENTS, **options):
-    given = {"solver": fedax.SGD(1.0), "schedule": schedule, "channel": fedax.Channel(privacy=privacy), "observe": []}
-    return fedax.run(method or fedax.FedAvg(), task(clients=clients), engine=engine, rounds=rounds, **given | options)
+    given = {
+        "solver": fedax.SGD(1.0),
+        "schedule": schedule,
+        "channel": fedax.Channel(privacy=privacy),
+        "observe": [],
+    }
+    return fedax.run(
+        method or fedax.FedAvg(),
+        task(clients=clients),
+        engine=engine,
+        rounds=rounds,
+        **given | options,
+    )
 
 
 def orders(engine, client=0):
-    return [m.content for m in engine.grid.messages if m.metadata.message_type == "train" and client_of(m) == client]
+    return [
+        m.content
+        for m in engine.grid.messages
+        if m.metadata.message_type == "train" and client_of(m) == client
+    ]
 
 
 def upload(answer):
@@ -82,12 +106,17 @@ def models_of(engine, client=0):
 
 
 def uploads_of(engine, client=0):
-    replies = [r for r in engine.grid.replies if r.metadata.src_node_id == 100 + client and "up" in r.content]
+    replies = [
+        r
+        for r in engine.grid.replies
+        if r.metadata.src_node_id == 100 + client and "up" in r.content
+    ]
     return [upload(reply.content) for reply in replies]
 
 
 def test_no_two_messages_share_noise(tmp_path):
-    """Runs, methods, rounds, data and models: whatever differs, the noise of any two messages of a client is independent."""
+    """Runs, methods, rounds, data and models: whatever differs, the noise of any two messages of a
+    client is independent."""
     methods, found = (fedax.FedAvg(), fedax.FedAvgM()), []
     for first in (9.0, 8.0):
         engine = federation(tmp_path, LOCAL, methods, first=first)
@@ -105,7 +134,8 @@ def test_no_two_messages_share_noise(tmp_path):
 
 
 def test_a_repeated_order_gets_the_stored_message(tmp_path):
-    """Also from another process, and at no cost; another content under its name is refused, as is a name that is not its own."""
+    """Also from another process, and at no cost; another content under its name is refused, as is a
+    name that is not its own."""
     engine = federation(tmp_path, LOCAL)
     run(engine, LOCAL, rounds=2)
     device, order = engine.grid.devices[100], orders(engine)[0]
@@ -116,7 +146,9 @@ def test_a_repeated_order_gets_the_stored_message(tmp_path):
     assert again.spent(DELTA) == spent
     far = RecordDict(dict(order) | {"down": record_of((np.full(DIM, 3.0, np.float32),))})
     assert "name is not that of its content" in error(device.answer(far))
-    assert "name is not that of its content" in error(device.answer(changed_record(order, "order", round=5)))
+    assert "name is not that of its content" in error(
+        device.answer(changed_record(order, "order", round=5))
+    )
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert files
     assert not [path for path in files if path.stat().st_mode & 0o077]
@@ -131,18 +163,22 @@ def test_a_message_that_is_no_longer_stored_is_not_made_again(tmp_path):
     assert "of round 0, whose messages are no longer stored" in error(device.answer(order))
     stored = next(path for path in (tmp_path / "client-0" / "sent").rglob("*-noisy"))
     *body, last = stored.read_bytes()
-    stored.write_bytes(bytes([*body, last ^ 1]))  # not a fixed byte: 0x3f, a question mark, ends many numbers
+    # not a fixed byte: 0x3f, a question mark, ends many numbers
+    stored.write_bytes(bytes([*body, last ^ 1]))
     assert "damaged" in error(device.answer(later))
 
 
 def test_a_client_keeps_its_account_and_stops_at_its_budget(tmp_path):
-    """Over all runs: dp-accounting's epsilon of as many Gaussian messages, whose input may move by 2 C."""
+    """Over all runs: dp-accounting's epsilon of as many Gaussian messages, whose input may move by
+    2 C."""
 
     def epsilon(count):
         event = SelfComposedDpEvent(GaussianDpEvent(NOISE / 2), count)
         return float(RdpAccountant().compose(event).get_epsilon(DELTA))
 
-    privacy = fedax.Privacy(clip=CLIP, noise=NOISE, delta=DELTA, where="client", budget=epsilon(3) + 1e-6)
+    privacy = fedax.Privacy(
+        clip=CLIP, noise=NOISE, delta=DELTA, where="client", budget=epsilon(3) + 1e-6
+    )
     engine = federation(tmp_path, privacy)
     history = run(engine, privacy, rounds=2)
     device = engine.grid.devices[100]
@@ -155,7 +191,11 @@ def test_a_client_keeps_its_account_and_stops_at_its_budget(tmp_path):
         assert "Privacy(budget=" in error(reply)
     assert device.spent(DELTA) == pytest.approx(epsilon(3))
     assert device.spent(DELTA) <= privacy.budget
-    with pytest.raises(fedax.FedaxError, match=r"client 0: Privacy\(budget=.*of this client: it has spent epsilon"):
+    with pytest.raises(
+        fedax.FedaxError,
+        match=r"client 0: Privacy\(budget=.*of this client: it "
+        r"has spent epsilon",
+    ):
         run(federation(tmp_path, privacy, run="another"), privacy)
     # the account is of the folder, not of the process; one that cannot be read stops the client
     (tmp_path / "client-0" / "account.json").write_text("{")
@@ -173,11 +213,18 @@ def test_a_client_keeps_its_account_and_stops_at_its_budget(tmp_path):
     ids=["two parts", "two phases", "codec", "gathers"],
 )
 def test_every_upload_is_counted_once(method, up, uploads, tmp_path):
-    """Of several parts, in several phases, behind a codec, with memory, gathered: the account is that of the server."""
+    """Of several parts, in several phases, behind a codec, with memory, gathered: the account is
+    that of the server."""
     channel = fedax.Channel(privacy=LOCAL, up=up)
     assignments = [Assignment(method, fedax.SGD(1.0), EVERYONE, channel)]
     devices = [Device(task(), k, tmp_path / f"client-{k}", assignments) for k in range(CLIENTS)]
-    given = {"solver": fedax.SGD(1.0), "schedule": EVERYONE, "channel": channel, "observe": [], "rounds": 2}
+    given = {
+        "solver": fedax.SGD(1.0),
+        "schedule": EVERYONE,
+        "channel": channel,
+        "observe": [],
+        "rounds": 2,
+    }
     history = fedax.run(method, task(), engine=Flower(Recorded(devices), deadline=5.0), **given)
     assert history.outcome.ok
     assert devices[0].outbox.account.uploads == {NOISE / 2: 2 * uploads}
@@ -192,13 +239,20 @@ def test_an_upload_without_noise_is_in_the_account(tmp_path):
     engine = Flower(Recorded(devices), deadline=5.0)
     run(engine, LOCAL)
     assert 0 < devices[0].spent(DELTA) < np.inf
-    given = {"solver": fedax.SGD(1.0), "schedule": EVERYONE, "observe": [], "rounds": 1, "engine": engine}
+    given = {
+        "solver": fedax.SGD(1.0),
+        "schedule": EVERYONE,
+        "observe": [],
+        "rounds": 1,
+        "engine": engine,
+    }
     fedax.run(fedax.FedAvg(), task(), **given)
     assert devices[0].spent(DELTA) == np.inf
 
 
 def proved(shift, delta):
-    """The largest epsilon that a threshold on a Gaussian number of width 1 proves, which one of the inputs moves by `shift`."""
+    """The largest epsilon that a threshold on a Gaussian number of width 1 proves, which one of the
+    inputs moves by `shift`."""
     points = np.linspace(-12, 12, 24001)
     more, less = stats.norm.sf(points - shift) - delta, stats.norm.sf(points)
     return float(np.log(more[more > 0] / less[more > 0]).max(initial=0.0))
@@ -206,18 +260,21 @@ def proved(shift, delta):
 
 @pytest.mark.parametrize("secure", [False, True], ids=["open", "secure"])
 def test_the_best_attack_on_the_messages_stays_below_epsilon(secure, tmp_path):
-    """One client's two opposite inputs, known but for that. In the open every message; under masks the sum of all clients."""
+    """One client's two opposite inputs, known but for that. In the open every message; under masks
+    the sum of all clients."""
     rounds, options = 3, {"secure": 64.0} if secure else {}
     quiet = fedax.Privacy(clip=CLIP, noise=0.0, delta=DELTA, where="client")
     ends = [
-        run(federation(tmp_path / str(first), quiet, first=first), quiet).params.astype(float)[0] * CLIENTS
+        run(federation(tmp_path / str(first), quiet, first=first), quiet).params.astype(float)[0]
+        * CLIENTS
         for first in (9.0, -9.0)
     ]
     assert ends[0] - ends[1] == pytest.approx(2 * CLIP, rel=1e-4)
     engine = federation(tmp_path / "noisy", LOCAL, **options)
     history = run(engine, LOCAL, rounds=rounds)
     if secure:
-        noise = np.asarray(history.params, float)[1:] * CLIENTS / np.sqrt(rounds)  # of a round's sum
+        # of a round's sum
+        noise = np.asarray(history.params, float)[1:] * CLIENTS / np.sqrt(rounds)
         assert noise.std() == pytest.approx(CLIP * NOISE * np.sqrt(CLIENTS), rel=0.2)
     else:
         noise = (uploads_of(engine)[0] - models_of(engine)[0])[1:]
@@ -230,7 +287,8 @@ def test_the_best_attack_on_the_messages_stays_below_epsilon(secure, tmp_path):
 
 @pytest.mark.parametrize("privacy", [LOCAL, None], ids=["noise", "plain"])
 def test_no_mask_hides_two_contents(privacy, tmp_path):
-    """A factor, a list of members, a largest entry or a first memory that differs: refused. The same order: the same message."""
+    """A factor, a list of members, a largest entry or a first memory that differs: refused. The
+    same order: the same message."""
     engine = federation(tmp_path, privacy, secure=64.0)
     run(engine, privacy, rounds=1)
     device = engine.grid.devices[100]
@@ -243,7 +301,8 @@ def test_no_mask_hides_two_contents(privacy, tmp_path):
         answer = device.answer(changed_record(hide, "masks", **change))
         assert "answered before with another content" in error(answer)
         assert "up" not in answer
-    other = device.answer(changed_record(hide, "masks", session="another"))  # has keys and masks of its own
+    # has keys and masks of its own
+    other = device.answer(changed_record(hide, "masks", session="another"))
     assert "up" not in other or other["up"]["0"].data != sent
 
 
@@ -254,24 +313,44 @@ def in_a_simulation(schedule, clients, rounds):
         def __call__(self, view):
             cohort = view.cohort()
             present = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
-            return {"who": jnp.zeros(clients, jnp.int32).at[cohort.ids].add(present.astype(jnp.int32))}
+            return {
+                "who": jnp.zeros(clients, jnp.int32).at[cohort.ids].add(present.astype(jnp.int32))
+            }
 
-    given = {"solver": fedax.SGD(1.0), "schedule": schedule, "rounds": rounds, "seed": 5, "observe": [Marks()]}
-    history = fedax.run(fedax.FedAvg(), task(clients=clients), engine=fedax.Simulation(devices=1), **given)
+    given = {
+        "solver": fedax.SGD(1.0),
+        "schedule": schedule,
+        "rounds": rounds,
+        "seed": 5,
+        "observe": [Marks()],
+    }
+    history = fedax.run(
+        fedax.FedAvg(), task(clients=clients), engine=fedax.Simulation(devices=1), **given
+    )
     return [frozenset(np.flatnonzero(row).tolist()) for row in history.metrics["who"][1:]]
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "uniform"])
 def test_cohorts_that_epsilon_counts_on_come_from_a_secret(sampling, tmp_path):
-    """Whoever knows the seed predicts the cohorts of a run without privacy, and none of a private one. A secret repeats them."""
-    schedule, clients, rounds = fedax.Schedule(cohort=4, sampling=sampling, steps=1, weights="equal"), 8, 5
+    """Whoever knows the seed predicts the cohorts of a run without privacy, and none of a private
+    one. A secret repeats them."""
+    schedule, clients, rounds = (
+        fedax.Schedule(cohort=4, sampling=sampling, steps=1, weights="equal"),
+        8,
+        5,
+    )
     privacy, off = (fedax.Privacy(clip=CLIP, noise=noise, delta=DELTA) for noise in (1.0, 0.0))
 
     def cohorts(name, secret, privacy):
-        engine = federation(tmp_path / name, privacy, schedule=schedule, clients=clients, secret=secret)
+        engine = federation(
+            tmp_path / name, privacy, schedule=schedule, clients=clients, secret=secret
+        )
         run(engine, privacy, rounds=rounds, schedule=schedule, clients=clients, seed=5)
         sent = [m for m in engine.grid.messages if m.metadata.message_type == "train"]
-        return [frozenset(client_of(m) for m in sent if m.content["order"]["round"] == t) for t in range(rounds)]
+        return [
+            frozenset(client_of(m) for m in sent if m.content["order"]["round"] == t)
+            for t in range(rounds)
+        ]
 
     predicted = cohorts("public", b"y", off)
     assert predicted == in_a_simulation(schedule, clients, rounds)
@@ -282,7 +361,8 @@ def test_cohorts_that_epsilon_counts_on_come_from_a_secret(sampling, tmp_path):
 
 
 def test_the_server_s_noise_is_no_multiple_of_another(tmp_path):
-    """Two widths on the same sum: with the same numbers their weighted difference would be the sum without noise."""
+    """Two widths on the same sum: with the same numbers their weighted difference would be the sum
+    without noise."""
     found = []
     for noise in (1.0, 2.0):
         privacy = fedax.Privacy(clip=CLIP, noise=noise, delta=DELTA)
@@ -315,7 +395,10 @@ def test_the_server_s_secret_is_its_owner_s_alone(tmp_path):
     assert (path.stat().st_mode & 0o777, len(secret)) == (0o600, 32)
     assert _secret(deployment) == secret
     path.chmod(0o644)
-    with pytest.raises(fedax.InvalidInput, match="a file of mode 0644; allowed: a file that its owner alone may read"):
+    with pytest.raises(
+        fedax.InvalidInput,
+        match="a file of mode 0644; allowed: a file that its owner alone may read",
+    ):
         _secret(deployment)
     path.chmod(0o600)
     path.write_bytes(secret[:5])

@@ -25,9 +25,16 @@ def test_the_parameters_of_the_simulation(tmp_path):
     """SCAFFOLD, whose memory is on the clients' disks, whichever process works for them."""
     folder, out = tmp_path / "d", tmp_path / "out"
     file = experiment(tmp_path / "experiment.toml", ["scaffold"], rounds=2, clients=3)
-    assert fedax_command("deploy", "init", folder, "--experiment", file, "--clients", 3).returncode == 0
+    assert (
+        fedax_command("deploy", "init", folder, "--experiment", file, "--clients", 3).returncode
+        == 0
+    )
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(folder), str(out)], capture_output=True, text=True, timeout=900, check=False
+        [sys.executable, "-c", PROGRAM, str(folder), str(out)],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert fedax_command("run", file, "--out", tmp_path / "alone").returncode == 0

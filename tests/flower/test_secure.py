@@ -1,4 +1,5 @@
-"""Sums under masks: the simulation's mean to a step of the numbers, with clients that leave, and nothing else for the server."""
+"""Sums under masks: the simulation's mean to a step of the numbers, with clients that leave, and
+nothing else for the server."""
 
 import logging
 
@@ -17,7 +18,14 @@ from fedax import codecs
 from fedax.flower.client import member
 from fedax.flower.deploy.processes import free_port
 from fedax.flower.deploy.settings import FILE
-from fedax.flower.protocol.masks import LEVELS, Member, from_fixed_point, open_secrets, remove_masks, to_fixed_point
+from fedax.flower.protocol.masks import (
+    LEVELS,
+    Member,
+    from_fixed_point,
+    open_secrets,
+    remove_masks,
+    to_fixed_point,
+)
 from fedax.flower.protocol.records import Refused
 from marks import slow
 from problems import vector
@@ -33,13 +41,17 @@ def members(count):
 
 @pytest.mark.parametrize("gone", [[], [1], [0, 4]])
 def test_the_sum_of_those_who_stay(gone):
-    """Five members deal; some never send. The sum is exact in whole numbers, and a minority cannot open it."""
+    """Five members deal; some never send. The sum is exact in whole numbers, and a minority cannot
+    open it."""
     everyone, keys = members(5)
     letters = {m.number: m.deal(keys, 3) for m in everyone}
     rng = np.random.default_rng(0)
     uploads = {k: rng.uniform(-LARGEST, LARGEST, 50) for k in range(5) if k not in gone}
     hidden = {k: everyone[k].hide(to_fixed_point(uploads[k], LARGEST), keys) for k in uploads}
-    shown = {k: everyone[k].shares({j: letters[j][k] for j in keys}, keys, uploads, gone) for k in uploads}
+    shown = {
+        k: everyone[k].shares({j: letters[j][k] for j in keys}, keys, uploads, gone)
+        for k in uploads
+    }
     commitments = {m.number: m.commitment for m in everyone}
     secrets, liars = open_secrets(shown, keys, commitments, uploads, 3)
     assert liars == {}
@@ -69,7 +81,9 @@ def test_a_corrupt_share_names_its_sender_and_ends_nothing(corrupt, gone, liar):
     everyone, keys = members(5)
     letters = {m.number: m.deal(keys, 3) for m in everyone}
     there = [k for k in range(5) if k not in gone]
-    shown = {k: everyone[k].shares({j: letters[j][k] for j in keys}, keys, there, gone) for k in there}
+    shown = {
+        k: everyone[k].shares({j: letters[j][k] for j in keys}, keys, there, gone) for k in there
+    }
     shown[liar] = {k: corrupt(share) for k, share in shown[liar].items()}
     secrets, liars = open_secrets(shown, keys, {m.number: m.commitment for m in everyone}, there, 3)
     assert liars == {liar: list(range(5))}
@@ -82,7 +96,11 @@ def test_a_run_goes_on_without_a_corrupt_share(mode, tmp_path, caplog):
 
     def spoil(message, answer):
         content = message.content
-        if content["masks"]["stage"] == member.SHOW and content["order"]["round"] == 1 and client_of(message) == 3:
+        if (
+            content["masks"]["stage"] == member.SHOW
+            and content["order"]["round"] == 1
+            and client_of(message) == 3
+        ):
             facts = answer.content["answer"]
             facts["shares"] = [bytes(len(share)) for share in facts["shares"]]
         return [answer]
@@ -90,10 +108,13 @@ def test_a_run_goes_on_without_a_corrupt_share(mode, tmp_path, caplog):
     engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=spoil, secure=LARGEST)
     with caplog.at_level(logging.WARNING, logger="fedax.flower"):
         ours = run(fedax.FedAvg(), engine, schedule=EVERYONE, on_bad_client=mode)
-    np.testing.assert_allclose(vector(ours), vector(run(fedax.FedAvg(), schedule=EVERYONE)), rtol=0, atol=100 * STEP)
+    np.testing.assert_allclose(
+        vector(ours), vector(run(fedax.FedAvg(), schedule=EVERYONE)), rtol=0, atol=100 * STEP
+    )
     told = [r.getMessage() for r in caplog.records if "do not fit" in r.getMessage()]
     assert told == [
-        "FedAvg.train, round 1, client 3: its shares of the secrets of clients 0, 1, 2, 3 do not fit and are left out"
+        "FedAvg.train, round 1, client 3: its shares of the secrets of clients 0, 1, 2, 3 do "
+        "not fit and are left out"
     ]
 
 
@@ -109,7 +130,10 @@ def test_a_seed_that_does_not_fit_its_commitment_is_named(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, logger="fedax.flower"):
         ours = run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1, on_bad_client="drop")
     assert np.array_equal(vector(ours), vector(run(fedax.FedAvg(), rounds=0)))
-    assert any("round 0, client 2: no 3 shares of its secret fit together" in r.getMessage() for r in caplog.records)
+    assert any(
+        "round 0, client 2: no 3 shares of its secret fit together" in r.getMessage()
+        for r in caplog.records
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,7 +156,8 @@ def run_phases(algorithm):
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", [member.KEYS, member.DEAL, member.HIDE, member.SHOW])
 def test_clients_that_leave(stage, tmp_path):
-    """Client 3 leaves in round 1 at some stage. Once its upload is in the sum it counts, even if it opens nothing."""
+    """Client 3 leaves in round 1 at some stage. Once its upload is in the sum it counts, even if it
+    opens nothing."""
 
     def lose(message, answer):
         content = message.content
@@ -141,7 +166,9 @@ def test_clients_that_leave(stage, tmp_path):
 
     algorithm = fedax.SCAFFOLD()
     options = {"schedule": EVERYONE, "on_bad_client": "drop", "rounds": 3}
-    engine = federation(tmp_path / "secure", algorithm, schedule=EVERYONE, spoil=lose, secure=LARGEST, deadline=3.0)
+    engine = federation(
+        tmp_path / "secure", algorithm, schedule=EVERYONE, spoil=lose, secure=LARGEST, deadline=3.0
+    )
     ours = run(algorithm, engine, **options)
     assert ours.notes["absent"].tolist() == [0, 1, 0]
     assert ours.notes["answers"].tolist() == [4, 4 if stage == member.SHOW else 3, 4]
@@ -149,15 +176,24 @@ def test_clients_that_leave(stage, tmp_path):
         theirs = run(algorithm, **options)
     else:
         stage = "open"
-        theirs = run(algorithm, federation(tmp_path / "open", algorithm, schedule=EVERYONE, spoil=lose), **options)
+        theirs = run(
+            algorithm,
+            federation(tmp_path / "open", algorithm, schedule=EVERYONE, spoil=lose),
+            **options,
+        )
     np.testing.assert_allclose(vector(ours), vector(theirs), rtol=0, atol=100 * STEP)
 
 
 def test_too_few_stay(tmp_path, caplog):
-    """Three of four leave before they open the sum: nobody learns it, and the round changes nothing."""
+    """Three of four leave before they open the sum: nobody learns it, and the round changes
+    nothing."""
 
     def lose(message, answer):
-        return [] if client_of(message) > 0 and message.content["masks"]["stage"] == member.SHOW else [answer]
+        return (
+            []
+            if client_of(message) > 0 and message.content["masks"]["stage"] == member.SHOW
+            else [answer]
+        )
 
     engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=lose, secure=LARGEST)
     with caplog.at_level(logging.WARNING, logger="fedax.flower"):
@@ -171,8 +207,16 @@ def test_too_few_stay(tmp_path, caplog):
     [
         (fedax.FedAWARE(), None, r"FedAWARE.\w+ gathers single uploads"),
         (fedax.FedBC(), None, r"FedBC.\w+ have weights of their own"),
-        (fedax.FedAvg(), fedax.Channel(up=codecs.Quantizer(b=8)), "are coded, and codes do not add up"),
-        (fedax.FedAvg(), fedax.Channel(privacy=fedax.Privacy(delta=1e-3)), 'clips single uploads.*where="client"'),
+        (
+            fedax.FedAvg(),
+            fedax.Channel(up=codecs.Quantizer(b=8)),
+            "are coded, and codes do not add up",
+        ),
+        (
+            fedax.FedAvg(),
+            fedax.Channel(privacy=fedax.Privacy(delta=1e-3)),
+            'clips single uploads.*where="client"',
+        ),
     ],
     ids=["gathers", "weighs", "codes", "clips"],
 )
@@ -185,13 +229,25 @@ def test_refused_with_the_reason(algorithm, channel, reason, tmp_path):
 
 def test_a_sum_of_two_is_refused(tmp_path):
     schedule = fedax.Schedule(cohort=2, steps=1)
-    with pytest.raises(fedax.InvalidInput, match=r"FedAvg.train, round 0, its clients: got 2; allowed: whole numbers >= 3"):
-        run(fedax.FedAvg(), federation(tmp_path, fedax.FedAvg(), schedule=schedule, secure=LARGEST), schedule=schedule)
+    with pytest.raises(
+        fedax.InvalidInput,
+        match=r"FedAvg.train, round 0, its clients: got 2; "
+        r"allowed: whole numbers >= 3",
+    ):
+        run(
+            fedax.FedAvg(),
+            federation(tmp_path, fedax.FedAvg(), schedule=schedule, secure=LARGEST),
+            schedule=schedule,
+        )
 
 
 def test_entries_that_do_not_fit(tmp_path):
     engine = federation(tmp_path, fedax.FedAvg(), secure=1e-3)
-    with pytest.raises(fedax.FedaxError, match=r"not finite, or above 0.001, the most that fits under its mask"):
+    with pytest.raises(
+        fedax.FedaxError,
+        match=r"not finite, or above 0.001, the most that fits "
+        r"under its mask",
+    ):
         run(fedax.FedAvg(), engine)
 
 
@@ -200,11 +256,14 @@ def changed(content, record, **fields):
 
 
 def test_a_client_shows_no_more_than_it_should(tmp_path):
-    """No open upload; no secrets of both kinds, or of others than before; no upload for a name that is not its content's."""
+    """No open upload; no secrets of both kinds, or of others than before; no upload for a name that
+    is not its content's."""
     engine = federation(tmp_path, fedax.FedAvg(), secure=LARGEST)
     run(fedax.FedAvg(), engine, rounds=1)
     sent = [m for m in engine.grid.messages if m.metadata.message_type == "train"]
-    asked = {m.content["masks"]["stage"]: m.content for m in sent if client_of(m) == client_of(sent[0])}
+    asked = {
+        m.content["masks"]["stage"]: m.content for m in sent if client_of(m) == client_of(sent[0])
+    }
     device = engine.grid.devices[sent[0].metadata.dst_node_id]
 
     def error(content):
@@ -216,7 +275,9 @@ def test_a_client_shows_no_more_than_it_should(tmp_path):
     assert "whose name is not that of its content" in error(changed(hide, "order", round=7))
     there = list(show["masks"]["there"])
     assert "both secrets are asked for" in error(changed(show, "masks", gone=there[:1]))
-    assert "of other members than were asked for before" in error(changed(show, "masks", there=there[1:], gone=there[:1]))
+    assert "of other members than were asked for before" in error(
+        changed(show, "masks", there=there[1:], gone=there[:1])
+    )
     assert device.answer(show)["answer"]["of"] == there  # the same question is answered again
 
 
@@ -224,7 +285,9 @@ def test_letters_and_keys_that_are_wrong():
     everyone, keys = members(3)
     letters = {m.number: m.deal(keys, 2) for m in everyone}
     with pytest.raises(InvalidToken):
-        everyone[1].shares({0: letters[0][2], 1: letters[1][1], 2: letters[2][1]}, keys, [0, 1, 2], [])
+        everyone[1].shares(
+            {0: letters[0][2], 1: letters[1][1], 2: letters[2][1]}, keys, [0, 1, 2], []
+        )
     with pytest.raises(Refused, match="expected more than half"):
         everyone[0].deal(keys, 1)
     with pytest.raises(Refused, match="one is there twice"):
@@ -233,10 +296,13 @@ def test_letters_and_keys_that_are_wrong():
 
 @pytest.mark.slow
 def test_on_a_real_connection(tmp_path):
-    """A server with TLS and three clients in processes of their own: the simulation's parameters, from `secure` in the settings."""
+    """A server with TLS and three clients in processes of their own: the simulation's parameters,
+    from `secure` in the settings."""
     folder, out = tmp_path / "d", tmp_path / "out"
     file = experiment(tmp_path / "experiment.toml", ["fedavg", "scaffold"], rounds=2, clients=3)
-    made = fedax_command("deploy", "init", folder, "--experiment", file, "--clients", 3, "--port", free_port())
+    made = fedax_command(
+        "deploy", "init", folder, "--experiment", file, "--clients", 3, "--port", free_port()
+    )
     assert made.returncode == 0, made.stderr
     settings = folder / FILE
     settings.write_text(settings.read_text().replace("secure = 0.0", f"secure = {LARGEST}"))

@@ -1,4 +1,5 @@
-"""A real server with strangers and a client that breaks every rule: each is refused by name, and the run goes on without them."""
+"""A real server with strangers and a client that breaks every rule: each is refused by name, and
+the run goes on without them."""
 
 import contextlib
 import re
@@ -32,7 +33,8 @@ REASONS = {
 
 @pytest.mark.slow
 def test_strangers_and_a_rogue_are_refused(tmp_path):
-    """Clients 0 and 1 train; client 2 has a key, and abuses it. Three strangers have none, another one, and another authority."""
+    """Clients 0 and 1 train; client 2 has a key, and abuses it. Three strangers have none, another
+    one, and another authority."""
     folder, out = tmp_path / "d", tmp_path / "out"
     file = experiment(tmp_path / "experiment.toml", ["fedavg"], rounds=6, clients=3)
     file.write_text(file.read_text().replace("seeds =", 'on_bad_client = "drop"\nseeds =', 1))
@@ -75,13 +77,22 @@ def check_strangers(deployment, place, control):
                 del command[at : at + 2]
             started.append(stack.enter_context(process(command, log, environment(deployment))))
         assert [one.wait(90) != 0 for one in started[:2]] == [True, True]
-        wait_until(lambda: "certificate verify failed" in logs[2].read_text(), "the reason", started[2], logs[2])
+        wait_until(
+            lambda: "certificate verify failed" in logs[2].read_text(),
+            "the reason",
+            started[2],
+            logs[2],
+        )
         assert {node.node_id for node in control.nodes()} == before
     assert "All SuperNodes must be registered" in logs[0].read_text()
     assert "Failed to activate SuperNode" in logs[1].read_text()
     told = deployment.path("logs", "server.log").read_text()
     for path in ("register-node", "activate-node"):
-        assert re.search(rf"\[/v1/fleet/{path}\].*Attempted to register SuperNode with public key", told)
+        assert re.search(
+            rf"\[/v1/fleet/{path}\].*Attempted to register SuperNode with public "
+            r"key",
+            told,
+        )
 
 
 def check_long_requests(deployment):
@@ -96,7 +107,9 @@ def check_long_requests(deployment):
 
 def check_the_rogue(folder):
     logs = folder / "logs"
-    refused = dict(re.findall(r"round (\d+), client 2: left out: (.*)", (logs / "training.log").read_text()))
+    refused = dict(
+        re.findall(r"round (\d+), client 2: left out: (.*)", (logs / "training.log").read_text())
+    )
     assert [int(t) for t in refused] == list(REASONS)
     for t, reason in REASONS.items():
         assert re.search(reason, refused[str(t)]), refused
@@ -104,7 +117,10 @@ def check_the_rogue(folder):
     assert re.findall(r"sent again, asked for (\d+)", said) == ["0", "0"]
     # 33 MB are taken, one of them for what describes arrays
     assert int(re.findall(r"refused (\d+) of 256", said)[0]) >= 256 - 33 // 4
-    assert re.search(r"upload of client-2 \(node \d+\) refused: more than 34603008 bytes", (logs / "server.log").read_text())
+    assert re.search(
+        r"upload of client-2 \(node \d+\) refused: more than 34603008 bytes",
+        (logs / "server.log").read_text(),
+    )
 
 
 def peak_of_the_server(port):

@@ -1,8 +1,9 @@
-"""Mutated specifications, data files and run files: refused in words or read, never a traceback, a hang or much memory.
+"""Mutated specifications, data files and run files: refused in words or read, never a traceback, a
+hang or much memory.
 
-A program, because the checks of types in tests would refuse first: `python tests/fuzz/fuzz.py KIND EXAMPLES [SEED]`. The kinds are
-`specifications`, `data` and `bits`. It ends with 1 after the first failure, which it prints with the mutated text.
-"""
+A program, because the checks of types in tests would refuse first:
+`python tests/fuzz/fuzz.py KIND EXAMPLES [SEED]`. The kinds are `specifications`, `data` and `bits`.
+It ends with 1 after the first failure, which it prints with the mutated text."""
 
 import gzip
 import io
@@ -35,8 +36,10 @@ SECONDS, BYTES = 5, 2 << 30
 SEEDS = {"specifications": 1, "data": 2, "bits": 3}
 FULL = (
     TINY
-    + '[stop]\nrise = 1.0\nwindow = 5\n[cost]\nround = 1.0\n[audit]\nevery = 5\n[channel]\nup = { name = "topk", fraction = 0.5 }\n'
-    + "[grid]\nselect = 'train_loss'\nseeds = [7, 8]\n[grid.fedprox]\nmu = [0.1, 1.0]\n[grid.schedule]\nsteps = [1, 2]\n"
+    + "[stop]\nrise = 1.0\nwindow = 5\n[cost]\nround = 1.0\n[audit]\nevery = 5\n[channel]\nup = "
+    '{ name = "topk", fraction = 0.5 }\n'
+    + "[grid]\nselect = 'train_loss'\nseeds = [7, 8]\n[grid.fedprox]\nmu = [0.1, "
+    "1.0]\n[grid.schedule]\nsteps = [1, 2]\n"
 )
 VALUES = [
     "-1",
@@ -56,9 +59,35 @@ VALUES = [
     '["a"]',
     "[[1, 2], [3]]",
 ]
-VALUES += ["{}", "{ a = 1 }", "1979-05-27", "07:32:00", "'", "99999999999", str(2**31), str(2**63), "1" + "0" * 400]
-VALUES += ["1" + "0" * 5_000, "0x" + "f" * 5_000, f'"{"a" * 100_000}"', "[" * 5_000 + "]" * 5_000, str(list(range(3_000)))]
-VALUES += ['"\\u0000"', '"digits"', '"mnist"', '"libsvm"', '"client_files"', '"full"', '[1, "all"]', '"eager"', '"../.."']
+VALUES += [
+    "{}",
+    "{ a = 1 }",
+    "1979-05-27",
+    "07:32:00",
+    "'",
+    "99999999999",
+    str(2**31),
+    str(2**63),
+    "1" + "0" * 400,
+]
+VALUES += [
+    "1" + "0" * 5_000,
+    "0x" + "f" * 5_000,
+    f'"{"a" * 100_000}"',
+    "[" * 5_000 + "]" * 5_000,
+    str(list(range(3_000))),
+]
+VALUES += [
+    '"\\u0000"',
+    '"digits"',
+    '"mnist"',
+    '"libsvm"',
+    '"client_files"',
+    '"full"',
+    '[1, "all"]',
+    '"eager"',
+    '"../.."',
+]
 KEYS = [
     "x",
     "name",
@@ -88,7 +117,16 @@ KEYS += [
     "checkpoint_every",
     "engine",
 ]
-TABLES = ["[task]", "[[algorithm]]", "[solver]", "[schedule]", "[x]", "[stop.x]", "[grid.solver]", "[a" + ".a" * 3_000 + "]"]
+TABLES = [
+    "[task]",
+    "[[algorithm]]",
+    "[solver]",
+    "[schedule]",
+    "[x]",
+    "[stop.x]",
+    "[grid.solver]",
+    "[a" + ".a" * 3_000 + "]",
+]
 KEPT_SPECIFICATIONS = [
     TINY.replace("mu = 1", "mu = [[1.0, 2.0], [3.0]]"),
     TINY.replace("clients = 4", "clients = 99999999999"),
@@ -103,7 +141,11 @@ def specifications(draw):
     lines = FULL.splitlines()
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, len(lines) - 1))
-        kind = draw(st.sampled_from(["value", "value", "value", "key", "drop", "twice", "letter", "table", "many"]))
+        kind = draw(
+            st.sampled_from(
+                ["value", "value", "value", "key", "drop", "twice", "letter", "table", "many"]
+            )
+        )
         key, equals, _ = lines[at].partition("=")
         if kind == "value" and equals:
             lines[at] = f"{key}= {draw(st.sampled_from(VALUES))}"
@@ -115,7 +157,11 @@ def specifications(draw):
             lines.insert(at, lines[at])
         elif kind == "letter" and lines[at]:
             where = draw(st.integers(0, len(lines[at]) - 1))
-            lines[at] = lines[at][:where] + draw(st.sampled_from(list("=[]\"'.#\\é\x00\t1\u2028"))) + lines[at][where + 1 :]
+            lines[at] = (
+                lines[at][:where]
+                + draw(st.sampled_from(list("=[]\"'.#\\é\x00\t1\u2028")))
+                + lines[at][where + 1 :]
+            )
         elif kind == "table":
             lines[at] = draw(st.sampled_from(TABLES))
         elif kind == "many":
@@ -136,7 +182,9 @@ def _npz(**arrays):
 
 
 def _leaf(x, y):
-    return json.dumps({"users": ["a"], "num_samples": [len(y)], "user_data": {"a": {"x": x, "y": y}}}).encode()
+    return json.dumps(
+        {"users": ["a"], "num_samples": [len(y)], "user_data": {"a": {"x": x, "y": y}}}
+    ).encode()
 
 
 def _parquet():
@@ -153,11 +201,23 @@ TABLE = b"height,weight,y\n1.5,60,0\n1.8,80,1\n2.5,70,1\n"
 FORMATS = {
     "idx": ("x", IDX, lambda path: data.read_idx(path)),
     "idx.gz": ("x.gz", gzip.compress(IDX, mtime=0), lambda path: data.read_idx(path)),
-    "npz": ("a.npz", _npz(x=np.ones((4, 3)), y=np.arange(4) % 2), lambda path: tasks.client_files(path.parent)),
+    "npz": (
+        "a.npz",
+        _npz(x=np.ones((4, 3)), y=np.arange(4) % 2),
+        lambda path: tasks.client_files(path.parent),
+    ),
     "csv": ("a.csv", TABLE, lambda path: tasks.client_files(path.parent)),
-    "csv.gz": ("a.csv.gz", gzip.compress(TABLE, mtime=0), lambda path: tasks.client_files(path.parent)),
+    "csv.gz": (
+        "a.csv.gz",
+        gzip.compress(TABLE, mtime=0),
+        lambda path: tasks.client_files(path.parent),
+    ),
     "parquet": ("a.parquet", _parquet(), lambda path: tasks.client_files(path.parent)),
-    "leaf": ("all.json", _leaf([[0.5, 1.0], [1.0, 2.0]], [0, 1]), lambda path: data.leaf(path, classes=2)),
+    "leaf": (
+        "all.json",
+        _leaf([[0.5, 1.0], [1.0, 2.0]], [0, 1]),
+        lambda path: data.leaf(path, classes=2),
+    ),
     "leaf characters": (
         "all.json",
         _leaf(["ab", "cd"], ["c", "e"]),
@@ -254,7 +314,8 @@ class Slowest:
 
 
 def peak():
-    """The most bytes that this process had, and not the one that started it, as `getrusage` may say."""
+    """The most bytes that this process had, and not the one that started it, as `getrusage` may
+    say."""
     return int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
 
 
@@ -265,7 +326,8 @@ def hung(*_):
 def attempt(read, given, folder):
     """One reading: what is refused is refused in words, within the time and memory there are."""
     begin, message = time.process_time(), ""  # of the processor: other programs may be busy
-    signal.setitimer(signal.ITIMER_PROF, 6 * SECONDS)  # ends a hang, with the place in the traceback
+    # ends a hang, with the place in the traceback
+    signal.setitimer(signal.ITIMER_PROF, 6 * SECONDS)
     try:
         read(given, folder)
     except FedaxError as error:
@@ -283,16 +345,21 @@ def main(kind, examples, number):
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGPROF, hung)
     Experiment.parse(FULL).plan()  # what is slow once, such as imports, is no hang
-    strategy, read = {"specifications": (specifications(), read_specification), "data": (files(), read_file)}.get(
-        kind, (None, None)
-    )
+    strategy, read = {
+        "specifications": (specifications(), read_specification),
+        "data": (files(), read_file),
+    }.get(kind, (None, None))
     with tempfile.TemporaryDirectory() as folder:
         os.environ["FEDAX_DATA"] = folder  # real data would be read again and again
         if kind == "bits":
             for bit in bits(examples):
                 attempt(read_run, bit, folder)
         else:
-            kept = KEPT_SPECIFICATIONS if kind == "specifications" else [(name, made[1]) for name, made in FORMATS.items()]
+            kept = (
+                KEPT_SPECIFICATIONS
+                if kind == "specifications"
+                else [(name, made[1]) for name, made in FORMATS.items()]
+            )
             for given_first in kept:
                 attempt(read, given_first, folder)
 
@@ -310,9 +377,12 @@ def main(kind, examples, number):
 
             tried()
     print(
-        f"{examples} {kind}, seed {number}: none fails; the slowest took {Slowest.seconds:.1f} s, the peak is {peak() >> 20} MB"
+        f"{examples} {kind}, seed {number}: none fails; the slowest took {Slowest.seconds:.1f} "
+        f"s, the peak is {peak() >> 20} MB"
     )
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else SEEDS[sys.argv[1]])
+    main(
+        sys.argv[1], int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else SEEDS[sys.argv[1]]
+    )

@@ -10,8 +10,13 @@ PROGRAM = Path(__file__).with_name("fuzz.py")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "examples"), [("specifications", 150), ("data", 40), ("bits", 200)])
+@pytest.mark.parametrize(
+    ("kind", "examples"), [("specifications", 150), ("data", 40), ("bits", 200)]
+)
 def test_mutated_inputs(kind, examples):
-    """Each is read or refused in words, within five seconds and 2 GB; no bit of a run's file flips in silence."""
-    done = subprocess.run([sys.executable, PROGRAM, kind, str(examples)], capture_output=True, text=True, timeout=300)
+    """Each is read or refused in words, within five seconds and 2 GB; no bit of a run's file flips
+    in silence."""
+    done = subprocess.run(
+        [sys.executable, PROGRAM, kind, str(examples)], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stdout + done.stderr

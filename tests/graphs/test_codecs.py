@@ -26,7 +26,11 @@ ALL = [
     codecs.Sign(),
 ]
 every_codec = pytest.mark.parametrize("codec", ALL, ids=repr)
-UNBIASED = [codec for codec in ALL if type(codec) in (codecs.Quantizer, codecs.QSGD) and codec.rounding == "stochastic"]
+UNBIASED = [
+    codec
+    for codec in ALL
+    if type(codec) in (codecs.Quantizer, codecs.QSGD) and codec.rounding == "stochastic"
+]
 UNBIASED = [codec for codec in UNBIASED if not codec.step] + [codecs.RandK(0.2), codecs.Natural()]
 
 
@@ -49,7 +53,9 @@ def test_bytes_are_the_declared_bits_and_carry_everything(codec, dtype):
 
 def test_declared_bits():
     """32 + d b as in the paper; k (32 + ceil(log2 d)); 32 + d."""
-    assert [codecs.Quantizer(b=b).bits(199_210) for b in (4, 8, 16, 32)] == [32 + 199_210 * b for b in (4, 8, 16, 32)]
+    assert [codecs.Quantizer(b=b).bits(199_210) for b in (4, 8, 16, 32)] == [
+        32 + 199_210 * b for b in (4, 8, 16, 32)
+    ]
     assert codecs.TopK(0.01).bits(199_210) == 1992 * (32 + 18)
     assert codecs.Sign().bits(199_210) == 32 + 199_210
     assert codecs.Identity().bits(199_210) == 32 * 199_210
@@ -57,12 +63,15 @@ def test_declared_bits():
 
 @pytest.mark.parametrize("codec", UNBIASED, ids=repr)
 def test_stochastic_rounding_is_unbiased_within_its_bound(codec):
-    """The mean of many draws within 4 sigma of v in every coordinate; the mean square error within the declared bound.
+    """The mean of many draws within 4 sigma of v in every coordinate; the mean square error within
+    the declared bound.
 
-    The largest entry lies a 32-bit rounding of the step below a grid point: too rarely drawn below it to estimate a sigma.
-    """
+    The largest entry lies a 32-bit rounding of the step below a grid point: too rarely drawn below
+    it to estimate a sigma."""
     v = vector()
-    draws = np.asarray(jax.vmap(codec.roundtrip, (0, None))(jax.random.split(jax.random.key(0), DRAWS), v))
+    draws = np.asarray(
+        jax.vmap(codec.roundtrip, (0, None))(jax.random.split(jax.random.key(0), DRAWS), v)
+    )
     sigma = draws.std(0) / np.sqrt(DRAWS)
     assert (np.abs(draws.mean(0) - v) <= 4 * sigma + 1e-6).all()
     squares = ((draws - np.asarray(v)) ** 2).sum(1)
@@ -77,7 +86,9 @@ def test_random_entries_are_scaled_and_all_are_drawn_alike():
     sent = np.asarray(jax.vmap(codecs.RandK(0.2).roundtrip, (0, None))(keys, v))
     count = round(0.2 * DIM)
     assert ((sent != 0).sum(1) == count).all()
-    np.testing.assert_allclose(sent[sent != 0], np.tile(v * DIM / count, (DRAWS, 1))[sent != 0], rtol=1e-6)
+    np.testing.assert_allclose(
+        sent[sent != 0], np.tile(v * DIM / count, (DRAWS, 1))[sent != 0], rtol=1e-6
+    )
     share = (sent != 0).mean(0)
     assert (abs(share - count / DIM) < 4.5 * np.sqrt(count / DIM / DRAWS)).all()
     square = ((sent - np.asarray(v)) ** 2).sum(1).mean()
@@ -116,7 +127,9 @@ def test_quantizer_is_the_papers():
 @pytest.mark.parametrize("b", [2, 8, 25, 32])
 def test_a_step_for_every_message_clips_nothing(b, dtype):
     for seed in range(20):
-        message = codecs.Quantizer(b=b).message(vector(seed, dtype) * 10.0**seed, jax.random.key(seed))
+        message = codecs.Quantizer(b=b).message(
+            vector(seed, dtype) * 10.0**seed, jax.random.key(seed)
+        )
         assert int(message.clipped) == 0
 
 
@@ -124,10 +137,11 @@ def test_a_step_for_every_message_clips_nothing(b, dtype):
 @pytest.mark.parametrize("x64", [True, False])
 @pytest.mark.parametrize("rounding", ["floor", "stochastic"])
 def test_the_largest_entry_keeps_its_value(rounding, x64, sign):
-    """For every b: max |v| is the highest level of a step chosen for it, up to the 32 bits of that step.
+    """For every b: max |v| is the highest level of a step chosen for it, up to the 32 bits of that
+    step.
 
-    At random it may go a step down by chance, where there are so many levels that the step's rounding shows.
-    """
+    At random it may go a step down by chance, where there are so many levels that the step's
+    rounding shows."""
     with jax.enable_x64(x64):
         for b in range(2, 33 if rounding == "floor" else 13):
             codec = codecs.Quantizer(b=b, rounding=rounding)
@@ -142,18 +156,26 @@ def test_the_largest_entry_keeps_its_value(rounding, x64, sign):
 @pytest.mark.parametrize("x64", [True, False])
 @pytest.mark.parametrize("b", [2, 4, 8, 16])
 def test_points_of_the_grid_stay(b, x64):
-    """Whole numbers with the highest level as their maximum, times a power of two: the step is exact."""
+    """Whole numbers with the highest level as their maximum, times a power of two: the step is
+    exact."""
     top = 2 ** (b - 1) - 1
     with jax.enable_x64(x64):
-        v = jnp.asarray(np.linspace(-top, top, 2 * min(top, 50) + 1).round() / 8, float if x64 else np.float32)
+        v = jnp.asarray(
+            np.linspace(-top, top, 2 * min(top, 50) + 1).round() / 8, float if x64 else np.float32
+        )
         for rounding in ("floor", "stochastic"):
-            np.testing.assert_array_equal(codecs.Quantizer(b=b, rounding=rounding).roundtrip(jax.random.key(0), v), v)
-        tenths = codecs.Quantizer(b=b, step=0.1, rounding="floor").roundtrip(jax.random.key(0), 0.1 * 8 * v)
+            np.testing.assert_array_equal(
+                codecs.Quantizer(b=b, rounding=rounding).roundtrip(jax.random.key(0), v), v
+            )
+        tenths = codecs.Quantizer(b=b, step=0.1, rounding="floor").roundtrip(
+            jax.random.key(0), 0.1 * 8 * v
+        )
         np.testing.assert_allclose(tenths, 0.1 * 8 * v, rtol=1e-6, atol=0)
 
 
 def test_rounding_down_stays_below():
-    """Never above the entry by more than the step's own rounding, never a step below, also where the grid is finer than that."""
+    """Never above the entry by more than the step's own rounding, never a step below, also where
+    the grid is finer than that."""
     for b in (2, 8, 16, 24, 32):
         v = vector(b)
         codec = codecs.Quantizer(b=b, rounding="floor")
@@ -165,7 +187,8 @@ def test_rounding_down_stays_below():
 
 
 def test_rounding_down_misses_the_papers_bound():
-    """Theorem 3 needs E|Q(x) - x|^2 <= d s^2 / 4, which floor exceeds: three points of four just below a grid point."""
+    """Theorem 3 needs E|Q(x) - x|^2 <= d s^2 / 4, which floor exceeds: three points of four just
+    below a grid point."""
     v = jnp.array([0.9, 1.9, 2.9, 0.0])
     codec = codecs.Quantizer(b=4, step=1.0, rounding="floor")
     error = float(((codec.roundtrip(jax.random.key(0), v) - v) ** 2).sum())
@@ -182,8 +205,12 @@ def test_biased_codecs_contract(codec):
 
 def test_top_k_keeps_the_largest():
     v = jnp.array([0.5, -3.0, 0.0, 2.0, 1.0])
-    np.testing.assert_array_equal(codecs.TopK(0.4).roundtrip(jax.random.key(0), v), [0, -3, 0, 2, 0])
-    np.testing.assert_allclose(codecs.Sign().roundtrip(jax.random.key(0), v), [1.3, -1.3, 1.3, 1.3, 1.3], rtol=1e-7)
+    np.testing.assert_array_equal(
+        codecs.TopK(0.4).roundtrip(jax.random.key(0), v), [0, -3, 0, 2, 0]
+    )
+    np.testing.assert_allclose(
+        codecs.Sign().roundtrip(jax.random.key(0), v), [1.3, -1.3, 1.3, 1.3, 1.3], rtol=1e-7
+    )
 
 
 def test_zeros_and_non_finite_vectors():
@@ -205,7 +232,11 @@ def test_messages_are_opened_in_a_tree():
 
 def test_bad_options_are_refused():
     cases = [
-        (lambda: codecs.Quantizer(b=0), r"Quantizer\(b=...\): got 0; allowed: whole numbers in \[1, 32\]"),
+        (
+            lambda: codecs.Quantizer(b=0),
+            r"Quantizer\(b=...\): got 0; allowed: whole numbers in "
+            r"\[1, 32\]",
+        ),
         (lambda: codecs.Quantizer(b=1), "2 to 32, or 1 with a fixed step"),
         (lambda: codecs.Quantizer(rounding="up"), "one of 'stochastic', 'floor'"),
         (lambda: codecs.Quantizer(step=-1.0), r"numbers in \[0, infinity\)"),

@@ -19,7 +19,8 @@ MADE = [Graph.named(name, 12) for name in TOPOLOGIES if name != "isolated"] + [
 
 @pytest.mark.parametrize("graph", MADE, ids=lambda graph: graph.name)
 def test_definition_of_a_mixing_matrix(graph):
-    """Def. 1: support on the links, symmetric, null(I - W) = span(1), I >= W > -I; and rows that sum to one."""
+    """Def. 1: support on the links, symmetric, null(I - W) = span(1), I >= W > -I; and rows that
+    sum to one."""
     w, m = graph.matrix(), graph.clients
     spectrum = np.linalg.eigvalsh(w)
     np.testing.assert_array_equal(w, w.T)
@@ -34,7 +35,8 @@ def test_definition_of_a_mixing_matrix(graph):
 
 
 def test_ring_of_twenty():
-    """Weights 1/3 and eigenvalues (1 + 2 cos(2 pi k / 20)) / 3: lambda = 0.96737, the lowest -1/3."""
+    """Weights 1/3 and eigenvalues (1 + 2 cos(2 pi k / 20)) / 3: lambda = 0.96737, the lowest
+    -1/3."""
     for mixing in ("metropolis_hastings", "max_degree"):
         ring = Graph.ring(20, mixing=mixing)
         exact = np.sort((1 + 2 * np.cos(2 * np.pi * np.arange(20) / 20)) / 3)
@@ -51,7 +53,9 @@ def test_known_matrices():
     star[0], star[:, 0] = 0.25, 0.25
     np.testing.assert_allclose(Graph.star(4).matrix(), star, rtol=1e-15)
     path = nx.path_graph(3)  # degrees 1, 2, 1
-    np.testing.assert_allclose(Graph.of(path).matrix(), np.array([[2, 1, 0], [1, 1, 1], [0, 1, 2]]) / 3, rtol=1e-15)
+    np.testing.assert_allclose(
+        Graph.of(path).matrix(), np.array([[2, 1, 0], [1, 1, 1], [0, 1, 2]]) / 3, rtol=1e-15
+    )
 
 
 def test_topologies():
@@ -71,7 +75,9 @@ def test_small_populations(name, clients):
     assert Graph.named(name, clients).clients == clients
 
 
-@pytest.mark.parametrize("graph", [*MADE, Graph.ring(200), Graph.random_regular(200, 20)], ids=lambda graph: graph.name)
+@pytest.mark.parametrize(
+    "graph", [*MADE, Graph.ring(200), Graph.random_regular(200, 20)], ids=lambda graph: graph.name
+)
 def test_mixing_is_the_matrix_product(graph):
     """Dense and by neighbour lists."""
     rng = np.random.default_rng(0)
@@ -82,7 +88,9 @@ def test_mixing_is_the_matrix_product(graph):
     }
     mixed = graph.mix({name: jnp.asarray(value) for name, value in rows.items()}, 0)
     for name, value in rows.items():
-        np.testing.assert_allclose(mixed[name], np.tensordot(graph.matrix(), value, 1), atol=1e-14, rtol=0)
+        np.testing.assert_allclose(
+            mixed[name], np.tensordot(graph.matrix(), value, 1), atol=1e-14, rtol=0
+        )
 
 
 def test_sequence():
@@ -96,12 +104,16 @@ def test_sequence():
     assert np.array_equal(both.matrix(3), both.matrix(1))
     rows = jnp.arange(4.0)[:, None]
     np.testing.assert_allclose(both.mix(both.mix(rows, 4), 5), 1.5, rtol=1e-15)
-    assert Graph.sequence([Graph.ring(6), Graph.complete(6)]).matrix(1)[0, 3] == pytest.approx(1 / 6)
+    assert Graph.sequence([Graph.ring(6), Graph.complete(6)]).matrix(1)[0, 3] == pytest.approx(
+        1 / 6
+    )
 
 
 def test_renumbered():
     order, graph = [3, 0, 4, 2, 1], Graph.of(nx.path_graph(5))
-    np.testing.assert_array_equal(graph.renumbered(order).matrix(), graph.matrix()[np.ix_(order, order)])
+    np.testing.assert_array_equal(
+        graph.renumbered(order).matrix(), graph.matrix()[np.ix_(order, order)]
+    )
 
 
 def test_bad_graphs_are_refused():
@@ -110,7 +122,11 @@ def test_bad_graphs_are_refused():
     negative = np.array([[1.5, -0.5], [-0.5, 1.5]])
     cases = [
         (lambda: Graph.given(apart), r"4 parts, one of them the clients \[0\]"),
-        (lambda: Graph.given(skew), r"entries 0.4 and 0.5 at \(0, 1\); allowed: symmetric matrices"),
+        (
+            lambda: Graph.given(skew),
+            r"entries 0.4 and 0.5 at \(0, 1\); allowed: symmetric "
+            r"matrices",
+        ),
         (lambda: Graph.given(short), "sum 0.8 of row 0; allowed: rows and columns that sum to 1"),
         (lambda: Graph.given(flip), "the eigenvalue -1"),
         (lambda: Graph.given(negative), r"entry -0.5 at \(0, 1\)"),
@@ -143,19 +159,27 @@ CYCLES = nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2), (0, 3)])
 
 @pytest.mark.parametrize("stochastic", ["column", "row"])
 def test_directed_graphs(stochastic):
-    """Edges carry messages from u to v; senders divide by their receivers, or receivers average what they hear."""
+    """Edges carry messages from u to v; senders divide by their receivers, or receivers average
+    what they hear."""
     graph = Graph.directed(CYCLES, stochastic)
     links = nx.to_numpy_array(CYCLES, nodelist=range(5)).T + np.eye(5)  # entry (i, l): i hears l
-    expected = links / links.sum(0, keepdims=True) if stochastic == "column" else links / links.sum(1, keepdims=True)
+    expected = (
+        links / links.sum(0, keepdims=True)
+        if stochastic == "column"
+        else links / links.sum(1, keepdims=True)
+    )
     np.testing.assert_allclose(graph.matrix(), expected, rtol=1e-15)
     assert graph.sums == stochastic
     assert set(graph.network().edges) == set(CYCLES.edges)
     order = [3, 0, 4, 2, 1]
-    np.testing.assert_allclose(graph.renumbered(order).matrix(), expected[np.ix_(order, order)], rtol=1e-15)
+    np.testing.assert_allclose(
+        graph.renumbered(order).matrix(), expected[np.ix_(order, order)], rtol=1e-15
+    )
 
 
 def test_one_peer_exponential_graphs_average_exactly():
-    """2^k clients have the mean after k rounds; others get near it; each round is doubly stochastic with one sender each."""
+    """2^k clients have the mean after k rounds; others get near it; each round is doubly stochastic
+    with one sender each."""
     for clients in (1, 2, 8, 16):
         graph = Graph.one_peer_exponential(clients)
         product = np.eye(clients)
@@ -173,7 +197,9 @@ def test_random_matchings(clients):
     assert all(np.array_equal(w, w.T) and set(np.unique(w)) <= {0, 0.5, 1} for w in pairs)
     assert all((np.diag(w) == 1).sum() == clients % 2 for w in pairs)
     assert ((np.sum(pairs, axis=0) > 0).all(), graph.sums) == (True, "both")
-    assert not np.array_equal(graph.matrix(0), Graph.matchings(clients, period=40, seed=2).matrix(0))
+    assert not np.array_equal(
+        graph.matrix(0), Graph.matchings(clients, period=40, seed=2).matrix(0)
+    )
 
 
 def test_random_receivers():
@@ -186,7 +212,8 @@ def test_random_receivers():
 
 @pytest.mark.parametrize("repair", ["receiver", "sender", "both"])
 def test_losses(repair):
-    """The share of lost messages, the sums that are kept, and that links fail one by one, or in both directions."""
+    """The share of lost messages, the sums that are kept, and that links fail one by one, or in
+    both directions."""
     graph = Graph.small_world(10, 4, 0.3).lossy(0.3, repair)
     assert graph.sums == {"receiver": "row", "sender": "column", "both": "both"}[repair]
     w, lost, one_way = Graph.small_world(10, 4, 0.3).matrix(), 0, 0
@@ -213,7 +240,11 @@ def test_refusals_of_directed_and_lossy_graphs():
     with pytest.raises(InvalidInput, match="strongly connected"):
         Graph.directed(nx.DiGraph([(0, 1), (1, 2)]))
     for graph in (Graph.directed(CYCLES), Graph.ring(5).lossy(0.1, "both")):
-        with pytest.raises(InvalidInput, match=r"Graph\.lam: got .*; allowed: graphs without losses"):
+        with pytest.raises(
+            InvalidInput,
+            match=r"Graph\.lam: got .*; allowed: graphs without "
+            r"losses",
+        ):
             assert graph.lam
     with pytest.raises(InvalidInput, match="directed graphs"):
         Graph.directed(nx.cycle_graph(4))

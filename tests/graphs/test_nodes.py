@@ -1,4 +1,5 @@
-"""Nodes of a graph are matched to clients by number or by name, not by the order in which they were added."""
+"""Nodes of a graph are matched to clients by number or by name, not by the order in which they were
+added."""
 
 import networkx as nx
 import numpy as np
@@ -29,6 +30,15 @@ def test_names_need_an_order():
     network = nx.Graph([("berta", "anna"), ("berta", "carl")])
     with pytest.raises(InvalidInput, match=r"order=task.names"):
         Graph.of(network)
-    for order in (["anna", "berta"], ["anna", "berta", "carl", "dora"], ["anna", "anna", "berta", "carl"], ["a", "b", "c"]):
-        with pytest.raises(InvalidInput, match=r"Graph.of\(order=...\): got .*; allowed: all 3 nodes, each once"):
+    for order in (
+        ["anna", "berta"],
+        ["anna", "berta", "carl", "dora"],
+        ["anna", "anna", "berta", "carl"],
+        ["a", "b", "c"],
+    ):
+        with pytest.raises(
+            InvalidInput,
+            match=r"Graph.of\(order=...\): got .*; allowed: all 3 "
+            r"nodes, each once",
+        ):
             Graph.of(network, order=order)

@@ -1,4 +1,5 @@
-"""Eleven methods of other papers, as somebody outside of fedax writes them: all pass the conformance tests."""
+"""Eleven methods of other papers, as somebody outside of fedax writes them: all pass the
+conformance tests."""
 
 from typing import Any, ClassVar
 
@@ -25,7 +26,8 @@ class WithMemory(eqx.Module):
 
 
 def walk(client, w, direction):
-    """Takes this round's minibatch steps of the learning rate along a direction of (minibatch, model)."""
+    """Takes this round's minibatch steps of the learning rate along a direction of (minibatch,
+    model)."""
     rate = client.learning_rate
 
     def step(own, batch):
@@ -49,9 +51,12 @@ def sharp(client, rho):
 
 
 class ProxSkip(Algorithm):
-    """ProxSkip with one communication a round; a client corrects its shift when it hears of the mean."""
+    """ProxSkip with one communication a round; a client corrects its shift when it hears of the
+    mean."""
 
-    card: ClassVar[Card] = Card("Mishchenko et al., ProxSkip, ICML 2022", "Alg. 1", by_examples=True)
+    card: ClassVar[Card] = Card(
+        "Mishchenko et al., ProxSkip, ICML 2022", "Alg. 1", by_examples=True
+    )
 
     def init(self, fed, w):
         return WithMemory(w, w, fed.memory((jnp.zeros_like(w), w)))
@@ -110,13 +115,16 @@ class Mime(Algorithm):
 
     def train(self, client, w, m, c):
         def direction(batch, own):
-            return (1 - self.beta) * (slope(client, batch, own) - slope(client, batch, w) + c) + self.beta * m
+            return (1 - self.beta) * (
+                slope(client, batch, own) - slope(client, batch, w) + c
+            ) + self.beta * m
 
         return Upload(walk(client, w, direction), reference=w)
 
 
 class FedSpeed(Algorithm):
-    """Proximal steps along gradients at a perturbed point, with a correction that each client keeps."""
+    """Proximal steps along gradients at a perturbed point, with a correction that each client
+    keeps."""
 
     rho: Scalar = hyper(0.05, low=0.0, doc="size of the perturbation")
     alpha: Scalar = hyper(0.1, low=0.0, open_low=True, doc="weight of the proximal term")
@@ -186,7 +194,9 @@ class DFedSAM(Algorithm):
 class EF21(Algorithm):
     """Compressed differences of gradients; the fraction is a part of the program."""
 
-    fraction: Scalar = hyper(0.5, static=True, low=0.0, open_low=True, high=1.0, doc="share of the entries that are sent")
+    fraction: Scalar = hyper(
+        0.5, static=True, low=0.0, open_low=True, high=1.0, doc="share of the entries that are sent"
+    )
     lr: Scalar = hyper(0.1, low=0.0, open_low=True, doc="step size")
 
     def init(self, fed, w):
@@ -255,11 +265,15 @@ class PushSum(Algorithm):
 
     def network(self, clients):
         own = np.arange(clients)
-        neighbours = np.stack([own, (own - 1) % clients, np.where(own == 0, clients // 2, own)], axis=1)
+        neighbours = np.stack(
+            [own, (own - 1) % clients, np.where(own == 0, clients // 2, own)], axis=1
+        )
         out = np.where(own == clients // 2, 3.0, 2.0)
         weights = 1 / out[neighbours]
         weights[1:, 2] = 0.0
-        return Graph(jnp.asarray(neighbours[None], jnp.int32), jnp.asarray(weights[None]), "directed")
+        return Graph(
+            jnp.asarray(neighbours[None], jnp.int32), jnp.asarray(weights[None]), "directed"
+        )
 
     def init(self, fed, w):
         return fed.memory((w, jnp.ones((), w.dtype)))
@@ -283,7 +297,8 @@ class PushSum(Algorithm):
 
 
 class DiLoCo(Algorithm):
-    """AdamW of Optax at the clients, whose state they keep, and Nesterov's momentum at the server."""
+    """AdamW of Optax at the clients, whose state they keep, and Nesterov's momentum at the
+    server."""
 
     rate: Scalar = hyper(0.05, low=0.0, open_low=True, doc="local learning rate")
     lr: Scalar = hyper(0.7, low=0.0, open_low=True, doc="server learning rate")

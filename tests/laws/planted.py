@@ -44,7 +44,9 @@ class Controlled(Algorithm):
         return fed.answered.coverage
 
     def round(self, fed, state):
-        (dx, dc), memory = fed.average(self.train, self.cohort(fed), state.x, state.c, memory=state.memory)
+        (dx, dc), memory = fed.average(
+            self.train, self.cohort(fed), state.x, state.c, memory=state.memory
+        )
         return State(state.x + dx, state.c + self.part(fed) * dc, memory)
 
     def linear(self, c, own):

@@ -1,4 +1,5 @@
-"""The shipped laws: eleven right methods of other papers break none, and eleven mistakes are found."""
+"""The shipped laws: eleven right methods of other papers break none, and eleven mistakes are
+found."""
 
 from pathlib import Path
 
@@ -20,14 +21,18 @@ HERE = Path(__file__).parent
 @pytest.mark.parametrize("kind", [RIGHT[0], *map(slow, RIGHT[1:])], ids=lambda kind: kind.__name__)
 def test_right_methods_break_no_law(kind):
     verdicts = list(check(kind))
-    assert not [(verdict.law.name, verdict.reason) for verdict in verdicts if verdict.kind == "broken"]
+    assert not [
+        (verdict.law.name, verdict.reason) for verdict in verdicts if verdict.kind == "broken"
+    ]
     assert sum(verdict.kind == "holds" for verdict in verdicts) >= 13
 
 
 @pytest.mark.parametrize("kind", PLANTED, ids=lambda kind: kind.__name__)
 def test_mistakes_are_found(kind):
     broken = {
-        verdict.law.name for verdict in check(kind, [LAWS[name] for name in PLANTED[kind]]) if verdict.kind == "broken"
+        verdict.law.name
+        for verdict in check(kind, [LAWS[name] for name in PLANTED[kind]])
+        if verdict.kind == "broken"
     }
     assert broken == PLANTED[kind]
 
@@ -35,27 +40,39 @@ def test_mistakes_are_found(kind):
 QUICK = ("has_no_constant_key", "smuggles_nothing", "leaves_memories_alone")
 
 
-@pytest.mark.parametrize("kind", [slow(kind) for kind in kinds_of_laws()], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", [slow(kind) for kind in kinds_of_laws()], ids=lambda kind: kind.__name__
+)
 def test_the_further_laws_raise_no_false_alarm(kind):
     """On any method of the library."""
     verdicts = check(kind, [LAWS[name] for name in QUICK])
-    assert not [(verdict.law.name, verdict.reason) for verdict in verdicts if verdict.kind == "broken"]
+    assert not [
+        (verdict.law.name, verdict.reason) for verdict in verdicts if verdict.kind == "broken"
+    ]
 
 
-FLAGGED = [kind for kind in algorithm_classes().values() if kind.card.by_examples or kind.card.exact]
+FLAGGED = [
+    kind for kind in algorithm_classes().values() if kind.card.by_examples or kind.card.exact
+]
 
 
 @pytest.mark.parametrize("kind", FLAGGED, ids=lambda kind: kind.__name__)
 def test_flags_of_cards_hold(kind):
     names = [
-        name for name, flag in (("weighs_examples_alike", "by_examples"), ("is_exact", "exact")) if getattr(kind.card, flag)
+        name
+        for name, flag in (("weighs_examples_alike", "by_examples"), ("is_exact", "exact"))
+        if getattr(kind.card, flag)
     ]
     assert {verdict.kind for verdict in check(kind, [LAWS[name] for name in names])} == {"holds"}
 
 
 def test_the_command_says_what_to_change():
-    call = lambda *arguments: CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, ["check", *arguments])  # noqa: E731
-    found = call(f"{HERE / 'planted.py'}:WithoutPart", "--only", "is_exact", "--only", "counts_its_traffic")
+    def call(*arguments):
+        return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, ["check", *arguments])
+
+    found = call(
+        f"{HERE / 'planted.py'}:WithoutPart", "--only", "is_exact", "--only", "counts_its_traffic"
+    )
     assert found.exit_code == 1
     assert "fed.answered.coverage" in found.output
     assert "1 holds, 1 broken." in found.output

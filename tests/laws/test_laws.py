@@ -20,9 +20,18 @@ from fedax.core import InvalidInput
 from fedax.core.hyper import declared
 from fedax.engine.backends.reference import EagerClient, EagerMinibatch
 from fedax.engine.round.context import RoundContext
-from problems import all_algorithms, is_preset, kinds_of_laws, named, regression, state_arrays, vector
+from problems import (
+    all_algorithms,
+    is_preset,
+    kinds_of_laws,
+    named,
+    regression,
+    state_arrays,
+    vector,
+)
 
-SCHEDULE = fedax.Schedule(cohort=3, steps=3, batch_size=4)  # 2 steps an epoch for client 0: its third is in the next
+# 2 steps an epoch for client 0: its third is in the next
+SCHEDULE = fedax.Schedule(cohort=3, steps=3, batch_size=4)
 ONE = fedax.Simulation("sequential", devices=1)
 CHUNKS = fedax.Simulation("chunked", chunk=2, devices=2, microbatch=2)
 
@@ -86,7 +95,9 @@ def obeys(law, kind):
 
 def go(algorithm, task=None, rounds=5, schedule=SCHEDULE, engine=ONE, **options):
     options = {"solver": fedax.SGD(0.05), "seed": 3, "observe_every": 5, "observe": (), **options}
-    return fedax.run(algorithm, task or regression(), schedule=schedule, rounds=rounds, engine=engine, **options)
+    return fedax.run(
+        algorithm, task or regression(), schedule=schedule, rounds=rounds, engine=engine, **options
+    )
 
 
 @functools.cache
@@ -114,14 +125,16 @@ def test_learns(kind):
 @pytest.mark.slow
 @every_switch_too
 def test_another_seed_is_another_run(kind):
-    """Of every method but those that take full gradients of everybody, and so have nothing to draw."""
+    """Of every method but those that take full gradients of everybody, and so have nothing to
+    draw."""
     obeys(laws.follows_the_seed, kind)
 
 
 @pytest.mark.slow
 @every_algorithm
 def test_gradients_traced_are_computed(kind, monkeypatch):
-    """Counted in the reference engine, everyone at work: minibatch gradients, and full ones as an epoch of them.
+    """Counted in the reference engine, everyone at work: minibatch gradients, and full ones as an
+    epoch of them.
 
     For every choice that a method offers, and twice its numbers of inner steps.
     """
@@ -141,8 +154,12 @@ def test_gradients_traced_are_computed(kind, monkeypatch):
     counted(EagerClient, "full")
     task, schedule = regression(sizes=[5, 5]), fedax.Schedule(steps=1, batch_size=2)
     settings = [{}]
-    settings += [{name: choice} for name, known in declared(kind).items() for choice in known.choices or ()]
-    settings += [{name: 2 * known.default} for name, known in declared(kind).items() if name == "inner_steps"]
+    settings += [
+        {name: choice} for name, known in declared(kind).items() for choice in known.choices or ()
+    ]
+    settings += [
+        {name: 2 * known.default} for name, known in declared(kind).items() if name == "inner_steps"
+    ]
     for setting in settings:
         algorithm = kind(**setting)
         counts.update(minibatch=0, full=0)
@@ -150,7 +167,9 @@ def test_gradients_traced_are_computed(kind, monkeypatch):
             go(algorithm, task, rounds=1, schedule=schedule, engine=fedax.Eager())
         # a full gradient is one call of a minibatch of all examples
         done = (counts["minibatch"] - counts["full"] + schedule.mean_epoch(5) * counts["full"]) / 2
-        assert done == fedax.footprint(algorithm, task).gradients(schedule.mean_steps(5), schedule.mean_epoch(5)), setting
+        assert done == fedax.footprint(algorithm, task).gradients(
+            schedule.mean_steps(5), schedule.mean_epoch(5)
+        ), setting
 
 
 @pytest.mark.slow
@@ -173,7 +192,9 @@ def agree(kind, engine):
     "choice",
     [
         pytest.param(
-            choice, marks=[*marks(choice.kind), *([pytest.mark.slow] if choice.inherited else [])], id=named(choice)
+            choice,
+            marks=[*marks(choice.kind), *([pytest.mark.slow] if choice.inherited else [])],
+            id=named(choice),
         )
         for choice in CHOICES
     ],
@@ -188,7 +209,9 @@ def test_every_choice_is_the_same_on_the_reference_engine(choice):
     [
         pytest.param(fedax.Eager(), id="eager"),
         # the parts of this one are in the others
-        pytest.param(fedax.Simulation("sequential", devices=2), id="sequential-2", marks=pytest.mark.slow),
+        pytest.param(
+            fedax.Simulation("sequential", devices=2), id="sequential-2", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_same_on_every_engine(kind, engine):
@@ -211,8 +234,13 @@ def test_invariant_to_client_order(kind):
 
 @every_switch_too
 def test_observers_do_not_matter(kind):
-    watched = go(kind(), observe=[fedax.observe.TrainLoss(), fedax.observe.Dissimilarity()], observe_every=2)
-    assert all(np.array_equal(a, b) for a, b in zip(state_arrays(watched), state_arrays(straight(kind)), strict=True))
+    watched = go(
+        kind(), observe=[fedax.observe.TrainLoss(), fedax.observe.Dissimilarity()], observe_every=2
+    )
+    assert all(
+        np.array_equal(a, b)
+        for a, b in zip(state_arrays(watched), state_arrays(straight(kind)), strict=True)
+    )
 
 
 @every_switch_too
@@ -225,11 +253,17 @@ def test_resume_is_the_straight_run(kind):
 def test_memory_is_opaque(kind):
     """No algorithm reads a Memory: its only use is to be handed to a verb and kept."""
     tree = ast.parse(inspect.getsource(inspect.getmodule(kind)))
-    assert not [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "_rows"]
+    assert not [
+        node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "_rows"
+    ]
 
 
 def reals_of(kind):
-    return {n: h for n, h in declared(kind).items() if isinstance(h.default, float) and np.isfinite(h.default)}
+    return {
+        n: h
+        for n, h in declared(kind).items()
+        if isinstance(h.default, float) and np.isfinite(h.default)
+    }
 
 
 @pytest.mark.slow
@@ -239,12 +273,19 @@ def test_vmap_over_hyperparameters_is_the_loop(kind):
 
 
 def traced_bits(algorithm):
-    """Down and up in a round of the regression, 3 of 5 drawn; a message to the neighbours goes over every link."""
+    """Down and up in a round of the regression, 3 of 5 drawn; a message to the neighbours goes over
+    every link."""
     phases = fedax.footprint(algorithm, regression()).phases
-    links = int(np.asarray(fedax.Graph.named(algorithm.topology, 5).degrees).sum()) if phases[0].links else 0
+    links = (
+        int(np.asarray(fedax.Graph.named(algorithm.topology, 5).degrees).sum())
+        if phases[0].links
+        else 0
+    )
     senders = [links if phase.links else 5 if phase.everyone else 3 for phase in phases]
     pairs = list(zip(phases, senders, strict=True))
-    return sum(phase.down_bits * n for phase, n in pairs), sum(phase.up_bits * n for phase, n in pairs)
+    return sum(phase.down_bits * n for phase, n in pairs), sum(
+        phase.up_bits * n for phase, n in pairs
+    )
 
 
 @every_switch_too
@@ -260,7 +301,11 @@ def test_bits_counted_are_bits_traced(kind):
 def test_bad_hyperparameters_are_refused(kind, name):
     limits = declared(kind)[name]
     for value in limits.outside():
-        with pytest.raises(InvalidInput, match=rf"{kind.__name__}\({name}=\.\.\.\): got .*; allowed: ") as refusal:
+        with pytest.raises(
+            InvalidInput,
+            match=rf"{kind.__name__}\({name}=\.\.\.\): got .*; "
+            r"allowed: ",
+        ) as refusal:
             make_algorithm(kind.__name__, **{name: value})
         assert limits.allowed in str(refusal.value)
 
@@ -275,9 +320,12 @@ def test_non_finite_client_is_reported(kind):
 @pytest.mark.slow
 @every_switch_too
 def test_flat_losses_change_nothing(kind):
-    """Nobody has a gradient: every multiplier, norm and total weight that can vanish does, and the model stays."""
+    """Nobody has a gradient: every multiplier, norm and total weight that can vanish does, and the
+    model stays."""
     if isinstance(kind(), fedax.SCAFFOLD) and kind().form == "as_released":
-        pytest.skip("its control variates start at random numbers, which move models without a gradient")
+        pytest.skip(
+            "its control variates start at random numbers, which move models without a gradient"
+        )
     laws.keeps_a_flat_model(method_of(kind))
 
 
@@ -293,14 +341,19 @@ def test_round_without_clients_changes_nothing(kind):
         assert after.outcome.ok
         if after.bits.up[-1] == 0:
             empty += 1
-            assert all(np.array_equal(a, b) for a, b in zip(state_arrays(after), state_arrays(history), strict=True))
+            assert all(
+                np.array_equal(a, b)
+                for a, b in zip(state_arrays(after), state_arrays(history), strict=True)
+            )
         history = after
     assert (0 < empty < 24) == any(not phase.everyone for phase in fedax.footprint(kind()).phases)
     eager = go(kind(), task, rounds=2, schedule=schedule, engine=fedax.Eager())
     close(go(kind(), task, rounds=2, schedule=schedule, observe_every=1), eager)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in kinds_of_laws() if kind.card.reductions], ids=named)
+@pytest.mark.parametrize(
+    "kind", [kind for kind in kinds_of_laws() if kind.card.reductions], ids=named
+)
 def test_declared_reductions(kind):
     laws.reduces_as_declared(method_of(kind))
 
@@ -308,7 +361,8 @@ def test_declared_reductions(kind):
 @pytest.mark.slow
 @every_algorithm
 def test_phases_traced_are_those_of_a_round(kind, monkeypatch):
-    """The trace names the work functions that a round really calls, in order, and the bits it sends, whatever is chosen."""
+    """The trace names the work functions that a round really calls, in order, and the bits it
+    sends, whatever is chosen."""
     seen = []
     original = RoundContext._prepare
 

@@ -15,27 +15,40 @@ IMAGES = RNG.random((64, 3, 4, 2))
 
 
 def test_a_crop_is_one_of_the_windows_and_all_occur():
-    flat = jax.jit(Augmentation((3, 4, 2), crop=1))(jnp.asarray(IMAGES.reshape(64, -1)), jax.random.key(0))
+    flat = jax.jit(Augmentation((3, 4, 2), crop=1))(
+        jnp.asarray(IMAGES.reshape(64, -1)), jax.random.key(0)
+    )
     assert flat.shape == (64, 24)  # in the form in which they came
     images = flat.reshape(IMAGES.shape)
     padded, seen = np.pad(IMAGES, ((0, 0), (1, 1), (1, 1), (0, 0))), set()
     for image, source in zip(np.asarray(images), padded, strict=True):
-        windows = [(i, j) for i in range(3) for j in range(3) if np.array_equal(source[i : i + 3, j : j + 4], image)]
+        windows = [
+            (i, j)
+            for i in range(3)
+            for j in range(3)
+            if np.array_equal(source[i : i + 3, j : j + 4], image)
+        ]
         assert len(windows) == 1
         seen |= set(windows)
     assert len(seen) == 9
 
 
 def test_a_flip_mirrors_about_half_of_the_images():
-    images = np.asarray(jax.jit(Augmentation((3, 4, 2), flip=True))(jnp.asarray(IMAGES), jax.random.key(0)))
-    mirrored = [np.array_equal(image, source[:, ::-1]) for image, source in zip(images, IMAGES, strict=True)]
+    images = np.asarray(
+        jax.jit(Augmentation((3, 4, 2), flip=True))(jnp.asarray(IMAGES), jax.random.key(0))
+    )
+    mirrored = [
+        np.array_equal(image, source[:, ::-1]) for image, source in zip(images, IMAGES, strict=True)
+    ]
     kept = [np.array_equal(image, source) for image, source in zip(images, IMAGES, strict=True)]
     assert all(a != b for a, b in zip(mirrored, kept, strict=True))
     assert abs(sum(mirrored) - 32) < 5 * 4  # five standard deviations
 
 
 def test_evaluation_only_normalises():
-    augmentation = Augmentation((3, 4, 2), crop=2, flip=True, mean=(0.5, 0.25), deviation=(2.0, 4.0))
+    augmentation = Augmentation(
+        (3, 4, 2), crop=2, flip=True, mean=(0.5, 0.25), deviation=(2.0, 4.0)
+    )
     expected = (IMAGES - [0.5, 0.25]) / [2.0, 4.0]
     np.testing.assert_allclose(augmentation(jnp.asarray(IMAGES), None), expected, rtol=1e-12)
 
@@ -53,22 +66,35 @@ def test_a_task_augments_training_steps_only():
     plain = classification(FederatedData([{**client, "x": client["x"] - 0.5}], classes=2), model)
     params, loss = model.init(jax.random.key(0)), jax.jit(task.loss)
     examples, shifted = (jax.tree.map(jnp.asarray, t.train.client(0)) for t in (task, plain))
-    np.testing.assert_allclose(loss(params, examples, None), plain.loss(params, shifted, None), rtol=1e-9)
     np.testing.assert_allclose(
-        task.scores["accuracy"](params, examples, None), plain.scores["accuracy"](params, shifted, None)
+        loss(params, examples, None), plain.loss(params, shifted, None), rtol=1e-9
+    )
+    np.testing.assert_allclose(
+        task.scores["accuracy"](params, examples, None),
+        plain.scores["accuracy"](params, shifted, None),
     )
     first, again, other = (loss(params, examples, jax.random.key(seed)) for seed in (0, 0, 1))
     assert np.array_equal(first, again)
     assert not np.allclose(first, other)
-    assert hash(task.loss) == hash(classification(FederatedData([client], classes=2), model, augment=augmentation).loss)
+    assert hash(task.loss) == hash(
+        classification(FederatedData([client], classes=2), model, augment=augmentation).loss
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"crop": -1}, r"Augmentation\(shape, crop\): got \(\(3, 4, 2\), -1\)"),
-        ({"mean": (0.5,)}, r"Augmentation\(mean=...\): got \(0.5,\); allowed: 2 numbers, one for each channel"),
-        ({"deviation": (1.0, 0.0)}, r"Augmentation\(deviation=...\): got \(1.0, 0.0\); allowed: numbers > 0"),
+        (
+            {"mean": (0.5,)},
+            r"Augmentation\(mean=...\): got \(0.5,\); allowed: 2 numbers, one "
+            r"for each channel",
+        ),
+        (
+            {"deviation": (1.0, 0.0)},
+            r"Augmentation\(deviation=...\): got \(1.0, 0.0\); allowed: "
+            r"numbers > 0",
+        ),
     ],
 )
 def test_bad_augmentations_are_refused(options, message):

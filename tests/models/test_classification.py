@@ -13,7 +13,10 @@ from fedax.tasks import Accuracy, CrossEntropy, classification
 RNG = np.random.default_rng(0)
 MODEL = Softmax(4, 3)
 PARAMS = Affine(jnp.asarray(RNG.normal(size=(4, 3))), jnp.asarray(RNG.normal(size=3)))
-EXAMPLES = {"x": jnp.asarray(RNG.normal(size=(9, 4))), "y": jnp.asarray(RNG.integers(0, 3, 9), dtype=jnp.int32)}
+EXAMPLES = {
+    "x": jnp.asarray(RNG.normal(size=(9, 4))),
+    "y": jnp.asarray(RNG.integers(0, 3, 9), dtype=jnp.int32),
+}
 
 
 def probabilities(params, examples):
@@ -29,7 +32,9 @@ def test_cross_entropy_is_minus_the_log_probability_of_the_label():
 def test_its_gradient_is_probability_minus_label():
     gradient = jax.grad(lambda params: CrossEntropy(MODEL)(params, EXAMPLES, None).sum())(PARAMS)
     error = probabilities(PARAMS, EXAMPLES) - np.eye(3)[np.asarray(EXAMPLES["y"])]
-    np.testing.assert_allclose(gradient.kernel, np.asarray(EXAMPLES["x"]).T @ error, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(
+        gradient.kernel, np.asarray(EXAMPLES["x"]).T @ error, rtol=1e-10, atol=1e-12
+    )
     np.testing.assert_allclose(gradient.bias, error.sum(axis=0), rtol=1e-10, atol=1e-12)
 
 
@@ -45,7 +50,10 @@ def test_it_is_finite_for_large_logits():
 
 def test_accuracy_marks_the_examples_whose_label_is_first():
     params = Affine(jnp.eye(3), jnp.zeros(3))
-    examples = {"x": jnp.array([[3.0, 1, 2], [0, 1, 2], [5, 5, 0]]), "y": jnp.array([0, 1, 1], dtype=jnp.int32)}
+    examples = {
+        "x": jnp.array([[3.0, 1, 2], [0, 1, 2], [5, 5, 0]]),
+        "y": jnp.array([0, 1, 1], dtype=jnp.int32),
+    }
     accuracy = Accuracy(Softmax(3, 3))(params, examples, None)
     assert accuracy.tolist() == [1.0, 0.0, 0.0]
     assert accuracy.dtype == params.kernel.dtype
@@ -73,7 +81,12 @@ def test_a_task_holds_what_was_given():
     empty = {"x": np.zeros((0, 4)), "y": np.zeros(0, int)}
     one = {"x": np.full((1, 4), 2.0), "y": np.array([1])}
     task = classification(data(test=[empty, one], holdout=one), MLP((4, 8, 3)), l2=0.5, name="mine")
-    assert (task.name, task.l2, task.train.sizes.tolist(), task.test.sizes.tolist()) == ("mine", 0.5, [5, 5], [0, 1])
+    assert (task.name, task.l2, task.train.sizes.tolist(), task.test.sizes.tolist()) == (
+        "mine",
+        0.5,
+        [5, 5],
+        [0, 1],
+    )
     assert task.test_set["x"].tolist() == [[2.0] * 4]
     assert classification(data(), Softmax(4, 3)).name == "made up"
     assert classification(data(), Softmax(4, 3)).test is None
@@ -82,8 +95,18 @@ def test_a_task_holds_what_was_given():
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        (Softmax(4, 5), {}, r"classification\(model=...\): got '5 logits'; allowed: 3, one for each class"),
-        (Softmax(7, 3), {}, r"Task\(loss=...\): got a function that fails on examples of shapes .*\(4,\)"),
+        (
+            Softmax(4, 5),
+            {},
+            r"classification\(model=...\): got '5 logits'; allowed: 3, one for "
+            r"each class",
+        ),
+        (
+            Softmax(7, 3),
+            {},
+            r"Task\(loss=...\): got a function that fails on examples of shapes "
+            r".*\(4,\)",
+        ),
         (Softmax(4, 3), {"l2": -1.0}, r"Task\(l2=...\): got -1.0"),
     ],
 )

@@ -28,14 +28,18 @@ def test_parameter_counts_are_the_published_ones(model):
 def test_kernels_come_before_biases():
     shapes = [leaf.shape for leaf in jax.tree.leaves(MLP((5, 4, 3)).init(jax.random.key(0)))]
     assert shapes == [(5, 4), (4,), (4, 3), (3,)]
-    assert [leaf.shape for leaf in jax.tree.leaves(Softmax(5, 3).init(jax.random.key(0)))] == [(5, 3), (3,)]
+    assert [leaf.shape for leaf in jax.tree.leaves(Softmax(5, 3).init(jax.random.key(0)))] == [
+        (5, 3),
+        (3,),
+    ]
 
 
 def test_kernels_start_glorot_uniform_and_biases_at_zero():
     first, second = MLP((300, 200, 100)).init(jax.random.key(3))
     for layer, bound in ((first, np.sqrt(6 / 500)), (second, np.sqrt(6 / 300))):
         kernel = np.asarray(layer.kernel)
-        # Uniform on [-bound, bound]: mean 0, variance bound^2 / 3, that of the squares 4 bound^4 / 45; 5 standard errors.
+        # Uniform on [-bound, bound]: mean 0, variance bound^2 / 3, that of the squares 4 bound^4 /
+        # 45; 5 standard errors.
         assert np.abs(kernel).max() <= bound
         assert abs(kernel.mean()) < 5 * bound / np.sqrt(3 * kernel.size)
         assert abs((kernel**2).mean() - bound**2 / 3) < 5 * bound**2 * np.sqrt(4 / 45 / kernel.size)
@@ -69,7 +73,9 @@ def test_softmax_forward():
 
 def test_mlp_forward_has_no_activation_on_top():
     model, rng = MLP((4, 6, 5, 3)), np.random.default_rng(1)
-    params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), model.init(jax.random.key(0)))
+    params = jax.tree.map(
+        lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), model.init(jax.random.key(0))
+    )
     x = rng.normal(size=(50, 4))
     hidden = x
     for W, b in params[:-1]:
@@ -96,9 +102,17 @@ def test_equal_models_share_one_compiled_program():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Softmax(0, 10), r"Softmax\(features, classes\): got \(0, 10\); allowed: features >= 1 and classes >= 2"),
+        (
+            lambda: Softmax(0, 10),
+            r"Softmax\(features, classes\): got \(0, 10\); allowed: "
+            r"features >= 1 and classes >= 2",
+        ),
         (lambda: Softmax(3, 1), r"got \(3, 1\)"),
-        (lambda: MLP((3,)), r"MLP\(widths=...\): got \(3,\); allowed: at least two whole numbers >= 1"),
+        (
+            lambda: MLP((3,)),
+            r"MLP\(widths=...\): got \(3,\); allowed: at least two whole "
+            r"numbers >= 1",
+        ),
         (lambda: MLP(()), r"got \(\)"),
         (lambda: MLP((3, 0, 2)), r"got \(3, 0, 2\)"),
     ],

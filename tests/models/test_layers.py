@@ -22,7 +22,9 @@ def normal(*shape):
 
 
 def plain(x, kernel, stride, padding):
-    return lax.conv_general_dilated(x, kernel, (stride, stride), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return lax.conv_general_dilated(
+        x, kernel, (stride, stride), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
 
 
 def same(ours, reference, arguments, rtol=1e-9):
@@ -34,12 +36,17 @@ def same(ours, reference, arguments, rtol=1e-9):
         return values, pullback(weights)
 
     weights = normal(*jax.eval_shape(reference, *arguments).shape)
-    results = zip(*(jax.tree.leaves(both(function, weights, arguments)) for function in (ours, reference)), strict=True)
+    results = zip(
+        *(jax.tree.leaves(both(function, weights, arguments)) for function in (ours, reference)),
+        strict=True,
+    )
     for own, other in results:
         np.testing.assert_allclose(own, other, rtol=rtol, atol=rtol)
 
 
-CONVOLUTIONS = [  # rows, columns, channels, height, width, outputs, stride, padding: every form, odd sizes, oblong images
+# rows, columns, channels, height, width, outputs, stride, padding: every form, odd sizes, oblong
+# images
+CONVOLUTIONS = [
     (7, 6, 3, 5, 3, 2, 1, "VALID"),
     (6, 5, 2, 3, 4, 5, 1, "SAME"),
     (6, 7, 1, 5, 5, 4, 1, "SAME"),
@@ -92,7 +99,11 @@ def test_convolution_under_vmap_and_inside_a_loop(channels):
     [
         ({"formulation": "magic"}, r"convolve\(formulation=...\): got 'magic'"),
         ({"padding": "FULL"}, r"convolve\(padding, stride\): got \('FULL', \(1, 1\)\)"),
-        ({"padding": ((0, 0), (0, -1))}, r"convolve\(padding, stride\): got \(\(\(0, 0\), \(0, -1\)\)"),
+        (
+            {"padding": ((0, 0), (0, -1))},
+            r"convolve\(padding, stride\): got \(\(\(0, 0\), \(0, "
+            r"-1\)\)",
+        ),
         ({"stride": 0}, r"got \('VALID', \(0, 0\)\)"),
         ({}, r"convolve\(x=...\): got \(2, 3\); allowed: images of at least 3 x 3"),
     ],
@@ -105,7 +116,9 @@ def test_convolutions_that_cannot_be_are_refused(options, message):
 def test_a_convolution_adds_its_bias():
     layer = Convolution(normal(3, 3, 2, 4), normal(4))
     x = normal(2, 5, 5, 2)
-    np.testing.assert_allclose(layer(x), plain(x, layer.kernel, 1, "VALID") + layer.bias.reshape(1, 1, 1, 4), rtol=1e-9)
+    np.testing.assert_allclose(
+        layer(x), plain(x, layer.kernel, 1, "VALID") + layer.bias.reshape(1, 1, 1, 4), rtol=1e-9
+    )
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 6, 3), (2, 5, 7, 2)])
@@ -117,7 +130,9 @@ def test_max_pool_is_the_windowed_maximum(shape):
 
 
 def test_of_equal_pixels_the_first_gets_the_gradient():
-    gradient = jax.grad(lambda x: max_pool(x).sum())(jnp.array([[0.0, 1], [1, 1]]).reshape(1, 2, 2, 1))
+    gradient = jax.grad(lambda x: max_pool(x).sum())(
+        jnp.array([[0.0, 1], [1, 1]]).reshape(1, 2, 2, 1)
+    )
     assert gradient.ravel().tolist() == [0, 1, 0, 0]
 
 
@@ -125,14 +140,23 @@ def test_group_norm_is_the_formula():
     def formula(x, scale, offset):
         batch, rows, columns, channels = x.shape
         groups = x.reshape(batch, rows * columns, 2, channels // 2)
-        z = (groups - groups.mean((1, 3), keepdims=True)) / jnp.sqrt(groups.var((1, 3), keepdims=True) + 1e-5)
+        z = (groups - groups.mean((1, 3), keepdims=True)) / jnp.sqrt(
+            groups.var((1, 3), keepdims=True) + 1e-5
+        )
         return z.reshape(x.shape) * scale[None, None, None, :] + offset[None, None, None, :]
 
-    same(lambda x, a, b: GroupNorm(a, b)(x, 2), formula, (normal(3, 4, 5, 6) + 2, normal(6), normal(6)), rtol=1e-8)
+    same(
+        lambda x, a, b: GroupNorm(a, b)(x, 2),
+        formula,
+        (normal(3, 4, 5, 6) + 2, normal(6), normal(6)),
+        rtol=1e-8,
+    )
 
 
 def test_group_norm_of_a_constant_image_is_the_offset():
-    assert GroupNorm(jnp.ones(4), jnp.arange(4.0))(jnp.full((1, 2, 2, 4), 7.0), 2)[0, 0, 0].tolist() == [0, 1, 2, 3]
+    assert GroupNorm(jnp.ones(4), jnp.arange(4.0))(jnp.full((1, 2, 2, 4), 7.0), 2)[
+        0, 0, 0
+    ].tolist() == [0, 1, 2, 3]
 
 
 def naive(layer, x, forget_bias):
@@ -153,16 +177,28 @@ def naive(layer, x, forget_bias):
 
 
 @pytest.mark.parametrize("hidden", [4, 21])  # without and with the extension
-@pytest.mark.parametrize(("biases", "peepholes", "forget"), [(1, False, 1.0), (2, False, 0.0), (1, True, 0.5)])
+@pytest.mark.parametrize(
+    ("biases", "peepholes", "forget"), [(1, False, 1.0), (2, False, 0.0), (1, True, 0.5)]
+)
 def test_lstm_is_its_equations(biases, peepholes, forget, hidden):
-    layer = LSTM.init(jax.random.key(0), 3, hidden, biases=biases, peepholes=peepholes, uniform=True)
-    same(lambda layer, x: layer(x, forget), lambda layer, x: naive(layer, x, forget), (layer, normal(4, 2, 3)))
+    layer = LSTM.init(
+        jax.random.key(0), 3, hidden, biases=biases, peepholes=peepholes, uniform=True
+    )
+    same(
+        lambda layer, x: layer(x, forget),
+        lambda layer, x: naive(layer, x, forget),
+        (layer, normal(4, 2, 3)),
+    )
 
 
 @pytest.mark.parametrize("hidden", [4, 21])
 def test_hessian_products_of_an_lstm(hidden):
-    """Forward over reverse and reverse over reverse, as Per-FedAvg and the theory's estimates take them."""
-    layer, x = LSTM.init(jax.random.key(0), 3, hidden, peepholes=True, uniform=True), normal(4, 2, 3)
+    """Forward over reverse and reverse over reverse, as Per-FedAvg and the theory's estimates take
+    them."""
+    layer, x = (
+        LSTM.init(jax.random.key(0), 3, hidden, peepholes=True, uniform=True),
+        normal(4, 2, 3),
+    )
     direction = jax.tree.map(lambda leaf: normal(*leaf.shape), layer)
 
     @partial(jax.jit, static_argnums=0)
@@ -171,7 +207,10 @@ def test_hessian_products_of_an_lstm(hidden):
         forward = jax.jvp(gradient, (layer,), (direction,))[1]
         return forward, jax.vjp(gradient, layer)[1](direction)[0]
 
-    ours, reference = (products(function) for function in (lambda own, x: own(x, 0.5), lambda own, x: naive(own, x, 0.5)))
+    ours, reference = (
+        products(function)
+        for function in (lambda own, x: own(x, 0.5), lambda own, x: naive(own, x, 0.5))
+    )
     for own, other in zip(jax.tree.leaves(ours), jax.tree.leaves(reference), strict=True):
         np.testing.assert_allclose(own, other, rtol=1e-9, atol=1e-9)
 
@@ -184,14 +223,24 @@ def test_lstm_under_vmap_and_inside_a_loop():
         return lax.map(jax.vmap(jax.grad(lambda x: (function(x) ** 2).sum())), xs[None])[0]
 
     ours = gradient(lambda x: recur(x, kernel, peepholes, False))
-    np.testing.assert_allclose(ours, gradient(lambda x: naive(layers, x, 0.0)), rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(
+        ours, gradient(lambda x: naive(layers, x, 0.0)), rtol=1e-8, atol=1e-12
+    )
 
 
 def test_lstm_sizes_and_start():
     layer = LSTM.init(jax.random.key(0), 8, 256, biases=2, peepholes=True)
-    assert [leaf.shape for leaf in jax.tree.leaves(layer)] == [(8, 1024), (256, 1024), (1024,), (1024,), (3, 256)]
+    assert [leaf.shape for leaf in jax.tree.leaves(layer)] == [
+        (8, 1024),
+        (256, 1024),
+        (1024,),
+        (1024,),
+        (3, 256),
+    ]
     bound = np.sqrt(6 / (264 + 1024))
     assert 0.99 * bound < np.abs(np.asarray(layer.recurrent)).max() <= bound
     assert not np.any(layer.bias)
     uniform = LSTM.init(jax.random.key(0), 8, 256, uniform=True)
-    assert all(0.95 / 16 < np.abs(np.asarray(leaf)).max() <= 1 / 16 for leaf in jax.tree.leaves(uniform))
+    assert all(
+        0.95 / 16 < np.abs(np.asarray(leaf)).max() <= 1 / 16 for leaf in jax.tree.leaves(uniform)
+    )

@@ -1,4 +1,5 @@
-"""Steps of descent on kernels in place: the call, the programs that get it, and those that must not."""
+"""Steps of descent on kernels in place: the call, the programs that get it, and those that must
+not."""
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +16,19 @@ from fedax.ops.extension import status
 from fedax.tasks import classification
 from layer_samples import TOLERANCE, normal, thinned
 
-pytestmark = pytest.mark.skipif(not status().used or status().level == "plain", reason=status().reason or "narrow vectors")
+pytestmark = pytest.mark.skipif(
+    not status().used or status().level == "plain", reason=status().reason or "narrow vectors"
+)
 
-SIZES = [(1, 784, 200), (50, 784, 200), (33, 100, 16), (64, 401, 120), (7, 65, 33), (129, 17, 277), (50, 1001, 517)]
+SIZES = [
+    (1, 784, 200),
+    (50, 784, 200),
+    (33, 100, 16),
+    (64, 401, 120),
+    (7, 65, 33),
+    (129, 17, 277),
+    (50, 1001, 517),
+]
 
 
 def near(got, expected, dtype):
@@ -40,7 +51,9 @@ def test_a_step_is_the_product_and_the_sum(sizes, share, dtype):
             )
             near(after, np.asarray(kernel) + (-exact if minus else exact), dtype)
             for got in inputs:
-                near(got[0], np.asarray(gradient, "float64") @ np.asarray(kernel, "float64").T, dtype)
+                near(
+                    got[0], np.asarray(gradient, "float64") @ np.asarray(kernel, "float64").T, dtype
+                )
     assert len(inputs) == 1
 
 
@@ -48,7 +61,9 @@ def test_the_kernel_is_read_before_it_changes_and_left_alone_without_a_change():
     rng = np.random.default_rng(1)
     kernel, gradient = normal(rng, (70, 40), "float32"), normal(rng, (9, 40), "float32")
     x = jnp.zeros((1, 9, 70), "float32").at[0, :, 3].set(1.0)
-    after, inputs = descent_step_p.bind(kernel, x, gradient[None], jnp.float32(1), back=True, minus=False, native=True)
+    after, inputs = descent_step_p.bind(
+        kernel, x, gradient[None], jnp.float32(1), back=True, minus=False, native=True
+    )
     assert (np.delete(after, 3, 0) == np.delete(kernel, 3, 0)).all()
     assert (after[3] != kernel[3]).all()
     (alone,) = affine.input_gradient_p.bind(gradient[None], kernel[None], native=True)
@@ -74,12 +89,16 @@ def descend(params, rate):
 
 def by_optax(params, rate):
     optimizer = optax.sgd(rate)
-    return optax.apply_updates(params, optimizer.update(jax.grad(loss)(params), optimizer.init(params))[0])
+    return optax.apply_updates(
+        params, optimizer.update(jax.grad(loss)(params), optimizer.init(params))[0]
+    )
 
 
 def decayed(params, rate):
     optimizer = optax.chain(optax.sgd(rate), optax.scale(jnp.float32(0.9)))
-    return optax.apply_updates(params, optimizer.update(jax.grad(loss)(params), optimizer.init(params))[0])
+    return optax.apply_updates(
+        params, optimizer.update(jax.grad(loss)(params), optimizer.init(params))[0]
+    )
 
 
 def mirrored(params, rate):
@@ -88,7 +107,9 @@ def mirrored(params, rate):
 
 def by_its_own_size(params, rate):
     gradient = jax.grad(loss)(params)
-    return jax.tree.map(lambda w, g: w - rate / (1 + optax.tree.norm(gradient)) * g, params, gradient)
+    return jax.tree.map(
+        lambda w, g: w - rate / (1 + optax.tree.norm(gradient)) * g, params, gradient
+    )
 
 
 def reversed_sign(params, rate):
@@ -162,7 +183,9 @@ def test_groups_and_derivatives_of_a_step():
     program = jax.make_jaxpr(lambda params: descend(params, 0.5))(params)
 
     def changed(params):
-        return jax.core.eval_jaxpr(rewrite_descent_steps(program.jaxpr), program.consts, *jax.tree.leaves(params))
+        return jax.core.eval_jaxpr(
+            rewrite_descent_steps(program.jaxpr), program.consts, *jax.tree.leaves(params)
+        )
 
     def plain(params):
         return jax.tree.leaves(descend(params, 0.5))
@@ -180,7 +203,11 @@ def test_runs_have_them_and_keep_their_numbers(kind, monkeypatch):
     rng = np.random.default_rng(3)
     sizes = (150, 260, 201)
     clients = [
-        {"x": np.asarray(rng.normal(size=(n, 64)), "float32"), "y": rng.integers(0, 10, n).astype("int32")} for n in sizes
+        {
+            "x": np.asarray(rng.normal(size=(n, 64)), "float32"),
+            "y": rng.integers(0, 10, n).astype("int32"),
+        }
+        for n in sizes
     ]
     task = classification(FederatedData(clients, classes=10), LAYERS)
     algorithm = fedax.FedAvg() if kind == "FedAvg" else fedax.FedProx(mu=0.1)
@@ -193,11 +220,14 @@ def test_runs_have_them_and_keep_their_numbers(kind, monkeypatch):
 
     def trained():
         schedule = fedax.Schedule(epochs=2, batch_size=130)
-        return fedax.run(algorithm, task, solver=fedax.SGD(0.2), schedule=schedule, rounds=3, seed=0, observe=[]).params
+        return fedax.run(
+            algorithm, task, solver=fedax.SGD(0.2), schedule=schedule, rounds=3, seed=0, observe=[]
+        ).params
 
     monkeypatch.setattr("fedax.engine.round.client.rewrite_descent_steps", counted)
     own = trained()
     monkeypatch.setattr("fedax.engine.round.client.rewrite_descent_steps", lambda program: program)
     for got, expected in zip(jax.tree.leaves(own), jax.tree.leaves(trained()), strict=True):
         assert np.abs(got - expected).max() < 2e-6 * np.abs(expected).max()
-    assert set(seen) == ({2} if kind == "FedAvg" else {0})  # the gradient of FedProx has a second term
+    # the gradient of FedProx has a second term
+    assert set(seen) == ({2} if kind == "FedAvg" else {0})

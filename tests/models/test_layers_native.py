@@ -1,4 +1,5 @@
-"""The extension's layers against XLA's own: derivatives of first and second order, under vmap, scan and shard_map."""
+"""The extension's layers against XLA's own: derivatives of first and second order, under vmap, scan
+and shard_map."""
 
 import os
 import subprocess
@@ -35,7 +36,9 @@ CASES = [  # batch, rows, columns, channels, height, width, outputs, strides, pa
 
 
 def case(rng, batch, rows, columns, channels, height, width, outputs, dtype):
-    return normal(rng, (batch, rows, columns, channels), dtype), normal(rng, (height, width, channels, outputs), dtype)
+    return normal(rng, (batch, rows, columns, channels), dtype), normal(
+        rng, (height, width, channels, outputs), dtype
+    )
 
 
 def both(strides, padding, formulation="native"):
@@ -57,7 +60,15 @@ def test_convolution(sizes, dtype):
 def shapes(draw):
     whole = st.integers
     height, width, padding, rows, columns = placed(draw, 5, 13)
-    sizes = draw(st.sampled_from(BATCHES)), rows, columns, draw(whole(1, 20)), height, width, draw(whole(1, 20))
+    sizes = (
+        draw(st.sampled_from(BATCHES)),
+        rows,
+        columns,
+        draw(whole(1, 20)),
+        height,
+        width,
+        draw(whole(1, 20)),
+    )
     return *sizes, (draw(whole(1, 4)), draw(whole(1, 4))), draw(st.sampled_from([padding, "SAME"]))
 
 
@@ -67,7 +78,8 @@ def shapes(draw):
 @hypothesis.given(shapes(), st.sampled_from(["float32", "float64"]))
 def test_convolution_of_any_shape(sizes, dtype):
     rng = np.random.default_rng(0)
-    agree(*both(*sizes[7:]), case(rng, *sizes[:7], dtype), rng, order=1)  # bilinear: the second is made of the first
+    # bilinear: the second is made of the first
+    agree(*both(*sizes[7:]), case(rng, *sizes[:7], dtype), rng, order=1)
 
 
 @pytest.mark.parametrize("formulation", ["products", "xla"])
@@ -86,7 +98,9 @@ def test_convolution_under_vmap(mapped, formulation):
     rng = np.random.default_rng(1)
     x, kernel = case(rng, 5, 6, 5, 3, 3, 2, 4, "float64")
     x, kernel = (
-        value if axis is None else jnp.moveaxis(jnp.stack([value, 2 * value + 1, value**2]), 0, axis)
+        value
+        if axis is None
+        else jnp.moveaxis(jnp.stack([value, 2 * value + 1, value**2]), 0, axis)
         for value, axis in zip((x, kernel), mapped)
     )
     ours, plain = (jax.vmap(f, mapped) for f in both((2, 1), "SAME", formulation))
@@ -130,7 +144,11 @@ def network(conv, pool, norm):
     return loss
 
 
-OURS = network(partial(convolve, padding="SAME"), partial(activate, window=2), lambda x, a, b: group_norm(x, a, b, 2))
+OURS = network(
+    partial(convolve, padding="SAME"),
+    partial(activate, window=2),
+    lambda x, a, b: group_norm(x, a, b, 2),
+)
 PLAIN = network(
     lambda x, k: plain_conv(x, k, (1, 1), "SAME"),
     lambda x, b: jax.nn.relu(plain_pool(x + b[None, None, None, :], (2, 2))),
@@ -152,7 +170,9 @@ def test_descent_with_curvature_inside_scan_and_vmap(dtype):
         def step(params, x):
             gradient = jax.grad(loss)(params, x)
             curvature = jax.jvp(lambda p: jax.grad(loss)(p, x), (params,), (gradient,))[1]
-            return tuple(p - 0.01 * g + 0.001 * c for p, g, c in zip(params, gradient, curvature)), None
+            return tuple(
+                p - 0.01 * g + 0.001 * c for p, g, c in zip(params, gradient, curvature)
+            ), None
 
         return jax.jit(jax.vmap(lambda params, xs: lax.scan(step, params, xs)[0]))(params, xs)
 
@@ -180,7 +200,9 @@ def test_network_under_shard_map(check):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("shape", "window"), [((1, 5, 4, 1), (2, 2)), ((17, 7, 8, 3), (3, 2)), ((50, 4, 4, 5), (1, 1))])
+@pytest.mark.parametrize(
+    ("shape", "window"), [((1, 5, 4, 1), (2, 2)), ((17, 7, 8, 3), (3, 2)), ((50, 4, 4, 5), (1, 1))]
+)
 def test_pooling_with_bias_and_relu(shape, window, dtype):
     rng = np.random.default_rng(5)
     x, bias = normal(rng, shape, dtype), normal(rng, shape[3:], dtype)
@@ -195,7 +217,10 @@ def test_pooling_with_bias_and_relu(shape, window, dtype):
 @pytest.mark.parametrize("mapped", [(0, None), (None, 0), (0, 0)])
 def test_pooling_under_vmap(mapped):
     rng = np.random.default_rng(6)
-    x, bias = (normal(rng, shape[axis is None :], "float64") for shape, axis in zip([(3, 2, 4, 4, 5), (3, 5)], mapped))
+    x, bias = (
+        normal(rng, shape[axis is None :], "float64")
+        for shape, axis in zip([(3, 2, 4, 4, 5), (3, 5)], mapped)
+    )
 
     def plain(x, bias):
         return jax.nn.relu(plain_pool(x, (2, 2)) + bias[None, None, None, :])
@@ -206,7 +231,13 @@ def test_pooling_under_vmap(mapped):
 @st.composite
 def recurrences(draw):
     whole = st.integers
-    return draw(whole(1, 3)), draw(whole(1, 6)), draw(whole(1, 40)), draw(whole(SMALLEST, 70)), draw(st.booleans())
+    return (
+        draw(whole(1, 3)),
+        draw(whole(1, 6)),
+        draw(whole(1, 40)),
+        draw(whole(SMALLEST, 70)),
+        draw(st.booleans()),
+    )
 
 
 def check_recurrence(sizes, dtype, spread=1.0):
@@ -214,8 +245,14 @@ def check_recurrence(sizes, dtype, spread=1.0):
     rng = np.random.default_rng(0)
     projected = spread * normal(rng, (groups, steps, batch, 4 * hidden), dtype)
     kernel = normal(rng, (groups, hidden, 4 * hidden), dtype) / np.sqrt(hidden).astype(dtype)
-    peepholes, gradient = normal(rng, (groups, 3, hidden), dtype), normal(rng, (groups, steps, batch, hidden), dtype)
-    own, other = (recur_p.bind(projected, kernel, peepholes, peep=peep, native=native) for native in (True, False))
+    peepholes, gradient = (
+        normal(rng, (groups, 3, hidden), dtype),
+        normal(rng, (groups, steps, batch, hidden), dtype),
+    )
+    own, other = (
+        recur_p.bind(projected, kernel, peepholes, peep=peep, native=native)
+        for native in (True, False)
+    )
     _, cs, gates = other
     operands = gradient, gates, cs, kernel, peepholes
     own += recur_gradient_p.bind(*operands, peep=peep, native=True)
@@ -227,7 +264,9 @@ def check_recurrence(sizes, dtype, spread=1.0):
 @native
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
-    "sizes", [(1, 1, 1, 16, False), (2, 3, 7, 17, True), (1, 4, 10, 64, False), (1, 2, 33, 50, True)], ids=str
+    "sizes",
+    [(1, 1, 1, 16, False), (2, 3, 7, 17, True), (1, 4, 10, 64, False), (1, 2, 33, 50, True)],
+    ids=str,
 )
 def test_recurrence(sizes, dtype):
     check_recurrence(sizes, dtype)
@@ -244,12 +283,17 @@ def test_recurrence_of_any_shape(sizes, dtype):
 @native
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_saturated_gates_are_one_and_zero(dtype):
-    """The flat ends of the hyperbolic tangent, and arguments near zero, where it must not cancel."""
-    at = jnp.asarray([-1e4, -40, -9.2, -9, -1, -1e-3, -1e-20, 0, 1e-20, 1e-5, 0.3, 5, 9, 9.2, 40, np.inf], dtype)
+    """The flat ends of the hyperbolic tangent, and arguments near zero, where it must not
+    cancel."""
+    at = jnp.asarray(
+        [-1e4, -40, -9.2, -9, -1, -1e-3, -1e-20, 0, 1e-20, 1e-5, 0.3, 5, 9, 9.2, 40, np.inf], dtype
+    )
     projected = jnp.zeros((1, 1, 1, 64), dtype).at[..., 32:48].set(at)
     zeros = jnp.zeros((1, 16, 64), dtype), jnp.zeros((1, 3, 16), dtype)
     gates = recur_p.bind(projected, *zeros, peep=False, native=True)[2][0, 0, 0]
-    np.testing.assert_allclose(gates[32:48], np.tanh(np.asarray(at, "float64")), rtol=4 * np.finfo(dtype).eps)
+    np.testing.assert_allclose(
+        gates[32:48], np.tanh(np.asarray(at, "float64")), rtol=4 * np.finfo(dtype).eps
+    )
     np.testing.assert_array_equal(gates[:32], 0.5)
     (spoilt,) = (recur_p.bind(projected * jnp.nan, *zeros, peep=False, native=True)[0],)
     assert jnp.isnan(spoilt).all()
@@ -279,20 +323,29 @@ def test_recurrence_under_vmap(mapped):
 
 def plain_join(x, shortcut, stride):
     missing = x.shape[3] - shortcut.shape[3]
-    return jax.nn.relu(x + jnp.pad(shortcut[:, ::stride, ::stride], ((0, 0),) * 3 + ((0, missing),)))
+    return jax.nn.relu(
+        x + jnp.pad(shortcut[:, ::stride, ::stride], ((0, 0),) * 3 + ((0, missing),))
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
     ("shape", "shortcut", "stride"),
-    [((1, 5, 4, 3), (1, 5, 4, 3), 1), ((17, 3, 2, 4), (17, 6, 3, 2), 2), ((3, 2, 3, 4), (3, 5, 7, 4), 3)],
+    [
+        ((1, 5, 4, 3), (1, 5, 4, 3), 1),
+        ((17, 3, 2, 4), (17, 6, 3, 2), 2),
+        ((3, 2, 3, 4), (3, 5, 7, 4), 3),
+    ],
 )
 def test_join_with_a_shortcut(shape, shortcut, stride, dtype):
     rng = np.random.default_rng(10)
     arguments = normal(rng, shape, dtype), normal(rng, shortcut, dtype)
     agree(partial(join, stride=stride), partial(plain_join, stride=stride), arguments, rng)
     together = tuple(jnp.stack([x, x[::-1]]) for x in arguments)
-    close(jax.vmap(partial(join, stride=stride))(*together), jax.vmap(partial(plain_join, stride=stride))(*together))
+    close(
+        jax.vmap(partial(join, stride=stride))(*together),
+        jax.vmap(partial(plain_join, stride=stride))(*together),
+    )
 
 
 def test_shortcuts_that_do_not_fit_are_refused():
@@ -308,10 +361,16 @@ def test_what_is_not_a_number_is_kept():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("shape", "groups"), [((1, 3, 2, 1), 1), ((17, 5, 4, 6), 3), ((130, 2, 3, 4), 4)])
+@pytest.mark.parametrize(
+    ("shape", "groups"), [((1, 3, 2, 1), 1), ((17, 5, 4, 6), 3), ((130, 2, 3, 4), 4)]
+)
 def test_group_norm(shape, groups, dtype):
     rng = np.random.default_rng(7)
-    arguments = normal(rng, shape, dtype) + 2, normal(rng, shape[3:], dtype), normal(rng, shape[3:], dtype)
+    arguments = (
+        normal(rng, shape, dtype) + 2,
+        normal(rng, shape[3:], dtype),
+        normal(rng, shape[3:], dtype),
+    )
     agree(lambda *a: group_norm(*a, groups), lambda *a: plain_norm(*a, groups), arguments, rng)
 
 
@@ -319,7 +378,8 @@ def test_group_norm(shape, groups, dtype):
 def test_group_norm_under_vmap(mapped):
     rng = np.random.default_rng(8)
     arguments = [
-        normal(rng, shape[axis is None :], "float64") for shape, axis in zip([(3, 2, 3, 4, 6), (3, 6), (3, 6)], mapped)
+        normal(rng, shape[axis is None :], "float64")
+        for shape, axis in zip([(3, 2, 3, 4, 6), (3, 6), (3, 6)], mapped)
     ]
     ours, plain = (jax.vmap(lambda *a, f=f: f(*a, 2), mapped) for f in (group_norm, plain_norm))
     agree(ours, plain, tuple(arguments), rng)
@@ -342,8 +402,10 @@ def test_other_settings(setting):
         "from fedax.ops import convolve, max_pool, group_norm\n"
         "from fedax.ops.extension import status\n"
         "rng = np.random.default_rng(0)\n"
-        "x, k = (jnp.asarray(rng.normal(size=s), 'float32') for s in [(5, 6, 6, 3), (3, 3, 3, 4)])\n"
-        "f = lambda x, k: (group_norm(max_pool(convolve(x, k)), jnp.ones(4), jnp.ones(4), 2) ** 3).sum()\n"
+        "x, k = (jnp.asarray(rng.normal(size=s), 'float32') for s in [(5, 6, 6, 3), (3, 3, 3, "
+        "4)])\n"
+        "f = lambda x, k: (group_norm(max_pool(convolve(x, k)), jnp.ones(4), jnp.ones(4), 2) ** "
+        "3).sum()\n"
         "print(status().level, *(float(jnp.abs(g).sum()) for g in jax.grad(f, (0, 1))(x, k)))\n"
     )
     answers = [

@@ -1,4 +1,5 @@
-"""Convolutions with bias, ReLU and pooling in one operation, whose gradients read the winners of the windows."""
+"""Convolutions with bias, ReLU and pooling in one operation, whose gradients read the winners of
+the windows."""
 
 import os
 import subprocess
@@ -29,7 +30,8 @@ CASES = [  # batch, rows, columns, channels, kernel, outputs, window, stride, pa
     (3, 7, 7, 4, (3, 3), 5, (1, 1), 1, "VALID"),
     (130, 6, 7, 2, (3, 3), 3, (2, 3), 1, ((1, 0), (0, 2))),  # columns that fill no window
     (20, 8, 8, 32, (3, 3), 32, (2, 2), 1, "SAME"),  # with fewer multiplications
-    (33, 11, 12, 20, (5, 5), 40, (2, 2), 1, "SAME"),  # images' gradients by regions, of blocks of channels
+    # images' gradients by regions, of blocks of channels
+    (33, 11, 12, 20, (5, 5), 40, (2, 2), 1, "SAME"),
     (16, 9, 9, 33, (4, 4), 20, (2, 2), 1, ((3, 0), (0, 2))),
     (17, 13, 9, 6, (5, 5), 20, (2, 2), 1, "VALID"),  # and of columns side by side
     (4, 8, 9, 10, (3, 3), 17, (2, 2), 1, "SAME"),
@@ -61,7 +63,12 @@ def case(sizes, dtype, seed=0):
 def test_values_and_derivatives(sizes, dtype):
     operands, ours, plain, rng = case(sizes, dtype)
     agree(ours, plain, operands, rng)
-    agree(lambda k, b: ours(operands[0], k, b), lambda k, b: plain(operands[0], k, b), operands[1:], rng)
+    agree(
+        lambda k, b: ours(operands[0], k, b),
+        lambda k, b: plain(operands[0], k, b),
+        operands[1:],
+        rng,
+    )
 
 
 def windows(gradient, winner, size, window):
@@ -70,15 +77,20 @@ def windows(gradient, winner, size, window):
     for place in np.ndindex(*gradient.shape):
         if winner[place] != 255:
             g, n, r, q, c = place
-            full[g, n, r * window[0] + winner[place] // window[1], q * window[1] + winner[place] % window[1], c] = gradient[
-                place
-            ]
+            full[
+                g,
+                n,
+                r * window[0] + winner[place] // window[1],
+                q * window[1] + winner[place] % window[1],
+                c,
+            ] = gradient[place]
     return full
 
 
 @native
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("share", [0.0, 0.1, 1.0])  # of windows that have a winner: lists and plain sums
+# of windows that have a winner: lists and plain sums
+@pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("sizes", CASES[:-1], ids=str)
 def test_gradients_from_any_winners(sizes, share, dtype):
     (x, kernel, bias), ours, _, rng = case(sizes, dtype, 1)
@@ -101,10 +113,15 @@ def test_gradients_from_any_winners(sizes, share, dtype):
     close(pooled.bias_gradient_p.bind(gradient, winner, native=True)[0][0], full[0].sum((0, 1, 2)))
 
 
-@pytest.mark.parametrize("mapped", [(0, None, None), (None, 0, None), (0, 0, 0), (None, None, 0), (None, 0, 0)])
+@pytest.mark.parametrize(
+    "mapped", [(0, None, None), (None, 0, None), (0, 0, 0), (None, None, 0), (None, 0, 0)]
+)
 def test_under_vmap(mapped):
     operands, ours, plain, rng = case((4, 6, 6, 3, (3, 3), 4, (2, 2), 1, "VALID"), "float64")
-    batched = tuple(x if axis is None else normal(rng, (3, *x.shape), "float64") for x, axis in zip(operands, mapped))
+    batched = tuple(
+        x if axis is None else normal(rng, (3, *x.shape), "float64")
+        for x, axis in zip(operands, mapped)
+    )
     agree(jax.vmap(ours, mapped), jax.vmap(plain, mapped), batched, rng)
 
 
@@ -146,9 +163,15 @@ def test_products_are_counted():
     pieces = partial(convolve, stride=1, padding="VALID")
 
     def counted(function):
-        return count_flops(jax.make_jaxpr(jax.grad(lambda *a: function(*a).sum(), (0, 1)))(*operands).jaxpr)
+        return count_flops(
+            jax.make_jaxpr(jax.grad(lambda *a: function(*a).sum(), (0, 1)))(*operands).jaxpr
+        )
 
-    assert counted(ours) == counted(lambda x, k, b: activate(pieces(x, k), b, 2)) == 3 * 2 * 4 * 16 * 25 * 3 * 6
+    assert (
+        counted(ours)
+        == counted(lambda x, k, b: activate(pieces(x, k), b, 2))
+        == 3 * 2 * 4 * 16 * 25 * 3 * 6
+    )
 
 
 def test_what_does_not_fit_is_refused():

@@ -1,4 +1,5 @@
-"""The end of a residual block in one pass: group normalisation, a shortcut and ReLU, against their plain forms."""
+"""The end of a residual block in one pass: group normalisation, a shortcut and ReLU, against their
+plain forms."""
 
 from functools import partial
 
@@ -62,11 +63,15 @@ def test_values_and_derivatives(shape, shortcut, stride, groups, dtype):
     agree(lambda *a: ours(groups, stride)(*a)[1], written, operands, rng)
 
 
-@pytest.mark.parametrize("mapped", [(0, None, None, 0), (None, 0, None, None), (0, 0, 0, 0), (None, None, None, 0)])
+@pytest.mark.parametrize(
+    "mapped", [(0, None, None, 0), (None, 0, None, None), (0, 0, 0, 0), (None, None, None, 0)]
+)
 def test_under_vmap(mapped):
     rng = np.random.default_rng(1)
     sizes = [(3, 2, 3, 4, 6), (3, 6), (3, 6), (3, 2, 6, 8, 4)]
-    operands = tuple(normal(rng, size[axis is None :], "float64") for size, axis in zip(sizes, mapped))
+    operands = tuple(
+        normal(rng, size[axis is None :], "float64") for size, axis in zip(sizes, mapped)
+    )
     written = partial(plain, groups=2, stride=2)
     mine, other = twofold(ours(2, 2)), twofold(lambda *a: (written(*a),) * 2)
     agree(jax.vmap(mine, mapped), jax.vmap(other, mapped), operands, rng)
@@ -82,14 +87,22 @@ def test_in_a_scan_on_several_devices(stride):
             out, again = function(x, *operands[1:])
             return (weights[: x.shape[0]] * (out + again * again)).sum()
 
-        return jax.lax.scan(lambda x, _: (x - 0.1 * jax.grad(loss)(x), None), operands[0], length=3)[0]
+        return jax.lax.scan(
+            lambda x, _: (x - 0.1 * jax.grad(loss)(x), None), operands[0], length=3
+        )[0]
 
     mesh = Mesh(np.array(jax.devices()[:2]), ("clients",))
     spread = jax.shard_map(
-        partial(steps, ours(2, stride)), mesh=mesh, in_specs=(P("clients"), P(), P(), P("clients")), out_specs=P("clients")
+        partial(steps, ours(2, stride)),
+        mesh=mesh,
+        in_specs=(P("clients"), P(), P(), P("clients")),
+        out_specs=P("clients"),
     )
     weights = jnp.concatenate([weights[:2]] * 2)
-    close(jax.jit(spread)(*operands), steps(lambda *a: (plain(*a, groups=2, stride=stride),) * 2, *operands))
+    close(
+        jax.jit(spread)(*operands),
+        steps(lambda *a: (plain(*a, groups=2, stride=stride),) * 2, *operands),
+    )
 
 
 def test_gradients_of_two_uses_are_added_where_they_are_read():

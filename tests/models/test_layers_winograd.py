@@ -38,7 +38,9 @@ CASES = [  # batch, rows, columns, channels, window, stride, outputs, padding
 
 def pair(stride, padding):
     down, right = stride if isinstance(stride, tuple) else (stride, stride)
-    return partial(convolve, stride=stride, padding=padding), partial(plain_conv, stride=(down, right), padding=padding)
+    return partial(convolve, stride=stride, padding=padding), partial(
+        plain_conv, stride=(down, right), padding=padding
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -46,7 +48,10 @@ def pair(stride, padding):
 def test_values_and_derivatives(sizes, dtype):
     batch, rows, columns, channels, window, stride, outputs, padding = sizes
     rng = np.random.default_rng(0)
-    x, kernel = normal(rng, (batch, rows, columns, channels), dtype), normal(rng, (*window, channels, outputs), dtype)
+    x, kernel = (
+        normal(rng, (batch, rows, columns, channels), dtype),
+        normal(rng, (*window, channels, outputs), dtype),
+    )
     agree(*pair(stride, padding), (x, kernel), rng)
 
 
@@ -64,7 +69,16 @@ def shapes(draw):
     height, (least, most) = draw(st.sampled_from([(width, (20, 50)), (draw(whole(1, 6)), (3, 20))]))
     rows, columns = max(rows, height), max(columns, width)
     batch = draw(st.sampled_from([16, 31, 50, 64, 129]))
-    return batch, rows, columns, draw(whole(least, most)), (height, width), 1, draw(whole(least, most)), padding
+    return (
+        batch,
+        rows,
+        columns,
+        draw(whole(least, most)),
+        (height, width),
+        1,
+        draw(whole(least, most)),
+        padding,
+    )
 
 
 @pytest.mark.slow
@@ -75,8 +89,12 @@ def test_any_shape(sizes):
 
 
 def test_many_channels_take_tiles():
-    # what is not a number is seen by its whole tile of 4 x 4 outputs, where plain sums show it to the taps that meet it
-    x, kernel = jnp.ones((50, 10, 10, 32), "float32").at[:, 2, 2].set(jnp.nan), jnp.ones((3, 3, 32, 32), "float32")
+    # what is not a number is seen by its whole tile of 4 x 4 outputs, where plain sums show it to
+    # the taps that meet it
+    x, kernel = (
+        jnp.ones((50, 10, 10, 32), "float32").at[:, 2, 2].set(jnp.nan),
+        jnp.ones((3, 3, 32, 32), "float32"),
+    )
     y = jnp.isnan(jax.jit(convolve)(x, kernel))
     assert y[:, :4, :4].all()
     assert not y[:, 4:].any()
@@ -88,7 +106,10 @@ def test_many_channels_take_tiles():
 
 def test_few_channels_take_rows():
     # rows of four outputs see it, in the rows of outputs that meet its own
-    x, kernel = jnp.ones((50, 10, 10, 8), "float32").at[:, 2, 2].set(jnp.nan), jnp.ones((3, 3, 8, 8), "float32")
+    x, kernel = (
+        jnp.ones((50, 10, 10, 8), "float32").at[:, 2, 2].set(jnp.nan),
+        jnp.ones((3, 3, 8, 8), "float32"),
+    )
     y = jnp.isnan(jax.jit(convolve)(x, kernel))
     assert y[:, :3, :4].all()
     assert y.sum() == y[:, :3, :4].size
@@ -117,4 +138,8 @@ for dtype, tolerance in (("float32", 1e-5), ("float64", 1e-12)):
                 assert own.dtype == dtype
                 assert np.abs(own - other).max() < tolerance * np.abs(other).max()
 """
-    subprocess.run([sys.executable, "-c", script.format(level)], env=os.environ | {"FEDAX_NATIVE": level}, check=True)
+    subprocess.run(
+        [sys.executable, "-c", script.format(level)],
+        env=os.environ | {"FEDAX_NATIVE": level},
+        check=True,
+    )

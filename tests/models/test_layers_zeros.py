@@ -1,4 +1,5 @@
-"""Products that leave zeros out: the gradients of convolutions behind pooling, and fully connected layers of plain images."""
+"""Products that leave zeros out: the gradients of convolutions behind pooling, and fully connected
+layers of plain images."""
 
 import os
 import subprocess
@@ -26,7 +27,9 @@ pytestmark = native
 
 def gradients(x, kernel, cotangent, stride, padding, formulation):
     function = partial(convolve, stride=stride, padding=padding, formulation=formulation)
-    return jax.jit(lambda x, kernel, cotangent: jax.vjp(function, x, kernel)[1](cotangent))(x, kernel, cotangent)
+    return jax.jit(lambda x, kernel, cotangent: jax.vjp(function, x, kernel)[1](cotangent))(
+        x, kernel, cotangent
+    )
 
 
 CASES = [  # batch, rows, columns, channels, height, width, outputs, stride, padding
@@ -49,12 +52,17 @@ CASES = [  # batch, rows, columns, channels, height, width, outputs, stride, pad
 def test_gradients_of_few_numbers(sizes, dtype):
     batch, rows, columns, channels, height, width, outputs, stride, padding = sizes
     rng = np.random.default_rng(0)
-    x, kernel = normal(rng, (batch, rows, columns, channels), dtype), normal(rng, (height, width, channels, outputs), dtype)
+    x, kernel = (
+        normal(rng, (batch, rows, columns, channels), dtype),
+        normal(rng, (height, width, channels, outputs), dtype),
+    )
     strides = (stride, stride) if isinstance(stride, int) else stride
     shape = jax.eval_shape(partial(plain_conv, stride=strides, padding=padding), x, kernel).shape
     for share in (0.2, 0.01, 0.0):
         cotangent = thinned(rng, normal(rng, shape, dtype), share)
-        for own, other in zip(*(gradients(x, kernel, cotangent, stride, padding, form) for form in ("native", "xla"))):
+        for own, other in zip(
+            *(gradients(x, kernel, cotangent, stride, padding, form) for form in ("native", "xla"))
+        ):
             close(own, other)
 
 
@@ -64,7 +72,17 @@ def shapes(draw):
     height, width, padding, rows, columns = placed(draw, 7, 14)
     batch = draw(st.sampled_from([4, 15, 16, 17, 31, 50, 64]))
     strides = draw(whole(1, 4)), draw(whole(1, 4))
-    return batch, rows, columns, draw(whole(1, 40)), height, width, draw(whole(1, 20)), strides, padding
+    return (
+        batch,
+        rows,
+        columns,
+        draw(whole(1, 40)),
+        height,
+        width,
+        draw(whole(1, 20)),
+        strides,
+        padding,
+    )
 
 
 @pytest.mark.slow
@@ -73,22 +91,34 @@ def shapes(draw):
 def test_gradients_of_few_numbers_in_any_shape(sizes, share):
     *four, height, width, outputs, strides, padding = sizes
     rng = np.random.default_rng(0)
-    x, kernel = normal(rng, four, "float32"), normal(rng, (height, width, four[3], outputs), "float32")
+    x, kernel = (
+        normal(rng, four, "float32"),
+        normal(rng, (height, width, four[3], outputs), "float32"),
+    )
     shape = jax.eval_shape(partial(plain_conv, stride=strides, padding=padding), x, kernel).shape
     cotangent = thinned(rng, normal(rng, shape, "float32"), share)
-    for own, other in zip(*(gradients(x, kernel, cotangent, strides, padding, form) for form in ("native", "xla"))):
+    for own, other in zip(
+        *(gradients(x, kernel, cotangent, strides, padding, form) for form in ("native", "xla"))
+    ):
         close(own, other)
 
 
 def test_zeros_are_left_out_where_they_are_many():
     # what is not a number times zero would be none: it shows which numbers are multiplied
     rng = np.random.default_rng(1)
-    x, kernel = jnp.full((16, 8, 8, 16), jnp.nan, "float32"), jnp.full((3, 3, 16, 8), jnp.nan, "float32")
+    x, kernel = (
+        jnp.full((16, 8, 8, 16), jnp.nan, "float32"),
+        jnp.full((3, 3, 16, 8), jnp.nan, "float32"),
+    )
     few = jnp.zeros((16, 8, 8, 8), "float32").at[:, 3, 3, 5].set(1.0)
     of_image, of_kernel = gradients(x, kernel, few, 1, "SAME", "native")
     assert not jnp.isnan(of_kernel[..., :5]).any()
     assert jnp.isnan(of_kernel[..., 5]).all()
-    assert jnp.isnan(of_image).any((0, 3)).sum() == jnp.isnan(of_image).all((0, 3))[2:5, 2:5].sum() == 9
+    assert (
+        jnp.isnan(of_image).any((0, 3)).sum()
+        == jnp.isnan(of_image).all((0, 3))[2:5, 2:5].sum()
+        == 9
+    )
     many = normal(rng, few.shape, "float32").at[..., 5].set(0.0)
     assert jnp.isnan(gradients(x, kernel, many, 1, "SAME", "native")[1]).all()
 
@@ -106,7 +136,9 @@ def test_pooling_and_relu_through_a_network():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shape", [(1, 3, 2, 1), (16, 4, 4, 3), (50, 5, 7, 3), (17, 1, 1, 5), (33, 28, 28, 1)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(1, 3, 2, 1), (16, 4, 4, 3), (50, 5, 7, 3), (17, 1, 1, 5), (33, 28, 28, 1)], ids=str
+)
 def test_images_laid_out_are_the_same(shape, dtype):
     x = normal(np.random.default_rng(5), shape, dtype)
     assert (jax.jit(laid)(x) == x).all()
@@ -150,7 +182,9 @@ def test_fully_connected_under_vmap(mapped):
     rng = np.random.default_rng(1)
     x, kernel = normal(rng, (9, 30), "float64"), normal(rng, (30, 19), "float64")
     x, kernel = (
-        value if axis is None else jnp.moveaxis(jnp.stack([value, 2 * value + 1, value**2]), 0, axis)
+        value
+        if axis is None
+        else jnp.moveaxis(jnp.stack([value, 2 * value + 1, value**2]), 0, axis)
         for value, axis in zip((x, kernel), mapped)
     )
     agree(jax.vmap(through, mapped), jax.vmap(jnp.matmul, mapped), (x, kernel), rng)
@@ -179,7 +213,9 @@ def test_fully_connected_over_a_mesh():
         return (affine.product(x, kernel) ** 2).sum()
 
     def part(x, kernel):
-        return jax.lax.psum(jax.grad(loss, 1)(x, jax.lax.pcast(kernel, "clients", to="varying")), "clients")
+        return jax.lax.psum(
+            jax.grad(loss, 1)(x, jax.lax.pcast(kernel, "clients", to="varying")), "clients"
+        )
 
     whole = jax.shard_map(part, mesh=mesh, in_specs=(P("clients"), P()), out_specs=P())(x, kernel)
     close(whole, jax.grad(lambda x, k: (jnp.matmul(x, k) ** 2).sum(), 1)(x, kernel))

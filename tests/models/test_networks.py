@@ -1,4 +1,5 @@
-"""Convolutional, residual and recurrent models: published counts, starting points, forward passes, dropout."""
+"""Convolutional, residual and recurrent models: published counts, starting points, forward passes,
+dropout."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +8,18 @@ import pytest
 from jax import lax
 
 from fedax.core import InvalidInput
-from fedax.models import CNN, MLP, CharLSTM, Model, ResNet, SentimentLSTM, Stage, cifar_cnn, lenet, mnist_cnn
+from fedax.models import (
+    CNN,
+    MLP,
+    CharLSTM,
+    Model,
+    ResNet,
+    SentimentLSTM,
+    Stage,
+    cifar_cnn,
+    lenet,
+    mnist_cnn,
+)
 from fedax.tasks import CrossEntropy
 
 RNG = np.random.default_rng(0)
@@ -48,7 +60,9 @@ def test_parameter_counts_are_the_published_ones(name):
 def test_at_the_start_all_classes_are_about_equally_likely(name):
     model, _, x, classes = PUBLISHED[name]
     examples = {"x": jnp.asarray(x), "y": jnp.asarray(np.arange(BATCH) % classes, jnp.int32)}
-    losses = jax.jit(lambda key: CrossEntropy(model)(model.init(key), examples, None))(jax.random.key(1))
+    losses = jax.jit(lambda key: CrossEntropy(model)(model.init(key), examples, None))(
+        jax.random.key(1)
+    )
     assert losses.shape == (BATCH,)
     assert abs(losses.mean() - np.log(classes)) < 0.25
 
@@ -63,14 +77,18 @@ def test_parameters_have_the_default_float_type(name):
 
 
 def plain_convolution(x, layer, padding):
-    y = lax.conv_general_dilated(x, layer.kernel, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    y = lax.conv_general_dilated(
+        x, layer.kernel, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
     return y + layer.bias.reshape(1, 1, 1, -1)
 
 
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
 def test_cnn_forward(padding):
     model = CNN((9, 10, 2), (Stage(3, 3), Stage(4, 2, pool=False)), (5,), 3, padding=padding)
-    params = jax.tree.map(lambda leaf: jnp.asarray(RNG.normal(size=leaf.shape)), model.init(jax.random.key(0)))
+    params = jax.tree.map(
+        lambda leaf: jnp.asarray(RNG.normal(size=leaf.shape)), model.init(jax.random.key(0))
+    )
     x = jnp.asarray(RNG.normal(size=(2, 9, 10, 2)))
 
     @jax.jit
@@ -93,7 +111,9 @@ def test_whole_numbers_are_pixels_too():
 
 def test_he_start_of_the_cifar_cnn():
     params = jax.jit(cifar_cnn().init)(jax.random.key(0))
-    kernel, dense = (np.asarray(layer.kernel) for layer in (params.convolutions[1], params.dense[0]))
+    kernel, dense = (
+        np.asarray(layer.kernel) for layer in (params.convolutions[1], params.dense[0])
+    )
     for values, variance in ((kernel, 2 / (9 * 64)), (dense, 1e-4)):  # 5 standard errors
         assert abs(values.mean()) < 5 * np.sqrt(variance / values.size)
         assert abs(values.var() - variance) < 5 * variance * np.sqrt(2 / values.size)
@@ -103,13 +123,19 @@ def test_he_start_of_the_cifar_cnn():
 @pytest.mark.slow
 def test_resnet_forward():
     model = ResNet(blocks=1, width=2, groups=1, classes=3, shape=(8, 8, 1))
-    params = jax.tree.map(lambda leaf: jnp.asarray(RNG.normal(size=leaf.shape)), model.init(jax.random.key(0)))
+    params = jax.tree.map(
+        lambda leaf: jnp.asarray(RNG.normal(size=leaf.shape)), model.init(jax.random.key(0))
+    )
     x = jnp.asarray(RNG.normal(size=(2, 8, 8, 1)))
 
     def normed(x, layer, stride):
         pads = [(1, 1)] * 2 if stride == 1 else [(0, 1)] * 2
-        y = lax.conv_general_dilated(x, layer.kernel, (stride, stride), pads, dimension_numbers=("NHWC", "HWIO", "NHWC"))
-        z = (y - y.mean((1, 2, 3), keepdims=True)) / jnp.sqrt(y.var((1, 2, 3), keepdims=True) + 1e-5)
+        y = lax.conv_general_dilated(
+            x, layer.kernel, (stride, stride), pads, dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        z = (y - y.mean((1, 2, 3), keepdims=True)) / jnp.sqrt(
+            y.var((1, 2, 3), keepdims=True) + 1e-5
+        )
         return z * layer.norm.scale.reshape(1, 1, 1, -1) + layer.norm.offset.reshape(1, 1, 1, -1)
 
     @jax.jit
@@ -154,7 +180,8 @@ def test_dropout_acts_with_a_key_only():
     dropped = [model(params, x, jax.random.key(seed)) for seed in (1, 2, 1)]
     assert np.array_equal(dropped[0], dropped[2])
     assert not np.array_equal(dropped[0], dropped[1])
-    # one hidden unit of value 1 and output 1: each is 0 or 4/3, so that the sum over 4000 has mean 4000, variance 4000/3
+    # one hidden unit of value 1 and output 1: each is 0 or 4/3, so that the sum over 4000 has mean
+    # 4000, variance 4000/3
     ones = jax.tree.map(jnp.ones_like, params)
     ones = (ones[0]._replace(bias=0 * ones[0].bias), ones[1]._replace(bias=0 * ones[1].bias))
     total = float(model(ones, jnp.full((1, 50), 0.02), jax.random.key(3))[0, 0])
@@ -165,14 +192,26 @@ def test_dropout_acts_with_a_key_only():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: CNN((4, 4, 1), (Stage(2, 5),), (), 10), r"CNN\(shape=...\): got \(4, 4, 1\); allowed: images that leave"),
+        (
+            lambda: CNN((4, 4, 1), (Stage(2, 5),), (), 10),
+            r"CNN\(shape=...\): got \(4, 4, 1\); "
+            r"allowed: images that leave",
+        ),
         (lambda: CNN((4, 4, 1), (), (), 10), r"CNN\(...\): got .* at least one stage"),
-        (lambda: CNN((4, 4, 1), (Stage(2, 3),), (), 10, padding="FULL"), r"CNN\(padding, start\): got \('FULL', 'glorot'\)"),
+        (
+            lambda: CNN((4, 4, 1), (Stage(2, 3),), (), 10, padding="FULL"),
+            r"CNN\(padding, "
+            r"start\): got \('FULL', 'glorot'\)",
+        ),
         (lambda: ResNet(groups=3), r"ResNet\(...\): got .*groups that divide the width"),
         (lambda: CharLSTM(1), r"CharLSTM\(...\): got .*vocabulary >= 2"),
         (lambda: CharLSTM(80, biases=3), r"biases 1 or 2"),
         (lambda: SentimentLSTM(0), r"SentimentLSTM\(vectors, hidden, dense\): got \(0, 100, 30\)"),
-        (lambda: MLP((3, 2), dropout=1.0), r"MLP\(dropout=...\): got 1.0; allowed: numbers in \[0, 1\)"),
+        (
+            lambda: MLP((3, 2), dropout=1.0),
+            r"MLP\(dropout=...\): got 1.0; allowed: numbers in "
+            r"\[0, 1\)",
+        ),
     ],
 )
 def test_bad_sizes_are_refused(make, message):

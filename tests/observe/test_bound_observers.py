@@ -1,4 +1,5 @@
-"""Observers of the constants in theorems, against NumPy on quadratics: curvature, exactness, surrogate weights, local work."""
+"""Observers of the constants in theorems, against NumPy on quadratics: curvature, exactness,
+surrogate weights, local work."""
 
 import jax
 import jax.numpy as jnp
@@ -8,12 +9,20 @@ import pytest
 import fedax
 from fedax.core import InvalidInput
 from fedax.numerics.lanczos import extremes
-from fedax.observe import Curvature, Inexactness, LocalWork, Optimum, SolveErrors, SurrogateDiversity
+from fedax.observe import (
+    Curvature,
+    Inexactness,
+    LocalWork,
+    Optimum,
+    SolveErrors,
+    SurrogateDiversity,
+)
 from fedax.theory import fedaware, fedbc, feddane
 from problems import quadratic, random_quadratic
 
 A, B = random_quadratic(clients=4, dim=3, high=3.0)
-A, B = A - np.diag([1.0, 0.0, 0.0]), B + 20  # of both signs; no convex combination of gradients vanishes
+# of both signs; no convex combination of gradients vanishes
+A, B = A - np.diag([1.0, 0.0, 0.0]), B + 20
 TASK = quadratic(A, B, sizes=[2, 5, 7, 1])
 SHARE = np.array([2, 5, 7, 1]) / 15
 ENGINES = {"chunked": lambda: fedax.Simulation("chunked", chunk=3, devices=2), "eager": fedax.Eager}
@@ -70,7 +79,9 @@ def test_surrogate_weights_are_the_best(watched):
         assert watched.metrics["surrogate_diversity"][t] == pytest.approx(most, rel=1e-6)
         others = np.random.default_rng(0).dirichlet(np.ones(4), size=200)
         assert max(fedaware.diversity(found, SHARE, each) for each in others) <= most * (1 + 1e-9)
-        assert watched.metrics["surrogate_distance"][t] == pytest.approx(fedaware.divergence(weights, SHARE).gap, rel=1e-6)
+        assert watched.metrics["surrogate_distance"][t] == pytest.approx(
+            fedaware.divergence(weights, SHARE).gap, rel=1e-6
+        )
         assert watched.metrics["surrogate_gap"][t] <= 1e-12 * np.sum(found**2)
 
 
@@ -79,7 +90,9 @@ def test_with_a_server_nothing_is_mixed_and_full_batches_have_no_noise(watched):
     assert (last["local_steps"], last["local_rate"], last["local_momentum"]) == (STEPS, RATE, 0)
     assert last["mixing"] == 0
     assert last["batch_variance"] < 1e-25
-    assert last["gradient_largest"] == pytest.approx(np.linalg.norm(gradients(np.asarray(watched.params)), axis=1).max())
+    assert last["gradient_largest"] == pytest.approx(
+        np.linalg.norm(gradients(np.asarray(watched.params)), axis=1).max()
+    )
 
 
 @pytest.mark.slow
@@ -90,7 +103,10 @@ def test_the_solution_of_another_problem_is_inexact():
 
     def loss(params, examples):
         logits = examples["x"] @ params["a"].T + params["b"][None]
-        return jax.nn.logsumexp(logits, axis=1) - jnp.take_along_axis(logits, examples["y"][:, None], 1)[:, 0]
+        return (
+            jax.nn.logsumexp(logits, axis=1)
+            - jnp.take_along_axis(logits, examples["y"][:, None], 1)[:, 0]
+        )
 
     task = fedax.tasks.from_loss(loss, {"a": jnp.zeros((3, 2)), "b": jnp.zeros(3)}, clients=data)
     for correction, exact in (("exact", True), ("as_released", False)):
@@ -101,11 +117,16 @@ def test_the_solution_of_another_problem_is_inexact():
 
 @pytest.mark.parametrize("start", ["own", "global"])
 def test_the_errors_of_fedbcs_solutions(start):
-    """Full-gradient steps in NumPy from each client's own model, which the observer of round 1 continues as round 1 does."""
+    """Full-gradient steps in NumPy from each client's own model, which the observer of round 1
+    continues as round 1 does."""
     lam = np.array([4.0, 5.0, 6.0, 4.5])
     method = fedax.FedBC(dual_lr=0.01, lam=lam, gamma=0.5, start=start)
     schedule = fedax.Schedule(steps=STEPS, batch_size="full")
-    options = {"solver": fedax.SGD(RATE), "schedule": schedule, "observe": [SolveErrors(), fedax.observe.Constraints()]}
+    options = {
+        "solver": fedax.SGD(RATE),
+        "schedule": schedule,
+        "observe": [SolveErrors(), fedax.observe.Constraints()],
+    }
     run = fedax.run(method, TASK, rounds=1, **options)
     z, own = np.zeros(3), np.zeros((4, 3))
     for t in range(2):
@@ -114,16 +135,28 @@ def test_the_errors_of_fedbcs_solutions(start):
         for _ in range(STEPS):
             x = x - RATE * (gradients_at(x) + 2 * lam[:, None] * (x - z))
         given = {"gradients": gradients_at(x), "models": x, "global_model": z, "multipliers": lam}
-        np.testing.assert_allclose(run.metrics["solve_error"][t], fedbc.solve_errors(**given), rtol=1e-6, atol=1e-18)
+        np.testing.assert_allclose(
+            run.metrics["solve_error"][t], fedbc.solve_errors(**given), rtol=1e-6, atol=1e-18
+        )
         apart = max(np.sum((a - b) ** 2) for a in x for b in x)
         assert run.metrics["solve_apart"][t] == pytest.approx(apart)
         delta = fedbc.heterogeneity(gradients(z), low=float(lam.min()), high=float(lam.max()))
         assert run.metrics["solve_heterogeneity"][t] == pytest.approx(delta)
-        ends, at = (float(lam.min()), float(lam.max())), [[A[k] @ (x[j] - B[k]) for j in range(4)] for k in range(4)]
+        ends, at = (
+            (float(lam.min()), float(lam.max())),
+            [[A[k] @ (x[j] - B[k]) for j in range(4)] for k in range(4)],
+        )
         others = [(k, j) for k in range(4) for j in range(4) if k != j]
-        largest = max(np.linalg.norm(a * at[k][j] - b * at[j][j]) for k, j in others for a in ends for b in ends)
+        largest = max(
+            np.linalg.norm(a * at[k][j] - b * at[j][j])
+            for k, j in others
+            for a in ends
+            for b in ends
+        )
         assert run.metrics["solve_heterogeneity_largest"][t] == pytest.approx(largest)
-        steep = max(np.linalg.norm(A[k] @ (x[k] - x[j])) / np.linalg.norm(x[k] - x[j]) for k, j in others)
+        steep = max(
+            np.linalg.norm(A[k] @ (x[k] - x[j])) / np.linalg.norm(x[k] - x[j]) for k, j in others
+        )
         assert run.metrics["solve_smoothness"][t] == pytest.approx(steep)
         z, own = np.asarray(run.params), x
 
@@ -134,7 +167,13 @@ def gradients_at(x):
 
 def test_methods_without_such_a_problem_have_none():
     run = fedax.run(fedax.FedAvg(), TASK, rounds=0, observe=[Inexactness(), SolveErrors()])
-    names = ["inexactness_largest", "solve_error", "solve_error_largest", "solve_apart", "solve_heterogeneity"]
+    names = [
+        "inexactness_largest",
+        "solve_error",
+        "solve_error_largest",
+        "solve_apart",
+        "solve_heterogeneity",
+    ]
     assert all(np.isnan(run.metrics[name][0]).all() for name in names)
     meta = fedax.run(fedax.PerFedBC(), TASK, rounds=0, observe=[SolveErrors()])
     assert all(np.isnan(meta.metrics[name][0]).all() for name in names[1:])
@@ -148,8 +187,14 @@ def test_the_constants_of_a_ring():
     def loss(w, x):
         return ((w[None] - x) ** 2).sum(1) / 2
 
-    task = fedax.tasks.from_loss(loss, np.zeros(2), [np.array([[k, 0.0], [k, 2.0]]) for k in range(5)])
-    options = {"solver": fedax.SGD(0.1, momentum=0.5), "schedule": fedax.Schedule(epochs=2, batch_size=1), "rounds": 1}
+    task = fedax.tasks.from_loss(
+        loss, np.zeros(2), [np.array([[k, 0.0], [k, 2.0]]) for k in range(5)]
+    )
+    options = {
+        "solver": fedax.SGD(0.1, momentum=0.5),
+        "schedule": fedax.Schedule(epochs=2, batch_size=1),
+        "rounds": 1,
+    }
     run = fedax.run(fedax.DFedAvgM(), task, observe=[LocalWork()], **options)
     last = {name: series[-1] for name, series in run.metrics.items()}
     assert last["batch_variance"] == pytest.approx(1.0)
@@ -162,7 +207,9 @@ def test_the_constants_of_a_ring():
 
 
 def test_a_graph_that_changes_says_its_period():
-    rings = fedax.Graph.sequence([fedax.Graph.ring(4), fedax.Graph.complete(4), fedax.Graph.ring(4)])
+    rings = fedax.Graph.sequence(
+        [fedax.Graph.ring(4), fedax.Graph.complete(4), fedax.Graph.ring(4)]
+    )
     run = fedax.run(fedax.DFedAvgM(graph=rings), TASK, rounds=0, observe=[LocalWork()])
     assert run.metrics["graph_period"][0] == 3
     coded = fedax.QuantizedDFedAvgM(step=0.1, code=fedax.codecs.TopK(0.5))
@@ -173,13 +220,22 @@ def test_a_graph_that_changes_says_its_period():
 def test_the_optimum():
     convex = A + np.diag([1.0, 0.0, 0.0])
     task, p = quadratic(convex, B, sizes=[2, 5, 7, 1]), np.full(4, 0.25)
-    best = np.linalg.solve(np.einsum("k,kij->ij", p, convex), np.einsum("k,kij,kj->i", p, convex, B))
-    options = {"schedule": fedax.Schedule(steps=2, batch_size="full", weights="equal"), "solver": fedax.SGD(0.1)}
-    run = fedax.run(fedax.LocalGD(), task, rounds=1, observe=[Optimum(jnp.asarray(best))], **options)
+    best = np.linalg.solve(
+        np.einsum("k,kij->ij", p, convex), np.einsum("k,kij,kj->i", p, convex, B)
+    )
+    options = {
+        "schedule": fedax.Schedule(steps=2, batch_size="full", weights="equal"),
+        "solver": fedax.SGD(0.1),
+    }
+    run = fedax.run(
+        fedax.LocalGD(), task, rounds=1, observe=[Optimum(jnp.asarray(best))], **options
+    )
     for t, w in enumerate((np.zeros(3), np.asarray(run.params))):
         off = w - best
         assert run.metrics["distance"][t] == pytest.approx(np.linalg.norm(off))
-        assert run.metrics["optimum_gap"][t] == pytest.approx(off @ np.einsum("k,kij->ij", p, convex) @ off / 2)
+        assert run.metrics["optimum_gap"][t] == pytest.approx(
+            off @ np.einsum("k,kij->ij", p, convex) @ off / 2
+        )
         squares = np.sum(np.einsum("kij,kj->ki", convex, best - B) ** 2, axis=1)
         assert run.metrics["optimum_variance"][t] == pytest.approx(squares.mean())
 
@@ -201,8 +257,16 @@ def test_the_ends_of_spectra(dim):
 @pytest.mark.parametrize(
     ("observer", "message"),
     [
-        (lambda: Curvature(steps=0), r"Curvature\(steps=\.\.\.\): got 0; allowed: whole numbers >= 1"),
-        (lambda: Inexactness(max_steps=0), r"Inexactness\(max_steps=\.\.\.\): got 0; allowed: whole numbers >= 1"),
+        (
+            lambda: Curvature(steps=0),
+            r"Curvature\(steps=\.\.\.\): got 0; allowed: whole numbers "
+            r">= 1",
+        ),
+        (
+            lambda: Inexactness(max_steps=0),
+            r"Inexactness\(max_steps=\.\.\.\): got 0; allowed: "
+            r"whole numbers >= 1",
+        ),
     ],
 )
 def test_bad_arguments_are_refused(observer, message):
@@ -213,8 +277,12 @@ def test_bad_arguments_are_refused(observer, message):
 @pytest.mark.slow
 def test_what_does_not_fit_a_run_is_refused():
     with pytest.raises(
-        InvalidInput, match=r"Optimum\(point=\.\.\.\): got shape \(2,\); allowed: a flat vector of 3 numbers"
+        InvalidInput,
+        match=r"Optimum\(point=\.\.\.\): got shape \(2,\); allowed: a flat vector "
+        r"of 3 numbers",
     ):
         fedax.run(fedax.FedAvg(), TASK, rounds=0, observe=[Optimum(jnp.zeros(2))])
-    with pytest.raises(InvalidInput, match="observe LocalWork: got Exact; allowed: solvers with a learning rate"):
+    with pytest.raises(
+        InvalidInput, match="observe LocalWork: got Exact; allowed: solvers with a learning rate"
+    ):
         fedax.run(fedax.FedAvg(), TASK, solver=fedax.Exact(), rounds=0, observe=[LocalWork()])

@@ -1,4 +1,5 @@
-"""The last cohort, as observers see it, on every engine: weighted draws, second draws, everyone, nobody."""
+"""The last cohort, as observers see it, on every engine: weighted draws, second draws, everyone,
+nobody."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,8 +10,16 @@ from fedax.observe.base import Observer
 from marks import slow
 from problems import regression
 
-ENGINES = [pytest.param(lambda: fedax.Simulation(devices=1), id="simulation"), slow(fedax.Eager, id="eager")]
-OPTIONS = {"solver": fedax.SGD(0.05), "schedule": fedax.Schedule(cohort=2, steps=1, batch_size=4), "rounds": 6, "seed": 3}
+ENGINES = [
+    pytest.param(lambda: fedax.Simulation(devices=1), id="simulation"),
+    slow(fedax.Eager, id="eager"),
+]
+OPTIONS = {
+    "solver": fedax.SGD(0.05),
+    "schedule": fedax.Schedule(cohort=2, steps=1, batch_size=4),
+    "rounds": 6,
+    "seed": 3,
+}
 
 
 class Who(Observer):
@@ -19,7 +28,11 @@ class Who(Observer):
     def __call__(self, view):
         cohort = view.cohort()
         present = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
-        return {"who": jnp.zeros(view.task.train.clients, jnp.int32).at[cohort.ids].add(present.astype(jnp.int32))}
+        return {
+            "who": jnp.zeros(view.task.train.clients, jnp.int32)
+            .at[cohort.ids]
+            .add(present.astype(jnp.int32))
+        }
 
 
 class Twice(fedax.Algorithm):
@@ -54,7 +67,10 @@ def test_the_second_draw(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_feddane_trains_on_the_second_draw(engine):
     """Those are the clients that `cohorts="shared"` does not use again."""
-    shared, own = (who(fedax.FedDANE(cohorts=kind), engine).metrics["who"][1:] for kind in ("shared", "independent"))
+    shared, own = (
+        who(fedax.FedDANE(cohorts=kind), engine).metrics["who"][1:]
+        for kind in ("shared", "independent")
+    )
     once = who(fedax.FedAvg(), engine).metrics["who"][1:]
     assert np.array_equal(shared, once)
     assert (own.sum(1) == 2).all()
@@ -94,20 +110,29 @@ def test_with_replacement_and_nobody(engine):
 @pytest.mark.slow
 def test_members_of_a_grid_and_a_resumed_run():
     method, seeds = [fedax.FedDANE(mu=mu) for mu in (0.1, 1.0)], [3, 4]
-    options = {**OPTIONS, "observe": [Who(), fedax.observe.Extremes("loss")], "engine": fedax.Simulation(devices=1)}
+    options = {
+        **OPTIONS,
+        "observe": [Who(), fedax.observe.Extremes("loss")],
+        "engine": fedax.Simulation(devices=1),
+    }
     del options["seed"]
     sizes = (7, 20, 33, 4, 11)
     task = regression(sizes)
     task = fedax.tasks.from_loss(*_parts(task), test=[task.train.client(k) for k in range(5)])
     grid = fedax.run_grid(method, task, seed=seeds, **options)
-    for history, (algorithm, seed) in zip(grid, [(a, s) for a in method for s in seeds], strict=True):
+    for history, (algorithm, seed) in zip(
+        grid, [(a, s) for a in method for s in seeds], strict=True
+    ):
         alone = fedax.run(algorithm, task, seed=seed, **options)
         assert np.array_equal(history.metrics["who"], alone.metrics["who"])
         half = fedax.run(algorithm, task, seed=seed, **options | {"rounds": 3})
         later = fedax.run(algorithm, task, seed=seed, resume=half, **options)
         assert np.array_equal(later.metrics["who"], alone.metrics["who"])
         for t, present in enumerate(alone.metrics["who"][1:] > 0):
-            share = np.where(present, sizes, 0)[np.argmax(np.where(present, sizes, 0))] / np.where(present, sizes, 0).sum()
+            share = (
+                np.where(present, sizes, 0)[np.argmax(np.where(present, sizes, 0))]
+                / np.where(present, sizes, 0).sum()
+            )
             np.testing.assert_allclose(alone.metrics["weight_largest"][t + 1], share, rtol=1e-12)
         assert np.isnan(alone.metrics["weight_largest"][0])
 

@@ -27,5 +27,11 @@ def test_a_table_of_no_rounds_is_refused(every):
 
 @pytest.mark.parametrize("name", ["", " "])
 def test_names_of_scores_are_text(name):
-    with pytest.raises(InvalidInput, match=r"from_loss\(scores=...\): got .*; allowed: names of scores, as text"):
-        fedax.tasks.from_loss(lambda w, x: (w - x) ** 2, 0.0, clients=[[1.0]], scores={name: lambda w, x: x})
+    with pytest.raises(
+        InvalidInput,
+        match=r"from_loss\(scores=...\): got .*; allowed: names of "
+        r"scores, as text",
+    ):
+        fedax.tasks.from_loss(
+            lambda w, x: (w - x) ** 2, 0.0, clients=[[1.0]], scores={name: lambda w, x: x}
+        )

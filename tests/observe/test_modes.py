@@ -1,4 +1,5 @@
-"""Directions of metrics: stated where a score is defined, told where it is not, and never guessed from a name."""
+"""Directions of metrics: stated where a score is defined, told where it is not, and never guessed
+from a name."""
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +16,14 @@ from fedax.papers.claims import Claim
 from fedax.report.record import Record
 from fedax.report.tables.numbers import Results
 
-ONE = {"engine": fedax.Simulation(devices=1), "schedule": fedax.Schedule(batch_size="full"), "solver": fedax.SGD(0.5)}
-VALUES = st.lists(st.floats(-5, 5, width=32) | st.sampled_from([np.nan, np.inf, -np.inf]), min_size=1, max_size=6)
+ONE = {
+    "engine": fedax.Simulation(devices=1),
+    "schedule": fedax.Schedule(batch_size="full"),
+    "solver": fedax.SGD(0.5),
+}
+VALUES = st.lists(
+    st.floats(-5, 5, width=32) | st.sampled_from([np.nan, np.inf, -np.inf]), min_size=1, max_size=6
+)
 
 
 def line(**scores):
@@ -29,7 +36,9 @@ def line(**scores):
     def loss(w, examples):
         return (w - examples["x"]) ** 2 / 2
 
-    return fedax.tasks.from_loss(loss, 0.0, clients=some, test=some, validation=some, predict=predict, **scores)
+    return fedax.tasks.from_loss(
+        loss, 0.0, clients=some, test=some, validation=some, predict=predict, **scores
+    )
 
 
 def rising(w, examples):
@@ -53,7 +62,12 @@ WITH_RECALL = {"scores": {"recall": rising}}
     ],
 )
 def test_a_metric_without_a_direction_is_refused_before_anything_runs(options):
-    watch = {"observe": [observe.ValidationScore("recall"), observe.SetMetric("mcc", len, split="validation")]}
+    watch = {
+        "observe": [
+            observe.ValidationScore("recall"),
+            observe.SetMetric("mcc", len, split="validation"),
+        ]
+    }
     with pytest.raises(InvalidInput, match=r"""mode="max"\)? or mode="min\""""):
         fedax.run(fedax.FedAvg(), line(**WITH_RECALL), rounds=1, **ONE | watch | options)
 
@@ -64,9 +78,15 @@ def test_the_best_model_is_that_of_the_stated_direction(way, mode):
     task = line(**WITH_RECALL, **({"modes": {"recall": mode}} if way == "task" else {}))
     watch = [observe.ValidationScore("recall", **({"mode": mode} if way == "observer" else {}))]
     told = {"mode": mode} if way == "run" else {}
-    history = fedax.run(fedax.FedAvg(), task, rounds=4, observe=watch, keep_best="validation_recall", **told, **ONE)
+    history = fedax.run(
+        fedax.FedAvg(), task, rounds=4, observe=watch, keep_best="validation_recall", **told, **ONE
+    )
     curve = history.metrics["validation_recall"]
-    assert history.best.round == (np.argmax(curve) if mode == "max" else np.argmin(curve)) == (4 if mode == "max" else 0)
+    assert (
+        history.best.round
+        == (np.argmax(curve) if mode == "max" else np.argmin(curve))
+        == (4 if mode == "max" else 0)
+    )
     assert history.modes == ({} if way == "run" else {"validation_recall": mode})
 
 
@@ -75,7 +95,10 @@ def test_early_stopping_follows_the_direction():
     ends = {
         mode: len(
             fedax.run(
-                fedax.FedAvg(), line(**WITH_RECALL), stop=fedax.EarlyStopping("validation_recall", 2, mode=mode), **watch
+                fedax.FedAvg(),
+                line(**WITH_RECALL),
+                stop=fedax.EarlyStopping("validation_recall", 2, mode=mode),
+                **watch,
             ).bits.up
         )
         for mode in ("max", "min")
@@ -101,11 +124,25 @@ def test_contradictory_directions_are_refused():
 
 def test_the_worst_tenth_of_a_loss_is_the_highest():
     clients = [[float(k)] for k in range(1, 21)]
-    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2, 0.0, clients=clients, test=clients, scores={"recall": rising})
-    history = fedax.run(fedax.FedAvg(), task, rounds=0, observe=[observe.ClientAccuracy("loss")], engine=ONE["engine"])
+    task = fedax.tasks.from_loss(
+        lambda w, x: (w - x) ** 2, 0.0, clients=clients, test=clients, scores={"recall": rising}
+    )
+    history = fedax.run(
+        fedax.FedAvg(),
+        task,
+        rounds=0,
+        observe=[observe.ClientAccuracy("loss")],
+        engine=ONE["engine"],
+    )
     assert history.last("client_loss_worst_tenth") == (20**2 + 19**2) / 2
     with pytest.raises(InvalidInput, match="worst tenth"):
-        fedax.run(fedax.FedAvg(), task, rounds=0, observe=[observe.ClientAccuracy("recall")], engine=ONE["engine"])
+        fedax.run(
+            fedax.FedAvg(),
+            task,
+            rounds=0,
+            observe=[observe.ClientAccuracy("recall")],
+            engine=ONE["engine"],
+        )
 
 
 @pytest.mark.parametrize(
@@ -139,7 +176,9 @@ def test_nothing_that_is_not_finite_is_better_and_the_worst_is_finite(values, mo
     finite = [value for value in values if np.isfinite(value)]
     pick, opposite = (max, min) if mode == "max" else (min, max)
     assert best == (pick(finite) if finite else None)
-    assert worst_of(values, mode) == (opposite(finite) if finite else (-np.inf if mode == "max" else np.inf))
+    assert worst_of(values, mode) == (
+        opposite(finite) if finite else (-np.inf if mode == "max" else np.inf)
+    )
 
 
 def test_claims_and_tables_use_the_direction_that_a_run_states():
@@ -150,7 +189,13 @@ def test_claims_and_tables_use_the_direction_that_a_run_states():
         observe=[observe.HoldoutScore("recall")],
         **ONE,
     )
-    low = fedax.run(fedax.FedAvg(), line(**WITH_RECALL), rounds=1, observe=[observe.HoldoutScore("recall")], **ONE)
+    low = fedax.run(
+        fedax.FedAvg(),
+        line(**WITH_RECALL),
+        rounds=1,
+        observe=[observe.HoldoutScore("recall")],
+        **ONE,
+    )
     records = [Record.of(history, task="T", label="A", seed=s) for s in (0, 1)]
     records = [Record.from_bytes(record.to_bytes()) for record in records]
     assert records[0].modes == {"test_recall": "max"}
@@ -160,11 +205,20 @@ def test_claims_and_tables_use_the_direction_that_a_run_states():
     with pytest.raises(InvalidInput, match="direction"):
         claim.judge(Results([others[0], others[0].renamed("A")]), "test_recall", "last")
     told = claim.model_copy(update={"mode": "min"})
-    assert told.judge(Results([others[0], others[0].renamed("A")]), "test_recall", "last").verdict != "holds"
+    assert (
+        told.judge(Results([others[0], others[0].renamed("A")]), "test_recall", "last").verdict
+        != "holds"
+    )
 
 
 def test_claims_that_rank_nothing_need_no_direction():
-    low = fedax.run(fedax.FedAvg(), line(**WITH_RECALL), rounds=1, observe=[observe.HoldoutScore("recall")], **ONE)
+    low = fedax.run(
+        fedax.FedAvg(),
+        line(**WITH_RECALL),
+        rounds=1,
+        observe=[observe.HoldoutScore("recall")],
+        **ONE,
+    )
     results = Results([Record.of(low, task="T", label="A", seed=s) for s in (0, 1)])
     claim = Claim(text="A is above -1.", check="above", a="A", margin=-1.0, exact=True)
     assert claim.judge(results, "test_recall", "last").verdict == "holds"

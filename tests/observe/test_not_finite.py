@@ -11,13 +11,21 @@ from fedax import observe
 from fedax.core import Outcome
 from fedax.core.task import Given
 
-ONE = {"engine": fedax.Simulation(devices=1), "schedule": fedax.Schedule(batch_size="full"), "solver": fedax.SGD(0.5)}
+ONE = {
+    "engine": fedax.Simulation(devices=1),
+    "schedule": fedax.Schedule(batch_size="full"),
+    "solver": fedax.SGD(0.5),
+}
 
 
 def broken_at(bad, value=np.nan, clients=12):
-    """A task whose loss and accuracy on the test example of client `bad` are `value`; client 0 has no test examples."""
+    """A task whose loss and accuracy on the test example of client `bad` are `value`; client 0 has
+    no test examples."""
     numbers = [np.array([[float(k), 0.0]]) for k in range(clients)]
-    tests = [np.zeros((0, 2)), *(np.array([[float(k), 1.0 if k == bad else 0.0]]) for k in range(1, clients))]
+    tests = [
+        np.zeros((0, 2)),
+        *(np.array([[float(k), 1.0 if k == bad else 0.0]]) for k in range(1, clients)),
+    ]
 
     def loss(w, x):
         return jnp.where(x[:, 1] > 0, value, (w - x[:, 0]) ** 2)
@@ -25,21 +33,29 @@ def broken_at(bad, value=np.nan, clients=12):
     def accuracy(w, x):
         return jnp.where(x[:, 1] > 0, value, x[:, 0] / clients)
 
-    return fedax.tasks.from_loss(loss, 0.0, clients=numbers, test=tests, scores={"accuracy": accuracy})
+    return fedax.tasks.from_loss(
+        loss, 0.0, clients=numbers, test=tests, scores={"accuracy": accuracy}
+    )
 
 
-@pytest.mark.parametrize("engine", [fedax.Simulation(devices=1), fedax.Eager()], ids=["simulation", "eager"])
+@pytest.mark.parametrize(
+    "engine", [fedax.Simulation(devices=1), fedax.Eager()], ids=["simulation", "eager"]
+)
 @pytest.mark.parametrize("personal", [False, True])
 @pytest.mark.parametrize("score", ["accuracy", "loss"])
 def test_means_over_clients_with_one_that_is_not_finite(engine, personal, score):
     method = fedax.Ditto() if personal else fedax.FedAvg()
     watch = [observe.ClientAccuracy(score, personal=personal)]
-    seen = fedax.run(method, broken_at(5), rounds=0, observe=watch, **ONE | {"engine": engine}).metrics
+    seen = fedax.run(
+        method, broken_at(5), rounds=0, observe=watch, **ONE | {"engine": engine}
+    ).metrics
     name = f"{'local' if personal else 'client'}_{score}"
     for ending in ("mean", "variance", "pooled", "worst_tenth"):
         assert not np.isfinite(seen[f"{name}_{ending}"][0]), ending
     assert np.isnan(seen[name][0, [0, 5]]).all()
-    whole = fedax.run(method, broken_at(-1), rounds=0, observe=watch, **ONE | {"engine": engine}).metrics
+    whole = fedax.run(
+        method, broken_at(-1), rounds=0, observe=watch, **ONE | {"engine": engine}
+    ).metrics
     values = np.arange(1, 12) / 12 if score == "accuracy" else np.arange(1, 12) ** 2.0
     worst = np.sort(values)[:2] if score == "accuracy" else np.sort(values)[-2:]
     np.testing.assert_allclose(whole[f"{name}_mean"][0], values.mean(), rtol=1e-6)
@@ -51,13 +67,18 @@ def test_clients_held_back_that_are_not_finite(ending):
     clients = [np.array([[1.0 + k, 0.0]]) for k in range(4)]
     tests = [np.array([[1.5 + k, float(k == 3)]]) for k in range(4)]
     task = fedax.tasks.from_loss(
-        lambda w, x: jnp.where(x[:, 1] > 0, jnp.inf, (w - x[:, 0]) ** 2), 0.0, clients=clients, test=tests
+        lambda w, x: jnp.where(x[:, 1] > 0, jnp.inf, (w - x[:, 0]) ** 2),
+        0.0,
+        clients=clients,
+        test=tests,
     )
     parts = [fedax.tasks.with_held_back(task, 0.5, seed=seed) for seed in range(20)]
     bad = [bool(np.asarray(part.held_back.test.arrays["x"])[:, 1].any()) for part in parts]
     for expected in (True, False):
         held = parts[bad.index(expected)]
-        seen = fedax.run(fedax.FedAvg(), held, rounds=0, observe=[observe.HeldBack("loss")], **ONE).metrics
+        seen = fedax.run(
+            fedax.FedAvg(), held, rounds=0, observe=[observe.HeldBack("loss")], **ONE
+        ).metrics
         assert np.isfinite(seen[f"held_back_loss{ending}"][0]) != expected
         assert np.isfinite(seen[f"held_back_loss{ending}_each"][0]).all() != expected
 
@@ -65,13 +86,36 @@ def test_clients_held_back_that_are_not_finite(ending):
 def test_accuracy_of_a_model_that_is_not_a_number():
     """`argmax` of NaN is class 0, which would be the accuracy of always saying 0."""
     task = fedax.tasks.digits(clients=3)
-    watch = [observe.TestAccuracy(), observe.ClientAccuracy(), observe.F1(), observe.AUC(), observe.CalibrationError()]
-    watch += [observe.SetMetric("right", lambda y, p: (p.argmax(1) == y).mean()), observe.NodeAccuracy()]
+    watch = [
+        observe.TestAccuracy(),
+        observe.ClientAccuracy(),
+        observe.F1(),
+        observe.AUC(),
+        observe.CalibrationError(),
+    ]
+    watch += [
+        observe.SetMetric("right", lambda y, p: (p.argmax(1) == y).mean()),
+        observe.NodeAccuracy(),
+    ]
     spoiled = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), task.start(jax.random.key(0)))
-    session = fedax.start(fedax.FedAvg(), eqx.tree_at(lambda t: t.start, task, Given(spoiled)), **ONE)
+    session = fedax.start(
+        fedax.FedAvg(), eqx.tree_at(lambda t: t.start, task, Given(spoiled)), **ONE
+    )
     seen = session.observe(session.init(), *watch)
-    names = ("test_accuracy", "client_accuracy_mean", "client_accuracy_worst_tenth", "test_f1", "test_auc")
-    for name in (*names, "test_calibration_error", "test_right", "node_accuracy_mean", "node_accuracy_max"):
+    names = (
+        "test_accuracy",
+        "client_accuracy_mean",
+        "client_accuracy_worst_tenth",
+        "test_f1",
+        "test_auc",
+    )
+    for name in (
+        *names,
+        "test_calibration_error",
+        "test_right",
+        "node_accuracy_mean",
+        "node_accuracy_max",
+    ):
         assert np.isnan(seen[name]), name
 
 
@@ -101,10 +145,18 @@ def watched(values):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_best_model_is_finite_and_an_early_stop_says_what_was_not(value):
     options = {"observe": [observe.ValidationAccuracy()], "rounds": 5} | ONE
-    kept = fedax.run(Rises(), watched([0.1, 0.5, value, 0.3, value, 0.2]), keep_best="validation_accuracy", **options)
+    kept = fedax.run(
+        Rises(),
+        watched([0.1, 0.5, value, 0.3, value, 0.2]),
+        keep_best="validation_accuracy",
+        **options,
+    )
     assert (kept.best.round, round(kept.best.value, 6)) == (1, 0.5)
     stopped = fedax.run(
-        Rises(), watched([0.1, 0.5, value, 0.3, 0.9, 0.9]), stop=fedax.EarlyStopping("validation_accuracy", 4), **options
+        Rises(),
+        watched([0.1, 0.5, value, 0.3, 0.9, 0.9]),
+        stop=fedax.EarlyStopping("validation_accuracy", 4),
+        **options,
     )
     assert stopped.outcome == Outcome("non-finite", 1, part="validation_accuracy")
     assert not stopped.outcome.ok
@@ -116,5 +168,7 @@ def test_a_best_model_of_another_metric_is_not_compared_after_a_resumption():
     options = {"observe": [observe.ValidationAccuracy(), observe.TrainLoss()]} | ONE
     task = watched([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
     half = fedax.run(Rises(), task, rounds=2, keep_best="train_loss", **options)
-    whole = fedax.run(Rises(), task, rounds=4, resume=half, keep_best="validation_accuracy", **options)
+    whole = fedax.run(
+        Rises(), task, rounds=4, resume=half, keep_best="validation_accuracy", **options
+    )
     assert (whole.best.metric, whole.best.round) == ("validation_accuracy", 4)

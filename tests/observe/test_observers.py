@@ -16,7 +16,9 @@ def test_train_loss_counts_every_example_alike():
     history = fedax.run(fedax.FedAvg(), task, rounds=0, observe=[fedax.observe.TrainLoss()])
     params = {"b": np.zeros(()), "w": np.full(3, 0.1)}
     per_client = [float(np.mean(squares(params, task.train.client(k)))) for k in range(5)]
-    np.testing.assert_allclose(history.last("train_loss"), np.average(per_client, weights=SIZES), rtol=1e-12)
+    np.testing.assert_allclose(
+        history.last("train_loss"), np.average(per_client, weights=SIZES), rtol=1e-12
+    )
 
 
 def test_the_objective_has_l2_and_the_gap_its_minimum():
@@ -70,7 +72,8 @@ def scored(test, holdout=None):
 
 
 def test_client_accuracy_by_hand(monkeypatch):
-    """Accuracies 1/2, 1, none, 0: mean 1/2, variance 1/6, worst tenth 0, smallest client 1, largest (with test data) 0."""
+    """Accuracies 1/2, 1, none, 0: mean 1/2, variance 1/6, worst tenth 0, smallest client 1, largest
+    (with test data) 0."""
     monkeypatch.setattr("fedax.engine.round.evaluation.PIECE", 2)
     task = scored([[0.0, 2.0], [0.0], [], [2.0, 2.0, 2.0]])
     watch = [fedax.observe.ClientAccuracy(), fedax.observe.TestAccuracy(), fedax.observe.TestLoss()]
@@ -79,25 +82,39 @@ def test_client_accuracy_by_hand(monkeypatch):
     expected = {"mean": 0.5, "variance": 1 / 6, "worst_tenth": 0.0, "smallest": 1.0, "largest": 0.5}
     for name, value in expected.items():
         np.testing.assert_allclose(history.last(f"client_accuracy_{name}"), value, rtol=1e-12)
-    np.testing.assert_allclose(history.last("test_accuracy"), 2 / 6, rtol=1e-12)  # by example, not by client
+    # by example, not by client
+    np.testing.assert_allclose(history.last("test_accuracy"), 2 / 6, rtol=1e-12)
     np.testing.assert_allclose(history.last("test_loss"), 1.0, rtol=1e-12)
 
 
 def test_a_global_test_set_comes_first():
     history = fedax.run(
-        fedax.FedAvg(), scored([[2.0]] * 4, holdout=[0.0, 0.0, 2.0, 0.0]), rounds=0, observe=[fedax.observe.TestAccuracy()]
+        fedax.FedAvg(),
+        scored([[2.0]] * 4, holdout=[0.0, 0.0, 2.0, 0.0]),
+        rounds=0,
+        observe=[fedax.observe.TestAccuracy()],
     )
     np.testing.assert_allclose(history.last("test_accuracy"), 0.75, rtol=1e-12)
 
 
 def test_an_unknown_score_is_refused():
-    with pytest.raises(UnknownName, match=r"got 'acuracy'; allowed: one of accuracy, loss. Did you mean 'accuracy'\?"):
-        fedax.run(fedax.FedAvg(), scored([[2.0]] * 4), rounds=0, observe=[fedax.observe.HoldoutScore("acuracy")])
+    with pytest.raises(
+        UnknownName,
+        match=r"got 'acuracy'; allowed: one of accuracy, loss. Did "
+        r"you mean 'accuracy'\?",
+    ):
+        fedax.run(
+            fedax.FedAvg(),
+            scored([[2.0]] * 4),
+            rounds=0,
+            observe=[fedax.observe.HoldoutScore("acuracy")],
+        )
 
 
 @pytest.mark.slow
 def test_consensus_and_node_accuracy():
-    """Isolated clients that stand at 0, 1 and 4: mean 5/3; scores are the shares of the test set {0, 1, 2, 3} below each."""
+    """Isolated clients that stand at 0, 1 and 4: mean 5/3; scores are the shares of the test set
+    {0, 1, 2, 3} below each."""
     task = fedax.tasks.from_loss(
         lambda w, x: (w - x) ** 2 / 2,
         9.0,
@@ -106,7 +123,12 @@ def test_consensus_and_node_accuracy():
         scores={"accuracy": lambda w, x: (x < w).astype(w.dtype)},
     )
     watch = [fedax.observe.Consensus(), fedax.observe.NodeAccuracy(), fedax.observe.TestAccuracy()]
-    expected = {"consensus": 14 / 9, "node_accuracy_mean": 5 / 12, "node_accuracy_min": 0, "node_accuracy_max": 1}
+    expected = {
+        "consensus": 14 / 9,
+        "node_accuracy_mean": 5 / 12,
+        "node_accuracy_min": 0,
+        "node_accuracy_max": 1,
+    }
     for engine in (fedax.Simulation(), fedax.Eager()):
         options = {
             "solver": fedax.SGD(1.0),
@@ -121,12 +143,17 @@ def test_consensus_and_node_accuracy():
         assert history.metrics["consensus"][0] == 0
         served = fedax.run(fedax.FedAvg(), task, **options)
         assert served.last("consensus") == 0
-        assert served.last("node_accuracy_min") == served.last("node_accuracy_max") == served.last("test_accuracy")
+        assert (
+            served.last("node_accuracy_min")
+            == served.last("node_accuracy_max")
+            == served.last("test_accuracy")
+        )
 
 
 @pytest.mark.parametrize("engine", [fedax.Simulation, slow(fedax.Eager)])
 def test_extremes_of_the_last_cohort(engine):
-    """The cohort's numbers by hand from the history of a method that notes whom it drew, with FedBC's multipliers and without."""
+    """The cohort's numbers by hand from the history of a method that notes whom it drew, with
+    FedBC's multipliers and without."""
     task = scored([[0.0, 2.0], [0.0], [1.5], [2.0, 2.0, 2.0]])
     sizes, accuracies = np.array([3, 1, 5, 2]), np.array([0.5, 1.0, 0.0, 0.0])
     options = {
@@ -139,17 +166,28 @@ def test_extremes_of_the_last_cohort(engine):
     }
     drawn = fedax.run(Drawn(), task, **options).notes["ids"]
     assert len({tuple(sorted(ids)) for ids in drawn.tolist()}) > 2
-    plain, own = fedax.run(fedax.FedAvg(), task, **options), fedax.run(fedax.FedBC(dual_lr=0.5), task, **options)
+    plain, own = (
+        fedax.run(fedax.FedAvg(), task, **options),
+        fedax.run(fedax.FedBC(dual_lr=0.5), task, **options),
+    )
     multipliers = np.zeros(4)
     for t, ids in enumerate(drawn):
         multipliers[ids] = np.asarray(
-            fedax.run(fedax.FedBC(dual_lr=0.5), task, **options | {"rounds": t + 1}).state.memory.all().dual.lam
+            fedax.run(fedax.FedBC(dual_lr=0.5), task, **options | {"rounds": t + 1})
+            .state.memory.all()
+            .dual.lam
         )[ids]
         small, large = ids[np.argmin(sizes[ids])], ids[np.argmax(sizes[ids])]
         expected = {"share": sizes / sizes[ids].sum(), "drawn_accuracy": accuracies}
-        for history, weights in ((plain, sizes), (own, multipliers if multipliers[ids].sum() > 0 else sizes)):
+        for history, weights in (
+            (plain, sizes),
+            (own, multipliers if multipliers[ids].sum() > 0 else sizes),
+        ):
             for name, values in (expected | {"weight": weights / weights[ids].sum()}).items():
-                told = [history.metrics[f"{name}_{which}"][t + 1] for which in ("smallest", "largest", "gap")]
+                told = [
+                    history.metrics[f"{name}_{which}"][t + 1]
+                    for which in ("smallest", "largest", "gap")
+                ]
                 true = [values[small], values[large], abs(values[large] - values[small])]
                 np.testing.assert_allclose(told, true, rtol=1e-9, err_msg=f"{name} after round {t}")
     assert not np.allclose(own.metrics["weight_gap"][2:], own.metrics["share_gap"][2:])
@@ -158,7 +196,8 @@ def test_extremes_of_the_last_cohort(engine):
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", [fedax.Simulation, fedax.Eager])
 def test_weights_of_all_clients(engine):
-    """By hand from FedBC's own multipliers; by sizes for a method without, and before FedBC's first round."""
+    """By hand from FedBC's own multipliers; by sizes for a method without, and before FedBC's first
+    round."""
     task = scored([[0.0, 2.0], [0.0], [1.5], [2.0, 2.0, 2.0]])
     share = np.array([3, 1, 5, 2]) / 11
     options = {
@@ -169,7 +208,10 @@ def test_weights_of_all_clients(engine):
         "engine": engine(),
         "seed": 3,
     }
-    plain, own = fedax.run(fedax.FedAvg(), task, **options), fedax.run(fedax.FedBC(dual_lr=0.5), task, **options)
+    plain, own = (
+        fedax.run(fedax.FedAvg(), task, **options),
+        fedax.run(fedax.FedBC(dual_lr=0.5), task, **options),
+    )
     lam = np.asarray(own.state.memory.all().dual.lam)
     assert lam.sum() > 0
     for history, t, weight in ((plain, -1, share), (own, 0, share), (own, -1, lam / lam.sum())):
@@ -179,8 +221,14 @@ def test_weights_of_all_clients(engine):
         assert told["client_weight_smallest"] == told["client_weight"][1]
         assert told["client_weight_largest"] == told["client_weight"][2]
         # the mean is 2.75: clients 1 and 3 are below it, 0 and 2 above
-        assert told["weight_raised"] == sum(told["client_weight"][k] > told["client_share"][k] for k in (1, 3)) / 2
-        assert told["weight_lowered"] == sum(told["client_weight"][k] < told["client_share"][k] for k in (0, 2)) / 2
+        assert (
+            told["weight_raised"]
+            == sum(told["client_weight"][k] > told["client_share"][k] for k in (1, 3)) / 2
+        )
+        assert (
+            told["weight_lowered"]
+            == sum(told["client_weight"][k] < told["client_share"][k] for k in (0, 2)) / 2
+        )
     assert own.last("weight_raised") + own.last("weight_lowered") > 0
 
 

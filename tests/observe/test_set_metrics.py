@@ -27,7 +27,9 @@ def digits():
 
 @pytest.fixture(scope="module")
 def history(digits):
-    return fedax.run(fedax.FedAvg(), digits, solver=fedax.SGD(0.1), observe=WATCH, observe_every=2, rounds=2)
+    return fedax.run(
+        fedax.FedAvg(), digits, solver=fedax.SGD(0.1), observe=WATCH, observe_every=2, rounds=2
+    )
 
 
 def probabilities(params, x):
@@ -47,15 +49,21 @@ def test_auc_and_f1_are_scikit_learns(digits, history, tmp_path_factory):
     for split in ("test", "validation"):
         data = getattr(digits, split).arrays
         p, y = probabilities(params, data["x"]), np.asarray(data["y"])
-        np.testing.assert_allclose(history.last(f"{split}_auc"), roc_auc_score(y, p, multi_class="ovr"), rtol=1e-12)
+        np.testing.assert_allclose(
+            history.last(f"{split}_auc"), roc_auc_score(y, p, multi_class="ovr"), rtol=1e-12
+        )
         if split == "test":
-            np.testing.assert_allclose(history.last("test_f1"), f1_score(y, p.argmax(1), average="macro"), rtol=1e-12)
+            np.testing.assert_allclose(
+                history.last("test_f1"), f1_score(y, p.argmax(1), average="macro"), rtol=1e-12
+            )
             assert history.last("test_accuracy") == np.mean(p.argmax(1) == y)
             error = 0.0
             for b in range(10):
                 inside = (p.max(1) > b / 10) & (p.max(1) <= (b + 1) / 10)
                 if inside.any():
-                    error += inside.mean() * abs((p.argmax(1) == y)[inside].mean() - p.max(1)[inside].mean())
+                    error += inside.mean() * abs(
+                        (p.argmax(1) == y)[inside].mean() - p.max(1)[inside].mean()
+                    )
             np.testing.assert_allclose(history.last("test_calibration_error"), error, rtol=1e-12)
     assert not [name for name in history.metrics if name.startswith("raw")]
 
@@ -93,7 +101,9 @@ def test_two_classes_by_the_margin():
 def test_classes_that_are_not_there():
     p = np.array([[0.7, 0.2, 0.1], [0.2, 0.5, 0.3], [0.6, 0.3, 0.1]])
     y = np.array([0, 1, 0])
-    assert observe.AUC().value(y, p) == np.mean([roc_auc_score(y == 0, p[:, 0]), roc_auc_score(y == 1, p[:, 1])])
+    assert observe.AUC().value(y, p) == np.mean(
+        [roc_auc_score(y == 0, p[:, 0]), roc_auc_score(y == 1, p[:, 1])]
+    )
     assert np.isnan(observe.AUC().value(np.zeros(3, int), p[:, :2]))
     assert np.isnan(observe.AUC().value(y, np.full((3, 3), np.nan)))
     assert observe.F1().value(y, p) == 1.0
@@ -115,9 +125,15 @@ def test_tasks_without_predictions_are_refused():
     flat = fedax.tasks.from_loss(**labelled, predict=lambda w, e: w * e["y"])
     with pytest.raises(InvalidInput, match=r"predictions of shape \(3,\)"):
         observe.AUC().check(flat)
-    several = {name: {"y": np.ones((2, 3))} for name in ("holdout", "clients")} | {"loss": lambda w, e: w * e["y"][:, 0]}
+    several = {name: {"y": np.ones((2, 3))} for name in ("holdout", "clients")} | {
+        "loss": lambda w, e: w * e["y"][:, 0]
+    }
     several |= {"clients": [several["clients"]], "predict": lambda w, e: w * e["y"]}
-    with pytest.raises(InvalidInput, match=r"labels y of shape \(3,\) for each example; allowed: one label"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"labels y of shape \(3,\) for each example; "
+        r"allowed: one label",
+    ):
         observe.AUC().check(fedax.tasks.from_loss(params=0.0, **several))
     error = observe.SetMetric("error", lambda y, p: float(np.max(np.abs(y - p))))
     assert fedax.run(fedax.FedAvg(), flat, observe=[error], rounds=0).last("test_error") == 1.0

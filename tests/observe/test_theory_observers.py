@@ -28,7 +28,12 @@ LEAST = float(values(np.tile(OPTIMUM, (4, 1))).mean())
 @pytest.fixture(scope="module", params=ENGINES)
 def local_run(request):
     schedule = fedax.Schedule(steps=H, batch_size="full", weights="equal")
-    options = {"solver": fedax.SGD(RATE), "schedule": schedule, "rounds": 2, "observe": [LocalSpread(LEAST)]}
+    options = {
+        "solver": fedax.SGD(RATE),
+        "schedule": schedule,
+        "rounds": 2,
+        "observe": [LocalSpread(LEAST)],
+    }
     return fedax.run(fedax.LocalGD(), TASK, engine=ENGINES[request.param](), **options)
 
 
@@ -39,10 +44,19 @@ def test_the_spread_of_workers_between_synchronisations(local_run):
         models = np.tile(x, (4, 1))
         for step in range(H):
             gradients, mean = np.einsum("kij,kj->ki", A, models - B), models.mean(0)
-            seen = {name: local_run.metrics[name][t][step] for name in ("spread", "spread_gradient", "spread_gap")}
-            assert seen["spread"] == pytest.approx(local_gd.iterate_variance(models), rel=1e-10, abs=1e-12)
-            assert seen["spread_gradient"] == pytest.approx(np.sum(gradients.mean(0) ** 2), rel=1e-10)
-            assert seen["spread_gap"] == pytest.approx(values(np.tile(mean, (4, 1))).mean() - LEAST, rel=1e-8)
+            seen = {
+                name: local_run.metrics[name][t][step]
+                for name in ("spread", "spread_gradient", "spread_gap")
+            }
+            assert seen["spread"] == pytest.approx(
+                local_gd.iterate_variance(models), rel=1e-10, abs=1e-12
+            )
+            assert seen["spread_gradient"] == pytest.approx(
+                np.sum(gradients.mean(0) ** 2), rel=1e-10
+            )
+            assert seen["spread_gap"] == pytest.approx(
+                values(np.tile(mean, (4, 1))).mean() - LEAST, rel=1e-8
+            )
             models = models - RATE * gradients
         x = models.mean(0)
     assert float(local_run.metrics["spread"].max()) > 1e-3
@@ -52,19 +66,29 @@ def test_lemmas_2_and_3_hold_on_what_is_seen(local_run):
     smooth = float(np.linalg.eigvalsh(A).max())
     rate = {"smoothness": smooth, "interval": H, "rate": RATE}
     assert rate["rate"] > local_gd.step_size(smooth, H)  # Lemma 3 needs no small step
-    for spreads, squares, gaps in zip(*(local_run.metrics[f"spread{n}"] for n in ("", "_gradient", "_gap")), strict=True):
+    for spreads, squares, gaps in zip(
+        *(local_run.metrics[f"spread{n}"] for n in ("", "_gradient", "_gap")), strict=True
+    ):
         for spread, square, gap in zip(spreads, squares, gaps, strict=True):
-            assert square <= local_gd.mean_gradient_bound(spread=float(spread), gap=float(gap), smoothness=smooth)
+            assert square <= local_gd.mean_gradient_bound(
+                spread=float(spread), gap=float(gap), smoothness=smooth
+            )
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_constraints_multipliers_and_the_lagrangian(engine):
     method = fedax.FedBC(dual_lr=0.3, lam=0.5, gamma=0.01)
-    options = {"solver": fedax.SGD(0.1), "schedule": fedax.Schedule(cohort=2, steps=3, batch_size="full"), "rounds": 3}
+    options = {
+        "solver": fedax.SGD(0.1),
+        "schedule": fedax.Schedule(cohort=2, steps=3, batch_size="full"),
+        "rounds": 3,
+    }
     run = fedax.run(method, TASK, engine=ENGINES[engine](), observe=[Constraints()], **options)
     first = run.metrics["violation"][0]
     np.testing.assert_allclose(first, -0.01)  # all models are the global one
-    assert run.metrics["lagrangian"][0] == pytest.approx(np.mean(values(np.zeros((4, 3))) - 0.5 * 0.01))
+    assert run.metrics["lagrangian"][0] == pytest.approx(
+        np.mean(values(np.zeros((4, 3))) - 0.5 * 0.01)
+    )
     state = run.state.memory.all()
     models, lam, gamma = (np.asarray(rows) for rows in (state.x, state.dual.lam, state.dual.gamma))
     found = fedbc.violations(models=models, global_model=np.asarray(run.params), tolerances=gamma)
@@ -95,4 +119,11 @@ def test_methods_without_constraints_have_none():
 )
 def test_other_solvers_and_schedules_are_refused(solver, schedule):
     with pytest.raises(InvalidInput):
-        fedax.run(fedax.FedAvg(), TASK, solver=solver, schedule=schedule, rounds=1, observe=[LocalSpread()])
+        fedax.run(
+            fedax.FedAvg(),
+            TASK,
+            solver=solver,
+            schedule=schedule,
+            rounds=1,
+            observe=[LocalSpread()],
+        )

@@ -10,15 +10,26 @@ from transcription import LR, SCHEDULE, World
 
 
 def run(rounds, engine=None, **options):
-    settings = {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "seed": 7, "observe_every": 1} | options
+    settings = {
+        "solver": fedax.SGD(LR),
+        "schedule": SCHEDULE,
+        "seed": 7,
+        "observe_every": 1,
+    } | options
     engine = engine or fedax.Simulation("sequential", devices=1)
     return fedax.run(
-        fedax.FedAvg(), regression(), rounds=rounds, engine=engine, observe=[fedax.observe.TrainingLoss()], **settings
+        fedax.FedAvg(),
+        regression(),
+        rounds=rounds,
+        engine=engine,
+        observe=[fedax.observe.TrainingLoss()],
+        **settings,
     )
 
 
 def expected(w, cohort):
-    """Every minibatch counts alike, before its step; the batches of a client are in the given order."""
+    """Every minibatch counts alike, before its step; the batches of a client are in the given
+    order."""
     world, losses = World(), []
     for k in cohort:
         v = w
@@ -36,17 +47,23 @@ def test_every_minibatch_of_the_last_cohort_counts_alike(engine):
     world, history = World(), run(3, engine)
     w, seen = world.start, [np.nan]
     for cohort in world.cohorts()[:3]:
-        w = np.average([world.sgd(k, w)[0] for k in cohort], axis=0, weights=[SIZES[k] for k in cohort])
+        w = np.average(
+            [world.sgd(k, w)[0] for k in cohort], axis=0, weights=[SIZES[k] for k in cohort]
+        )
         seen.append(expected(w, cohort))
     np.testing.assert_allclose(history.metrics["training_loss"], seen, rtol=1e-9)
 
 
 def test_it_is_lower_than_the_loss_of_the_global_model_where_clients_differ():
     data = [np.eye(5)[[k] * 8] for k in range(5)]
-    task = fedax.tasks.from_loss(lambda w, x: ((w[None] - x) ** 2).sum(1) / 2, np.zeros(5), clients=data)
+    task = fedax.tasks.from_loss(
+        lambda w, x: ((w[None] - x) ** 2).sum(1) / 2, np.zeros(5), clients=data
+    )
     watched = [fedax.observe.TrainingLoss(), fedax.observe.TrainLoss()]
     schedule = fedax.Schedule(cohort=3, epochs=4, batch_size=2)
-    found = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(0.3), schedule=schedule, rounds=4, observe=watched).metrics
+    found = fedax.run(
+        fedax.FedAvg(), task, solver=fedax.SGD(0.3), schedule=schedule, rounds=4, observe=watched
+    ).metrics
     assert np.all(found["training_loss"][1:] < 0.5 * found["train_loss"][1:])
 
 

@@ -1,4 +1,5 @@
-"""Epsilon by the accountant: equal to dp-accounting's own, for what the rounds of a method give away."""
+"""Epsilon by the accountant: equal to dp-accounting's own, for what the rounds of a method give
+away."""
 
 import math
 
@@ -8,10 +9,19 @@ import pytest
 from dp_accounting.rdp import RdpAccountant
 
 import fedax
-from fedax.communication.accounting import Ledger, Release, epsilon_of, epsilon_of_gaussians, noise_of, rounds_of
+from fedax.communication.accounting import (
+    Ledger,
+    Release,
+    epsilon_of,
+    epsilon_of_gaussians,
+    noise_of,
+    rounds_of,
+)
 
 TASK = fedax.tasks.from_loss(
-    lambda w, x: ((w[None] - x) ** 2).sum(1) / 2, np.zeros(2), clients=[np.full((1, 2), k) for k in 1.0 * np.arange(10)]
+    lambda w, x: ((w[None] - x) ** 2).sum(1) / 2,
+    np.zeros(2),
+    clients=[np.full((1, 2), k) for k in 1.0 * np.arange(10)],
 )
 POISSON = fedax.Schedule(cohort=2, sampling="poisson", weights="equal")
 UNIFORM = fedax.Schedule(cohort=2, weights="equal")
@@ -20,7 +30,9 @@ EVERYONE = fedax.Schedule(weights="equal")
 
 def own(event, delta):
     fixed = "SampledWithoutReplacement" in repr(event)
-    relation = dp.NeighboringRelation.REPLACE_ONE if fixed else dp.NeighboringRelation.ADD_OR_REMOVE_ONE
+    relation = (
+        dp.NeighboringRelation.REPLACE_ONE if fixed else dp.NeighboringRelation.ADD_OR_REMOVE_ONE
+    )
     return RdpAccountant(neighboring_relation=relation).compose(event).get_epsilon(delta)
 
 
@@ -33,13 +45,21 @@ def own(event, delta):
             fedax.Privacy(noise=1.1, delta=1e-3),
             dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.2, dp.GaussianDpEvent(1.1)), 30),
         ),
-        (fedax.SCAFFOLD(), EVERYONE, fedax.Privacy(noise=4.0), dp.SelfComposedDpEvent(dp.GaussianDpEvent(4.0), 30)),
-        # a draw of a fixed number: one client is replaced, and a sum moves by up to 2 C; FedDANE has two phases
+        (
+            fedax.SCAFFOLD(),
+            EVERYONE,
+            fedax.Privacy(noise=4.0),
+            dp.SelfComposedDpEvent(dp.GaussianDpEvent(4.0), 30),
+        ),
+        # a draw of a fixed number: one client is replaced, and a sum moves by up to 2 C; FedDANE
+        # has two phases
         (
             fedax.FedDANE(),
             UNIFORM,
             fedax.Privacy(noise=9.0),
-            dp.SelfComposedDpEvent(dp.SampledWithoutReplacementDpEvent(10, 2, dp.GaussianDpEvent(4.5)), 60),
+            dp.SelfComposedDpEvent(
+                dp.SampledWithoutReplacementDpEvent(10, 2, dp.GaussianDpEvent(4.5)), 60
+            ),
         ),
         # two draws of a round are sampled one by one
         (
@@ -65,7 +85,9 @@ def test_epsilon_is_that_of_dp_accounting(method, schedule, privacy, event):
 
 def test_phases_of_one_draw_are_sampled_together():
     ledger = Ledger((Release(0.1, 2),), (Release(0.1, 2),))
-    event = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.1, dp.SelfComposedDpEvent(dp.GaussianDpEvent(2.0), 2)), 7)
+    event = dp.SelfComposedDpEvent(
+        dp.PoissonSampledDpEvent(0.1, dp.SelfComposedDpEvent(dp.GaussianDpEvent(2.0), 2)), 7
+    )
     assert epsilon_of(ledger, 2.0, 1e-5, 7) == pytest.approx(own(event, 1e-5), rel=1e-9)
 
 
@@ -76,7 +98,8 @@ def test_another_first_round_counts_as_it_is():
 
 
 def test_draws_of_most_clients_cost_no_more_than_everyone():
-    """The bound for sampling without replacement exceeds that of the Gaussian mechanism there; both hold."""
+    """The bound for sampling without replacement exceeds that of the Gaussian mechanism there; both
+    hold."""
     most = Ledger((Release(0.9, 1, 50),), (Release(0.9, 1, 50),), halved=True)
     sampled = own(dp.SampledWithoutReplacementDpEvent(50, 45, dp.GaussianDpEvent(1.0)), 1e-3)
     everyone = own(dp.GaussianDpEvent(1.0), 1e-3)
@@ -95,7 +118,11 @@ def test_uploads_of_several_widths_add_up():
 def test_a_delta_of_one_client_or_more_is_refused(delta):
     """Of ten clients, one published whole at random would have delta 0.1."""
     privacy, given = fedax.Privacy(noise=2.0, delta=delta), {"schedule": POISSON, "rounds": 1}
-    with pytest.raises(fedax.InvalidInput, match=r"Privacy\(delta=...\): got 0.\d; allowed: numbers in \(0, 1/10\)"):
+    with pytest.raises(
+        fedax.InvalidInput,
+        match=r"Privacy\(delta=...\): got 0.\d; allowed: "
+        r"numbers in \(0, 1/10\)",
+    ):
         fedax.privacy_spent(fedax.FedAvg(), TASK, privacy=privacy, **given)
     with pytest.raises(fedax.InvalidInput, match="delta"):
         fedax.noise_for(1.0, fedax.FedAvg(), TASK, privacy=privacy, **given)

@@ -1,8 +1,9 @@
-"""Epsilon against the best attack that is known: neighbouring data sets, the messages of real runs, and exact bounds from them.
+"""Epsilon against the best attack that is known: neighbouring data sets, the messages of real runs,
+and exact bounds from them.
 
-Each test builds a pair of neighbours, measures on real messages how far apart they are and how wide their noise is, and finds the
-largest epsilon that a threshold test on these messages proves. The reported epsilon must not be smaller.
-"""
+Each test builds a pair of neighbours, measures on real messages how far apart they are and how wide
+their noise is, and finds the largest epsilon that a threshold test on these messages proves. The
+reported epsilon must not be smaller."""
 
 import math
 
@@ -27,7 +28,8 @@ class Released(Observer):
 
 
 def linear(w, examples):
-    """One step of SGD(1.0) adds the client's example to its model, whatever the model; 1e30 overflows and is left out."""
+    """One step of SGD(1.0) adds the client's example to its model, whatever the model; 1e30
+    overflows and is left out."""
     x = examples["x"].astype(w.dtype)
     return -((x * jnp.where(x > 1e20, x, 1)) @ w)
 
@@ -38,8 +40,11 @@ def along(length, dim=DIM):
 
 
 def history(lengths, privacy, rounds=1, on_bad_client="stop", **schedule):
-    """A run whose client k moves by `lengths[k]` along the first coordinate; the others carry the noise alone."""
-    task = fedax.tasks.from_loss(linear, np.zeros(DIM, np.float32), clients=[along(length) for length in lengths])
+    """A run whose client k moves by `lengths[k]` along the first coordinate; the others carry the
+    noise alone."""
+    task = fedax.tasks.from_loss(
+        linear, np.zeros(DIM, np.float32), clients=[along(length) for length in lengths]
+    )
     return fedax.run(
         fedax.FedAvg(),
         task,
@@ -60,7 +65,8 @@ def sums(run, expected):
 
 
 def best_epsilon(one, other, delta):
-    """The largest epsilon that a threshold proves between mixtures of Gaussians of width 1, given as weights and means."""
+    """The largest epsilon that a threshold proves between mixtures of Gaussians of width 1, given
+    as weights and means."""
     points = np.linspace(-12, 12, 24001) + np.array([mean for _, mean in (*one, *other)])[:, None]
 
     def tail(law, side):
@@ -101,7 +107,9 @@ def test_poisson_sampling():
     """The sum moves by C in the rounds in which the client is drawn, a fifth of them."""
     privacy, rounds = fedax.Privacy(clip=CLIP, noise=0.8, delta=1e-3), 120
     present, absent = [9.0] * CLIENTS, [0.0, *[9.0] * (CLIENTS - 1)]
-    one, other = (sums(history(lengths, privacy, rounds, **POISSON), 10) for lengths in (present, absent))
+    one, other = (
+        sums(history(lengths, privacy, rounds, **POISSON), 10) for lengths in (present, absent)
+    )
     moved = np.abs(one - other)[:, 0]
     drawn, deviation = moved > CLIP / 2, one[:, 1:].std()
     np.testing.assert_allclose(moved[drawn], CLIP, rtol=2e-2)
@@ -113,10 +121,13 @@ def test_poisson_sampling():
 
 @pytest.mark.parametrize(("cohort", "noise"), [(45, 2.0), (10, 2.0)])
 def test_draws_of_a_fixed_number(cohort, noise):
-    """One client is replaced by its opposite, and the others are like the new one: a sum moves by 2 C where it is drawn."""
+    """One client is replaced by its opposite, and the others are like the new one: a sum moves by 2
+    C where it is drawn."""
     privacy, rounds = fedax.Privacy(clip=CLIP, noise=noise, delta=1e-3), 80
     pair = ([9.0, *[-9.0] * (CLIENTS - 1)], [-9.0] * CLIENTS)
-    one, other = (sums(history(lengths, privacy, rounds, cohort=cohort), cohort) for lengths in pair)
+    one, other = (
+        sums(history(lengths, privacy, rounds, cohort=cohort), cohort) for lengths in pair
+    )
     moved, rate = np.abs(one - other)[:, 0], cohort / CLIENTS
     drawn, deviation = moved > CLIP / 2, one[:, 1:].std()
     np.testing.assert_allclose(moved[drawn], 2 * CLIP, rtol=2e-2)
@@ -128,15 +139,23 @@ def test_draws_of_a_fixed_number(cohort, noise):
 def spent(privacy, rounds=1, **schedule):
     task = fedax.tasks.from_loss(linear, np.zeros(2, np.float32), clients=[along(1.0, 2)] * CLIENTS)
     schedule = fedax.Schedule(steps=1, weights="equal", **schedule)
-    return fedax.privacy_spent(fedax.FedAvg(), task, schedule=schedule, privacy=privacy, rounds=rounds)
+    return fedax.privacy_spent(
+        fedax.FedAvg(), task, schedule=schedule, privacy=privacy, rounds=rounds
+    )
 
 
 @pytest.mark.parametrize(("noise", "count_noise"), [(1.5, 0.8), (1.0, 2.5)])
 def test_adaptive_clipping(noise, count_noise):
-    """One of forty clients is absent: the sum of values and the count of short uploads, with what each has of noise."""
-    privacy = fedax.Privacy(clip=CLIP, noise=noise, delta=1e-3, quantile=0.5, count_noise=count_noise, clip_rate=1e-9)
+    """One of forty clients is absent: the sum of values and the count of short uploads, with what
+    each has of noise."""
+    privacy = fedax.Privacy(
+        clip=CLIP, noise=noise, delta=1e-3, quantile=0.5, count_noise=count_noise, clip_rate=1e-9
+    )
     rounds, clients, short = 120, 40, 0.999 * CLIP
-    runs = [history([first, *[short] * (clients - 1)], privacy, rounds, on_bad_client="drop") for first in (short, 1e30)]
+    runs = [
+        history([first, *[short] * (clients - 1)], privacy, rounds, on_bad_client="drop")
+        for first in (short, 1e30)
+    ]
     assert (runs[1].notes["dropped"][:, 0] == 0).all()
     values = [sums(run, clients) for run in runs]
     counts = [run.notes["unclipped"][:, 0].astype(float) * clients for run in runs]
@@ -146,18 +165,22 @@ def test_adaptive_clipping(noise, count_noise):
     reported = runs[0].metrics["epsilon"][1]
     assert best_epsilon([(1.0, count)], [(1.0, 0.0)], 1e-3) < reported
     exact = math.hypot(short / (CLIP * privacy.noise_of_values(clients)), count)
-    assert math.hypot(value, count) == pytest.approx(exact, rel=0.15)  # of a width that is measured to some percent
+    # of a width that is measured to some percent
+    assert math.hypot(value, count) == pytest.approx(exact, rel=0.15)
     assert 0.6 * reported < best_epsilon([(1.0, exact)], [(1.0, 0.0)], 1e-3) < reported
 
 
 def test_adaptive_bounds_are_those_of_centred_counts():
-    """With Poisson sampling too: C exp(-rate ((sum of b - 1/2) / m + 1/2 - quantile)), in NumPy from the cohorts' sizes."""
+    """With Poisson sampling too: C exp(-rate ((sum of b - 1/2) / m + 1/2 - quantile)), in NumPy
+    from the cohorts' sizes."""
     privacy = fedax.Privacy(clip=CLIP, noise=0.0, delta=1e-3, quantile=0.3, clip_rate=0.2)
     run = history([0.1 * CLIP] * CLIENTS, privacy, 12, **POISSON)
     drawn = np.rint(sums(run, 10)[:, 0] / (0.1 * CLIP))  # nobody is ever clipped
     shares = 0.5 + drawn / 2 / 10
     np.testing.assert_allclose(run.notes["unclipped"][:, 0], shares, rtol=1e-5)
-    np.testing.assert_allclose(run.notes["clip"][:, 0], CLIP * np.exp(-0.2 * np.cumsum(shares - 0.3)), rtol=1e-4)
+    np.testing.assert_allclose(
+        run.notes["clip"][:, 0], CLIP * np.exp(-0.2 * np.cumsum(shares - 0.3)), rtol=1e-4
+    )
     assert len(set(drawn)) > 2
 
 
@@ -174,7 +197,8 @@ def test_a_resumed_run_spends_what_all_its_messages_give_away():
     half = fedax.run(fedax.FedAvg(), task, rounds=3, **given)
     whole = fedax.run(fedax.FedAvg(), task, rounds=6, resume=half, **given)
     noise = sums(whole, CLIENTS)[:, 1:]
-    assert np.abs(np.corrcoef(noise) - np.eye(6)).max() < 0.3  # of six rounds, each with noise of its own
+    # of six rounds, each with noise of its own
+    assert np.abs(np.corrcoef(noise) - np.eye(6)).max() < 0.3
     proved = best_epsilon([(1.0, math.sqrt(6) * CLIP / noise.std())], [(1.0, 0.0)], 1e-3)
     assert 0.6 * whole.metrics["epsilon"][-1] < proved < whole.metrics["epsilon"][-1]
     np.testing.assert_array_equal(whole.metrics["epsilon"][:4], half.metrics["epsilon"])
@@ -185,27 +209,44 @@ def test_a_resumed_run_spends_what_all_its_messages_give_away():
     [
         {"cohort": 10, "dropouts": 0.2},
         {"cohort": 10, "availability": {"name": "daily", "fraction": 0.3}},
-        {"cohort": 10, "sampling": "uniform", "availability": {"name": "daily", "fraction": 0.3}, "dropouts": 0.1},
+        {
+            "cohort": 10,
+            "sampling": "uniform",
+            "availability": {"name": "daily", "fraction": 0.3},
+            "dropouts": 0.1,
+        },
     ],
     ids=["drop-outs", "availability", "both"],
 )
 def test_a_draw_among_some_is_not_amplified(schedule):
-    """Of those who are there a client is drawn more often: it counts as drawn in every round, and its sum may move by 2 C."""
+    """Of those who are there a client is drawn more often: it counts as drawn in every round, and
+    its sum may move by 2 C."""
     privacy = fedax.Privacy(clip=CLIP, noise=3.0, delta=1e-3)
     proved = best_epsilon([(1.0, 2 / 3.0)], [(1.0, 0.0)], 1e-3)
-    assert proved < spent(privacy, **schedule) == pytest.approx(spent(fedax.Privacy(noise=1.5, delta=1e-3)), rel=1e-9)
+    assert (
+        proved
+        < spent(privacy, **schedule)
+        == pytest.approx(spent(fedax.Privacy(noise=1.5, delta=1e-3)), rel=1e-9)
+    )
 
 
 def test_everyone_drawn_is_everyone():
     privacy = fedax.Privacy(noise=1.5, delta=1e-3)
-    assert spent(privacy, cohort=CLIENTS) == spent(privacy) == spent(privacy, cohort=CLIENTS, sampling="poisson")
+    assert (
+        spent(privacy, cohort=CLIENTS)
+        == spent(privacy)
+        == spent(privacy, cohort=CLIENTS, sampling="poisson")
+    )
 
 
 @pytest.mark.parametrize("schedule", [{}, POISSON, {"cohort": 10}, {"cohort": 45}], ids=str)
 @pytest.mark.parametrize("noise", [0.3, 1.0, 4.0])
 def test_more_rounds_and_less_noise_spend_more(noise, schedule):
-    """From the first round on: an order at which the accountant knows no bound must not count as one that costs nothing."""
-    spends = [spent(fedax.Privacy(noise=noise, delta=1e-3), t, **schedule) for t in (0, 1, 2, 3, 10)]
+    """From the first round on: an order at which the accountant knows no bound must not count as
+    one that costs nothing."""
+    spends = [
+        spent(fedax.Privacy(noise=noise, delta=1e-3), t, **schedule) for t in (0, 1, 2, 3, 10)
+    ]
     assert spends[0] == 0
     assert np.all(np.diff(spends) > 0)
     assert spent(fedax.Privacy(noise=1.1 * noise, delta=1e-3), 1, **schedule) < spends[1]
@@ -214,7 +255,10 @@ def test_more_rounds_and_less_noise_spend_more(noise, schedule):
 def test_noise_of_the_system_is_gaussian():
     from fedax.communication.privacy import system_gaussians
 
-    first, second = (np.concatenate([x.ravel() for x in system_gaussians([(2000, 5), (), (3,)])]) for _ in range(2))
+    first, second = (
+        np.concatenate([x.ravel() for x in system_gaussians([(2000, 5), (), (3,)])])
+        for _ in range(2)
+    )
     assert stats.kstest(first, "norm").pvalue > 1e-4
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.05
     assert abs(np.corrcoef(first[:5000], first[5000:10000])[0, 1]) < 0.07

@@ -1,4 +1,5 @@
-"""Clipping and noise in the rounds: against NumPy, on every engine, and refused where no guarantee holds."""
+"""Clipping and noise in the rounds: against NumPy, on every engine, and refused where no guarantee
+holds."""
 
 import math
 
@@ -10,8 +11,13 @@ import fedax
 from fedax.engine.driver.run import run_grid
 
 RATE, DIM = 0.5, 3
-DATA = np.random.default_rng(0).normal(size=(6, 1, DIM)) * np.array([0.1, 0.5, 1.0, 2.0, 4.0, 8.0])[:, None, None]
-CONVEX = fedax.tasks.from_loss(lambda w, x: ((w[None] - x) ** 2).sum(1) / 2, np.full(DIM, 0.2), clients=list(DATA))
+DATA = (
+    np.random.default_rng(0).normal(size=(6, 1, DIM))
+    * np.array([0.1, 0.5, 1.0, 2.0, 4.0, 8.0])[:, None, None]
+)
+CONVEX = fedax.tasks.from_loss(
+    lambda w, x: ((w[None] - x) ** 2).sum(1) / 2, np.full(DIM, 0.2), clients=list(DATA)
+)
 EVERYONE = fedax.Schedule(steps=1, weights="equal")
 DRAWN = fedax.Schedule(steps=1, weights="equal", cohort=3)
 POISSON = fedax.Schedule(steps=1, weights="equal", cohort=3, sampling="poisson")
@@ -28,22 +34,31 @@ def vector(history):
 
 
 @pytest.mark.parametrize(
-    ("method", "schedule"), [(fedax.FedAvg(), POISSON), (fedax.SCAFFOLD(), DRAWN)], ids=["FedAvg", "SCAFFOLD"]
+    ("method", "schedule"),
+    [(fedax.FedAvg(), POISSON), (fedax.SCAFFOLD(), DRAWN)],
+    ids=["FedAvg", "SCAFFOLD"],
 )
 def test_no_noise_and_no_clipping_is_the_plain_run(method, schedule):
     off = fedax.Privacy(clip=math.inf, noise=0.0)
-    assert vector(go(method, off, schedule)).tobytes() == vector(go(method, None, schedule)).tobytes()
+    assert (
+        vector(go(method, off, schedule)).tobytes() == vector(go(method, None, schedule)).tobytes()
+    )
 
 
-@pytest.mark.parametrize("method", [fedax.SCAFFOLD(), fedax.FedDANE()], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "method", [fedax.SCAFFOLD(), fedax.FedDANE()], ids=lambda m: type(m).__name__
+)
 def test_a_wide_bound_without_noise_is_the_plain_run_up_to_rounding(method):
     wide = go(method, fedax.Privacy(clip=1e6, noise=0.0), DRAWN)
     np.testing.assert_allclose(vector(wide), vector(go(method, None, DRAWN)), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("engine", [fedax.Eager(), fedax.Simulation(devices=1)], ids=["eager", "simulation"])
+@pytest.mark.parametrize(
+    "engine", [fedax.Eager(), fedax.Simulation(devices=1)], ids=["eager", "simulation"]
+)
 def test_clipped_means_are_those_of_the_paper(engine):
-    """One local step of SGD on a square moves by RATE (b_k - w); McMahan et al. 2018, Alg. 1, in NumPy."""
+    """One local step of SGD on a square moves by RATE (b_k - w); McMahan et al. 2018, Alg. 1, in
+    NumPy."""
     w = np.full(DIM, 0.2)
     for _ in range(3):
         moves = [RATE * (x[0] - w) for x in DATA]
@@ -73,23 +88,34 @@ def steps(method, privacy, schedule, task, rounds, engine):
 
 @pytest.mark.slow
 def test_poisson_means_have_a_fixed_denominator_and_empty_rounds_are_noisy():
-    """Clients that all move by RATE: a round moves by count RATE / m, whatever the count. An empty round moves by its noise."""
+    """Clients that all move by RATE: a round moves by count RATE / m, whatever the count. An empty
+    round moves by its noise."""
     same = fedax.tasks.from_loss(lambda w, x: -(x @ w), np.ones(2), clients=[np.ones((1, 2))] * 6)
     rare = fedax.Schedule(steps=1, weights="equal", cohort=1, sampling="poisson")
-    plain = steps(fedax.FedAvg(), fedax.Privacy(clip=9.0, noise=0.0), rare, same, 8, fedax.Simulation(devices=1))
+    plain = steps(
+        fedax.FedAvg(),
+        fedax.Privacy(clip=9.0, noise=0.0),
+        rare,
+        same,
+        8,
+        fedax.Simulation(devices=1),
+    )
     counts = np.diff(plain[:, 0]) / RATE
     np.testing.assert_allclose(counts, np.round(counts), atol=1e-9)
     assert 0 in np.round(counts)
     assert len(set(np.round(counts))) > 2
     private = fedax.Privacy(clip=9.0, noise=0.01, delta=1e-3)
     eager, compiled = (
-        steps(fedax.SCAFFOLD(), private, rare, same, 8, engine) for engine in (fedax.Eager(), fedax.Simulation(devices=2))
+        steps(fedax.SCAFFOLD(), private, rare, same, 8, engine)
+        for engine in (fedax.Eager(), fedax.Simulation(devices=2))
     )
     np.testing.assert_allclose(eager, compiled, rtol=0, atol=1e-12)
     assert (np.diff(eager, axis=0) != 0).all()
 
 
-STILL = fedax.tasks.from_loss(lambda w, x: 0 * x[:, 0] * w.sum(), np.zeros(4000), clients=[np.ones((1, 1))] * 5)
+STILL = fedax.tasks.from_loss(
+    lambda w, x: 0 * x[:, 0] * w.sum(), np.zeros(4000), clients=[np.ones((1, 1))] * 5
+)
 
 
 @pytest.mark.parametrize(
@@ -105,19 +131,31 @@ STILL = fedax.tasks.from_loss(lambda w, x: 0 * x[:, 0] * w.sum(), np.zeros(4000)
             0.5 / 5 / math.sqrt(1 / 4 - 1 / 6.25),
         ),
         # at the clients: the mean of five noises
-        (fedax.FedAvg(), fedax.Privacy(clip=0.5, noise=2.0, where="client"), 0.5 * 2.0 / math.sqrt(5)),
+        (
+            fedax.FedAvg(),
+            fedax.Privacy(clip=0.5, noise=2.0, where="client"),
+            0.5 * 2.0 / math.sqrt(5),
+        ),
     ],
     ids=["mean", "two parts", "adaptive", "local"],
 )
 def test_the_noise_on_an_aggregate(method, privacy, expected):
     """Clients that do not move: what is left is the noise."""
-    assert np.std(vector(go(method, privacy, task=STILL, rounds=1))) == pytest.approx(expected, rel=0.05)
+    assert np.std(vector(go(method, privacy, task=STILL, rounds=1))) == pytest.approx(
+        expected, rel=0.05
+    )
 
 
 @pytest.mark.slow
 def test_bounds_adapt_as_in_the_paper(tmp_path):
-    """C <- C exp(-0.2 (b - 0.5)), b the share of lengths up to C; and a broken run goes on with its bounds."""
-    private, w, bound, bounds = fedax.Privacy(clip=0.3, noise=0.0, quantile=0.5), np.full(DIM, 0.2), 0.3, []
+    """C <- C exp(-0.2 (b - 0.5)), b the share of lengths up to C; and a broken run goes on with its
+    bounds."""
+    private, w, bound, bounds = (
+        fedax.Privacy(clip=0.3, noise=0.0, quantile=0.5),
+        np.full(DIM, 0.2),
+        0.3,
+        [],
+    )
     for _ in range(6):
         moves = [RATE * (x[0] - w) for x in DATA]
         lengths = [np.linalg.norm(d) for d in moves]
@@ -129,19 +167,32 @@ def test_bounds_adapt_as_in_the_paper(tmp_path):
     np.testing.assert_allclose(vector(whole), w, rtol=1e-5)
     kept = {"checkpoint": tmp_path, "checkpoint_every": 1}
     go(fedax.FedAvg(), private, rounds=3, **kept)
-    assert vector(go(fedax.FedAvg(), private, rounds=6, **kept)).tobytes() == vector(whole).tobytes()
+    assert (
+        vector(go(fedax.FedAvg(), private, rounds=6, **kept)).tobytes() == vector(whole).tobytes()
+    )
 
 
 @pytest.mark.slow
 def test_a_budget_ends_the_run():
     private = fedax.Privacy(noise=2.0, delta=1e-3, budget=5.0)
-    spent = [fedax.privacy_spent(fedax.FedAvg(), CONVEX, schedule=EVERYONE, privacy=private, rounds=t) for t in range(12)]
+    spent = [
+        fedax.privacy_spent(fedax.FedAvg(), CONVEX, schedule=EVERYONE, privacy=private, rounds=t)
+        for t in range(12)
+    ]
     last = max(t for t in range(12) if spent[t] <= 5.0)
     history = go(fedax.FedAvg(), private, rounds=12)
     assert 0 < last < 11
-    assert (history.outcome.kind, history.outcome.round, len(history.bits.up)) == ("stopped", last - 1, last)
+    assert (history.outcome.kind, history.outcome.round, len(history.bits.up)) == (
+        "stopped",
+        last - 1,
+        last,
+    )
     np.testing.assert_allclose(history.metrics["epsilon"], spent[: last + 1])
-    with pytest.raises(fedax.core.InvalidInput, match=r"Privacy\(budget=...\): got 0.1; allowed: numbers >= 1"):
+    with pytest.raises(
+        fedax.core.InvalidInput,
+        match=r"Privacy\(budget=...\): got 0.1; "
+        r"allowed: numbers >= 1",
+    ):
         go(fedax.FedAvg(), fedax.Privacy(noise=2.0, delta=1e-3, budget=0.1))
 
 
@@ -151,9 +202,18 @@ def test_a_budget_ends_the_run():
         (fedax.FedAWARE(), {}, "FedAWARE: phase [a-z]+ gathers single uploads"),
         (fedax.FedBC(), {}, "FedBC: uploads of phase primal_dual have weights of their own"),
         (fedax.DFedAvgM(graph=fedax.Graph.ring(6)), {}, "DFedAvgM: a method without a server"),
-        (fedax.FedAvg(), {"weights": "size"}, r"Schedule\(weights=...\): got 'size'; allowed: 'equal' with privacy"),
+        (
+            fedax.FedAvg(),
+            {"weights": "size"},
+            r"Schedule\(weights=...\): got 'size'; allowed: "
+            r"'equal' with privacy",
+        ),
         (fedax.FedAvg(), {"sampling": "proportional", "weights": "size"}, "Schedule"),
-        (fedax.FedAvg(), {"sampling": "proportional_without_replacement", "weights": "size"}, "Schedule"),
+        (
+            fedax.FedAvg(),
+            {"sampling": "proportional_without_replacement", "weights": "size"},
+            "Schedule",
+        ),
     ],
     ids=["gathers", "weights", "graph", "sizes", "proportional", "without replacement"],
 )
@@ -192,7 +252,13 @@ def test_values_out_of_range(given, message):
 @pytest.mark.slow
 def test_members_of_a_grid_are_private_alike():
     channel = fedax.Channel(privacy=fedax.Privacy(noise=0.5, delta=1e-3))
-    given = {"solver": fedax.SGD(RATE), "schedule": DRAWN, "rounds": 2, "observe": [], "channel": channel}
+    given = {
+        "solver": fedax.SGD(RATE),
+        "schedule": DRAWN,
+        "rounds": 2,
+        "observe": [],
+        "channel": channel,
+    }
     both = run_grid([fedax.FedProx(mu=0.1), fedax.FedProx(mu=1.0)], CONVEX, seed=4, **given)
     alone = fedax.run(fedax.FedProx(mu=1.0), CONVEX, seed=4, **given)
     np.testing.assert_allclose(vector(both[1]), vector(alone), rtol=0, atol=1e-12)

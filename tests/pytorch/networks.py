@@ -10,16 +10,28 @@ nn = torch.nn
 
 def images(count, channels, size, seed=0):
     made = torch.Generator().manual_seed(seed)
-    return torch.randn(count, channels, size, size, generator=made), torch.randint(0, 10, (count,), generator=made)
+    return torch.randn(count, channels, size, size, generator=made), torch.randint(
+        0, 10, (count,), generator=made
+    )
 
 
 def tokens(count, steps, seed=0):
     made = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 80, (count, steps), generator=made), torch.randint(0, 10, (count,), generator=made)
+    return torch.randint(0, 80, (count, steps), generator=made), torch.randint(
+        0, 10, (count,), generator=made
+    )
 
 
 def lenet():
-    stages = [nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
+    stages = [
+        nn.Conv2d(3, 6, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+    ]
     dense = [nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)]
     return nn.Sequential(*stages, *dense), *images(8, 3, 32)
 
@@ -27,7 +39,9 @@ def lenet():
 def mnist_cnn():
     first = [nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
     second = [nn.Conv2d(32, 64, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()]
-    return nn.Sequential(*first, *second, nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 10)), *images(4, 1, 28)
+    return nn.Sequential(
+        *first, *second, nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 10)
+    ), *images(4, 1, 28)
 
 
 class Block(nn.Module):
@@ -49,13 +63,19 @@ def resnet20():
     widths = [16] * 4 + [32] * 3 + [64] * 3
     blocks = [Block(a, b) for a, b in itertools.pairwise(widths)]
     first = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.GroupNorm(2, 16), nn.ReLU()]
-    return nn.Sequential(*first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)), *images(4, 3, 32)
+    return nn.Sequential(
+        *first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)
+    ), *images(4, 3, 32)
 
 
 class Text(nn.Module):
     def __init__(self):
         super().__init__()
-        self.vectors, self.layers, self.last = nn.Embedding(80, 8), nn.LSTM(8, 32, 2), nn.Linear(32, 10)
+        self.vectors, self.layers, self.last = (
+            nn.Embedding(80, 8),
+            nn.LSTM(8, 32, 2),
+            nn.Linear(32, 10),
+        )
 
     def forward(self, x):
         return self.last(self.layers(self.vectors(x.T))[0][-1])
@@ -64,7 +84,10 @@ class Text(nn.Module):
 class Classifier(nn.Module):
     def __init__(self):
         super().__init__()
-        self.tokens, self.places = nn.Embedding(80, 16, padding_idx=0), nn.Parameter(torch.randn(12, 16))
+        self.tokens, self.places = (
+            nn.Embedding(80, 16, padding_idx=0),
+            nn.Parameter(torch.randn(12, 16)),
+        )
         layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, "gelu", batch_first=True)
         self.layers, self.last = nn.TransformerEncoder(layer, 2), nn.Linear(16, 10)
 

@@ -25,7 +25,8 @@ def cross_entropy(logits, examples):
 
 
 def double(make):
-    """Makes a network and its examples in double precision, with which 20 steps agree to rounding."""
+    """Makes a network and its examples in double precision, with which 20 steps agree to
+    rounding."""
     torch.manual_seed(0)
     net, x, y = make()
     return net.double(), x if x.dtype == torch.int64 else x.double(), y
@@ -44,7 +45,12 @@ def train_in_torch(net, x, y):
 
 
 def run(task, rounds=STEPS, **options):
-    defaults = {"solver": fedax.SGD(RATE), "schedule": FULL, "observe": [fedax.observe.TrainLoss()], "observe_every": 1}
+    defaults = {
+        "solver": fedax.SGD(RATE),
+        "schedule": FULL,
+        "observe": [fedax.observe.TrainLoss()],
+        "observe_every": 1,
+    }
     return fedax.run(fedax.FedAvg(), task, rounds=rounds, **(defaults | options))
 
 
@@ -59,7 +65,10 @@ def test_losses_are_those_of_torch_over_20_steps_and_weights_go_back(make):
     losses = train_in_torch(net, x, y)
     assert losses[-1] < losses[0] - 0.05
     np.testing.assert_allclose(history.metrics["train_loss"], losses, atol=1e-9)
-    assert all(torch.allclose(tensor, found[name], rtol=0, atol=1e-9) for name, tensor in net.state_dict().items())
+    assert all(
+        torch.allclose(tensor, found[name], rtol=0, atol=1e-9)
+        for name, tensor in net.state_dict().items()
+    )
     net.load_state_dict(found)
 
 
@@ -70,7 +79,12 @@ def test_batch_norm_leaves_padding_out_and_its_statistics_are_the_state():
 
     net, x, y = double(normed)
     task = fedax.tasks.from_torch(net, cross_entropy, [{"x": x, "y": y}])
-    assert sorted(task.state) == ["1.running_mean", "1.running_var", "5.running_mean", "5.running_var"]
+    assert sorted(task.state) == [
+        "1.running_mean",
+        "1.running_var",
+        "5.running_mean",
+        "5.running_var",
+    ]
     # the second minibatch is short
     history = run(task, rounds=1, schedule=fedax.Schedule(epochs=1, batch_size=4, order="given"))
     found = fedax.tasks.torch_state_dict(net, history)
@@ -96,7 +110,9 @@ def test_statistics_that_clients_keep_go_back_as_their_mean():
     history = run(fedax.tasks.from_torch(net, cross_entropy, clients, state_policy="local"), 1)
     with torch.no_grad():
         means = [net[1](part["x"].flatten(1)).mean(0) for part in clients]
-    np.testing.assert_allclose(history.state_dict()["2.running_mean"], 0.05 * (means[0] + means[1]), atol=1e-12)
+    np.testing.assert_allclose(
+        history.state_dict()["2.running_mean"], 0.05 * (means[0] + means[1]), atol=1e-12
+    )
     found = fedax.tasks.torch_state_dict(net, history)
     assert all(torch.equal(found[name], tensor) for name, tensor in history.state_dict().items())
     with pytest.raises(fedax.FedaxError, match="a task of from_torch"):
@@ -104,7 +120,10 @@ def test_statistics_that_clients_keep_go_back_as_their_mean():
 
 
 def test_dropout_draws_in_training_alone():
-    net, x = nn.Sequential(nn.Dropout(0.25), nn.Linear(3, 3, bias=False)).double(), np.ones((1000, 3))
+    net, x = (
+        nn.Sequential(nn.Dropout(0.25), nn.Linear(3, 3, bias=False)).double(),
+        np.ones((1000, 3)),
+    )
     with torch.no_grad():
         net[1].weight.copy_(torch.eye(3))
     task = fedax.tasks.from_torch(net, lambda z, e: z.sum(1), [x])
@@ -159,18 +178,26 @@ def test_data_sets_are_read_as_arrays():
     sets = [Subset(whole, [0, 1, 2]), Subset(whole, [3, 4, 5, 6, 7])]
     arrays = [{"x": x[:3].numpy(), "y": y[:3].numpy()}, {"x": x[3:].numpy(), "y": y[3:].numpy()}]
     found = [
-        run(fedax.tasks.from_torch(net, cross_entropy, clients, test=clients, holdout=clients[0]), 2)
+        run(
+            fedax.tasks.from_torch(net, cross_entropy, clients, test=clients, holdout=clients[0]), 2
+        )
         for clients in (sets, arrays)
     ]
     np.testing.assert_array_equal(*(history.params["1.weight"] for history in found))
-    named = fedax.tasks.from_torch(net, cross_entropy, dict(zip(("north", "south"), sets, strict=True)))
+    named = fedax.tasks.from_torch(
+        net, cross_entropy, dict(zip(("north", "south"), sets, strict=True))
+    )
     assert list(named.names) == ["north", "south"]
 
     class Endless(IterableDataset):
         def __iter__(self):
             return iter([])
 
-    for clients, message in ((whole, "one data set"), ([Endless()], "without a length"), ([TensorDataset(x)], "1 parts")):
+    for clients, message in (
+        (whole, "one data set"),
+        ([Endless()], "without a length"),
+        ([TensorDataset(x)], "1 parts"),
+    ):
         with pytest.raises(fedax.FedaxError, match=message):
             fedax.tasks.from_torch(net, cross_entropy, clients)
 

@@ -25,22 +25,30 @@ class Call(nn.Module):
 
 
 def check(module, x, *, training=False):
-    """Compares outputs and the gradients of parameters and input with PyTorch's; exported for 2 examples, called for 3."""
+    """Compares outputs and the gradients of parameters and input with PyTorch's; exported for 2
+    examples, called for 3."""
     module = module.double()
     program = export(module, [x[:2].numpy()], training=training)
     tensors = {name: np.asarray(tensor.detach()) for name, tensor in module.state_dict().items()}
     leaf = x.clone().requires_grad_(x.is_floating_point())
     outputs = module.train(training)(leaf)
     outputs = [*outputs] if isinstance(outputs, tuple | list) else [outputs]
-    weights = [torch.linspace(-1, 1, max(out.numel(), 1), dtype=torch.float64).reshape(out.shape) for out in outputs]
+    weights = [
+        torch.linspace(-1, 1, max(out.numel(), 1), dtype=torch.float64).reshape(out.shape)
+        for out in outputs
+    ]
 
     def total(tensors, x):
         found = jax.tree.leaves(program(tensors, [x])[0])
-        return sum((out * np.asarray(weight)).sum() for out, weight in zip(found, weights, strict=True)), found
+        return sum(
+            (out * np.asarray(weight)).sum() for out, weight in zip(found, weights, strict=True)
+        ), found
 
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         by = (0, 1) if x.is_floating_point() else (0,)
-        (_, found), gradients = jax.value_and_grad(total, by, has_aux=True, allow_int=True)(tensors, x.numpy())
+        (_, found), gradients = jax.value_and_grad(total, by, has_aux=True, allow_int=True)(
+            tensors, x.numpy()
+        )
     for ours, theirs in zip(found, outputs, strict=True):
         assert ours.shape == tuple(theirs.shape)
         np.testing.assert_allclose(ours, theirs.detach(), rtol=1e-9, atol=1e-9)
@@ -49,7 +57,9 @@ def check(module, x, *, training=False):
         theirs = 0 if parameter.grad is None else parameter.grad
         np.testing.assert_allclose(gradients[0][name], theirs, rtol=1e-8, atol=1e-8, err_msg=name)
     if x.is_floating_point():
-        np.testing.assert_allclose(gradients[1], 0 if leaf.grad is None else leaf.grad, rtol=1e-8, atol=1e-8)
+        np.testing.assert_allclose(
+            gradients[1], 0 if leaf.grad is None else leaf.grad, rtol=1e-8, atol=1e-8
+        )
     return program
 
 
@@ -59,11 +69,45 @@ def normal(*shape):
 
 F = functional
 ONE = {
-    "activations": lambda x: (F.elu(x), F.leaky_relu(x), F.gelu(x), F.gelu(x, approximate="tanh"), F.silu(x), F.mish(x)),
-    "more_activations": lambda x: (F.softplus(x), F.hardtanh(x), F.relu6(x), F.logsigmoid(x), F.hardswish(x), F.selu(x)),
-    "elementary": lambda x: (x.abs().sqrt(), x.exp(), x.sin(), x.tanh(), x.erf(), (x * x).log1p(), x.abs().rsqrt(), x**3),
-    "with_numbers": lambda x: (x + 2, 2 - x, x * 3, x / 4, 1 / x, x.clamp(-0.5, 0.5), x.clamp(min=0.1), x.pow(2)),
-    "compared": lambda x: torch.where(x > 0, x, 2 * x) + (x <= 0.5).double() + torch.maximum(x, x.flip(1)),
+    "activations": lambda x: (
+        F.elu(x),
+        F.leaky_relu(x),
+        F.gelu(x),
+        F.gelu(x, approximate="tanh"),
+        F.silu(x),
+        F.mish(x),
+    ),
+    "more_activations": lambda x: (
+        F.softplus(x),
+        F.hardtanh(x),
+        F.relu6(x),
+        F.logsigmoid(x),
+        F.hardswish(x),
+        F.selu(x),
+    ),
+    "elementary": lambda x: (
+        x.abs().sqrt(),
+        x.exp(),
+        x.sin(),
+        x.tanh(),
+        x.erf(),
+        (x * x).log1p(),
+        x.abs().rsqrt(),
+        x**3,
+    ),
+    "with_numbers": lambda x: (
+        x + 2,
+        2 - x,
+        x * 3,
+        x / 4,
+        1 / x,
+        x.clamp(-0.5, 0.5),
+        x.clamp(min=0.1),
+        x.pow(2),
+    ),
+    "compared": lambda x: (
+        torch.where(x > 0, x, 2 * x) + (x <= 0.5).double() + torch.maximum(x, x.flip(1))
+    ),
     "masked": lambda x: x.masked_fill(x > 0.3, -1.0),
     "softmaxes": lambda x: (x.softmax(-1), x.log_softmax(1), x.logsumexp(2)),
     "reductions": lambda x: (
@@ -77,14 +121,30 @@ ONE = {
     ),
     "extremes": lambda x: (x.max(2)[0], x.min(1)[0], x.argmax(2).double(), x.max()),
     "ordered": lambda x: (x.sort(2, descending=True)[0], x.topk(2, 1)[0], x.cumsum(1)),
-    "shapes": lambda x: (x.flatten(1), x.transpose(1, 2), x.permute(2, 0, 1), x[:, 1:, ::2], x[:, -1], x.unsqueeze(1)),
-    "more_shapes": lambda x: (x.repeat(1, 2, 1), x.roll(1, 2), x.unsqueeze(1).expand(-1, 5, -1, -1), x.tril(), x.flip(2)),
+    "shapes": lambda x: (
+        x.flatten(1),
+        x.transpose(1, 2),
+        x.permute(2, 0, 1),
+        x[:, 1:, ::2],
+        x[:, -1],
+        x.unsqueeze(1),
+    ),
+    "more_shapes": lambda x: (
+        x.repeat(1, 2, 1),
+        x.roll(1, 2),
+        x.unsqueeze(1).expand(-1, 5, -1, -1),
+        x.tril(),
+        x.flip(2),
+    ),
     "split": lambda x: (*x.split(3, 2), *x.chunk(2, 1), *x.unbind(1)),
     "joined": lambda x: (torch.cat([x, x * 2], 1), torch.stack([x, x], 2)),
     "padded": lambda x: (F.pad(x, (1, 2, 0, 3), value=2.0), F.pad(x, (1, 1), mode="reflect")),
     "einsum": lambda x: (torch.einsum("bij,bkj->bik", x, x), x @ x.transpose(1, 2)),
     "by_size": lambda x: x.view(x.size(0), -1) / x.shape[1] + torch.arange(20).double(),
-    "rows": lambda x: (x[:, torch.tensor([2, 0, 2])], x.gather(2, torch.zeros(x.shape[0], 4, 1, dtype=torch.long))),
+    "rows": lambda x: (
+        x[:, torch.tensor([2, 0, 2])],
+        x.gather(2, torch.zeros(x.shape[0], 4, 1, dtype=torch.long)),
+    ),
 }
 
 
@@ -150,7 +210,9 @@ def test_layers_of_rows(name):
 
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm_in_both_modes(training):
-    check(nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)), normal(3, 4, 5, 5), training=training)
+    check(
+        nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)), normal(3, 4, 5, 5), training=training
+    )
 
 
 class Recurrent(nn.Module):
@@ -182,11 +244,16 @@ RECURRENT = {
 @pytest.mark.parametrize(("start", "last"), [(False, 0), (False, 2), (True, 1)])
 def test_recurrent_layers(name, start, last):
     make, options = RECURRENT[name]
-    check(Recurrent(make(4, 5, batch_first=True, **options), start=start, last=last), normal(3, 6, 4))
+    check(
+        Recurrent(make(4, 5, batch_first=True, **options), start=start, last=last), normal(3, 6, 4)
+    )
 
 
 def test_embeddings_and_attention_with_masks():
-    check(nn.Sequential(nn.Embedding(7, 4, padding_idx=0), nn.Linear(4, 3)), torch.tensor([[0, 3], [6, 0], [1, 1]]))
+    check(
+        nn.Sequential(nn.Embedding(7, 4, padding_idx=0), nn.Linear(4, 3)),
+        torch.tensor([[0, 3], [6, 0], [1, 1]]),
+    )
     check(nn.Embedding(layers.LARGEST_MARKED + 1, 4), torch.tensor([[0, 3], [6, 1024], [1, 1]]))
 
     def attend(x):
@@ -218,7 +285,14 @@ class Residual(nn.Module):
         return torch.relu(h + y if self.form == "turned" else y + h)
 
 
-FORMS = [("sum", 2), ("turned", 2), ("plain", 2), ("read_twice", 1), ("broadcast", 1), ("scaled", 1)]
+FORMS = [
+    ("sum", 2),
+    ("turned", 2),
+    ("plain", 2),
+    ("read_twice", 1),
+    ("broadcast", 1),
+    ("scaled", 1),
+]
 
 
 @pytest.mark.parametrize(("form", "fused"), FORMS)
@@ -239,6 +313,9 @@ def test_several_arguments_and_structures():
     net = Two().double()
     x, z = normal(3, 3), normal(3, 2)
     program = export(net, [x[:2].numpy(), z[:2].numpy()], training=False)
-    found, _ = program({name: np.asarray(t.detach()) for name, t in net.state_dict().items()}, [x.numpy(), z.numpy()])
+    found, _ = program(
+        {name: np.asarray(t.detach()) for name, t in net.state_dict().items()},
+        [x.numpy(), z.numpy()],
+    )
     np.testing.assert_allclose(found["sum"], net(x, z)["sum"].detach(), atol=1e-12)
     np.testing.assert_allclose(found["x"], x)

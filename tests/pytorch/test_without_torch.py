@@ -21,6 +21,9 @@ def test_from_torch_says_what_it_needs():
 
 
 def test_nothing_else_imports_torch():
-    code = "import sys, fedax, fedax.cli.main, fedax.tasks; fedax.tasks.digits; print('torch' in sys.modules)"
+    code = (
+        "import sys, fedax, fedax.cli.main, fedax.tasks; fedax.tasks.digits; print('torch' "
+        "in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "False", done.stderr

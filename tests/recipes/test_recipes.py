@@ -1,4 +1,5 @@
-"""Every recipe of the package: whole, and its smoke runs; those that read files are skipped where the files are not."""
+"""Every recipe of the package: whole, and its smoke runs; those that read files are skipped where
+the files are not."""
 
 import itertools
 import json
@@ -32,12 +33,17 @@ def test_claims_hold_in_the_papers_own_cells(name):
     recipe = papers.load(name)
     for claim in recipe.claim:
         if any(recipe.repeats.get(name) == claim.a for name in (claim.b, *(claim.among or ()))):
-            continue  # of two forms of one method, which have the same cells: a finding, not the paper's claim
+            # of two forms of one method, which have the same cells: a finding, not the paper's
+            # claim
+            continue
         metric = claim.metric or recipe.metric
         found = claim.in_cells(recipe.cells.get(metric, {}), metric, recipe.rivals(claim.a))
         if found is not None:
             assert found[0] >= (claim.at_least or found[1]), claim.text
-            assert claim.at_least is None or found == (claim.at_least, len(claim.tasks or recipe.variant)), claim.text
+            assert claim.at_least is None or found == (
+                claim.at_least,
+                len(claim.tasks or recipe.variant),
+            ), claim.text
 
 
 def test_cells_are_asked_in_the_sense_of_the_claim():
@@ -55,7 +61,10 @@ def test_cells_are_asked_in_the_sense_of_the_claim():
     assert found(check="close", a="A", b="B", margin=0.5) == (1, 2)
     assert found(check="order", among=["A", "B", "C"]) == (1, 2)
     assert found(check="ratio", a="A", b="C", margin=3.0) == (1, 2)
-    assert (found(check="above", a="A", margin=2.5), found(check="below", a="A", margin=2.5)) == ((1, 2), (1, 2))
+    assert (found(check="above", a="A", margin=2.5), found(check="below", a="A", margin=2.5)) == (
+        (1, 2),
+        (1, 2),
+    )
     assert found(check="better", a="A", b="D") is None
     assert found(check="better", a="A", b="B", read="rounds_to_2") is None
 
@@ -64,7 +73,9 @@ def test_cells_are_asked_in_the_sense_of_the_claim():
 def test_cells_that_stand_twice_say_so(name):
     recipe = papers.load(name)
     for numbers in recipe.cells.values():
-        rows = {label: [numbers[task].get(label) for task in numbers] for label in recipe.algorithms}
+        rows = {
+            label: [numbers[task].get(label) for task in numbers] for label in recipe.algorithms
+        }
         for one, other in itertools.combinations([label for label in rows if any(rows[label])], 2):
             again = recipe.repeats.get(one, one) == recipe.repeats.get(other, other)
             assert again == (rows[one] == rows[other]), (one, other)
@@ -84,8 +95,16 @@ def test_recipes_run_at_smoke(name, tmp_path):
     assert directory.status == "finished"
     comparison = directory.study.comparison(directory.shown(), directory.experiments)
     assert [text for text, _ in comparison.verdicts] == [claim.text for claim in recipe.claim]
-    ran = {(record.task, comparison.results.methods.get(record.label, record.label)) for record in directory.records}
-    aimed = {(task, name) for tasks in recipe.cells.values() for task, numbers in tasks.items() for name in numbers}
+    ran = {
+        (record.task, comparison.results.methods.get(record.label, record.label))
+        for record in directory.records
+    }
+    aimed = {
+        (task, name)
+        for tasks in recipe.cells.values()
+        for task, numbers in tasks.items()
+        for name in numbers
+    }
     assert {(row.task, row.algorithm) for row in comparison.rows} == ran & aimed
 
 
@@ -103,7 +122,10 @@ REAL = ("femnist_letters", "sent140", "shakespeare")
 @pytest.fixture
 def leaf_folder(tmp_path, monkeypatch):
     """Two users of each of the data sets that a user brings, and the vectors of two words."""
-    kinds = {"femnist_letters": ([[0.5] * 784] * 4, [0, 1, 2, 3]), "sent140": (["so good", "so what"] * 2, [1, 0, 1, 0])}
+    kinds = {
+        "femnist_letters": ([[0.5] * 784] * 4, [0, 1, 2, 3]),
+        "sent140": (["so good", "so what"] * 2, [1, 0, 1, 0]),
+    }
     kinds["shakespeare"] = (["To be " * 13 + "or"] * 4, list("abcd"))
     for name in REAL:
         (tmp_path / "data" / name / "train").mkdir(parents=True)
@@ -126,16 +148,25 @@ def test_recipes_on_data_that_a_user_brings_run_where_they_are(name, leaf_folder
     directory = reproduce(papers.load(name), "smoke", tmp_path / "a", Display())
     assert directory.status == "finished"
     assert {record.task for record in directory.shown()} == {"FEMNIST", "Sent140", "Shakespeare"}
-    rates = {e.name: (e.solver.options["learning_rate"], e.algorithm[1].options["mu"]) for e in directory.experiments}
+    rates = {
+        e.name: (e.solver.options["learning_rate"], e.algorithm[1].options["mu"])
+        for e in directory.experiments
+    }
     assert rates == {"FEMNIST": (0.003, 1.0), "Sent140": (0.3, 0.01), "Shakespeare": (0.8, 0.001)}
 
 
 @pytest.mark.parametrize("name", BROUGHT)
 @pytest.mark.parametrize("missing", REAL)
-def test_data_that_a_user_brings_are_missed_before_anything_is_run(missing, name, leaf_folder, tmp_path):
+def test_data_that_a_user_brings_are_missed_before_anything_is_run(
+    missing, name, leaf_folder, tmp_path
+):
     """Each of a recipe's data sets, not the first one only; the message says what prepares it."""
     shutil.rmtree(leaf_folder / missing / "train")
     recipe = papers.load(name)
-    with pytest.raises(MissingFile, match=rf"no folder .*{missing}.*`fedax data prepare {missing}`"):
+    with pytest.raises(
+        MissingFile,
+        match=rf"no folder .*{missing}.*`fedax data prepare "
+        rf"{missing}`",
+    ):
         reproduce(recipe, "smoke", tmp_path / "a", Display())
     assert not (tmp_path / "a").exists()

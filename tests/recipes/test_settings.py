@@ -4,22 +4,28 @@ import pytest
 
 from fedax import papers
 
-FEDAWARE = [name for name in papers.recipe_files() if name.startswith("fedaware") and name != "fedaware-ids"]
+FEDAWARE = [
+    name for name in papers.recipe_files() if name.startswith("fedaware") and name != "fedaware-ids"
+]
 FEDBC = [name for name in papers.recipe_files() if name.startswith("fedbc")]
 IMAGES = {"crop": 4, "flip": True, "frozen": True, "normalize": "published"}
 
 
 def parts(name):
-    """Every experiment at paper scale with its methods' options by label, those of the local solver among them."""
+    """Every experiment at paper scale with its methods' options by label, those of the local solver
+    among them."""
     for experiment in papers.load(name).experiments("paper"):
         rate = experiment.solver.options["learning_rate"]
-        members = {s.shown(): {"learning_rate": rate} | s.options | s.solver for s in experiment.algorithm}
+        members = {
+            s.shown(): {"learning_rate": rate} | s.options | s.solver for s in experiment.algorithm
+        }
         yield experiment, members
 
 
 @pytest.mark.parametrize("name", FEDAWARE)
 def test_fedaware_has_the_settings_of_its_appendix(name):
-    """App. C.1: alpha 0.5, local rate 0.01 for all clients, grids for the rest; App. C.2: the same on (Fashion)MNIST."""
+    """App. C.1: alpha 0.5, local rate 0.01 for all clients, grids for the rest; App. C.2: the same
+    on (Fashion)MNIST."""
     for experiment, members in parts(name):
         others = {label: options for label, options in members.items() if "local rate" not in label}
         assert {options["learning_rate"] for options in others.values()} == {0.01}
@@ -33,7 +39,9 @@ def test_fedaware_has_the_settings_of_its_appendix(name):
             if name.endswith("figure-7"):
                 assert options["ids"] == "mixed", label
             elif "released" in label:
-                assert options.get("ids", "aligned") == ("aligned" if "aligned" in label else "mixed"), label
+                assert options.get("ids", "aligned") == (
+                    "aligned" if "aligned" in label else "mixed"
+                ), label
             else:
                 assert "ids" not in options, label
         if "FedAvgM" in members:
@@ -48,13 +56,18 @@ def test_fedaware_has_the_settings_of_its_appendix(name):
 
 @pytest.mark.parametrize("name", FEDBC)
 def test_fedbc_has_the_data_of_its_appendix(name):
-    """E.1: Synthetic(0.5, 0.5), 30 devices but in Figure 7(f); E.2: a fifth for testing. Draw 1, as the scripts, or all others."""
+    """E.1: Synthetic(0.5, 0.5), 30 devices but in Figure 7(f); E.2: a fifth for testing. Draw 1, as
+    the scripts, or all others."""
     made = [experiment.task for experiment, _ in parts(name)]
     assert {task.options["test_fraction"] for task in made} == {0.2}
-    assert {task.options["seed"] for task in made} == ({0, *range(2, 10)} if name == "fedbc-draws" else {1})
+    assert {task.options["seed"] for task in made} == (
+        {0, *range(2, 10)} if name == "fedbc-draws" else {1}
+    )
     options = [task.options for task in made if task.name == "synthetic"]
     assert {(given["alpha"], given["beta"]) for given in options} <= {(0.5, 0.5)}
-    assert {given["clients"] for given in options} <= ({30, 70, 100} if name == "fedbc-figure-7f" else {30})
+    assert {given["clients"] for given in options} <= (
+        {30, 70, 100} if name == "fedbc-figure-7f" else {30}
+    )
 
 
 @pytest.mark.parametrize("name", FEDBC)
@@ -69,7 +82,8 @@ def test_images_of_fedbc_are_those_of_its_code(name):
 
 @pytest.mark.parametrize("figure", [2, 3, 4, 5, 7, 8])
 def test_dfedavgm_has_the_panels_of_membership_inference(figure):
-    """Sec. 6: an attack beside every task, its areas in both rows of the figure, and claims about them."""
+    """Sec. 6: an attack beside every task, its areas in both rows of the figure, and claims about
+    them."""
     recipe = papers.load(f"dfedavgm-figure-{figure}")
     attacked = [experiment.name for experiment in recipe.experiments("paper") if experiment.audit]
     assert attacked == [f"{variant.name}, membership inference" for variant in recipe.variant]
@@ -78,9 +92,12 @@ def test_dfedavgm_has_the_panels_of_membership_inference(figure):
 
 
 def test_dfedavgm_is_compared_in_bits():
-    """Figure 6, second column: with 8 bits, against FedAvg and DSGD. The paper claims nothing of the kind with 32."""
+    """Figure 6, second column: with 8 bits, against FedAvg and DSGD. The paper claims nothing of
+    the kind with 32."""
     claims = papers.load("dfedavgm-figure-6").claim
-    compared = {(claim.a, claim.b) for claim in claims if (claim.read or "").startswith("gigabits_to_")}
+    compared = {
+        (claim.a, claim.b) for claim in claims if (claim.read or "").startswith("gigabits_to_")
+    }
     assert compared == {("FedAvg", "DFedAvgM, 8 bits"), ("DSGD", "DFedAvgM, 8 bits")}
 
 
@@ -89,7 +106,14 @@ def test_feddane_has_the_forms_of_section_v_c():
     made = list(parts("feddane-variants"))
     assert len({experiment.name for experiment, _ in made}) == 4
     for _, members in made:
-        forms = {label: (given.get("decay", 1.0), given.get("pipelined", False)) for label, given in members.items()}
+        forms = {
+            label: (given.get("decay", 1.0), given.get("pipelined", False))
+            for label, given in members.items()
+        }
         plain = dict.fromkeys(("FedAvg", "FedProx", "FedDANE"), (1.0, False))
-        assert forms == plain | {"Decayed, 0.99": (0.99, False), "Decayed, 0.9": (0.9, False), "Pipelined": (1.0, True)}
+        assert forms == plain | {
+            "Decayed, 0.99": (0.99, False),
+            "Decayed, 0.9": (0.9, False),
+            "Pipelined": (1.0, True),
+        }
         assert {given["mu"] for label, given in members.items() if label != "FedAvg"} == {1.0}

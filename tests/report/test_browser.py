@@ -45,15 +45,26 @@ def opened(page, folder):
     """The page after a browser has run it, without any message on its console."""
     folder.mkdir(exist_ok=True)
     (folder / "report.html").write_text(page)
-    command = ["chromium", *FLAGS.split(), f"--user-data-dir={folder / 'profile'}", (folder / "report.html").as_uri()]
+    command = [
+        "chromium",
+        *FLAGS.split(),
+        f"--user-data-dir={folder / 'profile'}",
+        (folder / "report.html").as_uri(),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
-    assert "CONSOLE" not in done.stderr, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    assert "CONSOLE" not in done.stderr, [
+        line for line in done.stderr.splitlines() if "CONSOLE" in line
+    ]
     return done.stdout
 
 
 def test_all_kinds_of_charts_are_drawn(tmp_path):
     weighed = {"client_weight": np.full((3, 2), 0.5), "client_share": np.array([(0.2, 0.8)] * 3)}
-    runs = [record("A", dissimilarity=np.ones(3)), record("B", losses=(2.0, np.nan)), record("C", "Other", **weighed)]
+    runs = [
+        record("A", dissimilarity=np.ones(3)),
+        record("B", losses=(2.0, np.nan)),
+        record("C", "Other", **weighed),
+    ]
     drawn = opened(render(Page("T", "", runs)), tmp_path)
     assert 'data-ready="8"' in drawn
     assert drawn.count('class="main-svg"') >= 8
@@ -66,7 +77,9 @@ def test_the_report_of_a_recipe_can_be_switched(tmp_path):
     drawn = opened(page.replace("</body>", PROBE + "</body>"), tmp_path / "browser")
     assert "Plain is as good as Prox with mu = 0" in drawn
     found = json.loads(html.unescape(re.search(r'data-found="([^"]*)"', drawn)[1]))
-    assert found["figures"] == [["paper, ± standard deviation", "ours, 95 % interval of the mean", "single runs"]]
+    assert found["figures"] == [
+        ["paper, ± standard deviation", "ours, 95 % interval of the mean", "single runs"]
+    ]
     assert found["start"]["names"] == ["Plain", "Prox, mu=0.0"]
     assert found["hidden"]["names"] == ["Prox, mu=0.0"]
     assert (found["start"]["pressed"], found["hidden"]["pressed"]) == ("true", "false")
@@ -75,4 +88,7 @@ def test_the_report_of_a_recipe_can_be_switched(tmp_path):
     assert found["other"]["ground"] != found["start"]["ground"]
     assert found["other"]["ink"] != found["start"]["ink"]
     assert found["back"] == found["start"]
-    assert (found["start"]["x"], found["bits"]["x"]) == ("communication rounds", "bits sent, both directions")
+    assert (found["start"]["x"], found["bits"]["x"]) == (
+        "communication rounds",
+        "bits sent, both directions",
+    )

@@ -19,14 +19,22 @@ from samples import record
 
 def run(label, task="T", seed=0, draw=0, end=0.8, **changes):
     """An accuracy that rises from 0.1 to its end in the first of ten rounds, and stays there."""
-    made = record(label, task, seed, draw, losses=np.linspace(2.0, 1.0, 11), test_accuracy=np.array([0.1] + [end] * 10))
+    made = record(
+        label,
+        task,
+        seed,
+        draw,
+        losses=np.linspace(2.0, 1.0, 11),
+        test_accuracy=np.array([0.1] + [end] * 10),
+    )
     return dataclasses.replace(made, **changes)
 
 
 def experiment(name, **sections):
     algorithms = [{"name": "fedavg", "label": "A"}, {"name": "fedprox", "label": "B", "mu": 1.0}]
     return Experiment.of(
-        **{"name": name, "seeds": [0, 1], "task": {"name": "synthetic"}, "algorithm": algorithms} | sections
+        **{"name": name, "seeds": [0, 1], "task": {"name": "synthetic"}, "algorithm": algorithms}
+        | sections
     )
 
 
@@ -36,7 +44,11 @@ def by_kind(panel):
 
 def test_the_papers_numbers_stand_beside_ours():
     ends = {"A": (0.80, 0.82, 0.87), "B": (0.70, 0.70, 0.76)}
-    runs = [run(label, seed=seed, end=end) for label, values in ends.items() for seed, end in enumerate(values)]
+    runs = [
+        run(label, seed=seed, end=end)
+        for label, values in ends.items()
+        for seed, end in enumerate(values)
+    ]
     targets = {"test_accuracy": {"T": {"A": [83.6, 0.4], "B": [71.0]}}}
     (chart,) = charts_of([], drawer(runs, targets=targets))
     (panel,) = chart.panels
@@ -52,17 +64,26 @@ def test_the_papers_numbers_stand_beside_ours():
         sample = 100 * np.array(values)
         low, high = stats.t.interval(0.95, 2, loc=sample.mean(), scale=stats.sem(sample))
         np.testing.assert_allclose(
-            (drawn["ours"].x[place], drawn["ours"].low[place], drawn["ours"].high[place]), (sample.mean(), low, high)
+            (drawn["ours"].x[place], drawn["ours"].low[place], drawn["ours"].high[place]),
+            (sample.mean(), low, high),
         )
-    np.testing.assert_allclose(sorted(drawn["runs"].x), sorted(100 * value for values in ends.values() for value in values))
+    np.testing.assert_allclose(
+        sorted(drawn["runs"].x), sorted(100 * value for values in ends.values() for value in values)
+    )
     for kind in ("paper", "ours"):
         assert (np.abs(drawn[kind].y - rows) < 0.3).all(), "in the row of its algorithm"
     assert (drawn["paper"].y > drawn["ours"].y).all()
 
 
 def test_draws_of_the_data_are_the_units_where_there_are_several():
-    runs = [run("A", seed=seed, draw=draw, end=0.5 + 0.1 * draw + 0.02 * seed) for draw in range(3) for seed in range(2)]
-    (chart,) = charts_of([], drawer([*runs, run("B")], targets={"test_accuracy": {"T": {"A": [60.0], "B": [70.0]}}}))
+    runs = [
+        run("A", seed=seed, draw=draw, end=0.5 + 0.1 * draw + 0.02 * seed)
+        for draw in range(3)
+        for seed in range(2)
+    ]
+    (chart,) = charts_of(
+        [], drawer([*runs, run("B")], targets={"test_accuracy": {"T": {"A": [60.0], "B": [70.0]}}})
+    )
     drawn = by_kind(chart.panels[0])
     means = np.array([51.0, 61.0, 71.0])
     np.testing.assert_allclose(np.sort(drawn["runs"].x[:3]), means)
@@ -78,7 +99,8 @@ def test_diverged_runs_are_counted_and_count_as_the_worst():
     panel = chart.panels[0]
     assert [name for _, name in panel.y.ticks] == ["A\n1 of 2 diverged", "B\n1 of 2 diverged"]
     drawn = by_kind(panel)
-    # A: its whole run ends at 80 %, the lost one counts as the worst of the task, the accuracy at the start
+    # A: its whole run ends at 80 %, the lost one counts as the worst of the task, the accuracy at
+    # the start
     start, end = (100 * run("A").metrics["test_accuracy"][i] for i in (0, -1))
     np.testing.assert_allclose(drawn["ours"].x, [(start + end) / 2, end])
     assert len(drawn["runs"].x) == 4
@@ -93,7 +115,9 @@ def test_a_mean_far_from_the_papers_numbers_does_not_press_them_together():
     (arrow,) = (series for series in panel.series if series.kind == "beyond")
     assert arrow.texts == ("13",)
     assert panel.x.low < arrow.x[0] < panel.x.low + 0.1 * (panel.x.high - panel.x.low)
-    near = charts_of([], drawer([run("A", end=0.82), run("B", end=0.86)], targets=targets))[0].panels[0]
+    near = charts_of([], drawer([run("A", end=0.82), run("B", end=0.86)], targets=targets))[
+        0
+    ].panels[0]
     assert near.x.low is None
     assert "beyond" not in by_kind(near)
     apart = [run("A", end=0.82), run("B", end=0.70), run("B", end=0.78, seed=1), run("C", end=0.13)]
@@ -111,7 +135,10 @@ def test_a_table_is_drawn_where_only_methods_without_a_number_of_the_papers_ran(
 
 def test_accuracies_against_a_value_of_the_variants():
     sizes = {"N = 10": 10, "N = 30": 30, "N = 40": 40}
-    made = [experiment(name, task={"name": "synthetic", "clients": size}) for name, size in sizes.items()]
+    made = [
+        experiment(name, task={"name": "synthetic", "clients": size})
+        for name, size in sizes.items()
+    ]
     runs = [
         run(label, name, seed, end=0.5 + size / 100 + shift + 0.02 * seed)
         for name, size in sizes.items()
@@ -126,8 +153,12 @@ def test_accuracies_against_a_value_of_the_variants():
     assert (a.label, b.label) == ("A", "B")
     np.testing.assert_allclose(a.y, [61.0, 81.0, 91.0])
     np.testing.assert_allclose(b.y, [66.0, 86.0, 96.0])
-    np.testing.assert_allclose(a.y - a.low, np.full(3, np.sqrt(2)), err_msg="one sample standard deviation of (-1, 1)")
-    np.testing.assert_allclose((a.x + b.x) / 2, [10, 30, 40], err_msg="beside each other, around the value")
+    np.testing.assert_allclose(
+        a.y - a.low, np.full(3, np.sqrt(2)), err_msg="one sample standard deviation of (-1, 1)"
+    )
+    np.testing.assert_allclose(
+        (a.x + b.x) / 2, [10, 30, 40], err_msg="beside each other, around the value"
+    )
     assert (b.x - a.x > 0).all()
     assert (b.x - a.x < 5).all(), "nearer to their value than to the next"
 
@@ -136,13 +167,19 @@ def test_values_in_panels_by_another_value():
     cells = [(1, 1.1), (1, 1.3), (2, 1.1), (2, 1.3)]
     options = {"name": "mnist", "clients": 20}
     made = [
-        experiment(f"C{c}, {r}", task=options | {"partition": "powerlaw", "classes_per_client": c, "ratio": r})
+        experiment(
+            f"C{c}, {r}",
+            task=options | {"partition": "powerlaw", "classes_per_client": c, "ratio": r},
+        )
         for c, r in cells
     ]
     runs = [run("A", f"C{c}, {r}", end=0.1 * c + 0.2 * r) for c, r in cells]
     figure = Figure(name="f", x="task.ratio", panels=["task.classes_per_client"])
     chart = drawer(runs, made).chart(figure)
-    assert [panel.title for panel in chart.panels] == ["classes per client 1", "classes per client 2"]
+    assert [panel.title for panel in chart.panels] == [
+        "classes per client 1",
+        "classes per client 2",
+    ]
     np.testing.assert_allclose([panel.series[0].x for panel in chart.panels], [[1.1, 1.3]] * 2)
     np.testing.assert_allclose([panel.series[0].y for panel in chart.panels], [[32, 36], [42, 46]])
     with pytest.raises(InvalidInput, match="keeps the points of 'A' apart"):
@@ -150,13 +187,31 @@ def test_values_in_panels_by_another_value():
 
 
 def test_the_papers_numbers_stand_beside_ours_against_a_value(tmp_path):
-    """A panel for each method on one axis: its colour for ours, a diamond with the printed deviation for the paper's."""
+    """A panel for each method on one axis: its colour for ours, a diamond with the printed
+    deviation for the paper's."""
     sizes, shift = {"N = 10": 10, "N = 30": 30}, {"FedAvg": 0.0, "FedBC": 0.1}
-    algorithms = [{"name": "fedavg", "label": "FedAvg"}, {"name": "fedprox", "label": "FedBC", "mu": 1.0}]
-    made = [experiment(n, task={"name": "synthetic", "clients": c}, algorithm=algorithms) for n, c in sizes.items()]
-    ends = {(m, n): (0.5 + c / 100 + s, 0.52 + c / 100 + s) for n, c in sizes.items() for m, s in shift.items()}
-    runs = [run(m, n, seed, end=end) for (m, n), both in ends.items() for seed, end in enumerate(both)]
-    targets = {"test_accuracy": {"N = 10": {"FedBC": [72.5, 0.5], "FedAvg": [61.0]}, "N = 30": {"FedBC": [91.0, 1.5]}}}
+    algorithms = [
+        {"name": "fedavg", "label": "FedAvg"},
+        {"name": "fedprox", "label": "FedBC", "mu": 1.0},
+    ]
+    made = [
+        experiment(n, task={"name": "synthetic", "clients": c}, algorithm=algorithms)
+        for n, c in sizes.items()
+    ]
+    ends = {
+        (m, n): (0.5 + c / 100 + s, 0.52 + c / 100 + s)
+        for n, c in sizes.items()
+        for m, s in shift.items()
+    }
+    runs = [
+        run(m, n, seed, end=end) for (m, n), both in ends.items() for seed, end in enumerate(both)
+    ]
+    targets = {
+        "test_accuracy": {
+            "N = 10": {"FedBC": [72.5, 0.5], "FedAvg": [61.0]},
+            "N = 30": {"FedBC": [91.0, 1.5]},
+        }
+    }
     figure = Figure(name="f", title="Table 9: accuracy", x="task.clients", panels=["algorithm"])
     (chart,) = charts_of([figure], drawer(runs, made, targets=targets, source="Paper, Table 9"))
     avg, bc = chart.panels
@@ -165,9 +220,13 @@ def test_the_papers_numbers_stand_beside_ours_against_a_value(tmp_path):
     assert avg.y.low > 55
     assert avg.y.high > 92.5
     paper, ours = by_kind(bc)["published"], by_kind(bc)["points"]
-    np.testing.assert_allclose((paper.y, paper.low, paper.high), ([72.5, 91.0], [72.0, 89.5], [73.0, 92.5]))
+    np.testing.assert_allclose(
+        (paper.y, paper.low, paper.high), ([72.5, 91.0], [72.0, 89.5], [73.0, 92.5])
+    )
     np.testing.assert_allclose(ours.y, [71.0, 91.0])
-    np.testing.assert_allclose(ours.y - ours.low, np.full(2, np.sqrt(2)), err_msg="the sample deviation of (-1, 1)")
+    np.testing.assert_allclose(
+        ours.y - ours.low, np.full(2, np.sqrt(2)), err_msg="the sample deviation of (-1, 1)"
+    )
     assert (paper.x < ours.x).all()
     np.testing.assert_allclose(by_kind(avg)["published"].y, [61.0])
     assert chart.caption == (
@@ -177,7 +236,12 @@ def test_the_papers_numbers_stand_beside_ours_against_a_value(tmp_path):
     (file,) = save_charts([chart], tmp_path, ["svg"])
     text = file.read_text()
     assert chart.caption in text
-    for words in ("ours, ± standard deviation", "the paper, ± standard deviation", "FedAvg", "FedBC"):
+    for words in (
+        "ours, ± standard deviation",
+        "the paper, ± standard deviation",
+        "FedAvg",
+        "FedBC",
+    ):
         assert f"<!-- {words} -->" in text
 
 
@@ -187,9 +251,14 @@ def test_points_and_curves_without_bands():
     chart = draw.chart(Figure(name="f", points=True))
     (dots,) = chart.panels[0].series
     assert dots.kind == "dots"
-    np.testing.assert_allclose(dots.y, 100 * runs[0].metrics["test_accuracy"], err_msg="the first run alone")
+    np.testing.assert_allclose(
+        dots.y, 100 * runs[0].metrics["test_accuracy"], err_msg="the first run alone"
+    )
     assert [mark.value for mark in chart.panels[0].marks] == [61.5]
-    assert "Every point is one observation of one run. Dotted lines: the paper's values." in chart.caption
+    assert (
+        "Every point is one observation of one run. Dotted lines: the paper's values."
+        in chart.caption
+    )
     bare, full = (draw.chart(Figure(name="f", band=band)) for band in (False, True))
     np.testing.assert_allclose(bare.panels[0].series[0].y, full.panels[0].series[0].y)
     assert not len(bare.panels[0].series[0].low)
@@ -204,7 +273,9 @@ def test_captions_count_what_means_are_of(band):
     assert "Mean over 3 draws of the data" in drawer(draws).chart(Figure(name="f", band=band)).note
     both = [run("FedBC", seed=seed, draw=draw) for draw in range(2) for seed in range(2)]
     assert "Mean over 4 runs" in drawer(both).chart(Figure(name="f", band=band)).note
-    uneven = [run("FedBC", seed=seed) for seed in range(5)] + [run("FedAvg", seed=seed) for seed in range(2)]
+    uneven = [run("FedBC", seed=seed) for seed in range(5)] + [
+        run("FedAvg", seed=seed) for seed in range(2)
+    ]
     assert "Mean over 2 to 5 seeds" in drawer(uneven).chart(Figure(name="f", band=band)).note
     assert drawer([run("FedBC")]).chart(Figure(name="f", band=band)).note == "One run."
 
@@ -226,8 +297,12 @@ def test_curves_against_bits_and_under_prices():
     ]
     np.testing.assert_allclose(chart.panels[0].series[0].x, 640 * np.arange(11))
     np.testing.assert_allclose(chart.panels[1].series[0].x, 7 * np.arange(11))
-    np.testing.assert_allclose(chart.panels[1].series[1].x, [0, 61], err_msg="until the time at which the first one ends")
-    np.testing.assert_allclose(along(made, "cost", {"round": 0.0, "step": 0.0, "gigabit": 1e9}), 640 * np.arange(11))
+    np.testing.assert_allclose(
+        chart.panels[1].series[1].x, [0, 61], err_msg="until the time at which the first one ends"
+    )
+    np.testing.assert_allclose(
+        along(made, "cost", {"round": 0.0, "step": 0.0, "gigabit": 1e9}), 640 * np.arange(11)
+    )
     with pytest.raises(InvalidInput, match="against: got 'cost'"):
         along(run("A"), "cost")
 
@@ -240,7 +315,11 @@ def test_accuracy_axes_start_where_the_data_are():
     loss = next(c for c in curves([run("A")]) if c.name == "train_loss").panels[0].y
     assert loss.log
     assert loss.low is None
-    below = drawer([run("A")]).chart(Figure(name="f", mark=[PaperMark(text="paper", value=60.0)])).panels[0]
+    below = (
+        drawer([run("A")])
+        .chart(Figure(name="f", mark=[PaperMark(text="paper", value=60.0)]))
+        .panels[0]
+    )
     assert below.y.low < 60, "a number of the paper is always on the axis"
 
 
@@ -270,7 +349,8 @@ def test_numbers_of_the_paper_in_curves():
 
 
 def grid(task, values, winner):
-    """An experiment with a grid of mu for B, and the reported runs of the member that was selected."""
+    """An experiment with a grid of mu for B, and the reported runs of the member that was
+    selected."""
     made = experiment(task, grid={"B": {"mu": values}})
     return made, [run("A", task), run(f"B, mu={winner}", task)]
 
@@ -280,28 +360,44 @@ def test_legends_say_the_hyperparameters_of_their_own_panel():
     draw = drawer([r for _, runs in made for r in runs], [e for e, _ in made])
     chart = draw.chart(Figure(name="f", y="train_loss"))
     assert list(chart.legend()) == ["A", "B"]
-    assert [[text for _, text in chart.own(panel)] for panel in chart.panels] == [["mu 0.1"], ["mu 1"]]
+    assert [[text for _, text in chart.own(panel)] for panel in chart.panels] == [
+        ["mu 0.1"],
+        ["mu 1"],
+    ]
     same = draw.chart(Figure(name="f", y="train_loss", variants=["Two"]))
     assert list(same.legend()) == ["A", "B, mu 1"]
     assert same.own(same.panels[0]) == []
 
 
 def test_legends_say_what_a_variant_changes_in_an_algorithm():
-    algorithms = [{"name": "fedprox", "label": "B", "mu": mu, "solver": {"learning_rate": 0.1}} for mu in (1.0, 0.5)]
-    made = [experiment(name, algorithm=[own]) for name, own in zip(("One", "Two"), algorithms, strict=True)]
+    algorithms = [
+        {"name": "fedprox", "label": "B", "mu": mu, "solver": {"learning_rate": 0.1}}
+        for mu in (1.0, 0.5)
+    ]
+    made = [
+        experiment(name, algorithm=[own])
+        for name, own in zip(("One", "Two"), algorithms, strict=True)
+    ]
     chart = drawer([run("B", "One"), run("B", "Two")], made).chart(Figure(name="f", y="train_loss"))
-    assert [[text for _, text in chart.own(panel)] for panel in chart.panels] == [["mu 1"], ["mu 0.5"]]
+    assert [[text for _, text in chart.own(panel)] for panel in chart.panels] == [
+        ["mu 1"],
+        ["mu 0.5"],
+    ]
 
 
 def test_panels_and_series():
     runs = [run(label, task) for task in ("One", "Two") for label in ("A", "B")]
-    figure = Figure(name="f", y=["test_accuracy", "train_loss"], panels=["variant", "algorithm"], y_title="both")
+    figure = Figure(
+        name="f", y=["test_accuracy", "train_loss"], panels=["variant", "algorithm"], y_title="both"
+    )
     chart = drawer(runs).chart(figure)
     assert chart.columns == 2
     assert [panel.title for panel in chart.panels] == ["One, A", "One, B", "Two, A", "Two, B"]
     assert list(chart.legend()) == ["Test accuracy", "Train loss"]
     assert chart.panels[0].y.title == "both"
-    assert drawer(runs).chart(Figure(name="f", y="weight_gap")) is None, "what no run has is not drawn"
+    assert drawer(runs).chart(Figure(name="f", y="weight_gap")) is None, (
+        "what no run has is not drawn"
+    )
 
 
 def test_more_algorithms_than_colours_have_looks_of_their_own():
@@ -342,18 +438,29 @@ def test_figures_are_checked(fields, message):
 
 def test_the_page_has_the_figures():
     targets = {"test_accuracy": {"T": {"A": [96.0, 0.5], "B": [95.0]}}}
-    charts = charts_of([Figure(name="f", title="<F>")], drawer([run("A"), run("B")], targets=targets))
+    charts = charts_of(
+        [Figure(name="f", title="<F>")], drawer([run("A"), run("B")], targets=targets)
+    )
     page = render(Page("t", "", [], charts=charts))
     assert "\\u003cF>" in page
     assert '"text":"A: 96"' in page
 
 
 def test_audits_stand_beside_the_variant_that_they_attack():
-    audits = [record("A", "T, membership inference", auc=np.array([0.5, 0.6, 0.7]), auc_calibrated=np.full(3, 0.5))]
+    audits = [
+        record(
+            "A",
+            "T, membership inference",
+            auc=np.array([0.5, 0.6, 0.7]),
+            auc_calibrated=np.full(3, 0.5),
+        )
+    ]
     chart = drawer([run("A"), *audits]).chart(Figure(name="f", y=["train_loss", "auc"]))
     assert chart.columns == 2
     assert [panel.y.title for panel in chart.panels] == ["Train loss", "AUC, shadow attack"]
     np.testing.assert_allclose(
-        chart.panels[0].series[0].y, np.linspace(2, 1, 11), err_msg="of the variant, not of its audit"
+        chart.panels[0].series[0].y,
+        np.linspace(2, 1, 11),
+        err_msg="of the variant, not of its audit",
     )
     np.testing.assert_allclose(chart.panels[1].series[0].y, [0.5, 0.6, 0.7])

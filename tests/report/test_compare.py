@@ -10,7 +10,9 @@ from problems import regression
 def test_a_page_of_several_runs(tmp_path):
     runs = fedax.run_grid([fedax.FedAvg()], regression(), seed=[0, 1], rounds=2)
     one = fedax.run(fedax.FedProx(mu=1.0), regression(), rounds=2)
-    path = fedax.compare({"Many": runs, "One </script>": one}, tmp_path / "new" / "page.html", title="Mine & yours")
+    path = fedax.compare(
+        {"Many": runs, "One </script>": one}, tmp_path / "new" / "page.html", title="Mine & yours"
+    )
     page = path.read_text(encoding="utf-8")
     assert "<h1>Mine &amp; yours</h1>" in page
     assert "2 methods, 3 runs." in page

@@ -12,7 +12,14 @@ from fedax import cli
 from fedax.core import Outcome
 from fedax.experiments.results.store import RunDirectory
 from fedax.report.record import to_csv as curves_csv
-from fedax.report.tables.comparison import compare_methods, differences_sheet, method_tables, to_csv, to_latex, to_markdown
+from fedax.report.tables.comparison import (
+    compare_methods,
+    differences_sheet,
+    method_tables,
+    to_csv,
+    to_latex,
+    to_markdown,
+)
 from fedax.report.tables.statistics import holm, paired_t
 from samples import record
 
@@ -22,19 +29,34 @@ COMMON = RNG.normal(size=6)
 
 def runs(label, accuracies, task="T", **more):
     return [
-        record(label, task, seed, losses=(2.0, 1.0, 0.5), test_accuracy=np.array([0.1, a / 2, a]), **more)
+        record(
+            label,
+            task,
+            seed,
+            losses=(2.0, 1.0, 0.5),
+            test_accuracy=np.array([0.1, a / 2, a]),
+            **more,
+        )
         for seed, a in enumerate(accuracies)
     ]
 
 
-BEST, LEVEL_, WORSE = 0.8 + 0.01 * COMMON, 0.799 + 0.01 * COMMON[::-1], 0.7 + 0.01 * COMMON + 0.001 * RNG.normal(size=6)
+BEST, LEVEL_, WORSE = (
+    0.8 + 0.01 * COMMON,
+    0.799 + 0.01 * COMMON[::-1],
+    0.7 + 0.01 * COMMON + 0.001 * RNG.normal(size=6),
+)
 RECORDS = [*runs("Best_1", BEST), *runs("Level", LEVEL_), *runs("Worse", WORSE)]
 
 
 def test_tests_are_paired_and_corrected():
     column = compare_methods(RECORDS, "test_accuracy")
     assert column.title == "Test accuracy (%)"
-    assert [column.cells[label].is_top for label in ("Best_1", "Level", "Worse")] == [True, True, False]
+    assert [column.cells[label].is_top for label in ("Best_1", "Level", "Worse")] == [
+        True,
+        True,
+        False,
+    ]
     assert column.cells["Best_1"].mean == pytest.approx(100 * BEST.mean())
     assert column.cells["Best_1"].deviation == pytest.approx(100 * BEST.std(ddof=1))
     raw = [float(paired_t(100 * (BEST - other)[None])[2][0]) for other in (LEVEL_, WORSE)]
@@ -44,7 +66,11 @@ def test_tests_are_paired_and_corrected():
 
 def test_a_loss_is_better_below():
     ends = (("A", 0.5), ("B", 0.6))
-    low = [record(label, "T", seed, losses=(2.0, loss + 0.01 * seed)) for label, loss in ends for seed in range(4)]
+    low = [
+        record(label, "T", seed, losses=(2.0, loss + 0.01 * seed))
+        for label, loss in ends
+        for seed in range(4)
+    ]
     column = compare_methods(low, "train_loss")
     assert [column.cells[label].is_top for label in "AB"] == [True, False]
     assert column.differences["B"].effect.mean == pytest.approx(0.1)
@@ -86,7 +112,11 @@ def test_a_metric_of_several_tasks_is_one_table():
 
 def test_csv_names_units():
     rows = list(csv.DictReader(io.StringIO(to_csv(method_tables(RECORDS)))))
-    worse = next(row for row in rows if (row["algorithm"], row["column (unit)"]) == ("Worse", "Test accuracy (%)"))
+    worse = next(
+        row
+        for row in rows
+        if (row["algorithm"], row["column (unit)"]) == ("Worse", "Test accuracy (%)")
+    )
     assert float(worse["mean"]) == pytest.approx(100 * WORSE.mean(), rel=1e-6)
     assert worse["best"] == "0"
     assert float(worse["p (Holm)"]) < 0.05
@@ -104,7 +134,11 @@ def test_the_command(tmp_path):
     directory = RunDirectory.create(tmp_path / "a", "Study")
     directory.take(dict(enumerate(RECORDS)))
     directory.close("finished")
-    call = lambda *arguments: CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, ["table", str(tmp_path / "a"), *arguments])  # noqa: E731
+
+    def call(*arguments):
+        command = ["table", str(tmp_path / "a"), *arguments]
+        return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, command)
+
     assert "\\toprule" in call("--latex").output
     assert "Worse" in call().output
     assert call("--csv", "--out", str(tmp_path / "a.csv")).exit_code == 0
@@ -118,7 +152,10 @@ def test_the_command(tmp_path):
 def histories():
     task = fedax.tasks.synthetic(clients=3)
     methods = {"FedAvg": fedax.FedAvg(), "FedProx": fedax.FedProx(mu=0.1)}
-    return {name: fedax.run_grid([method], task, seed=[0, 1, 2], rounds=2) for name, method in methods.items()}
+    return {
+        name: fedax.run_grid([method], task, seed=[0, 1, 2], rounds=2)
+        for name, method in methods.items()
+    }
 
 
 def test_from_python(histories, tmp_path):
@@ -138,7 +175,9 @@ def test_figures_of_histories(histories, tmp_path, ending):
 
 def test_other_endings_are_refused(histories, tmp_path):
     with pytest.raises(
-        fedax.InvalidInput, match=r"compare\(path=...\): got '.*a.txt'; allowed: names that end in .html, .pdf"
+        fedax.InvalidInput,
+        match=r"compare\(path=...\): got '.*a.txt'; allowed: names that end "
+        r"in .html, .pdf",
     ):
         fedax.compare(histories, tmp_path / "a.txt")
 

@@ -37,7 +37,9 @@ def test_seeds_that_ended_at_30_30_and_3_rounds():
     assert (found[2, 4:] == 0.1).all(), "the worst accuracy of the task"
     assert (curves_of(runs, "train_loss")[2, 4:] == 1.9).all(), "the worst loss"
     np.testing.assert_allclose(mean_position(runs, [r.seconds for r in runs]), rounds * 0.5)
-    assert ended_early("A", runs) == "A: 1 of 3 diverged (after 3 rounds) and counts as the worst from there."
+    assert ended_early("A", runs) == (
+        "A: 1 of 3 diverged (after 3 rounds) and counts as the worst from there."
+    )
 
 
 def test_a_run_that_stopped_early_keeps_its_last_value():
@@ -48,17 +50,31 @@ def test_a_run_that_stopped_early_keeps_its_last_value():
     assert not ended_early("A", runs[:1])
 
 
-@given(st.lists(st.tuples(st.integers(1, 30), st.sampled_from([1, 2, 3]), st.booleans()), min_size=1, max_size=5))
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 30), st.sampled_from([1, 2, 3]), st.booleans()),
+        min_size=1,
+        max_size=5,
+    )
+)
 @settings(max_examples=80, deadline=None)
 def test_mean_curves_reach_the_end_of_the_longest_run(shapes):
     runs = [
-        run(seed=i, rounds=length - length % every or every, every=every, outcome=LOST if lost else Outcome())
+        run(
+            seed=i,
+            rounds=length - length % every or every,
+            every=every,
+            outcome=LOST if lost else Outcome(),
+        )
         for i, (length, every, lost) in enumerate(shapes)
     ]
     rounds, at = aligned(runs)
     assert rounds[-1] == max(int(r.rounds[-1]) for r in runs)
     assert (np.diff(rounds) > 0).all()
-    values, positions = curves_of(runs, "test_accuracy"), mean_position(runs, [r.seconds for r in runs])
+    values, positions = (
+        curves_of(runs, "test_accuracy"),
+        mean_position(runs, [r.seconds for r in runs]),
+    )
     assert values.shape == (len(runs), len(rounds))
     np.testing.assert_allclose(positions, rounds * 0.5, rtol=1e-12)
     for one, row, own in zip(runs, values, at, strict=True):
@@ -77,12 +93,18 @@ def test_tables_reports_figures_and_comparisons_count_it_as_the_worst():
     accuracy = next(c for c in COLUMNS if c.metric == "test_accuracy")
     assert shown_in(row, accuracy).endswith("(1 of 3 as the worst)")
     results = Results(runs)
-    np.testing.assert_allclose(list(results.of("T", "A", "test_accuracy", "last").values()), [90, 90, 10])
+    np.testing.assert_allclose(
+        list(results.of("T", "A", "test_accuracy", "last").values()), [90, 90, 10]
+    )
     assert results.lost("T", "A", "test_accuracy", "last") == (1, 3)
-    data = json.loads(render(Page("t", "s", runs)).split('id="data"')[1].split(">", 1)[1].split("</script>")[0])
+    data = json.loads(
+        render(Page("t", "s", runs)).split('id="data"')[1].split(">", 1)[1].split("</script>")[0]
+    )
     (task,) = data["tasks"]
     assert task["algorithms"][0]["x"]["rounds"][-1] == 30
-    np.testing.assert_allclose(task["algorithms"][0]["series"]["test_accuracy"]["mean"][-1], mean, rtol=1e-4)
+    np.testing.assert_allclose(
+        task["algorithms"][0]["series"]["test_accuracy"]["mean"][-1], mean, rtol=1e-4
+    )
     assert "A: 1 of 3 diverged (after 3 rounds)" in task["caption"]
     chart = next(chart for chart in curves(runs) if chart.name == "test_accuracy")
     line = next(series for series in chart.panels[0].series if series.label == "A")

@@ -1,4 +1,5 @@
-"""Every recipe's figures have the axes of the paper's; they are drawn from made-up runs at paper scale."""
+"""Every recipe's figures have the axes of the paper's; they are drawn from made-up runs at paper
+scale."""
 
 import functools
 
@@ -18,7 +19,12 @@ EPOCHS, SIZES, EXPONENTS = (1, 5, 10, 25, 50), (30, 70, 100), (1.1, 1.2, 1.3, 1.
 AXES = {
     "fedbc-figure-2/gamma": ("tolerance gamma", (0, 0.05, 0.1, 0.2, 0.5), "Accuracy (%)", 1),
     "fedbc-table-1/train_loss": (ROUNDS, (), "Train loss", 5),
-    "fedbc-table-1/variance": ("local epochs E", EPOCHS, "Accuracy variance over clients (points²)", 1),
+    "fedbc-table-1/variance": (
+        "local epochs E",
+        EPOCHS,
+        "Accuracy variance over clients (points²)",
+        1,
+    ),
     "fedbc-table-1/accuracy": (ROUNDS, (), "Accuracy on its data (%)", 30),
     "fedbc-table-1/paper": ("local epochs E", EPOCHS, "Test accuracy (%)", 6),
     "fedbc-table-1-searched/paper": ("local epochs E", EPOCHS, "Test accuracy (%)", 6),
@@ -26,7 +32,12 @@ AXES = {
     "fedbc-table-1/weights": (ROUNDS, (), "Weight", 5),
     "fedbc-table-2/weights": (ROUNDS, (), "Weight", 3),
     "fedbc-table-2/paper": ("power-law exponent", EXPONENTS, "Test accuracy (%)", 18),
-    "fedbc-table-2/paper_local": ("power-law exponent", EXPONENTS, "Mean of the clients' own models (%)", 15),
+    "fedbc-table-2/paper_local": (
+        "power-law exponent",
+        EXPONENTS,
+        "Mean of the clients' own models (%)",
+        15,
+    ),
     "fedbc-table-6/paper": ("power-law exponent", EXPONENTS, "Test accuracy (%)", 18),
     "fedbc-table-7/paper": ("power-law exponent", EXPONENTS, "Test accuracy (%)", 18),
     "fedbc-table-8/paper": ("power-law exponent", EXPONENTS, "Test accuracy (%)", 18),
@@ -47,7 +58,17 @@ AXES = {
 }
 
 
-METHODS = ("FedAvg", "FedProx", "SCAFFOLD", "FedBC", "FedDANE", "FedYogi", "FedAWARE as released", "DFedAvgM", "DSGD")
+METHODS = (
+    "FedAvg",
+    "FedProx",
+    "SCAFFOLD",
+    "FedBC",
+    "FedDANE",
+    "FedYogi",
+    "FedAWARE as released",
+    "DFedAvgM",
+    "DSGD",
+)
 
 
 @functools.cache
@@ -67,8 +88,24 @@ def charts(name):
             curves = {metric: np.array([0.1, 0.5, 0.6 + 0.01 * position]) for metric in wanted}
             rounds = np.array([0, 1, 2])
             along = (rounds * 0.1, rounds * 64, curves, Outcome(), rounds * 5.0)
-            records.append(Record(experiment.name, member.label, 0, experiment.task.options.get("seed", 0), rounds, *along))
-    draw = drawer(records, made, recipe.metric, recipe.read, recipe.cells, source_of(recipe.paper, recipe.shows))
+            records.append(
+                Record(
+                    experiment.name,
+                    member.label,
+                    0,
+                    experiment.task.options.get("seed", 0),
+                    rounds,
+                    *along,
+                )
+            )
+    draw = drawer(
+        records,
+        made,
+        recipe.metric,
+        recipe.read,
+        recipe.cells,
+        source_of(recipe.paper, recipe.shows),
+    )
     return {chart.name: chart for chart in charts_of(recipe.figure, draw)}
 
 
@@ -78,7 +115,9 @@ def test_axes_are_those_of_the_paper(place):
     x, ticks, y, panels = AXES[place]
     chart = charts(name)[figure]
     assert {panel.x.title for panel in chart.panels} == {x}
-    assert {tuple(value for value, _ in panel.x.ticks) for panel in chart.panels} == {tuple(map(float, ticks))}
+    assert {tuple(value for value, _ in panel.x.ticks) for panel in chart.panels} == {
+        tuple(map(float, ticks))
+    }
     assert {panel.y.title for panel in chart.panels} == {y}
     assert len(chart.panels) == panels
 
@@ -106,10 +145,17 @@ def test_local_gd_has_panels_of_cost(name):
 
 
 def test_differences_have_a_point_for_every_draw():
-    """Runs are paired by draw and seed, means have Student's interval, and diverged runs are counted in place of a mean."""
-    experiment = papers.load("feddane-figure-3-grid").only("paper", ["Synthetic IID"]).experiments("paper")
+    """Runs are paired by draw and seed, means have Student's interval, and diverged runs are
+    counted in place of a mean."""
+    experiment = (
+        papers.load("feddane-figure-3-grid").only("paper", ["Synthetic IID"]).experiments("paper")
+    )
     figure = next(f for f in papers.load("feddane-figure-3-grid").figure if f.name == "exact")
-    gaps = {"FedDANE, mu = 0": [0.1, 0.3, -0.1], "FedDANE, mu = 1": [0.5, 0.5, 0.8], "FedAvg": [0.0, 0.0, 0.0]}
+    gaps = {
+        "FedDANE, mu = 0": [0.1, 0.3, -0.1],
+        "FedDANE, mu = 1": [0.5, 0.5, 0.8],
+        "FedAvg": [0.0, 0.0, 0.0],
+    }
     records = []
     for label, own in gaps.items():
         for draw in (2, 0, 1) if label == "FedAvg" else (0, 1, 2):
@@ -117,18 +163,35 @@ def test_differences_have_a_point_for_every_draw():
             curves = {"train_loss": np.array([3.0, 1.0 + draw + own[draw]])}
             outcome = Outcome("diverged", 1) if lost else Outcome()
             records.append(
-                Record("Synthetic IID", label, 0, draw, np.array([0, 1]), np.zeros(2), np.zeros(2), curves, outcome)
+                Record(
+                    "Synthetic IID",
+                    label,
+                    0,
+                    draw,
+                    np.array([0, 1]),
+                    np.zeros(2),
+                    np.zeros(2),
+                    curves,
+                    outcome,
+                )
             )
     (chart,) = charts_of([figure], drawer(records, experiment, "train_loss", "last"))
     (panel,) = chart.panels
     dots, means = panel.series
     np.testing.assert_allclose(sorted(dots.y), [-0.1, 0.1, 0.3, 0.5, 0.5], atol=1e-12)
     reach = scipy.stats.t.ppf(0.975, 2) * np.std([0.1, 0.3, -0.1], ddof=1) / np.sqrt(3)
-    np.testing.assert_allclose([means.y[0], means.low[0], means.high[0]], [0.1, 0.1 - reach, 0.1 + reach], atol=1e-12)
+    np.testing.assert_allclose(
+        [means.y[0], means.low[0], means.high[0]], [0.1, 0.1 - reach, 0.1 + reach], atol=1e-12
+    )
     assert len(means.y) == 1
     assert [text for _, text in panel.x.ticks] == ["0", "1\n1 diverged"]
-    assert (panel.y.title, [mark.value for mark in panel.marks]) == ("Train loss minus FedAvg's", [0.0])
-    with pytest.raises(InvalidInput, match="minus: got 'FedAvg'; allowed: only where x is the path of a value"):
+    assert (panel.y.title, [mark.value for mark in panel.marks]) == (
+        "Train loss minus FedAvg's",
+        [0.0],
+    )
+    with pytest.raises(
+        InvalidInput, match="minus: got 'FedAvg'; allowed: only where x is the path of a value"
+    ):
         figure.model_copy(update={"x": "rounds"}).check(experiment)
     with pytest.raises(UnknownName, match="FedAvgM"):
         figure.model_copy(update={"minus": "FedAvgM"}).check(experiment)
@@ -142,7 +205,9 @@ def test_recipes_are_drawn(name):
         *(f.algorithms or recipe.algorithms for f in recipe.figure if f.name == "paper")
     )
     for metric, targets in recipe.cells.items():
-        chart = made.get("paper" if metric == recipe.metric else f"paper_{metric}") or made.get("paper_local")
+        chart = made.get("paper" if metric == recipe.metric else f"paper_{metric}") or made.get(
+            "paper_local"
+        )
         for task, numbers in targets.items():
             shown = printed(chart, task, recipe) if chart else {}
             for algorithm, number in numbers.items():
@@ -151,7 +216,8 @@ def test_recipes_are_drawn(name):
 
 
 def printed(chart, task, recipe):
-    """The paper's numbers in a chart by algorithm, of all tasks where these are on the horizontal axis."""
+    """The paper's numbers in a chart by algorithm, of all tasks where these are on the horizontal
+    axis."""
     found = {}
     for panel in chart.panels:
         for series in panel.series:
@@ -167,9 +233,16 @@ def printed(chart, task, recipe):
 def test_panels_have_at_most_six_lines_and_tell_what_they_show(name):
     for chart in charts(name).values():
         for panel in chart.panels:
-            assert len({series.label for series in panel.series if series.kind in ("curve", "points", "dots")}) <= 6, (
-                panel.title
-            )
+            assert (
+                len(
+                    {
+                        series.label
+                        for series in panel.series
+                        if series.kind in ("curve", "points", "dots")
+                    }
+                )
+                <= 6
+            ), panel.title
         assert papers.load(name).shows in chart.caption
         assert any(word in chart.caption.lower() for word in ("mean", "one run", "values"))
 
@@ -182,7 +255,9 @@ def test_a_method_looks_the_same_in_all_figures():
             for panel in chart.panels:
                 for series in panel.series:
                     if series.kind in ("curve", "points") and series.label in recipe.algorithms:
-                        looks.setdefault(series.label, set()).add((colour_of(series.style), marker_of(series.style)))
+                        looks.setdefault(series.label, set()).add(
+                            (colour_of(series.style), marker_of(series.style))
+                        )
     for label in METHODS:
         assert len(looks[label]) == 1, label
     assert len({next(iter(looks[label])) for label in METHODS}) == len(METHODS)
@@ -201,7 +276,14 @@ def test_an_incomplete_grid_has_at_most_four_panels_in_a_row():
             along = (rounds * 0.1, rounds * 64, curves, Outcome(), rounds * 5.0)
             if "SCAFFOLD" not in member.label or "C = 1" in experiment.name:
                 records.append(Record(experiment.name, member.label, 0, 0, rounds, *along))
-    draw = drawer(records, made, recipe.metric, recipe.read, recipe.cells, source_of(recipe.paper, recipe.shows))
+    draw = drawer(
+        records,
+        made,
+        recipe.metric,
+        recipe.read,
+        recipe.cells,
+        source_of(recipe.paper, recipe.shows),
+    )
     (chart,) = charts_of(figures, draw)
     assert 12 < len(chart.panels) < 18
     assert chart.columns == 4

@@ -45,20 +45,37 @@ def runs():
         record("FedAvg", "A", 0, losses=(2.0, 1.0, 0.5)),
         record("FedAvg", "A", 1, losses=(2.0, 1.2, 0.7)),
         record("Bad", "A", 0, losses=(2.0, 4.0, 8.0), dissimilarity=np.ones(3)),
-        record("Bad", "A", 1, losses=(2.0, np.nan), outcome=Outcome("non-finite", 0, 3), dissimilarity=np.ones(2)),
+        record(
+            "Bad",
+            "A",
+            1,
+            losses=(2.0, np.nan),
+            outcome=Outcome("non-finite", 0, 3),
+            dissimilarity=np.ones(2),
+        ),
         record(EVIL, EVIL, 0, **weighed((0.25, 0.5), (0.5, 0.75))),
     ]
 
 
 def weighed(*at_end):
-    """Two clients with a fifth and four fifths of the examples; their weights in the last observations, equal before."""
+    """Two clients with a fifth and four fifths of the examples; their weights in the last
+    observations, equal before."""
     weights = [(0.5, 0.5)] * (3 - len(at_end)) + list(at_end)
     return {"client_weight": np.array(weights), "client_share": np.array([(0.2, 0.8)] * 3)}
 
 
 @pytest.fixture(scope="module")
 def page():
-    return render(Page(EVIL, EVIL, runs(), notes={"A": EVIL}, settings={"config.toml": EVIL}, versions={"fedax": "1"}))
+    return render(
+        Page(
+            EVIL,
+            EVIL,
+            runs(),
+            notes={"A": EVIL},
+            settings={"config.toml": EVIL},
+            versions={"fedax": "1"},
+        )
+    )
 
 
 def test_all_series_are_there(page):
@@ -74,16 +91,37 @@ def test_all_series_are_there(page):
     assert bad["x"]["rounds"] == [0, 1, 2], "a mean goes on until the end of the longest run"
     # the run that is not finite counts as the worst loss of the task, 8, from there on
     assert bad["series"]["train_loss"]["mean"] == [2.0, (4 + 8) / 2, 8.0]
-    assert "Bad: 1 of 2 diverged (after 1 round) and counts as the worst from there." in first["caption"]
-    assert [chart["metric"] for chart in first["charts"]] == ["train_loss", "test_accuracy", "dissimilarity", "clients"]
-    assert [chart["metric"] for chart in second["charts"]] == ["train_loss", "test_accuracy", "clients", "weights"]
+    assert (
+        "Bad: 1 of 2 diverged (after 1 round) and counts as the worst from there."
+        in first["caption"]
+    )
+    assert [chart["metric"] for chart in first["charts"]] == [
+        "train_loss",
+        "test_accuracy",
+        "dissimilarity",
+        "clients",
+    ]
+    assert [chart["metric"] for chart in second["charts"]] == [
+        "train_loss",
+        "test_accuracy",
+        "clients",
+        "weights",
+    ]
     assert "low" not in second["algorithms"][0]["series"]["train_loss"], "no band for a single run"
 
 
 def test_the_table_has_means_deviations_and_outcomes(page):
     table = Reader(page).data["tasks"][0]["table"]
     cells = {row["label"]: [cell["text"] for cell in row["cells"]] for row in table["rows"]}
-    assert table["head"] == ["Algorithm", "Runs", "Rounds", "Train loss", "Test accuracy", "Dissimilarity B", "Outcome"]
+    assert table["head"] == [
+        "Algorithm",
+        "Runs",
+        "Rounds",
+        "Train loss",
+        "Test accuracy",
+        "Dissimilarity B",
+        "Outcome",
+    ]
     assert cells["FedAvg"] == ["2", "2", "0.600 ± 0.141", "80.0 ± 0.0 %", "-", "ok"]
     assert cells["Bad"][2] == "8.000 ± 0.000 (1 of 2 as the worst)"
     assert cells["Bad"][-1] == "2 diverged"
@@ -103,7 +141,11 @@ def test_text_from_users_stays_text(page):
 
 def test_the_page_loads_nothing(page):
     reader = Reader(page)
-    policy = next(attrs["content"] for tag, attrs in reader.tags if attrs.get("http-equiv") == "Content-Security-Policy")
+    policy = next(
+        attrs["content"]
+        for tag, attrs in reader.tags
+        if attrs.get("http-equiv") == "Content-Security-Policy"
+    )
     assert "default-src 'none'" in policy
     assert "http" not in policy
     for tag, attrs in reader.tags:
@@ -133,7 +175,9 @@ def test_records_survive_storage():
 
 
 def test_bands_are_deviations_within_the_range_of_the_values():
-    mean, low, high = band(np.array([[1.0, 1.0, -1.0], [2.0, 1.0, -1.0], [3.0, 10.0, -10.0], [2.0, 4.0, -4.0]]))
+    mean, low, high = band(
+        np.array([[1.0, 1.0, -1.0], [2.0, 1.0, -1.0], [3.0, 10.0, -10.0], [2.0, 4.0, -4.0]])
+    )
     deviation = np.sqrt(2 / 3), np.sqrt((9 + 9 + 36) / 3)
     np.testing.assert_allclose(mean, [2, 4, -4])
     np.testing.assert_allclose(low, [2 - deviation[0], 1, -4 - deviation[1]])
@@ -143,7 +187,9 @@ def test_bands_are_deviations_within_the_range_of_the_values():
 
 def test_csv_has_a_row_per_observation_and_quotes_labels():
     lines = to_csv([record('a,"b"', extra=np.array([1.0, np.nan, 3.0])), record("c")]).splitlines()
-    assert lines[0] == "task,algorithm,seed,draw,round,seconds,bits,train_loss,test_accuracy (fraction),extra"
+    assert lines[0] == (
+        "task,algorithm,seed,draw,round,seconds,bits,train_loss,test_accuracy (fraction),extra"
+    )
     assert lines[1] == 'T,"a,""b""",0,0,0,0.0000,0,2,0.1,1'
     assert lines[2].endswith(",nan")
     assert lines[4].endswith(",")
@@ -152,14 +198,25 @@ def test_csv_has_a_row_per_observation_and_quotes_labels():
 
 def test_how_numbers_are_shown():
     loss, accuracy = COLUMNS[0], next(column for column in COLUMNS if column.percent)
-    texts = [shown(loss, value) for value in ((0.5, np.nan), (0.5, 0.01), (123456.0, 2.0), (np.inf, np.nan), None)]
+    texts = [
+        shown(loss, value)
+        for value in ((0.5, np.nan), (0.5, 0.01), (123456.0, 2.0), (np.inf, np.nan), None)
+    ]
     assert texts == ["0.500", "0.500 ± 0.010", "1.23e+05 ± 2", "not finite", "-"]
     assert shown(accuracy, (0.8125, 0.01)) == "81.2 ± 1.0 %"
-    assert [shown(loss, (mean, np.nan)) for mean in (0.0, 2.62e-5, -0.0031)] == ["0.000", "2.62e-05", "-0.0031"]
+    assert [shown(loss, (mean, np.nan)) for mean in (0.0, 2.62e-5, -0.0031)] == [
+        "0.000",
+        "2.62e-05",
+        "-0.0031",
+    ]
 
 
 def test_the_best_is_the_lowest_loss_and_the_highest_accuracy():
-    made = [record("a", losses=(1.0, 0.2)), record("b", losses=(1.0, np.nan)), record("c", losses=(1.0, 0.3))]
+    made = [
+        record("a", losses=(1.0, 0.2)),
+        record("b", losses=(1.0, np.nan)),
+        record("c", losses=(1.0, 0.3)),
+    ]
     made[2].metrics["test_accuracy"][-1] = 0.9
     columns, table = columns_of(made), summarize(made)
     assert [best(column, table) for column in columns] == [{"a"}, {"c"}]
@@ -170,9 +227,17 @@ def test_the_best_is_the_lowest_loss_and_the_highest_accuracy():
 
 def test_further_tables_and_prices_are_on_the_page():
     sheets = [Sheet("Claims", ["Claim", "Verdict"], [[EVIL, "holds"]], EVIL, lead=True)]
-    made = Reader(render(Page("t", "", [], sheets=sheets, prices={"round": 2.0, "step": 0.5, "gigabit": 0.0}))).data
+    made = Reader(
+        render(Page("t", "", [], sheets=sheets, prices={"round": 2.0, "step": 0.5, "gigabit": 0.0}))
+    ).data
     assert made["sheets"] == [
-        {"title": "Claims", "head": ["Claim", "Verdict"], "rows": [[EVIL, "holds"]], "note": EVIL, "lead": True}
+        {
+            "title": "Claims",
+            "head": ["Claim", "Verdict"],
+            "rows": [[EVIL, "holds"]],
+            "note": EVIL,
+            "lead": True,
+        }
     ]
     assert made["prices"]["step"] == 0.5
 
@@ -182,7 +247,9 @@ def test_gradients_are_kept_for_the_simulated_time():
     again = Record.from_bytes(run.to_bytes())
     np.testing.assert_array_equal(again.gradients, run.gradients)
     assert Record.from_bytes(record().to_bytes()).gradients is None
-    assert Reader(render(Page("", "", [again]))).data["tasks"][0]["algorithms"][0]["x"]["gradients"] == [0.0, 3.0, 6.0]
+    assert Reader(render(Page("", "", [again]))).data["tasks"][0]["algorithms"][0]["x"][
+        "gradients"
+    ] == [0.0, 3.0, 6.0]
 
 
 @pytest.mark.slow
@@ -190,7 +257,9 @@ def test_figures_as_files(tmp_path):
     pytest.importorskip("matplotlib")
     drawn = curves([*runs()[:2], record("B", "Second", 0)])
     files = save_charts(drawn, tmp_path / "f", ["pdf", "png"])
-    assert [file.name for file in files] == [f"{m}.{f}" for m in ("train_loss", "test_accuracy") for f in ("pdf", "png")]
+    assert [file.name for file in files] == [
+        f"{m}.{f}" for m in ("train_loss", "test_accuracy") for f in ("pdf", "png")
+    ]
     assert files[0].read_bytes().startswith(b"%PDF")
     assert files[1].read_bytes().startswith(b"\x89PNG")
     first = files[0].read_bytes()
@@ -206,14 +275,18 @@ def test_figures_as_files(tmp_path):
 
 @pytest.mark.slow
 def test_weights_are_averaged_over_the_runs_on_the_same_data(tmp_path):
-    same = [record(seed=seed, **weighed((first, 1 - first))) for seed, first in ((0, 0.2), (1, 0.4))]
+    same = [
+        record(seed=seed, **weighed((first, 1 - first))) for seed, first in ((0, 0.2), (1, 0.4))
+    ]
     other = dataclasses.replace(record(seed=0, **weighed((0.9, 0.1))), draw=1)
     task = Reader(render(Page("", "", [*same, other]))).data["tasks"][0]
     assert task["charts"][-1]["metric"] == "weights"
     shares, weights = task["algorithms"][0]["weights"]
     assert shares == [0.2, 0.8, 0.2, 0.8]
     np.testing.assert_allclose(weights, [0.3, 0.7, 0.9, 0.1])
-    assert Reader(render(Page("", "", [record()]))).data["tasks"][0]["algorithms"][0]["weights"] == []
+    assert (
+        Reader(render(Page("", "", [record()]))).data["tasks"][0]["algorithms"][0]["weights"] == []
+    )
     pytest.importorskip("matplotlib")
     (file,) = save_weights([*same, other, record("B", "without")], tmp_path, ["png"])
     assert file.name == "client_weight.png"

@@ -16,12 +16,17 @@ from fedax.core import InvalidInput, UnknownName
 def history():
     task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[4.0]], test=[[4.0]])
     half = {"solver": fedax.SGD(0.5), "schedule": fedax.Schedule(batch_size="full"), "rounds": 3}
-    return fedax.run(fedax.FedAvg(), task, observe=[observe.TrainLoss(), observe.TestLoss()], **half)
+    return fedax.run(
+        fedax.FedAvg(), task, observe=[observe.TrainLoss(), observe.TestLoss()], **half
+    )
 
 
 def test_the_table_has_every_observation(history):
     rows = [line.split() for line in history.table().splitlines()]
-    assert rows[0] == ["round", "seconds", "test_loss", "train_loss"] or rows[0][2:] == ["train_loss", "test_loss"]
+    assert rows[0] == ["round", "seconds", "test_loss", "train_loss"] or rows[0][2:] == [
+        "train_loss",
+        "test_loss",
+    ]
     assert [row[0] for row in rows[1:]] == ["0", "1", "2", "3"]
     assert [float(row[2]) for row in rows[1:]] == [8.0, 2.0, 0.5, 0.125]
     assert [line.split()[0] for line in history.table(every=2).splitlines()[1:]] == ["0", "2", "3"]
@@ -60,17 +65,25 @@ def distance(w, x):
     return ((w["a"][None] - x) ** 2).sum(-1)
 
 
-WIDE = fedax.tasks.from_loss(distance, {"a": np.zeros(1000)}, clients=[np.zeros((2, 1000)), np.ones((3, 1000))])
+WIDE = fedax.tasks.from_loss(
+    distance, {"a": np.zeros(1000)}, clients=[np.zeros((2, 1000)), np.ones((3, 1000))]
+)
 
 
 def test_tasks_and_schedules_print_short():
     """Whatever they hold: no array and no function of the library is shown."""
-    schedules = [fedax.Schedule(), fedax.Schedule(cohort=3, epochs=(1, 5)), fedax.Schedule(times=tuple(range(1, 5000)))]
+    schedules = [
+        fedax.Schedule(),
+        fedax.Schedule(cohort=3, epochs=(1, 5)),
+        fedax.Schedule(times=tuple(range(1, 5000))),
+    ]
     tasks = [WIDE, fedax.tasks.synthetic(clients=3), fedax.tasks.digits("iid", clients=4)]
     for shown in map(repr, [*tasks, *schedules]):
         assert len(shown) < 700
         assert len(shown.splitlines()) < 12
-        assert not any(text in shown for text in ("<function", "<lambda>", "object at 0x", "array("))
+        assert not any(
+            text in shown for text in ("<function", "<lambda>", "object at 0x", "array(")
+        )
     assert repr(schedules[0]) == "Schedule()"
     assert repr(schedules[1]) == "Schedule(epochs=(1, 5), cohort=3)"
     lines = repr(tasks[0]).splitlines()
@@ -80,15 +93,22 @@ def test_tasks_and_schedules_print_short():
 
 
 def test_pages_have_the_settings_and_versions(history, tmp_path):
-    """Those of the runs: the numbers a reader needs to repeat them, also where words stood for numbers."""
+    """Those of the runs: the numbers a reader needs to repeat them, also where words stood for
+    numbers."""
     task = fedax.tasks.synthetic(clients=3)
-    options = {"solver": fedax.SGD(0.0625), "schedule": fedax.Schedule(cohort=2, batch_size=7), "rounds": 1}
+    options = {
+        "solver": fedax.SGD(0.0625),
+        "schedule": fedax.Schedule(cohort=2, batch_size=7),
+        "rounds": 1,
+    }
     runs = {
         "plain": fedax.run_grid([fedax.FedAvg()], task, seed=[5, 8], **options),
         "proximal": fedax.run(fedax.FedProx(mu=0.375), task, seed=11, **options),
     }
     page = fedax.compare(runs, tmp_path / "page.html").read_text()
-    data = json.loads(re.search(r'<script[^>]*id="data"[^>]*>(.*?)</script>', page, flags=re.DOTALL)[1])
+    data = json.loads(
+        re.search(r'<script[^>]*id="data"[^>]*>(.*?)</script>', page, flags=re.DOTALL)[1]
+    )
     assert set(data["settings"]) == {"plain", "proximal"}
     plain, proximal = (tomllib.loads(data["settings"][name]) for name in ("plain", "proximal"))
     assert plain["seed"] == [5, 8]
@@ -97,7 +117,9 @@ def test_pages_have_the_settings_and_versions(history, tmp_path):
     assert plain["algorithm"] == "FedAvg()"
     for settings in (plain, proximal):
         assert "learning_rate=0.0625" in settings["solver"]
-        assert {"cohort=2", "batch_size=7", "epochs=1"} <= set(settings["schedule"][9:-1].split(", "))
+        assert {"cohort=2", "batch_size=7", "epochs=1"} <= set(
+            settings["schedule"][9:-1].split(", ")
+        )
         assert settings["task"].startswith("Synthetic(1, 1): 3 clients, ")
         assert settings["rounds"] == 1
     assert data["versions"]["fedax"] == fedax.__version__
@@ -112,7 +134,11 @@ def test_pages_have_the_settings_and_versions(history, tmp_path):
 
 def test_the_last_value_of_a_metric_that_is_not_there_is_refused_by_name(history):
     metric = next(iter(history.metrics))
-    with pytest.raises(UnknownName, match=rf"last\(metric\): got 'accuracy'; allowed: one of .*{metric}"):
+    with pytest.raises(
+        UnknownName,
+        match=r"last\(metric\): got 'accuracy'; allowed: one of "
+        rf".*{metric}",
+    ):
         history.last("accuracy")
     with pytest.raises(InvalidInput, match="ClientAccuracy"):
         history.by_client("client_accuracy")
@@ -129,5 +155,10 @@ def test_data_print_short():
     assert lines[0] == "FederatedData"
     assert ["clients", "5"] in [line.split() for line in lines]
     assert not any("object at 0x" in line for line in lines)
-    one = fedax.data.FederatedData([{"x": [[0.0], [1.0]], "y": [0, 1]}], classes=2, holdout={"x": [[2.0]], "y": [1]})
-    assert repr(one).splitlines()[-2:] == ["  global test set    1 examples", "  arrays             x: float64[1], y: int32"]
+    one = fedax.data.FederatedData(
+        [{"x": [[0.0], [1.0]], "y": [0, 1]}], classes=2, holdout={"x": [[2.0]], "y": [1]}
+    )
+    assert repr(one).splitlines()[-2:] == [
+        "  global test set    1 examples",
+        "  arrays             x: float64[1], y: int32",
+    ]

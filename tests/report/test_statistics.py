@@ -1,17 +1,27 @@
-"""The rule by which runs decide holds its level with few draws; the bootstrap in its place would not."""
+"""The rule by which runs decide holds its level with few draws; the bootstrap in its place would
+not."""
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from fedax.report.tables.statistics import LEVEL, at_least, effect_of, holm, paired_t, ratio_of, welch
+from fedax.report.tables.statistics import (
+    LEVEL,
+    at_least,
+    effect_of,
+    holm,
+    paired_t,
+    ratio_of,
+    welch,
+)
 
 COUNTS = (3, 5, 10)
 TASKS, PAIRS, SEEDS, TIMES = 5, 4, 3, 4000
 
 
 def draws_of(rng, count, heavy, shape=()):
-    """Means over the seeds of paired differences without effect: the draws of the data differ, and the seeds within them.
+    """Means over the seeds of paired differences without effect: the draws of the data differ, and
+    the seeds within them.
 
     All pairs of a task share what the one algorithm does there. Shape (TIMES, *shape, count).
     """
@@ -39,7 +49,8 @@ def test_a_single_comparison_without_effect_is_seldom_decided(count, heavy):
 
 @pytest.mark.parametrize("count", [3, 5])
 def test_the_hierarchical_bootstrap_would_decide_too_often(count):
-    """The reason for the t: intervals from resampled draws, and seeds within them, are too short with few draws."""
+    """The reason for the t: intervals from resampled draws, and seeds within them, are too short
+    with few draws."""
     rng = np.random.default_rng(count)
     times, again = 1000, 300
     values = rng.standard_normal((times, count, 1)) + rng.standard_normal((times, count, SEEDS))
@@ -58,7 +69,8 @@ def test_the_hierarchical_bootstrap_would_decide_too_often(count):
 @pytest.mark.parametrize("heavy", [False, True])
 @pytest.mark.parametrize("count", COUNTS)
 def test_claims_on_many_tasks_and_pairs_are_seldom_refuted_falsely(count, heavy):
-    """All algorithms alike: whatever the sentence claims, that it does not hold is found in at most one of twenty studies."""
+    """All algorithms alike: whatever the sentence claims, that it does not hold is found in at most
+    one of twenty studies."""
     values = draws_of(np.random.default_rng(count), count, heavy, (TASKS, PAIRS))
     _, _, ahead, behind = paired_t(values)
     for needed in (1, 3, TASKS):
@@ -98,7 +110,9 @@ def test_the_decision_is_the_paired_t_test():
             interval = test.confidence_interval()
             np.testing.assert_allclose((effect.low, effect.high), (interval.low, interval.high))
             np.testing.assert_allclose(min(effect.ahead, effect.behind), test.pvalue)
-            seen.add("ahead" if effect.ahead <= LEVEL else "behind" if effect.behind <= LEVEL else "open")
+            seen.add(
+                "ahead" if effect.ahead <= LEVEL else "behind" if effect.behind <= LEVEL else "open"
+            )
     assert seen == {"ahead", "behind", "open"}
 
 
@@ -154,7 +168,10 @@ def test_the_interval_of_a_ratio_is_where_the_paired_test_does_not_reject(seed):
     effect = ratio_of(a, b, "seeds")
     np.testing.assert_allclose(effect.mean, a.mean() / b.mean())
     for m in np.concatenate(
-        [rng.uniform(-1, 6, 40), [effect.low - 1e-6, effect.low + 1e-6, effect.high - 1e-6, effect.high + 1e-6]]
+        [
+            rng.uniform(-1, 6, 40),
+            [effect.low - 1e-6, effect.low + 1e-6, effect.high - 1e-6, effect.high + 1e-6],
+        ]
     ):
         test = effect_of(a - m * b, "seeds")
         assert (test.ahead <= LEVEL) == (m < effect.low)
@@ -163,8 +180,13 @@ def test_the_interval_of_a_ratio_is_where_the_paired_test_does_not_reject(seed):
 
 def test_ratios_without_an_interval():
     """A mean below that may be zero, one run, runs that never get there, no chance, no runs."""
-    assert ratio_of(np.array([1.0, 2.0, 3.0]), np.array([-1.0, 1.0, 0.5]), "seeds").in_words() == "12"
+    assert (
+        ratio_of(np.array([1.0, 2.0, 3.0]), np.array([-1.0, 1.0, 0.5]), "seeds").in_words() == "12"
+    )
     assert ratio_of(np.array([3.0]), np.array([2.0]), "seeds").in_words() == "1.5"
     assert ratio_of(np.full(3, np.inf), np.array([1.0, 2.0, 3.0]), "seeds").in_words() == "inf"
-    assert ratio_of(np.array([3.0, 4.0]), np.array([2.0, 2.0]), "seeds", exact=True).in_words() == "1.75"
+    assert (
+        ratio_of(np.array([3.0, 4.0]), np.array([2.0, 2.0]), "seeds", exact=True).in_words()
+        == "1.75"
+    )
     assert ratio_of(np.array([]), np.array([]), "seeds").in_words() == "no runs"

@@ -11,7 +11,10 @@ from fedax.report.drawing.styles import colour_of, dash_of, marker_of, styles
 METHODS = ["FedAvg", "FedProx", "SCAFFOLD", "q-FedAvg", "FedBC", "FedDANE", "FedYogi", "FedNova"]
 FORMS = ["", " as released", " as written", ", K = 5", " at 0.01"]
 labels = st.lists(
-    st.one_of(st.builds("{}{}".format, st.sampled_from(METHODS), st.sampled_from(FORMS)), st.text(min_size=1, max_size=6)),
+    st.one_of(
+        st.builds("{}{}".format, st.sampled_from(METHODS), st.sampled_from(FORMS)),
+        st.text(min_size=1, max_size=6),
+    ),
     min_size=1,
     max_size=24,
     unique=True,
@@ -28,7 +31,9 @@ def test_looks_differ_and_methods_keep_theirs(names):
     assert list(found) == names
     assert len({look(style) for style in found.values()}) == len(names)
     for name in names:
-        if name in METHODS or (name.endswith(" as released") and name.removesuffix(" as released") in METHODS):
+        if name in METHODS or (
+            name.endswith(" as released") and name.removesuffix(" as released") in METHODS
+        ):
             assert found[name] == styles([name])[name]
 
 
@@ -39,7 +44,9 @@ def test_forms_share_the_hue_of_their_method(names):
         for method in METHODS:
             if re.match(rf"{re.escape(method)}( as |,| at )", name):
                 assert found[name] % 8 == found[method] % 8
-                assert dash_of(found[name]) != dash_of(found[method]) or marker_of(found[name]) != marker_of(found[method])
+                assert dash_of(found[name]) != dash_of(found[method]) or marker_of(
+                    found[name]
+                ) != marker_of(found[method])
 
 
 def test_methods_have_solid_lines_in_colours_of_their_own():

@@ -1,4 +1,5 @@
-"""Theorems are marked for the runs they are about, and for no others: runs of the library, and settings one by one."""
+"""Theorems are marked for the runs they are about, and for no others: runs of the library, and
+settings one by one."""
 
 import copy
 
@@ -38,8 +39,13 @@ LEMMA_5 = "consensus below Lemma 5, corrected"
 
 
 def charts(method, observe, seeds=(0,), task=TASK, rounds=2, **options):
-    runs = [fedax.run(method, task, observe=observe, seed=seed, rounds=rounds, **options) for seed in seeds]
-    return theory_charts([Record.of(run, task="T", label="A", seed=s) for run, s in zip(runs, seeds, strict=True)])
+    runs = [
+        fedax.run(method, task, observe=observe, seed=seed, rounds=rounds, **options)
+        for seed in seeds
+    ]
+    return theory_charts(
+        [Record.of(run, task="T", label="A", seed=s) for run, s in zip(runs, seeds, strict=True)]
+    )
 
 
 def pairs(*links):
@@ -71,7 +77,8 @@ MATCHINGS = fedax.Graph.sequence([pairs((0, 1), (2, 3)), pairs((0, 2), (1, 3))])
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_consensus_is_held_to_the_lemmas_of_dfedavgm_alone(method, why):
-    """Two matchings of four nodes have lambda 0 over a period, and single rounds that contract nothing: no bound of 0 is drawn."""
+    """Two matchings of four nodes have lambda 0 over a period, and single rounds that contract
+    nothing: no bound of 0 is drawn."""
     (chart,) = charts(method, GRAPH, solver=fedax.SGD(1e-3), schedule=FULL)
     found = marks(chart)
     lemma = next(name for name in found if name.endswith("corrected"))
@@ -93,12 +100,15 @@ def test_expectations_need_several_seeds():
     assert "an expectation, which one seed does not show" in one.note
     (four,) = charts(method, GRAPH, seeds=range(4), **options)
     assert marks(four)[LEMMA_5] == ([1, 2], [])
-    band = next(s for panel in four.panels for s in panel.series if s.label == "with its 95 % interval")
+    band = next(
+        s for panel in four.panels for s in panel.series if s.label == "with its 95 % interval"
+    )
     assert np.all((band.low[1:] <= band.y[1:]) & (band.y[1:] <= band.high[1:]))
 
 
 def test_lemma_b_2_with_other_curvatures():
-    """Curvatures 1 and 1.5, solved exactly: delta is that at the local models, and L the curvature between them."""
+    """Curvatures 1 and 1.5, solved exactly: delta is that at the local models, and L the curvature
+    between them."""
     task = quadratic(np.array([[[1.0]], [[1.5]]]), np.array([[0.01], [-0.01]]))
     method = fedax.FedBC(dual_lr=0.0, lam=3.0, gamma=0.1, learn_gamma=False)
     observe = [Curvature(), Constraints(), SolveErrors()]
@@ -119,8 +129,15 @@ def optimum():
     [
         (fedax.LocalGD(returned="mean"), FULL, True, True),
         (fedax.LocalGD(), FULL, True, False),
-        slow(fedax.FedAvg(), fedax.Schedule(steps=2, batch_size="full", weights="equal", cohort=1), False, False),
-        slow(fedax.LocalGD(returned="mean"), fedax.Schedule(steps=2, batch_size="full"), False, False),
+        slow(
+            fedax.FedAvg(),
+            fedax.Schedule(steps=2, batch_size="full", weights="equal", cohort=1),
+            False,
+            False,
+        ),
+        slow(
+            fedax.LocalGD(returned="mean"), fedax.Schedule(steps=2, batch_size="full"), False, False
+        ),
     ],
 )
 def test_theorem_1_is_about_the_mean_of_local_gd(method, schedule, lemmas, theorem):
@@ -146,14 +163,21 @@ def drawn(**options):
 
 
 def test_a_decrease_in_expectation_is_a_mean_over_seeds():
-    """One of two devices a round: f rises in many single rounds, and falls by what is promised in the mean."""
+    """One of two devices a round: f rises in many single rounds, and falls by what is promised in
+    the mean."""
     method = fedax.FedDANE(mu=21.0)
-    options = {"task": DEVICES, "rounds": 1, "solver": fedax.Exact(), "schedule": drawn(sampling="proportional")}
+    options = {
+        "task": DEVICES,
+        "rounds": 1,
+        "solver": fedax.Exact(),
+        "schedule": drawn(sampling="proportional"),
+    }
     (one,) = charts(method, DANE, **options)
     assert marks(one)[FELL] == ([], [])
     assert "expectation" in one.note
     runs = [
-        Record(task="T", label="A", seed=seed, draw=0, outcome=fedax.core.Outcome(), **column) for seed, column in many()
+        Record(task="T", label="A", seed=seed, draw=0, outcome=fedax.core.Outcome(), **column)
+        for seed, column in many()
     ]
     (chart,) = theory_charts(runs)
     assert marks(chart)[PROMISED][0] == [0, 1]
@@ -163,9 +187,17 @@ def test_a_decrease_in_expectation_is_a_mean_over_seeds():
 
 
 def many():
-    """Forty runs as FedDANE's with one of two devices drawn: f falls by 0.1 or rises by 0.02, and 0.01 is promised."""
-    settings = {"algorithm": {"type": "FedDANE", "mu": 50.0}, "solver": {"type": "Exact"}, "channel": None}
-    settings |= {"schedule": {"cohort": 1, "sampling": "proportional", "weights": "size"}, "on_bad_client": "stop"}
+    """Forty runs as FedDANE's with one of two devices drawn: f falls by 0.1 or rises by 0.02, and
+    0.01 is promised."""
+    settings = {
+        "algorithm": {"type": "FedDANE", "mu": 50.0},
+        "solver": {"type": "Exact"},
+        "channel": None,
+    }
+    settings |= {
+        "schedule": {"cohort": 1, "sampling": "proportional", "weights": "size"},
+        "on_bad_client": "stop",
+    }
     rho = feddane.decrease(mu=50.0, smoothness=1.0, dissimilarity=1.0)
     for seed in range(40):
         end = 1.9 if seed % 2 else 2.02
@@ -179,12 +211,22 @@ def many():
             "proximal": [50.0] * 2,
             "inexactness_largest": [0.0] * 2,
         }
-        books = {"rounds": np.arange(2), "seconds": np.zeros(2), "bits": np.zeros(2, int), "settings": settings}
-        yield seed, books | {"metrics": {name: np.array(values) for name, values in metrics.items()}}
+        books = {
+            "rounds": np.arange(2),
+            "seconds": np.zeros(2),
+            "bits": np.zeros(2, int),
+            "settings": settings,
+        }
+        yield (
+            seed,
+            books | {"metrics": {name: np.array(values) for name, values in metrics.items()}},
+        )
 
 
 def test_an_interval_that_has_both_decides_nothing():
-    found = over_seeds([np.array([1.0, 1.0, -1.0]), np.array([1.1, -1.0, -1.1]), np.array([0.9, 0.5, -0.9])])
+    found = over_seeds(
+        [np.array([1.0, 1.0, -1.0]), np.array([1.1, -1.0, -1.1]), np.array([0.9, 0.5, -0.9])]
+    )
     np.testing.assert_allclose(found.mean, [1.0, 1 / 6, -1.0])
     half = (
         4.302652729911275 * np.std([1.0, 1.1, 0.9], ddof=1) / np.sqrt(3)
@@ -208,14 +250,26 @@ DANE_SETTINGS = {
         "pipelined": False,
     },
     "solver": {"type": "Exact"},
-    "schedule": {"cohort": 3, "sampling": "proportional", "weights": "size", "batch_size": 10, "dropouts": 0.0},
+    "schedule": {
+        "cohort": 3,
+        "sampling": "proportional",
+        "weights": "size",
+        "batch_size": 10,
+        "dropouts": 0.0,
+    },
     "channel": None,
     "on_bad_client": "stop",
 }
 LOCAL_SETTINGS = {
     "algorithm": {"type": "LocalGD", "returned": "mean"},
     "solver": {"type": "SGD", "learning_rate": 0.1, "momentum": 0.0, "decay": 1.0},
-    "schedule": {"cohort": None, "sampling": "uniform", "weights": "equal", "batch_size": "full", "steps": 2},
+    "schedule": {
+        "cohort": None,
+        "sampling": "uniform",
+        "weights": "equal",
+        "batch_size": "full",
+        "steps": 2,
+    },
     "channel": None,
     "on_bad_client": "stop",
 }
@@ -235,7 +289,12 @@ def changed(settings, path, value):
 
 COMMON = [("channel", "Channel"), ("on_bad_client", "drop")]
 REACH = [("schedule.dropouts", 0.1), ("schedule.availability", "daily")]
-STEPS = [("solver.type", "Optax"), ("solver.clip", 1.0), ("solver.weight_decay", 0.1), ("solver.decay", 0.9)]
+STEPS = [
+    ("solver.type", "Optax"),
+    ("solver.clip", 1.0),
+    ("solver.weight_decay", 0.1),
+    ("solver.decay", 0.9),
+]
 BROKEN = {
     "feddane": [
         *COMMON,
@@ -261,7 +320,13 @@ BROKEN = {
         ("schedule.weights", "size"),
         ("schedule.batch_size", 32),
     ],
-    "dfedavgm": [*COMMON, *REACH, *STEPS, ("algorithm.type", "DSGD"), ("algorithm.type", "QuantizedDFedAvgM")],
+    "dfedavgm": [
+        *COMMON,
+        *REACH,
+        *STEPS,
+        ("algorithm.type", "DSGD"),
+        ("algorithm.type", "QuantizedDFedAvgM"),
+    ],
     "fedbc_consensus": [*COMMON, *REACH, ("algorithm.type", "PerFedBC"), ("schedule.cohort", 3)],
 }
 CHECKS = {
@@ -282,8 +347,11 @@ def test_every_premise_counts(name):
 
 
 def test_other_ways_to_satisfy_the_premises():
-    """All clients in every cohort need no law of drawing, and full gradients make a local solution the same again."""
-    everyone = changed(changed(DANE_SETTINGS, "schedule.sampling", "uniform"), "schedule.cohort", 10)
+    """All clients in every cohort need no law of drawing, and full gradients make a local solution
+    the same again."""
+    everyone = changed(
+        changed(DANE_SETTINGS, "schedule.sampling", "uniform"), "schedule.cohort", 10
+    )
     assert premises.feddane(everyone, 10) is None
     assert premises.feddane(everyone, 11) is not None
     assert premises.feddane(changed(everyone, "algorithm.cohorts", "shared"), 10) is None
@@ -295,13 +363,17 @@ def test_other_ways_to_satisfy_the_premises():
     assert premises.dfedavgm(momentum, 1.0) is None
     assert premises.dfedavgm(momentum, None) is not None
     assert (
-        premises.dfedavgm(changed(GOSSIP_SETTINGS, "algorithm", {"type": "QuantizedDFedAvgM", "mode": "replica"}), 1.0)
+        premises.dfedavgm(
+            changed(GOSSIP_SETTINGS, "algorithm", {"type": "QuantizedDFedAvgM", "mode": "replica"}),
+            1.0,
+        )
         is None
     )
 
 
 def test_settings_of_runs_and_of_files_have_one_form(tmp_path):
-    """The settings that a run keeps have the keys that an experiment's runs have, with the same values."""
+    """The settings that a run keeps have the keys that an experiment's runs have, with the same
+    values."""
     from fedax.experiments.config.experiment import Experiment
     from fedax.experiments.results.settings import configured
     from samples import TINY
@@ -310,9 +382,13 @@ def test_settings_of_runs_and_of_files_have_one_form(tmp_path):
     plan = experiment.plan()
     for slot, told in configured([experiment]):
         label = slot.member.label
-        history = fedax.run(plan.algorithms[label], plan.task, **plan.arguments_of(label) | {"rounds": 0})
+        history = fedax.run(
+            plan.algorithms[label], plan.task, **plan.arguments_of(label) | {"rounds": 0}
+        )
         for name in ("algorithm", "solver", "schedule", "channel"):
             own = history.settings[name]
-            assert own == told[name] if told[name] is None else told[name].items() <= own.items(), name
+            assert own == told[name] if told[name] is None else told[name].items() <= own.items(), (
+                name
+            )
         record = Record.of(history, task="T", label="A", seed=0)
         assert Record.from_bytes(record.to_bytes()).settings == history.settings

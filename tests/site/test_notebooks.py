@@ -1,4 +1,5 @@
-"""Tutorials as a user has them: notebooks that Jupyter opens, run without a screen from the first cell to the last."""
+"""Tutorials as a user has them: notebooks that Jupyter opens, run without a screen from the first
+cell to the last."""
 
 from pathlib import Path
 
@@ -28,10 +29,14 @@ def test_a_notebook_runs_headless(name, tmp_path, monkeypatch):
     assert not any(cell.get("outputs") for cell in found.cells)
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     found.metadata["kernelspec"]["name"] = "python3"
-    NotebookClient(found, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+    NotebookClient(
+        found, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
     cells = [cell for cell in found.cells if cell.cell_type == "code"]
     assert all(cell.execution_count == i for i, cell in enumerate(cells, 1))
     assert not any(
-        output.output_type == "error" or output.get("name") == "stderr" for cell in cells for output in cell.outputs
+        output.output_type == "error" or output.get("name") == "stderr"
+        for cell in cells
+        for output in cell.outputs
     )
     assert sum(bool(cell.outputs) for cell in cells) >= 3

@@ -29,7 +29,8 @@ def test_code_of_a_method_is_what_runs(name, there, not_there):
 
 
 ISSUED = (
-    "SDANE AccSDANE FedRed DANE ProxSkip FedExProx FedCM FedLin Mime MimeLite FedSpeed FedSAM MOON FedBABU FedRoD PushSum EXTRA "
+    "SDANE AccSDANE FedRed DANE ProxSkip FedExProx FedCM FedLin Mime MimeLite FedSpeed FedSAM "
+    "MOON FedBABU FedRoD PushSum EXTRA "
     "ExactDiffusion NIDS DFedSAM BEER"
 )
 """Successors of the papers and yardsticks, of which each has to stay short."""
@@ -47,7 +48,11 @@ def test_successors_and_yardsticks_are_short(name):
 @pytest.mark.parametrize(
     ("name", "uses", "not_these"),
     [
-        ("FedSAM", {"solver", "hook in the step", "sampled cohort", "mean"}, {"client state", "full gradient"}),
+        (
+            "FedSAM",
+            {"solver", "hook in the step", "sampled cohort", "mean"},
+            {"client state", "full gradient"},
+        ),
         ("FedCM", {"local problem", "hook in the step"}, {"full gradient"}),
         ("Mime", {"full gradient", "mean"}, {"graph"}),
         ("MOON", {"own loss of the examples", "client state"}, {"all clients"}),
@@ -91,6 +96,8 @@ def test_every_algorithm_is_in_the_table_of_verbs():
     import algorithms
     import verbs
 
-    rows = [line for line in verbs.table(algorithms.by_family()).splitlines() if line.startswith("| [")]
+    rows = [
+        line for line in verbs.table(algorithms.by_family()).splitlines() if line.startswith("| [")
+    ]
     assert len(rows) == len(algorithms.algorithm_classes())
     assert all("solver" in row or "gradient" in row or "loop" in row for row in rows)

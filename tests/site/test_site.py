@@ -1,4 +1,5 @@
-"""The documentation as a site: it is built without a warning, its links lead somewhere, it loads nothing, its search finds."""
+"""The documentation as a site: it is built without a warning, its links lead somewhere, it loads
+nothing, its search finds."""
 
 import html
 import importlib
@@ -21,7 +22,15 @@ from fedax.algorithms import algorithm_classes
 ROOT = Path(__file__).parents[2]
 HOOKS = ROOT / "docs" / "hooks"
 LOADED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
-PAGES = ("index", "start", "choose", "algorithms/feddane", "tutorials/own-model", "reference/fedax", "reference/files")
+PAGES = (
+    "index",
+    "start",
+    "choose",
+    "algorithms/feddane",
+    "tutorials/own-model",
+    "reference/fedax",
+    "reference/files",
+)
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +64,23 @@ def test_every_public_name_has_an_entry(hooks):
     reference = hooks("reference")
     made = reference.pages()
     text = made["reference/fedax.md"]
-    described = {path.rpartition(".")[2] for path in re.findall(r"^::: ([\w.]+)$", text, flags=re.MULTILINE)}
+    described = {
+        path.rpartition(".")[2] for path in re.findall(r"^::: ([\w.]+)$", text, flags=re.MULTILINE)
+    }
     linked = set(re.findall(r"\[(\w+)\]\(\.\./algorithms/", text)) | set(
         re.findall(r"^- \[?`fedax\.(\w+)`", text, flags=re.MULTILINE)
     )
     assert {name for name in fedax.__all__ if name not in described | linked} == set()
-    assert {"run", "run_grid", "compare", "start", "Simulation", "EarlyStopping", "load_params", "Graph"} <= described
+    assert {
+        "run",
+        "run_grid",
+        "compare",
+        "start",
+        "Simulation",
+        "EarlyStopping",
+        "load_params",
+        "Graph",
+    } <= described
     assert {"FedAvg", "SCAFFOLD", "tasks", "observe"} <= linked
     for module in reference.MODULES:
         page = made[reference.address(module)]
@@ -70,10 +90,13 @@ def test_every_public_name_has_an_entry(hooks):
 
 
 def test_every_entry_is_found_with_its_text(hooks):
-    """By the reader of the site, which leaves out what has none; some docstrings are made when their module is imported."""
+    """By the reader of the site, which leaves out what has none; some docstrings are made when
+    their module is imported."""
     griffe = pytest.importorskip("griffe")
     style = hooks("docstrings").HouseStyle()
-    package = griffe.load("fedax", search_paths=[str(ROOT / "src")], extensions=griffe.load_extensions(style))
+    package = griffe.load(
+        "fedax", search_paths=[str(ROOT / "src")], extensions=griffe.load_extensions(style)
+    )
     paths = [
         path
         for text in hooks("reference").pages().values()
@@ -89,7 +112,11 @@ def test_the_page_of_files_has_no_names_of_the_code_and_no_gaps(hooks):
 
     constants = set()
     for module in pkgutil.iter_modules(config.__path__, "fedax.experiments.config."):
-        constants |= {name for name in vars(importlib.import_module(module.name)) if name.isupper() and len(name) > 3}
+        constants |= {
+            name
+            for name in vars(importlib.import_module(module.name))
+            if name.isupper() and len(name) > 3
+        }
     constants |= {name for name in vars(fedax.experiments.running.trackers) if name.isupper()}
     assert {"OBSERVERS", "ON_DEMAND", "SELECT", "TRACKERS"} <= constants
     text = hooks("reference")._files()
@@ -100,7 +127,11 @@ def test_the_page_of_files_has_no_names_of_the_code_and_no_gaps(hooks):
     observers = text.partition("## `observe`")[2].partition("## Other tables")[0]
     rows = re.findall(r"^\| `.*$", keys + observers, flags=re.MULTILINE)
     assert len(rows) > 30
-    assert [row for row in rows if any(cell.strip() == "" for cell in row.replace(r"\|", "").split("|")[1:-1])] == []
+    assert [
+        row
+        for row in rows
+        if any(cell.strip() == "" for cell in row.replace(r"\|", "").split("|")[1:-1])
+    ] == []
     assert '| `on_bad_client` | `"stop"` |' in text
 
 
@@ -138,7 +169,11 @@ class Page(HTMLParser):
         self.anchors |= {values.get("id"), values.get("name")}
         if tag == "a" and values.get("href"):
             self.links.append(values["href"])
-        if tag in LOADED and values.get(LOADED[tag]) and values.get("rel") not in ("canonical", "prev", "next", "edit"):
+        if (
+            tag in LOADED
+            and values.get(LOADED[tag])
+            and values.get("rel") not in ("canonical", "prev", "next", "edit")
+        ):
             self.loaded.append(values[LOADED[tag]])
         self._silent += tag in ("script", "style", "code", "pre")
 
@@ -159,7 +194,9 @@ def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
     return folder
 
@@ -167,7 +204,9 @@ def site(tmp_path_factory):
 @pytest.fixture(scope="module")
 def pages(site):
     return {
-        path.relative_to(site): Page(path.read_text()) for path in sorted(site.rglob("*.html")) if path.name != "404.html"
+        path.relative_to(site): Page(path.read_text())
+        for path in sorted(site.rglob("*.html"))
+        if path.name != "404.html"
     }
 
 
@@ -179,9 +218,17 @@ def test_links_lead_somewhere(site, pages):
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
                 continue
-            target = (site / path.parent / unquote(parts.path)).resolve() if parts.path else (site / path).resolve()
-            known = pages.get(target.relative_to(site.resolve())) if target.suffix == ".html" else None
-            anchored = not parts.fragment or known is None or unquote(parts.fragment) in known.anchors
+            target = (
+                (site / path.parent / unquote(parts.path)).resolve()
+                if parts.path
+                else (site / path).resolve()
+            )
+            known = (
+                pages.get(target.relative_to(site.resolve())) if target.suffix == ".html" else None
+            )
+            anchored = (
+                not parts.fragment or known is None or unquote(parts.fragment) in known.anchors
+            )
             if not target.exists() or not anchored:
                 dead.append(f"{path}: {link}")
     assert len(pages) > 80
@@ -190,7 +237,12 @@ def test_links_lead_somewhere(site, pages):
 
 @pytest.mark.slow
 def test_pages_load_nothing_from_elsewhere(site, pages):
-    assert [f"{path}: {link}" for path, page in pages.items() for link in page.loaded if urlsplit(link).scheme] == []
+    assert [
+        f"{path}: {link}"
+        for path, page in pages.items()
+        for link in page.loaded
+        if urlsplit(link).scheme
+    ] == []
     for sheet in site.rglob("*.css"):
         assert not re.search(r"url\([\"']?https?:", sheet.read_text()), sheet
 
@@ -208,7 +260,10 @@ def test_formulas_are_set(pages):
 
 @pytest.mark.slow
 def test_the_index_of_the_search_has_every_algorithm(site):
-    titles = {entry["title"] for entry in json.loads((site / "search" / "search_index.json").read_text())["docs"]}
+    titles = {
+        entry["title"]
+        for entry in json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    }
     assert {kind.__name__ for kind in algorithm_classes().values()} <= titles
 
 
@@ -237,7 +292,12 @@ def opened(site, page, text):
     from report.test_browser import FLAGS
 
     (site / page).write_text(text)
-    command = ["chromium", *FLAGS.split(), f"--user-data-dir={site / '.profile'}", (site / page).as_uri()]
+    command = [
+        "chromium",
+        *FLAGS.split(),
+        f"--user-data-dir={site / '.profile'}",
+        (site / page).as_uri(),
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
     finally:
@@ -250,8 +310,12 @@ def opened(site, page, text):
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
 def test_pages_open_in_a_browser_without_a_message(site):
-    frames = "".join(f'<iframe src="{page}.html" width="900" height="600"></iframe>' for page in PAGES)
-    assert opened(site, "all-of-them.html", f"<!doctype html><title>all</title>{frames}").count("<iframe") == len(PAGES)
+    frames = "".join(
+        f'<iframe src="{page}.html" width="900" height="600"></iframe>' for page in PAGES
+    )
+    assert opened(site, "all-of-them.html", f"<!doctype html><title>all</title>{frames}").count(
+        "<iframe"
+    ) == len(PAGES)
 
 
 @pytest.mark.slow
@@ -259,6 +323,8 @@ def test_pages_open_in_a_browser_without_a_message(site):
 def test_the_search_finds_every_algorithm_from_a_file(site):
     names = [kind.__name__ for kind in algorithm_classes().values()]
     probe = PROBE.replace("NAMES", json.dumps(names))
-    drawn = opened(site, "probe.html", (site / "index.html").read_text().replace("</body>", probe + "</body>"))
+    drawn = opened(
+        site, "probe.html", (site / "index.html").read_text().replace("</body>", probe + "</body>")
+    )
     found = json.loads(html.unescape(re.search(r'data-found="([^"]*)"', drawn)[1]))
     assert set(names) - set(found) == set()

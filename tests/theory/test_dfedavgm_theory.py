@@ -1,4 +1,5 @@
-"""Decentralized FedAvg's lemmas and theorems on losses with bounded gradients, whose constants are known; runs in NumPy."""
+"""Decentralized FedAvg's lemmas and theorems on losses with bounded gradients, whose constants are
+known; runs in NumPy."""
 
 import math
 import zlib
@@ -15,18 +16,25 @@ from fedax.theory.dfedavgm import Rounding, Setting
 
 
 class Bounded:
-    """f_i(x) = sum_j c_ij u_ij log cosh((x_j - b_ij) / u_ij): gradients c_ij tanh((x_j - b_ij) / u_ij)."""
+    """f_i(x) = sum_j c_ij u_ij log cosh((x_j - b_ij) / u_ij): gradients c_ij tanh((x_j - b_ij) /
+    u_ij)."""
 
     def __init__(self, rng, clients, dim=3):
         shape = (clients, dim)
-        self.c, self.b, self.u = rng.uniform(0.1, 1, shape), rng.normal(size=shape), rng.uniform(0.5, 2, shape)
+        self.c, self.b, self.u = (
+            rng.uniform(0.1, 1, shape),
+            rng.normal(size=shape),
+            rng.uniform(0.5, 2, shape),
+        )
 
     def gradients(self, x):
         return self.c * np.tanh((x - self.b) / self.u)
 
     def value(self, x):
         off = (x - self.b) / self.u
-        return float(np.mean(np.sum(self.c * self.u * (np.logaddexp(off, -off) - math.log(2)), axis=1)))
+        return float(
+            np.mean(np.sum(self.c * self.u * (np.logaddexp(off, -off) - math.log(2)), axis=1))
+        )
 
     def setting(self, **run):
         line = np.linspace(-12, 12, 2001)[:, None, None]
@@ -36,7 +44,9 @@ class Bounded:
             "smoothness": float((self.c / self.u).max()),
             "global_variance": float(np.mean(np.sum(sups**2, axis=1))),
         }
-        return Setting(gradient_bound=float(np.linalg.norm(self.c, axis=1).max()), **constants, **run)
+        return Setting(
+            gradient_bound=float(np.linalg.norm(self.c, axis=1).max()), **constants, **run
+        )
 
     def minimum(self):
         x = np.zeros(self.c.shape[1])
@@ -72,14 +82,17 @@ def mixing(kind, rng):
 
 def quantise(v, width, kind, rng):
     below = np.floor(v / width)
-    return width * (below if kind == "down" else below + (rng.uniform(size=v.shape) < v / width - below))
+    return width * (
+        below if kind == "down" else below + (rng.uniform(size=v.shape) < v / width - below)
+    )
 
 
 @pytest.mark.parametrize("code", [None, "stochastic", "down"])
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("kind", ["ring", "torus", "random"])
 def test_lemmas_along_runs(kind, momentum, code):
-    """Lemmas 2 to 5 at every round; the means over clients of a dozen runs stand for expectations of the noise."""
+    """Lemmas 2 to 5 at every round; the means over clients of a dozen runs stand for expectations
+    of the noise."""
     rng = np.random.default_rng(zlib.crc32(f"{kind} {momentum} {code}".encode()))
     problem = Bounded(rng, 12)
     w, lam = mixing(kind, rng)
@@ -108,7 +121,8 @@ def test_lemmas_along_runs(kind, momentum, code):
 
 
 def opposed(clients, slopes, w, rounds, step):
-    """Linear losses -<b_i, x>: local training adds a constant; the mean square distance from the mean after each round."""
+    """Linear losses -<b_i, x>: local training adds a constant; the mean square distance from the
+    mean after each round."""
     x, seen = np.zeros((clients, 1)), []
     for _ in range(rounds):
         x = w @ (x + step * slopes)
@@ -121,7 +135,15 @@ def test_lemma_4_as_printed_fails_on_the_ring_of_100():
     slopes = np.cos(2 * np.pi * np.arange(100) / 100)[:, None]
     w = np.asarray(nx.to_numpy_array(nx.cycle_graph(100))) / 3 + np.eye(100) / 3
     lam = float(np.sort(np.abs(np.linalg.eigvalsh(w)))[-2])
-    setting = Setting(1e-3, 0.0, float(np.mean(slopes**2)), gradient_bound=1.0, local_steps=1, rate=1.0, mixing=lam)
+    setting = Setting(
+        1e-3,
+        0.0,
+        float(np.mean(slopes**2)),
+        gradient_bound=1.0,
+        local_steps=1,
+        rate=1.0,
+        mixing=lam,
+    )
     found = opposed(100, slopes, w, 8000, 1.0)[-1]
     # the geometric series of the slowest eigenvalue
     assert found == pytest.approx(np.mean(slopes**2) * (lam / (1 - lam)) ** 2, rel=1e-3)
@@ -134,7 +156,9 @@ def test_without_mixing_of_the_models_no_bound_holds():
     """Eq. (7) with nothing rounded, x + W q: the distance grows with every round."""
     slopes = np.array([[1.0], [-1.0], [0.5], [-0.5]])
     w, lam = np.asarray(nx.to_numpy_array(nx.cycle_graph(4))) / 3 + np.eye(4) / 3, 1 / 3
-    setting = Setting(0.1, 0.0, float(np.mean(slopes**2)), gradient_bound=1.0, local_steps=1, rate=1.0, mixing=lam)
+    setting = Setting(
+        0.1, 0.0, float(np.mean(slopes**2)), gradient_bound=1.0, local_steps=1, rate=1.0, mixing=lam
+    )
     assert opposed(4, slopes, w, 500, 1.0)[-1] <= dfedavgm.consensus_bound(setting)
     x = np.zeros((4, 1))
     for _ in range(500):
@@ -154,8 +178,12 @@ def test_effective_steps_are_those_of_a_linear_loss(momentum):
 
 
 def test_theorem_1_as_printed_fails_with_much_momentum():
-    """All clients have x^2 / 2; a round multiplies x by a constant, and the printed bound counts on seven times its progress."""
-    start, setting = 1.0, Setting(1.0, 0.0, 0.0, gradient_bound=1.0, local_steps=2, rate=1e-9, momentum=0.95)
+    """All clients have x^2 / 2; a round multiplies x by a constant, and the printed bound counts on
+    seven times its progress."""
+    start, setting = (
+        1.0,
+        Setting(1.0, 0.0, 0.0, gradient_bound=1.0, local_steps=2, rate=1e-9, momentum=0.95),
+    )
     rounds = round(0.5 / setting.rate / dfedavgm.effective_steps(local_steps=2, momentum=0.95))
     y1 = 1 - setting.rate
     factor = y1 - setting.rate * y1 + setting.momentum * (y1 - 1)
@@ -173,8 +201,12 @@ def test_theorems_1_and_3_along_runs(momentum, code):
         problem = Bounded(rng, 8)
         w = np.asarray(nx.to_numpy_array(nx.cycle_graph(8))) / 3 + np.eye(8) / 3
         lam, steps = float(np.sort(np.abs(np.linalg.eigvalsh(w)))[-2]), 3
-        setting = problem.setting(rate=1.0, local_steps=steps, momentum=momentum, mixing=lam, local_variance=0.0)
-        most = dfedavgm.largest_step_size(smoothness=setting.smoothness, local_steps=steps, momentum=momentum)
+        setting = problem.setting(
+            rate=1.0, local_steps=steps, momentum=momentum, mixing=lam, local_variance=0.0
+        )
+        most = dfedavgm.largest_step_size(
+            smoothness=setting.smoothness, local_steps=steps, momentum=momentum
+        )
         setting = replace(setting, rate=0.4 * most)
         rounding = None if code is None else Rounding(dim=3, width=1e-3, kind=code, clients=8)
         x, squares, values, rounds = np.full((8, 3), 5.0), [], [], 400
@@ -185,20 +217,27 @@ def test_theorems_1_and_3_along_runs(momentum, code):
             sent = local(problem, x, setting, rng, 0.0)[-1] - x
             x = w @ (x + (sent if code is None else quantise(sent, 1e-3, code, rng)))
         gap = values[0] - problem.minimum()
-        assert min(squares) <= dfedavgm.stationarity_bound(setting, rounding, gap=gap, rounds=rounds)
-        # what the proof shows of each round, on average: f falls by gamma/2 |grad f|^2 less the floor
+        assert min(squares) <= dfedavgm.stationarity_bound(
+            setting, rounding, gap=gap, rounds=rounds
+        )
+        # what the proof shows of each round, on average: f falls by gamma/2 |grad f|^2 less the
+        # floor
         found = dfedavgm.constants(setting, rounding)
         promised = found.gamma / 2 * (np.mean(squares) - found.alpha - found.beta) * rounds
         assert values[0] - problem.value(x.mean(0)) >= promised
 
 
 def test_special_cases():
-    setting = Setting(2.0, 0.1, 0.2, gradient_bound=1.5, local_steps=3, rate=1e-3, momentum=0.5, mixing=0.8)
+    setting = Setting(
+        2.0, 0.1, 0.2, gradient_bound=1.5, local_steps=3, rate=1e-3, momentum=0.5, mixing=0.8
+    )
     complete = replace(setting, mixing=0.0)
     assert dfedavgm.consensus_bound(complete) == 0 == dfedavgm.constants(complete).beta
     fine = [Rounding(dim=5, width=1e-12, kind=kind) for kind in ("stochastic", "down")]
     for rounding in fine:
-        assert dfedavgm.consensus_bound(setting, rounding) == pytest.approx(dfedavgm.consensus_bound(setting))
+        assert dfedavgm.consensus_bound(setting, rounding) == pytest.approx(
+            dfedavgm.consensus_bound(setting)
+        )
     assert dfedavgm.constants(setting, fine[0]) == pytest.approx(dfedavgm.constants(setting))
     still = replace(setting, momentum=0.0)
     assert still.c1 == 8 * 3 * 0.1 + 32 * 9 * 0.2
@@ -207,12 +246,18 @@ def test_special_cases():
     assert alone.c1 == 0 == dfedavgm.constants(alone).alpha
     # the printed constants, from the theorem's text
     k, eta, smooth, m = 3, 1e-3, 2.0, 0.5
-    gamma = eta * (k - m) / (1 - m) - 64 * (1 - m) * smooth**2 * k**4 * eta**3 / (k - m) - 64 * smooth * k**2 * eta**2
+    gamma = (
+        eta * (k - m) / (1 - m)
+        - 64 * (1 - m) * smooth**2 * k**4 * eta**3 / (k - m)
+        - 64 * smooth * k**2 * eta**2
+    )
     alpha = ((1 - m) * smooth**2 * k**2 * eta**3 / (k - m) + smooth * eta**2) * setting.c1 / gamma
     beta = 64 * (1 - m) * smooth**4 * k**4 * eta**5 / (k - m) + 64 * smooth**3 * k**2 * eta**4
     beta *= setting.c2 / ((1 - 0.8) * gamma)
     assert dfedavgm.constants(setting, as_printed=True) == pytest.approx((gamma, alpha, beta))
-    assert dfedavgm.consensus_bound(setting, as_printed=True) == pytest.approx(setting.c2 * eta**2 / 0.2)
+    assert dfedavgm.consensus_bound(setting, as_printed=True) == pytest.approx(
+        setting.c2 * eta**2 / 0.2
+    )
     ten = dfedavgm.consensus_bound(setting, Rounding(dim=5, width=0.1), as_printed=True)
     assert ten == pytest.approx((2 * setting.c2 * eta**2 + 2 * 5 * 0.1**2) / 0.2)
 
@@ -221,7 +266,9 @@ def test_special_cases():
 def test_the_largest_step_size_is_where_gamma_ends(momentum):
     given = {"smoothness": 2.0, "local_steps": 5, "momentum": momentum}
     most = dfedavgm.largest_step_size(**given)
-    setting = Setting(local_variance=0.0, global_variance=0.0, gradient_bound=1.0, rate=most, **given)
+    setting = Setting(
+        local_variance=0.0, global_variance=0.0, gradient_bound=1.0, rate=most, **given
+    )
     if most < 1 / 80:
         assert dfedavgm.constants(setting).gamma == pytest.approx(0, abs=1e-12)
         with pytest.raises(InvalidInput, match=r"step sizes below `largest_step_size`"):
@@ -230,7 +277,9 @@ def test_the_largest_step_size_is_where_gamma_ends(momentum):
 
 
 def test_best_step_size_is_the_best_of_a_grid():
-    setting = Setting(2.0, 0.1, 0.2, gradient_bound=1.5, local_steps=3, rate=1e-3, momentum=0.5, mixing=0.8)
+    setting = Setting(
+        2.0, 0.1, 0.2, gradient_bound=1.5, local_steps=3, rate=1e-3, momentum=0.5, mixing=0.8
+    )
     for rounds in (10, 10_000, 10**8):
         best = dfedavgm.best_step_size(setting, gap=3.0, rounds=rounds)
         most = dfedavgm.largest_step_size(smoothness=2.0, local_steps=3, momentum=0.5)
@@ -238,16 +287,20 @@ def test_best_step_size_is_the_best_of_a_grid():
             dfedavgm.stationarity_bound(replace(setting, rate=eta), gap=3.0, rounds=rounds)
             for eta in np.geomspace(most * 1e-6, most * 0.999, 400)
         ]
-        assert dfedavgm.stationarity_bound(replace(setting, rate=best), gap=3.0, rounds=rounds) <= min(grid) * (1 + 1e-6)
+        assert dfedavgm.stationarity_bound(
+            replace(setting, rate=best), gap=3.0, rounds=rounds
+        ) <= min(grid) * (1 + 1e-6)
 
 
 def test_rates_of_the_step_sizes():
-    """Theorem 1 with 1/(LK sqrt T) falls like 1/sqrt T; Theorem 2 with ln T/(nu K T) like ln T/T, and as printed not at all."""
+    """Theorem 1 with 1/(LK sqrt T) falls like 1/sqrt T; Theorem 2 with ln T/(nu K T) like ln T/T,
+    and as printed not at all."""
     base = Setting(1.0, 0.1, 0.1, gradient_bound=1.0, local_steps=4, rate=1e-3, mixing=0.5)
     sizes = [10**6, 10**8, 10**10]
     rates = [dfedavgm.step_size(smoothness=1.0, local_steps=4, rounds=t) for t in sizes]
     bounds = [
-        dfedavgm.stationarity_bound(replace(base, rate=eta), gap=1.0, rounds=t) for eta, t in zip(rates, sizes, strict=True)
+        dfedavgm.stationarity_bound(replace(base, rate=eta), gap=1.0, rounds=t)
+        for eta, t in zip(rates, sizes, strict=True)
     ]
     assert np.diff(np.log(bounds)) / np.diff(np.log(sizes)) == pytest.approx([-0.5, -0.5], abs=0.03)
     firsts, printed = [], []
@@ -264,9 +317,15 @@ def test_rates_of_the_step_sizes():
 def test_theorem_2_on_a_strongly_convex_loss():
     """Clients x^2/2 up to a shift, on a domain that bounds their gradients."""
     shifts = np.array([[0.3], [-0.3], [0.1], [-0.1]])
-    w, lam, rounds = np.asarray(nx.to_numpy_array(nx.cycle_graph(4))) / 3 + np.eye(4) / 3, 1 / 3, 300
+    w, lam, rounds = (
+        np.asarray(nx.to_numpy_array(nx.cycle_graph(4))) / 3 + np.eye(4) / 3,
+        1 / 3,
+        300,
+    )
     spread = float(np.mean(shifts**2))
-    setting = Setting(1.0, 0.0, spread, gradient_bound=2.3, local_steps=2, rate=2e-3, momentum=0.5, mixing=lam)
+    setting = Setting(
+        1.0, 0.0, spread, gradient_bound=2.3, local_steps=2, rate=2e-3, momentum=0.5, mixing=lam
+    )
     x = np.full((4, 1), 2.0)
     for _ in range(rounds):
         y0, y1 = x, x - setting.rate * (x - shifts)
@@ -275,7 +334,8 @@ def test_theorem_2_on_a_strongly_convex_loss():
 
 
 def test_proposition_3():
-    """The threshold is where the messages of 9/4 the rounds cost the same; the printed sign promises too much."""
+    """The threshold is where the messages of 9/4 the rounds cost the same; the printed sign
+    promises too much."""
     for dim in (10, 1000, 199_210):
         b = dfedavgm.bit_threshold(dim=dim)
         assert (32 + dim * b) * 9 / 4 == pytest.approx(32 * dim)
@@ -288,7 +348,9 @@ def test_proposition_3():
     for ratio in (1.5, 9 / 4, 4.0):
         accuracy = dfedavgm.coarsest_accuracy(setting, rounding, gap=gap, rounds_ratio=ratio)
         rounds = ratio * (first / accuracy) ** 2
-        reached = first / math.sqrt(rounds) + 2 * (1 - theta) * 2.0 * 1.5 * math.sqrt(7) * 1e-3 * math.sqrt(rounds)
+        reached = first / math.sqrt(rounds) + 2 * (1 - theta) * 2.0 * 1.5 * math.sqrt(
+            7
+        ) * 1e-3 * math.sqrt(rounds)
         assert reached == pytest.approx(accuracy)
 
 
@@ -305,24 +367,50 @@ def test_the_matrix_of_these_tests_is_the_librarys():
     [
         ({"momentum": 1.0}, r"Setting\(momentum=\.\.\.\): got 1.0; allowed: numbers in \[0, 1\)"),
         ({"mixing": 1.0}, r"Setting\(mixing=\.\.\.\): got 1.0; allowed: numbers in \[0, 1\)"),
-        ({"local_steps": 0}, r"Setting\(local_steps=\.\.\.\): got 0; allowed: whole numbers in \[1, infinity\)"),
+        (
+            {"local_steps": 0},
+            r"Setting\(local_steps=\.\.\.\): got 0; allowed: whole numbers in "
+            r"\[1, infinity\)",
+        ),
         ({"smoothness": math.nan}, r"Setting\(smoothness=\.\.\.\): got nan"),
     ],
 )
 def test_bad_settings_are_refused(change, message):
-    given = {"smoothness": 1.0, "local_variance": 0.0, "global_variance": 0.0, "gradient_bound": 1.0, "local_steps": 1}
+    given = {
+        "smoothness": 1.0,
+        "local_variance": 0.0,
+        "global_variance": 0.0,
+        "gradient_bound": 1.0,
+        "local_steps": 1,
+    }
     with pytest.raises(InvalidInput, match=message):
         Setting(**{**given, "rate": 1e-3, **change})
 
 
 def test_step_sizes_beyond_the_lemmas_are_refused():
     setting = Setting(1.0, 0.0, 0.0, gradient_bound=1.0, local_steps=4, rate=0.1)
-    for call in (dfedavgm.consensus_bound, dfedavgm.constants, lambda s: dfedavgm.drift_bound(s, 1.0)):
-        with pytest.raises(InvalidInput, match=r"setting.rate\): got 0.1; allowed: numbers in \(0, 1/\(8LK\) = 0.03125\]"):
+    for call in (
+        dfedavgm.consensus_bound,
+        dfedavgm.constants,
+        lambda s: dfedavgm.drift_bound(s, 1.0),
+    ):
+        with pytest.raises(
+            InvalidInput,
+            match=r"setting.rate\): got 0.1; allowed: numbers in "
+            r"\(0, 1/\(8LK\) = 0.03125\]",
+        ):
             call(setting)
-    with pytest.raises(InvalidInput, match=r"coarsest_accuracy\(rounds_ratio=\.\.\.\): got 1.0; allowed: numbers above 1"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"coarsest_accuracy\(rounds_ratio=\.\.\.\): got 1.0; "
+        r"allowed: numbers above 1",
+    ):
         dfedavgm.coarsest_accuracy(setting, Rounding(dim=1, width=1.0), gap=1.0, rounds_ratio=1.0)
-    with pytest.raises(InvalidInput, match=r"pl_step_size\(rounds=\.\.\.\): got 1; allowed: whole numbers >= 2"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"pl_step_size\(rounds=\.\.\.\): got 1; allowed: "
+        r"whole numbers >= 2",
+    ):
         dfedavgm.pl_step_size(curvature=1.0, local_steps=1, rounds=1)
 
 

@@ -1,4 +1,5 @@
-"""Estimated constants against known ones: quadratics, logistic regression in NumPy, sums over all minibatches."""
+"""Estimated constants against known ones: quadratics, logistic regression in NumPy, sums over all
+minibatches."""
 
 import itertools
 
@@ -23,7 +24,8 @@ def task_of(q, l2=0.0):
     """Each client has one example, its quadratic; client 0 has it three times."""
     times = [3, *[1] * (len(q.p) - 1)]
     clients = [
-        {"a": np.repeat(a[None], n, 0), "b": np.repeat(b[None], n, 0)} for a, b, n in zip(q.a, q.b, times, strict=True)
+        {"a": np.repeat(a[None], n, 0), "b": np.repeat(b[None], n, 0)}
+        for a, b, n in zip(q.a, q.b, times, strict=True)
     ]
     return Task(lambda key: jnp.zeros(q.b.shape[1]), quadratic, Ragged.of(clients), l2=l2)
 
@@ -40,7 +42,9 @@ def test_curvature_of_quadratics(dim, shift):
             eigenvalues = np.linalg.eigvalsh(matrix)
             most = np.abs(eigenvalues).max()
             assert estimate.smoothness(losses, client=client) == pytest.approx(most, rel=1e-5)
-            assert estimate.lowest_eigenvalue(losses, client=client) == pytest.approx(eigenvalues[0], abs=1e-3 * most)
+            assert estimate.lowest_eigenvalue(losses, client=client) == pytest.approx(
+                eigenvalues[0], abs=1e-3 * most
+            )
 
 
 def test_losses_gradients_and_weights():
@@ -68,7 +72,11 @@ def test_optimum_of_quadratics():
 def test_no_optimum_where_the_curvature_is_negative():
     q = quadratics(np.random.default_rng(0))
     losses = estimate.Losses(task_of(q._replace(a=q.a - 5 * np.eye(4))))
-    with pytest.raises(InvalidInput, match=r"optimum\(losses=...\): got negative curvature; allowed: convex losses"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"optimum\(losses=...\): got negative curvature; "
+        r"allowed: convex losses",
+    ):
         estimate.optimum(losses)
 
 
@@ -81,14 +89,17 @@ KNOWN = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["a5a", "mushrooms"])
 def test_constants_of_local_gds_problems(name, data_folder):
-    """As computed elsewhere for 20 blocks of examples: L without l2, f*, max L_m, sigma^2 at the pooled optimum."""
+    """As computed elsewhere for 20 blocks of examples: L without l2, f*, max L_m, sigma^2 at the
+    pooled optimum."""
     if not (data_folder / "libsvm").is_dir():
         pytest.skip("no LIBSVM files")
     task = fedax.tasks.make_task(name, clients=20, folder=str(data_folder))
     losses = estimate.Losses(task)
     smooth, least, worst, variance = KNOWN[name]
     assert estimate.smoothness(losses) - task.l2 == pytest.approx(smooth, rel=1e-5)
-    assert max(estimate.smoothness(losses, client=k) for k in range(20)) == pytest.approx(worst, rel=1e-5)
+    assert max(estimate.smoothness(losses, client=k) for k in range(20)) == pytest.approx(
+        worst, rel=1e-5
+    )
     found = estimate.optimum(losses)
     assert found.value == pytest.approx(least, abs=1e-11)
     assert local_gd.variance(losses.gradients(found.w)) == pytest.approx(variance, rel=1e-5)
@@ -102,7 +113,16 @@ def logistic_task(rng):
         return jnp.logaddexp(0.0, -(2 * examples["y"] - 1) * (examples["x"] @ w))
 
     parts = [slice(0, 5), slice(5, 12), slice(12, 30)]
-    return Task(lambda key: jnp.zeros(3), loss, Ragged.of([{"x": a[i], "y": y[i]} for i in parts]), l2=0.05), a, 2 * y - 1
+    return (
+        Task(
+            lambda key: jnp.zeros(3),
+            loss,
+            Ragged.of([{"x": a[i], "y": y[i]} for i in parts]),
+            l2=0.05,
+        ),
+        a,
+        2 * y - 1,
+    )
 
 
 def test_optimum_of_logistic_regression():
@@ -115,7 +135,9 @@ def test_optimum_of_logistic_regression():
 def test_local_variance_is_that_of_all_minibatches():
     task, a, signs = logistic_task(np.random.default_rng(0))
     losses, w = estimate.Losses(task), np.array([0.3, -0.2, 0.5])
-    each = np.array([-s * x / (1 + np.exp(s * x @ w)) for x, s in zip(a[5:12], signs[5:12], strict=True)])
+    each = np.array(
+        [-s * x / (1 + np.exp(s * x @ w)) for x, s in zip(a[5:12], signs[5:12], strict=True)]
+    )
     for b in (1, 2, 3, 7):
         batches = [each[list(rows)].mean(0) for rows in itertools.combinations(range(7), b)]
         truth = np.mean([np.sum((g - each.mean(0)) ** 2) for g in batches])
@@ -125,7 +147,8 @@ def test_local_variance_is_that_of_all_minibatches():
 
 
 def test_sampled_variance_covers_the_truth():
-    """19 of 20 intervals should; 200 draws have a standard error of 1.5 %, and few examples a skewed mean."""
+    """19 of 20 intervals should; 200 draws have a standard error of 1.5 %, and few examples a
+    skewed mean."""
     task, _, _ = logistic_task(np.random.default_rng(0))
     losses, w = estimate.Losses(task), np.array([0.3, -0.2, 0.5])
     truth = estimate.local_variance(losses, w, 2).mean
@@ -162,9 +185,13 @@ def test_single_precision():
     with jax.enable_x64(False):
         losses = estimate.Losses(task_of(q), weights="equal")
         assert losses.start.dtype == jnp.float32
-        assert estimate.smoothness(losses) == pytest.approx(np.linalg.eigvalsh(q.mean)[-1], rel=1e-4)
+        assert estimate.smoothness(losses) == pytest.approx(
+            np.linalg.eigvalsh(q.mean)[-1], rel=1e-4
+        )
         lowest = np.linalg.eigvalsh(q.mean)[0]
-        assert estimate.lowest_eigenvalue(losses) == pytest.approx(lowest, abs=1e-2 * estimate.smoothness(losses))
+        assert estimate.lowest_eigenvalue(losses) == pytest.approx(
+            lowest, abs=1e-2 * estimate.smoothness(losses)
+        )
 
 
 @pytest.mark.parametrize(
@@ -174,8 +201,16 @@ def test_single_precision():
             lambda t: estimate.Losses(t, weights="sizes"),
             r"Losses\(weights=\.\.\.\): got 'sizes'; allowed: one of equal, shares",
         ),
-        (lambda t: estimate.Losses(t, piece=0), r"Losses\(piece=\.\.\.\): got 0; allowed: whole numbers >= 1"),
-        (lambda t: estimate.Losses(t).gradient(np.zeros(3)), r"w: got shape \(3,\); allowed: a flat vector of 4 numbers"),
+        (
+            lambda t: estimate.Losses(t, piece=0),
+            r"Losses\(piece=\.\.\.\): got 0; allowed: whole "
+            r"numbers >= 1",
+        ),
+        (
+            lambda t: estimate.Losses(t).gradient(np.zeros(3)),
+            r"w: got shape \(3,\); allowed: a "
+            r"flat vector of 4 numbers",
+        ),
         (
             lambda t: estimate.local_variance(estimate.Losses(t), np.zeros(4), 1, batch_size=2),
             r"local_variance\(batch_size=\.\.\.\): got 2; allowed: whole numbers in \[1, 1\]",

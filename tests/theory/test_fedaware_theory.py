@@ -45,7 +45,8 @@ def test_the_gap_bounds_the_excess():
 
 
 def test_diversity_is_feddanes_dissimilarity_and_its_bound_an_equality():
-    """Lemma 3.1 is an identity: the bound holds with the variance at the point, and fails with less."""
+    """Lemma 3.1 is an identity: the bound holds with the variance at the point, and fails with
+    less."""
     for seed in range(100):
         rng = np.random.default_rng(seed)
         gradients, weights = rng.normal(size=(5, 3)), rng.dirichlet(np.ones(5))
@@ -53,7 +54,9 @@ def test_diversity_is_feddanes_dissimilarity_and_its_bound_an_equality():
         assert found == pytest.approx(feddane.dissimilarity(gradients, weights))
         variance = float(weights @ fedaware.dissimilarities(gradients, weights))
         gradient = float(np.linalg.norm(weights @ gradients))
-        assert found == pytest.approx(fedaware.diversity_bound(global_variance=variance, gradient=gradient))
+        assert found == pytest.approx(
+            fedaware.diversity_bound(global_variance=variance, gradient=gradient)
+        )
         assert found > fedaware.diversity_bound(global_variance=0.99 * variance, gradient=gradient)
     assert fedaware.diversity_bound(global_variance=0.0, gradient=0.0) == 1
     assert fedaware.diversity_bound(global_variance=1.0, gradient=0.0) == math.inf
@@ -73,7 +76,8 @@ def test_divergence():
     assert found.pearson == pytest.approx(np.sum((surrogate - weights) ** 2 / weights))
     assert found.pearson <= found.gap
     assert fedaware.divergence(weights, weights)[2:] == (0, 0)
-    # rho of Theorem 4.1, 1 - sqrt(gap) - gap and less, has no sense once one of equal clients has no weight
+    # rho of Theorem 4.1, 1 - sqrt(gap) - gap and less, has no sense once one of equal clients has
+    # no weight
     assert fedaware.divergence(np.array([0.0, *[1 / 99] * 99])).gap > 1
 
 
@@ -90,7 +94,9 @@ def test_surrogate_gradient():
         square = float(np.sum((surrogate @ gradients) ** 2))
         sharp = fedaware.surrogate_gradient_bound(found, **given)
         assert (
-            square <= sharp * (1 + 1e-12) <= fedaware.surrogate_gradient_bound(found, as_printed=True, **given) * (1 + 1e-9)
+            square
+            <= sharp * (1 + 1e-12)
+            <= fedaware.surrogate_gradient_bound(found, as_printed=True, **given) * (1 + 1e-9)
         )
 
 
@@ -102,7 +108,9 @@ def test_the_sharp_bound_is_reached():
     gradients = 3 * v + (surrogate / weights - 1)[:, None] * v
     variance = float(weights @ fedaware.dissimilarities(gradients, weights))
     found = fedaware.divergence(surrogate, weights)
-    bound = fedaware.surrogate_gradient_bound(found, global_variance=variance, gradient=float(np.linalg.norm(3 * v)))
+    bound = fedaware.surrogate_gradient_bound(
+        found, global_variance=variance, gradient=float(np.linalg.norm(3 * v))
+    )
     assert np.sum((surrogate @ gradients) ** 2) == pytest.approx(bound)
 
 
@@ -128,7 +136,9 @@ def test_drift_of_balanced_and_unbalanced_work():
         q = quadratics(rng, equal=bool(rng.integers(2)))
         x, steps = rng.choice([0.0, 1.0, 10.0]) * rng.normal(size=4), rng.integers(1, 9, size=5)
         steps = np.full(5, steps[0]) if rng.integers(2) else steps
-        rate = rng.choice([0.1, 1.0]) / (math.sqrt(12) * max(q.smoothness, 1 / math.sqrt(12)) * steps.max())
+        rate = rng.choice([0.1, 1.0]) / (
+            math.sqrt(12) * max(q.smoothness, 1 / math.sqrt(12)) * steps.max()
+        )
         gradients = q.gradients(x)
         given = {
             "local_steps": steps,
@@ -140,7 +150,11 @@ def test_drift_of_balanced_and_unbalanced_work():
         }
         found, bound = drift(q, x, steps, rate), fedaware.drift_bound(**given)
         assert np.all(found <= bound)
-        assert q.p @ found <= q.p @ bound <= fedaware.mean_drift_bound(weights=q.p, **given) * (1 + 1e-12)
+        assert (
+            q.p @ found
+            <= q.p @ bound
+            <= fedaware.mean_drift_bound(weights=q.p, **given) * (1 + 1e-12)
+        )
         needed.append(float((found / bound).max()))
     assert 0.02 < max(needed) <= 1
 
@@ -155,7 +169,13 @@ def test_the_step_size_must_fit_the_smoothness():
 
 def test_corollary_3_2_meets_lemma_3_2_for_equal_work():
     zeta, k, rate = np.array([1.0, 2.0]), 4, 0.01
-    given = {"smoothness": 1.0, "local_variance": 0.3, "gradient": 2.0, "rate": rate, "dissimilarities": zeta}
+    given = {
+        "smoothness": 1.0,
+        "local_variance": 0.3,
+        "gradient": 2.0,
+        "rate": rate,
+        "dissimilarities": zeta,
+    }
     assert fedaware.mean_drift_bound(local_steps=np.full(2, k), **given) == pytest.approx(
         5 * rate * (0.3 + 6 * k * 1.5 + 6 * k * 4)
     )
@@ -180,17 +200,24 @@ def test_the_error_of_momenta():
 
         after = chance * error(alpha * m + (1 - alpha) * g, y) + (1 - chance) * error(m, y)
         given = {"error": error(m, x), "moved": float(np.linalg.norm(y - x)), "drift": error(g, y)}
-        bound = fedaware.momentum_error_bound(smoothness=q.smoothness, share=(1 - alpha) * chance, **given)
+        bound = fedaware.momentum_error_bound(
+            smoothness=q.smoothness, share=(1 - alpha) * chance, **given
+        )
         assert after <= bound * (1 + 1e-12) + 1e-20
         needed.append(after / bound if bound else 0.0)
     assert 0.5 < max(needed) <= 1
 
 
 def test_lemma_4_1_as_printed_fails():
-    """A momentum that is hardly renewed keeps its old value while the model moves on; nothing drifts."""
+    """A momentum that is hardly renewed keeps its old value while the model moves on; nothing
+    drifts."""
     q = quadratics(np.random.default_rng(3), lowest=0.5)
     momenta, x = q.gradients(np.ones(4)), np.zeros(4)
-    error, share, drift_square = float(np.mean(np.sum((momenta - q.gradients(x)) ** 2, axis=1))), 1e-3, 1e-4
+    error, share, drift_square = (
+        float(np.mean(np.sum((momenta - q.gradients(x)) ** 2, axis=1))),
+        1e-3,
+        1e-4,
+    )
     assert error > share**2 * q.smoothness**2 * drift_square
 
 
@@ -198,7 +225,13 @@ def test_stationarity_along_runs_of_the_shortest_combination():
     for seed in range(100):
         rng = np.random.default_rng(seed)
         q = quadratics(rng, lowest=0.05)
-        x, rate, squares, errors, bounds = 5 * rng.normal(size=4), rng.uniform(0.1, 1) / q.smoothness, [], [], []
+        x, rate, squares, errors, bounds = (
+            5 * rng.normal(size=4),
+            rng.uniform(0.1, 1) / q.smoothness,
+            [],
+            [],
+            [],
+        )
         gap = q.gap(x)
         for _ in range(30):
             gradients = q.gradients(x)
@@ -226,7 +259,8 @@ def test_stationarity_along_runs_of_the_shortest_combination():
     [
         (
             lambda: fedaware.divergence(np.array([0.5, 0.5]), np.array([1.0, 0.0])),
-            r"divergence\(weights=\.\.\.\): got \[1.0, 0.0\]; allowed: one number above 0 for each client, of sum 1",
+            r"divergence\(weights=\.\.\.\): got \[1.0, 0.0\]; allowed: one number above 0 for "
+            r"each client, of sum 1",
         ),
         (
             lambda: fedaware.drift_bound(
@@ -237,14 +271,19 @@ def test_stationarity_along_runs_of_the_shortest_combination():
                 dissimilarities=np.zeros(2),
                 gradient=0.0,
             ),
-            r"drift_bound\(rate=\.\.\.\): got 0.1; allowed: numbers in \(0, 0.0288675\], for the client with the most steps",
+            r"drift_bound\(rate=\.\.\.\): got 0.1; allowed: numbers in \(0, 0.0288675\], for "
+            r"the client with the most steps",
         ),
         (
-            lambda: fedaware.stationarity_bound(gap=1.0, rate=1.1, smoothness=1.0, errors=np.zeros(1)),
+            lambda: fedaware.stationarity_bound(
+                gap=1.0, rate=1.1, smoothness=1.0, errors=np.zeros(1)
+            ),
             r"stationarity_bound\(rate=\.\.\.\): got 1.1; allowed: numbers in \(0, 1/L = 1\]",
         ),
         (
-            lambda: fedaware.momentum_error_bound(error=0.0, moved=0.0, drift=0.0, smoothness=1.0, share=0.0),
+            lambda: fedaware.momentum_error_bound(
+                error=0.0, moved=0.0, drift=0.0, smoothness=1.0, share=0.0
+            ),
             r"momentum_error_bound\(share=\.\.\.\): got 0.0; allowed: numbers in \(0, 1\]",
         ),
     ],
@@ -265,21 +304,35 @@ def test_assumption_3_2_fits_all_points_and_no_smaller_constant_does():
                 left = sum(p * (row @ row) for p, row in zip(weights, gradients, strict=True))
                 mean = sum(p * row for p, row in zip(weights, gradients, strict=True))
                 room.append(b**2 * (mean @ mean) + g**2 - left)
-                bound = fedaware.diversity_bound(global_variance=g**2, gradient=float(np.linalg.norm(mean)), dissimilarity=b)
+                bound = fedaware.diversity_bound(
+                    global_variance=g**2, gradient=float(np.linalg.norm(mean)), dissimilarity=b
+                )
                 assert fedaware.diversity(gradients, weights) <= bound * (1 + 1e-12)
             assert min(room) >= -1e-12
             assert g == 0 or min(room) < 1e-9
-    with pytest.raises(InvalidInput, match=r"dissimilarity_offset\(gradients=\.\.\.\): got shape \(0, 2, 1\)"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"dissimilarity_offset\(gradients=\.\.\.\): got "
+        r"shape \(0, 2, 1\)",
+    ):
         fedaware.dissimilarity_offset(np.ones((0, 2, 1)))
 
 
 def test_theorem_4_1_as_printed():
-    """Term by term in plain Python, with three rounds of surrogate weights near the clients' own."""
+    """Term by term in plain Python, with three rounds of surrogate weights near the clients'
+    own."""
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        weights, steps, diversities = rng.dirichlet(np.full(3, 50.0)), np.array([2, 5, 3]), rng.uniform(1, 3, size=3)
+        weights, steps, diversities = (
+            rng.dirichlet(np.full(3, 50.0)),
+            np.array([2, 5, 3]),
+            rng.uniform(1, 3, size=3),
+        )
         tilde = [weights + t * np.array([0.01, -0.01, 0.0]) for t in (0.0, 0.3, 1.0)]
-        eta, beta, smooth, largest, local, between, unequal, rest = *rng.uniform(0.01, 0.05, size=3), *rng.uniform(size=5)
+        eta, beta, smooth, largest, local, between, unequal, rest = (
+            *rng.uniform(0.01, 0.05, size=3),
+            *rng.uniform(size=5),
+        )
         right = rest
         for each, d in zip(tilde, diversities, strict=True):
             chi2 = sum(float(a / b) ** 2 for a, b in zip(each, weights, strict=True))
@@ -316,17 +369,36 @@ def test_theorem_4_1_as_printed():
 
 
 def test_theorem_4_1_as_printed_says_nothing_with_a_client_left_out():
-    given = {"surrogate_diversities": np.ones(1), "local_steps": np.ones(2, int), "rate": 0.1, "share": 0.1}
-    given |= {"smoothness": 1.0, "gradient_bound": 0.0, "local_variance": 0.0, "global_variance": 0.0, "heterogeneity": 0.0}
+    given = {
+        "surrogate_diversities": np.ones(1),
+        "local_steps": np.ones(2, int),
+        "rate": 0.1,
+        "share": 0.1,
+    }
+    given |= {
+        "smoothness": 1.0,
+        "gradient_bound": 0.0,
+        "local_variance": 0.0,
+        "global_variance": 0.0,
+        "heterogeneity": 0.0,
+    }
     left_out = fedaware.divergence(np.array([1.0, 0.0]))
-    with pytest.raises(InvalidInput, match=r"stationarity_as_printed, rho: got -2.4.*; allowed: numbers above 0"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"stationarity_as_printed, rho: got -2.4.*; allowed: "
+        r"numbers above 0",
+    ):
         fedaware.stationarity_as_printed([left_out], **given)
-    with pytest.raises(InvalidInput, match="got 2 divergences and 1 diversities; allowed: one of each for every round"):
+    with pytest.raises(
+        InvalidInput,
+        match="got 2 divergences and 1 diversities; allowed: one of each for every round",
+    ):
         fedaware.stationarity_as_printed([left_out] * 2, **given)
 
 
 def test_eq_24_is_false_for_the_shortest_combination():
-    """The gradients (2, 0) and (0, 1): their mean is longer than their shortest combination, by which (24) bounds it."""
+    """The gradients (2, 0) and (0, 1): their mean is longer than their shortest combination, by
+    which (24) bounds it."""
     gradients = np.array([[2.0, 0.0], [0.0, 1.0]])
     square = math.sqrt(np.mean(np.sum(gradients**2, axis=1)))
     best = np.array([0.2, 0.8])

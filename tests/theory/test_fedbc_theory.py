@@ -9,7 +9,8 @@ from random_problems import quadratics
 
 
 def solve(q, z, lam, error, rng):
-    """Each device's minimiser of f_i + lam_i |x - z|^2, off so that the gradient of the Lagrangian has the length sqrt(error)."""
+    """Each device's minimiser of f_i + lam_i |x - z|^2, off so that the gradient of the Lagrangian
+    has the length sqrt(error)."""
     eye = np.eye(len(z))
     found = []
     for a, b, each in zip(q.a, q.b, lam, strict=True):
@@ -26,7 +27,10 @@ class Run:
         rng = np.random.default_rng(seed)
         self.q = quadratics(rng, spread=rng.choice([0.0, 0.3, 3.0]))
         self.smoothness = np.linalg.eigvalsh(self.q.a)[:, -1]
-        self.low, self.high = 1 + self.smoothness.max(), 1 + self.smoothness.max() + rng.choice([0.5, 5.0])
+        self.low, self.high = (
+            1 + self.smoothness.max(),
+            1 + self.smoothness.max() + rng.choice([0.5, 5.0]),
+        )
         self.dual_rate, self.error = rng.choice([0.01, 1.0]), rng.choice([0.0, 1e-4, 0.1])
         self.tolerances = rng.uniform(0, 0.1, size=5)
         z = rng.choice([1.0, 10.0]) * rng.normal(size=4)
@@ -34,12 +38,21 @@ class Run:
         self.z, self.x, self.lam, self.violation = [z], [x], [lam], []
         for _ in range(rounds):
             x = solve(self.q, z, lam, self.error, rng)
-            errors = fedbc.solve_errors(gradients=self.q.gradients(x), models=x, global_model=z, multipliers=lam)
-            np.testing.assert_allclose(errors, self.error, atol=1e-9 * (1 + np.abs(x).max() * self.high) ** 2)
+            errors = fedbc.solve_errors(
+                gradients=self.q.gradients(x), models=x, global_model=z, multipliers=lam
+            )
+            np.testing.assert_allclose(
+                errors, self.error, atol=1e-9 * (1 + np.abs(x).max() * self.high) ** 2
+            )
             c = fedbc.violations(models=x, global_model=z, tolerances=self.tolerances)
             lam = np.clip(lam + self.dual_rate * c, self.low, self.high)
             z = lam @ x / lam.sum()
-            self.z.append(z), self.x.append(x), self.lam.append(lam), self.violation.append(float(np.abs(c).max()))
+            (
+                self.z.append(z),
+                self.x.append(x),
+                self.lam.append(lam),
+                self.violation.append(float(np.abs(c).max())),
+            )
 
     def losses(self, x):
         off = x - self.q.b
@@ -47,7 +60,9 @@ class Run:
 
     def lagrangian(self, t):
         c = fedbc.violations(models=self.x[t], global_model=self.z[t], tolerances=self.tolerances)
-        return fedbc.lagrangian(losses=self.losses(self.x[t]), violations=c, multipliers=self.lam[t])
+        return fedbc.lagrangian(
+            losses=self.losses(self.x[t]), violations=c, multipliers=self.lam[t]
+        )
 
     def spread(self, t):
         return float(np.mean(np.sum((self.x[t] - self.z[t]) ** 2, axis=1)))
@@ -65,7 +80,9 @@ def test_lemma_b_1_at_every_round():
             off = {"models": run.x[t], "global_model": run.z[t], "multipliers": run.lam[t]}
             square = float(np.mean(fedbc.solve_errors(gradients=gradients, **off)))
             given = {"error": run.error, "multiplier": run.high}
-            first = fedbc.lagrangian_gradient_bound(moved=run.moved(t), smoothness=run.smoothness.max(), **given)
+            first = fedbc.lagrangian_gradient_bound(
+                moved=run.moved(t), smoothness=run.smoothness.max(), **given
+            )
             assert square <= first * (1 + 1e-9) + 1e-9
             second = fedbc.movement_bound(
                 descent=run.lagrangian(t) - run.lagrangian(t + 1),
@@ -83,17 +100,22 @@ def test_lemma_b_1_at_every_round():
 
 @pytest.mark.slow
 def test_consensus_along_runs():
-    """Lemma B.2, with delta the largest at the models that were visited; the multipliers are in their interval."""
+    """Lemma B.2, with delta the largest at the models that were visited; the multipliers are in
+    their interval."""
     needed = []
     for seed in range(500):
         run = Run(seed, rounds=3)
         assert all(np.all((run.low <= lam) & (lam <= run.high)) for lam in run.lam)
         for t in range(3):
             delta = max(
-                fedbc.heterogeneity(run.q.gradients(x), low=run.lam[t].min(), high=run.lam[t].max()) for x in run.x[t + 1]
+                fedbc.heterogeneity(run.q.gradients(x), low=run.lam[t].min(), high=run.lam[t].max())
+                for x in run.x[t + 1]
             )
             bound = fedbc.consensus_bound(
-                smoothness=run.smoothness.max(), multiplier=run.lam[t].min(), error=run.error, heterogeneity=delta
+                smoothness=run.smoothness.max(),
+                multiplier=run.lam[t].min(),
+                error=run.error,
+                heterogeneity=delta,
             )
             found = np.sum((run.x[t + 1] - run.z[t + 1]) ** 2, axis=1).max()
             assert found <= bound * (1 + 1e-9) + 1e-20
@@ -102,7 +124,8 @@ def test_consensus_along_runs():
 
 
 def test_consensus_is_reached_by_opposed_linear_losses():
-    """Gradients +-g, solved exactly: the models are g/lam apart, which the bound says of each model's distance to z."""
+    """Gradients +-g, solved exactly: the models are g/lam apart, which the bound says of each
+    model's distance to z."""
     g, lam = 3.0, 2.0
     delta = fedbc.heterogeneity(np.array([[g], [-g]]), low=lam, high=lam)
     bound = fedbc.consensus_bound(smoothness=1e-12, multiplier=lam, error=0.0, heterogeneity=delta)
@@ -136,7 +159,10 @@ def test_local_models():
         for t in range(5):
             squares = np.sum(run.q.gradients(run.x[t + 1]) ** 2, axis=1)
             for i, square in enumerate(squares):
-                given = {"multiplier": run.lam[t][i], "distance": float(np.linalg.norm(run.x[t + 1][i] - run.z[t]))}
+                given = {
+                    "multiplier": run.lam[t][i],
+                    "distance": float(np.linalg.norm(run.x[t + 1][i] - run.z[t])),
+                }
                 bound = fedbc.local_gradient_bound(error=run.error, **given)
                 assert square <= bound * (1 + 1e-9) + 1e-12
                 paper = 2 * run.error + 8 * given["multiplier"] ** 2 * given["distance"] ** 2
@@ -174,7 +200,9 @@ def test_heterogeneity_is_the_largest_of_a_grid():
         ]
         assert found == pytest.approx(max(grid))
     alike = np.tile(rng.normal(size=3), (3, 1))
-    assert fedbc.heterogeneity(alike, low=1.0, high=2.5) == pytest.approx(1.5 * np.linalg.norm(alike[0]))
+    assert fedbc.heterogeneity(alike, low=1.0, high=2.5) == pytest.approx(
+        1.5 * np.linalg.norm(alike[0])
+    )
     assert fedbc.heterogeneity(np.ones((1, 2)), low=1.0, high=2.0) == 0
 
 
@@ -196,12 +224,15 @@ def test_fedbc_takes_the_bounds():
     ("call", "message"),
     [
         (
-            lambda: fedbc.consensus_bound(smoothness=2.0, multiplier=1.0, error=0.0, heterogeneity=0.0),
+            lambda: fedbc.consensus_bound(
+                smoothness=2.0, multiplier=1.0, error=0.0, heterogeneity=0.0
+            ),
             r"consensus_bound\(multiplier=\.\.\.\): got 1.0; allowed: numbers above L/2 = 1",
         ),
         (
             lambda: fedbc.multiplier_bounds(np.array([1.0, 0.0])),
-            r"multiplier_bounds\(smoothness=\.\.\.\): got array\(\[1., 0.\]\); allowed: numbers in \(0, infinity\), one",
+            r"multiplier_bounds\(smoothness=\.\.\.\): got array\(\[1., 0.\]\); allowed: numbers "
+            r"in \(0, infinity\), one",
         ),
         (
             lambda: fedbc.relaxed_multipliers(np.array([True]), dual_rate=0.0),

@@ -1,4 +1,5 @@
-"""FedDANE's theorems on random quadratics: exact constants, expectations over all pairs of cohorts of one device."""
+"""FedDANE's theorems on random quadratics: exact constants, expectations over all pairs of cohorts
+of one device."""
 
 import math
 
@@ -16,7 +17,8 @@ def local_solution(q, k, w, g, mu):
 
 
 def expected_value(q, w, mu, gamma, rng):
-    """E f(w^t) when both draws are one device with probability p; the solution is off by gamma in a random direction."""
+    """E f(w^t) when both draws are one device with probability p; the solution is off by gamma in a
+    random direction."""
     total, gradients, dim = 0.0, q.gradients(w), len(w)
     mu, gamma = np.broadcast_to(mu, len(q.p)), np.broadcast_to(gamma, len(q.p))
     for j, g in enumerate(gradients):
@@ -38,7 +40,8 @@ def indefinite(rng):
 
 
 def test_a_round_decreases_f_by_rho_at_least():
-    """Theorem 5 (3 where nothing is concave), with the best mu and others, wherever rho says something."""
+    """Theorem 5 (3 where nothing is concave), with the best mu and others, wherever rho says
+    something."""
     said, tightest = 0, 0.0
     for seed in range(500):
         rng = np.random.default_rng(seed)
@@ -47,7 +50,12 @@ def test_a_round_decreases_f_by_rho_at_least():
         gradients = q.gradients(w)
         b = feddane.dissimilarity(gradients, q.p)
         gamma = float(rng.choice([0.0, 0.2])) / (b**2 + 0.5)
-        given = {"smoothness": smoothness, "dissimilarity": b, "inexactness": gamma, "concavity": concavity}
+        given = {
+            "smoothness": smoothness,
+            "dissimilarity": b,
+            "inexactness": gamma,
+            "concavity": concavity,
+        }
         mu = feddane.best_mu(**given).mu * rng.choice([0.7, 1.0, 4.0])
         if mu <= concavity:
             continue
@@ -61,7 +69,8 @@ def test_a_round_decreases_f_by_rho_at_least():
 
 
 def test_a_constant_of_the_proof_cannot_be_halved():
-    """Homogeneous devices, tiny steps: the decrease is |grad|^2/mu, the first term, to first order."""
+    """Homogeneous devices, tiny steps: the decrease is |grad|^2/mu, the first term, to first
+    order."""
     mu, smoothness = 1e4, 1.0
     w = 1 - 1 / (mu + smoothness)
     measured = (1 - w**2) / 2
@@ -79,7 +88,12 @@ def test_theorem_7_as_corrected_holds_and_as_printed_fails():
     printed = np.mean(1 / (mu * own) - 2.5 * own / (mu * own) ** 2)
     decrease = q.value(w) - expected_value(q, w, mu * own, 0.0, np.random.default_rng(0))
     assert printed > 0 > decrease
-    assert feddane.decrease_by_device(mu=mu * own, smoothness=own, dissimilarity=1.0, overall=(1 + flat) / 2) < 0
+    assert (
+        feddane.decrease_by_device(
+            mu=mu * own, smoothness=own, dissimilarity=1.0, overall=(1 + flat) / 2
+        )
+        < 0
+    )
 
 
 @pytest.mark.slow
@@ -109,26 +123,41 @@ def test_special_cases_agree():
     theorem_3 = (2 - 3 * gamma) / (2 * mu) - (2 * 1.3 * (1 + gamma) ** 2 + 3 * 1.3) / (2 * mu**2)
     theorem_3 -= square * ((1.3 * (1 + gamma) ** 2 + 1.3) / mu**2 + gamma / mu)
     assert feddane.decrease(mu=mu, **given) == pytest.approx(theorem_3, rel=1e-12)
-    assert feddane.decrease_by_device(mu=np.full(3, mu), overall=1.3, **given) == pytest.approx(theorem_3, rel=1e-12)
+    assert feddane.decrease_by_device(mu=np.full(3, mu), overall=1.3, **given) == pytest.approx(
+        theorem_3, rel=1e-12
+    )
     assert feddane.decrease(mu=mu, concavity=1e-12, **given) == pytest.approx(theorem_3)
     # homogeneous devices and exact solutions: what one round of a proximal step promises
-    assert feddane.decrease(mu=mu, smoothness=1.0, dissimilarity=1.0) == pytest.approx(1 / mu - 2.5 / mu**2)
+    assert feddane.decrease(mu=mu, smoothness=1.0, dissimilarity=1.0) == pytest.approx(
+        1 / mu - 2.5 / mu**2
+    )
 
 
 def test_corollary_4():
     big = 100.0
     mu = 5 * big**2
-    assert feddane.decrease(mu=mu, smoothness=1.0, dissimilarity=big) == pytest.approx(3 / (25 * big**2), rel=1e-3)
+    assert feddane.decrease(mu=mu, smoothness=1.0, dissimilarity=big) == pytest.approx(
+        3 / (25 * big**2), rel=1e-3
+    )
     best = feddane.best_mu(smoothness=1.0, dissimilarity=big)
     assert best.mu == pytest.approx(4 * big**2 + 1)
-    assert best.decrease == pytest.approx(1 / (2 * best.mu)) == pytest.approx(1 / (8 * big**2), rel=1e-3)
+    assert (
+        best.decrease
+        == pytest.approx(1 / (2 * best.mu))
+        == pytest.approx(1 / (8 * big**2), rel=1e-3)
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("concavity", [0.0, 0.01, 1.0, 100.0])
 @pytest.mark.parametrize("inexactness", [0.0, 0.1, 0.3])
 def test_best_mu_is_the_best_of_a_grid(concavity, inexactness):
-    given = {"smoothness": 1.3, "dissimilarity": 1.5, "inexactness": inexactness, "concavity": concavity}
+    given = {
+        "smoothness": 1.3,
+        "dissimilarity": 1.5,
+        "inexactness": inexactness,
+        "concavity": concavity,
+    }
     best = feddane.best_mu(**given)
     grid = [feddane.decrease(mu=concavity + mu, **given) for mu in np.geomspace(1e-2, 1e6, 3001)]
     assert best.decrease == pytest.approx(feddane.decrease(mu=best.mu, **given))
@@ -168,7 +197,8 @@ def test_edges():
 
 
 def test_rounds_are_enough():
-    """Gradient descent in disguise: a homogeneous problem, each round with the decrease that the theorem counts on."""
+    """Gradient descent in disguise: a homogeneous problem, each round with the decrease that the
+    theorem counts on."""
     mu, w, squares = 5.0, 3.0, []
     rho = feddane.decrease(mu=mu, smoothness=1.0, dissimilarity=1.0)
     found = feddane.rounds(gap=w**2 / 2, rho=rho, accuracy=0.05)
@@ -195,11 +225,14 @@ def test_rounds_are_enough():
         ),
         (
             lambda: feddane.dissimilarity(np.ones((2, 1)), np.array([0.5, 0.6])),
-            r"dissimilarity\(weights=\.\.\.\): got \[0.5, 0.6\]; allowed: one number of at least 0 for each client, of sum 1",
+            r"dissimilarity\(weights=\.\.\.\): got \[0.5, 0.6\]; allowed: one number of at "
+            r"least 0 for each client, of sum 1",
         ),
         (lambda: feddane.rounds(gap=1.0, rho=0.0, accuracy=1.0), r"rounds\(rho=\.\.\.\): got 0.0"),
         (
-            lambda: feddane.decrease_by_device(mu=np.array([1.0, -1.0]), smoothness=1.0, dissimilarity=1.0),
+            lambda: feddane.decrease_by_device(
+                mu=np.array([1.0, -1.0]), smoothness=1.0, dissimilarity=1.0
+            ),
             r"decrease_by_device\(mu=\.\.\.\): got array",
         ),
     ],

@@ -22,13 +22,22 @@ def task_of(q, start=3.0):
 
 @pytest.mark.slow
 def test_feddane_keeps_what_is_promised_with_all_devices():
-    """All devices make a round its own expectation; what a promise needs is mu, and a small one has none."""
+    """All devices make a round its own expectation; what a promise needs is mu, and a small one has
+    none."""
     q = quadratics(np.random.default_rng(0), spread=0.1, lowest=0.3)
     observers = [fedax.observe.Objective(), fedax.observe.Dissimilarity()]
-    for mu, said in ((feddane.best_mu(smoothness=q.smoothness, dissimilarity=1.1).mu, True), (0.1, False)):
+    for mu, said in (
+        (feddane.best_mu(smoothness=q.smoothness, dissimilarity=1.1).mu, True),
+        (0.1, False),
+    ):
         options = {"solver": fedax.Exact(), "rounds": 5, "observe": observers, "observe_every": 1}
-        history = fedax.run(fedax.FedDANE(mu=mu), task_of(q), schedule=fedax.Schedule(cohort=5), **options)
-        metrics = {name: np.asarray(history.metrics[name]) for name in ("objective", "gradient_norm", "dissimilarity")}
+        history = fedax.run(
+            fedax.FedDANE(mu=mu), task_of(q), schedule=fedax.Schedule(cohort=5), **options
+        )
+        metrics = {
+            name: np.asarray(history.metrics[name])
+            for name in ("objective", "gradient_norm", "dissimilarity")
+        }
         found = live.feddane_descent(
             objective=metrics["objective"],
             gradient=metrics["gradient_norm"],
@@ -43,7 +52,11 @@ def test_feddane_keeps_what_is_promised_with_all_devices():
 
 
 def test_concave_losses_need_a_larger_mu():
-    series = {"objective": np.array([1.0, 2.0]), "gradient": np.ones(2), "dissimilarity": np.ones(2)}
+    series = {
+        "objective": np.array([1.0, 2.0]),
+        "gradient": np.ones(2),
+        "dissimilarity": np.ones(2),
+    }
     found = live.feddane_descent(mu=0.5, smoothness=1.0, concavity=0.5, **series)
     assert found.rho[0] == -np.inf
     assert (found.said, found.fell, found.kept) == (0, 0, 0)
@@ -51,20 +64,35 @@ def test_concave_losses_need_a_larger_mu():
 
 def test_series_that_are_too_short_are_refused():
     series = {"objective": np.ones(1), "gradient": np.ones(1), "dissimilarity": np.ones(1)}
-    with pytest.raises(InvalidInput, match=r"got series of 1, 1 and 1 observations; allowed: equally many, at least 2"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"got series of 1, 1 and 1 observations; allowed: "
+        r"equally many, at least 2",
+    ):
         live.feddane_descent(mu=1.0, smoothness=1.0, **series)
 
 
 def test_consensus_of_a_run_is_below_its_bound():
-    """Losses whose gradients are bounded by construction, on the library's own ring with its own momentum."""
+    """Losses whose gradients are bounded by construction, on the library's own ring with its own
+    momentum."""
     slopes = np.random.default_rng(0).normal(size=(8, 3))
 
     def linear(w, examples, key):
         return examples["g"] @ w
 
     task = Task(lambda key: jnp.zeros(3), linear, Ragged.of([{"g": g[None]} for g in slopes]))
-    options = {"solver": fedax.SGD(1e-2, momentum=0.5), "schedule": fedax.Schedule(steps=4, batch_size="full"), "rounds": 60}
-    history = fedax.run(fedax.DFedAvgM(), task, observe=[fedax.observe.ConsensusSquare()], observe_every=10, **options)
+    options = {
+        "solver": fedax.SGD(1e-2, momentum=0.5),
+        "schedule": fedax.Schedule(steps=4, batch_size="full"),
+        "rounds": 60,
+    }
+    history = fedax.run(
+        fedax.DFedAvgM(),
+        task,
+        observe=[fedax.observe.ConsensusSquare()],
+        observe_every=10,
+        **options,
+    )
     found = np.asarray(history.metrics["consensus_square"])
     nodes, w = np.zeros((8, 3)), np.asarray(fedax.Graph.ring(8).matrix())
     worth = dfedavgm.effective_steps(local_steps=4, momentum=0.5)
@@ -74,7 +102,14 @@ def test_consensus_of_a_run_is_below_its_bound():
             assert found[t // 10] == pytest.approx(dfedavgm.mean_square_consensus(nodes), rel=1e-9)
     spread = float(np.mean(np.sum((slopes - slopes.mean(0)) ** 2, axis=1)))
     setting = dfedavgm.Setting(
-        1e-3, 0.0, spread, float(np.linalg.norm(slopes, axis=1).max()), 4, 1e-2, 0.5, fedax.Graph.ring(8).lam
+        1e-3,
+        0.0,
+        spread,
+        float(np.linalg.norm(slopes, axis=1).max()),
+        4,
+        1e-2,
+        0.5,
+        fedax.Graph.ring(8).lam,
     )
     assert 0 < found[-1] <= dfedavgm.consensus_bound(setting)
 

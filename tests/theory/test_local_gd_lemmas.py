@@ -1,4 +1,5 @@
-"""The lemmas of local gradient descent on random problems, each step of them; optima and runs in NumPy."""
+"""The lemmas of local gradient descent on random problems, each step of them; optima and runs in
+NumPy."""
 
 import math
 
@@ -14,7 +15,11 @@ from random_problems import quadratics
 class Quadratic:
     def __init__(self, rng):
         self.q = quadratics(rng, spread=rng.choice([0.0, 0.3, 3.0]))
-        self.clients, self.optimum, self.smoothness = len(self.q.p), self.q.optimum, self.q.smoothness
+        self.clients, self.optimum, self.smoothness = (
+            len(self.q.p),
+            self.q.optimum,
+            self.q.smoothness,
+        )
         self.gradients, self.gap = self.q.gradients, self.q.gap
 
 
@@ -25,7 +30,8 @@ class Logistic:
         self.clients, dim, l2 = 4, 3, 0.05
         a = rng.normal(size=(self.clients, 12, dim))
         signs = np.sign(
-            np.einsum("kij,kj->ki", a, rng.normal(size=(self.clients, dim))) + rng.normal(size=(self.clients, 12))
+            np.einsum("kij,kj->ki", a, rng.normal(size=(self.clients, dim)))
+            + rng.normal(size=(self.clients, 12))
         )
         self.data = [(a[k], signs[k], l2) for k in range(self.clients)]
         self.f = a.reshape(-1, dim), signs.reshape(-1), l2
@@ -53,7 +59,8 @@ def descend(problem, start, interval, rate, steps):
 
 
 def check_run(problem, start, interval, steps, fraction):
-    """All lemmas at all steps, and the theorem; the part of the theorem's bound that the run needs."""
+    """All lemmas at all steps, and the theorem; the part of the theorem's bound that the run
+    needs."""
     rate = fraction * local_gd.step_size(problem.smoothness, interval)
     runs = descend(problem, start, interval, rate, steps)
     variance = local_gd.variance(problem.gradients(problem.optimum))
@@ -68,30 +75,56 @@ def check_run(problem, start, interval, steps, fraction):
         assert g.mean(0) @ g.mean(0) <= local_gd.mean_gradient_bound(**options) + slack
         inner = -2 * (means[t] - problem.optimum) @ g.mean(0)
         assert inner <= local_gd.inner_product_bound(**options) + slack
-        assert off[t + 1] ** 2 <= local_gd.next_distance_bound(distance=off[t], rate=rate, **options) + slack
+        assert (
+            off[t + 1] ** 2
+            <= local_gd.next_distance_bound(distance=off[t], rate=rate, **options) + slack
+        )
     for begin in range(0, steps, interval):
         epoch = np.array(gaps[begin : min(begin + interval, steps)])
-        options = {"variance": variance, "smoothness": problem.smoothness, "interval": interval, "rate": rate}
+        options = {
+            "variance": variance,
+            "smoothness": problem.smoothness,
+            "interval": interval,
+            "rate": rate,
+        }
         own = np.array(spreads[begin : begin + len(epoch)])
         assert own.sum() <= local_gd.spread_bound(gaps=epoch, **options) + slack
         excess = np.sum(1.5 * problem.smoothness * own - epoch)
         assert excess <= local_gd.spread_excess_bound(gaps=epoch, **options) + slack
-    options = {"variance": variance, "smoothness": problem.smoothness, "interval": interval, "steps": steps, "rate": rate}
+    options = {
+        "variance": variance,
+        "smoothness": problem.smoothness,
+        "interval": interval,
+        "steps": steps,
+        "rate": rate,
+    }
     bound = local_gd.bound(distance=float(off[0]), **options)
     gap = problem.gap(np.mean(means[:steps], axis=0))
     assert gap <= bound + slack
     return gap / bound if bound else 0.0
 
 
-@pytest.mark.parametrize(("kind", "problems"), [(Quadratic, 700), (Logistic, 300)], ids=["quadratics", "logistic"])
+@pytest.mark.parametrize(
+    ("kind", "problems"), [(Quadratic, 700), (Logistic, 300)], ids=["quadratics", "logistic"]
+)
 def test_lemmas_and_theorem_on_random_problems(kind, problems):
     needed = []
     for seed in range(problems):
         rng = np.random.default_rng(seed)
         problem = kind(rng)
-        start = problem.optimum + rng.choice([0.0, 1.0, 10.0]) * rng.normal(size=problem.optimum.size)
+        start = problem.optimum + rng.choice([0.0, 1.0, 10.0]) * rng.normal(
+            size=problem.optimum.size
+        )
         interval = int(rng.choice([1, 2, 5, 8]))
-        needed.append(check_run(problem, start, interval, interval * int(rng.integers(1, 4)), rng.choice([0.1, 0.5, 1.0])))
+        needed.append(
+            check_run(
+                problem,
+                start,
+                interval,
+                interval * int(rng.integers(1, 4)),
+                rng.choice([0.1, 0.5, 1.0]),
+            )
+        )
     assert 1e-3 < max(needed) <= 1
 
 
@@ -100,16 +133,25 @@ def test_the_first_term_is_loose_by_a_factor_of_ten_at_most():
     rate, steps = 0.25, 400
     curvature = 1.26 / (rate * steps)
     mean = np.mean((1 - rate * curvature) ** np.arange(steps))
-    bound = local_gd.bound(distance=1.0, variance=0.0, smoothness=1.0, interval=1, steps=steps, rate=rate)
+    bound = local_gd.bound(
+        distance=1.0, variance=0.0, smoothness=1.0, interval=1, steps=steps, rate=rate
+    )
     assert bound / 10 < curvature / 2 * mean**2 <= bound
 
 
 def test_lemma_1_is_tight_for_a_flat_and_lemma_2_for_opposed_workers():
-    """Linear losses of sum 0: the mean rests, and V_t is gamma^2 t^2 sigma^2, a third of H^2 on average."""
+    """Linear losses of sum 0: the mean rests, and V_t is gamma^2 t^2 sigma^2, a third of H^2 on
+    average."""
     rate, interval, sigma = 1e-3, 100, 2.0
     models = [rate * t * sigma * np.array([[1.0], [-1.0]]) for t in range(interval)]
     total = sum(local_gd.iterate_variance(m) for m in models)
-    options = {"gaps": np.zeros(interval), "variance": sigma**2, "smoothness": 1.0, "interval": interval, "rate": rate}
+    options = {
+        "gaps": np.zeros(interval),
+        "variance": sigma**2,
+        "smoothness": 1.0,
+        "interval": interval,
+        "rate": rate,
+    }
     bound = local_gd.spread_bound(**options)
     assert bound / 25 < total <= bound
     options = {"distance": 3.0, "spread": 0.0, "gap": 0.0, "smoothness": 1e-9}
@@ -128,7 +170,9 @@ def test_plan_has_the_fewest_communications_and_the_accuracy():
         most = local_gd.plan(accuracy=accuracy, **given).rate
         for rate in (most, most / 7, most / 50):
             plan = local_gd.plan(accuracy=accuracy, rate=rate, **given)
-            assert plan.communications == pytest.approx(local_gd.communications(accuracy=accuracy, **given))
+            assert plan.communications == pytest.approx(
+                local_gd.communications(accuracy=accuracy, **given)
+            )
             floor = 24 * rate**2 * 0.4 * plan.interval**2 * 2.0
             assert 2 * 9 / (rate * plan.steps) == pytest.approx(accuracy / 2)
             assert floor <= accuracy / 2 * (1 + 1e-12)
@@ -139,7 +183,10 @@ def test_best_interval_is_the_best_of_all():
     given = {"distance": 3.0, "variance": 0.4, "smoothness": 2.0, "rate": 0.004, "accuracy": 0.05}
 
     def cost(interval, price):
-        left = given["accuracy"] - 24 * given["rate"] ** 2 * given["variance"] * interval**2 * given["smoothness"]
+        left = (
+            given["accuracy"]
+            - 24 * given["rate"] ** 2 * given["variance"] * interval**2 * given["smoothness"]
+        )
         steps = math.inf if left <= 0 else 2 * given["distance"] ** 2 / (given["rate"] * left)
         if steps < math.inf:
             bound = {name: given[name] for name in ("distance", "variance", "smoothness", "rate")}
@@ -148,7 +195,9 @@ def test_best_interval_is_the_best_of_all():
         return steps * (1 + price / interval)
 
     found = [local_gd.best_interval(price=price, **given) for price in (0.01, 0.1, 1.0, 10.0, 1e6)]
-    assert found == [min(range(1, 32), key=lambda h: cost(h, price)) for price in (0.01, 0.1, 1.0, 10.0, 1e6)]
+    assert found == [
+        min(range(1, 32), key=lambda h: cost(h, price)) for price in (0.01, 0.1, 1.0, 10.0, 1e6)
+    ]
     assert found[0] == 1 < found[3] <= found[4]
 
 
@@ -156,28 +205,43 @@ def test_corollary_is_the_theorem():
     given = {"distance": 3.0, "variance": 0.4, "smoothness": 2.0, "interval": 5, "steps": 400}
     rate = math.sqrt(4 / 400) / 8
     printed = 8 * 2 * 9 / math.sqrt(4 * 400) + 3 * 4 * 0.4 * 25 / (2 * 2 * 400)
-    assert local_gd.corollary(clients=4, **given) == pytest.approx(local_gd.bound(rate=rate, **given))
+    assert local_gd.corollary(clients=4, **given) == pytest.approx(
+        local_gd.bound(rate=rate, **given)
+    )
     assert local_gd.corollary(clients=4, **given) == pytest.approx(printed)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: local_gd.iterate_variance(np.zeros((0, 3))), r"iterate_variance\(models=\.\.\.\): got shape \(0, 3\)"),
         (
-            lambda: local_gd.next_distance_bound(distance=1.0, spread=-1.0, gap=0.0, smoothness=1.0, rate=1.0),
+            lambda: local_gd.iterate_variance(np.zeros((0, 3))),
+            r"iterate_variance\(models=\.\.\.\): "
+            r"got shape \(0, 3\)",
+        ),
+        (
+            lambda: local_gd.next_distance_bound(
+                distance=1.0, spread=-1.0, gap=0.0, smoothness=1.0, rate=1.0
+            ),
             r"next_distance_bound\(spread=\.\.\.\): got -1.0; allowed: numbers in \[0, infinity\)",
         ),
         (
-            lambda: local_gd.spread_bound(gaps=np.zeros(3), variance=0.0, smoothness=1.0, interval=2, rate=0.1),
+            lambda: local_gd.spread_bound(
+                gaps=np.zeros(3), variance=0.0, smoothness=1.0, interval=2, rate=0.1
+            ),
             r"at most H = 2 numbers >= 0",
         ),
         (
-            lambda: local_gd.corollary(distance=1.0, variance=1.0, smoothness=1.0, clients=4, interval=6, steps=100),
-            r"corollary\(interval=\.\.\.\): got 6; allowed: whole numbers in \[1, sqrt\(T/M\) = 5\]",
+            lambda: local_gd.corollary(
+                distance=1.0, variance=1.0, smoothness=1.0, clients=4, interval=6, steps=100
+            ),
+            r"corollary\(interval=\.\.\.\): got 6; allowed: whole numbers in \[1, sqrt\(T/M\) = "
+            r"5\]",
         ),
         (
-            lambda: local_gd.best_interval(distance=1.0, variance=1.0, smoothness=1.0, accuracy=1e-4, rate=0.01, price=1.0),
+            lambda: local_gd.best_interval(
+                distance=1.0, variance=1.0, smoothness=1.0, accuracy=1e-4, rate=0.01, price=1.0
+            ),
             r"best_interval\(rate=\.\.\.\): got 0.01; allowed: numbers below 0.00204",
         ),
     ],

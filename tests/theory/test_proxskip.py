@@ -1,4 +1,5 @@
-"""ProxSkip's rate against steps in NumPy on random quadratics, with the exact mean over the coin."""
+"""ProxSkip's rate against steps in NumPy on random quadratics, with the exact mean over the
+coin."""
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from fedax.theory import proxskip
 def test_a_step_contracts_in_the_mean(seed):
     rng = np.random.default_rng(seed)
     clients, dim = int(rng.integers(1, 6)), int(rng.integers(1, 5))
-    curves = np.array([q @ np.diag(rng.uniform(0.1, 3.0, dim)) @ q.T for q in _orthogonal(rng, clients, dim)])
+    curves = np.array(
+        [q @ np.diag(rng.uniform(0.1, 3.0, dim)) @ q.T for q in _orthogonal(rng, clients, dim)]
+    )
     targets = rng.normal(size=(clients, dim))
     optimum = np.linalg.solve(curves.sum(0), np.einsum("mij,mj->i", curves, targets))
     values = np.linalg.eigvalsh(curves)
@@ -23,7 +26,9 @@ def test_a_step_contracts_in_the_mean(seed):
     def psi(x, h):
         return proxskip.lyapunov(models=x - optimum, shifts=h - best, rate=rate, probability=p)
 
-    factor = proxskip.contraction(strong_convexity=values.min(), smoothness=values.max(), rate=rate, probability=p)
+    factor = proxskip.contraction(
+        strong_convexity=values.min(), smoothness=values.max(), rate=rate, probability=p
+    )
     for _ in range(30):
         moved = x - rate * (np.einsum("mij,mj->mi", curves, x - targets) - h)
         mean = np.broadcast_to((moved - rate / p * h).mean(0), x.shape)
@@ -36,7 +41,9 @@ def _orthogonal(rng, clients, dim):
     return np.linalg.qr(rng.normal(size=(clients, dim, dim)))[0]
 
 
-@pytest.mark.parametrize("wrong", [{"rate": 0.6}, {"probability": 0.0}, {"strong_convexity": 3.0}, {"smoothness": -1.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"rate": 0.6}, {"probability": 0.0}, {"strong_convexity": 3.0}, {"smoothness": -1.0}]
+)
 def test_refuses_what_is_not_proved(wrong):
     given = {"strong_convexity": 1.0, "smoothness": 2.0, "rate": 0.5, "probability": 0.5}
     with pytest.raises(InvalidInput, match="contraction"):

@@ -1,4 +1,5 @@
-"""The smoothness behind "theory": closed forms, quadratics and estimates, against dense Hessians and NumPy."""
+"""The smoothness behind "theory": closed forms, quadratics and estimates, against dense Hessians
+and NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,11 @@ FULL = fedax.Schedule(steps=5, batch_size="full", weights="equal")
 
 def clients_of(rng, sizes, features, classes):
     return [
-        {"x": rng.normal(size=(n, features)) * rng.uniform(0.3, 3), "y": rng.integers(0, classes, size=n)} for n in sizes
+        {
+            "x": rng.normal(size=(n, features)) * rng.uniform(0.3, 3),
+            "y": rng.integers(0, classes, size=n),
+        }
+        for n in sizes
     ]
 
 
@@ -34,17 +39,30 @@ def with_ones(x):
 
 
 def used(task, seed=0, **options):
-    """1 / (4 H gamma): the smoothness from which a run of step size "theory" was made, and its history."""
-    history = fedax.run(fedax.FedAvg(), task, rounds=0, seed=seed, solver=fedax.SGD("theory"), schedule=FULL, **options)
+    """1 / (4 H gamma): the smoothness from which a run of step size "theory" was made, and its
+    history."""
+    history = fedax.run(
+        fedax.FedAvg(),
+        task,
+        rounds=0,
+        seed=seed,
+        solver=fedax.SGD("theory"),
+        schedule=FULL,
+        **options,
+    )
     return 1 / (4 * 5 * float(history.fitted["solver.learning_rate"])), history
 
 
 def softmax_curvature(x, weights, bias):
-    """The largest eigenvalue of softmax regression's Hessian, in NumPy: the mean of (diag(p) - p p') times x x'."""
+    """The largest eigenvalue of softmax regression's Hessian, in NumPy: the mean of (diag(p) - p
+    p') times x x'."""
     logits = x @ weights + bias
     p = np.exp(logits - logits.max(1, keepdims=True))
     p /= p.sum(1, keepdims=True)
-    parts = [np.kron(np.diag(q) - np.outer(q, q), np.outer(row, row)) for q, row in zip(p, with_ones(x), strict=True)]
+    parts = [
+        np.kron(np.diag(q) - np.outer(q, q), np.outer(row, row))
+        for q, row in zip(p, with_ones(x), strict=True)
+    ]
     return np.linalg.eigvalsh(np.mean(parts, axis=0))[-1]
 
 
@@ -75,9 +93,12 @@ def test_softmax_regression_has_a_closed_form(classes):
 
 
 def test_softmax_with_opposed_clients_reaches_its_closed_form():
-    """At a tie of two of ten classes the curvature is that of the closed form, five times that at 0."""
+    """At a tie of two of ten classes the curvature is that of the closed form, five times that at
+    0."""
     x = np.array([[2.0, 0.0]])
-    task = classification(FederatedData([{"x": x, "y": [0]}, {"x": x, "y": [1]}], classes=10), Softmax(2, 10))
+    task = classification(
+        FederatedData([{"x": x, "y": [0]}, {"x": x, "y": [1]}], classes=10), Softmax(2, 10)
+    )
     tie = softmax_curvature(x, np.zeros((2, 10)), np.array([50.0, 50.0, *[0.0] * 8]))
     assert tie == pytest.approx(5 * softmax_curvature(x, np.zeros((2, 10)), np.zeros(10)))
     np.testing.assert_allclose(constants.Measured(task, FULL).smoothness, tie, rtol=1e-4)
@@ -86,9 +107,14 @@ def test_softmax_with_opposed_clients_reaches_its_closed_form():
 @pytest.mark.parametrize("seed", range(5))
 def test_closed_forms_are_above_the_curvature_anywhere(seed):
     rng = np.random.default_rng(seed)
-    sizes, features, classes = rng.integers(1, 12, size=3), int(rng.integers(1, 4)), int(rng.integers(2, 5))
+    sizes, features, classes = (
+        rng.integers(1, 12, size=3),
+        int(rng.integers(1, 4)),
+        int(rng.integers(2, 5)),
+    )
     softmax = classification(
-        FederatedData(clients_of(rng, sizes, features, classes), classes=classes), Softmax(features, classes)
+        FederatedData(clients_of(rng, sizes, features, classes), classes=classes),
+        Softmax(features, classes),
     )
     binary = logistic(FederatedData(clients_of(rng, sizes, features, 2), classes=2), l2=0.1)
     bounds = [constants.Measured(task, FULL).smoothness for task in (softmax, binary)]
@@ -98,7 +124,9 @@ def test_closed_forms_are_above_the_curvature_anywhere(seed):
             w, bias = scale * rng.normal(size=(features, classes)), scale * rng.normal(size=classes)
             assert softmax_curvature(x, w, bias) <= bounds[0][client]
             assert logistic_curvature(z, w[:, 0]) + 0.1 <= bounds[1][client]
-        assert logistic_curvature(z, np.zeros(features)) + 0.1 == pytest.approx(bounds[1][client], rel=1e-4)
+        assert logistic_curvature(z, np.zeros(features)) + 0.1 == pytest.approx(
+            bounds[1][client], rel=1e-4
+        )
 
 
 def steepest(w):
@@ -132,7 +160,10 @@ def test_quadratics_are_exact():
 )
 def test_what_counts_as_quadratic(loss, is_one):
     """Losses with kinks or flat pieces have the same Hessian at many points, and are none."""
-    assert constants.is_quadratic(fedax.tasks.from_loss(loss, 3.0, clients=[[1.0, 2.0], [5.0]])) == is_one
+    assert (
+        constants.is_quadratic(fedax.tasks.from_loss(loss, 3.0, clients=[[1.0, 2.0], [5.0]]))
+        == is_one
+    )
 
 
 def log_cosh(scale):
@@ -145,7 +176,8 @@ def log_cosh(scale):
 
 @pytest.mark.parametrize("start", [20.0, 1e3, -1e5])
 def test_a_start_far_out_hides_no_curvature(start):
-    """The curvature at the start underflows. At the bottom, which fits all examples, it is the largest there is."""
+    """The curvature at the start underflows. At the bottom, which fits all examples, it is the
+    largest there is."""
     rng = np.random.default_rng(0)
     truth, inputs = rng.normal(size=2), rng.normal(size=(3, 6, 2))
     clients = [{"x": x, "y": x @ truth} for x in inputs]
@@ -160,7 +192,9 @@ def test_float32_far_out():
     with jax.enable_x64(False):
         loss = lambda w, x: 9 * jnp.logaddexp(w - x, x - w)  # noqa: E731
         for start in (0.0, 30.0, 1e4):
-            task = fedax.tasks.from_loss(loss, np.float32(start), clients=[np.zeros(2, np.float32), np.zeros(1, np.float32)])
+            task = fedax.tasks.from_loss(
+                loss, np.float32(start), clients=[np.zeros(2, np.float32), np.zeros(1, np.float32)]
+            )
             assert 9 <= used(task)[0] <= 9 * 10
 
 
@@ -179,26 +213,39 @@ def bent_task():
 
 
 def test_estimates_are_of_the_runs_own_start(bent_task):
-    """Every seed has its own: the curvature at its very parameters does not exceed it, and a grid of seeds gives the same."""
+    """Every seed has its own: the curvature at its very parameters does not exceed it, and a grid
+    of seeds gives the same."""
     alone = [used(bent_task, seed) for seed in (0, 5)]
     assert alone[0][0] != alone[1][0]
     for smooth, history in alone:
         assert steepest(np.asarray(history.params)) * constants.SAFETY <= smooth * (1 + 0.05)
     methods = [fedax.FedProx(mu=mu) for mu in (0.0, 1.0)]
-    grid = fedax.run_grid(methods, bent_task, seed=[0, 5], rounds=0, solver=fedax.SGD("theory"), schedule=FULL)
+    grid = fedax.run_grid(
+        methods, bent_task, seed=[0, 5], rounds=0, solver=fedax.SGD("theory"), schedule=FULL
+    )
     rates = [float(history.fitted["solver.learning_rate"]) for history in grid]
     assert [1 / (20 * rate) for rate in rates] == pytest.approx([alone[0][0], alone[1][0]] * 2)
     for i, history in enumerate(grid):
-        np.testing.assert_array_equal(np.asarray(history.params), np.asarray(alone[i % 2][1].params))
+        np.testing.assert_array_equal(
+            np.asarray(history.params), np.asarray(alone[i % 2][1].params)
+        )
 
 
 @pytest.mark.slow
 def test_a_grid_of_seeds_goes_on_from_checkpoints(bent_task, tmp_path):
     options = {"solver": fedax.SGD("theory"), "schedule": FULL, "checkpoint_every": 1}
-    first = fedax.run_grid([fedax.FedAvg()], bent_task, seed=[0, 5], rounds=1, checkpoint=tmp_path, **options)
-    again = fedax.run_grid([fedax.FedAvg()], bent_task, seed=[0, 5], rounds=2, checkpoint=tmp_path, **options)
-    whole = fedax.run_grid([fedax.FedAvg()], bent_task, seed=[0, 5], rounds=2, **(options | {"checkpoint_every": 10}))
-    resumed = fedax.run_grid([fedax.FedAvg()], bent_task, seed=[0, 5], rounds=2, resume=first, **options)
+    first = fedax.run_grid(
+        [fedax.FedAvg()], bent_task, seed=[0, 5], rounds=1, checkpoint=tmp_path, **options
+    )
+    again = fedax.run_grid(
+        [fedax.FedAvg()], bent_task, seed=[0, 5], rounds=2, checkpoint=tmp_path, **options
+    )
+    whole = fedax.run_grid(
+        [fedax.FedAvg()], bent_task, seed=[0, 5], rounds=2, **(options | {"checkpoint_every": 10})
+    )
+    resumed = fedax.run_grid(
+        [fedax.FedAvg()], bent_task, seed=[0, 5], rounds=2, resume=first, **options
+    )
     for a, b, c in zip(again, whole, resumed, strict=True):
         np.testing.assert_array_equal(np.asarray(a.params), np.asarray(b.params))
         np.testing.assert_array_equal(np.asarray(c.params), np.asarray(b.params))
@@ -215,7 +262,9 @@ def test_bounds_of_multipliers_are_above_one_plus_each_smoothness():
     rng = np.random.default_rng(2)
     data = FederatedData(clients_of(rng, [4, 9, 20], 3, 4), classes=4)
     task = classification(data, Softmax(3, 4), l2=0.01)
-    right = np.array([top(with_ones(np.asarray(task.train.client(k)["x"], float))) / 2 + 0.01 for k in range(3)])
+    right = np.array(
+        [top(with_ones(np.asarray(task.train.client(k)["x"], float))) / 2 + 0.01 for k in range(3)]
+    )
     history = fedax.run(fedax.FedBC(lam_min="theory", lam_max="theory"), task, rounds=0, seed=1)
     np.testing.assert_allclose(history.fitted["lam_min"], 1 + right, rtol=1e-4)
     np.testing.assert_allclose(history.fitted["lam_max"], (1 + right) ** 2 / right, rtol=1e-4)

@@ -1,4 +1,5 @@
-"""The runs and the picture of docs/findings/directed.md: mixing by rows and push-sum on a directed network that loses messages.
+"""The runs and the picture of docs/findings/directed.md: mixing by rows and push-sum on a directed
+network that loses messages.
 
 python study.py run     all runs, kept as runs.csv beside this file
 python study.py draw    the picture and the table, from runs.csv
@@ -23,11 +24,15 @@ HERE = Path(__file__).parent
 CLIENTS, DIM, ROUNDS, EVERY = 10, 5, 4000, 100
 SEEDS = (0, 1, 2)
 DROPS = (0.0, 0.3)
-METHODS = {"DSGD, rows": (fedax.DSGD, "row", "receiver"), "PushSum, columns": (fedax.PushSum, "column", "sender")}
+METHODS = {
+    "DSGD, rows": (fedax.DSGD, "row", "receiver"),
+    "PushSum, columns": (fedax.PushSum, "column", "sender"),
+}
 
 
 class Distance(Observer):
-    """`mean_distance` and `worst_distance`: relative distance to a point, of the mean model and of the farthest model."""
+    """`mean_distance` and `worst_distance`: relative distance to a point, of the mean model and of
+    the farthest model."""
 
     point: Float[Array, "dim"]
     lower_is_better = ("mean_distance", "worst_distance")
@@ -35,26 +40,36 @@ class Distance(Observer):
     def __call__(self, view: View) -> dict[str, Any]:
         scale = jnp.linalg.norm(self.point)
         worst = jnp.linalg.norm(view.nodes - self.point, axis=1).max()
-        return {"mean_distance": jnp.linalg.norm(view.w - self.point) / scale, "worst_distance": worst / scale}
+        return {
+            "mean_distance": jnp.linalg.norm(view.w - self.point) / scale,
+            "worst_distance": worst / scale,
+        }
 
 
 def network() -> networkx.DiGraph:
-    """Returns a directed cycle with links from client 0 to every second client, so that client 0 is heard most."""
-    return networkx.DiGraph([(i, (i + 1) % CLIENTS) for i in range(CLIENTS)] + [(0, i) for i in range(2, CLIENTS, 2)])
+    """Returns a directed cycle with links from client 0 to every second client, so that client 0 is
+    heard most."""
+    return networkx.DiGraph(
+        [(i, (i + 1) % CLIENTS) for i in range(CLIENTS)] + [(0, i) for i in range(2, CLIENTS, 2)]
+    )
 
 
 def problem(seed: int) -> tuple[fedax.Task, np.ndarray]:
-    """Returns least squares with 20 examples a client, which differ in their solutions, and the common optimum."""
+    """Returns least squares with 20 examples a client, which differ in their solutions, and the
+    common optimum."""
     rng = np.random.default_rng(seed)
     inputs, truth = rng.normal(size=(CLIENTS, 20, DIM)), rng.normal(size=(CLIENTS, DIM))
     targets = np.einsum("knd,kd->kn", inputs, truth) + 0.1 * rng.normal(size=(CLIENTS, 20))
     clients = [{"x": x, "y": y} for x, y in zip(inputs, targets, strict=True)]
-    task = fedax.tasks.from_loss(lambda w, each: (each["x"] @ w - each["y"]) ** 2 / 2, jnp.zeros(DIM), clients)
+    task = fedax.tasks.from_loss(
+        lambda w, each: (each["x"] @ w - each["y"]) ** 2 / 2, jnp.zeros(DIM), clients
+    )
     return task, np.linalg.lstsq(inputs.reshape(-1, DIM), targets.reshape(-1), rcond=None)[0]
 
 
 def run(method: str, drops: float, seed: int) -> fedax.History:
-    """Returns a run with one full gradient between exchanges and a step size that falls as 1/sqrt(t)."""
+    """Returns a run with one full gradient between exchanges and a step size that falls as
+    1/sqrt(t)."""
     kind, sums, repair = METHODS[method]
     graph = fedax.Graph.directed(network(), sums)
     task, optimum = problem(seed)
@@ -78,8 +93,12 @@ def run_all() -> None:
             for drops in DROPS:
                 for seed in SEEDS:
                     found = run(method, drops, seed).metrics
-                    for i, values in enumerate(zip(found["mean_distance"], found["worst_distance"], strict=True)):
-                        writer.writerow([method, drops, seed, i * EVERY, *(f"{value:.6g}" for value in values)])
+                    for i, values in enumerate(
+                        zip(found["mean_distance"], found["worst_distance"], strict=True)
+                    ):
+                        writer.writerow(
+                            [method, drops, seed, i * EVERY, *(f"{value:.6g}" for value in values)]
+                        )
 
 
 def draw() -> None:
@@ -89,19 +108,45 @@ def draw() -> None:
     for drops in DROPS:
         series = []
         for place, method in enumerate(METHODS):
-            for metric, label in (("mean_distance", "mean model"), ("worst_distance", "farthest client")):
-                kept = [row for row in rows if row["method"] == method and float(row["drops"]) == drops]
-                values = np.array([[float(r[metric]) for r in kept if int(r["seed"]) == seed] for seed in SEEDS])
+            for metric, label in (
+                ("mean_distance", "mean model"),
+                ("worst_distance", "farthest client"),
+            ):
+                kept = [
+                    row for row in rows if row["method"] == method and float(row["drops"]) == drops
+                ]
+                values = np.array(
+                    [[float(r[metric]) for r in kept if int(r["seed"]) == seed] for seed in SEEDS]
+                )
                 x = np.arange(values.shape[1]) * EVERY
                 style = 2 * place + (label != "mean model")
                 marked = staggered(len(x), style, 4)
                 series.append(
-                    Series(f"{method}: {label}", style, x, values.mean(0), values.min(0), values.max(0), marked=marked)
+                    Series(
+                        f"{method}: {label}",
+                        style,
+                        x,
+                        values.mean(0),
+                        values.min(0),
+                        values.max(0),
+                        marked=marked,
+                    )
                 )
                 print(f"{method}, {drops:.0%} lost, {label}: {values[:, -1].round(4).tolist()}")
         title = f"{drops:.0%} of the messages lost" if drops else "no message lost"
-        panels.append(Panel(title, Axis("communication rounds"), Axis("relative distance to the optimum", True), series))
-    save_charts([Chart("distance", "A directed network: mixing by rows, and push-sum", panels, 2)], HERE, ["png"])
+        panels.append(
+            Panel(
+                title,
+                Axis("communication rounds"),
+                Axis("relative distance to the optimum", True),
+                series,
+            )
+        )
+    save_charts(
+        [Chart("distance", "A directed network: mixing by rows, and push-sum", panels, 2)],
+        HERE,
+        ["png"],
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""The runs of docs/findings/feddane.md: which assumption of FedDANE holds in which round, and what repairs it.
+"""The runs of docs/findings/feddane.md: which assumption of FedDANE holds in which round, and what
+repairs it.
 
-python study.py run FOLDER SEEDS    all runs that the folder lacks, each kept as FOLDER/<set>-<variant>-<seed>.npz
-"""
+python study.py run FOLDER SEEDS    all runs that the folder lacks, each kept as
+FOLDER/<set>-<variant>-<seed>.npz"""
 
 import dataclasses
 import sys
@@ -53,7 +54,13 @@ def run(name: str, variant: str, seed: int) -> Record:
     solver = fedax.SGD(min(0.01, 1 / mu))
     task = fedax.tasks.synthetic(clients=30, **SETS[name])
     history = fedax.run(
-        fedax.FedDANE(mu=mu, **options), task, solver=solver, schedule=schedule, rounds=ROUNDS, seed=seed, observe=observers
+        fedax.FedDANE(mu=mu, **options),
+        task,
+        solver=solver,
+        schedule=schedule,
+        rounds=ROUNDS,
+        seed=seed,
+        observe=observers,
     )
     title = "Synthetic IID" if name == "iid" else f"Synthetic ({name}, {name})"
     return Record.of(history, task=title, label=variant, seed=seed)
@@ -66,12 +73,18 @@ def held(record: Record) -> dict[str, Series]:
 
 
 def panels(folder: Path, name: str) -> list[Panel]:
-    """One column: decrease, mu, exactness and dissimilarity of the exact and the released correction."""
+    """One column: decrease, mu, exactness and dissimilarity of the exact and the released
+    correction."""
     runs = {variant: kept(folder, name, variant) for variant in WATCHED}
     curves = {variant: held(run) for variant, run in runs.items()}
     title, rounds = runs["exact"].task, Axis("rounds")
 
-    def row(what: str, lines: list[tuple[str, int, str, str]], log: bool = True, marks: tuple[Mark, ...] = ()) -> Panel:
+    def row(
+        what: str,
+        lines: list[tuple[str, int, str, str]],
+        log: bool = True,
+        marks: tuple[Mark, ...] = (),
+    ) -> Panel:
         series = []
         for place, (label, style, variant, source) in enumerate(lines):
             if source in curves[variant]:
@@ -90,15 +103,19 @@ def panels(folder: Path, name: str) -> list[Panel]:
                             ("promised, rho |∇f|²", 2, exact, "promised, rho |∇f|²")]),
         row("mu", [("mu of the runs", 6, exact, "mu"),
                    ("best mu of the theory", 2, exact, "best mu of the theory, exact solutions")]),
-        row("gamma, largest of a device", [("exact correction", 0, exact, "gamma, largest of a client"),
-                                           ("as released", 1, released, "gamma, largest of a client")],
+        row("gamma, largest of a device", [("exact correction", 0, exact, "gamma, largest of a "
+            "client"),
+                                           ("as released", 1, released, "gamma, largest of a "
+                                               "client")],
             marks=(Mark("", 1.0),)),
         row("B", [("exact correction", 0, exact, "B"), ("as released", 1, released, "B")], log=False),
     ]  # fmt: skip
 
 
 def kept(folder: Path, name: str, variant: str, seed: int = 0) -> Record:
-    return Record.from_bytes((folder / f"{name}-{variant.replace(' ', '_')}-{seed}.npz").read_bytes())
+    return Record.from_bytes(
+        (folder / f"{name}-{variant.replace(' ', '_')}-{seed}.npz").read_bytes()
+    )
 
 
 def draw(folder: Path) -> None:
@@ -125,10 +142,26 @@ def draw(folder: Path) -> None:
                         marked=staggered(ROUNDS + 1, place, len(VARIANTS)),
                     )
                 )
-                tops = [f"{each:.3f}" for each in (values[:, 0].mean(), values[:, -1].mean(), values.max())]
-                print(name, variant, len(runs), *tops, f"fell {np.mean(np.diff(values, axis=1) < 0):.2f}", sep=" | ")
-        repairs.append(Panel(kept(folder, name, "exact").task, Axis("rounds"), Axis("f", True), series))
-    save_charts([Chart("assumptions", "", assumptions, 4), Chart("repairs", "", repairs, 4)], Path(__file__).parent, ["png"])
+                tops = [
+                    f"{each:.3f}"
+                    for each in (values[:, 0].mean(), values[:, -1].mean(), values.max())
+                ]
+                print(
+                    name,
+                    variant,
+                    len(runs),
+                    *tops,
+                    f"fell {np.mean(np.diff(values, axis=1) < 0):.2f}",
+                    sep=" | ",
+                )
+        repairs.append(
+            Panel(kept(folder, name, "exact").task, Axis("rounds"), Axis("f", True), series)
+        )
+    save_charts(
+        [Chart("assumptions", "", assumptions, 4), Chart("repairs", "", repairs, 4)],
+        Path(__file__).parent,
+        ["png"],
+    )
 
 
 def main() -> None:

@@ -1,4 +1,5 @@
-"""The runs and the picture of docs/findings/h.md, "Large steps": Local GD on separable and on other data, by H and step size.
+"""The runs and the picture of docs/findings/h.md, "Large steps": Local GD on separable and on other
+data, by H and step size.
 
 python large_steps.py run     all runs, kept as large_steps.csv beside this file
 python large_steps.py draw    the picture and the table, from large_steps.csv
@@ -26,7 +27,8 @@ LEVELS = {"mushrooms": (0.1, 0.01, 0.001), "a5a": (0.4, 0.35, 0.33)}
 
 
 def task_of(name: str) -> fedax.Task:
-    """Returns logistic regression without l2 on contiguous blocks of the file, as in the paper on Local GD."""
+    """Returns logistic regression without l2 on contiguous blocks of the file, as in the paper on
+    Local GD."""
     return getattr(fedax.tasks, name)(l2=0.0, clients=WORKERS)
 
 
@@ -59,7 +61,11 @@ def draw() -> None:
         rows = list(csv.DictReader(file))
 
     def curve(name: str, interval: int, label: str) -> np.ndarray:
-        kept = [r for r in rows if (r["data"], r["interval"], r["step size"]) == (name, str(interval), label)]
+        kept = [
+            r
+            for r in rows
+            if (r["data"], r["interval"], r["step size"]) == (name, str(interval), label)
+        ]
         return np.array([float(row["objective"]) for row in kept])
 
     for name in SETS:
@@ -69,10 +75,12 @@ def draw() -> None:
                 if not len(values):
                     continue
                 reached = [
-                    int(np.argmax(values <= level)) * EVERY if (values <= level).any() else -1 for level in LEVELS[name]
+                    int(np.argmax(values <= level)) * EVERY if (values <= level).any() else -1
+                    for level in LEVELS[name]
                 ]
                 print(
-                    f"{name}, {label}, H = {interval}: last {values[-1]:.4g}, largest {values.max():.3g}, reached {reached}"
+                    f"{name}, {label}, H = {interval}: last {values[-1]:.4g}, largest "
+                    f"{values.max():.3g}, reached {reached}"
                 )
     panels = []
     for name in SETS:
@@ -83,8 +91,14 @@ def draw() -> None:
                 for place, interval in enumerate(INTERVALS)
                 if len(curve(name, interval, label))
             ]
-            panels.append(Panel(f"{name}, {label}", Axis("communications", True), Axis("f", True), series))
-    save_charts([Chart("large-steps", "Local GD by H and step size", panels, len(SCALES), shared=True)], HERE, ["png"])
+            panels.append(
+                Panel(f"{name}, {label}", Axis("communications", True), Axis("f", True), series)
+            )
+    save_charts(
+        [Chart("large-steps", "Local GD by H and step size", panels, len(SCALES), shared=True)],
+        HERE,
+        ["png"],
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""The picture of docs/theory.md: the part of Theorem 1's bound that runs of local gradient descent need, on 1,000 random problems.
+"""The picture of docs/theory.md: the part of Theorem 1's bound that runs of local gradient descent
+need, on 1,000 random problems.
 
-The problems are those of tests/theory/test_local_gd_lemmas.py: 700 heterogeneous quadratics and 300 logistic regressions.
+The problems are those of tests/theory/test_local_gd_lemmas.py: 700 heterogeneous quadratics and 300
+logistic regressions.
 
     python tightness.py
 """
@@ -48,23 +50,38 @@ def panel(title, groups, first=0):
     for place, (label, parts) in enumerate(groups.items()):
         y = np.sort([part for part in parts if part > 1e-12])
         x = (np.arange(len(y)) + 0.5) / len(y) * 100
-        series.append(Series(f"{label} ({len(y)})", first + place, x, y, marked=staggered(len(y), place, len(groups))))
+        series.append(
+            Series(
+                f"{label} ({len(y)})",
+                first + place,
+                x,
+                y,
+                marked=staggered(len(y), place, len(groups)),
+            )
+        )
     return Panel(title, Axis("problems, %"), Axis("gap / bound", True), series)
 
 
 def main():
     kinds = {"quadratics": (Quadratic, 700), "logistic regressions": (Logistic, 300)}
-    found = {name: [needed(kind, seed) for seed in range(count)] for name, (kind, count) in kinds.items()}
+    found = {
+        name: [needed(kind, seed) for seed in range(count)] for name, (kind, count) in kinds.items()
+    }
     every = [row for rows in found.values() for row in rows]
     by_kind = {name: [part for _, _, part in rows] for name, rows in found.items()}
-    by_interval = {f"H = {h}": [part for interval, _, part in every if interval == h] for h in (1, 2, 5, 8)}
+    by_interval = {
+        f"H = {h}": [part for interval, _, part in every if interval == h] for h in (1, 2, 5, 8)
+    }
     panels = [panel("By kind", by_kind), panel("By local steps", by_interval, 2)]
-    save_charts([Chart("tightness", "Part of Theorem 1's bound that a run needs", panels, 2)], HERE, ["png"])
+    save_charts(
+        [Chart("tightness", "Part of Theorem 1's bound that a run needs", panels, 2)], HERE, ["png"]
+    )
     for name, parts in (by_kind | by_interval).items():
         known = np.array([part for part in parts if np.isfinite(part)])
         quartiles = np.quantile(known, [0.5, 0.9])
         print(
-            f"{name}: {len(known)} problems, largest {known.max():.3g}, median {quartiles[0]:.3g}, ninth tenth {quartiles[1]:.3g}"
+            f"{name}: {len(known)} problems, largest {known.max():.3g}, median "
+            f"{quartiles[0]:.3g}, ninth tenth {quartiles[1]:.3g}"
         )
 
 

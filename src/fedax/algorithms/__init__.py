@@ -1,4 +1,6 @@
-"""The methods, one mathematical idea per file. A module joins by existing: it is discovered, listed and held to the laws."""
+"""The methods, one mathematical idea per file. A module joins by existing: it is discovered, listed
+and held to the laws.
+"""
 
 import functools
 import importlib
@@ -25,18 +27,24 @@ def algorithm_classes() -> dict[str, type[Algorithm[Any]]]:
     for info in pkgutil.walk_packages(__path__, f"{__name__}."):
         module = importlib.import_module(info.name)
         for name, member in inspect.getmembers(module, inspect.isclass):
-            if issubclass(member, Algorithm) and member.__module__ == module.__name__ and "card" in vars(member):
+            if (
+                issubclass(member, Algorithm)
+                and member.__module__ == module.__name__
+                and "card" in vars(member)
+            ):
                 found[name.lower()] = member
     return dict(sorted(found.items()))
 
 
 @_checked_call
 def algorithm_class(name: str) -> type[Algorithm[Any]]:
-    """Returns the class of a built-in algorithm by its name, or that of your own: `path/to/file.py:Name`, `package.module:Name`.
+    """Returns the class of a built-in algorithm by its name, or that of your own:
+    `path/to/file.py:Name`, `package.module:Name`.
 
     Raises:
         UnknownName: no such algorithm; the message holds the nearest name.
-        InvalidInput: a file or a module that cannot be loaded, or something else than a class of an algorithm.
+        InvalidInput: a file or a module that cannot be loaded, or something else than a class of an
+            algorithm.
     """
     kinds = algorithm_classes()
     plain = name.lower() if name.lower() in kinds else name
@@ -46,7 +54,8 @@ def algorithm_class(name: str) -> type[Algorithm[Any]]:
 
 @_checked_call
 def make_algorithm(name: str, **hyperparameters: Any) -> Algorithm[Any]:
-    """Makes an algorithm by name, as experiment files and the command line make it; see `algorithm_class`.
+    """Makes an algorithm by name, as experiment files and the command line make it; see
+    `algorithm_class`.
 
     >>> make_algorithm("fedprox", mu=0.5).mu
     0.5
@@ -60,10 +69,15 @@ def make_algorithm(name: str, **hyperparameters: Any) -> Algorithm[Any]:
     for key in hyperparameters:
         if key not in known:
             if not known:
-                raise InvalidInput.of(f"{kind.__name__}({key}=...)", hyperparameters[key], "no hyperparameters")
+                raise InvalidInput.of(
+                    f"{kind.__name__}({key}=...)", hyperparameters[key], "no hyperparameters"
+                )
             raise UnknownName.among(f"hyperparameter of {kind.__name__}", key, known)
         known[key].check(kind.__name__, hyperparameters[key])
-    reals = {key: float(value) if _real(known[key].default, value) else value for key, value in hyperparameters.items()}
+    reals = {
+        key: float(value) if _real(known[key].default, value) else value
+        for key, value in hyperparameters.items()
+    }
     return kind(**reals)
 
 

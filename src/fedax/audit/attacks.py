@@ -14,10 +14,12 @@ from fedax.utils.arguments import checked_arguments, checked_call
 @checked_arguments
 @dataclass(frozen=True)
 class Attack:
-    """The attack model: one hidden layer on the largest class probabilities in falling order, trained by Adam.
+    """The attack model: one hidden layer on the largest class probabilities in falling order,
+    trained by Adam.
 
     Args:
-        top: how many of the largest probabilities it sees, at least 1; all of them if there are fewer classes.
+        top: how many of the largest probabilities it sees, at least 1; all of them if there are
+            fewer classes.
         hidden: units of the hidden layer, at least 1.
         epochs: passes over the shadow model's answers, at least 1.
         learning_rate: of Adam, above 0.
@@ -25,8 +27,9 @@ class Attack:
     Raises:
         InvalidInput: an argument out of range.
 
-    Source: Salem et al., ML-Leaks, NDSS 2019, attack 1, as in Sun, Li and Wang, Decentralized Federated Averaging, 2021, sec. 6,
-    which names 64 units and the top three (two for two classes), and neither optimizer nor epochs.
+    Source: Salem et al., ML-Leaks, NDSS 2019, attack 1, as in Sun, Li and Wang, Decentralized
+    Federated Averaging, 2021, sec. 6, which names 64 units and the top three (two for two classes),
+    and neither optimizer nor epochs.
 
     >>> Attack().hidden
     64
@@ -48,7 +51,8 @@ class Attack:
 
 @dataclass(frozen=True)
 class Curve:
-    """A receiver operating characteristic: members found against others accused, for every threshold.
+    """A receiver operating characteristic: members found against others accused, for every
+    threshold.
 
     Attributes:
         false: false positive rates, from 0 to 1.
@@ -73,16 +77,21 @@ def curve(members: Float[np.ndarray, "some"], others: Float[np.ndarray, "more"])
     >>> curve(np.array([0.9, 0.4]), np.array([0.5, 0.1])).auc
     0.75
     """
-    from sklearn.metrics import roc_auc_score, roc_curve  # takes a second to import, so only on demand
+    # takes a second to import, so only on demand
+    from sklearn.metrics import roc_auc_score, roc_curve
 
-    truth, scores = np.repeat([1, 0], [len(members), len(others)]), np.concatenate([members, others])
+    truth, scores = (
+        np.repeat([1, 0], [len(members), len(others)]),
+        np.concatenate([members, others]),
+    )
     false, true, _ = roc_curve(truth, scores)
     return Curve(false, true, float(roc_auc_score(truth, scores)))
 
 
 @checked_arguments
 class ShadowAttack:
-    """A classifier of probability vectors into members and others, learned on a shadow model whose members are known.
+    """A classifier of probability vectors into members and others, learned on a shadow model whose
+    members are known.
 
     Args:
         members: the shadow model's class probabilities of examples that it was trained on.
@@ -106,11 +115,18 @@ class ShadowAttack:
         from sklearn.preprocessing import StandardScaler
 
         self.attack = chosen = attack or Attack()
-        options = {"learning_rate_init": chosen.learning_rate, "max_iter": chosen.epochs, "random_state": seed}
-        self._classifier: Any = make_pipeline(StandardScaler(), MLPClassifier((chosen.hidden,), **options))
+        options = {
+            "learning_rate_init": chosen.learning_rate,
+            "max_iter": chosen.epochs,
+            "random_state": seed,
+        }
+        self._classifier: Any = make_pipeline(
+            StandardScaler(), MLPClassifier((chosen.hidden,), **options)
+        )
         features = np.concatenate([largest(members, chosen.top), largest(others, chosen.top)])
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # the number of epochs is part of the attack
+            # the number of epochs is part of the attack
+            warnings.simplefilter("ignore", ConvergenceWarning)
             self._classifier.fit(features, np.repeat([1, 0], [len(members), len(others)]))
 
     def scores(self, probabilities: Float[np.ndarray, "some classes"]) -> Float[np.ndarray, "some"]:
@@ -118,7 +134,9 @@ class ShadowAttack:
         return self._classifier.predict_proba(largest(probabilities, self.attack.top))[:, 1]
 
 
-def largest(probabilities: Float[np.ndarray, "some classes"], top: int = 3) -> Float[np.ndarray, "some top"]:
+def largest(
+    probabilities: Float[np.ndarray, "some classes"], top: int = 3
+) -> Float[np.ndarray, "some top"]:
     """Returns the largest probabilities of each row in falling order.
 
     >>> import numpy as np

@@ -1,4 +1,6 @@
-"""Membership inference on federated training: the same method on halves of the data, one of which the attacker knows."""
+"""Membership inference on federated training: the same method on halves of the data, one of which
+the attacker knows.
+"""
 
 import dataclasses
 import io
@@ -45,14 +47,14 @@ class Membership:
     """The success of membership inference after some rounds.
 
     Attributes:
-        rounds: how many rounds the models were trained, shape (looks,). After an interruption, or if a model is not finite, there
-            are fewer looks than were asked for.
+        rounds: how many rounds the models were trained, shape (looks,). After an interruption, or
+            if a model is not finite, there are fewer looks than were asked for.
         shadow: curve of the shadow attack at each look.
         calibrated: curve of the calibrated loss threshold at each look.
         seconds: wall time until each look, both models and the attacks, shape (looks,).
         history: of the attacked model.
-        accuracy: of the attacked model on its members, and on as many examples that it was not trained on, shape (looks, 2). Their
-            difference is what gives members away.
+        accuracy: of the attacked model on its members, and on as many examples that it was not
+            trained on, shape (looks, 2). Their difference is what gives members away.
     """
 
     rounds: np.ndarray
@@ -65,12 +67,16 @@ class Membership:
     @property
     def auc(self) -> dict[str, np.ndarray]:
         """The areas under the curves by attack, shape (looks,)."""
-        return {name: np.array([look.auc for look in getattr(self, name)]) for name in ("shadow", "calibrated")}
+        return {
+            name: np.array([look.auc for look in getattr(self, name)])
+            for name in ("shadow", "calibrated")
+        }
 
 
 @checked_call
 def quarters(task: Task, seed: int = 0) -> Quarters:
-    """Deals every client's training examples at random into four equal parts (sizes differ by at most one).
+    """Deals every client's training examples at random into four equal parts (sizes differ by at
+    most one).
 
     Raises:
         DataError: a client with fewer than four examples; InvalidInput: no classification task.
@@ -84,7 +90,8 @@ def quarters(task: Task, seed: int = 0) -> Quarters:
             part.append({name: values[rows] for name, values in examples.items()})
     target, shadow = (dataclasses.replace(task, train=Ragged.of(parts[i])) for i in (0, 2))
     target_out, shadow_out = (
-        {name: np.concatenate([client[name] for client in parts[i]]) for name in parts[i][0]} for i in (1, 3)
+        {name: np.concatenate([client[name] for client in parts[i]]) for name in parts[i][0]}
+        for i in (1, 3)
     )
     return Quarters(target, target_out, shadow, shadow_out)
 
@@ -101,25 +108,29 @@ def membership(
     checkpoint: str | Path | None = None,
     **options: Any,
 ) -> Membership:
-    r"""Trains a target and a shadow model by `algorithm` on halves of the data and guesses the target's members.
+    r"""Trains a target and a shadow model by `algorithm` on halves of the data and guesses the
+    target's members.
 
-    Two attacks on the global model: `ShadowAttack`, and the threshold on the loss calibrated by the shadow model,
-    $\ell(\text{shadow}, z) - \ell(\text{target}, z)$, which is high for examples that only the target knows.
+    Two attacks on the global model: `ShadowAttack`, and the threshold on the loss calibrated by the
+    shadow model, $\ell(\text{shadow}, z) - \ell(\text{target}, z)$, which is high for examples that
+    only the target knows.
 
     Args:
-        task: a classification task; a quarter of its training examples is trained on, so accuracies are below those of all.
+        task: a classification task; a quarter of its training examples is trained on, so accuracies
+            are below those of all.
         looks: after how many rounds the models are attacked; at least 0, ascending.
         seed: of the split and the target's run; the shadow's is the next one.
         attack: the shadow attack's model; `Attack()` by default.
         progress: called after every observation of a model; returning True ends after the look.
-        checkpoint: a folder; called again with the same arguments, it continues there, to the same numbers.
+        checkpoint: a folder; called again with the same arguments, it continues there, to the same
+            numbers.
         options: of `fedax.run`: solver, schedule, engine, channel, observe, checkpoint_every.
 
     Raises:
         InvalidInput: not a task of `fedax.tasks.classification`, or looks that do not ascend.
 
-    Source: Sun, Li and Wang, Decentralized Federated Averaging, 2021, sec. 6; calibration: Watson et al., On the Importance of
-    Difficulty Calibration in Membership Inference Attacks, ICLR 2022.
+    Source: Sun, Li and Wang, Decentralized Federated Averaging, 2021, sec. 6; calibration: Watson
+    et al., On the Importance of Difficulty Calibration in Membership Inference Attacks, ICLR 2022.
     """
     check_auditable(task)
     if not looks or any(b <= a for a, b in zip([-1, *looks[:-1]], looks, strict=True)):
@@ -172,9 +183,13 @@ def membership(
 
 @checked_call
 def check_auditable(task: Task) -> None:
-    """Refuses tasks whose models give no class probabilities, or whose clients have fewer than four examples."""
+    """Refuses tasks whose models give no class probabilities, or whose clients have fewer than four
+    examples.
+    """
     if not isinstance(task.loss, CrossEntropy):
-        raise InvalidInput.found("membership(task=...)", f"the task {task.name!r}", "classification tasks")
+        raise InvalidInput.found(
+            "membership(task=...)", f"the task {task.name!r}", "classification tasks"
+        )
     sizes = np.asarray(task.train.sizes)
     if sizes.min() < 4:
         got, allowed = f"{sizes.min()} examples", "at least 4 for each client, one for each part"
@@ -183,7 +198,9 @@ def check_auditable(task: Task) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Look:
-    """The findings of the attacks after some rounds; kept in a file, because the models go on from there."""
+    """The findings of the attacks after some rounds; kept in a file, because the models go on from
+    there.
+    """
 
     shadow: Curve
     calibrated: Curve
@@ -198,16 +215,27 @@ class _Look:
         with np.load(path, allow_pickle=False) as kept:
 
             def curve_of(name: str) -> Curve:
-                return Curve(kept[f"{name}/false"], kept[f"{name}/true"], float(kept[f"{name}/auc"]))
+                return Curve(
+                    kept[f"{name}/false"], kept[f"{name}/true"], float(kept[f"{name}/auc"])
+                )
 
             inside, outside = (
                 map(float, kept["accuracy"]) if "accuracy" in kept else (np.nan, np.nan)
             )  # older files have none
-            return cls(curve_of("shadow"), curve_of("calibrated"), (inside, outside), float(kept["seconds"]))
+            return cls(
+                curve_of("shadow"),
+                curve_of("calibrated"),
+                (inside, outside),
+                float(kept["seconds"]),
+            )
 
     def write(self, folder: Path, rounds: int) -> None:
         own = {name: getattr(self, name) for name in ("shadow", "calibrated")}
-        arrays = {f"{name}/{key}": value for name, c in own.items() for key, value in dataclasses.asdict(c).items()}
+        arrays = {
+            f"{name}/{key}": value
+            for name, c in own.items()
+            for key, value in dataclasses.asdict(c).items()
+        }
         buffer = io.BytesIO()
         save: Callable[..., None] = np.savez_compressed
         save(buffer, seconds=self.seconds, accuracy=self.accuracy, **arrays)
@@ -226,7 +254,9 @@ def _attacked(
     loss = parts.target.loss
     known, unknown = parts.target.train.arrays, parts.target_out
     inside, outside = (answers(loss, target, examples["x"]) for examples in (known, unknown))
-    mine, others = (answers(loss, shadow, x) for x in (parts.shadow.train.arrays["x"], parts.shadow_out["x"]))
+    mine, others = (
+        answers(loss, shadow, x) for x in (parts.shadow.train.arrays["x"], parts.shadow_out["x"])
+    )
     if not all(np.isfinite(values).all() for values in (inside, outside, mine, others)):
         return None
     learned = ShadowAttack(np.exp(mine), np.exp(others), seed, attack)
@@ -243,10 +273,14 @@ def _attacked(
 
 
 def answers(loss: Any, params: PyTree, x: Any) -> Float[np.ndarray, "some classes"]:
-    """Returns the logarithms of the class probabilities that the model of a `CrossEntropy` gives, as in evaluation."""
+    """Returns the logarithms of the class probabilities that the model of a `CrossEntropy` gives,
+    as in evaluation.
+    """
 
     def log(params: PyTree, x: Any) -> Any:
-        return jax.nn.log_softmax(loss.model(params, x if loss.augment is None else loss.augment(x, None)), axis=1)
+        return jax.nn.log_softmax(
+            loss.model(params, x if loss.augment is None else loss.augment(x, None)), axis=1
+        )
 
     log = jax.jit(log)
     pieces = [log(params, jnp.asarray(x[i : i + PIECE])) for i in range(0, len(x), PIECE)]

@@ -9,17 +9,25 @@ import typer
 def algorithms(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Only these; your own is path/to/file.py:Class.", metavar="[NAME]...", show_default=False),
+        typer.Argument(
+            help="Only these; your own is path/to/file.py:Class.",
+            metavar="[NAME]...",
+            show_default=False,
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
-    """List the algorithms: paper, hyperparameters with defaults and ranges, traffic, memory, special cases."""
+    """List the algorithms: paper, hyperparameters with defaults and ranges, traffic, memory,
+    special cases.
+    """
     from rich.console import Console
 
     from fedax.algorithms import algorithm_class, algorithm_classes
     from fedax.report.methods import describe_algorithm, panel
 
-    kinds = [algorithm_class(name) for name in names] if names else list(algorithm_classes().values())
+    kinds = (
+        [algorithm_class(name) for name in names] if names else list(algorithm_classes().values())
+    )
     if as_json:
         typer.echo(json.dumps([describe_algorithm(kind) for kind in kinds], indent=2))
         return

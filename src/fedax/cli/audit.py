@@ -35,13 +35,15 @@ def audit(
     solver: Solver = "sgd:learning_rate=0.01,momentum=0.9",
     schedule: Schedule = "",
     out: Annotated[
-        Path | None, typer.Option(help="Folder for auc.csv and roc.html, new or empty.", show_default=False)
+        Path | None,
+        typer.Option(help="Folder for auc.csv and roc.html, new or empty.", show_default=False),
     ] = None,
 ) -> None:
     """Measure what models give away: membership inference on federated training.
 
-    A target and a shadow model are trained on a quarter of the training examples each; an attack model learns on the shadow
-    what members look like, and a second attack compares the losses of both. An AUC of 0.5 is guessing.
+    A target and a shadow model are trained on a quarter of the training examples each; an attack
+    model learns on the shadow what members look like, and a second attack compares the losses of
+    both. An AUC of 0.5 is guessing.
     """
     from rich.console import Console
 
@@ -63,8 +65,11 @@ def audit(
     console.print(f"Results: {folder}", markup=False, highlight=False, soft_wrap=True)
 
 
-def run_audit(experiment: Experiment, every: int, out: Path, console: Console) -> dict[str, Membership]:
-    """Attacks every algorithm of an experiment after each `every` rounds; writes `auc.csv` and `roc.html`.
+def run_audit(
+    experiment: Experiment, every: int, out: Path, console: Console
+) -> dict[str, Membership]:
+    """Attacks every algorithm of an experiment after each `every` rounds; writes `auc.csv` and
+    `roc.html`.
 
     Raises:
         RunExists: the folder is not empty; nothing is done.
@@ -95,32 +100,53 @@ def run_audit(experiment: Experiment, every: int, out: Path, console: Console) -
 def _table(label: str, audit: Membership) -> Table:
     from rich.table import Table
 
-    table = Table(title=label, title_justify="left", box=None, header_style="dim", padding=(0, 3, 0, 0))
+    table = Table(
+        title=label, title_justify="left", box=None, header_style="dim", padding=(0, 3, 0, 0)
+    )
     areas = (f"AUC, {name}" for name in ATTACKS.values())
-    for title in ("round", "accuracy, members", "accuracy, others", *areas, "members found at 5 % false alarms"):
+    for title in (
+        "round",
+        "accuracy, members",
+        "accuracy, others",
+        *areas,
+        "members found at 5 % false alarms",
+    ):
         table.add_column(title, justify="right")
     for i, t in enumerate(audit.rounds):
-        shares = [f"{100 * share:.1f} %" for share in (*audit.accuracy[i], audit.calibrated[i].true_at(0.05))]
-        table.add_row(str(t), *shares[:2], *(f"{audit.auc[name][i]:.3f}" for name in ATTACKS), shares[2])
+        shares = [
+            f"{100 * share:.1f} %"
+            for share in (*audit.accuracy[i], audit.calibrated[i].true_at(0.05))
+        ]
+        table.add_row(
+            str(t), *shares[:2], *(f"{audit.auc[name][i]:.3f}" for name in ATTACKS), shares[2]
+        )
     return table
 
 
 def verdict(audit: Membership, members: int) -> str:
-    r"""Compares the last AUC with two standard errors of guessing, and returns the conclusion as a sentence.
+    r"""Compares the last AUC with two standard errors of guessing, and returns the conclusion as a
+    sentence.
 
-    The variance of an area under guessing is $(2 m + 1) / (12 m^2)$ with m members and m others (Mann and Whitney).
+    The variance of an area under guessing is $(2 m + 1) / (12 m^2)$ with m members and m others
+    (Mann and Whitney).
     """
     if not len(audit.rounds):
         return "not attacked; the model is not finite."
     chance = 2 * math.sqrt((2 * members + 1) / 12) / members
-    name, area = max(((name, float(audit.auc[name][-1])) for name in ATTACKS), key=lambda each: each[1])
+    name, area = max(
+        ((name, float(audit.auc[name][-1])) for name in ATTACKS), key=lambda each: each[1]
+    )
     inside, outside = audit.accuracy[-1]
     gap = f"Its accuracy on members is {100 * (inside - outside):+.1f} points from that on others."
     if area - 0.5 <= chance:
-        return f"no attack does better than guessing, which has an AUC of 0.5 ± {chance:.3f} with {members:,} members. {gap}"
+        return (
+            f"no attack does better than guessing, which has an AUC of 0.5 ± {chance:.3f} "
+            f"with {members:,} members. {gap}"
+        )
     found = 100 * audit.calibrated[-1].true_at(0.05)
     return (
-        f"members are told apart: {ATTACKS[name]} has an AUC of {area:.3f}, guessing 0.5 ± {chance:.3f}; "
+        f"members are told apart: {ATTACKS[name]} has an AUC of {area:.3f}, guessing 0.5 ± "
+        f"{chance:.3f}; "
         f"accusing 5 % of others wrongly finds {found:.1f} % of the members. {gap}"
     )
 
@@ -132,7 +158,10 @@ def write_csv(results: dict[str, Membership], path: Path) -> None:
         writer.writerow(["algorithm", "round", "attack", "auc"])
         for label, audit in results.items():
             for name in ATTACKS:
-                writer.writerows([label, int(t), name, area] for t, area in zip(audit.rounds, audit.auc[name], strict=True))
+                writer.writerows(
+                    [label, int(t), name, area]
+                    for t, area in zip(audit.rounds, audit.auc[name], strict=True)
+                )
 
 
 def write_picture(results: dict[str, Membership], path: Path) -> None:
@@ -141,7 +170,9 @@ def write_picture(results: dict[str, Membership], path: Path) -> None:
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
 
-    figure = make_subplots(rows=1, cols=2, subplot_titles=("AUC by round", "ROC after the last round"))
+    figure = make_subplots(
+        rows=1, cols=2, subplot_titles=("AUC by round", "ROC after the last round")
+    )
 
     def line(x: np.ndarray, y: np.ndarray, column: int, **style: Any) -> None:
         figure.add_trace(go.Scatter(x=x, y=y, mode="lines", **style), row=1, col=column)

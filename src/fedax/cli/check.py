@@ -11,15 +11,18 @@ def check(
     method: Annotated[
         str,
         typer.Argument(
-            help="path/to/file.py:Class, or another name of an algorithm; hyperparameters follow as :key=value,...",
+            help="path/to/file.py:Class, or another name of an algorithm; hyperparameters "
+            "follow as :key=value,...",
             metavar="FILE:CLASS",
         ),
     ],
     only: Annotated[list[str] | None, typer.Option(help="Only this law; may be repeated.")] = None,
 ) -> None:
-    """Check a method of your own: it learns, is pure, counts its traffic, leaves memories alone, and more, in about two minutes.
+    """Check a method of your own: it learns, is pure, counts its traffic, leaves memories alone,
+    and more, in about two minutes.
 
-    The exit code is 0 if no law is broken, else 1. A law that says nothing about the method is skipped, with the reason.
+    The exit code is 0 if no law is broken, else 1. A law that says nothing about the method is
+    skipped, with the reason.
 
     Example: `fedax check half.py:FedHalf:lr=0.5`
     """
@@ -42,10 +45,15 @@ def check(
     for verdict in verdicts(algorithm, [LAWS[name] for name in only] if only else None):
         counts[verdict.kind] += 1
         console.print(
-            f"{MARKS[verdict.kind]}  {verdict.law.says} [dim]({verdict.law.name})[/]", highlight=False, soft_wrap=True
+            f"{MARKS[verdict.kind]}  {verdict.law.says} [dim]({verdict.law.name})[/]",
+            highlight=False,
+            soft_wrap=True,
         )
         if verdict.reason:
             console.print(f"    {verdict.reason}", markup=False, highlight=False, soft_wrap=True)
-    console.print(", ".join(f"{count} {kind}" for kind, count in counts.items() if count) + ".", highlight=False)
+    console.print(
+        ", ".join(f"{count} {kind}" for kind, count in counts.items() if count) + ".",
+        highlight=False,
+    )
     if counts["broken"]:
         raise typer.Exit(1)

@@ -16,9 +16,12 @@ AUTHORS = "The fedax contributors"
 
 
 def cite(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories or experiment files.", metavar="RUN...")],
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run directories or experiment files.", metavar="RUN...")
+    ],
 ) -> None:
-    """Print BibTeX for what runs used: papers of the methods, data sets, the recipe's paper, and fedax.
+    """Print BibTeX for what runs used: papers of the methods, data sets, the recipe's paper, and
+    fedax.
 
     Example: `fedax cite runs/demo`
     """
@@ -67,9 +70,11 @@ def used_by(path: Path) -> tuple[list[str], list[str], str]:
 
 
 def bibtex(methods: Sequence[str], tasks: Sequence[str] = (), paper: str = "") -> str:
-    r"""Returns the entries of algorithms, tasks, a recipe's paper and this library, each with its reason.
+    r"""Returns the entries of algorithms, tasks, a recipe's paper and this library, each with its
+    reason.
 
-    An algorithm that the bibliography lacks gets an entry from its card; a task of the user's data gets none.
+    An algorithm that the bibliography lacks gets an entry from its card; a task of the user's data
+    gets none.
 
     >>> print(bibtex(["fedprox"]).splitlines()[0])
     % FedProx
@@ -84,7 +89,13 @@ def bibtex(methods: Sequence[str], tasks: Sequence[str] = (), paper: str = "") -
         title = algorithm_classes()[name].__name__ if name in methods else f"data: {name}"
         cited = [entry for entry in known if name in entry.names]
         if not cited and name in methods:
-            cited = [Entry(name, f"@misc{{{name},\n  note = {{{algorithm_classes()[name].card.paper}}}\n}}", frozenset())]
+            cited = [
+                Entry(
+                    name,
+                    f"@misc{{{name},\n  note = {{{algorithm_classes()[name].card.paper}}}\n}}",
+                    frozenset(),
+                )
+            ]
         for entry in cited:
             reasons.setdefault(entry, []).append(title)
     number = re.search(r"\d{4}\.\d{5}", paper)

@@ -1,4 +1,6 @@
-"""Command classes that import the library only when a command does its work, not for help or complaints."""
+"""Command classes that import the library only when a command does its work, not for help or
+complaints.
+"""
 
 import errno
 import sys

@@ -10,7 +10,8 @@ from fedax.cli.options import Algorithms, Out, Schedule, Solver
 
 EPILOG = (
     "{sections}\n\n### Example\n\n"
-    "`fedax compare fedavg fedprox:mu=1 feddane:mu=0.01,cohorts=shared --task synthetic:alpha=1,beta=1 "
+    "`fedax compare fedavg fedprox:mu=1 feddane:mu=0.01,cohorts=shared --task "
+    "synthetic:alpha=1,beta=1 "
     "--schedule cohort=10,epochs=20,batch_size=10 --rounds 50 --seeds 0,1,2`"
 )
 
@@ -18,14 +19,20 @@ EPILOG = (
 def compare(
     algorithms: Algorithms,
     *,
-    task: Annotated[str, typer.Option(help="Task, as name:key=value,...")] = "synthetic:alpha=1,beta=1",
+    task: Annotated[
+        str, typer.Option(help="Task, as name:key=value,...")
+    ] = "synthetic:alpha=1,beta=1",
     rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 50,
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0",
     solver: Solver = "sgd:learning_rate=0.01",
     schedule: Schedule = "",
-    observe: Annotated[str, typer.Option(help="Observers: {observers}.", show_default="those that fit the task")] = "",
+    observe: Annotated[
+        str, typer.Option(help="Observers: {observers}.", show_default="those that fit the task")
+    ] = "",
     observe_every: Annotated[int, typer.Option(help="Rounds between observations.")] = 1,
-    name: Annotated[str, typer.Option(help="Title of the comparison.", show_default="from the task")] = "",
+    name: Annotated[
+        str, typer.Option(help="Title of the comparison.", show_default="from the task")
+    ] = "",
     out: Out = None,
 ) -> None:
     """Compare algorithms on one task, with one or several seeds."""

@@ -37,15 +37,31 @@ def list_datasets() -> None:
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("name", "classes", "files", "what"):
-        table.add_column(column, justify="right" if column == "classes" else "left", no_wrap=column == "name")
+        table.add_column(
+            column, justify="right" if column == "classes" else "left", no_wrap=column == "name"
+        )
     for name, entry in DATASETS.items():
-        files = "fetched by prepare" if entry.files else "your own" if entry.local or name == "client_files" else "none"
-        table.add_row(name, str(entry.classes or "any"), "hub" if name == "hub" else files, entry.about)
-    table.add_row(TEXTS, "any", "your own", "texts by client for a language model: plays by role, a folder of .txt files")
+        files = (
+            "fetched by prepare"
+            if entry.files
+            else "your own"
+            if entry.local or name == "client_files"
+            else "none"
+        )
+        table.add_row(
+            name, str(entry.classes or "any"), "hub" if name == "hub" else files, entry.about
+        )
+    table.add_row(
+        TEXTS,
+        "any",
+        "your own",
+        "texts by client for a language model: plays by role, a folder of .txt files",
+    )
     console = Console()
     console.print(table)
     console.print(
-        f"\nFiles are looked for in {data_folder()}; the variable FEDAX_DATA names another folder.", soft_wrap=True
+        f"\nFiles are looked for in {data_folder()}; the variable FEDAX_DATA names another folder.",
+        soft_wrap=True,
     )
 
 
@@ -64,11 +80,15 @@ def describe(name: Named) -> None:
     if section["name"] == TEXTS:
         _describe_texts({key: value for key, value in section.items() if key != "name"})
         return
-    options = dataset(section["name"]).defaults(section["name"], {k: v for k, v in section.items() if k != "name"})
+    options = dataset(section["name"]).defaults(
+        section["name"], {k: v for k, v in section.items() if k != "name"}
+    )
     console = Console()
     console.print(_description(load(section)))
     shown = {key: section.get(key, default) for key, default in options.items()}
-    written = ", ".join(f"{key}={value}" for key, value in shown.items() if value is not inspect.Parameter.empty)
+    written = ", ".join(
+        f"{key}={value}" for key, value in shown.items() if value is not inspect.Parameter.empty
+    )
     console.print(f"\nOptions: {written}", markup=False, highlight=False)
 
 
@@ -76,7 +96,10 @@ def describe(name: Named) -> None:
 def plot(
     name: Named,
     out: Annotated[
-        Path | None, typer.Option(help="File to write, .html or .png.  [default: NAME.html]", show_default=False)
+        Path | None,
+        typer.Option(
+            help="File to write, .html or .png.  [default: NAME.html]", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Draw the clients' sizes and label histograms as one picture."""
@@ -94,7 +117,8 @@ def plot(
 def prepare_datasets(
     names: Annotated[list[str], typer.Argument(help="Data sets.", metavar="NAME...")],
     folder: Annotated[
-        Path | None, typer.Option(help="Data folder.  [default: see fedax data list]", show_default=False)
+        Path | None,
+        typer.Option(help="Data folder.  [default: see fedax data list]", show_default=False),
     ] = None,
 ) -> None:
     """Fetch the files of data sets if they are missing, and verify their content."""
@@ -106,7 +130,12 @@ def prepare_datasets(
     chosen = {name: dataset(name) for name in names}
     console = Console()
     for name, entry in chosen.items():
-        console.print(f"{name}: {prepare(name, entry, folder, console)}", markup=False, highlight=False, soft_wrap=True)
+        console.print(
+            f"{name}: {prepare(name, entry, folder, console)}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _describe_texts(options: Mapping[str, Any]) -> None:
@@ -131,7 +160,9 @@ def _describe_texts(options: Mapping[str, Any]) -> None:
         "training sequences of a client": _spread(sizes),
         "training tokens of a client": _spread(tokens),
         "vocabulary": f"{_vocabulary_size(task):,} tokens, padding included",
-        "arrays of a sequence": ", ".join(_array(key, np.asarray(values)) for key, values in task.train.arrays.items()),
+        "arrays of a sequence": ", ".join(
+            _array(key, np.asarray(values)) for key, values in task.train.arrays.items()
+        ),
     }
     facts = Table(box=None, show_header=False, pad_edge=False)
     for key, value in lines.items():
@@ -148,7 +179,9 @@ def _vocabulary_size(task: Task) -> int:
 
     predict, one = task.predictions, {key: values[:1] for key, values in task.train.arrays.items()}
     assert predict is not None, "of a language model"
-    return jax.eval_shape(lambda key, one: predict(task.start(key), one, None), jax.random.key(0), one).shape[1]
+    return jax.eval_shape(
+        lambda key, one: predict(task.start(key), one, None), jax.random.key(0), one
+    ).shape[1]
 
 
 def _description(federated: FederatedData) -> Group:
@@ -166,7 +199,9 @@ def _description(federated: FederatedData) -> Group:
         "test examples": f"{tested:,} with the clients, {holdout:,} global",
         "training examples of a client": _spread(federated.sizes),
         "labels of a client": _spread(kinds),
-        "arrays of an example": ", ".join(_array(key, values) for key, values in federated.train[0].items()),
+        "arrays of an example": ", ".join(
+            _array(key, values) for key, values in federated.train[0].items()
+        ),
     }
     facts = Table(box=None, show_header=False, pad_edge=False)
     for key, value in lines.items():
@@ -182,7 +217,10 @@ def _description(federated: FederatedData) -> Group:
 def _spread(values: np.ndarray) -> str:
     import numpy as np
 
-    return f"{values.min():,} to {values.max():,}, median {np.median(values):,g}, mean {values.mean():,.1f}"
+    return (
+        f"{values.min():,} to {values.max():,}, median {np.median(values):,g}, mean "
+        f"{values.mean():,.1f}"
+    )
 
 
 def _array(name: str, values: np.ndarray) -> str:

@@ -13,16 +13,18 @@ def demo(
     seconds: Annotated[float, typer.Option(min=1.0, help="Time to spend.")] = 135.0,
     rounds: Annotated[
         int | None,
-        typer.Option(min=1, help="Rounds of every task.", show_default="as many as fit into the time"),
+        typer.Option(
+            min=1, help="Rounds of every task.", show_default="as many as fit into the time"
+        ),
     ] = None,
 ) -> None:
     """Compare FedAvg, FedProx, FedDANE in two forms, and FedBC on heterogeneous data.
 
-    In three to five minutes: Synthetic IID, Synthetic (1, 1) and digits split by label, with one seed and
-    as many rounds as fit.
+    In three to five minutes: Synthetic IID, Synthetic (1, 1) and digits split by label, with one
+    seed and as many rounds as fit.
 
-    The whole comparison, all synthetic data of the FedDANE paper with its 200 rounds and its grid of mu
-    over ten draws, is `fedax reproduce feddane-study --scale paper`.
+    The whole comparison, all synthetic data of the FedDANE paper with its 200 rounds and its grid
+    of mu over ten draws, is `fedax reproduce feddane-study --scale paper`.
     """
     from rich.console import Console
 
@@ -33,9 +35,13 @@ def demo(
 
     console = Console()
     path = out or fresh(Path("runs"), "demo")
-    console.print("Five methods on three tasks, one seed. The first run also compiles.", style="dim")
+    console.print(
+        "Five methods on three tasks, one seed. The first run also compiles.", style="dim"
+    )
     if rounds is None:
-        limit = f"As many rounds as fit into {seconds:g} s on this machine; --rounds fixes the number."
+        limit = (
+            f"As many rounds as fit into {seconds:g} s on this machine; --rounds fixes the number."
+        )
         console.print(limit, style="dim")
     directory = run_demo(path, display_for(console), seconds=seconds, rounds=rounds)
     print_summary(directory, console)

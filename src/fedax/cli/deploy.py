@@ -23,7 +23,8 @@ class NeedsFlower(Command):
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Deploy an experiment over Flower: a server, and clients with their own data (needs the extra `flower`).",
+    help="Deploy an experiment over Flower: a server, and clients with their own data (needs "
+    "the extra `flower`).",
 )
 
 Folder = Annotated[Path, typer.Argument(help="The folder of the deployment.", metavar="FOLDER")]
@@ -31,13 +32,17 @@ Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="A value in place of the experiment's, such as rounds=5 or task.clients=3; may be repeated.",
+        help="A value in place of the experiment's, such as rounds=5 or task.clients=3; may be "
+        "repeated.",
         metavar="PATH=VALUE",
         show_default=False,
     ),
 ]
 Trial = Annotated[
-    bool, typer.Option("--trial", help="Start the server and all clients on this machine, and end them afterwards.")
+    bool,
+    typer.Option(
+        "--trial", help="Start the server and all clients on this machine, and end them afterwards."
+    ),
 ]
 
 
@@ -47,27 +52,40 @@ def init(
     experiment: Annotated[Path, typer.Option(help="The experiment, a TOML file.")],
     settings: Settings = None,
     clients: Annotated[
-        int | None, typer.Option(help="How many there are.  [default: those of the experiment's task]", show_default=False)
+        int | None,
+        typer.Option(
+            help="How many there are.  [default: those of the experiment's task]",
+            show_default=False,
+        ),
     ] = None,
-    host: Annotated[str, typer.Option(help="The server's name or address, as clients reach it.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="The server's name or address, as clients reach it.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The server's port.")] = 9093,
     deadline: Annotated[float, typer.Option(help="Seconds for the answers of a phase.")] = 600.0,
     minimum: Annotated[int, typer.Option(help="The fewest uploads of a phase that count.")] = 1,
 ) -> None:
-    """Write the folder of a deployment: settings, the Flower app, TLS certificates and keys for a trial.
+    """Write the folder of a deployment: settings, the Flower app, TLS certificates and keys for a
+    trial.
 
-    A client elsewhere needs a copy of the folder without `keys/server.key` and without the other clients' keys.
+    A client elsewhere needs a copy of the folder without `keys/server.key` and without the other
+    clients' keys.
     """
     from fedax.flower.deploy.trial import make
 
     options = {"host": host, "port": port, "deadline": float(deadline), "minimum": minimum}
     made = make(folder.absolute(), experiment, settings or [], clients, **options)
-    typer.echo(f"{folder} is ready for {made.clients} clients. `fedax deploy run {folder} --trial` runs it on this machine.")
+    typer.echo(
+        f"{folder} is ready for {made.clients} clients. `fedax deploy run {folder} "
+        "--trial` runs it on this machine."
+    )
 
 
 @app.command(cls=NeedsFlower)
 def server(folder: Folder) -> None:
-    """Run the server until it is interrupted: Flower's SuperLink with TLS and authentication of its clients."""
+    """Run the server until it is interrupted: Flower's SuperLink with TLS and authentication of its
+    clients.
+    """
     from fedax.flower.deploy.settings import Deployment
     from fedax.flower.deploy.trial import serve_clients
 
@@ -80,14 +98,17 @@ def client(
     partition: Annotated[int, typer.Argument(help="The client's number, from 0.")],
     data: Annotated[
         Path | None,
-        typer.Option(help="A file of Python with its own examples.  [default: its part of the task]", show_default=False),
+        typer.Option(
+            help="A file of Python with its own examples.  [default: its part of the task]",
+            show_default=False,
+        ),
     ] = None,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run one client until it is interrupted: Flower's SuperNode, and a process that does the work.
 
-    The file of `--data` defines `examples(partition)`, which returns a dictionary of arrays, or a pair of training and test
-    examples.
+    The file of `--data` defines `examples(partition)`, which returns a dictionary of arrays, or a
+    pair of training and test examples.
     """
     from fedax.flower.deploy.settings import Deployment
     from fedax.flower.deploy.trial import run_client
@@ -100,7 +121,10 @@ def run(
     folder: Folder,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for the results, new or empty.  [default: below FOLDER/runs/]", show_default=False),
+        typer.Option(
+            help="Folder for the results, new or empty.  [default: below FOLDER/runs/]",
+            show_default=False,
+        ),
     ] = None,
     trial: Trial = False,
 ) -> None:
@@ -122,9 +146,13 @@ def run(
 
 @app.command(name="resume", cls=NeedsFlower)
 def continue_(
-    folder: Folder, out: Annotated[Path, typer.Argument(help="The run directory.", metavar="DIR")], trial: Trial = False
+    folder: Folder,
+    out: Annotated[Path, typer.Argument(help="The run directory.", metavar="DIR")],
+    trial: Trial = False,
 ) -> None:
-    """Continue a run whose server was interrupted or killed, from its newest checkpoint; clients go on with their memories."""
+    """Continue a run whose server was interrupted or killed, from its newest checkpoint; clients go
+    on with their memories.
+    """
     _follow(folder, out.absolute(), trial, resume=True)
 
 
@@ -144,18 +172,25 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
         except ServerLost as error:
             start = "" if trial else f"Start it again with `fedax deploy server {folder}`. "
             log = f"The server's log is {deployment.path('logs', 'server.log')}."
-            raise FedaxError(f"{error} {start}`{again}` continues the run from its newest checkpoint. {log}") from None
+            raise FedaxError(
+                f"{error} {start}`{again}` continues the run from its newest checkpoint. {log}"
+            ) from None
         except KeyboardInterrupt:
             if trial:
                 typer.echo(f"Interrupted. `{again}` continues the run from its newest checkpoint.")
             else:
                 home = f"FLWR_HOME={deployment.path('flower')}"
                 typer.echo(f"Run {number} goes on at the server, and its results go to {out}.")
-                typer.echo(f"`fedax deploy status {folder}` shows it, `{home} flwr stop {number} {CONNECTION}` stops it.")
+                typer.echo(
+                    f"`fedax deploy status {folder}` shows it, `{home} flwr stop "
+                    f"{number} {CONNECTION}` stops it."
+                )
             raise typer.Exit(INTERRUPTED) from None
         if not result.complete:
             details = result.details.rstrip(".")
-            raise FedaxError(f"run {result.number} did not complete: {details}. Its results so far are in {out}.")
+            raise FedaxError(
+                f"run {result.number} did not complete: {details}. Its results so far are in {out}."
+            )
         typer.echo(f"Results: {out}")
 
     if trial:
@@ -165,7 +200,10 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
     control = Control(deployment)
     try:
         if (failure := control.failure()) is not None:
-            hint = f"`fedax deploy server {folder}` starts it; --trial starts it with all clients on this machine"
+            hint = (
+                f"`fedax deploy server {folder}` starts it; --trial starts it with all "
+                "clients on this machine"
+            )
             raise FedaxError(f"no server at {deployment.address}: {failure}. {hint}.")
         through(control)
     finally:

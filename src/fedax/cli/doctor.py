@@ -6,12 +6,17 @@ import typer
 
 import fedax
 
-COST = "Without them a step of the MNIST CNN takes 3 times as long, of the CIFAR CNN 4.6, of LeNet 5, of the LSTM 1.2 times."
+COST = (
+    "Without them a step of the MNIST CNN takes 3 times as long, of the CIFAR CNN 4.6, of "
+    "LeNet 5, of the LSTM 1.2 times."
+)
 """Measured in benchmarks/README.md."""
 
 
 def doctor() -> None:
-    """Say what this installation uses: versions, devices, and whether the native layers for the CPU are there."""
+    """Say what this installation uses: versions, devices, and whether the native layers for the CPU
+    are there.
+    """
     for line in diagnosis():
         typer.echo(line)
 
@@ -26,15 +31,23 @@ def diagnosis() -> list[str]:
 
     devices = jax.devices()
     lines = [
-        f"fedax {fedax.__version__}, Python {platform.python_version()}, jax {jax.__version__}, NumPy {np.__version__}",
+        f"fedax {fedax.__version__}, Python {platform.python_version()}, jax {jax.__version__}, "
+        f"NumPy {np.__version__}",
         f"devices: {len(devices)} x {devices[0].device_kind} ({jax.default_backend()})",
     ]
     native = status()
     if jax.default_backend() != "cpu":
         return [*lines, "native layers: not needed; XLA's own run on this device"]
     missing = unavailable_reason()
-    lines.append(f"steps of small models: {f'an operation at a time, because {missing}' if missing else 'one kernel'}")
+    lines.append(
+        "steps of small models: "
+        f"{f'an operation at a time, because {missing}' if missing else 'one kernel'}"
+    )
     if native.used:
         return [*lines, f"native layers: in use, compiled for {native.level}"]
-    remedy = f"Unset {VARIABLE}." if VARIABLE in native.reason else "Install g++ or clang and then fedax again."
+    remedy = (
+        f"Unset {VARIABLE}."
+        if VARIABLE in native.reason
+        else ("Install g++ or clang and then fedax again.")
+    )
     return [*lines, f"native layers: not in use: {native.reason}.", f"{COST} {remedy}"]

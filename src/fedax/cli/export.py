@@ -13,7 +13,8 @@ def export(
     folder: Folder,
     out: Annotated[Path, typer.Option(help="File for the model.")],
     format: Annotated[
-        str | None, typer.Option(help="One of {model_formats}.", show_default="the ending of the file")
+        str | None,
+        typer.Option(help="One of {model_formats}.", show_default="the ending of the file"),
     ] = None,
     number: Run = None,
     best: Best = False,
@@ -42,7 +43,9 @@ def export(
     chosen = out.suffix.removeprefix(".") if format is None else format
     if chosen not in FORMATS:
         raise InvalidInput.of("--format", chosen, "one of " + ", ".join(FORMATS))
-    facts = {name: value for name, value in source.about.items() if name not in ("leaves", "sha256")}
+    facts = {
+        name: value for name, value in source.about.items() if name not in ("leaves", "sha256")
+    }
     arrays = source.arrays
     if client is not None:
         own = own_model(path, client, task_of(directory, which, trust))

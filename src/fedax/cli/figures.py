@@ -11,7 +11,9 @@ from fedax.cli.options import Folders
 def figures(
     folders: Folders,
     out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("figures"),
-    formats: Annotated[str, typer.Option("--format", help="Of {formats}, separated by commas.")] = "pdf,png",
+    formats: Annotated[
+        str, typer.Option("--format", help="Of {formats}, separated by commas.")
+    ] = "pdf,png",
     against: Annotated[
         str | None,
         typer.Option(
@@ -20,7 +22,9 @@ def figures(
         ),
     ] = None,
 ) -> None:
-    """Draw run directories as files for a paper: the figures of their recipe, or the curves (needs the extra `paper`)."""
+    """Draw run directories as files for a paper: the figures of their recipe, or the curves (needs
+    the extra `paper`).
+    """
     from fedax.experiments.results.figures import curves
     from fedax.experiments.results.joint import merge_records
     from fedax.experiments.results.store import RunDirectory

@@ -23,18 +23,25 @@ WIDTH, HEIGHT = 56, 22
 
 def graph(
     graphs: Annotated[
-        list[str], typer.Argument(help="One or more of {topologies}; or drawn: {random}.", metavar="GRAPH...")
+        list[str],
+        typer.Argument(help="One or more of {topologies}; or drawn: {random}.", metavar="GRAPH..."),
     ],
     clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 20,
     dim: Annotated[int, typer.Option(min=1, help="Numbers of the model, for the bits.")] = 199_210,
     codec: Annotated[
-        list[str] | None, typer.Option(help="Codec for the bits, as name:key=value; may be repeated.", show_default=False)
+        list[str] | None,
+        typer.Option(
+            help="Codec for the bits, as name:key=value; may be repeated.", show_default=False
+        ),
     ] = None,
-    picture: Annotated[Path | None, typer.Option(help="HTML file for a picture of the first graph.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="HTML file for a picture of the first graph.")
+    ] = None,
 ) -> None:
     """Show graphs of clients: picture, degrees, lambda, bits per round.
 
-    Example: `fedax graph ring torus random_regular:degree=4 --clients 20 --codec none --codec quantizer:b=8`
+    Example:
+    `fedax graph ring torus random_regular:degree=4 --clients 20 --codec none --codec quantizer:b=8`
     """
     import numpy as np
     from rich.console import Console
@@ -58,15 +65,29 @@ def graph(
         table.add_column(title, justify="left" if title == "graph" else "right")
     for each in parsed:
         degrees = np.asarray(each.degrees)[0]
-        spread = str(degrees.min()) if degrees.min() == degrees.max() else f"{degrees.min()}-{degrees.max()}"
+        spread = (
+            str(degrees.min())
+            if degrees.min() == degrees.max()
+            else f"{degrees.min()}-{degrees.max()}"
+        )
         bits = (f"{coder.bits(dim) * int(degrees.sum()):,}" for coder in coders.values())
         table.add_row(
-            each.name, str(clients), str(degrees.sum() // 2), spread, f"{each.lam:.5f}", f"{each.spectral_gap:.5f}", *bits
+            each.name,
+            str(clients),
+            str(degrees.sum() // 2),
+            spread,
+            f"{each.lam:.5f}",
+            f"{each.spectral_gap:.5f}",
+            *bits,
         )
     if len(parsed) == 1 and clients > 1:
         console.print(draw_text(parsed[0]), markup=False, highlight=False)
     show(table, console)
-    console.print(f"bits: a model of {dim:,} numbers, one message to every neighbour", style="dim", highlight=False)
+    console.print(
+        f"bits: a model of {dim:,} numbers, one message to every neighbour",
+        style="dim",
+        highlight=False,
+    )
     if picture is not None:
         write_picture(parsed[0], picture)
         console.print(f"Picture: {picture}", markup=False, highlight=False, soft_wrap=True)
@@ -89,12 +110,18 @@ def parse_graph(text: str, clients: int) -> Graph:
     if name not in (*TOPOLOGIES, *RANDOM):
         raise UnknownName.among("graph", name, (*TOPOLOGIES, *RANDOM))
     parameters = inspect.signature(getattr(Graph, name)).parameters
-    known = [key for key in parameters if key not in ("clients", "options")] + ["mixing"] * ("options" in parameters)
+    known = [key for key in parameters if key not in ("clients", "options")] + ["mixing"] * (
+        "options" in parameters
+    )
     for key in options:
         if key not in known:
             raise UnknownName.among(f"option of graph {name!r}", key, known)
     for key in known:
-        if key in parameters and parameters[key].default is inspect.Parameter.empty and key not in options:
+        if (
+            key in parameters
+            and parameters[key].default is inspect.Parameter.empty
+            and key not in options
+        ):
             raise InvalidInput.found(f"graph {name!r}", f"no {key}", f"{name}:{key}=...")
     return getattr(Graph, name)(clients, **options)
 
@@ -116,8 +143,17 @@ def positions(graph: Graph) -> np.ndarray:
     import numpy as np
 
     network = graph.network()
-    circular = graph.name in ("ring", "exponential", "complete", "isolated") or graph.name.startswith("small_world")
-    layout = nx.circular_layout(network) if circular else nx.spring_layout(network, seed=0, iterations=200)
+    circular = graph.name in (
+        "ring",
+        "exponential",
+        "complete",
+        "isolated",
+    ) or graph.name.startswith("small_world")
+    layout = (
+        nx.circular_layout(network)
+        if circular
+        else nx.spring_layout(network, seed=0, iterations=200)
+    )
     places = np.array([layout[i] for i in range(graph.clients)])
     low, high = places.min(0), places.max(0)
     return (places - low) / np.where(high > low, high - low, 1)
@@ -150,14 +186,26 @@ def write_picture(graph: Graph, path: Path) -> None:
     numbers = [f"client {i}" for i in range(graph.clients)]
     figure = go.Figure(
         [
-            go.Scatter(x=lines[:, 0], y=lines[:, 1], mode="lines", line={"width": 1, "color": "#9aa0a6"}, hoverinfo="skip"),
             go.Scatter(
-                x=places[:, 0], y=places[:, 1], mode="markers", marker={"size": 12, "color": "#1f6feb"}, text=numbers
+                x=lines[:, 0],
+                y=lines[:, 1],
+                mode="lines",
+                line={"width": 1, "color": "#9aa0a6"},
+                hoverinfo="skip",
+            ),
+            go.Scatter(
+                x=places[:, 0],
+                y=places[:, 1],
+                mode="markers",
+                marker={"size": 12, "color": "#1f6feb"},
+                text=numbers,
             ),
         ]
     )
     hidden = {"visible": False}
     title = f"{graph.name}, {graph.clients} clients, lambda = {graph.lam:.5f}"
-    figure.update_layout(title=title, showlegend=False, xaxis=hidden, yaxis=hidden, template="plotly_white")
+    figure.update_layout(
+        title=title, showlegend=False, xaxis=hidden, yaxis=hidden, template="plotly_white"
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.write_html(path, include_plotlyjs=True)

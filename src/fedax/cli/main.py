@@ -59,7 +59,9 @@ def _show_version(wanted: bool) -> bool:
 def parse_global_options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Takes the options of `fedax` itself."""

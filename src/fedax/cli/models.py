@@ -8,10 +8,13 @@ from fedax.experiments.running.batches import plan_of
 
 
 def model_kind(best: bool, client: int | None) -> str:
-    """Returns a key of `fedax.experiments.results.models.KINDS` for the options `--best` and `--client`."""
+    """Returns a key of `fedax.experiments.results.models.KINDS` for the options `--best` and
+    `--client`.
+    """
     if best and client is not None:
         raise InvalidInput.because(
-            "--best and --client", "exclude each other: clients' own models are kept at the end alone"
+            "--best and --client",
+            "exclude each other: clients' own models are kept at the end alone",
         )
     return "best" if best else "" if client is None else "personal"
 
@@ -35,12 +38,21 @@ def select_run(directory: RunDirectory, number: int | None) -> int:
         InvalidInput: no such run, or several to choose from.
     """
     shown = {id(record) for record in directory.shown()}
-    runs = {i: record for i, record in directory.runs.items() if number is not None or id(record) in shown}
+    runs = {
+        i: record
+        for i, record in directory.runs.items()
+        if number is not None or id(record) in shown
+    }
     if number in runs:
         return number
     if number is None and len(runs) == 1:
         return next(iter(runs))
-    listed = "; ".join(f"{i}: {record.task}, {record.label}, seed {record.seed}" for i, record in sorted(runs.items()))
+    listed = "; ".join(
+        f"{i}: {record.task}, {record.label}, seed {record.seed}"
+        for i, record in sorted(runs.items())
+    )
     raise InvalidInput.found(
-        "--run", "none" if number is None else str(number), f"one of the runs {listed or 'of a later time'}"
+        "--run",
+        "none" if number is None else str(number),
+        f"one of the runs {listed or 'of a later time'}",
     )

@@ -40,5 +40,8 @@ def fill_names(text: str) -> str:
 def _list_sections() -> str:
     lines = ["### Algorithms", *(f"- {line}" for line in overview()), "### Solvers"]
     lines += [f"- {one_line(name, declared(kind))}" for name, kind in SOLVERS.items()]
-    lines += ["### Schedule", "- " + ", ".join(f"{field.name}={field.default}" for field in dataclasses.fields(Schedule))]
+    lines += [
+        "### Schedule",
+        "- " + ", ".join(f"{field.name}={field.default}" for field in dataclasses.fields(Schedule)),
+    ]
     return "\n\n".join(lines)

@@ -17,7 +17,9 @@ FAMILIES = ("server", "personalized", "decentralized")
 """Skeletons of algorithms, by family."""
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode="markdown", help="Write the skeleton of an algorithm or an experiment."
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Write the skeleton of an algorithm or an experiment.",
 )
 
 
@@ -26,7 +28,8 @@ def algorithm(
     name: Annotated[str, typer.Argument(help="Of the class, such as FedHalf.", metavar="NAME")],
     family: Annotated[str, typer.Option(help="One of {families}.")] = "server",
     folder: Annotated[
-        Path | None, typer.Option(help="For both files.", show_default="the checkout here, or this folder")
+        Path | None,
+        typer.Option(help="For both files.", show_default="the checkout here, or this folder"),
     ] = None,
 ) -> None:
     """Write an algorithm of 30 lines that runs, and its test.
@@ -45,26 +48,33 @@ def algorithm(
 
 @app.command(cls=Command)
 def experiment(
-    file: Annotated[Path, typer.Argument(help="File to write.", metavar="FILE.toml")] = Path("experiment.toml"),
+    file: Annotated[Path, typer.Argument(help="File to write.", metavar="FILE.toml")] = Path(
+        "experiment.toml"
+    ),
 ) -> None:
     """Write an experiment file with comments.
 
     Example: `fedax new experiment mine.toml`
     """
     (written,) = new_experiment(file)
-    typer.echo(f"Experiment: {written}\nCheck it: fedax validate {written}\nRun it: fedax run {written}")
+    typer.echo(
+        f"Experiment: {written}\nCheck it: fedax validate {written}\nRun it: fedax run {written}"
+    )
 
 
 def new_algorithm(name: str, family: str, folder: Path | None) -> list[Path]:
-    """Writes an algorithm and its test; below a checkout into its family, where it is found, else into `folder`.
+    """Writes an algorithm and its test; below a checkout into its family, where it is found, else
+    into `folder`.
 
     Args:
         name: of the class: letters and digits, a capital first, such as `FedHalf`.
         family: one of `FAMILIES`.
-        folder: for both files; by default the checkout in the working directory, or the working directory itself.
+        folder: for both files; by default the checkout in the working directory, or the working
+            directory itself.
 
     Raises:
-        InvalidInput: a name or family that cannot be. RunExists: a file is there already; nothing is written.
+        InvalidInput: a name or family that cannot be. RunExists: a file is there already; nothing
+            is written.
     """
     from fedax.algorithms import algorithm_classes
 
@@ -76,12 +86,18 @@ def new_algorithm(name: str, family: str, folder: Path | None) -> list[Path]:
         raise InvalidInput.of("--family", family, "one of " + ", ".join(FAMILIES))
     checkout = Path("src", "fedax", "algorithms", family)
     inside = folder is None and checkout.is_dir()
-    source, tests = (checkout, Path("tests", "closed_forms")) if inside else (folder or Path(), folder or Path())
+    source, tests = (
+        (checkout, Path("tests", "closed_forms"))
+        if inside
+        else (folder or Path(), folder or Path())
+    )
     module = f"fedax.algorithms.{family}.{name.lower()}" if inside else name.lower()
     return _write_new(
         {
             source / f"{name.lower()}.py": _fill_skeleton(f"{family}.py.txt", name, module),
-            tests / f"test_{name.lower()}.py": _fill_skeleton(f"test_{family}.py.txt", name, module),
+            tests / f"test_{name.lower()}.py": _fill_skeleton(
+                f"test_{family}.py.txt", name, module
+            ),
         }
     )
 

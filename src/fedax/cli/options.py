@@ -13,28 +13,39 @@ Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="Replaces a value of the file, such as rounds=5, task.alpha=0.5 or algorithm.0.mu=1; may be repeated.",
+        help="Replaces a value of the file, such as rounds=5, task.alpha=0.5 or "
+        "algorithm.0.mu=1; may be repeated.",
         metavar="PATH=VALUE",
         show_default=False,
     ),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(help="Folder for the results, new or empty.  [default: below runs/]", show_default=False),
+    typer.Option(
+        help="Folder for the results, new or empty.  [default: below runs/]", show_default=False
+    ),
 ]
 Jobs = Annotated[int, typer.Option(min=1, help="Processes.")]
 OnSlurm = Annotated[
     bool,
     typer.Option(
-        "--slurm", help="Submit the work as jobs of a Slurm cluster, see the table [cluster] (needs the extra `slurm`)."
+        "--slurm",
+        help="Submit the work as jobs of a Slurm cluster, see the table [cluster] "
+        "(needs the extra `slurm`).",
     ),
 ]
-OnHosts = Annotated[bool, typer.Option("--hosts", help="This is one of several hosts; see the guide to hosts.")]
+OnHosts = Annotated[
+    bool, typer.Option("--hosts", help="This is one of several hosts; see the guide to hosts.")
+]
 Folder = Annotated[Path, typer.Argument(help="A run directory.", metavar="DIR")]
-Folders = Annotated[list[Path], typer.Argument(help="One or more run directories.", metavar="DIR...")]
+Folders = Annotated[
+    list[Path], typer.Argument(help="One or more run directories.", metavar="DIR...")
+]
 Run = Annotated[
     int | None,
-    typer.Option("--run", help="Number of the run, as summary.json lists them.", show_default="the only run"),
+    typer.Option(
+        "--run", help="Number of the run, as summary.json lists them.", show_default="the only run"
+    ),
 ]
 Client = Annotated[
     int | None,
@@ -43,7 +54,9 @@ Client = Annotated[
         show_default="none",
     ),
 ]
-Best = Annotated[bool, typer.Option("--best", help="The best model on validation examples, not the final one.")]
+Best = Annotated[
+    bool, typer.Option("--best", help="The best model on validation examples, not the final one.")
+]
 TrustCode = Annotated[
     bool,
     typer.Option(

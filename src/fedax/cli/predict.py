@@ -12,10 +12,15 @@ from fedax.errors import InvalidInput
 def predict(
     folder: Folder,
     data: Annotated[
-        Path | None, typer.Option(help="Examples: .npz with the task's arrays, or .csv with a column for each feature.")
+        Path | None,
+        typer.Option(
+            help="Examples: .npz with the task's arrays, or .csv with a column for each feature."
+        ),
     ] = None,
     split: Annotated[str | None, typer.Option(help="Examples of the task: {splits}.")] = None,
-    out: Annotated[Path | None, typer.Option(help="File for the table.", show_default="the terminal")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File for the table.", show_default="the terminal")
+    ] = None,
     number: Run = None,
     best: Best = False,
     client: Client = None,
@@ -23,8 +28,8 @@ def predict(
 ) -> None:
     """Predict with the model of a run: a CSV table with one line for each example.
 
-    Of a classifier it has the label with the largest probability and the probabilities of all classes; beside them the client
-    and the true label, where they are known.
+    Of a classifier it has the label with the largest probability and the probabilities of all
+    classes; beside them the client and the true label, where they are known.
 
     Example: `fedax predict runs/digits --run 3 --split test --out predictions.csv`
     """
@@ -39,7 +44,10 @@ def predict(
         raise InvalidInput.because("predict", "needs either --data or --split")
     directory = RunDirectory.load(folder)
     which = select_run(directory, number)
-    path, task = kept_model(folder, which, model_kind(best, client)), task_of(directory, which, trust)
+    path, task = (
+        kept_model(folder, which, model_kind(best, client)),
+        task_of(directory, which, trust),
+    )
     params = load_params(path, like=task) if client is None else own_model(path, client, task)
     chosen = of_split(task, split, client) if data is None else examples_of(task, data)
     table = predictions_csv(task, params, chosen)

@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
     from fedax.engine.profiling.profile import Profile
 
-COLORS = {"gradients": "#1f6feb", "steps": "#7cb0f5", "examples": "#c7defb", "aggregation": "#c2410c", "memory": "#15803d"}
+COLORS = {
+    "gradients": "#1f6feb",
+    "steps": "#7cb0f5",
+    "examples": "#c7defb",
+    "aggregation": "#c2410c",
+    "memory": "#15803d",
+}
 OTHERS = {"cohort": "#7e22ce", "server": "#6b7280", "between devices": "#be185d"}
 
 
@@ -24,12 +30,15 @@ def profile(
     file: Annotated[Path, typer.Argument(help="An experiment's TOML file.", metavar="FILE")],
     settings: Settings = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each timed call.")] = 10,
-    picture: Annotated[Path | None, typer.Option(help="HTML file for a picture.", show_default=False)] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="HTML file for a picture.", show_default=False)
+    ] = None,
 ) -> None:
     """Show where the rounds of an experiment's algorithms spend their time.
 
-    Gradients, examples and steps of each phase, memory, aggregation, server; seconds of compiling, milliseconds of an observation.
-    Below them the rate of the clients' matrix products and convolutions, in GFLOP/s and as a part of this machine's peak.
+    Gradients, examples and steps of each phase, memory, aggregation, server; seconds of compiling,
+    milliseconds of an observation. Below them the rate of the clients' matrix products and
+    convolutions, in GFLOP/s and as a part of this machine's peak.
 
     Example: `fedax profile experiment.toml --picture profile.html`
     """
@@ -44,7 +53,9 @@ def profile(
     options = {name: plan.arguments[name] for name in names if name in plan.arguments}
     profiles: dict[str, Profile] = {}
     for label, algorithm in plan.algorithms.items():
-        profiles[label] = profile_rounds(algorithm, plan.task, seed=experiment.seeds[0], rounds=rounds, **options)
+        profiles[label] = profile_rounds(
+            algorithm, plan.task, seed=experiment.seeds[0], rounds=rounds, **options
+        )
         show(table_of(label, profiles[label]), console)
     if (peak := _peak()) is not None:
         console.print(f"Most memory of this process: {peak:,.0f} MB.", highlight=False)
@@ -57,12 +68,16 @@ def table_of(label: str, found: Profile) -> Table:
     """Returns the parts of a round with their milliseconds and shares."""
     from rich.table import Table
 
-    table = Table(title=label, title_justify="left", box=None, header_style="dim", padding=(0, 3, 0, 0))
+    table = Table(
+        title=label, title_justify="left", box=None, header_style="dim", padding=(0, 3, 0, 0)
+    )
     for title, side in (("part", "left"), ("ms a round", "right"), ("share", "right")):
         table.add_column(title, justify=side)  # type: ignore[arg-type]
     for part, milliseconds in found.parts.items():
         table.add_row(part, f"{milliseconds:.3g}", f"{milliseconds / found.round_ms:.1%}")
-    table.add_row("round", f"{found.round_ms:.3g}", f"on {found.devices} device{'s' * (found.devices > 1)}")
+    table.add_row(
+        "round", f"{found.round_ms:.3g}", f"on {found.devices} device{'s' * (found.devices > 1)}"
+    )
     table.add_row("one observation", f"{found.observe_ms:.3g}", "")
     table.add_row("compiling", f"{1e3 * found.compile_s:.3g}", "once")
     table.add_section()
@@ -70,7 +85,11 @@ def table_of(label: str, found: Profile) -> Table:
         ("products of the round", found.rate, found.fraction),
         ("products over gradients", found.gradients_rate, found.gradients_fraction),
     ):
-        reached = ("cannot be counted", "") if rate is None or fraction is None else (_gigaflops(rate), f"{fraction:.1%}")
+        reached = (
+            ("cannot be counted", "")
+            if rate is None or fraction is None
+            else (_gigaflops(rate), f"{fraction:.1%}")
+        )
         table.add_row(part, *reached)
     table.add_row("peak of large products", _gigaflops(found.peak), "")
     return table
@@ -94,9 +113,16 @@ def write_picture(found: Mapping[str, Profile], path: Path) -> None:
         color = (COLORS | OTHERS).get(kind, "#9aa0a6")
         style = {"color": color, "line": {"color": "white", "width": 1}}
         hover = "%{y}<br>%{x:.3g} ms"
-        figure.add_trace(go.Bar(y=list(found), x=bars, name=part, orientation="h", marker=style, hovertemplate=hover))
+        figure.add_trace(
+            go.Bar(
+                y=list(found), x=bars, name=part, orientation="h", marker=style, hovertemplate=hover
+            )
+        )
     figure.update_layout(
-        template="plotly_white", barmode="stack", title="Where a round's time goes", legend_traceorder="normal"
+        template="plotly_white",
+        barmode="stack",
+        title="Where a round's time goes",
+        legend_traceorder="normal",
     )
     figure.update_xaxes(title_text="milliseconds of a round")
     figure.update_yaxes(autorange="reversed", automargin=True)
@@ -106,7 +132,9 @@ def write_picture(found: Mapping[str, Profile], path: Path) -> None:
 
 
 def _peak() -> float | None:
-    """Returns the peak memory of this process in MB, or None where the system does not report it."""
+    """Returns the peak memory of this process in MB, or None where the system does not report
+    it.
+    """
     try:
         import resource
     except ImportError:  # Windows

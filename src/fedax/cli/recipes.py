@@ -9,7 +9,9 @@ import typer
 def recipes(
     status: Annotated[
         Path | None,
-        typer.Option(help="A folder of run directories: bring its table of the papers' numbers up to date."),
+        typer.Option(
+            help="A folder of run directories: bring its table of the papers' numbers up to date."
+        ),
     ] = None,
 ) -> None:
     """List the recipes: tables and figures of papers that `fedax reproduce` runs."""

@@ -16,7 +16,8 @@ def report(
         typer.Option(help="Also copy settings, tables and the curves of all runs to this folder."),
     ] = None,
 ) -> None:
-    """Rebuild the report, the table and the summary of a run directory; or show several on one page.
+    """Rebuild the report, the table and the summary of a run directory; or show several on one
+    page.
 
     In a folder that --keep has made, the tables are made again, and the report where it has curves.
     """

@@ -11,26 +11,36 @@ from fedax.cli.options import Jobs, Out
 def reproduce(
     name: Annotated[
         str,
-        typer.Argument(help="A name that `fedax recipes` lists, or a file of your own.", metavar="RECIPE"),
+        typer.Argument(
+            help="A name that `fedax recipes` lists, or a file of your own.", metavar="RECIPE"
+        ),
     ],
     scale: Annotated[str, typer.Option(help="smoke (does it run?), small, or paper.")] = "small",
-    variant: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
-    algorithm: Annotated[list[str] | None, typer.Option(help="Only this one, by its label; may be repeated.")] = None,
+    variant: Annotated[
+        list[str] | None, typer.Option(help="Only this one; may be repeated.")
+    ] = None,
+    algorithm: Annotated[
+        list[str] | None, typer.Option(help="Only this one, by its label; may be repeated.")
+    ] = None,
     reuse: Annotated[
         list[Path] | None,
-        typer.Option(help="A run directory, or a copy of fedax report --keep, whose runs are reused."),
+        typer.Option(
+            help="A run directory, or a copy of fedax report --keep, whose runs are reused."
+        ),
     ] = None,
     elsewhere: Annotated[
         bool,
         typer.Option(
             "--elsewhere",
-            help="Reuse runs made with other versions or on another machine too; the tables say so.",
+            help="Reuse runs made with other versions or on another machine too; the tables say "
+            "so.",
         ),
     ] = False,
     out: Out = None,
     jobs: Jobs = 1,
 ) -> None:
-    """Run a table or figure of a paper: results compared with the paper, and a verdict on each claim.
+    """Run a table or figure of a paper: results compared with the paper, and a verdict on each
+    claim.
 
     A recipe that was begun elsewhere:
     fedax reproduce NAME --scale paper --reuse docs/reproduction/NAME --elsewhere

@@ -3,8 +3,15 @@
 from fedax.cli.options import Folder, Jobs, OnHosts, OnSlurm, TrustCode
 
 
-def resume(folder: Folder, jobs: Jobs = 1, hosts: OnHosts = False, trust: TrustCode = False, slurm: OnSlurm = False) -> None:
-    """Continue a run directory that was interrupted or killed; results are bit-for-bit identical to an uninterrupted run.
+def resume(
+    folder: Folder,
+    jobs: Jobs = 1,
+    hosts: OnHosts = False,
+    trust: TrustCode = False,
+    slurm: OnSlurm = False,
+) -> None:
+    """Continue a run directory that was interrupted or killed; results are bit-for-bit identical to
+    an uninterrupted run.
 
     A run of MPI ranks is continued by as many: `mpiexec -n 5 fedax resume DIR`.
     """
@@ -23,5 +30,7 @@ def resume(folder: Folder, jobs: Jobs = 1, hosts: OnHosts = False, trust: TrustC
     if follow_rank_0(team()):
         return
     console = Console()
-    cluster = cluster_for(RunDirectory.load(folder, repair=True).experiments[0], jobs) if slurm else None
+    cluster = (
+        cluster_for(RunDirectory.load(folder, repair=True).experiments[0], jobs) if slurm else None
+    )
     print_summary(runner.resume(folder, display_for(console), jobs, trust, cluster), console)

@@ -20,15 +20,17 @@ def run(
     settings: Settings = None,
     out: Out = None,
     jobs: Jobs = 1,
-    engine: Annotated[str | None, typer.Option(help="Engine: {engines}.", show_default=False)] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="Engine: {engines}.", show_default=False)
+    ] = None,
     hosts: OnHosts = False,
     slurm: OnSlurm = False,
 ) -> None:
     """Run the experiment of a TOML file.
 
     With `--engine mpi` every rank is one client: `mpiexec -n 5 fedax run FILE --engine mpi`. With
-    `--hosts` the simulation uses the devices of all hosts: `srun fedax run FILE --hosts`. Rank 0 shows
-    and keeps the results.
+    `--hosts` the simulation uses the devices of all hosts: `srun fedax run FILE --hosts`. Rank 0
+    shows and keeps the results.
     """
     from rich.console import Console
 
@@ -68,7 +70,9 @@ def cluster_for(experiment: Experiment, jobs: int) -> ClusterSection:
     from fedax.experiments.running.pools import check_cluster
 
     if jobs > 1:
-        raise InvalidInput.of("--jobs", jobs, "1 with --slurm, which submits a job for each part of the work")
+        raise InvalidInput.of(
+            "--jobs", jobs, "1 with --slurm, which submits a job for each part of the work"
+        )
     check_cluster()
     return experiment.cluster or ClusterSection()
 

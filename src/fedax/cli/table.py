@@ -11,17 +11,23 @@ from fedax.cli.options import Folders
 def table(
     folders: Folders,
     latex: Annotated[bool, typer.Option("--latex", help="For LaTeX, with booktabs.")] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="As CSV, with differences and p-values.")] = False,
+    csv: Annotated[
+        bool, typer.Option("--csv", help="As CSV, with differences and p-values.")
+    ] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="In Markdown.")] = False,
     metric: Annotated[
         list[str] | None,
         typer.Option(
-            help="Only this metric; may be repeated. One metric of several tasks is one table.", show_default=False
+            help="Only this metric; may be repeated. One metric of several tasks is one table.",
+            show_default=False,
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="File for the table.", show_default="the terminal")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File for the table.", show_default="the terminal")
+    ] = None,
 ) -> None:
-    """Show the methods of run directories as a table: means, deviations, and who is not significantly worse than the best.
+    """Show the methods of run directories as a table: means, deviations, and who is not
+    significantly worse than the best.
 
     Example: `fedax table runs/study --metric test_accuracy --latex --out table.tex`
     """
@@ -31,12 +37,18 @@ def table(
     from fedax.report.tables.comparison import FORMS, method_tables
     from fedax.utils.files import write, writing
 
-    asked = [name for name, wanted in (("latex", latex), ("csv", csv), ("markdown", markdown)) if wanted]
+    asked = [
+        name for name, wanted in (("latex", latex), ("csv", csv), ("markdown", markdown)) if wanted
+    ]
     if len(asked) > 1:
         raise InvalidInput.because("table", f"--{asked[0]} and --{asked[1]} exclude each other")
     directories = [RunDirectory.load(folder) for folder in folders]
-    reads = {task: read for directory in reversed(directories) for task, read in directory.reads.items()}
-    text = FORMS[asked[0] if asked else "text"](method_tables(merge_records(directories), reads, metric)).rstrip("\n")
+    reads = {
+        task: read for directory in reversed(directories) for task, read in directory.reads.items()
+    }
+    text = FORMS[asked[0] if asked else "text"](
+        method_tables(merge_records(directories), reads, metric)
+    ).rstrip("\n")
     if out is None:
         typer.echo(text)
         return

@@ -10,7 +10,8 @@ MOST = 2_000
 
 
 def show(table: Table, console: Console) -> None:
-    """Prints a table with whole cells, whatever the terminal's width: lines that are longer are the terminal's to break.
+    """Prints a table with whole cells, whatever the terminal's width: lines that are longer are the
+    terminal's to break.
 
     >>> import io
     >>> from rich.console import Console

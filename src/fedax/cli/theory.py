@@ -12,7 +12,9 @@ def theory(
     accuracy: Annotated[float, typer.Option(help="Epsilon of the theorems.")] = 1e-3,
     price: Annotated[
         list[float] | None,
-        typer.Option(help="Gradients that a communication costs; may be repeated.", show_default=False),
+        typer.Option(
+            help="Gradients that a communication costs; may be repeated.", show_default=False
+        ),
     ] = None,
     figure: Annotated[
         Path | None,
@@ -22,13 +24,15 @@ def theory(
         ),
     ] = None,
 ) -> None:
-    """Show what a paper's theory says of a task: constants, step sizes, mu, bits, multipliers, rounds.
+    """Show what a paper's theory says of a task: constants, step sizes, mu, bits, multipliers,
+    rounds.
 
-    Smoothness is a bound where it has a closed form. Other constants are measured at the start of the
-    first seed, and at the optimum for local gradient descent, whose problems are convex. Those that
-    this bounds from below are marked.
+    Smoothness is a bound where it has a closed form. Other constants are measured at the start of
+    the first seed, and at the optimum for local gradient descent, whose problems are convex. Those
+    that this bounds from below are marked.
 
-    Example: `fedax theory feddane experiment.toml`, with the file that `fedax new experiment` writes.
+    Example: `fedax theory feddane experiment.toml`, with the file that `fedax new experiment`
+    writes.
     """
     from rich.console import Console
     from rich.table import Table

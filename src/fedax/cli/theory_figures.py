@@ -18,7 +18,9 @@ from fedax.utils.files import write, writing
 POINTS = 120
 
 
-def save_figure(path: Path, title: str, panels: Sequence[Panel], rows: Sequence[Sequence[str]]) -> None:
+def save_figure(
+    path: Path, title: str, panels: Sequence[Panel], rows: Sequence[Sequence[str]]
+) -> None:
     """Writes panels as `.html`, with the table, or as `.svg`, `.pdf`, `.png`.
 
     Raises:
@@ -40,7 +42,8 @@ def save_figure(path: Path, title: str, panels: Sequence[Panel], rows: Sequence[
             render(
                 Page(
                     title,
-                    "Bounds are worst cases; constants are measured on the task, some of them from below.",
+                    "Bounds are worst cases; constants are measured on the task, some of them "
+                    "from below.",
                     [],
                     sheets=[sheet],
                     charts=[chart],
@@ -49,14 +52,30 @@ def save_figure(path: Path, title: str, panels: Sequence[Panel], rows: Sequence[
         )
 
 
-def _curves(title: str, below: str, beside: str, x: np.ndarray, lines: dict[str, np.ndarray], *, first: int = 0) -> Panel:
+def _curves(
+    title: str,
+    below: str,
+    beside: str,
+    x: np.ndarray,
+    lines: dict[str, np.ndarray],
+    *,
+    first: int = 0,
+) -> Panel:
     """Draws curves over a logarithmic axis; numbers that are not positive are left out."""
     series = []
     for place, (label, y) in enumerate(lines.items()):
         good = np.isfinite(y) & (y > 0)
         if good.any():
             marked = staggered(int(good.sum()), place, len(lines))
-            series.append(Series(label, first + place, x[good].astype(float), y[good].astype(float), marked=marked))
+            series.append(
+                Series(
+                    label,
+                    first + place,
+                    x[good].astype(float),
+                    y[good].astype(float),
+                    marked=marked,
+                )
+            )
     return Panel(title, Axis(below, True), Axis(beside, True), series)
 
 
@@ -73,7 +92,9 @@ def _each(function: Callable[[float], float], x: np.ndarray) -> np.ndarray:
 
 
 def local_gd_panels(given: dict[str, Any], rate: float, prices: Sequence[float]) -> list[Panel]:
-    """Draws the cost of the accuracy over H for each price, and the bound over T for some H with their largest step sizes."""
+    """Draws the cost of the accuracy over H for each price, and the bound over T for some H with
+    their largest step sizes.
+    """
     smooth, variance, distance = given["smoothness"], given["variance"], given["distance"]
     most = max(int(1 / (4 * smooth * rate) * (1 + 1e-12)), 1)
     intervals = np.unique(np.geomspace(1, most, POINTS).round()).astype(int)
@@ -81,44 +102,67 @@ def local_gd_panels(given: dict[str, Any], rate: float, prices: Sequence[float])
     steps = np.where(left > 0, 2 * distance**2 / (rate * np.where(left > 0, left, 1)), np.nan)
     costs = {f"a communication at {price:g}": steps * (1 + price / intervals) for price in prices}
     cost = _curves(
-        f"Cost of an accuracy of {given['accuracy']:g}", "local steps H", "gradients of a client", intervals, costs
+        f"Cost of an accuracy of {given['accuracy']:g}",
+        "local steps H",
+        "gradients of a client",
+        intervals,
+        costs,
     )
     times = np.geomspace(1e2, max(1e6, 4 * float(np.nanmin(steps))), POINTS).round()
     options = {"distance": distance, "variance": variance, "smoothness": smooth}
     bounds = {
-        f"H = {h}": _each(lambda t, h=h: local_gd.bound(interval=h, steps=int(t), **options), times) for h in (1, 4, 16, 64)
+        f"H = {h}": _each(lambda t, h=h: local_gd.bound(interval=h, steps=int(t), **options), times)
+        for h in (1, 4, 16, 64)
     }
     title = "Theorem 1, with the step size 1/(4LH)"
-    return [cost, _curves(title, "steps T", "f(mean of iterates) - f*", times, bounds, first=len(prices))]
+    return [
+        cost,
+        _curves(title, "steps T", "f(mean of iterates) - f*", times, bounds, first=len(prices)),
+    ]
 
 
 def feddane_panels(
     given: dict[str, Any], gap: float, accuracy: float, chosen: dict[str, tuple[float, float]]
 ) -> list[Panel]:
-    """Draws the decrease over mu for several exactnesses, and the rounds that it promises; each chosen mu with its decrease."""
+    """Draws the decrease over mu for several exactnesses, and the rounds that it promises; each
+    chosen mu with its decrease.
+    """
     best = feddane.best_mu(**given).mu
     mus = np.geomspace(best / 20, best * 20, POINTS)
     scale = given["dissimilarity"] ** 2 + 0.5  # with gamma of 1/scale or more nothing is promised
-    gammas = {"exact solutions": 0.0, f"gamma = {0.1 / scale:.2g}": 0.1 / scale, f"gamma = {0.5 / scale:.2g}": 0.5 / scale}
+    gammas = {
+        "exact solutions": 0.0,
+        f"gamma = {0.1 / scale:.2g}": 0.1 / scale,
+        f"gamma = {0.5 / scale:.2g}": 0.5 / scale,
+    }
     rhos = {
-        label: _each(lambda mu, gamma=gamma: feddane.decrease(mu=mu, inexactness=gamma, **given), mus)
+        label: _each(
+            lambda mu, gamma=gamma: feddane.decrease(mu=mu, inexactness=gamma, **given), mus
+        )
         for label, gamma in gammas.items()
     }
-    rounds = {label: np.where(rho > 0, gap / (np.where(rho > 0, rho, 1) * accuracy), np.nan) for label, rho in rhos.items()}
+    rounds = {
+        label: np.where(rho > 0, gap / (np.where(rho > 0, rho, 1) * accuracy), np.nan)
+        for label, rho in rhos.items()
+    }
     panels = [
         _curves("Decrease that is promised", "mu", "rho", mus, rhos),
         _curves(f"Rounds to a squared gradient of {accuracy:g}", "mu", "rounds", mus, rounds),
     ]
     if chosen:
         x, y = (np.array(values, float) for values in zip(*chosen.values(), strict=True))
-        panels[0] = replace(panels[0], series=[*panels[0].series, Series("of the file", 0, x, y, kind="runs")])
+        panels[0] = replace(
+            panels[0], series=[*panels[0].series, Series("of the file", 0, x, y, kind="runs")]
+        )
     return panels
 
 
 def dfedavgm_panels(
     setting: dfedavgm.Setting, gap: float, rounds: int, rounding: dfedavgm.Rounding | None = None
 ) -> list[Panel]:
-    """Draws the parts of Theorem 1's bound and the consensus bounds over eta, and the bound over the rounds with the best eta."""
+    """Draws the parts of Theorem 1's bound and the consensus bounds over eta, and the bound over
+    the rounds with the best eta.
+    """
     most = dfedavgm.largest_step_size(
         smoothness=setting.smoothness, local_steps=setting.local_steps, momentum=setting.momentum
     )
@@ -126,56 +170,101 @@ def dfedavgm_panels(
     rates = np.geomspace(most * 1e-4, most * 0.999, POINTS)
     found = [dfedavgm.constants(replace(setting, rate=float(eta)), rounding) for eta in rates]
     parts = {
-        "progress, 2 (f - min f)/(gamma T)": np.array([2 * gap / (each.gamma * rounds) for each in found]),
+        "progress, 2 (f - min f)/(gamma T)": np.array(
+            [2 * gap / (each.gamma * rounds) for each in found]
+        ),
         "local training, alpha": np.array([each.alpha for each in found]),
         "missing consensus, beta": np.array([each.beta for each in found]),
     }
     whole = {"bound": np.sum(list(parts.values()), axis=0)} | parts
     consensus = {
-        "corrected": _each(lambda eta: dfedavgm.consensus_bound(replace(setting, rate=eta), rounding), rates),
+        "corrected": _each(
+            lambda eta: dfedavgm.consensus_bound(replace(setting, rate=eta), rounding), rates
+        ),
         "as printed": _each(
-            lambda eta: dfedavgm.consensus_bound(replace(setting, rate=eta), rounding, as_printed=True), rates
+            lambda eta: dfedavgm.consensus_bound(
+                replace(setting, rate=eta), rounding, as_printed=True
+            ),
+            rates,
         ),
     }
     times = np.geomspace(1e2, 1e10, 40).round()
 
     def reached(t: float) -> float:
         eta = dfedavgm.best_step_size(setting, rounding, gap=gap, rounds=int(t))
-        return dfedavgm.stationarity_bound(replace(setting, rate=eta), rounding, gap=gap, rounds=int(t))
+        return dfedavgm.stationarity_bound(
+            replace(setting, rate=eta), rounding, gap=gap, rounds=int(t)
+        )
 
     return [
         _curves(f"Squared gradient after {rounds:,} rounds", "eta", "", rates, whole),
-        _curves(f"Consensus, Lemma {5 if rounding else 4}", "eta", "mean square distance", rates, consensus, first=4),
-        _curves("Squared gradient with the best eta", "rounds", "", times, {"best eta": _each(reached, times)}, first=6),
+        _curves(
+            f"Consensus, Lemma {5 if rounding else 4}",
+            "eta",
+            "mean square distance",
+            rates,
+            consensus,
+            first=4,
+        ),
+        _curves(
+            "Squared gradient with the best eta",
+            "rounds",
+            "",
+            times,
+            {"best eta": _each(reached, times)},
+            first=6,
+        ),
     ]
 
 
-def fedaware_panels(weights: np.ndarray, shortest: np.ndarray, steps: np.ndarray, zeta: np.ndarray) -> list[Panel]:
-    """Draws the clients' weights and those of the shortest combination, and each client's work against its dissimilarity."""
+def fedaware_panels(
+    weights: np.ndarray, shortest: np.ndarray, steps: np.ndarray, zeta: np.ndarray
+) -> list[Panel]:
+    """Draws the clients' weights and those of the shortest combination, and each client's work
+    against its dissimilarity.
+    """
     order = np.argsort(-weights, kind="stable")
     place = np.arange(1, len(order) + 1)
     lines = {"share of the examples": weights[order], "shortest combination": shortest[order]}
     found = _curves("Weights", "client, from the largest", "weight", place, lines)
     spots = Series("a client", 2, steps.astype(float), zeta, kind="runs")
-    unlike = Panel("Work and dissimilarity", Axis("local steps K_i", True), Axis("zeta_i", True), [spots])
+    unlike = Panel(
+        "Work and dissimilarity", Axis("local steps K_i", True), Axis("zeta_i", True), [spots]
+    )
     return [replace(found, x=Axis("client, from the largest")), unlike]
 
 
 def fedbc_panels(smoothness: np.ndarray, delta: float, accuracy: float) -> list[Panel]:
-    """Returns the interval of each client's multiplier, and the bound on consensus over a multiplier of all."""
+    """Returns the interval of each client's multiplier, and the bound on consensus over a
+    multiplier of all.
+    """
     order = np.argsort(smoothness)
     bounds, place = fedbc.multiplier_bounds(smoothness[order]), np.arange(1, len(order) + 1)
     lines = {"lowest, 1 + L_i": bounds.low, "highest, (1 + L_i)²/L_i": bounds.high}
-    interval = _curves("Interval of the multipliers", "client, from the smoothest", "multiplier", place, lines)
+    interval = _curves(
+        "Interval of the multipliers", "client, from the smoothest", "multiplier", place, lines
+    )
     smooth = float(smoothness.max())
     multipliers = np.geomspace(smooth / 2 * 1.01, smooth * 100, POINTS)
 
     def spread(multiplier: float, error: float) -> float:
         # delta grows with the multipliers, which are all alike here
         unlike = delta * multiplier / (1 + smooth)
-        return fedbc.consensus_bound(smoothness=smooth, multiplier=multiplier, error=error, heterogeneity=unlike)
+        return fedbc.consensus_bound(
+            smoothness=smooth, multiplier=multiplier, error=error, heterogeneity=unlike
+        )
 
     labels = {"solved exactly": 0.0, f"epsilon = {accuracy:g}": accuracy}
-    apart = {label: _each(lambda lam, error=error: spread(lam, error), multipliers) for label, error in labels.items()}
-    consensus = _curves("Consensus, Lemma B.2", "multiplier of all clients", "squared distance", multipliers, apart, first=2)
+    apart = {
+        label: _each(lambda lam, error=error: spread(lam, error), multipliers)
+        for label, error in labels.items()
+    }
+    consensus = _curves(
+        "Consensus, Lemma B.2",
+        "multiplier of all clients",
+        "squared distance",
+        multipliers,
+        apart,
+        first=2,
+    )
     return [replace(interval, x=Axis("client, from the smoothest")), consensus]

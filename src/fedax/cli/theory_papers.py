@@ -1,4 +1,6 @@
-"""Theorems of the papers applied to an experiment's task: constants, step sizes, mu, bits, rounds."""
+"""Theorems of the papers applied to an experiment's task: constants, step sizes, mu, bits,
+rounds.
+"""
 
 import functools
 import math
@@ -43,7 +45,9 @@ class Answer(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A question to the theory: the plan of an experiment, an accuracy, prices of communication in gradients, and a run's seed."""
+    """A question to the theory: the plan of an experiment, an accuracy, prices of communication in
+    gradients, and a run's seed.
+    """
 
     plan: Plan
     accuracy: float
@@ -52,7 +56,8 @@ class Question(NamedTuple):
 
 
 class Used(NamedTuple):
-    """The first algorithm of a file that a paper is about, with the solver and the schedule that it runs with.
+    """The first algorithm of a file that a paper is about, with the solver and the schedule that it
+    runs with.
 
     `method` is None, and the others are the common ones, where there is no such algorithm.
     """
@@ -64,13 +69,19 @@ class Used(NamedTuple):
     @classmethod
     def of(cls, plan: Plan, *kinds: type) -> "Used":
         """Returns the first algorithm of some classes."""
-        label = next((label for label, method in plan.algorithms.items() if type(method) in kinds), None)
+        label = next(
+            (label for label, method in plan.algorithms.items() if type(method) in kinds), None
+        )
         given = plan.arguments if label is None else plan.arguments_of(label)
-        return cls(None if label is None else plan.algorithms[label], given["solver"], given["schedule"])
+        return cls(
+            None if label is None else plan.algorithms[label], given["solver"], given["schedule"]
+        )
 
 
 class Measured(constants.Measured):
-    """Constants of a task, with more that only these tables need: at the start of the question's run."""
+    """Constants of a task, with more that only these tables need: at the start of the question's
+    run.
+    """
 
     def __init__(self, question: Question, weights: str, schedule: Schedule) -> None:
         task = question.plan.task
@@ -81,8 +92,13 @@ class Measured(constants.Measured):
 
     @functools.cached_property
     def lowest(self) -> float:
-        """The lowest eigenvalue of any client; 0 at least for losses with a closed form, which are convex."""
-        found = min(estimate.lowest_eigenvalue(self.losses, client=k, tolerance=1e-3) for k in range(self.losses.clients))
+        """The lowest eigenvalue of any client; 0 at least for losses with a closed form, which are
+        convex.
+        """
+        found = min(
+            estimate.lowest_eigenvalue(self.losses, client=k, tolerance=1e-3)
+            for k in range(self.losses.clients)
+        )
         return max(found, 0.0) if self.source == constants.CLOSED_FORM else found
 
     @functools.cached_property
@@ -94,13 +110,20 @@ class Measured(constants.Measured):
         return float(np.linalg.norm(self.losses.shares @ self.gradients))
 
     def noise(self) -> float:
-        """Returns the largest variance of a client's minibatch gradients; of a drawn batch size, at the smallest batch."""
+        """Returns the largest variance of a client's minibatch gradients; of a drawn batch size, at
+        the smallest batch.
+        """
         batch = self.schedule.batch_size
         least = batch[0] if isinstance(batch, tuple) else batch
         if least == "full":
             return 0.0
         sizes = enumerate(self.sizes)
-        each = (estimate.local_variance(self.losses, self.start, k, batch_size=min(least, n), samples=64) for k, n in sizes)
+        each = (
+            estimate.local_variance(
+                self.losses, self.start, k, batch_size=min(least, n), samples=64
+            )
+            for k, n in sizes
+        )
         return max(one.mean for one in each)
 
     def common(self) -> list[Row]:
@@ -117,8 +140,16 @@ def _local_gd(question: Question) -> Answer:
     found = Measured(question, "equal", used.schedule)
     best = estimate.optimum(found.losses)
     distance = float(np.linalg.norm(best.w - np.asarray(found.start)))
-    smooth, variance = float(found.smoothness.max()), local_gd.variance(found.losses.gradients(best.w))
-    given: dict[str, Any] = {"distance": distance, "variance": variance, "smoothness": smooth, "accuracy": question.accuracy}
+    smooth, variance = (
+        float(found.smoothness.max()),
+        local_gd.variance(found.losses.gradients(best.w)),
+    )
+    given: dict[str, Any] = {
+        "distance": distance,
+        "variance": variance,
+        "smoothness": smooth,
+        "accuracy": question.accuracy,
+    }
     rows = [
         *found.common(),
         Row("f*", best.value, f"gradient {best.gradient:.1e} there"),
@@ -131,11 +162,18 @@ def _local_gd(question: Question) -> Answer:
         rate = local_gd.step_size(smooth, interval)
         plan = local_gd.plan(rate=min(rate, local_gd.plan(**given).rate / interval), **given)
         rows.append(Row(f"gamma for H = {interval}", plan.rate, f"T = {math.ceil(plan.steps):,}"))
-    # the largest step size with which one local step reaches the accuracy in the bound, a tenth of it left for progress
+    # the largest step size with which one local step reaches the accuracy in the bound, a tenth of
+    # it left for progress
     fixed = local_gd.plan(**given).rate / 10
     for price in question.prices:
         interval = local_gd.best_interval(rate=fixed, price=price, **given)
-        rows.append(Row(f"best H, a communication at {price:g} gradients", interval, f"gamma = {fixed:.3g}, from eq. (5)"))
+        rows.append(
+            Row(
+                f"best H, a communication at {price:g} gradients",
+                interval,
+                f"gamma = {fixed:.3g}, from eq. (5)",
+            )
+        )
     return Answer(rows, figures.local_gd_panels(given, fixed, question.prices))
 
 
@@ -148,7 +186,11 @@ def _feddane(question: Question) -> Answer:
     best, gap = feddane.best_mu(**given), found.losses.value(found.start)
     rows = [
         *found.common(),
-        Row("lowest eigenvalue of a client", found.lowest, "at the start; mu must exceed its negative"),
+        Row(
+            "lowest eigenvalue of a client",
+            found.lowest,
+            "at the start; mu must exceed its negative",
+        ),
         Row("B", b, "Definition 2, at the start; a lower bound"),
         Row("best mu", best.mu, "Corollary 4, exact; from B at the start"),
         Row("rho with it", best.decrease, "Theorems 3 and 5; from B at the start"),
@@ -170,22 +212,37 @@ def _feddane(question: Question) -> Answer:
     return Answer(rows, figures.feddane_panels(given, gap, question.accuracy, chosen))
 
 
-def _rho(found: Measured, given: dict[str, float], method: FedDANE, plan: Plan, label: str) -> tuple[float | str, str]:
-    """Returns the decrease that is promised for an algorithm: by Theorems 3 and 5, or by 7 with a mu for each device."""
+def _rho(
+    found: Measured, given: dict[str, float], method: FedDANE, plan: Plan, label: str
+) -> tuple[float | str, str]:
+    """Returns the decrease that is promised for an algorithm: by Theorems 3 and 5, or by 7 with a
+    mu for each device.
+    """
     arguments = plan.arguments_of(label)
     solver, mu = arguments["solver"], np.asarray(method.mu, float)
-    told = settings_of(method, RunOptions(solver=Exact(), schedule=arguments["schedule"], channel=arguments["channel"]))
+    told = settings_of(
+        method,
+        RunOptions(solver=Exact(), schedule=arguments["schedule"], channel=arguments["channel"]),
+    )
     missing = premises.feddane(told, found.losses.clients, by_device=True)
     gamma = float(solver.gamma) if isinstance(solver, Inexact) else 0.0
     exact = "" if isinstance(solver, Exact | Inexact) else ", if solved exactly"
     if mu.min() <= given["concavity"]:
         return -math.inf, "no decrease is promised"
     if mu.ndim == 0:
-        rho, theorem = feddane.decrease(mu=float(mu), inexactness=gamma, **given), "Theorems 3 and 5"
+        rho, theorem = (
+            feddane.decrease(mu=float(mu), inexactness=gamma, **given),
+            ("Theorems 3 and 5"),
+        )
     elif given["concavity"] > 0:
         return "none", "Theorem 7, of a mu for each device, is about convex losses"
     else:
-        each = {"mu": mu, "smoothness": found.smoothness, "inexactness": gamma, "weights": found.losses.shares}
+        each = {
+            "mu": mu,
+            "smoothness": found.smoothness,
+            "inexactness": gamma,
+            "weights": found.losses.shares,
+        }
         rho = feddane.decrease_by_device(dissimilarity=given["dissimilarity"], **each)
         theorem = "Theorem 7, corrected"
     if missing is not None:
@@ -198,7 +255,10 @@ def _dfedavgm(question: Question) -> Answer:
     found = Measured(question, "equal", used.schedule)
     dim, k, noise = int(found.start.shape[0]), found.interval, found.noise()
     momentum = float(getattr(used.solver, "momentum", 0.0))
-    smooth, bound = float(found.smoothness.max()), float(np.linalg.norm(found.gradients, axis=1).max())
+    smooth, bound = (
+        float(found.smoothness.max()),
+        float(np.linalg.norm(found.gradients, axis=1).max()),
+    )
     most = dfedavgm.largest_step_size(smoothness=smooth, local_steps=k, momentum=momentum)
     rounding, unbounded = _rounding(used.method, dim, found.losses.clients)
     half = 0.25 if rounding is not None and rounding.kind == "down" else 0.5
@@ -216,7 +276,9 @@ def _dfedavgm(question: Question) -> Answer:
     rows = [
         *found.common(),
         Row(
-            "lambda", setting.mixing, "of the file's graph" if used.method is not None else "no graph in the file: complete"
+            "lambda",
+            setting.mixing,
+            "of the file's graph" if used.method is not None else "no graph in the file: complete",
         ),
         Row("sigma_l^2, the largest of a client", noise, "at the start; a lower bound"),
         Row("sigma_g^2", setting.global_variance, "at the start; a lower bound"),
@@ -227,19 +289,36 @@ def _dfedavgm(question: Question) -> Answer:
     ]
     if unbounded is None:
         best = dfedavgm.best_step_size(setting, rounding, gap=gap, rounds=rounds)
-        lemma, at = ("Lemma 5" if rounding else "Lemma 4"), "half" if half == 0.5 else "a quarter of"
+        lemma, at = (
+            ("Lemma 5" if rounding else "Lemma 4"),
+            "half" if half == 0.5 else "a quarter of",
+        )
         consensus, source = (
             dfedavgm.consensus_bound(setting, rounding),
             f"{lemma}, corrected, at {at} the largest eta; {_FROM}",
         )
         rows += [
-            Row(f"best eta for {rounds:,} rounds", best, f"Theorem {3 if rounding else 1}, minimised; {_FROM}"),
-            Row("eta = 1/(LK sqrt T) from T =", math.ceil((1 / (smooth * k * most)) ** 2), "Proposition 1"),
+            Row(
+                f"best eta for {rounds:,} rounds",
+                best,
+                f"Theorem {3 if rounding else 1}, minimised; {_FROM}",
+            ),
+            Row(
+                "eta = 1/(LK sqrt T) from T =",
+                math.ceil((1 / (smooth * k * most)) ** 2),
+                "Proposition 1",
+            ),
             Row("consensus, mean square", consensus, source),
         ]
     else:
         rows.append(Row("consensus, mean square", "none", unbounded))
-    rows.append(Row("bits below which fewer pay", dfedavgm.bit_threshold(dim=dim), "Proposition 3, corrected"))
+    rows.append(
+        Row(
+            "bits below which fewer pay",
+            dfedavgm.bit_threshold(dim=dim),
+            "Proposition 3, corrected",
+        )
+    )
     return Answer(rows, figures.dfedavgm_panels(setting, gap, rounds, rounding))
 
 
@@ -253,19 +332,25 @@ def _mixing(method: Any, clients: int) -> float:
     graph = method.network(clients)
     if graph.period > 1:
         got = f"a graph that repeats after {graph.period} rounds"
-        raise InvalidInput.found("graph", got, "graphs that do not change; Lemma 4 is about one mixing matrix")
+        raise InvalidInput.found(
+            "graph", got, "graphs that do not change; Lemma 4 is about one mixing matrix"
+        )
     return graph.lam
 
 
 def _rounding(method: Any, dim: int, clients: int) -> tuple[dfedavgm.Rounding | None, str | None]:
-    """Returns the rounding of a method's messages (None without one) and the reason why there is no bound, if there is none."""
+    """Returns the rounding of a method's messages (None without one) and the reason why there is no
+    bound, if there is none.
+    """
     if not isinstance(method, QuantizedDFedAvgM):
         return None, None
     if method.mode != "replica":
         return None, 'Lemma 5 is about models that are mixed whole (16), mode="replica"'
     if method.code is not None or not method.step:
         return None, "Lemma 5 is about messages that are rounded to one grid, step above 0"
-    return dfedavgm.Rounding(dim, method.step, "down" if method.rounding == "floor" else "stochastic", clients), None
+    return dfedavgm.Rounding(
+        dim, method.step, "down" if method.rounding == "floor" else "stochastic", clients
+    ), None
 
 
 def _fedaware(question: Question) -> Answer:
@@ -274,12 +359,19 @@ def _fedaware(question: Question) -> Answer:
     gram = jnp.asarray(found.gradients @ found.gradients.T)
     shortest = np.asarray(min_norm(gram, jnp.ones(len(gram), bool)).weights, float)
     shortest, shares = shortest / shortest.sum(), found.losses.shares
-    between, zeta = fedaware.divergence(shortest, shares), fedaware.dissimilarities(found.gradients, shares)
+    between, zeta = (
+        fedaware.divergence(shortest, shares),
+        fedaware.dissimilarities(found.gradients, shares),
+    )
     smooth, rate = float(found.smoothness.max()), float(used.solver.fitted(found).step_size())
     work: dict[str, Any] = {"local_steps": found.steps, "dissimilarities": zeta}
     rows = [
         *found.common(),
-        Row("gradient diversity D", fedaware.diversity(found.gradients, shares), "Definition 3.1, at the start"),
+        Row(
+            "gradient diversity D",
+            fedaware.diversity(found.gradients, shares),
+            "Definition 3.1, at the start",
+        ),
         Row(
             "the largest surrogate diversity",
             fedaware.diversity(found.gradients, shares, shortest),
@@ -290,8 +382,16 @@ def _fedaware(question: Question) -> Answer:
         Row("N + chi^2 - 2 chi", between.gap, "rho of Theorem 4.1 is negative from 0.382 on"),
         Row("Pearson divergence", between.pearson, "in its place"),
         Row("K_i", f"{found.steps.min()} to {found.steps.max()}", "local steps"),
-        Row("Phi_Hetero", fedaware.heterogeneity(rate=rate, weights=shares, **work), f"Corollary 3.2, eta_l = {rate:g}"),
-        Row("largest eta_l", 1 / (math.sqrt(12) * smooth * int(found.steps.max())), "Lemma A.1, corrected"),
+        Row(
+            "Phi_Hetero",
+            fedaware.heterogeneity(rate=rate, weights=shares, **work),
+            f"Corollary 3.2, eta_l = {rate:g}",
+        ),
+        Row(
+            "largest eta_l",
+            1 / (math.sqrt(12) * smooth * int(found.steps.max())),
+            "Lemma A.1, corrected",
+        ),
         Row("largest server step", 1 / smooth, "in place of Theorem 4.1"),
     ]
     return Answer(rows, figures.fedaware_panels(shares, shortest, found.steps, zeta))
@@ -300,16 +400,32 @@ def _fedaware(question: Question) -> Answer:
 def _fedbc(question: Question) -> Answer:
     found = Measured(question, "equal", Used.of(question.plan, FedBC).schedule)
     bounds = fedbc.multiplier_bounds(found.smoothness)
-    low, high, smooth = float(bounds.low.max()), float(bounds.high.min()), float(found.smoothness.max())
+    low, high, smooth = (
+        float(bounds.low.max()),
+        float(bounds.high.min()),
+        float(found.smoothness.max()),
+    )
     delta = fedbc.heterogeneity(found.gradients, low=low, high=low)
     given = {"smoothness": smooth, "multiplier": low, "heterogeneity": delta}
     rows = [
         *found.common(),
         Row("lam_min", f"{bounds.low.min():.4g} to {low:.4g}", "1 + L_i"),
         Row("lam_max", f"{high:.4g} to {bounds.high.max():.4g}", "(1 + L_i)^2 / L_i"),
-        Row("one interval for all", "none" if low >= high else f"[{low:.4g}, {high:.4g})", "after (61); not needed"),
-        Row("delta with all multipliers at lam_min", delta, "Assumption 4.3, at the start; a lower bound"),
-        Row("consensus, solved exactly", fedbc.consensus_bound(error=0.0, **given), f"Lemma B.2, corrected; {_FROM}"),
+        Row(
+            "one interval for all",
+            "none" if low >= high else f"[{low:.4g}, {high:.4g})",
+            "after (61); not needed",
+        ),
+        Row(
+            "delta with all multipliers at lam_min",
+            delta,
+            "Assumption 4.3, at the start; a lower bound",
+        ),
+        Row(
+            "consensus, solved exactly",
+            fedbc.consensus_bound(error=0.0, **given),
+            f"Lemma B.2, corrected; {_FROM}",
+        ),
         Row(
             f"consensus, epsilon = {question.accuracy:g}",
             fedbc.consensus_bound(error=question.accuracy, **given),

@@ -6,7 +6,9 @@ from fedax.cli.options import File, Settings
 
 
 def validate(file: File, settings: Settings = None) -> None:
-    """Check a TOML file, with its data, and show it with every default written out; nothing is run."""
+    """Check a TOML file, with its data, and show it with every default written out; nothing is
+    run.
+    """
     from fedax.experiments.config.experiment import Experiment
     from fedax.experiments.running import runner
 

@@ -53,9 +53,13 @@ class Ledger(NamedTuple):
         10
         """
         dp = _dp()
-        first, later = (_events(releases, noise, self.halved) for releases in (self.first, self.later))
+        first, later = (
+            _events(releases, noise, self.halved) for releases in (self.first, self.later)
+        )
         if self.first == self.later:
-            return dp.SelfComposedDpEvent(later[0] if len(later) == 1 else dp.ComposedDpEvent(later), rounds)
+            return dp.SelfComposedDpEvent(
+                later[0] if len(later) == 1 else dp.ComposedDpEvent(later), rounds
+            )
         rest = [dp.SelfComposedDpEvent(dp.ComposedDpEvent(later), rounds - 1)] if rounds > 1 else []
         return dp.ComposedDpEvent([*first, *rest])
 
@@ -65,7 +69,9 @@ def _dp() -> Any:
         import dp_accounting
     except ImportError as error:
         hint = install_hint("privacy")
-        raise FedaxError(f"accounting of privacy needs dp-accounting ({error}). Try: {hint}.") from error
+        raise FedaxError(
+            f"accounting of privacy needs dp-accounting ({error}). Try: {hint}."
+        ) from error
     return dp_accounting
 
 
@@ -99,7 +105,11 @@ def _renyi(releases: tuple[Release, ...], noise: float, halved: bool) -> np.ndar
         found = []
         for each in {release, release._replace(rate=1.0)} if release.population else {release}:
             fixed = each.population and each.rate < 1
-            relation = dp.NeighboringRelation.REPLACE_ONE if fixed else dp.NeighboringRelation.ADD_OR_REMOVE_ONE
+            relation = (
+                dp.NeighboringRelation.REPLACE_ONE
+                if fixed
+                else dp.NeighboringRelation.ADD_OR_REMOVE_ONE
+            )
             accountant: Any = RdpAccountant(neighboring_relation=relation)
             # has no public accessor; composing anew for every number of rounds takes half a second
             # each
@@ -117,7 +127,8 @@ def _orders() -> Any:
 @checked_call
 @functools.lru_cache(maxsize=4096)
 def epsilon_of(ledger: Ledger, noise: float, delta: float, rounds: int) -> float:
-    """Returns the privacy that some rounds have spent, between neighbours that differ in one client (see `Ledger`).
+    """Returns the privacy that some rounds have spent, between neighbours that differ in one client
+    (see `Ledger`).
 
     Args:
         ledger: what a round releases.
@@ -156,20 +167,28 @@ def epsilon_of_gaussians(multipliers: dict[float, int], delta: float) -> float:
     if 0.0 in multipliers:
         return math.inf
     with _quietly():
-        uploads = [count * _renyi((Release(1.0, 1),), noise, False) for noise, count in multipliers.items() if count]
+        uploads = [
+            count * _renyi((Release(1.0, 1),), noise, False)
+            for noise, count in multipliers.items()
+            if count
+        ]
         return _epsilon(np.sum(uploads, axis=0), delta) if uploads else 0.0
 
 
 def _epsilon(renyi: np.ndarray, delta: float) -> float:
     from dp_accounting.rdp import compute_epsilon
 
-    assert not np.isnan(renyi).any(), "an order whose divergence is not a number would count as none"
+    assert not np.isnan(renyi).any(), (
+        "an order whose divergence is not a number would count as none"
+    )
     return float(compute_epsilon(_orders(), renyi.tolist(), delta)[0])
 
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Hides a warning for each order that the accountant leaves out, which makes the bound no smaller."""
+    """Hides a warning for each order that the accountant leaves out, which makes the bound no
+    smaller.
+    """
     log = logging.getLogger("absl")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -181,7 +200,8 @@ def _quietly() -> Iterator[None]:
 
 @checked_call
 def noise_of(ledger: Ledger, epsilon: float, delta: float, rounds: int) -> float:
-    """Returns the least noise multiplier with which rounds spend at most epsilon, to a relative 1e-3.
+    """Returns the least noise multiplier with which rounds spend at most epsilon, to a relative
+    1e-3.
 
     Args:
         ledger: of the releases of a round.
@@ -199,7 +219,9 @@ def noise_of(ledger: Ledger, epsilon: float, delta: float, rounds: int) -> float
         low, high = high, 2 * high
     while high - low > 1e-3 * high:
         middle = (low + high) / 2
-        low, high = (middle, high) if epsilon_of(ledger, middle, delta, rounds) > epsilon else (low, middle)
+        low, high = (
+            (middle, high) if epsilon_of(ledger, middle, delta, rounds) > epsilon else (low, middle)
+        )
     return high
 
 
@@ -217,5 +239,9 @@ def rounds_of(ledger: Ledger, noise: float, delta: float, budget: float, most: i
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if epsilon_of(ledger, noise, delta, middle) <= budget else (low, middle - 1)
+        low, high = (
+            (middle, high)
+            if epsilon_of(ledger, noise, delta, middle) <= budget
+            else (low, middle - 1)
+        )
     return low

@@ -28,20 +28,25 @@ class Attack(eqx.Module):
         seed: of the draw of these clients, which depends on nothing else.
     """
 
-    share: float = hyper(0.2, static=True, low=0.0, high=1.0, doc="share of all clients that are hostile")
+    share: float = hyper(
+        0.2, static=True, low=0.0, high=1.0, doc="share of all clients that are hostile"
+    )
     seed: int = hyper(0, low=0, high=MOST_SEED, doc="seed of the draw of the hostile clients")
 
     def __check_init__(self) -> None:
         check_declared(self)
 
     def members(self, clients: int) -> np.ndarray:
-        """Returns the numbers of the hostile ones among so many clients, ascending: the whole part of share times clients.
+        """Returns the numbers of the hostile ones among so many clients, ascending: the whole part
+        of share times clients.
 
         >>> Attack(share=0.3).members(10).tolist()
         [2, 4, 6]
         """
         count = whole_part(self.share, clients)
-        return np.sort(np.random.default_rng(self.seed).permutation(clients)[:count]).astype(np.int32)
+        return np.sort(np.random.default_rng(self.seed).permutation(clients)[:count]).astype(
+            np.int32
+        )
 
     def check_share(self, clients: int) -> None:
         """Refuses a share above 0 that is not even one client."""
@@ -49,7 +54,9 @@ class Attack(eqx.Module):
             allowed = f"0, or at least {1 / clients:.3g}, which is one of {clients} clients"
             raise InvalidInput.of(f"{type(self).__name__}(share=...)", self.share, allowed)
 
-    def sent(self, v: Float[Array, "dim"], near: Float[Array, "dim"], key: Key[Array, ""]) -> Float[Array, "dim"]:
+    def sent(
+        self, v: Float[Array, "dim"], near: Float[Array, "dim"], key: Key[Array, ""]
+    ) -> Float[Array, "dim"]:
         """Returns the vector that a hostile client sends instead of v.
 
         `near` is the vector that v is a change of, 0 if there is none.
@@ -68,7 +75,8 @@ class Attack(eqx.Module):
 
 
 class SignFlip(Attack):
-    r"""Hostile clients send the opposite of their change, $a - s (v - a)$ in place of v, with a the vector they started at.
+    r"""Hostile clients send the opposite of their change, $a - s (v - a)$ in place of v, with a the
+    vector they started at.
 
     Vectors that are no changes of a known one, such as gradients, become $-s v$.
 
@@ -85,14 +93,19 @@ class SignFlip(Attack):
     = 4).
     """
 
-    scale: Scalar = hyper(1.0, low=0.0, open_low=True, doc="length of the wrong step in lengths of the right one")
+    scale: Scalar = hyper(
+        1.0, low=0.0, open_low=True, doc="length of the wrong step in lengths of the right one"
+    )
 
-    def sent(self, v: Float[Array, "dim"], near: Float[Array, "dim"], key: Key[Array, ""]) -> Float[Array, "dim"]:
+    def sent(
+        self, v: Float[Array, "dim"], near: Float[Array, "dim"], key: Key[Array, ""]
+    ) -> Float[Array, "dim"]:
         return near - self.scale * (v - near)
 
 
 class Noise(Attack):
-    r"""Hostile clients send $a + \sigma \xi$ in place of v, with standard normal $\xi$ and a the vector they started at, or 0.
+    r"""Hostile clients send $a + \sigma \xi$ in place of v, with standard normal $\xi$ and a the
+    vector they started at, or 0.
 
     Args:
         share, seed: as in `Attack`.
@@ -108,7 +121,9 @@ class Noise(Attack):
 
     std: Scalar = hyper(1.0, low=0.0, open_low=True, doc="standard deviation of the noise")
 
-    def sent(self, v: Float[Array, "dim"], near: Float[Array, "dim"], key: Key[Array, ""]) -> Float[Array, "dim"]:
+    def sent(
+        self, v: Float[Array, "dim"], near: Float[Array, "dim"], key: Key[Array, ""]
+    ) -> Float[Array, "dim"]:
         return near + self.std * jax.random.normal(key, v.shape, v.dtype)
 
 
@@ -138,7 +153,9 @@ class LabelFlip(Attack):
         labels, offsets = task.train.arrays.get("y"), np.asarray(task.train.offsets)
         if labels is None or np.asarray(labels).dtype.kind not in "iu" or np.ndim(labels) != 1:
             raise InvalidInput.found(
-                "LabelFlip", f"a task with the arrays {sorted(task.train.arrays)}", "one with whole labels 'y'"
+                "LabelFlip",
+                f"a task with the arrays {sorted(task.train.arrays)}",
+                "one with whole labels 'y'",
             )
         labels = np.array(labels)
         classes = self._classes(task, labels, clients)
@@ -157,13 +174,22 @@ class LabelFlip(Attack):
         predicted, whole = _predicted(task), task.train.clients == clients
         if predicted is None and not self.classes and not whole:
             hint = "One client does not know the labels of the others."
-            raise InvalidInput.of(field, self.classes, "the number of classes, for a task without predictions", hint)
+            raise InvalidInput.of(
+                field, self.classes, "the number of classes, for a task without predictions", hint
+            )
         most = predicted if predicted is not None else _largest(task) + 1 if whole else None
         classes = self.classes or most or needed
         if classes < max(needed, 2):
-            raise DataError.of(field, classes, f"at least {max(needed, 2)}, one more than the largest label")
+            raise DataError.of(
+                field, classes, f"at least {max(needed, 2)}, one more than the largest label"
+            )
         if most is not None and classes > most:
-            raise DataError.of(field, classes, f"at most {most}, the classes of the task", "Leave it out to have these.")
+            raise DataError.of(
+                field,
+                classes,
+                f"at most {most}, the classes of the task",
+                "Leave it out to have these.",
+            )
         return classes
 
 
@@ -171,8 +197,13 @@ def _predicted(task: Task) -> int | None:
     """Returns the number of classes that a task predicts; None if it predicts no probabilities."""
     if (predictions := task.predictions) is None:
         return None
-    arrays = {name: jax.ShapeDtypeStruct((1, *values.shape[1:]), values.dtype) for name, values in task.train.arrays.items()}
-    found = jax.eval_shape(lambda key, rows: predictions(task.start(key), rows, None), jax.random.key(0), arrays)
+    arrays = {
+        name: jax.ShapeDtypeStruct((1, *values.shape[1:]), values.dtype)
+        for name, values in task.train.arrays.items()
+    }
+    found = jax.eval_shape(
+        lambda key, rows: predictions(task.start(key), rows, None), jax.random.key(0), arrays
+    )
     return found.shape[1] if getattr(found, "ndim", 0) == 2 else None
 
 

@@ -29,8 +29,12 @@ class Codec(eqx.Module):
         check_declared(self)
 
     @abstractmethod
-    def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[PyTree, Int[Array, ""] | None]:
-        """Returns the parts sent for v, and how many entries were clipped (None if it cannot clip)."""
+    def compress(
+        self, v: Float[Array, "dim"], key: Key[Array, ""]
+    ) -> tuple[PyTree, Int[Array, ""] | None]:
+        """Returns the parts sent for v, and how many entries were clipped (None if it cannot
+        clip).
+        """
 
     @abstractmethod
     def restore(self, parts: PyTree, dim: int, dtype: Any) -> Float[Array, "dim"]:
@@ -52,7 +56,9 @@ class Codec(eqx.Module):
     def decode(self, data: bytes, dim: int) -> PyTree:
         """Inverts `encode`."""
 
-    def message(self, v: Float[Array, "dim"], key: Key[Array, ""], near: Float[Array, "dim"] | None = None) -> "Message":
+    def message(
+        self, v: Float[Array, "dim"], key: Key[Array, ""], near: Float[Array, "dim"] | None = None
+    ) -> "Message":
         """Returns the message for v, or for its difference to a vector that both sides know."""
         parts, clipped = self.compress(v if near is None else v - near, key)
         return Message(parts, clipped, self, v.shape[0], str(v.dtype), near)
@@ -101,7 +107,9 @@ def decode(tree: PyTree) -> tuple[PyTree, Int[Array, ""] | None]:
     """Decodes the messages of a pytree, and counts clipped entries (None if no codec can clip)."""
     messages = [leaf for leaf in jax.tree.leaves(tree, is_leaf=is_message) if is_message(leaf)]
     clipped = [message.clipped for message in messages if message.clipped is not None]
-    value = jax.tree.map(lambda leaf: leaf.value if is_message(leaf) else leaf, tree, is_leaf=is_message)
+    value = jax.tree.map(
+        lambda leaf: leaf.value if is_message(leaf) else leaf, tree, is_leaf=is_message
+    )
     return value, jnp.stack(clipped).sum(dtype=jnp.int32) if clipped else None
 
 
@@ -109,14 +117,19 @@ def bits_of(tree: PyTree) -> int:
     """Counts the bits of a pytree as it is sent: messages as coded, arrays without compression."""
 
     def bits(leaf: Any) -> int:
-        return leaf.bits if is_message(leaf) else math.prod(np.shape(leaf)) * np.dtype(leaf.dtype).itemsize * 8
+        return (
+            leaf.bits
+            if is_message(leaf)
+            else math.prod(np.shape(leaf)) * np.dtype(leaf.dtype).itemsize * 8
+        )
 
     return sum(bits(leaf) for leaf in jax.tree.leaves(tree, is_leaf=is_message))
 
 
 @checked_arguments
 class Channel(eqx.Module):
-    """The wire between clients and server, or between neighbours: every vector as a codec's message.
+    """The wire between clients and server, or between neighbours: every vector as a codec's
+    message.
 
     Single numbers stay as they are, and so do messages that the algorithm has coded itself.
 
@@ -143,9 +156,13 @@ class Channel(eqx.Module):
     def __check_init__(self) -> None:
         for name, codec in (("up", self.up), ("down", self.down)):
             if codec is not None and not isinstance(codec, Codec):
-                raise InvalidInput.of(f"Channel({name}=...)", codec, "a codec of fedax.codecs, or None")
+                raise InvalidInput.of(
+                    f"Channel({name}=...)", codec, "a codec of fedax.codecs, or None"
+                )
         if self.attack is not None and not isinstance(self.attack, Attack):
-            raise InvalidInput.of("Channel(attack=...)", self.attack, "an attack of fedax.attacks, or None")
+            raise InvalidInput.of(
+                "Channel(attack=...)", self.attack, "an attack of fedax.attacks, or None"
+            )
         if self.privacy is not None and not isinstance(self.privacy, Privacy):
             raise InvalidInput.of("Channel(privacy=...)", self.privacy, "a fedax.Privacy, or None")
 
@@ -156,7 +173,11 @@ class Channel(eqx.Module):
 
 
 def encode(
-    tree: PyTree, codec: Codec, key: Key[Array, ""], near: Float[Array, "dim"] | None = None, lost: Any = None
+    tree: PyTree,
+    codec: Codec,
+    key: Key[Array, ""],
+    near: Float[Array, "dim"] | None = None,
+    lost: Any = None,
 ) -> tuple[PyTree, Any]:
     """Encodes every vector of a pytree; returns the messages and what they lost.
 
@@ -176,7 +197,11 @@ def encode(
 
 
 def apply_attack(
-    tree: PyTree, attack: Attack, hostile: Bool[Array, ""], key: Key[Array, ""], near: Float[Array, "dim"] | None = None
+    tree: PyTree,
+    attack: Attack,
+    hostile: Bool[Array, ""],
+    key: Key[Array, ""],
+    near: Float[Array, "dim"] | None = None,
 ) -> PyTree:
     """Replaces the vectors of an upload by the attack's if the client is hostile.
 
@@ -184,14 +209,22 @@ def apply_attack(
     """
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_message)
     if any(map(is_message, leaves)):
-        raise InvalidInput.of("Channel(attack=...)", attack, "None for methods that code their messages themselves")
+        raise InvalidInput.of(
+            "Channel(attack=...)", attack, "None for methods that code their messages themselves"
+        )
     for i, leaf in enumerate(leaves):
         if is_vector(leaf):
-            wrong = attack.sent(leaf, jnp.zeros_like(leaf) if near is None else near, jax.random.fold_in(key, i))
+            wrong = attack.sent(
+                leaf, jnp.zeros_like(leaf) if near is None else near, jax.random.fold_in(key, i)
+            )
             leaves[i], near = jnp.where(hostile, wrong, leaf), None
     return jax.tree.unflatten(structure, leaves)
 
 
 def is_vector(leaf: Any) -> bool:
     """Returns whether a leaf is a vector, which a channel codes."""
-    return not is_message(leaf) and jnp.ndim(leaf) == 1 and jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+    return (
+        not is_message(leaf)
+        and jnp.ndim(leaf) == 1
+        and jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+    )

@@ -50,7 +50,8 @@ class Identity(Codec):
 
 
 class Quantizer(Codec):
-    r"""The grid of b bits and step s of quantized DFedAvgM: $\{-2^{b-1} s, \dots, (2^{b-1} - 1) s\}$.
+    r"""The grid of b bits and step s of quantized DFedAvgM:
+    $\{-2^{b-1} s, \dots, (2^{b-1} - 1) s\}$.
 
     $$ q(a) = \lfloor a / s \rfloor s, \qquad \text{or stochastic: } (\lfloor a / s \rfloor + 1) s
        \text{ with probability } a / s - \lfloor a / s \rfloor. $$
@@ -74,22 +75,38 @@ class Quantizer(Codec):
     """
 
     b: int = hyper(8, low=1, high=32, doc="bits of an entry")
-    step: float = hyper(0.0, static=True, low=0.0, doc="distance of the grid's points; 0 chooses it for every message")
-    rounding: str = hyper("stochastic", choices=("stochastic", "floor"), doc="unbiased, or always down")
+    step: float = hyper(
+        0.0,
+        static=True,
+        low=0.0,
+        doc="distance of the grid's points; 0 chooses it for every message",
+    )
+    rounding: str = hyper(
+        "stochastic", choices=("stochastic", "floor"), doc="unbiased, or always down"
+    )
 
     def __check_init__(self) -> None:
         if self.b == 1 and not self.step:
-            raise InvalidInput.of(f"{type(self).__name__}(b=...)", 1, "2 to 32, or 1 with a fixed step")
+            raise InvalidInput.of(
+                f"{type(self).__name__}(b=...)", 1, "2 to 32, or 1 with a fixed step"
+            )
 
     def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, Int[Array, ""]]:
-        step = jnp.where(jnp.isfinite(v).all(), self._step(v), jnp.nan)  # a client that diverged must not look healthy
+        # a client that diverged must not look healthy
+        step = jnp.where(jnp.isfinite(v).all(), self._step(v), jnp.nan)
         bottom, top = self._range(v.dtype)
         exact = jnp.where(step > 0, v / step.astype(v.dtype), 0)
         levels = jnp.floor(exact)
         if self.rounding == "stochastic":
-            levels = jnp.where(exact - levels + jax.random.uniform(key, v.shape, v.dtype) >= 1, levels + 1, levels)
+            levels = jnp.where(
+                exact - levels + jax.random.uniform(key, v.shape, v.dtype) >= 1, levels + 1, levels
+            )
         else:  # a point of the grid stays one, although its step is known to 32 bits only
-            levels = jnp.where(jnp.abs(exact - jnp.round(exact)) <= _BLUR * jnp.abs(exact), jnp.round(exact), levels)
+            levels = jnp.where(
+                jnp.abs(exact - jnp.round(exact)) <= _BLUR * jnp.abs(exact),
+                jnp.round(exact),
+                levels,
+            )
         clipped = ((levels < bottom) | (levels > top)).sum(dtype=jnp.int32)
         return {"step": step, "levels": jnp.clip(levels, bottom, top).astype(jnp.int32)}, clipped
 
@@ -121,17 +138,24 @@ class Quantizer(Codec):
         top = self._range(largest.dtype)[1]
         step = (largest / top).astype(jnp.float32)
         low = (step <= 0) | (largest / step.astype(largest.dtype) > top)
-        return jnp.where(largest > 0, jnp.where(low, jnp.nextafter(step, jnp.float32(np.inf)), step), jnp.float32(0))
+        return jnp.where(
+            largest > 0,
+            jnp.where(low, jnp.nextafter(step, jnp.float32(np.inf)), step),
+            jnp.float32(0),
+        )
 
     def _range(self, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
         """Returns the lowest and the highest level; the float type must hold the highest one."""
         exact = (1 << (self.b - 1)) - 1
         top = np.asarray(exact, dtype)
-        return np.asarray(-(1 << (self.b - 1)), dtype), top if int(top) <= exact else np.asarray(np.nextafter(top, 0 * top))
+        return np.asarray(-(1 << (self.b - 1)), dtype), top if int(top) <= exact else np.asarray(
+            np.nextafter(top, 0 * top)
+        )
 
 
 class QSGD(Quantizer):
-    r"""Stochastic rounding of $v_i / \lVert v \rVert$ to multiples of $1 / (2^{b-1} - 1)$, with sign; 32 + d b bits.
+    r"""Stochastic rounding of $v_i / \lVert v \rVert$ to multiples of $1 / (2^{b-1} - 1)$, with
+    sign; 32 + d b bits.
 
     $E \lVert Q(v) - v \rVert^2 \le \min(d / n^2, \sqrt d / n) \lVert v \rVert^2$ with $n = 2^{b-1}
     - 1$. The code has fixed length; it is not Elias's.
@@ -146,7 +170,11 @@ class QSGD(Quantizer):
 
     def __check_init__(self) -> None:
         if self.step or self.rounding != "stochastic":
-            raise InvalidInput.of("QSGD(step, rounding)", (self.step, self.rounding), "(0.0, 'stochastic'), its definition")
+            raise InvalidInput.of(
+                "QSGD(step, rounding)",
+                (self.step, self.rounding),
+                "(0.0, 'stochastic'), its definition",
+            )
 
     def bound(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
         n, dim = float(self._range(v.dtype)[1]), v.shape[0]
@@ -175,7 +203,9 @@ class TopK(Codec):
     Source: Stich, Cordonnier and Jaggi, Sparsified SGD with Memory, NeurIPS 2018, Def. 2.1, Alg. 1.
     """
 
-    fraction: Scalar = hyper(0.1, static=True, low=0.0, open_low=True, high=1.0, doc="share of the entries that are sent")
+    fraction: Scalar = hyper(
+        0.1, static=True, low=0.0, open_low=True, high=1.0, doc="share of the entries that are sent"
+    )
     feedback: bool = hyper(True, doc="whether what was left out is added to the next message")
 
     def count(self, dim: int) -> int:
@@ -210,7 +240,8 @@ class TopK(Codec):
 class RandK(TopK):
     r"""Random entries with their places, scaled by $d/k$: $k (32 + \lceil \log_2 d \rceil)$ bits.
 
-    Unbiased, with $E \lVert Q(v) - v \rVert^2 = (d/k - 1) \lVert v \rVert^2$, so that nothing is remembered.
+    Unbiased, with $E \lVert Q(v) - v \rVert^2 = (d/k - 1) \lVert v \rVert^2$, so that nothing is
+    remembered.
 
     Args:
         fraction: k/d, in (0, 1]; at least one entry is sent.
@@ -219,7 +250,8 @@ class RandK(TopK):
     >>> RandK(0.1).bits(1000)
     4200
 
-    Source: Stich, Cordonnier and Jaggi, Sparsified SGD with Memory, NeurIPS 2018, Def. 2.1 (rand_k), here without bias.
+    Source: Stich, Cordonnier and Jaggi, Sparsified SGD with Memory, NeurIPS 2018, Def. 2.1
+    (rand_k), here without bias.
     """
 
     feedback: bool = hyper(False, doc="whether what was left out is added to the next message")
@@ -231,7 +263,8 @@ class RandK(TopK):
     def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, None]:
         dim, count = v.shape[0], self.count(v.shape[0])
         places = jax.random.permutation(key, jnp.arange(dim, dtype=jnp.int32))[:count]
-        values = jnp.where(jnp.isfinite(v).all(), v[places] * (dim / count), jnp.nan)  # as in `Quantizer`
+        # as in `Quantizer`
+        values = jnp.where(jnp.isfinite(v).all(), v[places] * (dim / count), jnp.nan)
         return {"places": places, "values": values.astype(jnp.float32)}, None
 
     def bound(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
@@ -239,16 +272,17 @@ class RandK(TopK):
 
 
 class Natural(Codec):
-    r"""Sign and exponent of every entry, rounded at random to one of the two powers of two around it: 9 d bits.
+    r"""Sign and exponent of every entry, rounded at random to one of the two powers of two around
+    it: 9 d bits.
 
-    Unbiased, with $E \lVert Q(v) - v \rVert^2 \le \lVert v \rVert^2 / 8$. Entries below $2^{-126}$ become 0; those above $2^{127}$
-    are clipped and counted.
+    Unbiased, with $E \lVert Q(v) - v \rVert^2 \le \lVert v \rVert^2 / 8$. Entries below $2^{-126}$
+    become 0; those above $2^{127}$ are clipped and counted.
 
     >>> Natural().bits(100)
     900
 
-    Source: Horvath et al., Natural Compression for Distributed Deep Learning, 2019 (arXiv:1905.10988). The paper was not read;
-    tests hold the codec to what is said here.
+    Source: Horvath et al., Natural Compression for Distributed Deep Learning, 2019
+    (arXiv:1905.10988). The paper was not read; tests hold the codec to what is said here.
     """
 
     def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, Int[Array, ""]]:
@@ -256,7 +290,8 @@ class Natural(Codec):
         up = jax.random.uniform(key, v.shape, v.dtype) < 2 * jnp.abs(part) - 1
         exponent = above - 1 + up.astype(above.dtype)
         codes = jnp.where((v == 0) | (exponent < -126), 0, jnp.minimum(exponent, 127) + 127)
-        codes = jnp.where(jnp.isfinite(v), codes, 255).astype(jnp.int32)  # a client that diverged must not look healthy
+        # a client that diverged must not look healthy
+        codes = jnp.where(jnp.isfinite(v), codes, 255).astype(jnp.int32)
         return {"negative": v < 0, "codes": codes}, (exponent > 127).sum(dtype=jnp.int32)
 
     def restore(self, parts: Any, dim: int, dtype: Any) -> Float[Array, "dim"]:
@@ -272,7 +307,9 @@ class Natural(Codec):
         return (v**2).sum() / 8
 
     def encode(self, parts: Any, dim: int) -> bytes:
-        return packed((np.asarray(parts["negative"], np.int64) << 8) + np.asarray(parts["codes"], np.int64), 9)
+        return packed(
+            (np.asarray(parts["negative"], np.int64) << 8) + np.asarray(parts["codes"], np.int64), 9
+        )
 
     def decode(self, data: bytes, dim: int) -> Any:
         both = unpacked(data, 9, dim)
@@ -280,7 +317,8 @@ class Natural(Codec):
 
 
 class Sign(Codec):
-    r"""The signs and the mean magnitude, $\frac{\lVert v \rVert_1}{d} \mathrm{sign}(v)$: 32 + d bits.
+    r"""The signs and the mean magnitude, $\frac{\lVert v \rVert_1}{d} \mathrm{sign}(v)$: 32 + d
+    bits.
 
     Biased: $\lVert C(v) - v \rVert^2 = \lVert v \rVert^2 - \lVert v \rVert_1^2 / d$.
 
@@ -310,10 +348,15 @@ class Sign(Codec):
         return (v**2).sum() - jnp.abs(v).sum() ** 2 / v.shape[0]
 
     def encode(self, parts: Any, dim: int) -> bytes:
-        return np.asarray(parts["scale"], "<f4").tobytes() + packed(np.asarray(parts["positive"], np.int64), 1)
+        return np.asarray(parts["scale"], "<f4").tobytes() + packed(
+            np.asarray(parts["positive"], np.int64), 1
+        )
 
     def decode(self, data: bytes, dim: int) -> Any:
-        return {"scale": np.frombuffer(data[:4], "<f4")[0], "positive": unpacked(data[4:], 1, dim).astype(bool)}
+        return {
+            "scale": np.frombuffer(data[:4], "<f4")[0],
+            "positive": unpacked(data[4:], 1, dim).astype(bool),
+        }
 
 
 CODECS: dict[str, type[Codec]] = {
@@ -357,7 +400,11 @@ def packed(values: np.ndarray, width: int) -> bytes:
 @checked_call
 def unpacked(data: bytes, width: int, count: int) -> np.ndarray:
     """Inverts `packed`: returns the first `count` numbers of `width` bits in `data`."""
-    bits = np.unpackbits(np.frombuffer(data, np.uint8), count=count * width).reshape(count, width).astype(np.int64)
+    bits = (
+        np.unpackbits(np.frombuffer(data, np.uint8), count=count * width)
+        .reshape(count, width)
+        .astype(np.int64)
+    )
     return bits @ (1 << np.arange(width - 1, -1, -1, dtype=np.int64))
 
 

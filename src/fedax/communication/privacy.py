@@ -1,4 +1,6 @@
-"""Differential privacy of clients on the wire: bounded uploads, and Gaussian noise on their mean or on each."""
+"""Differential privacy of clients on the wire: bounded uploads, and Gaussian noise on their mean or
+on each.
+"""
 
 import math
 import os
@@ -66,7 +68,9 @@ class Privacy(eqx.Module):
 
     Example:
         >>> import fedax
-        >>> channel = fedax.Channel(privacy=fedax.Privacy(clip=0.5, noise=1.0, delta=1e-3, budget=8.0))
+        >>> channel = fedax.Channel(
+        ...     privacy=fedax.Privacy(clip=0.5, noise=1.0, delta=1e-3, budget=8.0)
+        ... )
 
     Raises:
         InvalidInput: a value out of its range.
@@ -90,21 +94,39 @@ class Privacy(eqx.Module):
         clips = self.clip if isinstance(self.clip, tuple) else (self.clip,)
         longest = f"numbers in (0, infinity{']' if self.noise == 0 else ')'}, or a tuple of them"
         fits = clips and all(real(c) and c > 0 and (c < math.inf or self.noise == 0) for c in clips)
-        hint = "" if self.noise == 0 else "Infinity needs noise=0: nothing bounds what one client may do."
+        hint = (
+            ""
+            if self.noise == 0
+            else ("Infinity needs noise=0: nothing bounds what one client may do.")
+        )
         self._require("clip", bool(fits), longest, hint)
-        self._require("noise", real(self.noise) and 0 <= self.noise < math.inf, "finite numbers >= 0")
+        self._require(
+            "noise", real(self.noise) and 0 <= self.noise < math.inf, "finite numbers >= 0"
+        )
         self._require("delta", real(self.delta) and 0 < self.delta < 1, "numbers in (0, 1)")
         self._require("where", self.where in WHERE, f"one of {WHERE}")
-        self._require("quantile", self.quantile is None or _share(self.quantile), "numbers in [0, 1], or None")
+        self._require(
+            "quantile", self.quantile is None or _share(self.quantile), "numbers in [0, 1], or None"
+        )
         self._require(
             "quantile",
             self.quantile is None or self.where == "server",
             'None with where="client": only a server sees a share',
         )
-        self._require("quantile", self.quantile is None or not self.open, "None with clip=infinity, which nothing adapts")
-        self._require("clip_rate", real(self.clip_rate) and 0 < self.clip_rate < math.inf, "finite numbers > 0")
+        self._require(
+            "quantile",
+            self.quantile is None or not self.open,
+            "None with clip=infinity, which nothing adapts",
+        )
+        self._require(
+            "clip_rate",
+            real(self.clip_rate) and 0 < self.clip_rate < math.inf,
+            "finite numbers > 0",
+        )
         least = self.noise / 2
-        fits = self.count_noise is None or (real(self.count_noise) and least < self.count_noise < math.inf)
+        fits = self.count_noise is None or (
+            real(self.count_noise) and least < self.count_noise < math.inf
+        )
         self._require("count_noise", fits, f"finite numbers > {least:g}, half the noise, or None")
         self._require("budget", real(self.budget) and self.budget > 0, "numbers > 0")
 
@@ -114,7 +136,9 @@ class Privacy(eqx.Module):
 
     @property
     def open(self) -> bool:
-        """Whether some part is not clipped: then there is no guarantee, and means are the plain ones."""
+        """Whether some part is not clipped: then there is no guarantee, and means are the plain
+        ones.
+        """
         return math.inf in (self.clip if isinstance(self.clip, tuple) else (self.clip,))
 
     def bounds(self, parts: int) -> tuple[float, ...]:
@@ -126,7 +150,9 @@ class Privacy(eqx.Module):
         if not isinstance(self.clip, tuple):
             return (float(self.clip),) * parts
         self._require(
-            "clip", len(self.clip) == parts, f"a number, or {parts} of them, one for each part of a round's uploads"
+            "clip",
+            len(self.clip) == parts,
+            f"a number, or {parts} of them, one for each part of a round's uploads",
         )
         return tuple(map(float, self.clip))
 
@@ -140,7 +166,10 @@ class Privacy(eqx.Module):
             return self.count_noise
         usual = expected / 20
         if usual <= self.noise / 2:
-            allowed = f"finite numbers > {self.noise / 2:g}, half the noise; the default is {usual:g}, a 20th of the clients"
+            allowed = (
+                f"finite numbers > {self.noise / 2:g}, half the noise; the default is "
+                f"{usual:g}, a 20th of the clients"
+            )
             raise InvalidInput.of("Privacy(count_noise=...)", None, allowed)
         return usual
 
@@ -174,7 +203,9 @@ class Bounded(eqx.Module):
     inside: Float[Array, "parts"]
 
 
-def bounded(value: PyTree, bounds: Float[Array, "parts"], near: Float[Array, "dim"] | None = None) -> Bounded:
+def bounded(
+    value: PyTree, bounds: Float[Array, "parts"], near: Float[Array, "dim"] | None = None
+) -> Bounded:
     """Clips each part of an upload to its bound.
 
     The first vector is the difference to `near`, if that is given.
@@ -195,7 +226,9 @@ def bounded(value: PyTree, bounds: Float[Array, "parts"], near: Float[Array, "di
     return Bounded(jax.tree.unflatten(structure, leaves), jnp.stack(inside))
 
 
-def noised(tree: PyTree, deviations: Any, key: Key[Array, ""], gaussians: Sequence[Array] | None = None) -> PyTree:
+def noised(
+    tree: PyTree, deviations: Any, key: Key[Array, ""], gaussians: Sequence[Array] | None = None
+) -> PyTree:
     """Returns a pytree with Gaussian noise on every leaf.
 
     Args:
@@ -212,14 +245,18 @@ def noised(tree: PyTree, deviations: Any, key: Key[Array, ""], gaussians: Sequen
             xi = jax.random.normal(jax.random.fold_in(key, i), jnp.shape(leaf), leaf.dtype)
         else:
             if jnp.shape(gaussians[i]) != jnp.shape(leaf):
-                raise ValueError(f"noise of shape {jnp.shape(gaussians[i])} for a part of shape {jnp.shape(leaf)}")
+                raise ValueError(
+                    f"noise of shape {jnp.shape(gaussians[i])} for a part of shape "
+                    f"{jnp.shape(leaf)}"
+                )
             xi = jnp.asarray(gaussians[i], leaf.dtype)
         leaves[i] = leaf + jnp.asarray(deviations[i], leaf.dtype) * xi
     return jax.tree.unflatten(structure, leaves)
 
 
 def system_gaussians(shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
-    """Draws standard Gaussian numbers of some shapes from the operating system's randomness, which nobody can predict or repeat.
+    """Draws standard Gaussian numbers of some shapes from the operating system's randomness, which
+    nobody can predict or repeat.
 
     By the transform of Box and Muller, from uniform numbers of 53 bits.
 
@@ -229,7 +266,8 @@ def system_gaussians(shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
     sizes = [math.prod(shape) for shape in shapes]
     half = -(-sum(sizes) // 2)
     words = np.frombuffer(os.urandom(16 * half), np.uint64).reshape(2, half) >> np.uint64(11)
-    length, angle = (words[0] + 1.0) * 2.0**-53, 2 * np.pi * words[1] * 2.0**-53  # the length in (0, 1]
+    # the length in (0, 1]
+    length, angle = (words[0] + 1.0) * 2.0**-53, 2 * np.pi * words[1] * 2.0**-53
     radius = np.sqrt(-2 * np.log(length))
     both = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
     parts = np.split(both[: sum(sizes)], np.cumsum(sizes)[:-1]) if sizes else []
@@ -250,7 +288,9 @@ class LocalNoise(eqx.Module):
     bounds: tuple[float, ...] = eqx.field(static=True)
     gaussians: Any = None
 
-    def __call__(self, value: PyTree, near: Float[Array, "dim"] | None, key: Key[Array, ""]) -> PyTree:
+    def __call__(
+        self, value: PyTree, near: Float[Array, "dim"] | None, key: Key[Array, ""]
+    ) -> PyTree:
         """Returns the parts as they leave the client.
 
         The first vector is added to `near` again, if that is given.

@@ -1,7 +1,10 @@
-"""Conformance tests of federated algorithms: laws that hold for every method, for those of this library and for yours.
+"""Conformance tests of federated algorithms: laws that hold for every method, for those of this
+library and for yours.
 
-- `check`: tests a method against all laws, as `fedax check FILE:Class` does; each result is a `Verdict`.
-- `LAWS`: the laws. `Law.test` is for tests of your own: it raises `Broken`, or `Skipped` where a law says nothing about a method.
+- `check`: tests a method against all laws, as `fedax check FILE:Class` does; each result is a
+  `Verdict`.
+- `LAWS`: the laws. `Law.test` is for tests of your own: it raises `Broken`, or `Skipped` where a
+  law says nothing about a method.
 - `Method`: a method under test.
 """
 

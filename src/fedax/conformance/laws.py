@@ -1,4 +1,6 @@
-"""The laws. Each is a function of a method, which raises `Broken` with what it saw, or `Skipped`."""
+"""The laws. Each is a function of a method, which raises `Broken` with what it saw, or
+`Skipped`.
+"""
 
 import ast
 import contextlib
@@ -47,7 +49,8 @@ LAWS: dict[str, Law] = {}
 """All laws by name, in the order in which they are tested."""
 
 NEAR = 1e-3
-"""The largest distance to the minimum, relative to that of the start, at which an exact method may be after `LONG` rounds."""
+"""The largest distance to the minimum, relative to that of the start, at which an exact method may
+be after `LONG` rounds."""
 LONG = 400
 
 
@@ -61,40 +64,58 @@ def law(says: str, advice: str) -> Callable[[Callable[[Method], None]], Callable
     return decorate
 
 
-@law("learns: five rounds lower the training loss", "Does `round` return the new state, with the sign of a descent?")
+@law(
+    "learns: five rounds lower the training loss",
+    "Does `round` return the new state, with the sign of a descent?",
+)
 def learns(method: Method) -> None:
     losses = method.run(observe=[TrainLoss()]).metrics["train_loss"]
-    require(losses[-1] < losses[0], f"the training loss went from {losses[0]:.4g} to {losses[-1]:.4g}")
+    require(
+        losses[-1] < losses[0], f"the training loss went from {losses[0]:.4g} to {losses[-1]:.4g}"
+    )
 
 
 @law(
     "gives the same bits when it runs again, and leaves the data alone",
-    "Draw random numbers from `client.key(purpose)` or `fed.key(purpose)`, and keep state in what `round` returns.",
+    "Draw random numbers from `client.key(purpose)` or `fed.key(purpose)`, and keep state in "
+    "what `round` returns.",
 )
 def repeats(method: Method) -> None:
     task = regression()
     before = [np.array(leaf) for leaf in jax.tree.leaves(task.train)]
-    require_equal(method.run(task), method.straight, "a second run with the same seed gave another state")
-    same = all(np.array_equal(a, b) for a, b in zip(before, jax.tree.leaves(task.train), strict=True))
+    require_equal(
+        method.run(task), method.straight, "a second run with the same seed gave another state"
+    )
+    same = all(
+        np.array_equal(a, b) for a, b in zip(before, jax.tree.leaves(task.train), strict=True)
+    )
     require(same, "the run changed the clients' examples")
 
 
-@law("gives another run with another seed", "A random key that is made of a constant is the same in every run.")
+@law(
+    "gives another run with another seed",
+    "A random key that is made of a constant is the same in every run.",
+)
 def follows_the_seed(method: Method) -> None:
     if all(phase.everyone for phase in method.footprint.phases) and not _takes_minibatches(method):
         raise Skipped("it takes full gradients of all clients, so nothing is random")
-    require(not np.array_equal(vector(method.run(seed=4)), vector(method.straight)), "two seeds gave the same model")
+    require(
+        not np.array_equal(vector(method.run(seed=4)), vector(method.straight)),
+        "two seeds gave the same model",
+    )
 
 
 @law(
     "draws no random numbers from a constant",
-    "Use `client.key(purpose)` in work functions and `fed.key(purpose)` in `round`: they differ by seed, round and client.",
+    "Use `client.key(purpose)` in work functions and `fed.key(purpose)` in `round`: they differ "
+    "by seed, round and client.",
 )
 def has_no_constant_key(method: Method) -> None:
     for kind in method.kind.__mro__:
         if kind is Algorithm:
             return
-        with contextlib.suppress(OSError, TypeError):  # a class without a source, such as one of a notebook
+        # a class without a source, such as one of a notebook
+        with contextlib.suppress(OSError, TypeError):
             for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(kind)))):
                 name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
                 keys = name.endswith(("random.key", "random.PRNGKey")) or name == "PRNGKey"
@@ -105,7 +126,8 @@ def has_no_constant_key(method: Method) -> None:
 
 @law(
     "computes the same step by step in Python",
-    "Work functions are pure: what they need is an argument or a field of the algorithm, and branches on values are `jnp.where`.",
+    "Work functions are pure: what they need is an argument or a field of the algorithm, and "
+    "branches on values are `jnp.where`.",
 )
 def agrees_with_the_reference(method: Method) -> None:
     _agrees(method, Eager(), rounds=2)
@@ -113,17 +135,24 @@ def agrees_with_the_reference(method: Method) -> None:
 
 @law(
     "computes the same with several clients at a time",
-    "A work function sees one client: it has no first axis over clients, and no Python branch on a client's numbers.",
+    "A work function sees one client: it has no first axis over clients, and no Python branch "
+    "on a client's numbers.",
 )
 def agrees_in_chunks(method: Method) -> None:
-    _agrees(method, Simulation("chunked", chunk=2, devices=min(2, len(jax.devices())), microbatch=2), rounds=5)
+    _agrees(
+        method,
+        Simulation("chunked", chunk=2, devices=min(2, len(jax.devices())), microbatch=2),
+        rounds=5,
+    )
 
 
 def _agrees(method: Method, engine: Any, rounds: int) -> None:
     one, other = method.run(rounds=rounds), method.run(rounds=rounds, engine=engine)
     name = type(engine).__name__
     require_close(one, other, f"another model than on the engine {name}")
-    same = np.array_equal(one.bits.up, other.bits.up) and np.array_equal(one.bits.down, other.bits.down)
+    same = np.array_equal(one.bits.up, other.bits.up) and np.array_equal(
+        one.bits.down, other.bits.down
+    )
     require(same, f"other traffic than on the engine {name}")
 
 
@@ -135,7 +164,10 @@ def ignores_the_order(method: Method) -> None:
     if method.make() and getattr(method.make(), "ids", "aligned") not in ("aligned", None):
         raise Skipped("this form pairs clients by their numbers")
     schedule, order = Schedule(steps=2, batch_size="full"), (3, 0, 4, 2, 1)
-    phases, known = method.footprint.phases, set(declared(method.kind)) | set(getattr(method.kind, "__annotations__", {}))
+    phases, known = (
+        method.footprint.phases,
+        set(declared(method.kind)) | set(getattr(method.kind, "__annotations__", {})),
+    )
     fields = {name for name in ("graph", "code") if hasattr(method.make(), name)} | known
     linked = any(phase.links for phase in phases)
     if linked and "graph" not in fields:
@@ -148,35 +180,57 @@ def ignores_the_order(method: Method) -> None:
     require_close(one, other, "renumbered clients gave another model")
 
 
-@law("continues from a saved state to the same bits", "All that a round needs is in the state that `round` returns.")
+@law(
+    "continues from a saved state to the same bits",
+    "All that a round needs is in the state that `round` returns.",
+)
 def resumes(method: Method) -> None:
     part = method.run(rounds=2)
     saved = jax.tree.map(np.asarray, part.state)
     resumed = method.run(resume=History(**{**vars(part), "state": saved}))
     require_equal(resumed, method.straight, "two rounds and three more are not five")
-    require(np.array_equal(resumed.bits.up, method.straight.bits.up), "the traffic after the break is another one")
+    require(
+        np.array_equal(resumed.bits.up, method.straight.bits.up),
+        "the traffic after the break is another one",
+    )
 
 
 @law(
     "varies its real hyperparameters within one program",
-    "A hyperparameter that decides a Python branch or a shape is declared with `hyper(..., static=True)`.",
+    "A hyperparameter that decides a Python branch or a shape is declared with `hyper(..., "
+    "static=True)`.",
 )
 def varies_in_a_grid(method: Method) -> None:
     reals = method.reals
     if not reals:
         raise Skipped("it has no real hyperparameters")
     limits = declared(method.kind)
-    settings = [{}, {name: value / 2 for name, value in reals.items() if limits[name].allows(value / 2)}]
-    options: dict[str, Any] = {"solver": SGD(0.05), "schedule": SCHEDULE, "rounds": 5, "seed": 3, "observe_every": 5}
+    settings = [
+        {},
+        {name: value / 2 for name, value in reals.items() if limits[name].allows(value / 2)},
+    ]
+    options: dict[str, Any] = {
+        "solver": SGD(0.05),
+        "schedule": SCHEDULE,
+        "rounds": 5,
+        "seed": 3,
+        "observe_every": 5,
+    }
     options |= {"engine": Simulation("sequential", devices=1)}
     grid = run_grid([method.make(**setting) for setting in settings], regression(), **options)
     for setting, history in zip(settings, grid, strict=True):
-        require_close(history, method.run(hyperparameters=setting), f"{setting} in a grid is not {setting} alone", 1e-11)
+        require_close(
+            history,
+            method.run(hyperparameters=setting),
+            f"{setting} in a grid is not {setting} alone",
+            1e-11,
+        )
 
 
 @law(
     "is compiled once for more rounds and other real hyperparameters",
-    "Compare numbers with `jnp.where`, and do not turn them into Python numbers with float() or int().",
+    "Compare numbers with `jnp.where`, and do not turn them into Python numbers with float() or "
+    "int().",
 )
 def compiles_once(method: Method) -> None:
     traces: list[int] = []
@@ -186,27 +240,41 @@ def compiles_once(method: Method) -> None:
         return method.kind.round(self, fed, state)
 
     metaclass: Any = type(method.kind)
-    kind: Any = metaclass(method.kind.__name__, (method.kind,), {"round": counted, "__module__": __name__})
+    kind: Any = metaclass(
+        method.kind.__name__, (method.kind,), {"round": counted, "__module__": __name__}
+    )
     own = {name: getattr(method.make(), name) for name in declared(method.kind)}
     task, schedule = regression(), Schedule(cohort=2, steps=1, batch_size=4, order="given")
     short = Method(lambda **others: kind(**(own | others)), kind)
     with _patched(session, "evict_programs", lambda: None):  # which may drop the program in between
         short.run(task, schedule=schedule, observe_every=2, rounds=3)
         count, limits = len(traces), declared(method.kind)
-        other = {name: value * 0.75 for name, value in method.reals.items() if limits[name].allows(value * 0.75)}
+        other = {
+            name: value * 0.75
+            for name, value in method.reals.items()
+            if limits[name].allows(value * 0.75)
+        }
         short.run(task, other, schedule=schedule, observe_every=2, rounds=9, seed=4)
     more = len(traces) - count
-    require(count > 0 and not more, f"`round` was traced {more} times more for nine rounds, another seed and {other}")
+    require(
+        count > 0 and not more,
+        f"`round` was traced {more} times more for nine rounds, another seed and {other}",
+    )
 
 
-@law("sends what is counted", "What a work function uses beside its client comes down as an argument, so that it counts.")
+@law(
+    "sends what is counted",
+    "What a work function uses beside its client comes down as an argument, so that it counts.",
+)
 def counts_its_traffic(method: Method) -> None:
     algorithm, phases = method.make(), method.footprint.phases
     links = 0
     if any(phase.links for phase in phases):
         network: Any = getattr(algorithm, "network", None)
         if not callable(network):
-            raise Skipped("the links of its graph are not known: it has no method `network(clients)`")
+            raise Skipped(
+                "the links of its graph are not known: it has no method `network(clients)`"
+            )
         graph: Any = network(5)
         links = int(np.asarray(graph.degrees).sum())
     senders = [links if phase.links else 5 if phase.everyone else 3 for phase in phases]
@@ -214,19 +282,27 @@ def counts_its_traffic(method: Method) -> None:
     up = sum(phase.up_bits * n for phase, n in zip(phases, senders, strict=True))
     bits = method.straight.bits  # who works in round 0 may be a choice
     seen = set(bits.down.tolist()[1:]), set(bits.up.tolist()[1:])
-    require(seen == ({down}, {up}), f"a round sends {seen[0]} bits down and {seen[1]} up; its trace says {down} and {up}")
+    require(
+        seen == ({down}, {up}),
+        f"a round sends {seen[0]} bits down and {seen[1]} up; its trace says {down} and {up}",
+    )
 
 
 @law(
     "keeps what it sends in messages",
-    "Pass the value as an argument of the phase, `fed.average(self.train, cohort, value)`: closures never reach a real device.",
+    "Pass the value as an argument of the phase, `fed.average(self.train, cohort, value)`: "
+    "closures never reach a real device.",
 )
 def smuggles_nothing(method: Method) -> None:
     original = RoundContext._prepare
 
     def prepare(self: Any, work: Any, *rest: Any) -> Any:
         names = _arrays_behind(work)
-        require(not names, f"the work function {getattr(work, '__name__', 'of a phase')!r} brings arrays along: {names}")
+        require(
+            not names,
+            f"the work function {getattr(work, '__name__', 'of a phase')!r} "
+            f"brings arrays along: {names}",
+        )
         return original(self, work, *rest)
 
     with _patched(RoundContext, "_prepare", prepare):
@@ -234,7 +310,9 @@ def smuggles_nothing(method: Method) -> None:
 
 
 def _arrays_behind(work: Any) -> str:
-    """Names the variables of a function's surroundings that hold arrays; fields of the algorithm are no such."""
+    """Names the variables of a function's surroundings that hold arrays; fields of the algorithm
+    are no such.
+    """
     if isinstance(work, functools.partial):
         given = {f"argument {i}": value for i, value in enumerate(work.args)} | work.keywords
         names = [name for name, value in given.items() if _has_arrays(value)]
@@ -242,7 +320,9 @@ def _arrays_behind(work: Any) -> str:
     if inspect.ismethod(work):
         return "" if isinstance(work.__self__, Algorithm) else _arrays_behind(work.__func__)
     cells = zip(
-        getattr(getattr(work, "__code__", None), "co_freevars", ()), getattr(work, "__closure__", None) or (), strict=False
+        getattr(getattr(work, "__code__", None), "co_freevars", ()),
+        getattr(work, "__closure__", None) or (),
+        strict=False,
     )
     return ", ".join(name for name, cell in cells if _has_arrays(cell.cell_contents))
 
@@ -257,7 +337,8 @@ def _has_arrays(value: Any) -> bool:
 
 @law(
     "looks at no client's memory in `round`",
-    "Only a work function sees a memory, that of its own client. Upload what the server needs to know.",
+    "Only a work function sees a memory, that of its own client. Upload what the server needs "
+    "to know.",
 )
 def leaves_memories_alone(method: Method) -> None:
     if all(phase.everyone for phase in method.footprint.phases):
@@ -278,11 +359,22 @@ def leaves_memories_alone(method: Method) -> None:
             after, _ = steps.step(state)
             outside = np.array(sorted(set(range(5)) - worked), np.int32)
             poisoned = with_memories(state.value, functools.partial(_poison, ids=outside))
-            tested |= any(isinstance(leaf, Memory) for leaf in jax.tree.leaves(poisoned, is_leaf=_is_memory))
+            tested |= any(
+                isinstance(leaf, Memory) for leaf in jax.tree.leaves(poisoned, is_leaf=_is_memory)
+            )
             again, _ = steps.step(RunState(state.round, poisoned))
-            seen, poisoned = (with_memories(s.value, functools.partial(_rows, ids=sorted(worked))) for s in (after, again))
-            reason = f"in round {state.round}, clients {outside.tolist()} did not work, and their memories changed the state"
-            same = (np.array_equal(a, b) for a, b in zip(jax.tree.leaves(seen), jax.tree.leaves(poisoned), strict=True))
+            seen, poisoned = (
+                with_memories(s.value, functools.partial(_rows, ids=sorted(worked)))
+                for s in (after, again)
+            )
+            reason = (
+                f"in round {state.round}, clients {outside.tolist()} did not work, and "
+                "their memories changed the state"
+            )
+            same = (
+                np.array_equal(a, b)
+                for a, b in zip(jax.tree.leaves(seen), jax.tree.leaves(poisoned), strict=True)
+            )
             require(all(same), reason)
             state = after
     if not tested:
@@ -306,13 +398,18 @@ def _poison(memory: Memory, ids: np.ndarray) -> Memory:
     return memory.put(jnp.asarray(ids), jax.tree.map(poisoned, memory.take(jnp.asarray(ids))))
 
 
-@law("refuses hyperparameters out of their range", "Declare each with `hyper(default, low=..., high=..., doc=...)`.")
+@law(
+    "refuses hyperparameters out of their range",
+    "Declare each with `hyper(default, low=..., high=..., doc=...)`.",
+)
 def refuses_bad_hyperparameters(method: Method) -> None:
     for name, limits in declared(method.kind).items():
         for value in limits.outside():
             with contextlib.suppress(InvalidInput):
                 method.make(**{name: value})
-                raise Broken(f"{method.kind.__name__}({name}={value!r}) was made; allowed: {limits.allowed}.")
+                raise Broken(
+                    f"{method.kind.__name__}({name}={value!r}) was made; allowed: {limits.allowed}."
+                )
 
 
 @law(
@@ -323,9 +420,14 @@ def names_a_broken_client(method: Method) -> None:
     clients = examples_of((7, 20, 33, 4, 11))
     clients[2] = {"x": clients[2]["x"] + 1e7, "y": clients[2]["y"]}
     task = from_loss(_broken, {"b": 0.0, "w": np.zeros(3)}, clients)
-    outcome = method.run(task, schedule=Schedule(steps=1, batch_size=4, order="given"), rounds=3).outcome
+    outcome = method.run(
+        task, schedule=Schedule(steps=1, batch_size=4, order="given"), rounds=3
+    ).outcome
     found = (outcome.kind, outcome.round, outcome.client)
-    require(found == ("non-finite", 0, 2), f"client 2 computed NaN in round 0, and the outcome is {outcome}")
+    require(
+        found == ("non-finite", 0, 2),
+        f"client 2 computed NaN in round 0, and the outcome is {outcome}",
+    )
 
 
 def _broken(params: Any, examples: Any) -> Any:
@@ -334,33 +436,50 @@ def _broken(params: Any, examples: Any) -> Any:
 
 @law(
     "keeps the model where no client has a gradient",
-    "The mean of equal models is equal up to rounding. A sign or a norm of it needs differences: `Upload(model - w)`. "
+    "The mean of equal models is equal up to rounding. A sign or a norm of it needs "
+    "differences: `Upload(model - w)`. "
     "A division by a norm or by a sum of weights needs a case for zero.",
 )
 def keeps_a_flat_model(method: Method) -> None:
     begin = {"a": np.ones(2), "b": np.ones(2)}
-    task = from_loss(lambda p, x: 0 * (p["a"] + p["b"]).sum() + 0 * x, begin, clients=[[1.0, 2.0], [3.0]])
+    task = from_loss(
+        lambda p, x: 0 * (p["a"] + p["b"]).sum() + 0 * x, begin, clients=[[1.0, 2.0], [3.0]]
+    )
     history = method.run(task, schedule=Schedule(cohort=1, batch_size=4, order="given"), rounds=3)
-    finite = all(np.isfinite(leaf).all() for leaf in state_arrays(history) if leaf.dtype.kind == "f")
-    require(history.outcome.ok and finite, f"the state is not finite without gradients ({history.outcome})")
+    finite = all(
+        np.isfinite(leaf).all() for leaf in state_arrays(history) if leaf.dtype.kind == "f"
+    )
+    require(
+        history.outcome.ok and finite,
+        f"the state is not finite without gradients ({history.outcome})",
+    )
     moved = float(np.abs(vector(history) - 1).max())
     require(moved <= 1e-12, f"the model moved by {moved:.2g} without gradients")
 
 
-@law("keeps its state in a round without clients", "Return the given state's fields where nothing was uploaded.")
+@law(
+    "keeps its state in a round without clients",
+    "Return the given state's fields where nothing was uploaded.",
+)
 def keeps_its_state_without_clients(method: Method) -> None:
     schedule = Schedule(cohort=1, sampling="poisson", steps=1, batch_size=4, order="given")
     task, common = regression(sizes=(4, 5)), {"schedule": schedule, "observe_every": 1}
     history = method.run(task, rounds=0, **common)
     for t in range(1, 13):
         after = method.run(task, rounds=t, resume=history, **common)
-        require(after.outcome.ok, f"round {t - 1}, in which few clients or none worked, ended {after.outcome}")
+        require(
+            after.outcome.ok,
+            f"round {t - 1}, in which few clients or none worked, ended {after.outcome}",
+        )
         if after.bits.up[-1] == 0:
             require_equal(after, history, f"nobody worked in round {t - 1}, and the state changed")
         history = after
 
 
-@law("has the special cases that its card declares", "Correct the method, or the `Reduction` on its card.")
+@law(
+    "has the special cases that its card declares",
+    "Correct the method, or the `Reduction` on its card.",
+)
 def reduces_as_declared(method: Method) -> None:
     reductions = getattr(getattr(method.kind, "card", None), "reductions", ())
     if not reductions:
@@ -374,14 +493,21 @@ def reduces_as_declared(method: Method) -> None:
 
 @law(
     "weighs examples alike: a client split in two changes nothing",
-    "Average with the cohort's weights. Uploads with weights of their own and a plain mean of `gather` ignore p_k.",
+    "Average with the cohort's weights. Uploads with weights of their own and a plain mean of "
+    "`gather` ignore p_k.",
 )
 def weighs_examples_alike(method: Method) -> None:
     if not _declares(method, "by_examples"):
         raise Skipped("its card does not say by_examples=True")
     clients = examples_of((6, 3, 12))
-    halves = [{name: values[part] for name, values in clients[2].items()} for part in (slice(0, 4), slice(4, None))]
-    begin, schedule = {"b": np.zeros(()), "w": np.full(3, 0.1)}, Schedule(steps=1, batch_size="full")
+    halves = [
+        {name: values[part] for name, values in clients[2].items()}
+        for part in (slice(0, 4), slice(4, None))
+    ]
+    begin, schedule = (
+        {"b": np.zeros(()), "w": np.full(3, 0.1)},
+        Schedule(steps=1, batch_size="full"),
+    )
     one, other = (
         method.run(from_loss(squares, begin, group), schedule=schedule, rounds=1)
         for group in (clients, [*clients[:2], *halves])
@@ -391,7 +517,8 @@ def weighs_examples_alike(method: Method) -> None:
 
 @law(
     "has the minimum as its fixed point",
-    "Look at the sign of a control variate, and at means over a cohort that are added to a sum over all clients: they take "
+    "Look at the sign of a control variate, and at means over a cohort that are added to a sum "
+    "over all clients: they take "
     "the factor `fed.answered.coverage`.",
 )
 def is_exact(method: Method) -> None:
@@ -401,15 +528,24 @@ def is_exact(method: Method) -> None:
     for size in (1, 2, 3, 2):
         basis, _ = np.linalg.qr(rng.normal(size=(3, 3)))
         curvature, centre = basis @ np.diag(rng.uniform(0.5, 2.0, 3)) @ basis.T, rng.normal(size=3)
-        clients.append({"a": np.repeat(curvature[None], size, 0), "b": np.repeat(centre[None], size, 0)})
-    curvatures, centres = (np.concatenate([client[name] for client in clients]) for name in ("a", "b"))
+        clients.append(
+            {"a": np.repeat(curvature[None], size, 0), "b": np.repeat(centre[None], size, 0)}
+        )
+    curvatures, centres = (
+        np.concatenate([client[name] for client in clients]) for name in ("a", "b")
+    )
     minimum = np.linalg.solve(curvatures.sum(0), np.einsum("nij,nj->i", curvatures, centres))
     task = from_loss(_quadratic, np.zeros(3), clients)
     for sampling in ("uniform", "proportional"):
         schedule = Schedule(cohort=2, steps=3, batch_size="full", sampling=sampling)
-        history = method.run(task, schedule=schedule, rounds=LONG, solver=SGD(0.1), observe_every=LONG)
+        history = method.run(
+            task, schedule=schedule, rounds=LONG, solver=SGD(0.1), observe_every=LONG
+        )
         left = float(np.linalg.norm(vector(history) - minimum) / np.linalg.norm(minimum))
-        got = f"after {LONG} rounds with two of four clients ({sampling}), {left:.2g} of the way to the minimum is left"
+        got = (
+            f"after {LONG} rounds with two of four clients ({sampling}), {left:.2g} of the "
+            "way to the minimum is left"
+        )
         require(left <= NEAR, f"{got} ({history.outcome})")
 
 

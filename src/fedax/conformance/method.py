@@ -19,7 +19,8 @@ from fedax.tasks import from_loss
 
 SIZES = (7, 20, 33, 4, 11)
 """Examples of the clients of `regression`."""
-SCHEDULE = Schedule(cohort=3, steps=3, batch_size=4)  # 2 steps an epoch for client 0: its third is in the next
+# 2 steps an epoch for client 0: its third is in the next
+SCHEDULE = Schedule(cohort=3, steps=3, batch_size=4)
 
 
 class Broken(FedaxError):
@@ -37,7 +38,9 @@ def squares(params: Any, examples: Any) -> Any:
 
 
 def examples_of(sizes: Sequence[int], dtype: Any = float) -> list[dict[str, np.ndarray]]:
-    """Returns clients with inputs and targets of different distributions, so that their gradients differ."""
+    """Returns clients with inputs and targets of different distributions, so that their gradients
+    differ.
+    """
     rng = np.random.default_rng(0)
     return [
         {"x": rng.normal(size=(n, 3)).astype(dtype), "y": (rng.normal(size=n) + k).astype(dtype)}
@@ -45,7 +48,9 @@ def examples_of(sizes: Sequence[int], dtype: Any = float) -> list[dict[str, np.n
     ]
 
 
-def regression(sizes: Sequence[int] = SIZES, dtype: Any = float, order: Sequence[int] | None = None) -> Task:
+def regression(
+    sizes: Sequence[int] = SIZES, dtype: Any = float, order: Sequence[int] | None = None
+) -> Task:
     """Returns linear regression on the clients of `examples_of`, renumbered by `order`."""
     clients = examples_of(sizes, dtype)
     params = {"b": np.zeros((), dtype), "w": np.full(3, 0.1, dtype)}
@@ -66,20 +71,34 @@ class Method:
 
     @classmethod
     def of(cls, given: "type[Algorithm[Any]] | Algorithm[Any] | Method") -> "Method":
-        """Returns the method of a class with its default hyperparameters, or of an algorithm with those that it has."""
+        """Returns the method of a class with its default hyperparameters, or of an algorithm with
+        those that it has.
+        """
         if isinstance(given, Method):
             return given
         if isinstance(given, Algorithm):
             return cls(functools.partial(dataclasses.replace, given), type(given))
         return cls(given, given)
 
-    def run(self, task: Task | None = None, hyperparameters: dict[str, Any] | None = None, **options: Any) -> History:
+    def run(
+        self,
+        task: Task | None = None,
+        hyperparameters: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> History:
         """Runs it for five rounds on `regression`, or with other options of `fedax.run`.
 
         Raises:
             Skipped: the method refuses the setting.
         """
-        usual = {"solver": SGD(0.05), "schedule": SCHEDULE, "rounds": 5, "seed": 3, "observe": (), "observe_every": 5}
+        usual = {
+            "solver": SGD(0.05),
+            "schedule": SCHEDULE,
+            "rounds": 5,
+            "seed": 3,
+            "observe": (),
+            "observe_every": 5,
+        }
         options = usual | {"engine": Simulation("sequential", devices=1)} | options
         try:
             return run(self.make(**hyperparameters or {}), task or regression(), **options)
@@ -99,11 +118,15 @@ class Method:
     @property
     def reals(self) -> dict[str, float]:
         """The real hyperparameters that are inputs of a program, with finite defaults, by name."""
-        static = {field.name for field in dataclasses.fields(self.kind) if field.metadata.get("static")}
+        static = {
+            field.name for field in dataclasses.fields(self.kind) if field.metadata.get("static")
+        }
         return {
             name: limits.default
             for name, limits in declared(self.kind).items()
-            if isinstance(limits.default, float) and np.isfinite(limits.default) and name not in static
+            if isinstance(limits.default, float)
+            and np.isfinite(limits.default)
+            and name not in static
         }
 
 
@@ -149,7 +172,9 @@ class Verdict(NamedTuple):
     reason: str
 
 
-def check(method: type[Algorithm[Any]] | Algorithm[Any] | Method, laws: Sequence[Law] | None = None) -> Iterator[Verdict]:
+def check(
+    method: type[Algorithm[Any]] | Algorithm[Any] | Method, laws: Sequence[Law] | None = None
+) -> Iterator[Verdict]:
     """Tests a method against laws, and yields a verdict as soon as one is known.
 
     Args:
@@ -194,4 +219,7 @@ def require_close(one: History, other: History, reason: str, tolerance: float = 
     """Requires the same final models up to rounding."""
     a, b = vector(one), vector(other)
     distance = float(np.abs(a - b).max())
-    require(np.allclose(a, b, rtol=tolerance, atol=tolerance), f"{reason}: the models differ by {distance:.2g}")
+    require(
+        np.allclose(a, b, rtol=tolerance, atol=tolerance),
+        f"{reason}: the models differ by {distance:.2g}",
+    )

@@ -45,7 +45,8 @@ class Personal(NamedTuple):
 
 @checked_arguments
 class Constraint(eqx.Module):
-    r"""A client's constraint $\lVert x_k - z \rVert^2 \le \gamma_k$, or those of all clients with a first axis (clients,).
+    r"""A client's constraint $\lVert x_k - z \rVert^2 \le \gamma_k$, or those of all clients with a
+    first axis (clients,).
 
     Attributes:
         model: $x_k$, its local model.
@@ -80,7 +81,8 @@ class ModelAndMemory(eqx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Reduction:
-    """With hyperparameters `setting`, the method is `to` with hyperparameters `other`: an identity that the laws check.
+    """With hyperparameters `setting`, the method is `to` with hyperparameters `other`: an identity
+    that the laws check.
 
     `equal_sizes` says that it holds if all clients have equally many examples.
     """
@@ -102,8 +104,10 @@ class Card:
         paper: authors, title, place and year.
         equation: the place in it, such as "Alg. 1".
         reductions: the special cases, which the laws check.
-        by_examples: whether a step with full gradients of all clients depends on the examples alone, not on who holds them.
-        exact: whether its fixed point is the minimum of the objective, with any cohorts and several local steps.
+        by_examples: whether a step with full gradients of all clients depends on the examples
+            alone, not on who holds them.
+        exact: whether its fixed point is the minimum of the objective, with any cohorts and several
+            local steps.
     """
 
     paper: str
@@ -138,7 +142,11 @@ class Algorithm(eqx.Module, Generic[State]):
     def __new__(cls, *values: Any, **hyperparameters: Any) -> "Algorithm[State]":
         if values:
             known = ", ".join(f"{field.name}=..." for field in dataclasses.fields(cls))
-            allowed = f"hyperparameters by name, {cls.__name__}({known})" if known else "no hyperparameters"
+            allowed = (
+                f"hyperparameters by name, {cls.__name__}({known})"
+                if known
+                else "no hyperparameters"
+            )
             raise InvalidInput.of(f"{cls.__name__}(...)", values[0], allowed)
         return super().__new__(cls)
 
@@ -146,7 +154,8 @@ class Algorithm(eqx.Module, Generic[State]):
         check_declared(self)
 
     def fitted(self, constants: Constants) -> "Algorithm[State]":
-        """Resolves symbolic hyperparameters such as "theory" to numbers, before anything is compiled.
+        """Resolves symbolic hyperparameters such as "theory" to numbers, before anything is
+        compiled.
 
         Args:
             constants: of the run's task and schedule.
@@ -163,7 +172,8 @@ class Algorithm(eqx.Module, Generic[State]):
         """
 
     def check_model(self, task: Task, layout: Layout) -> None:
-        """Refuses a model that the method cannot work with, such as one without the leaves that it names.
+        """Refuses a model that the method cannot work with, such as one without the leaves that it
+        names.
 
         Raises:
             InvalidInput: it is one; raised before anything is compiled.
@@ -195,7 +205,9 @@ class Algorithm(eqx.Module, Generic[State]):
 
     @property
     def equal_weights(self) -> bool:
-        """Whether its objective is the mean of the clients' losses, whatever the schedule's `weights` (without a server)."""
+        """Whether its objective is the mean of the clients' losses, whatever the schedule's
+        `weights` (without a server).
+        """
         return False
 
     def weights(self, state: State) -> Memory | None:
@@ -207,7 +219,11 @@ class Algorithm(eqx.Module, Generic[State]):
         return None
 
     def solved(
-        self, client: Client, w: Float[Array, "dim"], gradient: Float[Array, "dim"], held: Constraint | None
+        self,
+        client: Client,
+        w: Float[Array, "dim"],
+        gradient: Float[Array, "dim"],
+        held: Constraint | None,
     ) -> Solved | None:
         r"""Returns the local problem of the method's theory, and the client's solution of it.
 

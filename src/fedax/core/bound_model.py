@@ -1,4 +1,6 @@
-"""Per-example functions with what they hold beside the parameters: frozen leaves, and a state that no gradient trains."""
+"""Per-example functions with what they hold beside the parameters: frozen leaves, and a state that
+no gradient trains.
+"""
 
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
@@ -15,7 +17,8 @@ POLICIES = ("average", "local", "frozen")
 """The choices of `Task(state_policy=...)`."""
 Policy: TypeAlias = Literal["average", "local", "frozen"]
 PerExample: TypeAlias = Callable[..., Any]
-"""`(params, examples, key) -> (batch,)`. The key is None in evaluation: no dropout, no augmentation.
+"""`(params, examples, key) -> (batch,)`. The key is None in evaluation: no dropout, no
+augmentation.
 
 A function may have an attribute `takes`, a set of names of further arguments that it gets by
 keyword: `"mask"`, shape (batch,), which is False for padding, and `"state"`. One that takes the
@@ -50,11 +53,15 @@ class Bound(eqx.Module):
     def __call__(self, params: PyTree, examples: Any, key: Any) -> Any:
         return self.update(params, examples, key, None)[0]
 
-    def update(self, params: PyTree, examples: Any, key: Any, mask: Bool[Array, "batch"] | None) -> tuple[Any, PyTree]:
+    def update(
+        self, params: PyTree, examples: Any, key: Any, mask: Bool[Array, "batch"] | None
+    ) -> tuple[Any, PyTree]:
         """Returns the values, and the new state (the old one if the function returns none)."""
         more, wanted = dict[str, Any](), takes(self.function)
         if "mask" in wanted:
-            more["mask"] = jnp.ones(len(jax.tree.leaves(examples)[0]), bool) if mask is None else mask
+            more["mask"] = (
+                jnp.ones(len(jax.tree.leaves(examples)[0]), bool) if mask is None else mask
+            )
         if "state" in wanted:
             more["state"] = self.state
         values = self.function(assembled(params, self.frozen), examples, key, **more)
@@ -73,7 +80,11 @@ def state_in_reals(state: PyTree) -> PyTree:
     """
 
     def real(leaf: Any) -> Any:
-        return leaf if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf.astype(accumulator(jnp.result_type(float)))
+        return (
+            leaf
+            if jnp.issubdtype(leaf.dtype, jnp.floating)
+            else leaf.astype(accumulator(jnp.result_type(float)))
+        )
 
     return jax.tree.map(real, state)
 
@@ -96,5 +107,9 @@ def evaluated_state(state: Any) -> PyTree:
     other processes.
     """
     if isinstance(state, Memory):
-        return state_from_mean(state.each(state_in_reals).mean(), state.of(0)) if state.in_process else None
+        return (
+            state_from_mean(state.each(state_in_reals).mean(), state.of(0))
+            if state.in_process
+            else None
+        )
     return state

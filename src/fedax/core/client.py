@@ -26,9 +26,11 @@ Carry = TypeVar("Carry")
 
 
 class Minibatch(ABC):
-    """Some of a client's examples, as one step of local work sees them. `params` is the model's own pytree.
+    """Some of a client's examples, as one step of local work sees them. `params` is the model's own
+    pytree.
 
-    Every gradient of a step's minibatch is a training step of the model's state, if it has one (see `Client.model_state`).
+    Every gradient of a step's minibatch is a training step of the model's state, if it has one (see
+    `Client.model_state`).
     """
 
     @abstractmethod
@@ -44,8 +46,9 @@ class Minibatch(ABC):
         """Returns the mean over the batch of a function of its examples, such as features by class.
 
         Args:
-            function: `(params, examples, key) -> values`, as `Task.loss`: a pytree of arrays whose first axis is the batch. It gets
-                the model's parameters with the frozen ones, and the task's arrays by name, labels included.
+            function: `(params, examples, key) -> values`, as `Task.loss`: a pytree of arrays whose
+                first axis is the batch. It gets the model's parameters with the frozen ones, and
+                the task's arrays by name, labels included.
             params: the trained parameters.
         """
 
@@ -59,7 +62,8 @@ class Minibatch(ABC):
 
 
 class Client(ABC):
-    """One client in one phase of one round. Concrete in eager and deployed runs, traced in compiled ones.
+    """One client in one phase of one round. Concrete in eager and deployed runs, traced in compiled
+    ones.
 
     Attributes:
         index: its number in the population, from 0.
@@ -67,15 +71,19 @@ class Client(ABC):
         share: n_k / n, its share of all training examples.
         steps: minibatch steps of this round.
         batch: examples of a full minibatch in this round.
-        round: the round, from 0; with an asynchronous server the version of the model that it received.
-        staleness: server steps between the one that it received and the one that takes its upload. It is known on arrival only: for
-            uploads and their weights, not for local work.
+        round: the round, from 0; with an asynchronous server the version of the model that it
+            received.
+        staleness: server steps between the one that it received and the one that takes its upload.
+            It is known on arrival only: for uploads and their weights, not for local work.
         layout: how the model's parameters lie in the flat vector.
         solver, schedule, task: as given to `run`.
-        model_state: what the model updates without a gradient, None if it has nothing such; the engine's business.
-        solver_state: what the solver stores between rounds, None if it starts afresh; see `Solver.initial_state`.
+        model_state: what the model updates without a gradient, None if it has nothing such; the
+            engine's business.
+        solver_state: what the solver stores between rounds, None if it starts afresh; see
+            `Solver.initial_state`.
 
-    Engines make clients, with `streams`, the key of the client's random numbers in the round; see `key`.
+    Engines make clients, with `streams`, the key of the client's random numbers in the round; see
+    `key`.
     """
 
     index: Index
@@ -85,7 +93,14 @@ class Client(ABC):
     batch: Index
     round: Index
 
-    def __init__(self, task: Task, solver: "Solver", schedule: Schedule, layout: Layout, streams: Key[Array, ""]) -> None:
+    def __init__(
+        self,
+        task: Task,
+        solver: "Solver",
+        schedule: Schedule,
+        layout: Layout,
+        streams: Key[Array, ""],
+    ) -> None:
         self.task, self.solver, self.schedule, self.layout = task, solver, schedule, layout
         self._streams = streams
         self.staleness: Index = 0
@@ -103,19 +118,25 @@ class Client(ABC):
 
     def gradient_of(self, problem: LocalProblem, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
         """Returns the gradient of a local problem at w, over all training examples."""
-        added = problem.added_gradient(self.layout, self.layout.unravel(self.gradient(w)), self.layout.unravel(w))
+        added = problem.added_gradient(
+            self.layout, self.layout.unravel(self.gradient(w)), self.layout.unravel(w)
+        )
         return self.layout.ravel(added)
 
     def mean_of(self, function: Callable[..., Any], w: Float[Array, "dim"]) -> PyTree:
         """Returns the mean of a function over all training examples, see `Minibatch.mean_of`."""
         return self.first(MOST_COUNT).mean_of(function, self.layout.unravel(w))
 
-    def for_each_minibatch(self, step: Callable[..., Carry], carry: Carry, batches: int = 1) -> Carry:
-        """Folds `step(carry, minibatch)` over this round's minibatches: all local work is built on it.
+    def for_each_minibatch(
+        self, step: Callable[..., Carry], carry: Carry, batches: int = 1
+    ) -> Carry:
+        """Folds `step(carry, minibatch)` over this round's minibatches: all local work is built on
+        it.
 
-        With several `batches` a step also gets the minibatches that follow in the epoch's order (from its end on, the first
-        ones); the number of steps stays the same. The model's state goes from step to step beside the carry. A step that takes
-        gradients in a loop of its own writes the loop with `repeat`; within `jax.jvp` and the like the state stays as it is.
+        With several `batches` a step also gets the minibatches that follow in the epoch's order
+        (from its end on, the first ones); the number of steps stays the same. The model's state
+        goes from step to step beside the carry. A step that takes gradients in a loop of its own
+        writes the loop with `repeat`; within `jax.jvp` and the like the state stays as it is.
         """
         if self.model_state is None:
             return self.fold(step, carry, batches)
@@ -169,12 +190,22 @@ class Client(ABC):
     def first(self, count: int, split: Literal["train", "test"] = "train") -> Minibatch:
         """Returns the first `count` examples, or all if there are fewer, in the given order."""
 
-    def adapted(self, w: Float[Array, "dim"], rate: Any, count: int, split: Literal["train", "test"]) -> Float[Array, "dim"]:
-        """Returns the model after one gradient step of size `rate` on the client's first examples."""
-        return w - rate * self.layout.ravel(self.first(count, split).gradient(self.layout.unravel(w)))
+    def adapted(
+        self, w: Float[Array, "dim"], rate: Any, count: int, split: Literal["train", "test"]
+    ) -> Float[Array, "dim"]:
+        """Returns the model after one gradient step of size `rate` on the client's first
+        examples.
+        """
+        return w - rate * self.layout.ravel(
+            self.first(count, split).gradient(self.layout.unravel(w))
+        )
 
-    def minimize(self, problem: LocalProblem | None = None, *, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
-        """Runs the user's solver on `problem` (its own loss by default) from `start`, for this round's work."""
+    def minimize(
+        self, problem: LocalProblem | None = None, *, start: Float[Array, "dim"]
+    ) -> Float[Array, "dim"]:
+        """Runs the user's solver on `problem` (its own loss by default) from `start`, for this
+        round's work.
+        """
         return self.solver.minimize(self, problem or LocalProblem(), start)
 
     def minimize_only(self, part: Part, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
@@ -224,7 +255,8 @@ class Client(ABC):
 
     @property
     def nominal_learning_rate(self) -> Any:
-        """The learning rate that the solver multiplies its momentum or its gradients by in this round, as released code uses it.
+        """The learning rate that the solver multiplies its momentum or its gradients by in this
+        round, as released code uses it.
 
         Raises:
             InvalidInput: the solver is not `SGD`.
@@ -233,15 +265,23 @@ class Client(ABC):
 
     @property
     def objective_weight(self) -> Any:
-        r"""Its weight $p_k$ in the objective up to a common factor: $n_k/n$, or 1 where the schedule has equal weights."""
+        r"""Its weight $p_k$ in the objective up to a common factor: $n_k/n$, or 1 where the
+        schedule has equal weights.
+        """
         return self.share if self.schedule.weights == "size" else jnp.ones_like(self.share)
 
     @property
     def steps_before(self) -> Any:
-        """The local steps of a client that took part in every round before this one, each of as many as this one has."""
+        """The local steps of a client that took part in every round before this one, each of as
+        many as this one has.
+        """
         # with `times` the rounds before had other numbers of steps, known in advance
         times = self.schedule.times
-        return self.round * self.steps if times is None else jnp.asarray((0, *times), jnp.int32)[self.round]
+        return (
+            self.round * self.steps
+            if times is None
+            else jnp.asarray((0, *times), jnp.int32)[self.round]
+        )
 
     @property
     def rate(self) -> Any:
@@ -253,7 +293,8 @@ class Client(ABC):
 class Solver(eqx.Module):
     """Turns a local problem and a starting point into a local model.
 
-    `on_mesh` says whether it can work inside a program over several devices; if not, a simulation uses one.
+    `on_mesh` says whether it can work inside a program over several devices; if not, a simulation
+    uses one.
     """
 
     on_mesh: ClassVar[bool] = True
@@ -267,11 +308,15 @@ class Solver(eqx.Module):
         check_declared(self)
 
     @abstractmethod
-    def minimize(self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
+    def minimize(
+        self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]
+    ) -> Float[Array, "dim"]:
         """Returns the local model after this round's work."""
 
     def initial_state(self, params: PyTree) -> PyTree:
-        """Returns what each client stores for the solver between rounds, before the first one; None for nothing."""
+        """Returns what each client stores for the solver between rounds, before the first one; None
+        for nothing.
+        """
         return None
 
     def fitted(self, constants: Constants) -> "Solver":
@@ -287,21 +332,33 @@ class Solver(eqx.Module):
 
         Raises `InvalidInput` for solvers that take other steps.
         """
-        allowed = "SGD without momentum, clipping, weight decay or decay by step, which this method's formulas need"
+        allowed = (
+            "SGD without momentum, clipping, weight decay or decay by step, which this "
+            "method's formulas need"
+        )
         raise InvalidInput.found("run(solver=...)", self._said(), allowed)
 
     def nominal_step_size(self) -> Scalar:
-        """Returns the learning rate as set, before the round's factor, momentum, clipping and decay."""
-        raise InvalidInput.found("run(solver=...)", self._said(), "SGD, whose learning rate this method's formulas need")
+        """Returns the learning rate as set, before the round's factor, momentum, clipping and
+        decay.
+        """
+        raise InvalidInput.found(
+            "run(solver=...)", self._said(), "SGD, whose learning rate this method's formulas need"
+        )
 
     def _said(self) -> str:
         """Returns the solver with settings that are not the defaults, for messages.
 
         The learning rate is left out: where messages are made it is a tracer.
         """
-        fields = ((field.name, getattr(self, field.name), field.default) for field in dataclasses.fields(self))
+        fields = (
+            (field.name, getattr(self, field.name), field.default)
+            for field in dataclasses.fields(self)
+        )
         settings = [
-            f"{name}={value!r}" for name, value, usual in fields if isinstance(value, int | float) and value != usual
+            f"{name}={value!r}"
+            for name, value, usual in fields
+            if isinstance(value, int | float) and value != usual
         ]
         return f"{type(self).__name__}({', '.join(settings)})"
 
@@ -310,5 +367,7 @@ class Solver(eqx.Module):
 
         `prox` is the weight of a proximal term beside them.
         """
-        allowed = "SGD without clipping, weight decay or decay by step, which this method's formulas need"
+        allowed = (
+            "SGD without clipping, weight decay or decay by step, which this method's formulas need"
+        )
         raise InvalidInput.found("run(solver=...)", self._said(), allowed)

@@ -34,18 +34,28 @@ def check_mode(field: str, mode: Any, optional: bool = True) -> None:
 
 
 def find_mode(
-    field: str, name: str, told: Mode | None, stated: Mapping[str, Mode], hint: str, by: str = "observers"
+    field: str,
+    name: str,
+    told: Mode | None,
+    stated: Mapping[str, Mode],
+    hint: str,
+    by: str = "observers",
 ) -> Mode:
-    """Returns the direction of a metric: the one stated where it is defined, otherwise the one told here.
+    """Returns the direction of a metric: the one stated where it is defined, otherwise the one told
+    here.
 
     Raises:
         InvalidInput: neither is known, or they contradict each other.
     """
     known = stated.get(name)
     if known is None and told is None:
-        raise InvalidInput.of(field, name, f"{by} that give {name} and state whether more of it is better", hint)
+        raise InvalidInput.of(
+            field, name, f"{by} that give {name} and state whether more of it is better", hint
+        )
     if known is not None and told is not None and known != told:
-        raise InvalidInput.of(f"{field}, mode", told, f'"{known}", as {name} states where it is defined')
+        raise InvalidInput.of(
+            f"{field}, mode", told, f'"{known}", as {name} states where it is defined'
+        )
     return told or known or "min"
 
 
@@ -60,7 +70,9 @@ def is_better(value: float, than: float | None, mode: Mode) -> bool:
 
 
 def worst_of(values: Any, mode: Mode) -> float:
-    """Returns the worst of the finite values, or the infinity that is worse than all values if there is none."""
+    """Returns the worst of the finite values, or the infinity that is worse than all values if
+    there is none.
+    """
     finite = np.asarray(values, float)
     finite = finite[np.isfinite(finite)]
     if not finite.size:

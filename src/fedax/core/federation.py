@@ -31,8 +31,9 @@ class Upload(eqx.Module, Generic[Value]):
         reference: a vector that the receiver has as well, near the first vector of `value`: a
             channel codes their difference, such as that of a trained model to the one it started
             from.
-        is_change: whether the first vector of `value` is a change of the server's model or a direction, so that an asynchronous
-            server may apply it to a newer model. With a `reference` its difference to it is.
+        is_change: whether the first vector of `value` is a change of the server's model or a
+            direction, so that an asynchronous server may apply it to a newer model. With a
+            `reference` its difference to it is.
     """
 
     value: Value
@@ -63,7 +64,11 @@ class Memory(eqx.Module):
 
         Out-of-range ids are ignored.
         """
-        return self._with(jax.tree.map(lambda all_, new: jnp.asarray(all_).at[ids].set(new, mode="drop"), self._rows, rows))
+        return self._with(
+            jax.tree.map(
+                lambda all_, new: jnp.asarray(all_).at[ids].set(new, mode="drop"), self._rows, rows
+            )
+        )
 
     def all(self) -> PyTree:
         """Returns all memories, with a first axis (clients,); for engines and observers."""
@@ -88,7 +93,10 @@ class Memory(eqx.Module):
         Out-of-range ids are ignored.
         """
         own, structure = jax.tree.flatten(self._rows)
-        arrays = [jnp.asarray(rows_as(kept, like.dtype, like.shape[1:])) for kept, like in zip(rows, own, strict=True)]
+        arrays = [
+            jnp.asarray(rows_as(kept, like.dtype, like.shape[1:]))
+            for kept, like in zip(rows, own, strict=True)
+        ]
         given = jax.tree.unflatten(structure, arrays)
         return self._with(given) if ids is None else self.put(jnp.asarray(ids), given)
 
@@ -115,7 +123,9 @@ def is_memory(node: Any) -> bool:
 
 def with_memories(tree: PyTree, change: Callable[[Memory], Memory]) -> PyTree:
     """Returns a pytree with changed memories; for engines."""
-    return jax.tree.map(lambda node: change(node) if is_memory(node) else node, tree, is_leaf=is_memory)
+    return jax.tree.map(
+        lambda node: change(node) if is_memory(node) else node, tree, is_leaf=is_memory
+    )
 
 
 def rows_as(kept: np.ndarray, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
@@ -157,12 +167,15 @@ class Cohort(eqx.Module):
         if isinstance(condition, bool):
             return one if condition else other
         capacity = max(one.ids.shape[0], other.ids.shape[0])
-        return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one.padded(capacity), other.padded(capacity))
+        return jax.tree.map(
+            lambda a, b: jnp.where(condition, a, b), one.padded(capacity), other.padded(capacity)
+        )
 
     def padded(self, capacity: int) -> "Cohort":
         """Returns the cohort padded to a larger capacity."""
         ids, weights, terms = (
-            jnp.pad(a, (0, capacity - a.shape[0])) for a in (self.ids, self.weights, self.objective_weights)
+            jnp.pad(a, (0, capacity - a.shape[0]))
+            for a in (self.ids, self.weights, self.objective_weights)
         )
         return Cohort(ids, jnp.asarray(self.count, jnp.int32), weights, terms, self.coverage)
 
@@ -190,11 +203,17 @@ class Cohort(eqx.Module):
             chances: weights of the draw, None for a draw of the schedule.
         """
         # a ranking of the whole population, of which the cohort's clients read their place
-        order = weighted_subset(key, jnp.ones(clients, self.weights.dtype) if chances is None else chances, clients)
-        ranks = jnp.zeros_like(order).at[order].set(jnp.arange(clients, dtype=order.dtype))[self.ids]
+        order = weighted_subset(
+            key, jnp.ones(clients, self.weights.dtype) if chances is None else chances, clients
+        )
+        ranks = (
+            jnp.zeros_like(order).at[order].set(jnp.arange(clients, dtype=order.dtype))[self.ids]
+        )
         if chances is None:
             return ranks
-        return jnp.where(self.count == clients, ranks, jnp.arange(ranks.shape[0], dtype=ranks.dtype))
+        return jnp.where(
+            self.count == clients, ranks, jnp.arange(ranks.shape[0], dtype=ranks.dtype)
+        )
 
     @property
     def distinct(self) -> "Cohort":
@@ -205,7 +224,9 @@ class Cohort(eqx.Module):
         `coverage` times the mean change that `average` gives for this cohort. The default weights
         do that for draws that know no sizes only.
         """
-        return Cohort(self.ids, self.count, self.objective_weights, self.objective_weights, self.coverage)
+        return Cohort(
+            self.ids, self.count, self.objective_weights, self.objective_weights, self.coverage
+        )
 
 
 class Gathered(eqx.Module, Generic[Value]):
@@ -254,7 +275,8 @@ class Gathered(eqx.Module, Generic[Value]):
         return Gathered(value, self.weights, self.ids, self.valid)
 
     def diversity(self) -> dict[str, Float[Array, ""]]:
-        r"""Returns the disagreement of uploads $g_i$ that are vectors, in two forms, each at least 1.
+        r"""Returns the disagreement of uploads $g_i$ that are vectors, in two forms, each at least
+        1.
 
         All clients count alike.
 
@@ -267,7 +289,10 @@ class Gathered(eqx.Module, Generic[Value]):
         shares = self.valid.astype(lengths.dtype) / self.valid.sum(dtype=lengths.dtype)
         mean = shares @ vectors
         length = jnp.sqrt(jnp.maximum(mean @ mean, jnp.finfo(mean.dtype).tiny))
-        return {"diversity": jnp.sqrt(shares @ lengths**2) / length, "diversity_2023": shares @ lengths / length}
+        return {
+            "diversity": jnp.sqrt(shares @ lengths**2) / length,
+            "diversity_2023": shares @ lengths / length,
+        }
 
 
 class Federation(ABC):
@@ -291,7 +316,8 @@ class Federation(ABC):
     @property
     @abstractmethod
     def answered(self) -> Cohort:
-        """The cohort of the last phase as far as its uploads count: without clients left out because theirs were not finite.
+        """The cohort of the last phase as far as its uploads count: without clients left out
+        because theirs were not finite.
 
         Its `coverage` is what a sum over all clients' memories moves by (see `Cohort.distinct`).
         """
@@ -315,14 +341,23 @@ class Federation(ABC):
         """Makes a memory in which client k starts with `initial`, or `initial(k)`."""
 
     @overload
-    def average(self, work: Callable[..., Upload[Value]], cohort: Cohort, *down: PyTree) -> Value: ...
+    def average(
+        self, work: Callable[..., Upload[Value]], cohort: Cohort, *down: PyTree
+    ) -> Value: ...
     @overload
     def average(
         self, work: Callable[..., Upload[Value]], cohort: Cohort, *down: PyTree, memory: Memory
     ) -> tuple[Value, Memory]: ...
     @abstractmethod
-    def average(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
-        r"""Returns the weighted mean $\sum_k \omega_k u_k / \sum_k \omega_k$ of the uploads of a phase.
+    def average(
+        self,
+        work: Callable[..., Upload[Any]],
+        cohort: Cohort,
+        *down: PyTree,
+        memory: Memory | None = None,
+    ) -> Any:
+        r"""Returns the weighted mean $\sum_k \omega_k u_k / \sum_k \omega_k$ of the uploads of a
+        phase.
 
         Each client of the cohort runs `work(client, *down[, own memory])`.
 
@@ -332,13 +367,21 @@ class Federation(ABC):
         """
 
     @overload
-    def gather(self, work: Callable[..., Upload[Value]], cohort: Cohort, *down: PyTree) -> Gathered[Value]: ...
+    def gather(
+        self, work: Callable[..., Upload[Value]], cohort: Cohort, *down: PyTree
+    ) -> Gathered[Value]: ...
     @overload
     def gather(
         self, work: Callable[..., Upload[Value]], cohort: Cohort, *down: PyTree, memory: Memory
     ) -> tuple[Gathered[Value], Memory]: ...
     @abstractmethod
-    def gather(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
+    def gather(
+        self,
+        work: Callable[..., Upload[Any]],
+        cohort: Cohort,
+        *down: PyTree,
+        memory: Memory | None = None,
+    ) -> Any:
         """Returns all uploads stacked, for servers that need each of them.
 
         O(cohort x dim) memory.

@@ -18,7 +18,9 @@ from fedax.utils.arguments import checked_call
 
 
 def _upper(module: str) -> Any:
-    """Imports a module of a room above core: a history holds data, and is written and shown by those rooms."""
+    """Imports a module of a room above core: a history holds data, and is written and shown by
+    those rooms.
+    """
     # by name, because core must not import the rooms above it
     return importlib.import_module(f"fedax.{module}")
 
@@ -55,14 +57,16 @@ class Outcome:
         client = (
             ""
             if self.client is None
-            else f" {'of' if part else 'from'} client {self.client if self.name is None else self.name}"
+            else f" {'of' if part else 'from'} client "
+            f"{self.client if self.name is None else self.name}"
         )
         return self.kind + when + part + client
 
 
 @dataclasses.dataclass(frozen=True)
 class Best:
-    """The model with the best finite value of a metric among the observations of a run, the first of equal ones.
+    """The model with the best finite value of a metric among the observations of a run, the first
+    of equal ones.
 
     Attributes:
         metric: by which it is the best.
@@ -142,7 +146,8 @@ class History:
         solver_states: what the clients store for a solver with `keep=True`.
         bounds: with adaptive clipping (see `Privacy`), what the next round clips at, shape
             (parts,).
-        downlinks: of an asynchronous server, what it sent down with the versions that clients are still at work on.
+        downlinks: of an asynchronous server, what it sent down with the versions that clients are
+            still at work on.
         settings: algorithm, solver, schedule and channel as plain values, by which reports check
             the premises of theorems.
         origin: the method, the seed, the privacy and a fingerprint of the data of the run, as plain
@@ -179,23 +184,31 @@ class History:
 
     def __repr__(self) -> str:
         head = f"{self.algorithm}: {len(self.bits.up)} rounds, {self.outcome}"
-        return f"{head}\n{self.table(every=-(-len(self.rounds) // SHOWN_ROWS))}" if len(self.rounds) else head
+        return (
+            f"{head}\n{self.table(every=-(-len(self.rounds) // SHOWN_ROWS))}"
+            if len(self.rounds)
+            else head
+        )
 
     modes: dict[str, Mode] = dataclasses.field(repr=False, default_factory=dict[str, Mode])
 
     @property
     def clock(self) -> ClockReadings | None:
-        """The seconds and joules of `run(devices=...)` at the observations, computed and not measured.
+        """The seconds and joules of `run(devices=...)` at the observations, computed and not
+        measured.
 
-        Of an asynchronous server the joules are NaN, they are not counted. None without devices. `History.seconds` is the
-        wall time.
+        Of an asynchronous server the joules are NaN, they are not counted. None without devices.
+        `History.seconds` is the wall time.
         """
         if "clock" in self.notes:  # the times of an asynchronous server's steps
             seconds = np.concatenate([[0.0], self.notes["clock"]])[self.rounds]
             return ClockReadings(seconds, np.full(seconds.shape, np.nan))
         if SECONDS not in self.notes:
             return None
-        totals = (np.concatenate([[0.0], np.cumsum(self.notes[name])])[self.rounds] for name in (SECONDS, JOULES))
+        totals = (
+            np.concatenate([[0.0], np.cumsum(self.notes[name])])[self.rounds]
+            for name in (SECONDS, JOULES)
+        )
         return ClockReadings(*totals)
 
     @checked_call
@@ -211,7 +224,9 @@ class History:
             InvalidInput: another ending.
             WriteFailed: a file that cannot be written.
         """
-        _upper("models.storage").save_params(self.params, path, about=self.about, state=evaluated_state(self.model_state))
+        _upper("models.storage").save_params(
+            self.params, path, about=self.about, state=evaluated_state(self.model_state)
+        )
 
     @checked_call
     def state_dict(self) -> dict[str, Any]:
@@ -250,10 +265,14 @@ class History:
         """
         if self.predictor is None:
             hint = "Use task.predict(history.params, x)."
-            raise InvalidInput.because("History.predict", "this history was not returned by fedax.run", hint)
+            raise InvalidInput.because(
+                "History.predict", "this history was not returned by fedax.run", hint
+            )
         if best and self.best is None:
             hint = "Pass run(keep_best=...)."
-            raise InvalidInput.because("History.predict(best=True)", "the run kept no best model", hint)
+            raise InvalidInput.because(
+                "History.predict(best=True)", "the run kept no best model", hint
+            )
         if best and self.best is not None:
             return self.predictor(self.best.params, x, self.best.state)
         return self.predictor(self.params, x, evaluated_state(self.model_state))
@@ -286,7 +305,8 @@ class History:
 
         Also `fedax run` writes such pages.
 
-        To a path that ends in `.pdf`, `.png` or `.svg` it writes a figure of the curves for a paper.
+        To a path that ends in `.pdf`, `.png` or `.svg` it writes a figure of the curves for a
+        paper.
 
         Raises:
             WriteFailed: a file that cannot be written.
@@ -295,21 +315,27 @@ class History:
 
     @checked_call
     def to_pandas(self) -> Any:
-        """The observations as a data frame of pandas: round, seconds, bits so far, and all metrics that are one number.
+        """The observations as a data frame of pandas: round, seconds, bits so far, and all metrics
+        that are one number.
 
-        Accuracies are fractions from 0 to 1, as in `metrics`, and their columns say so: `test_accuracy (fraction)`. `fedax.table`
-        gives percent.
+        Accuracies are fractions from 0 to 1, as in `metrics`, and their columns say so:
+        `test_accuracy (fraction)`. `fedax.table` gives percent.
         """
         return _upper("report.single").frame_of(self)
 
     @property
     def about(self) -> dict[str, Any]:
         """The facts that stand beside a model in its file."""
-        return {"algorithm": self.algorithm, "rounds": len(self.bits.up), "outcome": str(self.outcome)}
+        return {
+            "algorithm": self.algorithm,
+            "rounds": len(self.bits.up),
+            "outcome": str(self.outcome),
+        }
 
     @checked_call
     def by_client(self, metric: str) -> dict[str, np.ndarray]:
-        """Returns a metric that has a number for each client, by the client's name, or its number where clients have no names.
+        """Returns a metric that has a number for each client, by the client's name, or its number
+        where clients have no names.
 
         Args:
             metric: such as `"client_accuracy"`.
@@ -322,7 +348,11 @@ class History:
                 client.
             InvalidInput: a run without any metric by client.
         """
-        counted = {name: values for name, values in self.metrics.items() if is_by_client(name, values, self.clients)}
+        counted = {
+            name: values
+            for name, values in self.metrics.items()
+            if is_by_client(name, values, self.clients)
+        }
         if metric not in counted:
             if not counted:
                 raise InvalidInput.found(

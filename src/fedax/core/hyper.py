@@ -1,8 +1,9 @@
 """Hyperparameters, declared once with their range.
 
-From `mu: Scalar = hyper(0.1, low=0.0, doc="...")` come the check at construction, the error text, the command-line help, the
-reference pages, the validation of experiment files and the negative tests. Real hyperparameters are leaves of the
-algorithm's pytree, so a grid of them is one `vmap`; choices, switches and counts are static.
+From `mu: Scalar = hyper(0.1, low=0.0, doc="...")` come the check at construction, the error text,
+the command-line help, the reference pages, the validation of experiment files and the negative
+tests. Real hyperparameters are leaves of the algorithm's pytree, so a grid of them is one `vmap`;
+choices, switches and counts are static.
 """
 
 import dataclasses
@@ -35,14 +36,17 @@ Word: TypeAlias = Literal["theory"]
 SYMBOLIC: tuple[str, ...] = get_args(Word)
 """All values of `Word`."""
 PerClient: TypeAlias = Scalar | Float[Array, "clients"] | np.ndarray | Mapping[Any, Any]
-"""One real number for all clients, or one for each: a sequence in the order of `task.names`, or a mapping of names to numbers."""
+"""One real number for all clients, or one for each: a sequence in the order of `task.names`, or a
+mapping of names to numbers."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Hyper:
-    """The range of a hyperparameter. `low` and `high` are inclusive unless `open_low` / `open_high`.
+    """The range of a hyperparameter. `low` and `high` are inclusive unless `open_low` /
+    `open_high`.
 
-    Without `high`, whole numbers go up to `MOST_COUNT`, and real ones are finite unless the default is infinity.
+    Without `high`, whole numbers go up to `MOST_COUNT`, and real ones are finite unless the default
+    is infinity.
     """
 
     name: str
@@ -65,13 +69,23 @@ class Hyper:
         if self.choices is not None:
             return "one of " + ", ".join(repr(choice) for choice in self.choices)
         if self.leaves:
-            return f'names of leaves, or parts of them, with * for any text; a predicate; "{self.default}"'
-        left, right = "(["[not (self.open_low or self.low == -math.inf)], ")]"[self.reaches(self.top)]
+            return (
+                "names of leaves, or parts of them, with * for any text; a predicate; "
+                f'"{self.default}"'
+            )
+        left, right = (
+            "(["[not (self.open_low or self.low == -math.inf)],
+            ")]"[self.reaches(self.top)],
+        )
         low, high = (f"{bound:.10g}".replace("inf", "infinity") for bound in (self.low, self.top))
         kind = "whole numbers" if self.counts else "numbers"
         return (
             f"{kind} in {left}{low}, {high}{right}"
-            + (", one or one per client (in their order, or by their names)" if self.per_client else "")
+            + (
+                ", one or one per client (in their order, or by their names)"
+                if self.per_client
+                else ""
+            )
             + (", or an Optax schedule" if self.schedule else "")
             + "".join(f', or "{word}"' for word in self.words)
         )
@@ -84,19 +98,29 @@ class Hyper:
     @property
     def top(self) -> float:
         """The upper bound."""
-        return MOST_COUNT if self.counts and self.high == math.inf and not self.open_high else self.high
+        return (
+            MOST_COUNT
+            if self.counts and self.high == math.inf and not self.open_high
+            else self.high
+        )
 
     def reaches(self, bound: float) -> bool:
         """Returns whether an upper bound is inclusive."""
         return not self.open_high and (bound < math.inf or self.default == math.inf)
 
     def check(self, owner: str, value: Any) -> None:
-        """Raises `InvalidInput` naming `owner.name`, the value and the range; traced values pass."""
+        """Raises `InvalidInput` naming `owner.name`, the value and the range; traced values
+        pass.
+        """
         # a tracer has no value to check, and its range was checked when the record was made
         if (
             isinstance(value, Tracer)
             or (self.schedule and callable(value))
-            or (not isinstance(self.default, (int, float)) and self.choices is None and not self.leaves)
+            or (
+                not isinstance(self.default, (int, float))
+                and self.choices is None
+                and not self.leaves
+            )
         ):
             return
         if not self.allows(value):
@@ -107,11 +131,17 @@ class Hyper:
             return any(type(value) is type(choice) and value == choice for choice in self.choices)
         if self.leaves:
             names = [value] if isinstance(value, str) else value
-            return callable(value) or (isinstance(names, list | tuple) and all(isinstance(n, str) and n for n in names))
+            return callable(value) or (
+                isinstance(names, list | tuple) and all(isinstance(n, str) and n for n in names)
+            )
         if isinstance(value, str):
             return value in self.words
         if isinstance(value, Mapping):
-            return self.per_client and bool(value) and all(np.ndim(one) == 0 and self.allows(one) for one in value.values())
+            return (
+                self.per_client
+                and bool(value)
+                and all(np.ndim(one) == 0 and self.allows(one) for one in value.values())
+            )
         # bool is an int in Python, and True would pass as 1
         if isinstance(value, bool) or value is None or (self.counts and not isinstance(value, int)):
             return False
@@ -159,16 +189,21 @@ def hyper(default: Any, *, static: bool = False, **limits: Any) -> Any:
     """Declares a hyperparameter of an algorithm.
 
     Args:
-        default: its default; a `bool` is a switch, an `int` a whole number (both static), a `float` a traced real number.
-        static: whether a real number is part of the program, because another value may make it simpler.
+        default: its default; a `bool` is a switch, an `int` a whole number (both static), a `float`
+            a traced real number.
+        static: whether a real number is part of the program, because another value may make it
+            simpler.
         low, high: inclusive bounds; `open_low=True` and `open_high=True` exclude them.
         choices: the allowed values of a categorical (static) hyperparameter.
-        per_client: whether a value for each client is allowed too: a sequence in the order of the clients, a mapping of their names
-            to values, or a pandas series, whose index has the names.
+        per_client: whether a value for each client is allowed too: a sequence in the order of the
+            clients, a mapping of their names to values, or a pandas series, whose index has the
+            names.
         schedule: whether an Optax schedule, a function of a count, is allowed too.
         words: in place of a number that the owner's `fitted` makes from constants of the task.
-        leaves: whether it says which leaves of the model, see `fedax.utils.leaf_names.Which`; by default a word of `WORDS` there.
-        later: whether runs were kept before it was declared: what they are known by leaves it out at its default.
+        leaves: whether it says which leaves of the model, see `fedax.utils.leaf_names.Which`; by
+            default a word of `WORDS` there.
+        later: whether runs were kept before it was declared: what they are known by leaves it out
+            at its default.
         doc: one sentence for the reference pages.
     """
     if isinstance(default, bool):
@@ -185,7 +220,9 @@ def hyper(default: Any, *, static: bool = False, **limits: Any) -> Any:
 
 def _by_index(value: Any) -> Any:
     """Converts a list to an array, and a mapping or pandas series to a mapping by name."""
-    if isinstance(value, list | tuple) and all(type(one) in (int, float) or isinstance(one, np.floating) for one in value):
+    if isinstance(value, list | tuple) and all(
+        type(one) in (int, float) or isinstance(one, np.floating) for one in value
+    ):
         return np.asarray(value, dtype=float)
     series: Any = value  # of pandas, which is not imported here
     items: list[tuple[Any, Any]] = list(value.items()) if isinstance(value, Mapping) else []
@@ -198,7 +235,9 @@ def _by_index(value: Any) -> Any:
     # Keys of one type: JAX sorts those of a pytree.
     named = [(client_name(key, "a value for each client, its name"), one) for key, one in items]
     if len(dict(named)) < len(named):
-        raise DataError.found("values for each client", "a name twice", "a different name for each client")
+        raise DataError.found(
+            "values for each client", "a name twice", "a different name for each client"
+        )
     return dict(named)
 
 
@@ -219,17 +258,33 @@ _DECLARED: "weakref.WeakKeyDictionary[type, dict[str, Hyper]]" = weakref.WeakKey
 def _read(kind: type) -> dict[str, Hyper]:
     # keyword-only fields come last in a constructor
     fields = sorted(dataclasses.fields(kind), key=lambda field: field.kw_only is True)
-    return {field.name: Hyper(field.name, **field.metadata["hyper"]) for field in fields if "hyper" in field.metadata}
+    return {
+        field.name: Hyper(field.name, **field.metadata["hyper"])
+        for field in fields
+        if "hyper" in field.metadata
+    }
 
 
 def described(owner: type) -> str:
     """Returns the docstring of a new class, with its hyperparameters appended."""
-    fields = {name: Hyper(name, **one.metadata["hyper"]) for name, one in vars(owner).items() if _declares(one)}
-    inherited = {
-        name: one for base in owner.__mro__[:0:-1] if dataclasses.is_dataclass(base) for name, one in declared(base).items()
+    fields = {
+        name: Hyper(name, **one.metadata["hyper"])
+        for name, one in vars(owner).items()
+        if _declares(one)
     }
-    rows = [f"    {one.name}: {one.doc}; {one.allowed}; default {one.default!r}." for one in (inherited | fields).values()]
-    return "\n".join([inspect.cleandoc(owner.__doc__ or ""), *(["", "Hyperparameters:", *rows] if rows else [])])
+    inherited = {
+        name: one
+        for base in owner.__mro__[:0:-1]
+        if dataclasses.is_dataclass(base)
+        for name, one in declared(base).items()
+    }
+    rows = [
+        f"    {one.name}: {one.doc}; {one.allowed}; default {one.default!r}."
+        for one in (inherited | fields).values()
+    ]
+    return "\n".join(
+        [inspect.cleandoc(owner.__doc__ or ""), *(["", "Hyperparameters:", *rows] if rows else [])]
+    )
 
 
 def _declares(value: Any) -> bool:
@@ -249,7 +304,9 @@ def check_declared(owner: object) -> None:
 
 
 @checked_call
-def make(kind: str, known: Mapping[str, type[Owner]], name: str, options: Mapping[str, Any]) -> Owner:
+def make(
+    kind: str, known: Mapping[str, type[Owner]], name: str, options: Mapping[str, Any]
+) -> Owner:
     """Makes an object by the name of its class, with options.
 
     `kind` is the word for such objects in messages, `known` has the classes by name.
@@ -276,7 +333,13 @@ def class_of(kind: str, known: Mapping[str, type[Owner]], name: str) -> type[Own
     """
     lines = [each.__mro__ for each in known.values()]
     base = next(each for each in lines[0] if all(each in line for line in lines))
-    return find(kind, name, known, f"a class derived from {base.__name__}", lambda value: is_concrete(value, base))
+    return find(
+        kind,
+        name,
+        known,
+        f"a class derived from {base.__name__}",
+        lambda value: is_concrete(value, base),
+    )
 
 
 def is_concrete(value: object, base: type) -> bool:
@@ -286,12 +349,19 @@ def is_concrete(value: object, base: type) -> bool:
 
 def symbolic(owner: object) -> list[str]:
     """Returns the names of the symbolic hyperparameters of an object, see `Word`."""
-    return [name for name, limits in declared(owner).items() if limits.words and isinstance(getattr(owner, name), str)]
+    return [
+        name
+        for name, limits in declared(owner).items()
+        if limits.words and isinstance(getattr(owner, name), str)
+    ]
 
 
 def with_defaults(owner: Any) -> Any:
     """Replaces symbolic hyperparameters and mappings of clients' names by their defaults."""
-    changed = [*symbolic(owner), *(name for name in declared(owner) if isinstance(getattr(owner, name), Mapping))]
+    changed = [
+        *symbolic(owner),
+        *(name for name in declared(owner) if isinstance(getattr(owner, name), Mapping)),
+    ]
     return dataclasses.replace(owner, **{name: declared(owner)[name].default for name in changed})
 
 
@@ -302,9 +372,16 @@ def number(value: PerClient | Word) -> Any:
         InvalidInput: it is a word still.
     """
     if isinstance(value, str):
-        raise InvalidInput.of("hyperparameter", value, "numbers; a run with `fedax.run` puts them in place of the word")
+        raise InvalidInput.of(
+            "hyperparameter",
+            value,
+            "numbers; a run with `fedax.run` puts them in place of the word",
+        )
     if isinstance(value, Mapping):
-        allowed = "numbers in the order of the clients; a run with `fedax.run` makes them of a mapping of names"
+        allowed = (
+            "numbers in the order of the clients; a run with `fedax.run` makes them of a "
+            "mapping of names"
+        )
         raise InvalidInput.of("hyperparameter", dict(value), allowed)
     return value
 
@@ -320,7 +397,8 @@ def entry(value: PerClient | Word, client: Any) -> Array:
 
 
 def bound_to(owner: Owner, names: Sequence[str] | None, clients: int) -> Owner:
-    """Returns the object with everything that refers to clients by name in the order of the clients.
+    """Returns the object with everything that refers to clients by name in the order of the
+    clients.
 
     These are mappings given for per-client hyperparameters, and graphs whose nodes have names.
 
@@ -357,7 +435,9 @@ def check_population(owner: object, clients: int) -> None:
             in_order(value, None, clients, f"{type(owner).__name__}({name}=...)")
         elif limits.per_client and np.ndim(value) == 1 and np.shape(value) != (clients,):
             allowed = f"one number, or {clients}, one per client"
-            raise InvalidInput.found(f"{type(owner).__name__}({name}=...)", f"{np.shape(value)[0]} numbers", allowed)
+            raise InvalidInput.found(
+                f"{type(owner).__name__}({name}=...)", f"{np.shape(value)[0]} numbers", allowed
+            )
 
 
 def as_arrays(tree: Any, dtype: Any) -> Any:
@@ -368,6 +448,10 @@ def as_arrays(tree: Any, dtype: Any) -> Any:
         if not real:
             return leaf
         # NumPy converts on the host: one transfer, and no program is compiled for the conversion
-        return jnp.asarray(leaf, dtype) if isinstance(leaf, jax.Array) else jnp.asarray(np.asarray(leaf, dtype))
+        return (
+            jnp.asarray(leaf, dtype)
+            if isinstance(leaf, jax.Array)
+            else jnp.asarray(np.asarray(leaf, dtype))
+        )
 
     return jax.tree.map(convert, tree)

@@ -15,21 +15,25 @@ from fedax.utils.layout import Layout
 
 @checked_arguments
 class LocalProblem(eqx.Module):
-    r"""The problem $\min_w\; f_k(w) + \langle \ell, w \rangle + \frac{\rho}{2}\lVert w - a \rVert^2$.
+    r"""The problem
+    $\min_w\; f_k(w) + \langle \ell, w \rangle + \frac{\rho}{2}\lVert w - a \rVert^2$.
 
-    With $\ell$ = `linear`, $\rho$ = `prox` and $a$ = `anchor` this is the local problem of FedAvg (nothing set), FedProx
-    ($\rho = \mu$, $a = w_t$), DANE and FedDANE ($\ell = g_t - \nabla F_k(w_t)$), SCAFFOLD ($\ell = c - c_k$), FedDyn, FedBC
+    With $\ell$ = `linear`, $\rho$ = `prox` and $a$ = `anchor` this is the local problem of FedAvg
+    (nothing set), FedProx ($\rho = \mu$, $a = w_t$), DANE and FedDANE
+    ($\ell = g_t - \nabla F_k(w_t)$), SCAFFOLD ($\ell = c - c_k$), FedDyn, FedBC
     ($\rho = 2\lambda_k$, $a = z$) and pFedMe.
 
     Args:
         anchor: the point that the quadratic pulls to, shape `(dim,)`.
         linear: the linear term, shape `(dim,)`.
         prox: the weight of the quadratic; its gradient is `prox * (w - anchor)`.
-        drift: a vector d that every step of `SGD` adds beside its own update u, $w \leftarrow w + u - \eta d$, shape `(dim,)`.
-            Unlike `linear` it does not enter the momentum, and the result minimises no function. Other solvers refuse it.
-        step_gradient: `(minibatch, params) -> gradient`, which steps of `SGD` and `Optax` take instead of the minibatch's
-            gradient of the loss; the added terms above come on top. Momentum, clipping and decay work on the result, see
-            `fedax.SAM`. Solvers that need a function to minimise refuse it.
+        drift: a vector d that every step of `SGD` adds beside its own update u,
+            $w \leftarrow w + u - \eta d$, shape `(dim,)`. Unlike `linear` it does not enter the
+            momentum, and the result minimises no function. Other solvers refuse it.
+        step_gradient: `(minibatch, params) -> gradient`, which steps of `SGD` and `Optax` take
+            instead of the minibatch's gradient of the loss; the added terms above come on top.
+            Momentum, clipping and decay work on the result, see `fedax.SAM`. Solvers that need a
+            function to minimise refuse it.
     """
 
     anchor: Float[Array, "dim"] | None = None
@@ -40,34 +44,51 @@ class LocalProblem(eqx.Module):
 
     def __check_init__(self) -> None:
         if (self.prox is None) != (self.anchor is None):
-            raise InvalidInput.of("LocalProblem(anchor, prox)", (self.anchor, self.prox), "both or neither")
+            raise InvalidInput.of(
+                "LocalProblem(anchor, prox)", (self.anchor, self.prox), "both or neither"
+            )
 
     def require_function(self, solver: str) -> None:
-        """Refuses a drift and changed gradients of steps, for solvers that need a function to minimise.
+        """Refuses a drift and changed gradients of steps, for solvers that need a function to
+        minimise.
 
         Raises:
             InvalidInput: the problem has one of them.
         """
         if self.drift is not None:
-            raise InvalidInput.found("run(solver=...)", solver, "SGD, which this method's steps need")
+            raise InvalidInput.found(
+                "run(solver=...)", solver, "SGD, which this method's steps need"
+            )
         if self.step_gradient is not None:
-            raise InvalidInput.found("run(solver=...)", solver, "SGD or Optax, whose steps this method changes")
+            raise InvalidInput.found(
+                "run(solver=...)", solver, "SGD or Optax, whose steps this method changes"
+            )
 
     def minibatch_gradient(self, batch: Any, params: PyTree) -> PyTree:
         """Returns the gradient of a step without the added terms."""
-        return batch.gradient(params) if self.step_gradient is None else self.step_gradient(batch, params)
+        return (
+            batch.gradient(params)
+            if self.step_gradient is None
+            else self.step_gradient(batch, params)
+        )
 
     def added_gradient(self, layout: Layout, gradient: PyTree, params: PyTree) -> PyTree:
-        r"""Adds the gradient of the added terms, $\ell + \rho (w - a)$, to `gradient`, leaf by leaf."""
+        r"""Adds the gradient of the added terms, $\ell + \rho (w - a)$, to `gradient`, leaf by
+        leaf.
+        """
         if self.linear is not None:
-            gradient = jax.tree.map(lambda g, shift: g + shift, gradient, layout.unravel(self.linear))
+            gradient = jax.tree.map(
+                lambda g, shift: g + shift, gradient, layout.unravel(self.linear)
+            )
         if self.anchor is not None:
             anchor, prox = layout.unravel(self.anchor), self.prox
             gradient = jax.tree.map(lambda g, w, a: g + prox * (w - a), gradient, params, anchor)
         return gradient
 
     def added_value(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
-        r"""Returns the added terms, $\langle \ell, w \rangle + \frac{\rho}{2}\lVert w - a \rVert^2$."""
+        r"""Returns the added terms,
+        $\langle \ell, w \rangle + \frac{\rho}{2}\lVert w - a \rVert^2$.
+        """
         value = (w * 0).sum()
         if self.linear is not None:
             value = value + self.linear @ w

@@ -28,21 +28,33 @@ class Descent(Solver):
     r"""Minibatch steps of an Optax optimizer; the base of `SGD` and `Optax`.
 
     Args:
-        decay: of the learning rate: a number $\delta$ in (0, 1], for the factors $\delta^t$, or an Optax schedule that gives the
-            factor from a count t, from 0.
-        decay_by: what t counts: `"round"`, the rounds of the run; `"step"`, the client's steps within a round; or `"run"`, its
-            steps over the whole run, those of rounds without it included (as many in each as in this one, or as
-            `Schedule.times` says).
-        keep: whether each client stores the optimizer's state, such as momentum, and goes on with it in its next round. By default
-            it starts afresh in every round. The state lies with the client's other states: offloaded, in checkpoints, never sent.
+        decay: of the learning rate: a number $\delta$ in (0, 1], for the factors $\delta^t$, or an
+            Optax schedule that gives the factor from a count t, from 0.
+        decay_by: what t counts: `"round"`, the rounds of the run; `"step"`, the client's steps
+            within a round; or `"run"`, its steps over the whole run, those of rounds without it
+            included (as many in each as in this one, or as `Schedule.times` says).
+        keep: whether each client stores the optimizer's state, such as momentum, and goes on with
+            it in its next round. By default it starts afresh in every round. The state lies with
+            the client's other states: offloaded, in checkpoints, never sent.
     """
 
     _: dataclasses.KW_ONLY
     decay: float | Callable[..., Any] = hyper(
-        1.0, static=True, low=0.0, open_low=True, high=1.0, schedule=True, doc="decay of the learning rate"
+        1.0,
+        static=True,
+        low=0.0,
+        open_low=True,
+        high=1.0,
+        schedule=True,
+        doc="decay of the learning rate",
     )
     decay_by: str = hyper("round", choices=("round", "step", "run"), doc="count of the decay")
-    keep: bool = hyper(False, static=True, later=True, doc="whether clients keep the optimizer's state between rounds")
+    keep: bool = hyper(
+        False,
+        static=True,
+        later=True,
+        doc="whether clients keep the optimizer's state between rounds",
+    )
 
     def initial_state(self, params: PyTree) -> PyTree:
         with jax.numpy_dtype_promotion("standard"):
@@ -53,24 +65,36 @@ class Descent(Solver):
         return self._decayed(round, dtype) if self.decay != 1 and self.decay_by == "round" else 1.0
 
     def _decayed(self, count: Index, dtype: Any) -> Array:
-        schedule: Callable[..., Any] = self.decay if callable(self.decay) else optax.exponential_decay(1.0, 1, self.decay)
-        return jnp.asarray(schedule(jnp.asarray(count, accumulator(dtype))), dtype)  # a whole number would give 32 bits
+        schedule: Callable[..., Any] = (
+            self.decay if callable(self.decay) else optax.exponential_decay(1.0, 1, self.decay)
+        )
+        # a whole number would give 32 bits
+        return jnp.asarray(schedule(jnp.asarray(count, accumulator(dtype))), dtype)
 
     @abstractmethod
     def transformation(self) -> optax.GradientTransformation:
         """Returns the Optax optimizer, with the learning rate of round 0."""
 
-    def minimize(self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
+    def minimize(
+        self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]
+    ) -> Float[Array, "dim"]:
         layout, optimizer = client.layout, self.transformation()
         if self.decay != 1:
             begun = client.steps_before if self.decay_by == "run" else 0
-            by_step = optax.scale_by_schedule(lambda count: self._decayed(begun + cast(Array, count), layout.dtype))
-            optimizer = optax.chain(optimizer, optax.scale(client.rate) if self.decay_by == "round" else by_step)
+            by_step = optax.scale_by_schedule(
+                lambda count: self._decayed(begun + cast(Array, count), layout.dtype)
+            )
+            optimizer = optax.chain(
+                optimizer, optax.scale(client.rate) if self.decay_by == "round" else by_step
+            )
 
         def step(carry: tuple[Any, Any], batch: Minibatch) -> tuple[Any, Any]:
             params, state = carry
-            gradient = problem.added_gradient(layout, problem.minibatch_gradient(batch, params), params)
-            with jax.numpy_dtype_promotion("standard"):  # Optax multiplies numbers of 32 bits with counts
+            gradient = problem.added_gradient(
+                layout, problem.minibatch_gradient(batch, params), params
+            )
+            # Optax multiplies numbers of 32 bits with counts
+            with jax.numpy_dtype_promotion("standard"):
                 updates, state = optimizer.update(gradient, state, params)
             params = optax.apply_updates(params, updates)
             return params if drift is None else optax.tree.add_scale(params, -rate, drift), state
@@ -92,37 +116,52 @@ class Descent(Solver):
 
 
 class SGD(Descent):
-    r"""Stochastic gradient descent, $v \leftarrow \theta v + g,\; w \leftarrow w - \eta v$, with v = 0 at the round's start.
+    r"""Stochastic gradient descent, $v \leftarrow \theta v + g,\; w \leftarrow w - \eta v$, with v
+    = 0 at the round's start.
 
     >>> SGD(0.1).learning_rate
     0.1
 
     Args:
-        learning_rate: $\eta$, above 0, or "theory": $\frac{1}{4LH}$, the largest that Theorem 1 of Local GD allows, with the
-            largest smoothness L of a client and the most local steps H of a round. L is a bound in closed form for logistic and
-            softmax regression and exact for quadratics. For other losses it is an estimate from the run's own start and a trial
-            path, four times the curvature seen, and `History.fitted` says so (`smoothness_estimate`).
+        learning_rate: $\eta$, above 0, or "theory": $\frac{1}{4LH}$, the largest that Theorem 1 of
+            Local GD allows, with the largest smoothness L of a client and the most local steps H of
+            a round. L is a bound in closed form for logistic and softmax regression and exact for
+            quadratics. For other losses it is an estimate from the run's own start and a trial
+            path, four times the curvature seen, and `History.fitted` says so
+            (`smoothness_estimate`).
         momentum: $\theta$ (heavy ball), in [0, 1).
-        clip: the largest norm of g, above 0: a longer one is cut to it, as `optax.clip_by_global_norm` does; infinity for none. g
-            is the gradient of the local problem on the minibatch, all terms of it.
-        weight_decay: $\lambda$, at least 0: $\lambda w$ is added to g after clipping, as `optax.add_decayed_weights` does. It is no
-            part of the objective, as the task's l2 is.
+        clip: the largest norm of g, above 0: a longer one is cut to it, as
+            `optax.clip_by_global_norm` does; infinity for none. g is the gradient of the local
+            problem on the minibatch, all terms of it.
+        weight_decay: $\lambda$, at least 0: $\lambda w$ is added to g after clipping, as
+            `optax.add_decayed_weights` does. It is no part of the objective, as the task's l2 is.
         decay, decay_by: see `Descent`.
         keep: whether v is the client's own from its last round, not 0.
 
-    Source: "theory": Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous Data (arXiv:1909.04715), Theorem 1.
+    Source: "theory": Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous
+    Data (arXiv:1909.04715), Theorem 1.
     """
 
-    learning_rate: Scalar | Word = hyper(0.01, low=0.0, open_low=True, words=("theory",), doc="step size")
-    momentum: float = hyper(0.0, static=True, low=0.0, high=1.0, open_high=True, doc="heavy-ball momentum")
+    learning_rate: Scalar | Word = hyper(
+        0.01, low=0.0, open_low=True, words=("theory",), doc="step size"
+    )
+    momentum: float = hyper(
+        0.0, static=True, low=0.0, high=1.0, open_high=True, doc="heavy-ball momentum"
+    )
     _: dataclasses.KW_ONLY
-    clip: float = hyper(math.inf, static=True, low=0.0, open_low=True, later=True, doc="largest norm of a gradient")
-    weight_decay: float = hyper(0.0, static=True, low=0.0, later=True, doc="part of the weights that is added to a gradient")
+    clip: float = hyper(
+        math.inf, static=True, low=0.0, open_low=True, later=True, doc="largest norm of a gradient"
+    )
+    weight_decay: float = hyper(
+        0.0, static=True, low=0.0, later=True, doc="part of the weights that is added to a gradient"
+    )
 
     def fitted(self, constants: Constants) -> "SGD":
         if not symbolic(self):
             return self
-        return dataclasses.replace(self, learning_rate=1 / (4 * float(constants.smoothness.max()) * constants.interval))
+        return dataclasses.replace(
+            self, learning_rate=1 / (4 * float(constants.smoothness.max()) * constants.interval)
+        )
 
     def step_size(self) -> Scalar:
         plain = not (self.momentum or self._changing or self._changed)
@@ -145,7 +184,10 @@ class SGD(Descent):
         if self._changing or self._changed:
             return super().accumulated(client, prox)
         dtype = client.layout.dtype
-        steps, pull = jnp.asarray(client.steps, dtype), jnp.asarray(number(self.learning_rate) * client.rate * prox, dtype)
+        steps, pull = (
+            jnp.asarray(client.steps, dtype),
+            jnp.asarray(number(self.learning_rate) * client.rate * prox, dtype),
+        )
         # without momentum a geometric series in 1 - pull
         if not self.momentum:
             kept, some = 1 - pull, jnp.where(pull > 0, pull, 1)
@@ -159,7 +201,8 @@ class SGD(Descent):
         return jax.lax.fori_loop(0, client.steps, step, (jnp.zeros((), dtype),) * 2)[1]
 
     def transformation(self) -> optax.GradientTransformation:
-        steps = optax.sgd(number(self.learning_rate), self.momentum or None)  # without a velocity to carry if there is none
+        # without a velocity to carry if there is none
+        steps = optax.sgd(number(self.learning_rate), self.momentum or None)
         # clipping bounds the gradient alone, so weight decay comes after it
         before = [optax.clip_by_global_norm(self.clip)] * (self.clip < math.inf)
         before += [optax.add_decayed_weights(self.weight_decay)] * (self.weight_decay > 0)
@@ -176,7 +219,10 @@ class Optax(Descent):
             the state is fresh in every round. DiLoCo keeps AdamW's:
 
             >>> import optax
-            >>> inner, outer = Optax(optax.adamw(1e-3), keep=True), optax.sgd(0.7, 0.9, nesterov=True)
+            >>> inner, outer = (
+            ...     Optax(optax.adamw(1e-3), keep=True),
+            ...     optax.sgd(0.7, 0.9, nesterov=True),
+            ... )
 
     Raises:
         InvalidInput: no Optax optimizer, or a value out of its range.
@@ -196,12 +242,14 @@ class Optax(Descent):
 
 
 class SAM(Solver):
-    r"""Sharpness-aware minimisation around another local solver: every step takes its gradient at the worst point nearby.
+    r"""Sharpness-aware minimisation around another local solver: every step takes its gradient at
+    the worst point nearby.
 
     $$ \tilde g = \nabla f_B\Big(w + \rho \frac{\nabla f_B(w)}{\lVert \nabla f_B(w) \rVert}\Big) $$
 
-    replaces the gradient $\nabla f_B(w)$ of the minibatch B. The local problem's other terms, momentum, clipping and decay stay
-    as they are, so that every method whose clients call `client.minimize` has a sharpness-aware form.
+    replaces the gradient $\nabla f_B(w)$ of the minibatch B. The local problem's other terms,
+    momentum, clipping and decay stay as they are, so that every method whose clients call
+    `client.minimize` has a sharpness-aware form.
 
     Args:
         solver: `SGD` or `Optax`; others are refused where they run.
@@ -212,7 +260,8 @@ class SAM(Solver):
 
     >>> solver = SAM(SGD(0.1, momentum=0.9), rho=0.05)
 
-    Source: Foret et al., Sharpness-Aware Minimization for Efficiently Improving Generalization, ICLR 2021, Alg. 1.
+    Source: Foret et al., Sharpness-Aware Minimization for Efficiently Improving Generalization,
+    ICLR 2021, Alg. 1.
     """
 
     solver: Any  # a Solver; checked below, for a message in words
@@ -220,9 +269,13 @@ class SAM(Solver):
 
     def __check_init__(self) -> None:
         if not isinstance(self.solver, Solver) or symbolic(self.solver):
-            raise InvalidInput.of("SAM(solver=...)", self.solver, "a local solver with numbers, such as SGD(0.1)")
+            raise InvalidInput.of(
+                "SAM(solver=...)", self.solver, "a local solver with numbers, such as SGD(0.1)"
+            )
 
-    def minimize(self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
+    def minimize(
+        self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]
+    ) -> Float[Array, "dim"]:
         changed = dataclasses.replace(problem, step_gradient=sharp_gradient(self.rho, problem))
         return self.solver.minimize(client, changed, start)
 
@@ -262,9 +315,15 @@ def sharp_gradient(rho: Any, problem: LocalProblem | None = None) -> Callable[..
 
 
 def optax_names() -> list[str]:
-    """Returns the names of Optax's optimizers with a learning rate, such as `adam` and `contrib.muon`."""
+    """Returns the names of Optax's optimizers with a learning rate, such as `adam` and
+    `contrib.muon`.
+    """
     places = {"": optax, "contrib.": optax.contrib}
-    named = {prefix + name: value for prefix, place in places.items() for name, value in vars(place).items()}
+    named = {
+        prefix + name: value
+        for prefix, place in places.items()
+        for name, value in vars(place).items()
+    }
     return sorted(name for name, value in named.items() if _is_factory(value))
 
 
@@ -272,14 +331,18 @@ def _is_factory(value: object) -> bool:
     if not inspect.isfunction(value):
         return False
     parameters = dict(inspect.signature(value).parameters)
-    return parameters.pop("learning_rate", None) is not None and all(p.default is not p.empty for p in parameters.values())
+    return parameters.pop("learning_rate", None) is not None and all(
+        p.default is not p.empty for p in parameters.values()
+    )
 
 
 @functools.cache
 def optax_solver(name: str) -> type[Descent]:
-    """Returns the solver class of one of Optax's optimizers by its name: its arguments are hyperparameters.
+    """Returns the solver class of one of Optax's optimizers by its name: its arguments are
+    hyperparameters.
 
-    The learning rate, 0.001 by default, is an input of the compiled program, and the other arguments are parts of it.
+    The learning rate, 0.001 by default, is an input of the compiled program, and the other
+    arguments are parts of it.
 
     >>> optax_solver("adam")(learning_rate=0.01, b1=0.8)
     adam(learning_rate=0.01, b1=0.8)
@@ -290,32 +353,51 @@ def optax_solver(name: str) -> type[Descent]:
     if name not in optax_names():
         raise UnknownName.among("solver", name, optax_names())
     factory = operator.attrgetter(name)(optax)
-    defaults = {key: one.default for key, one in inspect.signature(factory).parameters.items() if key != "learning_rate"}
-    known = {key: value for key, value in defaults.items() if value is None or isinstance(value, bool | int | float | str)}
+    defaults = {
+        key: one.default
+        for key, one in inspect.signature(factory).parameters.items()
+        if key != "learning_rate"
+    }
+    known = {
+        key: value
+        for key, value in defaults.items()
+        if value is None or isinstance(value, bool | int | float | str)
+    }
 
     def transformation(self: Any) -> optax.GradientTransformation:
         return factory(self.learning_rate, **{key: getattr(self, key) for key in known})
 
-    fields = {key: hyper(default, static=True, doc=f"see optax.{name}") for key, default in known.items()}
+    fields = {
+        key: hyper(default, static=True, doc=f"see optax.{name}") for key, default in known.items()
+    }
     fields = {"learning_rate": hyper(0.001, low=0.0, open_low=True, doc="step size")} | fields
     types = {"learning_rate": Scalar} | dict.fromkeys(known, Any)
     about = f"Optax's `{name}`, with a fresh state in every round unless `keep` is set."
-    body = {"__annotations__": types, "__module__": __name__, "__doc__": about, "transformation": transformation, **fields}
+    body = {
+        "__annotations__": types,
+        "__module__": __name__,
+        "__doc__": about,
+        "transformation": transformation,
+        **fields,
+    }
     metaclass: Any = type(Descent)
     return metaclass(name, (Descent,), body)
 
 
 class Exact(Solver):
-    r"""Minimises the local problem over all its examples to stationarity, whatever the schedule says of steps.
+    r"""Minimises the local problem over all its examples to stationarity, whatever the schedule
+    says of steps.
 
-    For convex problems of moderate size (DANE, the theory's "exact local solver"): BFGS of Optimistix.
+    For convex problems of moderate size (DANE, the theory's "exact local solver"): BFGS of
+    Optimistix.
 
     Args:
         tol: absolute and relative tolerance of the solve, above 0.
         max_steps: iterations after which the best point so far is returned.
     """
 
-    on_mesh: ClassVar[bool] = False  # its linear solver compares shardings, which differ inside a mesh
+    # its linear solver compares shardings, which differ inside a mesh
+    on_mesh: ClassVar[bool] = False
 
     tol: Scalar = hyper(1e-10, low=0.0, open_low=True, doc="tolerance of the solve")
     max_steps: int = hyper(1000, low=1, doc="most iterations")
@@ -324,7 +406,9 @@ class Exact(Solver):
     def is_counted(self) -> bool:
         return False
 
-    def minimize(self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
+    def minimize(
+        self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]
+    ) -> Float[Array, "dim"]:
         import optimistix as optx  # takes half a second to import, so only on demand
 
         problem.require_function("Exact")
@@ -346,15 +430,19 @@ class Exact(Solver):
 
 
 class Inexact(Solver):
-    r"""Full-gradient steps until the solution is $\gamma$-inexact, whatever the schedule says of steps.
+    r"""Full-gradient steps until the solution is $\gamma$-inexact, whatever the schedule says of
+    steps.
 
     $$ w \leftarrow w - \eta \nabla P(w) \quad\text{until}\quad
-       \lVert \nabla P(w) \rVert \le \frac{\gamma (\mu - \lambda)}{1 + \gamma} \lVert w - a \rVert, $$
+       \lVert \nabla P(w) \rVert \le \frac{\gamma (\mu - \lambda)}{1 + \gamma} \lVert w - a \rVert,
+       $$
 
-    where P is the local problem with the proximal term $\frac{\mu}{2} \lVert w - a \rVert^2$ and $\nabla^2 f_k \succeq -\lambda
-    I$. Then the minimiser $\underline w$ of P has $\lVert w - \underline w \rVert \le \gamma \lVert \underline w - a \rVert$
-    (`fedax.theory.feddane.enough`). Steps converge for $\eta < \frac{2}{L_k + \mu}$. Where $\mu \le \lambda$ nothing is
-    proved, and all `max_steps` are taken. Needs a method with a proximal term, such as FedProx, FedDANE, FedDyn or FedBC.
+    where P is the local problem with the proximal term $\frac{\mu}{2} \lVert w - a \rVert^2$ and
+    $\nabla^2 f_k \succeq -\lambda I$. Then the minimiser $\underline w$ of P has
+    $\lVert w - \underline w \rVert \le \gamma \lVert \underline w - a \rVert$
+    (`fedax.theory.feddane.enough`). Steps converge for $\eta < \frac{2}{L_k + \mu}$. Where
+    $\mu \le \lambda$ nothing is proved, and all `max_steps` are taken. Needs a method with a
+    proximal term, such as FedProx, FedDANE, FedDyn or FedBC.
 
     >>> solver = Inexact(0.1, learning_rate=0.5)
 
@@ -367,7 +455,9 @@ class Inexact(Solver):
     Source: Li et al., FedDANE: A Federated Newton-Type Method (arXiv:2001.01920), Definition 1.
     """
 
-    gamma: Scalar = hyper(0.1, low=0.0, open_low=True, high=1.0, open_high=True, doc="inexactness of the solution")
+    gamma: Scalar = hyper(
+        0.1, low=0.0, open_low=True, high=1.0, open_high=True, doc="inexactness of the solution"
+    )
     learning_rate: Scalar = hyper(0.01, low=0.0, open_low=True, doc="step size")
     concavity: Scalar = hyper(0.0, low=0.0, doc="how concave the losses may be")
     max_steps: int = hyper(1000, low=1, doc="most steps")
@@ -376,24 +466,33 @@ class Inexact(Solver):
     def is_counted(self) -> bool:
         return False
 
-    def minimize(self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
+    def minimize(
+        self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]
+    ) -> Float[Array, "dim"]:
         problem.require_function("Inexact")
         anchor, mu = problem.anchor, problem.prox
         if anchor is None or mu is None:
             lacks = "Inexact, with a method whose local problem has no proximal term"
             raise InvalidInput.found(
-                "run(solver=...)", lacks, "with such methods, other solvers; its rule is made of that term"
+                "run(solver=...)",
+                lacks,
+                "with such methods, other solvers; its rule is made of that term",
             )
         enough = self.gamma * (mu - self.concavity) / (1 + self.gamma)
-        most = jnp.where(jnp.asarray(client.steps) > 0, self.max_steps, 0)  # no steps for the padding of a chunk
+        # no steps for the padding of a chunk
+        most = jnp.where(jnp.asarray(client.steps) > 0, self.max_steps, 0)
 
         def unmet(state: tuple[Any, Any, Any]) -> Any:
             w, gradient, done = state
-            return (done < most) & (jnp.linalg.norm(gradient) > enough * jnp.linalg.norm(w - anchor))
+            return (done < most) & (
+                jnp.linalg.norm(gradient) > enough * jnp.linalg.norm(w - anchor)
+            )
 
         def step(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
             w, gradient, done = state
             w = w - self.learning_rate * gradient
             return w, client.gradient_of(problem, w), done + 1
 
-        return jax.lax.while_loop(unmet, step, (start, client.gradient_of(problem, start), jnp.int32(0)))[0]
+        return jax.lax.while_loop(
+            unmet, step, (start, client.gradient_of(problem, start), jnp.int32(0))
+        )[0]

@@ -40,41 +40,57 @@ class Given(eqx.Module):
 
 
 def _client_names(names: Any) -> ClientNames | None:
-    return names if names is None or isinstance(names, ClientNames) else ClientNames(names, "Task(names=...)")
+    return (
+        names
+        if names is None or isinstance(names, ClientNames)
+        else ClientNames(names, "Task(names=...)")
+    )
 
 
 @checked_arguments
 class Task(eqx.Module):
-    r"""A federated learning problem $\min_w \sum_k \frac{n_k}{n} f_k(w)$, $f_k$ the mean loss over client k's examples.
+    r"""A federated learning problem $\min_w \sum_k \frac{n_k}{n} f_k(w)$, $f_k$ the mean loss over
+    client k's examples.
 
     Args:
         start: `key -> params`, the starting point (any pytree of real arrays of one dtype).
-        loss: `(params, examples, key) -> (batch,)`, one loss per example; masking and weighting are the engine's. See
-            `fedax.core.bound_model.PerExample` for further arguments it may take.
+        loss: `(params, examples, key) -> (batch,)`, one loss per example; masking and weighting are
+            the engine's. See `fedax.core.bound_model.PerExample` for further arguments it may take.
         train: the clients' training examples.
-        scores: further per-example quantities by name, of the same signature, such as `{"accuracy": ...}`.
+        scores: further per-example quantities by name, of the same signature, such as
+            `{"accuracy": ...}`.
         test: the clients' test examples, in the same client order (a client may have none).
         holdout: a global test set; by default the union of the clients' test examples.
-        l2: adds $\frac{\text{l2}}{2}\lVert w \rVert^2$ to every client's loss (not to reported example losses). At least 0.
-        modes: of scores, `"max"` where more is better and `"min"` where less is; of the loss less is better, of `"accuracy"` more.
+        l2: adds $\frac{\text{l2}}{2}\lVert w \rVert^2$ to every client's loss (not to reported
+            example losses). At least 0.
+        modes: of scores, `"max"` where more is better and `"min"` where less is; of the loss less
+            is better, of `"accuracy"` more.
         name: for tables and messages.
-        predictor: of the signature of `loss`, the model's predictions: the probabilities of all classes, shape (batch, classes), or
-            anything else with one row per example; None if the task has none.
-        validation: the clients' examples for choices made while training, such as among the settings of a grid; in the same
-            client order (a client may have none). They are no part of `train`. See `fedax.tasks.with_validation`.
-        held_back: a task of the same model and loss whose clients never take part; see `fedax.tasks.with_held_back`.
-        frozen: the model's pytree with the leaves that are not trained, and None in the place of the trained ones. They are
-            neither sent nor differentiated nor copied for each client. None if all are trained.
-        state: what the model updates without a gradient, such as batch statistics: any pytree of arrays, None if it has none.
-        state_policy: `"average"`: sent and averaged with the uploads; `"local"`: every client keeps its own, and the global model
-            is looked at with their mean; `"frozen"`: stays as given.
-        names: of the clients, in their order, or None. Traces of availability and results refer to them.
-        columns: names of the columns of x, or None. Tables that predictions are made of are read by them.
-        categories: by column, the texts that its cells are in tables, in the order of their numbers; `"y"` has those of labels.
+        predictor: of the signature of `loss`, the model's predictions: the probabilities of all
+            classes, shape (batch, classes), or anything else with one row per example; None if the
+            task has none.
+        validation: the clients' examples for choices made while training, such as among the
+            settings of a grid; in the same client order (a client may have none). They are no part
+            of `train`. See `fedax.tasks.with_validation`.
+        held_back: a task of the same model and loss whose clients never take part; see
+            `fedax.tasks.with_held_back`.
+        frozen: the model's pytree with the leaves that are not trained, and None in the place of
+            the trained ones. They are neither sent nor differentiated nor copied for each client.
+            None if all are trained.
+        state: what the model updates without a gradient, such as batch statistics: any pytree of
+            arrays, None if it has none.
+        state_policy: `"average"`: sent and averaged with the uploads; `"local"`: every client keeps
+            its own, and the global model is looked at with their mean; `"frozen"`: stays as given.
+        names: of the clients, in their order, or None. Traces of availability and results refer to
+            them.
+        columns: names of the columns of x, or None. Tables that predictions are made of are read by
+            them.
+        categories: by column, the texts that its cells are in tables, in the order of their
+            numbers; `"y"` has those of labels.
 
     Raises:
-        InvalidInput: a loss that is not per-example, or couples the examples of a batch without a state or a mask, or data that do
-            not fit the model.
+        InvalidInput: a loss that is not per-example, or couples the examples of a batch without a
+            state or a mask, or data that do not fit the model.
     """
 
     start: Callable[[Key[Array, ""]], PyTree]
@@ -94,7 +110,9 @@ class Task(eqx.Module):
     names: ClientNames | None = eqx.field(static=True, default=None, converter=_client_names)
     columns: tuple[str, ...] | None = eqx.field(static=True, default=None)
     modes: dict[str, Mode] = eqx.field(static=True, default_factory=dict[str, Mode])
-    categories: dict[str, tuple[str, ...]] = eqx.field(static=True, default_factory=dict[str, tuple[str, ...]])
+    categories: dict[str, tuple[str, ...]] = eqx.field(
+        static=True, default_factory=dict[str, tuple[str, ...]]
+    )
 
     def __check_init__(self) -> None:
         if not (isinstance(self.l2, int | float) and 0 <= self.l2 < np.inf):
@@ -102,7 +120,9 @@ class Task(eqx.Module):
         if self.state_policy not in POLICIES:
             raise InvalidInput.of("Task(state_policy=...)", self.state_policy, f"one of {POLICIES}")
         if "loss" in self.scores:
-            raise InvalidInput.of("Task(scores=...)", "loss", "other names of scores: the loss has this one")
+            raise InvalidInput.of(
+                "Task(scores=...)", "loss", "other names of scores: the loss has this one"
+            )
         for score, mode in self.modes.items():
             if score not in self.scores:
                 raise UnknownName.among("Task(modes=...)", score, self.scores)
@@ -110,39 +130,76 @@ class Task(eqx.Module):
         for split in ("test", "validation"):
             data: Ragged | None = getattr(self, split)
             if data is not None and data.clients != self.train.clients:
-                raise DataError.found(f"Task({split}=...)", f"{data.clients} clients", f"{self.train.clients}, as in train")
+                raise DataError.found(
+                    f"Task({split}=...)",
+                    f"{data.clients} clients",
+                    f"{self.train.clients}, as in train",
+                )
         self._check_parts()
         if self.names is not None and len(self.names) != self.train.clients:
-            raise DataError.of("Task(names=...)", f"{len(self.names)} names", f"{self.train.clients}, one for each client")
+            raise DataError.of(
+                "Task(names=...)",
+                f"{len(self.names)} names",
+                f"{self.train.clients}, one for each client",
+            )
         if self.holdout is not None and not rows_of(self.holdout, "holdout"):
             raise DataError.found("holdout", "0 examples", "at least 1 example, or None")
         # three examples, a number that no other axis is likely to have
-        probe = {k: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for k, v in self.train.arrays.items()}
+        probe = {
+            k: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype)
+            for k, v in self.train.arrays.items()
+        }
         for name, function in self.functions.items():
             check_per_example(name, function, self.start, probe, training=name == "loss")
             check_separate(name, function, self.start, self.train.arrays, training=not self.couples)
-        parts = [part.arrays for part in (self.train, self.test, self.validation) if part is not None]
-        check_indices("loss", self.functions["loss"], self.start, parts + ([] if self.holdout is None else [self.holdout]))
+        parts = [
+            part.arrays for part in (self.train, self.test, self.validation) if part is not None
+        ]
+        check_indices(
+            "loss",
+            self.functions["loss"],
+            self.start,
+            parts + ([] if self.holdout is None else [self.holdout]),
+        )
         if (predictions := self.predictions) is not None:
             check_rows("predict", predictions, self.start, probe)
             check_separate("predict", predictions, self.start, self.train.arrays, training=False)
 
     def _check_parts(self) -> None:
-        """Refuses test, validation and unseen examples of another form than the training examples."""
-        parts = {"test": self.test, "validation": self.validation, "held_back": self.held_back and self.held_back.train}
-        form = {name: (values.shape[1:], values.dtype) for name, values in self.train.arrays.items()}
-        held: dict[str, Examples] = {where: data.arrays for where, data in parts.items() if data is not None}
+        """Refuses test, validation and unseen examples of another form than the training
+        examples.
+        """
+        parts = {
+            "test": self.test,
+            "validation": self.validation,
+            "held_back": self.held_back and self.held_back.train,
+        }
+        form = {
+            name: (values.shape[1:], values.dtype) for name, values in self.train.arrays.items()
+        }
+        held: dict[str, Examples] = {
+            where: data.arrays for where, data in parts.items() if data is not None
+        }
         if self.holdout is not None:
             rows_of(self.holdout, "holdout")
-            held["holdout"] = {name: as_array(values, "holdout") for name, values in self.holdout.items()}
+            held["holdout"] = {
+                name: as_array(values, "holdout") for name, values in self.holdout.items()
+            }
         for where, arrays in held.items():
             if {name: (values.shape[1:], values.dtype) for name, values in arrays.items()} != form:
-                conformed(arrays, self.train.arrays, where)  # finds the words, or that types alone differ
+                # finds the words, or that types alone differ
+                conformed(arrays, self.train.arrays, where)
 
     def __repr__(self) -> str:
         """Returns a short table: examples, their arrays, scores."""
-        arrays = {name: f"{a.dtype.name}{[*a.shape[1:]] or ''}" for name, a in self.train.arrays.items()}
-        rows = {"name": self.name, "clients": f"{self.train.clients:,}", "training examples": f"{self.train.total:,}"}
+        arrays = {
+            name: f"{a.dtype.name}{[*a.shape[1:]] or ''}" for name, a in self.train.arrays.items()
+        }
+        rows = {
+            "name": self.name,
+            "clients": f"{self.train.clients:,}",
+            "training examples": f"{self.train.total:,}",
+        }
         for split in ("validation", "test"):
             if (data := getattr(self, split)) is not None:
                 rows[f"{split} examples"] = f"{data.total:,}"
@@ -151,18 +208,27 @@ class Task(eqx.Module):
         rows["arrays"] = ", ".join(f"{name}: {form}" for name, form in arrays.items())
         rows["scores"] = ", ".join(["loss", *self.scores])
         width = max(map(len, rows))
-        return "\n".join(["Task", *(f"  {name:<{width}}  {short(text)}" for name, text in rows.items() if text)])
+        return "\n".join(
+            ["Task", *(f"  {name:<{width}}  {short(text)}" for name, text in rows.items() if text)]
+        )
 
     @property
     def score_modes(self) -> dict[str, Mode]:
         """The directions of the loss and of all scores that have one."""
-        known: dict[str, Mode] = {name: mode for name, mode in SCORES.items() if name in ("loss", *self.scores)}
+        known: dict[str, Mode] = {
+            name: mode for name, mode in SCORES.items() if name in ("loss", *self.scores)
+        }
         return known | self.modes
 
     @property
     def functions(self) -> dict[str, Callable[[PyTree, Any, Any], Any]]:
-        """Loss and scores by name, as functions of the trained parameters, the examples and the key alone."""
-        return {name: self._bound(function) for name, function in {"loss": self.loss, **self.scores}.items()}
+        """Loss and scores by name, as functions of the trained parameters, the examples and the key
+        alone.
+        """
+        return {
+            name: self._bound(function)
+            for name, function in {"loss": self.loss, **self.scores}.items()
+        }
 
     @property
     def predictions(self) -> Callable[[PyTree, Any, Any], Any] | None:
@@ -172,12 +238,13 @@ class Task(eqx.Module):
     def predict(self, params: PyTree, x: Any) -> np.ndarray:
         """Returns the predictions of a trained model for new inputs, one row for each example.
 
-        They are the probabilities of all classes for classifiers, else what the task's own function returns.
+        They are the probabilities of all classes for classifiers, else what the task's own function
+        returns.
 
         Args:
             params: such as `History.params`; `History.predict` takes its own.
-            x: an array of inputs; or a dict of arrays where examples have several, with or without the labels `y`; or a
-                frame of pandas with the columns of the training tables.
+            x: an array of inputs; or a dict of arrays where examples have several, with or without
+                the labels `y`; or a frame of pandas with the columns of the training tables.
 
         Raises:
             InvalidInput: a task without predictions.
@@ -195,8 +262,15 @@ class Task(eqx.Module):
     @property
     def as_predictor(self) -> Predictor:
         """What `predict` needs, without the data."""
-        bound = None if self.predictor is None else functools.partial(_bound_at, self.predictor, self.frozen, self.state)
-        like = {name: jax.ShapeDtypeStruct((0, *a.shape[1:]), a.dtype) for name, a in self.train.arrays.items()}
+        bound = (
+            None
+            if self.predictor is None
+            else functools.partial(_bound_at, self.predictor, self.frozen, self.state)
+        )
+        like = {
+            name: jax.ShapeDtypeStruct((0, *a.shape[1:]), a.dtype)
+            for name, a in self.train.arrays.items()
+        }
         return Predictor(self.name, bound, like, self.columns, self.categories)
 
     def _bound(self, function: PerExample) -> Callable[[PyTree, Any, Any], Any]:
@@ -204,12 +278,16 @@ class Task(eqx.Module):
 
     @property
     def couples(self) -> bool:
-        """Whether the loss may couple the examples of a minibatch in training: such a minibatch is never cut into pieces."""
+        """Whether the loss may couple the examples of a minibatch in training: such a minibatch is
+        never cut into pieces.
+        """
         return bool(takes(self.loss))
 
     @property
     def test_set(self) -> Mapping[str, Any] | None:
-        """The global test examples: `holdout`, or all clients' test examples, or None if there are none."""
+        """The global test examples: `holdout`, or all clients' test examples, or None if there are
+        none.
+        """
         return (
             self.holdout
             if self.holdout is not None
@@ -227,26 +305,42 @@ class Task(eqx.Module):
     def holding(self, params: PyTree) -> "Task":
         """Returns the task with further leaves frozen: those that are not None in `params`."""
         frozen = assembled(params, self.frozen)
-        return eqx.tree_at(lambda task: task.frozen, self, frozen, is_leaf=lambda leaf: leaf is None)
+        return eqx.tree_at(
+            lambda task: task.frozen, self, frozen, is_leaf=lambda leaf: leaf is None
+        )
 
     def assembled(self, params: PyTree) -> PyTree:
         """Returns the model in the user's pytree, from the trained parameters."""
         return assembled(params, self.frozen)
 
     def total(
-        self, function: PerExample, params: PyTree, data: Any, weight: Float[Array, "batch"], key: Any
+        self,
+        function: PerExample,
+        params: PyTree,
+        data: Any,
+        weight: Float[Array, "batch"],
+        key: Any,
     ) -> Float[Array, ""]:
         """Returns the weighted sum of a per-example function; padding has weight 0."""
         return weighted_sum(function(params, data, key), weight)
 
     def sums(
-        self, function: Callable[..., Any], params: PyTree, data: Any, weight: Float[Array, "batch"], key: Any
+        self,
+        function: Callable[..., Any],
+        params: PyTree,
+        data: Any,
+        weight: Float[Array, "batch"],
+        key: Any,
     ) -> PyTree:
-        """Returns the weighted sums over the examples of a function that gives a pytree with one row per example."""
+        """Returns the weighted sums over the examples of a function that gives a pytree with one
+        row per example.
+        """
         values = self._bound(function)(params, data, key)
         return jax.tree.map(lambda rows: weighted_sum(rows, weight), values)
 
-    def trained(self, params: PyTree, data: Any, weight: Float[Array, "batch"], key: Any) -> tuple[Float[Array, ""], PyTree]:
+    def trained(
+        self, params: PyTree, data: Any, weight: Float[Array, "batch"], key: Any
+    ) -> tuple[Float[Array, ""], PyTree]:
         """Returns the weighted sum of a minibatch's losses, and the model's state after it.
 
         Padding has weight 0.
@@ -261,9 +355,15 @@ class Task(eqx.Module):
 def _bound_at(
     function: PerExample, frozen: PyTree, state: PyTree, other: PyTree = None
 ) -> Callable[[PyTree, Any, Any], Any]:
-    """Returns a function of the trained parameters, in another state than the first one if there is one."""
+    """Returns a function of the trained parameters, in another state than the first one if there is
+    one.
+    """
     alone = frozen is None and state is None and not takes(function)
-    return function if alone else Bound(function, frozen, state if other is None or state is None else other)
+    return (
+        function
+        if alone
+        else Bound(function, frozen, state if other is None or state is None else other)
+    )
 
 
 def weighted_sum(values: Any, weight: Float[Array, "batch"]) -> Float[Array, "*row"]:

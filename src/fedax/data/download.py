@@ -11,7 +11,14 @@ from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TransferSpeedColumn,
+)
 
 from fedax.core import DataError
 from fedax.data import MissingFile, data_folder
@@ -61,9 +68,9 @@ def _download(name: str, chosen: DataSet, destination: Path, console: Console) -
         if still_missing is not None:
             raise still_missing
         for path in sorted(Path(staging).iterdir()):
-            shutil.copytree(path, destination / path.name, dirs_exist_ok=True) if path.is_dir() else path.replace(
-                destination / path.name
-            )
+            shutil.copytree(
+                path, destination / path.name, dirs_exist_ok=True
+            ) if path.is_dir() else path.replace(destination / path.name)
 
 
 def _missing(chosen: DataSet, destination: Path) -> MissingFile | None:
@@ -97,14 +104,22 @@ def _fetch(name: str, address: str, target: Path, progress: Progress, bar: TaskI
                 sink.write(chunk)
                 progress.advance(bar, len(chunk))
             got = sink.tell()
-    except (OSError, http.client.HTTPException) as error:  # no network, no such host or file, a connection that breaks
+    except (OSError, http.client.HTTPException) as error:
+        # no network, no such host or file, a connection that breaks
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         if isinstance(error, urllib.error.HTTPError):
             error.close()  # a response such as 404 keeps its connection open
         hint = f"Without a network, put {target.name} into the data folder yourself."
-        raise DataError.of(name, f"no answer from {address} ({reason})", "a file that can be fetched", hint) from error
+        raise DataError.of(
+            name, f"no answer from {address} ({reason})", "a file that can be fetched", hint
+        ) from error
     if size and got != int(size):
-        raise DataError.of(name, f"{got} of {size} bytes from {address}", "the whole file", "Run the command again.")
+        raise DataError.of(
+            name,
+            f"{got} of {size} bytes from {address}",
+            "the whole file",
+            "Run the command again.",
+        )
 
 
 def _unpack(name: str, archive: Path, staging: Path) -> None:
@@ -121,17 +136,23 @@ def _unpack(name: str, archive: Path, staging: Path) -> None:
                 name_inside = PurePosixPath(member.name)
                 if not member.isreg() or name_inside.is_absolute() or ".." in name_inside.parts:
                     raise DataError.of(
-                        name, f"the entry {member.name!r} in {archive.name}", "plain files inside of the archive"
+                        name,
+                        f"the entry {member.name!r} in {archive.name}",
+                        "plain files inside of the archive",
                     )
                 left -= member.size
                 if left < 0:
                     raise DataError.of(
-                        name, f"{archive.name} with more than {MOST_UNPACKED} bytes", f"{MOST_UNPACKED} bytes unpacked"
+                        name,
+                        f"{archive.name} with more than {MOST_UNPACKED} bytes",
+                        f"{MOST_UNPACKED} bytes unpacked",
                     )
                 target = staging / name_inside
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with target.open("wb") as sink:
                     shutil.copyfileobj(cast(IO[bytes], packed.extractfile(member)), sink)
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise DataError.of(name, f"an archive that cannot be unpacked ({error})", "a whole .tar.gz file") from error
+        raise DataError.of(
+            name, f"an archive that cannot be unpacked ({error})", "a whole .tar.gz file"
+        ) from error
     archive.unlink()

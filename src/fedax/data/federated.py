@@ -49,8 +49,8 @@ class FederatedData:
             them.
         columns: names of the columns of x, or None. Tables that predictions are made of are read by
             them.
-        categories: by column, the texts that its cells are in tables, in the order of their numbers;
-            `"y"` has those of the labels.
+        categories: by column, the texts that its cells are in tables, in the order of their
+            numbers; `"y"` has those of the labels.
 
     Raises:
         DataError: no client, a client without training examples, x or y missing, other arrays than
@@ -58,7 +58,9 @@ class FederatedData:
             NaN, labels out of range, or a test set that is empty as a whole.
 
     Example:
-        >>> data = FederatedData([{"x": [[0.0], [1.0]], "y": [0, 1]}, {"x": [[2.0]], "y": [1]}], classes=2)
+        >>> data = FederatedData(
+        ...     [{"x": [[0.0], [1.0]], "y": [0, 1]}, {"x": [[2.0]], "y": [1]}], classes=2
+        ... )
         >>> data.sizes.tolist(), data.label_counts.tolist()
         ([2, 1], [[1, 1], [0, 1]])
     """
@@ -76,7 +78,11 @@ class FederatedData:
     def __post_init__(self) -> None:
         if not isinstance(self.classes, int | np.integer) or not 1 <= self.classes <= MOST_CLASSES:
             raise DataError.of("classes", self.classes, f"whole numbers from 1 to {MOST_CLASSES}")
-        for name, clients in (("train", self.train), ("test", self.test), ("validation", self.validation)):
+        for name, clients in (
+            ("train", self.train),
+            ("test", self.test),
+            ("validation", self.validation),
+        ):
             if not isinstance(clients, Sequence) and not (name != "train" and clients is None):
                 raise DataError.of(name, clients, "a list with the arrays of each client")
         if not len(self.train):
@@ -84,45 +90,80 @@ class FederatedData:
         put = object.__setattr__  # the dataclass is frozen
         # columns of data frames in one order, before anything is compared
         frames = Frames()
-        for name, clients in (("train", self.train), ("test", self.test), ("validation", self.validation)):
+        for name, clients in (
+            ("train", self.train),
+            ("test", self.test),
+            ("validation", self.validation),
+        ):
             if clients is not None and not isinstance(clients, Stacked):
-                put(self, name, [_in_order(frames, client, f"{name}[{k}]") for k, client in enumerate(clients)])
+                put(
+                    self,
+                    name,
+                    [_in_order(frames, client, f"{name}[{k}]") for k, client in enumerate(clients)],
+                )
         put(self, "holdout", _in_order(frames, self.holdout, "holdout"))
         put(self, "train", self._together("train"))
         if not self.sizes.all():
             place = f"train[{np.argmin(self.sizes)}]"
-            raise DataError.of(place, "0 examples", "at least 1 example", "Drop the client, or give it data.")
+            raise DataError.of(
+                place, "0 examples", "at least 1 example", "Drop the client, or give it data."
+            )
         for name, clients in (("test", self.test), ("validation", self.validation)):
             if clients is None:
                 continue
             if len(clients) != len(self.train):
-                raise DataError.of(name, f"{len(clients)} clients", f"{len(self.train)} clients, as in train")
+                raise DataError.of(
+                    name, f"{len(clients)} clients", f"{len(self.train)} clients, as in train"
+                )
             put(self, name, self._together(name))
             if not any(getattr(self, name).sizes):
-                raise DataError.of(name, "0 examples in all", "at least 1 example", f"Use None if there is no {name} part.")
+                raise DataError.of(
+                    name,
+                    "0 examples in all",
+                    "at least 1 example",
+                    f"Use None if there is no {name} part.",
+                )
         if self.holdout is not None:
             put(self, "holdout", self._fixed(self.holdout, "holdout"))
         if self.columns is not None:
             width = np.shape(self.train[0]["x"])[1:]
             if width != (len(self.columns),):
-                raise DataError.of("columns", f"{len(self.columns)} names", f"None, or a name for each column of x, {width}")
+                raise DataError.of(
+                    "columns",
+                    f"{len(self.columns)} names",
+                    f"None, or a name for each column of x, {width}",
+                )
             put(self, "columns", tuple(self.columns))
         if self.names is not None:
             put(self, "names", ClientNames(self.names))
             if len(self.names) != len(self.train):
-                raise DataError.of("names", f"{len(self.names)} names", f"{len(self.train)}, one for each client")
+                raise DataError.of(
+                    "names", f"{len(self.names)} names", f"{len(self.train)}, one for each client"
+                )
 
     def __repr__(self) -> str:
         """Returns a short table: examples and arrays, not their values."""
         parts = {"training": self.train, "validation": self.validation, "test": self.test}
-        rows = {"name": self.name, "clients": f"{len(self.train):,}", "classes": f"{self.classes:,}"}
-        rows |= {f"{name} examples": f"{part.sizes.sum():,}" for name, part in parts.items() if isinstance(part, Stacked)}
+        rows = {
+            "name": self.name,
+            "clients": f"{len(self.train):,}",
+            "classes": f"{self.classes:,}",
+        }
+        rows |= {
+            f"{name} examples": f"{part.sizes.sum():,}"
+            for name, part in parts.items()
+            if isinstance(part, Stacked)
+        }
         if self.holdout is not None:
             rows["global test set"] = f"{len(self.holdout['y']):,} examples"
-        forms = (f"{name}: {a.dtype.name}{[*a.shape[1:]] or ''}" for name, a in self.train[0].items())
+        forms = (
+            f"{name}: {a.dtype.name}{[*a.shape[1:]] or ''}" for name, a in self.train[0].items()
+        )
         rows["arrays"] = ", ".join(forms)
         width = max(map(len, rows))
-        return "\n".join(["FederatedData", *(f"  {name:<{width}}  {short(text)}" for name, text in rows.items())])
+        return "\n".join(
+            ["FederatedData", *(f"  {name:<{width}}  {short(text)}" for name, text in rows.items())]
+        )
 
     @classmethod
     @checked_call
@@ -169,7 +210,9 @@ class FederatedData:
             DataError: labels, indices or arrays of another form; an empty client.
 
         >>> x, y = np.arange(30.0).reshape(10, 3), np.arange(10) % 2
-        >>> data = FederatedData.partitioned(x, y, [np.arange(4), np.arange(4, 10)], classes=2, test_fraction=0.25)
+        >>> data = FederatedData.partitioned(
+        ...     x, y, [np.arange(4), np.arange(4, 10)], classes=2, test_fraction=0.25
+        ... )
         >>> data.sizes.tolist(), data.test_sizes.tolist()
         ([3, 4], [1, 2])
         """
@@ -181,7 +224,9 @@ class FederatedData:
         _check_indices(partition, len(y))
         if any(len(values) != len(y) for values in arrays.values()):
             lengths = {key: len(values) for key, values in arrays.items()}
-            raise DataError.of("partitioned", lengths, "arrays with one row per example, all of the same length")
+            raise DataError.of(
+                "partitioned", lengths, "arrays with one row per example, all of the same length"
+            )
         # each client's rows in the order in which they are drawn: the first ones are trained on
         rng = np.random.default_rng([seed, 1])  # the partition itself may have used the plain seed
         order, sizes = np.concatenate(partition), np.array([len(indices) for indices in partition])
@@ -199,13 +244,19 @@ class FederatedData:
             orders, field = np.split(order, begins[1:]), "partitioned(test_fraction=...)"
             parts = split_rows(arrays, orders, cuts.tolist(), split, together, test_fraction, field)
             sides = [_flat(side) for side in zip(*parts, strict=True)]
-        train, test = (Stacked({key: v[rows] for key, v in arrays.items()}, counts) for rows, counts in sides)
+        train, test = (
+            Stacked({key: v[rows] for key, v in arrays.items()}, counts) for rows, counts in sides
+        )
         return cls(train, classes, test if test.sizes.any() else None, holdout, name, names=names)
 
     @checked_call
     @checked(share=TEST_FRACTION, seed=SEED, split=SPLIT)
     def with_validation(
-        self, share: float | int, seed: int = 0, split: str = "shuffled", together: str | None = None
+        self,
+        share: float | int,
+        seed: int = 0,
+        split: str = "shuffled",
+        together: str | None = None,
     ) -> "FederatedData":
         """Returns the data with a share of each client's training examples kept for validation.
 
@@ -213,7 +264,13 @@ class FederatedData:
         training. Copies stay on one side, and windows of a series are split in order; see
         `fedax.tasks.with_validation`.
 
-        >>> data = FederatedData([{"x": np.arange(8.0).reshape(4, 2), "y": [0, 1, 0, 1]}, {"x": [[9.0, 9.0]], "y": [1]}], classes=2)
+        >>> data = FederatedData(
+        ...     [
+        ...         {"x": np.arange(8.0).reshape(4, 2), "y": [0, 1, 0, 1]},
+        ...         {"x": [[9.0, 9.0]], "y": [1]},
+        ...     ],
+        ...     classes=2,
+        ... )
         >>> parts = data.with_validation(0.25)
         >>> parts.sizes.tolist(), [len(client["y"]) for client in parts.validation]
         ([3, 1], [1, 0])
@@ -233,7 +290,10 @@ class FederatedData:
         arrays, sizes = _stacked(self.train).arrays, self.sizes
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         train, validation = (
-            Stacked({key: v[np.concatenate(rows)] for key, v in arrays.items()}, [len(own) for own in rows])
+            Stacked(
+                {key: v[np.concatenate(rows)] for key, v in arrays.items()},
+                [len(own) for own in rows],
+            )
             for rows in draw_rows(arrays, offsets, share, seed, split, together)
         )
         return dataclasses.replace(self, train=train, validation=validation if share else None)
@@ -257,14 +317,18 @@ class FederatedData:
         """Counts each label among each client's training examples."""
         train = _stacked(self.train)
         cells = train.owners * self.classes + train.arrays["y"]
-        return np.bincount(cells, minlength=self.clients * self.classes).reshape(self.clients, self.classes)
+        return np.bincount(cells, minlength=self.clients * self.classes).reshape(
+            self.clients, self.classes
+        )
 
     def _together(self, split: str) -> Stacked:
         """Concatenates the clients' arrays of a split; names the first client that does not fit."""
         clients = getattr(self, split)
         together = Stacked.of(clients)
         if together is None or not self._sound(together):
-            together = Stacked.of([self._fixed(client, f"{split}[{k}]") for k, client in enumerate(clients)])
+            together = Stacked.of(
+                [self._fixed(client, f"{split}[{k}]") for k, client in enumerate(clients)]
+            )
             assert together is not None, "every client fits"
         return together.replaced(y=together.arrays["y"].astype(np.int32, copy=False))
 
@@ -273,10 +337,16 @@ class FederatedData:
         first, arrays = self.train[0], together.arrays
         if not {"x", "y"} <= set(arrays) or set(arrays) != set(first) or not together.finite:
             return False
-        y, shapes = arrays["y"], all(np.shape(first[name])[1:] == values.shape[1:] for name, values in arrays.items())
+        y, shapes = (
+            arrays["y"],
+            all(np.shape(first[name])[1:] == values.shape[1:] for name, values in arrays.items()),
+        )
         if not shapes or y.ndim != 1 or y.dtype.kind not in "iu":
             return False
-        return all(not len(some) or bool(some.min() >= 0 and some.max() < self.classes) for some in blocks(y))
+        return all(
+            not len(some) or bool(some.min() >= 0 and some.max() < self.classes)
+            for some in blocks(y)
+        )
 
     def _fixed(self, client: Labelled, where: str) -> Labelled:
         if not isinstance(client, Mapping) or not {"x", "y"} <= set(client):
@@ -284,24 +354,34 @@ class FederatedData:
                 raise DataError.of(where, client, "a dictionary of arrays")
             raise DataError.of(where, sorted(client), "the arrays 'x' and 'y', and any others")
         if set(client) != set(self.train[0]):
-            raise DataError.of(where, sorted(client), f"the arrays {sorted(self.train[0])}, as the first client has")
+            raise DataError.of(
+                where,
+                sorted(client),
+                f"the arrays {sorted(self.train[0])}, as the first client has",
+            )
         arrays = {name: _array(values, f"{where}[{name!r}]") for name, values in client.items()}
         rows_of(arrays, where)
         for name, values in arrays.items():
             first = np.shape(self.train[0][name])[1:]
             if values.shape[1:] != first:
                 raise DataError.of(
-                    f"{where}[{name!r}]", f"rows of shape {values.shape[1:]}", f"{first}, as the first client has"
+                    f"{where}[{name!r}]",
+                    f"rows of shape {values.shape[1:]}",
+                    f"{first}, as the first client has",
                 )
         y = arrays["y"]
         if y.dtype.kind not in "iu" and len(y):
             raise DataError.of(f"{where}['y']", str(y.dtype), "labels that are whole numbers")
         if y.ndim != 1:
-            raise DataError.of(f"{where}['y']", f"shape {y.shape}", "one label per example, shape (examples,)")
+            raise DataError.of(
+                f"{where}['y']", f"shape {y.shape}", "one label per example, shape (examples,)"
+            )
         outside = np.flatnonzero((y < 0) | (y >= self.classes))
         if len(outside):
             row = outside[0]
-            raise DataError.of(f"{where}['y']", f"{y[row]} in row {row}", f"labels from 0 to {self.classes - 1}")
+            raise DataError.of(
+                f"{where}['y']", f"{y[row]} in row {row}", f"labels from 0 to {self.classes - 1}"
+            )
         arrays["y"] = y.astype(np.int32)
         return Stacked(arrays, [len(y)])[0]
 
@@ -321,27 +401,42 @@ def _indices(indices: Any, where: str) -> np.ndarray:
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         hint = "Write np.flatnonzero(mask)." if array.dtype.kind == "b" else ""
         raise DataError.of(
-            where, f"{array.dtype} of shape {array.shape}", "the indices of its examples, whole numbers", hint
+            where,
+            f"{array.dtype} of shape {array.shape}",
+            "the indices of its examples, whole numbers",
+            hint,
         )
     return array.astype(np.int64)
 
 
 def _check_indices(partition: Sequence[Integer[np.ndarray, "_"]], examples: int) -> None:
-    sizes, every = [len(indices) for indices in partition], np.concatenate([np.zeros(0, int), *partition])
+    sizes, every = (
+        [len(indices) for indices in partition],
+        np.concatenate([np.zeros(0, int), *partition]),
+    )
     inside = len(every) and min(sizes) and every.min() >= 0 and every.max() < examples
     if inside and np.bincount(every, minlength=examples).max() <= 1:
         return
     seen = np.zeros(examples, dtype=int)  # the first client that does not fit is looked for
     for k, indices in enumerate(partition):
         if not len(indices):
-            raise DataError.of(f"partition[{k}]", "0 examples", "at least 1 example", "Drop the client, or give it data.")
+            raise DataError.of(
+                f"partition[{k}]",
+                "0 examples",
+                "at least 1 example",
+                "Drop the client, or give it data.",
+            )
         if indices.min() < 0 or indices.max() >= examples:
             bad = indices[(indices < 0) | (indices >= examples)][0]
-            raise DataError.of(f"partition[{k}]", f"index {bad}", f"indices from 0 to {examples - 1}")
+            raise DataError.of(
+                f"partition[{k}]", f"index {bad}", f"indices from 0 to {examples - 1}"
+            )
         np.add.at(seen, indices, 1)
         if seen[indices].max() > 1:
             twice = indices[seen[indices] > 1][0]
-            raise DataError.of(f"partition[{k}]", f"index {twice} again", "each example at most once")
+            raise DataError.of(
+                f"partition[{k}]", f"index {twice} again", "each example at most once"
+            )
 
 
 def _stacked(clients: Sequence[Labelled] | None) -> Stacked:

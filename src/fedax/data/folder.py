@@ -74,7 +74,9 @@ def import_extra(package: str, extra: str, owner: str) -> Any:
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        raise DataError.of(owner, f"no package {package}", "an installed one", f"Run: {install_hint(extra)}") from error
+        raise DataError.of(
+            owner, f"no package {package}", "an installed one", f"Run: {install_hint(extra)}"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -112,7 +114,10 @@ def read_whole(path: Path, how: str = "") -> bytes:
                 content = source.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         raise DataError.of(
-            path.name, f"more than {MOST_BYTES} bytes in {path}", f"at most {MOST_BYTES} bytes, unpacked", how
+            path.name,
+            f"more than {MOST_BYTES} bytes in {path}",
+            f"at most {MOST_BYTES} bytes, unpacked",
+            how,
         )
     return content
 
@@ -135,7 +140,9 @@ def read_npz(path: Path, how: str = "") -> dict[str, np.ndarray]:
             return {name: file[name] for name in file.files}
 
 
-def verify(name: str, expected: str, content: Sequence[bytes | np.ndarray], path: Path, how: str = "") -> None:
+def verify(
+    name: str, expected: str, content: Sequence[bytes | np.ndarray], path: Path, how: str = ""
+) -> None:
     """Compares the SHA-256 of some content with the expected one, in hexadecimal.
 
     The content comes in parts, one after another.
@@ -148,4 +155,6 @@ def verify(name: str, expected: str, content: Sequence[bytes | np.ndarray], path
         digest.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).data)
     if digest.hexdigest() != expected:
         got = f"SHA-256 {digest.hexdigest()} of the content of {path}"
-        raise DataError.of(name, got, f"the published data, SHA-256 {expected}", how or "Fetch the file again.")
+        raise DataError.of(
+            name, got, f"the published data, SHA-256 {expected}", how or "Fetch the file again."
+        )

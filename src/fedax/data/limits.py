@@ -53,7 +53,14 @@ def check(owner: str, limits: dict[str, Hyper], values: dict[str, Any]) -> None:
             raise InvalidInput.of(f"{owner}({name}=...)", value, limits[name].allowed)
 
 
-_WORDS = {str: "text", Path: "a path", int: "whole numbers", float: "numbers", bool: "true or false", type(None): "None"}
+_WORDS = {
+    str: "text",
+    Path: "a path",
+    int: "whole numbers",
+    float: "numbers",
+    bool: "true or false",
+    type(None): "None",
+}
 
 
 def check_types(owner: str, function: Callable[..., Any], values: dict[str, Any]) -> None:
@@ -73,9 +80,17 @@ def check_types(owner: str, function: Callable[..., Any], values: dict[str, Any]
         if name not in values or not set(kinds) <= set(_WORDS):
             continue
         value = values[name]
-        fits = bool in kinds if isinstance(value, bool) else isinstance(value, (*kinds, *[int] * (float in kinds)))
+        fits = (
+            bool in kinds
+            if isinstance(value, bool)
+            else isinstance(value, (*kinds, *[int] * (float in kinds)))
+        )
         if not fits:
-            allowed = " or ".join(dict.fromkeys(_WORDS[kind] for kind in kinds if kind is not int or float not in kinds))
+            allowed = " or ".join(
+                dict.fromkeys(
+                    _WORDS[kind] for kind in kinds if kind is not int or float not in kinds
+                )
+            )
             raise InvalidInput.of(f"{owner}({name}=...)", value, allowed)
 
 
@@ -85,7 +100,8 @@ def checked(**limits: Hyper) -> Callable[[Callable[P, R]], Callable[P, R]]:
     Against `limits`, or else against their plain types.
 
     >>> @checked(clients=whole(low=1))
-    ... def deal(clients): return clients
+    ... def deal(clients):
+    ...     return clients
     >>> deal(0)
     Traceback (most recent call last):
         ...
@@ -100,11 +116,16 @@ def checked(**limits: Hyper) -> Callable[[Callable[P, R]], Callable[P, R]]:
             check_call(function.__name__, function, args, kwargs)
             given = signature.bind(*args, **kwargs).arguments
             if given.get("options"):  # go on to a partition, by their names
-                from fedax.data.options import check_partition_options  # knows the partitions, which import this module
+                # knows the partitions, which import this module
+                from fedax.data.options import check_partition_options
 
                 check_partition_options(function.__name__, function, given)
             check(function.__name__, limits, given)
-            check_types(function.__name__, function, {name: value for name, value in given.items() if name not in limits})
+            check_types(
+                function.__name__,
+                function,
+                {name: value for name, value in given.items() if name not in limits},
+            )
             return function(*args, **kwargs)
 
         guarded.__dict__["limits"] = limits

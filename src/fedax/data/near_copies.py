@@ -76,7 +76,9 @@ def find_near_copies(arrays: Mapping[str, Any], trained: Rows, held_out: Rows) -
     Returns:
         None if there are too few examples, or no array that can be compared.
     """
-    values = max((v for v in arrays.values() if _is_comparable(v)), key=lambda v: v[:1].size, default=None)
+    values = max(
+        (v for v in arrays.values() if _is_comparable(v)), key=lambda v: v[:1].size, default=None
+    )
     known, asked = np.concatenate(trained), np.concatenate(held_out)
     if values is None or min(len(known), len(asked)) < LEAST:
         return None
@@ -95,7 +97,9 @@ def find_near_copies(arrays: Mapping[str, Any], trained: Rows, held_out: Rows) -
     return NearCopies(share, asked[found], known[nearest[found]])
 
 
-def warn_of_near_copies(arrays: Mapping[str, Any], trained: Rows, held_out: Rows, where: str) -> None:
+def warn_of_near_copies(
+    arrays: Mapping[str, Any], trained: Rows, held_out: Rows, where: str
+) -> None:
     """Warns if a notable share of held-out examples are near copies; see `find_near_copies`.
 
     Args:
@@ -110,9 +114,12 @@ def warn_of_near_copies(arrays: Mapping[str, Any], trained: Rows, held_out: Rows
         for rows, clients in ((found.held_out, held_out), (found.trained, trained))
     )
     warnings.warn(
-        f"{where}: about {found.share:.0%} of the held-out examples look like changed copies of training examples,"
-        f" such as {one} of {other}: crops, mirror images, noise, another brightness or rounding. Scores on them are"
-        " too high. Give all versions of an example one number in an array, and name it: together='...'. Or split"
+        f"{where}: about {found.share:.0%} of the held-out examples look like changed copies of "
+        "training examples,"
+        f" such as {one} of {other}: crops, mirror images, noise, another brightness or "
+        "rounding. Scores on them are"
+        " too high. Give all versions of an example one number in an array, and name it: "
+        "together='...'. Or split"
         " first and augment the training examples afterwards.",
         stacklevel=2,
     )
@@ -120,10 +127,16 @@ def warn_of_near_copies(arrays: Mapping[str, Any], trained: Rows, held_out: Rows
 
 def _is_comparable(values: Any) -> bool:
     """Returns whether an array has real numbers, or bytes of images, in at least two axes."""
-    return values.ndim >= 2 and values[:1].size >= 3 and (values.dtype.kind == "f" or values.dtype == np.uint8)
+    return (
+        values.ndim >= 2
+        and values[:1].size >= 3
+        and (values.dtype.kind == "f" or values.dtype == np.uint8)
+    )
 
 
-def _described(known: np.ndarray, asked: np.ndarray) -> tuple[Features, list[Features], bool] | None:
+def _described(
+    known: np.ndarray, asked: np.ndarray
+) -> tuple[Features, list[Features], bool] | None:
     """Returns the arguments of `_copies` for two samples; None if they cannot be compared."""
     if (images := _gray(known)) is not None:
         queries = _gray(asked)
@@ -148,7 +161,14 @@ def _gray(values: np.ndarray) -> Images | None:
     """
     shape, flat = values.shape[1:], values.ndim == 2
     if flat:  # gray or coloured
-        shape = next(((s, s, c) for c in (1, 3) if (s := round((shape[0] / c) ** 0.5)) >= 12 and c * s**2 == shape[0]), ())
+        shape = next(
+            (
+                (s, s, c)
+                for c in (1, 3)
+                if (s := round((shape[0] / c) ** 0.5)) >= 12 and c * s**2 == shape[0]
+            ),
+            (),
+        )
     if len(shape) == 2:
         shape = (*shape, 1)
     if len(shape) != 3 or min(shape[0], shape[2]) > 4:
@@ -173,7 +193,9 @@ def _magnified(images: Images, scale: float) -> Images:
     for size in images.shape[1:]:
         pixels, centre = np.arange(size), (size - 1) / 2
         places = (pixels - centre) / scale + centre
-        matrices.append(np.array([np.interp(places, pixels, one) for one in np.eye(size)], np.float32))
+        matrices.append(
+            np.array([np.interp(places, pixels, one) for one in np.eye(size)], np.float32)
+        )
     # shapes: (old rows, rows) and (old columns, columns)
     return matrices[0].T @ images @ matrices[1] if scale != 1 else images
 
@@ -189,7 +211,9 @@ def _spectra(images: Images) -> Features:
     low = [np.arange(min(FREQUENCIES, size // 2) + 1) for size in images.shape[1:]]
     sizes = np.abs(np.fft.rfft2(images)[:, :, low[1]])
     same, mirrored = sizes[:, low[0]], sizes[:, -low[0]]
-    return np.concatenate([same + mirrored, np.abs(same - mirrored)], axis=1).reshape(len(images), -1)
+    return np.concatenate([same + mirrored, np.abs(same - mirrored)], axis=1).reshape(
+        len(images), -1
+    )
 
 
 def _copies(
@@ -244,7 +268,10 @@ def _dimension(squares: Float[np.ndarray, "some trained"], k: int) -> float:
     dimension = _growth(first[:, k - 1], first[:, -1])
     copies = (first < _limit(dimension, k) * first[:, k - 1 : k]).sum(1)
     rows, few = np.arange(len(first)), np.minimum(copies + max(1, k // 3) - 1, k - 1)
-    return min(dimension, _growth(first[rows, few], first[rows, np.minimum(few + max(1, k // 3), 2 * k - 1)]))
+    return min(
+        dimension,
+        _growth(first[rows, few], first[rows, np.minimum(few + max(1, k // 3), 2 * k - 1)]),
+    )
 
 
 def _growth(near: Float[np.ndarray, "some"], far: Float[np.ndarray, "some"]) -> float:

@@ -45,10 +45,14 @@ def check_options(kind: str, name: str, known: Mapping[str, Any], given: Mapping
             raise UnknownName.among(f"option of {kind} {name!r}", key, known)
     for key, default in known.items():
         if default is inspect.Parameter.empty and key not in given:
-            raise InvalidInput.found(f"{name}({key}=...)", "nothing", f"a value: {kind} {name!r} needs it")
+            raise InvalidInput.found(
+                f"{name}({key}=...)", "nothing", f"a value: {kind} {name!r} needs it"
+            )
 
 
-def check_partition_options(name: str, function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+def check_partition_options(
+    name: str, function: Callable[..., Any], given: Mapping[str, Any]
+) -> None:
     """Refuses options that neither the function nor its partition has.
 
     The partition is the given one or the default.

@@ -55,7 +55,9 @@ class Overlap:
             together: the array of which equal values make copies; by default all arrays have to be
                 equal.
 
-        >>> windows = np.lib.stride_tricks.sliding_window_view(np.random.default_rng(0).normal(size=9), 4)
+        >>> windows = np.lib.stride_tricks.sliding_window_view(
+        ...     np.random.default_rng(0).normal(size=9), 4
+        ... )
         >>> Overlap.of({"x": windows}).places.tolist()
         [0, 1, 2, 3, 4, 5]
         """
@@ -63,7 +65,9 @@ class Overlap:
         if together is not None:
             if together not in plain or plain[together].ndim != 1:
                 raise DataError.of(
-                    "together", together, f"None, or an array of one number per example among {sorted(plain)}"
+                    "together",
+                    together,
+                    f"None, or an array of one number per example among {sorted(plain)}",
                 )
             return cls(np.unique(plain[together], return_inverse=True)[1])
         copies = np.unique(hashes(plain), return_inverse=True)[1]
@@ -73,16 +77,23 @@ class Overlap:
             length = values.shape[1]
             if (places := window_places(values, copies)) is not None:
                 # what follows a window, such as its label, belongs to the series too
-                following = [v.shape[1] if v.ndim > 1 else 1 for v in plain.values() if v is not values]
+                following = [
+                    v.shape[1] if v.ndim > 1 else 1 for v in plain.values() if v is not values
+                ]
                 return cls(
-                    copies, places, length + max((n for n in following if n < length), default=min(len(following), 1))
+                    copies,
+                    places,
+                    length
+                    + max((n for n in following if n < length), default=min(len(following), 1)),
                 )
         return cls(copies)
 
     @property
     def any(self) -> bool:
         """Whether some examples overlap."""
-        return self.places is not None or (len(self.copies) > 0 and int(self.copies.max()) + 1 < len(self.copies))
+        return self.places is not None or (
+            len(self.copies) > 0 and int(self.copies.max()) + 1 < len(self.copies)
+        )
 
     def clear(self, rows: Int[np.ndarray, "_"], of: Int[np.ndarray, "_"]) -> Int[np.ndarray, "_"]:
         """Returns those of some rows that overlap with none of others."""
@@ -93,7 +104,9 @@ class Overlap:
         begins, own = np.sort(self.places[of]), self.places[rows]
         after = np.searchsorted(begins, own)
         far = begins[-1] + 2 * self.extent + own.max()  # beyond every window
-        behind = np.where(after < len(begins), begins[np.minimum(after, len(begins) - 1)], far) - own
+        behind = (
+            np.where(after < len(begins), begins[np.minimum(after, len(begins) - 1)], far) - own
+        )
         before = own - np.where(after > 0, begins[np.maximum(after - 1, 0)], -far)
         return rows[np.minimum(behind, before) >= self.extent]
 
@@ -124,7 +137,10 @@ def divide(
     if not found.any:
         return plain
     if found.places is not None and block is not None:
-        plain = [_cut_block(rows, count, found.places, block) for rows, count in zip(orders, counts, strict=True)]
+        plain = [
+            _cut_block(rows, count, found.places, block)
+            for rows, count in zip(orders, counts, strict=True)
+        ]
     elif block is not None:
         return _draw_with_copies(found.copies, orders, counts)
     if found.places is None:  # in a given order, in which equal examples may come again
@@ -195,7 +211,10 @@ def draw_rows(
     """
     sizes = np.diff(offsets)
     rngs = (np.random.default_rng([seed, 2, k]) for k in range(len(sizes)))
-    within = [rng.permutation(n) if split.startswith("shuffled") else np.arange(n) for rng, n in zip(rngs, sizes.tolist())]
+    within = [
+        rng.permutation(n) if split.startswith("shuffled") else np.arange(n)
+        for rng, n in zip(rngs, sizes.tolist())
+    ]
     orders = [begin + rows for begin, rows in zip(offsets.tolist(), within)]
     counts = [train_size(int(n), share) for n in sizes]
     parts = split_rows(arrays, orders, counts, split, together, share, field)
@@ -205,7 +224,10 @@ def draw_rows(
 
 
 def choose_unseen_clients(
-    copies: Int[np.ndarray, "examples"], sizes: Sequence[int], order: Int[np.ndarray, "clients"], count: int
+    copies: Int[np.ndarray, "examples"],
+    sizes: Sequence[int],
+    order: Int[np.ndarray, "clients"],
+    count: int,
 ) -> Int[np.ndarray, "some"]:
     """Returns clients to set apart, the first ones of an order.
 
@@ -269,7 +291,9 @@ def _cut_block(
 
 
 def _draw_with_copies(
-    copies: Int[np.ndarray, "examples"], orders: Sequence[Int[np.ndarray, "_"]], counts: Sequence[int]
+    copies: Int[np.ndarray, "examples"],
+    orders: Sequence[Int[np.ndarray, "_"]],
+    counts: Sequence[int],
 ) -> list[tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]]:
     """Draws examples with all their copies, also across clients; leaves every client one."""
     owners = {int(copy): list[int]() for copy in copies[np.concatenate(orders)]}
@@ -288,7 +312,9 @@ def _draw_with_copies(
             # all owners of the copy give theirs away, and each must keep an example
             who = owners[copy]
             needed = {other: who.count(other) for other in set(who)}
-            aside[copy] = needed[client] <= room and all(left[other] > number for other, number in needed.items())
+            aside[copy] = needed[client] <= room and all(
+                left[other] > number for other, number in needed.items()
+            )
             if aside[copy]:
                 room -= needed[client]
                 for other, number in needed.items():

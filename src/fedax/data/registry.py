@@ -47,19 +47,30 @@ class DataSet:
 
 _LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 _FASHION = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"
-_IDX = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
+_IDX = (
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+)
 _FEW = {"partition": "index", "clients": 1}
 _TINY = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 _MNIST = {"mnist.npz": "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"}
 _CIFAR = {"cifar-10-binary.tar.gz": "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"}
-_CIFAR_SUM = {"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"}
+_CIFAR_SUM = {
+    "cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
+}
 
 DATASETS: dict[str, DataSet] = {
-    "synthetic": DataSet(data.synthetic, "drawn: logistic models that differ between clients, 60 features", 10),
+    "synthetic": DataSet(
+        data.synthetic, "drawn: logistic models that differ between clients, 60 features", 10
+    ),
     "digits": DataSet(data.digits, "1,797 digits of 8 x 8 pixels, from scikit-learn", 10),
     "mnist": DataSet(data.mnist, "70,000 digits of 28 x 28 pixels", 10, _MNIST, _FEW),
     "mnist_writers": DataSet(data.mnist_writers, "MNIST, one client for each of 539 writers", 10),
-    "mnist_devices": DataSet(data.mnist_devices, "MNIST on 1,000 devices with two digits each, as FedProx", 10, _MNIST),
+    "mnist_devices": DataSet(
+        data.mnist_devices, "MNIST on 1,000 devices with two digits each, as FedProx", 10, _MNIST
+    ),
     "fashion_mnist": DataSet(
         data.fashion_mnist,
         "70,000 pictures of clothes, 28 x 28 pixels",
@@ -67,13 +78,27 @@ DATASETS: dict[str, DataSet] = {
         {f"fashion_mnist/{name}": _FASHION + name for name in _IDX},
         _FEW,
     ),
-    "cifar10": DataSet(data.cifar10, "60,000 colour images of 32 x 32 pixels", 10, _CIFAR, _FEW, _CIFAR_SUM),
-    "femnist": DataSet(data.femnist, "handwriting by writer, files written by LEAF", 62, within="femnist"),
-    "femnist_letters": DataSet(
-        data.femnist_letters, "letters a to j on 200 devices, files of FedProx", 26, within="femnist_letters"
+    "cifar10": DataSet(
+        data.cifar10, "60,000 colour images of 32 x 32 pixels", 10, _CIFAR, _FEW, _CIFAR_SUM
     ),
-    "sent140": DataSet(data.sent140, "tweets by user, files written by LEAF, and GloVe's vectors", 2, within="sent140"),
-    "shakespeare": DataSet(data.shakespeare, "plays by speaking role, files written by LEAF", 80, within="shakespeare"),
+    "femnist": DataSet(
+        data.femnist, "handwriting by writer, files written by LEAF", 62, within="femnist"
+    ),
+    "femnist_letters": DataSet(
+        data.femnist_letters,
+        "letters a to j on 200 devices, files of FedProx",
+        26,
+        within="femnist_letters",
+    ),
+    "sent140": DataSet(
+        data.sent140,
+        "tweets by user, files written by LEAF, and GloVe's vectors",
+        2,
+        within="sent140",
+    ),
+    "shakespeare": DataSet(
+        data.shakespeare, "plays by speaking role, files written by LEAF", 80, within="shakespeare"
+    ),
     "tinyshakespeare": DataSet(
         data.tinyshakespeare,
         "1.1 million characters of plays, 309 speaking roles",
@@ -81,12 +106,23 @@ DATASETS: dict[str, DataSet] = {
         {"shakespeare/tinyshakespeare.txt": _TINY},
         {"stride": 80},
     ),
-    "a5a": DataSet(data.a5a, "6,414 people of Adult, 122 features", 2, {"libsvm/a5a": _LIBSVM + "a5a"}),
-    "a9a": DataSet(data.a9a, "32,561 people of Adult, 123 features", 2, {"libsvm/a9a": _LIBSVM + "a9a"}),
-    "mushrooms": DataSet(data.mushrooms, "8,124 mushrooms, 112 features", 2, {"libsvm/mushrooms": _LIBSVM + "mushrooms"}),
+    "a5a": DataSet(
+        data.a5a, "6,414 people of Adult, 122 features", 2, {"libsvm/a5a": _LIBSVM + "a5a"}
+    ),
+    "a9a": DataSet(
+        data.a9a, "32,561 people of Adult, 123 features", 2, {"libsvm/a9a": _LIBSVM + "a9a"}
+    ),
+    "mushrooms": DataSet(
+        data.mushrooms,
+        "8,124 mushrooms, 112 features",
+        2,
+        {"libsvm/mushrooms": _LIBSVM + "mushrooms"},
+    ),
     "w8a": DataSet(data.w8a, "49,749 web pages, 300 features", 2, {"libsvm/w8a": _LIBSVM + "w8a"}),
     "libsvm": DataSet(data.libsvm, "any LIBSVM text file", 0),
-    "client_files": DataSet(data.client_files, "a folder with one .npz, .csv or .parquet file for each client", 0),
+    "client_files": DataSet(
+        data.client_files, "a folder with one .npz, .csv or .parquet file for each client", 0
+    ),
     "hub": DataSet(data.hub, "a data set of the Hugging Face hub", 0),
 }
 """Data sets by name."""

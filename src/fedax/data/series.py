@@ -21,14 +21,20 @@ def hashes(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         step = max(1, _BLOCK // width)
         for begin in range(0, len(values), step):
             block = values[begin : begin + step, ...]
-            numbers = _row_digests(block) if width * values.itemsize >= 64 else _step_hashes(block, whole=True)
+            numbers = (
+                _row_digests(block)
+                if width * values.itemsize >= 64
+                else _step_hashes(block, whole=True)
+            )
             total[begin : begin + step] += _mix_bits(numbers + np.uint64(turn + 1))
     return total
 
 
 def _canonical_bits(values: np.ndarray) -> np.ndarray:
     """Returns numbers of which equal ones have equal bytes: -0 becomes 0."""
-    return np.ascontiguousarray(values + values.dtype.type(0) if values.dtype.kind == "f" else values.astype(np.int64))
+    return np.ascontiguousarray(
+        values + values.dtype.type(0) if values.dtype.kind == "f" else values.astype(np.int64)
+    )
 
 
 def _row_digests(values: np.ndarray) -> np.ndarray:
@@ -128,7 +134,9 @@ def _longest_shift(values: np.ndarray) -> int:
     return max(longest, 0) if int((after >= 0).sum()) >= max(2, len(values) // 20) else 0
 
 
-def _successors(steps: np.ndarray, longest: int, backwards: bool = False) -> tuple[np.ndarray, np.ndarray]:
+def _successors(
+    steps: np.ndarray, longest: int, backwards: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """Finds for each row the one that it goes on in, and how many steps later that one begins.
 
     -1 if there is none; at most `longest` steps.
@@ -140,8 +148,13 @@ def _successors(steps: np.ndarray, longest: int, backwards: bool = False) -> tup
     # Sums of hashes times powers of a base: those of equal pieces differ by a power, so that every
     # piece is compared at the cost of one number, as in the search of Rabin and Karp.
     with np.errstate(over="ignore"):
-        powers = np.cumprod(np.concatenate([[np.uint64(1)], np.full(length, _BASE | np.uint64(1), np.uint64)]))
-        sums, others = (_cumulative_sums(part * powers[:length]) for part in (steps, steps[:, ::-1] if backwards else steps))
+        powers = np.cumprod(
+            np.concatenate([[np.uint64(1)], np.full(length, _BASE | np.uint64(1), np.uint64)])
+        )
+        sums, others = (
+            _cumulative_sums(part * powers[:length])
+            for part in (steps, steps[:, ::-1] if backwards else steps)
+        )
         changes = _cumulative_sums(steps[:, 1:] != steps[:, :-1])
     after, shift = np.full(count, -1), np.zeros(count, np.int64)
     for s in range(1, longest + 1):

@@ -73,14 +73,20 @@ def write_clients(
     folder = Path(folder).expanduser()
     if isinstance(clients, FederatedData):
         if not (classes is None and test is None and holdout is None):
-            raise DataError.found("write_clients", "FederatedData, and classes or parts beside", "one of both")
+            raise DataError.found(
+                "write_clients", "FederatedData, and classes or parts beside", "one of both"
+            )
         data, clients = clients, clients.train
         classes, test, holdout, name = data.classes, data.test, data.holdout, name or data.name
         names = data.names if names is None else names
     if not isinstance(classes, int | np.integer) or not 1 <= classes <= MOST_CLASSES:
-        raise DataError.of("write_clients(classes=...)", classes, f"whole numbers from 1 to {MOST_CLASSES}")
+        raise DataError.of(
+            "write_clients(classes=...)", classes, f"whole numbers from 1 to {MOST_CLASSES}"
+        )
     if folder.exists():
-        raise DataError.of("write_clients(folder=...)", str(folder), "a folder that is not there yet")
+        raise DataError.of(
+            "write_clients(folder=...)", str(folder), "a folder that is not there yet"
+        )
     parts: dict[str, Iterable[Labelled] | None] = {
         "train": clients,
         "test": test,
@@ -97,12 +103,23 @@ def write_clients(
             forms["train"], written = _write(draft / part, part, each, classes, forms.get("train"))
             count = written if count is None else count
             if part == "test" and written != count:
-                raise DataError.found("write_clients(test=...)", f"{written} clients", f"{count} clients, as in train")
+                raise DataError.found(
+                    "write_clients(test=...)", f"{written} clients", f"{count} clients, as in train"
+                )
         if names is not None:
             if len(names) != count:
-                raise DataError.of("write_clients(names=...)", f"{len(names)} names", f"{count}, one for each client")
+                raise DataError.of(
+                    "write_clients(names=...)",
+                    f"{len(names)} names",
+                    f"{count}, one for each client",
+                )
             (draft / NAMES).write_text(json.dumps([*ClientNames(names)]), encoding="utf-8")
-        about = {"form": FORM, "classes": int(classes), "name": name or folder.name, "clients": count}
+        about = {
+            "form": FORM,
+            "classes": int(classes),
+            "name": name or folder.name,
+            "clients": count,
+        }
         (draft / ABOUT).write_text(json.dumps(about), encoding="utf-8")
         draft.rename(folder)
     except BaseException:
@@ -129,12 +146,24 @@ def stored_clients(folder: str | Path) -> FederatedData:
     folder = Path(folder).expanduser()
     if not os.path.isfile(folder / ABOUT):
         hint = "fedax.data.write_clients writes one."
-        raise MissingFile.found("stored_clients(folder=...)", f"no {ABOUT} in {folder}", "a folder of stored clients", hint)
+        raise MissingFile.found(
+            "stored_clients(folder=...)",
+            f"no {ABOUT} in {folder}",
+            "a folder of stored clients",
+            hint,
+        )
     with reading(folder / ABOUT, "a whole file"):
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        form, classes, name, clients = about["form"], int(about["classes"]), str(about["name"]), int(about["clients"])
+        form, classes, name, clients = (
+            about["form"],
+            int(about["classes"]),
+            str(about["name"]),
+            int(about["clients"]),
+        )
     if form != FORM:
-        raise DataError.of(f"{folder / ABOUT}: form", form, f"{FORM}, which this version of fedax reads")
+        raise DataError.of(
+            f"{folder / ABOUT}: form", form, f"{FORM}, which this version of fedax reads"
+        )
     train = _read(folder / "train", clients)
     test = _read(folder / "test", clients) if (folder / "test").is_dir() else None
     holdout = dict(_read(folder / "holdout", 1)[0]) if (folder / "holdout").is_dir() else None
@@ -148,7 +177,9 @@ def _stored_names(folder: Path) -> list[str] | None:
         return [str(name) for name in json.loads((folder / NAMES).read_text(encoding="utf-8"))]
 
 
-def _write(folder: Path, part: str, clients: Iterable[Labelled], classes: int, forms: Any) -> tuple[Any, int]:
+def _write(
+    folder: Path, part: str, clients: Iterable[Labelled], classes: int, forms: Any
+) -> tuple[Any, int]:
     """Writes one part; returns the arrays' shapes and types, and the number of clients.
 
     Shapes and types are those of an example, which all clients have.
@@ -164,7 +195,9 @@ def _write(folder: Path, part: str, clients: Iterable[Labelled], classes: int, f
             forms = own if forms is None else forms
             if own != forms:
                 raise DataError.of(f"{part}[{done}]", own, f"{forms}, as the first client has")
-            columns = columns or {key: _Column(folder / f"{key}.npy", *form) for key, form in own.items()}
+            columns = columns or {
+                key: _Column(folder / f"{key}.npy", *form) for key, form in own.items()
+            }
             for key, values in ready.arrays.items():
                 columns[key].add(values)
             sizes.append(ready.sizes)
@@ -185,7 +218,11 @@ def _client_blocks(clients: Iterable[Labelled]) -> Iterator[list[Labelled]]:
     total = 0
     for client in clients:
         block.append(client)
-        total += sum(as_array(v, f"...[{k!r}]").nbytes for k, v in client.items()) if isinstance(client, Mapping) else 0
+        total += (
+            sum(as_array(v, f"...[{k!r}]").nbytes for k, v in client.items())
+            if isinstance(client, Mapping)
+            else 0
+        )
         if total > BLOCK or len(block) == MANY:
             yield block
             block, total = [], 0
@@ -202,7 +239,9 @@ def _check_block(block: list[Labelled], part: str, begin: int, classes: int) -> 
     try:
         FederatedData(some, classes)
     except DataError as error:
-        raise DataError(re.sub(r"train\[(\d+)\]", lambda at: f"{part}[{begin + int(at[1])}]", str(error))) from error
+        raise DataError(
+            re.sub(r"train\[(\d+)\]", lambda at: f"{part}[{begin + int(at[1])}]", str(error))
+        ) from error
     together = Stacked.of(block)
     assert together is not None, "looked at"
     arrays = {
@@ -247,9 +286,15 @@ def _read(folder: Path, clients: int) -> Stacked:
     with reading(folder, "whole .npy files"):
         sizes = np.load(folder / "sizes.npy", allow_pickle=False)
         names = sorted(path.stem for path in folder.glob("*.npy") if path.name != "sizes.npy")
-        arrays = {key: np.load(folder / f"{key}.npy", mmap_mode="r", allow_pickle=False) for key in names}
+        arrays = {
+            key: np.load(folder / f"{key}.npy", mmap_mode="r", allow_pickle=False) for key in names
+        }
     lengths = {key: len(values) for key, values in arrays.items()}
     if sizes.ndim != 1 or len(sizes) != clients or set(lengths.values()) != {int(sizes.sum())}:
         got = f"{len(sizes)} clients with {int(sizes.sum())} examples, and arrays of {lengths}"
-        raise DataError.found(str(folder), got, f"{clients} clients, and as many rows of every array as they have examples")
+        raise DataError.found(
+            str(folder),
+            got,
+            f"{clients} clients, and as many rows of every array as they have examples",
+        )
     return Stacked(arrays, sizes, finite=True)

@@ -37,10 +37,13 @@ def as_array(values: Any, where: str) -> np.ndarray:
     if type(values) is np.ndarray and values.dtype.kind in _KINDS and values.dtype.isnative:
         return values
     array = as_ndarray(values, where)
-    if array.dtype.kind == "V" and array.dtype.names is None and array.dtype.isbuiltin == 2:  # types of ml_dtypes
+    # types of ml_dtypes
+    if array.dtype.kind == "V" and array.dtype.names is None and array.dtype.isbuiltin == 2:
         array = array.astype(np.float32 if jnp.issubdtype(array.dtype, jnp.floating) else np.int32)
     if array.dtype.kind not in _KINDS:
-        raise DataError.found(where, _kind_of(array), "arrays of real or whole numbers", _hint_of(array))
+        raise DataError.found(
+            where, _kind_of(array), "arrays of real or whole numbers", _hint_of(array)
+        )
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
@@ -57,23 +60,36 @@ def as_ndarray(values: Any, where: str) -> np.ndarray:
     """
     if _is_masked(values):
         hint = "Drop these rows, or write .filled(...) and keep the mask as an array beside."
-        raise DataError.found(where, "a masked array with masked entries", "arrays of which every entry counts", hint)
+        raise DataError.found(
+            where, "a masked array with masked entries", "arrays of which every entry counts", hint
+        )
     if isinstance(values, np.ma.MaskedArray):
         values = values.data
     if hasattr(values, "toarray") and hasattr(values, "nnz"):
         hint = "Write .toarray(), one row per example."
-        raise DataError.found(where, f"a sparse array ({type(values).__name__})", "dense arrays", hint)
+        raise DataError.found(
+            where, f"a sparse array ({type(values).__name__})", "dense arrays", hint
+        )
     try:
         return np.asanyarray(values) if isinstance(values, np.memmap) else np.asarray(values)
     except TracerArrayConversionError as error:
         hint = "Make data and tasks outside of jax.jit, jax.vmap and jax.grad."
-        raise DataError.found(where, "an array that is being traced", "concrete arrays", hint) from error
+        raise DataError.found(
+            where, "an array that is being traced", "concrete arrays", hint
+        ) from error
     except (ValueError, OverflowError, TypeError, RuntimeError) as error:
         if "inhomogeneous" in str(error):
-            hint = "Pad them, with a mask beside. Several arrays of a client are a dict, such as {'x': ..., 'y': ...}."
-            raise DataError.found(where, "rows of unequal shapes", "rows of one shape", hint) from error
+            hint = (
+                "Pad them, with a mask beside. Several arrays of a client are a dict, such "
+                "as {'x': ..., 'y': ...}."
+            )
+            raise DataError.found(
+                where, "rows of unequal shapes", "rows of one shape", hint
+            ) from error
         hint = "Write .detach().cpu().numpy()." if getattr(values, "requires_grad", False) else ""
-        raise DataError.found(where, f"no array ({error})", "arrays of real or whole numbers", hint) from error
+        raise DataError.found(
+            where, f"no array ({error})", "arrays of real or whole numbers", hint
+        ) from error
 
 
 def _is_masked(values: Any) -> bool:
@@ -82,12 +98,23 @@ def _is_masked(values: Any) -> bool:
     NumPy would drop the masks of a list.
     """
     if isinstance(values, list | tuple):
-        return any(_is_masked(value) for value in values if isinstance(value, list | tuple | np.ma.MaskedArray))
+        return any(
+            _is_masked(value)
+            for value in values
+            if isinstance(value, list | tuple | np.ma.MaskedArray)
+        )
     return isinstance(values, np.ma.MaskedArray) and bool(np.ma.is_masked(values))
 
 
 def _kind_of(array: np.ndarray) -> str:
-    kinds = {"O": "objects", "U": "text", "S": "bytes", "c": "complex numbers", "M": "dates", "m": "spans of time"}
+    kinds = {
+        "O": "objects",
+        "U": "text",
+        "S": "bytes",
+        "c": "complex numbers",
+        "M": "dates",
+        "m": "spans of time",
+    }
     kind = kinds.get(array.dtype.kind, str(array.dtype))
     if array.dtype.kind in "OUS" and array.size:
         return f"{kind} such as {array.reshape(-1)[:1].tolist()[0]!r}"
@@ -116,7 +143,11 @@ def concatenated(parts: Sequence[np.ndarray], where: str) -> np.ndarray:
     dtype('int64')
     """
     kinds = {part.dtype for part in parts}
-    if len(kinds) > 1 and all(kind.kind in "iub" for kind in kinds) and np.result_type(*kinds).kind == "f":
+    if (
+        len(kinds) > 1
+        and all(kind.kind in "iub" for kind in kinds)
+        and np.result_type(*kinds).kind == "f"
+    ):
         for part in parts:
             check_range(part, np.int64, where)
         parts = [part.astype(np.int64) for part in parts]
@@ -139,16 +170,32 @@ class Frames:
             DataError: other columns than those of the first frame, one twice, or rows of two arrays
                 in different orders.
         """
-        framed = [name for name, values in arrays.items() if type(values) is not np.ndarray and _has_labels(values)]
+        framed = [
+            name
+            for name, values in arrays.items()
+            if type(values) is not np.ndarray and _has_labels(values)
+        ]
         if not framed:
             return arrays
         rows = [(name, list(arrays[name].index)) for name in framed]
         for name, labels in rows[1:]:
-            if labels != rows[0][1] and len(labels) == len(rows[0][1]) and set(labels) == set(rows[0][1]):
+            if (
+                labels != rows[0][1]
+                and len(labels) == len(rows[0][1])
+                and set(labels) == set(rows[0][1])
+            ):
                 got = f"the rows of {rows[0][0]!r} in another order, by their labels"
-                hint = "Bring them into one order by .loc, or write .to_numpy() if the labels mean nothing."
-                raise DataError.found(f"{where}[{name!r}]", got, "rows in the same order in all arrays", hint)
-        return {**arrays, **{name: self.array(arrays[name], f"{where}[{name!r}]", name) for name in framed}}
+                hint = (
+                    "Bring them into one order by .loc, or write .to_numpy() if the labels "
+                    "mean nothing."
+                )
+                raise DataError.found(
+                    f"{where}[{name!r}]", got, "rows in the same order in all arrays", hint
+                )
+        return {
+            **arrays,
+            **{name: self.array(arrays[name], f"{where}[{name!r}]", name) for name in framed},
+        }
 
     def array(self, values: Any, where: str, name: str = "x") -> Any:
         """Returns the values with their columns in order; see `client`."""
@@ -157,7 +204,9 @@ class Frames:
         own = list(values.columns)
         if len(set(own)) < len(own):
             twice = next(column for i, column in enumerate(own) if column in own[:i])
-            raise DataError.found(where, f"the column {twice!r} twice", "columns of different names")
+            raise DataError.found(
+                where, f"the column {twice!r} twice", "columns of different names"
+            )
         columns = self._columns.setdefault(name, own)
         if own == columns:
             return values
@@ -191,7 +240,11 @@ def canonical(values: Any, where: str = "data") -> np.ndarray:
     [[1, 2], [3, 4]]
     """
     values = np.asanyarray(values)
-    kind = np.dtype(jax.dtypes.canonicalize_dtype(float if values.dtype.kind == "f" else values.dtype.newbyteorder("=")))
+    kind = np.dtype(
+        jax.dtypes.canonicalize_dtype(
+            float if values.dtype.kind == "f" else values.dtype.newbyteorder("=")
+        )
+    )
     if isinstance(values, np.memmap) and values.dtype == kind:
         return values
     check_range(values, kind, where)
@@ -202,7 +255,11 @@ def canonical(values: Any, where: str = "data") -> np.ndarray:
         np.copyto(copy, values, casting="unsafe")
     narrowed = values.dtype.kind == "f" and kind.itemsize < values.dtype.itemsize
     if narrowed and not np.isfinite(copy).all():
-        row = int(np.argwhere(~np.isfinite(copy.reshape(len(copy), -1) if copy.ndim else copy[None]))[0][0])
+        row = int(
+            np.argwhere(~np.isfinite(copy.reshape(len(copy), -1) if copy.ndim else copy[None]))[0][
+                0
+            ]
+        )
         got = f"{values[row] if values.ndim == 1 else 'numbers'} in row {row}, beyond the range"
         raise DataError.found(where, got, f"numbers that {kind.name} can hold")
     copy.flags.writeable = False

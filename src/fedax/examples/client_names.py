@@ -100,7 +100,10 @@ def check_distinct(names: Sequence[str], where: str) -> None:
     for name in names:
         other = first.setdefault(unicodedata.normalize("NFC", name).strip(), name)
         if other != name:
-            got, allowed = f"{other!a} and {name!a}, which look the same", "names that differ in what is seen of them"
+            got, allowed = (
+                f"{other!a} and {name!a}, which look the same",
+                ("names that differ in what is seen of them"),
+            )
             raise DataError.found(where, got, allowed, "Strip and normalise them.")
 
 
@@ -111,7 +114,9 @@ def natural(name: str) -> tuple[Any, ...]:
     ['client1', 'client2', 'client10']
     """
     parts = re.split(r"([0-9]+)", name)
-    return tuple((0, int(part), "") if i % 2 else (1, 0, part) for i, part in enumerate(parts) if part), name
+    return tuple(
+        (0, int(part), "") if i % 2 else (1, 0, part) for i, part in enumerate(parts) if part
+    ), name
 
 
 def grouped_by_name(values: Any, where: str) -> tuple[list[str], np.ndarray]:
@@ -133,10 +138,14 @@ def grouped_by_name(values: Any, where: str) -> tuple[list[str], np.ndarray]:
     if isinstance(column, np.ma.MaskedArray):
         if np.ma.is_masked(column):
             row = int(np.flatnonzero(np.ma.getmaskarray(column))[0])
-            raise DataError.found(f"{where}, row {row}", "a masked entry", "a name or number for each client")
+            raise DataError.found(
+                f"{where}, row {row}", "a masked entry", "a name or number for each client"
+            )
         column = column.data
     if column.ndim != 1:
-        raise DataError.found(where, f"shape {column.shape}", "one client per example, shape (examples,)")
+        raise DataError.found(
+            where, f"shape {column.shape}", "one client per example, shape (examples,)"
+        )
     if column.dtype.kind == "f" and np.isnan(column).any():
         client_name(np.nan, f"{where}, row {int(np.argmax(np.isnan(column)))}")
     if column.dtype.kind in "iufb":
@@ -185,7 +194,11 @@ def number_of(name: str, names: Sequence[str] | None, clients: int, where: str) 
     number = int(name) if re.fullmatch(r"[0-9]{1,10}", name) else None
     if names is None:
         if number is None or number >= clients:
-            raise DataError.of(where, number if number is not None else name, f"numbers of clients, 0 to {clients - 1}")
+            raise DataError.of(
+                where,
+                number if number is not None else name,
+                f"numbers of clients, 0 to {clients - 1}",
+            )
         return number
     if number is not None and number < clients and _ends_in(names[number], number):
         ending = [k for k, other in enumerate(names) if _ends_in(other, number)]
@@ -198,7 +211,9 @@ def number_of(name: str, names: Sequence[str] | None, clients: int, where: str) 
     raise DataError.of(where, name, f"names of clients: {some}", hint)
 
 
-def in_order(values: Mapping[Any, Any], names: Sequence[str] | None, clients: int, where: str) -> list[Any]:
+def in_order(
+    values: Mapping[Any, Any], names: Sequence[str] | None, clients: int, where: str
+) -> list[Any]:
     """Returns the values of a mapping by name in the order of the clients.
 
     Args:
@@ -225,8 +240,12 @@ def in_order(values: Mapping[Any, Any], names: Sequence[str] | None, clients: in
         found[number] = value
     missing = [names[k] if names is not None else k for k in range(clients) if k not in found]
     if missing:
-        some = ", ".join(map(repr, missing[:3])) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-        raise InvalidInput.found(where, f"no value for {some}", "a value for each client, or one number for all")
+        some = ", ".join(map(repr, missing[:3])) + (
+            f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        )
+        raise InvalidInput.found(
+            where, f"no value for {some}", "a value for each client, or one number for all"
+        )
     return [found[k] for k in range(clients)]
 
 
@@ -250,20 +269,31 @@ def ordered_nodes(network: Any, order: Iterable[Any] | None) -> list[Any]:
     if order is not None:
         nodes = list(order)
         if len(set(nodes)) != len(nodes) or set(nodes) != set(network):
-            strange = [node for node in nodes if node not in network] or [node for node in network if node not in nodes]
+            strange = [node for node in nodes if node not in network] or [
+                node for node in network if node not in nodes
+            ]
             allowed = f"all {len(network)} nodes, each once"
             raise InvalidInput.of("Graph.of(order=...)", (strange or nodes)[:3], allowed)
         return nodes
     if any(isinstance(node, str) for node in network):
         hint = "Say which client each node is: order=task.names, or order=list(network)."
-        raise InvalidInput.of("Graph.of(network=...)", list(network)[:3], "numbers as nodes, or an order of the names", hint)
+        raise InvalidInput.of(
+            "Graph.of(network=...)",
+            list(network)[:3],
+            "numbers as nodes, or an order of the names",
+            hint,
+        )
     numbers = list(range(len(network)))
     return numbers if set(network) == set(numbers) else list(network)
 
 
 def of_nodes(nodes: Sequence[Any]) -> ClientNames | None:
     """Returns the names of nodes, None if none of them is text."""
-    return ClientNames(nodes, "Graph.of(network=...), a node") if any(isinstance(node, str) for node in nodes) else None
+    return (
+        ClientNames(nodes, "Graph.of(network=...), a node")
+        if any(isinstance(node, str) for node in nodes)
+        else None
+    )
 
 
 def names_of_frame(matrix: Any, where: str) -> ClientNames | None:
@@ -284,7 +314,11 @@ def names_of_frame(matrix: Any, where: str) -> ClientNames | None:
     if any(isinstance(name, str) for name in index):
         return ClientNames(index, f"{where}, index")
     if index != list(range(len(index))):
-        raise InvalidInput.of(where, index[:3], "a frame with the names of clients, or with the numbers from 0 in order")
+        raise InvalidInput.of(
+            where,
+            index[:3],
+            "a frame with the names of clients, or with the numbers from 0 in order",
+        )
     return None
 
 
@@ -298,6 +332,12 @@ def places_of(names: Sequence[str], nodes: Sequence[str], where: str) -> list[in
     missing = [name for name in names if name not in place]
     strange = sorted(set(place) - set(names))
     if missing or strange:
-        got = f"no node for {missing[:3]}" if missing else f"nodes that are no clients, {strange[:3]}"
-        raise InvalidInput.found(where, got, "a node for each client, by the names of the task's clients")
+        got = (
+            f"no node for {missing[:3]}"
+            if missing
+            else (f"nodes that are no clients, {strange[:3]}")
+        )
+        raise InvalidInput.found(
+            where, got, "a node for each client, by the names of the task's clients"
+        )
     return [place[name] for name in names]

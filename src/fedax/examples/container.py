@@ -29,16 +29,22 @@ def rows_of(examples: Examples, where: str) -> int:
     for name, values in examples.items():
         if not np.ndim(values):
             raise DataError.found(
-                f"{where}[{name!r}]", f"the single number {shown(values)}", "an array of one row per example"
+                f"{where}[{name!r}]",
+                f"the single number {shown(values)}",
+                "an array of one row per example",
             )
     lengths = {name: len(values) for name, values in examples.items()}
     if len(set(lengths.values())) != 1:
-        raise DataError.of(where, lengths, "arrays with one row per example, all of the same length")
+        raise DataError.of(
+            where, lengths, "arrays with one row per example, all of the same length"
+        )
     for name, values in examples.items():
         values = as_array(values, f"{where}[{name!r}]")
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             row = int(np.argwhere(~np.isfinite(values))[0][0])
-            raise DataError.found(f"{where}[{name!r}]", f"NaN or infinity in row {row}", "finite numbers")
+            raise DataError.found(
+                f"{where}[{name!r}]", f"NaN or infinity in row {row}", "finite numbers"
+            )
     return next(iter(lengths.values()))
 
 
@@ -146,29 +152,45 @@ class Ragged(eqx.Module):
         sizes = []
         for k, client in enumerate(clients):
             if set(client) != names:
-                raise DataError.of(f"{where}[{k}]", sorted(client), f"the arrays {sorted(names)}, as client 0 has")
+                raise DataError.of(
+                    f"{where}[{k}]", sorted(client), f"the arrays {sorted(names)}, as client 0 has"
+                )
             sizes.append(rows_of(client, f"{where}[{k}]"))
             if sizes[-1] == 0 and not allow_empty:
                 raise DataError.found(
-                    f"{where}[{k}]", "0 examples", "at least 1 example", "Drop the client, or give it data."
+                    f"{where}[{k}]",
+                    "0 examples",
+                    "at least 1 example",
+                    "Drop the client, or give it data.",
                 )
         arrays = {}
         for name in clients[0]:
-            parts = [as_array(client[name], f"{where}[{k}][{name!r}]") for k, client in enumerate(clients)]
+            parts = [
+                as_array(client[name], f"{where}[{k}][{name!r}]")
+                for k, client in enumerate(clients)
+            ]
             shapes = {part.shape[1:] for part in parts}
             if len(shapes) > 1:
-                raise DataError.of(f"{where}[...][{name!r}]", sorted(shapes), "the same shape of one example in all clients")
+                raise DataError.of(
+                    f"{where}[...][{name!r}]",
+                    sorted(shapes),
+                    "the same shape of one example in all clients",
+                )
             arrays[name] = concatenated(parts, f"{where}[...][{name!r}]")
         return cls.flat(arrays, sizes, where)
 
     @classmethod
-    def flat(cls, arrays: Examples, sizes: Sequence[int] | np.ndarray, where: str = "data") -> "Ragged":
+    def flat(
+        cls, arrays: Examples, sizes: Sequence[int] | np.ndarray, where: str = "data"
+    ) -> "Ragged":
         """Makes a container from flat arrays in client order and the clients' sizes.
 
         Real numbers get the default float type.
         """
         offsets = offsets_of(sizes)
-        ready = {name: canonical(values, f"{where}[...][{name!r}]") for name, values in arrays.items()}
+        ready = {
+            name: canonical(values, f"{where}[...][{name!r}]") for name, values in arrays.items()
+        }
         return cls(ready, offsets, len(sizes), int(np.max(sizes)))
 
     @property
@@ -187,7 +209,11 @@ class Ragged(eqx.Module):
     def located(self, k: Index) -> tuple[Mapping[str, Array], Int[Array, ""], Int[Array, ""]]:
         """Returns arrays with one client's examples, their first row and their count; traced."""
         offsets = jnp.asarray(self.offsets)
-        return {name: jnp.asarray(values) for name, values in self.arrays.items()}, offsets[k], offsets[k + 1] - offsets[k]
+        return (
+            {name: jnp.asarray(values) for name, values in self.arrays.items()},
+            offsets[k],
+            offsets[k + 1] - offsets[k],
+        )
 
     def piece(self, begin: Index, width: int) -> dict[str, Array]:
         """Returns consecutive examples, across clients; traced."""
@@ -206,7 +232,10 @@ def has_examples(data: Ragged | None) -> bool:
 
 def piece(examples: Examples, begin: Index, width: int) -> dict[str, Array]:
     """Returns consecutive rows of all arrays; traced."""
-    return {name: jax.lax.dynamic_slice_in_dim(jnp.asarray(v), begin, width) for name, v in examples.items()}
+    return {
+        name: jax.lax.dynamic_slice_in_dim(jnp.asarray(v), begin, width)
+        for name, v in examples.items()
+    }
 
 
 def conformed(arrays: Examples, like: Examples, where: str) -> dict[str, Any]:
@@ -222,13 +251,21 @@ def conformed(arrays: Examples, like: Examples, where: str) -> dict[str, Any]:
             numbers for whole ones.
     """
     if set(arrays) != set(like):
-        raise DataError.of(where, sorted(arrays), f"the arrays {sorted(like)}, as the training examples have")
-    return {name: _conformed(arrays[name], values, f"{where}[{name!r}]") for name, values in like.items()}
+        raise DataError.of(
+            where, sorted(arrays), f"the arrays {sorted(like)}, as the training examples have"
+        )
+    return {
+        name: _conformed(arrays[name], values, f"{where}[{name!r}]")
+        for name, values in like.items()
+    }
 
 
 def _conformed(values: Any, like: Any, where: str) -> Any:
     if values.shape[1:] != like.shape[1:]:
-        got, allowed = f"rows of shape {values.shape[1:]}", f"{like.shape[1:]}, as the training examples have"
+        got, allowed = (
+            f"rows of shape {values.shape[1:]}",
+            (f"{like.shape[1:]}, as the training examples have"),
+        )
         raise DataError.found(where, got, allowed)
     if values.dtype == like.dtype:
         return values
@@ -236,9 +273,17 @@ def _conformed(values: Any, like: Any, where: str) -> Any:
     if kinds[1] != "f" and (kinds[0] == "f" or kinds[1] == "b"):
         whole = np.asarray(values)
         if kinds[1] == "b" and not np.isin(whole, (0, 1)).all():
-            raise DataError.found(where, f"values of type {values.dtype}", "true or false, as the training examples have")
+            raise DataError.found(
+                where,
+                f"values of type {values.dtype}",
+                "true or false, as the training examples have",
+            )
         if not np.array_equal(whole, np.floor(whole)):
-            raise DataError.found(where, f"real numbers ({values.dtype})", f"whole numbers ({like.dtype}), as in training")
+            raise DataError.found(
+                where,
+                f"real numbers ({values.dtype})",
+                f"whole numbers ({like.dtype}), as in training",
+            )
         values = whole if kinds[1] == "b" else whole.astype(np.int64)
     check_range(np.asarray(values), like.dtype, where)
     return canonical(np.asarray(values).astype(like.dtype), where)

@@ -22,7 +22,10 @@ _FAR = -(2**30)
 
 
 def check_indices(
-    name: str, function: Callable[..., Any], start: Callable[[Any], Any], parts: Sequence[Mapping[str, Any]]
+    name: str,
+    function: Callable[..., Any],
+    start: Callable[[Any], Any],
+    parts: Sequence[Mapping[str, Any]],
 ) -> None:
     """Refuses examples with whole numbers that a function uses as indices out of range.
 
@@ -45,7 +48,11 @@ def check_indices(
     Warns:
         UserWarning: a class below 0 in `one_hot`, which may be meant for examples without a class.
     """
-    whole = [key for key, values in parts[0].items() if values.dtype.kind in "iu" and not isinstance(values, np.memmap)]
+    whole = [
+        key
+        for key, values in parts[0].items()
+        if values.dtype.kind in "iu" and not isinstance(values, np.memmap)
+    ]
     values = [values for part in parts for values in part.values()]
     if getattr(function, "separate", False) or any(isinstance(v, Tracer) for v in values):
         return
@@ -53,7 +60,11 @@ def check_indices(
     probe = {key: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for key, v in parts[0].items()}
     text = _program(function, start, probe)
     if f"name={_ONE_HOT}\n" in text:
-        real = [key for key, v in parts[0].items() if v.dtype.kind == "f" and v.ndim == 1 and not isinstance(v, np.memmap)]
+        real = [
+            key
+            for key, v in parts[0].items()
+            if v.dtype.kind == "f" and v.ndim == 1 and not isinstance(v, np.memmap)
+        ]
         _check_classes(name, function, start, _extremes(parts, whole + real))
     if not whole or re.search(r"\b(gather|dynamic_slice)\[", text) is None:
         return
@@ -62,20 +73,29 @@ def check_indices(
     if (found := _out_of_bounds(function, start, rows)) is None:
         negative = [key for key in whole if rows[key].size and rows[key].min() < 0]
         for key in negative:
-            far = rows | {key: np.where(rows[key] < 0, np.asarray(_FAR).astype(rows[key].dtype), rows[key])}
+            far = rows | {
+                key: np.where(rows[key] < 0, np.asarray(_FAR).astype(rows[key].dtype), rows[key])
+            }
             if rows[key].dtype.itemsize >= 4 and _out_of_bounds(function, start, far) is not None:
                 found = f"{key!r} with {int(rows[key].min())} counts from the end"
     if found is not None:
         ranges = ", ".join(
-            f"{key!r} from {int(rows[key].min())} to {int(rows[key].max())}" for key in whole if rows[key].size
+            f"{key!r} from {int(rows[key].min())} to {int(rows[key].max())}"
+            for key in whole
+            if rows[key].size
         )
         hint = "Number categories from 0 on, and make tables as long as there are categories."
         raise DataError.found(
-            f"Task({name}=...)", f"whole numbers {ranges}, of which {found}", "indices within tables", hint
+            f"Task({name}=...)",
+            f"whole numbers {ranges}, of which {found}",
+            "indices within tables",
+            hint,
         )
 
 
-def _program(function: Callable[..., Any], start: Callable[[Any], Any], probe: Mapping[str, Any]) -> str:
+def _program(
+    function: Callable[..., Any], start: Callable[[Any], Any], probe: Mapping[str, Any]
+) -> str:
     try:
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             params = jax.eval_shape(start, jax.random.key(0))
@@ -89,35 +109,52 @@ _ONE_HOT = "_one_hot"
 
 
 def _check_classes(
-    name: str, function: Callable[..., Any], start: Callable[[Any], Any], rows: Mapping[str, np.ndarray]
+    name: str,
+    function: Callable[..., Any],
+    start: Callable[[Any], Any],
+    rows: Mapping[str, np.ndarray],
 ) -> None:
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         params = jax.eval_shape(start, jax.random.key(0))
         program = jax.make_jaxpr(lambda p, b: function(p, b, None))(params, rows)
     leaves = [None] * len(jax.tree.leaves(params)) + jax.tree.leaves(rows)
     with jax.ensure_compile_time_eval():
-        found = list(_encoded(program.jaxpr, program.consts, [lambda leaf=leaf: leaf for leaf in leaves]))
+        found = list(
+            _encoded(program.jaxpr, program.consts, [lambda leaf=leaf: leaf for leaf in leaves])
+        )
     for classes, values in found:
         if not values.size:
             continue
         low, high = values.min(), values.max()
         if high >= classes:
-            hint = "Give one_hot as many classes as there are, or an example without a class the number -1."
+            hint = (
+                "Give one_hot as many classes as there are, or an example without a class "
+                "the number -1."
+            )
             got = f"the class {high:g}, for which jax.nn.one_hot(..., {classes}) gives zeros"
-            raise DataError.found(f"Task({name}=...)", got, f"classes from 0 to {classes - 1}", hint)
+            raise DataError.found(
+                f"Task({name}=...)", got, f"classes from 0 to {classes - 1}", hint
+            )
         if low < 0:
-            text = f"Task({name}=...): jax.nn.one_hot(..., {classes}) gives zeros for the class {low:g}"
+            text = (
+                f"Task({name}=...): jax.nn.one_hot(..., {classes}) gives zeros for the class "
+                f"{low:g}"
+            )
             warnings.warn(f"{text}. Number classes from 0 on if it is one of them.", stacklevel=2)
 
 
-def _encoded(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Callable[[], Any]]) -> Iterator[tuple[int, np.ndarray]]:
+def _encoded(
+    jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Callable[[], Any]]
+) -> Iterator[tuple[int, np.ndarray]]:
     """Yields the number of classes and the values of every `one_hot`.
 
     What they do not depend on is never evaluated.
 
     Values that depend on the parameters, which are None here, are left out.
     """
-    known: dict[Any, Callable[[], Any]] = {var: lambda value=value: value for var, value in zip(jaxpr.constvars, consts)}
+    known: dict[Any, Callable[[], Any]] = {
+        var: lambda value=value: value for var, value in zip(jaxpr.constvars, consts)
+    }
     known |= dict(zip(jaxpr.invars, arguments, strict=True))
 
     def value_of(atom: Any) -> Callable[[], Any]:
@@ -143,7 +180,8 @@ def _outputs(equation: Any, inputs: Sequence[Callable[[], Any]]) -> list[Any]:
     if any(value is None for value in values):
         return [None] * len(equation.outvars)
     bound = equation.primitive.get_bind_params(equation.params)
-    functions, options = bound if isinstance(bound, tuple) else ((), bound)  # a pair in earlier versions of JAX
+    # a pair in earlier versions of JAX
+    functions, options = bound if isinstance(bound, tuple) else ((), bound)
     found = equation.primitive.bind(*functions, *values, **options)
     return list(found) if equation.primitive.multiple_results else [found]
 
@@ -163,9 +201,14 @@ def _extremes(parts: Sequence[Mapping[str, Any]], whole: Sequence[str]) -> dict[
     return {key: np.stack(rows) for key, rows in found.items()}
 
 
-def _out_of_bounds(function: Callable[..., Any], start: Callable[[Any], Any], rows: Mapping[str, np.ndarray]) -> str | None:
+def _out_of_bounds(
+    function: Callable[..., Any], start: Callable[[Any], Any], rows: Mapping[str, np.ndarray]
+) -> str | None:
     """Returns what is out of bounds, in words; None if nothing is."""
-    key = tuple((name, values.shape, str(values.dtype), values.tobytes()) for name, values in sorted(rows.items()))
+    key = tuple(
+        (name, values.shape, str(values.dtype), values.tobytes())
+        for name, values in sorted(rows.items())
+    )
     try:
         return _evaluated(_Case(function, start, rows), key)
     except TypeError:  # a function without a hash
@@ -182,7 +225,10 @@ class _Case:
         return hash((self.function, type(self.start)))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Case) and (self.function, type(self.start)) == (other.function, type(other.start))
+        return isinstance(other, _Case) and (self.function, type(self.start)) == (
+            other.function,
+            type(other.start),
+        )
 
     def message(self) -> str | None:
         held, code = eqx.partition(self.function, eqx.is_array)
@@ -195,7 +241,9 @@ class _Case:
             try:
                 checked = jax.jit(checkify.checkify(values, errors=checkify.index_checks))
                 options: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
-                error, _ = checked.lower(held, params, self.rows).compile(options)(held, params, self.rows)
+                error, _ = checked.lower(held, params, self.rows).compile(options)(
+                    held, params, self.rows
+                )
                 message = error.get()
             except Exception:  # an operation that checkify does not know
                 return None

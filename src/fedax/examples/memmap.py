@@ -31,7 +31,12 @@ class RowReader:
     def __init__(self, values: np.ndarray) -> None:
         self.values, self.bytes = values, values.dtype.itemsize * int(np.prod(values.shape[1:]))
         self._file, self._first = None, 0
-        if isinstance(values, np.memmap) and values.filename is not None and values.flags.c_contiguous and READS:
+        if (
+            isinstance(values, np.memmap)
+            and values.filename is not None
+            and values.flags.c_contiguous
+            and READS
+        ):
             self._first = values.offset
             if self._first + values.nbytes == os.path.getsize(values.filename):
                 self._file = open(values.filename, "rb", buffering=0)  # noqa: SIM115, closed with the reader
@@ -52,7 +57,10 @@ class RowReader:
         while done < len(view):
             got = os.preadv(self._file.fileno(), [view[done:]], place + done)
             if not got:
-                raise OSError(f"{self._file.name} ends after {place + done} bytes; it was longer when it was opened")
+                raise OSError(
+                    f"{self._file.name} ends after {place + done} bytes; it was "
+                    "longer when it was opened"
+                )
             done += got
         return rows
 
@@ -61,7 +69,9 @@ class RowReader:
         listen.
         """
         if self._file is not None and hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self._file.fileno(), self._place(begin), count * self.bytes, os.POSIX_FADV_WILLNEED)
+            os.posix_fadvise(
+                self._file.fileno(), self._place(begin), count * self.bytes, os.POSIX_FADV_WILLNEED
+            )
 
     def _place(self, begin: int) -> int:
         return self._first + begin * self.bytes

@@ -28,11 +28,16 @@ class Stacked(Sequence[Mapping[str, np.ndarray]]):
     """
 
     def __init__(
-        self, arrays: Mapping[str, np.ndarray], sizes: Sequence[int] | Int[np.ndarray, "clients"], finite: bool = False
+        self,
+        arrays: Mapping[str, np.ndarray],
+        sizes: Sequence[int] | Int[np.ndarray, "clients"],
+        finite: bool = False,
     ) -> None:
         self._finite = finite
         self.sizes = np.asarray(sizes, np.int64)
-        self.arrays = MappingProxyType({name: _read_only(values) for name, values in arrays.items()})
+        self.arrays = MappingProxyType(
+            {name: _read_only(values) for name, values in arrays.items()}
+        )
         self._ends = np.cumsum(self.sizes)
 
     @classmethod
@@ -54,7 +59,10 @@ class Stacked(Sequence[Mapping[str, np.ndarray]]):
             sizes = {name: [len(part) for part in parts] for name, parts in columns.items()}
             if any(own != sizes[names[0]] for own in sizes.values()):
                 return None
-            return cls({name: concatenated(parts, name) for name, parts in columns.items()}, sizes[names[0]])
+            return cls(
+                {name: concatenated(parts, name) for name, parts in columns.items()},
+                sizes[names[0]],
+            )
         except (TypeError, ValueError, LookupError, AttributeError, OverflowError):
             return None
 
@@ -65,7 +73,9 @@ class Stacked(Sequence[Mapping[str, np.ndarray]]):
             return True
         kinds = {values.dtype.kind for values in self.arrays.values()}
         real = [values for values in self.arrays.values() if values.dtype.kind == "f"]
-        return kinds <= set("fiub") and all(np.isfinite(block).all() for values in real for block in blocks(values))
+        return kinds <= set("fiub") and all(
+            np.isfinite(block).all() for values in real for block in blocks(values)
+        )
 
     @property
     def owners(self) -> Int[np.ndarray, "examples"]:
@@ -75,7 +85,9 @@ class Stacked(Sequence[Mapping[str, np.ndarray]]):
     def replaced(self, **arrays: np.ndarray) -> "Stacked":
         """Returns a copy with other arrays under some names."""
         return Stacked(
-            {**self.arrays, **arrays}, self.sizes, self._finite and all(v.dtype.kind != "f" for v in arrays.values())
+            {**self.arrays, **arrays},
+            self.sizes,
+            self._finite and all(v.dtype.kind != "f" for v in arrays.values()),
         )
 
     def __len__(self) -> int:

@@ -46,10 +46,16 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         if min(self.shape) < 1 or self.crop < 0:
-            raise InvalidInput.of("Augmentation(shape, crop)", (self.shape, self.crop), "sizes >= 1 and crop >= 0")
+            raise InvalidInput.of(
+                "Augmentation(shape, crop)", (self.shape, self.crop), "sizes >= 1 and crop >= 0"
+            )
         for name, values in (("mean", self.mean), ("deviation", self.deviation)):
             if values is not None and len(values) != self.shape[2]:
-                raise InvalidInput.of(f"Augmentation({name}=...)", values, f"{self.shape[2]} numbers, one for each channel")
+                raise InvalidInput.of(
+                    f"Augmentation({name}=...)",
+                    values,
+                    f"{self.shape[2]} numbers, one for each channel",
+                )
         if self.deviation is not None and min(self.deviation) <= 0:
             raise InvalidInput.of("Augmentation(deviation=...)", self.deviation, "numbers > 0")
 

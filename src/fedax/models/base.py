@@ -30,4 +30,7 @@ def parameter_count(model: Model) -> int:
     >>> parameter_count(Softmax(60, 10))
     610
     """
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))))
+    return sum(
+        math.prod(leaf.shape)
+        for leaf in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)))
+    )

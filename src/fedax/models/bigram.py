@@ -45,6 +45,9 @@ class Bigram:
         return jnp.zeros((self.vocabulary, self.vocabulary))
 
     def __call__(
-        self, params: Float[Array, "vocabulary vocabulary"], x: Int[Array, "batch length"], key: Any = None
+        self,
+        params: Float[Array, "vocabulary vocabulary"],
+        x: Int[Array, "batch length"],
+        key: Any = None,
     ) -> Float[Array, "batch vocabulary"]:
         return params[x[:, -1]]

@@ -30,10 +30,16 @@ def as_images(x: Any, shape: tuple[int, int, int], dtype: Any) -> Images:
     >>> as_images(jnp.zeros((2, 12)), (2, 2, 3), float).shape
     (2, 2, 2, 3)
     """
-    if tuple(x.shape[1:]) not in (shape, (math.prod(shape),), shape[:2] if shape[2] == 1 else shape):
+    if tuple(x.shape[1:]) not in (
+        shape,
+        (math.prod(shape),),
+        shape[:2] if shape[2] == 1 else shape,
+    ):
         turned = tuple(x.shape[1:]) == (shape[2], *shape[:2])
         hint = "Channels come last: write x.transpose(0, 2, 3, 1)." if turned else ""
-        allowed = f"{shape}, rows, columns and channels, or {math.prod(shape)} numbers in that order"
+        allowed = (
+            f"{shape}, rows, columns and channels, or {math.prod(shape)} numbers in that order"
+        )
         raise InvalidInput.of("images", f"rows of shape {tuple(x.shape[1:])}", allowed, hint)
     return jnp.asarray(x, dtype).reshape(-1, *shape)
 
@@ -97,13 +103,19 @@ class CNN:
     def __post_init__(self) -> None:
         numbers = (*self.shape, *self.widths, *(n for stage in self.stages for n in stage[:2]))
         if not self.stages or min(numbers) < 1 or self.classes < 2:
-            raise InvalidInput.of("CNN(...)", self, "at least one stage, sizes >= 1 and classes >= 2")
+            raise InvalidInput.of(
+                "CNN(...)", self, "at least one stage, sizes >= 1 and classes >= 2"
+            )
         if self.padding not in ("SAME", "VALID") or self.start not in ("glorot", "he"):
             got = (self.padding, self.start)
-            raise InvalidInput.of("CNN(padding, start)", got, "'SAME' or 'VALID', and 'glorot' or 'he'")
+            raise InvalidInput.of(
+                "CNN(padding, start)", got, "'SAME' or 'VALID', and 'glorot' or 'he'"
+            )
         if self._flat < 1:
             raise InvalidInput.of(
-                "CNN(shape=...)", self.shape, f"images that leave something after the stages {self.stages}"
+                "CNN(shape=...)",
+                self.shape,
+                f"images that leave something after the stages {self.stages}",
             )
 
     @property
@@ -124,7 +136,9 @@ class CNN:
     def init(self, key: Key[Array, ""]) -> CNNParams:
         """Draws kernels as `start` says; biases are 0."""
         glorot = jax.nn.initializers.glorot_uniform()
-        convolution, dense = (glorot, glorot) if self.start == "glorot" else (fan_out_normal, narrow_normal)
+        convolution, dense = (
+            (glorot, glorot) if self.start == "glorot" else (fan_out_normal, narrow_normal)
+        )
         channels = [self.shape[2], *(stage.outputs for stage in self.stages)]
         widths = [self._flat, *self.widths, self.classes]
         keys = jax.random.split(key, len(self.stages) + len(widths) - 1)
@@ -132,7 +146,10 @@ class CNN:
             Convolution.init(k, stage.size, inputs, stage.outputs, convolution)
             for k, stage, inputs in zip(keys, self.stages, channels)
         ]
-        affine = [Affine.init(k, *sizes, dense) for k, sizes in zip(keys[len(self.stages) :], pairwise(widths))]
+        affine = [
+            Affine.init(k, *sizes, dense)
+            for k, sizes in zip(keys[len(self.stages) :], pairwise(widths))
+        ]
         return CNNParams(tuple(convolutions), tuple(affine))
 
     def __call__(self, params: CNNParams, x: Any, key: Any = None) -> Float[Array, "batch classes"]:
@@ -176,4 +193,10 @@ def cifar_cnn(classes: int = 10) -> CNN:
 
     122,570 parameters with 10 classes.
     """
-    return CNN((32, 32, 3), (Stage(32, 3), Stage(64, 3), Stage(64, 3, pool=False)), (64,), classes, start="he")
+    return CNN(
+        (32, 32, 3),
+        (Stage(32, 3), Stage(64, 3), Stage(64, 3, pool=False)),
+        (64,),
+        classes,
+        start="he",
+    )

@@ -25,7 +25,13 @@ class Affine(NamedTuple):
     bias: Float[Array, "outputs"]
 
     @classmethod
-    def init(cls, key: Key[Array, ""], inputs: int, outputs: int, start: Callable[..., Array] | None = None) -> "Affine":
+    def init(
+        cls,
+        key: Key[Array, ""],
+        inputs: int,
+        outputs: int,
+        start: Callable[..., Array] | None = None,
+    ) -> "Affine":
         """Draws the kernel by an initializer of JAX; the bias is zero.
 
         By default uniform up to sqrt(6 / (inputs + outputs)) (Glorot).
@@ -42,7 +48,9 @@ def narrow_normal(key: Key[Array, ""], shape: tuple[int, ...]) -> Array:
     return 0.01 * jax.random.normal(key, shape)
 
 
-def dropout(x: Float[Array, "batch features"], rate: float, key: Any) -> Float[Array, "batch features"]:
+def dropout(
+    x: Float[Array, "batch features"], rate: float, key: Any
+) -> Float[Array, "batch features"]:
     """Applies dropout; returns its input unchanged without a key.
 
     Each number becomes 0 with probability `rate`, and is divided by 1 - rate otherwise.
@@ -79,7 +87,9 @@ class Softmax:
     def __post_init__(self) -> None:
         if self.features < 1 or self.classes < 2:
             sizes = (self.features, self.classes)
-            raise InvalidInput.of("Softmax(features, classes)", sizes, "features >= 1 and classes >= 2")
+            raise InvalidInput.of(
+                "Softmax(features, classes)", sizes, "features >= 1 and classes >= 2"
+            )
 
     @property
     def parameters(self) -> int:
@@ -90,7 +100,9 @@ class Softmax:
         """Draws parameters (kernel, bias) of shapes (features, classes) and (classes,)."""
         return Affine.init(key, self.features, self.classes)
 
-    def __call__(self, params: Affine, x: Float[Array, "batch features"], key: Any = None) -> Float[Array, "batch classes"]:
+    def __call__(
+        self, params: Affine, x: Float[Array, "batch features"], key: Any = None
+    ) -> Float[Array, "batch classes"]:
         return params(x)
 
 
@@ -129,7 +141,10 @@ class MLP:
     def init(self, key: Key[Array, ""]) -> tuple[Affine, ...]:
         """Draws one (kernel, bias) for each layer, from the input on."""
         keys = jax.random.split(key, len(self.widths) - 1)
-        return tuple(Affine.init(k, inputs, outputs) for k, (inputs, outputs) in zip(keys, pairwise(self.widths)))
+        return tuple(
+            Affine.init(k, inputs, outputs)
+            for k, (inputs, outputs) in zip(keys, pairwise(self.widths))
+        )
 
     def __call__(
         self, params: tuple[Affine, ...], x: Float[Array, "batch features"], key: Any = None

@@ -43,7 +43,11 @@ class CharLSTM:
     Raises:
         InvalidInput: an argument out of range.
 
-    >>> CharLSTM(80).parameters, CharLSTM(80, biases=2, start="uniform").parameters, CharLSTM(258, peepholes=True).parameters
+    >>> (
+    ...     CharLSTM(80).parameters,
+    ...     CharLSTM(80, biases=2, start="uniform").parameters,
+    ...     CharLSTM(258, peepholes=True).parameters,
+    ... )
     (817872, 819920, 866578)
     """
 
@@ -70,19 +74,25 @@ class CharLSTM:
         uniform = self.start == "uniform"
         keys, hidden = jax.random.split(key, 4), self.hidden
         layers = [
-            LSTM.init(k, inputs, hidden, biases=self.biases, peepholes=self.peepholes, uniform=uniform)
+            LSTM.init(
+                k, inputs, hidden, biases=self.biases, peepholes=self.peepholes, uniform=uniform
+            )
             for k, inputs in zip(keys, (self.vectors, hidden))
         ]
         draw = _narrow_uniform if uniform else jax.nn.initializers.glorot_uniform()
         embedding = draw(keys[2], (self.vocabulary, self.vectors))
-        return CharLSTMParams(embedding, tuple(layers), Affine.init(keys[3], hidden, self.vocabulary, draw))
+        return CharLSTMParams(
+            embedding, tuple(layers), Affine.init(keys[3], hidden, self.vocabulary, draw)
+        )
 
     def __call__(
         self, params: CharLSTMParams, x: Int[Array, "batch steps"], key: Any = None
     ) -> Float[Array, "batch vocabulary"]:
         # a product, because the gradient of a lookup scatters
         marked = jax.nn.one_hot(x.T, self.vocabulary, dtype=params.embedding.dtype)
-        h = (marked.reshape(-1, self.vocabulary) @ params.embedding).reshape(*marked.shape[:2], self.vectors)
+        h = (marked.reshape(-1, self.vocabulary) @ params.embedding).reshape(
+            *marked.shape[:2], self.vectors
+        )
         for layer in params.layers:
             h = layer(h, forget_bias=0.0 if self.start == "uniform" else 1.0)
         return params.last(h[-1])
@@ -129,7 +139,9 @@ class SentimentLSTM:
     def __post_init__(self) -> None:
         sizes = (self.vectors, self.hidden, self.dense)
         if min(sizes) < 1:
-            raise InvalidInput.of("SentimentLSTM(vectors, hidden, dense)", sizes, "whole numbers >= 1")
+            raise InvalidInput.of(
+                "SentimentLSTM(vectors, hidden, dense)", sizes, "whole numbers >= 1"
+            )
 
     @property
     def parameters(self) -> int:
@@ -140,7 +152,9 @@ class SentimentLSTM:
         """Draws Glorot-uniform kernels; biases are zero."""
         one, two, three, four = jax.random.split(key, 4)
         layers = LSTM.init(one, self.vectors, self.hidden), LSTM.init(two, self.hidden, self.hidden)
-        return SentimentLSTMParams(layers, (Affine.init(three, self.hidden, self.dense), Affine.init(four, self.dense, 1)))
+        return SentimentLSTMParams(
+            layers, (Affine.init(three, self.hidden, self.dense), Affine.init(four, self.dense, 1))
+        )
 
     def __call__(
         self, params: SentimentLSTMParams, x: Float[Array, "batch steps vectors"], key: Any = None

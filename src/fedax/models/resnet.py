@@ -27,7 +27,13 @@ class Normed(NamedTuple):
         return cls(fan_out_normal(key, (3, 3, channels, outputs)), GroupNorm.init(outputs))
 
     def __call__(
-        self, x: Images, groups: int, shortcut: Images | None = None, *, stride: int = 1, every: int = 1
+        self,
+        x: Images,
+        groups: int,
+        shortcut: Images | None = None,
+        *,
+        stride: int = 1,
+        every: int = 1,
     ) -> tuple[Images, Images]:
         """Applies convolution, norm, shortcut (every `every`-th pixel) and ReLU.
 
@@ -84,8 +90,14 @@ class ResNet:
     shape: tuple[int, int, int] = (32, 32, 3)
 
     def __post_init__(self) -> None:
-        if min(self.blocks, self.width, self.groups, *self.shape) < 1 or self.classes < 2 or self.width % self.groups:
-            raise InvalidInput.of("ResNet(...)", self, "sizes >= 1, classes >= 2, and groups that divide the width")
+        if (
+            min(self.blocks, self.width, self.groups, *self.shape) < 1
+            or self.classes < 2
+            or self.width % self.groups
+        ):
+            raise InvalidInput.of(
+                "ResNet(...)", self, "sizes >= 1, classes >= 2, and groups that divide the width"
+            )
 
     @property
     def parameters(self) -> int:
@@ -106,9 +118,13 @@ class ResNet:
         ]
         # narrow, because the sum over blocks is large: classes are about equally likely at first
         classifier = Affine.init(last, outputs[-1], self.classes, narrow_normal)
-        return ResNetParams(Normed.init(first, self.shape[2], self.width), tuple(blocks), classifier)
+        return ResNetParams(
+            Normed.init(first, self.shape[2], self.width), tuple(blocks), classifier
+        )
 
-    def __call__(self, params: ResNetParams, x: Any, key: Any = None) -> Float[Array, "batch classes"]:
+    def __call__(
+        self, params: ResNetParams, x: Any, key: Any = None
+    ) -> Float[Array, "batch classes"]:
         h = laid(as_images(x, self.shape, params.last.kernel.dtype))
         # h goes into the next layer, `kept` around it
         h, kept = params.first(h, self.groups)

@@ -64,7 +64,8 @@ def leaf_names(params: PyTree) -> list[str]:
     paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
     names = [jax.tree_util.keystr(path, simple=True, separator=".") or "params" for path in paths]
     unique = len(set(names)) == len(names)
-    return names if unique else [jax.tree_util.keystr(path) for path in paths]  # a key may hold a dot itself
+    # a key may hold a dot itself
+    return names if unique else [jax.tree_util.keystr(path) for path in paths]
 
 
 @checked_call
@@ -99,12 +100,16 @@ def save_params(
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save_params({"kernel": jnp.ones((2, 3))}, f"{folder}/a.safetensors", transpose=["kernel"])
+    ...     save_params(
+    ...         {"kernel": jnp.ones((2, 3))}, f"{folder}/a.safetensors", transpose=["kernel"]
+    ...     )
     ...     load_params(f"{folder}/a.safetensors")["kernel"].shape
     (3, 2)
     """
     path = Path(path)
-    content = to_bytes(params, format_of(path), names=names, transpose=transpose, about=about, state=state)
+    content = to_bytes(
+        params, format_of(path), names=names, transpose=transpose, about=about, state=state
+    )
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, content)
@@ -112,7 +117,12 @@ def save_params(
 
 @checked_call
 def load_params(
-    path: str | Path, like: Any = None, *, names: Names = None, transpose: Axes = (), strict: bool = True
+    path: str | Path,
+    like: Any = None,
+    *,
+    names: Names = None,
+    transpose: Axes = (),
+    strict: bool = True,
 ) -> PyTree:
     """Reads a model from a safetensors file or a NumPy archive.
 
@@ -151,7 +161,9 @@ def load_params(
     arrays = read_weights(path).arrays
     if like is None:
         if names is not None or transpose:
-            raise InvalidInput.because("load_params(like=...)", "needed for names and transposed axes")
+            raise InvalidInput.because(
+                "load_params(like=...)", "needed for names and transposed axes"
+            )
         return arrays
     found = place_arrays(arrays, like, str(path), names=names, transpose=transpose, strict=strict)
     return like.assembled(found) if isinstance(like, Task) else found
@@ -185,13 +197,23 @@ def load_state(path: str | Path, like: PyTree) -> PyTree:
 
 def state_in(arrays: Mapping[str, Any], like: PyTree, where: str) -> PyTree:
     """Extracts the state from the arrays of a file; see `load_state`."""
-    held = {name.removeprefix(_STATE): values for name, values in arrays.items() if name.startswith(_STATE)}
+    held = {
+        name.removeprefix(_STATE): values
+        for name, values in arrays.items()
+        if name.startswith(_STATE)
+    }
     like = like.state if isinstance(like, Task) else like
     return place_arrays(held, like, f"{where}, state") if held and like is not None else None
 
 
 def place_arrays(
-    arrays: Mapping[str, Any], like: Any, where: str, *, names: Names = None, transpose: Axes = (), strict: bool = True
+    arrays: Mapping[str, Any],
+    like: Any,
+    where: str,
+    *,
+    names: Names = None,
+    transpose: Axes = (),
+    strict: bool = True,
 ) -> PyTree:
     """Puts arrays by name into the structure of a model, checked; see `load_params`.
 
@@ -214,10 +236,14 @@ def place_arrays(
         if key not in arrays:
             raise UnknownName.among(f"{where}: no array for the leaf {name!r}, name", key, arrays)
         taken.add(key)
-        made.append(_fitted(as_ndarray(arrays[key], f"{where}: {name}"), leaf, name, where, transpose))
+        made.append(
+            _fitted(as_ndarray(arrays[key], f"{where}: {name}"), leaf, name, where, transpose)
+        )
     if strict and (left := [key for key in arrays if key not in taken]):
         hint = "Pass strict=False to pass over them, or names={leaf: array}."
-        raise InvalidInput.found(where, f"arrays that no leaf takes: {left}", f"those of the leaves {own}", hint)
+        raise InvalidInput.found(
+            where, f"arrays that no leaf takes: {left}", f"those of the leaves {own}", hint
+        )
     return jax.tree.unflatten(structure, made)
 
 
@@ -239,15 +265,26 @@ def to_bytes(
         if _is_array(leaf):
             key = _outside(name, names)
             if key in arrays:
-                raise InvalidInput.of("save_params(names=...)", key, "a different name for every leaf")
-            arrays[key] = np.asarray(_turned(_plain(leaf, name), name, transpose, back=True), order="C")
+                raise InvalidInput.of(
+                    "save_params(names=...)", key, "a different name for every leaf"
+                )
+            arrays[key] = np.asarray(
+                _turned(_plain(leaf, name), name, transpose, back=True), order="C"
+            )
     own_state = zip(leaf_names(state), jax.tree.leaves(state), strict=True)
-    arrays |= {f"{_STATE}{name}": np.asarray(_plain(leaf, name), order="C") for name, leaf in own_state}
+    arrays |= {
+        f"{_STATE}{name}": np.asarray(_plain(leaf, name), order="C") for name, leaf in own_state
+    }
     if format == "npz":
         return _npz(arrays)
     from safetensors.numpy import save
 
-    facts = {"fedax": version("fedax"), **(about or {}), "leaves": list(arrays), "sha256": _sum(arrays)}
+    facts = {
+        "fedax": version("fedax"),
+        **(about or {}),
+        "leaves": list(arrays),
+        "sha256": _sum(arrays),
+    }
     return save(arrays, {_ABOUT: json.dumps(facts)})
 
 
@@ -257,7 +294,9 @@ def read_weights(path: Path) -> Weights:
     try:
         content = read(path)
     except OSError as error:
-        raise InvalidInput.because(str(path), f"cannot be read: {error.strerror or error}") from error
+        raise InvalidInput.because(
+            str(path), f"cannot be read: {error.strerror or error}"
+        ) from error
     try:
         return Weights(_from_npz(content), {}) if format == "npz" else _from_safetensors(content)
     except Exception as error:  # zip, header, JSON, safetensors: any layer below can fail
@@ -270,8 +309,14 @@ def format_of(path: Path) -> str:
     format = path.suffix.removeprefix(".")
     if format not in FORMATS:
         torch = path.suffix in (".pt", ".pth", ".bin", ".ckpt")
-        hint = "PyTorch writes it with safetensors.torch.save_file(model.state_dict(), path)." if torch else ""
-        raise InvalidInput.of("file of a model", str(path), "names that end in .safetensors or .npz", hint)
+        hint = (
+            "PyTorch writes it with safetensors.torch.save_file(model.state_dict(), path)."
+            if torch
+            else ""
+        )
+        raise InvalidInput.of(
+            "file of a model", str(path), "names that end in .safetensors or .npz", hint
+        )
     return format
 
 
@@ -297,30 +342,50 @@ def _check_leaves(argument: str, given: Collection[str], own: Sequence[str]) -> 
 
 
 def _outside(name: str, names: Names) -> str:
-    return name if names is None else names.get(name, name) if isinstance(names, Mapping) else names(name)
+    return (
+        name
+        if names is None
+        else names.get(name, name)
+        if isinstance(names, Mapping)
+        else names(name)
+    )
 
 
 def _turned(array: np.ndarray, name: str, transpose: Axes, back: bool = False) -> np.ndarray:
     if name not in transpose:
         return array
-    axes = list(transpose[name]) if isinstance(transpose, Mapping) else list(range(array.ndim))[::-1]
+    axes = (
+        list(transpose[name]) if isinstance(transpose, Mapping) else list(range(array.ndim))[::-1]
+    )
     if sorted(axes) != list(range(array.ndim)):
-        raise InvalidInput.of(f"transpose[{name!r}]", axes, f"the axes 0 to {array.ndim - 1}, each once")
+        raise InvalidInput.of(
+            f"transpose[{name!r}]", axes, f"the axes 0 to {array.ndim - 1}, each once"
+        )
     return array.transpose(np.argsort(axes) if back else axes)
 
 
 def _fitted(array: np.ndarray, leaf: Any, name: str, where: str, transpose: Axes) -> jax.Array:
     array, shape, dtype = _turned(array, name, transpose), np.shape(leaf), jnp.result_type(leaf)
     if array.shape != shape:
-        turned = f"Its transpose fits: transpose=[{name!r}]." if array.T.shape == shape and name not in transpose else ""
-        raise InvalidInput.found(f"{where}: {name}", f"shape {array.shape}", f"shape {shape}, as the model has", turned)
+        turned = (
+            f"Its transpose fits: transpose=[{name!r}]."
+            if array.T.shape == shape and name not in transpose
+            else ""
+        )
+        raise InvalidInput.found(
+            f"{where}: {name}", f"shape {array.shape}", f"shape {shape}, as the model has", turned
+        )
     real, wanted = (jnp.issubdtype(kind, jnp.floating) for kind in (array.dtype, dtype))
     if real != wanted or (not real and array.dtype != dtype):
-        raise InvalidInput.found(f"{where}: {name}", str(array.dtype), "real numbers" if wanted else str(dtype))
+        raise InvalidInput.found(
+            f"{where}: {name}", str(array.dtype), "real numbers" if wanted else str(dtype)
+        )
     with np.errstate(over="ignore"):
         narrowed = array.astype(dtype)
     if not np.array_equal(np.isfinite(narrowed), np.isfinite(array)):
-        raise InvalidInput.found(f"{where}: {name}", "numbers beyond the range", f"numbers that {dtype} can hold")
+        raise InvalidInput.found(
+            f"{where}: {name}", "numbers beyond the range", f"numbers that {dtype} can hold"
+        )
     return jnp.asarray(narrowed)
 
 
@@ -336,7 +401,11 @@ def _from_safetensors(content: bytes) -> Weights:
     from safetensors import deserialize
 
     length = int.from_bytes(content[:8], "little")
-    told = json.loads(content[8 : 8 + length]).get("__metadata__", {}).get(_ABOUT) if length < len(content) else None
+    told = (
+        json.loads(content[8 : 8 + length]).get("__metadata__", {}).get(_ABOUT)
+        if length < len(content)
+        else None
+    )
     unsorted = {
         name: np.frombuffer(held["data"], _TYPES[held["dtype"]]).reshape(held["shape"])
         for name, held in deserialize(content)
@@ -349,11 +418,14 @@ def _from_safetensors(content: bytes) -> Weights:
 
 def _npz(arrays: Mapping[str, np.ndarray]) -> bytes:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:  # numpy.savez names its own arguments like arrays, and writes the time
+    # numpy.savez names its own arguments like arrays, and writes the time
+    with zipfile.ZipFile(buffer, "w") as archive:
         for name, array in arrays.items():
             known = array.dtype.kind != "V"
             body = io.BytesIO()
-            np.lib.format.write_array(body, array if known else array.astype(np.float32), allow_pickle=False)
+            np.lib.format.write_array(
+                body, array if known else array.astype(np.float32), allow_pickle=False
+            )
             archive.writestr(zipfile.ZipInfo(f"{name}.npy"), body.getvalue())
     return buffer.getvalue()
 

@@ -95,11 +95,15 @@ class Transformer:
 
     def __post_init__(self) -> None:
         least = {"vocabulary": 2, "length": 1, "width": 1, "heads": 1, "layers": 1}
-        if any(getattr(self, name) < low for name, low in least.items()) or (self.classes is not None and self.classes < 2):
+        if any(getattr(self, name) < low for name, low in least.items()) or (
+            self.classes is not None and self.classes < 2
+        ):
             allowed = "vocabulary and classes >= 2, the others >= 1"
             raise InvalidInput.of("Transformer(...)", self, allowed)
         if self.width % self.heads:
-            raise InvalidInput.of("Transformer(width=...)", self.width, f"multiples of the {self.heads} heads")
+            raise InvalidInput.of(
+                "Transformer(width=...)", self.width, f"multiples of the {self.heads} heads"
+            )
 
     @property
     def parameters(self) -> int:
@@ -113,8 +117,13 @@ class Transformer:
         """
         width, keys = self.width, jax.random.split(key, self.layers + 3)
         blocks = tuple(self._block(own) for own in keys[3:])
-        tokens, places = _normal(keys[0], (self.vocabulary, width)), _normal(keys[1], (self.length, width))
-        classes = None if self.classes is None else Affine.init(keys[2], width, self.classes, _normal)
+        tokens, places = (
+            _normal(keys[0], (self.vocabulary, width)),
+            _normal(keys[1], (self.length, width)),
+        )
+        classes = (
+            None if self.classes is None else Affine.init(keys[2], width, self.classes, _normal)
+        )
         return TransformerParams(tokens, places, blocks, Norm.init(width), classes)
 
     def _block(self, key: Key[Array, ""]) -> Block:
@@ -123,22 +132,34 @@ class Transformer:
         def less(key: Any, shape: tuple[int, ...]) -> Array:
             return _normal(key, shape) / (2 * self.layers) ** 0.5
 
-        attention = Affine.init(keys[0], width, 3 * width, _normal), Affine.init(keys[1], width, width, less)
-        dense = Affine.init(keys[2], width, 4 * width, _normal), Affine.init(keys[3], 4 * width, width, less)
+        attention = (
+            Affine.init(keys[0], width, 3 * width, _normal),
+            Affine.init(keys[1], width, width, less),
+        )
+        dense = (
+            Affine.init(keys[2], width, 4 * width, _normal),
+            Affine.init(keys[3], 4 * width, width, less),
+        )
         return Block(Norm.init(width), *attention, Norm.init(width), *dense)
 
-    def __call__(self, params: TransformerParams, x: Int[Array, "batch steps"], key: Any = None) -> Float[Array, "batch *_"]:
+    def __call__(
+        self, params: TransformerParams, x: Int[Array, "batch steps"], key: Any = None
+    ) -> Float[Array, "batch *_"]:
         """Returns the logits; more than `length` steps raise `InvalidInput`."""
         batch, steps = x.shape
         if steps > self.length:
-            raise InvalidInput.of("Transformer(length=...)", self.length, f"at least the {steps} steps of the inputs")
+            raise InvalidInput.of(
+                "Transformer(length=...)", self.length, f"at least the {steps} steps of the inputs"
+            )
         # a product, because the gradient of a lookup scatters; it costs as much as the logits
         marked = jax.nn.one_hot(x, self.vocabulary, dtype=params.tokens.dtype)
         h = marked @ params.tokens + params.places[None, :steps]
         # seen[b, t, s]: whether place t looks at place s
         real = x != 0
         if self.classes is None:
-            seen = jnp.broadcast_to(jnp.tril(jnp.ones((steps, steps), bool))[None], (batch, steps, steps))
+            seen = jnp.broadcast_to(
+                jnp.tril(jnp.ones((steps, steps), bool))[None], (batch, steps, steps)
+            )
         else:
             seen = jnp.broadcast_to(real[:, None, :], (batch, steps, steps))
         for block in params.blocks:
@@ -151,7 +172,10 @@ class Transformer:
         return params.classes(_mean_of(h, real))
 
     def _attended(
-        self, block: Block, h: Float[Array, "batch steps width"], seen: Bool[Array, "batch steps steps"]
+        self,
+        block: Block,
+        h: Float[Array, "batch steps width"],
+        seen: Bool[Array, "batch steps steps"],
     ) -> Float[Array, "batch steps width"]:
         batch, steps, width = h.shape
         size = width // self.heads
@@ -160,7 +184,9 @@ class Transformer:
         queries, keys, values = (three[:, :, i] for i in range(3))
         scores = jnp.einsum("bthd,bshd->bhts", queries, keys) / size**0.5
         # a text of padding alone sees all places alike, and stays finite
-        weights = jax.nn.softmax(jnp.where(seen[:, None], scores, jnp.finfo(scores.dtype).min), axis=-1)
+        weights = jax.nn.softmax(
+            jnp.where(seen[:, None], scores, jnp.finfo(scores.dtype).min), axis=-1
+        )
         mixed = jnp.einsum("bhts,bshd->bthd", weights, values)
         return _rowwise(block.mixing, mixed.reshape(batch, steps, width))
 
@@ -204,7 +230,9 @@ class BagOfTokens:
         """Returns zeros: all classes are equally likely."""
         return Affine(jnp.zeros((self.vocabulary, self.classes)), jnp.zeros(self.classes))
 
-    def __call__(self, params: Affine, x: Int[Array, "batch steps"], key: Any = None) -> Float[Array, "batch classes"]:
+    def __call__(
+        self, params: Affine, x: Int[Array, "batch steps"], key: Any = None
+    ) -> Float[Array, "batch classes"]:
         marked = jax.nn.one_hot(x, self.vocabulary, dtype=params.kernel.dtype)
         return params(_mean_of(marked, x != 0))
 
@@ -213,11 +241,15 @@ def _normal(key: Key[Array, ""], shape: tuple[int, ...]) -> Array:
     return 0.02 * jax.random.normal(key, shape)
 
 
-def _rowwise(layer: Affine, x: Float[Array, "batch steps inputs"]) -> Float[Array, "batch steps outputs"]:
+def _rowwise(
+    layer: Affine, x: Float[Array, "batch steps inputs"]
+) -> Float[Array, "batch steps outputs"]:
     return layer(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:2], -1)
 
 
-def _mean_of(h: Float[Array, "batch steps width"], real: Bool[Array, "batch steps"]) -> Float[Array, "batch width"]:
+def _mean_of(
+    h: Float[Array, "batch steps width"], real: Bool[Array, "batch steps"]
+) -> Float[Array, "batch width"]:
     """Computes the mean over the places that are not padding; zeros if there are none."""
     count = jnp.maximum(real.sum(1, dtype=jnp.int32), 1).astype(h.dtype)
     return jnp.where(real[:, :, None], h, 0).sum(1) / count[:, None]

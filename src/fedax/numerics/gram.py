@@ -41,7 +41,9 @@ class ClientVectors(eqx.Module):
         needed = clients * (like.shape[0] + clients) * like.dtype.itemsize
         check_room(method, clients, needed, "vectors and inner products")
         vectors = jnp.zeros((clients, like.shape[0]), like.dtype)
-        return ClientVectors(vectors, jnp.zeros((clients, clients), like.dtype), jnp.zeros(clients, bool))
+        return ClientVectors(
+            vectors, jnp.zeros((clients, clients), like.dtype), jnp.zeros(clients, bool)
+        )
 
     def of(self, sent: Gathered[Any]) -> Float[Array, "capacity dim"]:
         """Returns the vectors of the clients that sent something, in its order."""
@@ -56,10 +58,14 @@ class ClientVectors(eqx.Module):
         vectors = self.vectors.at[rows].set(new, mode="drop")
         scale = scale_of(vectors, axis=1, keepdims=True)
         products = (vectors / scale) @ (new / scale_of(new, axis=1, keepdims=True)).T
-        gram = self.gram.at[rows].set(products.T, mode="drop").at[:, rows].set(products, mode="drop")
+        gram = (
+            self.gram.at[rows].set(products.T, mode="drop").at[:, rows].set(products, mode="drop")
+        )
         return ClientVectors(vectors, gram, self.known.at[rows].set(True, mode="drop"))
 
-    def combined(self, start: Float[Array, "clients"], unit: bool = False) -> tuple[Float[Array, "dim"], MinNorm]:
+    def combined(
+        self, start: Float[Array, "clients"], unit: bool = False
+    ) -> tuple[Float[Array, "dim"], MinNorm]:
         r"""Computes the shortest convex combination of the vectors that were set, and its weights.
 
         It is $\sum_i \lambda_i m_i$.

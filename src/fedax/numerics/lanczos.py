@@ -11,7 +11,9 @@ from fedax.utils.random import Index
 Vector = Float[Array, "dim"]
 
 
-def extremes(product: Callable[[Vector], Vector], start: Vector, steps: int) -> tuple[Float[Array, ""], Float[Array, ""]]:
+def extremes(
+    product: Callable[[Vector], Vector], start: Vector, steps: int
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
     r"""Computes the lowest and the largest eigenvalue of a symmetric matrix A.
 
     By the Lanczos iteration with full reorthogonalisation.
@@ -34,7 +36,9 @@ def extremes(product: Callable[[Vector], Vector], start: Vector, steps: int) -> 
     steps = min(steps, dim)
     zero = jnp.zeros(steps, dtype)
 
-    def step(k: Index, state: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array, Array]:
+    def step(
+        k: Index, state: tuple[Array, Array, Array, Array, Array]
+    ) -> tuple[Array, Array, Array, Array, Array]:
         basis, diagonal, beside, v, going = state
         basis = basis.at[k].set(jnp.where(going, v, 0))
         moved = product(v)
@@ -47,7 +51,13 @@ def extremes(product: Callable[[Vector], Vector], start: Vector, steps: int) -> 
         scale = jnp.maximum(jnp.abs(diagonal).max(), beside.max())
         going = going & (beta > 64 * jnp.finfo(dtype).eps * scale)
         beside = beside.at[k].set(jnp.where(going, beta, 0))
-        return basis, diagonal, beside, jnp.where(going, moved / jnp.where(going, beta, 1), v), going
+        return (
+            basis,
+            diagonal,
+            beside,
+            jnp.where(going, moved / jnp.where(going, beta, 1), v),
+            going,
+        )
 
     first = start / jnp.linalg.norm(start)
     empty = jnp.zeros((steps, dim), dtype), zero, zero, first, jnp.bool(True)

@@ -19,7 +19,9 @@ DENSE = 8
 
 
 @checked_call
-def mixed(rows: PyTree, neighbours: Int[Array, "some width"], weights: Float[Array, "some width"]) -> PyTree:
+def mixed(
+    rows: PyTree, neighbours: Int[Array, "some width"], weights: Float[Array, "some width"]
+) -> PyTree:
     """Mixes the messages of some clients' neighbours.
 
     From the rows of all clients, the neighbours, and the weights of these.
@@ -37,10 +39,14 @@ def mixed(rows: PyTree, neighbours: Int[Array, "some width"], weights: Float[Arr
             return (matrix.astype(x.dtype) @ flat).reshape(some, *x.shape[1:])
 
         def term(k: Index) -> Array:
-            return weights[:, k].astype(x.dtype)[:, None] * flat.at[neighbours[:, k]].get(mode="promise_in_bounds")
+            return weights[:, k].astype(x.dtype)[:, None] * flat.at[neighbours[:, k]].get(
+                mode="promise_in_bounds"
+            )
 
         unroll = max(1, min(8, width - 1))  # rows of many neighbours must not make a long program
-        total = jax.lax.fori_loop(1, width, lambda k, total: total + term(k), term(0), unroll=unroll)
+        total = jax.lax.fori_loop(
+            1, width, lambda k, total: total + term(k), term(0), unroll=unroll
+        )
         return total.reshape(some, *x.shape[1:])
 
     return jax.tree.map(leaf, rows)
@@ -58,18 +64,24 @@ def check_mixing_matrix(w: np.ndarray, field: str) -> None:
     skew = np.abs(w - w.T)
     if skew.max() > TOLERANCE:
         i, j = (int(k) for k in np.unravel_index(skew.argmax(), w.shape))
-        raise InvalidInput.found(field, f"entries {w[i, j]:g} and {w[j, i]:g} at ({i}, {j})", "symmetric matrices")
+        raise InvalidInput.found(
+            field, f"entries {w[i, j]:g} and {w[j, i]:g} at ({i}, {j})", "symmetric matrices"
+        )
     sums = w.sum(1)
     worst = int(np.abs(sums - 1).argmax())
     if abs(sums[worst] - 1) > TOLERANCE:
-        raise InvalidInput.found(field, f"sum {sums[worst]:g} of row {worst}", "rows and columns that sum to 1")
+        raise InvalidInput.found(
+            field, f"sum {sums[worst]:g} of row {worst}", "rows and columns that sum to 1"
+        )
     if w.min() < 0:
         i, j = (int(k) for k in np.unravel_index(w.argmin(), w.shape))
         raise InvalidInput.found(field, f"entry {w[i, j]:g} at ({i}, {j})", "entries >= 0")
 
 
 def tables(steps: list[list[dict[int, float]]]) -> tuple[Array, np.ndarray]:
-    """Neighbour lists and weights, padded to the most neighbours; each client's first neighbour is itself."""
+    """Neighbour lists and weights, padded to the most neighbours; each client's first neighbour is
+    itself.
+    """
     clients, width = len(steps[0]), max(len(row) for rows in steps for row in rows)
     neighbours = np.tile(np.arange(clients, dtype=np.int32)[None, :, None], (len(steps), 1, width))
     weights = np.zeros((len(steps), clients, width))
@@ -83,10 +95,15 @@ def tables(steps: list[list[dict[int, float]]]) -> tuple[Array, np.ndarray]:
 
 
 def rows(neighbours: np.ndarray, weights: np.ndarray) -> list[dict[int, float]]:
-    """Returns the inverse of `tables` for one round: the weights of each client's neighbours, its own first."""
+    """Returns the inverse of `tables` for one round: the weights of each client's neighbours, its
+    own first.
+    """
     linked = neighbours != neighbours[:, :1]
     each = zip(neighbours, weights, linked, strict=True)
-    return [{i: float(w[0]), **dict(zip(n[on].tolist(), w[on].tolist()))} for i, (n, w, on) in enumerate(each)]
+    return [
+        {i: float(w[0]), **dict(zip(n[on].tolist(), w[on].tolist()))}
+        for i, (n, w, on) in enumerate(each)
+    ]
 
 
 def unit_sums(neighbours: np.ndarray, weights: np.ndarray, lost: str) -> str:
@@ -111,9 +128,14 @@ def sides(clients: int) -> tuple[int, int]:
 
 
 def after_losses(
-    neighbours: Int[Array, "clients width"], weights: Float[Array, "clients width"], key: Any, drops: float, repair: str
+    neighbours: Int[Array, "clients width"],
+    weights: Float[Array, "clients width"],
+    key: Any,
+    drops: float,
+    repair: str,
 ) -> Float[Array, "clients width"]:
-    """Returns the weights that are left when some messages are lost; what was lost goes to the client's weight on itself.
+    """Returns the weights that are left when some messages are lost; what was lost goes to the
+    client's weight on itself.
 
     Args:
         neighbours: of each client, itself first.
@@ -127,9 +149,15 @@ def after_losses(
     if repair == "both":  # one draw for both directions
         ends = jnp.minimum(*ends), jnp.maximum(*ends)
     keys = jax.random.split(key, len(neighbours))
-    luck = jax.vmap(jax.vmap(lambda i, j: jax.random.uniform(jax.random.fold_in(keys[i], j), (), jnp.float32)))(*ends)
+    luck = jax.vmap(
+        jax.vmap(lambda i, j: jax.random.uniform(jax.random.fold_in(keys[i], j), (), jnp.float32))
+    )(*ends)
     lost = jnp.where((luck < drops) & (neighbours != own), weights, 0)
-    kept = jnp.zeros_like(weights[:, 0]).at[neighbours].add(lost) if repair == "sender" else lost.sum(1)
+    kept = (
+        jnp.zeros_like(weights[:, 0]).at[neighbours].add(lost)
+        if repair == "sender"
+        else lost.sum(1)
+    )
     return (weights - lost).at[:, 0].add(kept)
 
 
@@ -139,7 +167,9 @@ def averaged(senders: list[list[int]]) -> list[dict[int, float]]:
 
 
 def divided(senders: list[list[int]]) -> list[dict[int, float]]:
-    """Returns rows in which everybody divides what it has among those it sends to, from the senders to each client."""
+    """Returns rows in which everybody divides what it has among those it sends to, from the senders
+    to each client.
+    """
     receivers = [sum(i in heard for heard in senders) for i in range(len(senders))]
     return [{j: 1 / (1 + receivers[j]) for j in [i, *heard]} for i, heard in enumerate(senders)]
 
@@ -155,8 +185,12 @@ def matchings(clients: int, period: int, rng: np.random.Generator) -> list[list[
     return steps
 
 
-def random_receivers(clients: int, degree: int, period: int, rng: np.random.Generator) -> list[list[dict[int, float]]]:
-    """Returns rows of clients who divide what they have among `degree` random others, for each round."""
+def random_receivers(
+    clients: int, degree: int, period: int, rng: np.random.Generator
+) -> list[list[dict[int, float]]]:
+    """Returns rows of clients who divide what they have among `degree` random others, for each
+    round.
+    """
     steps = list[list[dict[int, float]]]()
     for _ in range(period):
         senders: list[list[int]] = [[] for _ in range(clients)]

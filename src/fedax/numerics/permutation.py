@@ -53,7 +53,10 @@ def _quick(key: Key[Array, ""], width: int) -> bool:
 
     It only knows the words of JAX's default generator.
     """
-    is_default = str(jax.random.key_impl(key)) == "threefry2x32" and jax.config.values["jax_threefry_partitionable"]
+    is_default = (
+        str(jax.random.key_impl(key)) == "threefry2x32"
+        and jax.config.values["jax_threefry_partitionable"]
+    )
     return is_default and width <= SMALL and usable()
 
 
@@ -62,14 +65,20 @@ def _results(key: Any, size: Any, *, width: int, **_: Any) -> list[Result]:
 
 
 def _plain(key: Any, size: Any, *, width: int) -> list[Any]:
-    return [jax.vmap(lambda data, size: _sorted(jax.random.wrap_key_data(data), size, width))(key, size)]
+    return [
+        jax.vmap(lambda data, size: _sorted(jax.random.wrap_key_data(data), size, width))(key, size)
+    ]
 
 
-shuffle_p = primitive("fedax_shuffle", _results, _plain, ("fedax_shuffle", lambda *_, **__: [0]), (False, False))
+shuffle_p = primitive(
+    "fedax_shuffle", _results, _plain, ("fedax_shuffle", lambda *_, **__: [0]), (False, False)
+)
 in_groups(shuffle_p)
 
 
-def permutation_by_size(key: Key[Array, ""], size: Index, largest: int, width: int) -> Int[Array, "width"]:
+def permutation_by_size(
+    key: Key[Array, ""], size: Index, largest: int, width: int
+) -> Int[Array, "width"]:
     """Computes `permutation` at a cost that follows this client's size; `width` >= `largest`.
 
     Sorts at the next power of two, by a switch. Under `vmap` a switch runs all of its branches, so

@@ -58,7 +58,9 @@ def min_norm(
     """
     dtype, squares = gram.dtype, jnp.diagonal(gram)
     if centre is None:
-        centre = jax.nn.one_hot(jnp.argmin(jnp.where(valid, squares, jnp.inf)), squares.shape[0], dtype=dtype)
+        centre = jax.nn.one_hot(
+            jnp.argmin(jnp.where(valid, squares, jnp.inf)), squares.shape[0], dtype=dtype
+        )
     # the box around the centre, within the simplex
     low = jnp.maximum(centre - radius, 0)
     high = jnp.where(valid, jnp.minimum(centre + radius, 1), 0)
@@ -84,7 +86,9 @@ def min_norm(
         return (state[4] > tolerance) & (state[5] < max_steps)
 
     gradient = gram @ centre
-    weights, _, _, _, _, steps = jax.lax.while_loop(more, step, (centre, gradient, *pair(centre, gradient), jnp.int32(0)))
+    weights, _, _, _, _, steps = jax.lax.while_loop(
+        more, step, (centre, gradient, *pair(centre, gradient), jnp.int32(0))
+    )
     weights, further = _refined(gram, weights, low, high, jnp.minimum(max_steps - steps, 1000))
     _, _, gap = pair(weights, gram @ weights)
     return MinNorm(weights, gap, steps + further)
@@ -119,7 +123,9 @@ def _refined(
         gap = gradient[:, None] - gradient[None]
         sure = gap - 16 * eps * longer * (weights @ lengths)
         most = jnp.minimum((weights - low)[:, None], (high - weights)[None])
-        move = jnp.minimum(jnp.where(curvature > 0, gap / jnp.where(curvature > 0, curvature, 1), 0), most)
+        move = jnp.minimum(
+            jnp.where(curvature > 0, gap / jnp.where(curvature > 0, curvature, 1), 0), most
+        )
         gain = jnp.where((sure > 0) & (most > 0), move * (gap - curvature * move / 2), 0)
         at = jnp.argmax(gain)
         return at, move.ravel()[at], gain.ravel()[at]

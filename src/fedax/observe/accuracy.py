@@ -48,7 +48,9 @@ class Objective(Observer):
 
     def __call__(self, view: View) -> dict[str, Any]:
         value = view.objective() + view.task.l2 / 2 * jnp.sum(view.w**2)
-        return {"objective": value} | ({} if self.minimum is None else {"objective_gap": value - self.minimum})
+        return {"objective": value} | (
+            {} if self.minimum is None else {"objective_gap": value - self.minimum}
+        )
 
 
 class MeanScore(Observer):
@@ -115,8 +117,13 @@ def needs(observer: Observer, task: Task, score: str, data: Any, split: str = "t
     Also one that states another direction of the score.
     """
     name = f"observe {_called(observer)}"
-    if data is None or not (data.total if isinstance(data, Ragged) else len(next(iter(data.values()), ()))):
-        options = {"test": "test=[...], the examples of each client", "validation": "validation=[...]"}
+    if data is None or not (
+        data.total if isinstance(data, Ragged) else len(next(iter(data.values()), ()))
+    ):
+        options = {
+            "test": "test=[...], the examples of each client",
+            "validation": "validation=[...]",
+        }
         how = options["validation"] if split == "validation" else options["test"]
         how += ", or holdout={...}, a global set" if isinstance(observer, HoldoutScore) else ""
         got, needed = f"task {task.name!r} without {split} examples", f"tasks with {split} examples"

@@ -63,7 +63,9 @@ class View(ABC):
     def share(self) -> Float[Array, "clients"]:
         sizes = jnp.asarray(self.task.train.sizes).astype(accumulator(self.w.dtype))
         # in at least 32 bits: half precision cannot hold n
-        return jnp.full_like(sizes, 1 / self.task.train.clients) if self.equal else sizes / sizes.sum()
+        return (
+            jnp.full_like(sizes, 1 / self.task.train.clients) if self.equal else sizes / sizes.sum()
+        )
 
     @abstractmethod
     def cohort(self) -> Cohort:
@@ -107,7 +109,11 @@ class View(ABC):
 
     def objective(self) -> Float[Array, ""]:
         r"""Computes $\sum_k p_k f_k(w)$, without l2."""
-        return self.share @ self.per_client("train", "loss") if self.equal else self.overall("train", "loss")
+        return (
+            self.share @ self.per_client("train", "loss")
+            if self.equal
+            else self.overall("train", "loss")
+        )
 
     @abstractmethod
     def per_node(self, score: str) -> Float[Array, "clients"]:
@@ -133,7 +139,9 @@ class View(ABC):
         Raises:
             InvalidInput: on engines that do not gather them.
         """
-        raise InvalidInput.because("observe", "this engine does not gather the predictions of examples")
+        raise InvalidInput.because(
+            "observe", "this engine does not gather the predictions of examples"
+        )
 
     def held_back(self, score: str, steps: int | None) -> Float[Array, "others"]:
         """Computes a score on the test examples of each client that never takes part.
@@ -146,7 +154,9 @@ class View(ABC):
         Raises:
             InvalidInput: on engines that do not know these clients.
         """
-        raise InvalidInput.because("observe", "this engine does not know the clients that are held back")
+        raise InvalidInput.because(
+            "observe", "this engine does not know the clients that are held back"
+        )
 
 
 class Gradients(eqx.Module):
@@ -170,12 +180,20 @@ class Gradients(eqx.Module):
     def terms(gradient: Float[Array, "dim"], share: Float[Array, ""], clients: int) -> "Gradients":
         """Returns one client's terms of the moments, which are sums over all clients."""
         square = gradient @ gradient
-        return Gradients(share * gradient, share * square, gradient / clients, square / clients, jnp.sqrt(square) / clients)
+        return Gradients(
+            share * gradient,
+            share * square,
+            gradient / clients,
+            square / clients,
+            jnp.sqrt(square) / clients,
+        )
 
     @property
     def variance(self) -> Float[Array, ""]:
         r"""Computes $\frac1N \sum_k \lVert \nabla f_k - \nabla f \rVert^2$."""
-        return jnp.maximum(self.mean_square_uniform - 2 * self.mean_uniform @ self.mean + self.mean @ self.mean, 0)
+        return jnp.maximum(
+            self.mean_square_uniform - 2 * self.mean_uniform @ self.mean + self.mean @ self.mean, 0
+        )
 
 
 def count_field(default: int) -> Any:
@@ -194,7 +212,9 @@ class Observer(eqx.Module):
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.metadata.get("count") and not counts(value):
-                raise InvalidInput.of(f"{type(self).__name__}({field.name}=...)", value, "whole numbers >= 1")
+                raise InvalidInput.of(
+                    f"{type(self).__name__}({field.name}=...)", value, "whole numbers >= 1"
+                )
 
     @abstractmethod
     def __call__(self, view: View) -> dict[str, Any]:
@@ -226,7 +246,9 @@ RAW = "raw "
 """The beginning of names of what observers see for their work on the host alone; no metrics."""
 
 
-def on_host(observers: Sequence[Observer], seen: Mapping[str, np.ndarray], task: Task) -> dict[str, np.ndarray]:
+def on_host(
+    observers: Sequence[Observer], seen: Mapping[str, np.ndarray], task: Task
+) -> dict[str, np.ndarray]:
     """Returns the metrics of one run: compiled ones, without raw ones, and those of the host.
 
     Raises:
@@ -249,7 +271,10 @@ def joined(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             if name in found and not name.startswith(RAW):
                 hint = "Rename one of them, or watch the second in another run."
                 raise InvalidInput.of(
-                    "run(observe=...)", name, "one metric of each name, and two observers give this one", hint
+                    "run(observe=...)",
+                    name,
+                    "one metric of each name, and two observers give this one",
+                    hint,
                 )
         found |= one
     return found
@@ -257,4 +282,8 @@ def joined(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def modes_of(observers: Sequence[Observer], task: Task) -> dict[str, Mode]:
     """Returns the directions of all metrics that have one."""
-    return {name: mode for observer in observers for name, mode in observer.modes(task.score_modes).items()}
+    return {
+        name: mode
+        for observer in observers
+        for name, mode in observer.modes(task.score_modes).items()
+    }

@@ -53,8 +53,14 @@ class Extremes(Observer):
         largest = jnp.argmax(jnp.where(present, drawn, -1))
 
         def pair(name: str, values: Float[Array, "capacity"]) -> dict[str, Any]:
-            low, high = (jnp.where(cohort.count > 0, values[i], jnp.nan) for i in (smallest, largest))
-            return {f"{name}_smallest": low, f"{name}_largest": high, f"{name}_gap": jnp.abs(high - low)}
+            low, high = (
+                jnp.where(cohort.count > 0, values[i], jnp.nan) for i in (smallest, largest)
+            )
+            return {
+                f"{name}_smallest": low,
+                f"{name}_largest": high,
+                f"{name}_gap": jnp.abs(high - low),
+            }
 
         own = None if view.weights is None else jnp.where(present, view.weights[cohort.ids], 0)
         weight, share = (

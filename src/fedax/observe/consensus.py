@@ -47,10 +47,16 @@ class NodeAccuracy(Observer):
 
     def __call__(self, view: View) -> dict[str, Any]:
         values, name = view.per_node(self.score), f"node_{self.score}"
-        return {f"{name}_mean": values.mean(), f"{name}_min": values.min(), f"{name}_max": values.max()}
+        return {
+            f"{name}_mean": values.mean(),
+            f"{name}_min": values.min(),
+            f"{name}_max": values.max(),
+        }
 
     def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
-        return score_modes(self, scores, *(f"node_{self.score}_{ending}" for ending in ("mean", "min", "max")))
+        return score_modes(
+            self, scores, *(f"node_{self.score}_{ending}" for ending in ("mean", "min", "max"))
+        )
 
     def check(self, task: Task) -> None:
         needs(self, task, self.score, task.test_set)

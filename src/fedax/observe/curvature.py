@@ -37,8 +37,15 @@ class Curvature(Observer):
 
         # a fixed start: observers draw nothing from the run's streams
         def ends(client: Client) -> tuple[Float[Array, ""], Float[Array, ""]]:
-            return extremes(lambda v: jax.jvp(client.gradient, (view.w,), (v,))[1], start, self.steps)
+            return extremes(
+                lambda v: jax.jvp(client.gradient, (view.w,), (v,))[1], start, self.steps
+            )
 
         low, high = view.each(ends)
         most = jnp.maximum(jnp.abs(low), jnp.abs(high))
-        return {"smoothness": most, "smoothness_largest": most.max(), "eigenvalue": low, "eigenvalue_lowest": low.min()}
+        return {
+            "smoothness": most,
+            "smoothness_largest": most.max(),
+            "eigenvalue": low,
+            "eigenvalue_lowest": low.min(),
+        }

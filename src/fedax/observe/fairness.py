@@ -53,7 +53,9 @@ class ClientAccuracy(Observer):
         ranked = sign * jnp.sort(jnp.where(known, sign * values, jnp.inf))
         tenth = jnp.arange(ranked.shape[0], dtype=values.dtype) < jnp.ceil(count / 10)
         sizes, tests = (
-            jnp.asarray(d.sizes).astype(values.dtype) for d in (view.task.train, view.task.test) if d is not None
+            jnp.asarray(d.sizes).astype(values.dtype)
+            for d in (view.task.train, view.task.test)
+            if d is not None
         )
         worst = jnp.where(tenth, ranked, 0).sum() / tenth.sum(dtype=values.dtype)
         broken = jnp.isnan(jnp.where(known, values, 0)).any()
@@ -75,11 +77,16 @@ class ClientAccuracy(Observer):
     def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
         endings = "mean", "pooled", "worst_tenth", "smallest", "largest"
         variance: dict[str, Mode] = {f"{self._name}_variance": "min"}
-        return variance | score_modes(self, scores, *(f"{self._name}_{ending}" for ending in endings))
+        return variance | score_modes(
+            self, scores, *(f"{self._name}_{ending}" for ending in endings)
+        )
 
     def check(self, task: Task) -> None:
         needs(self, task, self.score, task.test)
-        hint = f'Say ClientAccuracy("{self.score}", mode="max") or mode="min", by which the worst tenth is known.'
+        hint = (
+            f'Say ClientAccuracy("{self.score}", mode="max") or mode="min", by which the '
+            "worst tenth is known."
+        )
         find_mode("observe ClientAccuracy", self.score, self.mode, task.score_modes, hint, "tasks")
 
 

@@ -42,7 +42,11 @@ class LocalSpread(Observer):
 
     def __call__(self, view: View) -> dict[str, Any]:
         schedule, sizes = view.schedule, [1] * view.task.train.clients
-        if schedule.times is not None or schedule.batch_size != "full" or not schedule.equal_steps(sizes):
+        if (
+            schedule.times is not None
+            or schedule.batch_size != "full"
+            or not schedule.equal_steps(sizes)
+        ):
             allowed = "schedules with batch_size='full' and as many steps in every round"
             raise InvalidInput.found("observe LocalSpread", "another schedule", allowed)
         steps, rate = schedule.most_steps(1)[1], view.solver.step_size()

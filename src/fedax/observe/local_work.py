@@ -41,16 +41,24 @@ class LocalWork(Observer):
         solver: Any = view.solver
         momentum, method = getattr(solver, "momentum", 0.0), cast(Any, view.method)
         if not hasattr(solver, "learning_rate"):
-            raise InvalidInput.found("observe LocalWork", type(solver).__name__, "solvers with a learning rate, such as SGD")
+            raise InvalidInput.found(
+                "observe LocalWork",
+                type(solver).__name__,
+                "solvers with a learning rate, such as SGD",
+            )
 
-        def look(client: Client, w: Float[Array, "dim"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        def look(
+            client: Client, w: Float[Array, "dim"]
+        ) -> tuple[Float[Array, ""], Float[Array, ""]]:
             whole, params = client.gradient(w), client.layout.unravel(w)
 
             def add(carry: tuple[Array, Array], batch: Minibatch) -> tuple[Array, Array]:
                 off = client.layout.ravel(batch.gradient(params)) - whole
                 return carry[0] + off @ off, carry[1] + 1
 
-            total, count = client.for_each_minibatch(add, (jnp.zeros((), dtype), jnp.zeros((), dtype)))
+            total, count = client.for_each_minibatch(
+                add, (jnp.zeros((), dtype), jnp.zeros((), dtype))
+            )
             return whole @ whole, jnp.where(count > 0, total / jnp.where(count > 0, count, 1), 0)
 
         squares, noise = view.each(look, models)
@@ -65,7 +73,10 @@ class LocalWork(Observer):
             # infinite without a fixed doubly stochastic matrix; the weights may be traced
             off = jnp.maximum(jnp.abs(product.sum(0) - 1).max(), jnp.abs(product.sum(1) - 1).max())
             period = jnp.where((off < 1e-4) & (graph.drops == 0), period, math.inf)
-        numbers = {"local_steps": view.schedule.most_steps(view.task.train.largest)[1], "local_momentum": momentum}
+        numbers = {
+            "local_steps": view.schedule.most_steps(view.task.train.largest)[1],
+            "local_momentum": momentum,
+        }
         step = getattr(method, "step", 0.0) or (jnp.nan if hasattr(method, "rounding") else 0.0)
         step = step if getattr(method, "code", None) is None else jnp.nan
         numbers |= {"graph_period": period}

@@ -34,7 +34,9 @@ def built_in_modes() -> Mapping[str, Mode]:
     )
     watching += [kind(score) for kind in scored for score in SCORES]
     watching += [ClientAccuracy(score, personal=True) for score in SCORES]
-    found: dict[str, Mode] = {name: mode for observer in watching for name, mode in observer.modes(SCORES).items()}
+    found: dict[str, Mode] = {
+        name: mode for observer in watching for name, mode in observer.modes(SCORES).items()
+    }
     # of `Optimum`, which needs a point, and of audits: the success of an attack
     return {**found, "optimum_gap": "min", "distance": "min", "auc": "min", "auc_calibrated": "min"}
 
@@ -44,7 +46,11 @@ def mode_of(metric: str, stated: Iterable[Mapping[str, Mode] | None] = ()) -> Mo
 
     The one that its records state, otherwise the built-in observers'.
 
-    >>> mode_of("client_accuracy_worst_tenth"), mode_of("test_mcc"), mode_of("test_mcc", [{"test_mcc": "max"}])
+    >>> (
+    ...     mode_of("client_accuracy_worst_tenth"),
+    ...     mode_of("test_mcc"),
+    ...     mode_of("test_mcc", [{"test_mcc": "max"}]),
+    ... )
     ('max', None, 'max')
 
     Args:
@@ -57,7 +63,9 @@ def mode_of(metric: str, stated: Iterable[Mapping[str, Mode] | None] = ()) -> Mo
     found: set[Mode] = {modes[metric] for modes in stated if modes and metric in modes}
     if len(found) > 1:
         hint = "Runs in which it has another meaning cannot stand in one table."
-        raise InvalidInput.found(f"direction of {metric}", "min and max in different runs", "one of them", hint)
+        raise InvalidInput.found(
+            f"direction of {metric}", "min and max in different runs", "one of them", hint
+        )
     return found.pop() if found else built_in_modes().get(metric)
 
 

@@ -65,10 +65,16 @@ class OnPredictions(Observer):
     def check(self, task: Task) -> None:
         name, data = f"observe {type(self).__name__}", self._examples(task)
         if data is None or "y" not in data:
-            got = f"task {task.name!r} without {self.split} examples" if data is None else "examples without labels y"
+            got = (
+                f"task {task.name!r} without {self.split} examples"
+                if data is None
+                else "examples without labels y"
+            )
             raise InvalidInput.of(name, got, "tasks with labelled ones")
         if task.predictor is None:
-            raise InvalidInput.because(name, f"task {task.name!r} has no predictions", "Give `predict` to the task.")
+            raise InvalidInput.because(
+                name, f"task {task.name!r} has no predictions", "Give `predict` to the task."
+            )
 
 
 class SetMetric(OnPredictions):
@@ -86,7 +92,9 @@ class SetMetric(OnPredictions):
         >>> import fedax
         >>> from sklearn.metrics import cohen_kappa_score
         >>> kappa = SetMetric("kappa", lambda y, p: cohen_kappa_score(y, p.argmax(1)), mode="max")
-        >>> history = fedax.run(fedax.FedAvg(), fedax.tasks.digits(clients=4), observe=[kappa], rounds=1)
+        >>> history = fedax.run(
+        ...     fedax.FedAvg(), fedax.tasks.digits(clients=4), observe=[kappa], rounds=1
+        ... )
         >>> -1 <= history.last("test_kappa") <= 1
         True
     """
@@ -120,11 +128,17 @@ class _OnProbabilities(OnPredictions):
         return self.called
 
     @abstractmethod
-    def _measure(self, labels: Int[np.ndarray, "examples"], predictions: Float[np.ndarray, "examples classes"]) -> float:
+    def _measure(
+        self,
+        labels: Int[np.ndarray, "examples"],
+        predictions: Float[np.ndarray, "examples classes"],
+    ) -> float:
         """Computes the metric of finite predictions."""
 
     def value(self, labels: np.ndarray, predictions: np.ndarray) -> float:
-        return self._measure(labels, predictions) if np.isfinite(predictions).all() else float("nan")
+        return (
+            self._measure(labels, predictions) if np.isfinite(predictions).all() else float("nan")
+        )
 
     def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
         return {self._shown: self.best}
@@ -134,9 +148,13 @@ class _OnProbabilities(OnPredictions):
         shape, own = predicted_shape(task), np.shape(self._examples(task)["y"])[1:]
         name = f"observe {type(self).__name__}"
         if own:
-            raise InvalidInput.found(name, f"labels y of shape {own} for each example", "one label for each")
+            raise InvalidInput.found(
+                name, f"labels y of shape {own} for each example", "one label for each"
+            )
         if len(shape) != 2:
-            raise InvalidInput.found(name, f"predictions of shape {shape}", "probabilities, shape (batch, classes)")
+            raise InvalidInput.found(
+                name, f"predictions of shape {shape}", "probabilities, shape (batch, classes)"
+            )
 
 
 class AUC(_OnProbabilities):
@@ -174,7 +192,9 @@ class F1(_OnProbabilities):
     """
 
     called = "f1"
-    average: Literal["macro", "micro", "weighted", "binary"] = eqx.field(static=True, default="macro")
+    average: Literal["macro", "micro", "weighted", "binary"] = eqx.field(
+        static=True, default="macro"
+    )
 
     def __check_init__(self) -> None:
         if self.average not in (choices := ("macro", "micro", "weighted", "binary")):
@@ -184,7 +204,9 @@ class F1(_OnProbabilities):
         from sklearn.metrics import f1_score
 
         absent: Any = 0.0  # of a class that is neither there nor predicted
-        return float(f1_score(labels, predictions.argmax(1), average=self.average, zero_division=absent))
+        return float(
+            f1_score(labels, predictions.argmax(1), average=self.average, zero_division=absent)
+        )
 
 
 class CalibrationError(_OnProbabilities):
@@ -218,8 +240,14 @@ class CalibrationError(_OnProbabilities):
 def predicted_shape(task: Task) -> tuple[int, ...]:
     """Returns the shape of a task's predictions for three examples."""
     assert task.predictor is not None, "a task without predictions"
-    probe = {k: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for k, v in task.train.arrays.items()}
+    probe = {
+        k: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for k, v in task.train.arrays.items()
+    }
     predict = task.predictions
     assert predict is not None
     params = jax.eval_shape(task.start, jax.random.key(0))
-    return tuple(jax.eval_shape(lambda params, examples: predict(params, examples, None), params, probe).shape)
+    return tuple(
+        jax.eval_shape(
+            lambda params, examples: predict(params, examples, None), params, probe
+        ).shape
+    )

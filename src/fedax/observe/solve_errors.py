@@ -68,7 +68,9 @@ class SolveErrors(Observer):
         return {
             "solve_error": errors,
             "solve_error_largest": errors.max(),
-            "solve_apart": jax.lax.map(lambda x: ((models - x[None]) ** 2).sum(1).max(), models).max(),
+            "solve_apart": jax.lax.map(
+                lambda x: ((models - x[None]) ** 2).sum(1).max(), models
+            ).max(),
             "solve_heterogeneity": _heterogeneity(gradients, low, high),
             "solve_heterogeneity_largest": unlike.max(),
             "solve_smoothness": steep.max(),
@@ -91,7 +93,9 @@ def _farthest(mine: Array, theirs: Array, low: Array, high: Array) -> Array:
 
     It is attained at a corner.
     """
-    return jnp.stack([jnp.linalg.norm(a * mine - b * theirs) for a in (low, high) for b in (low, high)]).max()
+    return jnp.stack(
+        [jnp.linalg.norm(a * mine - b * theirs) for a in (low, high) for b in (low, high)]
+    ).max()
 
 
 def _quotient(change: Array, moved: Array, gradient: Array) -> Array:

@@ -29,7 +29,11 @@ class TrainingLoss(Observer):
         cohort, w, clients = view.cohort(), view.w, view.task.train.clients
         # marks by client; padding of the cohort has no number that a client has, and is dropped
         works = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
-        drawn = jnp.zeros(clients, w.dtype).at[jnp.where(works, cohort.ids, clients)].set(1, mode="drop")
+        drawn = (
+            jnp.zeros(clients, w.dtype)
+            .at[jnp.where(works, cohort.ids, clients)]
+            .set(1, mode="drop")
+        )
 
         def train(client: Client) -> tuple[Float[Array, ""], Float[Array, ""]]:
             layout, rate = client.layout, client.learning_rate
@@ -37,17 +41,27 @@ class TrainingLoss(Observer):
             def step(carry: tuple[Any, ...], batch: Minibatch) -> tuple[Any, ...]:
                 here, total, count = carry
                 params = layout.unravel(here)
-                return here - rate * layout.ravel(batch.gradient(params)), total + batch.loss(params), count + 1
+                return (
+                    here - rate * layout.ravel(batch.gradient(params)),
+                    total + batch.loss(params),
+                    count + 1,
+                )
 
             zero = jnp.zeros((), w.dtype)
             _, total, count = client.for_each_minibatch(step, (w, zero, zero))
             return total, count
 
-        def look(client: Client, chosen: Float[Array, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        def look(
+            client: Client, chosen: Float[Array, ""]
+        ) -> tuple[Float[Array, ""], Float[Array, ""]]:
             # a branch that is not taken costs nothing: the other clients do not train
             zero = jnp.zeros((), w.dtype)
             return jax.lax.cond(chosen > 0, lambda: train(client), lambda: (zero, zero))
 
         total, count = view.each(look, drawn)
         steps = count.sum()
-        return {"training_loss": jnp.where(steps > 0, total.sum() / jnp.where(steps > 0, steps, 1), jnp.nan)}
+        return {
+            "training_loss": jnp.where(
+                steps > 0, total.sum() / jnp.where(steps > 0, steps, 1), jnp.nan
+            )
+        }

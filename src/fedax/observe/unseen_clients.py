@@ -44,13 +44,22 @@ class HeldBack(Observer):
         known = jnp.asarray(others.test.sizes) > 0
         for ending, steps in (("", None), ("_adapted", self.steps)):
             each, name = view.held_back(self.score, steps), f"held_back_{self.score}{ending}"
-            made |= {name: jnp.where(known, each, 0).sum() / known.sum(dtype=each.dtype), f"{name}_each": each}
+            made |= {
+                name: jnp.where(known, each, 0).sum() / known.sum(dtype=each.dtype),
+                f"{name}_each": each,
+            }
         return made
 
     def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
-        return score_modes(self, scores, f"held_back_{self.score}", f"held_back_{self.score}_adapted")
+        return score_modes(
+            self, scores, f"held_back_{self.score}", f"held_back_{self.score}_adapted"
+        )
 
     def check(self, task: Task) -> None:
         if task.held_back is None:
-            raise InvalidInput.of("observe HeldBack", f"task {task.name!r} without clients held back", "tasks with such")
+            raise InvalidInput.of(
+                "observe HeldBack",
+                f"task {task.name!r} without clients held back",
+                "tasks with such",
+            )
         needs(self, task, self.score, task.held_back.test)

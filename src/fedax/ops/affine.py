@@ -1,4 +1,5 @@
-r"""The product of examples with the kernel of a fully connected layer, $y_{no} = \sum_k x_{nk} w_{ko}$.
+r"""The product of examples with the kernel of a fully connected layer,
+$y_{no} = \sum_k x_{nk} w_{ko}$.
 
 The extension has it, the gradient by the kernel, $\sum_n x_{nk} g_{no}$, and the gradient by the
 examples, $\sum_o g_{no} w_{ko}$, and skips the zeros of their first operand where they are many:
@@ -15,16 +16,27 @@ from jaxtyping import Array, Float
 
 from fedax.ops.bilinear import bilinear
 from fedax.ops.extension import status
-from fedax.ops.primitives import Result, aligned, batch_groups, batch_size, choose, folded, primitive, unfolded
+from fedax.ops.primitives import (
+    Result,
+    aligned,
+    batch_groups,
+    batch_size,
+    choose,
+    folded,
+    primitive,
+    unfolded,
+)
 from fedax.utils.jax_internals import batching
 
 LEAST_PRODUCTS, LEAST_NARROW, NARROWEST, LARGEST = 1 << 18, 1 << 15, 16, 1 << 22
-"""The extension is asked from so many multiplications on, fewer of layers with few outputs, below which the call costs more; for
-rows of so many numbers, below which the vectors' ends do; and up to a kernel of so many, beyond
-which all wait for memory."""
+"""The extension is asked from so many multiplications on, fewer of layers with few outputs, below
+which the call costs more; for rows of so many numbers, below which the vectors' ends do; and up to
+a kernel of so many, beyond which all wait for memory."""
 
 
-def product(x: Float[Array, "batch inputs"], kernel: Float[Array, "inputs outputs"]) -> Float[Array, "batch outputs"]:
+def product(
+    x: Float[Array, "batch inputs"], kernel: Float[Array, "inputs outputs"]
+) -> Float[Array, "batch outputs"]:
     """Multiplies X by the kernel, in the form that is fast where it runs.
 
     >>> product(jnp.ones((2, 3)), jnp.ones((3, 4))).tolist()
@@ -53,7 +65,11 @@ def product_by_rows(
 def _is_worth_a_call(x: Any, kernel: Any, outputs: int) -> bool:
     """Returns whether the extension is faster; with narrow vectors XLA's product is."""
     least = LEAST_PRODUCTS if outputs >= NARROWEST else LEAST_NARROW
-    worth = max(kernel.shape) >= NARROWEST and kernel.size <= LARGEST and x.shape[0] * kernel.size >= least
+    worth = (
+        max(kernel.shape) >= NARROWEST
+        and kernel.size <= LARGEST
+        and x.shape[0] * kernel.size >= least
+    )
     return worth and choose(x, kernel) and status().level != "plain"
 
 
@@ -79,7 +95,8 @@ def _made(name: str, kind: int, plain: Any) -> Any:
         return [Result((a.shape[0], a.shape[1 + kind % 2], b.shape[2 - kind // 2]), a.dtype, False)]
 
     def numbers(a: Any, b: Any) -> list[int] | None:
-        rows = (b[2], b[2], min(b[1:]))[kind]  # of the operands and the result, what lies in vectors
+        # of the operands and the result, what lies in vectors
+        rows = (b[2], b[2], min(b[1:]))[kind]
         return [kind] if rows >= NARROWEST else None
 
     return primitive(name, results, plain, ("fedax_affine", numbers), (False, False))
@@ -128,9 +145,9 @@ bilinear(
 
 
 def _batched(made: Any, plain: Any, examples: bool) -> None:
-    """Registers: more examples, if only the operand that has them is batched and the result has them; otherwise groups where both
-    operands have the batch, and XLA's product where one has it, which needs no copies of the other
-    one.
+    """Registers: more examples, if only the operand that has them is batched and the result has
+    them; otherwise groups where both operands have the batch, and XLA's product where one has it,
+    which needs no copies of the other one.
     """
 
     def rule(operands: Any, dims: Any, **params: Any) -> Any:

@@ -15,12 +15,21 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from fedax.ops import products
-from fedax.ops.primitives import Result, aligned, batch_groups, batch_size, folded, primitive, unfolded
+from fedax.ops.primitives import (
+    Result,
+    aligned,
+    batch_groups,
+    batch_size,
+    folded,
+    primitive,
+    unfolded,
+)
 from fedax.utils.jax_internals import ad, batching
 
 Borders = tuple[tuple[int, int], tuple[int, int]]
 Groups = Float[Array, "groups _ _ _ _"]
-"""Images (group, example, row, column, channel) or kernels (group, height, width, channel, output)."""
+"""Images (group, example, row, column, channel) or kernels (group, height, width, channel,
+output)."""
 
 
 class Plan(NamedTuple):
@@ -36,8 +45,18 @@ class Plan(NamedTuple):
     borders: Borders
 
 
-def pairs(size: int, window: int, outputs: int, *, stride: int = 1, low: int = 0, spread: int = 1, apart: int = 1) -> int:
-    """Counts the multiplications of a convolution along one axis: pairs of an output and a kernel position inside the image.
+def pairs(
+    size: int,
+    window: int,
+    outputs: int,
+    *,
+    stride: int = 1,
+    low: int = 0,
+    spread: int = 1,
+    apart: int = 1,
+) -> int:
+    """Counts the multiplications of a convolution along one axis: pairs of an output and a kernel
+    position inside the image.
 
     Zeros of the padding and between numbers are none. The two gradients have as many as the
     outputs.
@@ -56,7 +75,9 @@ def pairs(size: int, window: int, outputs: int, *, stride: int = 1, low: int = 0
 
 
 def multiplications(a: tuple[int, ...], b: tuple[int, ...], plan: Plan, name: str) -> int:
-    """Returns the flops of one of the three products by its name, alone or behind pooling, for the shapes of its operands."""
+    """Returns the flops of one of the three products by its name, alone or behind pooling, for the
+    shapes of its operands.
+    """
     each = zip(plan.image, plan.window, plan.outputs, plan.strides, plan.borders)
     along = [pairs(n, k, m, stride=s, low=low) for n, k, m, s, (low, _) in each]
     channels = a[4] if name.endswith("kernel_gradient") else b[3]
@@ -67,11 +88,15 @@ def _plain(kind: int) -> Any:
     """Computes the product for one group by `products`, or by XLA's convolution."""
 
     def xla(x: Any, kernel: Any, plan: Plan) -> Any:
-        return lax.conv_general_dilated(x, kernel, plan.strides, plan.borders, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return lax.conv_general_dilated(
+            x, kernel, plan.strides, plan.borders, dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
 
     def one(a: Any, b: Any, plan: Plan, by_products: bool) -> Any:
         if by_products:
-            return (products.outputs, products.image_gradient, products.kernel_gradient)[kind](a, b, plan)
+            return (products.outputs, products.image_gradient, products.kernel_gradient)[kind](
+                a, b, plan
+            )
         if kind == 0:
             return xla(a, b, plan)
         if kind == 1:
@@ -165,7 +190,8 @@ bilinear(
 
 
 def joined(made: Any, *cases: tuple[tuple[int | None, ...], int]) -> None:
-    """Registers: a batch of some operands joins the axis that these operands share with the result (examples, channels or outputs).
+    """Registers: a batch of some operands joins the axis that these operands share with the result
+    (examples, channels or outputs).
 
     Each case has that axis for each operand, None for those without a batch, and the axis of the
     result. Where no case fits, the members of the batch are more groups.
@@ -174,7 +200,10 @@ def joined(made: Any, *cases: tuple[tuple[int | None, ...], int]) -> None:
     def rule(operands: Any, dims: Any, **params: Any) -> Any:
         for axes, to in cases:
             if all((d is None) == (axis is None) for d, axis in zip(dims, axes, strict=True)):
-                whole = [x if axis is None else folded(x, d, axis) for x, d, axis in zip(operands, dims, axes)]
+                whole = [
+                    x if axis is None else folded(x, d, axis)
+                    for x, d, axis in zip(operands, dims, axes)
+                ]
                 (out,) = made.bind(*whole, **params)
                 return [unfolded(out, batch_size(operands, dims), to)], [to]
         return batch_groups(made, operands, dims, params)
@@ -188,6 +217,8 @@ joined(kernel_gradient_p, ((4, None), 3), ((None, 4), 4))
 
 
 def convolved(x: Any, kernel: Any, plan: Plan, native: bool, by_products: bool) -> Any:
-    """Returns the outputs for images (example, row, column, channel) and a kernel (height, width, channel, output)."""
+    """Returns the outputs for images (example, row, column, channel) and a kernel (height, width,
+    channel, output).
+    """
     x, kernel = aligned(x[None], kernel[None])
     return outputs_p.bind(x, kernel, plan=plan, native=native, by_products=by_products)[0][0]

@@ -1,4 +1,6 @@
-"""Convolution of images `(batch, rows, columns, channels)`, in the form that is fast where it runs."""
+"""Convolution of images `(batch, rows, columns, channels)`, in the form that is fast where it
+runs.
+"""
 
 import math
 from collections.abc import Callable
@@ -32,7 +34,8 @@ def convolve(
     padding: Padding = "VALID",
     formulation: str | None = None,
 ) -> Images:
-    r"""Computes $y_{rcq} = \sum_{ijp} x_{sr+i,\, tc+j,\, p}\, k_{ijpq}$, the convolution of neural networks, with strides s and t.
+    r"""Computes $y_{rcq} = \sum_{ijp} x_{sr+i,\, tc+j,\, p}\, k_{ijpq}$, the convolution of neural
+    networks, with strides s and t.
 
     It has derivatives of any order and mode, and works under `jit`, `vmap`, `scan` and `shard_map`.
 
@@ -57,12 +60,16 @@ def convolve(
     (1, 2, 2, 5)
     """
     if formulation is not None and formulation not in FORMULATIONS:
-        raise InvalidInput.of("convolve(formulation=...)", formulation, "'native', 'products', 'xla' or None")
+        raise InvalidInput.of(
+            "convolve(formulation=...)", formulation, "'native', 'products', 'xla' or None"
+        )
     plan = planned(x, kernel, stride, padding)
     if formulation == "native" and not status().used:
         raise InvalidInput(f"convolve(formulation='native'): {status().reason}")
     native = choose(x, kernel, native=None if formulation is None else formulation == "native")
-    by_products = formulation == "products" or (formulation is None and jax.default_backend() == "cpu")
+    by_products = formulation == "products" or (
+        formulation is None and jax.default_backend() == "cpu"
+    )
     return convolved(x, kernel, plan, native, by_products)
 
 
@@ -74,20 +81,30 @@ def planned(x: Images, kernel: Kernel, stride: int | tuple[int, int], padding: P
     """
     if x.ndim != 4 or kernel.ndim != 4 or x.shape[3] != kernel.shape[2] or x.dtype != kernel.dtype:
         got = (x.shape, str(x.dtype), kernel.shape, str(kernel.dtype))
-        raise InvalidInput.of("convolve(x, kernel)", got, "four axes each, and the same channels and type")
+        raise InvalidInput.of(
+            "convolve(x, kernel)", got, "four axes each, and the same channels and type"
+        )
     strides = (stride, stride) if isinstance(stride, int) else stride
     sizes = (x.shape[1], x.shape[2]), (kernel.shape[0], kernel.shape[1])
     around = borders(*sizes, strides, padding)
-    rows, columns = ((n + sum(b) - k) // s + 1 for n, b, k, s in zip(sizes[0], around, sizes[1], strides))
+    rows, columns = (
+        (n + sum(b) - k) // s + 1 for n, b, k, s in zip(sizes[0], around, sizes[1], strides)
+    )
     return Plan(*sizes, (rows, columns), strides, around)
 
 
-def borders(image: tuple[int, int], kernel: tuple[int, int], strides: tuple[int, int], padding: Padding) -> Borders:
+def borders(
+    image: tuple[int, int], kernel: tuple[int, int], strides: tuple[int, int], padding: Padding
+) -> Borders:
     """Returns the zeros before and after rows and columns.
 
     For "SAME" the larger part of an odd number comes after.
     """
-    fits = padding in ("SAME", "VALID") if isinstance(padding, str) else min(min(pair) for pair in padding) >= 0
+    fits = (
+        padding in ("SAME", "VALID")
+        if isinstance(padding, str)
+        else min(min(pair) for pair in padding) >= 0
+    )
     if not fits or min(strides) < 1:
         allowed = "'SAME', 'VALID' or numbers >= 0, and strides >= 1"
         raise InvalidInput.of("convolve(padding, stride)", (padding, strides), allowed)
@@ -96,7 +113,9 @@ def borders(image: tuple[int, int], kernel: tuple[int, int], strides: tuple[int,
         return (added[0] // 2, added[0] - added[0] // 2), (added[1] // 2, added[1] - added[1] // 2)
     around = ((0, 0), (0, 0)) if isinstance(padding, str) else padding
     if min(n + sum(pair) - k for n, pair, k in zip(image, around, kernel)) < 0:
-        raise InvalidInput.of("convolve(x=...)", image, f"images of at least {kernel[0]} x {kernel[1]}")
+        raise InvalidInput.of(
+            "convolve(x=...)", image, f"images of at least {kernel[0]} x {kernel[1]}"
+        )
     return around
 
 
@@ -108,9 +127,16 @@ class Convolution(NamedTuple):
 
     @classmethod
     def init(
-        cls, key: Key[Array, ""], size: int, channels: int, outputs: int, start: Callable[..., Any] | None = None
+        cls,
+        key: Key[Array, ""],
+        size: int,
+        channels: int,
+        outputs: int,
+        start: Callable[..., Any] | None = None,
     ) -> "Convolution":
-        """Initializes a square kernel by an initializer of JAX, by default Glorot-uniform, and a zero bias."""
+        """Initializes a square kernel by an initializer of JAX, by default Glorot-uniform, and a
+        zero bias.
+        """
         start = jax.nn.initializers.glorot_uniform() if start is None else start
         return cls(start(key, (size, size, channels, outputs)), jnp.zeros(outputs))
 
@@ -120,5 +146,7 @@ class Convolution(NamedTuple):
 
 
 def fan_out_normal(key: Key[Array, ""], shape: tuple[int, ...]) -> Kernel:
-    r"""Draws normally with variance $2 / (\text{height} \cdot \text{width} \cdot \text{outputs})$ (He et al., arXiv:1502.01852)."""
+    r"""Draws normally with variance $2 / (\text{height} \cdot \text{width} \cdot \text{outputs})$
+    (He et al., arXiv:1502.01852).
+    """
     return jax.random.normal(key, shape) * math.sqrt(2 / (shape[0] * shape[1] * shape[3]))

@@ -1,4 +1,6 @@
-"""The extension with layers, the order of examples and sums for the CPU: finding it, and telling XLA about it."""
+"""The extension with layers, the order of examples and sums for the CPU: finding it, and telling
+XLA about it.
+"""
 
 import ctypes
 import os
@@ -10,7 +12,8 @@ from typing import NamedTuple
 import jax
 
 VARIABLE = "FEDAX_NATIVE"
-"""Environment variable: 0 leaves the extension alone; `plain`, `avx2` and `avx512` ask for no more than that instruction set."""
+"""Environment variable: 0 leaves the extension alone; `plain`, `avx2` and `avx512` ask for no more
+than that instruction set."""
 _OF_LAYERS = ("lay", "convolve", "affine", "affine_step", "pool", "norm", "join", "recur")
 CALLS = tuple(f"fedax_{name}" for name in (*_OF_LAYERS, "shuffle", "accumulate", "finite"))
 LEVELS = ("plain", "avx2", "avx512")
@@ -33,13 +36,20 @@ def status() -> Status:
     found = [Path(__file__).with_name(f"_native{suffix}") for suffix in EXTENSION_SUFFIXES]
     files = [path for path in found if path.is_file()]
     if not files:
-        return Status(False, "", "the extension has not been built: there was no C++ compiler when fedax was installed")
+        return Status(
+            False,
+            "",
+            "the extension has not been built: there was no C++ compiler when fedax was installed",
+        )
     try:
         library = ctypes.CDLL(str(files[0]))
         for name in CALLS:
-            jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
+            jax.ffi.register_ffi_target(
+                name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu"
+            )
         level = library.fedax_level(LEVELS.index(wanted) if wanted in LEVELS else -1)
-    except Exception as error:  # an older system library, another interface: the layers without it still work
+    except Exception as error:
+        # an older system library, another interface: the layers without it still work
         return Status(False, "", f"{files[0].name} cannot be used: {error}")
     return Status(True, LEVELS[level], "")
 

@@ -1,4 +1,6 @@
-"""Images as the extension has them in memory, the example innermost, from rows as data sets have them."""
+"""Images as the extension has them in memory, the example innermost, from rows as data sets have
+them.
+"""
 
 from typing import Any
 
@@ -23,7 +25,9 @@ def _results(x: Any, **_: Any) -> list[Result]:
     return [Result(x.shape, x.dtype)]
 
 
-lay_p = primitive("fedax_lay", _results, lambda x: [x], ("fedax_lay", lambda *_, **__: [0]), (False,))
+lay_p = primitive(
+    "fedax_lay", _results, lambda x: [x], ("fedax_lay", lambda *_, **__: [0]), (False,)
+)
 batch_by(lay_p, (1,), (1,))
 
 

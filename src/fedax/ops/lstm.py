@@ -17,8 +17,8 @@ Gates = Float[Array, "steps batch gates"]
 class LSTM(NamedTuple):
     r"""The parameters of one layer of hidden width h, gates in the order i, f, g, o.
 
-    $$i = \sigma(a_i + p_i c),\; f = \sigma(a_f + p_f c + \phi),\; g = \tanh a_g,\; c' = f c + i g,\;
-    o = \sigma(a_o + p_o c'),\; h' = o \tanh c'$$
+    $$i = \sigma(a_i + p_i c),\; f = \sigma(a_f + p_f c + \phi),\; g = \tanh a_g,\; c' = f c + i
+    g,\; o = \sigma(a_o + p_o c'),\; h' = o \tanh c'$$
 
     with $a = x W + h U + b$ (+ a second bias, as PyTorch has it) and peepholes p (Gers and
     Schmidhuber, 2000) if there are any. The forget bias $\phi$ is a constant of the call and no
@@ -42,16 +42,37 @@ class LSTM(NamedTuple):
         peepholes: bool = False,
         uniform: bool = False,
     ) -> "LSTM":
-        """Initializes Glorot-uniform kernels and zero biases, or with `uniform` all numbers uniform up to 1 / sqrt(hidden)."""
-        shapes = [(features, 4 * hidden), (hidden, 4 * hidden), (4 * hidden,), (4 * hidden,), (3, hidden)]
+        """Initializes Glorot-uniform kernels and zero biases, or with `uniform` all numbers uniform
+        up to 1 / sqrt(hidden).
+        """
+        shapes = [
+            (features, 4 * hidden),
+            (hidden, 4 * hidden),
+            (4 * hidden,),
+            (4 * hidden,),
+            (3, hidden),
+        ]
         keys, bound = jax.random.split(key, len(shapes)), hidden**-0.5
         if uniform:
-            parts = [jax.random.uniform(k, shape, minval=-bound, maxval=bound) for k, shape in zip(keys, shapes)]
+            parts = [
+                jax.random.uniform(k, shape, minval=-bound, maxval=bound)
+                for k, shape in zip(keys, shapes)
+            ]
         else:
             # one matrix over inputs and state together, as cells with a single kernel draw it
             joint = jax.nn.initializers.glorot_uniform()(keys[0], (features + hidden, 4 * hidden))
-            parts = [joint[:features], joint[features:], *(jnp.zeros(shape) for shape in shapes[2:])]
-        return cls(parts[0], parts[1], parts[2], parts[3] if biases == 2 else None, parts[4] if peepholes else None)
+            parts = [
+                joint[:features],
+                joint[features:],
+                *(jnp.zeros(shape) for shape in shapes[2:]),
+            ]
+        return cls(
+            parts[0],
+            parts[1],
+            parts[2],
+            parts[3] if biases == 2 else None,
+            parts[4] if peepholes else None,
+        )
 
     def __call__(self, x: Sequence, forget_bias: float = 0.0) -> Float[Array, "steps batch hidden"]:
         """Returns the hidden states after every step, from a state of zeros."""
@@ -61,7 +82,9 @@ class LSTM(NamedTuple):
         if forget_bias:
             bias = bias + forget_bias * jnp.repeat(jnp.array([0, 1, 0, 0], bias.dtype), hidden)
         # the inputs of all steps at once: one long product in place of many short ones
-        projected = (x.reshape(-1, features) @ self.inputs).reshape(steps, batch, -1) + bias[None, None, :]
+        projected = (x.reshape(-1, features) @ self.inputs).reshape(steps, batch, -1) + bias[
+            None, None, :
+        ]
         peepholes = jnp.zeros((3, hidden), bias.dtype) if self.peepholes is None else self.peepholes
         return recur(projected, self.recurrent, peepholes, self.peepholes is not None)
 
@@ -72,7 +95,10 @@ SMALLEST = 16
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
 def recur(
-    projected: Gates, kernel: Float[Array, "hidden gates"], peepholes: Float[Array, "3 hidden"], peep: bool
+    projected: Gates,
+    kernel: Float[Array, "hidden gates"],
+    peepholes: Float[Array, "3 hidden"],
+    peep: bool,
 ) -> Float[Array, "steps batch hidden"]:
     """Runs the recurrence of `LSTM` over projected inputs.
 
@@ -87,7 +113,9 @@ def _forward(projected: Gates, kernel: Array, peepholes: Array, peep: bool) -> t
     return hs, (hs, cs, gates, kernel, peepholes)
 
 
-def _backward(peep: bool, saved: Any, gradient: Float[Array, "steps batch hidden"]) -> tuple[Array, Array, Array]:
+def _backward(
+    peep: bool, saved: Any, gradient: Float[Array, "steps batch hidden"]
+) -> tuple[Array, Array, Array]:
     """Passes only the state's gradient through the loop.
 
     The parameters' gradients are one product over all steps after it.
@@ -101,7 +129,11 @@ def _backward(peep: bool, saved: Any, gradient: Float[Array, "steps batch hidden
         return da, dkernel, jnp.zeros_like(peepholes)
     before = _shifted(cs)
     di, df, _, do = jnp.split(da, 4, axis=2)
-    return da, dkernel, jnp.stack([(di * before).sum((0, 1)), (df * before).sum((0, 1)), (do * cs).sum((0, 1))])
+    return (
+        da,
+        dkernel,
+        jnp.stack([(di * before).sum((0, 1)), (df * before).sum((0, 1)), (do * cs).sum((0, 1))]),
+    )
 
 
 recur.defvjp(_forward, _backward)
@@ -138,7 +170,9 @@ def _states(projected: Gates, kernel: Array, peepholes: Array, peep: bool) -> li
     return list(lax.scan(step, (zero, zero), projected)[1])
 
 
-def _gradient(gradient: Array, gates: Gates, cs: Array, kernel: Array, peepholes: Array, peep: bool) -> list[Array]:
+def _gradient(
+    gradient: Array, gates: Gates, cs: Array, kernel: Array, peepholes: Array, peep: bool
+) -> list[Array]:
     """Computes the gradient of the gates' inputs from that of the hidden states."""
     turned = kernel.T
 
@@ -173,7 +207,9 @@ def _grouped(one: Any) -> Any:
 
 def _state_shapes(projected: Any, kernel: Any, _: Any, **params: Any) -> list[Result]:
     state = (*projected.shape[:3], kernel.shape[1])
-    return [Result(shape, projected.dtype, images=False) for shape in (state, state, projected.shape)]
+    return [
+        Result(shape, projected.dtype, images=False) for shape in (state, state, projected.shape)
+    ]
 
 
 def _gradient_shape(_: Any, gates: Any, *rest: Any, **params: Any) -> list[Result]:
@@ -186,7 +222,9 @@ def _call(which: int) -> Any:
 
 _all_states, _all_gradients = _grouped(_states), _grouped(_gradient)
 recur_p = primitive("fedax_recur", _state_shapes, _all_states, _call(0), (False,) * 3)
-recur_gradient_p = primitive("fedax_recur_gradient", _gradient_shape, _all_gradients, _call(1), (False,) * 5)
+recur_gradient_p = primitive(
+    "fedax_recur_gradient", _gradient_shape, _all_gradients, _call(1), (False,) * 5
+)
 batch_by(recur_p, (2, None, None), (2, 2, 2))
 batch_by(recur_gradient_p, (2, 2, 2, None, None), (2,))
 differentiate_by(recur_p, _all_states)  # second derivatives: those of `recur` are its gradient's
@@ -194,10 +232,13 @@ differentiate_by(recur_gradient_p, _all_gradients)
 
 
 RECURRENCES = {recur_p.name: (0, 1), recur_gradient_p.name: (1, 3)}
-"""Their names in traced programs, and the places of the gates and the kernel among their operands."""
+"""Their names in traced programs, and the places of the gates and the kernel among their
+operands."""
 
 
 def multiplications(gates: tuple[int, ...], kernel: tuple[int, ...]) -> int:
-    """Returns the flops of the recurrence, and of its gradient, by the shapes of the gates and the kernel."""
+    """Returns the flops of the recurrence, and of its gradient, by the shapes of the gates and the
+    kernel.
+    """
     groups, steps, batch, _ = gates
     return groups * steps * batch * kernel[1] * kernel[2]

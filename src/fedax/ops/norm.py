@@ -1,4 +1,6 @@
-"""Group normalisation, which needs no statistics of the batch, alone or with the end of a residual block."""
+"""Group normalisation, which needs no statistics of the batch, alone or with the end of a residual
+block.
+"""
 
 from typing import Any, NamedTuple
 
@@ -8,7 +10,15 @@ from jaxtyping import Array, Float
 
 from fedax.errors import InvalidInput
 from fedax.ops.conv import Images
-from fedax.ops.primitives import Result, aligned, batch_by, choose, differentiate_by, in_groups, primitive
+from fedax.ops.primitives import (
+    Result,
+    aligned,
+    batch_by,
+    choose,
+    differentiate_by,
+    in_groups,
+    primitive,
+)
 from fedax.ops.shortcut import check_fit, scattered, taken
 from fedax.utils.arguments import checked_call
 from fedax.utils.jax_internals import ad
@@ -17,7 +27,8 @@ EPSILON = 1e-5
 
 
 class GroupNorm(NamedTuple):
-    r"""$y = \gamma_p (x - m) / \sqrt{v + 10^{-5}} + \beta_p$, with mean m and variance v over the pixels and channels of a group.
+    r"""$y = \gamma_p (x - m) / \sqrt{v + 10^{-5}} + \beta_p$, with mean m and variance v over the
+    pixels and channels of a group.
 
     Every example is normalised by itself, channel p with its group of neighbouring channels (Wu and
     He, arXiv:1803.08494).
@@ -36,7 +47,9 @@ class GroupNorm(NamedTuple):
 
 
 @checked_call
-def group_norm(x: Images, scale: Float[Array, "channels"], offset: Float[Array, "channels"], groups: int) -> Images:
+def group_norm(
+    x: Images, scale: Float[Array, "channels"], offset: Float[Array, "channels"], groups: int
+) -> Images:
     """Applies `GroupNorm`, with derivatives of any order and mode.
 
     Args:
@@ -48,7 +61,9 @@ def group_norm(x: Images, scale: Float[Array, "channels"], offset: Float[Array, 
     Raises:
         InvalidInput: another number of groups.
 
-    >>> group_norm(jnp.array([1.0, 3.0]).reshape(1, 2, 1, 1), jnp.array([2.0]), jnp.array([5.0]), 1).ravel().round(3).tolist()
+    >>> group_norm(
+    ...     jnp.array([1.0, 3.0]).reshape(1, 2, 1, 1), jnp.array([2.0]), jnp.array([5.0]), 1
+    ... ).ravel().round(3).tolist()
     [3.0, 7.0]
     """
     return _normed("group_norm", (x, scale, offset), groups, relu=False, stride=0)[0]
@@ -63,7 +78,8 @@ def residual(
     shortcut: Images | None = None,
     stride: int = 1,
 ) -> tuple[Images, Images]:
-    r"""Computes $\max(\mathrm{norm}(x) + s, 0)$, the end of a residual block with group normalisation, in one pass.
+    r"""Computes $\max(\mathrm{norm}(x) + s, 0)$, the end of a residual block with group
+    normalisation, in one pass.
 
     It is returned twice: for the next layer, and for the next shortcut, so that the sum of their
     gradients needs no pass of its own. s is as in `join`, or 0. Derivatives of any order and mode.
@@ -80,7 +96,9 @@ def residual(
     Raises:
         InvalidInput: another number of groups, or sizes that do not fit.
 
-    >>> residual(jnp.array([1.0, 3.0]).reshape(1, 2, 1, 1), jnp.array([2.0]), jnp.array([1.0]), 1)[0].ravel().round(3).tolist()
+    >>> residual(jnp.array([1.0, 3.0]).reshape(1, 2, 1, 1), jnp.array([2.0]), jnp.array([1.0]), 1)[
+    ...     0
+    ... ].ravel().round(3).tolist()
     [0.0, 3.0]
     """
     if shortcut is None:
@@ -89,18 +107,24 @@ def residual(
     return _normed("residual", (x, scale, offset, shortcut), groups, relu=True, stride=stride)
 
 
-def _normed(name: str, operands: tuple[Any, ...], groups: int, *, relu: bool, stride: int) -> tuple[Images, Images]:
+def _normed(
+    name: str, operands: tuple[Any, ...], groups: int, *, relu: bool, stride: int
+) -> tuple[Images, Images]:
     channels = operands[0].shape[3]
     if groups < 1 or channels % groups:
         raise InvalidInput.of(f"{name}(groups=...)", groups, f"divisors of {channels}")
     size = operands[3].shape[1:] if stride else ()
     operands = aligned(*(x[None] for x in operands))
-    out, again, *_ = norm_p.bind(*operands, groups=groups, relu=relu, stride=stride, size=size, native=choose(*operands))
+    out, again, *_ = norm_p.bind(
+        *operands, groups=groups, relu=relu, stride=stride, size=size, native=choose(*operands)
+    )
     return out[0], again[0]
 
 
 def _statistics(x: Any, groups: int) -> tuple[Any, Any]:
-    """Returns the mean of each group and one over its standard deviation: (group of examples, group of channels, example)."""
+    """Returns the mean of each group and one over its standard deviation: (group of examples, group
+    of channels, example).
+    """
     mean = _means(x, groups)
     centred = x - _spread(mean, x)
     return mean, 1 / jnp.sqrt(_means(centred * centred, groups) + EPSILON)
@@ -114,14 +138,18 @@ def _means(x: Any, groups: int) -> Any:
 
 def _spread(statistic: Any, x: Any) -> Any:
     """Repeats a statistic for every channel of every image."""
-    return jnp.repeat(statistic.transpose(0, 2, 1), x.shape[4] // statistic.shape[1], axis=2)[:, :, None, None, :]
+    return jnp.repeat(statistic.transpose(0, 2, 1), x.shape[4] // statistic.shape[1], axis=2)[
+        :, :, None, None, :
+    ]
 
 
 def _channels(x: Any) -> Any:
     return x[:, None, None, None, :]
 
 
-def _norm(x: Any, scale: Any, offset: Any, *shortcut: Any, groups: int, relu: bool, stride: int, size: Any) -> list[Any]:
+def _norm(
+    x: Any, scale: Any, offset: Any, *shortcut: Any, groups: int, relu: bool, stride: int, size: Any
+) -> list[Any]:
     mean, rate = _statistics(x, groups)
     y = (x - _spread(mean, x)) * (_spread(rate, x) * _channels(scale)) + _channels(offset)
     y = y + taken(shortcut[0], x.shape[4], stride) if shortcut else y
@@ -130,9 +158,18 @@ def _norm(x: Any, scale: Any, offset: Any, *shortcut: Any, groups: int, relu: bo
 
 
 def _gradient(
-    x: Any, mean: Any, rate: Any, scale: Any, *rest: Any, groups: int, relu: bool, stride: int, size: Any
+    x: Any,
+    mean: Any,
+    rate: Any,
+    scale: Any,
+    *rest: Any,
+    groups: int,
+    relu: bool,
+    stride: int,
+    size: Any,
 ) -> list[Any]:
-    """Computes, with z the normalised image, dx = rate (g scale - mean(g scale) - z mean(g scale z)), means over the group.
+    """Computes, with z the normalised image, dx = rate (g scale - mean(g scale) - z mean(g scale
+    z)), means over the group.
 
     `rest` are one or two parts of the gradient g, and the outputs where there is ReLU.
     """
@@ -147,8 +184,17 @@ def _gradient(
         parts = (sums * scale[:, None, :]).reshape(*sums.shape[:2], groups, -1).sum(3)
         return _spread(parts.transpose(0, 2, 1), x) / count
 
-    dx = gradient * (rates * _channels(scale)) - rates * over_groups(total) - centred * (rates * rates * over_groups(along))
-    return [dx, along.sum(1), total.sum(1), *([scattered(gradient, size, stride)] if stride else [])]
+    dx = (
+        gradient * (rates * _channels(scale))
+        - rates * over_groups(total)
+        - centred * (rates * rates * over_groups(along))
+    )
+    return [
+        dx,
+        along.sum(1),
+        total.sum(1),
+        *([scattered(gradient, size, stride)] if stride else []),
+    ]
 
 
 def _tangent(*operands: Any, groups: int, relu: bool, stride: int, size: Any) -> list[Any]:
@@ -169,7 +215,10 @@ def _linear(operands: Any, stride: int) -> tuple[Any, Any]:
 
 
 def _norm_results(x: Any, *_: Any, groups: int, **__: Any) -> list[Result]:
-    out, statistic = Result(x.shape, x.dtype), Result((x.shape[0], groups, x.shape[1]), x.dtype, False)
+    out, statistic = (
+        Result(x.shape, x.dtype),
+        Result((x.shape[0], groups, x.shape[1]), x.dtype, False),
+    )
     return [out, out, statistic, statistic]
 
 
@@ -190,7 +239,14 @@ def _numbers(kind: int) -> Any:
     return numbers
 
 
-norm_p = primitive("fedax_norm", _norm_results, _norm, ("fedax_norm", _numbers(0)), (True, False, False, True), again=True)
+norm_p = primitive(
+    "fedax_norm",
+    _norm_results,
+    _norm,
+    ("fedax_norm", _numbers(0)),
+    (True, False, False, True),
+    again=True,
+)
 gradient_p = primitive(
     "fedax_norm_gradient",
     _gradient_results,
@@ -208,7 +264,9 @@ def _norm_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
     x, scale = primals[:2]
     out, again, mean, rate = norm_p.bind(*primals, **params)
     whole = tuple(map(ad.instantiate_zeros, tangents))
-    both = tangent_p.bind(*whole, x, mean, rate, scale, *([out] if params["relu"] else []), **params)
+    both = tangent_p.bind(
+        *whole, x, mean, rate, scale, *([out] if params["relu"] else []), **params
+    )
     _, statistics = jax.jvp(lambda x: _statistics(x, params["groups"]), (x,), whole[:1])
     return [out, again, mean, rate], [*both, *statistics]
 
@@ -219,7 +277,10 @@ def _tangent_transpose(cotangents: Any, *operands: Any, **params: Any) -> Any:
     if not given:
         return [None] * len(operands)
     gradients = gradient_p.bind(x, mean, rate, scale, *given, *out, **params)
-    own = [gradient if ad.is_undefined_primal(dx) else None for gradient, dx in zip(gradients, tangents)]
+    own = [
+        gradient if ad.is_undefined_primal(dx) else None
+        for gradient, dx in zip(gradients, tangents)
+    ]
     return own + [None] * (4 + len(out))
 
 

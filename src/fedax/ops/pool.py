@@ -42,9 +42,12 @@ def max_pool(x: Images, window: int | Window = 2) -> Images:
 
 @checked_call
 def activate(x: Images, bias: Float[Array, "channels"], window: int | Window = 1) -> Images:
-    """Adds a bias to each channel, applies ReLU, and takes the largest of each window as `max_pool` does.
+    """Adds a bias to each channel, applies ReLU, and takes the largest of each window as `max_pool`
+    does.
 
-    >>> activate(jnp.array([[1.0, -4.0], [3.0, -9.0]]).reshape(1, 2, 1, 2), jnp.array([0.5, 2.0]), (2, 1)).ravel().tolist()
+    >>> activate(
+    ...     jnp.array([[1.0, -4.0], [3.0, -9.0]]).reshape(1, 2, 1, 2), jnp.array([0.5, 2.0]), (2, 1)
+    ... ).ravel().tolist()
     [3.5, 0.0]
     """
     return _pooled(x, bias, window, True)
@@ -54,7 +57,9 @@ def _pooled(x: Images, bias: Float[Array, "channels"], window: int | Window, rel
     window = checked(window)
     images, offsets = aligned(x[None], bias[None])
     native = choose(images, offsets)
-    return pool_p.bind(images, offsets, size=(x.shape[1], x.shape[2]), window=window, relu=relu, native=native)[0][0]
+    return pool_p.bind(
+        images, offsets, size=(x.shape[1], x.shape[2]), window=window, relu=relu, native=native
+    )[0][0]
 
 
 def checked(window: int | Window) -> Window:
@@ -65,7 +70,9 @@ def checked(window: int | Window) -> Window:
     """
     window = (window, window) if isinstance(window, int) else window
     if min(window) < 1 or window[0] * window[1] > 250:
-        raise InvalidInput.of("max_pool(window=...)", window, "at least 1, and no more than 250 pixels together")
+        raise InvalidInput.of(
+            "max_pool(window=...)", window, "at least 1, and no more than 250 pixels together"
+        )
     return window
 
 
@@ -79,7 +86,9 @@ def _windows(x: Any, window: Window) -> Any:
 
 def _each(x: Any, window: Window) -> list[Any]:
     squares = _windows(x, window)
-    return [squares[:, :, :, k // window[1], :, k % window[1]] for k in range(window[0] * window[1])]
+    return [
+        squares[:, :, :, k // window[1], :, k % window[1]] for k in range(window[0] * window[1])
+    ]
 
 
 def _spread(bias: Any) -> Any:
@@ -97,8 +106,14 @@ def _pool(x: Any, bias: Any, *, size: Window, window: Window, relu: bool) -> lis
     return [jax.nn.relu(value), jnp.where(value <= 0, jnp.uint8(FLAT), first)]
 
 
-def _tangent(x: Any, bias: Any, winner: Any, *, size: Window, window: Window, relu: bool) -> list[Any]:
-    total = jnp.where(winner == FLAT, jnp.zeros_like(bias, shape=()), jnp.broadcast_to(_spread(bias), winner.shape))
+def _tangent(
+    x: Any, bias: Any, winner: Any, *, size: Window, window: Window, relu: bool
+) -> list[Any]:
+    total = jnp.where(
+        winner == FLAT,
+        jnp.zeros_like(bias, shape=()),
+        jnp.broadcast_to(_spread(bias), winner.shape),
+    )
     for k, pixels in enumerate(_each(x, window)):
         total = total + jnp.where(winner == k, pixels, jnp.zeros_like(pixels))
     return [total]
@@ -106,7 +121,9 @@ def _tangent(x: Any, bias: Any, winner: Any, *, size: Window, window: Window, re
 
 def _gradient(gradient: Any, winner: Any, *, size: Window, window: Window, relu: bool) -> list[Any]:
     groups, batch, tall, wide, channels = gradient.shape
-    place = jnp.arange(window[0] * window[1], dtype=jnp.uint8).reshape(1, 1, 1, window[0], 1, window[1], 1)
+    place = jnp.arange(window[0] * window[1], dtype=jnp.uint8).reshape(
+        1, 1, 1, window[0], 1, window[1], 1
+    )
     chosen = winner[:, :, :, None, :, None, :] == place
     image = jnp.where(chosen, gradient[:, :, :, None, :, None, :], jnp.zeros((), gradient.dtype))
     image = image.reshape(groups, batch, tall * window[0], wide * window[1], channels)
@@ -128,7 +145,10 @@ def _tangent_results(*operands: Any, **params: Any) -> list[Result]:
 
 def _gradient_results(gradient: Any, _: Any, *, size: Window, **__: Any) -> list[Result]:
     groups, batch, _, _, channels = gradient.shape
-    return [Result((groups, batch, *size, channels), gradient.dtype), Result((groups, channels), gradient.dtype, False)]
+    return [
+        Result((groups, batch, *size, channels), gradient.dtype),
+        Result((groups, channels), gradient.dtype, False),
+    ]
 
 
 def _numbers(kind: int) -> Any:
@@ -136,8 +156,16 @@ def _numbers(kind: int) -> Any:
 
 
 pool_p = primitive("fedax_pool", _pool_results, _pool, ("fedax_pool", _numbers(0)), (True, False))
-gradient_p = primitive("fedax_pool_gradient", _gradient_results, _gradient, ("fedax_pool", _numbers(1)), (True, True))
-tangent_p = primitive("fedax_pool_tangent", _tangent_results, _tangent, ("fedax_pool", _numbers(2)), (True, False, True))
+gradient_p = primitive(
+    "fedax_pool_gradient", _gradient_results, _gradient, ("fedax_pool", _numbers(1)), (True, True)
+)
+tangent_p = primitive(
+    "fedax_pool_tangent",
+    _tangent_results,
+    _tangent,
+    ("fedax_pool", _numbers(2)),
+    (True, False, True),
+)
 batch_by(pool_p, (1, None), (1, 1))
 batch_by(tangent_p, (1, None, 1), (1,))
 in_groups(gradient_p)
@@ -151,12 +179,16 @@ def _pool_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
 
 def _tangent_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
     (dx, dbias, _), winner = tangents, primals[2]
-    (tangent,) = tangent_p.bind(ad.instantiate_zeros(dx), ad.instantiate_zeros(dbias), winner, **params)
+    (tangent,) = tangent_p.bind(
+        ad.instantiate_zeros(dx), ad.instantiate_zeros(dbias), winner, **params
+    )
     return tangent_p.bind(*primals, **params), [tangent]
 
 
 def _gradient_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
-    return gradient_p.bind(*primals, **params), gradient_p.bind(ad.instantiate_zeros(tangents[0]), primals[1], **params)
+    return gradient_p.bind(*primals, **params), gradient_p.bind(
+        ad.instantiate_zeros(tangents[0]), primals[1], **params
+    )
 
 
 def _tangent_transpose(cotangents: Any, x: Any, bias: Any, winner: Any, **params: Any) -> Any:
@@ -164,7 +196,9 @@ def _tangent_transpose(cotangents: Any, x: Any, bias: Any, winner: Any, **params
     if isinstance(cotangent, ad.Zero):
         return [None, None, None]
     gradients = gradient_p.bind(cotangent, winner, **params)
-    return [gradient if ad.is_undefined_primal(x) else None for gradient, x in zip(gradients, (x, bias))] + [None]
+    return [
+        gradient if ad.is_undefined_primal(x) else None for gradient, x in zip(gradients, (x, bias))
+    ] + [None]
 
 
 def _gradient_transpose(cotangents: Any, gradient: Any, winner: Any, **params: Any) -> Any:

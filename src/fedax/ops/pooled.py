@@ -1,4 +1,5 @@
-r"""A convolution with what follows it in most networks: a bias, ReLU, and the largest of each window.
+r"""A convolution with what follows it in most networks: a bias, ReLU, and the largest of each
+window.
 
 Behind pooling the gradient of the outputs is one number for each window, at the pixel that won it.
 The two gradients of the convolution read those numbers and their winners; the gradient of all
@@ -29,7 +30,8 @@ def convolve_activate(
     stride: int | tuple[int, int] = 1,
     padding: Padding = "VALID",
 ) -> Images:
-    """Computes `activate(convolve(x, kernel, stride, padding), bias, window)`, with gradients from the windows' largest pixels.
+    """Computes `activate(convolve(x, kernel, stride, padding), bias, window)`, with gradients from
+    the windows' largest pixels.
 
     Raises:
         InvalidInput: what `convolve` and `activate` refuse.
@@ -41,7 +43,9 @@ def convolve_activate(
         return pool.activate(convolve(x, kernel, stride=stride, padding=padding), bias, window)
     size = pool.checked(window)
     operands = aligned(x[None], kernel[None], bias[None])
-    return block_p.bind(*operands, plan=planned(x, kernel, stride, padding), window=size, native=True)[0][0]
+    return block_p.bind(
+        *operands, plan=planned(x, kernel, stride, padding), window=size, native=True
+    )[0][0]
 
 
 def _products(plan: Plan) -> dict[str, Any]:
@@ -67,12 +71,20 @@ def _spread(gradient: Any, winner: Any, plan: Plan, window: pool.Window) -> Any:
     return pool.gradient_p.bind(gradient, winner, **_pooling(plan, window))[0]
 
 
-def _image_gradient(gradient: Any, kernel: Any, winner: Any, *, plan: Plan, window: pool.Window) -> list[Any]:
-    return bilinear.image_gradient_p.bind(_spread(gradient, winner, plan, window), kernel, **_products(plan))
+def _image_gradient(
+    gradient: Any, kernel: Any, winner: Any, *, plan: Plan, window: pool.Window
+) -> list[Any]:
+    return bilinear.image_gradient_p.bind(
+        _spread(gradient, winner, plan, window), kernel, **_products(plan)
+    )
 
 
-def _kernel_gradient(x: Any, gradient: Any, winner: Any, *, plan: Plan, window: pool.Window) -> list[Any]:
-    return bilinear.kernel_gradient_p.bind(x, _spread(gradient, winner, plan, window), **_products(plan))
+def _kernel_gradient(
+    x: Any, gradient: Any, winner: Any, *, plan: Plan, window: pool.Window
+) -> list[Any]:
+    return bilinear.kernel_gradient_p.bind(
+        x, _spread(gradient, winner, plan, window), **_products(plan)
+    )
 
 
 def _bias_gradient(gradient: Any, winner: Any) -> list[Any]:
@@ -80,7 +92,9 @@ def _bias_gradient(gradient: Any, winner: Any) -> list[Any]:
 
 
 def _bias_tangent(dbias: Any, winner: Any) -> list[Any]:
-    return [jnp.where(winner == pool.FLAT, jnp.zeros((), dbias.dtype), dbias[:, None, None, None, :])]
+    return [
+        jnp.where(winner == pool.FLAT, jnp.zeros((), dbias.dtype), dbias[:, None, None, None, :])
+    ]
 
 
 def _pooled(x: Any, kernel: Any, *_: Any, plan: Plan, window: pool.Window, **__: Any) -> Result:
@@ -117,11 +131,21 @@ def _like_winners(dbias: Any, winner: Any, **_: Any) -> list[Result]:
 
 
 block_p = primitive("fedax_block", _block_results, _block, _call(0), (True, False, False))
-outputs_p = primitive("fedax_pooled_outputs", lambda *a, **k: [_pooled(*a, **k)], _outputs, None, ())
-image_gradient_p = primitive("fedax_pooled_image_gradient", _of_image, _image_gradient, _call(1), (True, False, True))
-kernel_gradient_p = primitive("fedax_pooled_kernel_gradient", _of_kernel, _kernel_gradient, _call(2), (True, True, True))
+outputs_p = primitive(
+    "fedax_pooled_outputs", lambda *a, **k: [_pooled(*a, **k)], _outputs, None, ()
+)
+image_gradient_p = primitive(
+    "fedax_pooled_image_gradient", _of_image, _image_gradient, _call(1), (True, False, True)
+)
+kernel_gradient_p = primitive(
+    "fedax_pooled_kernel_gradient", _of_kernel, _kernel_gradient, _call(2), (True, True, True)
+)
 bias_gradient_p = primitive(
-    "fedax_bias_gradient", _of_bias, _bias_gradient, ("fedax_pool", lambda *_: [3, 1, 1, 1]), (True, True)
+    "fedax_bias_gradient",
+    _of_bias,
+    _bias_gradient,
+    ("fedax_pool", lambda *_: [3, 1, 1, 1]),
+    (True, True),
 )
 bias_tangent_p = primitive("fedax_bias_tangent", _like_winners, _bias_tangent, None, ())
 
@@ -158,11 +182,17 @@ def _linear(made: Any, back: Any) -> None:
     """
 
     def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
-        return made.bind(*primals, **params), made.bind(ad.instantiate_zeros(tangents[0]), primals[1], **params)
+        return made.bind(*primals, **params), made.bind(
+            ad.instantiate_zeros(tangents[0]), primals[1], **params
+        )
 
     def transpose(cotangents: Any, _: Any, winner: Any, **params: Any) -> Any:
         (cotangent,) = cotangents
-        return [None, None] if isinstance(cotangent, ad.Zero) else [back.bind(cotangent, winner, **params)[0], None]
+        return (
+            [None, None]
+            if isinstance(cotangent, ad.Zero)
+            else [back.bind(cotangent, winner, **params)[0], None]
+        )
 
     ad.primitive_jvps[made] = jvp
     ad.primitive_transposes[made] = transpose
@@ -180,8 +210,15 @@ def _block_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
         lambda dkernel: outputs_p.bind(x, dkernel, winner, **params),
         lambda dbias: bias_tangent_p.bind(dbias, winner, native=True),
     )
-    parts = [form(tangent)[0] for form, tangent in zip(forms, tangents) if not isinstance(tangent, ad.Zero)]
-    return [out, winner], [sum(parts[1:], parts[0]), ad.Zero(jax.typeof(winner).update(dtype=jax.dtypes.float0))]
+    parts = [
+        form(tangent)[0]
+        for form, tangent in zip(forms, tangents)
+        if not isinstance(tangent, ad.Zero)
+    ]
+    return [out, winner], [
+        sum(parts[1:], parts[0]),
+        ad.Zero(jax.typeof(winner).update(dtype=jax.dtypes.float0)),
+    ]
 
 
 ad.primitive_jvps[block_p] = _block_jvp

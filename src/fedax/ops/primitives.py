@@ -16,7 +16,8 @@ from fedax.ops.extension import usable
 from fedax.utils.jax_internals import Primitive, ad, batching, mlir
 
 IMAGES = (0, 4, 2, 3, 1)
-"""Memory order of (group, example, row, column, channel) in the extension: the example is innermost."""
+"""Memory order of (group, example, row, column, channel) in the extension: the example is
+innermost."""
 
 
 class Result(NamedTuple):
@@ -56,7 +57,10 @@ def primitive(
 
     @made.def_abstract_eval
     def abstract(*operands: Any, **params: Any) -> list[Any]:
-        return [operands[0].update(shape=r.shape, dtype=np.dtype(r.dtype)) for r in results(*operands, **params)]
+        return [
+            operands[0].update(shape=r.shape, dtype=np.dtype(r.dtype))
+            for r in results(*operands, **params)
+        ]
 
     laid = {place for place, is_images in enumerate(images) if is_images}
 
@@ -71,7 +75,10 @@ def primitive(
         run = jax.ffi.ffi_call(
             target,
             [jax.ShapeDtypeStruct(r.shape, r.dtype) for r in outs],
-            input_layouts=[IMAGES if place in laid else tuple(range(x.ndim)) for place, x in enumerate(operands)],
+            input_layouts=[
+                IMAGES if place in laid else tuple(range(x.ndim))
+                for place, x in enumerate(operands)
+            ],
             output_layouts=[IMAGES if r.images else tuple(range(len(r.shape))) for r in outs],
             input_output_aliases={place: place for place in range(in_place)},
         )
@@ -87,7 +94,8 @@ def primitive(
 
     @made.def_impl
     def eager(*operands: Any, **params: Any) -> Any:
-        with jax.disable_jit(False):  # one operation is a program in any case; without this it would call itself
+        # one operation is a program in any case; without this it would call itself
+        with jax.disable_jit(False):
             return jax.jit(made.bind, static_argnames=tuple(params))(*operands, **params)
 
     return made
@@ -103,7 +111,10 @@ def aligned(*operands: Any) -> tuple[Any, ...]:
     """Returns the operands of one operation, all varying over the same axes of a mesh."""
     axes = [_varying(x) for x in operands]
     everything = frozenset().union(*axes)
-    return tuple(_vary(x, tuple(everything - own)) if everything - own else x for x, own in zip(operands, axes))
+    return tuple(
+        _vary(x, tuple(everything - own)) if everything - own else x
+        for x, own in zip(operands, axes)
+    )
 
 
 def _varying(x: Any) -> frozenset[Any]:
@@ -112,7 +123,9 @@ def _varying(x: Any) -> frozenset[Any]:
 
 
 def _vary(x: Any, axes: tuple[Any, ...]) -> Any:
-    return lax.pcast(x, axes, to="varying") if hasattr(lax, "pcast") else getattr(lax, "pvary")(x, axes)  # noqa: B009
+    if hasattr(lax, "pcast"):
+        return lax.pcast(x, axes, to="varying")
+    return lax.pvary(x, axes)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def folded(x: Any, batch: int, axis: int) -> Any:
@@ -130,7 +143,9 @@ def batch_size(operands: Sequence[Any], dims: Sequence[Any]) -> int:
     return next(x.shape[d] for x, d in zip(operands, dims) if d is not None)
 
 
-def batch_groups(made: Primitive, operands: Sequence[Any], dims: Sequence[Any], params: Any) -> tuple[Any, Any]:
+def batch_groups(
+    made: Primitive, operands: Sequence[Any], dims: Sequence[Any], params: Any
+) -> tuple[Any, Any]:
     """Makes every member of the batch a group, or several."""
     size = batch_size(operands, dims)
     joined = [
@@ -155,22 +170,30 @@ def batch_by(made: Primitive, axes: Sequence[int | None], to: Sequence[int]) -> 
     def rule(operands: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[Any, Any]:
         if any((d is None) != (axis is None) for d, axis in zip(dims, axes)):
             return batch_groups(made, operands, dims, params)
-        joined = [x if axis is None else folded(x, d, axis) for x, d, axis in zip(operands, dims, axes)]
+        joined = [
+            x if axis is None else folded(x, d, axis) for x, d, axis in zip(operands, dims, axes)
+        ]
         size = batch_size(operands, dims)
-        return [unfolded(out, size, axis) for out, axis in zip(made.bind(*joined, **params), to)], list(to)
+        return [
+            unfolded(out, size, axis) for out, axis in zip(made.bind(*joined, **params), to)
+        ], list(to)
 
     batching.primitive_batchers[made] = rule
 
 
 def in_groups(made: Primitive) -> None:
     """Registers: batches are groups."""
-    batching.primitive_batchers[made] = lambda operands, dims, **params: batch_groups(made, operands, dims, params)
+    batching.primitive_batchers[made] = lambda operands, dims, **params: batch_groups(
+        made, operands, dims, params
+    )
 
 
 def differentiate_by(made: Primitive, plain: Callable[..., Sequence[Any]]) -> None:
     """Registers: forward derivatives by all operands are those of the plain form."""
 
-    def rule(primals: Sequence[Any], tangents: Sequence[Any], *, native: bool, **params: Any) -> tuple[Any, Any]:
+    def rule(
+        primals: Sequence[Any], tangents: Sequence[Any], *, native: bool, **params: Any
+    ) -> tuple[Any, Any]:
         whole = tuple(map(ad.instantiate_zeros, tangents))
         _, out = jax.jvp(lambda *operands: plain(*operands, **params), tuple(primals), whole)
         return made.bind(*primals, native=native, **params), out

@@ -1,4 +1,5 @@
-"""The products of a convolution in JAX, in the form that is fast on a CPU where there is no extension.
+"""The products of a convolution in JAX, in the form that is fast on a CPU where there is no
+extension.
 
 XLA's CPU compiler does well for the forward product of many channels only; inside a loop its
 gradient by the kernel is up to sixty times slower than the arithmetic. There, the three products
@@ -20,8 +21,12 @@ FEW = 16
 """Below so many channels a product over channels alone leaves most of a CPU's vector unit idle."""
 
 
-def _native(x: Images, kernel: Kernel, strides: tuple[int, int] = (1, 1), borders: Borders = NONE) -> Images:
-    return lax.conv_general_dilated(x, kernel, strides, borders, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+def _native(
+    x: Images, kernel: Kernel, strides: tuple[int, int] = (1, 1), borders: Borders = NONE
+) -> Images:
+    return lax.conv_general_dilated(
+        x, kernel, strides, borders, dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
 
 
 def outputs(x: Images, kernel: Kernel, plan: Any) -> Images:
@@ -40,7 +45,8 @@ def kernel_gradient(x: Images, gradient: Images, plan: Any) -> Kernel:
 
 
 def _by_spans(padded: Images, kernel: tuple[int, ...], gradient: Images) -> Kernel:
-    """Computes, for stride 1 with few channels, one product for each row of the kernel over spans of neighbouring columns.
+    """Computes, for stride 1 with few channels, one product for each row of the kernel over spans
+    of neighbouring columns.
 
     A span of outputs meets all the pixels that any of its columns sees. The product of the two
     holds what each place of the kernel gets along its diagonals, and beside them terms that are not
@@ -65,8 +71,12 @@ def _by_spans(padded: Images, kernel: tuple[int, ...], gradient: Images) -> Kern
     return jnp.stack([row(i) for i in range(height)])
 
 
-def _by_places(padded: Images, kernel: tuple[int, ...], strides: tuple[int, int], gradient: Images) -> Kernel:
-    """Computes one product for each kernel position: the image under it times the gradient, over all pixels at once."""
+def _by_places(
+    padded: Images, kernel: tuple[int, ...], strides: tuple[int, int], gradient: Images
+) -> Kernel:
+    """Computes one product for each kernel position: the image under it times the gradient, over
+    all pixels at once.
+    """
     rows, columns = gradient.shape[1:3]
     right = gradient.reshape(-1, kernel[3])
 
@@ -85,8 +95,13 @@ def image_gradient(gradient: Images, kernel: Kernel, plan: Any) -> Images:
 
 
 def _by_flipped_kernel(gradient: Images, kernel: Kernel, plan: Any) -> Images:
-    """Computes, for stride 1, a convolution of the gradient in the order of axes for which XLA has a fast one."""
-    widths = [(k - 1 - low, n + low - m) for k, n, m, (low, _) in zip(plan.window, plan.image, plan.outputs, plan.borders)]
+    """Computes, for stride 1, a convolution of the gradient in the order of axes for which XLA has
+    a fast one.
+    """
+    widths = [
+        (k - 1 - low, n + low - m)
+        for k, n, m, (low, _) in zip(plan.window, plan.image, plan.outputs, plan.borders)
+    ]
     turned = kernel[::-1, ::-1].transpose(0, 1, 3, 2)
     return _native(_padded(gradient, (widths[0], widths[1])), turned)
 
@@ -102,12 +117,15 @@ def _by_adding(gradient: Images, kernel: Kernel, plan: Any) -> Images:
     total = jnp.zeros((batch, tall + top + bottom, wide + left + right, channels), gradient.dtype)
     for i in range(height):
         for j in range(width):
-            total = total.at[:, i : i + down * rows : down, j : j + across * columns : across].add(parts[:, :, :, i, j])
+            total = total.at[:, i : i + down * rows : down, j : j + across * columns : across].add(
+                parts[:, :, :, i, j]
+            )
     return total[:, top : top + tall, left : left + wide]
 
 
 def _in_blocks(x: Images, kernel: Kernel, borders: Borders) -> Images:
-    """Computes, for stride 1 with few channels, 2 x 2 outputs at a time by one product over 2 x 2 times the channels.
+    """Computes, for stride 1 with few channels, 2 x 2 outputs at a time by one product over 2 x 2
+    times the channels.
 
     The kernel of a block holds the given one at four places; its zeros cost less than short
     products do.
@@ -116,7 +134,10 @@ def _in_blocks(x: Images, kernel: Kernel, borders: Borders) -> Images:
     height, width, channels, outputs = kernel.shape
     rows, columns = x.shape[1] + top + bottom - height + 1, x.shape[2] + left + right - width + 1
     tall, wide = -(-(height + 1) // 2), -(-(width + 1) // 2)
-    ends = [2 * (-(-n // 2) + taps - 1) - size for n, taps, size in ((rows, tall, x.shape[1]), (columns, wide, x.shape[2]))]
+    ends = [
+        2 * (-(-n // 2) + taps - 1) - size
+        for n, taps, size in ((rows, tall, x.shape[1]), (columns, wide, x.shape[2]))
+    ]
     folded = _fold(_padded(x, ((top, ends[0] - top), (left, ends[1] - left))))
     places = [
         jnp.pad(kernel, ((p, 2 * tall - height - p), (q, 2 * wide - width - q), (0, 0), (0, 0)))
@@ -146,7 +167,9 @@ def _unfold(x: Images) -> Images:
 def _padded(x: Images, widths: Borders) -> Images:
     if widths == NONE:
         return x
-    return lax.pad(x, jnp.zeros((), x.dtype), ((0, 0, 0), (*widths[0], 0), (*widths[1], 0), (0, 0, 0)))
+    return lax.pad(
+        x, jnp.zeros((), x.dtype), ((0, 0, 0), (*widths[0], 0), (*widths[1], 0), (0, 0, 0))
+    )
 
 
 def _under(x: Images, i: int, j: int, rows: int, columns: int, strides: tuple[int, int]) -> Images:

@@ -15,7 +15,8 @@ from fedax.utils.jax_internals import ad
 
 @checked_call
 def join(x: Images, shortcut: Images, stride: int = 1) -> Images:
-    r"""Computes $\max(x + s, 0)$ with s every stride-th pixel of the shortcut, and zeros in the channels that it lacks.
+    r"""Computes $\max(x + s, 0)$ with s every stride-th pixel of the shortcut, and zeros in the
+    channels that it lacks.
 
     This is option A of He et al. (arXiv:1512.03385, section 3.3). Derivatives of any order and
     mode.
@@ -29,12 +30,16 @@ def join(x: Images, shortcut: Images, stride: int = 1) -> Images:
     Raises:
         InvalidInput: sizes that do not fit.
 
-    >>> join(jnp.full((1, 1, 1, 2), -3.0), jnp.arange(4.0).reshape(1, 2, 2, 1) + 5, 2).ravel().tolist()
+    >>> join(
+    ...     jnp.full((1, 1, 1, 2), -3.0), jnp.arange(4.0).reshape(1, 2, 2, 1) + 5, 2
+    ... ).ravel().tolist()
     [2.0, 0.0]
     """
     check_fit("join(x, shortcut, stride)", x, shortcut, stride)
     images = aligned(x[None], shortcut[None])
-    return join_p.bind(*images, stride=stride, size=shortcut.shape[1:], native=choose(*images))[0][0]
+    return join_p.bind(*images, stride=stride, size=shortcut.shape[1:], native=choose(*images))[0][
+        0
+    ]
 
 
 def check_fit(name: str, x: Images, shortcut: Images, stride: int) -> None:
@@ -50,10 +55,14 @@ def check_fit(name: str, x: Images, shortcut: Images, stride: int) -> None:
 
 
 def taken(shortcut: Any, channels: int, stride: int) -> Any:
-    """Returns every stride-th pixel of a shortcut (group, example, row, column, channel), zeros in missing channels."""
+    """Returns every stride-th pixel of a shortcut (group, example, row, column, channel), zeros in
+    missing channels.
+    """
     missing = channels - shortcut.shape[4]
     return (
-        jnp.pad(shortcut[:, :, ::stride, ::stride], ((0, 0),) * 4 + ((0, missing),)) if missing or stride > 1 else shortcut
+        jnp.pad(shortcut[:, :, ::stride, ::stride], ((0, 0),) * 4 + ((0, missing),))
+        if missing or stride > 1
+        else shortcut
     )
 
 
@@ -83,7 +92,10 @@ def _results(x: Any, *_: Any, **__: Any) -> list[Result]:
 
 
 def _gradient_results(gradient: Any, _: Any, *, size: Any, **__: Any) -> list[Result]:
-    return [Result(gradient.shape, gradient.dtype), Result((*gradient.shape[:2], *size), gradient.dtype)]
+    return [
+        Result(gradient.shape, gradient.dtype),
+        Result((*gradient.shape[:2], *size), gradient.dtype),
+    ]
 
 
 def _numbers(kind: int) -> Any:
@@ -91,7 +103,9 @@ def _numbers(kind: int) -> Any:
 
 
 join_p = primitive("fedax_join", _results, _join, ("fedax_join", _numbers(0)), (True, True))
-gradient_p = primitive("fedax_join_gradient", _gradient_results, _gradient, ("fedax_join", _numbers(1)), (True, True))
+gradient_p = primitive(
+    "fedax_join_gradient", _gradient_results, _gradient, ("fedax_join", _numbers(1)), (True, True)
+)
 tangent_p = primitive("fedax_join_tangent", _results, _tangent, None, ())
 batch_by(join_p, (1, 1), (1,))
 batch_by(gradient_p, (1, 1), (1, 1))
@@ -104,12 +118,15 @@ def _join_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
 
 
 def _tangent_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
-    linear = map(ad.instantiate_zeros, tangents[:2])  # the sign of the output is constant almost everywhere
+    # the sign of the output is constant almost everywhere
+    linear = map(ad.instantiate_zeros, tangents[:2])
     return tangent_p.bind(*primals, **params), tangent_p.bind(*linear, primals[2], **params)
 
 
 def _gradient_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
-    return gradient_p.bind(*primals, **params), gradient_p.bind(ad.instantiate_zeros(tangents[0]), primals[1], **params)
+    return gradient_p.bind(*primals, **params), gradient_p.bind(
+        ad.instantiate_zeros(tangents[0]), primals[1], **params
+    )
 
 
 def _tangent_transpose(cotangents: Any, dx: Any, dshortcut: Any, out: Any, **params: Any) -> Any:
@@ -117,7 +134,10 @@ def _tangent_transpose(cotangents: Any, dx: Any, dshortcut: Any, out: Any, **par
     if isinstance(cotangent, ad.Zero):
         return [None, None, None]
     gradients = gradient_p.bind(cotangent, out, **params)
-    return [gradient if ad.is_undefined_primal(x) else None for gradient, x in zip(gradients, (dx, dshortcut))] + [None]
+    return [
+        gradient if ad.is_undefined_primal(x) else None
+        for gradient, x in zip(gradients, (dx, dshortcut))
+    ] + [None]
 
 
 def _gradient_transpose(cotangents: Any, gradient: Any, out: Any, **params: Any) -> Any:

@@ -1,4 +1,6 @@
-"""Recipes: tables and figures of the papers as files, and their numbers and claims compared with runs."""
+"""Recipes: tables and figures of the papers as files, and their numbers and claims compared with
+runs.
+"""
 
 from fedax.papers.recipe import SCALES as SCALES
 from fedax.papers.recipe import Recipe as Recipe

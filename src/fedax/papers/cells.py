@@ -12,7 +12,11 @@ from fedax.report.tables.statistics import welch
 from fedax.report.tables.summary import is_percent
 
 Status = Literal[
-    "within 2 points and two standard errors", "within 2 points", "within two standard errors", "missed", "no comparison"
+    "within 2 points and two standard errors",
+    "within 2 points",
+    "within two standard errors",
+    "missed",
+    "no comparison",
 ]
 POINTS = 2.0
 """Of accuracy: what counts as the paper's number."""
@@ -22,7 +26,8 @@ Targets = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 class Number(NamedTuple):
-    """A mean over runs: of the paper, or ours over units (draws of the data if there are several, else seeds).
+    """A mean over runs: of the paper, or ours over units (draws of the data if there are several,
+    else seeds).
 
     The sample deviation is NaN and the number of runs 0 where they are not known.
     """
@@ -33,7 +38,8 @@ class Number(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A number of the paper beside ours, in the unit of the paper (accuracies in percent, their variances in squared points).
+    """A number of the paper beside ours, in the unit of the paper (accuracies in percent, their
+    variances in squared points).
 
     Attributes:
         runs: ours, of which `diverged` did.
@@ -55,9 +61,11 @@ class Cell(NamedTuple):
 
     @property
     def error(self) -> float:
-        r"""The joint standard error $s\sqrt{1/n_{paper} + 1/n_{ours}}$ of the two means; NaN if it is not known.
+        r"""The joint standard error $s\sqrt{1/n_{paper} + 1/n_{ours}}$ of the two means; NaN if it
+        is not known.
 
-        s is the paper's deviation. With our own one in it, a method that scatters more would pass more easily.
+        s is the paper's deviation. With our own one in it, a method that scatters more would pass
+        more easily.
         """
         if not (self.paper.count and self.ours.count):
             return math.nan
@@ -65,7 +73,9 @@ class Cell(NamedTuple):
 
     @property
     def welch(self) -> float:
-        """The p-value of Welch's test on the two means, with the deviations of both sides; NaN if it is not known."""
+        """The p-value of Welch's test on the two means, with the deviations of both sides; NaN if
+        it is not known.
+        """
         return welch(self.paper, self.ours)
 
     @property
@@ -75,19 +85,29 @@ class Cell(NamedTuple):
 
     @property
     def within_errors(self) -> bool | None:
-        """Whether the means are at most two joint standard errors apart; None where the paper's deviation or runs are not known."""
+        """Whether the means are at most two joint standard errors apart; None where the paper's
+        deviation or runs are not known.
+        """
         return abs(self.difference) <= 2 * self.error if math.isfinite(self.error) else None
 
     @property
     def status(self) -> Status:
         """Both verdicts in words; the deviation of our runs has no part in them."""
         if self.within_points:
-            return "within 2 points and two standard errors" if self.within_errors else "within 2 points"
+            return (
+                "within 2 points and two standard errors"
+                if self.within_errors
+                else "within 2 points"
+            )
         return "within two standard errors" if self.within_errors else "missed"
 
 
 def beside(
-    results: Results, targets: Mapping[str, Targets], read: str, runs: int | None = None, also: Sequence[str] = ()
+    results: Results,
+    targets: Mapping[str, Targets],
+    read: str,
+    runs: int | None = None,
+    also: Sequence[str] = (),
 ) -> list[Cell]:
     """Returns the targets of the tasks and algorithms that have run, with our numbers.
 
@@ -108,8 +128,13 @@ def beside(
                 if not ran:
                     continue
                 worst = math.nan if mode_of(metric, stated_modes(results.records)) is None else None
-                ours, *others = (_number(results, results.of(task, algorithm, metric, way, worst)) for way in (read, *also))
-                paper = Number(float(target[0]), float(target[1]) if len(target) > 1 else math.nan, runs or 0)
+                ours, *others = (
+                    _number(results, results.of(task, algorithm, metric, way, worst))
+                    for way in (read, *also)
+                )
+                paper = Number(
+                    float(target[0]), float(target[1]) if len(target) > 1 else math.nan, runs or 0
+                )
                 cells.append(Cell(task, algorithm, metric, paper, ours, ran, bad, tuple(others)))
     return cells
 
@@ -119,4 +144,6 @@ def _number(results: Results, values: Values) -> Number:
     units, _ = results.units(values)
     finite = bool(np.isfinite(units).all())
     mean = float(units.mean()) if finite else float(units[~np.isfinite(units)][0])
-    return Number(mean, float(units.std(ddof=1)) if finite and len(units) > 1 else math.nan, len(units))
+    return Number(
+        mean, float(units.std(ddof=1)) if finite and len(units) > 1 else math.nan, len(units)
+    )

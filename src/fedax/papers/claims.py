@@ -34,8 +34,9 @@ class Part(NamedTuple):
     Attributes:
         task: on which; of `rises`, between which two.
         about: which algorithms, such as `A minus B`.
-        effect: what the runs show, in the unit of `quantity_of`: the difference of the two, of `ratio` the ratio, of `below` and
-            `above` the number itself. The margin of the claim is not part of it.
+        effect: what the runs show, in the unit of `quantity_of`: the difference of the two, of
+            `ratio` the ratio, of `below` and `above` the number itself. The margin of the claim is
+            not part of it.
         ahead, behind: p-values of the two verdicts, as those of `Effect`.
         agrees: whether the mean is as claimed, whatever its p-value; None without runs.
         text: the effect with its interval.
@@ -55,8 +56,8 @@ class Evidence(NamedTuple):
 
     Attributes:
         verdict: of all tasks together.
-        text: the quantity that is compared and what is claimed of it; the deciding comparison of each task with its interval; how
-            many runs diverged.
+        text: the quantity that is compared and what is claimed of it; the deciding comparison of
+            each task with its interval; how many runs diverged.
         direction: on how many tasks the means are as claimed, as a phrase.
         parts: all comparisons.
         claimed: the quantity that they are of, and what is claimed of it.
@@ -74,11 +75,12 @@ class Claim(BaseModel):
 
     Args:
         text: the sentence, in plain words.
-        check: `best` (`a` is better than all of `among`, by default all others), `better` (`a` than `b`, by at least `margin`),
-            `close` (`a` and `b` differ by at most `margin`), `order` (each of `among` is better than the next), `ratio` (`a` is
-            at least `margin` times `b`), `below` and `above` (`a` is, of `margin`), `diverges` (all runs of `a`
-            diverge), `rises` (of `a`, the metric is larger on each of `tasks` than on the one before, whether or not more is
-            better; runs are paired by seed).
+        check: `best` (`a` is better than all of `among`, by default all others), `better` (`a` than
+            `b`, by at least `margin`), `close` (`a` and `b` differ by at most `margin`), `order`
+            (each of `among` is better than the next), `ratio` (`a` is at least `margin` times `b`),
+            `below` and `above` (`a` is, of `margin`), `diverges` (all runs of `a` diverge), `rises`
+            (of `a`, the metric is larger on each of `tasks` than on the one before, whether or not
+            more is better; runs are paired by seed).
         a, b, among: labels of algorithms.
         margin: as the check says, in the metric's unit (accuracies in percent).
         tasks: titles of the tasks on which it is claimed, by default all.
@@ -104,19 +106,26 @@ class Claim(BaseModel):
     mode: Mode | None = None
 
     def judge(
-        self, results: Results, metric: str, read: str, tasks: Sequence[str] = (), algorithms: Sequence[str] = ()
+        self,
+        results: Results,
+        metric: str,
+        read: str,
+        tasks: Sequence[str] = (),
+        algorithms: Sequence[str] = (),
     ) -> Evidence:
         """Judges the claim.
 
-        It holds if every comparison on every task has p < 0.05 (`Effect.ahead` at most `LEVEL`), and does not hold if one has
-        p < 0.05 for the opposite after Holm's correction over tasks and pairs. With `at_least` the same of so many tasks, see
-        `fedax.report.tables.statistics.at_least`.
-        Where tasks or algorithms of the claim have not run, it can hold on what ran only.
+        It holds if every comparison on every task has p < 0.05 (`Effect.ahead` at most `LEVEL`),
+        and does not hold if one has p < 0.05 for the opposite after Holm's correction over tasks
+        and pairs. With `at_least` the same of so many tasks, see
+        `fedax.report.tables.statistics.at_least`. Where tasks or algorithms of the claim have not
+        run, it can hold on what ran only.
 
         Args:
             results: the runs.
             metric, read: of the recipe.
-            tasks, algorithms: that the claim is about, if it names none; by default those that have run.
+            tasks, algorithms: that the claim is about, if it names none; by default those that have
+                run.
         """
         named = list(self.tasks or tasks or results.tasks)
         parts = self._parts(results, self.metric or metric, self.read or read, named, algorithms)
@@ -125,15 +134,22 @@ class Claim(BaseModel):
             by_task.setdefault(part.task, []).append(part)
         groups = list(by_task.values())
         # of each task the comparisons that have runs
-        ran = [own for group in groups if (own := [part for part in group if part.agrees is not None])]
+        ran = [
+            own for group in groups if (own := [part for part in group if part.agrees is not None])
+        ]
         if not ran:
             return Evidence("undecided", "no runs", "", parts)
         is_complete = sum(map(len, ran)) == len(parts)
         verdict = self._verdict(groups, [] if is_complete else ran)
         agreeing = sum(all(part.agrees for part in group) for group in ran)
         claimed = self._claimed(results, self.metric or metric, self.read or read)
-        text, direction = self._text(results, groups, ran, claimed), self._direction(agreeing, len(ran), len(groups))
-        return Evidence(verdict, text, direction, parts, "" if self.check == "diverges" else claimed)
+        text, direction = (
+            self._text(results, groups, ran, claimed),
+            self._direction(agreeing, len(ran), len(groups)),
+        )
+        return Evidence(
+            verdict, text, direction, parts, "" if self.check == "diverges" else claimed
+        )
 
     def _verdict(self, groups: Sequence[Sequence[Part]], ran: Sequence[Sequence[Part]]) -> Verdict:
         """Decides the claim by the p-values of its comparisons.
@@ -143,12 +159,15 @@ class Claim(BaseModel):
             ran: those that have runs, where they are not all.
         """
         needed = self.at_least or len(groups)
-        # a task is as claimed if all of its comparisons are: the largest p counts, without a correction
+        # a task is as claimed if all of its comparisons are: the largest p counts, without a
+        # correction
         whole = np.array([max(part.ahead for part in group) for group in groups])
         if at_least(whole, needed) <= LEVEL:
             return "holds"
         # it is refuted by one comparison, so the smallest p counts, corrected for their number
-        against = np.array([min(len(group) * min(part.behind for part in group), 1.0) for group in groups])
+        against = np.array(
+            [min(len(group) * min(part.behind for part in group), 1.0) for group in groups]
+        )
         if at_least(against, len(groups) - needed + 1) <= LEVEL:
             return "does not hold"
         some = np.array([max(part.ahead for part in group) for group in ran])
@@ -165,7 +184,10 @@ class Claim(BaseModel):
     def _claimed(self, results: Results, metric: str, read: str) -> str:
         """Returns the quantity that `_text` lists, and what is claimed of it."""
         ranks = self.check in ("best", "better", "order")  # other checks need no direction
-        m, lower = digits(self.margin), ranks and not higher_is_better(metric, read, results.records, self.mode)
+        m, lower = (
+            digits(self.margin),
+            ranks and not higher_is_better(metric, read, results.records, self.mode),
+        )
         claimed = {
             "rises": "above 0",
             "ratio": f"at least {m}",
@@ -178,16 +200,29 @@ class Claim(BaseModel):
             quantity = quantity.replace("points", "percent", 1)
         return f"in {quantity}, claimed {claimed}"
 
-    def _text(self, results: Results, groups: Sequence[Sequence[Part]], kept: Sequence[Sequence[Part]], claimed: str) -> str:
-        """Returns the comparison of each task that says least for the claim, with what did not run and what diverged."""
+    def _text(
+        self,
+        results: Results,
+        groups: Sequence[Sequence[Part]],
+        kept: Sequence[Sequence[Part]],
+        claimed: str,
+    ) -> str:
+        """Returns the comparison of each task that says least for the claim, with what did not run
+        and what diverged.
+        """
         deciding = [max(group, key=lambda part: (part.ahead, -part.behind)) for group in kept]
-        common = len({part.about for part in deciding}) == 1 and all(len(group) == 1 for group in kept)
+        common = len({part.about for part in deciding}) == 1 and all(
+            len(group) == 1 for group in kept
+        )
         shown = []
         for part in deciding:
             head = ": ".join([part.task] * (len(groups) > 1) + [part.about] * (not common))
             shown.append((f"{head}: " if head else "") + part.text)
         if self.check != "diverges":
-            shown[0] = f"{f'{deciding[0].about} {claimed}' if common else claimed.capitalize()}: {shown[0]}"
+            shown[0] = (
+                f"{f'{deciding[0].about} {claimed}' if common else claimed.capitalize()}: "
+                f"{shown[0]}"
+            )
             shown[-1] += _counts(kept)
         lacking = sorted({part.about for group in groups for part in group if part.agrees is None})
         if len(kept) < len(groups):
@@ -207,7 +242,12 @@ class Claim(BaseModel):
                     yield f"{task}: {bad} of {total} runs of {name} diverged"
 
     def _parts(
-        self, results: Results, metric: str, read: str, tasks: Sequence[str], algorithms: Sequence[str]
+        self,
+        results: Results,
+        metric: str,
+        read: str,
+        tasks: Sequence[str],
+        algorithms: Sequence[str],
     ) -> list[Part]:
         if self.check == "rises":
             a = self._named(self.a)
@@ -217,9 +257,13 @@ class Claim(BaseModel):
                 for (low, below), (high, above) in itertools.pairwise(curves)
             ]
             return [self._compared(results, step, a, rise, rise) for step, rise in steps]
-        return [part for task in tasks for part in self._on(results, task, metric, read, algorithms)]
+        return [
+            part for task in tasks for part in self._on(results, task, metric, read, algorithms)
+        ]
 
-    def _on(self, results: Results, task: str, metric: str, read: str, algorithms: Sequence[str]) -> list[Part]:
+    def _on(
+        self, results: Results, task: str, metric: str, read: str, algorithms: Sequence[str]
+    ) -> list[Part]:
         def values(algorithm: str | None, worst: float | None = None) -> Values:
             return results.of(task, self._named(algorithm), metric, read, worst, self.mode)
 
@@ -234,7 +278,12 @@ class Claim(BaseModel):
             return [self._compared(results, task, self._named(self.a), single, numbers, sign="")]
         if self.check == "close":
             return [
-                self._closeness(results, task, f"{a} minus {b}", _paired(values(a), values(b), lambda x, y: x - y))
+                self._closeness(
+                    results,
+                    task,
+                    f"{a} minus {b}",
+                    _paired(values(a), values(b), lambda x, y: x - y),
+                )
                 for a, b in self.pairs(algorithms)
             ]
         sign = 1 if higher_is_better(metric, read, results.records, self.mode) else -1
@@ -250,26 +299,59 @@ class Claim(BaseModel):
         ]
 
     def pairs(self, algorithms: Sequence[str]) -> list[tuple[str, str]]:
-        """Returns which algorithms are compared, the one that is claimed to be better first; `algorithms` are all there are."""
+        """Returns which algorithms are compared, the one that is claimed to be better first;
+        `algorithms` are all there are.
+        """
         if self.check == "order":
             return list(itertools.pairwise(self.among or []))
         if self.check == "best":
-            return [(self._named(self.a), other) for other in self.among or algorithms if other != self.a]
+            return [
+                (self._named(self.a), other)
+                for other in self.among or algorithms
+                if other != self.a
+            ]
         return [(self._named(self.a), self._named(self.b))]
 
-    def _compared(self, results: Results, task: str, about: str, claimed: Values, shown: Values, sign: str = "+") -> Part:
-        """Tests whether `claimed` is above zero, and shows the quantity `shown`, of which it is a shift or its opposite."""
-        test, effect = (effect_of(*results.units(values), exact=self.exact) for values in (claimed, shown))
+    def _compared(
+        self,
+        results: Results,
+        task: str,
+        about: str,
+        claimed: Values,
+        shown: Values,
+        sign: str = "+",
+    ) -> Part:
+        """Tests whether `claimed` is above zero, and shows the quantity `shown`, of which it is a
+        shift or its opposite.
+        """
+        test, effect = (
+            effect_of(*results.units(values), exact=self.exact) for values in (claimed, shown)
+        )
         agrees = test.mean > 0 if test.units else None
         return Part(task, about, effect, test.ahead, test.behind, agrees, effect.in_words(sign))
 
     def _ratio(self, results: Results, task: str, a: Values, b: Values) -> Part:
         """Tests whether a - margin b is above zero, and shows a / b."""
-        test = effect_of(*results.units(_paired(a, b, lambda x, y: x - self.margin * y)), exact=self.exact)
+        test = effect_of(
+            *results.units(_paired(a, b, lambda x, y: x - self.margin * y)), exact=self.exact
+        )
         both = [run for run in a if run in b]
-        (top, unit), (below, _) = (results.units({run: values[run] for run in both}) for values in (a, b))
-        effect, agrees = ratio_of(top, below, unit, self.exact), test.mean > 0 if test.units else None
-        return Part(task, f"{self.a} over {self.b}", effect, test.ahead, test.behind, agrees, effect.in_words())
+        (top, unit), (below, _) = (
+            results.units({run: values[run] for run in both}) for values in (a, b)
+        )
+        effect, agrees = (
+            ratio_of(top, below, unit, self.exact),
+            test.mean > 0 if test.units else None,
+        )
+        return Part(
+            task,
+            f"{self.a} over {self.b}",
+            effect,
+            test.ahead,
+            test.behind,
+            agrees,
+            effect.in_words(),
+        )
 
     def _closeness(self, results: Results, task: str, about: str, differences: Values) -> Part:
         """Runs two one-sided tests."""
@@ -277,7 +359,15 @@ class Claim(BaseModel):
         effect = effect_of(values, unit, self.exact)
         sides = [effect_of(self.margin - side * values, unit, self.exact) for side in (1, -1)]
         agrees = all(side.mean >= 0 for side in sides) if effect.units else None
-        return Part(task, about, effect, max(s.ahead for s in sides), min(s.behind for s in sides), agrees, effect.text)
+        return Part(
+            task,
+            about,
+            effect,
+            max(s.ahead for s in sides),
+            min(s.behind for s in sides),
+            agrees,
+            effect.text,
+        )
 
     def _divergence(self, results: Results, task: str, runs: int) -> Part:
         bad, _ = results.diverged(task, self._named(self.a))
@@ -294,7 +384,10 @@ class Claim(BaseModel):
         )
 
     def in_cells(
-        self, targets: Mapping[str, Mapping[str, Sequence[float]]], metric: str, algorithms: Sequence[str]
+        self,
+        targets: Mapping[str, Mapping[str, Sequence[float]]],
+        metric: str,
+        algorithms: Sequence[str],
     ) -> tuple[int, int] | None:
         """On how many tasks the paper's own numbers are as claimed, and on how many they can tell.
 
@@ -304,18 +397,23 @@ class Claim(BaseModel):
             algorithms: that the claim is about, if it names none.
 
         Returns:
-            None if they say nothing about the claim: other checks than of values, tasks or algorithms without numbers.
+            None if they say nothing about the claim: other checks than of values, tasks or
+            algorithms without numbers.
         """
         read = self.read is None or is_value_reduction(self.read)
         compare = self._cell_check(metric, algorithms) if read else None
         tasks = [task for task in self.tasks or targets if task in targets]
         if compare is None or not tasks:
             return None
-        verdicts = [compare({name: number[0] for name, number in targets[task].items()}) for task in tasks]
+        verdicts = [
+            compare({name: number[0] for name, number in targets[task].items()}) for task in tasks
+        ]
         known = [verdict for verdict in verdicts if verdict is not None]
         return (sum(known), len(known)) if known else None
 
-    def _cell_check(self, metric: str, algorithms: Sequence[str]) -> Callable[[Mapping[str, float]], bool | None] | None:
+    def _cell_check(
+        self, metric: str, algorithms: Sequence[str]
+    ) -> Callable[[Mapping[str, float]], bool | None] | None:
         def check(cells: Mapping[str, float]) -> bool | None:
             if self.check in ("below", "above"):
                 side, a = 1 if self.check == "above" else -1, self._named(self.a)
@@ -334,7 +432,9 @@ class Claim(BaseModel):
 
     def _named(self, algorithm: str | None) -> str:
         if algorithm is None:
-            raise InvalidInput.because(f"claim {self.text!r}", f"the check {self.check!r} needs more algorithms")
+            raise InvalidInput.because(
+                f"claim {self.text!r}", f"the check {self.check!r} needs more algorithms"
+            )
         return algorithm
 
 
@@ -344,7 +444,12 @@ def _counts(groups: Sequence[Sequence[Part]]) -> str:
     >>> _counts([])
     ''
     """
-    units = {(part.effect.units, part.effect.unit) for group in groups for part in group if part.effect.units}
+    units = {
+        (part.effect.units, part.effect.unit)
+        for group in groups
+        for part in group
+        if part.effect.units
+    }
     if not units:
         return ""
     fewest, unit = min(units)
@@ -355,4 +460,5 @@ def _counts(groups: Sequence[Sequence[Part]]) -> str:
 
 def _paired(a: Values, b: Values, difference: Callable[[float, float], float]) -> Values:
     made = {run: difference(a[run], b[run]) for run in a if run in b}
-    return {run: 0.0 if math.isnan(value) else value for run, value in made.items()}  # neither of two gets there
+    # neither of two gets there
+    return {run: 0.0 if math.isnan(value) else value for run, value in made.items()}

@@ -1,4 +1,6 @@
-"""A recipe beside the runs of a directory: the paper's numbers and ours, and a verdict on each claim."""
+"""A recipe beside the runs of a directory: the paper's numbers and ours, and a verdict on each
+claim.
+"""
 
 import csv
 import io
@@ -29,16 +31,23 @@ IN_SHORT_RUNS: dict[Verdict, Verdict] = {
     "holds on what ran": "holds on what ran, in short runs",
 }
 _HOW = (
-    "Verdicts are from paired differences (same data, same seed). From: the quantity that is compared, what the claim says of it,"
-    " and its mean on each task with the 95 % confidence interval (Student's t, of ratios Fieller's) over the draws of the data if"
-    " there are several, else over the seeds; of several algorithms the one that says least for the claim. A claim holds if every"
-    " comparison has p < 0.05. It does not hold if the opposite of one has p < 0.05 after Holm's correction over tasks and"
+    "Verdicts are from paired differences (same data, same seed). From: the quantity that is "
+    "compared, what the claim says of it,"
+    " and its mean on each task with the 95 % confidence interval (Student's t, of ratios "
+    "Fieller's) over the draws of the data if"
+    " there are several, else over the seeds; of several algorithms the one that says least for "
+    "the claim. A claim holds if every"
+    " comparison has p < 0.05. It does not hold if the opposite of one has p < 0.05 after "
+    "Holm's correction over tasks and"
     " algorithms. A run that diverged has no final value and counts as the worst of its task."
 )
 _CELLS = (
-    "± is the sample standard deviation over the runs, ours over the draws of the data if there are several. Difference: ours minus"
-    " the paper's mean. Within 2 points: of accuracy, by the means alone. Within two standard errors: of both means together, with"
-    " the paper's deviation, so that a method that scatters more does not pass more easily. p is that of Welch's test on the means,"
+    "± is the sample standard deviation over the runs, ours over the draws of the data if there "
+    "are several. Difference: ours minus"
+    " the paper's mean. Within 2 points: of accuracy, by the means alone. Within two standard "
+    "errors: of both means together, with"
+    " the paper's deviation, so that a method that scatters more does not pass more easily. p "
+    "is that of Welch's test on the means,"
     " with both deviations."
 )
 _NO_COMPARISON = "These runs are of another model than the paper's, and no comparison."
@@ -49,18 +58,28 @@ class Comparison:
 
     Args:
         recipe: with the scale that ran.
-        records: the runs that reports show, or their lines in `runs.csv`. Interrupted runs are left out.
+        records: the runs that reports show, or their lines in `runs.csv`. Interrupted runs are left
+            out.
         experiments: what was run.
     """
 
-    def __init__(self, recipe: Recipe, records: Sequence[AnyRun], experiments: Sequence[Experiment]) -> None:
+    def __init__(
+        self, recipe: Recipe, records: Sequence[AnyRun], experiments: Sequence[Experiment]
+    ) -> None:
         self.recipe, ran = recipe, {experiment.name for experiment in experiments}
         self.left_out = [title for title in recipe.titles if title not in ran]
         methods = {member.label: member.method for e in experiments for member in e.members()}
-        complete = [r for r in records if not (isinstance(r, Record) and r.outcome.kind == "interrupted")]
+        complete = [
+            r for r in records if not (isinstance(r, Record) and r.outcome.kind == "interrupted")
+        ]
         self.results = results = Results(complete, methods)
-        self.read, self.comparable = recipe.table_read, recipe.ran is None or recipe.scale[recipe.ran].comparable
-        self.rows: list[Cell] = beside(results, recipe.cells, self.read, recipe.paper_runs, recipe.also_read)
+        self.read, self.comparable = (
+            recipe.table_read,
+            recipe.ran is None or recipe.scale[recipe.ran].comparable,
+        )
+        self.rows: list[Cell] = beside(
+            results, recipe.cells, self.read, recipe.paper_runs, recipe.also_read
+        )
         self.verdicts: list[tuple[str, Evidence]] = []
         for claim in recipe.claim:
             leaks = (claim.metric or recipe.metric).startswith("auc")
@@ -72,7 +91,9 @@ class Comparison:
         if self.recipe.ran == "smoke":
             return NOT_JUDGED
         return (
-            evidence if not self.length else evidence._replace(verdict=IN_SHORT_RUNS.get(evidence.verdict, evidence.verdict))
+            evidence
+            if not self.length
+            else evidence._replace(verdict=IN_SHORT_RUNS.get(evidence.verdict, evidence.verdict))
         )
 
     @property
@@ -103,14 +124,32 @@ class Comparison:
             else ["Ours"]
         )
         metric = ["Metric"] if several else []
-        heads = ["Task", "Algorithm", *metric, "Paper", *ours, "Runs", "Difference", "p (Welch)", "Status"]
+        heads = [
+            "Task",
+            "Algorithm",
+            *metric,
+            "Paper",
+            *ours,
+            "Runs",
+            "Difference",
+            "p (Welch)",
+            "Status",
+        ]
         rows = [self._texts(row, several) for row in self.rows]
-        remarks = [f"Scale: {recipe.ran}.", _CELLS] if self.comparable else [f"Scale: {recipe.ran}.", _NO_COMPARISON]
+        remarks = (
+            [f"Scale: {recipe.ran}.", _CELLS]
+            if self.comparable
+            else [f"Scale: {recipe.ran}.", _NO_COMPARISON]
+        )
         if recipe.also_read:
             remarks.insert(
-                1, f"Difference, p, status and claims are of the first reading, {describe_reduction(self.read).lower()}."
+                1,
+                "Difference, p, status and claims are of the first reading, "
+                f"{describe_reduction(self.read).lower()}.",
             )
-        note = f"{words(recipe.metric)}, {describe_reduction(self.read).lower()}. {' '.join(remarks)}"
+        note = (
+            f"{words(recipe.metric)}, {describe_reduction(self.read).lower()}. {' '.join(remarks)}"
+        )
         return Sheet("The paper beside ours", heads, rows, note, lead=True)
 
     def _texts(self, cell: Cell, several: bool) -> list[str]:
@@ -118,7 +157,11 @@ class Comparison:
         ours = [in_digits(number) for number in (cell.ours, *cell.also)]
         runs = str(cell.runs) + (f" ({cell.diverged} diverged)" if cell.diverged else "")
         p = f"{cell.welch:.2g}" if math.isfinite(cell.welch) else "-"
-        verdict = [f"{cell.difference:+.2f}", p, cell.status] if self.comparable else ["-", "-", "no comparison"]
+        verdict = (
+            [f"{cell.difference:+.2f}", p, cell.status]
+            if self.comparable
+            else ["-", "-", "no comparison"]
+        )
         return [cell.task, cell.algorithm, *metric, in_digits(cell.paper), *ours, runs, *verdict]
 
     def csv(self) -> str:
@@ -127,24 +170,45 @@ class Comparison:
             ["paper_mean", "paper_deviation", "paper_runs"],
             ["ours_mean", "ours_deviation", "units", "runs", "diverged"],
         )
-        verdicts = ["difference", "joint_error", "welch_p", "within_2_points", "within_two_errors", "status"]
-        also = [f"{read}_{part}" for read in self.recipe.also_read for part in ("mean", "deviation")]
-        return _csv(["task", "algorithm", "metric", *paper, *ours, *verdicts, *also], map(self._line, self.rows))
+        verdicts = [
+            "difference",
+            "joint_error",
+            "welch_p",
+            "within_2_points",
+            "within_two_errors",
+            "status",
+        ]
+        also = [
+            f"{read}_{part}" for read in self.recipe.also_read for part in ("mean", "deviation")
+        ]
+        return _csv(
+            ["task", "algorithm", "metric", *paper, *ours, *verdicts, *also],
+            map(self._line, self.rows),
+        )
 
     def _line(self, row: Cell) -> list[str]:
         numbers = [f"{x:.6g}" for x in (*row.paper, *row.ours, row.runs, row.diverged)]
         errors = [f"{x:.6g}" for x in (row.difference, row.error, row.welch)]
-        within = ["" if verdict is None else str(int(verdict)) for verdict in (row.within_points, row.within_errors)]
-        verdicts = [*errors, *within, row.status] if self.comparable else [*[""] * 5, "no comparison"]
+        within = [
+            "" if verdict is None else str(int(verdict))
+            for verdict in (row.within_points, row.within_errors)
+        ]
+        verdicts = (
+            [*errors, *within, row.status] if self.comparable else [*[""] * 5, "no comparison"]
+        )
         also = [f"{x:.6g}" for number in row.also for x in number[:2]]
         return [row.task, row.algorithm, row.metric, *numbers, *verdicts, *also]
 
     def claims_csv(self) -> str:
-        """Returns all comparisons that the verdicts rest on; `p_against_holm` is corrected over those of the claim."""
+        """Returns all comparisons that the verdicts rest on; `p_against_holm` is corrected over
+        those of the claim.
+        """
         numbers = ["mean", "low", "high", "p_for", "p_against", "p_against_holm"]
         rows = []
         for text, evidence in self.verdicts:
-            for part, adjusted in zip(evidence.parts, holm([part.behind for part in evidence.parts]), strict=True):
+            for part, adjusted in zip(
+                evidence.parts, holm([part.behind for part in evidence.parts]), strict=True
+            ):
                 values = [*part.effect[:3], part.ahead, part.behind, adjusted]
                 which = [
                     text,
@@ -156,7 +220,9 @@ class Comparison:
                     part.effect.unit,
                 ]
                 rows.append([*which, *(f"{value:.6g}" for value in values)])
-        return _csv(["claim", "verdict", "task", "comparison", "quantity", "units", "unit", *numbers], rows)
+        return _csv(
+            ["claim", "verdict", "task", "comparison", "quantity", "units", "unit", *numbers], rows
+        )
 
     def readme(
         self,
@@ -202,7 +268,9 @@ def words(metric: str) -> str:
 
 def in_digits(number: Number) -> str:
     """Returns a mean, with its deviation where it is known."""
-    return f"{number.mean:.2f}" + (f" ± {number.deviation:.2f}" if math.isfinite(number.deviation) else "")
+    return f"{number.mean:.2f}" + (
+        f" ± {number.deviation:.2f}" if math.isfinite(number.deviation) else ""
+    )
 
 
 def _csv(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -218,7 +286,11 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
     sheet = comparison.cell_sheet()
     if sheet.rows:
         table = Table(
-            title="The paper beside ours", title_justify="left", header_style="dim", box=SIMPLE_HEAD, pad_edge=False
+            title="The paper beside ours",
+            title_justify="left",
+            header_style="dim",
+            box=SIMPLE_HEAD,
+            pad_edge=False,
         )
         for position, head in enumerate(sheet.head):
             table.add_column(head.lower(), justify="left" if position < 2 else "right")

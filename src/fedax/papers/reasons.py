@@ -17,7 +17,9 @@ UNEXPLAINED = "unexplained"
 
 
 class _GroupSection(BaseModel):
-    """A row of the overview: `recipes` are names, or patterns such as `feddane-*`; a recipe belongs to the first that matches."""
+    """A row of the overview: `recipes` are names, or patterns such as `feddane-*`; a recipe belongs
+    to the first that matches.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -68,7 +70,8 @@ class Reasons:
 
     @classmethod
     def read(cls, folder: Path, catalogue: Mapping[str, Recipe]) -> "Reasons":
-        """Reads `reasons.toml` in a folder of run directories. Recipes that no group names are grouped by paper.
+        """Reads `reasons.toml` in a folder of run directories. Recipes that no group names are
+        grouped by paper.
 
         Raises:
             SpecError: malformed, an unknown key.
@@ -83,11 +86,19 @@ class Reasons:
         _check(file, catalogue)
         left, groups = dict(catalogue), []
         for section in file.group:
-            names = frozenset(name for name in left if any(fnmatchcase(name, pattern) for pattern in section.recipes))
+            names = frozenset(
+                name
+                for name in left
+                if any(fnmatchcase(name, pattern) for pattern in section.recipes)
+            )
             groups.append(Group(section.title, names, section.reason))
             left = {name: recipe for name, recipe in left.items() if name not in names}
         for paper in dict.fromkeys(recipe.paper for recipe in left.values()):
-            groups.append(Group(paper, frozenset(name for name, recipe in left.items() if recipe.paper == paper)))
+            groups.append(
+                Group(
+                    paper, frozenset(name for name, recipe in left.items() if recipe.paper == paper)
+                )
+            )
         return cls(tuple(groups), tuple(file.cause))
 
     def cause(self, recipe: str, task: str, algorithm: str) -> str:

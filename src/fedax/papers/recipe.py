@@ -18,7 +18,12 @@ from fedax.experiments.config.toml import KeyPath, Source, place_value
 from fedax.experiments.results.figures import Figure
 from fedax.papers.claims import Claim
 from fedax.report.tables.membership import AUDITED
-from fedax.report.tables.reductions import VALUES, check_reduction, is_value_reduction, parse_reduction
+from fedax.report.tables.reductions import (
+    VALUES,
+    check_reduction,
+    is_value_reduction,
+    parse_reduction,
+)
 
 SCALES = ("smoke", "small", "paper")
 """A few rounds to see that it runs; what a laptop does while one waits; the paper's own size."""
@@ -34,9 +39,10 @@ class Variant(BaseModel):
 
 
 class Scale(BaseModel):
-    """The size at which a recipe is run: changes to the experiment by dotted path, data draws, which variants and algorithms (by
-    their labels; all by default), and how curves are read, where a shorter run has fewer rounds to average. `comparable` is false
-    where the runs are of another model than the paper's: their numbers stand beside the paper's without a comparison.
+    """The size at which a recipe is run: changes to the experiment by dotted path, data draws,
+    which variants and algorithms (by their labels; all by default), and how curves are read, where
+    a shorter run has fewer rounds to average. `comparable` is false where the runs are of another
+    model than the paper's: their numbers stand beside the paper's without a comparison.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -57,21 +63,30 @@ class Recipe(BaseModel):
         shows: which table or figure.
         title: of the report.
         metric, read: what is compared with the paper, see `fedax.report.tables.numbers.Results.of`.
-        also_read: further readings that tables show beside `read`, values of the metric; claims and cells are judged by `read`.
+        also_read: further readings that tables show beside `read`, values of the metric; claims and
+            cells are judged by `read`.
         chosen: what the paper leaves open, and what was chosen, a sentence each.
         draws: seeds of the data; every variant runs on each. Not given: the task's own.
-        select_draws: those of them on which the members of a grid run to be selected; the selected one runs on all. By default all.
+        select_draws: those of them on which the members of a grid run to be selected; the selected
+            one runs on all. By default all.
         experiment: the common part, as in an experiment file, without `name`.
         variant: the tasks; the claims and targets name them.
-        audit: membership inference beside every variant, as tasks of their own (`<variant>, membership inference`).
+        audit: membership inference beside every variant, as tasks of their own
+            (`<variant>, membership inference`).
         scale: for each of `smoke`, `small` and `paper`, what it changes.
-        targets: the paper's numbers, by variant and algorithm, `[mean]` or `[mean, deviation]`; accuracies in percent.
-        more_targets: the same of other metrics, by metric; variances of accuracies over clients in squared points.
+        targets: the paper's numbers, by variant and algorithm, `[mean]` or `[mean, deviation]`;
+            accuracies in percent.
+        more_targets: the same of other metrics, by metric; variances of accuracies over clients in
+            squared points.
         paper_runs: how many runs each of the paper's numbers is of, if it says so.
-        repeats: labels whose targets are again the paper's cells of another label, for another form of the same method.
-        formerly: names of recipes that are now part of this one; their folders count until this one has run with all observers.
-        counted: whether the targets are numbers that no other recipe has; a figure may show those of a table again.
-        not_obtainable: the reason, where the paper's data cannot be had; the recipe then runs on a user's own copy or a stand-in.
+        repeats: labels whose targets are again the paper's cells of another label, for another form
+            of the same method.
+        formerly: names of recipes that are now part of this one; their folders count until this one
+            has run with all observers.
+        counted: whether the targets are numbers that no other recipe has; a figure may show those
+            of a table again.
+        not_obtainable: the reason, where the paper's data cannot be had; the recipe then runs on a
+            user's own copy or a stand-in.
         claim: what the paper says.
         figure: how the results are drawn, as the paper does.
         ran: the scale, in the copy that a run directory keeps.
@@ -108,7 +123,8 @@ class Recipe(BaseModel):
         """Reads and checks TOML text.
 
         Raises:
-            SpecError: malformed, an unknown key, a value out of range, a name that is not in it; with the line.
+            SpecError: malformed, an unknown key, a value out of range, a name that is not in it;
+                with the line.
         """
         source = Source(text, name)
         try:
@@ -149,9 +165,13 @@ class Recipe(BaseModel):
             for name in (claim.a, claim.b, *(claim.among or ())):
                 if name is not None:
                     _among(f"claim {claim.text!r}", name, algorithms)
-            if claim.at_least is not None and not 1 <= claim.at_least <= (most := len(claim.tasks or variants)):
+            if claim.at_least is not None and not 1 <= claim.at_least <= (
+                most := len(claim.tasks or variants)
+            ):
                 raise InvalidInput.of(
-                    f"at_least of the claim {claim.text!r}", claim.at_least, f"whole numbers from 1 to {most}"
+                    f"at_least of the claim {claim.text!r}",
+                    claim.at_least,
+                    f"whole numbers from 1 to {most}",
                 )
 
     @property
@@ -165,17 +185,25 @@ class Recipe(BaseModel):
         return wanted
 
     def _check_readings(self) -> None:
-        """Refuses unknown readings. Those that count observations are allowed in copies of earlier versions only."""
+        """Refuses unknown readings. Those that count observations are allowed in copies of earlier
+        versions only.
+        """
         every = self.experiment.get("observe_every", 1)
         parts = (*self.scale.values(), *self.claim, *self.figure)
-        for read in (self.read, *self.also_read, *(part.read for part in parts if part.read is not None)):
+        for read in (
+            self.read,
+            *self.also_read,
+            *(part.read for part in parts if part.read is not None),
+        ):
             if self.ran is None:
                 check_reduction(read, every if isinstance(every, int) else 1)
             else:
                 parse_reduction(read)
         for read in self.also_read:
             if not is_value_reduction(read) or read == self.read:
-                raise InvalidInput.of("also_read", read, f"{VALUES}, but not the reading {self.read!r} itself")
+                raise InvalidInput.of(
+                    "also_read", read, f"{VALUES}, but not the reading {self.read!r} itself"
+                )
 
     @property
     def table_read(self) -> str:
@@ -193,13 +221,23 @@ class Recipe(BaseModel):
         return [section.shown() for section in self._experiment(self.variant[0], {}).algorithm]
 
     def rivals(self, label: str | None) -> list[str]:
-        """Returns an algorithm and those that a claim about it can be against: the papers' own, not their other forms."""
+        """Returns an algorithm and those that a claim about it can be against: the papers' own, not
+        their other forms.
+        """
         return [name for name in self.algorithms if name == label or name not in self.repeats]
 
-    def only(self, scale: str, variants: Sequence[str] = (), algorithms: Sequence[str] = ()) -> "Recipe":
-        """Returns the recipe with fewer variants or algorithms at one scale; all that the scale has, if none are named.
+    def only(
+        self, scale: str, variants: Sequence[str] = (), algorithms: Sequence[str] = ()
+    ) -> "Recipe":
+        """Returns the recipe with fewer variants or algorithms at one scale; all that the scale
+        has, if none are named.
 
-        >>> [e.name for e in load("fedbc-table-1").only("paper", ["E = 1", "E = 5"], ["FedBC"]).experiments("paper")]
+        >>> [
+        ...     e.name
+        ...     for e in load("fedbc-table-1")
+        ...     .only("paper", ["E = 1", "E = 5"], ["FedBC"])
+        ...     .experiments("paper")
+        ... ]
         ['E = 1', 'E = 5']
 
         Raises:
@@ -211,7 +249,9 @@ class Recipe(BaseModel):
         for name in algorithms:
             _among("algorithm", name, {section.shown() for section in made[0].algorithm})
         fewer = {"variants": list(variants) or None, "algorithms": list(algorithms) or None}
-        size = self.scale[scale].model_copy(update={key: names for key, names in fewer.items() if names})
+        size = self.scale[scale].model_copy(
+            update={key: names for key, names in fewer.items() if names}
+        )
         return self.model_copy(update={"scale": self.scale | {scale: size}})
 
     def experiments(self, scale: str) -> list[Experiment]:
@@ -221,7 +261,9 @@ class Recipe(BaseModel):
         size = self.scale[scale]
         draws = self.draws if size.draws is None else size.draws
         if self.select_draws is not None and not set(self.select_draws) & set(draws or ()):
-            raise InvalidInput.of("select_draws", self.select_draws, f"some of the draws {draws} of the scale {scale}")
+            raise InvalidInput.of(
+                "select_draws", self.select_draws, f"some of the draws {draws} of the scale {scale}"
+            )
         made = []
         for variant in (*self.variant, *self._audited()):
             names = {variant.name, variant.name.removesuffix(AUDITED)}
@@ -232,25 +274,40 @@ class Recipe(BaseModel):
                 read = size.read or self.read
                 if is_value_reduction(read):
                     changes = {"read": read} | changes
-                if self.select_draws is not None and draw not in self.select_draws and "grid" in self.experiment:
+                if (
+                    self.select_draws is not None
+                    and draw not in self.select_draws
+                    and "grid" in self.experiment
+                ):
                     changes = changes | {"grid.selects": False}
                 experiment = self._experiment(variant, changes)
-                chosen = [s for s in experiment.algorithm if size.algorithms is None or s.shown() in size.algorithms]
+                chosen = [
+                    s
+                    for s in experiment.algorithm
+                    if size.algorithms is None or s.shown() in size.algorithms
+                ]
                 made.append(experiment.only(chosen))
         return made
 
     def _experiment(self, variant: Variant, changes: dict[str, Any]) -> Experiment:
         sections: dict[str, Any] = {"name": variant.name, **copy.deepcopy(self.experiment)}
-        changes = {p: v for p, v in changes.items() if "audit" in variant.set or not p.startswith("audit.")}
+        changes = {
+            p: v for p, v in changes.items() if "audit" in variant.set or not p.startswith("audit.")
+        }
         for path, value in (variant.set | changes).items():
-            place: KeyPath = tuple(int(part) if part.isdigit() else part for part in path.split("."))
+            place: KeyPath = tuple(
+                int(part) if part.isdigit() else part for part in path.split(".")
+            )
             place_value(sections, place, value, f"set {path}")
         return Experiment.of(**(sections if self.ran is None else with_read_in_rounds(sections)))
 
     def _audited(self) -> list[Variant]:
         if self.audit is None:
             return []
-        return [Variant(name=v.name + AUDITED, set=v.set | {"audit": self.audit.model_dump()}) for v in self.variant]
+        return [
+            Variant(name=v.name + AUDITED, set=v.set | {"audit": self.audit.model_dump()})
+            for v in self.variant
+        ]
 
     @property
     def titles(self) -> list[str]:
@@ -275,7 +332,11 @@ def recipe_files() -> dict[str, Any]:
     True
     """
     folder = files("fedax.papers").joinpath("recipes")
-    return {f.name.removesuffix(".toml"): f for f in sorted(folder.iterdir(), key=str) if f.name.endswith(".toml")}
+    return {
+        f.name.removesuffix(".toml"): f
+        for f in sorted(folder.iterdir(), key=str)
+        if f.name.endswith(".toml")
+    }
 
 
 def load(name: str) -> Recipe:

@@ -31,7 +31,8 @@ from fedax.utils.files import read_text, write, writing
 from fedax.utils.plugins import forbidden
 
 CONCLUSION = "conclusion.md"
-"""Written by hand beside the results, two sentences, which come on top of the folder's `README.md`."""
+"""Written by hand beside the results, two sentences, which come on top of the folder's
+`README.md`."""
 Key: TypeAlias = tuple[str, str, str, Number]
 """Task, algorithm, metric and the paper's number: the same cell in several folders."""
 _NONE = Number(math.nan)
@@ -67,7 +68,9 @@ class PaperStudy(Study):
     def replaces_curves(self) -> bool:
         return bool(self.recipe.figure)
 
-    def comparison(self, records: Sequence[AnyRun], experiments: Sequence[Experiment]) -> Comparison:
+    def comparison(
+        self, records: Sequence[AnyRun], experiments: Sequence[Experiment]
+    ) -> Comparison:
         """Compares the paper's numbers and claims with runs."""
         return Comparison(self.recipe, records, experiments)
 
@@ -89,7 +92,9 @@ class PaperStudy(Study):
         made: Sequence[Record],
     ) -> dict[str, str]:
         seconds = sum(float(record.seconds[-1]) for record in made)
-        return self._tables(folder, records, experiments, versions, seconds, provenance.others(made))
+        return self._tables(
+            folder, records, experiments, versions, seconds, provenance.others(made)
+        )
 
     def rebuilt(self, folder: Path) -> dict[str, str]:
         """Returns the tables of an archive, made from its `runs.csv`."""
@@ -120,7 +125,8 @@ class PaperStudy(Study):
     def side_by_side(
         self, named: Mapping[str, tuple[Study, Sequence[Record], Sequence[Experiment]]]
     ) -> tuple[list[Sheet], list[Chart]]:
-        """Returns a table, and a chart for each metric, of the papers' numbers beside ours of every folder.
+        """Returns a table, and a chart for each metric, of the papers' numbers beside ours of every
+        folder.
 
         Both are empty if at most one folder is of a recipe.
         """
@@ -136,7 +142,10 @@ class PaperStudy(Study):
         rows = []
         for key in keys:
             ours = [cells.get(key) for cells in found.values()]
-            texts = ["-" if cell is None else f"{in_digits(cell.ours)} ({cell.difference:+.2f})" for cell in ours]
+            texts = [
+                "-" if cell is None else f"{in_digits(cell.ours)} ({cell.difference:+.2f})"
+                for cell in ours
+            ]
             metric = [words(key[2])] if several else []
             rows.append([key[0], key[1], *metric, in_digits(key[3]), *texts])
         head = ["Task", "Algorithm", *(["Metric"] if several else []), "Paper", *found]
@@ -166,7 +175,9 @@ def reproduce(
     """
     experiments = recipe.experiments(scale)
     study = PaperStudy(recipe.model_copy(update={"ran": scale}))
-    return run_experiments(experiments, out, f"{recipe.title} ({scale})", display, jobs, study, reuse, elsewhere)
+    return run_experiments(
+        experiments, out, f"{recipe.title} ({scale})", display, jobs, study, reuse, elsewhere
+    )
 
 
 def rebuild(folder: Path) -> list[Path]:
@@ -192,37 +203,57 @@ def tables_of(folder: Path) -> dict[str, str]:
     try:
         return PaperStudy.parse(read_text(folder / "recipe.toml")).rebuilt(folder)
     except OSError as error:
-        reason = f"neither a run directory nor an archive of one: {error.filename}: {error.strerror}"
+        reason = (
+            f"neither a run directory nor an archive of one: {error.filename}: {error.strerror}"
+        )
         raise InvalidInput.because(str(folder), reason) from error
 
 
 def top_of(folder: Path, recipe: Recipe) -> list[str]:
-    """Returns the paragraphs on top of a folder's `README.md`: its conclusion and its pictures, where it has them.
+    """Returns the paragraphs on top of a folder's `README.md`: its conclusion and its pictures,
+    where it has them.
 
     Args:
-        folder: with `conclusion.md` and pictures as PNG files, which hold their captions; older ones have the figures' titles.
+        folder: with `conclusion.md` and pictures as PNG files, which hold their captions; older
+            ones have the figures' titles.
         recipe: whose figures they are.
     """
     conclusion = folder / CONCLUSION
     parts = [conclusion.read_text(encoding="utf-8").strip()] if conclusion.exists() else []
-    titles = {"paper": "The paper beside ours"} | {figure.name: figure.title for figure in recipe.figure}
+    titles = {"paper": "The paper beside ours"} | {
+        figure.name: figure.title for figure in recipe.figure
+    }
     for name in dict.fromkeys((*titles, *(file.stem for file in sorted(folder.glob("*.png"))))):
         if (file := folder / f"{name}.png").exists():
             title = titles.get(name) or column_of(name).title
-            caption = caption_in(file.read_bytes()) or f"{title}. {source_of(recipe.paper, recipe.shows)}."
+            caption = caption_in(file.read_bytes()) or (
+                f"{title}. {source_of(recipe.paper, recipe.shows)}."
+            )
             parts += [f"![{caption}]({file.name})", f"*{caption}*"]
     return parts
 
 
 def _dots(metric: str, keys: Sequence[Key], found: Mapping[str, Mapping[Key, Cell]]) -> Chart:
-    """Draws a panel for each task and a row for each algorithm: the paper's number, below it ours of every folder."""
+    """Draws a panel for each task and a row for each algorithm: the paper's number, below it ours
+    of every folder.
+    """
     panels = []
     for task in dict.fromkeys(key[0] for key in keys if key[2] == metric):
         own = [key for key in keys if (key[0], key[2]) == (task, metric)]
         places, step = -np.arange(len(own), dtype=float), 0.54 / len(found)
-        papers = [_across("paper, ± standard deviation", 0, [key[3] for key in own], places + 0.27, "paper")]
+        papers = [
+            _across(
+                "paper, ± standard deviation", 0, [key[3] for key in own], places + 0.27, "paper"
+            )
+        ]
         ours = [
-            _across(name, i, [cells[k].ours if k in cells else _NONE for k in own], places + 0.27 - step * (i + 1), "ours")
+            _across(
+                name,
+                i,
+                [cells[k].ours if k in cells else _NONE for k in own],
+                places + 0.27 - step * (i + 1),
+                "ours",
+            )
             for i, (name, cells) in enumerate(found.items())
         ]
         ticks = tuple((float(place), key[1]) for place, key in zip(places, own, strict=True))
@@ -233,7 +264,13 @@ def _dots(metric: str, keys: Sequence[Key], found: Mapping[str, Mapping[Key, Cel
     return Chart(f"cells-{metric}", title, panels, min(3, len(panels)))
 
 
-def _across(label: str, style: int, numbers: Sequence[Number], places: np.ndarray, kind: Literal["paper", "ours"]) -> Series:
+def _across(
+    label: str,
+    style: int,
+    numbers: Sequence[Number],
+    places: np.ndarray,
+    kind: Literal["paper", "ours"],
+) -> Series:
     mean = np.array([number.mean for number in numbers], float)
     spread = np.nan_to_num(np.array([number.deviation for number in numbers], float))
     mean = np.where(np.isfinite(mean), mean, np.nan)

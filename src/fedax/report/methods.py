@@ -18,17 +18,23 @@ from fedax.engine.round.footprint import Footprint, PhaseCost, footprint
 
 
 def describe_algorithm(kind: type[Algorithm[Any]]) -> dict[str, Any]:
-    """Returns an algorithm's citation, hyperparameters and traced rounds as plain values, for JSON."""
+    """Returns an algorithm's citation, hyperparameters and traced rounds as plain values, for
+    JSON.
+    """
     card, default = _card(kind), _default_footprint(kind)
+    module = "fedax" if kind.__module__.startswith("fedax.") else kind.__module__
     return {
         "name": kind.__name__.lower(),
-        "class": f"{'fedax' if kind.__module__.startswith('fedax.') else kind.__module__}.{kind.__name__}",
+        "class": f"{module}.{kind.__name__}",
         "paper": card.paper,
         "equation": card.equation,
         "hyperparameters": [_limits(limits) for limits in declared(kind).values()],
         "memory": default.memory._asdict(),
         "phases": [_phase(phase) for phase in default.phases],
-        "forms": [{"setting": setting, "phases": [_phase(phase) for phase in phases]} for setting, phases in _forms(kind)],
+        "forms": [
+            {"setting": setting, "phases": [_phase(phase) for phase in phases]}
+            for setting, phases in _forms(kind)
+        ],
         "reductions": [dataclasses.asdict(reduction) for reduction in card.reductions],
     }
 
@@ -49,7 +55,9 @@ def _forms(kind: type[Algorithm[Any]]) -> Iterator[tuple[dict[str, Any], tuple[P
     default = _default_footprint(kind).phases
     for name, limits in declared(kind).items():
         for choice in limits.choices or ():
-            phases = default if choice == limits.default else footprint(kind(**{name: choice})).phases
+            phases = (
+                default if choice == limits.default else footprint(kind(**{name: choice})).phases
+            )
             if phases != default:
                 yield {name: choice}, phases
 
@@ -66,11 +74,22 @@ def _phase(phase: PhaseCost) -> dict[str, Any]:
 
 
 def _limits(limits: Hyper) -> dict[str, Any]:
-    finite = {key: bound if math.isfinite(bound) else None for key, bound in (("low", limits.low), ("high", limits.high))}
+    finite = {
+        key: bound if math.isfinite(bound) else None
+        for key, bound in (("low", limits.low), ("high", limits.high))
+    }
     default = (
-        limits.default if not isinstance(limits.default, float) or math.isfinite(limits.default) else str(limits.default)
+        limits.default
+        if not isinstance(limits.default, float) or math.isfinite(limits.default)
+        else str(limits.default)
     )
-    return {"name": limits.name, "default": default, "allowed": limits.allowed, **finite, "doc": limits.doc} | {
+    return {
+        "name": limits.name,
+        "default": default,
+        "allowed": limits.allowed,
+        **finite,
+        "doc": limits.doc,
+    } | {
         "choices": None if limits.choices is None else list(limits.choices),
         "open_low": limits.open_low,
         "open_high": limits.open_high,
@@ -89,7 +108,10 @@ def panel(kind: type[Algorithm[Any]]) -> RenderableType:
     facts = [
         ("paper", f"{card.paper}; {card.equation}"),
         ("round", "; ".join(_traffic(phase) for phase in default.phases)),
-        *((_pairs(setting), "; ".join(_traffic(phase) for phase in phases)) for setting, phases in _forms(kind)),
+        *(
+            (_pairs(setting), "; ".join(_traffic(phase) for phase in phases))
+            for setting, phases in _forms(kind)
+        ),
         ("memory", _amount(*default.memory)),
         *(("special case", _identity(reduction)) for reduction in card.reductions),
     ]
@@ -97,7 +119,12 @@ def panel(kind: type[Algorithm[Any]]) -> RenderableType:
     for name, fact in facts:
         lines.add_row(Text(name, style="dim"), Text(fact))
     head = Text.assemble((kind.__name__, "bold"), ("  " + kind.__name__.lower(), "cyan"))
-    return Group(head, Padding(lines, (0, 0, 0, 2)), *([Padding(table, (0, 0, 0, 2))] if declared(kind) else []), Text())
+    return Group(
+        head,
+        Padding(lines, (0, 0, 0, 2)),
+        *([Padding(table, (0, 0, 0, 2))] if declared(kind) else []),
+        Text(),
+    )
 
 
 def _traffic(phase: PhaseCost) -> str:
@@ -107,19 +134,24 @@ def _traffic(phase: PhaseCost) -> str:
     )
     gradients = ", gradients: " + " + ".join(filter(None, counts)) if any(counts) else ""
     if phase.links:
-        return f"{phase.work}: {_amount(*phase.up)}{' in few bits' * phase.coded} to every neighbour{gradients}"
+        return (
+            f"{phase.work}: {_amount(*phase.up)}{' in few bits' * phase.coded} to every "
+            f"neighbour{gradients}"
+        )
     return f"{phase.work}: down {_amount(*phase.down)}, up {_amount(*phase.up)}{gradients}"
 
 
 def _amount(vectors: int, numbers: int) -> str:
-    parts = [f"{vectors} model{'s' * (vectors != 1)}"] * (vectors > 0) + [f"{numbers} number{'s' * (numbers != 1)}"] * (
-        numbers > 0
-    )
+    parts = [f"{vectors} model{'s' * (vectors != 1)}"] * (vectors > 0) + [
+        f"{numbers} number{'s' * (numbers != 1)}"
+    ] * (numbers > 0)
     return " + ".join(parts) or "nothing"
 
 
 def _identity(reduction: Reduction) -> str:
-    other = algorithm_classes()[reduction.to].__name__ + (f"({_pairs(reduction.other)})" if reduction.other else "")
+    other = algorithm_classes()[reduction.to].__name__ + (
+        f"({_pairs(reduction.other)})" if reduction.other else ""
+    )
     return f"{_pairs(reduction.setting)} is {other}" + (
         " if all clients have equally many examples" if reduction.equal_sizes else ""
     )
@@ -131,7 +163,9 @@ def _pairs(values: dict[str, Any]) -> str:
 
 def overview() -> list[str]:
     """Returns one line for each method with its hyperparameters, for help pages."""
-    return [one_line(kind.__name__.lower(), declared(kind)) for kind in algorithm_classes().values()]
+    return [
+        one_line(kind.__name__.lower(), declared(kind)) for kind in algorithm_classes().values()
+    ]
 
 
 def one_line(name: str, hypers: dict[str, Hyper]) -> str:
@@ -141,4 +175,8 @@ def one_line(name: str, hypers: dict[str, Hyper]) -> str:
     >>> one_line("fedprox", declared(FedProx))
     'fedprox: ids=aligned, mu=0.1'
     """
-    return name + (": " + ", ".join(f"{limits.name}={limits.default}" for limits in hypers.values()) if hypers else "")
+    return name + (
+        ": " + ", ".join(f"{limits.name}={limits.default}" for limits in hypers.values())
+        if hypers
+        else ""
+    )

@@ -1,4 +1,6 @@
-"""One self-contained HTML page: it opens without a network, follows the system's light or dark, and fits a phone."""
+"""One self-contained HTML page: it opens without a network, follows the system's light or dark, and
+fits a phone.
+"""
 
 import dataclasses
 import html
@@ -25,7 +27,8 @@ from fedax.report.theorems.marks import theory_charts
 class Sheet:
     """A further table: a title, the heads of its columns, rows of texts, and a line below it.
 
-    The words of verdicts (holds, does not hold, undecided, selected) are shown as such; a `lead` stands before the charts.
+    The words of verdicts (holds, does not hold, undecided, selected) are shown as such; a `lead`
+    stands before the charts.
     """
 
     title: str
@@ -44,7 +47,8 @@ class Page:
         summary: one line below it.
         records: the runs; tasks and algorithms appear in the order of their first run.
         notes: one line about a task, by the task's title.
-        reads: how the curves of a task become the numbers of its table, by the task's title; the final values by default.
+        reads: how the curves of a task become the numbers of its table, by the task's title; the
+            final values by default.
         settings: TOML texts by name, folded.
         versions: versions by package, folded.
         sheets: further tables, after the tasks.
@@ -59,14 +63,18 @@ class Page:
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     versions: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     sheets: Sequence[Sheet] = ()
-    prices: Mapping[str, float] = dataclasses.field(default_factory=lambda: {"round": 1.0, "step": 0.01, "gigabit": 0.0})
+    prices: Mapping[str, float] = dataclasses.field(
+        default_factory=lambda: {"round": 1.0, "step": 0.01, "gigabit": 0.0}
+    )
     charts: Sequence[Chart] = ()
     reads: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
 
 
 PRIVACY = (
-    "Epsilon is of each run alone. Runs of several seeds or methods on the same data give away more together, which is not counted "
-    "here. In a simulation noise and cohorts follow from the seed: epsilon says what a run with secret noise would spend, and its "
+    "Epsilon is of each run alone. Runs of several seeds or methods on the same data give away "
+    "more together, which is not counted "
+    "here. In a simulation noise and cohorts follow from the seed: epsilon says what a run with "
+    "secret noise would spend, and its "
     "models protect nobody."
 )
 """The note beside runs with an epsilon."""
@@ -76,7 +84,9 @@ MOST_CLIENTS = 200
 
 
 def clients_sheet(records: Sequence[Record]) -> list[Sheet]:
-    """Returns a table of the clients' final numbers by name; none where clients have no names or no numbers of their own."""
+    """Returns a table of the clients' final numbers by name; none where clients have no names or no
+    numbers of their own.
+    """
     head, rows = of_clients(records)
     if not rows:
         return []
@@ -119,7 +129,9 @@ def render(page: Page) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 
-def _task(title: str, runs: Sequence[Record], note: str, read: str, looks: Mapping[str, int]) -> dict[str, Any]:
+def _task(
+    title: str, runs: Sequence[Record], note: str, read: str, looks: Mapping[str, int]
+) -> dict[str, Any]:
     columns, rows = columns_of(runs), summarize(runs, read)
     several = any(row.runs > 1 for row in rows)
     band = "mean of the runs, ± one standard deviation" if several else ""
@@ -136,23 +148,47 @@ def _task(title: str, runs: Sequence[Record], note: str, read: str, looks: Mappi
     ]
     labels = by_label(runs)
     algorithms = [
-        _algorithm(label, own, runs, place, len(labels), looks[label]) for place, (label, own) in enumerate(labels.items())
+        _algorithm(label, own, runs, place, len(labels), looks[label])
+        for place, (label, own) in enumerate(labels.items())
     ]
     if any(algorithm["clients"] for algorithm in algorithms):
         ranks = "on its own test examples, sorted" + ("; mean of the runs" if several else "")
-        charts.append({"metric": "clients", "title": "Accuracy by client", "percent": True, "loss": False, "note": ranks})
+        charts.append(
+            {
+                "metric": "clients",
+                "title": "Accuracy by client",
+                "percent": True,
+                "loss": False,
+                "note": ranks,
+            }
+        )
     if any(algorithm["weights"] for algorithm in algorithms):
-        points = "at the end" + ("; mean of the runs" if several else "") + "; dotted: by the number of examples"
-        charts.append({"metric": "weights", "title": "Weight by client", "percent": True, "loss": True, "note": points})
+        points = (
+            "at the end"
+            + ("; mean of the runs" if several else "")
+            + ("; dotted: by the number of examples")
+        )
+        charts.append(
+            {
+                "metric": "weights",
+                "title": "Weight by client",
+                "percent": True,
+                "loss": True,
+                "note": points,
+            }
+        )
     values = describe_reduction(read)
     caption = (
-        f"{values}; ± is the sample standard deviation over the runs; bands stay within their range."
+        f"{values}; ± is the sample standard deviation over the runs; bands stay within their "
+        "range."
         if several
         else f"{values} of a single run: small differences may be chance."
     )
     if any("epsilon" in run.metrics for run in runs):
         note = f"{note} {PRIVACY}".strip()
-    caption = " ".join([caption, *filter(None, (ended_early(label, own) for label, own in labels.items()))])
+    caption = " ".join(
+        [caption, *filter(None, (ended_early(label, own) for label, own in labels.items()))]
+    )
     return {
         "title": title,
         "note": note,
@@ -172,7 +208,10 @@ def _rows(rows: Sequence[Row], runs: Sequence[Record]) -> list[dict[str, Any]]:
     winners = {column.metric: best(column, rows) for column in columns}
 
     def cells(row: Row) -> list[dict[str, str]]:
-        values = [{"text": shown_in(row, c), "mark": "best" if row.label in winners[c.metric] else ""} for c in columns]
+        values = [
+            {"text": shown_in(row, c), "mark": "best" if row.label in winners[c.metric] else ""}
+            for c in columns
+        ]
         counts = [{"text": str(row.runs), "mark": ""}, {"text": str(row.rounds), "mark": ""}]
         return [*counts, *values, {"text": row.outcome, "mark": "" if row.ok else "bad"}]
 
@@ -180,9 +219,16 @@ def _rows(rows: Sequence[Row], runs: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def _algorithm(
-    label: str, runs: Sequence[Record], on_task: Sequence[Record], place: int, count: int, style: int
+    label: str,
+    runs: Sequence[Record],
+    on_task: Sequence[Record],
+    place: int,
+    count: int,
+    style: int,
 ) -> dict[str, Any]:
-    """Draws mean curves over the rounds of `aligned`, with markers that those of other algorithms do not cover."""
+    """Draws mean curves over the rounds of `aligned`, with markers that those of other algorithms
+    do not cover.
+    """
     rounds, _ = aligned(runs)
     series = {}
     for metric in (column.metric for column in columns_of(runs) if column.chart):
@@ -193,22 +239,38 @@ def _algorithm(
         if len(runs) > 1:
             series[metric] |= {"low": _numbers(low), "high": _numbers(high)}
     x = {"rounds": rounds.tolist()}
-    x |= {name: _numbers(mean_position(runs, [getattr(run, name) for run in runs])) for name in ("bits", "seconds")}
+    x |= {
+        name: _numbers(mean_position(runs, [getattr(run, name) for run in runs]))
+        for name in ("bits", "seconds")
+    }
     counts = [np.zeros(len(run.rounds)) if run.gradients is None else run.gradients for run in runs]
     x["gradients"] = _numbers(mean_position(runs, counts))
     if all(run.time is not None for run in on_task):
-        x |= {name: _numbers(mean_position(runs, [along(run, name) for run in runs])) for name in ("time", "energy")}
-    shown = {"clients": _ranked(runs), "weights": _weights(runs), "marked": staggered(len(rounds), place, count)}
+        x |= {
+            name: _numbers(mean_position(runs, [along(run, name) for run in runs]))
+            for name in ("time", "energy")
+        }
+    shown = {
+        "clients": _ranked(runs),
+        "weights": _weights(runs),
+        "marked": staggered(len(rounds), place, count),
+    }
     return {"label": label, "style": style, "x": x, "series": series} | shown
 
 
 def _ranked(runs: Sequence[Record]) -> list[float | None]:
-    """Returns the final accuracies of the clients with test examples, sorted within each run, averaged by rank.
+    """Returns the final accuracies of the clients with test examples, sorted within each run,
+    averaged by rank.
 
     One that is not finite counts as the worst of all.
     """
-    curves = [np.asarray(run.metrics["client_accuracy"], float) for run in runs if "client_accuracy" in run.metrics]
-    curves = [curve[:, np.isfinite(curve[0])] for curve in curves]  # of a client without test examples all are NaN
+    curves = [
+        np.asarray(run.metrics["client_accuracy"], float)
+        for run in runs
+        if "client_accuracy" in run.metrics
+    ]
+    # of a client without test examples all are NaN
+    curves = [curve[:, np.isfinite(curve[0])] for curve in curves]
     if not curves or len({curve.shape[1] for curve in curves}) > 1:
         return []
     worst = worst_of(np.concatenate([curve[[0, -1]].ravel() for curve in curves]), "max")
@@ -217,8 +279,14 @@ def _ranked(runs: Sequence[Record]) -> list[float | None]:
 
 
 def _weights(runs: Sequence[Record]) -> list[list[float | None]]:
-    """Returns the final shares of examples and the weights of the clients, averaged over the runs on the same data."""
-    final = [weights_at(own, -1) for own in by_draw(runs) if all("client_weight" in run.metrics for run in own)]
+    """Returns the final shares of examples and the weights of the clients, averaged over the runs
+    on the same data.
+    """
+    final = [
+        weights_at(own, -1)
+        for own in by_draw(runs)
+        if all("client_weight" in run.metrics for run in own)
+    ]
     return [_numbers(np.concatenate(values)) for values in zip(*final, strict=True)]
 
 

@@ -35,16 +35,20 @@ class Record:
         bits: traffic so far, both directions, all participants, shape (observations,).
         metrics: by name, first axis (observations,).
         outcome: how it ended.
-        gradients: expected minibatch gradients of one client so far, shape (observations,); None if not known.
+        gradients: expected minibatch gradients of one client so far, shape (observations,); None if
+            not known.
         settings: the configuration that it was made with, as plain values; None if not known.
         fitted: numbers that the run put in place of words such as "theory", see `History.fitted`.
         compiling: of `seconds`, those spent on compiling, shape (observations,); None if not known.
-        versions: of the libraries and the machine that it was made with, if it was taken over from elsewhere.
+        versions: of the libraries and the machine that it was made with, if it was taken over from
+            elsewhere.
         clients: the names of the clients, None if they have none.
-        modes: directions of metrics, as far as the built-in observers do not state them; None if there are none.
-        time, energy: seconds and joules so far on the virtual clock, shape (observations,); None without devices.
-        models: by name (`""` is the final one), the arrays of models that are to be kept in files beside the record, or such files;
-            empty in a record that is read.
+        modes: directions of metrics, as far as the built-in observers do not state them; None if
+            there are none.
+        time, energy: seconds and joules so far on the virtual clock, shape (observations,); None
+            without devices.
+        models: by name (`""` is the final one), the arrays of models that are to be kept in files
+            beside the record, or such files; empty in a record that is read.
     """
 
     task: str
@@ -81,32 +85,50 @@ class Record:
             raise ValueError("seed and draw are not both whole numbers")
         object.__setattr__(self, "task", printable(self.task))
         object.__setattr__(self, "label", printable(self.label))
-        object.__setattr__(self, "metrics", {printable(name): values for name, values in self.metrics.items()})
+        object.__setattr__(
+            self, "metrics", {printable(name): values for name, values in self.metrics.items()}
+        )
 
     @classmethod
     def of(
-        cls, history: History, *, task: str, label: str, seed: int, draw: int = 0, gradients: float | None = None
+        cls,
+        history: History,
+        *,
+        task: str,
+        label: str,
+        seed: int,
+        draw: int = 0,
+        gradients: float | None = None,
     ) -> "Record":
-        """Returns the record of a finished run; `gradients` are the expected minibatch gradients of one client and round.
+        """Returns the record of a finished run; `gradients` are the expected minibatch gradients of
+        one client and round.
 
-        Where clients were left out, the metric `dropped` says how many uploads so far. The note `gap` of methods that step along
-        the shortest combination is the metric `frank_wolfe_gap`, of the last round before each observation. The note `overflow` of
-        quantizers is the metric of that name, all entries that were clipped so far.
+        Where clients were left out, the metric `dropped` says how many uploads so far. The note
+        `gap` of methods that step along the shortest combination is the metric `frank_wolfe_gap`,
+        of the last round before each observation. The note `overflow` of quantizers is the metric
+        of that name, all entries that were clipped so far.
         """
-        bits, taken = history.bits.cumulative[history.rounds], None if gradients is None else history.rounds * gradients
+        bits, taken = (
+            history.bits.cumulative[history.rounds],
+            None if gradients is None else history.rounds * gradients,
+        )
         metrics = history.metrics
         if "dropped" in history.notes:
             left_out = np.cumsum([0, *(history.notes["dropped"] >= 0).sum(1)])
             metrics = metrics | {"dropped": left_out[history.rounds].astype(float)}
         if "gap" in history.notes and np.ndim(history.notes["gap"]) == 1:
-            metrics = metrics | {"frank_wolfe_gap": np.array([np.nan, *history.notes["gap"]])[history.rounds]}
+            metrics = metrics | {
+                "frank_wolfe_gap": np.array([np.nan, *history.notes["gap"]])[history.rounds]
+            }
         if "overflow" in history.notes and np.ndim(history.notes["overflow"]) == 1:
             clipped = np.cumsum([0, *history.notes["overflow"]])
             metrics = metrics | {"overflow": clipped[history.rounds].astype(float)}
         fitted = {name: values.tolist() for name, values in history.fitted.items()}
         books = history.rounds, history.seconds, bits, metrics, history.outcome, taken
         names = None if history.clients is None else list(history.clients)
-        modes: dict[str, Mode] = {name: mode for name, mode in history.modes.items() if mode_of(name) != mode}
+        modes: dict[str, Mode] = {
+            name: mode for name, mode in history.modes.items() if mode_of(name) != mode
+        }
         return cls(
             task,
             label,
@@ -130,14 +152,20 @@ class Record:
     @property
     def by_client(self) -> dict[str, np.ndarray]:
         """The metrics that are one number for each client, shape (observations, clients)."""
-        return {name: values for name, values in self.metrics.items() if is_by_client(name, values, self.clients)}
+        return {
+            name: values
+            for name, values in self.metrics.items()
+            if is_by_client(name, values, self.clients)
+        }
 
     @property
     def diverged(self) -> bool:
-        """Whether the run diverged: it was stopped for that, is not finite, or ended above its initial training loss.
+        """Whether the run diverged: it was stopped for that, is not finite, or ended above its
+        initial training loss.
 
-        Tables, grids, claims and summaries count runs by this. What such a run is worth in a metric is another question: one that
-        has a final value counts with it, one that has none as the worst of its task.
+        Tables, grids, claims and summaries count runs by this. What such a run is worth in a metric
+        is another question: one that has a final value counts with it, one that has none as the
+        worst of its task.
         """
         losses = self.metrics.get("train_loss")
         rose = losses is not None and not losses[-1] <= losses[0]
@@ -148,7 +176,9 @@ class Record:
         """The end of the run: `ok`, `diverged`, `interrupted`, with the round where it is known."""
         if self.outcome.ok and self.diverged:
             return "diverged: above its initial loss"
-        return f"diverged: {self.outcome}" if self.outcome.kind == "non-finite" else str(self.outcome)
+        return (
+            f"diverged: {self.outcome}" if self.outcome.kind == "non-finite" else str(self.outcome)
+        )
 
     def renamed(self, label: str) -> "Record":
         """Returns the run with another label."""
@@ -157,15 +187,30 @@ class Record:
     def to_bytes(self) -> bytes:
         """As an `.npz` archive, with a SHA-256 sum of it all as the archive's comment."""
         buffer = io.BytesIO()
-        meta = {"task": self.task, "label": self.label, "seed": self.seed, "draw": self.draw, "summed": True}
-        meta["outcome"] = {key: value for key, value in dataclasses.asdict(self.outcome).items() if key != "name" or value}
+        meta = {
+            "task": self.task,
+            "label": self.label,
+            "seed": self.seed,
+            "draw": self.draw,
+            "summed": True,
+        }
+        meta["outcome"] = {
+            key: value
+            for key, value in dataclasses.asdict(self.outcome).items()
+            if key != "name" or value
+        }
         meta |= {} if self.clients is None else {"clients": self.clients}
         meta |= {} if self.settings is None else {"settings": self.settings}
         meta |= {"fitted": self.fitted} if self.fitted else {}
         meta |= {} if self.versions is None else {"versions": self.versions}
         meta |= {} if self.modes is None else {"modes": self.modes}
         arrays = {f"metrics/{name}": values for name, values in self.metrics.items()}
-        arrays |= {"rounds": self.rounds, "seconds": self.seconds, "bits": self.bits, "meta": np.array(json.dumps(meta))}
+        arrays |= {
+            "rounds": self.rounds,
+            "seconds": self.seconds,
+            "bits": self.bits,
+            "meta": np.array(json.dumps(meta)),
+        }
         more = {name: getattr(self, name) for name in ("gradients", "compiling", "time", "energy")}
         arrays |= {name: values for name, values in more.items() if values is not None}
         np.savez_compressed(buffer, **cast(Any, arrays))
@@ -190,7 +235,9 @@ class Record:
                 if meta.pop("summed", False) and not summed:
                     raise ValueError("its checksum is missing")
                 metrics = {
-                    name.removeprefix("metrics/"): stored[name] for name in stored.files if name.startswith("metrics/")
+                    name.removeprefix("metrics/"): stored[name]
+                    for name in stored.files
+                    if name.startswith("metrics/")
                 }
                 outcome = Outcome(**meta.pop("outcome"))
                 known = ("rounds", "seconds", "bits", "gradients", "compiling", "time", "energy")
@@ -201,28 +248,58 @@ class Record:
 
 
 def is_percent(metric: str) -> bool:
-    """Returns whether a metric is a fraction: accuracies and their gaps. Variances are in squared fractions."""
+    """Returns whether a metric is a fraction: accuracies and their gaps. Variances are in squared
+    fractions.
+    """
     return "accuracy" in metric and not metric.endswith("_variance")
 
 
 def column_name(metric: str) -> str:
     """Returns the head of a metric's column in files that keep fractions.
 
-    >>> column_name("test_accuracy"), column_name("client_accuracy_variance"), column_name("train_loss")
+    >>> (
+    ...     column_name("test_accuracy"),
+    ...     column_name("client_accuracy_variance"),
+    ...     column_name("train_loss"),
+    ... )
     ('test_accuracy (fraction)', 'client_accuracy_variance (squared fraction)', 'train_loss')
     """
-    unit = "fraction" if is_percent(metric) else "squared fraction" if metric.endswith("accuracy_variance") else ""
+    unit = (
+        "fraction"
+        if is_percent(metric)
+        else "squared fraction"
+        if metric.endswith("accuracy_variance")
+        else ""
+    )
     return f"{metric} ({unit})" if unit else metric
 
 
 def to_csv(records: Sequence[Record]) -> str:
-    """Returns all scalar metrics of all runs as one long table: one row per run and observation. Heads name units."""
+    """Returns all scalar metrics of all runs as one long table: one row per run and observation.
+    Heads name units.
+    """
     names = list(dict.fromkeys(name for record in records for name in record.scalars))
     # only where a run has devices, so that other tables stay as they are
-    clocks = {"clock_seconds": "time", "clock_joules": "energy"} if any(run.time is not None for run in records) else {}
+    clocks = (
+        {"clock_seconds": "time", "clock_joules": "energy"}
+        if any(run.time is not None for run in records)
+        else {}
+    )
     buffer = io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
-    table.writerow(["task", "algorithm", "seed", "draw", "round", "seconds", "bits", *clocks, *map(column_name, names)])
+    table.writerow(
+        [
+            "task",
+            "algorithm",
+            "seed",
+            "draw",
+            "round",
+            "seconds",
+            "bits",
+            *clocks,
+            *map(column_name, names),
+        ]
+    )
     for record in records:
         scalars = [record.scalars.get(name) for name in names]
         for i, done in enumerate(record.rounds):
@@ -230,20 +307,33 @@ def to_csv(records: Sequence[Record]) -> str:
             spent = [int(done), f"{record.seconds[i]:.4f}", int(record.bits[i])]
             readings = (getattr(record, name) for name in clocks.values())
             spent += ["" if values is None else f"{values[i]:.9g}" for values in readings]
-            table.writerow([*which, *spent, *("" if values is None else f"{values[i]:.9g}" for values in scalars)])
+            table.writerow(
+                [
+                    *which,
+                    *spent,
+                    *("" if values is None else f"{values[i]:.9g}" for values in scalars),
+                ]
+            )
     return buffer.getvalue()
 
 
 def of_clients(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
-    """Returns the head and the rows of a table of the clients' final numbers, of the runs whose clients have names."""
+    """Returns the head and the rows of a table of the clients' final numbers, of the runs whose
+    clients have names.
+    """
     named = [record for record in records if record.clients and record.by_client]
     metrics = list(dict.fromkeys(name for record in named for name in record.by_client))
     rows = list[list[str]]()
     for record in named:
         for k, client in enumerate(record.clients or ()):
             values = [record.by_client.get(name) for name in metrics]
-            numbers = ["" if value is None or not np.isfinite(value[-1, k]) else f"{value[-1, k]:.9g}" for value in values]
-            rows.append([record.task, record.label, str(record.seed), str(record.draw), client, *numbers])
+            numbers = [
+                "" if value is None or not np.isfinite(value[-1, k]) else f"{value[-1, k]:.9g}"
+                for value in values
+            ]
+            rows.append(
+                [record.task, record.label, str(record.seed), str(record.draw), client, *numbers]
+            )
     return ["task", "algorithm", "seed", "draw", "client", *metrics], rows
 
 
@@ -281,7 +371,8 @@ def by_draw(records: Iterable[Record]) -> list[list[Record]]:
 
 
 def weights_at(records: Sequence[Record], observation: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the clients' shares of the examples and their mean weights in runs on the same data, at one observation of each.
+    """Returns the clients' shares of the examples and their mean weights in runs on the same data,
+    at one observation of each.
 
     A run that has ended by then counts with its last observation.
     """

@@ -1,4 +1,6 @@
-"""Runs in Python: a table, a figure and a page of one, as `History` shows itself, and a page of several."""
+"""Runs in Python: a table, a figure and a page of one, as `History` shows itself, and a page of
+several.
+"""
 
 import dataclasses
 import importlib
@@ -29,15 +31,28 @@ def curves_of(history: History) -> dict[str, np.ndarray]:
 
 def table_of(history: History, every: int = 1) -> str:
     """See `History.table`; the last observation is always there."""
-    columns = {"round": [str(t) for t in history.rounds], "seconds": [f"{s:.2f}" for s in history.seconds]}
+    columns = {
+        "round": [str(t) for t in history.rounds],
+        "seconds": [f"{s:.2f}" for s in history.seconds],
+    }
     if history.clock is not None:
         columns["hours"] = [f"{s / 3600:.4g}" for s in history.clock.seconds]
-    columns |= {name: [f"{value:.6g}" for value in values] for name, values in curves_of(history).items()}
+    columns |= {
+        name: [f"{value:.6g}" for value in values] for name, values in curves_of(history).items()
+    }
     count = len(history.rounds)
     rows = [i for i in range(count) if i % max(every, 1) == 0 or i == count - 1]
     widths = {name: max(map(len, [name, *texts])) for name, texts in columns.items()}
     head = "  ".join(name.rjust(widths[name]) for name in columns)
-    return "\n".join([head, *("  ".join(texts[i].rjust(widths[name]) for name, texts in columns.items()) for i in rows)])
+    return "\n".join(
+        [
+            head,
+            *(
+                "  ".join(texts[i].rjust(widths[name]) for name, texts in columns.items())
+                for i in rows
+            ),
+        ]
+    )
 
 
 def frame_of(history: History) -> Any:
@@ -46,10 +61,18 @@ def frame_of(history: History) -> Any:
         import pandas as pd
     except ImportError as error:
         raise FedaxError("History.to_pandas needs pandas. Run pip install pandas.") from error
-    columns = {"round": history.rounds, "seconds": history.seconds, "bits": history.bits.cumulative[history.rounds]}
+    columns = {
+        "round": history.rounds,
+        "seconds": history.seconds,
+        "bits": history.bits.cumulative[history.rounds],
+    }
     clock = history.clock
-    columns |= {} if clock is None else {"clock_seconds": clock.seconds, "clock_joules": clock.joules}
-    return pd.DataFrame(columns | {column_name(name): values for name, values in curves_of(history).items()})
+    columns |= (
+        {} if clock is None else {"clock_seconds": clock.seconds, "clock_joules": clock.joules}
+    )
+    return pd.DataFrame(
+        columns | {column_name(name): values for name, values in curves_of(history).items()}
+    )
 
 
 def figure_of(history: History, metrics: Sequence[str] = ()) -> Any:
@@ -72,12 +95,17 @@ def figure_of(history: History, metrics: Sequence[str] = ()) -> Any:
 
 
 def settings_of(histories: Mapping[str, Sequence[History]]) -> dict[str, str]:
-    """Returns the settings of some runs by their names in the legend, as TOML text: one value, or a list where runs differ."""
+    """Returns the settings of some runs by their names in the legend, as TOML text: one value, or a
+    list where runs differ.
+    """
     found: dict[str, str] = {}
     for label, runs in histories.items():
         shown = [run.arguments | _in_full(run) for run in runs]
         names = dict.fromkeys(name for arguments in shown for name in arguments)
-        values = {name: list(dict.fromkeys(arguments.get(name, "") for arguments in shown)) for name in names}
+        values = {
+            name: list(dict.fromkeys(arguments.get(name, "") for arguments in shown))
+            for name in names
+        }
         found[label] = tomli_w.dumps(
             {name: several[0] if len(several) == 1 else several for name, several in values.items()}
         )
@@ -85,13 +113,18 @@ def settings_of(histories: Mapping[str, Sequence[History]]) -> dict[str, str]:
 
 
 def _in_full(run: History) -> dict[str, str]:
-    """Returns algorithm, solver and schedule with their defaults, which `History.arguments` leaves out."""
+    """Returns algorithm, solver and schedule with their defaults, which `History.arguments` leaves
+    out.
+    """
     full: dict[str, str] = {}
     for name in ("algorithm", "solver", "schedule"):
         settings = (run.settings or {}).get(name)
         if isinstance(settings, Mapping) and name in run.arguments:
-            known = {key: value for key, value in settings.items() if key != "type" and value is not None}
-            full[name] = short(f"{settings.get('type', 'Schedule')}({', '.join(f'{k}={v!r}' for k, v in known.items())})")
+            known = {
+                key: value for key, value in settings.items() if key != "type" and value is not None
+            }
+            shown = ", ".join(f"{k}={v!r}" for k, v in known.items())
+            full[name] = short(f"{settings.get('type', 'Schedule')}({shown})")
     return full
 
 
@@ -110,14 +143,19 @@ def write_report(history: History, path: Path, title: str) -> None:
 
 @checked_call
 def compare(
-    histories: Mapping[str, History | Sequence[History]], path: str | Path = "comparison.html", *, title: str = "Comparison"
+    histories: Mapping[str, History | Sequence[History]],
+    path: str | Path = "comparison.html",
+    *,
+    title: str = "Comparison",
 ) -> Path:
-    """Writes a page with the curves and final values of several runs, which opens without a network, or a figure of the curves.
+    """Writes a page with the curves and final values of several runs, which opens without a
+    network, or a figure of the curves.
 
     Args:
-        histories: by the name in the legend, a run or the runs of several seeds: those are shown by their mean, with a band of
-            one standard deviation. All of one task.
-        path: of the page, an HTML file; of a figure for a paper, a file that ends in `.pdf`, `.png` or `.svg` (by Matplotlib).
+        histories: by the name in the legend, a run or the runs of several seeds: those are shown by
+            their mean, with a band of one standard deviation. All of one task.
+        path: of the page, an HTML file; of a figure for a paper, a file that ends in `.pdf`, `.png`
+            or `.svg` (by Matplotlib).
         title: its heading.
 
     Returns:
@@ -130,8 +168,14 @@ def compare(
     Example:
         >>> import tempfile
         >>> import fedax
-        >>> task, methods = fedax.tasks.synthetic(clients=3), {"FedAvg": fedax.FedAvg(), "FedProx": fedax.FedProx(mu=0.1)}
-        >>> runs = {name: fedax.run_grid([method], task, seed=[0, 1], rounds=1) for name, method in methods.items()}
+        >>> task, methods = (
+        ...     fedax.tasks.synthetic(clients=3),
+        ...     {"FedAvg": fedax.FedAvg(), "FedProx": fedax.FedProx(mu=0.1)},
+        ... )
+        >>> runs = {
+        ...     name: fedax.run_grid([method], task, seed=[0, 1], rounds=1)
+        ...     for name, method in methods.items()
+        ... }
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     fedax.compare(runs, f"{folder}/page.html").name
         'page.html'
@@ -141,12 +185,21 @@ def compare(
         return _write_figure(records, path, title)
     if path.suffix not in (".html", ".htm"):
         raise InvalidInput.of(
-            "compare(path=...)", str(path), "names that end in .html, " + ", ".join(f".{f}" for f in FORMATS)
+            "compare(path=...)",
+            str(path),
+            "names that end in .html, " + ", ".join(f".{f}" for f in FORMATS),
         )
-    words = f"{len(histories)} methods, {len(records)} runs." if len(histories) > 1 else f"{len(records)} runs."
+    words = (
+        f"{len(histories)} methods, {len(records)} runs."
+        if len(histories) > 1
+        else (f"{len(records)} runs.")
+    )
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        given = {label: list(runs) if isinstance(runs, Sequence) else [runs] for label, runs in histories.items()}
+        given = {
+            label: list(runs) if isinstance(runs, Sequence) else [runs]
+            for label, runs in histories.items()
+        }
         sheets = [*differences_sheet(records, {}), *clients_sheet(records)]
         about = {"settings": settings_of(given), "versions": versions(), "sheets": sheets}
         write(path, render(Page(title, words, records, **about)))
@@ -161,10 +214,11 @@ def table(
     metrics: Sequence[str] | None = None,
     title: str = "Comparison",
 ) -> str:
-    """Returns the final values of several runs as a table, with the best and those that are not significantly worse marked.
+    """Returns the final values of several runs as a table, with the best and those that are not
+    significantly worse marked.
 
-    Runs of several seeds are paired by their place in each list. The tests are Student's on paired differences to the best
-    mean, corrected by Holm.
+    Runs of several seeds are paired by their place in each list. The tests are Student's on paired
+    differences to the best mean, corrected by Holm.
 
     Args:
         histories: by the name in the table, a run or the runs of several seeds. All of one task.
@@ -178,8 +232,14 @@ def table(
 
     Example:
         >>> import fedax
-        >>> task, methods = fedax.tasks.synthetic(clients=3), {"FedAvg": fedax.FedAvg(), "FedProx": fedax.FedProx(mu=0.1)}
-        >>> runs = {name: fedax.run_grid([method], task, seed=[0, 1], rounds=1) for name, method in methods.items()}
+        >>> task, methods = (
+        ...     fedax.tasks.synthetic(clients=3),
+        ...     {"FedAvg": fedax.FedAvg(), "FedProx": fedax.FedProx(mu=0.1)},
+        ... )
+        >>> runs = {
+        ...     name: fedax.run_grid([method], task, seed=[0, 1], rounds=1)
+        ...     for name, method in methods.items()
+        ... }
         >>> fedax.table(runs, "markdown", metrics=["test_accuracy"]).splitlines()[2]
         '| Algorithm | Test accuracy (%) |'
     """
@@ -193,15 +253,21 @@ def _records(histories: Any, title: str, name: str) -> list[Record]:
     records = list[Record]()
     if not isinstance(histories, Mapping):
         raise InvalidInput.found(
-            f"{name}(histories=...)", f"a {type(histories).__name__}", 'a dict of runs by name, as in {"FedAvg": history}'
+            f"{name}(histories=...)",
+            f"a {type(histories).__name__}",
+            'a dict of runs by name, as in {"FedAvg": history}',
         )
     for label, runs in histories.items():
         several = list(runs) if isinstance(runs, Sequence) else [runs]
         if not several or not all(isinstance(run, History) for run in several):
             raise InvalidInput.found(
-                f"{name}(histories=...)", f"{label!r} without runs", "a History, or several, for each name"
+                f"{name}(histories=...)",
+                f"{label!r} without runs",
+                "a History, or several, for each name",
             )
-        records += [Record.of(run, task=title, label=label, seed=seed) for seed, run in enumerate(several)]
+        records += [
+            Record.of(run, task=title, label=label, seed=seed) for seed, run in enumerate(several)
+        ]
     if not records:
         raise InvalidInput.found(f"{name}(histories=...)", "no runs", "at least one")
     return records
@@ -209,10 +275,15 @@ def _records(histories: Any, title: str, name: str) -> list[Record]:
 
 def _write_figure(records: Sequence[Record], path: Path, title: str) -> Path:
     """Draws the curves of all metrics into one file, a panel for each."""
-    charts = importlib.import_module("fedax.experiments.results.figures").curves(records)  # a room above this one
+    # a room above this one
+    charts = importlib.import_module("fedax.experiments.results.figures").curves(records)
     panels = [dataclasses.replace(panel, title="") for chart in charts for panel in chart.panels]
     if not panels:
-        raise InvalidInput.found("compare(path=...)", "runs without curves that figures show", "runs with losses or scores")
+        raise InvalidInput.found(
+            "compare(path=...)",
+            "runs without curves that figures show",
+            "runs with losses or scores",
+        )
     chart = Chart(path.stem, title, panels, min(len(panels), 3), charts[0].note)
     with writing(path), tempfile.TemporaryDirectory() as folder:
         (drawn,) = save_charts([chart], Path(folder), [path.suffix.removeprefix(".")])

@@ -15,4 +15,8 @@ def packages() -> dict[str, Any]:
 
 def versions() -> dict[str, Any]:
     """Returns the versions of the library and of what it computes with, and the machine."""
-    return packages() | {"python": platform.python_version(), "platform": platform.platform(), "cpus": os.cpu_count()}
+    return packages() | {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+    }

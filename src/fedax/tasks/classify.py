@@ -45,7 +45,10 @@ class OfLogits:
     @property
     def separate(self) -> bool:
         """Whether model and augmentation are this library's, which couple no examples."""
-        return all(part is None or type(part).__module__.startswith("fedax.") for part in (self.model, self.augment))
+        return all(
+            part is None or type(part).__module__.startswith("fedax.")
+            for part in (self.model, self.augment)
+        )
 
 
 @checked_arguments
@@ -92,7 +95,9 @@ class Accuracy(OfLogits):
 
     def __call__(self, params: PyTree, examples: Any, key: Any) -> Float[Array, "batch"]:
         logits = _logits(self.model, self.augment, params, examples["x"], key)
-        return (jnp.argmax(logits, axis=1).astype(examples["y"].dtype) == examples["y"]).astype(logits.dtype)
+        return (jnp.argmax(logits, axis=1).astype(examples["y"].dtype) == examples["y"]).astype(
+            logits.dtype
+        )
 
 
 @dataclass(frozen=True)
@@ -108,14 +113,18 @@ def _is_linear(model: Model) -> bool:
     return isinstance(model, Softmax) or (isinstance(model, MLP) and len(model.widths) == 2)
 
 
-def _logits(model: Model, augment: Augment | None, params: PyTree, x: Any, key: Any) -> Float[Array, "batch classes"]:
+def _logits(
+    model: Model, augment: Augment | None, params: PyTree, x: Any, key: Any
+) -> Float[Array, "batch classes"]:
     if augment is None:
         return model(params, x, key)
     own, models = (None, None) if key is None else jax.random.split(key)
     return model(params, augment(x, own), models)
 
 
-def _at_label(logits: Float[Array, "batch classes"], labels: Int[Array, "batch"]) -> Float[Array, "batch"]:
+def _at_label(
+    logits: Float[Array, "batch classes"], labels: Int[Array, "batch"]
+) -> Float[Array, "batch"]:
     # A masked sum: its gradient is elementwise, where indexing would scatter.
     classes = jnp.arange(logits.shape[1], dtype=labels.dtype)
     return jnp.sum(jnp.where(labels[:, None] == classes[None, :], logits, 0.0), axis=1)
@@ -133,12 +142,16 @@ def _check_vocabulary(parts: dict[str, Any], model: Model) -> None:
             continue
         if x.dtype.kind not in "iu":
             raise DataError.found(
-                f"{where}['x']", f"numbers of type {x.dtype}", f"tokens, whole numbers from 0 to {size - 1}"
+                f"{where}['x']",
+                f"numbers of type {x.dtype}",
+                f"tokens, whole numbers from 0 to {size - 1}",
             )
         low, high = int(x.min()), int(x.max())
         if low < 0 or high >= size:
             got = f"token {low if low < 0 else high}"
-            raise DataError.found(f"{where}['x']", got, f"0 to {size - 1}, the vocabulary of {type(model).__name__}")
+            raise DataError.found(
+                f"{where}['x']", got, f"0 to {size - 1}, the vocabulary of {type(model).__name__}"
+            )
 
 
 @checked_call
@@ -166,13 +179,19 @@ def classification(
 
     >>> from fedax.data import FederatedData
     >>> from fedax.models import Softmax
-    >>> data = FederatedData([{"x": [[0.0], [1.0]], "y": [0, 1]}, {"x": [[2.0]], "y": [1]}], classes=2)
+    >>> data = FederatedData(
+    ...     [{"x": [[0.0], [1.0]], "y": [0, 1]}, {"x": [[2.0]], "y": [1]}], classes=2
+    ... )
     >>> classification(data, Softmax(1, 2)).train.clients
     2
     """
     if is_network(model):
         if augment is not None:
-            raise InvalidInput.of("classification(augment=...)", augment, "None for a module, which augments its own inputs")
+            raise InvalidInput.of(
+                "classification(augment=...)",
+                augment,
+                "None for a module, which augments its own inputs",
+            )
         return classify_with(model, data, l2, data.name if name is None else name)
     parts = parts_of_task(data)
     _check_vocabulary(parts, model)
@@ -185,8 +204,12 @@ def classification(
         name=data.name if name is None else name,
         predictor=Probabilities(model, augment),
     )
-    probe = jax.ShapeDtypeStruct((1, *task.train.arrays["x"].shape[1:]), task.train.arrays["x"].dtype)
-    logits = jax.eval_shape(lambda key, x: _logits(model, augment, model.init(key), x, None), jax.random.key(0), probe)
+    probe = jax.ShapeDtypeStruct(
+        (1, *task.train.arrays["x"].shape[1:]), task.train.arrays["x"].dtype
+    )
+    logits = jax.eval_shape(
+        lambda key, x: _logits(model, augment, model.init(key), x, None), jax.random.key(0), probe
+    )
     if logits.shape[1] != data.classes:
         got, allowed = f"{logits.shape[1]} logits", f"{data.classes}, one for each class"
         raise InvalidInput.of("classification(model=...)", got, allowed)

@@ -37,7 +37,9 @@ class Clients(NamedTuple):
     categories: Mapping[str, Sequence[str]] | None = None
 
 
-def read_clients(clients: Any, test: Any = None, column: str | None = None, validation: Any = None) -> Clients:
+def read_clients(
+    clients: Any, test: Any = None, column: str | None = None, validation: Any = None
+) -> Clients:
     """Reads the clients from whatever form a user has them in.
 
     Args:
@@ -58,7 +60,11 @@ def read_clients(clients: Any, test: Any = None, column: str | None = None, vali
         clients = client_files(clients)
     if isinstance(clients, FederatedData):
         own = clients.test if test is None else test
-        train = clients.train if isinstance(clients.train, Stacked) else [dict(client) for client in clients.train]
+        train = (
+            clients.train
+            if isinstance(clients.train, Stacked)
+            else [dict(client) for client in clients.train]
+        )
         parts = [
             None if part is None else _match_listed(train, part, clients.names, where)
             for part, where in ((own, "test"), (validation, "validation"))
@@ -66,11 +72,15 @@ def read_clients(clients: Any, test: Any = None, column: str | None = None, vali
         own_validation = clients.validation if parts[1] is None else parts[1]
         more = clients.names, clients.columns, clients.categories
         return Clients(train, parts[0], clients.holdout, clients.name, own_validation, *more)
-    if isinstance(clients, Mapping) and clients and all(map(is_table, clients.values())):  # the splits of a data set
+    # the splits of a data set
+    if isinstance(clients, Mapping) and clients and all(map(is_table, clients.values())):
         splits = dict(clients)
         if "train" not in splits:
             raise DataError.of(
-                "clients", [*splits], "a data set with the split 'train'", "Give the split that is to be used."
+                "clients",
+                [*splits],
+                "a data set with the split 'train'",
+                "Give the split that is to be used.",
             )
         clients, test = splits["train"], splits.get("test") if test is None else test
         validation = splits.get("validation") if validation is None else validation
@@ -84,25 +94,34 @@ def read_clients(clients: Any, test: Any = None, column: str | None = None, vali
     else:
         if not train:
             raise DataError.found("clients", "no client", "at least one client")
-        parts = [_match_named(train, part, column, where) for part, where in ((test, "test"), (validation, "validation"))]
+        parts = [
+            _match_named(train, part, column, where)
+            for part, where in ((test, "test"), (validation, "validation"))
+        ]
         train, names = list(train.values()), list(train)
     return Clients(train, parts[0], validation=parts[1], names=names)
 
 
-def _match_named(train: dict[str, Any], part: Any, column: str | None, where: str) -> list[Any] | None:
+def _match_named(
+    train: dict[str, Any], part: Any, column: str | None, where: str
+) -> list[Any] | None:
     """Brings another part of named clients' data into their order; a client may have none."""
     if part is None:
         return None
     held = _group_by_client(part, column, where)
     if not isinstance(held, dict):
-        raise DataError.found(where, f"a {type(part).__name__}", "examples in the form of the clients, by their names")
+        raise DataError.found(
+            where, f"a {type(part).__name__}", "examples in the form of the clients, by their names"
+        )
     for name in held:
         if name not in train:
             raise DataError.of(where, name, "names of clients with training examples")
     return [held.get(name, _no_rows(own)) for name, own in train.items()]
 
 
-def _match_listed(train: Sequence[Any], part: Any, names: Sequence[str] | None, where: str) -> Sequence[Any]:
+def _match_listed(
+    train: Sequence[Any], part: Any, names: Sequence[str] | None, where: str
+) -> Sequence[Any]:
     """Brings another part of listed clients' data into their order.
 
     Of a mapping by name, or number, a client may have none.
@@ -119,16 +138,25 @@ def is_table(value: Any) -> bool:
 
     Seen by its attributes: neither is imported.
     """
-    return (hasattr(value, "groupby") and hasattr(value, "columns")) or hasattr(value, "column_names")
+    return (hasattr(value, "groupby") and hasattr(value, "columns")) or hasattr(
+        value, "column_names"
+    )
 
 
 def _group_by_client(clients: Any, column: str | None, where: str) -> Any:
     """Returns named clients as a dict, and anything without names unchanged."""
     if not is_table(clients) and column is None:
         if isinstance(clients, Mapping):
-            if {"x", "y"} <= set(clients) and not any(isinstance(own, Mapping) for own in clients.values()):
+            if {"x", "y"} <= set(clients) and not any(
+                isinstance(own, Mapping) for own in clients.values()
+            ):
                 hint = "Put the clients into a list, or name the column of clients by client=..."
-                raise DataError.of(where, list(clients), "a mapping of names to clients, not of the arrays of one", hint)
+                raise DataError.of(
+                    where,
+                    list(clients),
+                    "a mapping of names to clients, not of the arrays of one",
+                    hint,
+                )
             return {client_name(name, f"{where}, a name"): own for name, own in clients.items()}
         return clients
     arrays = _read_columns(clients, column, where)
@@ -136,7 +164,10 @@ def _group_by_client(clients: Any, column: str | None, where: str) -> Any:
     names, owner = grouped_by_name(owners, f"{where}[{column!r}]")
     order, sizes = np.argsort(owner, kind="stable"), np.bincount(owner, minlength=len(names))
     rows = np.split(order, np.cumsum(sizes)[:-1])
-    found = {name: {key: values[own] for key, values in arrays.items()} for name, own in zip(names, rows, strict=True)}
+    found = {
+        name: {key: values[own] for key, values in arrays.items()}
+        for name, own in zip(names, rows, strict=True)
+    }
     return found if len(owners) else {}
 
 
@@ -154,12 +185,17 @@ def _read_columns(table: Any, column: str | None, where: str) -> dict[str, Any]:
         columns = {str(name): table[name].to_numpy() for name in table.columns}
     else:
         hint = "Leave client=... out where the clients are apart already."
-        raise DataError.found(where, f"a {type(table).__name__}", "a table, with the column of clients", hint)
+        raise DataError.found(
+            where, f"a {type(table).__name__}", "a table, with the column of clients", hint
+        )
     if column not in columns:
         allowed = "one of the columns " + ", ".join(map(repr, columns))
-        raise DataError.of("from_loss(client=...)", column, allowed, "It says which client a row belongs to.")
+        raise DataError.of(
+            "from_loss(client=...)", column, allowed, "It says which client a row belongs to."
+        )
     arrays = {
-        name: values if name == column else _column_array(values, f"{where}[{name!r}]") for name, values in columns.items()
+        name: values if name == column else _column_array(values, f"{where}[{name!r}]")
+        for name, values in columns.items()
     }
     lengths = {name: len(values) for name, values in arrays.items()}
     if len(set(lengths.values())) > 1:
@@ -175,12 +211,18 @@ def _column_array(values: Any, where: str) -> np.ndarray:
     shapes = {row.shape for row in rows}
     if len(shapes) > 1:
         raise DataError.of(
-            where, f"rows of shapes {sorted(shapes)[:3]}", "rows of one shape", "Pad them, with a mask beside."
+            where,
+            f"rows of shapes {sorted(shapes)[:3]}",
+            "rows of one shape",
+            "Pad them, with a mask beside.",
         )
     if any(row.dtype.kind == "O" for row in rows):
         row = next(i for i, row in enumerate(rows) if row.dtype.kind == "O")
         raise DataError.of(
-            f"{where}, row {row}", rows[row].tolist(), "a number in every row", "Drop the row, or fill it in."
+            f"{where}, row {row}",
+            rows[row].tolist(),
+            "a number in every row",
+            "Drop the row, or fill it in.",
         )
     return as_array(np.asarray(rows), where)
 
@@ -190,8 +232,14 @@ def _as_list(clients: Any, where: str) -> Sequence[Any]:
         return clients
     if isinstance(clients, Mapping):
         return list(clients.values())
-    if not isinstance(clients, Iterable) or isinstance(clients, str | bytes) or getattr(clients, "ndim", 1) == 0:
-        allowed = "FederatedData, a list or a mapping of clients, a table with client=..., or a folder"
+    if (
+        not isinstance(clients, Iterable)
+        or isinstance(clients, str | bytes)
+        or getattr(clients, "ndim", 1) == 0
+    ):
+        allowed = (
+            "FederatedData, a list or a mapping of clients, a table with client=..., or a folder"
+        )
         raise DataError.of(where, clients, allowed)
     return list(clients)
 
@@ -199,11 +247,15 @@ def _as_list(clients: Any, where: str) -> Sequence[Any]:
 def _no_rows(client: Any) -> Any:
     """Returns no rows, in the form of a client's."""
     if isinstance(client, Mapping):
-        return {name: as_array(values, f"clients[...][{name!r}]")[:0] for name, values in client.items()}
+        return {
+            name: as_array(values, f"clients[...][{name!r}]")[:0] for name, values in client.items()
+        }
     return as_array(client, "clients[...]")[:0]
 
 
-def named_arrays(clients: Sequence[Any], plain: bool, where: str, frames: Frames) -> Sequence[Mapping[str, Any]]:
+def named_arrays(
+    clients: Sequence[Any], plain: bool, where: str, frames: Frames
+) -> Sequence[Mapping[str, Any]]:
     """Returns each client's arrays by name; one array alone is x.
 
     Columns of data frames are in one order.
@@ -217,12 +269,19 @@ def named_arrays(clients: Sequence[Any], plain: bool, where: str, frames: Frames
     for k, client in enumerate(clients):
         if isinstance(client, Mapping) is plain:
             allowed = "an array" if plain else "a mapping of arrays"
-            raise DataError.found(f"{where}[{k}]", f"a {type(client).__name__}", f"{allowed}, as the first client has")
+            raise DataError.found(
+                f"{where}[{k}]", f"a {type(client).__name__}", f"{allowed}, as the first client has"
+            )
         if plain:
             found.append({"x": as_array(frames.array(client, f"{where}[{k}]"), f"{where}[{k}]")})
         else:
             arrays = frames.client(client, f"{where}[{k}]")
-            found.append({str(name): as_array(values, f"{where}[{k}][{name!r}]") for name, values in arrays.items()})
+            found.append(
+                {
+                    str(name): as_array(values, f"{where}[{k}][{name!r}]")
+                    for name, values in arrays.items()
+                }
+            )
     return found
 
 
@@ -240,10 +299,17 @@ def parts_of_task(data: Clients | FederatedData, plain: bool = False) -> dict[st
     train = Ragged.of(named_arrays(data.train, plain, "clients", frames))
     parts: dict[str, Any] = {"train": train, "names": data.names and ClientNames(data.names)}
     parts["columns"] = data.columns and tuple(data.columns)
-    parts["categories"] = {column: tuple(texts) for column, texts in (data.categories or {}).items()}
+    parts["categories"] = {
+        column: tuple(texts) for column, texts in (data.categories or {}).items()
+    }
     for where, clients in (("test", data.test), ("validation", data.validation)):
         if clients is not None:
-            parts[where] = Ragged.of(named_arrays(clients, plain, where, frames), where=where, allow_empty=True, like=train)
+            parts[where] = Ragged.of(
+                named_arrays(clients, plain, where, frames),
+                where=where,
+                allow_empty=True,
+                like=train,
+            )
     if data.holdout is not None:
         only = named_arrays([data.holdout], plain, "holdout", frames)
         parts["holdout"] = dict(Ragged.of(only, where="holdout", like=train).arrays)

@@ -15,10 +15,16 @@ from fedax.utils.arguments import check_call
 
 
 def _hub(
-    *positional: Any, model: str | Model | None = None, predict: str = "label", l2: float | int = 0.0, **options: Any
+    *positional: Any,
+    model: str | Model | None = None,
+    predict: str = "label",
+    l2: float | int = 0.0,
+    **options: Any,
 ) -> Task:
     check_call("hub", hub, positional, options)
-    check("hub", {"predict": choice("label", "next"), "tokens": KIND}, {"predict": predict} | options)
+    check(
+        "hub", {"predict": choice("label", "next"), "tokens": KIND}, {"predict": predict} | options
+    )
     bound = inspect.signature(data.hub).bind(*positional, **options)
     bound.apply_defaults()
     chosen = bound.arguments
@@ -27,10 +33,16 @@ def _hub(
         models, default = MODELS, "softmax"
         if text is not None:
             models, default = classifiers(size_of(tokens, vocabulary)), "transformer"
-        return of_source(data.hub, models, default)(*positional, model=model or default, l2=l2, **options)
+        return of_source(data.hub, models, default)(
+            *positional, model=model or default, l2=l2, **options
+        )
     if text is None:
-        raise InvalidInput.of("hub(predict=...)", predict, "'label', or 'next' with a column of texts, text=...")
-    taken = {key: chosen[key] for key in inspect.signature(data.hub_texts).parameters if key != "options"}
+        raise InvalidInput.of(
+            "hub(predict=...)", predict, "'label', or 'next' with a column of texts, text=..."
+        )
+    taken = {
+        key: chosen[key] for key in inspect.signature(data.hub_texts).parameters if key != "options"
+    }
     texts, holdout = data.hub_texts(**taken, **chosen["options"])
     sequences = {key: chosen[key] for key in ("tokens", "vocabulary", "length", "test_fraction")}
     name = f"{chosen['dataset']}, {chosen['partition']}"
@@ -42,11 +54,11 @@ hub = like_source(
     data.hub,
     {"model": None, "predict": "label", "l2": 0.0},
     [
-        """model: by name, or a model. Of images and rows of numbers "softmax" (the default), "mlp" and the other models of
-        `mnist`; of texts with labels "transformer" (the default) or "bag" (softmax regression on shares of tokens); of texts
-        alone "transformer".""",
-        """predict: "label", or "next" for a language model of the texts, which looks at no labels; see `language`. Then
-        `test_fraction` keeps each client's last sequences for testing.""",
+        """model: by name, or a model. Of images and rows of numbers "softmax" (the default), "mlp"
+        and the other models of `mnist`; of texts with labels "transformer" (the default) or "bag"
+        (softmax regression on shares of tokens); of texts alone "transformer".""",
+        """predict: "label", or "next" for a language model of the texts, which looks at no labels;
+        see `language`. Then `test_fraction` keeps each client's last sequences for testing.""",
         L2,
     ],
 )

@@ -47,19 +47,26 @@ means of the single images' deviations, so that its pixels come out with 1.2, no
 DEFAULTS: dict[str, Any] = {"crop": 0, "flip": False, "frozen": False, "normalize": "none"}
 """The options that every task on images has."""
 CHANGES = (
-    "crop: zeros on every side of a training image, from which a window of the old size is cut at random; at least 0.",
+    "crop: zeros on every side of a training image, from which a window of the old size is cut "
+    "at random; at least 0.",
     "flip: mirrors training images left and right with probability 1/2, after the crop.",
-    """frozen: draws crops and flips once, before training, by `seed`; otherwise for every example of every step, and
-        losses over whole training sets are without them. Not without `crop` or `flip`.""",
-    """normalize: "none"; "dataset", by mean and deviation of each channel of the training images; or, of MNIST and
-        CIFAR-10, "published", by the constants in the papers' released code. Comes last, for test images too.""",
+    """frozen: draws crops and flips once, before training, by `seed`; otherwise for every example
+        of every step, and losses over whole training sets are without them. Not without `crop` or
+        `flip`.""",
+    """normalize: "none"; "dataset", by mean and deviation of each channel of the training images;
+        or, of MNIST and CIFAR-10, "published", by the constants in the papers' released code. Comes
+        last, for test images too.""",
 )
 """What they do, for docstrings."""
 
 
 def preprocessing_limits(name: str) -> dict[str, Hyper]:
     """Returns the ranges of the options; only some data sets have published constants."""
-    known = ("none", "dataset") if IMAGE_FORMATS[name].mean is None else ("none", "published", "dataset")
+    known = (
+        ("none", "dataset")
+        if IMAGE_FORMATS[name].mean is None
+        else ("none", "published", "dataset")
+    )
     truth = choice(False, True)
     return {
         "crop": whole(low=0, high=max(IMAGE_FORMATS[name].shape[:2])),
@@ -94,7 +101,10 @@ def preprocess(
         statistics = _statistics(data, pictures.shape[2])
     if frozen:
         rng = np.random.default_rng([seed, 2])  # others draw the partition and the split
-        train = [{**client, "x": _crop_and_flip(client["x"], pictures.shape, crop, flip, rng)} for client in data.train]
+        train = [
+            {**client, "x": _crop_and_flip(client["x"], pictures.shape, crop, flip, rng)}
+            for client in data.train
+        ]
         data = dataclasses.replace(data, train=train)
     at_steps = (0, False) if frozen else (crop, flip)
     if at_steps == (0, False) and normalize == "none":
@@ -110,7 +120,9 @@ def _statistics(data: FederatedData, channels: int) -> tuple[tuple[float, ...], 
     return tuple(np.asarray(mean).tolist()), tuple(np.sqrt(square - np.asarray(mean) ** 2).tolist())
 
 
-def _crop_and_flip(x: Rows, shape: tuple[int, int, int], crop: int, flip: bool, rng: np.random.Generator) -> Rows:
+def _crop_and_flip(
+    x: Rows, shape: tuple[int, int, int], crop: int, flip: bool, rng: np.random.Generator
+) -> Rows:
     """Crops each image at random from itself with zeros around it, and mirrors half of them."""
     images, place = x.reshape(-1, *shape), np.arange(len(x))[:, None, None]
     if crop:

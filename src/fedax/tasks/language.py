@@ -77,10 +77,14 @@ class NextTokenProbabilities(OfLogits):
     def __call__(self, params: PyTree, examples: Any, key: Any) -> Float[Array, "batch vocabulary"]:
         logits = self.model(params, examples["x"], key)
         last = jnp.maximum(examples["mask"].sum(1, dtype=jnp.int32) - 1, 0)
-        return jax.nn.softmax(jnp.take_along_axis(logits, last[:, None, None], axis=1)[:, 0], axis=1)
+        return jax.nn.softmax(
+            jnp.take_along_axis(logits, last[:, None, None], axis=1)[:, 0], axis=1
+        )
 
 
-def _over_sequence(values: Float[Array, "batch length"], mask: Bool[Array, "batch length"]) -> Float[Array, "batch"]:
+def _over_sequence(
+    values: Float[Array, "batch length"], mask: Bool[Array, "batch length"]
+) -> Float[Array, "batch"]:
     count = jnp.maximum(mask.sum(1, dtype=jnp.int32), 1).astype(values.dtype)
     return jnp.where(mask, values, 0).sum(1) / count
 
@@ -133,8 +137,14 @@ def language(
 
     >>> import fedax
     >>> plays = {"A": "To be, or not to be.", "B": ["Hm.", "Who's there?"]}
-    >>> task = fedax.tasks.language(plays, fedax.models.Transformer(257, 8, width=8, layers=1), tokens="bytes", length=8)
-    >>> task.train.sizes.tolist(), task.test.sizes.tolist(), task.train.arrays["mask"].sum(1).tolist()
+    >>> task = fedax.tasks.language(
+    ...     plays, fedax.models.Transformer(257, 8, width=8, layers=1), tokens="bytes", length=8
+    ... )
+    >>> (
+    ...     task.train.sizes.tolist(),
+    ...     task.test.sizes.tolist(),
+    ...     task.train.arrays["mask"].sum(1).tolist(),
+    ... )
     ([2, 2], [1, 1], [8, 8, 2, 8])
     """
     train, test, title = _read_texts(source, folder)
@@ -142,22 +152,37 @@ def language(
     if isinstance(tokens, str):
         if tokens not in SIZES:
             raise UnknownName.among("language(tokens=...)", tokens, SIZES)
-        tokens = Tokens.of(_training_texts(train.values(), test is None, test_fraction), tokens, vocabulary)
+        tokens = Tokens.of(
+            _training_texts(train.values(), test is None, test_fraction), tokens, vocabulary
+        )
     elif vocabulary is not None and vocabulary != tokens.size:
-        raise InvalidInput.of("language(vocabulary=...)", vocabulary, f"{tokens.size}, as the tokens have, or None")
+        raise InvalidInput.of(
+            "language(vocabulary=...)", vocabulary, f"{tokens.size}, as the tokens have, or None"
+        )
     # sequences of each client, and the last ones of each for testing
     pieces = {client: tokens.sequences(own, length) for client, own in train.items()}
     pieces = {client: own for client, own in pieces.items() if len(own["y"]) >= minimum}
     if not pieces:
-        raise DataError.of("language(minimum=...)", minimum, "numbers of sequences that some client reaches")
+        raise DataError.of(
+            "language(minimum=...)", minimum, "numbers of sequences that some client reaches"
+        )
     tested = None
     if test is not None:
         tested = [tokens.sequences(test.get(client, []), length) for client in pieces]
     elif test_fraction:
         cuts = {client: train_size(len(own["y"]), test_fraction) for client, own in pieces.items()}
-        tested = [{key: rows[cuts[client] :] for key, rows in own.items()} for client, own in pieces.items()]
-        pieces = {client: {key: rows[: cuts[client]] for key, rows in own.items()} for client, own in pieces.items()}
-    chosen, own = _make_model(model, length, tokens.size), Ragged.of(list(pieces.values()), where="train")
+        tested = [
+            {key: rows[cuts[client] :] for key, rows in own.items()}
+            for client, own in pieces.items()
+        ]
+        pieces = {
+            client: {key: rows[: cuts[client]] for key, rows in own.items()}
+            for client, own in pieces.items()
+        }
+    chosen, own = (
+        _make_model(model, length, tokens.size),
+        Ragged.of(list(pieces.values()), where="train"),
+    )
     return Task(
         start=Start(chosen),
         loss=NextTokenLoss(chosen),
@@ -174,7 +199,9 @@ def language(
     )
 
 
-def _read_texts(source: Any, folder: str | Path | None) -> tuple[dict[str, list[str]], dict[str, list[str]] | None, str]:
+def _read_texts(
+    source: Any, folder: str | Path | None
+) -> tuple[dict[str, list[str]], dict[str, list[str]] | None, str]:
     """Reads training texts by client, those for testing if they are separate, and a name."""
     if isinstance(source, str | Path):
         found = texts_by_client(source, folder)
@@ -182,15 +209,26 @@ def _read_texts(source: Any, folder: str | Path | None) -> tuple[dict[str, list[
     if not isinstance(source, Iterable):
         allowed = "texts by client, in a mapping or a list; or the name or path of such"
         raise InvalidInput.of("language(source=...)", source, allowed)
-    clients = source if isinstance(source, Mapping) else {str(k): own for k, own in enumerate(source)}
-    return {client_name(client, "language(source=...)"): _as_list(own) for client, own in clients.items()}, None, "language"
+    clients = (
+        source if isinstance(source, Mapping) else {str(k): own for k, own in enumerate(source)}
+    )
+    return (
+        {
+            client_name(client, "language(source=...)"): _as_list(own)
+            for client, own in clients.items()
+        },
+        None,
+        "language",
+    )
 
 
 def _as_list(texts: Any) -> list[str]:
     return [texts] if isinstance(texts, str) else list(texts)
 
 
-def _training_texts(clients: Iterable[Sequence[str]], cuts: bool, test_fraction: float | int) -> Iterable[str]:
+def _training_texts(
+    clients: Iterable[Sequence[str]], cuts: bool, test_fraction: float | int
+) -> Iterable[str]:
     """Yields the texts that a vocabulary is learned from.
 
     Without the last part of each client's, if that is kept for testing.
@@ -208,8 +246,13 @@ def _make_model(model: str | Model, length: int, vocabulary: int) -> Model:
             raise UnknownName.among("language(model=...)", model, LANGUAGE_MODELS)
         return LANGUAGE_MODELS[model](length, vocabulary)
     x = jax.ShapeDtypeStruct((3, length), jnp.int32)
-    shape = jax.eval_shape(lambda key, x: model(model.init(key), x, None), jax.random.key(0), x).shape
+    shape = jax.eval_shape(
+        lambda key, x: model(model.init(key), x, None), jax.random.key(0), x
+    ).shape
     if shape != (3, length, vocabulary):
-        got, allowed = f"logits of shape {shape} for 3 sequences", f"{(3, length, vocabulary)}: batch, length, vocabulary"
+        got, allowed = (
+            f"logits of shape {shape} for 3 sequences",
+            (f"{(3, length, vocabulary)}: batch, length, vocabulary"),
+        )
         raise InvalidInput.found("language(model=...)", got, allowed)
     return model

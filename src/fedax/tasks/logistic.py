@@ -41,7 +41,9 @@ class LogisticLoss:
 
     separate: ClassVar[bool] = True
 
-    def __call__(self, params: Float[Array, "features"], examples: Any, key: Any) -> Float[Array, "batch"]:
+    def __call__(
+        self, params: Float[Array, "features"], examples: Any, key: Any
+    ) -> Float[Array, "batch"]:
         return jax.nn.softplus(-_margin(params, examples))
 
     def smoothness(self, examples: Any) -> float:
@@ -58,7 +60,9 @@ class LogisticAccuracy:
 
     separate: ClassVar[bool] = True
 
-    def __call__(self, params: Float[Array, "features"], examples: Any, key: Any) -> Float[Array, "batch"]:
+    def __call__(
+        self, params: Float[Array, "features"], examples: Any, key: Any
+    ) -> Float[Array, "batch"]:
         return (1 + jnp.sign(_margin(params, examples))) / 2
 
 
@@ -68,17 +72,23 @@ class LogisticProbabilities:
     $1 / (1 + e^{\pm \langle x, w \rangle})$.
     """
 
-    def __call__(self, params: Float[Array, "features"], examples: Any, key: Any) -> Float[Array, "batch 2"]:
+    def __call__(
+        self, params: Float[Array, "features"], examples: Any, key: Any
+    ) -> Float[Array, "batch 2"]:
         z = examples["x"].astype(params.dtype) @ params
         return jax.nn.sigmoid(jnp.stack([-z, z], axis=1))
 
 
 def _margin(params: Float[Array, "features"], examples: Any) -> Float[Array, "batch"]:
-    return (2 * examples["y"] - 1).astype(params.dtype) * (examples["x"].astype(params.dtype) @ params)
+    return (2 * examples["y"] - 1).astype(params.dtype) * (
+        examples["x"].astype(params.dtype) @ params
+    )
 
 
 @checked_call
-def logistic(federated: FederatedData, *, l2: float | int | None = None, name: str | None = None) -> Task:
+def logistic(
+    federated: FederatedData, *, l2: float | int | None = None, name: str | None = None
+) -> Task:
     r"""Makes a task of binary logistic regression without intercept, from w = 0.
 
     $$ f_k(w) = \frac{1}{n_k} \sum_{i \in k} \log(1 + e^{-(2 y_i - 1) \langle x_i, w \rangle})
@@ -93,7 +103,9 @@ def logistic(federated: FederatedData, *, l2: float | int | None = None, name: s
         InvalidInput: data with other than two classes or other than one axis of features, or a bad
             l2.
 
-    >>> federated = FederatedData([{"x": [[0.0], [1.0]], "y": [0, 1]}, {"x": [[2.0]], "y": [1]}], classes=2)
+    >>> federated = FederatedData(
+    ...     [{"x": [[0.0], [1.0]], "y": [0, 1]}, {"x": [[2.0]], "y": [1]}], classes=2
+    ... )
     >>> logistic(federated).l2 == 1 / 3
     True
 
@@ -101,10 +113,16 @@ def logistic(federated: FederatedData, *, l2: float | int | None = None, name: s
     (arXiv:1909.04715), Sec. 4.
     """
     if federated.classes != 2:
-        raise InvalidInput.of("logistic(federated=...)", f"{federated.classes} classes", "data with 2 classes")
+        raise InvalidInput.of(
+            "logistic(federated=...)", f"{federated.classes} classes", "data with 2 classes"
+        )
     shape = federated.train[0]["x"].shape[1:]
     if len(shape) != 1:
-        raise InvalidInput.of("logistic(federated=...)", f"examples of shape {shape}", "one row of features per example")
+        raise InvalidInput.of(
+            "logistic(federated=...)",
+            f"examples of shape {shape}",
+            "one row of features per example",
+        )
     return Task(
         start=Zeros(shape[0]),
         loss=LogisticLoss(),

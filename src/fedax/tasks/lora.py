@@ -16,7 +16,8 @@ from fedax.utils.arguments import checked_call
 from fedax.utils.leaf_names import Which, chosen, names_of
 
 Matrices = dict[str, Any]
-"""Factors by the names of the leaves that they change; None where the other part of the model has them."""
+"""Factors by the names of the leaves that they change; None where the other part of the model has
+them."""
 
 
 class Adapted(eqx.Module):
@@ -41,7 +42,11 @@ class Adapted(eqx.Module):
 
     def _added(self, name: str, leaf: Any) -> Any:
         left, right = self.left.get(name), self.right.get(name)
-        return leaf if left is None or right is None else leaf + (self.scale * (left @ right)).astype(leaf.dtype)
+        return (
+            leaf
+            if left is None or right is None
+            else leaf + (self.scale * (left @ right)).astype(leaf.dtype)
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,24 +78,29 @@ def lora(
     average: Literal["exact", "factors"] = "exact",
     seed: int = 0,
 ) -> Task:
-    r"""Returns the task of fine-tuning by low-rank adapters: the model is frozen, clients train and send adapters alone.
+    r"""Returns the task of fine-tuning by low-rank adapters: the model is frozen, clients train and
+    send adapters alone.
 
-    A matrix W of the model becomes $W + \frac{\alpha}{r} A B$, where A acts on the layer's inputs and B begins at zero. The mean
-    of products is not the product of means. So A is random and the same for all clients by default, and only B is trained
-    (FFA-LoRA): the mean of B is then exactly the mean of the clients' models. B has half the numbers of both.
+    A matrix W of the model becomes $W + \frac{\alpha}{r} A B$, where A acts on the layer's inputs
+    and B begins at zero. The mean of products is not the product of means. So A is random and the
+    same for all clients by default, and only B is trained (FFA-LoRA): the mean of B is then exactly
+    the mean of the clients' models. B has half the numbers of both.
 
-    `history.params` is the model with its adapters, and `history.params.merged()` the model in the task's own pytree. A
-    training step computes the sum for every target, so it needs memory for the targets beside the base.
+    `history.params` is the model with its adapters, and `history.params.merged()` the model in the
+    task's own pytree. A training step computes the sum for every target, so it needs memory for the
+    targets beside the base.
 
     Args:
         task: of any model; its own parameters are frozen.
         rank: $r$, from 1 to the smaller side of each target.
-        targets: matrices by name, such as `["*.query.kernel", "*.value.kernel"]`, or a predicate of name and leaf. A name that
-            ends in `weight` has outputs first, as PyTorch does; others have inputs first.
-        params: the pretrained model, in the task's own pytree; by default the task's starting point for `seed`.
+        targets: matrices by name, such as `["*.query.kernel", "*.value.kernel"]`, or a predicate of
+            name and leaf. A name that ends in `weight` has outputs first, as PyTorch does; others
+            have inputs first.
+        params: the pretrained model, in the task's own pytree; by default the task's starting point
+            for `seed`.
         alpha: above 0; r by default, for a factor of 1.
-        average: `"exact"`, or `"factors"`: A and B are trained and averaged each for itself, which is not the mean of the
-            clients' models.
+        average: `"exact"`, or `"factors"`: A and B are trained and averaged each for itself, which
+            is not the mean of the clients' models.
         seed: of A.
 
     Example:
@@ -101,40 +111,62 @@ def lora(
         ...     return ((e["x"] @ p["dense"]["kernel"] - e["y"]) ** 2).sum(1)
         >>> clients = [{"x": jnp.ones((2, 6)), "y": jnp.full((2, 4), float(k))} for k in range(3)]
         >>> task = fedax.tasks.from_loss(loss, {"dense": {"kernel": jnp.zeros((6, 4))}}, clients)
-        >>> history = fedax.run(fedax.FedAvg(), fedax.lora(task, rank=2, targets="*.kernel"), rounds=2)
+        >>> history = fedax.run(
+        ...     fedax.FedAvg(), fedax.lora(task, rank=2, targets="*.kernel"), rounds=2
+        ... )
         >>> history.params.merged()["dense"]["kernel"].shape
         (6, 4)
 
     Raises:
-        InvalidInput: an argument out of range, targets that are no matrices, a task with l2, which would shrink the adapters
-            instead of the model.
+        InvalidInput: an argument out of range, targets that are no matrices, a task with l2, which
+            would shrink the adapters instead of the model.
 
-    Source: Hu et al., LoRA: Low-Rank Adaptation of Large Language Models, ICLR 2022, Eq. 3; exact averages: Sun et al., Improving
-    LoRA in Privacy-preserving Federated Learning, ICLR 2024, Sec. 4.
+    Source: Hu et al., LoRA: Low-Rank Adaptation of Large Language Models, ICLR 2022, Eq. 3; exact
+    averages: Sun et al., Improving LoRA in Privacy-preserving Federated Learning, ICLR 2024, Sec.
+    4.
     """
     if rank < 1:
         raise InvalidInput.of("lora(rank=...)", rank, "whole numbers >= 1")
     if alpha is not None and not 0 < alpha < math.inf:
         raise InvalidInput.of("lora(alpha=...)", alpha, "finite numbers > 0, or None")
     if task.l2:
-        raise InvalidInput.of("lora(task=...), l2", task.l2, "0: l2 would shrink the adapters instead of the model")
-    base = task.assembled(task.start(jax.random.key(seed))) if params is None else jax.tree.map(jnp.asarray, params)
+        raise InvalidInput.of(
+            "lora(task=...), l2", task.l2, "0: l2 would shrink the adapters instead of the model"
+        )
+    base = (
+        task.assembled(task.start(jax.random.key(seed)))
+        if params is None
+        else jax.tree.map(jnp.asarray, params)
+    )
     shapes = jax.eval_shape(lambda key: task.assembled(task.start(key)), jax.random.key(0))
     if jax.tree.structure(base) != jax.tree.structure(shapes):
         raise InvalidInput.found(
-            "lora(params=...)", "another structure", "the parameters of the task's model, such as history.params"
+            "lora(params=...)",
+            "another structure",
+            "the parameters of the task's model, such as history.params",
         )
     picked = chosen(base, targets, "lora(targets=...)")
-    leaves = {name: leaf for name, leaf, is_in in zip(names_of(base), jax.tree.leaves(base), picked, strict=True) if is_in}
+    leaves = {
+        name: leaf
+        for name, leaf, is_in in zip(names_of(base), jax.tree.leaves(base), picked, strict=True)
+        if is_in
+    }
     if not leaves:
-        raise InvalidInput.of("lora(targets=...)", targets, "at least one leaf of " + ", ".join(names_of(base)))
+        raise InvalidInput.of(
+            "lora(targets=...)", targets, "at least one leaf of " + ", ".join(names_of(base))
+        )
     for name, leaf in leaves.items():
         if leaf.ndim != 2 or min(leaf.shape) < rank:
             raise InvalidInput.found(
-                "lora(targets=...)", f"{name!r} of shape {leaf.shape}", f"matrices with sides of at least the rank, {rank}"
+                "lora(targets=...)",
+                f"{name!r} of shape {leaf.shape}",
+                f"matrices with sides of at least the rank, {rank}",
             )
     keys = jax.random.split(jax.random.key(seed), len(leaves))
-    factors = [_factors(name, leaf, rank, key) for (name, leaf), key in zip(leaves.items(), keys, strict=True)]
+    factors = [
+        _factors(name, leaf, rank, key)
+        for (name, leaf), key in zip(leaves.items(), keys, strict=True)
+    ]
     whole = Adapted(
         base,
         dict(zip(leaves, (left for left, _, _ in factors), strict=True)),
@@ -142,17 +174,31 @@ def lora(
         (rank if alpha is None else alpha) / rank,
     )
     # the factor of the inputs is fixed unless both are trained
-    trains_left = dict(zip(leaves, (outputs_first or average == "factors" for *_, outputs_first in factors), strict=True))
-    trains_right = dict(
-        zip(leaves, (not outputs_first or average == "factors" for *_, outputs_first in factors), strict=True)
+    trains_left = dict(
+        zip(
+            leaves,
+            (outputs_first or average == "factors" for *_, outputs_first in factors),
+            strict=True,
+        )
     )
-    is_trained = Adapted(jax.tree.map(lambda _: False, base), trains_left, trains_right, whole.scale)
+    trains_right = dict(
+        zip(
+            leaves,
+            (not outputs_first or average == "factors" for *_, outputs_first in factors),
+            strict=True,
+        )
+    )
+    is_trained = Adapted(
+        jax.tree.map(lambda _: False, base), trains_left, trains_right, whole.scale
+    )
     trained, frozen = eqx.partition(whole, is_trained)
     return _with_adapters(task, trained, frozen)
 
 
 def _factors(name: str, leaf: Array, rank: int, key: Any) -> tuple[Array, Array, bool]:
-    """Returns a product of zero, (rows, rank) and (rank, columns), and whether the leaf has outputs first."""
+    """Returns a product of zero, (rows, rank) and (rank, columns), and whether the leaf has outputs
+    first.
+    """
     rows, columns = leaf.shape
     outputs_first = name.rpartition(".")[2] == "weight"
     bound = 1 / math.sqrt(columns if outputs_first else rows)
@@ -171,6 +217,8 @@ def _with_adapters(task: Task, trained: Adapted, frozen: Adapted) -> Task:
         scores={name: OnMerged(score) for name, score in task.scores.items()},
         predictor=None if task.predictor is None else OnMerged(task.predictor),
         frozen=frozen,
-        held_back=None if task.held_back is None else _with_adapters(task.held_back, trained, frozen),
+        held_back=None
+        if task.held_back is None
+        else _with_adapters(task.held_back, trained, frozen),
         name=f"{task.name}, LoRA",
     )

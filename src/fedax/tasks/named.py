@@ -63,16 +63,24 @@ def defaults(name: str, **options: Any) -> dict[str, Any]:
 
 @checked_call
 def task_maker(name: str) -> Callable[..., Task]:
-    """Returns the function that makes a task, built-in or your own: `path/to/file.py:name`, `package.module:name`.
+    """Returns the function that makes a task, built-in or your own: `path/to/file.py:name`,
+    `package.module:name`.
 
     Your own may also be a `Task` without options.
 
     Raises:
         UnknownName: no such task; the message holds the nearest name.
-        InvalidInput: a file or a module that cannot be loaded, or something else than a function or a task.
+        InvalidInput: a file or a module that cannot be loaded, or something else than a function or
+            a task.
     """
     allowed = "a function that returns a fedax.Task, or a fedax.Task"
-    found = find("task", name, task_makers(), allowed, lambda value: callable(value) or isinstance(value, Task))
+    found = find(
+        "task",
+        name,
+        task_makers(),
+        allowed,
+        lambda value: callable(value) or isinstance(value, Task),
+    )
     return (lambda: found) if isinstance(found, Task) else found
 
 
@@ -96,12 +104,18 @@ def make_task(name: str, **options: Any) -> Task:
     known = defaults(name, **options)
     check_options("task", name, known, options)
     if not isinstance(options.get("model", ""), str | Model):
-        raise InvalidInput.of(f"{name}(model=...)", options["model"], "the name of a model, or a model")
-    own, common = ({k: v for k, v in options.items() if (k in COMMON) == wanted} for wanted in (False, True))
+        raise InvalidInput.of(
+            f"{name}(model=...)", options["model"], "the name of a model, or a model"
+        )
+    own, common = (
+        {k: v for k, v in options.items() if (k in COMMON) == wanted} for wanted in (False, True)
+    )
     maker = task_maker(name)
     if is_user_code("task", name):  # built-in tasks check ranges themselves
         check_types(title_of(name), maker, own)
     task = maker(**own)
     if not isinstance(task, Task):
-        raise InvalidInput.found("task", f"{name!r}, which returns an object of {type(task).__name__}", "a fedax.Task")
+        raise InvalidInput.found(
+            "task", f"{name!r}, which returns an object of {type(task).__name__}", "a fedax.Task"
+        )
     return apply_common_options(task, name, options, **common)

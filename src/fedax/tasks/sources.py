@@ -44,7 +44,9 @@ L2 = "l2: adds l2/2 times the squared norm of the parameters to every client's l
 
 @checked_call
 def of_source(
-    source: Callable[..., FederatedData], models: Mapping[str, Architecture] = MODELS, default: str = "softmax"
+    source: Callable[..., FederatedData],
+    models: Mapping[str, Architecture] = MODELS,
+    default: str = "softmax",
 ) -> Callable[..., Task]:
     """Makes a task factory of a function that makes federated data.
 
@@ -67,7 +69,9 @@ def of_source(
     name = source.__name__
     more = DEFAULTS if name in IMAGE_FORMATS else {}
 
-    def task(*positional: Any, model: str | Model = default, l2: float | int = 0.0, **options: Any) -> Task:
+    def task(
+        *positional: Any, model: str | Model = default, l2: float | int = 0.0, **options: Any
+    ) -> Task:
         # every option is checked before any data are read
         check_call(name, task, positional, {"model": model, "l2": l2} | options)
         check(name, {"l2": real(low=0)}, {"l2": l2})
@@ -81,18 +85,28 @@ def of_source(
         federated, augment = source(*positional, **options), None
         if more:
             bound.apply_defaults()
-            federated, augment = preprocess(name, federated, bound.arguments.get("seed", 0), **changes)
+            federated, augment = preprocess(
+                name, federated, bound.arguments.get("seed", 0), **changes
+            )
         if federated.train[0]["x"].ndim < 2:
             raise DataError.found(f"{name}: x", "one number per example", "rows of features")
         columns = int(np.prod(federated.train[0]["x"].shape[1:]))
-        return classification(federated, make_model(name, model, models, columns, federated.classes), augment=augment, l2=l2)
+        return classification(
+            federated,
+            make_model(name, model, models, columns, federated.classes),
+            augment=augment,
+            l2=l2,
+        )
 
     about = [f"model: one of {', '.join(models)}; or a model.", L2, *(CHANGES if more else ())]
     return like_source(task, source, {"model": default, "l2": 0.0} | more, about)
 
 
 def like_source(
-    task: Callable[..., Task], source: Callable[..., Any], added: Mapping[str, Any], about: list[str]
+    task: Callable[..., Task],
+    source: Callable[..., Any],
+    added: Mapping[str, Any],
+    about: list[str],
 ) -> Callable[..., Task]:
     """Gives a task factory the name, the signature and the docstring of the function of its data.
 
@@ -104,11 +118,16 @@ def like_source(
     """
     own = list(inspect.signature(source).parameters.values())
     split = len(own) - sum(parameter.kind is parameter.VAR_KEYWORD for parameter in own)
-    keywords = [inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=value) for key, value in added.items()]
+    keywords = [
+        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=value)
+        for key, value in added.items()
+    ]
     task.__dict__["__signature__"] = inspect.Signature([*own[:split], *keywords, *own[split:]])
     task.__name__ = task.__qualname__ = source.__name__
     # the docstring is that of the data, without examples
-    paragraphs = [each for each in (inspect.getdoc(source) or "").split("\n\n") if ">>>" not in each]
+    paragraphs = [
+        each for each in (inspect.getdoc(source) or "").split("\n\n") if ">>>" not in each
+    ]
     place = next((i for i, each in enumerate(paragraphs) if each.startswith("Args:")), None)
     if place is None:
         place = 1

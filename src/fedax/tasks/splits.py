@@ -23,7 +23,9 @@ COMMON = ("validation", "held_back", "params")
 
 
 @checked_call
-def with_validation(task: Task, share: float, seed: int = 0, split: str = "shuffled", together: str | None = None) -> Task:
+def with_validation(
+    task: Task, share: float, seed: int = 0, split: str = "shuffled", together: str | None = None
+) -> Task:
     """Returns the task with a share of each client's training examples kept for validation.
 
     A client of n examples keeps the whole part of (1 - share) n, but at least one, for training.
@@ -47,7 +49,9 @@ def with_validation(task: Task, share: float, seed: int = 0, split: str = "shuff
         DataError: no client has enough examples for one of validation.
 
     >>> import fedax
-    >>> task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2, 0.0, clients=[[1.0, 2.0, 3.0, 4.0], [5.0, 6.0]])
+    >>> task = fedax.tasks.from_loss(
+    ...     lambda w, x: (w - x) ** 2, 0.0, clients=[[1.0, 2.0, 3.0, 4.0], [5.0, 6.0]]
+    ... )
     >>> parts = with_validation(task, 0.25)
     >>> parts.train.sizes.tolist(), parts.validation.sizes.tolist()
     ([3, 1], [1, 1])
@@ -60,10 +64,14 @@ def with_validation(task: Task, share: float, seed: int = 0, split: str = "shuff
     if not share:
         return task
     if task.validation is not None:
-        raise InvalidInput.because("with_validation(task=...)", f"task {task.name!r} already has validation examples")
+        raise InvalidInput.because(
+            "with_validation(task=...)", f"task {task.name!r} already has validation examples"
+        )
     arrays = {name: np.asarray(values) for name, values in task.train.arrays.items()}
     kept, away = draw_rows(arrays, np.asarray(task.train.offsets), share, seed, split, together)
-    return dataclasses.replace(task, train=_select_rows(task.train, kept), validation=_select_rows(task.train, away))
+    return dataclasses.replace(
+        task, train=_select_rows(task.train, kept), validation=_select_rows(task.train, away)
+    )
 
 
 @checked_call
@@ -103,24 +111,45 @@ def with_held_back(task: Task, share: float, seed: int = 0) -> Task:
     # clients that never take part; whoever shares half of their examples comes along
     count = min(max(round(share * clients), 1), clients - 1)
     order = np.random.default_rng([seed, 3]).permutation(clients)
-    parts: dict[str, Ragged] = {split: data for split in SPLITS if (data := getattr(task, split)) is not None}
+    parts: dict[str, Ragged] = {
+        split: data for split in SPLITS if (data := getattr(task, split)) is not None
+    }
     names = task.train.arrays
-    found = Overlap.of({name: np.concatenate([np.asarray(data.arrays[name]) for data in parts.values()]) for name in names})
-    out = choose_unseen_clients(found.copies[: task.train.total], np.asarray(task.train.sizes).tolist(), order, count)
+    found = Overlap.of(
+        {
+            name: np.concatenate([np.asarray(data.arrays[name]) for data in parts.values()])
+            for name in names
+        }
+    )
+    out = choose_unseen_clients(
+        found.copies[: task.train.total], np.asarray(task.train.sizes).tolist(), order, count
+    )
     # of their examples, those that no other client trains on
     rest = np.setdiff1d(np.arange(clients), out)
-    clear = _mark_clear(found, parts, np.flatnonzero(~np.isin(np.repeat(np.arange(clients), task.train.sizes), out)))
+    clear = _mark_clear(
+        found, parts, np.flatnonzero(~np.isin(np.repeat(np.arange(clients), task.train.sizes), out))
+    )
     left = out[[bool(clear["train"][_slice_of(task.train, k)].any()) for k in out.tolist()]]
     if not len(left):
         hint = "Give the clients different examples, or hold back a smaller share."
-        raise DataError.of("held_back", share, "a share of clients who have examples that no other client trains on", hint)
+        raise DataError.of(
+            "held_back",
+            share,
+            "a share of clients who have examples that no other client trains on",
+            hint,
+        )
     trained, unseen = (
-        [np.arange(*task.train.offsets[k : k + 2]) if k in chosen else np.zeros(0, int) for k in range(clients)]
+        [
+            np.arange(*task.train.offsets[k : k + 2]) if k in chosen else np.zeros(0, int)
+            for k in range(clients)
+        ]
         for chosen in (set(rest.tolist()), set(left.tolist()))
     )
     if found.places is None:
         arrays = {name: np.asarray(values) for name, values in names.items()}
-        warn_of_near_copies(arrays, trained, [rows[clear["train"][rows]] for rows in unseen], "with_held_back")
+        warn_of_near_copies(
+            arrays, trained, [rows[clear["train"][rows]] for rows in unseen], "with_held_back"
+        )
     away = dataclasses.replace(task, **_select_clients(task, left, clear), holdout=None)
     return dataclasses.replace(task, **_select_clients(task, rest), held_back=away)
 
@@ -134,7 +163,9 @@ def _mark_clear(found: Overlap, parts: dict[str, Ragged], trained: Int[np.ndarra
     clear, begin = {}, 0
     for split, data in parts.items():
         rows = np.arange(begin, begin + data.total)
-        clear[split] = np.isin(rows, found.clear(rows, trained)) if found.any else np.ones(len(rows), bool)
+        clear[split] = (
+            np.isin(rows, found.clear(rows, trained)) if found.any else np.ones(len(rows), bool)
+        )
         begin += data.total
     return clear
 
@@ -152,21 +183,31 @@ def apply_common_options(
         check(name, {option: TEST_FRACTION}, {} if share is None else {option: share})
     if validation and options.get("frozen"):
         hint = "Draw crops and flips in every step: frozen = false."
-        raise InvalidInput.because(f"{name}(validation=...)", "the examples would be cropped and flipped too", hint)
+        raise InvalidInput.because(
+            f"{name}(validation=...)", "the examples would be cropped and flipped too", hint
+        )
     if params is not None and not isinstance(params, str):
         raise InvalidInput.of(f"{name}(params=...)", params, "the path of a file")
     seed = options.get("seed", 0)
     parts = with_validation(with_held_back(task, held_back or 0, seed), validation or 0, seed)
-    return parts if params is None else dataclasses.replace(parts, start=Given(load_params(params, like=parts)))
+    return (
+        parts
+        if params is None
+        else dataclasses.replace(parts, start=Given(load_params(params, like=parts)))
+    )
 
 
 def _select_rows(data: Ragged, rows: list[Int[np.ndarray, "_"]]) -> Ragged:
     """Selects rows of all arrays, by client."""
     flat = np.concatenate(rows)
-    return Ragged.flat({name: np.asarray(a)[flat] for name, a in data.arrays.items()}, [len(own) for own in rows])
+    return Ragged.flat(
+        {name: np.asarray(a)[flat] for name, a in data.arrays.items()}, [len(own) for own in rows]
+    )
 
 
-def _select_clients(task: Task, clients: Int[np.ndarray, "some"], clear: Clear | None = None) -> dict[str, Any]:
+def _select_clients(
+    task: Task, clients: Int[np.ndarray, "some"], clear: Clear | None = None
+) -> dict[str, Any]:
     """Selects the parts of a task that some of its clients have, and their names.
 
     Of the examples those that are `clear`.
@@ -180,7 +221,9 @@ def _select_clients(task: Task, clients: Int[np.ndarray, "some"], clear: Clear |
         if not any(offsets[k + 1] > offsets[k] for k in clients):
             return None
         rows = [np.arange(int(offsets[k]), int(offsets[k + 1])) for k in clients]
-        return _select_rows(data, rows if clear is None else [part[clear[split][part]] for part in rows])
+        return _select_rows(
+            data, rows if clear is None else [part[clear[split][part]] for part in rows]
+        )
 
     parts: dict[str, Any] = {split: own(split) for split in SPLITS}
     return parts | {"names": task.names and task.names.taken(clients)}

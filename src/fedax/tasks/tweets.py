@@ -25,7 +25,9 @@ class WordVectors:
 
     table: Float[np.ndarray, "words width"]
 
-    def __call__(self, x: Int[Array, "batch length"], key: Any) -> Float[Array, "batch length width"]:
+    def __call__(
+        self, x: Int[Array, "batch length"], key: Any
+    ) -> Float[Array, "batch length width"]:
         return jnp.asarray(self.table, float)[x]
 
 
@@ -62,4 +64,6 @@ def sent140(
     choice = {"minimum": minimum, "clients": clients, "test_fraction": test_fraction, "seed": seed}
     vocabulary, table = data.tweet_vectors(folder, **choice)
     chosen = SentimentLSTM(table.shape[1]) if isinstance(model, str) else model
-    return classification(data.sent140(vocabulary, folder, **choice), chosen, augment=WordVectors(table), l2=l2)
+    return classification(
+        data.sent140(vocabulary, folder, **choice), chosen, augment=WordVectors(table), l2=l2
+    )

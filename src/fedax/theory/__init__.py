@@ -1,4 +1,6 @@
-"""The papers' theorems as formulas: constants, step sizes and bounds that a run can be held to. One module for each paper."""
+"""The papers' theorems as formulas: constants, step sizes and bounds that a run can be held to. One
+module for each paper.
+"""
 
 from fedax.theory import constants as constants
 from fedax.theory import dfedavgm as dfedavgm

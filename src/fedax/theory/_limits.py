@@ -1,4 +1,6 @@
-"""The ranges of the quantities that the papers' formulas are made of, declared once for all of them."""
+"""The ranges of the quantities that the papers' formulas are made of, declared once for all of
+them.
+"""
 
 import dataclasses
 import math
@@ -22,9 +24,17 @@ def _each(names: str, **limits: Any) -> dict[str, Hyper]:
 
 _COUNTS = ("interval", "steps", "clients", "local_steps", "rounds", "dim", "bits", "cohort")
 _LIMITS = {
-    **_each("smoothness accuracy rate mu price curvature rho width rounds_ratio dual_rate diameter", low=0.0, open_low=True),
+    **_each(
+        "smoothness accuracy rate mu price curvature rho width rounds_ratio dual_rate diameter",
+        low=0.0,
+        open_low=True,
+    ),
     **_each("surrogate_diversity", low=0.0, open_low=True),
-    **_each("distance variance gap spread concavity residual moved gradient drift error global_variance", low=0.0),
+    **_each(
+        "distance variance gap spread concavity residual moved gradient drift error "
+        "global_variance",
+        low=0.0,
+    ),
     **_each("local_variance gradient_bound heterogeneity tolerance multiplier violation", low=0.0),
     **_each("dissimilarity diversity mean_steps", low=1.0),
     **_each("inexactness momentum mixing", low=0.0, high=1.0),
@@ -34,7 +44,9 @@ _LIMITS = {
 
 
 def check(function: str, **values: Any) -> None:
-    """Raises `InvalidInput` naming `function(name=...)`, the value and its range; arrays have one value for each client."""
+    """Raises `InvalidInput` naming `function(name=...)`, the value and its range; arrays have one
+    value for each client.
+    """
     for name, value in values.items():
         limits = dataclasses.replace(_LIMITS[name], per_client=np.ndim(value) > 0)
         limits.check(function, int(value) if isinstance(value, np.integer) else value)
@@ -52,16 +64,25 @@ def rows(function: str, name: str, vectors: Any) -> np.ndarray:
     """Returns one vector for each client, as double precision."""
     found = as_array(vectors, f"{function}({name}=...)").astype(float)
     if found.ndim != 2 or not len(found):
-        raise InvalidInput.found(f"{function}({name}=...)", f"shape {found.shape}", "one vector for each client")
+        raise InvalidInput.found(
+            f"{function}({name}=...)", f"shape {found.shape}", "one vector for each client"
+        )
     return found
 
 
-def shares(function: str, weights: Iterable[float] | np.ndarray | None, clients: int, positive: bool = False) -> np.ndarray:
+def shares(
+    function: str,
+    weights: Iterable[float] | np.ndarray | None,
+    clients: int,
+    positive: bool = False,
+) -> np.ndarray:
     """Returns the clients' weights, equal ones by default."""
     if weights is None:
         return np.full(clients, 1 / clients)
     found = as_array(weights, f"{function}(weights=...)").astype(float)
     check_weights(function, "weights", found, positive)
     if len(found) != clients:
-        raise InvalidInput.found(f"{function}(weights=...)", f"{len(found)} numbers", f"{clients}, one for each client")
+        raise InvalidInput.found(
+            f"{function}(weights=...)", f"{len(found)} numbers", f"{clients}, one for each client"
+        )
     return found

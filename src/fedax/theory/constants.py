@@ -1,10 +1,12 @@
-r"""The smoothness of a task's clients: closed forms, exact values of quadratics, and estimates along a trial path.
+r"""The smoothness of a task's clients: closed forms, exact values of quadratics, and estimates
+along a trial path.
 
-- Losses that state it, which are logistic regression, $\lambda_{\max}(X^\top X) / 4n$, and softmax regression,
-  $\lambda_{\max}(X^\top X) / 2n$: an upper bound for all parameters.
-- Quadratics: the largest eigenvalue of the constant Hessian. A loss is one if its gradient is an affine function of the parameters.
-- All others: `SAFETY` times the largest curvature along the path of `trial_smoothness`. This is an estimate, which the true
-  constant may exceed.
+- Losses that state it, which are logistic regression, $\lambda_{\max}(X^\top X) / 4n$, and softmax
+  regression, $\lambda_{\max}(X^\top X) / 2n$: an upper bound for all parameters.
+- Quadratics: the largest eigenvalue of the constant Hessian. A loss is one if its gradient is an
+  affine function of the parameters.
+- All others: `SAFETY` times the largest curvature along the path of `trial_smoothness`. This is an
+  estimate, which the true constant may exceed.
 
 The task's l2 is part of all of them.
 """
@@ -42,13 +44,17 @@ class Measured(Constants):
         starts: the parameters that runs start from, pytrees; by default those of `estimate.Losses`.
     """
 
-    def __init__(self, task: Task, schedule: Schedule, weights: str = "shares", starts: Sequence[PyTree] = ()) -> None:
+    def __init__(
+        self, task: Task, schedule: Schedule, weights: str = "shares", starts: Sequence[PyTree] = ()
+    ) -> None:
         self.task, self.schedule, self._weights, self._starts = task, schedule, weights, starts
 
     @functools.cached_property
     def losses(self) -> Losses:
         """The losses of all clients, from the first start."""
-        return Losses(self.task, weights=self._weights, start=self._starts[0] if len(self._starts) else None)
+        return Losses(
+            self.task, weights=self._weights, start=self._starts[0] if len(self._starts) else None
+        )
 
     @property
     def smoothness(self) -> Float[np.ndarray, "clients"]:
@@ -68,12 +74,17 @@ class Measured(Constants):
         if (stated := closed_form(self.task)) is not None:
             return _positive(stated, ""), CLOSED_FORM
         if is_quadratic(self.task):
-            each = [smoothness(self.losses, client=k, tolerance=1e-4) for k in range(self.losses.clients)]
+            each = [
+                smoothness(self.losses, client=k, tolerance=1e-4)
+                for k in range(self.losses.clients)
+            ]
             return _positive(np.array(each) * (1 + _ROUNDING), "at the start"), EXACT
         points = [self.losses.layout.ravel(start) for start in self._starts] or [self.losses.start]
         with np.errstate(over="ignore", invalid="ignore"):  # of trial steps far out
             paths = [trial_smoothness(self.losses, np.asarray(point, float)) for point in points]
-        return _positive(SAFETY * np.max(paths, axis=0), "at the start and along a trial path"), ESTIMATE
+        return _positive(
+            SAFETY * np.max(paths, axis=0), "at the start and along a trial path"
+        ), ESTIMATE
 
     @property
     def interval(self) -> int:
@@ -88,38 +99,51 @@ ESTIMATE = f"estimate: {SAFETY:g} times the largest curvature along a trial path
 def _positive(found: np.ndarray, where: str) -> Float[np.ndarray, "clients"]:
     if not np.all(found > 0):
         flat = f"client {int(np.argmin(found > 0))} without curvature {where}".rstrip()
-        raise InvalidInput.found("task", flat, "with constants of the theory, losses that are not linear there")
+        raise InvalidInput.found(
+            "task", flat, "with constants of the theory, losses that are not linear there"
+        )
     return found
 
 
 @checked_call
 def closed_form(task: Task) -> Float[np.ndarray, "clients"] | None:
-    """Returns each client's smoothness, with l2, as the task's loss states it by its method `smoothness`; None if it does not.
+    """Returns each client's smoothness, with l2, as the task's loss states it by its method
+    `smoothness`; None if it does not.
 
-    The method gets a client's examples and returns an upper bound over all parameters, or None if it has none.
+    The method gets a client's examples and returns an upper bound over all parameters, or None if
+    it has none.
     """
     state: Any = getattr(task.loss, "smoothness", None)
     if state is None:
         return None
     found = [state(task.train.client(k)) for k in range(task.train.clients)]
-    return None if any(each is None for each in found) else np.array(found, float) * (1 + _ROUNDING) + task.l2
+    return (
+        None
+        if any(each is None for each in found)
+        else np.array(found, float) * (1 + _ROUNDING) + task.l2
+    )
 
 
 @checked_call
 def is_quadratic(task: Task) -> bool:
     """Returns whether every example's loss is a quadratic function of the parameters.
 
-    Decided by whether JAX can transpose the gradient's program, which it does for affine functions alone: a Hessian that is the
-    same at some points would not tell quadratics from losses with kinks.
+    Decided by whether JAX can transpose the gradient's program, which it does for affine functions
+    alone: a Hessian that is the same at some points would not tell quadratics from losses with
+    kinks.
 
     Args:
         task: whose loss it is.
     """
     losses = Losses(task)
-    batch: Mapping[str, Any] = {name: jnp.asarray(values[:2]) for name, values in task.train.arrays.items()}
+    batch: Mapping[str, Any] = {
+        name: jnp.asarray(values[:2]) for name, values in task.train.arrays.items()
+    }
 
     def gradient(w: Any) -> Any:
-        return jax.grad(lambda w: task.functions["loss"](losses.layout.unravel(w), batch, None).sum())(w)
+        return jax.grad(
+            lambda w: task.functions["loss"](losses.layout.unravel(w), batch, None).sum()
+        )(w)
 
     try:
         jax.eval_shape(jax.linear_transpose(gradient, losses.start), losses.start)
@@ -130,11 +154,13 @@ def is_quadratic(task: Task) -> bool:
 
 @checked_call
 def trial_smoothness(losses: Losses, start: np.ndarray) -> Float[np.ndarray, "clients"]:
-    """Returns the largest curvature of each client's loss, l2 included, that a trial path from a start meets.
+    """Returns the largest curvature of each client's loss, l2 included, that a trial path from a
+    start meets.
 
-    Looked at are the Hessians at the start, at the origin, and in the middle and at the end of two paths of gradient descent: on
-    the client's own loss and on the mean loss. The quotients of gradients and distances of all trial steps count too, so that a
-    start in a flat region does not hide the curvature beyond it.
+    Looked at are the Hessians at the start, at the origin, and in the middle and at the end of two
+    paths of gradient descent: on the client's own loss and on the mean loss. The quotients of
+    gradients and distances of all trial steps count too, so that a start in a flat region does not
+    hide the curvature beyond it.
 
     Args:
         losses: of the task.
@@ -144,13 +170,17 @@ def trial_smoothness(losses: Losses, start: np.ndarray) -> Float[np.ndarray, "cl
     found = []
     for client in range(losses.clients):
         path = _descend(losses, start, client)
-        curvatures = [_curvature(losses, w, client) for w in [*shared, *_middle_and_end(path.points)]]
+        curvatures = [
+            _curvature(losses, w, client) for w in [*shared, *_middle_and_end(path.points)]
+        ]
         found.append(max([path.quotient, *curvatures]))
     return np.array(found)
 
 
 class _Path(NamedTuple):
-    """The points of a descent, and the largest quotient of gradients and distances of all steps that were tried."""
+    """The points of a descent, and the largest quotient of gradients and distances of all steps
+    that were tried.
+    """
 
     points: list[np.ndarray]
     quotient: float
@@ -170,7 +200,9 @@ def _middle_and_end(points: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def _curvature(losses: Losses, w: np.ndarray, client: int | None) -> float:
-    """Returns the largest absolute eigenvalue of a Hessian: 0 if that is not finite, less if the iteration does not converge."""
+    """Returns the largest absolute eigenvalue of a Hessian: 0 if that is not finite, less if the
+    iteration does not converge.
+    """
     if not np.isfinite(losses.hessian_product(w, np.ones_like(w), client)).all():
         return 0.0
     unsettled: Any = scipy.sparse.linalg.ArpackNoConvergence
@@ -204,7 +236,9 @@ def _descend(losses: Losses, start: np.ndarray, client: int | None) -> _Path:
     return _Path(points, max(quotients))
 
 
-def _search(here: _Trial, step: Callable[[float], _Trial], rate: float, eps: float) -> tuple[_Trial, float] | None:
+def _search(
+    here: _Trial, step: Callable[[float], _Trial], rate: float, eps: float
+) -> tuple[_Trial, float] | None:
     """Halves a step size until the loss falls by half of what its slope promises.
 
     Doubles it as long as the loss falls further.
@@ -231,7 +265,9 @@ def _search(here: _Trial, step: Callable[[float], _Trial], rate: float, eps: flo
 
 
 def _quotient(here: _Trial, trial: _Trial, dtype: Any) -> float:
-    """Returns the quotient of gradients and distance, a lower bound of the smoothness; 0 where rounding would decide it."""
+    """Returns the quotient of gradients and distance, a lower bound of the smoothness; 0 where
+    rounding would decide it.
+    """
     change, moved = np.linalg.norm(trial.gradient - here.gradient), np.linalg.norm(trial.w - here.w)
     rounding = 1e3 * float(jnp.finfo(dtype).eps) * np.linalg.norm(here.gradient)
     return float(change / moved) if np.isfinite(change) and moved > 0 and change > rounding else 0.0

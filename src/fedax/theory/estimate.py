@@ -1,13 +1,18 @@
-r"""The constants of the papers, measured on a task: curvature, the optimum of convex problems, variances.
+r"""The constants of the papers, measured on a task: curvature, the optimum of convex problems,
+variances.
 
-All pass over the training examples in pieces, and see the objective that is trained: mean losses of the clients with the task's
-l2, client k weighing $p_k = n_k/n$ or, with `weights="equal"`, 1/N. Curvature is that *at a point*, which bounds the smoothness
-of the whole objective from below. It is that smoothness for quadratics, and at 0 for logistic regression with two classes and one
-weight for each feature. Softmax regression with C classes has $\lambda_{\max}(X^\top X) / (C n)$ at 0, and elsewhere it may have up
-to $\lambda_{\max}(X^\top X) / 2n$. `fedax.theory.constants` has bounds of the whole objective.
+All pass over the training examples in pieces, and see the objective that is trained: mean losses of
+the clients with the task's l2, client k weighing $p_k = n_k/n$ or, with `weights="equal"`, 1/N.
+Curvature is that *at a point*, which bounds the smoothness of the whole objective from below. It is
+that smoothness for quadratics, and at 0 for logistic regression with two classes and one weight for
+each feature. Softmax regression with C classes has $\lambda_{\max}(X^\top X) / (C n)$ at 0, and
+elsewhere it may have up to $\lambda_{\max}(X^\top X) / 2n$. `fedax.theory.constants` has bounds of
+the whole objective.
 
     >>> import fedax
-    >>> task = fedax.tasks.from_loss(lambda w, x: 2 * (w - x) ** 2, np.float64(0.0), clients=[[1.0, 2.0], [6.0]])
+    >>> task = fedax.tasks.from_loss(
+    ...     lambda w, x: 2 * (w - x) ** 2, np.float64(0.0), clients=[[1.0, 2.0], [6.0]]
+    ... )
     >>> losses = Losses(task, weights="equal")
     >>> best = optimum(losses)
     >>> round(smoothness(losses), 5), round(float(best.w[0]), 5), round(best.value, 5)
@@ -32,14 +37,16 @@ Point = Float[Array | np.ndarray, "dim"]
 
 
 class Losses:
-    r"""The losses $f_k$ of a task's clients and $f = \sum_k p_k f_k$, with gradients and Hessian products.
+    r"""The losses $f_k$ of a task's clients and $f = \sum_k p_k f_k$, with gradients and Hessian
+    products.
 
     Args:
         task: what is learned.
         weights: `"shares"`, $p_k = n_k/n$, or `"equal"`, $p_k = 1/N$.
-        piece: how many examples pass through the model at once, at least 1; no more than the largest client has.
-        start: the parameters to start from, a pytree; by default those that the task makes from a fixed key, at which no run of a
-            task with a random start begins.
+        piece: how many examples pass through the model at once, at least 1; no more than the
+            largest client has.
+        start: the parameters to start from, a pytree; by default those that the task makes from a
+            fixed key, at which no run of a task with a random start begins.
 
     Attributes:
         start: the starting point, flat.
@@ -50,7 +57,9 @@ class Losses:
         InvalidInput: another weighting, or pieces of no examples.
     """
 
-    def __init__(self, task: Task, *, weights: str = "shares", piece: int = 1024, start: PyTree = None) -> None:
+    def __init__(
+        self, task: Task, *, weights: str = "shares", piece: int = 1024, start: PyTree = None
+    ) -> None:
         if weights not in ("shares", "equal"):
             raise UnknownName.among("Losses(weights=...)", weights, ["shares", "equal"])
         if piece < 1:
@@ -59,10 +68,14 @@ class Losses:
         self.task, self.layout = task, Layout.of(params)
         self.start = self.layout.ravel(params)
         sizes = np.asarray(task.train.sizes, float)
-        self.shares = sizes / sizes.sum() if weights == "shares" else np.full(len(sizes), 1 / len(sizes))
+        self.shares = (
+            sizes / sizes.sum() if weights == "shares" else np.full(len(sizes), 1 / len(sizes))
+        )
         self._piece = min(piece, task.train.largest)
         dtype = self.start.dtype
-        self._of_all = jnp.asarray(np.repeat(self.shares / sizes, np.asarray(task.train.sizes)), dtype)
+        self._of_all = jnp.asarray(
+            np.repeat(self.shares / sizes, np.asarray(task.train.sizes)), dtype
+        )
         self._of_one = jnp.asarray(np.repeat(1 / sizes, np.asarray(task.train.sizes)), dtype)
         self._arrays = {name: jnp.asarray(values) for name, values in task.train.arrays.items()}
 
@@ -77,71 +90,112 @@ class Losses:
 
     def gradient(self, w: Point, client: int | None = None) -> Float[np.ndarray, "dim"]:
         r"""Returns $\nabla f(w)$, or $\nabla f_k(w)$ of one client."""
-        return np.asarray(self._summed(w, client, self._gradient_of, jnp.zeros_like(self.start)), float)
+        return np.asarray(
+            self._summed(w, client, self._gradient_of, jnp.zeros_like(self.start)), float
+        )
 
     def gradients(self, w: Point) -> Float[np.ndarray, "clients dim"]:
         r"""Returns $\nabla f_k(w)$ of every client."""
         return np.array([self.gradient(w, k) for k in range(self.clients)])
 
-    def hessian_product(self, w: Point, v: Point, client: int | None = None) -> Float[np.ndarray, "dim"]:
-        r"""Returns $\nabla^2 f(w) v$, or that of one client's loss, at the cost of about two gradients."""
-        return np.asarray(self._summed(w, client, self._product_of, jnp.zeros_like(self.start), self._as_point(v)), float)
+    def hessian_product(
+        self, w: Point, v: Point, client: int | None = None
+    ) -> Float[np.ndarray, "dim"]:
+        r"""Returns $\nabla^2 f(w) v$, or that of one client's loss, at the cost of about two
+        gradients.
+        """
+        return np.asarray(
+            self._summed(
+                w, client, self._product_of, jnp.zeros_like(self.start), self._as_point(v)
+            ),
+            float,
+        )
 
     def squares(self, w: Point, client: int, rows: Any = None) -> Float[np.ndarray, "examples"]:
-        r"""Returns $\lVert \nabla \ell_j(w) \rVert^2$ of single examples of a client (without l2), by default of all of them."""
+        r"""Returns $\lVert \nabla \ell_j(w) \rVert^2$ of single examples of a client (without l2),
+        by default of all of them.
+        """
         first, size = int(self.task.train.offsets[client]), int(self.task.train.sizes[client])
         chosen = first + (np.arange(size) if rows is None else np.asarray(rows))
         return np.concatenate(
-            [self._squares_of(self._as_point(w), self._rows(chosen[i : i + 64])) for i in range(0, len(chosen), 64)]
+            [
+                self._squares_of(self._as_point(w), self._rows(chosen[i : i + 64]))
+                for i in range(0, len(chosen), 64)
+            ]
         )
 
     def _as_point(self, w: Point) -> Array:
         found = jnp.asarray(w, self.start.dtype)
         if found.shape != self.start.shape:
-            raise InvalidInput.found("w", f"shape {found.shape}", f"a flat vector of {self.start.shape[0]} numbers")
+            raise InvalidInput.found(
+                "w", f"shape {found.shape}", f"a flat vector of {self.start.shape[0]} numbers"
+            )
         return found
 
     def _rows(self, place: Any) -> dict[str, Array]:
-        return {name: jnp.take(values, jnp.asarray(place), axis=0) for name, values in self._arrays.items()}
+        return {
+            name: jnp.take(values, jnp.asarray(place), axis=0)
+            for name, values in self._arrays.items()
+        }
 
     def _summed(self, w: Point, client: int | None, each: Any, zero: Array, *given: Array) -> Array:
         offsets = self.task.train.offsets
-        begin, end = (0, self.task.train.total) if client is None else (int(offsets[client]), int(offsets[client + 1]))
+        begin, end = (
+            (0, self.task.train.total)
+            if client is None
+            else (int(offsets[client]), int(offsets[client + 1]))
+        )
         scale = self._of_all if client is None else self._of_one
         return each(self._as_point(w), *given, self._arrays, scale, begin, end, zero)
 
-    def _loss(self, w: Array, arrays: dict[str, Array], scale: Array, begin: Array, end: Array) -> Array:
+    def _loss(
+        self, w: Array, arrays: dict[str, Array], scale: Array, begin: Array, end: Array
+    ) -> Array:
         """Of one piece from `begin`, l2 in the share of its examples."""
         place = begin + jnp.arange(self._piece, dtype=jnp.int32)
         inside, place = place < end, jnp.minimum(place, scale.shape[0] - 1)
         weight = jnp.where(inside, scale[place], 0)
         examples = {name: jnp.take(values, place, axis=0) for name, values in arrays.items()}
-        losses = self.task.total(self.task.functions["loss"], self.layout.unravel(w), examples, weight, None)
+        losses = self.task.total(
+            self.task.functions["loss"], self.layout.unravel(w), examples, weight, None
+        )
         return losses + weight.sum() * self.task.l2 / 2 * (w @ w)
 
     def _pieces(self, one: Any, begin: Array, end: Array, zero: Array) -> Array:
         count = (end - begin + self._piece - 1) // self._piece
-        return jax.lax.fori_loop(0, count, lambda i, total: total + one(begin + i * self._piece), zero)
+        return jax.lax.fori_loop(
+            0, count, lambda i, total: total + one(begin + i * self._piece), zero
+        )
 
     @functools.cached_property
     def _value_of(self) -> Any:
-        def run(w: Array, arrays: Any, scale: Array, begin: Array, end: Array, zero: Array) -> Array:
+        def run(
+            w: Array, arrays: Any, scale: Array, begin: Array, end: Array, zero: Array
+        ) -> Array:
             return self._pieces(lambda i: self._loss(w, arrays, scale, i, end), begin, end, zero)
 
         return jax.jit(run)
 
     @functools.cached_property
     def _gradient_of(self) -> Any:
-        def run(w: Array, arrays: Any, scale: Array, begin: Array, end: Array, zero: Array) -> Array:
-            return self._pieces(lambda i: jax.grad(self._loss)(w, arrays, scale, i, end), begin, end, zero)
+        def run(
+            w: Array, arrays: Any, scale: Array, begin: Array, end: Array, zero: Array
+        ) -> Array:
+            return self._pieces(
+                lambda i: jax.grad(self._loss)(w, arrays, scale, i, end), begin, end, zero
+            )
 
         return jax.jit(run)
 
     @functools.cached_property
     def _product_of(self) -> Any:
-        def run(w: Array, v: Array, arrays: Any, scale: Array, begin: Array, end: Array, zero: Array) -> Array:
+        def run(
+            w: Array, v: Array, arrays: Any, scale: Array, begin: Array, end: Array, zero: Array
+        ) -> Array:
             def one(i: Array) -> Array:
-                return jax.jvp(lambda w: jax.grad(self._loss)(w, arrays, scale, i, end), (w,), (v,))[1]
+                return jax.jvp(
+                    lambda w: jax.grad(self._loss)(w, arrays, scale, i, end), (w,), (v,)
+                )[1]
 
             return self._pieces(one, begin, end, zero)
 
@@ -152,7 +206,9 @@ class Losses:
         def one(w: Array, example: PyTree) -> Array:
             alone = jax.tree.map(lambda value: value[None], example)
             gradient = jax.grad(
-                lambda w: self.task.functions["loss"](self.layout.unravel(w), alone, None)[0].astype(w.dtype)
+                lambda w: self.task.functions["loss"](self.layout.unravel(w), alone, None)[
+                    0
+                ].astype(w.dtype)
             )(w)
             return gradient @ gradient
 
@@ -160,7 +216,9 @@ class Losses:
 
 
 @checked_call
-def smoothness(losses: Losses, w: Point | None = None, *, client: int | None = None, tolerance: float = 1e-6) -> float:
+def smoothness(
+    losses: Losses, w: Point | None = None, *, client: int | None = None, tolerance: float = 1e-6
+) -> float:
     r"""Returns $\max_j |\lambda_j(\nabla^2 f(w))|$, or that of one client: L at a point.
 
     Args:
@@ -179,7 +237,8 @@ def smoothness(losses: Losses, w: Point | None = None, *, client: int | None = N
 def lowest_eigenvalue(
     losses: Losses, w: Point | None = None, *, client: int | None = None, tolerance: float = 1e-4
 ) -> float:
-    r"""Returns $\lambda_{\min}(\nabla^2 f(w))$, or that of one client; $-\lambda$ of FedDANE's Theorem 5 where it is negative.
+    r"""Returns $\lambda_{\min}(\nabla^2 f(w))$, or that of one client; $-\lambda$ of FedDANE's
+    Theorem 5 where it is negative.
 
     Args:
         losses, w, client: as in `smoothness`.
@@ -192,11 +251,14 @@ def lowest_eigenvalue(
     if largest == 0:
         return 0.0
     shift = 1.01 * largest
-    # the largest eigenvalue of shift - H, which is positive definite; a lowest one near 0 would never converge by itself
+    # the largest eigenvalue of shift - H, which is positive definite; a lowest one near 0 would
+    # never converge by itself
     return shift - _extreme(losses, w, client, tolerance / 2, shift, -1.0)
 
 
-def _extreme(losses: Losses, w: Point | None, client: int | None, tolerance: float, shift: float, sign: float) -> float:
+def _extreme(
+    losses: Losses, w: Point | None, client: int | None, tolerance: float, shift: float, sign: float
+) -> float:
     """Returns the eigenvalue of shift + sign H that is largest in absolute value."""
     point = losses._as_point(losses.start if w is None else w)
     dim = point.shape[0]
@@ -209,7 +271,13 @@ def _extreme(losses: Losses, w: Point | None, client: int | None, tolerance: flo
         return float(product(start)[0] / start[0])
     lanczos: Any = scipy.sparse.linalg.eigsh
     found = lanczos(
-        _operator(dim, product), k=1, which="LM", v0=start, tol=tolerance, ncv=min(dim, 24), return_eigenvectors=False
+        _operator(dim, product),
+        k=1,
+        which="LM",
+        v0=start,
+        tol=tolerance,
+        ncv=min(dim, 24),
+        return_eigenvectors=False,
     )
     return float(found[0])
 
@@ -219,7 +287,9 @@ def _operator(dim: int, matvec: Any) -> Any:
 
 
 class Optimum(NamedTuple):
-    """A minimiser `w`, flat, the value there, and the norm of the gradient, which tells how exact it is."""
+    """A minimiser `w`, flat, the value there, and the norm of the gradient, which tells how exact
+    it is.
+    """
 
     w: Float[np.ndarray, "dim"]
     value: float
@@ -228,11 +298,13 @@ class Optimum(NamedTuple):
 
 @checked_call
 def optimum(losses: Losses, *, tolerance: float = 1e-10, steps: int = 100) -> Optimum:
-    r"""Returns the minimiser of a convex f and $f^*$, by Newton's method with conjugate gradients and halved steps.
+    r"""Returns the minimiser of a convex f and $f^*$, by Newton's method with conjugate gradients
+    and halved steps.
 
     Args:
         losses: see `Losses`.
-        tolerance: $\lVert \nabla f \rVert$ to stop at, above 0; or where rounding lets f fall no more.
+        tolerance: $\lVert \nabla f \rVert$ to stop at, above 0; or where rounding lets f fall no
+            more.
         steps: the most Newton steps, at least 1.
 
     Raises:
@@ -246,11 +318,16 @@ def optimum(losses: Losses, *, tolerance: float = 1e-10, steps: int = 100) -> Op
             break
         matvec = functools.partial(losses.hessian_product, w)
         operator = _operator(len(w), lambda v, matvec=matvec: matvec(v.ravel()))
-        direction = scipy.sparse.linalg.cg(operator, -gradient, rtol=min(0.1, math.sqrt(norm)) * 0.1, maxiter=4 * len(w))[0]
+        direction = scipy.sparse.linalg.cg(
+            operator, -gradient, rtol=min(0.1, math.sqrt(norm)) * 0.1, maxiter=4 * len(w)
+        )[0]
         if direction @ matvec(direction) < -1e-6 * (direction @ direction):
             raise InvalidInput.found("optimum(losses=...)", "negative curvature", "convex losses")
         rate = 1.0
-        while losses.value(w + rate * direction) > value + 1e-4 * rate * (gradient @ direction) and rate > 1e-6:
+        while (
+            losses.value(w + rate * direction) > value + 1e-4 * rate * (gradient @ direction)
+            and rate > 1e-6
+        ):
             rate /= 2
         if rate <= 1e-6:
             break
@@ -259,7 +336,9 @@ def optimum(losses: Losses, *, tolerance: float = 1e-10, steps: int = 100) -> Op
 
 
 class Sampled(NamedTuple):
-    """A mean, and the bounds `low` and `high` of its 95 % confidence interval; they meet where nothing was sampled."""
+    """A mean, and the bounds `low` and `high` of its 95 % confidence interval; they meet where
+    nothing was sampled.
+    """
 
     mean: float
     low: float
@@ -268,13 +347,20 @@ class Sampled(NamedTuple):
 
 @checked_call
 def local_variance(
-    losses: Losses, w: Point, client: int, *, batch_size: int = 1, samples: int | None = None, seed: int = 0
+    losses: Losses,
+    w: Point,
+    client: int,
+    *,
+    batch_size: int = 1,
+    samples: int | None = None,
+    seed: int = 0,
 ) -> Sampled:
     r"""Returns the gradient variance $\sigma_l^2$ of minibatches drawn without replacement.
 
     $\sigma_l^2 = \mathbb E \lVert \nabla f_k(w; \xi) - \nabla f_k(w) \rVert^2$.
 
-    $$ \frac{1}{b} \cdot \frac{n_k - b}{n_k - 1} \Big( \frac{1}{n_k} \sum_j \lVert \nabla \ell_j \rVert^2
+    $$ \frac{1}{b} \cdot \frac{n_k - b}{n_k - 1} \Big( \frac{1}{n_k} \sum_j \lVert \nabla \ell_j
+    \rVert^2
        - \Big\lVert \frac{1}{n_k} \sum_j \nabla \ell_j \Big\rVert^2 \Big). $$
 
     Args:
@@ -290,7 +376,9 @@ def local_variance(
     """
     size = int(losses.task.train.sizes[client])
     if not 1 <= batch_size <= size:
-        raise InvalidInput.of("local_variance(batch_size=...)", batch_size, f"whole numbers in [1, {size}]")
+        raise InvalidInput.of(
+            "local_variance(batch_size=...)", batch_size, f"whole numbers in [1, {size}]"
+        )
     if samples is not None and samples < 2:
         raise InvalidInput.of("local_variance(samples=...)", samples, "whole numbers >= 2, or None")
     all_of_them = samples is None or samples >= size
@@ -298,7 +386,11 @@ def local_variance(
     squares = np.asarray(losses.squares(w, client, rows), float)
     mean = losses.gradient(w, client) - losses.task.l2 * np.asarray(w, float)
     scale = (size - batch_size) / max(size - 1, 1) / batch_size
-    error = 0.0 if all_of_them else 1.96 * squares.std(ddof=1) * math.sqrt((1 - len(squares) / size) / len(squares))
+    error = (
+        0.0
+        if all_of_them
+        else 1.96 * squares.std(ddof=1) * math.sqrt((1 - len(squares) / size) / len(squares))
+    )
     middle = float(squares.mean() - mean @ mean)
     return Sampled(*(scale * max(middle + side * error, 0.0) for side in (0, -1, 1)))
 
@@ -316,7 +408,9 @@ def global_variance(losses: Losses, points: list[Point]) -> float:
     most = 0.0
     for w in points:
         found = losses.gradients(w)
-        most = max(most, float(losses.shares @ np.sum((found - losses.shares @ found) ** 2, axis=1)))
+        most = max(
+            most, float(losses.shares @ np.sum((found - losses.shares @ found) ** 2, axis=1))
+        )
     return most
 
 
@@ -338,6 +432,10 @@ def pl_constant(losses: Losses, points: list[Point], least: float) -> float:
     for w in points:
         gap = losses.value(w) - least
         if gap <= 0:
-            raise InvalidInput.of("pl_constant(least=...)", least, f"numbers below the value {least + gap:g} at a point")
+            raise InvalidInput.of(
+                "pl_constant(least=...)",
+                least,
+                f"numbers below the value {least + gap:g} at a point",
+            )
         found = min(found, float(np.sum(losses.gradient(w) ** 2)) / (2 * gap))
     return found

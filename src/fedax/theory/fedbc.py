@@ -1,11 +1,14 @@
-r"""The theory of FedBC: bounds of the multipliers, how far local models are from the global one, and stationarity.
+r"""The theory of FedBC: bounds of the multipliers, how far local models are from the global one,
+and stationarity.
 
-N devices, $f = \frac1N \sum_i f_i$, each $f_i$ is $L_i$-smooth. A round of `fedax.FedBC` has $\nabla f_i(x_i) + 2 \lambda_i
-(x_i - z) = e_i$ with $\lVert e_i \rVert^2 \le \varepsilon$ (25), a dual step of size $\alpha$ on $c_i = \lVert x_i - z
-\rVert^2 - \gamma_i$, and z the mean of the local models by the new multipliers. The bounds are for rounds of all devices.
+N devices, $f = \frac1N \sum_i f_i$, each $f_i$ is $L_i$-smooth. A round of `fedax.FedBC` has
+$\nabla f_i(x_i) + 2 \lambda_i (x_i - z) = e_i$ with $\lVert e_i \rVert^2 \le \varepsilon$ (25), a
+dual step of size $\alpha$ on $c_i = \lVert x_i - z \rVert^2 - \gamma_i$, and z the mean of the
+local models by the new multipliers. The bounds are for rounds of all devices.
 
-The paper's proofs lose a factor 2 from (54) to (55), where $2\lambda_i$ becomes $\lambda_i$, a square in (69), where
-$4\lambda^2$ becomes $2\lambda$, and the factor $2M_1^2$ of two terms in (72). The functions have what remains true.
+The paper's proofs lose a factor 2 from (54) to (55), where $2\lambda_i$ becomes $\lambda_i$, a
+square in (69), where $4\lambda^2$ becomes $2\lambda$, and the factor $2M_1^2$ of two terms in (72).
+The functions have what remains true.
 
 Source: Bedi et al., FedBC: Federated Learning Beyond Consensus (arXiv:2206.10815).
 """
@@ -26,7 +29,9 @@ Vector = Float[Array | np.ndarray, "dim"]
 
 
 class Interval(NamedTuple):
-    """Bounds `low` and `high` of the multipliers, one for each device; the upper ones are not reached."""
+    """Bounds `low` and `high` of the multipliers, one for each device; the upper ones are not
+    reached.
+    """
 
     low: Float[np.ndarray, "clients"]
     high: Float[np.ndarray, "clients"]
@@ -34,12 +39,14 @@ class Interval(NamedTuple):
 
 @checked_call
 def multiplier_bounds(smoothness: PerDevice) -> Interval:
-    r"""Returns the bounds $\Lambda$ of the multipliers in the analysis: `FedBC(lam_min=..., lam_max=...)`.
+    r"""Returns the bounds $\Lambda$ of the multipliers in the analysis:
+    `FedBC(lam_min=..., lam_max=...)`.
 
     $\lambda_i \in [1 + L_i, (1 + L_i)^2 / L_i)$.
 
-    The lower bound makes the Lagrangian descend (43). The upper one serves (61), where $\lambda_j$ need not appear: it cancels
-    in $\frac{1}{a_i a_j} a_j L_i$. With it cancelled, $2 \lambda_i > L_i$ alone is enough; see `consensus_bound`.
+    The lower bound makes the Lagrangian descend (43). The upper one serves (61), where $\lambda_j$
+    need not appear: it cancels in $\frac{1}{a_i a_j} a_j L_i$. With it cancelled,
+    $2 \lambda_i > L_i$ alone is enough; see `consensus_bound`.
 
     Args:
         smoothness: $L_i$, above 0.
@@ -60,13 +67,14 @@ def multiplier_bounds(smoothness: PerDevice) -> Interval:
 
 @checked_call
 def heterogeneity(gradients: Models, *, low: float, high: float) -> float:
-    r"""Returns the dissimilarity of the devices' gradients at one x under the multipliers that are worst for it.
+    r"""Returns the dissimilarity of the devices' gradients at one x under the multipliers that are
+    worst for it.
 
-    $$ \delta = \max_{i \ne j} \max_{a, b \in [\lambda_{\min}, \lambda_{\max}]} \lVert a \nabla f_i(x) - b \nabla f_j(x)
-    \rVert. $$
+    $$ \delta = \max_{i \ne j} \max_{a, b \in [\lambda_{\min}, \lambda_{\max}]} \lVert a \nabla
+    f_i(x) - b \nabla f_j(x) \rVert. $$
 
-    A convex function of (a, b) is largest in a corner. Identical devices have $(\lambda_{\max} - \lambda_{\min}) \lVert \nabla
-    f \rVert$, not 0.
+    A convex function of (a, b) is largest in a corner. Identical devices have
+    $(\lambda_{\max} - \lambda_{\min}) \lVert \nabla f \rVert$, not 0.
 
     Args:
         gradients: every device's full gradient at x.
@@ -91,7 +99,8 @@ def heterogeneity(gradients: Models, *, low: float, high: float) -> float:
 def solve_errors(
     *, gradients: Models, models: Models, global_model: Vector, multipliers: PerDevice
 ) -> Float[np.ndarray, "clients"]:
-    r"""Returns $\varepsilon_i = \lVert \nabla f_i(x_i) + 2 \lambda_i (x_i - z) \rVert^2$, how inexact each local solve was.
+    r"""Returns $\varepsilon_i = \lVert \nabla f_i(x_i) + 2 \lambda_i (x_i - z) \rVert^2$, how
+    inexact each local solve was.
 
     Args:
         gradients: $\nabla f_i(x_i)$, each at the device's own model.
@@ -100,21 +109,31 @@ def solve_errors(
         multipliers: $\lambda_i$ of that solve.
 
     >>> one = np.ones((1, 1))
-    >>> solve_errors(gradients=one, models=one, global_model=np.zeros(1), multipliers=np.ones(1)).tolist()
+    >>> solve_errors(
+    ...     gradients=one, models=one, global_model=np.zeros(1), multipliers=np.ones(1)
+    ... ).tolist()
     [9.0]
 
     Source: eqs. (17) and (25).
     """
-    found, own = rows("solve_errors", "gradients", gradients), rows("solve_errors", "models", models)
+    found, own = (
+        rows("solve_errors", "gradients", gradients),
+        rows("solve_errors", "models", models),
+    )
     inexact = found + 2 * np.asarray(multipliers)[:, None] * (own - np.asarray(global_model))
     return np.sum(inexact**2, axis=1)
 
 
 @checked_call
-def violations(*, models: Models, global_model: Vector, tolerances: PerDevice | float) -> Float[np.ndarray, "clients"]:
-    r"""Returns $c_i = \lVert x_i - z \rVert^2 - \gamma_i$ of each device; above 0 the constraint is violated.
+def violations(
+    *, models: Models, global_model: Vector, tolerances: PerDevice | float
+) -> Float[np.ndarray, "clients"]:
+    r"""Returns $c_i = \lVert x_i - z \rVert^2 - \gamma_i$ of each device; above 0 the constraint is
+    violated.
 
-    >>> violations(models=np.array([[2.0], [0.0]]), global_model=np.zeros(1), tolerances=1.0).tolist()
+    >>> violations(
+    ...     models=np.array([[2.0], [0.0]]), global_model=np.zeros(1), tolerances=1.0
+    ... ).tolist()
     [3.0, -1.0]
 
     Source: eq. (7), the gradient (19).
@@ -127,7 +146,11 @@ def violations(*, models: Models, global_model: Vector, tolerances: PerDevice | 
 def lagrangian(*, losses: PerDevice, violations: PerDevice, multipliers: PerDevice) -> float:
     r"""Returns $\mathcal L = \frac1N \sum_i (f_i(x_i) + \lambda_i c_i)$.
 
-    >>> lagrangian(losses=np.array([1.0, 3.0]), violations=np.array([1.0, -1.0]), multipliers=np.array([2.0, 4.0]))
+    >>> lagrangian(
+    ...     losses=np.array([1.0, 3.0]),
+    ...     violations=np.array([1.0, -1.0]),
+    ...     multipliers=np.array([2.0, 4.0]),
+    ... )
     1.0
 
     Source: eq. (8).
@@ -136,11 +159,13 @@ def lagrangian(*, losses: PerDevice, violations: PerDevice, multipliers: PerDevi
 
 
 @checked_call
-def lagrangian_gradient_bound(*, moved: float, error: float, smoothness: float, multiplier: float) -> float:
+def lagrangian_gradient_bound(
+    *, moved: float, error: float, smoothness: float, multiplier: float
+) -> float:
     r"""Returns the Lagrangian's squared gradients by the local models, before a round.
 
-    $$ \frac1N \sum_i \lVert \nabla_{x_i} \mathcal L_i(x_i^t, z^t, \lambda_i^t) \rVert^2 \le 2 (L + 2\lambda_{\max})^2 D + 2
-    \varepsilon. $$
+    $$ \frac1N \sum_i \lVert \nabla_{x_i} \mathcal L_i(x_i^t, z^t, \lambda_i^t) \rVert^2 \le 2 (L +
+    2\lambda_{\max})^2 D + 2 \varepsilon. $$
 
     Args:
         moved: $D = \frac1N \sum_i \lVert x_i^{t+1} - x_i^t \rVert^2$, at least 0.
@@ -156,7 +181,13 @@ def lagrangian_gradient_bound(*, moved: float, error: float, smoothness: float, 
 
     Source: Lemma B.1 (i), eqs. (20) and (27).
     """
-    check("lagrangian_gradient_bound", moved=moved, error=error, smoothness=smoothness, multiplier=multiplier)
+    check(
+        "lagrangian_gradient_bound",
+        moved=moved,
+        error=error,
+        smoothness=smoothness,
+        multiplier=multiplier,
+    )
     return 2 * (smoothness + 2 * multiplier) ** 2 * moved + 2 * error
 
 
@@ -171,16 +202,19 @@ def movement_bound(
     spread: float,
     multiplier: float,
 ) -> float:
-    r"""Returns $\frac1N \sum_i \lVert x_i^{t+1} - x_i^t \rVert^2$ at most, for multipliers $\lambda_i^t \ge 1 + L_i$.
+    r"""Returns $\frac1N \sum_i \lVert x_i^{t+1} - x_i^t \rVert^2$ at most, for multipliers
+    $\lambda_i^t \ge 1 + L_i$.
 
-    $$ \frac1N \sum_i (\mathcal L_i^t - \mathcal L_i^{t+1}) + \frac1N \sum_i \frac{\varepsilon}{2L_i} + \alpha c^2
+    $$ \frac1N \sum_i (\mathcal L_i^t - \mathcal L_i^{t+1}) + \frac1N \sum_i
+    \frac{\varepsilon}{2L_i} + \alpha c^2
        + \lambda_{\max} \frac1N \sum_i \lVert x_i^{t+1} - z^{t+1} \rVert^2. $$
 
-    The paper writes $\alpha G^2$ with the $G = 16R^4 + \gamma^2$ that already bounds $c^2$ (37), and one L for the least of
-    the $L_i$.
+    The paper writes $\alpha G^2$ with the $G = 16R^4 + \gamma^2$ that already bounds $c^2$ (37),
+    and one L for the least of the $L_i$.
 
     Args:
-        descent: $\frac1N \sum_i (\mathcal L_i^t - \mathcal L_i^{t+1})$ of all variables, of any sign.
+        descent: $\frac1N \sum_i (\mathcal L_i^t - \mathcal L_i^{t+1})$ of all variables, of any
+            sign.
         error: $\varepsilon$, at least 0.
         smoothness: $L_i$, above 0.
         dual_rate: $\alpha$, above 0.
@@ -191,27 +225,46 @@ def movement_bound(
     Raises:
         InvalidInput: a number out of its range.
 
-    >>> given = {"error": 1.0, "smoothness": np.array([0.5, 0.5]), "dual_rate": 0.25, "violation": 2.0}
+    >>> given = {
+    ...     "error": 1.0,
+    ...     "smoothness": np.array([0.5, 0.5]),
+    ...     "dual_rate": 0.25,
+    ...     "violation": 2.0,
+    ... }
     >>> movement_bound(descent=1.0, spread=0.5, multiplier=2.0, **given)
     4.0
 
     Source: Lemma B.1 (ii), eqs. (21) and (43), corrected.
     """
-    check("movement_bound", error=error, smoothness=smoothness, dual_rate=dual_rate, violation=violation)
+    check(
+        "movement_bound",
+        error=error,
+        smoothness=smoothness,
+        dual_rate=dual_rate,
+        violation=violation,
+    )
     check("movement_bound", spread=spread, multiplier=multiplier)
-    return descent + error * float(np.mean(0.5 / np.asarray(smoothness))) + dual_rate * violation**2 + multiplier * spread
+    return (
+        descent
+        + error * float(np.mean(0.5 / np.asarray(smoothness)))
+        + dual_rate * violation**2
+        + multiplier * spread
+    )
 
 
 @checked_call
-def consensus_bound(*, smoothness: float, multiplier: float, error: float, heterogeneity: float) -> float:
+def consensus_bound(
+    *, smoothness: float, multiplier: float, error: float, heterogeneity: float
+) -> float:
     r"""Returns $\lVert x_i^{t+1} - z^{t+1} \rVert^2$ at most, for every device and round.
 
     $$ \Big( \frac{\sqrt\varepsilon / \lambda + \delta / 2 \lambda^2}{1 - L / 2\lambda} \Big)^2. $$
 
-    Derivation: from (25) with $a_i = 2\lambda_i$, $\lVert x_i - x_j \rVert \le \sqrt\varepsilon (\frac{1}{a_i} +
-    \frac{1}{a_j}) + \frac{1}{a_i a_j} \lVert a_j \nabla f_i(x_i) - a_i \nabla f_j(x_j) \rVert$, the last norm is at most $a_j
-    L_i \lVert x_i - x_j \rVert + 2 \delta$, and z lies between the local models. The paper's (65) has besides a factor S, as
-    it bounds a weighted mean by a sum.
+    Derivation: from (25) with $a_i = 2\lambda_i$,
+    $\lVert x_i - x_j \rVert \le \sqrt\varepsilon (\frac{1}{a_i} + \frac{1}{a_j}) + \frac{1}{a_i
+    a_j} \lVert a_j \nabla f_i(x_i) - a_i \nabla f_j(x_j) \rVert$,
+    the last norm is at most $a_j L_i \lVert x_i - x_j \rVert + 2 \delta$, and z lies between the
+    local models. The paper's (65) has besides a factor S, as it bounds a weighted mean by a sum.
 
     Args:
         smoothness: L, at least all $L_i$; above 0.
@@ -227,9 +280,17 @@ def consensus_bound(*, smoothness: float, multiplier: float, error: float, heter
 
     Source: Lemma B.2, eqs. (44) and (62), corrected.
     """
-    check("consensus_bound", smoothness=smoothness, multiplier=multiplier, error=error, heterogeneity=heterogeneity)
+    check(
+        "consensus_bound",
+        smoothness=smoothness,
+        multiplier=multiplier,
+        error=error,
+        heterogeneity=heterogeneity,
+    )
     if not multiplier > smoothness / 2:
-        raise InvalidInput.of("consensus_bound(multiplier=...)", multiplier, f"numbers above L/2 = {smoothness / 2:g}")
+        raise InvalidInput.of(
+            "consensus_bound(multiplier=...)", multiplier, f"numbers above L/2 = {smoothness / 2:g}"
+        )
     apart = math.sqrt(error) / multiplier + heterogeneity / (2 * multiplier**2)
     return (apart / (1 - smoothness / (2 * multiplier))) ** 2
 
@@ -248,12 +309,15 @@ def stationarity_bound(
     gradient_bound: float,
     tolerance: float = 0.0,
 ) -> float:
-    r"""Returns $\frac1T \sum_{t<T} \lVert \nabla f(z^t) \rVert^2$ at most, from $x_i^0 = z^0$ and with $\lambda_i \ge 1 + L_i$.
+    r"""Returns $\frac1T \sum_{t<T} \lVert \nabla f(z^t) \rVert^2$ at most, from $x_i^0 = z^0$ and
+    with $\lambda_i \ge 1 + L_i$.
 
-    $$ \frac{4 M_1^2}{T} (B_0 + \lambda_{\max} \gamma) + (M + 4 M_1^2 \lambda_{\max}) V + \varepsilon \Big(4 + \frac{2
+    $$ \frac{4 M_1^2}{T} (B_0 + \lambda_{\max} \gamma) + (M + 4 M_1^2 \lambda_{\max}) V +
+    \varepsilon \Big(4 + \frac{2
        M_1^2}{N} \sum_i \frac{1}{L_i}\Big) + 4 M_1^2 \alpha c^2, $$
 
-    $M_1 = L + 2\lambda_{\max}$, $M = 4 (L^2 + 4 \lambda_{\max}^2)$, $B_0 = f(z^0) - \min f + \frac1N \sum_i \frac{G^2}{2L_i}$.
+    $M_1 = L + 2\lambda_{\max}$, $M = 4 (L^2 + 4 \lambda_{\max}^2)$,
+    $B_0 = f(z^0) - \min f + \frac1N \sum_i \frac{G^2}{2L_i}$.
 
     Args:
         gap: $f(z^0) - \min f$, at least 0.
@@ -261,7 +325,8 @@ def stationarity_bound(
         error: $\varepsilon$, at least 0.
         smoothness: $L_i$, above 0.
         multiplier: $\lambda_{\max}$, at least every $1 + L_i$.
-        spread: V, of all rounds' $\frac1N \sum_i \lVert x_i^t - z^t \rVert^2$ the largest, or `consensus_bound`; at least 0.
+        spread: V, of all rounds' $\frac1N \sum_i \lVert x_i^t - z^t \rVert^2$ the largest, or
+            `consensus_bound`; at least 0.
         dual_rate: $\alpha$, above 0.
         violation: c, as in `movement_bound`.
         gradient_bound: G, of all $\lVert \nabla f_i(x_i) \rVert$; at least 0.
@@ -270,18 +335,40 @@ def stationarity_bound(
     Raises:
         InvalidInput: a number out of its range.
 
-    >>> given = {"error": 0.0, "smoothness": np.ones(2), "multiplier": 2.0, "spread": 0.0, "violation": 0.0, "dual_rate": 1.0}
+    >>> given = {
+    ...     "error": 0.0,
+    ...     "smoothness": np.ones(2),
+    ...     "multiplier": 2.0,
+    ...     "spread": 0.0,
+    ...     "violation": 0.0,
+    ...     "dual_rate": 1.0,
+    ... }
     >>> stationarity_bound(gap=1.0, rounds=100, gradient_bound=0.0, **given)
     1.0
 
     Source: Theorem 4.5, eq. (90), corrected.
     """
-    check("stationarity_bound", gap=gap, rounds=rounds, error=error, smoothness=smoothness, multiplier=multiplier)
-    check("stationarity_bound", spread=spread, dual_rate=dual_rate, violation=violation, gradient_bound=gradient_bound)
+    check(
+        "stationarity_bound",
+        gap=gap,
+        rounds=rounds,
+        error=error,
+        smoothness=smoothness,
+        multiplier=multiplier,
+    )
+    check(
+        "stationarity_bound",
+        spread=spread,
+        dual_rate=dual_rate,
+        violation=violation,
+        gradient_bound=gradient_bound,
+    )
     check("stationarity_bound", tolerance=tolerance)
     most, halves = float(np.max(smoothness)), float(np.mean(0.5 / np.asarray(smoothness)))
     if multiplier < 1 + most:
-        raise InvalidInput.of("stationarity_bound(multiplier=...)", multiplier, f"numbers >= 1 + L = {1 + most:g}")
+        raise InvalidInput.of(
+            "stationarity_bound(multiplier=...)", multiplier, f"numbers >= 1 + L = {1 + most:g}"
+        )
     square = (most + 2 * multiplier) ** 2
     first = 4 * square * (gap + gradient_bound**2 * halves + multiplier * tolerance) / rounds
     apart = (4 * (most**2 + 4 * multiplier**2) + 4 * square * multiplier) * spread
@@ -289,12 +376,15 @@ def stationarity_bound(
 
 
 @checked_call
-def relaxed_multipliers(violated: Bool[Array | np.ndarray, "rounds"], *, dual_rate: float) -> Float[np.ndarray, "rounds"]:
-    r"""Returns $\lambda^t = [\lambda^{t-1} \pm \alpha]_+$ from $\lambda = 0$, up where the constraint was violated.
+def relaxed_multipliers(
+    violated: Bool[Array | np.ndarray, "rounds"], *, dual_rate: float
+) -> Float[np.ndarray, "rounds"]:
+    r"""Returns $\lambda^t = [\lambda^{t-1} \pm \alpha]_+$ from $\lambda = 0$, up where the
+    constraint was violated.
 
-    It is $\alpha$ times the largest sum of signs over the last rounds, however many. The paper's (97) bounds it by $\alpha$
-    times the sum over all rounds, from which it may differ by any amount: what a satisfied constraint would take below 0 is
-    forgotten.
+    It is $\alpha$ times the largest sum of signs over the last rounds, however many. The paper's
+    (97) bounds it by $\alpha$ times the sum over all rounds, from which it may differ by any
+    amount: what a satisfied constraint would take below 0 is forgotten.
 
     Args:
         violated: whether $\lVert x_i^t - z^{t-1} \rVert^2 > \gamma_i$ in each round.
@@ -317,10 +407,12 @@ def relaxed_multipliers(violated: Bool[Array | np.ndarray, "rounds"], *, dual_ra
 def local_gradient_bound(*, error: float, multiplier: float, distance: float) -> float:
     r"""Returns the squared gradient of a device's loss at its own model.
 
-    $$ \lVert \nabla f_i(x_i^{t+1}) \rVert^2 \le (\sqrt\varepsilon + 2 \lambda \lVert x_i^{t+1} - z^t \rVert)^2. $$
+    $$ \lVert \nabla f_i(x_i^{t+1}) \rVert^2 \le (\sqrt\varepsilon + 2 \lambda \lVert x_i^{t+1} -
+    z^t \rVert)^2. $$
 
-    The paper's $2\varepsilon + 8 \lambda^2 \lVert x_i^{t+1} - z^t \rVert^2$ is at least as large. Its mean over rounds, with
-    the multipliers of `relaxed_multipliers` and $\lVert x_i - z \rVert \le 2R$, is Corollary 4.6.
+    The paper's $2\varepsilon + 8 \lambda^2 \lVert x_i^{t+1} - z^t \rVert^2$ is at least as large.
+    Its mean over rounds, with the multipliers of `relaxed_multipliers` and
+    $\lVert x_i - z \rVert \le 2R$, is Corollary 4.6.
 
     Args:
         error: $\varepsilon_i$, at least 0.

@@ -1,10 +1,12 @@
-r"""The theory of FedDANE: how inexact a local solution is, how dissimilar devices are, and how far a round descends.
+r"""The theory of FedDANE: how inexact a local solution is, how dissimilar devices are, and how far
+a round descends.
 
-$f = \sum_k p_k F_k$, each $F_k$ is L-smooth, $\nabla^2 F_k \succeq -\lambda I$, both draws of a round are independent and with
-probabilities $p_k$. One round of `fedax.FedDANE` then has, in expectation over its devices,
-$f(w^t) \le f(w^{t-1}) - \rho \lVert \nabla f(w^{t-1}) \rVert^2$.
+$f = \sum_k p_k F_k$, each $F_k$ is L-smooth, $\nabla^2 F_k \succeq -\lambda I$, both draws of a
+round are independent and with probabilities $p_k$. One round of `fedax.FedDANE` then has, in
+expectation over its devices, $f(w^t) \le f(w^{t-1}) - \rho \lVert \nabla f(w^{t-1}) \rVert^2$.
 
-Source: Li, Sahu, Zaheer, Sanjabi, Smola, Smith, FedDANE: A Federated Newton-Type Method (arXiv:2001.01920).
+Source: Li, Sahu, Zaheer, Sanjabi, Smola, Smith, FedDANE: A Federated Newton-Type Method
+(arXiv:2001.01920).
 """
 
 import math
@@ -53,9 +55,11 @@ def inexactness(
 def inexactness_bound(*, residual: float, moved: float, curvature: float) -> float:
     r"""Returns a bound on $\gamma$ from what a device knows, without the exact solution.
 
-    $$ \gamma \le \frac{e}{\lVert w - w^{t-1} \rVert - e}, \qquad e = \frac{\lVert \nabla P(w) \rVert}{\mu - \lambda}, $$
+    $$ \gamma \le \frac{e}{\lVert w - w^{t-1} \rVert - e}, \qquad e = \frac{\lVert \nabla P(w)
+    \rVert}{\mu - \lambda}, $$
 
-    because the local problem P is $(\mu - \lambda)$-strongly convex, so that $\lVert w - \underline w \rVert \le e$.
+    because the local problem P is $(\mu - \lambda)$-strongly convex, so that
+    $\lVert w - \underline w \rVert \le e$.
 
     Args:
         residual: $\lVert \nabla P(w) \rVert$ of the local problem at the solution, at least 0.
@@ -82,7 +86,8 @@ def inexactness_bound(*, residual: float, moved: float, curvature: float) -> flo
 def enough(*, inexactness: float, moved: float, curvature: float) -> float:
     r"""Returns the residual at which a local solver may stop.
 
-    $$ \lVert \nabla P(w) \rVert \le \frac{\gamma (\mu - \lambda)}{1 + \gamma} \lVert w - w^{t-1} \rVert, $$
+    $$ \lVert \nabla P(w) \rVert \le \frac{\gamma (\mu - \lambda)}{1 + \gamma} \lVert w - w^{t-1}
+    \rVert, $$
 
     which makes `inexactness_bound`, hence the inexactness, $\gamma$ at most.
 
@@ -104,9 +109,12 @@ def enough(*, inexactness: float, moved: float, curvature: float) -> float:
 
 @checked_call
 def dissimilarity(
-    gradients: Float[Array | np.ndarray, "clients dim"], weights: Float[Array | np.ndarray, "clients"] | None = None
+    gradients: Float[Array | np.ndarray, "clients dim"],
+    weights: Float[Array | np.ndarray, "clients"] | None = None,
 ) -> float:
-    r"""Returns $B(w) = \sqrt{\sum_k p_k \lVert \nabla F_k(w) \rVert^2} / \lVert \nabla f(w) \rVert$, 1 for identical devices.
+    r"""Returns
+    $B(w) = \sqrt{\sum_k p_k \lVert \nabla F_k(w) \rVert^2} / \lVert \nabla f(w) \rVert$, 1 for
+    identical devices.
 
     Args:
         gradients: every device's full gradient at w.
@@ -131,14 +139,20 @@ def dissimilarity(
 
 @checked_call
 def decrease(
-    *, mu: float, smoothness: float, dissimilarity: float, inexactness: float = 0.0, concavity: float = 0.0
+    *,
+    mu: float,
+    smoothness: float,
+    dissimilarity: float,
+    inexactness: float = 0.0,
+    concavity: float = 0.0,
 ) -> float:
     r"""Returns $\rho$: a round decreases f by $\rho \lVert \nabla f \rVert^2$ in expectation.
 
     It is below 0 where nothing is promised.
 
     $$ \rho = \frac1\mu - \frac{3\gamma}{2m} - \frac{L(1+\gamma)^2}{m^2} - \frac{3L}{2 \mu m}
-       - (B^2 - 1) \Big( \frac{L(1+\gamma)^2}{m^2} + \frac{L}{\mu m} + \frac{\gamma}{m} \Big), \qquad m = \mu - \lambda. $$
+       - (B^2 - 1) \Big( \frac{L(1+\gamma)^2}{m^2} + \frac{L}{\mu m} + \frac{\gamma}{m} \Big),
+         \qquad m = \mu - \lambda. $$
 
     With $\lambda = 0$, for convex losses, this is Theorem 3.
 
@@ -147,7 +161,8 @@ def decrease(
         smoothness: L, above 0.
         dissimilarity: B at the model sent down, at least 1; see `dissimilarity`.
         inexactness: $\gamma$ in [0, 1).
-        concavity: $\lambda$, at least 0, with which $\nabla^2 F_k \succeq -\lambda I$ for every device.
+        concavity: $\lambda$, at least 0, with which $\nabla^2 F_k \succeq -\lambda I$ for every
+            device.
 
     Raises:
         InvalidInput: a number out of its range.
@@ -158,14 +173,21 @@ def decrease(
     Source: Theorems 3 and 5, eqs. (13) and (20).
     """
     check(
-        "decrease", mu=mu, smoothness=smoothness, dissimilarity=dissimilarity, inexactness=inexactness, concavity=concavity
+        "decrease",
+        mu=mu,
+        smoothness=smoothness,
+        dissimilarity=dissimilarity,
+        inexactness=inexactness,
+        concavity=concavity,
     )
     if not mu > concavity:
         raise InvalidInput.of("decrease(mu=...)", mu, f"numbers above the concavity, {concavity:g}")
     return _decrease(mu, smoothness, dissimilarity, inexactness, concavity)
 
 
-def _decrease(mu: float, smoothness: float, dissimilarity: float, inexactness: float, concavity: float) -> float:
+def _decrease(
+    mu: float, smoothness: float, dissimilarity: float, inexactness: float, concavity: float
+) -> float:
     modulus, more = mu - concavity, dissimilarity**2 - 1
     solved = smoothness * (1 + inexactness) ** 2 / modulus**2
     first = 1 / mu - 1.5 * inexactness / modulus - solved - 1.5 * smoothness / (mu * modulus)
@@ -180,19 +202,21 @@ class Best(NamedTuple):
 
 
 @checked_call
-def best_mu(*, smoothness: float, dissimilarity: float, inexactness: float = 0.0, concavity: float = 0.0) -> Best:
+def best_mu(
+    *, smoothness: float, dissimilarity: float, inexactness: float = 0.0, concavity: float = 0.0
+) -> Best:
     r"""Returns the $\mu$ with which a round decreases f the most.
 
-    For convex losses solved exactly $\mu = L(4 B^2 + 1)$ and $\rho = \frac{1}{2\mu}$: the maximum of
-    $\frac1\mu - \frac{L(2B^2 + 1/2)}{\mu^2}$. Corollary 4
-    takes $\mu \approx 5LB^2$ for large B, which has $\rho \approx \frac{3}{25 L B^2}$; the best has $\frac{1}{8LB^2}$.
+    For convex losses solved exactly $\mu = L(4 B^2 + 1)$ and $\rho = \frac{1}{2\mu}$: the maximum
+    of $\frac1\mu - \frac{L(2B^2 + 1/2)}{\mu^2}$. Corollary 4 takes $\mu \approx 5LB^2$ for large B,
+    which has $\rho \approx \frac{3}{25 L B^2}$; the best has $\frac{1}{8LB^2}$.
 
     Args:
         smoothness, dissimilarity, inexactness, concavity: as in `decrease`.
 
     Returns:
-        `mu` infinite and `decrease` 0 if the inexactness is so large that no $\mu$ is proved to decrease f, which is
-        if $\gamma (B^2 + \frac12) \ge 1$.
+        `mu` infinite and `decrease` 0 if the inexactness is so large that no $\mu$ is proved to
+        decrease f, which is if $\gamma (B^2 + \frac12) \ge 1$.
 
     Raises:
         InvalidInput: a number out of its range.
@@ -202,7 +226,13 @@ def best_mu(*, smoothness: float, dissimilarity: float, inexactness: float = 0.0
 
     Source: Corollary 4, and eqs. (13) and (20).
     """
-    check("best_mu", smoothness=smoothness, dissimilarity=dissimilarity, inexactness=inexactness, concavity=concavity)
+    check(
+        "best_mu",
+        smoothness=smoothness,
+        dissimilarity=dissimilarity,
+        inexactness=inexactness,
+        concavity=concavity,
+    )
     more = dissimilarity**2 - 1
     linear = 1 - inexactness * (1.5 + more)
     if linear <= 0:
@@ -214,7 +244,8 @@ def best_mu(*, smoothness: float, dissimilarity: float, inexactness: float = 0.0
         # rho(mu) rises from -infinity to its only maximum, which lies above that of the convex case
         high = 16 * (best + concavity / linear)
         found: Any = scipy.optimize.minimize_scalar(
-            lambda log: -_decrease(concavity + math.exp(log), *given), bounds=(math.log(best / 2), math.log(high))
+            lambda log: -_decrease(concavity + math.exp(log), *given),
+            bounds=(math.log(best / 2), math.log(high)),
         )
         best = concavity + math.exp(float(found.x))
         return Best(best, _decrease(best, *given))
@@ -233,16 +264,21 @@ def decrease_by_device(
 ) -> float:
     r"""Returns $\rho$ for convex devices with constants of their own.
 
-    $$ \rho = \sum_k p_k \Big( \frac{1}{\mu_k} - \frac{3\gamma_k}{2\mu_k} - \frac{L(1+\gamma_k)^2}{\mu_k^2}
+    $$ \rho = \sum_k p_k \Big( \frac{1}{\mu_k} - \frac{3\gamma_k}{2\mu_k} -
+    \frac{L(1+\gamma_k)^2}{\mu_k^2}
        - \frac{3L_k}{2\mu_k^2} \Big)
-       - (B^2 - 1) \sum_k p_k \Big( \frac{L(1+\gamma_k)^2}{\mu_k^2} + \frac{L_k}{\mu_k^2} + \frac{\gamma_k}{\mu_k} \Big). $$
+       - (B^2 - 1) \sum_k p_k \Big( \frac{L(1+\gamma_k)^2}{\mu_k^2} + \frac{L_k}{\mu_k^2} +
+         \frac{\gamma_k}{\mu_k} \Big). $$
 
-    The paper has $L_k$ for L in the third term. That term bounds $\frac12 L \lVert w_k - w^{t-1} \rVert^2$, by which *f* is above
-    its tangent (the first line of the proof, eq. (21)), so it needs the smoothness of f: a flat device with a small $\mu_k$ takes a
-    step that f, curved by the other devices, does not survive. The expectation over the cohort is a mean over all devices.
+    The paper has $L_k$ for L in the third term. That term bounds
+    $\frac12 L \lVert w_k - w^{t-1} \rVert^2$, by which *f* is above its tangent (the first line of
+    the proof, eq. (21)), so it needs the smoothness of f: a flat device with a small $\mu_k$ takes
+    a step that f, curved by the other devices, does not survive. The expectation over the cohort is
+    a mean over all devices.
 
     Args:
-        mu: $\mu_k$, above 0, one for all devices or one for each; so `smoothness` $L_k$ (above 0) and `inexactness` $\gamma_k$.
+        mu: $\mu_k$, above 0, one for all devices or one for each; so `smoothness` $L_k$ (above 0)
+            and `inexactness` $\gamma_k$.
         dissimilarity: B, at least 1.
         overall: L, the smoothness of f; by default $\sum_k p_k L_k$, which it does not exceed.
         weights: $p_k$, of sum 1; equal ones by default.
@@ -255,8 +291,16 @@ def decrease_by_device(
 
     Source: Theorem 7, eq. (28), corrected.
     """
-    check("decrease_by_device", mu=mu, smoothness=smoothness, dissimilarity=dissimilarity, inexactness=inexactness)
-    m, own, gamma = np.broadcast_arrays(*(np.atleast_1d(np.asarray(each, float)) for each in (mu, smoothness, inexactness)))
+    check(
+        "decrease_by_device",
+        mu=mu,
+        smoothness=smoothness,
+        dissimilarity=dissimilarity,
+        inexactness=inexactness,
+    )
+    m, own, gamma = np.broadcast_arrays(
+        *(np.atleast_1d(np.asarray(each, float)) for each in (mu, smoothness, inexactness))
+    )
     p = shares("decrease_by_device", weights, len(m))
     whole = float(p @ own) if overall is None else overall
     check("decrease_by_device", smoothness=whole)

@@ -1,4 +1,6 @@
-"""A run held to a theorem, round by round: what was promised, what came, which assumption said nothing."""
+"""A run held to a theorem, round by round: what was promised, what came, which assumption said
+nothing.
+"""
 
 from typing import NamedTuple
 
@@ -37,7 +39,9 @@ class Descent(NamedTuple):
 
     @property
     def kept(self) -> float:
-        """The part of the rounds in which f fell by what was promised. With drawn cohorts a promise is about the mean of runs."""
+        """The part of the rounds in which f fell by what was promised. With drawn cohorts a promise
+        is about the mean of runs.
+        """
         return float(np.mean(self.measured >= self.promised))
 
 
@@ -54,22 +58,30 @@ def feddane_descent(
 ) -> Descent:
     r"""Returns which rounds of FedDANE the theory speaks of, and what they brought.
 
-    The theory is about the exact correction with one mu, neither decayed nor pipelined, and about cohorts of all devices or
-    independent ones drawn by $p_k$ with replacement (`sampling="proportional"`). Of drawn cohorts it promises the mean alone.
+    The theory is about the exact correction with one mu, neither decayed nor pipelined, and about
+    cohorts of all devices or independent ones drawn by $p_k$ with replacement
+    (`sampling="proportional"`). Of drawn cohorts it promises the mean alone.
 
-    The series are `history.metrics` of a run with `observe=[Objective(), Dissimilarity()]` and `observe_every=1`.
+    The series are `history.metrics` of a run with `observe=[Objective(), Dissimilarity()]` and
+    `observe_every=1`.
 
     Args:
         objective: f before each round and after the last.
         gradient: $\lVert \nabla f \rVert$ there (`gradient_norm`).
         dissimilarity: B there, at least 1.
-        mu, smoothness, inexactness, concavity: as in `feddane.decrease`; here $\mu$ may be $\lambda$ or less.
+        mu, smoothness, inexactness, concavity: as in `feddane.decrease`; here $\mu$ may be
+            $\lambda$ or less.
 
     Raises:
-        InvalidInput: series of different lengths or fewer than two entries, or a number out of its range.
+        InvalidInput: series of different lengths or fewer than two entries, or a number out of its
+            range.
 
     >>> found = feddane_descent(
-    ...     objective=np.array([2.0, 1.0]), gradient=np.array([2.0, 1.0]), dissimilarity=np.ones(2), mu=5.0, smoothness=1.0
+    ...     objective=np.array([2.0, 1.0]),
+    ...     gradient=np.array([2.0, 1.0]),
+    ...     dissimilarity=np.ones(2),
+    ...     mu=5.0,
+    ...     smoothness=1.0,
     ... )
     >>> found.promised.tolist(), found.measured.tolist(), found.kept
     ([0.4], [1.0], 1.0)
@@ -79,8 +91,13 @@ def feddane_descent(
     f, g, b = (np.asarray(series, float) for series in (objective, gradient, dissimilarity))
     if len(f) < 2 or not len(f) == len(g) == len(b):
         lengths = f"series of {len(f)}, {len(g)} and {len(b)} observations"
-        raise InvalidInput.found("feddane_descent(objective=...)", lengths, "equally many, at least 2")
+        raise InvalidInput.found(
+            "feddane_descent(objective=...)", lengths, "equally many, at least 2"
+        )
     options = {"smoothness": smoothness, "inexactness": inexactness, "concavity": concavity}
-    rho = [feddane.decrease(mu=mu, dissimilarity=each, **options) if mu > concavity else -np.inf for each in b[:-1]]
+    rho = [
+        feddane.decrease(mu=mu, dissimilarity=each, **options) if mu > concavity else -np.inf
+        for each in b[:-1]
+    ]
     found = np.array(rho)
     return Descent(found, np.where(found > 0, found, 0) * g[:-1] ** 2, f[:-1] - f[1:])

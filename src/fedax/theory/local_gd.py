@@ -1,9 +1,11 @@
 r"""The theory of local gradient descent for convex losses.
 
-All clients count alike, $f = \frac1M \sum_m f_m$, each $f_m$ is convex and L-smooth, and models meet at least every H steps.
-With `fedax.LocalGD` this is a schedule with `weights="equal", batch_size="full"`.
+All clients count alike, $f = \frac1M \sum_m f_m$, each $f_m$ is convex and L-smooth, and models
+meet at least every H steps. With `fedax.LocalGD` this is a schedule with
+`weights="equal", batch_size="full"`.
 
-Source: Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous Data (arXiv:1909.04715).
+Source: Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous Data
+(arXiv:1909.04715).
 """
 
 import math
@@ -19,7 +21,8 @@ from fedax.utils.arguments import checked_call
 
 @checked_call
 def variance(gradients: Float[Array | np.ndarray, "clients dim"]) -> float:
-    r"""Returns $\sigma^2 = \frac1M \sum_m \lVert \nabla f_m(x_*) \rVert^2$, how much the clients differ at the optimum.
+    r"""Returns $\sigma^2 = \frac1M \sum_m \lVert \nabla f_m(x_*) \rVert^2$, how much the clients
+    differ at the optimum.
 
     Args:
         gradients: every client's full gradient at a minimiser of f.
@@ -54,14 +57,22 @@ def step_size(smoothness: float, interval: int) -> float:
 
 @checked_call
 def bound(
-    *, distance: float, variance: float, smoothness: float, interval: int, steps: int, rate: float | None = None
+    *,
+    distance: float,
+    variance: float,
+    smoothness: float,
+    interval: int,
+    steps: int,
+    rate: float | None = None,
 ) -> float:
     r"""Returns a bound on the suboptimality of the mean of the iterates.
 
-    $$ f(\bar x_T) - f(x_*) \le \frac{2 \lVert x_0 - x_* \rVert^2}{\gamma T} + 24 \gamma^2 \sigma^2 H^2 L,
+    $$ f(\bar x_T) - f(x_*) \le \frac{2 \lVert x_0 - x_* \rVert^2}{\gamma T} + 24 \gamma^2 \sigma^2
+    H^2 L,
        \qquad \bar x_T = \frac1T \sum_{t<T} \frac1M \sum_m x^m_t. $$
 
-    The second term does not fall with T: it is the floor. `fedax.LocalGD(returned="mean")` returns $\bar x_T$.
+    The second term does not fall with T: it is the floor. `fedax.LocalGD(returned="mean")` returns
+    $\bar x_T$.
 
     Args:
         distance: $\lVert x_0 - x_* \rVert$, at least 0.
@@ -81,19 +92,30 @@ def bound(
 
     Source: Theorem 1, eq. (5).
     """
-    check("bound", distance=distance, variance=variance, smoothness=smoothness, interval=interval, steps=steps)
+    check(
+        "bound",
+        distance=distance,
+        variance=variance,
+        smoothness=smoothness,
+        interval=interval,
+        steps=steps,
+    )
     rate = step_size(smoothness, interval) if rate is None else rate
     _check_rate("bound", rate, smoothness, interval)
     return 2 * distance**2 / (rate * steps) + 24 * rate**2 * variance * interval**2 * smoothness
 
 
 @checked_call
-def communications(*, distance: float, variance: float, smoothness: float, accuracy: float) -> float:
-    r"""Returns a number of communications T/H that is enough for an accuracy, with the best step size and H.
+def communications(
+    *, distance: float, variance: float, smoothness: float, accuracy: float
+) -> float:
+    r"""Returns a number of communications T/H that is enough for an accuracy, with the best step
+    size and H.
 
     The accuracy is $f(\bar x_T) - f(x_*) \le \varepsilon$.
 
-    $$ \frac{T}{H} \ge \frac{16 \lVert x_0 - x_* \rVert^2}{\varepsilon} \max\Big\{L, \sigma \sqrt{\frac{3L}{\varepsilon}}\Big\}. $$
+    $$ \frac{T}{H} \ge \frac{16 \lVert x_0 - x_* \rVert^2}{\varepsilon} \max\Big\{L, \sigma
+    \sqrt{\frac{3L}{\varepsilon}}\Big\}. $$
 
     Args:
         distance, variance, smoothness: as in `bound`.
@@ -107,13 +129,25 @@ def communications(*, distance: float, variance: float, smoothness: float, accur
 
     Source: eq. (6).
     """
-    check("communications", distance=distance, variance=variance, smoothness=smoothness, accuracy=accuracy)
-    return 16 * distance**2 / accuracy * max(smoothness, math.sqrt(3 * variance * smoothness / accuracy))
+    check(
+        "communications",
+        distance=distance,
+        variance=variance,
+        smoothness=smoothness,
+        accuracy=accuracy,
+    )
+    return (
+        16
+        * distance**2
+        / accuracy
+        * max(smoothness, math.sqrt(3 * variance * smoothness / accuracy))
+    )
 
 
 @checked_call
 def iterate_variance(models: Float[Array | np.ndarray, "clients dim"]) -> float:
-    r"""Returns $V_t = \frac1M \sum_m \lVert x^m_t - \hat x_t \rVert^2$, how far the workers' models are apart.
+    r"""Returns $V_t = \frac1M \sum_m \lVert x^m_t - \hat x_t \rVert^2$, how far the workers' models
+    are apart.
 
     >>> iterate_variance(np.array([[1.0, 0.0], [-1.0, 0.0]]))
     1.0
@@ -125,8 +159,11 @@ def iterate_variance(models: Float[Array | np.ndarray, "clients dim"]) -> float:
 
 
 @checked_call
-def next_distance_bound(*, distance: float, spread: float, gap: float, smoothness: float, rate: float) -> float:
-    r"""Returns a bound on the squared distance of the mean model to the optimum after one more step.
+def next_distance_bound(
+    *, distance: float, spread: float, gap: float, smoothness: float, rate: float
+) -> float:
+    r"""Returns a bound on the squared distance of the mean model to the optimum after one more
+    step.
 
     $$ \lVert r_{t+1} \rVert^2 \le \lVert r_t \rVert^2 + \gamma L (1 + 2 \gamma L) V_t
        - 2 \gamma (1 - 2 \gamma L) D_f(\hat x_t, x_*). $$
@@ -146,18 +183,31 @@ def next_distance_bound(*, distance: float, spread: float, gap: float, smoothnes
 
     Source: Lemma 1, eq. (4).
     """
-    check("next_distance_bound", distance=distance, spread=spread, gap=gap, smoothness=smoothness, rate=rate)
+    check(
+        "next_distance_bound",
+        distance=distance,
+        spread=spread,
+        gap=gap,
+        smoothness=smoothness,
+        rate=rate,
+    )
     scale = rate * smoothness
     return distance**2 + scale * (1 + 2 * scale) * spread - 2 * rate * (1 - 2 * scale) * gap
 
 
 @checked_call
 def spread_bound(
-    *, gaps: Float[Array | np.ndarray, "steps"], variance: float, smoothness: float, interval: int, rate: float
+    *,
+    gaps: Float[Array | np.ndarray, "steps"],
+    variance: float,
+    smoothness: float,
+    interval: int,
+    rate: float,
 ) -> float:
     r"""Returns the most that $V_t$ can add up to between two synchronisations.
 
-    $$ \sum_{t=t_p}^{t_{p+1}-1} V_t \le 5 L \gamma^2 H^2 \sum_t D_f(\hat x_t, x_*) + \sum_t \tfrac{15}{2} \gamma^2 H^2 \sigma^2. $$
+    $$ \sum_{t=t_p}^{t_{p+1}-1} V_t \le 5 L \gamma^2 H^2 \sum_t D_f(\hat x_t, x_*) + \sum_t
+    \tfrac{15}{2} \gamma^2 H^2 \sigma^2. $$
 
     The lemma is stated with 8 for the $\frac{15}{2}$ that its proof arrives at.
 
@@ -180,22 +230,32 @@ def spread_bound(
     check("spread_bound", variance=variance, smoothness=smoothness, interval=interval)
     _check_rate("spread_bound", rate, smoothness, interval)
     if len(found) > interval or not np.all(found >= 0):
-        raise InvalidInput.of("spread_bound(gaps=...)", found.tolist(), f"at most H = {interval} numbers >= 0")
+        raise InvalidInput.of(
+            "spread_bound(gaps=...)", found.tolist(), f"at most H = {interval} numbers >= 0"
+        )
     square = (rate * interval) ** 2
     return float(5 * smoothness * square * found.sum() + 7.5 * square * variance * len(found))
 
 
 @checked_call
 def spread_excess_bound(
-    *, gaps: Float[Array | np.ndarray, "steps"], variance: float, smoothness: float, interval: int, rate: float
+    *,
+    gaps: Float[Array | np.ndarray, "steps"],
+    variance: float,
+    smoothness: float,
+    interval: int,
+    rate: float,
 ) -> float:
     r"""Returns the most that $\frac32 L V_t - D_f$ can add up to between two synchronisations.
 
-    $$ \sum_{t=t_p}^{t_{p+1}-1} \Big( \tfrac32 L V_t - D_f(\hat x_t, x_*) \Big) \le -\frac12 \sum_t D_f(\hat x_t, x_*)
+    $$ \sum_{t=t_p}^{t_{p+1}-1} \Big( \tfrac32 L V_t - D_f(\hat x_t, x_*) \Big) \le -\frac12 \sum_t
+    D_f(\hat x_t, x_*)
        + \sum_t \tfrac{45}{4} L \gamma^2 H^2 \sigma^2. $$
 
-    Derivation: $\frac32 L$ times `spread_bound` has $\frac{15}{2} L^2 \gamma^2 H^2 \le \frac{15}{32} \le \frac12$ before the
-    gaps and $\frac{45}{4}$ before the variance. The lemma is stated with 12, which follows from the 8 of its first inequality.
+    Derivation: $\frac32 L$ times `spread_bound` has
+    $\frac{15}{2} L^2 \gamma^2 H^2 \le \frac{15}{32} \le \frac12$ before the gaps and $\frac{45}{4}$
+    before the variance. The lemma is stated with 12, which follows from the 8 of its first
+    inequality.
 
     Args:
         gaps, variance, smoothness, interval, rate: as in `spread_bound`.
@@ -208,14 +268,18 @@ def spread_excess_bound(
 
     Source: Lemma 2, second inequality.
     """
-    spread_bound(gaps=gaps, variance=variance, smoothness=smoothness, interval=interval, rate=rate)  # checks
+    # checks
+    spread_bound(gaps=gaps, variance=variance, smoothness=smoothness, interval=interval, rate=rate)
     found = np.asarray(gaps, float)
-    return float(-found.sum() / 2 + 11.25 * smoothness * (rate * interval) ** 2 * variance * len(found))
+    return float(
+        -found.sum() / 2 + 11.25 * smoothness * (rate * interval) ** 2 * variance * len(found)
+    )
 
 
 @checked_call
 def mean_gradient_bound(*, spread: float, gap: float, smoothness: float) -> float:
-    r"""Returns $\lVert g_t \rVert^2 \le 2 L^2 V_t + 4 L D_f(\hat x_t, x_*)$, for the mean $g_t$ of the workers' gradients.
+    r"""Returns $\lVert g_t \rVert^2 \le 2 L^2 V_t + 4 L D_f(\hat x_t, x_*)$, for the mean $g_t$ of
+    the workers' gradients.
 
     Args:
         spread, gap, smoothness: as in `next_distance_bound`.
@@ -234,7 +298,9 @@ def mean_gradient_bound(*, spread: float, gap: float, smoothness: float) -> floa
 
 @checked_call
 def inner_product_bound(*, spread: float, gap: float, smoothness: float) -> float:
-    r"""Returns $-\frac2M \sum_m \langle \hat x_t - x_*, \nabla f_m(x^m_t) \rangle \le -2 D_f(\hat x_t, x_*) + L V_t$.
+    r"""Returns
+    $-\frac2M \sum_m \langle \hat x_t - x_*, \nabla f_m(x^m_t) \rangle \le -2 D_f(\hat x_t, x_*) + L
+    V_t$.
 
     Args:
         spread, gap, smoothness: as in `next_distance_bound`.
@@ -252,7 +318,9 @@ def inner_product_bound(*, spread: float, gap: float, smoothness: float) -> floa
 
 
 class Plan(NamedTuple):
-    """Numbers that belong together: `steps` T, `interval` H and the step size `rate`, all real: round T up and H down."""
+    """Numbers that belong together: `steps` T, `interval` H and the step size `rate`, all real:
+    round T up and H down.
+    """
 
     steps: float
     interval: float
@@ -265,14 +333,21 @@ class Plan(NamedTuple):
 
 
 @checked_call
-def plan(*, distance: float, variance: float, smoothness: float, accuracy: float, rate: float | None = None) -> Plan:
+def plan(
+    *,
+    distance: float,
+    variance: float,
+    smoothness: float,
+    accuracy: float,
+    rate: float | None = None,
+) -> Plan:
     r"""Returns the steps and the interval with the fewest communications, for any step size.
 
     $$ T(\gamma) = \frac{4 \lVert x_0 - x_* \rVert^2}{\varepsilon \gamma}, \qquad
        H(\gamma) = \frac{1}{4 \gamma \max\{L, \sigma \sqrt{3L/\varepsilon}\}}. $$
 
-    T/H is `communications` whatever the step size. An interval below 1 says that the step size is too large for this accuracy;
-    the default is the largest that gives H = 1.
+    T/H is `communications` whatever the step size. An interval below 1 says that the step size is
+    too large for this accuracy; the default is the largest that gives H = 1.
 
     Args:
         distance, variance, smoothness, accuracy: as in `communications`.
@@ -295,7 +370,14 @@ def plan(*, distance: float, variance: float, smoothness: float, accuracy: float
 
 @checked_call
 def best_interval(
-    *, distance: float, variance: float, smoothness: float, accuracy: float, rate: float, price: float, most: int = 100_000
+    *,
+    distance: float,
+    variance: float,
+    smoothness: float,
+    accuracy: float,
+    rate: float,
+    price: float,
+    most: int = 100_000,
 ) -> int:
     r"""Returns the interval H with which the bound promises $\varepsilon$ at the least cost.
 
@@ -304,8 +386,8 @@ def best_interval(
     $$ \min_H \; T \Big(1 + \frac cH\Big), \qquad \gamma \le \frac{1}{4LH}, \qquad
        T = \frac{2 \lVert x_0 - x_* \rVert^2}{\gamma (\varepsilon - 24 \gamma^2 \sigma^2 H^2 L)}. $$
 
-    The step size is given, as in the paper's experiments. With a free one H = 1 is best at any price: T/H does not depend on H
-    then (`communications`), while T grows with it.
+    The step size is given, as in the paper's experiments. With a free one H = 1 is best at any
+    price: T/H does not depend on H then (`communications`), while T grows with it.
 
     Args:
         distance, variance, smoothness, accuracy: as in `communications`.
@@ -314,15 +396,27 @@ def best_interval(
         most: the largest interval that is looked at.
 
     Raises:
-        InvalidInput: a number out of its range, or a step size with which the bound does not reach the accuracy.
+        InvalidInput: a number out of its range, or a step size with which the bound does not reach
+            the accuracy.
 
-    >>> options = {"distance": 1.0, "variance": 1.0, "smoothness": 1.0, "accuracy": 0.1, "rate": 0.01}
+    >>> options = {
+    ...     "distance": 1.0,
+    ...     "variance": 1.0,
+    ...     "smoothness": 1.0,
+    ...     "accuracy": 0.1,
+    ...     "rate": 0.01,
+    ... }
     >>> [best_interval(price=price, **options) for price in (0.1, 1.0, 10.0, 1000.0)]
     [1, 2, 3, 4]
 
     Source: eq. (5); the question of the right panels of Figures 1 and 2.
     """
-    given = {"distance": distance, "variance": variance, "smoothness": smoothness, "accuracy": accuracy}
+    given = {
+        "distance": distance,
+        "variance": variance,
+        "smoothness": smoothness,
+        "accuracy": accuracy,
+    }
     check("best_interval", price=price, **given)
     _check_rate("best_interval", rate, smoothness, 1)
     intervals = np.arange(1, min(most, int(1 / (4 * smoothness * rate) * (1 + 1e-12))) + 1)
@@ -330,17 +424,23 @@ def best_interval(
     if left[0] <= 0:
         largest = math.sqrt(accuracy / (24 * variance * smoothness))
         raise InvalidInput.of(
-            "best_interval(rate=...)", rate, f"numbers below {largest:g}, with which H = 1 reaches the accuracy"
+            "best_interval(rate=...)",
+            rate,
+            f"numbers below {largest:g}, with which H = 1 reaches the accuracy",
         )
     cost = np.where(left > 0, (1 + price / intervals) / np.where(left > 0, left, 1), np.inf)
     return int(intervals[np.argmin(cost)])
 
 
 @checked_call
-def corollary(*, distance: float, variance: float, smoothness: float, clients: int, interval: int, steps: int) -> float:
-    r"""Returns `bound` with the step size $\gamma = \frac{\sqrt M}{4L \sqrt T}$, for $H \le \sqrt{T/M}$.
+def corollary(
+    *, distance: float, variance: float, smoothness: float, clients: int, interval: int, steps: int
+) -> float:
+    r"""Returns `bound` with the step size $\gamma = \frac{\sqrt M}{4L \sqrt T}$, for
+    $H \le \sqrt{T/M}$.
 
-    $$ f(\bar x_T) - f(x_*) \le \frac{8 L \lVert x_0 - x_* \rVert^2}{\sqrt{MT}} + \frac{3 M \sigma^2 H^2}{2 L T}. $$
+    $$ f(\bar x_T) - f(x_*) \le \frac{8 L \lVert x_0 - x_* \rVert^2}{\sqrt{MT}} + \frac{3 M \sigma^2
+    H^2}{2 L T}. $$
 
     Args:
         distance, variance, smoothness, steps: as in `bound`.
@@ -350,7 +450,10 @@ def corollary(*, distance: float, variance: float, smoothness: float, clients: i
     Raises:
         InvalidInput: a number out of its range.
 
-    >>> round(corollary(distance=1.0, variance=2.0, smoothness=1.0, clients=4, interval=5, steps=100), 12)
+    >>> round(
+    ...     corollary(distance=1.0, variance=2.0, smoothness=1.0, clients=4, interval=5, steps=100),
+    ...     12,
+    ... )
     3.4
 
     Source: Corollary 1.
@@ -359,7 +462,9 @@ def corollary(*, distance: float, variance: float, smoothness: float, clients: i
     check("corollary", clients=clients, interval=interval, steps=steps, **given)
     if interval**2 * clients > steps:
         raise InvalidInput.of(
-            "corollary(interval=...)", interval, f"whole numbers in [1, sqrt(T/M) = {math.sqrt(steps / clients):g}]"
+            "corollary(interval=...)",
+            interval,
+            f"whole numbers in [1, sqrt(T/M) = {math.sqrt(steps / clients):g}]",
         )
     rate = math.sqrt(clients / steps) / (4 * smoothness)
     return 2 * distance**2 / (rate * steps) + 24 * rate**2 * variance * interval**2 * smoothness

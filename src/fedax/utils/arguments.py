@@ -13,7 +13,9 @@ Owner = TypeVar("Owner", bound=type)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def check_call(name: str, function: Callable[..., Any], values: Sequence[Any], options: Mapping[str, Any]) -> None:
+def check_call(
+    name: str, function: Callable[..., Any], values: Sequence[Any], options: Mapping[str, Any]
+) -> None:
     """Refuses arguments that a call does not take.
 
     Args:
@@ -28,7 +30,9 @@ def check_call(name: str, function: Callable[..., Any], values: Sequence[Any], o
     _check(name, inspect.signature(function), values, options)
 
 
-def _check(name: str, signature: inspect.Signature, values: Sequence[Any], options: Mapping[str, Any]) -> None:
+def _check(
+    name: str, signature: inspect.Signature, values: Sequence[Any], options: Mapping[str, Any]
+) -> None:
     try:
         signature.bind(*values, **options)
         return
@@ -40,7 +44,9 @@ def _check(name: str, signature: inspect.Signature, values: Sequence[Any], optio
     names = [one.name for one in known if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     if unknown := [key for key in options if key not in names]:
         raise UnknownName.among(f"argument of {name}", unknown[0], names or ["(none)"]) from None
-    positional = [one for one in known if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    positional = [
+        one for one in known if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+    ]
     if len(values) > len(positional):
         by_name = ", ".join(f"{key}=..." for key in names)
         allowed = f"arguments by name, {name}({by_name})" if names else "no arguments"
@@ -63,7 +69,8 @@ def checked_arguments(owner: Owner) -> Owner:
     def constructor(cls: Any) -> Callable[..., Any]:
         if cls.__init__ is not object.__init__:
             return functools.partial(cls.__init__, cls)
-        return cls if make is object.__new__ else functools.partial(make, cls)  # named tuples are made by `__new__`
+        # named tuples are made by `__new__`
+        return cls if make is object.__new__ else functools.partial(make, cls)
 
     def new(cls: Any, *values: Any, **options: Any) -> Any:
         _check(cls.__name__, signature(cls), values, options)
@@ -78,7 +85,9 @@ def checked_arguments(owner: Owner) -> Owner:
 
 
 def _reduce(self: Any, protocol: Any) -> Any:
-    """Describes an object for `pickle` and `copy`, which make it without arguments and then fill it."""
+    """Describes an object for `pickle` and `copy`, which make it without arguments and then fill
+    it.
+    """
     made = object.__reduce_ex__(self, protocol)
     make: Any = getattr(copyreg, "__newobj__")  # noqa: B009, which type checkers do not know
     if isinstance(made, tuple) and made[:2] == (make, (type(self),)):

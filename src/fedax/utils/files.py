@@ -11,7 +11,13 @@ from pathlib import Path
 
 from fedax.errors import InvalidInput, WriteFailed
 
-_DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))}
+_DEVICES = {
+    "con",
+    "prn",
+    "aux",
+    "nul",
+    *(f"{port}{n}" for port in ("com", "lpt") for n in range(10)),
+}
 
 
 def portable(name: str, otherwise: str = "unnamed") -> str:
@@ -70,7 +76,9 @@ def writing(path: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise WriteFailed(f"{error.filename or path}: cannot be written: {error.strerror or error}.") from error
+        raise WriteFailed(
+            f"{error.filename or path}: cannot be written: {error.strerror or error}."
+        ) from error
 
 
 @contextlib.contextmanager

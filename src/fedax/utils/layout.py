@@ -87,7 +87,9 @@ class Layout(eqx.Module):
     @property
     def form(self) -> PyTree:
         """Returns the model with shapes instead of arrays."""
-        return jax.tree.unflatten(self.treedef, [jax.ShapeDtypeStruct(shape, self.dtype) for shape in self.shapes])
+        return jax.tree.unflatten(
+            self.treedef, [jax.ShapeDtypeStruct(shape, self.dtype) for shape in self.shapes]
+        )
 
     @property
     def names(self) -> list[str]:
@@ -127,7 +129,8 @@ def _ravel(layout: Layout, leaves: list[Any]) -> Array:
 def _blocks(layout: Layout, vector: Array) -> list[Array]:
     ends = np.cumsum(layout.blocks)
     return [
-        vector[end - size : end].reshape(shape) for end, size, shape in zip(ends, layout.blocks, layout.shapes, strict=True)
+        vector[end - size : end].reshape(shape)
+        for end, size, shape in zip(ends, layout.blocks, layout.shapes, strict=True)
     ]
 
 
@@ -159,7 +162,11 @@ class Part(eqx.Module):
         """Returns the layout of the part; the other leaves are None in the pytree."""
         ids = [i if own else None for i, own in enumerate(self.chosen)]
         treedef = jax.tree.structure(jax.tree.unflatten(self.whole.treedef, ids))
-        return Layout(treedef, tuple(s for s, own in zip(self.whole.shapes, self.chosen) if own), self.whole.dtype)
+        return Layout(
+            treedef,
+            tuple(s for s, own in zip(self.whole.shapes, self.chosen) if own),
+            self.whole.dtype,
+        )
 
     @property
     def _places(self) -> list[tuple[slice, slice]]:

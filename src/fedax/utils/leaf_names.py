@@ -52,7 +52,9 @@ def chosen(tree: PyTree, which: Which, field: str) -> list[bool]:
     for pattern in [which] if isinstance(which, str) else which:
         hits = [_matches(name, pattern) for name in names]
         if not any(hits):
-            raise InvalidInput.of(field, pattern, "the names of leaves, or parts of them: " + ", ".join(names))
+            raise InvalidInput.of(
+                field, pattern, "the names of leaves, or parts of them: " + ", ".join(names)
+            )
         found = [old or new for old, new in zip(found, hits, strict=True)]
     return found
 
@@ -87,7 +89,9 @@ def of_word(tree: PyTree, word: str, field: str) -> list[bool]:
         depth += 1
     if _unordered([path[depth:] for path in paths]):
         allowed = "the names of leaves, or parts of them: " + ", ".join(names_of(tree))
-        raise InvalidInput.found(field, f"{word!r} of layers that a dict holds, which are in no order", allowed)
+        raise InvalidInput.found(
+            field, f"{word!r} of layers that a dict holds, which are in no order", allowed
+        )
     return [path[: depth + 1] == paths[-1][: depth + 1] for path in paths]
 
 

@@ -30,13 +30,19 @@ def held(folder: Path) -> Generator[None]:
         if not _take(handle):
             who = _text(handle)
             os.close(handle)
-            raise RunExists(f"{folder} is in use by {who}. Wait until it ends, or choose another folder.")
+            raise RunExists(
+                f"{folder} is in use by {who}. Wait until it ends, or choose another folder."
+            )
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(handle), os.stat(path)):
                 break
         os.close(handle)  # the one that held it has just removed the file
     os.ftruncate(handle, 0)
-    os.write(handle, f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}".encode())
+    os.write(
+        handle,
+        f"process {os.getpid()} on {socket.gethostname()}, since "
+        f"{time.strftime('%Y-%m-%d %H:%M:%S')}".encode(),
+    )
     try:
         yield
     finally:

@@ -22,7 +22,11 @@ def machine_memory() -> int:
 
 def bytes_of(shapes: Any) -> int:
     """Counts the bytes of all arrays of a pytree, or of their shapes."""
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes) if hasattr(leaf, "dtype"))
+    return sum(
+        leaf.size * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(shapes)
+        if hasattr(leaf, "dtype")
+    )
 
 
 def check_room(owner: str, clients: int, needed: int, what: str, hint: str = "") -> None:
@@ -41,7 +45,9 @@ def check_room(owner: str, clients: int, needed: int, what: str, hint: str = "")
     most = machine_memory()
     if needed > most:
         got = f"{clients:,} clients, whose {what} take {needed / 2**30:,.1f} GiB"
-        raise InvalidInput.found(owner, got, f"at most {most / 2**30:,.1f} GiB, the memory of this machine", hint)
+        raise InvalidInput.found(
+            owner, got, f"at most {most / 2**30:,.1f} GiB, the memory of this machine", hint
+        )
 
 
 def check_memories(clients: int, initial: Any) -> None:
@@ -54,6 +60,10 @@ def check_memories(clients: int, initial: Any) -> None:
     Raises:
         InvalidInput: they do not fit; the message names the way out.
     """
-    row = jax.eval_shape(initial, jnp.int32(0)) if callable(initial) else jax.eval_shape(lambda: initial)
+    row = (
+        jax.eval_shape(initial, jnp.int32(0))
+        if callable(initial)
+        else jax.eval_shape(lambda: initial)
+    )
     hint = 'Simulation(memory="disk") keeps the memories of those who have worked in files.'
     check_room("memory of the clients", clients, clients * bytes_of(row), "memories", hint)

@@ -1,6 +1,8 @@
-"""Finds user code by name: `path/to/file.py:Name`, `package.module:Name`, or the name of an entry point.
+"""Finds user code by name: `path/to/file.py:Name`, `package.module:Name`, or the name of an entry
+point.
 
-Everything that takes the name of a built-in algorithm, task, model, solver, observer, sampling rule or codec takes these too.
+Everything that takes the name of a built-in algorithm, task, model, solver, observer, sampling rule
+or codec takes these too.
 """
 
 import contextlib
@@ -55,20 +57,30 @@ class Plugin(NamedTuple):
 def is_reference(name: object) -> bool:
     """Returns whether a name says where user code is.
 
-    >>> [is_reference(name) for name in ("mine/half.py:FedHalf", "lab.methods:FedHalf", "fedprox", "fedprox:mu=1")]
+    >>> [
+    ...     is_reference(name)
+    ...     for name in ("mine/half.py:FedHalf", "lab.methods:FedHalf", "fedprox", "fedprox:mu=1")
+    ... ]
     [True, True, False, False]
     """
     return isinstance(name, str) and _REFERENCE.fullmatch(name) is not None
 
 
 def split_reference(text: str) -> tuple[str, str] | None:
-    """Splits a reference from what follows it after a colon; returns None for a text that does not begin with one.
+    """Splits a reference from what follows it after a colon; returns None for a text that does not
+    begin with one.
 
-    >>> split_reference("half.py:FedHalf:lr=0.5"), split_reference("lab.methods:FedHalf"), split_reference("fedprox:mu=1")
+    >>> (
+    ...     split_reference("half.py:FedHalf:lr=0.5"),
+    ...     split_reference("lab.methods:FedHalf"),
+    ...     split_reference("fedprox:mu=1"),
+    ... )
     (('half.py:FedHalf', 'lr=0.5'), ('lab.methods:FedHalf', ''), None)
     """
     match = re.match(rf"(?P<reference>{_REFERENCE.pattern})(?::(?P<rest>.*))?$", text, re.DOTALL)
-    if match is None or ("." not in match["place"] and importlib.util.find_spec(match["place"]) is None):
+    if match is None or (
+        "." not in match["place"] and importlib.util.find_spec(match["place"]) is None
+    ):
         return None  # such as `fedprox:mu`, where a value is missing
     return match["reference"], match["rest"] or ""
 
@@ -79,7 +91,8 @@ def is_user_code(kind: str, name: object) -> bool:
 
 
 def title_of(name: str) -> str:
-    """Returns the name of the object that a reference refers to; other names are returned as they are.
+    """Returns the name of the object that a reference refers to; other names are returned as they
+    are.
 
     >>> title_of("mine/half.py:FedHalf"), title_of("fedprox")
     ('FedHalf', 'fedprox')
@@ -95,10 +108,20 @@ def without_folders(name: str) -> str:
     ('half.py:FedHalf', 'lab.methods:FedHalf')
     """
     match = _REFERENCE.fullmatch(name)
-    return f"{Path(match['place']).name}:{match['name']}" if match and match["place"].endswith(".py") else name
+    return (
+        f"{Path(match['place']).name}:{match['name']}"
+        if match and match["place"].endswith(".py")
+        else name
+    )
 
 
-def find(kind: str, name: str, known: Mapping[str, Any], allowed: str, accepts: Callable[[Any], bool] = callable) -> Any:
+def find(
+    kind: str,
+    name: str,
+    known: Mapping[str, Any],
+    allowed: str,
+    accepts: Callable[[Any], bool] = callable,
+) -> Any:
     """Returns the built-in object of a name, or the user's.
 
     Args:
@@ -116,7 +139,11 @@ def find(kind: str, name: str, known: Mapping[str, Any], allowed: str, accepts: 
         return known[name]
     value = load(kind, name, known).value
     if not accepts(value):
-        what = f"class {value.__name__}" if isinstance(value, type) else f"an object of {type(value).__name__}"
+        what = (
+            f"class {value.__name__}"
+            if isinstance(value, type)
+            else (f"an object of {type(value).__name__}")
+        )
         raise InvalidInput.found(kind, f"{name!r}, {what}", allowed)
     return value
 
@@ -128,26 +155,38 @@ def load(kind: str, name: str, known: Collection[str] = ()) -> Plugin:
         UnknownName, InvalidInput: as `find`.
     """
     if _is_forbidden.get():
-        raise InvalidInput.because(f"{kind} {name!r}", "code that a run directory names does not run while it is read")
+        raise InvalidInput.because(
+            f"{kind} {name!r}", "code that a run directory names does not run while it is read"
+        )
     reference = name if is_reference(name) else _entry_points(kind).get(name)
     match = _REFERENCE.fullmatch(reference or "")
     if match is None:
         if name.endswith(".py") or "/" in name:
             raise InvalidInput.of(kind, name, f"{FORM}, such as {name}:Name")
         error = UnknownName.among(kind, name, known)
-        raise error if "Did you mean" in str(error) else UnknownName(f"{error} Your own code is {FORM}.")
+        raise (
+            error
+            if "Did you mean" in str(error)
+            else UnknownName(f"{error} Your own code is {FORM}.")
+        )
     place, attribute = match["place"], match["name"]
     what = f"{kind} {name!r}"
     module, file, sha256 = (_load_file if place.endswith(".py") else _load_module)(place, what)
     if not hasattr(module, attribute):
-        public = [key for key, value in vars(module).items() if not key.startswith("_") and callable(value)]
+        public = [
+            key
+            for key, value in vars(module).items()
+            if not key.startswith("_") and callable(value)
+        ]
         raise UnknownName.among(f"{kind}, name in {place}", attribute, public or ["(none)"])
     return Plugin(getattr(module, attribute), file, sha256)
 
 
 @contextlib.contextmanager
 def forbidden() -> Generator[None, None, None]:
-    """Refuses to load user code while the block runs, because what is read may come from somebody else."""
+    """Refuses to load user code while the block runs, because what is read may come from somebody
+    else.
+    """
     token = _is_forbidden.set(True)
     try:
         yield
@@ -166,9 +205,12 @@ def _load_file(place: str, what: str) -> tuple[ModuleType, Path, str]:
         source = path.read_bytes()
     except OSError as error:
         hint = "" if path.is_absolute() else f"Paths begin at the working directory, {Path.cwd()}."
-        raise InvalidInput.because(what, f"{path} cannot be read: {error.strerror or error}", hint) from error
+        raise InvalidInput.because(
+            what, f"{path} cannot be read: {error.strerror or error}", hint
+        ) from error
     sha256 = hashlib.sha256(source).hexdigest()
-    # one module for equal files: classes of two would be two kinds of algorithms to a compiled program
+    # one module for equal files: classes of two would be two kinds of algorithms to a compiled
+    # program
     name = re.sub(r"\W", "_", path.stem) + f"_{sha256[:12]}"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path.resolve())
@@ -189,21 +231,44 @@ def _load_module(place: str, what: str) -> tuple[ModuleType, Path | None, str]:
     try:
         module = importlib.import_module(place)
     except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and error.name and (place + ".").startswith(error.name + "."):
-            hint = f"Install it, or name a file. Your own code is {FORM}, options of a built-in name are name:key=value."
+        if (
+            isinstance(error, ModuleNotFoundError)
+            and error.name
+            and (place + ".").startswith(error.name + ".")
+        ):
+            hint = (
+                f"Install it, or name a file. Your own code is {FORM}, options of a built-in "
+                "name are name:key=value."
+            )
             raise InvalidInput.because(what, f"there is no module {error.name!r}", hint) from error
-        raise InvalidInput.because(what, f"module {place} cannot be imported: {type(error).__name__}: {error}") from error
+        raise InvalidInput.because(
+            what, f"module {place} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
     file = Path(module.__file__) if module.__file__ else None
-    return module, file, hashlib.sha256(file.read_bytes()).hexdigest() if file and file.is_file() else ""
+    return (
+        module,
+        file,
+        hashlib.sha256(file.read_bytes()).hexdigest() if file and file.is_file() else "",
+    )
 
 
 def _describe(error: Exception, path: Path) -> str:
     """Returns where in a file an error was raised, and its text."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path.resolve())]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == str(path.resolve())
+    ]
     line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
-    text = f"{path}{'' if line is None else f', line {line}'}: {type(error).__name__}: {getattr(error, 'msg', error)}"
+    text = (
+        f"{path}{'' if line is None else f', line {line}'}: {type(error).__name__}: "
+        f"{getattr(error, 'msg', error)}"
+    )
     if isinstance(error, ModuleNotFoundError):
         beside = path.parent / f"{str(error.name).partition('.')[0]}.py"
         if beside.exists():
-            text += f" ({beside.name} lies beside it, but a file with your own code stands alone; several are a package)"
+            text += (
+                f" ({beside.name} lies beside it, but a file with your own code stands "
+                "alone; several are a package)"
+            )
     return text

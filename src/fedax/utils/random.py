@@ -30,5 +30,7 @@ def stream(root: Key[Array, ""], *path: str | Index) -> Key[Array, ""]:
     True
     """
     for part in path:
-        root = jax.random.fold_in(root, zlib.crc32(part.encode()) if isinstance(part, str) else part)
+        root = jax.random.fold_in(
+            root, zlib.crc32(part.encode()) if isinstance(part, str) else part
+        )
     return root

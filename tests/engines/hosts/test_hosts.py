@@ -28,7 +28,10 @@ def launch(processes, folder, *cases, limit=400):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     paths = os.pathsep.join([str(Path(fedax.__file__).parents[1]), str(TESTS)])
-    environment = os.environ | {"PYTHONPATH": paths, "JAX_COMPILATION_CACHE_DIR": str(folder / "programs")}
+    environment = os.environ | {
+        "PYTHONPATH": paths,
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "programs"),
+    }
     children = [
         subprocess.Popen(
             [sys.executable, str(PROGRAM), str(k), str(processes), str(port), str(folder), *cases],
@@ -53,7 +56,12 @@ def results(processes, folder, *cases, limit=400):
     codes, outputs = launch(processes, folder, *cases, limit=limit)
     assert codes == [0] * processes, outputs[0][1][-2000:] + outputs[-1][1][-2000:]
     return [
-        {name: value for line in out.splitlines() if line.startswith("{") for name, value in json.loads(line).items()}
+        {
+            name: value
+            for line in out.splitlines()
+            if line.startswith("{")
+            for name, value in json.loads(line).items()
+        }
         for out, _ in outputs
     ]
 
@@ -67,7 +75,15 @@ def agree(found, expected):
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
     return results(
-        2, tmp_path_factory.mktemp("two"), "FedAvg", "FedAWARE", "DFedAvgM", "grid", "personal", "resumed", "disagree"
+        2,
+        tmp_path_factory.mktemp("two"),
+        "FedAvg",
+        "FedAWARE",
+        "DFedAvgM",
+        "grid",
+        "personal",
+        "resumed",
+        "disagree",
     )
 
 
@@ -80,7 +96,9 @@ def test_two_processes_give_the_numbers_of_one(two, name, tmp_path):
 
 @pytest.mark.slow
 def test_a_grid_and_its_seeds(two, tmp_path):
-    for one, found, other in zip(result("grid", tmp_path, 0), two[0]["grid"], two[1]["grid"], strict=True):
+    for one, found, other in zip(
+        result("grid", tmp_path, 0), two[0]["grid"], two[1]["grid"], strict=True
+    ):
         agree(found, one)
         assert found == other
 
@@ -90,7 +108,9 @@ def test_personal_models(two, tmp_path):
     expected = result("personal", tmp_path, 0)
     for found in two:
         agree(found["personal"], expected)
-        np.testing.assert_allclose(found["personal"]["own"], expected["own"], rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(
+            found["personal"]["own"], expected["own"], rtol=1e-10, atol=1e-12
+        )
 
 
 @pytest.mark.slow
@@ -104,7 +124,10 @@ def test_a_run_is_continued_and_one_process_keeps_the_files(two, tmp_path):
 @pytest.mark.slow
 def test_processes_that_disagree_are_refused_on_both(two):
     for found in two:
-        assert "simulation on several hosts: the ranks disagree. solver.learning_rate: " in found["disagree"]
+        assert (
+            "simulation on several hosts: the ranks disagree. solver.learning_rate: "
+            in found["disagree"]
+        )
         assert "on rank 0; " in found["disagree"]
 
 
@@ -130,8 +153,16 @@ def test_three_processes_run_every_algorithm(tmp_path):
     ("given", "words"),
     [
         ({"processes": 0}, r"connect_hosts\(processes=...\): got 0; allowed: whole numbers >= 1"),
-        ({"processes": 2, "process": 2}, r"connect_hosts\(process=...\): got 2; allowed: whole numbers from 0 to 1"),
-        ({"processes": 2, "process": -1}, r"connect_hosts\(process=...\): got -1; allowed: whole numbers >= 0"),
+        (
+            {"processes": 2, "process": 2},
+            r"connect_hosts\(process=...\): got 2; allowed: whole "
+            r"numbers from 0 to 1",
+        ),
+        (
+            {"processes": 2, "process": -1},
+            r"connect_hosts\(process=...\): got -1; allowed: "
+            r"whole numbers >= 0",
+        ),
     ],
 )
 def test_numbers_out_of_range(given, words):
@@ -141,7 +172,11 @@ def test_numbers_out_of_range(given, words):
 
 def test_without_a_launcher_nobody_is_found(monkeypatch):
     monkeypatch.delenv("JAX_COORDINATOR_ADDRESS", raising=False)
-    with pytest.raises(FedaxError, match=r"the hosts cannot be connected: .*Give coordinator, processes and process"):
+    with pytest.raises(
+        FedaxError,
+        match=r"the hosts cannot be connected: .*Give coordinator, "
+        r"processes and process",
+    ):
         fedax.connect_hosts()
     assert not jax.distributed.is_initialized()
 
@@ -149,7 +184,10 @@ def test_without_a_launcher_nobody_is_found(monkeypatch):
 @pytest.mark.slow
 def test_the_command_line_on_two_hosts_keeps_one_folder(tmp_path):
     """Each process in a folder of its own, as on hosts without a common disk."""
-    settings = 'name = "t"\nrounds = 3\n[task]\nname = "synthetic"\nclients = 4\n[[algorithm]]\nname = "fedavg"\n'
+    settings = (
+        'name = "t"\nrounds = 3\n[task]\nname = "synthetic"\nclients = '
+        '4\n[[algorithm]]\nname = "fedavg"\n'
+    )
     paths = [tmp_path / "first", tmp_path / "second", tmp_path / "alone"]
     for path in paths:
         path.mkdir()
@@ -160,9 +198,14 @@ def test_the_command_line_on_two_hosts_keeps_one_folder(tmp_path):
     hosts = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": "2"}
     more = [hosts | {"JAX_PROCESS_ID": "0"}, hosts | {"JAX_PROCESS_ID": "1"}, {}]
     command = [sys.executable, "-m", "fedax", "run", "a.toml", "--out", "a"]
-    usual = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(Path(fedax.__file__).parents[1])}
+    usual = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(Path(fedax.__file__).parents[1]),
+    }
     children = [
-        subprocess.Popen(command + ["--hosts"] * bool(own), cwd=path, env=usual | own, stdout=subprocess.DEVNULL)
+        subprocess.Popen(
+            command + ["--hosts"] * bool(own), cwd=path, env=usual | own, stdout=subprocess.DEVNULL
+        )
         for path, own in zip(paths, more, strict=True)
     ]
     try:
@@ -171,7 +214,12 @@ def test_the_command_line_on_two_hosts_keeps_one_folder(tmp_path):
         for child in children:
             child.kill()
     assert not (paths[1] / "a").exists()
-    one, other = ((path / "a" / "metrics.csv").read_text().splitlines() for path in (paths[0], paths[2]))
+    one, other = (
+        (path / "a" / "metrics.csv").read_text().splitlines() for path in (paths[0], paths[2])
+    )
     assert len(one) == len(other) > 3
-    both = [[RunDirectory.load(path / "a").records[0].metrics["train_loss"]] for path in (paths[0], paths[2])]
+    both = [
+        [RunDirectory.load(path / "a").records[0].metrics["train_loss"]]
+        for path in (paths[0], paths[2])
+    ]
     np.testing.assert_allclose(both[0], both[1], rtol=1e-5)

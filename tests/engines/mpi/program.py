@@ -24,9 +24,13 @@ def squares(params, examples):
 
 def task(rank):
     rng = np.random.default_rng(0)
-    clients = [{"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n) + k} for k, n in enumerate(SIZES)]
+    clients = [
+        {"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n) + k} for k, n in enumerate(SIZES)
+    ]
     kept = clients if rank is None else [clients[rank]]
-    return fedax.tasks.from_loss(squares, {"b": 0.0, "w": np.full(3, 0.1)}, kept, test=kept, l2=0.01)
+    return fedax.tasks.from_loss(
+        squares, {"b": 0.0, "w": np.full(3, 0.1)}, kept, test=kept, l2=0.01
+    )
 
 
 def centred(params, examples, *, state, mask, training):
@@ -65,7 +69,9 @@ def cases():
         "AFL": fedax.AFL(),
         "DFedAvgM": fedax.DFedAvgM(),
         **{f"Quantized {b}": fedax.QuantizedDFedAvgM(b=b) for b in (4, 8, 16, 32)},
-        "Quantized random": fedax.QuantizedDFedAvgM(b=8, graph=fedax.Graph.erdos_renyi(4, 0.7, seed=1)),
+        "Quantized random": fedax.QuantizedDFedAvgM(
+            b=8, graph=fedax.Graph.erdos_renyi(4, 0.7, seed=1)
+        ),
         "Coded": fedax.FedAvg(),
         **{sampling: fedax.SCAFFOLD() for sampling in BY_SIZE},
         "Daily": fedax.SCAFFOLD(),
@@ -90,7 +96,10 @@ OPTIONS = {"solver": fedax.SGD(0.05), "rounds": 6, "seed": 3, "observe_every": 3
 
 
 def apart(a, b):
-    return max(float(np.abs(x - y).max()) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+    return max(
+        float(np.abs(x - y).max())
+        for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    )
 
 
 def main(names, own):
@@ -101,19 +110,34 @@ def main(names, own):
         sampling = name if name in BY_SIZE else "uniform"
         there = {"name": "daily", "fraction": 0.4, "period": 5} if name == "Daily" else None
         weights = "equal" if name in PRIVATE else "size"
-        schedule = fedax.Schedule(cohort=3, epochs=2, batch_size=4, sampling=sampling, availability=there, weights=weights)
+        schedule = fedax.Schedule(
+            cohort=3, epochs=2, batch_size=4, sampling=sampling, availability=there, weights=weights
+        )
         options = {**OPTIONS, "schedule": schedule, "channel": CHANNELS.get(name)}
         watched = {"observe": OBSERVERS, "personal": True} if name in WATCHED else {}
         made = functools.partial(stateful, name) if name in STATEFUL else task
-        ours = fedax.run(algorithm, made(rank if own else None), engine=engine, **options, **watched)
+        ours = fedax.run(
+            algorithm, made(rank if own else None), engine=engine, **options, **watched
+        )
         if rank:
             continue
-        theirs = fedax.run(algorithm, made(None), engine=fedax.Simulation(devices=1), **options, **watched)
+        theirs = fedax.run(
+            algorithm, made(None), engine=fedax.Simulation(devices=1), **options, **watched
+        )
         results[name] = {
             "far": apart((ours.params, ours.personal), (theirs.params, theirs.personal)),
-            "metrics": max([float(np.nanmax(np.abs(ours.metrics[m] - theirs.metrics[m]))) for m in theirs.metrics] or [0]),
+            "metrics": max(
+                [
+                    float(np.nanmax(np.abs(ours.metrics[m] - theirs.metrics[m])))
+                    for m in theirs.metrics
+                ]
+                or [0]
+            ),
             "watched": sorted(ours.metrics) == sorted(theirs.metrics),
-            "bits": [ours.bits.up.tolist() == theirs.bits.up.tolist(), ours.bits.down.tolist() == theirs.bits.down.tolist()],
+            "bits": [
+                ours.bits.up.tolist() == theirs.bits.up.tolist(),
+                ours.bits.down.tolist() == theirs.bits.down.tolist(),
+            ],
             "wire": ours.notes["wire_bytes"].tolist() if "wire_bytes" in ours.notes else None,
             "up": ours.bits.up.tolist(),
             "moved": float(np.abs(ours.params["w"] - 0.1).max()),

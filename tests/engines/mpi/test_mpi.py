@@ -17,7 +17,9 @@ RANKS = [str(MPIEXEC), "-n", "4", "--allow-run-as-root", "--oversubscribe"]
 def launch(*arguments):
     if not MPIEXEC.exists():
         pytest.skip("no mpiexec beside Python")
-    done = subprocess.run([*RANKS, sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=500)
+    done = subprocess.run(
+        [*RANKS, sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=500
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -28,7 +30,18 @@ def results():
     return json.loads(launch(PROGRAM, "all", "--own").splitlines()[-1])
 
 
-CASES = ["FedAvg", "SCAFFOLD", "FedDANE", "FedBC", "FedAWARE", "PFedMe", "AFL", "DFedAvgM", "Quantized 8", "Coded"]
+CASES = [
+    "FedAvg",
+    "SCAFFOLD",
+    "FedDANE",
+    "FedBC",
+    "FedAWARE",
+    "PFedMe",
+    "AFL",
+    "DFedAvgM",
+    "Quantized 8",
+    "Coded",
+]
 CASES += [
     "State",
     "Local state",
@@ -56,7 +69,8 @@ def test_same_trajectory_as_the_simulation(results, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["DFedAvgM", "Quantized 4", "Quantized 8", "Quantized 16", "Quantized 32", "Quantized random"]
+    "name",
+    ["DFedAvgM", "Quantized 4", "Quantized 8", "Quantized 16", "Quantized 32", "Quantized random"],
 )
 def test_bits_counted_are_the_bytes_on_the_wire(results, name):
     """A message takes whole bytes: here all counts are, so there is nothing to round."""

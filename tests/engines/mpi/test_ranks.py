@@ -40,7 +40,11 @@ def ranks(monkeypatch, size, rank=0):
 @pytest.mark.parametrize("size", [1, 3, 5])
 def test_another_number_of_ranks_is_refused_before_data_are_made(size, no_data, monkeypatch):
     ranks(monkeypatch, size)
-    with pytest.raises(InvalidInput, match=rf"a task of 4 clients; allowed: {size}, the number of ranks.*mpiexec -n 4"):
+    with pytest.raises(
+        InvalidInput,
+        match=rf"a task of 4 clients; allowed: {size}, the number "
+        r"of ranks.*mpiexec -n 4",
+    ):
         Experiment.parse(FILE).plan()
 
 
@@ -66,7 +70,8 @@ def test_the_command_says_it(no_data, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "jobs", "words"), [(TINY, 1, "engine: got 'simulation'; allowed: mpi"), (FILE, 2, "--jobs: got 2")]
+    ("text", "jobs", "words"),
+    [(TINY, 1, "engine: got 'simulation'; allowed: mpi"), (FILE, 2, "--jobs: got 2")],
 )
 def test_ranks_do_not_each_run_all_of_it(text, jobs, words, monkeypatch, tmp_path):
     """Below mpiexec, other engines would run as often as there are ranks, into one folder."""
@@ -78,7 +83,13 @@ def test_ranks_do_not_each_run_all_of_it(text, jobs, words, monkeypatch, tmp_pat
 
 
 def test_errors_name_the_rank_of_the_launcher(monkeypatch):
-    for name in ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE"):
+    for name in (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "PMIX_RANK",
+        "PMI_RANK",
+        "PMI_SIZE",
+    ):
         monkeypatch.delenv(name, raising=False)
     assert (abort.is_launched(), abort.current_rank()) == (False, None)
     monkeypatch.setenv("PMIX_RANK", "2")

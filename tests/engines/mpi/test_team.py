@@ -1,4 +1,5 @@
-"""Ranks that disagree, fail, stop and resume. They are threads here; `tests/faults` has real ones."""
+"""Ranks that disagree, fail, stop and resume. They are threads here; `tests/faults` has real
+ones."""
 
 import dataclasses
 import errno
@@ -31,7 +32,10 @@ def doubled(params, examples):
 def task(rank=None, loss=squares, start=0.1, move=0.0, test=True, l2=0.01):
     """Everybody's examples, or one rank's own."""
     rng = np.random.default_rng(0)
-    clients = [{"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n) + k + move} for k, n in enumerate(SIZES)]
+    clients = [
+        {"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n) + k + move}
+        for k, n in enumerate(SIZES)
+    ]
     kept = clients if rank is None else [clients[rank]]
     params = {"b": 0.0, "w": np.full(3, start)}
     return fedax.tasks.from_loss(loss, params, kept, test=kept if test else None, l2=l2)
@@ -76,7 +80,9 @@ ODD = {
 def test_ranks_that_disagree_are_told_before_round_0(words, request):
     odd = next(options for known, options in ODD.values() if known is words)()
     heard = []
-    found = on_ranks(4, lambda comm: go(comm, progress=heard.append, **odd if comm.rank == 2 else {}))
+    found = on_ranks(
+        4, lambda comm: go(comm, progress=heard.append, **odd if comm.rank == 2 else {})
+    )
     assert [type(error) for error in found] == [InvalidInput] * 4, found
     assert len({str(error) for error in found}) == 1
     assert re.search(f"MPI engine: the ranks disagree.*{words}", str(found[0])), found[0]
@@ -85,10 +91,16 @@ def test_ranks_that_disagree_are_told_before_round_0(words, request):
 
 @pytest.mark.slow
 def test_own_examples_differ_but_not_their_form():
-    same = on_ranks(4, lambda comm: go(comm, given=task(comm.rank), rounds=1).metrics["train_loss"].tolist())
-    assert same == [go(rounds=1).metrics["train_loss"].tolist()] * 4 or np.ptp(same, axis=0).max() == 0
+    same = on_ranks(
+        4, lambda comm: go(comm, given=task(comm.rank), rounds=1).metrics["train_loss"].tolist()
+    )
+    assert (
+        same == [go(rounds=1).metrics["train_loss"].tolist()] * 4 or np.ptp(same, axis=0).max() == 0
+    )
     found = on_ranks(4, lambda comm: go(comm, given=task(comm.rank, test=comm.rank != 1)))
-    assert all("examples.test" in str(error) and "nothing on rank 1" in str(error) for error in found), found
+    assert all(
+        "examples.test" in str(error) and "nothing on rank 1" in str(error) for error in found
+    ), found
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -96,7 +108,11 @@ def test_what_one_rank_refuses_all_refuse(rank):
     found = on_ranks(4, lambda comm: go(comm, seed=-1 if comm.rank == rank else 3))
     kinds = [InvalidInput if r == rank else RankFailed for r in range(4)]
     assert [type(error) for error in found] == kinds, found
-    assert all(f"rank {rank}: InvalidInput: run(seed=...): got -1" in str(found[r]) for r in range(4) if r != rank)
+    assert all(
+        f"rank {rank}: InvalidInput: run(seed=...): got -1" in str(found[r])
+        for r in range(4)
+        if r != rank
+    )
     assert "Traceback" in found[3].__notes__[0]
 
 
@@ -112,13 +128,17 @@ def test_one_rank_stops_all():
         return go(comm, progress=lambda progress: comm.rank == 1 and progress.round == 3)
 
     found = on_ranks(4, work)
-    assert [(history.outcome.kind, history.outcome.round) for history in found] == [("interrupted", 3)] * 4
+    assert [(history.outcome.kind, history.outcome.round) for history in found] == [
+        ("interrupted", 3)
+    ] * 4
 
 
 def bits(history):
     return [
         np.asarray(leaf).tobytes()
-        for leaf in jax.tree.leaves((history.params, history.personal, history.metrics, history.notes, history.bits.up))
+        for leaf in jax.tree.leaves(
+            (history.params, history.personal, history.metrics, history.notes, history.bits.up)
+        )
     ]
 
 
@@ -144,19 +164,27 @@ METHODS = {
 @pytest.mark.parametrize("own", [slow(False, id="all data"), pytest.param(True, id="own data")])
 @pytest.mark.parametrize("name", quick(METHODS, "SCAFFOLD"))
 def test_ranks_continue_to_the_bit(name, own, tmp_path):
-    """Every rank gets its own client's memory back, wherever it lies now; only rank 0 has seen the folder."""
+    """Every rank gets its own client's memory back, wherever it lies now; only rank 0 has seen the
+    folder."""
     options = {"personal": True, "checkpoint_every": 2, "algorithm": METHODS[name]()}
     if name == "with feedback":
         options["channel"] = fedax.Channel(up=fedax.codecs.TopK(0.5))
 
     def work(comm, folder=None, **more):
-        folders = {} if folder is None else {"checkpoint": folder if comm.rank == 0 else tmp_path / "elsewhere"}
+        folders = (
+            {}
+            if folder is None
+            else {"checkpoint": folder if comm.rank == 0 else tmp_path / "elsewhere"}
+        )
         return go(comm, given=task(comm.rank if own else None), **options, **folders, **more)
 
     straight = on_ranks(4, work)
     stopped = on_ranks(4, lambda comm: work(comm, tmp_path / "a", progress=kill_at(6)))
     assert [type(error) for error in stopped] == [Killed] * 4, stopped
-    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["round-000000002", "round-000000004"]
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == [
+        "round-000000002",
+        "round-000000004",
+    ]
     again = on_ranks(4, lambda comm: work(comm, tmp_path / "a"))
     assert [bits(history) for history in again] == [bits(history) for history in straight]
     assert not (tmp_path / "elsewhere").exists()
@@ -164,26 +192,42 @@ def test_ranks_continue_to_the_bit(name, own, tmp_path):
 
 @pytest.mark.slow
 def test_an_engine_continues_what_the_other_began(tmp_path):
-    """Checkpoints hold everybody's memory: ranks go on where the simulation was, and the other way round."""
+    """Checkpoints hold everybody's memory: ranks go on where the simulation was, and the other way
+    round."""
     straight = go(personal=True)
-    on_ranks(4, lambda comm: go(comm, checkpoint=tmp_path / "a", checkpoint_every=2, progress=kill_at(6)))
+    on_ranks(
+        4, lambda comm: go(comm, checkpoint=tmp_path / "a", checkpoint_every=2, progress=kill_at(6))
+    )
     heard = []
-    one = go(checkpoint=tmp_path / "a", checkpoint_every=2, progress=lambda p: heard.append(p.round), personal=True)
+    one = go(
+        checkpoint=tmp_path / "a",
+        checkpoint_every=2,
+        progress=lambda p: heard.append(p.round),
+        personal=True,
+    )
     assert heard == [6, 7]
     with pytest.raises(Killed):
         go(checkpoint=tmp_path / "b", checkpoint_every=2, progress=kill_at(6))
-    several = on_ranks(4, lambda comm: go(comm, checkpoint=tmp_path / "b", checkpoint_every=2, personal=True))
+    several = on_ranks(
+        4, lambda comm: go(comm, checkpoint=tmp_path / "b", checkpoint_every=2, personal=True)
+    )
     for history in (one, *several):
-        for a, b in zip(*(jax.tree.leaves((h.params, h.personal, h.metrics)) for h in (history, straight)), strict=True):
+        for a, b in zip(
+            *(jax.tree.leaves((h.params, h.personal, h.metrics)) for h in (history, straight)),
+            strict=True,
+        ):
             np.testing.assert_allclose(a, b, rtol=1e-10)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "method", [fedax.SCAFFOLD(), fedax.FedAWARE(), fedax.FedDANE(mu=0.1)], ids=lambda method: type(method).__name__
+    "method",
+    [fedax.SCAFFOLD(), fedax.FedAWARE(), fedax.FedDANE(mu=0.1)],
+    ids=lambda method: type(method).__name__,
 )
 def test_ranks_leave_out_the_clients_that_the_simulation_does(method):
-    """Client 1 cannot compute its loss; means, rows and second phases go on without it, and so does what it would remember."""
+    """Client 1 cannot compute its loss; means, rows and second phases go on without it, and so does
+    what it would remember."""
 
     def marked(params, examples):
         return jnp.where(examples["bad"] > 0, jnp.nan, 1.0) * squares(params, examples)
@@ -191,10 +235,16 @@ def test_ranks_leave_out_the_clients_that_the_simulation_does(method):
     def broken(rank=None):
         rng = np.random.default_rng(0)
         clients = [
-            {"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n), "bad": np.full(n, float(k == 1))}
+            {
+                "x": rng.normal(size=(n, 3)),
+                "y": rng.normal(size=n),
+                "bad": np.full(n, float(k == 1)),
+            }
             for k, n in enumerate(SIZES)
         ]
-        return fedax.tasks.from_loss(marked, {"b": 0.0, "w": np.zeros(3)}, clients if rank is None else [clients[rank]])
+        return fedax.tasks.from_loss(
+            marked, {"b": 0.0, "w": np.zeros(3)}, clients if rank is None else [clients[rank]]
+        )
 
     options = {"on_bad_client": "drop", "rounds": 4, "observe": [], "algorithm": method}
     one = go(given=broken(), **options)
@@ -236,9 +286,13 @@ def test_values_that_cannot_be_compared_are_said(recwarn):
     odd = fedax.Schedule(cohort=2, sampling=Batches())
     found = on_ranks(2, lambda comm: go(comm, given=two(), schedule=odd, rounds=1))
     assert [history.outcome.ok for history in found] == [True] * 2
-    assert any("the ranks' arguments are not compared" in str(warning.message) for warning in recwarn)
+    assert any(
+        "the ranks' arguments are not compared" in str(warning.message) for warning in recwarn
+    )
 
 
 def two():
     whole = task()
-    return dataclasses.replace(whole, train=Ragged.of([whole.train.client(k) for k in (0, 1)]), test=None)
+    return dataclasses.replace(
+        whole, train=Ragged.of([whole.train.client(k) for k in (0, 1)]), test=None
+    )

@@ -1,4 +1,5 @@
-"""A communicator whose ranks are threads of this process: what the engine asks of mpi4py, without a launcher."""
+"""A communicator whose ranks are threads of this process: what the engine asks of mpi4py, without a
+launcher."""
 
 import pickle
 import threading
@@ -16,7 +17,8 @@ class Request:
 
 
 class Shared:
-    """One per communicator. Every collective call of a rank has a number; calls of the same number belong together."""
+    """One per communicator. Every collective call of a rank has a number; calls of the same number
+    belong together."""
 
     def __init__(self, size):
         self.size, self.lock, self.calls, self.apart = size, threading.Condition(), {}, {}
@@ -80,7 +82,9 @@ class Comm:
         self.count += 1
         with self.shared.lock:
             apart = self.shared.apart.setdefault(self.count, Shared(self.size))
-        return Comm(apart, self.rank), Request(self.shared.arrive(self.count, "Idup", self.rank, None))
+        return Comm(apart, self.rank), Request(
+            self.shared.arrive(self.count, "Idup", self.rank, None)
+        )
 
     def Create_dist_graph_adjacent(self, sources, destinations):
         return Links(self, sources)

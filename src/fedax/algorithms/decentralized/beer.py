@@ -23,7 +23,9 @@ class Known(eqx.Module):
 
 
 class Beer(eqx.Module):
-    """One client's memory: its model, its tracker, its last gradient, and what is known of the first two."""
+    """One client's memory: its model, its tracker, its last gradient, and what is known of the
+    first two.
+    """
 
     x: Vector
     v: Vector
@@ -33,17 +35,20 @@ class Beer(eqx.Module):
 
 
 class BEER(Gossip):
-    r"""Gradient tracking that sends compressed differences to copies, twice a round: of the model and of the tracker.
+    r"""Gradient tracking that sends compressed differences to copies, twice a round: of the model
+    and of the tracker.
 
     With copies $h_i$ of models and $b_i$ of trackers that the neighbours know, and a codec C:
 
     $$ v_i \leftarrow v_i + \gamma \sum_l w_{il} (b_l - b_i) + g_i(x_i) - g_i^{\text{last}}, \qquad
        b_i \leftarrow b_i + C(v_i - b_i), $$
-    $$ x_i \leftarrow x_i + \gamma \sum_l w_{il} (h_l - h_i) - \eta v_i, \qquad h_i \leftarrow h_i + C(x_i - h_i), $$
+    $$ x_i \leftarrow x_i + \gamma \sum_l w_{il} (h_l - h_i) - \eta v_i, \qquad h_i \leftarrow h_i +
+    C(x_i - h_i), $$
 
-    with old copies on the right. Trackers, their copies and the last gradient are zero at first; everybody knows the common start.
-    The gradient is the mean direction of the round's local steps, $g_i(x_i) = (x_i - z_i) / (K \eta)$: with
-    `Schedule(steps=1)`, as published, that of one minibatch. Needs SGD without momentum as the solver. The graph must not change.
+    with old copies on the right. Trackers, their copies and the last gradient are zero at first;
+    everybody knows the common start. The gradient is the mean direction of the round's local steps,
+    $g_i(x_i) = (x_i - z_i) / (K \eta)$: with `Schedule(steps=1)`, as published, that of one
+    minibatch. Needs SGD without momentum as the solver. The graph must not change.
 
     Args:
         gamma: $\gamma$, in (0, 1]; coarse codecs need a small one.
@@ -54,15 +59,17 @@ class BEER(Gossip):
         >>> import fedax
         >>> method, schedule = fedax.BEER(gamma=0.1), fedax.Schedule(steps=1)
 
-    Source: Zhao et al., BEER: Fast O(1/T) Rate for Decentralized Nonconvex Optimization with Communication Compression, NeurIPS
-    2022, as in the authors' code (github.com/liboyue/beer, beer/optim/BEER.py); the paper was not read.
+    Source: Zhao et al., BEER: Fast O(1/T) Rate for Decentralized Nonconvex Optimization with
+    Communication Compression, NeurIPS 2022, as in the authors' code (github.com/liboyue/beer,
+    beer/optim/BEER.py); the paper was not read.
     """
 
     gamma: Scalar = hyper(0.1, low=0.0, open_low=True, high=1.0, doc="consensus step")
     code: Codec | None = None
 
     card: ClassVar[Card] = Card(
-        paper="Zhao et al., BEER: Fast O(1/T) Rate for Decentralized Nonconvex Optimization, NeurIPS 2022",
+        paper="Zhao et al., BEER: Fast O(1/T) Rate for Decentralized Nonconvex Optimization, "
+        "NeurIPS 2022",
         equation="BEER, from the authors' code; paper not read",
     )
 

@@ -3,11 +3,23 @@
 from typing import ClassVar
 
 from fedax.algorithms.decentralized.dfedavgm import DFedAvgM
-from fedax.core import Card, Client, Federation, LocalProblem, Memory, Scalar, Upload, Vector, hyper, sharp_gradient
+from fedax.core import (
+    Card,
+    Client,
+    Federation,
+    LocalProblem,
+    Memory,
+    Scalar,
+    Upload,
+    Vector,
+    hyper,
+    sharp_gradient,
+)
 
 
 class DFedSAM(DFedAvgM):
-    r"""DFedAvgM with gradients from the worst point nearby, and with several averages after each other.
+    r"""DFedAvgM with gradients from the worst point nearby, and with several averages after each
+    other.
 
     $$ z_i = \text{local solver from } x_i \text{ with } \tilde g_B \text{ of FedSAM}, \qquad
        x_i \leftarrow \text{component i of } W^Q z. $$
@@ -23,15 +35,17 @@ class DFedSAM(DFedAvgM):
         >>> import fedax
         >>> method = fedax.DFedSAM(rho=0.01, gossips=4)
 
-    Source: Shi et al., Improving the Model Consistency of Decentralized Federated Learning, ICML 2023 (DFedSAM, DFedSAM-MGS), as in
-    public implementations (rho 0.01, 4 gossip steps); the paper was not read.
+    Source: Shi et al., Improving the Model Consistency of Decentralized Federated Learning, ICML
+    2023 (DFedSAM, DFedSAM-MGS), as in public implementations (rho 0.01, 4 gossip steps); the paper
+    was not read.
     """
 
     rho: Scalar = hyper(0.01, low=0.0, doc="distance to the worst point nearby")
     gossips: int = hyper(1, low=1, high=1000, doc="averages with the neighbours in a round")
 
     card: ClassVar[Card] = Card(
-        paper="Shi et al., Improving the Model Consistency of Decentralized Federated Learning, ICML 2023",
+        paper="Shi et al., Improving the Model Consistency of Decentralized Federated Learning, "
+        "ICML 2023",
         equation="DFedSAM and DFedSAM-MGS, from public implementations; paper not read",
     )
 
@@ -43,7 +57,9 @@ class DFedSAM(DFedAvgM):
         return state
 
     def send(self, client: Client, own: Vector) -> Upload[Vector]:
-        return Upload(client.minimize(LocalProblem(step_gradient=sharp_gradient(self.rho)), start=own))
+        return Upload(
+            client.minimize(LocalProblem(step_gradient=sharp_gradient(self.rho)), start=own)
+        )
 
     def forward(self, client: Client, own: Vector) -> Upload[Vector]:
         return Upload(own)

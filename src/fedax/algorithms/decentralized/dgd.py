@@ -11,8 +11,9 @@ class DGD(Gossip):
 
     $$ x_i \leftarrow \sum_{l \in N(i)} w_{il} x_l - \eta\, \nabla f_i(x_i). $$
 
-    With a constant step it settles at distance $O(\eta / (1 - \lambda))$ from the optimum of $\frac1m \sum_i f_i$. The step is the
-    solver's learning rate (SGD without momentum), with the schedule's decay; batches and epochs have no effect.
+    With a constant step it settles at distance $O(\eta / (1 - \lambda))$ from the optimum of
+    $\frac1m \sum_i f_i$. The step is the solver's learning rate (SGD without momentum), with the
+    schedule's decay; batches and epochs have no effect.
 
     Args:
         topology, graph: as in `DFedAvgM`.
@@ -21,15 +22,16 @@ class DGD(Gossip):
         >>> import fedax
         >>> method = fedax.DGD()
 
-    Source: Nedic and Ozdaglar, Distributed Subgradient Methods for Multi-Agent Optimization, IEEE Transactions on Automatic
-    Control 54(1), 2009, eq. (3); Yuan, Ling and Yin, On the Convergence of Decentralized Gradient Descent, SIAM Journal on
-    Optimization 26(3), 2016.
+    Source: Nedic and Ozdaglar, Distributed Subgradient Methods for Multi-Agent Optimization, IEEE
+    Transactions on Automatic Control 54(1), 2009, eq. (3); Yuan, Ling and Yin, On the Convergence
+    of Decentralized Gradient Descent, SIAM Journal on Optimization 26(3), 2016.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("both", "row")
 
     card: ClassVar[Card] = Card(
-        paper="Nedic and Ozdaglar, Distributed Subgradient Methods for Multi-Agent Optimization, IEEE TAC 54(1), 2009",
+        paper="Nedic and Ozdaglar, Distributed Subgradient Methods for Multi-Agent "
+        "Optimization, IEEE TAC 54(1), 2009",
         equation="eq. (3)",
     )
 

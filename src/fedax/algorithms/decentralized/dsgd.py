@@ -7,11 +7,13 @@ from fedax.core import Card, Client, Upload, Vector
 
 
 class DSGD(Gossip):
-    r"""Decentralized parallel SGD: everybody averages with the neighbours and takes a stochastic step from its own old model.
+    r"""Decentralized parallel SGD: everybody averages with the neighbours and takes a stochastic
+    step from its own old model.
 
     $$ x_i \leftarrow \sum_{l \in N(i)} w_{il} x_l - \eta\, g_i(x_i). $$
 
-    The step is the local solver's work, so one gradient a round, as published, is `Schedule(steps=1)` with plain `SGD`.
+    The step is the local solver's work, so one gradient a round, as published, is
+    `Schedule(steps=1)` with plain `SGD`.
 
     Args:
         topology, graph: as in `DFedAvgM`.
@@ -20,13 +22,15 @@ class DSGD(Gossip):
         >>> import fedax
         >>> method, schedule = fedax.DSGD(topology="torus"), fedax.Schedule(steps=1)
 
-    Source: Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?, NeurIPS 2017, Alg. 1.
+    Source: Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?, NeurIPS
+    2017, Alg. 1.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("both", "row")
 
     card: ClassVar[Card] = Card(
-        paper="Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?, NeurIPS 2017",
+        paper="Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?, "
+        "NeurIPS 2017",
         equation="Alg. 1",
     )
 

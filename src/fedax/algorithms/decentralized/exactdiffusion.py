@@ -17,16 +17,19 @@ class Adapted(eqx.Module):
 
 
 class ExactDiffusion(Gossip):
-    r"""Everybody takes a gradient step, corrects it by the last one, and averages with the neighbours.
+    r"""Everybody takes a gradient step, corrects it by the last one, and averages with the
+    neighbours.
 
     With $\tilde W = (I + W)/2$ and $y_i = x_i$ at first:
 
-    $$ y_i^+ = x_i - \eta \nabla f_i(x_i), \qquad x_i \leftarrow \sum_l \tilde w_{il} (x_l + y_l^+ - y_l), \qquad
+    $$ y_i^+ = x_i - \eta \nabla f_i(x_i), \qquad x_i \leftarrow \sum_l \tilde w_{il} (x_l + y_l^+ -
+    y_l), \qquad
        y_i \leftarrow y_i^+ . $$
 
-    Everybody reaches the optimum of $\frac1m \sum_i f_i$ with a constant step, which may be as large as that of gradient descent.
-    The step is the solver's learning rate (SGD without momentum), with the schedule's decay; batches and epochs have no effect. The
-    graph must not change.
+    Everybody reaches the optimum of $\frac1m \sum_i f_i$ with a constant step, which may be as
+    large as that of gradient descent. The step is the solver's learning rate (SGD without
+    momentum), with the schedule's decay; batches and epochs have no effect. The graph must not
+    change.
 
     Args:
         topology, graph: as in `DFedAvgM`.
@@ -35,12 +38,14 @@ class ExactDiffusion(Gossip):
         >>> import fedax
         >>> method = fedax.ExactDiffusion(topology="ring")
 
-    Source: Yuan, Ying, Zhao and Sayed, Exact Diffusion for Distributed Optimization and Learning, IEEE Transactions on Signal
-    Processing 67(3), 2019. The recursion as decent-bench documents it; the paper was not read.
+    Source: Yuan, Ying, Zhao and Sayed, Exact Diffusion for Distributed Optimization and Learning,
+    IEEE Transactions on Signal Processing 67(3), 2019. The recursion as decent-bench documents it;
+    the paper was not read.
     """
 
     card: ClassVar[Card] = Card(
-        paper="Yuan, Ying, Zhao and Sayed, Exact Diffusion, IEEE Transactions on Signal Processing 67(3), 2019",
+        paper="Yuan, Ying, Zhao and Sayed, Exact Diffusion, IEEE Transactions on Signal "
+        "Processing 67(3), 2019",
         equation="exact diffusion, from a public implementation; paper not read",
     )
 
@@ -63,10 +68,12 @@ class NIDS(ExactDiffusion):
     r"""Exact diffusion whose first round is a gradient step without an average.
 
     $$ x_i^1 = x_i^0 - \eta \nabla f_i(x_i^0), \qquad
-       x_i^{t+1} = \sum_l \tilde w_{il} \big( 2 x_l^t - x_l^{t-1} - \eta \nabla f_l(x_l^t) + \eta \nabla f_l(x_l^{t-1}) \big), $$
+       x_i^{t+1} = \sum_l \tilde w_{il} \big( 2 x_l^t - x_l^{t-1} - \eta \nabla f_l(x_l^t) + \eta
+       \nabla f_l(x_l^{t-1}) \big), $$
 
-    with $\tilde W = (I + W)/2$. This is NIDS with the same step for everybody and its parameter of the graph at 1/2; the paper also
-    has steps that differ between clients. What is received in round 0 is not used, but counted.
+    with $\tilde W = (I + W)/2$. This is NIDS with the same step for everybody and its parameter of
+    the graph at 1/2; the paper also has steps that differ between clients. What is received in
+    round 0 is not used, but counted.
 
     Args:
         topology, graph: as in `DFedAvgM`.
@@ -75,12 +82,14 @@ class NIDS(ExactDiffusion):
         >>> import fedax
         >>> method = fedax.NIDS(topology="ring")
 
-    Source: Li, Shi and Yan, A Decentralized Proximal-Gradient Method with Network Independent Step-Sizes, IEEE Transactions on
-    Signal Processing 67(17), 2019. The recursion as decent-bench documents it; the paper was not read.
+    Source: Li, Shi and Yan, A Decentralized Proximal-Gradient Method with Network Independent
+    Step-Sizes, IEEE Transactions on Signal Processing 67(17), 2019. The recursion as decent-bench
+    documents it; the paper was not read.
     """
 
     card: ClassVar[Card] = Card(
-        paper="Li, Shi and Yan, A Decentralized Proximal-Gradient Method (NIDS), IEEE Trans. Signal Processing 67(17), 2019",
+        paper="Li, Shi and Yan, A Decentralized Proximal-Gradient Method (NIDS), IEEE Trans. "
+        "Signal Processing 67(17), 2019",
         equation="NIDS, from a public implementation; paper not read",
     )
 

@@ -20,14 +20,16 @@ class TwoPoints(eqx.Module):
 class EXTRA(Gossip):
     r"""An exact first-order method with a constant step and one vector a message.
 
-    With $\tilde W = (I + W)/2$, and $x_i^1 = \sum_l w_{il} x_l^0 - \eta \nabla f_i(x_i^0)$ in round 0:
+    With $\tilde W = (I + W)/2$, and $x_i^1 = \sum_l w_{il} x_l^0 - \eta \nabla f_i(x_i^0)$ in round
+    0:
 
     $$ x_i^{t+1} = x_i^t + \sum_l w_{il} x_l^t - \sum_l \tilde w_{il} x_l^{t-1}
        - \eta \big( \nabla f_i(x_i^t) - \nabla f_i(x_i^{t-1}) \big). $$
 
-    Everybody reaches the optimum of $\frac1m \sum_i f_i$, where `DGD` stays away from it, with half the messages of
-    `GradientTracking`. The step is the solver's learning rate (SGD without momentum), with the schedule's decay; batches and epochs
-    have no effect. The graph must not change.
+    Everybody reaches the optimum of $\frac1m \sum_i f_i$, where `DGD` stays away from it, with half
+    the messages of `GradientTracking`. The step is the solver's learning rate (SGD without
+    momentum), with the schedule's decay; batches and epochs have no effect. The graph must not
+    change.
 
     Args:
         topology, graph: as in `DFedAvgM`.
@@ -36,8 +38,9 @@ class EXTRA(Gossip):
         >>> import fedax
         >>> method = fedax.EXTRA(topology="ring")
 
-    Source: Shi, Ling, Wu and Yin, EXTRA: An Exact First-Order Algorithm for Decentralized Consensus Optimization, SIAM Journal on
-    Optimization 25(2), 2015. The recursion as decent-bench documents it; the paper was not read.
+    Source: Shi, Ling, Wu and Yin, EXTRA: An Exact First-Order Algorithm for Decentralized Consensus
+    Optimization, SIAM Journal on Optimization 25(2), 2015. The recursion as decent-bench documents
+    it; the paper was not read.
     """
 
     card: ClassVar[Card] = Card(

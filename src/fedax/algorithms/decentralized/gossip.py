@@ -10,7 +10,8 @@ from fedax.graphs import TOPOLOGIES, Graph
 
 
 class Gossip(Algorithm[Memory]):
-    """A round is one exchange: everybody sends, then everybody receives. The model is the mean of all clients' models.
+    """A round is one exchange: everybody sends, then everybody receives. The model is the mean of
+    all clients' models.
 
     A client's memory is its model, or holds it as `x`.
 
@@ -26,8 +27,14 @@ class Gossip(Algorithm[Memory]):
 
     def __check_init__(self) -> None:
         if not (self.graph is None or isinstance(self.graph, Graph)):
-            hint = f"Write topology={self.graph!r}." if isinstance(self.graph, str) and self.graph in TOPOLOGIES else ""
-            raise InvalidInput.of(f"{type(self).__name__}(graph=...)", self.graph, "a fedax.Graph, or None", hint)
+            hint = (
+                f"Write topology={self.graph!r}."
+                if isinstance(self.graph, str) and self.graph in TOPOLOGIES
+                else ""
+            )
+            raise InvalidInput.of(
+                f"{type(self).__name__}(graph=...)", self.graph, "a fedax.Graph, or None", hint
+            )
         if self.graph is not None and self.graph.sums not in self.needs:
             words = {"both": "rows and columns", "row": "rows", "column": "columns"}
             allowed = f"graphs whose weights have the sum 1 in all {words[self.needs[-1]]}"

@@ -11,7 +11,9 @@ from fedax.core import Card, Client, Federation, Memory, Upload, Vector
 
 
 class Tracked(eqx.Module):
-    """One client's memory: its model, what it received of the neighbours' trackers, and its gradient at the last model."""
+    """One client's memory: its model, what it received of the neighbours' trackers, and its
+    gradient at the last model.
+    """
 
     x: Vector
     y: Vector
@@ -19,14 +21,16 @@ class Tracked(eqx.Module):
 
 
 class GradientTracking(Gossip):
-    r"""DIGing: everybody averages with the neighbours and steps along an estimate of the mean gradient.
+    r"""DIGing: everybody averages with the neighbours and steps along an estimate of the mean
+    gradient.
 
     $$ x_i \leftarrow \sum_{l \in N(i)} w_{il} x_l - \eta\, y_i, \qquad
        y_i \leftarrow \sum_{l \in N(i)} w_{il} y_l + \nabla f_i(x_i^+) - \nabla f_i(x_i), $$
 
-    with $x_i^+$ the new model and $y_i = \nabla f_i(x_i)$ at first. The mean of the trackers is that of the gradients, always, so
-    that with a constant step everybody reaches the optimum of $\frac1m \sum_i f_i$, where `DGD` stays away from it. The step is the
-    solver's learning rate (SGD without momentum), with the schedule's decay; batches and epochs have no effect.
+    with $x_i^+$ the new model and $y_i = \nabla f_i(x_i)$ at first. The mean of the trackers is
+    that of the gradients, always, so that with a constant step everybody reaches the optimum of
+    $\frac1m \sum_i f_i$, where `DGD` stays away from it. The step is the solver's learning rate
+    (SGD without momentum), with the schedule's decay; batches and epochs have no effect.
 
     Args:
         topology, graph: as in `DFedAvgM`.
@@ -35,13 +39,15 @@ class GradientTracking(Gossip):
         >>> import fedax
         >>> method = fedax.GradientTracking(topology="torus")
 
-    Source: Nedic, Olshevsky and Shi, Achieving Geometric Convergence for Distributed Optimization over Time-Varying Graphs, SIAM
-    Journal on Optimization 27(4), 2017, Alg. 1 (DIGing); Qu and Li, Harnessing Smoothness to Accelerate Distributed Optimization,
-    IEEE Transactions on Control of Network Systems 5(3), 2018.
+    Source: Nedic, Olshevsky and Shi, Achieving Geometric Convergence for Distributed Optimization
+    over Time-Varying Graphs, SIAM Journal on Optimization 27(4), 2017, Alg. 1 (DIGing); Qu and Li,
+    Harnessing Smoothness to Accelerate Distributed Optimization, IEEE Transactions on Control of
+    Network Systems 5(3), 2018.
     """
 
     card: ClassVar[Card] = Card(
-        paper="Nedic, Olshevsky and Shi, Achieving Geometric Convergence for Distributed Optimization, SIAM J. Optim. 27(4), 2017",
+        paper="Nedic, Olshevsky and Shi, Achieving Geometric Convergence for Distributed "
+        "Optimization, SIAM J. Optim. 27(4), 2017",
         equation="Alg. 1 (DIGing)",
     )
 

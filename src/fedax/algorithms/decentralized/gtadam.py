@@ -22,8 +22,9 @@ class GTAdam(GradientTracking):
        v_i \leftarrow \min(\beta_2 v_i + (1 - \beta_2)\, y_i^2,\; G), \qquad
        x_i \leftarrow \sum_{l \in N(i)} w_{il} x_l - \eta \frac{m_i}{\sqrt{v_i} + \varepsilon}. $$
 
-    No bias correction; both moments are zero at first, and $\varepsilon$ stands outside the root as in the authors' package. The
-    step $\eta$ is the solver's learning rate (SGD without momentum), with the schedule's decay.
+    No bias correction; both moments are zero at first, and $\varepsilon$ stands outside the root as
+    in the authors' package. The step $\eta$ is the solver's learning rate (SGD without momentum),
+    with the schedule's decay.
 
     Args:
         topology, graph: as in `DFedAvgM`.
@@ -35,8 +36,9 @@ class GTAdam(GradientTracking):
         >>> import fedax
         >>> method, solver = fedax.GTAdam(topology="ring"), fedax.SGD(0.001)
 
-    Source: Carnevale, Farina, Notarnicola and Notarstefano, GTAdam: Gradient Tracking with Adaptive Momentum for Distributed Online
-    Optimization, IEEE Transactions on Control of Network Systems 10(3), 2023 (arXiv:2009.01745), Alg. 1.
+    Source: Carnevale, Farina, Notarnicola and Notarstefano, GTAdam: Gradient Tracking with Adaptive
+    Momentum for Distributed Online Optimization, IEEE Transactions on Control of Network Systems
+    10(3), 2023 (arXiv:2009.01745), Alg. 1.
     """
 
     b1: Scalar = hyper(0.9, low=0.0, high=1.0, open_high=True, doc="decay of the first moment")
@@ -45,14 +47,17 @@ class GTAdam(GradientTracking):
     most: Scalar = hyper(1e6, low=0.0, open_low=True, doc="bound of the second moment")
 
     card: ClassVar[Card] = Card(
-        paper="Carnevale et al., GTAdam: Gradient Tracking with Adaptive Momentum, IEEE TCNS 10(3), 2023 (arXiv:2009.01745)",
+        paper="Carnevale et al., GTAdam: Gradient Tracking with Adaptive Momentum, IEEE TCNS "
+        "10(3), 2023 (arXiv:2009.01745)",
         equation="Alg. 1",
     )
 
     def init(self, fed: Federation, w: Vector) -> Memory:
         return fed.memory(TrackedMoments(w, *(jnp.zeros_like(w),) * 4))
 
-    def receive(self, client: Client, own: TrackedMoments, received: tuple[Vector, Vector]) -> TrackedMoments:
+    def receive(
+        self, client: Client, own: TrackedMoments, received: tuple[Vector, Vector]
+    ) -> TrackedMoments:
         m = self.b1 * own.m + (1 - self.b1) * own.y
         v = jnp.minimum(self.b2 * own.v + (1 - self.b2) * own.y**2, self.most)
         step = client.learning_rate * m / (jnp.sqrt(v) + self.eps)

@@ -23,14 +23,18 @@ class Pushed(eqx.Module):
 
 
 class PushSum(Gossip):
-    r"""Everybody divides its vector and a scalar among those it sends to; their quotient is the model.
+    r"""Everybody divides its vector and a scalar among those it sends to; their quotient is the
+    model.
 
-    $$ x_i \leftarrow x_i + \Delta_i, \quad \Delta_i = \text{local solver from } z_i \text{, less } z_i; \qquad
+    $$ x_i \leftarrow x_i + \Delta_i, \quad \Delta_i = \text{local solver from } z_i \text{, less }
+    z_i; \qquad
        (x_i, s_i) \leftarrow \sum_l w_{il} (x_l, s_l), \qquad z_i = x_i / s_i, $$
 
-    with $s_i = 1$ at first. W needs columns that sum to 1 only, so that links may go one way, and messages may be lost if the
-    sender keeps them (`Graph.lossy(repair="sender")`). Where W is doubly stochastic all $s_i$ stay 1, and this is `DFedAvgM`. With
-    `Schedule(steps=1)` it is stochastic gradient push as published; with more steps every client trains longer between messages.
+    with $s_i = 1$ at first. W needs columns that sum to 1 only, so that links may go one way, and
+    messages may be lost if the sender keeps them (`Graph.lossy(repair="sender")`). Where W is
+    doubly stochastic all $s_i$ stay 1, and this is `DFedAvgM`. With `Schedule(steps=1)` it is
+    stochastic gradient push as published; with more steps every client trains longer between
+    messages.
 
     Args:
         topology, graph: as in `DFedAvgM`; the graph may be directed, with column sums of 1.
@@ -40,14 +44,17 @@ class PushSum(Gossip):
         >>> cycle = fedax.Graph.directed(networkx.DiGraph([(0, 1), (1, 2), (2, 0), (0, 2)]))
         >>> method, schedule = fedax.PushSum(graph=cycle), fedax.Schedule(steps=1)
 
-    Source: Assran, Loizou, Ballas and Rabbat, Stochastic Gradient Push for Distributed Deep Learning, ICML 2019, as in the authors'
-    code (github.com/facebookresearch/stochastic_gradient_push, gossip/distributed.py); the paper was not read.
+    Source: Assran, Loizou, Ballas and Rabbat, Stochastic Gradient Push for Distributed Deep
+    Learning, ICML 2019, as in the authors' code
+    (github.com/facebookresearch/stochastic_gradient_push, gossip/distributed.py); the paper was not
+    read.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("both", "column")
 
     card: ClassVar[Card] = Card(
-        paper="Assran, Loizou, Ballas and Rabbat, Stochastic Gradient Push for Distributed Deep Learning, ICML 2019",
+        paper="Assran, Loizou, Ballas and Rabbat, Stochastic Gradient Push for Distributed Deep "
+        "Learning, ICML 2019",
         equation="SGP, from the authors' code; paper not read",
     )
 
@@ -60,5 +67,7 @@ class PushSum(Gossip):
     def send(self, client: Client, own: Pushed) -> Upload[tuple[Vector, Float[Array, ""]]]:
         return Upload((own.x + client.minimize(start=own.z) - own.z, own.s))
 
-    def receive(self, client: Client, own: Pushed, received: tuple[Vector, Float[Array, ""]]) -> Pushed:
+    def receive(
+        self, client: Client, own: Pushed, received: tuple[Vector, Float[Array, ""]]
+    ) -> Pushed:
         return Pushed(*received)

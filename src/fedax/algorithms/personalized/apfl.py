@@ -30,15 +30,20 @@ class Mixture(eqx.Module):
 
 
 class APFL(Algorithm[ModelAndMemory]):
-    r"""Adaptive personalized federated learning: FedAvg, and beside it a local model of every client, trained in the mixture.
+    r"""Adaptive personalized federated learning: FedAvg, and beside it a local model of every
+    client, trained in the mixture.
 
-    Each local step, on one minibatch, with $\bar v_i = \alpha_i v_i + (1 - \alpha_i) w_i$ and $\bar g_i = \nabla f_i(\bar v_i)$:
+    Each local step, on one minibatch, with $\bar v_i = \alpha_i v_i + (1 - \alpha_i) w_i$ and
+    $\bar g_i = \nabla f_i(\bar v_i)$:
 
-    $$ w_i \leftarrow w_i - \eta \nabla f_i(w_i), \qquad v_i \leftarrow v_i - \eta\, \alpha_i \bar g_i, \qquad
-       \alpha_i \leftarrow \Pi_{[0, 1]}\big(\alpha_i - \eta \langle v_i - w_i, \bar g_i \rangle\big), $$
+    $$ w_i \leftarrow w_i - \eta \nabla f_i(w_i), \qquad v_i \leftarrow v_i - \eta\, \alpha_i \bar
+    g_i, \qquad
+       \alpha_i \leftarrow \Pi_{[0, 1]}\big(\alpha_i - \eta \langle v_i - w_i, \bar g_i
+       \rangle\big), $$
 
-    $w_i$ from the global model, the others from the client's last ones; $\alpha_i \bar g_i$ is the gradient by $v_i$. The server
-    averages the $w_i$, and a client uses $\alpha_i v_i + (1 - \alpha_i) w$. The published weights of the mean are equal
+    $w_i$ from the global model, the others from the client's last ones; $\alpha_i \bar g_i$ is the
+    gradient by $v_i$. The server averages the $w_i$, and a client uses
+    $\alpha_i v_i + (1 - \alpha_i) w$. The published weights of the mean are equal
     (`weights="equal"`). Needs SGD without momentum as the solver.
 
     Args:
@@ -49,17 +54,23 @@ class APFL(Algorithm[ModelAndMemory]):
         >>> import fedax
         >>> method = fedax.APFL(alpha=0.5, learned=True)
 
-    Source: Deng, Kamani and Mahdavi, Adaptive Personalized Federated Learning, 2020 (arXiv:2003.13461), Alg. 1; the step of
-    $\alpha_i$ in its Sec. 4.
+    Source: Deng, Kamani and Mahdavi, Adaptive Personalized Federated Learning, 2020
+    (arXiv:2003.13461), Alg. 1; the step of $\alpha_i$ in its Sec. 4.
     """
 
-    alpha: Scalar = hyper(0.5, low=0.0, high=1.0, doc="weight of the local model in a client's mixture, at first")
+    alpha: Scalar = hyper(
+        0.5, low=0.0, high=1.0, doc="weight of the local model in a client's mixture, at first"
+    )
     learned: bool = hyper(True, doc="whether clients learn their weight")
 
     card: ClassVar[Card] = Card(
-        paper="Deng, Kamani and Mahdavi, Adaptive Personalized Federated Learning, arXiv:2003.13461",
+        paper="Deng, Kamani and Mahdavi, Adaptive Personalized Federated Learning, "
+        "arXiv:2003.13461",
         equation="Alg. 1",
-        reductions=(Reduction({}, "fedavg"), Reduction({"alpha": 0.75, "learned": False}, "fedavg")),
+        reductions=(
+            Reduction({}, "fedavg"),
+            Reduction({"alpha": 0.75, "learned": False}, "fedavg"),
+        ),
     )
 
     def init(self, fed: Federation, w: Vector) -> ModelAndMemory:
@@ -78,9 +89,16 @@ class APFL(Algorithm[ModelAndMemory]):
         rate, layout = client.learning_rate, client.layout
 
         def step(now: tuple[Vector, Mixture], batch: Minibatch) -> tuple[Vector, Mixture]:
-            (mine, own), gradient = now, lambda point: layout.ravel(batch.gradient(layout.unravel(point)))
+            (mine, own), gradient = (
+                now,
+                lambda point: layout.ravel(batch.gradient(layout.unravel(point))),
+            )
             slope = gradient(self.mixed(client, mine, own))
-            alpha = jnp.clip(own.alpha - rate * ((own.v - mine) @ slope), 0, 1) if self.learned else own.alpha
+            alpha = (
+                jnp.clip(own.alpha - rate * ((own.v - mine) @ slope), 0, 1)
+                if self.learned
+                else own.alpha
+            )
             return mine - rate * gradient(mine), Mixture(own.v - rate * own.alpha * slope, alpha)
 
         mine, own = client.for_each_minibatch(step, (w, own))

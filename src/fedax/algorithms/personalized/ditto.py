@@ -21,8 +21,8 @@ class Ditto(Algorithm[ModelAndMemory]):
     r"""FedAvg, and beside it a personal model of every client, pulled to the global one.
 
     $$ w_k \approx \arg\min f_k \text{ from } w, \qquad
-       v_k \leftarrow \text{local solver on } f_k(v) + \tfrac{\lambda}{2} \lVert v - w \rVert^2 \text{ from } v_k, \qquad
-       w \leftarrow \frac{\sum_S p_k w_k}{\sum_S p_k}. $$
+       v_k \leftarrow \text{local solver on } f_k(v) + \tfrac{\lambda}{2} \lVert v - w \rVert^2
+       \text{ from } v_k, \qquad w \leftarrow \frac{\sum_S p_k w_k}{\sum_S p_k}. $$
 
     The personal model takes as many steps as the global one. $\lambda = 0$ is training alone.
 
@@ -33,13 +33,15 @@ class Ditto(Algorithm[ModelAndMemory]):
         >>> import fedax
         >>> method = fedax.Ditto(lam=0.1)
 
-    Source: Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021, Alg. 1.
+    Source: Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021,
+    Alg. 1.
     """
 
     lam: Scalar = hyper(0.1, low=0.0, doc="pull of the personal models to the global one")
 
     card: ClassVar[Card] = Card(
-        paper="Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021",
+        paper="Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, "
+        "ICML 2021",
         equation="Alg. 1",
     )
 

@@ -9,16 +9,17 @@ from fedax.core import Card, Client, Personal, Reduction, Vector, hyper
 
 
 class FedBABU(FedPer):
-    r"""Federated averaging of the body with a head that nobody trains; clients fine-tune afterwards.
+    r"""Federated averaging of the body with a head that nobody trains; clients fine-tune
+    afterwards.
 
     With the body $\phi$ and the common head $h$ of the starting point:
 
     $$ \phi_i \leftarrow \text{local solver on } f_i(\cdot, h) \text{ from } \phi, \qquad
-       \phi \leftarrow \frac{\sum_S p_i \phi_i}{\sum_S p_i}; \qquad
-       \text{client i uses the local solver's } (\phi, h) \text{ from there, after one more round of work.} $$
+       \phi \leftarrow \frac{\sum_S p_i \phi_i}{\sum_S p_i}; \qquad \text{client i uses the local
+       solver's } (\phi, h) \text{ from there, after one more round of work.} $$
 
-    The head is neither sent nor trained in a round. Fine-tuning takes the schedule's work, by the whole model or by one part. The
-    published mean has equal weights (`weights="equal"`).
+    The head is neither sent nor trained in a round. Fine-tuning takes the schedule's work, by the
+    whole model or by one part. The published mean has equal weights (`weights="equal"`).
 
     Args:
         head: the leaves of the head, as in `FedPer`; without leaves (`()`) the rounds are FedAvg's.
@@ -28,15 +29,17 @@ class FedBABU(FedPer):
         >>> import fedax
         >>> method = fedax.FedBABU(head="out", tuned="head")
 
-    Source: Oh, Kim and Yun, FedBABU: Toward Enhanced Representation for Federated Image Classification, ICLR 2022, as in the
-    authors' code (github.com/jhoon-oh/FedBABU, main_fed.py with local_upt_part and aggr_part "body"); the paper was not read.
+    Source: Oh, Kim and Yun, FedBABU: Toward Enhanced Representation for Federated Image
+    Classification, ICLR 2022, as in the authors' code (github.com/jhoon-oh/FedBABU, main_fed.py
+    with local_upt_part and aggr_part "body"); the paper was not read.
     """
 
     tuned: str = hyper("all", choices=("all", "head", "body"), doc="leaves that fine-tuning trains")
 
     card: ClassVar[Card] = dataclasses.replace(
         FedPer.card,
-        paper="Oh, Kim and Yun, FedBABU: Toward Enhanced Representation for Federated Image Classification, ICLR 2022",
+        paper="Oh, Kim and Yun, FedBABU: Toward Enhanced Representation for Federated Image "
+        "Classification, ICLR 2022",
         equation="from the authors' code; paper not read",
         reductions=(Reduction({"head": ()}, "fedavg"),),
     )

@@ -7,33 +7,37 @@ from fedax.core import Card, InvalidInput, Layout, Reduction, Task, Which, hyper
 
 
 class FedBN(Parted):
-    r"""FedAvg of everything but the norms: their scales and shifts, and their statistics, stay at each client.
+    r"""FedAvg of everything but the norms: their scales and shifts, and their statistics, stay at
+    each client.
 
     With client i's norms $\beta_i$ and all other parameters w:
 
     $$ (w_i, \beta_i) \leftarrow \text{local solver on } f_i \text{ from } (w, \beta_i), \qquad
        w \leftarrow \frac{\sum_S p_i w_i}{\sum_S p_i}. $$
 
-    The statistics are the model's state, which no gradient trains: it stays at each client by the task's `state_policy="local"`.
-    FedBN refuses a task that averages it. The published mean has equal weights (`weights="equal"`).
+    The statistics are the model's state, which no gradient trains: it stays at each client by the
+    task's `state_policy="local"`. FedBN refuses a task that averages it. The published mean has
+    equal weights (`weights="equal"`).
 
     Args:
-        norms: the leaves of the norms, as `head` of `FedPer`; `"norms"` are those with "norm" in a part of their name, or "bn" at
-            its beginning. A model without any is refused; without leaves (`()`) it is FedAvg.
+        norms: the leaves of the norms, as `head` of `FedPer`; `"norms"` are those with "norm" in a
+            part of their name, or "bn" at its beginning. A model without any is refused; without
+            leaves (`()`) it is FedAvg.
 
     Example:
         >>> import fedax
         >>> method = fedax.FedBN()
 
-    Source: Li, Jiang, Zhang, Kamp and Dou, FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021
-    (arXiv:2102.07623), Alg. 1.
+    Source: Li, Jiang, Zhang, Kamp and Dou, FedBN: Federated Learning on Non-IID Features via Local
+    Batch Normalization, ICLR 2021 (arXiv:2102.07623), Alg. 1.
     """
 
     chooses: ClassVar[str] = "norms"
     norms: Which = hyper("norms", leaves=True, doc="leaves that stay at each client")
 
     card: ClassVar[Card] = Card(
-        paper="Li, Jiang, Zhang, Kamp and Dou, FedBN: Federated Learning on Non-IID Features, ICLR 2021",
+        paper="Li, Jiang, Zhang, Kamp and Dou, FedBN: Federated Learning on Non-IID Features, "
+        "ICLR 2021",
         equation="Alg. 1",
         reductions=(Reduction({"norms": ()}, "fedavg"),),
     )
@@ -41,5 +45,10 @@ class FedBN(Parted):
     def check_model(self, task: Task, layout: Layout) -> None:
         super().check_model(task, layout)
         if task.state is not None and task.state_policy == "average":
-            hint = "Give the task state_policy='local', so that the statistics stay where the norms do."
-            raise InvalidInput.of("FedBN, with Task(state_policy=...)", "average", "'local' or 'frozen'", hint)
+            hint = (
+                "Give the task state_policy='local', so that the statistics stay where the "
+                "norms do."
+            )
+            raise InvalidInput.of(
+                "FedBN, with Task(state_policy=...)", "average", "'local' or 'frozen'", hint
+            )

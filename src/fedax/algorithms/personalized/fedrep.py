@@ -1,4 +1,6 @@
-"""FedRep: every client fits a head of its own to a shared representation, then moves the representation."""
+"""FedRep: every client fits a head of its own to a shared representation, then moves the
+representation.
+"""
 
 import dataclasses
 from typing import ClassVar
@@ -8,15 +10,16 @@ from fedax.core import Card, Client, Reduction, Vector, hyper
 
 
 class FedRep(FedPer):
-    r"""Shared representations: first the head is trained on the received body, then the body with the new head.
+    r"""Shared representations: first the head is trained on the received body, then the body with
+    the new head.
 
     $$ h_i \leftarrow \text{local solver on } f_i(\phi, \cdot) \text{ from } h_i, \qquad
        \phi_i \leftarrow \phi - \eta \nabla_\phi f_i(\phi, h_i), \qquad
        \phi \leftarrow \frac{\sum_S p_i \phi_i}{\sum_S p_i}. $$
 
-    The head takes the steps of the schedule, and the body one step on all the client's examples (`body="step"`, which needs SGD
-    without momentum), or as many minibatch steps as the head (`body="work"`, with any solver). The published mean has equal weights
-    (`weights="equal"`).
+    The head takes the steps of the schedule, and the body one step on all the client's examples
+    (`body="step"`, which needs SGD without momentum), or as many minibatch steps as the head
+    (`body="work"`, with any solver). The published mean has equal weights (`weights="equal"`).
 
     Args:
         head: the leaves of the head, as in `FedPer`.
@@ -26,15 +29,16 @@ class FedRep(FedPer):
         >>> import fedax
         >>> method = fedax.FedRep(head="out", body="work")
 
-    Source: Collins, Hassani, Mokhtari and Shakkottai, Exploiting Shared Representations for Personalized Federated Learning, ICML
-    2021 (arXiv:2102.07078), Alg. 1.
+    Source: Collins, Hassani, Mokhtari and Shakkottai, Exploiting Shared Representations for
+    Personalized Federated Learning, ICML 2021 (arXiv:2102.07078), Alg. 1.
     """
 
     body: str = hyper("step", choices=("step", "work"), doc="steps of the body")
 
     card: ClassVar[Card] = dataclasses.replace(
         FedPer.card,
-        paper="Collins, Hassani, Mokhtari and Shakkottai, Exploiting Shared Representations, ICML 2021",
+        paper="Collins, Hassani, Mokhtari and Shakkottai, Exploiting Shared Representations, "
+        "ICML 2021",
         equation="Alg. 1",
         reductions=(Reduction({"head": (), "body": "work"}, "fedavg"),),
     )

@@ -25,17 +25,22 @@ from fedax.core import (
 
 
 class FedRoD(Parted):
-    r"""Two heads on one body: the generic one is averaged, and each client adds its own head's logits to it.
+    r"""Two heads on one body: the generic one is averaged, and each client adds its own head's
+    logits to it.
 
-    In every local step, with the client's class frequencies $\pi$, body $\phi$, generic head $h$ and personal head $q$:
+    In every local step, with the client's class frequencies $\pi$, body $\phi$, generic head $h$
+    and personal head $q$:
 
-    $$ (\phi, h) \leftarrow (\phi, h) - \eta \nabla\, \ell\big( z(\phi, h) + \log \pi,\; y \big), \qquad
+    $$ (\phi, h) \leftarrow (\phi, h) - \eta \nabla\, \ell\big( z(\phi, h) + \log \pi,\; y \big),
+    \qquad
        q \leftarrow q - \eta \nabla_q\, \ell\big( z(\phi, h) + z(\phi, q),\; y \big), $$
 
-    where z are logits and $\ell$ is the cross entropy; the first is the balanced softmax. The second step moves q alone. Body and
-    generic head are averaged and are the global model; a client uses the sum of the logits. The head has to be linear in its
-    parameters, so that a sum of heads is the sum of logits. Personal heads begin as the generic one. Tasks without integer labels y
-    and class probabilities train the generic part on their own loss. Needs SGD without momentum as the solver.
+    where z are logits and $\ell$ is the cross entropy; the first is the balanced softmax. The
+    second step moves q alone. Body and generic head are averaged and are the global model; a client
+    uses the sum of the logits. The head has to be linear in its parameters, so that a sum of heads
+    is the sum of logits. Personal heads begin as the generic one. Tasks without integer labels y
+    and class probabilities train the generic part on their own loss. Needs SGD without momentum as
+    the solver.
 
     Args:
         head: the leaves of the head, as in `FedPer`.
@@ -44,14 +49,18 @@ class FedRoD(Parted):
         >>> import fedax
         >>> method = fedax.FedRoD(head="out")
 
-    Source: Chen and Chao, On Bridging Generic and Personalized Federated Learning for Image Classification, ICLR 2022 (Fed-RoD,
-    linear heads), as in public implementations derived from PFLlib; of the paper the abstract was read.
+    Source: Chen and Chao, On Bridging Generic and Personalized Federated Learning for Image
+    Classification, ICLR 2022 (Fed-RoD, linear heads), as in public implementations derived from
+    PFLlib; of the paper the abstract was read.
     """
 
-    head: Which = hyper("last", leaves=True, doc="leaves of which each client has a second, personal set")
+    head: Which = hyper(
+        "last", leaves=True, doc="leaves of which each client has a second, personal set"
+    )
 
     card: ClassVar[Card] = Card(
-        paper="Chen and Chao, On Bridging Generic and Personalized Federated Learning for Image Classification, ICLR 2022",
+        paper="Chen and Chao, On Bridging Generic and Personalized Federated Learning for Image "
+        "Classification, ICLR 2022",
         equation="linear heads, from a public implementation; paper not read",
         reductions=(Reduction({"head": ()}, "fedavg"), Reduction({"head": "*"}, "fedavg")),
     )
@@ -59,7 +68,9 @@ class FedRoD(Parted):
     def check_model(self, task: Task, layout: Layout) -> None:
         super().check_model(task, layout)
         if task.state is not None:
-            raise InvalidInput.found("FedRoD", "a model with a state", "models without batch statistics")
+            raise InvalidInput.found(
+                "FedRoD", "a model with a state", "models without batch statistics"
+            )
 
     def round(self, fed: Federation, state: Parts) -> Parts:
         whole, memory = fed.average(self.train, fed.sample(), state.whole, memory=state.memory)
@@ -83,16 +94,25 @@ class FedRoD(Parted):
         def step(now: tuple[Vector, Own], batch: Minibatch) -> tuple[Vector, Own]:
             w, own = now
             slope = layout.ravel(batch.gradient(layout.unravel(self.summed(client, w, own))))
-            return w - rate * layout.ravel(generic(batch, layout.unravel(w))), own - rate * part.take(slope)
+            return w - rate * layout.ravel(
+                generic(batch, layout.unravel(w))
+            ), own - rate * part.take(slope)
 
         after, own = client.for_each_minibatch(step, (shared, own))
         return Upload(after, reference=shared, memory=own)
 
 
 def generic_gradient(client: Client, w: Vector) -> Any:
-    """Returns `(minibatch, params) -> gradient` of the balanced softmax, or of the task's loss where there are no classes."""
+    """Returns `(minibatch, params) -> gradient` of the balanced softmax, or of the task's loss
+    where there are no classes.
+    """
     task, predict, labels = client.task, client.task.predictor, client.task.train.arrays.get("y")
-    if predict is None or labels is None or labels.ndim > 1 or not jnp.issubdtype(labels.dtype, jnp.integer):
+    if (
+        predict is None
+        or labels is None
+        or labels.ndim > 1
+        or not jnp.issubdtype(labels.dtype, jnp.integer)
+    ):
         return lambda batch, params: batch.gradient(params)
 
     def classes(params: PyTree, examples: Any, key: Any) -> Float[Array, "batch classes"]:
@@ -102,12 +122,18 @@ def generic_gradient(client: Client, w: Vector) -> Any:
     frequencies = client.mean_of(classes, w)
 
     def balanced(params: PyTree, examples: Any, key: Any) -> Float[Array, "batch"]:
-        # a constant added to all logits of an example does not matter, so log-probabilities stand for them
-        shifted = jnp.maximum(predict(params, examples, key), jnp.finfo(w.dtype).tiny) * frequencies[None, :]
+        # a constant added to all logits of an example does not matter, so log-probabilities stand
+        # for them
+        shifted = (
+            jnp.maximum(predict(params, examples, key), jnp.finfo(w.dtype).tiny)
+            * frequencies[None, :]
+        )
         truth = jax.nn.one_hot(examples["y"], shifted.shape[1], dtype=shifted.dtype)
         return jnp.log(shifted.sum(1)) - jnp.log((truth * shifted).sum(1))
 
     def gradient(batch: Minibatch, params: PyTree) -> PyTree:
-        return jax.tree.map(lambda g, leaf: g + task.l2 * leaf, batch.gradient_of(balanced, params), params)
+        return jax.tree.map(
+            lambda g, leaf: g + task.l2 * leaf, batch.gradient_of(balanced, params), params
+        )
 
     return gradient

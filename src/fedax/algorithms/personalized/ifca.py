@@ -6,21 +6,35 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedax.core import Algorithm, Card, Client, Federation, Personal, Reduction, Scalar, Upload, Vector, hyper
+from fedax.core import (
+    Algorithm,
+    Card,
+    Client,
+    Federation,
+    Personal,
+    Reduction,
+    Scalar,
+    Upload,
+    Vector,
+    hyper,
+)
 
 
 class IFCA(Algorithm[Float[Array, "clusters dim"]]):
     r"""Clustered federated learning: every client trains the model that fits its examples best.
 
-    The server sends all models $\theta_1, \dots, \theta_k$; client i takes the one of least loss and trains it, and the server
-    averages those of each cluster:
+    The server sends all models $\theta_1, \dots, \theta_k$; client i takes the one of least loss
+    and trains it, and the server averages those of each cluster:
 
-    $$ j_i = \arg\min_j f_i(\theta_j), \qquad \tilde\theta_i = \text{local solver on } f_i \text{ from } \theta_{j_i}, \qquad
-       \theta_j \leftarrow \frac{\sum_{i \in S,\, j_i = j} p_i \tilde\theta_i}{\sum_{i \in S,\, j_i = j} p_i}. $$
+    $$ j_i = \arg\min_j f_i(\theta_j), \qquad \tilde\theta_i = \text{local solver on } f_i \text{
+    from } \theta_{j_i}, \qquad
+       \theta_j \leftarrow \frac{\sum_{i \in S,\, j_i = j} p_i \tilde\theta_i}{\sum_{i \in S,\, j_i
+       = j} p_i}. $$
 
-    A model that nobody takes stays. A client uses the model of least loss on its training examples; the global model is the mean of
-    all k. The starts differ by normal noise, less its mean: equal models would be one cluster for ever. The paper starts at random,
-    several times; the notes tell such runs apart.
+    A model that nobody takes stays. A client uses the model of least loss on its training examples;
+    the global model is the mean of all k. The starts differ by normal noise, less its mean: equal
+    models would be one cluster for ever. The paper starts at random, several times; the notes tell
+    such runs apart.
 
     Notes: `members`, the clients of each cluster in the cohort.
 
@@ -32,15 +46,18 @@ class IFCA(Algorithm[Float[Array, "clusters dim"]]):
         >>> import fedax
         >>> method = fedax.IFCA(clusters=2)
 
-    Source: Ghosh, Chung, Yin and Ramchandran, An Efficient Framework for Clustered Federated Learning, NeurIPS 2020, Alg. 1 with
-    model averaging (option II).
+    Source: Ghosh, Chung, Yin and Ramchandran, An Efficient Framework for Clustered Federated
+    Learning, NeurIPS 2020, Alg. 1 with model averaging (option II).
     """
 
     clusters: int = hyper(2, low=1, high=1000, doc="models, one for each cluster")
-    spread: Scalar = hyper(0.1, low=0.0, doc="standard deviation of the noise that tells the models apart at the start")
+    spread: Scalar = hyper(
+        0.1, low=0.0, doc="standard deviation of the noise that tells the models apart at the start"
+    )
 
     card: ClassVar[Card] = Card(
-        paper="Ghosh, Chung, Yin and Ramchandran, An Efficient Framework for Clustered Federated Learning, NeurIPS 2020",
+        paper="Ghosh, Chung, Yin and Ramchandran, An Efficient Framework for Clustered "
+        "Federated Learning, NeurIPS 2020",
         equation="Alg. 1, option II",
         reductions=(Reduction({"clusters": 1}, "fedavg"),),
     )
@@ -49,10 +66,14 @@ class IFCA(Algorithm[Float[Array, "clusters dim"]]):
         noise = jax.random.normal(fed.key("clusters"), (self.clusters, w.shape[0]), w.dtype)
         return w[None] + self.spread * (noise - noise.mean(0, keepdims=True))
 
-    def round(self, fed: Federation, state: Float[Array, "clusters dim"]) -> Float[Array, "clusters dim"]:
+    def round(
+        self, fed: Federation, state: Float[Array, "clusters dim"]
+    ) -> Float[Array, "clusters dim"]:
         sent = fed.gather(self.train, fed.sample(), state)
         models, choices = sent.value
-        member = (choices[None] == jnp.arange(self.clusters, dtype=jnp.int32)[:, None]) & sent.valid[None]
+        member = (
+            choices[None] == jnp.arange(self.clusters, dtype=jnp.int32)[:, None]
+        ) & sent.valid[None]
         fed.note(members=member.sum(1, dtype=jnp.int32))
         weights = jnp.where(member, sent.shares()[None], 0)
         total = weights.sum(1, keepdims=True)
@@ -67,6 +88,8 @@ class IFCA(Algorithm[Float[Array, "clusters dim"]]):
     def choice(self, client: Client, models: Float[Array, "clusters dim"]) -> Int[Array, ""]:
         return jnp.argmin(jnp.stack([client.loss(model) for model in models])).astype(jnp.int32)
 
-    def train(self, client: Client, models: Float[Array, "clusters dim"]) -> Upload[tuple[Vector, Int[Array, ""]]]:
+    def train(
+        self, client: Client, models: Float[Array, "clusters dim"]
+    ) -> Upload[tuple[Vector, Int[Array, ""]]]:
         choice = self.choice(client, models)
         return Upload((client.minimize(start=models[choice]), choice), reference=models[choice])

@@ -1,4 +1,6 @@
-"""One model in two parts: leaves that the server averages, and leaves that stay at each client; what such methods share."""
+"""One model in two parts: leaves that the server averages, and leaves that stay at each client;
+what such methods share.
+"""
 
 from typing import ClassVar, TypeAlias
 
@@ -6,7 +8,19 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.core import Algorithm, Client, Federation, InvalidInput, Layout, Memory, Part, Personal, Task, Upload, Vector
+from fedax.core import (
+    Algorithm,
+    Client,
+    Federation,
+    InvalidInput,
+    Layout,
+    Memory,
+    Part,
+    Personal,
+    Task,
+    Upload,
+    Vector,
+)
 
 Shared: TypeAlias = Float[Array, "shared"]
 Own: TypeAlias = Float[Array, "own"]
@@ -27,9 +41,11 @@ class Parts(eqx.Module):
 
 
 class Parted(Algorithm[Parts]):
-    """FedAvg of the shared leaves. A client trains its whole model, and uploads the shared leaves alone.
+    """FedAvg of the shared leaves. A client trains its whole model, and uploads the shared leaves
+    alone.
 
-    A client uses its own leaves with the shared ones; the global model has the mean of everybody's own.
+    A client uses its own leaves with the shared ones; the global model has the mean of everybody's
+    own.
 
     Attributes:
         chooses: the hyperparameter that says which leaves.
@@ -47,12 +63,21 @@ class Parted(Algorithm[Parts]):
         return layout.part(getattr(self, self.chooses), self.field)
 
     def check_model(self, task: Task, layout: Layout) -> None:
-        """Refuses a model of which all leaves, or none, would stay, unless that was asked for in so many words."""
+        """Refuses a model of which all leaves, or none, would stay, unless that was asked for in so
+        many words.
+        """
         own, which = self.own(layout).chosen, getattr(self, self.chooses)
         if any(own) == all(own) and which not in ((), "*", ("*",)):
-            meant = f"{'a predicate' if callable(which) else repr(which)}, by which {'every leaf' if all(own) else 'no leaf'} stays"
-            allowed = "some of the model's leaves: " + (", ".join(layout.names) or "it is one array")
-            raise InvalidInput.found(self.field, meant, allowed, "If that is meant, write () for none or '*' for all.")
+            meant = (
+                f"{'a predicate' if callable(which) else repr(which)}, by which "
+                f"{'every leaf' if all(own) else 'no leaf'} stays"
+            )
+            allowed = "some of the model's leaves: " + (
+                ", ".join(layout.names) or "it is one array"
+            )
+            raise InvalidInput.found(
+                self.field, meant, allowed, "If that is meant, write () for none or '*' for all."
+            )
 
     def init(self, fed: Federation, w: Vector) -> Parts:
         own = self.own(fed.layout)

@@ -5,7 +5,18 @@ from typing import Any, ClassVar
 import jax
 import optax
 
-from fedax.core import Algorithm, Card, Client, Federation, Minibatch, Personal, Scalar, Upload, Vector, hyper
+from fedax.core import (
+    Algorithm,
+    Card,
+    Client,
+    Federation,
+    Minibatch,
+    Personal,
+    Scalar,
+    Upload,
+    Vector,
+    hyper,
+)
 
 
 class PerFedAvg(Algorithm[Vector]):
@@ -14,33 +25,38 @@ class PerFedAvg(Algorithm[Vector]):
     Each local step uses minibatches D, D', D'' that follow each other in the epoch's order:
 
     $$ u = w - \alpha \nabla f_k(w; D), \qquad
-       w \leftarrow w - \beta \begin{cases} \nabla f_k(u; D') & \text{first-order} \\
-       (I - \alpha \nabla^2 f_k(w; D'')) \nabla f_k(u; D') & \text{Hessian-vector product} \end{cases} $$
+       w \leftarrow w - \beta \begin{cases} \nabla f_k(u; D') & \text{first-order} \\ (I - \alpha
+       \nabla^2 f_k(w; D'')) \nabla f_k(u; D') & \text{Hessian-vector product} \end{cases} $$
 
-    with $\beta$ the solver's learning rate (0.001 in the papers' experiments). A client uses the global model after one step of
-    size $\alpha$ on its first examples. $\alpha = 0$ is FedAvg. Needs SGD without momentum as the solver.
+    with $\beta$ the solver's learning rate (0.001 in the papers' experiments). A client uses the
+    global model after one step of size $\alpha$ on its first examples. $\alpha = 0$ is FedAvg.
+    Needs SGD without momentum as the solver.
 
     Args:
         alpha: $\alpha$, at least 0.
         order: "first", or "second" for the Hessian-vector product.
-        adapt_on: "train", or "test": the published evaluations adapt on labelled test examples, which flatters the method.
+        adapt_on: "train", or "test": the published evaluations adapt on labelled test examples,
+            which flatters the method.
         adapt_batch: examples of the adapting step, at least 1.
 
     Example:
         >>> import fedax
         >>> method, solver = fedax.PerFedAvg(alpha=0.01), fedax.SGD(0.001)
 
-    Source: Fallah, Mokhtari, Ozdaglar, Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning
-    Approach, NeurIPS 2020, Alg. 1, eq. (8) and Sec. 5.
+    Source: Fallah, Mokhtari, Ozdaglar, Personalized Federated Learning with Theoretical Guarantees:
+    A Model-Agnostic Meta-Learning Approach, NeurIPS 2020, Alg. 1, eq. (8) and Sec. 5.
     """
 
     alpha: Scalar = hyper(0.01, low=0.0, doc="size of the adapting step")
     order: str = hyper("first", choices=("first", "second"), doc="whether the Hessian is left out")
-    adapt_on: str = hyper("train", choices=("train", "test"), doc="examples on which clients adapt the model they use")
+    adapt_on: str = hyper(
+        "train", choices=("train", "test"), doc="examples on which clients adapt the model they use"
+    )
     adapt_batch: int = hyper(20, low=1, doc="examples of the adapting step")
 
     card: ClassVar[Card] = Card(
-        paper="Fallah, Mokhtari, Ozdaglar, Personalized Federated Learning with Theoretical Guarantees, NeurIPS 2020",
+        paper="Fallah, Mokhtari, Ozdaglar, Personalized Federated Learning with Theoretical "
+        "Guarantees, NeurIPS 2020",
         equation="Alg. 1, eq. (8)",
     )
 
@@ -56,11 +72,18 @@ class PerFedAvg(Algorithm[Vector]):
     def train(self, client: Client, w: Vector) -> Upload[Vector]:
         rate, move = client.learning_rate, optax.tree.add_scale
 
-        def step(w: Any, inner: Minibatch, outer: Minibatch, curved: Minibatch | None = None) -> Any:
+        def step(
+            w: Any, inner: Minibatch, outer: Minibatch, curved: Minibatch | None = None
+        ) -> Any:
             meta_gradient = outer.gradient(move(w, -self.alpha, inner.gradient(w)))
             if curved is not None:
-                meta_gradient = move(meta_gradient, -self.alpha, jax.jvp(curved.gradient, (w,), (meta_gradient,))[1])
+                meta_gradient = move(
+                    meta_gradient, -self.alpha, jax.jvp(curved.gradient, (w,), (meta_gradient,))[1]
+                )
             return move(w, -rate, meta_gradient)
 
         batches = 3 if self.order == "second" else 2
-        return Upload(client.layout.ravel(client.for_each_minibatch(step, client.layout.unravel(w), batches)), reference=w)
+        return Upload(
+            client.layout.ravel(client.for_each_minibatch(step, client.layout.unravel(w), batches)),
+            reference=w,
+        )

@@ -12,13 +12,15 @@ from fedax.core import Card, Client, Constraint, Minibatch, Scalar, Vector, hype
 
 
 class FedBCFineTune(FedBC):
-    r"""FedBC, of which each client uses its own model $x_k$ after one gradient step of size $\alpha$ on its first examples.
+    r"""FedBC, of which each client uses its own model $x_k$ after one gradient step of size
+    $\alpha$ on its first examples.
 
     Training and global model are FedBC's.
 
     Args:
         alpha: $\alpha$, at least 0.
-        adapt_on: "train", or "test": the published evaluation adapts on labelled test examples, which flatters the method.
+        adapt_on: "train", or "test": the published evaluation adapts on labelled test examples,
+            which flatters the method.
         adapt_batch: examples of the adapting step, at least 1.
 
     Example:
@@ -29,13 +31,16 @@ class FedBCFineTune(FedBC):
     """
 
     alpha: Scalar = hyper(0.01, low=0.0, doc="size of the adapting step")
-    adapt_on: str = hyper("train", choices=("train", "test"), doc="examples that clients adapt their own model on")
+    adapt_on: str = hyper(
+        "train", choices=("train", "test"), doc="examples that clients adapt their own model on"
+    )
     adapt_batch: int = hyper(20, low=1, doc="examples of the adapting step")
 
     card: ClassVar[Card] = dataclasses.replace(FedBC.card, equation="Table 3", reductions=())
 
     def adapt(self, client: Client, z: Vector, own: DualMemory) -> Vector:
-        return client.adapted(self.base(client, z, own), self.alpha, self.adapt_batch, self.adapt_on)  # type: ignore[arg-type]
+        start, split = self.base(client, z, own), self.adapt_on
+        return client.adapted(start, self.alpha, self.adapt_batch, split)  # type: ignore[arg-type]
 
     def base(self, client: Client, z: Vector, own: DualMemory) -> Vector:
         """Returns the model to adapt."""
@@ -45,15 +50,16 @@ class FedBCFineTune(FedBC):
 class PerFedBC(FedBCFineTune):
     r"""Per-FedBC: FedBC whose local models are good some gradient steps later.
 
-    Each local step takes J inner steps and one outer step (first-order MAML) on minibatches $D_0, \dots, D_J$ that follow each
-    other in the epoch's order:
+    Each local step takes J inner steps and one outer step (first-order MAML) on minibatches
+    $D_0, \dots, D_J$ that follow each other in the epoch's order:
 
-    $$ u_0 = x, \qquad u_{j+1} = u_j - \alpha \big(\nabla f_k(u_j; D_j) + 2 \lambda_k (u_j - z)\big), \qquad
+    $$ u_0 = x, \qquad u_{j+1} = u_j - \alpha \big(\nabla f_k(u_j; D_j) + 2 \lambda_k (u_j -
+    z)\big), \qquad
        x \leftarrow x - \beta \nabla f_k(u_J; D_J), $$
 
-    with $\beta$ the solver's learning rate (0.001 in the paper's experiments); multipliers and average as FedBC. Local work starts
-    at z (Alg. 3, line 5). A client uses the *global* model after one step of size $\alpha$. Needs SGD without momentum as the
-    solver.
+    with $\beta$ the solver's learning rate (0.001 in the paper's experiments); multipliers and
+    average as FedBC. Local work starts at z (Alg. 3, line 5). A client uses the *global* model
+    after one step of size $\alpha$. Needs SGD without momentum as the solver.
 
     Args:
         alpha, adapt_on, adapt_batch: as `FedBCFineTune`.
@@ -64,11 +70,14 @@ class PerFedBC(FedBCFineTune):
         >>> import fedax
         >>> method, solver = fedax.PerFedBC(dual_lr=1e-3), fedax.SGD(0.001)
 
-    Source: Bedi et al., FedBC: Federated Learning Beyond Consensus (arXiv:2206.10815), Alg. 3 (App. E.4).
+    Source: Bedi et al., FedBC: Federated Learning Beyond Consensus (arXiv:2206.10815), Alg. 3 (App.
+    E.4).
     """
 
     inner_steps: int = hyper(1, low=1, doc="inner gradient steps of every local step")
-    start: str = hyper("global", choices=("own", "global"), doc="the model at which local work starts")
+    start: str = hyper(
+        "global", choices=("own", "global"), doc="the model at which local work starts"
+    )
 
     card: ClassVar[Card] = Card(
         paper=FedBC.card.paper,
@@ -85,10 +94,14 @@ class PerFedBC(FedBCFineTune):
         def step(x: Any, *batches: Minibatch) -> Any:
             u = x
             for inner in batches[:-1]:
-                u = move(u, -self.alpha, move(inner.gradient(u), 2 * lam, optax.tree.sub(u, centre)))
+                u = move(
+                    u, -self.alpha, move(inner.gradient(u), 2 * lam, optax.tree.sub(u, centre))
+                )
             return move(x, -rate, batches[-1].gradient(u))
 
-        return layout.ravel(client.for_each_minibatch(step, layout.unravel(x), batches=self.inner_steps + 1))
+        return layout.ravel(
+            client.for_each_minibatch(step, layout.unravel(x), batches=self.inner_steps + 1)
+        )
 
     def solved(self, client: Client, w: Vector, gradient: Vector, held: Constraint | None) -> None:
         """Does nothing: FedBC's theory is not about the meta-learned problem."""

@@ -23,7 +23,9 @@ from fedax.core import (
 
 
 class Envelope(eqx.Module):
-    """One client's memory: its personal model, what its last work changed of the global one, and whether it ever worked."""
+    """One client's memory: its personal model, what its last work changed of the global one, and
+    whether it ever worked.
+    """
 
     theta: Vector
     change: Vector
@@ -31,19 +33,23 @@ class Envelope(eqx.Module):
 
 
 class PFedMe(Algorithm[ModelAndMemory]):
-    r"""pFedMe: $\min_w \sum_k p_k F_k(w)$ with $F_k(w) = \min_\theta f_k(\theta) + \frac{\lambda}{2}\lVert \theta - w \rVert^2$.
+    r"""pFedMe: $\min_w \sum_k p_k F_k(w)$ with
+    $F_k(w) = \min_\theta f_k(\theta) + \frac{\lambda}{2}\lVert \theta - w \rVert^2$.
 
     With every minibatch D of local work, from $w_k = \theta_k = w$ on:
 
-    $$ \theta_k \leftarrow \theta_k - \eta_p \big(\nabla f_k(\theta_k; D) + \lambda (\theta_k - w_k) + \delta \theta_k\big)
+    $$ \theta_k \leftarrow \theta_k - \eta_p \big(\nabla f_k(\theta_k; D) + \lambda (\theta_k - w_k)
+    + \delta \theta_k\big)
        \; K \text{ times}, \quad w_k \leftarrow w_k - \eta \lambda (w_k - \theta_k), $$
 
-    then $w \leftarrow (1 - \beta) w + \beta \sum_S p_k w_k / \sum_S p_k$, with $\eta$ the solver's learning rate. As written, all
-    clients work in every round, and the drawn ones S send; the paper's mean over S has equal weights, which is a schedule with
-    `weights="equal"`, and its released code has $n_k$. A client uses its last $\theta_k$, and the global model before its first
-    work. Needs SGD without momentum as the solver.
+    then $w \leftarrow (1 - \beta) w + \beta \sum_S p_k w_k / \sum_S p_k$, with $\eta$ the solver's
+    learning rate. As written, all clients work in every round, and the drawn ones S send; the
+    paper's mean over S has equal weights, which is a schedule with `weights="equal"`, and its
+    released code has $n_k$. A client uses its last $\theta_k$, and the global model before its
+    first work. Needs SGD without momentum as the solver.
 
-    The code released for pFedMe has `weight_decay=0.001`; that released for FedBC has `trained="drawn"` too.
+    The code released for pFedMe has `weight_decay=0.001`; that released for FedBC has
+    `trained="drawn"` too.
 
     Args:
         lam: $\lambda$, above 0.
@@ -57,18 +63,24 @@ class PFedMe(Algorithm[ModelAndMemory]):
         >>> import fedax
         >>> method = fedax.PFedMe(lam=15.0, personal_lr=0.01)
 
-    Source: Dinh, Tran, Nguyen, Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, Alg. 1.
+    Source: Dinh, Tran, Nguyen, Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020,
+    Alg. 1.
     """
 
     lam: Scalar = hyper(15.0, low=0.0, open_low=True, doc="pull of the personal models")
-    personal_lr: Scalar = hyper(0.01, low=0.0, open_low=True, doc="step size of the personal models")
+    personal_lr: Scalar = hyper(
+        0.01, low=0.0, open_low=True, doc="step size of the personal models"
+    )
     inner_steps: int = hyper(5, low=1, doc="steps of the personal model on every minibatch")
     beta: Scalar = hyper(1.0, low=0.0, open_low=True, doc="part of the mean in the new model")
-    weight_decay: Scalar = hyper(0.0, low=0.0, doc="weight decay in the steps of the personal models")
+    weight_decay: Scalar = hyper(
+        0.0, low=0.0, doc="weight decay in the steps of the personal models"
+    )
     trained: str = hyper("all", choices=("all", "drawn"), doc="clients that work in a round")
 
     card: ClassVar[Card] = Card(
-        paper="Dinh, Tran, Nguyen, Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020",
+        paper="Dinh, Tran, Nguyen, Personalized Federated Learning with Moreau Envelopes, "
+        "NeurIPS 2020",
         equation="Alg. 1",
     )
 
@@ -77,7 +89,9 @@ class PFedMe(Algorithm[ModelAndMemory]):
 
     def round(self, fed: Federation, state: ModelAndMemory) -> ModelAndMemory:
         drawn, everybody = fed.sample(), self.trained == "all"
-        change, memory = fed.average(self.train, fed.everyone if everybody else drawn, state.w, memory=state.memory)
+        change, memory = fed.average(
+            self.train, fed.everyone if everybody else drawn, state.w, memory=state.memory
+        )
         if everybody:
             change, memory = fed.average(self.send, drawn, memory=memory)
         return ModelAndMemory(state.w + self.beta * change, memory)

@@ -19,13 +19,15 @@ class AgnosticState(eqx.Module):
 
 
 class AFL(Algorithm[AgnosticState]):
-    r"""Agnostic federated learning: $\min_w \max_{\lambda \in \Delta} \sum_k \lambda_k f_k(w)$, with local work.
+    r"""Agnostic federated learning: $\min_w \max_{\lambda \in \Delta} \sum_k \lambda_k f_k(w)$,
+    with local work.
 
-    $$ w \leftarrow \sum_k \lambda_k w_k, \qquad \lambda \leftarrow \Pi_\Delta\big(\lambda + \gamma (f_1(w), \dots, f_N(w))\big), $$
+    $$ w \leftarrow \sum_k \lambda_k w_k, \qquad \lambda \leftarrow \Pi_\Delta\big(\lambda + \gamma
+    (f_1(w), \dots, f_N(w))\big), $$
 
-    both from the same received w. Everybody takes part; the mixture starts at the clients' weights. With $\gamma = 0$ this is
-    FedAvg with everyone. The paper returns $\frac1T \sum_{t=1}^T w_t$, of which its convergence theorem speaks; the last model is
-    usual in practice.
+    both from the same received w. Everybody takes part; the mixture starts at the clients' weights.
+    With $\gamma = 0$ this is FedAvg with everyone. The paper returns $\frac1T \sum_{t=1}^T w_t$, of
+    which its convergence theorem speaks; the last model is usual in practice.
 
     Args:
         mixture_lr: $\gamma$, at least 0.
@@ -40,7 +42,9 @@ class AFL(Algorithm[AgnosticState]):
 
     mixture_lr: Scalar = hyper(0.1, low=0.0, doc="step size of the mixture")
 
-    returned: str = hyper("last", choices=("last", "mean"), doc="the last model, or the mean of those of all rounds")
+    returned: str = hyper(
+        "last", choices=("last", "mean"), doc="the last model, or the mean of those of all rounds"
+    )
 
     card: ClassVar[Card] = Card(
         paper="Mohri, Sivek, Suresh, Agnostic Federated Learning, ICML 2019",
@@ -54,7 +58,10 @@ class AFL(Algorithm[AgnosticState]):
     def round(self, fed: Federation, state: AgnosticState) -> AgnosticState:
         sent = fed.gather(self.train, fed.everyone, state.w)
         models, losses = sent.value
-        w, mixture = sent.shares(state.mixture) @ models, onto_simplex(state.mixture + self.mixture_lr * losses)
+        w, mixture = (
+            sent.shares(state.mixture) @ models,
+            onto_simplex(state.mixture + self.mixture_lr * losses),
+        )
         done = jnp.asarray(fed.round, w.dtype)  # the starting point is not among them
         return AgnosticState(w, mixture, state.mean + (w - state.mean) / (done + 1))
 

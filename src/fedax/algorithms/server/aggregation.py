@@ -23,6 +23,8 @@ class Aggregation(Algorithm[Vector]):
 
 
 def ascending(sent: Gathered[Vector]) -> tuple[Float[Array, "capacity dim"], Int[Array, ""]]:
-    """Returns the uploads sorted in every coordinate, and how many count; the rows from there on are infinite."""
+    """Returns the uploads sorted in every coordinate, and how many count; the rows from there on
+    are infinite.
+    """
     counting = jnp.where(sent.valid[:, None], sent.value, jnp.inf)
     return jnp.sort(counting, axis=0), sent.valid.sum(dtype=jnp.int32)

@@ -7,7 +7,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fedax.algorithms.server.multipliers import Multiplier
-from fedax.core import Algorithm, Client, Constants, Constraint, Federation, Memory, Personal, Vector
+from fedax.core import (
+    Algorithm,
+    Client,
+    Constants,
+    Constraint,
+    Federation,
+    Memory,
+    Personal,
+    Vector,
+)
 from fedax.core.hyper import PerClient, Word, entry, hyper, number, symbolic
 
 
@@ -28,19 +37,30 @@ class BeyondConsensusState(eqx.Module):
 
 
 class Constrained(Algorithm[BeyondConsensusState]):
-    """The multipliers and tolerances of all clients, at the start and as others see them; see `FedBC` for the hyperparameters."""
+    """The multipliers and tolerances of all clients, at the start and as others see them; see
+    `FedBC` for the hyperparameters.
+    """
 
     lam: PerClient = hyper(0.0, low=0.0, per_client=True, doc="initial multipliers")
     gamma: PerClient = hyper(0.0, low=0.0, per_client=True, doc="initial tolerances")
-    lam_min: PerClient | Word = hyper(0.0, low=0.0, per_client=True, words=("theory",), doc="lower bound of the multipliers")
+    lam_min: PerClient | Word = hyper(
+        0.0, low=0.0, per_client=True, words=("theory",), doc="lower bound of the multipliers"
+    )
     lam_max: PerClient | Word = hyper(
-        float("inf"), low=0.0, per_client=True, words=("theory",), doc="upper bound of the multipliers"
+        float("inf"),
+        low=0.0,
+        per_client=True,
+        words=("theory",),
+        doc="upper bound of the multipliers",
     )
 
     def fitted(self, constants: Constants) -> "Constrained":
         if not (given := symbolic(self)):
             return self
-        bounds = {"lam_min": 1 + constants.smoothness, "lam_max": (1 + constants.smoothness) ** 2 / constants.smoothness}
+        bounds = {
+            "lam_min": 1 + constants.smoothness,
+            "lam_max": (1 + constants.smoothness) ** 2 / constants.smoothness,
+        }
         bounded = dataclasses.replace(self, **{name: bounds[name] for name in given})
         within = jnp.clip(jnp.asarray(self.lam), number(bounded.lam_min), number(bounded.lam_max))
         return dataclasses.replace(bounded, lam=within)
@@ -62,5 +82,7 @@ class Constrained(Algorithm[BeyondConsensusState]):
         return Personal(self.adapt, (state.w,), state.memory)
 
     def adapt(self, client: Client, z: Vector, own: DualMemory) -> Vector:
-        """Returns the model that a client uses itself: its last one, or the global one before its first work."""
+        """Returns the model that a client uses itself: its last one, or the global one before its
+        first work.
+        """
         return jnp.where(own.visited > 0, own.x, z)

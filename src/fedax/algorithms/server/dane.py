@@ -2,7 +2,17 @@
 
 from typing import ClassVar
 
-from fedax.core import Algorithm, Card, Client, Federation, LocalProblem, Scalar, Upload, Vector, hyper
+from fedax.core import (
+    Algorithm,
+    Card,
+    Client,
+    Federation,
+    LocalProblem,
+    Scalar,
+    Upload,
+    Vector,
+    hyper,
+)
 
 
 class DANE(Algorithm[Vector]):
@@ -11,9 +21,10 @@ class DANE(Algorithm[Vector]):
     $$ w_k \approx \arg\min_v\; f_k(v) - \langle \nabla f_k(w) - \eta \nabla f(w), v \rangle
        + \frac{\mu}{2} \lVert v - w \rVert^2, \qquad w \leftarrow \sum_k p_k w_k . $$
 
-    With `fedax.Exact()` as the solver this is DANE, with a few steps of any other inexact DANE (Reddi et al. 2016). On quadratics
-    with exact solves each round multiplies the error by $I - \eta \sum_k p_k (A_k + \mu I)^{-1} A$. `FedDANE` does the same with
-    drawn cohorts. The schedule's cohort is not used.
+    With `fedax.Exact()` as the solver this is DANE, with a few steps of any other inexact DANE
+    (Reddi et al. 2016). On quadratics with exact solves each round multiplies the error by
+    $I - \eta \sum_k p_k (A_k + \mu I)^{-1} A$. `FedDANE` does the same with drawn cohorts. The
+    schedule's cohort is not used.
 
     Args:
         mu: $\mu$, at least 0.
@@ -23,15 +34,16 @@ class DANE(Algorithm[Vector]):
         >>> import fedax
         >>> method = fedax.DANE(mu=0.1)
 
-    Source: Shamir et al., Communication-Efficient Distributed Optimization using an Approximate Newton-type Method, ICML 2014,
-    eq. (13).
+    Source: Shamir et al., Communication-Efficient Distributed Optimization using an Approximate
+    Newton-type Method, ICML 2014, eq. (13).
     """
 
     mu: Scalar = hyper(0.0, low=0.0, doc="weight of the proximal term")
     eta: Scalar = hyper(1.0, low=0.0, open_low=True, doc="weight of the global gradient")
 
     card: ClassVar[Card] = Card(
-        paper="Shamir et al., Communication-Efficient Distributed Optimization using an Approximate Newton-type Method, ICML 2014",
+        paper="Shamir et al., Communication-Efficient Distributed Optimization using an "
+        "Approximate Newton-type Method, ICML 2014",
         equation="eq. (13)",
     )
 
@@ -44,4 +56,7 @@ class DANE(Algorithm[Vector]):
 
     def solve(self, client: Client, w: Vector, global_gradient: Vector) -> Upload[Vector]:
         linear = self.eta * global_gradient - client.gradient(w)
-        return Upload(client.minimize(LocalProblem(anchor=w, linear=linear, prox=self.mu), start=w), reference=w)
+        return Upload(
+            client.minimize(LocalProblem(anchor=w, linear=linear, prox=self.mu), start=w),
+            reference=w,
+        )

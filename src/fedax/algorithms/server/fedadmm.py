@@ -5,7 +5,18 @@ from typing import ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 
-from fedax.core import Algorithm, Card, Client, Federation, LocalProblem, ModelAndMemory, Scalar, Upload, Vector, hyper
+from fedax.core import (
+    Algorithm,
+    Card,
+    Client,
+    Federation,
+    LocalProblem,
+    ModelAndMemory,
+    Scalar,
+    Upload,
+    Vector,
+    hyper,
+)
 
 
 class Pair(eqx.Module):
@@ -16,16 +27,19 @@ class Pair(eqx.Module):
 
 
 class FedADMM(Algorithm[ModelAndMemory]):
-    r"""Clients minimise their augmented Lagrangian of the consensus constraint; the server adds up their changes.
+    r"""Clients minimise their augmented Lagrangian of the consensus constraint; the server adds up
+    their changes.
 
-    $$ w_k \approx \arg\min_w f_k(w) + \langle y_k, w - \theta \rangle + \tfrac{\rho}{2} \lVert w - \theta \rVert^2, \qquad
+    $$ w_k \approx \arg\min_w f_k(w) + \langle y_k, w - \theta \rangle + \tfrac{\rho}{2} \lVert w -
+    \theta \rVert^2, \qquad
        y_k^+ = y_k + \rho (w_k^+ - \theta), \qquad
        \theta \leftarrow \theta + \eta \frac{\sum_S p_k \Delta_k}{\sum_S p_k}, \quad
        \Delta_k = \Big(w_k^+ + \frac{y_k^+}{\rho}\Big) - \Big(w_k + \frac{y_k}{\rho}\Big). $$
 
-    Local work starts at the client's own model. With `step="part"` $\eta = \sum_S p_k$, each client of S once however clients
-    are drawn, which keeps $\theta = \sum_k p_k (w_k + y_k / \rho)$. With everyone and $\eta = 1$ this is consensus ADMM, which is
-    also FedPD with a communication in every round.
+    Local work starts at the client's own model. With `step="part"` $\eta = \sum_S p_k$, each client
+    of S once however clients are drawn, which keeps $\theta = \sum_k p_k (w_k + y_k / \rho)$. With
+    everyone and $\eta = 1$ this is consensus ADMM, which is also FedPD with a communication in
+    every round.
 
     Args:
         rho: $\rho$, above 0.
@@ -35,15 +49,16 @@ class FedADMM(Algorithm[ModelAndMemory]):
         >>> import fedax
         >>> method = fedax.FedADMM(rho=0.1)
 
-    Source: Gong, Li, Freris, FedADMM: A Robust Federated Deep Learning Framework with Adaptivity to System Heterogeneity,
-    ICDE 2022 (arXiv:2204.03529), Alg. 1; FedPD: Zhang et al., IEEE TSP 2021.
+    Source: Gong, Li, Freris, FedADMM: A Robust Federated Deep Learning Framework with Adaptivity to
+    System Heterogeneity, ICDE 2022 (arXiv:2204.03529), Alg. 1; FedPD: Zhang et al., IEEE TSP 2021.
     """
 
     rho: Scalar = hyper(1.0, low=0.0, open_low=True, doc="weight of the quadratic")
     step: str = hyper("part", choices=("part", "one"), doc="size of the server's step")
 
     card: ClassVar[Card] = Card(
-        paper="Gong, Li, Freris, FedADMM: A Robust Federated Deep Learning Framework, ICDE 2022 (arXiv:2204.03529)",
+        paper="Gong, Li, Freris, FedADMM: A Robust Federated Deep Learning Framework, ICDE 2022 "
+        "(arXiv:2204.03529)",
         equation="Alg. 1",
     )
 
@@ -53,7 +68,9 @@ class FedADMM(Algorithm[ModelAndMemory]):
     def round(self, fed: Federation, state: ModelAndMemory) -> ModelAndMemory:
         cohort = fed.sample().distinct
         change, memory = fed.average(self.primal_dual, cohort, state.w, memory=state.memory)
-        return ModelAndMemory(state.w + (fed.answered.coverage if self.step == "part" else 1) * change, memory)
+        return ModelAndMemory(
+            state.w + (fed.answered.coverage if self.step == "part" else 1) * change, memory
+        )
 
     def primal_dual(self, client: Client, theta: Vector, own: Pair) -> Upload[Vector]:
         w = client.minimize(LocalProblem(anchor=theta, prox=self.rho, linear=own.y), start=own.w)

@@ -5,7 +5,17 @@ from typing import Any, ClassVar
 import equinox as eqx
 import optax
 
-from fedax.core import Algorithm, Card, Client, Cohort, Federation, InvalidInput, Upload, Vector, hyper
+from fedax.core import (
+    Algorithm,
+    Card,
+    Client,
+    Cohort,
+    Federation,
+    InvalidInput,
+    Upload,
+    Vector,
+    hyper,
+)
 
 
 class ServerState(eqx.Module):
@@ -22,36 +32,46 @@ class FedAvg(Algorithm[ServerState]):
        \bar w = \frac{\sum_{k \in S} \omega_k w_k}{\sum_{k \in S} \omega_k}, \qquad
        w \leftarrow \text{server}(w,\; \Delta = w - \bar w). $$
 
-    The pseudo-gradient $\Delta$ goes to `server`, any Optax optimizer. Without one the new model is the mean itself, which
-    is a server SGD with learning rate 1.
+    The pseudo-gradient $\Delta$ goes to `server`, any Optax optimizer. Without one the new model is
+    the mean itself, which is a server SGD with learning rate 1.
 
     Args:
         server: an Optax optimizer, or None.
-        ids: "aligned": a client's model has the client's own weight; "mixed": the weights of a cohort are permuted among its
-            clients at random, which happens in the code released with FedAWARE (see there). Cohorts of all clients stay as
-            they are.
+        ids: "aligned": a client's model has the client's own weight; "mixed": the weights of a
+            cohort are permuted among its clients at random, which happens in the code released with
+            FedAWARE (see there). Cohorts of all clients stay as they are.
 
     Example:
         >>> import fedax, optax
         >>> slow = fedax.FedAvg(server=optax.sgd(0.5))
 
-    Source: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017, Alg. 1;
-    server optimizers: Reddi et al., Adaptive Federated Optimization, ICLR 2021, Alg. 1.
+    Source: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized
+    Data, AISTATS 2017, Alg. 1; server optimizers: Reddi et al., Adaptive Federated Optimization,
+    ICLR 2021, Alg. 1.
     """
 
     server: optax.GradientTransformation | None = eqx.field(static=True, default=None)
-    ids: str = hyper("aligned", choices=("aligned", "mixed"), later=True, doc="whose weight a client's model has")
+    ids: str = hyper(
+        "aligned", choices=("aligned", "mixed"), later=True, doc="whose weight a client's model has"
+    )
 
     card: ClassVar[Card] = Card(
-        paper="McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017",
+        paper="McMahan et al., Communication-Efficient Learning of Deep Networks from "
+        "Decentralized Data, AISTATS 2017",
         equation="Alg. 1",
         by_examples=True,
     )
 
     def __check_init__(self) -> None:
         preset = type(self).optimizer is not FedAvg.optimizer
-        if self.server is not None and (preset or not isinstance(self.server, optax.GradientTransformation)):
-            allowed = "None, as it has a server optimizer of its own" if preset else "an Optax optimizer, or None"
+        if self.server is not None and (
+            preset or not isinstance(self.server, optax.GradientTransformation)
+        ):
+            allowed = (
+                "None, as it has a server optimizer of its own"
+                if preset
+                else "an Optax optimizer, or None"
+            )
             raise InvalidInput.of(f"{type(self).__name__}(server=...)", self.server, allowed)
 
     def optimizer(self) -> optax.GradientTransformation:
@@ -72,7 +92,9 @@ class FedAvg(Algorithm[ServerState]):
 
 
 def sampled_as_released(fed: Federation) -> Cohort:
-    """Samples a cohort whose weights are those of its clients in another order, unless it is everyone."""
+    """Samples a cohort whose weights are those of its clients in another order, unless it is
+    everyone.
+    """
     cohort = fed.sample()
     mixed = cohort.with_mixed_weights(fed.key("ids"))
     return Cohort.either(cohort.count == fed.clients, cohort, mixed)

@@ -7,64 +7,100 @@ from jaxtyping import Array, Float
 
 from fedax.algorithms.server.constrained import BeyondConsensusState, Constrained, DualMemory
 from fedax.algorithms.server.multipliers import Ascent, Turns
-from fedax.core import Card, Client, Constraint, Federation, LocalProblem, Reduction, Scalar, Solved, Upload, Vector, hyper
+from fedax.core import (
+    Card,
+    Client,
+    Constraint,
+    Federation,
+    LocalProblem,
+    Reduction,
+    Scalar,
+    Solved,
+    Upload,
+    Vector,
+    hyper,
+)
 
 
 class FedBC(Constrained):
-    r"""Local models may differ from the global one by a tolerance; multipliers of that constraint weigh the average.
+    r"""Local models may differ from the global one by a tolerance; multipliers of that constraint
+    weigh the average.
 
     $$ x_k \approx \arg\min_x\; f_k(x) + \lambda_k (\lVert x - z \rVert^2 - \gamma_k), \qquad
-       \lambda_k \leftarrow \Pi_{[\lambda_{\min}, \lambda_{\max}]}\big(\lambda_k + \alpha (\lVert x_k - z \rVert^2 - \gamma_k)\big),
-       \qquad z \leftarrow \frac{\sum_{k \in S} \lambda_k x_k}{\sum_{k \in S} \lambda_k} $$
+       \lambda_k \leftarrow \Pi_{[\lambda_{\min}, \lambda_{\max}]}\big(\lambda_k + \alpha (\lVert
+       x_k - z \rVert^2 - \gamma_k)\big), \qquad z \leftarrow \frac{\sum_{k \in S} \lambda_k
+       x_k}{\sum_{k \in S} \lambda_k} $$
 
-    with the *new* multipliers as weights, and the tolerance learned by $\gamma_k \leftarrow \gamma_k + \alpha \lambda_k$ (the old
-    multiplier). Local work starts at the client's own last model $x_k$ (Alg. 2, line 2), so that few steps a round suffice for the
-    stationary point of eq. (10). If all multipliers of a cohort are zero, the default weights count instead of 0/0.
+    with the *new* multipliers as weights, and the tolerance learned by
+    $\gamma_k \leftarrow \gamma_k + \alpha \lambda_k$ (the old multiplier). Local work starts at the
+    client's own last model $x_k$ (Alg. 2, line 2), so that few steps a round suffice for the
+    stationary point of eq. (10). If all multipliers of a cohort are zero, the default weights count
+    instead of 0/0.
 
     The released code has `start="global", dual_momentum=0.5, dual_buffer="shared"`.
 
     Args:
         dual_lr: $\alpha$, at least 0.
-        lam, gamma: the initial multiplier $\lambda_k^0$ and tolerance $\gamma_k$, one number or one per client; at least 0.
+        lam, gamma: the initial multiplier $\lambda_k^0$ and tolerance $\gamma_k$, one number or one
+            per client; at least 0.
         learn_gamma: whether the tolerance is learned (App. E.1) or kept.
-        start: "own" starts local work at the client's last model, "global" at z; with one step from z the multiplier drops out.
-        lam_min, lam_max: the bounds, one number or one per client. With "theory" those of the analysis (App. B, before (43) and
-            after (61)), $1 + L_k$ and $(1 + L_k)^2 / L_k$, $L_k$ the smoothness of $f_k$ or an estimate of it, as with
-            `SGD("theory")`, and the multipliers begin within them; the default is the released code's [0, infinity).
+        start: "own" starts local work at the client's last model, "global" at z; with one step from
+            z the multiplier drops out.
+        lam_min, lam_max: the bounds, one number or one per client. With "theory" those of the
+            analysis (App. B, before (43) and after (61)), $1 + L_k$ and $(1 + L_k)^2 / L_k$, $L_k$
+            the smoothness of $f_k$ or an estimate of it, as with `SGD("theory")`, and the
+            multipliers begin within them; the default is the released code's [0, infinity).
         dual_momentum: heavy ball of the dual steps, in [0, 1).
-        dual_buffer: "own" moves a client's multiplier when it works; with "shared" the clients' dual steps follow each other, and
-            each moves the multipliers of all others on by their momenta.
+        dual_buffer: "own" moves a client's multiplier when it works; with "shared" the clients'
+            dual steps follow each other, and each moves the multipliers of all others on by their
+            momenta.
 
     Example:
         >>> import fedax
         >>> method = fedax.FedBC(dual_lr=1e-3)
 
-    Source: Bedi et al., FedBC: Federated Learning Beyond Consensus (arXiv:2206.10815), Alg. 1, 2, eq. (9), (11), (13).
+    Source: Bedi et al., FedBC: Federated Learning Beyond Consensus (arXiv:2206.10815), Alg. 1, 2,
+    eq. (9), (11), (13).
     """
 
     dual_lr: Scalar = hyper(1e-3, low=0.0, doc="step size of multipliers and tolerances")
     learn_gamma: bool = hyper(True, doc="whether tolerances are learned")
     start: str = hyper("own", choices=("own", "global"), doc="the model at which local work starts")
-    dual_momentum: Scalar = hyper(0.0, low=0.0, high=1.0, open_high=True, doc="momentum of the dual steps")
-    dual_buffer: str = hyper("own", choices=("own", "shared"), doc="whether dual steps of others move a multiplier on")
+    dual_momentum: Scalar = hyper(
+        0.0, low=0.0, high=1.0, open_high=True, doc="momentum of the dual steps"
+    )
+    dual_buffer: str = hyper(
+        "own", choices=("own", "shared"), doc="whether dual steps of others move a multiplier on"
+    )
 
     card: ClassVar[Card] = Card(
         paper="Bedi et al., FedBC: Federated Learning Beyond Consensus (arXiv:2206.10815)",
         equation="Alg. 1, 2, eq. (9), (11), (13)",
-        reductions=(Reduction({"dual_lr": 0.0, "lam": 0.15, "start": "global"}, "fedprox", {"mu": 0.3}, equal_sizes=True),),
+        reductions=(
+            Reduction(
+                {"dual_lr": 0.0, "lam": 0.15, "start": "global"},
+                "fedprox",
+                {"mu": 0.3},
+                equal_sizes=True,
+            ),
+        ),
     )
 
     def round(self, fed: Federation, state: BeyondConsensusState) -> BeyondConsensusState:
         cohort, before = fed.sample(), state.clock
         after = before + cohort.count
         turns = (Turns(before, after, cohort.ids),) if self.dual_buffer == "shared" else ()
-        return BeyondConsensusState(*fed.average(self.primal_dual, cohort, state.w, *turns, memory=state.memory), after)
+        return BeyondConsensusState(
+            *fed.average(self.primal_dual, cohort, state.w, *turns, memory=state.memory), after
+        )
 
     def primal(self, client: Client, z: Vector, x: Vector, lam: Float[Array, ""]) -> Vector:
         """Runs Alg. 2 from x."""
         return client.minimize(LocalProblem(anchor=z, prox=2 * lam), start=x)
 
-    def solved(self, client: Client, w: Vector, gradient: Vector, held: Constraint | None) -> Solved | None:
+    def solved(
+        self, client: Client, w: Vector, gradient: Vector, held: Constraint | None
+    ) -> Solved | None:
         if held is None:
             return None
         x = self.primal(client, w, held.model if self.start == "own" else w, held.multiplier)
@@ -80,4 +116,6 @@ class FedBC(Constrained):
         dual = ascent.step(dual, ((x - z) ** 2).sum())
         for turn in turns:
             dual = ascent.coast(dual, turn.after)
-        return Upload(x, weight=dual.lam, reference=z, memory=DualMemory(x, dual, jnp.ones_like(own.visited)))
+        return Upload(
+            x, weight=dual.lam, reference=z, memory=DualMemory(x, dual, jnp.ones_like(own.visited))
+        )

@@ -31,12 +31,14 @@ class MomentumState(eqx.Module):
 class FedCM(Algorithm[MomentumState]):
     r"""FedAvg whose local steps mix in the direction that all clients went in the last round.
 
-    $$ x_k \leftarrow x_k - \eta \big( \alpha\, g_k(x_k) + (1 - \alpha)\, m \big) \text{ in every step}, \qquad
+    $$ x_k \leftarrow x_k - \eta \big( \alpha\, g_k(x_k) + (1 - \alpha)\, m \big) \text{ in every
+    step}, \qquad
        m \leftarrow \operatorname{mean}_S \frac{w - x_k}{K_k \eta}, \qquad
        w \leftarrow w + \eta_g \operatorname{mean}_S (x_k - w), $$
 
-    with $K_k$ the client's steps and $m = 0$ at first. This is momentum in FedAvg without memory at the clients, so that sampled
-    cohorts profit from those before. Needs SGD without momentum as the solver.
+    with $K_k$ the client's steps and $m = 0$ at first. This is momentum in FedAvg without memory at
+    the clients, so that sampled cohorts profit from those before. Needs SGD without momentum as the
+    solver.
 
     Args:
         alpha: $\alpha$, in (0, 1]; 1 is FedAvg.
@@ -46,12 +48,14 @@ class FedCM(Algorithm[MomentumState]):
         >>> import fedax
         >>> method = fedax.FedCM(alpha=0.1)
 
-    Source: Xu et al., FedCM: Federated Learning with Client-level Momentum, 2021 (arXiv:2106.10874), as in
-    github.com/woodenchild95/FL-Simulator (client/fedcm.py, server/FedCM.py), which is not the authors' code; the paper was not
-    read.
+    Source: Xu et al., FedCM: Federated Learning with Client-level Momentum, 2021
+    (arXiv:2106.10874), as in github.com/woodenchild95/FL-Simulator (client/fedcm.py,
+    server/FedCM.py), which is not the authors' code; the paper was not read.
     """
 
-    alpha: Scalar = hyper(0.1, low=0.0, open_low=True, high=1.0, doc="weight of the client's own gradient")
+    alpha: Scalar = hyper(
+        0.1, low=0.0, open_low=True, high=1.0, doc="weight of the client's own gradient"
+    )
     lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
 
     card: ClassVar[Card] = Card(
@@ -71,6 +75,11 @@ class FedCM(Algorithm[MomentumState]):
         def scaled(batch: Minibatch, params: Any) -> Any:
             return jax.tree.map(lambda slope: self.alpha * slope, batch.gradient(params))
 
-        change = client.minimize(LocalProblem(linear=(1 - self.alpha) * m, step_gradient=scaled), start=w) - w
+        change = (
+            client.minimize(
+                LocalProblem(linear=(1 - self.alpha) * m, step_gradient=scaled), start=w
+            )
+            - w
+        )
         direction = -change / (client.learning_rate * jnp.asarray(client.steps, w.dtype))
         return Upload((change, direction), is_change=True)

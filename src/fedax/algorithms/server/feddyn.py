@@ -5,7 +5,18 @@ from typing import ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 
-from fedax.core import Algorithm, Card, Client, Federation, LocalProblem, Memory, Scalar, Upload, Vector, hyper
+from fedax.core import (
+    Algorithm,
+    Card,
+    Client,
+    Federation,
+    LocalProblem,
+    Memory,
+    Scalar,
+    Upload,
+    Vector,
+    hyper,
+)
 
 
 class DynState(eqx.Module):
@@ -17,15 +28,18 @@ class DynState(eqx.Module):
 
 
 class FedDyn(Algorithm[DynState]):
-    r"""Each client's loss is bent so that stationary points of the local problems agree with those of the global one.
+    r"""Each client's loss is bent so that stationary points of the local problems agree with those
+    of the global one.
 
-    $$ w_k \approx \arg\min_v\; f_k(v) - \langle h_k, v \rangle + \frac{\alpha}{2} \lVert v - w \rVert^2, \qquad
+    $$ w_k \approx \arg\min_v\; f_k(v) - \langle h_k, v \rangle + \frac{\alpha}{2} \lVert v - w
+    \rVert^2, \qquad
        h_k \leftarrow h_k - \alpha (w_k - w), $$
-    $$ h \leftarrow h - \alpha \sum_S p_k (w_k - w), \qquad w \leftarrow \frac{\sum_S p_k w_k}{\sum_S p_k} - \frac{h}{\alpha}. $$
+    $$ h \leftarrow h - \alpha \sum_S p_k (w_k - w), \qquad w \leftarrow \frac{\sum_S p_k
+    w_k}{\sum_S p_k} - \frac{h}{\alpha}. $$
 
-    The paper has equal weights $p_k = 1/N$; here they are those of the objective, with each client of S once, however clients are
-    drawn, so that $h = \sum_k p_k h_k$ vanishes at the optimum of $\sum_k p_k f_k$. The released code scales $\alpha$ by the
-    clients' sizes instead.
+    The paper has equal weights $p_k = 1/N$; here they are those of the objective, with each client
+    of S once, however clients are drawn, so that $h = \sum_k p_k h_k$ vanishes at the optimum of
+    $\sum_k p_k f_k$. The released code scales $\alpha$ by the clients' sizes instead.
 
     Args:
         alpha: $\alpha$, above 0.

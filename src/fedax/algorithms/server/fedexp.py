@@ -12,28 +12,31 @@ class FedExP(Algorithm[Vector]):
     r"""Averaging with a server step that is the longer, the more the clients' changes disagree.
 
     $$ \Delta_i = w - w_i, \qquad \bar\Delta = \frac1M \sum_{i \in S} \Delta_i, \qquad
-       \eta = \max\Big(1,\; \frac{\sum_{i \in S} \lVert \Delta_i \rVert^2}{2 M (\lVert \bar\Delta \rVert^2 + \varepsilon)}\Big),
-       \qquad w \leftarrow w - \eta \bar\Delta, $$
+       \eta = \max\Big(1,\; \frac{\sum_{i \in S} \lVert \Delta_i \rVert^2}{2 M (\lVert \bar\Delta
+       \rVert^2 + \varepsilon)}\Big), \qquad w \leftarrow w - \eta \bar\Delta, $$
 
-    M clients in the cohort S, as in the extrapolated parallel projection method. Here both means have the cohort's weights; with a
-    schedule of `weights="equal"` they are those of the formula.
+    M clients in the cohort S, as in the extrapolated parallel projection method. Here both means
+    have the cohort's weights; with a schedule of `weights="equal"` they are those of the formula.
 
     Notes: `server_step`, $\eta$.
 
     Args:
-        eps: $\varepsilon$, above 0; keeps the step short near a stationary point. With a large one this is FedAvg.
+        eps: $\varepsilon$, above 0; keeps the step short near a stationary point. With a large one
+            this is FedAvg.
 
     Example:
         >>> import fedax
         >>> method, schedule = fedax.FedExP(eps=1e-3), fedax.Schedule(cohort=10, weights="equal")
 
-    Source: Jhunjhunwala, Wang and Joshi, FedExP: Speeding Up Federated Averaging via Extrapolation, ICLR 2023, Alg. 1.
+    Source: Jhunjhunwala, Wang and Joshi, FedExP: Speeding Up Federated Averaging via Extrapolation,
+    ICLR 2023, Alg. 1.
     """
 
     eps: Scalar = hyper(1e-3, low=0.0, open_low=True, doc="term that keeps the server step short")
 
     card: ClassVar[Card] = Card(
-        paper="Jhunjhunwala, Wang and Joshi, FedExP: Speeding Up Federated Averaging via Extrapolation, ICLR 2023",
+        paper="Jhunjhunwala, Wang and Joshi, FedExP: Speeding Up Federated Averaging via "
+        "Extrapolation, ICLR 2023",
         equation="Alg. 1",
         reductions=(Reduction({"eps": 1e30}, "fedavg"),),
     )

@@ -5,39 +5,59 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from fedax.core import Algorithm, Card, Client, Federation, LocalProblem, Minibatch, Upload, Vector, hyper
+from fedax.core import (
+    Algorithm,
+    Card,
+    Client,
+    Federation,
+    LocalProblem,
+    Minibatch,
+    Upload,
+    Vector,
+    hyper,
+)
 
 
 class FedLin(Algorithm[Vector]):
-    r"""Everybody corrects its gradients by the difference to the global one, and unequal work gets unequal rates.
+    r"""Everybody corrects its gradients by the difference to the global one, and unequal work gets
+    unequal rates.
 
-    $$ x_k \leftarrow x_k - \eta_k \Big( g_k(x_k) - \nabla f_k(w) + \sum_i p_i \nabla f_i(w) \Big) \text{ in every step},
+    $$ x_k \leftarrow x_k - \eta_k \Big( g_k(x_k) - \nabla f_k(w) + \sum_i p_i \nabla f_i(w) \Big)
+    \text{ in every step},
        \qquad w \leftarrow \sum_k p_k x_k. $$
 
-    With full gradients, w at the optimum stays, whatever the clients' losses and numbers of steps. Everybody takes part in every
-    round. Sparse gradients, as in the paper, are a matter of `Channel(up=fedax.codecs.TopK())`.
+    With full gradients, w at the optimum stays, whatever the clients' losses and numbers of steps.
+    Everybody takes part in every round. Sparse gradients, as in the paper, are a matter of
+    `Channel(up=fedax.codecs.TopK())`.
 
     Args:
-        rates: "common", $\eta_k = \eta$ of the solver, or "by_steps", $\eta_k = \eta / K_k$ with $K_k$ the client's steps.
+        rates: "common", $\eta_k = \eta$ of the solver, or "by_steps", $\eta_k = \eta / K_k$ with
+            $K_k$ the client's steps.
 
     Example:
         >>> import fedax
         >>> method = fedax.FedLin(rates="by_steps")
 
-    Source: Mitra, Jaafar, Pappas and Hassani, Linear Convergence in Federated Learning: Tackling Client Heterogeneity and Sparse
-    Gradients, NeurIPS 2021; common rates as in the code github.com/Glebzok/ProxSkip (proxskip/methods/fedlin.py); of the paper the
-    abstract was read, which says that rates are client-specific.
+    Source: Mitra, Jaafar, Pappas and Hassani, Linear Convergence in Federated Learning: Tackling
+    Client Heterogeneity and Sparse Gradients, NeurIPS 2021; common rates as in the code
+    github.com/Glebzok/ProxSkip (proxskip/methods/fedlin.py); of the paper the abstract was read,
+    which says that rates are client-specific.
     """
 
-    rates: str = hyper("common", choices=("common", "by_steps"), doc="learning rates of the clients")
+    rates: str = hyper(
+        "common", choices=("common", "by_steps"), doc="learning rates of the clients"
+    )
 
     card: ClassVar[Card] = Card(
-        paper="Mitra, Jaafar, Pappas and Hassani, Linear Convergence in Federated Learning, NeurIPS 2021",
+        paper="Mitra, Jaafar, Pappas and Hassani, Linear Convergence in Federated Learning, "
+        "NeurIPS 2021",
         equation="FedLin, from a public implementation; paper not read",
     )
 
     def round(self, fed: Federation, state: Vector) -> Vector:
-        return fed.average(self.train, fed.everyone, state, fed.average(self.gradient, fed.everyone, state))
+        return fed.average(
+            self.train, fed.everyone, state, fed.average(self.gradient, fed.everyone, state)
+        )
 
     def gradient(self, client: Client, w: Vector) -> Upload[Vector]:
         return Upload(client.gradient(w))

@@ -15,8 +15,8 @@ class FedMGDA(Algorithm[Vector]):
        \lambda \in \Delta, \; |\lambda_k - \lambda^0_k| \le \varepsilon, \qquad
        w \leftarrow w - \eta \sum_{k \in S} \lambda_k g_k, $$
 
-    with $\lambda^0$ the cohort's weights. $\varepsilon = 0$ is FedAvg of normalised updates, $\varepsilon = 1$ plain MGDA. An
-    update of zero stays zero.
+    with $\lambda^0$ the cohort's weights. $\varepsilon = 0$ is FedAvg of normalised updates,
+    $\varepsilon = 1$ plain MGDA. An update of zero stays zero.
 
     Args:
         lr: $\eta$, above 0; the length of the step is at most $\eta$.
@@ -26,14 +26,16 @@ class FedMGDA(Algorithm[Vector]):
         >>> import fedax
         >>> method = fedax.FedMGDA(lr=0.5, epsilon=0.1)
 
-    Source: Hu et al., Federated Learning Meets Multi-objective Optimization, IEEE TNSE 2022 (arXiv:2006.11489), Alg. 1, eq. (9).
+    Source: Hu et al., Federated Learning Meets Multi-objective Optimization, IEEE TNSE 2022
+    (arXiv:2006.11489), Alg. 1, eq. (9).
     """
 
     lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
     epsilon: Scalar = hyper(0.1, low=0.0, high=1.0, doc="distance of weights to the cohort's")
 
     card: ClassVar[Card] = Card(
-        paper="Hu et al., Federated Learning Meets Multi-objective Optimization, IEEE TNSE 2022 (arXiv:2006.11489)",
+        paper="Hu et al., Federated Learning Meets Multi-objective Optimization, IEEE TNSE 2022 "
+        "(arXiv:2006.11489)",
         equation="Alg. 1, eq. (9)",
     )
 

@@ -6,7 +6,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedax.algorithms.server.fedavg import sampled_as_released
-from fedax.core import Algorithm, Card, Client, Federation, LocalProblem, Reduction, Scalar, Upload, Vector, hyper
+from fedax.core import (
+    Algorithm,
+    Card,
+    Client,
+    Federation,
+    LocalProblem,
+    Reduction,
+    Scalar,
+    Upload,
+    Vector,
+    hyper,
+)
 
 
 class FedNova(Algorithm[Vector]):
@@ -16,31 +27,41 @@ class FedNova(Algorithm[Vector]):
        \tau_{\text{eff}} = \frac{\sum_S p_k \lVert a_k \rVert_1}{\sum_S p_k}, \qquad
        w \leftarrow w - \tau_{\text{eff}} \frac{\sum_S p_k d_k}{\sum_S p_k}, $$
 
-    where $\lVert a_k \rVert_1$ is the sum of the weights of the client's gradients in its change: the number of steps $\tau_k$
-    for SGD, $\sum_{j \le \tau_k} \frac{1 - \theta^j}{1 - \theta}$ with momentum $\theta$, and
-    $\frac{1 - (1 - \eta \mu)^{\tau_k}}{\eta \mu}$ with a proximal term of weight $\mu$. (In the proximal form the released
-    code has the steps in $\tau_{\text{eff}}$; the paper does not.) With equal work this is FedAvg, or FedProx. Needs SGD.
+    where $\lVert a_k \rVert_1$ is the sum of the weights of the client's gradients in its change:
+    the number of steps $\tau_k$ for SGD, $\sum_{j \le \tau_k} \frac{1 - \theta^j}{1 - \theta}$ with
+    momentum $\theta$, and $\frac{1 - (1 - \eta \mu)^{\tau_k}}{\eta \mu}$ with a proximal term of
+    weight $\mu$. (In the proximal form the released code has the steps in $\tau_{\text{eff}}$; the
+    paper does not.) With equal work this is FedAvg, or FedProx. Needs SGD.
 
     Args:
         mu: $\mu$, at least 0.
-        form: "as_written", or "as_released" with FedAWARE, whose server normalises the weights $p_k / \tau_k$ of the changes anew,
+        form: "as_written", or "as_released" with FedAWARE, whose server normalises the weights
+            $p_k / \tau_k$ of the changes anew,
             $$ w \leftarrow w - \frac{\sum_S (p_k / \tau_k) (w - w_k)}{\sum_S p_k / \tau_k}, $$
-            so that $\tau_{\text{eff}}$ is the harmonic mean of the numbers of steps: another method, with shorter steps.
+            so that $\tau_{\text{eff}}$ is the harmonic mean of the numbers of steps: another
+                method, with shorter steps.
         ids: whose weight a client's change has, "aligned" or "mixed" as in that code; see `FedAvg`.
 
     Example:
         >>> import fedax
         >>> method = fedax.FedNova()
 
-    Source: Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS 2020,
-    eq. (6), Sec. 4.
+    Source: Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated
+    Optimization, NeurIPS 2020, eq. (6), Sec. 4.
     """
 
     mu: Scalar = hyper(0.0, low=0.0, doc="weight of the proximal term")
     form: str = hyper(
-        "as_written", choices=("as_written", "as_released"), doc="whether the server takes the mean of the steps"
+        "as_written",
+        choices=("as_written", "as_released"),
+        doc="whether the server takes the mean of the steps",
     )
-    ids: str = hyper("aligned", choices=("aligned", "mixed"), later=True, doc="whose weight a client's change has")
+    ids: str = hyper(
+        "aligned",
+        choices=("aligned", "mixed"),
+        later=True,
+        doc="whose weight a client's change has",
+    )
 
     card: ClassVar[Card] = Card(
         paper="Wang et al., Tackling the Objective Inconsistency Problem, NeurIPS 2020",

@@ -13,7 +13,8 @@ REDDI = "Reddi et al., Adaptive Federated Optimization, ICLR 2021"
 
 
 class FedAvgM(FedAvg):
-    r"""Server momentum: $v \leftarrow \beta v + \Delta,\; w \leftarrow w - \eta v$ with $\Delta = w - \bar w$ and v = 0 at first.
+    r"""Server momentum: $v \leftarrow \beta v + \Delta,\; w \leftarrow w - \eta v$ with
+    $\Delta = w - \bar w$ and v = 0 at first.
 
     No factor $1 - \beta$ (the variant of Hsu et al.; an Optax SGD with momentum).
 
@@ -21,14 +22,16 @@ class FedAvgM(FedAvg):
         lr: $\eta$, above 0.
         momentum: $\beta$, in [0, 1).
 
-    Source: Hsu et al., Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification, 2019, Sec. 4.
+    Source: Hsu et al., Measuring the Effects of Non-Identical Data Distribution for Federated
+    Visual Classification, 2019, Sec. 4.
     """
 
     lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
     momentum: Scalar = hyper(0.9, low=0.0, high=1.0, open_high=True, doc="server momentum")
 
     card: ClassVar[Card] = Card(
-        paper="Hsu et al., Measuring the Effects of Non-Identical Data Distribution, arXiv:1909.06335",
+        paper="Hsu et al., Measuring the Effects of Non-Identical Data Distribution, "
+        "arXiv:1909.06335",
         equation="Sec. 4",
         reductions=(Reduction({"lr": 1.0, "momentum": 0.0}, "fedavg"),),
     )
@@ -38,11 +41,14 @@ class FedAvgM(FedAvg):
 
 
 class FedAdam(FedAvg):
-    r"""Server Adam: $m \leftarrow \beta_1 m + (1 - \beta_1)\Delta,\; v \leftarrow \beta_2 v + (1 - \beta_2)\Delta^2,\;
-    w \leftarrow w - \eta\, m / (\sqrt v + \tau)$, here with $\Delta = w - \bar w$.
+    r"""Server Adam:
+    $m \leftarrow \beta_1 m + (1 - \beta_1)\Delta,\; v \leftarrow \beta_2 v + (1 -
+    \beta_2)\Delta^2,\; w \leftarrow w - \eta\, m / (\sqrt v + \tau)$,
+    here with $\Delta = w - \bar w$.
 
-    As published: no bias correction, $\tau$ outside the root, m = 0 and $v = \tau^2$ at first. Optax's Adam corrects the bias,
-    so it is another method; pass it to `FedAvg(server=...)` if that is what you want. Some code bases start with v = 0: `v0=0.0`.
+    As published: no bias correction, $\tau$ outside the root, m = 0 and $v = \tau^2$ at first.
+    Optax's Adam corrects the bias, so it is another method; pass it to `FedAvg(server=...)` if that
+    is what you want. Some code bases start with v = 0: `v0=0.0`.
 
     Args:
         lr: $\eta$, above 0.
@@ -87,7 +93,8 @@ class FedYogi(FedAdam):
 
 
 class FedAdagrad(FedAdam):
-    r"""As `FedAdam` with $v \leftarrow v + \Delta^2$; `b2` has no effect, and $\beta_1 = 0$ is the usual choice.
+    r"""As `FedAdam` with $v \leftarrow v + \Delta^2$; `b2` has no effect, and $\beta_1 = 0$ is the
+    usual choice.
 
     Source: Reddi et al., Adaptive Federated Optimization, ICLR 2021, Alg. 2.
     """
@@ -104,14 +111,22 @@ class FedAdagrad(FedAdam):
 
 
 def adaptive(
-    lr: Scalar, b1: Scalar, tau: Scalar, v0: Scalar, second_moment: Callable[[Vector, Vector], Vector]
+    lr: Scalar,
+    b1: Scalar,
+    tau: Scalar,
+    v0: Scalar,
+    second_moment: Callable[[Vector, Vector], Vector],
 ) -> optax.GradientTransformation:
-    """Returns Alg. 2 of Reddi et al. as an Optax transformation; Optax's own chains correct the bias of the moments."""
+    """Returns Alg. 2 of Reddi et al. as an Optax transformation; Optax's own chains correct the
+    bias of the moments.
+    """
 
     def init(w: Vector) -> tuple[Vector, Vector]:
         return jnp.zeros_like(w), jnp.full_like(w, v0)
 
-    def update(delta: Vector, state: tuple[Vector, Vector], w: Vector | None = None) -> tuple[Vector, tuple[Vector, Vector]]:
+    def update(
+        delta: Vector, state: tuple[Vector, Vector], w: Vector | None = None
+    ) -> tuple[Vector, tuple[Vector, Vector]]:
         m, v = b1 * state[0] + (1 - b1) * delta, second_moment(state[1], delta)
         return -lr * m / (jnp.sqrt(v) + tau), (m, v)
 

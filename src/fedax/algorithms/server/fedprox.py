@@ -11,7 +11,8 @@ class FedProx(FedAvg):
 
     $$ w_k \approx \arg\min_w\; f_k(w) + \frac{\mu}{2} \lVert w - w_t \rVert^2 . $$
 
-    The gradient of the added term is $\mu (w - w_t)$. Aggregation is FedAvg's, with any server optimizer.
+    The gradient of the added term is $\mu (w - w_t)$. Aggregation is FedAvg's, with any server
+    optimizer.
 
     Args:
         mu: $\mu$, one number or one per client; at least 0.
@@ -35,4 +36,6 @@ class FedProx(FedAvg):
     )
 
     def train(self, client: Client, w: Vector) -> Upload[Vector]:
-        return Upload(client.minimize(LocalProblem(anchor=w, prox=client.mine(self.mu)), start=w), reference=w)
+        return Upload(
+            client.minimize(LocalProblem(anchor=w, prox=client.mine(self.mu)), start=w), reference=w
+        )

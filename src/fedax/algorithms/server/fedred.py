@@ -4,22 +4,37 @@ from typing import Any, ClassVar
 
 import jax
 
-from fedax.core import Algorithm, Card, Client, Federation, LocalProblem, Minibatch, Scalar, Upload, Vector, hyper
+from fedax.core import (
+    Algorithm,
+    Card,
+    Client,
+    Federation,
+    LocalProblem,
+    Minibatch,
+    Scalar,
+    Upload,
+    Vector,
+    hyper,
+)
 
 
 class FedRed(Algorithm[Vector]):
-    r"""Local steps with two proximal terms: to the point before the step, and to the server's model.
+    r"""Local steps with two proximal terms: to the point before the step, and to the server's
+    model.
 
-    Every local step, with the drift correction $h_k = \nabla f_k(\tilde x) - \operatorname{mean}_S \nabla f_i(\tilde x)$:
+    Every local step, with the drift correction
+    $h_k = \nabla f_k(\tilde x) - \operatorname{mean}_S \nabla f_i(\tilde x)$:
 
-    $$ x \leftarrow \arg\min_y\; \langle g_k(x) - h_k, y \rangle + \frac{1}{2 \eta} \lVert y - x \rVert^2
+    $$ x \leftarrow \arg\min_y\; \langle g_k(x) - h_k, y \rangle + \frac{1}{2 \eta} \lVert y - x
+    \rVert^2
        + \frac{\lambda}{2} \lVert y - \tilde x \rVert^2
        = x - \frac{\eta}{1 + \eta \lambda} \big( g_k(x) - h_k + \lambda (x - \tilde x) \big), $$
 
-    from the server's model $\tilde x$, with $\eta$ the learning rate of the solver, which is `SGD`; then
-    $\tilde x \leftarrow \operatorname{mean}_S x_k$. The same cohort takes part in both phases. The paper's rounds have a geometric
-    number of steps that all clients share, `Schedule(sync_probability=p)`. With local problems that are solved rather than a number
-    of steps it is DANE+, which `FedDANE(cohorts="shared")` computes.
+    from the server's model $\tilde x$, with $\eta$ the learning rate of the solver, which is `SGD`;
+    then $\tilde x \leftarrow \operatorname{mean}_S x_k$. The same cohort takes part in both phases.
+    The paper's rounds have a geometric number of steps that all clients share,
+    `Schedule(sync_probability=p)`. With local problems that are solved rather than a number of
+    steps it is DANE+, which `FedDANE(cohorts="shared")` computes.
 
     Args:
         lam: $\lambda$, at least 0; about the second-order dissimilarity of the clients.
@@ -28,15 +43,16 @@ class FedRed(Algorithm[Vector]):
         >>> import fedax
         >>> method, schedule = fedax.FedRed(lam=0.1), fedax.Schedule(sync_probability=0.1)
 
-    Source: Jiang, Rodomanov and Stich, Federated Optimization with Doubly Regularized Drift Correction, ICML 2024, as in the
-    authors' code (github.com/mlolab/S-DANE, src/optimizers/fedred.py: control variate 1, standard averaging); the paper was not
-    read.
+    Source: Jiang, Rodomanov and Stich, Federated Optimization with Doubly Regularized Drift
+    Correction, ICML 2024, as in the authors' code (github.com/mlolab/S-DANE,
+    src/optimizers/fedred.py: control variate 1, standard averaging); the paper was not read.
     """
 
     lam: Scalar = hyper(0.1, low=0.0, doc="weight of the proximal term to the server's model")
 
     card: ClassVar[Card] = Card(
-        paper="Jiang, Rodomanov and Stich, Federated Optimization with Doubly Regularized Drift Correction, ICML 2024",
+        paper="Jiang, Rodomanov and Stich, Federated Optimization with Doubly Regularized Drift "
+        "Correction, ICML 2024",
         equation="FedRed-SGD, from the authors' code; paper not read",
     )
 
@@ -54,5 +70,7 @@ class FedRed(Algorithm[Vector]):
             return jax.tree.map(lambda slope: factor * slope, batch.gradient(params))
 
         correction = factor * (g - client.gradient(x))
-        problem = LocalProblem(anchor=x, linear=correction, prox=factor * self.lam, step_gradient=shortened)
+        problem = LocalProblem(
+            anchor=x, linear=correction, prox=factor * self.lam, step_gradient=shortened
+        )
         return Upload(client.minimize(problem, start=x), reference=x)

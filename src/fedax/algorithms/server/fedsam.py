@@ -3,7 +3,17 @@
 from typing import ClassVar
 
 from fedax.algorithms.server.fedavg import FedAvg
-from fedax.core import Card, Client, LocalProblem, Reduction, Scalar, Upload, Vector, hyper, sharp_gradient
+from fedax.core import (
+    Card,
+    Client,
+    LocalProblem,
+    Reduction,
+    Scalar,
+    Upload,
+    Vector,
+    hyper,
+    sharp_gradient,
+)
 
 
 class FedSAM(FedAvg):
@@ -11,8 +21,9 @@ class FedSAM(FedAvg):
 
     $$ \tilde g = g_B\Big(w + \rho \frac{g_B(w)}{\lVert g_B(w) \rVert}\Big), $$
 
-    with $g_B$ the gradient on the step's minibatch. Momentum, clipping and decay are those of the solver, and aggregation is
-    FedAvg's, with any server optimizer. Other methods become sharpness-aware by their solver: `fedax.SAM(solver, rho)`.
+    with $g_B$ the gradient on the step's minibatch. Momentum, clipping and decay are those of the
+    solver, and aggregation is FedAvg's, with any server optimizer. Other methods become
+    sharpness-aware by their solver: `fedax.SAM(solver, rho)`.
 
     Args:
         rho: $\rho$, at least 0; 0 is FedAvg.
@@ -22,15 +33,16 @@ class FedSAM(FedAvg):
         >>> import fedax
         >>> method = fedax.FedSAM(rho=0.05)
 
-    Source: Qu et al., Generalized Federated Learning via Sharpness Aware Minimization, ICML 2022, as in
-    github.com/woodenchild95/FL-Simulator (client/fedsam.py, optimizer/ESAM.py), which is not the authors' code; the paper was not
-    read.
+    Source: Qu et al., Generalized Federated Learning via Sharpness Aware Minimization, ICML 2022,
+    as in github.com/woodenchild95/FL-Simulator (client/fedsam.py, optimizer/ESAM.py), which is not
+    the authors' code; the paper was not read.
     """
 
     rho: Scalar = hyper(0.1, low=0.0, doc="distance to the worst point nearby")
 
     card: ClassVar[Card] = Card(
-        paper="Qu et al., Generalized Federated Learning via Sharpness Aware Minimization, ICML 2022",
+        paper="Qu et al., Generalized Federated Learning via Sharpness Aware Minimization, ICML "
+        "2022",
         equation="FedSAM, from a public implementation; paper not read",
         reductions=(Reduction({"rho": 0.0}, "fedavg"),),
     )

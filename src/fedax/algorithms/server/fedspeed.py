@@ -29,15 +29,20 @@ class FedSpeedState(eqx.Module):
 
 
 class FedSpeed(Algorithm[FedSpeedState]):
-    r"""Sharpness-aware local steps with a proximal term whose bias a memory of past changes takes away.
+    r"""Sharpness-aware local steps with a proximal term whose bias a memory of past changes takes
+    away.
 
-    From the server's model w, with $\tilde g_B$ as in `FedSAM` and the client's correction $h_k$, zero at first:
+    From the server's model w, with $\tilde g_B$ as in `FedSAM` and the client's correction $h_k$,
+    zero at first:
 
-    $$ x_k \leftarrow x_k - \eta \big( \tilde g_B(x_k) + \lambda (x_k - w + h_k) \big) \text{ in every step}, \qquad
-       h_k \leftarrow h_k + x_k - w, \qquad w \leftarrow \operatorname{mean}_S x_k + \sum_i p_i h_i. $$
+    $$ x_k \leftarrow x_k - \eta \big( \tilde g_B(x_k) + \lambda (x_k - w + h_k) \big) \text{ in
+    every step}, \qquad
+       h_k \leftarrow h_k + x_k - w, \qquad w \leftarrow \operatorname{mean}_S x_k + \sum_i p_i h_i.
+       $$
 
-    The second sum is over all clients, also those that did not work; the code has equal weights there and in the mean
-    (`weights="equal"`). Here they are those of the objective, with each client of S once.
+    The second sum is over all clients, also those that did not work; the code has equal weights
+    there and in the mean (`weights="equal"`). Here they are those of the objective, with each
+    client of S once.
 
     Args:
         lam: $\lambda$, at least 0.
@@ -47,15 +52,17 @@ class FedSpeed(Algorithm[FedSpeedState]):
         >>> import fedax
         >>> method = fedax.FedSpeed(lam=0.1, rho=0.1)
 
-    Source: Sun et al., FedSpeed: Larger Local Interval, Less Communication Round, and Higher Generalization Accuracy, ICLR 2023, as
-    in the first author's code (github.com/woodenchild95/FL-Simulator); the paper was not read.
+    Source: Sun et al., FedSpeed: Larger Local Interval, Less Communication Round, and Higher
+    Generalization Accuracy, ICLR 2023, as in the first author's code
+    (github.com/woodenchild95/FL-Simulator); the paper was not read.
     """
 
     lam: Scalar = hyper(0.1, low=0.0, doc="weight of the proximal term")
     rho: Scalar = hyper(0.1, low=0.0, doc="distance of the point whose gradient is taken")
 
     card: ClassVar[Card] = Card(
-        paper="Sun et al., FedSpeed: Larger Local Interval, Less Communication Round, Higher Generalization Accuracy, ICLR 2023",
+        paper="Sun et al., FedSpeed: Larger Local Interval, Less Communication Round, Higher "
+        "Generalization Accuracy, ICLR 2023",
         equation="FedSpeed, from the first author's code; paper not read",
     )
 
@@ -63,12 +70,16 @@ class FedSpeed(Algorithm[FedSpeedState]):
         return FedSpeedState(w, jnp.zeros_like(w), fed.memory(jnp.zeros_like(w)))
 
     def round(self, fed: Federation, state: FedSpeedState) -> FedSpeedState:
-        (x, change), memory = fed.average(self.train, fed.sample().distinct, state.w, memory=state.memory)
+        (x, change), memory = fed.average(
+            self.train, fed.sample().distinct, state.w, memory=state.memory
+        )
         mean = state.mean + fed.answered.coverage * change
         return FedSpeedState(x + mean, mean, memory)
 
     def train(self, client: Client, w: Vector, own: Vector) -> Upload[tuple[Vector, Vector]]:
         gradient = sharp_gradient(self.rho)
-        problem = LocalProblem(anchor=w, linear=self.lam * own, prox=self.lam, step_gradient=gradient)
+        problem = LocalProblem(
+            anchor=w, linear=self.lam * own, prox=self.lam, step_gradient=gradient
+        )
         x = client.minimize(problem, start=w)
         return Upload((x, x - w), reference=w, memory=own + x - w)

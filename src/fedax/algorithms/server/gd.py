@@ -27,17 +27,20 @@ class GD(Algorithm[Vector]):
 
     $$ x \leftarrow x - \eta \sum_k p_k \nabla f_k(x) $$
 
-    with the solver's learning rate $\eta$; the schedule's work is not used. Needs SGD without momentum as the solver.
+    with the solver's learning rate $\eta$; the schedule's work is not used. Needs SGD without
+    momentum as the solver.
 
     Example:
         >>> import fedax
         >>> method = fedax.GD()
 
-    Source: Cauchy 1847; the baseline of Khaled, Mishchenko, Richtarik, First Analysis of Local GD (arXiv:1909.04715).
+    Source: Cauchy 1847; the baseline of Khaled, Mishchenko, Richtarik, First Analysis of Local GD
+    (arXiv:1909.04715).
     """
 
     card: ClassVar[Card] = Card(
-        paper="Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous Data (arXiv:1909.04715)",
+        paper="Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous Data "
+        "(arXiv:1909.04715)",
         equation="Alg. 1 with H = 1",
     )
 
@@ -49,7 +52,9 @@ class GD(Algorithm[Vector]):
 
 
 class LocalState(eqx.Module):
-    """The synchronised model, the sum of the mean iterates of all local steps, and how many there were."""
+    """The synchronised model, the sum of the mean iterates of all local steps, and how many there
+    were.
+    """
 
     x: Vector
     total: Vector
@@ -60,34 +65,45 @@ class LocalGD(Algorithm[LocalState]):
     r"""Local gradient descent: all clients take the schedule's steps, then average.
 
     $$ x^m_{t+1} = x^m_t - \gamma g_m(x^m_t), \qquad
-       x^m_{t_r} \leftarrow \sum_j p_j x^j_{t_r} \text{ at the synchronisation times } t_1 < t_2 < \dots $$
+       x^m_{t_r} \leftarrow \sum_j p_j x^j_{t_r} \text{ at the synchronisation times } t_1 < t_2 <
+       \dots $$
 
-    with $\gamma$ the solver's learning rate and $g_m$ the gradient on a minibatch. The paper's method has
-    `Schedule(batch_size="full", weights="equal")` with `steps=H` or `times=(t_1, t_2, ...)`; minibatches make it local SGD, H = 1
-    is (minibatch) gradient descent. Its theorem speaks of $\bar x_T = \frac1T \sum_{t<T} \sum_m p_m x^m_t$. All clients have
-    to take the same number of steps (a schedule with which they may not is refused), and the solver is SGD without momentum.
+    with $\gamma$ the solver's learning rate and $g_m$ the gradient on a minibatch. The paper's
+    method has `Schedule(batch_size="full", weights="equal")` with `steps=H` or
+    `times=(t_1, t_2, ...)`; minibatches make it local SGD, H = 1 is (minibatch) gradient descent.
+    Its theorem speaks of $\bar x_T = \frac1T \sum_{t<T} \sum_m p_m x^m_t$. All clients have to take
+    the same number of steps (a schedule with which they may not is refused), and the solver is SGD
+    without momentum.
 
     Args:
         returned: "last", the synchronised model, or "mean", $\bar x_T$.
 
     Example:
         >>> import fedax
-        >>> method, schedule = fedax.LocalGD(), fedax.Schedule(steps=8, batch_size="full", weights="equal")
+        >>> method, schedule = (
+        ...     fedax.LocalGD(),
+        ...     fedax.Schedule(steps=8, batch_size="full", weights="equal"),
+        ... )
 
-    Source: Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous Data (arXiv:1909.04715), Alg. 1.
+    Source: Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous Data
+    (arXiv:1909.04715), Alg. 1.
     """
 
-    returned: str = hyper("last", choices=("last", "mean"), doc="the synchronised model, or the mean of all iterates")
+    returned: str = hyper(
+        "last", choices=("last", "mean"), doc="the synchronised model, or the mean of all iterates"
+    )
 
     card: ClassVar[Card] = Card(
-        paper="Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous Data (arXiv:1909.04715)",
+        paper="Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous Data "
+        "(arXiv:1909.04715)",
         equation="Alg. 1",
     )
 
     def check(self, schedule: Schedule, sizes: Sequence[int]) -> None:
         if not schedule.equal_steps(sizes):
             allowed = (
-                "with LocalGD, as many steps for every client (steps=H, times or batch_size='full', without stragglers)"
+                "with LocalGD, as many steps for every client (steps=H, times or "
+                "batch_size='full', without stragglers)"
             )
             raise InvalidInput.found("run(schedule=...)", "unequal numbers of local steps", allowed)
 
@@ -108,7 +124,11 @@ class LocalGD(Algorithm[LocalState]):
 
         def step(carry: tuple[Any, Any], batch: Minibatch) -> tuple[Any, Any]:
             here, total = carry
-            return optax.tree.add_scale(here, -rate, batch.gradient(here)), optax.tree.add(total, here)
+            return optax.tree.add_scale(here, -rate, batch.gradient(here)), optax.tree.add(
+                total, here
+            )
 
-        end, total = client.for_each_minibatch(step, (layout.unravel(x), layout.unravel(jnp.zeros_like(x))))
+        end, total = client.for_each_minibatch(
+            step, (layout.unravel(x), layout.unravel(jnp.zeros_like(x)))
+        )
         return Upload((layout.ravel(end), layout.ravel(total), jnp.asarray(client.steps, x.dtype)))

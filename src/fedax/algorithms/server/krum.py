@@ -18,8 +18,9 @@ class Krum(Aggregation):
 
     $$ s(i) = \sum_{i \to j} \lVert w_i - w_j \rVert^2, $$
 
-    the sum over its $n - f - 2$ closest other ones, or one if that is none. Those with the lowest scores are taken, of equal ones
-    the earlier in the cohort. All clients count alike, however many examples they say they have.
+    the sum over its $n - f - 2$ closest other ones, or one if that is none. Those with the lowest
+    scores are taken, of equal ones the earlier in the cohort. All clients count alike, however many
+    examples they say they have.
 
     Args:
         byzantine: f, at least 0; a positive one needs $2 f + 2 < n$ in the cohort that is drawn.
@@ -29,15 +30,16 @@ class Krum(Aggregation):
         >>> import fedax
         >>> method = fedax.Krum(byzantine=2, selected=5)
 
-    Source: Blanchard, El Mhamdi, Guerraoui and Stainer, Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent,
-    NIPS 2017, Sec. 4 (Krum) and 5 (Multi-Krum).
+    Source: Blanchard, El Mhamdi, Guerraoui and Stainer, Machine Learning with Adversaries:
+    Byzantine Tolerant Gradient Descent, NIPS 2017, Sec. 4 (Krum) and 5 (Multi-Krum).
     """
 
     byzantine: int = hyper(0, low=0, doc="hostile clients of a cohort, at most")
     selected: int = hyper(1, low=1, doc="models that are averaged")
 
     card: ClassVar[Card] = Card(
-        paper="Blanchard et al., Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent, NIPS 2017",
+        paper="Blanchard et al., Machine Learning with Adversaries: Byzantine Tolerant Gradient "
+        "Descent, NIPS 2017",
         equation="Sec. 4 and 5",
         reductions=(Reduction({"selected": 1000}, "fedavg", equal_sizes=True),),
     )
@@ -50,7 +52,8 @@ class Krum(Aggregation):
 
     def combined(self, sent: Gathered[Vector], w: Vector) -> Vector:
         changes, place = sent.value - w[None], jnp.arange(sent.valid.shape[0], dtype=jnp.int32)
-        near = changes / scale_of(jnp.where(sent.valid[:, None], changes, 0))  # squares of large and small changes fit
+        # squares of large and small changes fit
+        near = changes / scale_of(jnp.where(sent.valid[:, None], changes, 0))
         squares = jax.lax.map(lambda own: ((near - own[None]) ** 2).sum(1), near)
         other = sent.valid[None] & (place[:, None] != place[None])
         closest = jnp.sort(jnp.where(other, squares, jnp.inf), axis=1)
@@ -58,5 +61,9 @@ class Krum(Aggregation):
         counted = place < jnp.maximum(count - self.byzantine - 2, 1)
         scores = jnp.where(counted[None], closest, 0).sum(1)
         best = jnp.lexsort((scores, ~sent.valid))
-        taken = jnp.zeros(place.shape, w.dtype).at[best].set((place < jnp.minimum(self.selected, count)).astype(w.dtype))
+        taken = (
+            jnp.zeros(place.shape, w.dtype)
+            .at[best]
+            .set((place < jnp.minimum(self.selected, count)).astype(w.dtype))
+        )
         return w + taken @ jnp.where(sent.valid[:, None], changes, 0) / taken.sum()

@@ -21,7 +21,10 @@ from fedax.core import (
     hyper,
 )
 
-PAPER = "Karimireddy et al., Mime: Mimicking Centralized Stochastic Algorithms in Federated Learning, arXiv:2008.03606"
+PAPER = (
+    "Karimireddy et al., Mime: Mimicking Centralized Stochastic Algorithms in Federated "
+    "Learning, arXiv:2008.03606"
+)
 
 
 class MimeState(eqx.Module):
@@ -32,14 +35,16 @@ class MimeState(eqx.Module):
 
 
 class MimeLite(Algorithm[MimeState]):
-    r"""Local steps use the server's momentum, which only full gradients of the cohort at the global model change.
+    r"""Local steps use the server's momentum, which only full gradients of the cohort at the global
+    model change.
 
     $$ x_k \leftarrow x_k - \eta \big( g_k(x_k) + \beta m \big) \text{ in every step}, \qquad
        w \leftarrow w + \eta_g \operatorname{mean}_S (x_k - w), \qquad
        m \leftarrow \beta m + \operatorname{mean}_S \nabla f_k(w) \text{ at the old } w. $$
 
-    The paper mimics any optimizer; here it is SGD with heavy-ball momentum, in the form of Optax. With $\beta$ near 1 the local
-    learning rate has to be smaller than FedAvg's, by about $1 - \beta$.
+    The paper mimics any optimizer; here it is SGD with heavy-ball momentum, in the form of Optax.
+    With $\beta$ near 1 the local learning rate has to be smaller than FedAvg's, by about
+    $1 - \beta$.
 
     Args:
         momentum: $\beta$, in [0, 1).
@@ -49,11 +54,14 @@ class MimeLite(Algorithm[MimeState]):
         >>> import fedax
         >>> method = fedax.MimeLite(momentum=0.9)
 
-    Source: Karimireddy et al., Mime: Mimicking Centralized Stochastic Algorithms in Federated Learning, 2020 (arXiv:2008.03606), as
-    in FedJAX (fedjax/algorithms/mime_lite.py), which an author of the paper took part in; the paper was not read.
+    Source: Karimireddy et al., Mime: Mimicking Centralized Stochastic Algorithms in Federated
+    Learning, 2020 (arXiv:2008.03606), as in FedJAX (fedjax/algorithms/mime_lite.py), which an
+    author of the paper took part in; the paper was not read.
     """
 
-    momentum: Scalar = hyper(0.9, low=0.0, high=1.0, open_high=True, doc="heavy-ball momentum of the mimicked optimizer")
+    momentum: Scalar = hyper(
+        0.9, low=0.0, high=1.0, open_high=True, doc="heavy-ball momentum of the mimicked optimizer"
+    )
     lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
 
     card: ClassVar[Card] = Card(
@@ -71,7 +79,9 @@ class MimeLite(Algorithm[MimeState]):
         x = self.trained(fed, cohort, w, self.momentum * state.m, g)
         return MimeState(w + self.lr * (x - w), self.momentum * state.m + g)
 
-    def trained(self, fed: Federation, cohort: Cohort, w: Vector, push: Vector, g: Vector) -> Vector:
+    def trained(
+        self, fed: Federation, cohort: Cohort, w: Vector, push: Vector, g: Vector
+    ) -> Vector:
         """Returns the mean of the cohort's local models."""
         return fed.average(self.train, cohort, w, push)
 
@@ -85,7 +95,8 @@ class MimeLite(Algorithm[MimeState]):
 class Mime(MimeLite):
     r"""As `MimeLite`, with gradients that the difference between global and local ones corrects.
 
-    $$ x_k \leftarrow x_k - \eta \big( g_B(x_k) - g_B(w) + \operatorname{mean}_S \nabla f_i(w) + \beta m \big) $$
+    $$ x_k \leftarrow x_k - \eta \big( g_B(x_k) - g_B(w) + \operatorname{mean}_S \nabla f_i(w) +
+    \beta m \big) $$
 
     with both gradients on the step's minibatch B. The server's steps are those of `MimeLite`.
 
@@ -99,15 +110,24 @@ class Mime(MimeLite):
     Source: as `MimeLite`, and fedjax/algorithms/mime.py; the paper was not read.
     """
 
-    card: ClassVar[Card] = Card(paper=PAPER, equation="Mime with SGD and momentum, from FedJAX; paper not read")
+    card: ClassVar[Card] = Card(
+        paper=PAPER, equation="Mime with SGD and momentum, from FedJAX; paper not read"
+    )
 
-    def trained(self, fed: Federation, cohort: Cohort, w: Vector, push: Vector, g: Vector) -> Vector:
+    def trained(
+        self, fed: Federation, cohort: Cohort, w: Vector, push: Vector, g: Vector
+    ) -> Vector:
         return fed.average(self.corrected, cohort, w, push + g)
 
     def corrected(self, client: Client, w: Vector, push: Vector) -> Upload[Vector]:
         start = client.layout.unravel(w)
 
         def difference(batch: Minibatch, params: Any) -> Any:
-            return jax.tree.map(lambda here, there: here - there, batch.gradient(params), batch.gradient(start))
+            return jax.tree.map(
+                lambda here, there: here - there, batch.gradient(params), batch.gradient(start)
+            )
 
-        return Upload(client.minimize(LocalProblem(linear=push, step_gradient=difference), start=w), reference=w)
+        return Upload(
+            client.minimize(LocalProblem(linear=push, step_gradient=difference), start=w),
+            reference=w,
+        )

@@ -27,31 +27,37 @@ from fedax.core import (
 
 
 class MOON(Algorithm[ModelAndMemory]):
-    r"""Local features are pulled to those of the global model, and away from those of the client's last local model.
+    r"""Local features are pulled to those of the global model, and away from those of the client's
+    last local model.
 
-    With the features $z$ of the model that is trained, $z_g$ of the global one and $z_p$ of the client's last one, the local loss
-    of an example is
+    With the features $z$ of the model that is trained, $z_g$ of the global one and $z_p$ of the
+    client's last one, the local loss of an example is
 
-    $$ \ell + \mu \Big( -\log \frac{e^{\cos(z, z_g)/\tau}}{e^{\cos(z, z_g)/\tau} + e^{\cos(z, z_p)/\tau}} \Big). $$
+    $$ \ell + \mu \Big( -\log \frac{e^{\cos(z, z_g)/\tau}}{e^{\cos(z, z_g)/\tau} + e^{\cos(z,
+    z_p)/\tau}} \Big). $$
 
-    A client's last model is at first the starting point, with which the term has no gradient in round 0. Aggregation is FedAvg's.
+    A client's last model is at first the starting point, with which the term has no gradient in
+    round 0. Aggregation is FedAvg's.
 
     Args:
         mu: $\mu$, at least 0; 0 is FedAvg.
         temperature: $\tau$, above 0.
-        features: $z$: a function `(params, examples, key) -> (batch, features)` of the model's parameters and the task's arrays,
-            such as the output of all layers but the last, as the code has it. None for the task's predictions.
+        features: $z$: a function `(params, examples, key) -> (batch, features)` of the model's
+            parameters and the task's arrays, such as the output of all layers but the last, as the
+            code has it. None for the task's predictions.
 
     Example:
         >>> import fedax
         >>> method = fedax.MOON(mu=1.0, temperature=0.5)
 
-    Source: Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021, as in the authors' code (github.com/QinbinLi/MOON,
-    main.py, with one past model); the paper was not read.
+    Source: Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021, as in the authors'
+    code (github.com/QinbinLi/MOON, main.py, with one past model); the paper was not read.
     """
 
     mu: Scalar = hyper(1.0, low=0.0, doc="weight of the contrastive loss")
-    temperature: Scalar = hyper(0.5, low=0.0, open_low=True, doc="temperature of the contrastive loss")
+    temperature: Scalar = hyper(
+        0.5, low=0.0, open_low=True, doc="temperature of the contrastive loss"
+    )
     features: Callable[..., Any] | None = eqx.field(static=True, default=None)
 
     card: ClassVar[Card] = Card(
@@ -61,9 +67,13 @@ class MOON(Algorithm[ModelAndMemory]):
 
     def check_model(self, task: Task, layout: Layout) -> None:
         if self.features is None and task.predictor is None:
-            raise InvalidInput.of("MOON(features=...)", None, "a function, for a task without predictions")
+            raise InvalidInput.of(
+                "MOON(features=...)", None, "a function, for a task without predictions"
+            )
         if task.state is not None:
-            raise InvalidInput.found("MOON", "a model with a state", "models without batch statistics")
+            raise InvalidInput.found(
+                "MOON", "a model with a state", "models without batch statistics"
+            )
 
     def init(self, fed: Federation, w: Vector) -> ModelAndMemory:
         return ModelAndMemory(w, fed.memory(w))
@@ -76,7 +86,9 @@ class MOON(Algorithm[ModelAndMemory]):
 
         def gradient(batch: Minibatch, params: PyTree) -> PyTree:
             return jax.tree.map(
-                lambda own, pull: own + self.mu * pull, batch.gradient(params), batch.gradient_of(contrast, params)
+                lambda own, pull: own + self.mu * pull,
+                batch.gradient(params),
+                batch.gradient_of(contrast, params),
             )
 
         x = client.minimize(LocalProblem(step_gradient=gradient), start=w)
@@ -85,11 +97,15 @@ class MOON(Algorithm[ModelAndMemory]):
     def contrast(self, client: Client, w: Vector, last: Vector) -> Callable[..., Any]:
         """Returns the contrastive loss of an example."""
         features = self.features or client.task.predictor
-        pulling, pushing = (client.task.assembled(client.layout.unravel(model)) for model in (w, last))
+        pulling, pushing = (
+            client.task.assembled(client.layout.unravel(model)) for model in (w, last)
+        )
 
         def loss(params: PyTree, examples: Any, key: Any) -> Float[Array, "batch"]:
             assert features is not None, "check_model refuses such tasks"
-            z, near, far = (directions(features(model, examples, key)) for model in (params, pulling, pushing))
+            z, near, far = (
+                directions(features(model, examples, key)) for model in (params, pulling, pushing)
+            )
             return jax.nn.softplus(((z * far).sum(1) - (z * near).sum(1)) / self.temperature)
 
         return loss

@@ -10,7 +10,9 @@ from fedax.core import Client, Scalar
 
 
 class Multiplier(eqx.Module):
-    """One client's multiplier and tolerance, the momenta of both, and the dual steps of all clients until its last one."""
+    """One client's multiplier and tolerance, the momenta of both, and the dual steps of all clients
+    until its last one.
+    """
 
     lam: Float[Array, ""]
     gamma: Float[Array, ""]
@@ -21,11 +23,15 @@ class Multiplier(eqx.Module):
     @staticmethod
     def at_rest(lam: Float[Array, ""], gamma: Float[Array, ""]) -> "Multiplier":
         """Returns the state without momenta, before the first dual step."""
-        return Multiplier(lam, gamma, jnp.zeros_like(lam), jnp.zeros_like(lam), jnp.zeros((), jnp.int32))
+        return Multiplier(
+            lam, gamma, jnp.zeros_like(lam), jnp.zeros_like(lam), jnp.zeros((), jnp.int32)
+        )
 
 
 class Turns(eqx.Module):
-    """Clients that take their dual steps one after the other: those before this round, at its end, and the round's order."""
+    """Clients that take their dual steps one after the other: those before this round, at its end,
+    and the round's order.
+    """
 
     before: Int[Array, ""]
     after: Int[Array, ""]
@@ -37,13 +43,15 @@ class Turns(eqx.Module):
 
 
 class Ascent(eqx.Module):
-    r"""Heavy-ball steps on $\lambda (s - \gamma)$, up in $\lambda$ and down in $\gamma$, with $s = \lVert x - z \rVert^2$.
+    r"""Heavy-ball steps on $\lambda (s - \gamma)$, up in $\lambda$ and down in $\gamma$, with
+    $s = \lVert x - z \rVert^2$.
 
-    $$ u \leftarrow \theta u + (s - \gamma), \quad \lambda \leftarrow \Pi_{[\lambda_{\min}, \lambda_{\max}]}(\lambda + \alpha u),
+    $$ u \leftarrow \theta u + (s - \gamma), \quad \lambda \leftarrow \Pi_{[\lambda_{\min},
+    \lambda_{\max}]}(\lambda + \alpha u),
        \qquad v \leftarrow \theta v + \lambda, \quad \gamma \leftarrow \gamma + \alpha v $$
 
-    from the old multiplier and tolerance. Clients that share one optimizer step in turns, and a step of one is a step without a
-    gradient of all others.
+    from the old multiplier and tolerance. Clients that share one optimizer step in turns, and a
+    step of one is a step without a gradient of all others.
 
     Attributes:
         rate: $\alpha$.
@@ -61,15 +69,32 @@ class Ascent(eqx.Module):
         """Takes one step at the squared distance $s$."""
         lam_speed = self.momentum * own.lam_speed + square - own.gamma
         gamma_speed = self.momentum * own.gamma_speed + own.lam
-        return self._moved(own, self.rate * lam_speed, self.rate * gamma_speed, lam_speed, gamma_speed, own.clock + 1)
+        return self._moved(
+            own,
+            self.rate * lam_speed,
+            self.rate * gamma_speed,
+            lam_speed,
+            gamma_speed,
+            own.clock + 1,
+        )
 
     def coast(self, own: Multiplier, until: Int[Array, ""]) -> Multiplier:
-        r"""Steps without a gradient: by $\alpha u (\theta + \theta^2 + \dots)$, always in one direction, so bounded once."""
-        theta, steps = jnp.asarray(self.momentum, own.lam.dtype), (until - own.clock).astype(own.lam.dtype)
+        r"""Steps without a gradient: by $\alpha u (\theta + \theta^2 + \dots)$, always in one
+        direction, so bounded once.
+        """
+        theta, steps = (
+            jnp.asarray(self.momentum, own.lam.dtype),
+            (until - own.clock).astype(own.lam.dtype),
+        )
         kept, far = theta**steps, self.rate * theta * (1 - theta**steps) / (1 - theta)
         up, down = own.lam_speed, own.gamma_speed
         return self._moved(own, far * up, far * down, kept * up, kept * down, until)
 
-    def _moved(self, own: Multiplier, up: Any, down: Any, lam_speed: Any, gamma_speed: Any, clock: Any) -> Multiplier:
-        lam, gamma = jnp.clip(own.lam + up, *self.bounds), own.gamma + down if self.learns else own.gamma
+    def _moved(
+        self, own: Multiplier, up: Any, down: Any, lam_speed: Any, gamma_speed: Any, clock: Any
+    ) -> Multiplier:
+        lam, gamma = (
+            jnp.clip(own.lam + up, *self.bounds),
+            own.gamma + down if self.learns else own.gamma,
+        )
         return Multiplier(lam, gamma, lam_speed, gamma_speed, clock)

@@ -35,23 +35,27 @@ class ProxSkipState(eqx.Module):
 
 
 class ProxSkip(Algorithm[ProxSkipState]):
-    r"""Everybody takes shifted local steps until a coin, common to all, says that it is time to average.
+    r"""Everybody takes shifted local steps until a coin, common to all, says that it is time to
+    average.
 
-    $$ \hat x_k \leftarrow x_k - \gamma (g_k(x_k) - h_k) \quad\text{in every step; with probability } p \text{ after it:} \quad
-       x_k \leftarrow \sum_i p_i \hat x_i, \qquad h_k \leftarrow h_k + \frac{p}{\gamma} (x_k - \hat x_k). $$
+    $$ \hat x_k \leftarrow x_k - \gamma (g_k(x_k) - h_k) \quad\text{in every step; with probability
+    } p \text{ after it:} \quad
+       x_k \leftarrow \sum_i p_i \hat x_i, \qquad h_k \leftarrow h_k + \frac{p}{\gamma} (x_k - \hat
+       x_k). $$
 
-    The shifts are zero at first, and $\sum_k p_k h_k = 0$ always. A round ends with an averaging: the coins are
-    `Schedule(sync_probability=p)`. A schedule with a fixed number H of steps is the form without coins, with p = 1/H. The step
-    $\gamma$ is the solver's learning rate (SGD without momentum). Everybody takes part in every round and takes equally many steps.
-    A client adds to its shift when it receives the mean, at the beginning of the next round.
+    The shifts are zero at first, and $\sum_k p_k h_k = 0$ always. A round ends with an averaging:
+    the coins are `Schedule(sync_probability=p)`. A schedule with a fixed number H of steps is the
+    form without coins, with p = 1/H. The step $\gamma$ is the solver's learning rate (SGD without
+    momentum). Everybody takes part in every round and takes equally many steps. A client adds to
+    its shift when it receives the mean, at the beginning of the next round.
 
     Example:
         >>> import fedax
         >>> method, schedule = fedax.ProxSkip(), fedax.Schedule(sync_probability=0.1)
 
-    Source: Mishchenko, Malinovsky, Stich and Richtarik, ProxSkip: Yes! Local Gradient Steps Provably Lead to Communication
-    Acceleration! Finally!, ICML 2022 (Scaffnew), as in the code github.com/Glebzok/ProxSkip (proxskip/methods); the paper was not
-    read.
+    Source: Mishchenko, Malinovsky, Stich and Richtarik, ProxSkip: Yes! Local Gradient Steps
+    Provably Lead to Communication Acceleration! Finally!, ICML 2022 (Scaffnew), as in the code
+    github.com/Glebzok/ProxSkip (proxskip/methods); the paper was not read.
     """
 
     card: ClassVar[Card] = Card(
@@ -62,7 +66,8 @@ class ProxSkip(Algorithm[ProxSkipState]):
     def check(self, schedule: Schedule, sizes: Sequence[int]) -> None:
         if schedule.times is not None or not schedule.equal_steps(sizes):
             allowed = (
-                "with ProxSkip, as many steps for every client (sync_probability=p, steps=H or batch_size='full'), not times"
+                "with ProxSkip, as many steps for every client (sync_probability=p, steps=H or "
+                "batch_size='full'), not times"
             )
             raise InvalidInput.found("run(schedule=...)", "unequal numbers of local steps", allowed)
 

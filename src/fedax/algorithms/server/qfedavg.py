@@ -8,21 +8,23 @@ from fedax.core import Algorithm, Card, Client, Federation, Reduction, Scalar, U
 
 
 class QFedAvg(Algorithm[Vector]):
-    r"""Averaging that flattens the clients' losses, for the objective $\sum_k \frac{p_k}{q+1} f_k(w)^{q+1}$.
+    r"""Averaging that flattens the clients' losses, for the objective
+    $\sum_k \frac{p_k}{q+1} f_k(w)^{q+1}$.
 
     $$ g_k = \frac{w - w_k}{\eta}, \qquad \Delta_k = f_k(w)^q g_k, \qquad
        h_k = q f_k(w)^{q-1} \lVert g_k \rVert^2 + \frac{1}{\eta} f_k(w)^q, \qquad
        w \leftarrow w - \frac{\sum_S p_k \Delta_k}{\sum_S p_k h_k}, $$
 
-    with $f_k$ the loss of the *received* model over the client's training examples (plus 1e-10, as the released code has it),
-    $\eta$ the local learning rate (1/L in the paper). With q = 0 this is FedAvg. Needs SGD as the solver, without momentum unless
-    the form is "as_released".
+    with $f_k$ the loss of the *received* model over the client's training examples (plus 1e-10, as
+    the released code has it), $\eta$ the local learning rate (1/L in the paper). With q = 0 this is
+    FedAvg. Needs SGD as the solver, without momentum unless the form is "as_released".
 
     Args:
         q: at least 0; larger is fairer and slower.
-        form: "as_written", or "as_released" with FedBC, whose $h_k$ has $\lVert w - w_k \rVert^2$ in place of
-            $\lVert g_k \rVert^2$: another method, with far longer steps if $\eta$ is small. That code has momentum 0.5 in the local
-            steps and divides by the learning rate alone.
+        form: "as_written", or "as_released" with FedBC, whose $h_k$ has $\lVert w - w_k \rVert^2$
+            in place of $\lVert g_k \rVert^2$: another method, with far longer steps if $\eta$ is
+            small. That code has momentum 0.5 in the local steps and divides by the learning rate
+            alone.
 
     Example:
         >>> import fedax
@@ -32,7 +34,11 @@ class QFedAvg(Algorithm[Vector]):
     """
 
     q: Scalar = hyper(1.0, low=0.0, doc="weight of larger losses")
-    form: str = hyper("as_written", choices=("as_written", "as_released"), doc="whether h has the gradient or the distance")
+    form: str = hyper(
+        "as_written",
+        choices=("as_written", "as_released"),
+        doc="whether h has the gradient or the distance",
+    )
 
     card: ClassVar[Card] = Card(
         paper="Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020",

@@ -6,9 +6,23 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.core import Algorithm, Card, Client, Cohort, Federation, LocalProblem, Scalar, Upload, Vector, hyper
+from fedax.core import (
+    Algorithm,
+    Card,
+    Client,
+    Cohort,
+    Federation,
+    LocalProblem,
+    Scalar,
+    Upload,
+    Vector,
+    hyper,
+)
 
-PAPER = "Jiang, Rodomanov and Stich, Stabilized Proximal-Point Methods for Federated Optimization, NeurIPS 2024"
+PAPER = (
+    "Jiang, Rodomanov and Stich, Stabilized Proximal-Point Methods for Federated "
+    "Optimization, NeurIPS 2024"
+)
 
 
 class StabilizedState(eqx.Module):
@@ -23,13 +37,15 @@ class SDANE(Algorithm[StabilizedState]):
 
     With the cohort's weights, and $h_k = \nabla f_k(v) - \operatorname{mean}_S \nabla f_i(v)$:
 
-    $$ x_k \approx \arg\min_x\; f_k(x) - \langle h_k, x \rangle + \frac{\lambda}{2} \lVert x - v \rVert^2, \qquad
+    $$ x_k \approx \arg\min_x\; f_k(x) - \langle h_k, x \rangle + \frac{\lambda}{2} \lVert x - v
+    \rVert^2, \qquad
        x \leftarrow \operatorname{mean}_S x_k, $$
-    $$ v \leftarrow \frac{\mu x + \lambda v - \operatorname{mean}_S \nabla f_k(x_k)}{\mu + \lambda}. $$
+    $$ v \leftarrow \frac{\mu x + \lambda v - \operatorname{mean}_S \nabla f_k(x_k)}{\mu + \lambda}.
+    $$
 
-    The same cohort takes part in both phases. The local problem may be solved roughly: the paper asks for
-    $\lVert \nabla F_k(x_k) \rVert \le \frac{\lambda}{2} \lVert x_k - v \rVert$, which `Inexact` with gamma near 1 tests. The model
-    is x.
+    The same cohort takes part in both phases. The local problem may be solved roughly: the paper
+    asks for $\lVert \nabla F_k(x_k) \rVert \le \frac{\lambda}{2} \lVert x_k - v \rVert$, which
+    `Inexact` with gamma near 1 tests. The model is x.
 
     Args:
         lam: $\lambda$, above 0; about the second-order dissimilarity of the clients.
@@ -39,14 +55,17 @@ class SDANE(Algorithm[StabilizedState]):
         >>> import fedax
         >>> method = fedax.SDANE(lam=1.0)
 
-    Source: Jiang, Rodomanov and Stich, Stabilized Proximal-Point Methods for Federated Optimization, NeurIPS 2024, as in the
-    authors' code (github.com/mlolab/S-DANE, src/optimizers/sdane.py); the paper was not read.
+    Source: Jiang, Rodomanov and Stich, Stabilized Proximal-Point Methods for Federated
+    Optimization, NeurIPS 2024, as in the authors' code (github.com/mlolab/S-DANE,
+    src/optimizers/sdane.py); the paper was not read.
     """
 
     lam: Scalar = hyper(1.0, low=0.0, open_low=True, doc="weight of the proximal term")
     mu: Scalar = hyper(0.0, low=0.0, doc="strong convexity of the clients' losses")
 
-    card: ClassVar[Card] = Card(paper=PAPER, equation="S-DANE, from the authors' code; paper not read")
+    card: ClassVar[Card] = Card(
+        paper=PAPER, equation="S-DANE, from the authors' code; paper not read"
+    )
 
     def init(self, fed: Federation, w: Vector) -> StabilizedState:
         return StabilizedState(w, w)
@@ -59,7 +78,9 @@ class SDANE(Algorithm[StabilizedState]):
         return state.x
 
     def solutions(self, fed: Federation, cohort: Cohort, center: Vector) -> tuple[Vector, Vector]:
-        """Returns the mean of the local solutions around a center, and the mean of the gradients there."""
+        """Returns the mean of the local solutions around a center, and the mean of the gradients
+        there.
+        """
         g = fed.average(self.gradient, cohort, center)
         return fed.average(self.solve, cohort, center, g)
 
@@ -84,7 +105,8 @@ class AccSDANE(SDANE):
 
     From A = 0 and B = 1, in every round with the positive root a of $\lambda a^2 = (A + a) B$:
 
-    $$ y = \frac{A x + a v}{A + a}, \qquad x \leftarrow \operatorname{mean}_S x_k \text{ of S-DANE around } y, \qquad
+    $$ y = \frac{A x + a v}{A + a}, \qquad x \leftarrow \operatorname{mean}_S x_k \text{ of S-DANE
+    around } y, \qquad
        v \leftarrow \frac{\mu a x + B v - a \operatorname{mean}_S \nabla f_k(x_k)}{\mu a + B}, $$
     $$ A \leftarrow A + a, \qquad B \leftarrow B + \mu a. $$
 
@@ -98,7 +120,9 @@ class AccSDANE(SDANE):
     Source: as `SDANE`; the paper was not read.
     """
 
-    card: ClassVar[Card] = Card(paper=PAPER, equation="Acc-S-DANE, from the authors' code; paper not read")
+    card: ClassVar[Card] = Card(
+        paper=PAPER, equation="Acc-S-DANE, from the authors' code; paper not read"
+    )
 
     def init(self, fed: Federation, w: Vector) -> AcceleratedState:
         return AcceleratedState(w, w, jnp.zeros((), w.dtype), jnp.ones((), w.dtype))

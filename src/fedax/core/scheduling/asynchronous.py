@@ -1,7 +1,8 @@
-"""Asynchronous servers: clients train on the model that they received, and the server steps when enough have arrived.
+"""Asynchronous servers: clients train on the model that they received, and the server steps when
+enough have arrived.
 
-Who arrives when follows from the devices' speeds alone. The whole timetable is therefore computed before
-training, in plain NumPy, and a compiled run reads one row of it for every server step.
+Who arrives when follows from the devices' speeds alone. The whole timetable is therefore computed
+before training, in plain NumPy, and a compiled run reads one row of it for every server step.
 """
 
 import dataclasses
@@ -24,11 +25,13 @@ NO_SLOT = 1 << 30
 @checked_arguments
 @dataclasses.dataclass(frozen=True)
 class Asynchronous:
-    r"""An asynchronous server: `concurrency` clients are at work, and every `Schedule.cohort` arrivals are a server step.
+    r"""An asynchronous server: `concurrency` clients are at work, and every `Schedule.cohort`
+    arrivals are a server step.
 
-    With `cohort=1` the server steps after every arrival (FedAsync), with more it buffers them (FedBuff). A client that is at work,
-    or whose upload waits in the buffer, is not dispatched. An upload of staleness $\tau$ (the server steps since the
-    client received its model) has the factor $s(\tau)$ on its change, with $s(0) = 1$:
+    With `cohort=1` the server steps after every arrival (FedAsync), with more it buffers them
+    (FedBuff). A client that is at work, or whose upload waits in the buffer, is not dispatched. An
+    upload of staleness $\tau$ (the server steps since the client received its model) has the factor
+    $s(\tau)$ on its change, with $s(0) = 1$:
 
     | `weight` | $s(\tau)$ |
     | --- | --- |
@@ -36,34 +39,42 @@ class Asynchronous:
     | `"polynomial"` | $(1 + \tau)^{-a}$ |
     | `"hinge"` | 1 for $\tau \le b$, else $1 / (a (\tau - b) + 1)$ |
 
-    The mean divides by the number of uploads (by the sum of their weights without $s$), so that stale uploads shorten the step.
+    The mean divides by the number of uploads (by the sum of their weights without $s$), so that
+    stale uploads shorten the step.
 
     Args:
         devices: how long clients take: a `fedax.Devices`, or an object with a method
-            `seconds(clients, round, down_bits, up_bits, examples)`, which returns for some clients the seconds from dispatch
-            to arrival as an array. A frozen dataclass, so that checkpoints know it.
+            `seconds(clients, round, down_bits, up_bits, examples)`, which returns for some clients
+            the seconds from dispatch to arrival as an array. A frozen dataclass, so that
+            checkpoints know it.
         concurrency: clients at work at the same time, from 1 to the number of clients.
-        dispatch: `"arrival"`: a client that arrives is replaced at once; `"server_step"`: clients are dispatched after
-            server steps only. With as many clients at work as a step takes this is the synchronous method.
-        uploads: `"changes"`: the change of an upload is against the model that its client received, as in FedBuff; `"models"`:
-            against the server's current model, with which the client's is mixed, as in FedAsync.
+        dispatch: `"arrival"`: a client that arrives is replaced at once; `"server_step"`: clients
+            are dispatched after server steps only. With as many clients at work as a step takes
+            this is the synchronous method.
+        uploads: `"changes"`: the change of an upload is against the model that its client received,
+            as in FedBuff; `"models"`: against the server's current model, with which the client's
+            is mixed, as in FedAsync.
         weight: which $s$.
         a: its $a$, at least 0.
         b: its $b$, at least 0.
-        max_staleness: arrivals of a larger one are discarded; what they sent counts as traffic. None for no bound.
-        passes: passes over its examples that a client's work counts as, above 0. Only needed where a solver decides by the data how
-            long it works, such as `Exact`.
+        max_staleness: arrivals of a larger one are discarded; what they sent counts as traffic.
+            None for no bound.
+        passes: passes over its examples that a client's work counts as, above 0. Only needed where
+            a solver decides by the data how long it works, such as `Exact`.
 
     >>> from fedax.core import Devices
     >>> alike = Devices(speed=100.0, latency=1.0)
     >>> fedbuff = Asynchronous(alike, concurrency=100)
-    >>> fedasync = Asynchronous(alike, concurrency=100, uploads="models", weight="hinge", a=10.0, b=4)
+    >>> fedasync = Asynchronous(
+    ...     alike, concurrency=100, uploads="models", weight="hinge", a=10.0, b=4
+    ... )
     >>> fedasync.factors(np.array([0, 4, 5])).round(3).tolist()
     [1.0, 1.0, 0.091]
 
-    Source: Nguyen et al., Federated Learning with Buffered Asynchronous Aggregation, AISTATS 2022, Alg. 1; Xie et al.,
-    Asynchronous Federated Optimization, OPT 2020, Alg. 1 and Sec. 5. Papers not read: FedBuff and the polynomial weights are
-    checked against the code that its authors released (FLSim), the hinge and FedAsync's defaults against nothing.
+    Source: Nguyen et al., Federated Learning with Buffered Asynchronous Aggregation, AISTATS 2022,
+    Alg. 1; Xie et al., Asynchronous Federated Optimization, OPT 2020, Alg. 1 and Sec. 5. Papers not
+    read: FedBuff and the polynomial weights are checked against the code that its authors released
+    (FLSim), the hinge and FedAsync's defaults against nothing.
     """
 
     devices: Any
@@ -78,16 +89,26 @@ class Asynchronous:
 
     def __post_init__(self) -> None:
         check_declared(self)
-        self._require("devices", callable(getattr(self.devices, "seconds", None)), "an object with a method `seconds`")
+        self._require(
+            "devices",
+            callable(getattr(self.devices, "seconds", None)),
+            "an object with a method `seconds`",
+        )
         whole = f"whole numbers from 1 to {MOST_COUNT}"
         self._require("concurrency", _is_count(self.concurrency, 1), whole)
         bound = self.max_staleness
         self._require(
-            "max_staleness", bound is None or _is_count(bound, 0), f"whole numbers from 0 to {MOST_COUNT}, or None"
+            "max_staleness",
+            bound is None or _is_count(bound, 0),
+            f"whole numbers from 0 to {MOST_COUNT}, or None",
         )
         passes: Any = self.passes
         is_real = isinstance(passes, int | float) and not isinstance(passes, bool)
-        self._require("passes", passes is None or (is_real and 0 < passes < math.inf), "finite numbers > 0, or None")
+        self._require(
+            "passes",
+            passes is None or (is_real and 0 < passes < math.inf),
+            "finite numbers > 0, or None",
+        )
 
     def _require(self, name: str, holds: bool, allowed: str) -> None:
         if not holds:
@@ -107,19 +128,31 @@ class Asynchronous:
 
     @classmethod
     def of(cls, spelling: Any) -> "Asynchronous":
-        """Makes one from its spelling in files, a table of its arguments; one is returned as it is."""
+        """Makes one from its spelling in files, a table of its arguments; one is returned as it
+        is.
+        """
         if isinstance(spelling, cls):
             return spelling
         known = [field.name for field in dataclasses.fields(cls)]
-        if not isinstance(spelling, Mapping) or not set(spelling) <= set(known) or "concurrency" not in spelling:
-            allowed = f"a fedax.Asynchronous, or a table with concurrency and perhaps {', '.join(known[1:])}"
+        if (
+            not isinstance(spelling, Mapping)
+            or not set(spelling) <= set(known)
+            or "concurrency" not in spelling
+        ):
+            allowed = (
+                "a fedax.Asynchronous, or a table with concurrency and perhaps "
+                f"{', '.join(known[1:])}"
+            )
             raise InvalidInput.of("Schedule(asynchronous=...)", spelling, allowed)
         return cls(**spelling)
 
     @property
     def spelling(self) -> dict[str, Any]:
         """The arguments that differ from the defaults, as experiment files spell them."""
-        values = {field.name: (getattr(self, field.name), field.default) for field in dataclasses.fields(self)}
+        values = {
+            field.name: (getattr(self, field.name), field.default)
+            for field in dataclasses.fields(self)
+        }
         return {name: value for name, (value, default) in values.items() if value != default}
 
     def factors(self, staleness: np.ndarray) -> np.ndarray:
@@ -138,8 +171,8 @@ def _is_count(value: Any, low: int) -> bool:
 class Arrivals(NamedTuple):
     """Rows of a timetable, for server steps or for one of them; whole numbers have 32 bits.
 
-    A version is the number of server steps before it. Versions that clients at work, or the buffer, still refer to
-    lie in slots; a slot that is free again is used by a later version.
+    A version is the number of server steps before it. Versions that clients at work, or the buffer,
+    still refer to lie in slots; a slot that is free again is used by a later version.
 
     Attributes:
         clients: those whose uploads the step takes, in the order of their dispatch.
@@ -163,25 +196,33 @@ class Arrivals(NamedTuple):
 class Timetable:
     """The server steps of a run with their arrivals, computed as far as they are asked for.
 
-    Events are taken in the order of their time, those of one time in the order of the clients' numbers. An arrival
-    that fills the buffer is a server step; clients that are dispatched then receive the new version. The cost of an event is
-    logarithmic in the number of clients.
+    Events are taken in the order of their time, those of one time in the order of the clients'
+    numbers. An arrival that fills the buffer is a server step; clients that are dispatched then
+    receive the new version. The cost of an event is logarithmic in the number of clients.
 
     Args:
         server: concurrency, dispatch and the bound on staleness.
         cohort: arrivals of a server step.
-        weights: of the clients in the draw of one to dispatch: their sizes, or ones. Whole numbers, at least 1.
-        seconds: a function of clients and the version that they received, which returns how long each takes from dispatch to
-            arrival.
-        draw: a function of a version that returns a whole cohort, used where no client is busy and as many as a cohort has are
-            dispatched: the draw of a synchronous round.
+        weights: of the clients in the draw of one to dispatch: their sizes, or ones. Whole numbers,
+            at least 1.
+        seconds: a function of clients and the version that they received, which returns how long
+            each takes from dispatch to arrival.
+        draw: a function of a version that returns a whole cohort, used where no client is busy and
+            as many as a cohort has are dispatched: the draw of a synchronous round.
         seed: of all other draws.
 
     >>> class Numbered:
     ...     def seconds(self, clients, round, down_bits, up_bits, examples):
     ...         return clients + 1.0
     >>> server = Asynchronous(Numbered(), 2, "server_step")
-    >>> timetable = Timetable(server, 2, np.ones(2, int), lambda clients, version: clients + 1.0, lambda version: [0, 1], [0])
+    >>> timetable = Timetable(
+    ...     server,
+    ...     2,
+    ...     np.ones(2, int),
+    ...     lambda clients, version: clients + 1.0,
+    ...     lambda version: [0, 1],
+    ...     [0],
+    ... )
     >>> timetable.extend(2)
     >>> timetable.times.tolist(), timetable.rows(0, 2).clients.tolist()
     ([2.0, 4.0], [[0, 1], [0, 1]])
@@ -200,11 +241,13 @@ class Timetable:
         self._free = _Ranking(weights)
         self._clients = len(weights)
         self._random = np.random.Generator(np.random.PCG64(seed))
-        self._events: list[tuple[float, int, int, int]] = []  # a heap of (time, client, version, number of the dispatch)
+        # a heap of (time, client, version, number of the dispatch)
+        self._events: list[tuple[float, int, int, int]] = []
         self._now, self._version, self._dispatches, self._sent, self._discarded = 0.0, 0, 0, 0, 0
         self._buffer: list[tuple[int, int, int]] = []  # (number of the dispatch, client, version)
         self._slot_of: dict[int, int] = {}
-        self._outstanding: dict[int, int] = {}  # dispatches by version whose uploads no step has taken
+        # dispatches by version whose uploads no step has taken
+        self._outstanding: dict[int, int] = {}
         self._free_slots: list[int] = []
         self._slots = [0]  # those in use before each step, the largest so far
         self._rows: list[tuple[list[int], list[int], list[int], int, int, int]] = []
@@ -222,14 +265,19 @@ class Timetable:
         return max(1, self._slots[max(steps - 1, 0)])
 
     def rows(self, first: int, count: int, padded: int | None = None) -> Arrivals:
-        """Returns the arrivals of some steps, with a first axis (count,), padded with zeros to (padded,)."""
+        """Returns the arrivals of some steps, with a first axis (count,), padded with zeros to
+        (padded,).
+        """
         self.extend(first + count)
         columns = zip(*self._rows[first : first + count], strict=True)
-        clients, versions, slots, stored, sent, discarded = (np.asarray(column, np.int32) for column in columns)
+        clients, versions, slots, stored, sent, discarded = (
+            np.asarray(column, np.int32) for column in columns
+        )
         factors = self.server.factors(np.arange(first, first + count)[:, None] - versions)
         found = (clients, versions, slots, factors, stored, sent, discarded)
         more = (padded or count) - count
-        return Arrivals(*(np.concatenate([a, np.zeros((more, *a.shape[1:]), a.dtype)]) for a in found))  # type: ignore[arg-type]
+        rows: Any = (np.concatenate([a, np.zeros((more, *a.shape[1:]), a.dtype)]) for a in found)
+        return Arrivals(*rows)
 
     def extend(self, steps: int) -> None:
         """Computes the timetable up to a number of server steps."""
@@ -265,7 +313,11 @@ class Timetable:
         self._version += 1
         self._sent = self._discarded = 0
         # uploads of versions that are too old for the next step will be discarded
-        gone = [v for v in set(versions) | {self._version - 1} if v in self._slot_of and not self._outstanding[v]]
+        gone = [
+            v
+            for v in set(versions) | {self._version - 1}
+            if v in self._slot_of and not self._outstanding[v]
+        ]
         oldest = self._version - 1 - limit
         gone += [v for v in (oldest,) if v in self._slot_of and v not in gone]
         for version in gone:
@@ -289,21 +341,30 @@ class Timetable:
             clients = [self._free.draw(self._random) for _ in range(count)]
         if self._version not in self._slot_of:
             used = len(self._slot_of)
-            self._slot_of[self._version] = heapq.heappop(self._free_slots) if self._free_slots else used
+            self._slot_of[self._version] = (
+                heapq.heappop(self._free_slots) if self._free_slots else used
+            )
             self._outstanding[self._version] = 0
             self._slots[-1] = max(self._slots[-1], self._slot_of[self._version] + 1)
         self._outstanding[self._version] += count
         self._sent += count
         taken = np.asarray(self._seconds(np.asarray(clients), self._version), np.float64)
         if not (np.isfinite(taken).all() and (taken >= 0).all()):
-            raise InvalidInput.of("devices", taken.min(), "finite seconds >= 0 from a client's dispatch to its arrival")
+            raise InvalidInput.of(
+                "devices",
+                taken.min(),
+                "finite seconds >= 0 from a client's dispatch to its arrival",
+            )
         for client, each in zip(clients, taken.tolist(), strict=True):
-            heapq.heappush(self._events, (self._now + each, client, self._version, self._dispatches))
+            heapq.heappush(
+                self._events, (self._now + each, client, self._version, self._dispatches)
+            )
             self._dispatches += 1
 
 
 class _Ranking:
-    """A set of clients with weights, from which one is drawn in logarithmic time: a Fenwick tree of the weights.
+    """A set of clients with weights, from which one is drawn in logarithmic time: a Fenwick tree of
+    the weights.
 
     A draw depends on the set alone and not on the order of the changes that led to it.
     """
@@ -327,7 +388,8 @@ class _Ranking:
     def draw(self, random: np.random.Generator) -> int:
         """Draws a client in proportion to the weights, and removes it."""
         ticket, place, step = int(random.integers(self.total)), 0, self.top
-        # the owner of the ticket, where the members' weights lie one after the other in the order of their numbers
+        # the owner of the ticket, where the members' weights lie one after the other in the order
+        # of their numbers
         while step:
             if place + step < len(self.tree) and self.tree[place + step] <= ticket:
                 place += step

@@ -75,8 +75,8 @@ class Daily(Availability):
     run.
 
     Args:
-        fraction: of a day for which a client is available, in (0, 1], rounded to whole rounds but at
-            least one.
+        fraction: of a day for which a client is available, in (0, 1], rounded to whole rounds but
+            at least one.
         period: rounds of a day, at least 1.
         spread: the part of a day over which the clients begin, in [0, 1]: with 1 all over the
             world, with 0 at the same hour.
@@ -96,14 +96,19 @@ class Daily(Availability):
         check_declared(self)
 
     def available(self, key: Key[Array, ""], round: Index, clients: int) -> Bool[Array, "clients"]:
-        span, long = max(1, whole_part(self.spread, self.period)), max(1, math.floor(self.fraction * self.period + 0.5))
+        span, long = (
+            max(1, whole_part(self.spread, self.period)),
+            max(1, math.floor(self.fraction * self.period + 0.5)),
+        )
         # from the rule's own seed: the same clients are available in runs with different seeds
         hours = jax.random.randint(jax.random.key(self.seed), (clients,), 0, span, jnp.int32)
         return (jnp.asarray(round, jnp.int32) % self.period + hours) % self.period < long
 
 
 class Interval(NamedTuple):
-    """A line of a trace: a client, by number or by name, is available from round `first` to before `end`."""
+    """A line of a trace: a client, by number or by name, is available from round `first` to before
+    `end`.
+    """
 
     client: int | str
     first: int
@@ -113,13 +118,14 @@ class Interval(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Trace(Availability):
-    r"""A file of intervals in which clients are available: CSV with columns `device`, `from` and `to`.
+    r"""A file of intervals in which clients are available: CSV with columns `device`, `from` and
+    `to`.
 
     `device` is a client's name, or of clients without names the number, from 0. Where the names of
     all clients end in their own numbers, as `client0`, `client1` and so on, the number stands for
     the name. A client can be reached in round t if t times `round_length` lies in one of its
-    intervals $[\text{from}, \text{to})$; one that has none is never available. The numbers of the file
-    are compared exactly, as decimals.
+    intervals $[\text{from}, \text{to})$; one that has none is never available. The numbers of the
+    file are compared exactly, as decimals.
 
     Args:
         file: its path.
@@ -177,9 +183,13 @@ class Trace(Availability):
     def available(self, key: Key[Array, ""], round: Index, clients: int) -> Bool[Array, "clients"]:
         if not all(isinstance(interval.client, int) for interval in self.intervals):
             raise DataError.found(
-                self.file, "names of devices", "a trace that is bound to a task's clients: bound_to(names, clients)"
+                self.file,
+                "names of devices",
+                "a trace that is bound to a task's clients: bound_to(names, clients)",
             )
-        client, first, end, _ = (jnp.asarray(column, jnp.int32) for column in zip(*self.intervals, strict=True))
+        client, first, end, _ = (
+            jnp.asarray(column, jnp.int32) for column in zip(*self.intervals, strict=True)
+        )
         now = jnp.asarray(round, jnp.int32)
         now = now % jnp.maximum(end.max(), 1) if self.repeat else now
         # a client with several intervals is available in any of them
@@ -191,30 +201,49 @@ COLUMNS, MOST_BYTES = ("device", "from", "to"), 1 << 28
 
 def _read(file: str, length: Fraction) -> tuple[Interval, ...]:
     try:
-        if not os.path.isfile(file) or os.path.getsize(file) > MOST_BYTES:  # a pipe or device would never end
+        # a pipe or device would never end
+        if not os.path.isfile(file) or os.path.getsize(file) > MOST_BYTES:
             raise ValueError(f"no plain file of at most {MOST_BYTES} bytes")
         text = Path(file).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise DataError.of("availability", f"a file at {file} that cannot be read ({error})", "a trace in CSV") from error
+        raise DataError.of(
+            "availability", f"a file at {file} that cannot be read ({error})", "a trace in CSV"
+        ) from error
     try:
-        header, *rows = [(i, row) for i, row in enumerate(csv.reader(text.splitlines(), strict=True), 1) if row] or [(1, [])]
+        header, *rows = [
+            (i, row) for i, row in enumerate(csv.reader(text.splitlines(), strict=True), 1) if row
+        ] or [(1, [])]
     except csv.Error as error:
-        raise DataError.of(file, f"text that is no table ({error})", "CSV with the columns device, from and to") from error
+        raise DataError.of(
+            file, f"text that is no table ({error})", "CSV with the columns device, from and to"
+        ) from error
     names = [name.strip() for name in header[1]]
     for name in COLUMNS:
         if names.count(name) != 1:
-            raise DataError.of(f"{file}, line {header[0]}", names, f"a header with {', '.join(COLUMNS)}, each once")
+            raise DataError.of(
+                f"{file}, line {header[0]}", names, f"a header with {', '.join(COLUMNS)}, each once"
+            )
     if not rows:
         raise DataError.found(file, "no line below the header", "at least one interval")
-    places, found, own = [names.index(name) for name in COLUMNS], [], dict[int | str, list[tuple[Fraction, Fraction, int]]]()
+    places, found, own = (
+        [names.index(name) for name in COLUMNS],
+        [],
+        dict[int | str, list[tuple[Fraction, Fraction, int]]](),
+    )
     for line, row in rows:
         if len(row) != len(names):
-            raise DataError.of(f"{file}, line {line}", row, f"{len(names)} values, as the header has")
+            raise DataError.of(
+                f"{file}, line {line}", row, f"{len(names)} values, as the header has"
+            )
         device = _device(file, line, row[places[0]].strip())
-        begin, end = (_number(file, line, name, row[i].strip()) for name, i in zip(COLUMNS[1:], places[1:]))
+        begin, end = (
+            _number(file, line, name, row[i].strip()) for name, i in zip(COLUMNS[1:], places[1:])
+        )
         if begin >= end:
             raise DataError.of(
-                f"{file}, line {line}, to", row[places[2]].strip(), f"more than from, {row[places[1]].strip()}"
+                f"{file}, line {line}, to",
+                row[places[2]].strip(),
+                f"more than from, {row[places[1]].strip()}",
             )
         _check_apart(file, own.setdefault(device, []), (begin, end, line))
         first, last = (min(math.ceil(t / length), MOST_COUNT) for t in (begin, end))
@@ -228,7 +257,9 @@ def _device(file: str, line: int, text: str) -> int | str:
         return int(text)
     number = re.fullmatch(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?", text, re.ASCII)
     if not text or (number and not text.isdigit()):
-        raise DataError.of(f"{file}, line {line}, device", text, "the number of a client, from 0, or a name")
+        raise DataError.of(
+            f"{file}, line {line}, device", text, "the number of a client, from 0, or a name"
+        )
     return text
 
 
@@ -238,14 +269,20 @@ def _number(file: str, line: int, name: str, text: str) -> Fraction:
     return Fraction(text)
 
 
-def _check_apart(file: str, own: list[tuple[Fraction, Fraction, int]], new: tuple[Fraction, Fraction, int]) -> None:
-    """Puts an interval among the others of its client, in order, and refuses one that overlaps with them."""
+def _check_apart(
+    file: str, own: list[tuple[Fraction, Fraction, int]], new: tuple[Fraction, Fraction, int]
+) -> None:
+    """Puts an interval among the others of its client, in order, and refuses one that overlaps with
+    them.
+    """
     # sorted intervals that do not overlap: only the neighbours of a new one can overlap with it
     place = bisect.bisect(own, new)
     for other in own[max(place - 1, 0) : place + 1]:
         if new[0] < other[1] and other[0] < new[1]:
             got = f"{float(new[0]):g} to {float(new[1]):g}, which overlaps with line {other[2]}"
-            raise DataError.of(f"{file}, line {new[2]}", got, "intervals of a device that lie apart")
+            raise DataError.of(
+                f"{file}, line {new[2]}", got, "intervals of a device that lie apart"
+            )
     own.insert(place, new)
 
 

@@ -1,6 +1,8 @@
-"""Devices of a virtual clock: how fast each client computes, sends and receives, and the energy that it takes.
+"""Devices of a virtual clock: how fast each client computes, sends and receives, and the energy
+that it takes.
 
-Everything here is plain NumPy in 64 bits. It runs on the host, beside the compiled rounds, and cannot change them.
+Everything here is plain NumPy in 64 bits. It runs on the host, beside the compiled rounds, and
+cannot change them.
 """
 
 import csv
@@ -31,7 +33,9 @@ MOST_BYTES = 1 << 28
 
 
 class Range(NamedTuple):
-    """Values of a characteristic: finite ones from 0 on, or rates, which are above 0 and may be infinite."""
+    """Values of a characteristic: finite ones from 0 on, or rates, which are above 0 and may be
+    infinite.
+    """
 
     unit: str
     is_rate: bool
@@ -43,7 +47,11 @@ class Range(NamedTuple):
 
     @property
     def allowed(self) -> str:
-        return f"numbers > 0 in {self.unit}, inf for no time" if self.is_rate else f"finite numbers >= 0 in {self.unit}"
+        return (
+            f"numbers > 0 in {self.unit}, inf for no time"
+            if self.is_rate
+            else f"finite numbers >= 0 in {self.unit}"
+        )
 
 
 CHARACTERISTICS = {
@@ -94,41 +102,62 @@ class Distribution:
         given = dict(spelling)
         name = given.pop("name", None)
         if name not in cls.known:
-            raise InvalidInput.of(field, spelling, f"tables with name = one of {', '.join(cls.known)}")
+            raise InvalidInput.of(
+                field, spelling, f"tables with name = one of {', '.join(cls.known)}"
+            )
         parameters = cls.known[name]
         for key in given:
             if key not in parameters:
                 raise UnknownName.among(f"{field}, parameter of {name!r}", key, parameters)
         values = parameters | given
         if missing := [key for key, value in values.items() if value is None]:
-            raise InvalidInput.found(field, f"{name!r} without {', '.join(missing)}", f"{name!r} with all parameters")
-        values = {k: tuple(v) if isinstance(v, Sequence | np.ndarray) else v for k, v in values.items()}
+            raise InvalidInput.found(
+                field, f"{name!r} without {', '.join(missing)}", f"{name!r} with all parameters"
+            )
+        values = {
+            k: tuple(v) if isinstance(v, Sequence | np.ndarray) else v for k, v in values.items()
+        }
         made = cls(name, tuple(values.items()))
         made._check(field, limits, **values)
         return made
 
     def _check(self, field: str, limits: Range, **values: Any) -> None:
-        numbers = [one for value in values.values() for one in (value if isinstance(value, tuple) else (value,))]
+        numbers = [
+            one
+            for value in values.values()
+            for one in (value if isinstance(value, tuple) else (value,))
+        ]
         if not all(real(one) and math.isfinite(one) for one in numbers):
             raise InvalidInput.of(field, self.spelling, "finite parameters")
         if self.name == "lognormal":
-            fits, allowed = values["median"] > 0 and values["sigma"] >= 0, "median > 0 and sigma >= 0"
+            fits, allowed = (
+                values["median"] > 0 and values["sigma"] >= 0,
+                ("median > 0 and sigma >= 0"),
+            )
         elif self.name == "choice":
             several, weights = values["values"], values["weights"]
             fits = isinstance(several, tuple) and len(several) > 0 and limits.allows(several)
-            fits = fits and (not weights or (len(weights) == len(several) and min(weights) >= 0 and sum(weights) > 0))
+            fits = fits and (
+                not weights
+                or (len(weights) == len(several) and min(weights) >= 0 and sum(weights) > 0)
+            )
             allowed = f"values that are {limits.allowed}, and a weight >= 0 for each, or none"
         else:
             low, high = values["low"], values["high"]
             fits = low <= high and limits.allows(low) and (low > 0 or self.name == "uniform")
-            allowed = f"low <= high, {limits.allowed}" + (", low > 0" if self.name == "log_uniform" else "")
+            allowed = f"low <= high, {limits.allowed}" + (
+                ", low > 0" if self.name == "log_uniform" else ""
+            )
         if not fits:
             raise InvalidInput.of(field, self.spelling, allowed)
 
     @property
     def spelling(self) -> dict[str, Any]:
         """The inverse of `of`."""
-        values = {key: list(value) if isinstance(value, tuple) else value for key, value in self.parameters}
+        values = {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in self.parameters
+        }
         return {"name": self.name} | {key: value for key, value in values.items() if value != []}
 
     def __call__(self, luck: Numbers) -> Numbers:
@@ -139,7 +168,9 @@ class Distribution:
         if self.name == "choice":
             several = np.asarray(values["values"], np.float64)
             ends = np.cumsum(np.asarray(values["weights"] or np.ones(len(several)), np.float64))
-            return several[np.minimum(np.searchsorted(ends, luck * ends[-1], side="right"), len(several) - 1)]
+            return several[
+                np.minimum(np.searchsorted(ends, luck * ends[-1], side="right"), len(several) - 1)
+            ]
         low, high = float(values["low"]), float(values["high"])
         return low + (high - low) * luck if self.name == "uniform" else low * (high / low) ** luck
 
@@ -147,32 +178,39 @@ class Distribution:
 @checked_arguments
 @dataclasses.dataclass(frozen=True, eq=False)
 class Devices:
-    r"""The clients' devices, from which a virtual clock has the seconds and the joules of every round.
+    r"""The clients' devices, from which a virtual clock has the seconds and the joules of every
+    round.
 
-    A phase of client $k$ with $b_\downarrow$ bits down, $b_\uparrow$ bits up and $n$ examples takes, with its latency $l_k$,
+    A phase of client $k$ with $b_\downarrow$ bits down, $b_\uparrow$ bits up and $n$ examples
+    takes, with its latency $l_k$,
 
-    $$l_k + \frac{b_\downarrow}{\text{down}_k} + \frac{n}{\text{speed}_k} + \frac{b_\uparrow}{\text{up}_k}$$
+    $$l_k + \frac{b_\downarrow}{\text{down}_k} + \frac{n}{\text{speed}_k} +
+    \frac{b_\uparrow}{\text{up}_k}$$
 
-    seconds. Every characteristic is a number, a list with one number for each client, a distribution, or a column of
-    `table`. Distributions are tables: `{"name": "lognormal", "median": 50.0, "sigma": 1.0}`, `"uniform"` and `"log_uniform"`
-    with `low` and `high`, `"choice"` with `values` and perhaps `weights`. A client's draw depends on `seed`, the
-    characteristic and the client's number only, not on the seed of a run.
+    seconds. Every characteristic is a number, a list with one number for each client, a
+    distribution, or a column of `table`. Distributions are tables:
+    `{"name": "lognormal", "median": 50.0, "sigma": 1.0}`, `"uniform"` and `"log_uniform"` with
+    `low` and `high`, `"choice"` with `values` and perhaps `weights`. A client's draw depends on
+    `seed`, the characteristic and the client's number only, not on the seed of a run.
 
     Args:
-        speed: examples that a client trains on in a second, above 0: those of all minibatches and gradients.
+        speed: examples that a client trains on in a second, above 0: those of all minibatches and
+            gradients.
         down, up: bits that it receives and sends in a second, above 0.
-        latency: seconds of a phase that do not depend on its messages, both ways together, at least 0.
+        latency: seconds of a phase that do not depend on its messages, both ways together, at least
+            0.
         energy: joules of an example, at least 0.
         energy_down, energy_up: joules of a bit, at least 0.
-        table: a CSV file, or columns by name. Columns are the characteristics above, or FedScale's: `computation`
-            (milliseconds of inference for an example, of which training takes three times as many), `communication`
-            (kbit/s both ways), `dl_kbps` and `ul_kbps`. Others are ignored. With a column `client` (a name, or the
-            number of a client without names) every client has its row. Without one, every client gets a row by a
-            seeded draw, so that a table of types of devices serves any number of clients.
-        varying: by characteristic, the distribution of a factor that every client draws anew in every round, such as
-            `{"up": {"name": "lognormal", "sigma": 0.5}}`.
-        passes: passes over its examples that a phase with local work counts as, above 0. Only needed for solvers that decide
-            by the data how long they work, such as `Exact`.
+        table: a CSV file, or columns by name. Columns are the characteristics above, or FedScale's:
+            `computation` (milliseconds of inference for an example, of which training takes three
+            times as many), `communication` (kbit/s both ways), `dl_kbps` and `ul_kbps`. Others are
+            ignored. With a column `client` (a name, or the number of a client without names) every
+            client has its row. Without one, every client gets a row by a seeded draw, so that a
+            table of types of devices serves any number of clients.
+        varying: by characteristic, the distribution of a factor that every client draws anew in
+            every round, such as `{"up": {"name": "lognormal", "sigma": 0.5}}`.
+        passes: passes over its examples that a phase with local work counts as, above 0. Only
+            needed for solvers that decide by the data how long they work, such as `Exact`.
         seed: of all draws.
 
     Raises:
@@ -204,7 +242,8 @@ class Devices:
         if self.table is not None:
             if isinstance(self.table, Path):
                 object.__setattr__(self, "table", str(self.table))
-            rows = _from_file(self.table) if isinstance(self.table, str) else _from_columns(self.table)  # type: ignore[arg-type]
+            table: Any = self.table
+            rows = _from_file(table) if isinstance(table, str) else _from_columns(table)
         values = {name: self._source(name, rows) for name in CHARACTERISTICS}
         factors: dict[str, Distribution] = {}
         for name, spelling in dict(self.varying or {}).items():
@@ -212,9 +251,17 @@ class Devices:
                 raise UnknownName.among("Devices(varying=...)", name, CHARACTERISTICS)
             field = f"Devices(varying=...), {name}"
             if not isinstance(spelling, Mapping):
-                raise InvalidInput.of(field, spelling, f"tables with name = one of {', '.join(Distribution.known)}")
-            factors[name] = Distribution.of(field, spelling, Range("factors", CHARACTERISTICS[name].is_rate))
-        is_seed = isinstance(self.seed, int) and not isinstance(self.seed, bool) and 0 <= self.seed <= MOST_SEED
+                raise InvalidInput.of(
+                    field, spelling, f"tables with name = one of {', '.join(Distribution.known)}"
+                )
+            factors[name] = Distribution.of(
+                field, spelling, Range("factors", CHARACTERISTICS[name].is_rate)
+            )
+        is_seed = (
+            isinstance(self.seed, int)
+            and not isinstance(self.seed, bool)
+            and 0 <= self.seed <= MOST_SEED
+        )
         self._require("seed", is_seed, f"whole numbers from 0 to {MOST_SEED}")
         fits = self.passes is None or (real(self.passes) and 0 < self.passes < math.inf)
         self._require("passes", fits, "finite numbers > 0, or None")
@@ -225,12 +272,16 @@ class Devices:
         object.__setattr__(self, "digest", self._digest())
 
     def _source(self, name: str, rows: "Table | None") -> Any:
-        """Returns a characteristic as a number, an array over clients or over rows of the table, or a distribution."""
+        """Returns a characteristic as a number, an array over clients or over rows of the table, or
+        a distribution.
+        """
         value, limits, field = getattr(self, name), CHARACTERISTICS[name], f"Devices({name}=...)"
         if rows is not None and name in rows.columns:
             default = next(one.default for one in dataclasses.fields(self) if one.name == name)
             if not (real(value) and value == default):
-                raise InvalidInput.found(field, "a value beside a column of the table", "one of the two")
+                raise InvalidInput.found(
+                    field, "a value beside a column of the table", "one of the two"
+                )
             return None
         if isinstance(value, Mapping):
             return Distribution.of(field, value, limits)
@@ -240,7 +291,10 @@ class Devices:
                     raise InvalidInput.of(f"{field}, entry {k}", one, limits.allowed)
             return np.asarray(value, np.float64)
         if not _is_number(value) or not limits.allows(value):
-            allowed = f"{limits.allowed}, a list of them, or a table with name = one of {', '.join(Distribution.known)}"
+            allowed = (
+                f"{limits.allowed}, a list of them, or a table with name = one of "
+                f"{', '.join(Distribution.known)}"
+            )
             raise InvalidInput.of(field, value, allowed)
         return float(value)
 
@@ -249,11 +303,15 @@ class Devices:
             raise InvalidInput.of(f"Devices({name}=...)", getattr(self, name), allowed)
 
     def _digest(self) -> str:
-        """Returns a hash of all that the clock depends on: the content of a table, not its file's name."""
+        """Returns a hash of all that the clock depends on: the content of a table, not its file's
+        name.
+        """
         me: Any = self
         facts: dict[str, Any] = {"seed": self.seed, "passes": self.passes}
         for name, value in me._values.items():
-            facts[name] = value.spelling if isinstance(value, Distribution) else np.asarray(value).tolist()
+            facts[name] = (
+                value.spelling if isinstance(value, Distribution) else np.asarray(value).tolist()
+            )
         facts["varying"] = {name: one.spelling for name, one in me._factors.items()}
         if me._table is not None:
             facts["table"] = {name: column.tolist() for name, column in me._table.columns.items()}
@@ -269,7 +327,8 @@ class Devices:
 
     @classmethod
     def of(cls, spelling: Any) -> "Devices":
-        """Makes devices from their spelling in files, a table of their arguments; devices are returned as they are.
+        """Makes devices from their spelling in files, a table of their arguments; devices are
+        returned as they are.
 
         Raises:
             UnknownName: an argument that there is not.
@@ -278,7 +337,9 @@ class Devices:
             return spelling
         known = [field.name for field in dataclasses.fields(cls) if field.init]
         if not isinstance(spelling, Mapping):
-            raise InvalidInput.of("devices", spelling, f"a fedax.Devices, or a table with {', '.join(known)}")
+            raise InvalidInput.of(
+                "devices", spelling, f"a fedax.Devices, or a table with {', '.join(known)}"
+            )
         for name in spelling:
             if name not in known:
                 raise UnknownName.among("key of [devices]", name, known)
@@ -295,7 +356,9 @@ class Devices:
         for name, value in me._values.items():
             if isinstance(value, np.ndarray) and len(value) != clients:
                 got = f"{len(value)} values"
-                raise InvalidInput.found(f"Devices({name}=...)", got, f"{clients} values, one for each client")
+                raise InvalidInput.found(
+                    f"Devices({name}=...)", got, f"{clients} values, one for each client"
+                )
         if me._table is None or me._table.clients is None:
             return self
         rows = np.full(clients, -1, np.int64)
@@ -309,13 +372,17 @@ class Devices:
         if missing := np.flatnonzero(rows < 0).tolist():
             some = ", ".join(repr(names[k]) if names else str(k) for k in missing[:3])
             some += f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-            raise InvalidInput.found("Devices(table=...)", f"no row for {some}", "a row for each client")
+            raise InvalidInput.found(
+                "Devices(table=...)", f"no row for {some}", "a row for each client"
+            )
         bound = object.__new__(type(self))  # without reading the table again
         bound.__dict__.update(self.__dict__)
         object.__setattr__(bound, "_rows", rows)
         return bound
 
-    def values(self, name: str, clients: Int[np.ndarray, "some"] | Sequence[int], round: int) -> Numbers:
+    def values(
+        self, name: str, clients: Int[np.ndarray, "some"] | Sequence[int], round: int
+    ) -> Numbers:
         """Returns a characteristic of some clients in a round."""
         me, ids = (self, np.asarray(clients, np.int64))
         source: Any = me._values[name]  # type: ignore[attr-defined]
@@ -326,7 +393,11 @@ class Devices:
         else:
             found = source[ids] if isinstance(source, np.ndarray) else np.full(ids.shape, source)
         factor = me._factors.get(name)  # type: ignore[attr-defined]
-        return found if factor is None else found * factor(uniform(self.seed, f"{name} of a round", ids, round))
+        return (
+            found
+            if factor is None
+            else found * factor(uniform(self.seed, f"{name} of a round", ids, round))
+        )
 
     def _rows_of(self, ids: np.ndarray) -> np.ndarray:
         me: Any = self
@@ -335,7 +406,9 @@ class Devices:
             return np.minimum((uniform(self.seed, "row", ids) * count).astype(np.int64), count - 1)
         if me._rows is None:
             raise InvalidInput.because(
-                "Devices(table=...)", "rows by client need the clients", "Call bound_to(names, clients)."
+                "Devices(table=...)",
+                "rows by client need the clients",
+                "Call bound_to(names, clients).",
             )
         return me._rows[ids]
 
@@ -355,7 +428,9 @@ class Devices:
             down_bits, up_bits: of their messages, a number for all or one for each.
             examples: that each of them processes.
         """
-        down, up, speed, latency = (self.values(name, clients, round) for name in ("down", "up", "speed", "latency"))
+        down, up, speed, latency = (
+            self.values(name, clients, round) for name in ("down", "up", "speed", "latency")
+        )
         sent = np.asarray(down_bits, np.float64) / down + np.asarray(up_bits, np.float64) / up
         return latency + sent + np.asarray(examples, np.float64) / speed
 
@@ -371,7 +446,10 @@ class Devices:
         names = ("energy_down", "energy_up", "energy")
         down, up, energy = (self.values(name, clients, round) for name in names)
         amounts = (np.asarray(amount, np.float64) for amount in (down_bits, up_bits, examples))
-        return sum((rate * amount for rate, amount in zip((down, up, energy), amounts, strict=True)), np.zeros(len(down)))
+        return sum(
+            (rate * amount for rate, amount in zip((down, up, energy), amounts, strict=True)),
+            np.zeros(len(down)),
+        )
 
 
 class Table(NamedTuple):
@@ -390,11 +468,17 @@ class Table(NamedTuple):
     lines: tuple[int, ...] = ()
 
     def place(self, row: int) -> str:
-        return f"{self.source}, line {self.lines[row]}" if self.lines else f"{self.source}, row {row}"
+        return (
+            f"{self.source}, line {self.lines[row]}"
+            if self.lines
+            else (f"{self.source}, row {row}")
+        )
 
 
 def _from_columns(
-    columns: Mapping[str, Sequence[Any]], source: str = "Devices(table=...)", lines: tuple[int, ...] = ()
+    columns: Mapping[str, Sequence[Any]],
+    source: str = "Devices(table=...)",
+    lines: tuple[int, ...] = (),
 ) -> Table:
     """Makes a table of columns by name, whose values may be texts."""
     lengths = {name: len(column) for name, column in columns.items()}
@@ -403,7 +487,10 @@ def _from_columns(
     table = Table(source, None, {}, lines)
     clients = None
     if "client" in columns:
-        clients = tuple(client_name(value, f"{table.place(row)}, client") for row, value in enumerate(columns["client"]))
+        clients = tuple(
+            client_name(value, f"{table.place(row)}, client")
+            for row, value in enumerate(columns["client"])
+        )
     for name, column in columns.items():
         targets, convert = FOREIGN.get(name, ((name,), lambda values: values))
         if not set(targets) <= set(CHARACTERISTICS):
@@ -428,7 +515,11 @@ def _from_columns(
             table.columns[target] = convert(values)
     if not table.columns or not min(lengths.values()):
         known = ", ".join((*CHARACTERISTICS, *FOREIGN))
-        raise DataError.of(source, list(columns), f"at least one row, and one of the columns {known}; client is optional")
+        raise DataError.of(
+            source,
+            list(columns),
+            f"at least one row, and one of the columns {known}; client is optional",
+        )
     return table._replace(clients=clients)
 
 
@@ -436,18 +527,25 @@ def _from_file(file: str) -> Table:
     """Reads a table in CSV, with a header."""
     path = Path(file)
     try:
-        if not path.is_file() or path.stat().st_size > MOST_BYTES:  # a pipe or device would never end
+        # a pipe or device would never end
+        if not path.is_file() or path.stat().st_size > MOST_BYTES:
             raise ValueError(f"no plain file of at most {MOST_BYTES} bytes")
         text = path.read_text(encoding="utf-8-sig")
-        rows = [(i, row) for i, row in enumerate(csv.reader(text.splitlines(), strict=True), 1) if row]
+        rows = [
+            (i, row) for i, row in enumerate(csv.reader(text.splitlines(), strict=True), 1) if row
+        ]
     except (OSError, UnicodeDecodeError, ValueError, csv.Error) as error:
-        raise DataError.of("Devices(table=...)", f"{file}, which cannot be read ({error})", "a table in CSV") from error
+        raise DataError.of(
+            "Devices(table=...)", f"{file}, which cannot be read ({error})", "a table in CSV"
+        ) from error
     head = [name.strip() for name in rows[0][1]] if rows else []
     if len(set(head)) < len(head) or len(rows) < 2:
         raise DataError.of(file, head, "a header of different names, and at least one row below it")
     for line, row in rows[1:]:
         if len(row) != len(head):
-            raise DataError.of(f"{file}, line {line}", row, f"{len(head)} values, as the header has")
+            raise DataError.of(
+                f"{file}, line {line}", row, f"{len(head)} values, as the header has"
+            )
     columns = {name: [row[i].strip() for _, row in rows[1:]] for i, name in enumerate(head)}
     return _from_columns(columns, file, tuple(line for line, _ in rows[1:]))
 
@@ -459,8 +557,8 @@ def _is_number(value: Any) -> bool:
 def uniform(seed: int, name: str, *counts: Any) -> Numbers:
     """Returns uniform numbers in (0, 1) that depend on a seed, a name and some whole numbers alone.
 
-    A draw of one client therefore costs the same in any population, and does not depend on who else is asked. The numbers are
-    hashed by the finalizer of SplitMix64.
+    A draw of one client therefore costs the same in any population, and does not depend on who else
+    is asked. The numbers are hashed by the finalizer of SplitMix64.
 
     >>> bool(uniform(0, "speed", np.array([3, 4]))[1] == uniform(0, "speed", np.array([4]))[0])
     True
@@ -475,7 +573,8 @@ def uniform(seed: int, name: str, *counts: Any) -> Numbers:
 
 
 def _mixed(state: np.ndarray) -> np.ndarray:
-    state = state + np.uint64(0x9E3779B97F4A7C15)  # arrays of unsigned numbers wrap without a warning
+    # arrays of unsigned numbers wrap without a warning
+    state = state + np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return state ^ (state >> np.uint64(31))

@@ -22,7 +22,9 @@ SMALLEST_LUCK = math.log(2.0**-24)
 
 
 class Work(NamedTuple):
-    """One client's local work in one round: minibatch steps, and the examples of a full minibatch."""
+    """One client's local work in one round: minibatch steps, and the examples of a full
+    minibatch.
+    """
 
     steps: Index
     batch: Index
@@ -32,45 +34,66 @@ class Work(NamedTuple):
 class LocalWork(eqx.Module):
     """The amount of work of a round's clients.
 
-    It is the part of a `Schedule` with the arguments `epochs`, `epoch_steps`, `steps`, `batch_size`, `order`, `times`,
-    `stragglers` and `sync_probability`, which are described there.
+    It is the part of a `Schedule` with the arguments `epochs`, `epoch_steps`, `steps`,
+    `batch_size`, `order`, `times`, `stragglers` and `sync_probability`, which are described there.
     """
 
-    epochs: int | tuple[int, int] = eqx.field(static=True, default=1, converter=as_tuple, kw_only=True)
+    epochs: int | tuple[int, int] = eqx.field(
+        static=True, default=1, converter=as_tuple, kw_only=True
+    )
     epoch_steps: Literal["ceil", "floor"] = eqx.field(
         static=True,
         default="ceil",
         kw_only=True,
         metadata={"hyper": {"default": "ceil", "choices": ("ceil", "floor"), "later": True}},
     )
-    steps: int | tuple[int, int] | None = eqx.field(static=True, default=None, converter=as_tuple, kw_only=True)
+    steps: int | tuple[int, int] | None = eqx.field(
+        static=True, default=None, converter=as_tuple, kw_only=True
+    )
     batch_size: int | tuple[int, int | str] | Literal["full"] = eqx.field(
         static=True, default=32, converter=as_tuple, kw_only=True
     )
     order: Literal["shuffled", "given"] = eqx.field(static=True, default="shuffled", kw_only=True)
-    times: tuple[int, ...] | None = eqx.field(static=True, default=None, converter=as_tuple, kw_only=True)
+    times: tuple[int, ...] | None = eqx.field(
+        static=True, default=None, converter=as_tuple, kw_only=True
+    )
     stragglers: float = eqx.field(static=True, default=0.0, kw_only=True)
     sync_probability: float | None = eqx.field(
-        static=True, default=None, kw_only=True, metadata={"hyper": {"default": None, "later": True}}
+        static=True,
+        default=None,
+        kw_only=True,
+        metadata={"hyper": {"default": None, "later": True}},
     )
 
     def __check_init__(self) -> None:
         numbers = f"whole numbers from 1 to {MOST_COUNT}, or a pair of them in order"
         self._require("epochs", counts(self.epochs) or _pair(self.epochs), numbers)
-        self._require("epoch_steps", self.epoch_steps in ("ceil", "floor"), "one of 'ceil', 'floor'")
-        self._require("steps", self.steps is None or counts(self.steps) or _pair(self.steps), f"{numbers}, or None")
+        self._require(
+            "epoch_steps", self.epoch_steps in ("ceil", "floor"), "one of 'ceil', 'floor'"
+        )
+        self._require(
+            "steps",
+            self.steps is None or counts(self.steps) or _pair(self.steps),
+            f"{numbers}, or None",
+        )
         fits = self.batch_size == "full" or counts(self.batch_size) or _pair(self.batch_size, "all")
         self._require("batch_size", fits, f"{numbers} (the second may be 'all'), or \"full\"")
         self._require("order", self.order in ("shuffled", "given"), "one of 'shuffled', 'given'")
-        self._require("stragglers", real(self.stragglers) and 0 <= self.stragglers <= 1, "numbers in [0, 1]")
+        self._require(
+            "stragglers", real(self.stragglers) and 0 <= self.stragglers <= 1, "numbers in [0, 1]"
+        )
         times = self.times
-        whole = times is None or (isinstance(times, tuple) and bool(times) and all(map(counts, times)))
+        whole = times is None or (
+            isinstance(times, tuple) and bool(times) and all(map(counts, times))
+        )
         rising = times is None or (whole and all(a < b for a, b in itertools.pairwise(times)))
         self._require("times", rising, f"rising whole numbers from 1 to {MOST_COUNT}, or None")
         self._require("times", times is None or self.steps is None, "None if steps is given")
         p = self.sync_probability
         self._require(
-            "sync_probability", p is None or (real(p) and LEAST_SYNC <= p <= 1), f"numbers in [{LEAST_SYNC}, 1], or None"
+            "sync_probability",
+            p is None or (real(p) and LEAST_SYNC <= p <= 1),
+            f"numbers in [{LEAST_SYNC}, 1], or None",
         )
         alone = p is None or (self.steps is None and times is None and not self.stragglers)
         self._require("sync_probability", alone, "None with steps, times or stragglers")
@@ -87,7 +110,9 @@ class LocalWork(eqx.Module):
     @property
     def drawn(self) -> bool:
         """Whether a client's work is a matter of chance that other clients do not share."""
-        return self.stragglers > 0 or any(isinstance(v, tuple) for v in (self.epochs, self.steps, self.batch_size))
+        return self.stragglers > 0 or any(
+            isinstance(v, tuple) for v in (self.epochs, self.steps, self.batch_size)
+        )
 
     def widest(self, largest: int) -> int:
         """Returns the largest possible minibatch, if no client has more than `largest` examples."""
@@ -96,18 +121,23 @@ class LocalWork(eqx.Module):
         top = self.batch_size[1]
         return min(top, largest) if isinstance(top, int) else largest
 
-    def work(self, key: Key[Array, ""], size: Index, round: Index, shared: Key[Array, ""] | None = None) -> Work:
+    def work(
+        self, key: Key[Array, ""], size: Index, round: Index, shared: Key[Array, ""] | None = None
+    ) -> Work:
         """Draws the work of a client with `size` examples in one round.
 
         Args:
             key: the client's random stream of that round.
             size: its examples.
             round: the number of the round.
-            shared: a random stream of that round that all clients have in common, needed for `sync_probability`.
+            shared: a random stream of that round that all clients have in common, needed for
+                `sync_probability`.
         """
         # one key for each draw, whether it is made or not: an option does not change the others'
         # draws
-        batch_key, amount_key, straggler_key, part_key = jax.random.split(key, 4) if self.drawn else (key,) * 4
+        batch_key, amount_key, straggler_key, part_key = (
+            jax.random.split(key, 4) if self.drawn else (key,) * 4
+        )
         if self.batch_size == "full":
             batch = size
         elif isinstance(self.batch_size, tuple):
@@ -126,23 +156,30 @@ class LocalWork(eqx.Module):
             amount = jax.random.randint(amount_key, (), amount[0], amount[1] + 1, jnp.int32)
         if self.stragglers:
             late = jax.random.uniform(straggler_key, (), jnp.float32) < self.stragglers
-            part = jax.random.randint(part_key, (), 1, jnp.asarray(amount, jnp.int32) + 1, jnp.int32)
+            part = jax.random.randint(
+                part_key, (), 1, jnp.asarray(amount, jnp.int32) + 1, jnp.int32
+            )
             amount = jnp.where(late, part, amount)
         return Work(self._steps_of(amount, size, batch, jnp.maximum), batch)
 
     def _geometric(self, key: Key[Array, ""]) -> Any:
-        """Draws the steps up to and including the first of which a coin says that it ends the round."""
+        """Draws the steps up to and including the first of which a coin says that it ends the
+        round.
+        """
         assert self.sync_probability is not None, "no coins"
         if self.sync_probability == 1:
             return 1
-        luck = 1 - jax.random.uniform(key, (), jnp.float32)  # in (0, 1], so that the logarithm is finite
+        # in (0, 1], so that the logarithm is finite
+        luck = 1 - jax.random.uniform(key, (), jnp.float32)
         return 1 + jnp.floor(jnp.log(luck) / math.log1p(-self.sync_probability)).astype(jnp.int32)
 
     @property
     def _in_epochs(self) -> bool:
         return self.steps is None and self.times is None and self.sync_probability is None
 
-    def _steps_of(self, amount: Any, size: Any, batch: Any, larger: Callable[[Any, Any], Any] = max) -> Any:
+    def _steps_of(
+        self, amount: Any, size: Any, batch: Any, larger: Callable[[Any, Any], Any] = max
+    ) -> Any:
         """Returns the steps of an amount of work, which is in epochs or in steps already."""
         if not self._in_epochs:
             return amount
@@ -157,19 +194,29 @@ class LocalWork(eqx.Module):
         """
         if (p := self.sync_probability) is not None:
             return "sync_probability", 1 if p == 1 else 1 + int(SMALLEST_LUCK / math.log1p(-p))
-        name = "times" if self.times is not None else "steps" if self.steps is not None else "epochs"
+        name = (
+            "times" if self.times is not None else "steps" if self.steps is not None else "epochs"
+        )
         return name, self._steps_of(self._ends[1], largest, _examples(self._batch_ends[0], largest))
 
     def check_steps(self, largest: int) -> None:
-        """Refuses more steps of a round than a 32-bit number counts, if no client has more than `largest` examples."""
+        """Refuses more steps of a round than a 32-bit number counts, if no client has more than
+        `largest` examples.
+        """
         name, most = self.most_steps(largest)
         examples = self._ends[1] * largest
         if self._in_epochs and self.epoch_steps == "floor" and examples >= 2**31:
-            got = f"{self.epochs} with epoch_steps='floor', {examples} examples of the largest client"
-            raise InvalidInput.of("Schedule(epochs=...)", got, "fewer than 2147483648 examples of a round")
+            got = (
+                f"{self.epochs} with epoch_steps='floor', {examples} examples of the largest client"
+            )
+            raise InvalidInput.of(
+                "Schedule(epochs=...)", got, "fewer than 2147483648 examples of a round"
+            )
         if most >= 2**31:
             got = f"{getattr(self, name)}, which are {most} steps of the largest client"
-            raise InvalidInput.of(f"Schedule({name}=...)", got, "fewer than 2147483648 local steps of a round")
+            raise InvalidInput.of(
+                f"Schedule({name}=...)", got, "fewer than 2147483648 local steps of a round"
+            )
 
     def equal_steps(self, sizes: Sequence[int]) -> bool:
         """Returns whether clients of these sizes always take equally many steps."""
@@ -180,7 +227,11 @@ class LocalWork(eqx.Module):
             return False
         if not self._in_epochs or self.batch_size == "full":
             return True
-        steps = {self._steps_of(most, n, _examples(b, n)) for n in map(int, sizes) for b in self._batch_ends}
+        steps = {
+            self._steps_of(most, n, _examples(b, n))
+            for n in map(int, sizes)
+            for b in self._batch_ends
+        }
         return len(steps) == 1
 
     def full_batches(self, sizes: Sequence[int]) -> bool:
@@ -200,7 +251,8 @@ class LocalWork(eqx.Module):
         amount = sum(self._ends) / 2 if self.times is None else self.times[-1] / len(self.times)
         if self.sync_probability is not None:
             amount = 1 / self.sync_probability
-        late = self.stragglers * (1 - (amount + 1) / (2 * amount))  # a straggler does a uniform part
+        # a straggler does a uniform part
+        late = self.stragglers * (1 - (amount + 1) / (2 * amount))
         amount = amount * (1 - late)
         if self._in_epochs and self.epoch_steps == "floor":
             return max(amount * size // self._mean_batch(size), 1)
@@ -216,7 +268,9 @@ class LocalWork(eqx.Module):
 
     @property
     def _ends(self) -> tuple[int, int]:
-        """The least and the most epochs, or steps, of a round; with `times` twice those of the longest one."""
+        """The least and the most epochs, or steps, of a round; with `times` twice those of the
+        longest one.
+        """
         if self.times is not None:
             longest = max(b - a for a, b in itertools.pairwise((0, *self.times)))
             return longest, longest
@@ -230,7 +284,9 @@ class LocalWork(eqx.Module):
 
 
 def _examples(batch: int | str, size: int) -> int:
-    """Returns the examples of a minibatch of a client with `size` of them; a word stands for all."""
+    """Returns the examples of a minibatch of a client with `size` of them; a word stands for
+    all.
+    """
     return size if isinstance(batch, str) else min(batch, size)
 
 

@@ -11,12 +11,14 @@ from fedax.utils.plugins import find, is_user_code
 
 @checked_arguments
 class Rule:
-    """The base of a family of rules; each one is a frozen dataclass, whose fields that `__init__` takes are its parameters.
+    """The base of a family of rules; each one is a frozen dataclass, whose fields that `__init__`
+    takes are its parameters.
 
     Attributes:
         known: the family's rules by name; a subclass that brings its own begins a family.
         argument: of `Schedule`, for messages.
-        reference: where a class that a file names is defined, see `fedax.utils.plugins`; built-in ones have none.
+        reference: where a class that a file names is defined, see `fedax.utils.plugins`; built-in
+            ones have none.
     """
 
     known: ClassVar[dict[str, Any]] = {}
@@ -51,7 +53,13 @@ class Rule:
         name = str(parameters.pop("name", ""))
         if is_user_code(cls.argument, name) and name not in cls.known:
             allowed = f"a frozen dataclass derived from {cls.__name__}"
-            rule = find(cls.argument, name, {}, allowed, lambda found: isinstance(found, type) and issubclass(found, cls))
+            rule = find(
+                cls.argument,
+                name,
+                {},
+                allowed,
+                lambda found: isinstance(found, type) and issubclass(found, cls),
+            )
             rule.reference = name
         else:
             rule = cls.known.get(name)
@@ -61,8 +69,12 @@ class Rule:
         fields = [field for field in dataclasses.fields(rule) if field.init]
         if unknown := set(parameters) - {own.name for own in fields}:
             names = [own.name for own in fields]
-            raise InvalidInput.of(field, spelling, f"parameters {names} of {rule.name()!r}", f"{unknown}")
-        needed = [own.name for own in fields if own.default is own.default_factory is dataclasses.MISSING]
+            raise InvalidInput.of(
+                field, spelling, f"parameters {names} of {rule.name()!r}", f"{unknown}"
+            )
+        needed = [
+            own.name for own in fields if own.default is own.default_factory is dataclasses.MISSING
+        ]
         if missing := [name for name in needed if name not in parameters]:
             raise InvalidInput.of(field, spelling, f"{rule.name()!r} with {', '.join(missing)}")
         return rule(**parameters)
@@ -71,5 +83,7 @@ class Rule:
     def spelling(self) -> Any:
         """The inverse of `of`."""
         own: Any = self
-        parameters = {field.name: getattr(self, field.name) for field in dataclasses.fields(own) if field.init}
+        parameters = {
+            field.name: getattr(self, field.name) for field in dataclasses.fields(own) if field.init
+        }
         return {"name": self.name()} | parameters if parameters else self.name()

@@ -69,7 +69,11 @@ class Sampling(Rule, ABC):
         """
 
     def among(
-        self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int, available: Bool[Array, "clients"]
+        self,
+        key: Key[Array, ""],
+        offsets: Int[Array, "bounds"],
+        cohort: int,
+        available: Bool[Array, "clients"],
     ) -> Drawn:
         """Draws clients among those who are available; fewer if there are not enough of them.
 
@@ -88,7 +92,11 @@ class Uniform(Sampling):
         return subset(key, offsets.shape[0] - 1, cohort), cohort
 
     def among(
-        self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int, available: Bool[Array, "clients"]
+        self,
+        key: Key[Array, ""],
+        offsets: Int[Array, "bounds"],
+        cohort: int,
+        available: Bool[Array, "clients"],
     ) -> Drawn:
         return weighted_subset_among(key, jnp.ones(available.shape, jnp.float32), cohort, available)
 
@@ -105,14 +113,20 @@ class Proportional(Sampling):
         return jnp.searchsorted(offsets, tickets, side="right").astype(jnp.int32) - 1, cohort
 
     def among(
-        self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int, available: Bool[Array, "clients"]
+        self,
+        key: Key[Array, ""],
+        offsets: Int[Array, "bounds"],
+        cohort: int,
+        available: Bool[Array, "clients"],
     ) -> Drawn:
         # examples of clients that are not available are taken out of the range of tickets
         sizes = jnp.where(available, jnp.diff(offsets), 0)
         within = jnp.concatenate([jnp.zeros(1, sizes.dtype), jnp.cumsum(sizes)])
         tickets = jax.random.randint(key, (cohort,), 0, jnp.maximum(within[-1], 1), jnp.int32)
         ids = jnp.searchsorted(within, tickets, side="right").astype(jnp.int32) - 1
-        return jnp.minimum(ids, available.shape[0] - 1), jnp.where(available.any(), cohort, 0).astype(jnp.int32)
+        return jnp.minimum(ids, available.shape[0] - 1), jnp.where(
+            available.any(), cohort, 0
+        ).astype(jnp.int32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +143,11 @@ class ProportionalWithoutReplacement(Sampling):
         return successive_subset(key, offsets, cohort), cohort
 
     def among(
-        self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int, available: Bool[Array, "clients"]
+        self,
+        key: Key[Array, ""],
+        offsets: Int[Array, "bounds"],
+        cohort: int,
+        available: Bool[Array, "clients"],
     ) -> Drawn:
         return weighted_subset_among(key, jnp.diff(offsets).astype(jnp.float32), cohort, available)
 
@@ -167,7 +185,9 @@ def subset(key: Key[Array, ""], clients: int, count: int) -> Int[Array, "count"]
     return jax.lax.fori_loop(0, count, step, jnp.full((count,), -1, jnp.int32))
 
 
-def successive_subset(key: Key[Array, ""], offsets: Int[Array, "bounds"], count: int) -> Int[Array, "count"]:
+def successive_subset(
+    key: Key[Array, ""], offsets: Int[Array, "bounds"], count: int
+) -> Int[Array, "count"]:
     """Draws clients one by one without replacement, in proportion to their examples.
 
     A client drawn before is drawn again, until it is a new one: the law of the new one is that of a
@@ -180,13 +200,19 @@ def successive_subset(key: Key[Array, ""], offsets: Int[Array, "bounds"], count:
         row = jax.random.randint(jax.random.fold_in(key, tries), (), 0, offsets[-1], jnp.int32)
         drawn = jnp.searchsorted(offsets, row, side="right").astype(jnp.int32) - 1
         new = jnp.all(chosen != drawn)
-        return done + new.astype(jnp.int32), tries + 1, chosen.at[done].set(jnp.where(new, drawn, chosen[done]))
+        return (
+            done + new.astype(jnp.int32),
+            tries + 1,
+            chosen.at[done].set(jnp.where(new, drawn, chosen[done])),
+        )
 
     start = jnp.int32(0), jnp.int32(0), jnp.full((count,), -1, jnp.int32)
     return jax.lax.while_loop(lambda state: state[0] < count, ticket, start)[2]
 
 
-def weighted_subset(key: Key[Array, ""], weights: Float[Array, "clients"], count: int) -> Int[Array, "count"]:
+def weighted_subset(
+    key: Key[Array, ""], weights: Float[Array, "clients"], count: int
+) -> Int[Array, "count"]:
     r"""Draws a subset one by one without replacement, in proportion to `weights`.
 
     Clients of weight 0 come last, among each other uniformly. By Gumbel's trick: the order of $\log
@@ -199,7 +225,10 @@ def weighted_subset(key: Key[Array, ""], weights: Float[Array, "clients"], count
 
 
 def weighted_subset_among(
-    key: Key[Array, ""], weights: Float[Array, "clients"], count: int, available: Bool[Array, "clients"]
+    key: Key[Array, ""],
+    weights: Float[Array, "clients"],
+    count: int,
+    available: Bool[Array, "clients"],
 ) -> Drawn:
     """Draws a `weighted_subset` of the available clients; returns it and its size.
 
@@ -213,6 +242,10 @@ def weighted_subset_among(
     return ids[:count], jnp.minimum(all_, count)
 
 
-def first(ids: Int[Array, "capacity"], chosen: Bool[Array, "capacity"]) -> tuple[Int[Array, "capacity"], Int[Array, ""]]:
+def first(
+    ids: Int[Array, "capacity"], chosen: Bool[Array, "capacity"]
+) -> tuple[Int[Array, "capacity"], Int[Array, ""]]:
     """Moves chosen ids to the front, in their order, and counts them."""
-    return ids[jnp.argsort(~chosen, stable=True)].astype(jnp.int32), jnp.sum(chosen, dtype=jnp.int32)
+    return ids[jnp.argsort(~chosen, stable=True)].astype(jnp.int32), jnp.sum(
+        chosen, dtype=jnp.int32
+    )

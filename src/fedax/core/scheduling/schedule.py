@@ -30,55 +30,72 @@ from fedax.utils.random import Index
 class Schedule(LocalWork):
     r"""The clients that work in a round (`Sampling`), and how much they do (`LocalWork`).
 
-    A pair stands for a number drawn anew for every client and round, uniformly from all whole numbers between the two, both
-    included; all phases of a round see the same draw.
+    A pair stands for a number drawn anew for every client and round, uniformly from all whole
+    numbers between the two, both included; all phases of a round see the same draw.
 
     >>> hybrid = Schedule(cohort=10, epochs=(2, 5), batch_size=(10, "all"))  # FedAWARE's Hybrid+
-    >>> Schedule(times=(1, 2, 4, 8), batch_size="full").rounds  # local GD that communicates at these steps
+    >>> Schedule(
+    ...     times=(1, 2, 4, 8), batch_size="full"
+    ... ).rounds  # local GD that communicates at these steps
     4
 
     Args:
-        cohort: clients drawn by one `sample()`; None means everyone. From 1 to the number of clients.
-        sampling: the rule, a `Sampling` or its name. `"uniform"` draws without
-            replacement (weights $n_k$), `"proportional"` with replacement with probability
-            $p_k = n_k/n$ (equal weights, with which a mean is an unbiased estimate of $\sum_k p_k$),
-            `"proportional_without_replacement"` one after the other from those that are left, with probability $p_k$ over
-            their sum (equal weights: the simple average of FedProx and FedDANE, Alg. 2. It is not unbiased, because a large
-            client is drawn less often than `cohort` times $p_k$, and a small one more often), `"poisson"` each client with
-            probability `cohort / clients` (weights $n_k$; a round in which nobody is drawn leaves the state as it was).
-        epochs: passes over the client's examples in one round; at least 1, or a pair. Ignored if `steps` or `times` is given.
-        epoch_steps: how epochs become steps: `"ceil"` ends every epoch with a batch that may be short, $E \lceil n_k / B \rceil$
-            steps; `"floor"` takes $\lfloor E n_k / B \rfloor$ steps, at least one, as FedAWARE's paper has it. Its next
-            epoch too begins after a batch that may be short.
-        steps: minibatch steps in one round, at least 1, over as many epochs as they need; or a pair.
-        batch_size: examples of a minibatch, at least 1, or `"full"`, or a pair whose second number may be `"all"` of the
-            client's examples. The last batch of an epoch may be short.
+        cohort: clients drawn by one `sample()`; None means everyone. From 1 to the number of
+            clients.
+        sampling: the rule, a `Sampling` or its name. `"uniform"` draws without replacement (weights
+            $n_k$), `"proportional"` with replacement with probability $p_k = n_k/n$ (equal weights,
+            with which a mean is an unbiased estimate of $\sum_k p_k$),
+            `"proportional_without_replacement"` one after the other from those that are left, with
+            probability $p_k$ over their sum (equal weights: the simple average of FedProx and
+            FedDANE, Alg. 2. It is not unbiased, because a large client is drawn less often than
+            `cohort` times $p_k$, and a small one more often), `"poisson"` each client with
+            probability `cohort / clients` (weights $n_k$; a round in which nobody is drawn leaves
+            the state as it was).
+        epochs: passes over the client's examples in one round; at least 1, or a pair. Ignored if
+            `steps` or `times` is given.
+        epoch_steps: how epochs become steps: `"ceil"` ends every epoch with a batch that may be
+            short, $E \lceil n_k / B \rceil$ steps; `"floor"` takes $\lfloor E n_k / B \rfloor$
+            steps, at least one, as FedAWARE's paper has it. Its next epoch too begins after a batch
+            that may be short.
+        steps: minibatch steps in one round, at least 1, over as many epochs as they need; or a
+            pair.
+        batch_size: examples of a minibatch, at least 1, or `"full"`, or a pair whose second number
+            may be `"all"` of the client's examples. The last batch of an epoch may be short.
         order: `"shuffled"` anew in every epoch, or `"given"`.
-        times: the synchronisation times $t_1 < t_2 < \dots$ of local gradient descent, in steps from 0: round r (from 1) has
-            $t_r - t_{r-1}$ steps, with $t_0 = 0$. Excludes `steps`; there are as many rounds as times.
-        stragglers: the probability that a client does only part of its work: a uniform draw from 1 up to its epochs (or its
-            steps, if the schedule is in steps). In [0, 1].
-        sync_probability: p in [1e-6, 1]: after every step a coin that all clients share says with probability p that the round
-            ends, as in ProxSkip. A round has a geometric number of steps, 1/p in the mean and the same for all clients, drawn
-            from the run's seed. Excludes `steps`, `times` and `stragglers`; `epochs` is ignored.
-        dropouts: the probability that a drawn client never answers; it counts as not drawn. In [0, 1). Phases with everyone
-            wait for everyone.
-        availability: the clients who can be reached, an `Availability`, or as files spell it, `{"name": "daily", "fraction": 0.5}`
-            or `{"name": "trace", "file": "trace.csv"}`. A cohort is drawn among those; if they are fewer, it is all of them,
-            and in a round in which nobody is there the state stays. `History.notes` counts who was `available`, and `drawn`.
-            Phases with everyone wait for everyone.
-        weights: `"size"` for the objective $\sum_k \frac{n_k}{n} f_k$, `"equal"` for $\frac1N \sum_k f_k$ (not with
-            proportional sampling).
-        asynchronous: an `Asynchronous` server. A round is a server step then, and its cohort are the clients whose uploads
-            it takes: the first `cohort` ones that arrive. Not with other sampling than `"uniform"` and
-            `"proportional_without_replacement"`, nor with `dropouts`, `availability` and `sync_probability`.
+        times: the synchronisation times $t_1 < t_2 < \dots$ of local gradient descent, in steps
+            from 0: round r (from 1) has $t_r - t_{r-1}$ steps, with $t_0 = 0$. Excludes `steps`;
+            there are as many rounds as times.
+        stragglers: the probability that a client does only part of its work: a uniform draw from 1
+            up to its epochs (or its steps, if the schedule is in steps). In [0, 1].
+        sync_probability: p in [1e-6, 1]: after every step a coin that all clients share says with
+            probability p that the round ends, as in ProxSkip. A round has a geometric number of
+            steps, 1/p in the mean and the same for all clients, drawn from the run's seed. Excludes
+            `steps`, `times` and `stragglers`; `epochs` is ignored.
+        dropouts: the probability that a drawn client never answers; it counts as not drawn. In [0,
+            1). Phases with everyone wait for everyone.
+        availability: the clients who can be reached, an `Availability`, or as files spell it,
+            `{"name": "daily", "fraction": 0.5}` or `{"name": "trace", "file": "trace.csv"}`. A
+            cohort is drawn among those; if they are fewer, it is all of them, and in a round in
+            which nobody is there the state stays. `History.notes` counts who was `available`, and
+            `drawn`. Phases with everyone wait for everyone.
+        weights: `"size"` for the objective $\sum_k \frac{n_k}{n} f_k$, `"equal"` for
+            $\frac1N \sum_k f_k$ (not with proportional sampling).
+        asynchronous: an `Asynchronous` server. A round is a server step then, and its cohort are
+            the clients whose uploads it takes: the first `cohort` ones that arrive. Not with other
+            sampling than `"uniform"` and `"proportional_without_replacement"`, nor with `dropouts`,
+            `availability` and `sync_probability`.
     """
 
     cohort: int | None = eqx.field(static=True, default=None, kw_only=True)
-    sampling: Sampling | str = eqx.field(static=True, default="uniform", converter=Sampling.of, kw_only=True)
+    sampling: Sampling | str = eqx.field(
+        static=True, default="uniform", converter=Sampling.of, kw_only=True
+    )
     dropouts: float = eqx.field(static=True, default=0.0, kw_only=True)
     availability: Availability | dict[str, Any] | str | None = eqx.field(
-        static=True, default=None, converter=lambda given: given if given is None else Availability.of(given), kw_only=True
+        static=True,
+        default=None,
+        converter=lambda given: given if given is None else Availability.of(given),
+        kw_only=True,
     )
     weights: Literal["size", "equal"] = eqx.field(static=True, default="size", kw_only=True)
     asynchronous: Asynchronous | dict[str, Any] | None = eqx.field(
@@ -90,9 +107,15 @@ class Schedule(LocalWork):
     )
 
     def __check_init__(self) -> None:
-        self._require("cohort", self.cohort is None or counts(self.cohort), f"whole numbers from 1 to {MOST_COUNT}, or None")
+        self._require(
+            "cohort",
+            self.cohort is None or counts(self.cohort),
+            f"whole numbers from 1 to {MOST_COUNT}, or None",
+        )
         self._require("weights", self.weights in ("size", "equal"), "one of 'size', 'equal'")
-        self._require("dropouts", real(self.dropouts) and 0 <= self.dropouts < 1, "numbers in [0, 1)")
+        self._require(
+            "dropouts", real(self.dropouts) and 0 <= self.dropouts < 1, "numbers in [0, 1)"
+        )
         # size-proportional sampling already weighs clients by size
         both = self.weights == "equal" and self.rule.by_size
         self._require("weights", not both, f"'size' with sampling={self.rule.spelling!r}")
@@ -102,19 +125,31 @@ class Schedule(LocalWork):
     def _check_asynchronous(self) -> None:
         """Refuses what a server that waits for no cohort does not have."""
         drawn = isinstance(self.rule, Uniform | ProportionalWithoutReplacement)
-        allowed = "'uniform' or 'proportional_without_replacement' with an asynchronous server: no client is at work twice"
+        allowed = (
+            "'uniform' or 'proportional_without_replacement' with an asynchronous server: "
+            "no client is at work twice"
+        )
         self._require("sampling", drawn, allowed)
         self._require("dropouts", not self.dropouts, "0 with an asynchronous server")
         counted = "None with an asynchronous server, whose steps are no rounds that"
         self._require("availability", self.availability is None, f"{counted} it could count")
-        self._require("sync_probability", self.sync_probability is None, f"{counted} clients could end together")
+        self._require(
+            "sync_probability",
+            self.sync_probability is None,
+            f"{counted} clients could end together",
+        )
 
     def __repr__(self) -> str:
-        """Returns the arguments that differ from the defaults, with long lists cut in the middle."""
+        """Returns the arguments that differ from the defaults, with long lists cut in the
+        middle.
+        """
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         given = {name: value for name, value in self.options.items() if value != defaults[name]}
         texts = {name: repr(value) for name, value in given.items()}
-        cut = {name: text if len(text) <= 60 else f"{text[:40]} ... {text[-12:]}" for name, text in texts.items()}
+        cut = {
+            name: text if len(text) <= 60 else f"{text[:40]} ... {text[-12:]}"
+            for name, text in texts.items()
+        }
         return f"Schedule({', '.join(f'{name}={text}' for name, text in cut.items())})"
 
     def bound_to(self, names: Sequence[str] | None, clients: int) -> "Schedule":
@@ -131,13 +166,19 @@ class Schedule(LocalWork):
         return dataclasses.replace(self, **changed) if changed else self
 
     def check_population(self, sizes: Sequence[int], names: Sequence[str] | None = None) -> None:
-        """Refuses a cohort larger than the population, and more local steps of a round than a 32-bit number counts."""
+        """Refuses a cohort larger than the population, and more local steps of a round than a
+        32-bit number counts.
+        """
         clients = len(sizes)
         self.check_steps(max(sizes))
         if self.availability_rule is not None:
             self.availability_rule.bound_to(names, clients).check(clients)
         if self.cohort is not None and self.cohort > clients:
-            raise InvalidInput.of("Schedule(cohort=...)", self.cohort, f"1 to {clients}, the number of clients, or None")
+            raise InvalidInput.of(
+                "Schedule(cohort=...)",
+                self.cohort,
+                f"1 to {clients}, the number of clients, or None",
+            )
         if self.server is not None:
             self.server.check(clients, self.capacity(clients))
 
@@ -168,14 +209,18 @@ class Schedule(LocalWork):
 
     @property
     def weights_equal(self) -> bool:
-        """Whether the mean over a drawn cohort estimates sum_k p_k with equal weights (else with weights n_k)."""
+        """Whether the mean over a drawn cohort estimates sum_k p_k with equal weights (else with
+        weights n_k).
+        """
         return self.cohort is not None and self.rule.by_size
 
     @property
     def may_be_empty(self) -> bool:
         """Whether it may happen that nobody works in a round."""
         return (
-            self.dropouts > 0 or self.availability_rule is not None or (self.cohort is not None and self.rule.may_be_empty)
+            self.dropouts > 0
+            or self.availability_rule is not None
+            or (self.cohort is not None and self.rule.may_be_empty)
         )
 
     def capacity(self, clients: int) -> int:
@@ -200,7 +245,9 @@ class Schedule(LocalWork):
             return ids, count
         # from another stream than the draw, so that drop-outs do not change who is drawn
         lots = jax.random.uniform(jax.random.fold_in(key, 1), ids.shape, jnp.float32)
-        return first(ids, (jnp.arange(ids.shape[0], dtype=jnp.int32) < count) & (lots >= self.dropouts))
+        return first(
+            ids, (jnp.arange(ids.shape[0], dtype=jnp.int32) < count) & (lots >= self.dropouts)
+        )
 
     def _invited(
         self,
@@ -231,7 +278,12 @@ class Weights(NamedTuple):
 
 
 def cohort_weights(
-    schedule: Schedule, ids: Int[Array, "capacity"], share: Float[Array, "capacity"], count: Index, clients: int, drawn: bool
+    schedule: Schedule,
+    ids: Int[Array, "capacity"],
+    share: Float[Array, "capacity"],
+    count: Index,
+    clients: int,
+    drawn: bool,
 ) -> Weights:
     """Returns the weights of a cohort's clients.
 
@@ -242,7 +294,8 @@ def cohort_weights(
     weights = jnp.ones_like(share) if drawn and schedule.weights_equal else objective
     terms = jnp.where(jnp.arange(ids.shape[0], dtype=jnp.int32) < count, objective, 0)
     if drawn and schedule.cohort is not None and schedule.rule.repeats:
-        order = jnp.argsort(ids, stable=True)  # a client's first draw comes first, and padding after those that work
+        # a client's first draw comes first, and padding after those that work
+        order = jnp.argsort(ids, stable=True)
         again = jnp.diff(ids[order], prepend=-1) == 0
         terms = terms.at[order].mul(jnp.where(again, 0, 1).astype(terms.dtype))
     return Weights(weights, terms, terms.sum() / (clients if equal else 1))

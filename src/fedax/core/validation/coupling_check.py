@@ -1,4 +1,6 @@
-"""A probe of per-example functions: the value of one example must not depend on the others of its batch."""
+"""A probe of per-example functions: the value of one example must not depend on the others of its
+batch.
+"""
 
 import contextlib
 from collections.abc import Callable
@@ -14,19 +16,28 @@ from fedax.core.bound_model import Bound
 from fedax.errors import InvalidInput
 
 _OPERATIONS = 40
-"""Up to so many, and without loops, a function is evaluated operation by operation: those are compiled once for all functions."""
+"""Up to so many, and without loops, a function is evaluated operation by operation: those are
+compiled once for all functions."""
 _HINT = (
-    "Batches are padded and cut into pieces, so a mean, a batch statistic or a division by the batch's length would be another "
-    "number on every engine. Normalise over features, or by fixed statistics, and leave the mean over examples to the engine."
+    "Batches are padded and cut into pieces, so a mean, a batch statistic or a division by the "
+    "batch's length would be another "
+    "number on every engine. Normalise over features, or by fixed statistics, and leave the "
+    "mean over examples to the engine."
 )
 _HINT_PLACE = (
-    "An example is in another place on every engine and with every microbatch. A weight of an example belongs into the data, as an "
-    "array beside x, and noise is drawn from the argument `key`, not from a key that the function makes."
+    "An example is in another place on every engine and with every microbatch. A weight of an "
+    "example belongs into the data, as an "
+    "array beside x, and noise is drawn from the argument `key`, not from a key that the "
+    "function makes."
 )
 _OTHERS, _PLACE = "the others of its batch", "its place in the batch"
 _REPEATS, _SMALL = 11, 1 << 14
-"""Three examples of at most so many numbers are evaluated so many times over, in one batch; larger ones twice."""
-_IN_EVALUATION = "In evaluation, with the key None, use the running statistics of the state, not those of the batch."
+"""Three examples of at most so many numbers are evaluated so many times over, in one batch; larger
+ones twice."""
+_IN_EVALUATION = (
+    "In evaluation, with the key None, use the running statistics of the state, "
+    "not those of the batch."
+)
 
 
 _Pair = tuple[str, np.ndarray, np.ndarray]
@@ -37,9 +48,14 @@ _MOST_PROBED = 16
 
 
 def check_separate(
-    name: str, function: Callable[..., Any], start: Callable[[Any], Any], arrays: Any, training: bool = True
+    name: str,
+    function: Callable[..., Any],
+    start: Callable[[Any], Any],
+    arrays: Any,
+    training: bool = True,
 ) -> None:
-    """Refuses a function of which an example's value changes with the other examples, their number, or its place in the batch.
+    """Refuses a function of which an example's value changes with the other examples, their number,
+    or its place in the batch.
 
     It is evaluated on three examples in several orders, repeated and among others, with and without
     a key, once for a function. Those whose attribute `separate` is True are taken at their word.
@@ -55,9 +71,13 @@ def check_separate(
     Raises:
         InvalidInput: it couples the examples of a batch, or looks at their places.
     """
-    if getattr(function, "separate", False) or any(isinstance(values, Tracer) for values in arrays.values()):
+    if getattr(function, "separate", False) or any(
+        isinstance(values, Tracer) for values in arrays.values()
+    ):
         return
-    forms = tuple((key, values.shape[1:], str(values.dtype)) for key, values in sorted(arrays.items()))
+    forms = tuple(
+        (key, values.shape[1:], str(values.dtype)) for key, values in sorted(arrays.items())
+    )
     # a `Bound` would be held with all its arrays
     key: Any = None if isinstance(function, Bound) else (function, type(start), forms, training)
     try:
@@ -84,20 +104,29 @@ def _tolerance(values: np.ndarray) -> np.ndarray:
     return np.sqrt(np.finfo(values.dtype).eps) * np.maximum(np.abs(values), 1)
 
 
-def _values(function: Callable[..., Any], start: Callable[[Any], Any], arrays: Any, training: bool) -> list[_Pair]:
+def _values(
+    function: Callable[..., Any], start: Callable[[Any], Any], arrays: Any, training: bool
+) -> list[_Pair]:
     """Returns pairs of values of the same examples that should be equal."""
     batch, changed = _batches(arrays)
     order = _places(batch)
     fewer, repeated = _rows_of(changed, [0, 1]), _rows_of(batch, order)
     pairs = list[_Pair]()
-    lenient = jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), np.errstate(all="ignore")
+    lenient = (
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+        np.errstate(all="ignore"),
+    )
     with contextlib.ExitStack() as stack, contextlib.suppress(Exception):
         for setting in (jax.ensure_compile_time_eval(), *lenient):
             stack.enter_context(setting)
         # not at the starting point alone: many models give equal values for all examples there
         params = start(jax.random.key(0))
         rng = np.random.default_rng(0)
-        moved = jax.tree.map(lambda p: p + jnp.asarray(0.1 * rng.normal(size=jnp.shape(p)), jnp.result_type(p)), params)
+        moved = jax.tree.map(
+            lambda p: p + jnp.asarray(0.1 * rng.normal(size=jnp.shape(p)), jnp.result_type(p)),
+            params,
+        )
         evaluate = _evaluated(function, moved, batch)
         values = evaluate(moved, batch, None)
         if not np.isfinite(values[0]).all():
@@ -107,7 +136,9 @@ def _values(function: Callable[..., Any], start: Callable[[Any], Any], arrays: A
             pairs.append((_PLACE, values[order], evaluate(moved, repeated, None)))
         key = jax.random.key(1)
         if training and _uses_key(function, moved, batch, key):
-            pairs.append((_OTHERS, evaluate(moved, batch, key)[:1], evaluate(moved, changed, key)[:1]))
+            pairs.append(
+                (_OTHERS, evaluate(moved, batch, key)[:1], evaluate(moved, changed, key)[:1])
+            )
     return pairs
 
 
@@ -115,7 +146,9 @@ def _places(batch: dict[str, np.ndarray]) -> np.ndarray:
     """Returns an order of three examples in a longer batch, in which each has many places."""
     small = sum(values.size for values in batch.values()) <= _SMALL
     rng = np.random.default_rng(1)
-    return np.concatenate([[2, 0, 1], *(rng.permutation(3) for _ in range(_REPEATS - 1 if small else 1))])
+    return np.concatenate(
+        [[2, 0, 1], *(rng.permutation(3) for _ in range(_REPEATS - 1 if small else 1))]
+    )
 
 
 def _rows_of(batch: dict[str, np.ndarray], rows: Any) -> dict[str, np.ndarray]:
@@ -153,7 +186,9 @@ def _evaluated(function: Callable[..., Any], params: Any, batch: Any) -> Callabl
     held, code = eqx.partition(function, eqx.is_array)  # arguments, not constants of the program
 
     def compiled(params: Any, batch: Any, key: Any) -> Any:
-        program = jax.jit(lambda h, p, b: eqx.combine(h, code)(p, b, key)).lower(held, params, batch)
+        program = jax.jit(lambda h, p, b: eqx.combine(h, code)(p, b, key)).lower(
+            held, params, batch
+        )
         options: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
         return _wide(program.compile(options)(held, params, batch))
 
@@ -163,10 +198,16 @@ def _evaluated(function: Callable[..., Any], params: Any, batch: Any) -> Callabl
 def _wide(value: Any) -> np.ndarray:
     """Converts values to NumPy; half precision of any format becomes float16."""
     array = np.asarray(value)
-    return array if array.dtype.name in ("float32", "float64") else array.astype(np.float32).astype(np.float16)
+    return (
+        array
+        if array.dtype.name in ("float32", "float64")
+        else array.astype(np.float32).astype(np.float16)
+    )
 
 
 def _uses_key(function: Callable[..., Any], params: Any, batch: Any, key: Any) -> bool:
     """Returns whether a function's jaxpr differs with and without a key."""
-    texts = [str(jax.make_jaxpr(lambda p, b, k=k: function(p, b, k))(params, batch)) for k in (None, key)]
+    texts = [
+        str(jax.make_jaxpr(lambda p, b, k=k: function(p, b, k))(params, batch)) for k in (None, key)
+    ]
     return texts[0] != texts[1]

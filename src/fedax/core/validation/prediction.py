@@ -53,8 +53,13 @@ class Predictor(NamedTuple):
         examples = conformed(examples, {name: self.like[name] for name in examples}, "predict(x)")
         function = self.function(state)
         rows = len(next(iter(examples.values())))
-        pieces = [{name: values[i : i + PIECE] for name, values in examples.items()} for i in range(0, rows, PIECE)]
-        return np.concatenate([np.asarray(_predict_piece(function, params, piece)) for piece in pieces or [examples]])
+        pieces = [
+            {name: values[i : i + PIECE] for name, values in examples.items()}
+            for i in range(0, rows, PIECE)
+        ]
+        return np.concatenate(
+            [np.asarray(_predict_piece(function, params, piece)) for piece in pieces or [examples]]
+        )
 
     def _examples(self, x: Any) -> dict[str, Any]:
         """Converts the inputs to arrays by name."""
@@ -69,7 +74,9 @@ class Predictor(NamedTuple):
             if name not in self.like:
                 raise UnknownName.among("predict(x), array", str(name), self.like)
         if missing := [name for name in inputs if name not in x]:
-            raise DataError.found("predict(x)", f"no array {missing[0]!r}", f"the arrays {inputs}; y may be missing")
+            raise DataError.found(
+                "predict(x)", f"no array {missing[0]!r}", f"the arrays {inputs}; y may be missing"
+            )
         return {str(name): as_array(values, f"predict(x)[{name!r}]") for name, values in x.items()}
 
     def _column(self, frame: Any, name: str) -> np.ndarray:

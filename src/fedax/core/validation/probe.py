@@ -1,4 +1,6 @@
-"""A probe of per-example functions on shapes alone: what does not fit is said before anything is compiled."""
+"""A probe of per-example functions on shapes alone: what does not fit is said before anything is
+compiled.
+"""
 
 import contextlib
 import re
@@ -17,7 +19,11 @@ _ROWS = 3
 
 
 def check_per_example(
-    name: str, function: Callable[..., Any], start: Callable[[Any], Any], probe: dict[str, Any], training: bool
+    name: str,
+    function: Callable[..., Any],
+    start: Callable[[Any], Any],
+    probe: dict[str, Any],
+    training: bool,
 ) -> None:
     """Refuses a function that fails, or does not give one real number for each example.
 
@@ -31,51 +37,78 @@ def check_per_example(
     Raises:
         InvalidInput: one of those, or a new state that is not like the state before.
     """
-    field, examples = f"Task({name}=...)", {key: tuple(value.shape[1:]) for key, value in probe.items()}
+    field, examples = (
+        f"Task({name}=...)",
+        {key: tuple(value.shape[1:]) for key, value in probe.items()},
+    )
     place = f"a function that fails on examples of shapes {examples}"
     try:
         params = jax.eval_shape(start, jax.random.key(0))
     except Exception as error:
         raise InvalidInput.found(
-            "Task(start=...)", "a starting point that cannot be made", "a function of a key", _reason(error)
+            "Task(start=...)",
+            "a starting point that cannot be made",
+            "a function of a key",
+            _reason(error),
         ) from error
     values, failed = _tried(function, params, probe, None)
-    noisy = training and not getattr(function, "separate", False)  # our own models work with a key if they do without
+    # our own models work with a key if they do without
+    noisy = training and not getattr(function, "separate", False)
     in_training = _tried(function, params, probe, jax.random.key(0)) if noisy else (values, None)
     if failed is not None:
         hint = ""
         if training and in_training[1] is None:
             hint = " In evaluation the key is None, which means: no dropout, no augmentation."
-        raise InvalidInput.found(field, place, "a function that fits", _reason(failed, examples) + hint) from failed
+        raise InvalidInput.found(
+            field, place, "a function that fits", _reason(failed, examples) + hint
+        ) from failed
     if in_training[1] is not None:
-        got = f"a function that fails in training, with a random key, on examples of shapes {examples}"
-        raise InvalidInput.found(field, got, "a function that fits", _reason(in_training[1], examples)) from in_training[1]
+        got = (
+            "a function that fails in training, with a random key, on examples of shapes "
+            f"{examples}"
+        )
+        raise InvalidInput.found(
+            field, got, "a function that fits", _reason(in_training[1], examples)
+        ) from in_training[1]
     if noisy and _program(function, params, probe) != _program(function, params, probe):
         hint = (
-            "It changes something outside, such as a list or a module that it closes over: pass that as parameters or state."
+            "It changes something outside, such as a list or a module that it closes over: pass "
+            "that as parameters or state."
         )
-        raise InvalidInput.found(field, "a function that is another one when it is called again", "pure functions", hint)
+        raise InvalidInput.found(
+            field, "a function that is another one when it is called again", "pure functions", hint
+        )
     for result in (values, in_training[0]):
         _check_values(field, result[0], real=training)
     if isinstance(function, Bound) and function.state is not None:
         _check_state(field, function.state, in_training[0][1])
 
 
-def check_rows(name: str, function: Callable[..., Any], start: Callable[[Any], Any], probe: dict[str, Any]) -> None:
-    """Refuses a function that fails in evaluation, or gives anything but an array of one row per example."""
+def check_rows(
+    name: str, function: Callable[..., Any], start: Callable[[Any], Any], probe: dict[str, Any]
+) -> None:
+    """Refuses a function that fails in evaluation, or gives anything but an array of one row per
+    example.
+    """
     examples = {key: tuple(value.shape[1:]) for key, value in probe.items()}
     values, failed = _tried(function, jax.eval_shape(start, jax.random.key(0)), probe, None)
     if failed is not None:
         got = f"a function that fails on examples of shapes {examples}"
-        raise InvalidInput.found(f"Task({name}=...)", got, "a function that fits", _reason(failed, examples)) from failed
+        raise InvalidInput.found(
+            f"Task({name}=...)", got, "a function that fits", _reason(failed, examples)
+        ) from failed
     shape = getattr(values[0], "shape", None)
     if not shape or shape[0] != _ROWS:
         got = type(values[0]).__name__ if shape is None else f"shape {shape} for 3 examples"
-        raise InvalidInput.found(f"Task({name}=...)", got, "one row per example, shape (batch, ...)")
+        raise InvalidInput.found(
+            f"Task({name}=...)", got, "one row per example, shape (batch, ...)"
+        )
 
 
 def _tried(function: Any, params: Any, probe: Any, key: Any) -> tuple[Any, Exception | None]:
-    """Returns the shapes of the values and of the new state, and the error if the function fails."""
+    """Returns the shapes of the values and of the new state, and the error if the function
+    fails.
+    """
 
     def both(params: Any, examples: Any) -> Any:
         if isinstance(function, Bound):
@@ -83,7 +116,8 @@ def _tried(function: Any, params: Any, probe: Any, key: Any) -> tuple[Any, Excep
         return function(params, examples, key), None
 
     settings = contextlib.ExitStack()
-    if key is not None:  # as the other probes of training: settings that are stricter than JAX's are kept where it runs
+    # as the other probes of training: settings that are stricter than JAX's are kept where it runs
+    if key is not None:
         settings.enter_context(jax.numpy_dtype_promotion("standard"))
         settings.enter_context(jax.numpy_rank_promotion("allow"))
     with settings:
@@ -95,18 +129,31 @@ def _tried(function: Any, params: Any, probe: Any, key: Any) -> tuple[Any, Excep
 
 def _program(function: Any, params: Any, probe: Any) -> str:
     """Returns the text of a function's jaxpr in evaluation, without addresses."""
-    return re.sub(r"0x[0-9a-f]+", "", str(jax.make_jaxpr(lambda p, b: function(p, b, None))(params, probe)))
+    return re.sub(
+        r"0x[0-9a-f]+", "", str(jax.make_jaxpr(lambda p, b: function(p, b, None))(params, probe))
+    )
 
 
 def _check_values(field: str, values: Any, real: bool) -> None:
     if getattr(values, "shape", None) != (_ROWS,):
-        got = f"shape {values.shape} for 3 examples" if hasattr(values, "shape") else type(values).__name__
+        got = (
+            f"shape {values.shape} for 3 examples"
+            if hasattr(values, "shape")
+            else type(values).__name__
+        )
         hint = "Return one number per example, without a mean or a sum."
         if isinstance(values, tuple):
-            hint = "Only a loss that takes the argument `state` returns a new state beside its values."
+            hint = (
+                "Only a loss that takes the argument `state` returns a new state beside its values."
+            )
         raise InvalidInput.found(field, got, "one value per example, shape (batch,)", hint)
     if real and not jnp.issubdtype(values.dtype, jnp.floating):
-        raise InvalidInput.found(field, f"values of type {values.dtype}", "real numbers", "A loss has to have a gradient.")
+        raise InvalidInput.found(
+            field,
+            f"values of type {values.dtype}",
+            "real numbers",
+            "A loss has to have a gradient.",
+        )
 
 
 def _check_state(field: str, before: Any, after: Any) -> None:
@@ -114,17 +161,30 @@ def _check_state(field: str, before: Any, after: Any) -> None:
     old, new = (jax.tree_util.tree_flatten_with_path(tree) for tree in (before, after))
     if old[1] != new[1]:
         names = [[jax.tree_util.keystr(path) for path, _ in side[0]] for side in (old, new)]
-        raise InvalidInput.of(field, names[1], f"a new state with the leaves of the one before, {names[0]}")
+        raise InvalidInput.of(
+            field, names[1], f"a new state with the leaves of the one before, {names[0]}"
+        )
     for (path, leaf), (_, result) in zip(old[0], new[0], strict=True):
-        form, other = (np.shape(leaf), str(jnp.result_type(leaf))), (result.shape, str(result.dtype))
+        form, other = (
+            (np.shape(leaf), str(jnp.result_type(leaf))),
+            (result.shape, str(result.dtype)),
+        )
         if form != other:
             place = f"{field}, state{jax.tree_util.keystr(path)}"
-            raise InvalidInput.of(place, other, f"{form}, as before the step", "Write .astype, or another starting state.")
+            raise InvalidInput.of(
+                place,
+                other,
+                f"{form}, as before the step",
+                "Write .astype, or another starting state.",
+            )
 
 
 def _reason(error: Exception, examples: dict[str, Any] | None = None) -> str:
     """Returns the first line of an error as a sentence."""
     if isinstance(error, KeyError) and examples is not None:
-        return f"There is no {shown(error.args[0] if error.args else None)} among the examples' arrays {sorted(examples)}."
+        return (
+            f"There is no {shown(error.args[0] if error.args else None)} among the examples' "
+            f"arrays {sorted(examples)}."
+        )
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0].rstrip('.')}." if text else type(error).__name__ + "."

@@ -71,7 +71,9 @@ def client_files(
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for client in ("anna", "berta"):
-    ...         _ = (Path(folder) / f"{client}.csv").write_text("height,weight,y\n1.5,60,0\n1.8,80,1\n")
+    ...         _ = (Path(folder) / f"{client}.csv").write_text(
+    ...             "height,weight,y\n1.5,60,0\n1.8,80,1\n"
+    ...         )
     ...     data = client_files(folder)
     >>> data.clients, data.classes, data.train[0]["x"].tolist()
     (2, 2, [[1.5, 60.0], [1.8, 80.0]])
@@ -83,33 +85,61 @@ def client_files(
         return _from_table(folder, client, order, classes, name, (test_fraction, seed, split))
     if not isinstance(folder, str | Path):
         hint = "Of a frame, name the column that says whose a row is: client=..."
-        raise InvalidInput.found("client_files(folder=...)", f"a {type(folder).__name__}", "text or a path", hint)
+        raise InvalidInput.found(
+            "client_files(folder=...)", f"a {type(folder).__name__}", "text or a path", hint
+        )
     folder = Path(folder)
     if os.path.isfile(folder):
         hint = "Name the column that says whose a row is: client=..."
-        raise DataError.found("client_files(folder=...)", f"the file {folder}", "a folder with one file per client", hint)
+        raise DataError.found(
+            "client_files(folder=...)",
+            f"the file {folder}",
+            "a folder with one file per client",
+            hint,
+        )
     parts = folder / "train" if os.path.isdir(folder / "train") else folder
     order = Columns(label, dropped, words)
     train = _read_all(parts, label, order)
     if not train:
         hint = "Put one .npz, .csv or .parquet file for each client there."
         raise MissingFile.of(
-            "client_files(folder=...)", f"no data file in {parts}", "a folder with one file per client", hint
+            "client_files(folder=...)",
+            f"no data file in {parts}",
+            "a folder with one file per client",
+            hint,
         )
     order.check_drop()
     test = _read_all(folder / "test", label, order) if os.path.isdir(folder / "test") else {}
     for stranger in sorted(set(test) - set(train)):
-        raise DataError.of("client_files(folder=...)", f"a test part of {stranger!r}", "clients with a file in train too")
+        raise DataError.of(
+            "client_files(folder=...)",
+            f"a test part of {stranger!r}",
+            "clients with a file in train too",
+        )
     first = next(iter(train.values()))
     nothing = {key: values[:0] for key, values in first.items()}
-    labels = [part["y"] for part in (*train.values(), *test.values()) if part["y"].dtype.kind in "iu"]
+    labels = [
+        part["y"] for part in (*train.values(), *test.values()) if part["y"].dtype.kind in "iu"
+    ]
     most = max((int(held.max(initial=0)) for held in labels), default=0)
     if classes is None and most > 9_999:
-        raise DataError.of("client_files(classes=...)", f"a label {most} without the number of classes", "that number")
-    kept, tested = list(train.values()), [test.get(client, nothing) for client in train] if test else None
+        raise DataError.of(
+            "client_files(classes=...)",
+            f"a label {most} without the number of classes",
+            "that number",
+        )
+    kept, tested = (
+        list(train.values()),
+        [test.get(client, nothing) for client in train] if test else None,
+    )
     if test_fraction and test:
         hint = "Leave test_fraction out, or the folder."
-        raise InvalidInput.of("client_files(test_fraction=...)", test_fraction, "0 beside a folder of test parts", hint)
+        raise InvalidInput.of(
+            "client_files(test_fraction=...)",
+            test_fraction,
+            "0 beside a folder of test parts",
+            hint,
+        )
     if test_fraction:
         kept, tested = _divided(kept, test_fraction, seed, split)
     return FederatedData(
@@ -124,7 +154,12 @@ def client_files(
 
 
 def _from_table(
-    table: Any, client: str, order: "Columns", classes: int | None, name: str | None, held: tuple[float, int, str]
+    table: Any,
+    client: str,
+    order: "Columns",
+    classes: int | None,
+    name: str | None,
+    held: tuple[float, int, str],
 ) -> FederatedData:
     """Returns the clients of one table."""
     is_path = isinstance(table, str | Path)
@@ -132,10 +167,18 @@ def _from_table(
     suffix = path.suffixes[0] if path.suffix == ".gz" and path.suffixes else path.suffix
     if is_path and (suffix not in TABLES or not os.path.isfile(path)):
         allowed = "a file that ends in " + ", ".join(TABLES)
-        raise MissingFile.of("client_files(folder=...)", str(path), f"{allowed}, with client={client!r}")
+        raise MissingFile.of(
+            "client_files(folder=...)", str(path), f"{allowed}, with client={client!r}"
+        )
     if not is_path and not hasattr(table, "columns"):
-        raise InvalidInput.found("client_files(folder=...)", f"a {type(table).__name__}", "a path, or a frame of pandas")
-    columns = TABLES[suffix](path, order) if is_path else _frame(path, order, table, [str(c) for c in table.columns])
+        raise InvalidInput.found(
+            "client_files(folder=...)", f"a {type(table).__name__}", "a path, or a frame of pandas"
+        )
+    columns = (
+        TABLES[suffix](path, order)
+        if is_path
+        else _frame(path, order, table, [str(c) for c in table.columns])
+    )
     names, owner = grouped_by_name(columns.pop(client), f"{path.name}, column {client!r}")
     examples = order(path, columns)
     order.check_drop()
@@ -157,14 +200,20 @@ def _divided(
     offsets = np.concatenate([[0], np.cumsum([len(own["y"]) for own in clients])])
     arrays = {key: np.concatenate([np.asarray(own[key]) for own in clients]) for key in clients[0]}
     parts = draw_rows(arrays, offsets, share, seed, split, field="client_files(test_fraction=...)")
-    train, test = ([{key: values[rows] for key, values in arrays.items()} for rows in part] for part in parts)
+    train, test = (
+        [{key: values[rows] for key, values in arrays.items()} for rows in part] for part in parts
+    )
     return train, test
 
 
 def _words(labels: Any, categories: Any, label: str) -> dict[str, list[str]]:
     """Returns the texts of columns by name; refuses anything but lists of different texts."""
     if categories is not None and not isinstance(categories, Mapping):
-        raise InvalidInput.of("client_files(categories=...)", categories, "lists of texts, by the name of their column")
+        raise InvalidInput.of(
+            "client_files(categories=...)",
+            categories,
+            "lists of texts, by the name of their column",
+        )
     given = dict(categories or {}) | ({label: labels} if labels is not None and len(labels) else {})
     for column, texts in given.items():
         option = "labels" if column == label else f"categories[{column!r}]"
@@ -175,7 +224,13 @@ def _words(labels: Any, categories: Any, label: str) -> dict[str, list[str]]:
 
 
 def _names(drop: Any, label: str) -> tuple[str, ...]:
-    names = [drop] if isinstance(drop, str) else list(drop) if isinstance(drop, list | tuple) else [None]
+    names = (
+        [drop]
+        if isinstance(drop, str)
+        else list(drop)
+        if isinstance(drop, list | tuple)
+        else [None]
+    )
     if not all(isinstance(name, str) for name in names) or label in names:
         allowed = "a list of names of columns, without the label's"
         raise DataError.of("client_files(drop=...)", drop, allowed)
@@ -201,28 +256,41 @@ class Columns:
         client: str | None = None,
         only: Collection[str] | None = None,
     ) -> None:
-        self.label, self.drop, self.words, self.client, self.only = label, drop, words or {}, client, only
+        self.label, self.drop, self.words, self.client, self.only = (
+            label,
+            drop,
+            words or {},
+            client,
+            only,
+        )
         self.names: list[str] | None = None
         self.seen = set[str]()
 
     @property
     def categories(self) -> dict[str, list[str]]:
         """The texts of columns by name; those of the labels are `"y"`, as in the data."""
-        return {"y" if column == self.label else column: list(texts) for column, texts in self.words.items()}
+        return {
+            "y" if column == self.label else column: list(texts)
+            for column, texts in self.words.items()
+        }
 
     def check_drop(self) -> None:
         """Refuses names to leave out that no file has."""
         for name in self.drop:
             if name not in self.seen:
                 reason = f"none of the files has a column {name!r}"
-                raise InvalidInput.because("client_files(drop=...)", reason, f"They have {sorted(self.seen)}.")
+                raise InvalidInput.because(
+                    "client_files(drop=...)", reason, f"They have {sorted(self.seen)}."
+                )
 
     def kept(self, columns: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
         """Returns the columns that are not dropped, and remembers the names of all."""
         every = list(columns)
         self.seen.update(name for name, _ in every)
         wanted = self.seen if self.only is None else self.only
-        return [(name, values) for name, values in every if name in wanted and name not in self.drop]
+        return [
+            (name, values) for name, values in every if name in wanted and name not in self.drop
+        ]
 
     def numbers(self, path: Path, column: str, cells: Sequence[Any]) -> np.ndarray:
         """Converts the cells of a column to numbers, but for the clients' names."""
@@ -235,13 +303,22 @@ class Columns:
         names = [column for column in columns if column != self.label]
         _check_names(path, names, columns)
         if not names:
-            raise DataError.of(path.name, f"only the column {self.label!r}", "at least one column of features")
+            raise DataError.of(
+                path.name, f"only the column {self.label!r}", "at least one column of features"
+            )
         self.names = self.names or names
         if set(names) != set(self.names):
             raise DataError.of(
-                path.name, f"the columns {names}", f"those of the first file: {self.names}", f"The file is {path}."
+                path.name,
+                f"the columns {names}",
+                f"those of the first file: {self.names}",
+                f"The file is {path}.",
             )
-        small = np.isfinite(labels).all() and (np.abs(labels) < 2.0**53).all() and np.array_equal(labels, np.floor(labels))
+        small = (
+            np.isfinite(labels).all()
+            and (np.abs(labels) < 2.0**53).all()
+            and np.array_equal(labels, np.floor(labels))
+        )
         return {
             "x": np.column_stack([columns[name] for name in self.names]),
             "y": labels.astype(np.int64) if small else labels,
@@ -255,12 +332,18 @@ def _check_names(path: Path, names: Sequence[str], columns: Mapping[str, np.ndar
         counted = name.strip().lower() in ("index", "level_0") and _counts(columns[name])
         numbered = _ROW_NUMBER.fullmatch(name.strip()) and _counts(columns[name], step=1)
         if unnamed or counted or numbered:
-            hint = f"Write tables without their index (pandas: index=False), or pass drop=[{name!r}]."
-            raise DataError.of(path.name, f"the column {name!r}", "columns of features, each with a name", hint)
+            hint = (
+                f"Write tables without their index (pandas: index=False), or pass drop=[{name!r}]."
+            )
+            raise DataError.of(
+                path.name, f"the column {name!r}", "columns of features, each with a name", hint
+            )
 
 
 _ROW_NUMBER = re.compile(
-    r"id|idx|index|no|nr|number|#|row|(?:row|sample|example|record)[_ ]?(?:id|idx|index|no|nr|number)", re.I
+    r"id|idx|index|no|nr|number|#|row|(?:row|sample|example|record)[_ "
+    r"]?(?:id|idx|index|no|nr|number)",
+    re.I,
 )
 """Names of columns that number rows, where their values do so too."""
 
@@ -273,8 +356,11 @@ def _counts(values: np.ndarray, step: int | None = None) -> bool:
 
 
 def _read_all(folder: Path, label: str, order: Columns) -> dict[str, Labelled]:
-    if not os.path.isdir(folder):  # unlike the method, False also for a name that no folder can have
-        raise MissingFile.of("client_files(folder=...)", f"no folder {folder}", "a folder with one file per client")
+    # unlike the method, False also for a name that no folder can have
+    if not os.path.isdir(folder):
+        raise MissingFile.of(
+            "client_files(folder=...)", f"no folder {folder}", "a folder with one file per client"
+        )
     found: dict[str, Labelled] = {}
     for path in sorted(folder.iterdir(), key=lambda path: natural(path.name)):
         suffix = path.suffixes[0] if path.suffix == ".gz" and path.suffixes else path.suffix
@@ -283,7 +369,11 @@ def _read_all(folder: Path, label: str, order: Columns) -> dict[str, Labelled]:
                 raise DataError.found(path.name, f"no plain file at {path}", "a data file")
             client = path.name.removesuffix(".gz").removesuffix(suffix)
             if client in found:
-                raise DataError.of("client_files(folder=...)", f"two files of {client!r}", "one file for each client")
+                raise DataError.of(
+                    "client_files(folder=...)",
+                    f"two files of {client!r}",
+                    "one file for each client",
+                )
             if suffix == ".npz":
                 found[client] = _npz(path, label, order)
             else:
@@ -295,25 +385,42 @@ def _npz(path: Path, label: str, order: Columns) -> Labelled:
     held = dict(order.kept(read_npz(path).items()))
     for key, values in held.items():
         if not values.ndim:
-            raise DataError.found(path.name, f"the scalar {key!r}", "arrays of one row per example", f"The file is {path}.")
-    return {("y" if key == label else key): values for key, values in _with_label(path, label, held).items()}
+            raise DataError.found(
+                path.name,
+                f"the scalar {key!r}",
+                "arrays of one row per example",
+                f"The file is {path}.",
+            )
+    return {
+        ("y" if key == label else key): values
+        for key, values in _with_label(path, label, held).items()
+    }
 
 
 def _csv(path: Path, order: Columns) -> dict[str, np.ndarray]:
     with reading(path, "a header of different names, and rows of as many numbers"):
-        header, *rows = list(csv.reader(io.StringIO(read_whole(path).decode("utf-8-sig"), newline=""))) or [[]]
+        header, *rows = list(
+            csv.reader(io.StringIO(read_whole(path).decode("utf-8-sig"), newline=""))
+        ) or [[]]
         if not header:
             raise ValueError("no header in the first line")
         rows = [row for row in rows if row]
         for row in rows:
             if len(row) != len(header):
-                raise ValueError(f"{len(row)} fields in the row {', '.join(row)[:60]!r} under {len(header)} headings")
+                raise ValueError(
+                    f"{len(row)} fields in the row {', '.join(row)[:60]!r} under "
+                    f"{len(header)} headings"
+                )
         bare = [name.strip() for name in header]
         if len(set(bare)) < len(bare):
-            raise ValueError(f"the heading {next(name for name in bare if bare.count(name) > 1)!r} twice")
+            raise ValueError(
+                f"the heading {next(name for name in bare if bare.count(name) > 1)!r} twice"
+            )
     _check_client(path, order.client, header)
     columns = zip(*rows, strict=True) if rows else [()] * len(header)
-    return {name: order.numbers(path, name, cells) for name, cells in order.kept(zip(header, columns))}
+    return {
+        name: order.numbers(path, name, cells) for name, cells in order.kept(zip(header, columns))
+    }
 
 
 def _check_client(path: Path, client: str | None, names: Sequence[str]) -> None:
@@ -322,8 +429,12 @@ def _check_client(path: Path, client: str | None, names: Sequence[str]) -> None:
         raise UnknownName.among(f"client_files(client=...), column of {path.name}", client, names)
 
 
-def _numbers(path: Path, column: str, cells: Sequence[Any], label: str, words: Mapping[str, Sequence[str]]) -> np.ndarray:
-    """Converts the cells of a column to numbers, those of `words` by their place there; an error names the cell."""
+def _numbers(
+    path: Path, column: str, cells: Sequence[Any], label: str, words: Mapping[str, Sequence[str]]
+) -> np.ndarray:
+    """Converts the cells of a column to numbers, those of `words` by their place there; an error
+    names the cell.
+    """
     if column in words:
         places = {text: float(place) for place, text in enumerate(words[column])}
         texts = [str(cell).strip() for cell in cells]
@@ -331,7 +442,9 @@ def _numbers(path: Path, column: str, cells: Sequence[Any], label: str, words: M
             return np.array([places[text] for text in texts], float)
         option = "labels" if column == label else f"categories[{column!r}]"
         what = f"{texts[row]!r} in row {row + 1} of the column {column!r}"
-        raise DataError.found(path.name, what, f"the texts of {option}: {list(words[column])}", f"The file is {path}.")
+        raise DataError.found(
+            path.name, what, f"the texts of {option}: {list(words[column])}", f"The file is {path}."
+        )
     try:
         values = np.array(cells, dtype=float)
     except (ValueError, TypeError):
@@ -347,14 +460,18 @@ def _numbers(path: Path, column: str, cells: Sequence[Any], label: str, words: M
     elif column == label:
         some = list(dict.fromkeys(str(text) for text in cells))[:5]
         hint = (
-            f"Say which texts the labels are, labels={some}, or name another column of labels: label=... (it is {label!r})."
+            f"Say which texts the labels are, labels={some}, or name another column of labels: "
+            f"label=... (it is {label!r})."
         )
     else:
         hint = (
-            f"Leave the column out, drop=[{column!r}], name its categories, categories={{{column!r}: [...]}}, "
+            f"Leave the column out, drop=[{column!r}], name its categories, "
+            f"categories={{{column!r}: [...]}}, "
             f"or say that it has the labels: label={column!r}."
         )
-    raise DataError.found(path.name, what, "numbers, such as 1000 or 1.5e-3", f"{hint} The file is {path}.")
+    raise DataError.found(
+        path.name, what, "numbers, such as 1000 or 1.5e-3", f"{hint} The file is {path}."
+    )
 
 
 def _is_number(cell: Any) -> bool:
@@ -381,10 +498,17 @@ def _frame(path: Path, order: Columns, table: Any, names: Sequence[str]) -> dict
     held = {name: table[name].to_numpy() for name, _ in order.kept((name, None) for name in names)}
     for column, values in held.items():
         if values.dtype.kind in "mM":
-            raise DataError.found(path.name, f"dates in the column {column!r}", allowed, f"Pass drop=[{column!r}].")
-    texts = {column for column, values in held.items() if values.dtype.kind not in "fiub"} | {*order.words, order.client}
+            raise DataError.found(
+                path.name, f"dates in the column {column!r}", allowed, f"Pass drop=[{column!r}]."
+            )
+    texts = {column for column, values in held.items() if values.dtype.kind not in "fiub"} | {
+        *order.words,
+        order.client,
+    }
     return {
-        column: order.numbers(path, column, values.tolist()) if column in texts else values.astype(float)
+        column: order.numbers(path, column, values.tolist())
+        if column in texts
+        else values.astype(float)
         for column, values in held.items()
     }
 
@@ -392,7 +516,9 @@ def _frame(path: Path, order: Columns, table: Any, names: Sequence[str]) -> dict
 def _with_label(path: Path, label: str, held: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     if label not in held:
         hint = f"Say which one has the labels: label=... The file is {path}."
-        raise DataError.of(path.name, sorted(held), f"the name {label!r} of the labels among them", hint)
+        raise DataError.of(
+            path.name, sorted(held), f"the name {label!r} of the labels among them", hint
+        )
     return held
 
 

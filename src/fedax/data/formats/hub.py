@@ -90,11 +90,26 @@ def hub(
     labels = None if held is None else _labels(held, label)
     _check_classes(table, held, label)
     classes = 1 + int(max(y.max(), 0 if labels is None else labels.max()))
-    arguments = {"classes": classes, "test_fraction": test_fraction, "split": split, "seed": seed, "names": names}
+    arguments = {
+        "classes": classes,
+        "test_fraction": test_fraction,
+        "split": split,
+        "seed": seed,
+        "names": names,
+    }
     found = FederatedData.partitioned(x, y, parts, name=f"{dataset}, {partition}", **arguments)
     if text is not None:
-        return _as_tokens(found, _texts(table, text), held and (_texts(held, text), labels), tokens, vocabulary, length)
-    return dataclasses.replace(found, holdout=None if held is None else {"x": _inputs(held, features, flat), "y": labels})
+        return _as_tokens(
+            found,
+            _texts(table, text),
+            held and (_texts(held, text), labels),
+            tokens,
+            vocabulary,
+            length,
+        )
+    return dataclasses.replace(
+        found, holdout=None if held is None else {"x": _inputs(held, features, flat), "y": labels}
+    )
 
 
 UNLABELLED = ("iid", "index", "quantity_skew", "user")
@@ -142,12 +157,14 @@ def hub_texts(
     texts = _texts(table, text)
     parts, names = _parts(table, np.zeros(len(texts), int), partition, clients, seed, user, options)
     by_client = [[texts[row] for row in own] for own in parts]
-    return by_client if names is None else dict(zip(names, by_client, strict=True)), None if held is None else _texts(
-        held, text
-    )
+    return by_client if names is None else dict(
+        zip(names, by_client, strict=True)
+    ), None if held is None else _texts(held, text)
 
 
-def _check_partition(partition: str, clients: int, seed: int, user: str | None, options: dict[str, Any]) -> None:
+def _check_partition(
+    partition: str, clients: int, seed: int, user: str | None, options: dict[str, Any]
+) -> None:
     if partition != "user":
         check_partition(partition, clients, seed, **options)
     elif user is None:
@@ -155,7 +172,13 @@ def _check_partition(partition: str, clients: int, seed: int, user: str | None, 
 
 
 def _parts(
-    table: Any, y: np.ndarray, partition: str, clients: int, seed: int, user: str | None, options: dict[str, Any]
+    table: Any,
+    y: np.ndarray,
+    partition: str,
+    clients: int,
+    seed: int,
+    user: str | None,
+    options: dict[str, Any],
 ) -> tuple[Partition, list[str] | None]:
     """Returns the rows of each client, and the names of clients that have some."""
     if partition == "user":
@@ -166,16 +189,26 @@ def _parts(
 
 
 def _as_tokens(
-    found: FederatedData, texts: list[str], held: Any, kind: str, vocabulary: int | None, length: int
+    found: FederatedData,
+    texts: list[str],
+    held: Any,
+    kind: str,
+    vocabulary: int | None,
+    length: int,
 ) -> FederatedData:
     """Replaces the rows of a table by the tokens of its texts.
 
     `held` has the rows of the global test set, and their labels.
     """
-    known = Tokens.of([texts[int(row)] for client in found.train for row in client["x"][:, 0]], kind, vocabulary)
+    known = Tokens.of(
+        [texts[int(row)] for client in found.train for row in client["x"][:, 0]], kind, vocabulary
+    )
 
     def put(client: Labelled) -> Labelled:
-        return {**known.rows([texts[int(row)] for row in client["x"][:, 0]], length), "y": client["y"]}
+        return {
+            **known.rows([texts[int(row)] for row in client["x"][:, 0]], length),
+            "y": client["y"],
+        }
 
     train, test = ([put(client) for client in part or ()] for part in (found.train, found.test))
     holdout = None if held is None else {**known.rows(held[0], length), "y": held[1]}
@@ -183,10 +216,19 @@ def _as_tokens(
 
 
 def _load_splits(
-    dataset: str, train: str, test: str | None, config: str | None, revision: str | None, cache: str | Path | None
+    dataset: str,
+    train: str,
+    test: str | None,
+    config: str | None,
+    revision: str | None,
+    cache: str | Path | None,
 ) -> list[Any]:
     """Loads the split that is dealt out, and the one for testing or None."""
-    wanted = {"name": config, "revision": revision, "cache_dir": None if cache is None else str(cache)}
+    wanted = {
+        "name": config,
+        "revision": revision,
+        "cache_dir": None if cache is None else str(cache),
+    }
     return [None if split is None else _load(dataset, split, wanted) for split in (train, test)]
 
 
@@ -198,19 +240,30 @@ def _load(dataset: str, split: str, wanted: dict[str, Any]) -> Any:
         if (Path(dataset) / "state.json").is_file():
             return datasets.load_from_disk(dataset)
         return datasets.load_dataset(dataset, split=split, **wanted)
-    except Exception as error:  # the library raises its own errors, those of the network and those of files
+    except Exception as error:
+        # the library raises its own errors, those of the network and those of files
         offline = os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0")
         hint = (
-            "HF_HUB_OFFLINE is set: only the cache was looked at." if offline else "Without a network, only the cache helps."
+            "HF_HUB_OFFLINE is set: only the cache was looked at."
+            if offline
+            else "Without a network, only the cache helps."
         )
-        got = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason given'}"
-        allowed = f"a data set on the hub or in the cache, with the split {split!r} and revision {wanted['revision']!r}"
+        got = (
+            f"{type(error).__name__}: "
+            f"{str(error).strip().splitlines()[0] if str(error).strip() else 'no reason given'}"
+        )
+        allowed = (
+            f"a data set on the hub or in the cache, with the split {split!r} and "
+            f"revision {wanted['revision']!r}"
+        )
         raise DataError.of(f"hub({dataset!r})", got, allowed, hint) from error
 
 
 def _there(table: Any, name: str) -> None:
     if name not in table.column_names:
-        raise DataError.of("hub(column)", name, "one of the columns " + ", ".join(table.column_names))
+        raise DataError.of(
+            "hub(column)", name, "one of the columns " + ", ".join(table.column_names)
+        )
 
 
 def _column(table: Any, name: str) -> np.ndarray:
@@ -233,12 +286,27 @@ def _labels(table: Any, name: str) -> np.ndarray:
     raw = list(table[name])
     for row, value in enumerate(raw):
         if isinstance(value, str) or value is None:
-            hint = "Number the classes: datasets has class_encode_column." if isinstance(value, str) else "Drop such rows."
-            raise DataError.of(f"hub(label={name!r})", f"{value!r} in row {row}", "labels that are whole numbers", hint)
+            hint = (
+                "Number the classes: datasets has class_encode_column."
+                if isinstance(value, str)
+                else "Drop such rows."
+            )
+            raise DataError.of(
+                f"hub(label={name!r})",
+                f"{value!r} in row {row}",
+                "labels that are whole numbers",
+                hint,
+            )
     values = labels_of("hub", np.asarray(raw))
     if values.dtype.kind not in "iub" or (len(values) and int(values.min()) < 0):
-        got = f"{values.dtype}" if values.dtype.kind not in "iub" else f"{values.min()} in row {int(values.argmin())}"
-        hint = "Rows without a label often have -1: drop them." if values.dtype.kind in "iub" else ""
+        got = (
+            f"{values.dtype}"
+            if values.dtype.kind not in "iub"
+            else (f"{values.min()} in row {int(values.argmin())}")
+        )
+        hint = (
+            "Rows without a label often have -1: drop them." if values.dtype.kind in "iub" else ""
+        )
         raise DataError.of(f"hub(label={name!r})", got, "labels from 0 on", hint)
     return values
 
@@ -247,9 +315,15 @@ def _check_classes(table: Any, held: Any, label: str) -> None:
     """Refuses a test split whose classes have other names, or another order of them."""
     if held is None:
         return
-    own, other = (getattr(getattr(part, "features", {}).get(label), "names", None) for part in (table, held))
+    own, other = (
+        getattr(getattr(part, "features", {}).get(label), "names", None) for part in (table, held)
+    )
     if own is not None and other is not None and list(own) != list(other):
-        raise DataError.of(f"hub(label={label!r})", list(other), f"classes {list(own)} in the test split, as in the other")
+        raise DataError.of(
+            f"hub(label={label!r})",
+            list(other),
+            f"classes {list(own)} in the test split, as in the other",
+        )
 
 
 def _texts(table: Any, name: str) -> list[str]:
@@ -257,19 +331,26 @@ def _texts(table: Any, name: str) -> list[str]:
     found = list(table[name])
     for row, value in enumerate(found):
         if not isinstance(value, str):
-            raise DataError.of(f"hub(text={name!r})", f"{value!r} in row {row}", "a column of texts")
+            raise DataError.of(
+                f"hub(text={name!r})", f"{value!r} in row {row}", "a column of texts"
+            )
     return found
 
 
 def _inputs(table: Any, name: str, flat: bool) -> np.ndarray:
     _there(table, name)
-    rows = [_pixels(value, f"hub(features={name!r}), row {row}") for row, value in enumerate(table[name])]
+    rows = [
+        _pixels(value, f"hub(features={name!r}), row {row}")
+        for row, value in enumerate(table[name])
+    ]
     shapes = sorted({row.shape for row in rows})
     if len(shapes) > 1:
         raise DataError.of(f"hub(features={name!r})", f"shapes {shapes[:3]}", "inputs of one shape")
     kinds = sorted({row.dtype.name for row in rows})
     if len(kinds) > 1:
-        raise DataError.of(f"hub(features={name!r})", f"images or rows of {kinds}", "inputs of one type")
+        raise DataError.of(
+            f"hub(features={name!r})", f"images or rows of {kinds}", "inputs of one type"
+        )
     x = np.stack(rows)
     if x.dtype not in _LARGEST:
         return as_array(x, f"hub(features={name!r})")
@@ -287,7 +368,9 @@ def _pixels(value: Any, where: str) -> np.ndarray:
     Numbers of a palette become colours, black and white become 0 and 255.
     """
     if value is None:
-        raise DataError.found(where, "nothing", "an image or numbers in every row", "Drop such rows.")
+        raise DataError.found(
+            where, "nothing", "an image or numbers in every row", "Drop such rows."
+        )
     mode = getattr(value, "mode", None) if hasattr(value, "convert") else None
     if mode == "P":
         value = value.convert("RGBA" if "transparency" in value.info else "RGB")
@@ -297,6 +380,11 @@ def _pixels(value: Any, where: str) -> np.ndarray:
         value = value.convert("RGB")
     elif mode in ("I", "F"):
         hint = "Scale them, and give the column as lists of numbers."
-        raise DataError.found(where, f"an image of mode {mode!r}, of numbers without a largest one", "images of bytes", hint)
+        raise DataError.found(
+            where,
+            f"an image of mode {mode!r}, of numbers without a largest one",
+            "images of bytes",
+            hint,
+        )
     array = np.asarray(value)
     return array.astype(array.dtype.newbyteorder("=")) if not array.dtype.isnative else array

@@ -35,19 +35,33 @@ def read_idx(path: str | Path) -> np.ndarray:
     path = Path(path)
     content = read_whole(path)
     allowed = "IDX: two zero bytes, type, number of axes, their lengths, then the elements"
-    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in TYPES or len(content) < 4 + 4 * content[3]:
-        raise DataError.of(path.name, f"a file at {path} that begins with {content[:4].hex(' ')}", allowed)
+    if (
+        len(content) < 4
+        or content[:2] != b"\0\0"
+        or content[2] not in TYPES
+        or len(content) < 4 + 4 * content[3]
+    ):
+        raise DataError.of(
+            path.name, f"a file at {path} that begins with {content[:4].hex(' ')}", allowed
+        )
     axes = content[3]
     if axes > MOST_AXES:
-        raise DataError.of(path.name, f"a file at {path} of {axes} axes", f"at most {MOST_AXES} axes")
+        raise DataError.of(
+            path.name, f"a file at {path} of {axes} axes", f"at most {MOST_AXES} axes"
+        )
     shape = struct.unpack(f">{axes}I", content[4 : 4 + 4 * axes])
     dtype, start = np.dtype(TYPES[content[2]]), 4 + 4 * axes
     expected = start + math.prod(shape) * dtype.itemsize
     if len(content) != expected:
         got = f"a file at {path} of {len(content)} bytes"
-        raise DataError.of(path.name, got, f"{expected} bytes, as its header says: shape {shape} of {dtype.name}")
+        raise DataError.of(
+            path.name, got, f"{expected} bytes, as its header says: shape {shape} of {dtype.name}"
+        )
     try:
         values = np.frombuffer(content, dtype, offset=start).reshape(shape)
-    except ValueError as error:  # an axis of length 0 beside lengths whose product is too large for an array
-        raise DataError.of(path.name, f"a file at {path} of shape {shape}", "the shape of an array") from error
+    except ValueError as error:
+        # an axis of length 0 beside lengths whose product is too large for an array
+        raise DataError.of(
+            path.name, f"a file at {path} of shape {shape}", "the shape of an array"
+        ) from error
     return values.astype(dtype.newbyteorder("="))

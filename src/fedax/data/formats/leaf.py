@@ -52,7 +52,10 @@ def _document(file: Path) -> Users:
         document = json.loads(read_whole(file), object_pairs_hook=_unique)
         if not isinstance(document["users"], list):
             raise TypeError(f"users of {type(document['users']).__name__}")
-        held = {user: (document["user_data"][user]["x"], document["user_data"][user]["y"]) for user in document["users"]}
+        held = {
+            user: (document["user_data"][user]["x"], document["user_data"][user]["y"])
+            for user in document["users"]
+        }
         promised = dict(zip(document["users"], document["num_samples"], strict=True))
     if len(held) < len(document["users"]):
         twice = next(user for user, count in Counter(document["users"]).items() if count > 1)
@@ -60,7 +63,9 @@ def _document(file: Path) -> Users:
     for user, (x, y) in held.items():
         if not isinstance(x, list) or not isinstance(y, list):
             raise DataError.of(
-                file.name, f"user {user!r} with x of {type(x).__name__} and y of {type(y).__name__}", "two lists"
+                file.name,
+                f"user {user!r} with x of {type(x).__name__} and y of {type(y).__name__}",
+                "two lists",
             )
         if not len(x) == len(y) == promised[user]:
             got = f"user {user!r} with {len(x)} inputs and {len(y)} labels"
@@ -102,7 +107,10 @@ def leaf(
             naming the client.
 
     >>> import tempfile
-    >>> file = '{"users": ["a"], "num_samples": [2], "user_data": {"a": {"x": [[0.5], [1.0]], "y": [3, 0]}}}'
+    >>> file = (
+    ...     '{"users": ["a"], "num_samples": [2],'
+    ...     ' "user_data": {"a": {"x": [[0.5], [1.0]], "y": [3, 0]}}}'
+    ... )
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = (Path(folder) / "all.json").write_text(file)
     ...     leaf(folder, classes=4).label_counts.tolist()
@@ -110,10 +118,18 @@ def leaf(
 
     Source: Caldas et al., LEAF (arXiv:1812.01097).
     """
-    return of_users(read_users(train), None if test is None else read_users(test), classes, convert or numbers, name)
+    return of_users(
+        read_users(train),
+        None if test is None else read_users(test),
+        classes,
+        convert or numbers,
+        name,
+    )
 
 
-def of_users(train: Users, test: Users | None, classes: int, change: Convert, name: str) -> FederatedData:
+def of_users(
+    train: Users, test: Users | None, classes: int, change: Convert, name: str
+) -> FederatedData:
     """Makes federated data with a client for each user who has training examples; see `leaf`."""
     training = {user: own for user, own in train.items() if own[1]}
     clients = [change(x, y, f"user {user!r}") for user, (x, y) in training.items()]
@@ -121,7 +137,10 @@ def of_users(train: Users, test: Users | None, classes: int, change: Convert, na
     if test is None:
         return FederatedData(clients, classes, name=name, names=names)
     nothing = {key: values[:0] for key, values in clients[0].items()} if clients else {}
-    others = [change(*test[user], f"user {user!r}") if test.get(user, ([], []))[1] else nothing for user in training]
+    others = [
+        change(*test[user], f"user {user!r}") if test.get(user, ([], []))[1] else nothing
+        for user in training
+    ]
     return FederatedData(clients, classes, others, name=name, names=names)
 
 
@@ -135,10 +154,14 @@ def numbers(x: list[Any], y: list[Any], where: str) -> Labelled:
         DataError: rows of unequal length, or labels that are no whole numbers.
     """
     try:
-        labels = np.array([int(label) if float(label) == int(float(label)) else label for label in y])
+        labels = np.array(
+            [int(label) if float(label) == int(float(label)) else label for label in y]
+        )
         return {"x": np.asarray(x, dtype=np.float32), "y": labels}
     except (ValueError, TypeError, OverflowError) as error:
-        raise DataError.of("leaf", f"{where} with {error}", "rows of numbers of one length, and whole numbers") from error
+        raise DataError.of(
+            "leaf", f"{where} with {error}", "rows of numbers of one length, and whole numbers"
+        ) from error
 
 
 @checked_call
@@ -163,7 +186,9 @@ def characters(x: list[Any], y: list[Any], where: str) -> Labelled:
             raise DataError.of("leaf", f"{where} with {text!r}", "texts")
     lengths = {len(text) for text in x}
     if len(lengths) > 1:
-        raise DataError.of("leaf", f"{where} with texts of {sorted(lengths)} characters", "texts of one length")
+        raise DataError.of(
+            "leaf", f"{where} with texts of {sorted(lengths)} characters", "texts of one length"
+        )
     codes = encode("".join(x), LEAF_CHARACTERS, where).reshape(len(x), -1)
     return {"x": codes, "y": encode("".join(y), LEAF_CHARACTERS, where)}
 
@@ -217,7 +242,10 @@ def shakespeare(folder: str | Path | None = None) -> FederatedData:
 
 
 _ARCHIVE = "Unpack the archive that github.com/litian96/FedProx names in data/{}/README.md there."
-_LEAF = "Run `./preprocess.sh {}` in data/{} of github.com/TalwalkarLab/leaf, and put the folders train and test there."
+_LEAF = (
+    "Run `./preprocess.sh {}` in data/{} of github.com/TalwalkarLab/leaf, and put the "
+    "folders train and test there."
+)
 _COMMANDS = {
     "femnist": _LEAF.format("-s niid --sf 0.05 -k 0 -t sample", "femnist"),
     "shakespeare": _LEAF.format("-s niid --sf 0.2 -k 0 -t sample --tf 0.8", "shakespeare"),
@@ -239,10 +267,14 @@ def _folders(folder: str | Path | None, name: str, how: str) -> tuple[Path, Path
     train, test = place / "train", place / "test"
     if not train.is_dir():
         hint = f"{how} `fedax data prepare {name.lower()}` then checks them."
-        raise MissingFile.of(name, f"no folder {train}", "the folders train and test with LEAF's .json files", hint)
+        raise MissingFile.of(
+            name, f"no folder {train}", "the folders train and test with LEAF's .json files", hint
+        )
     return train, test
 
 
-def _parts(folder: str | Path | None, classes: int, convert: Convert | None, name: str, how: str) -> FederatedData:
+def _parts(
+    folder: str | Path | None, classes: int, convert: Convert | None, name: str, how: str
+) -> FederatedData:
     train, test = _folders(folder, name, how)
     return leaf(train, test if test.is_dir() else None, classes=classes, convert=convert, name=name)

@@ -27,13 +27,25 @@ def labels_of(owner: str, labels: Any) -> np.ndarray:
     if array.ndim != 1:
         hint = ""
         if array.ndim == 2:
-            hint = "Write labels[:, 0]." if array.shape[1] == 1 else "Write labels.argmax(axis=1) for one-hot rows."
-        raise DataError.of(field, f"shape {array.shape}", "one label per example, shape (examples,)", hint)
-    if array.dtype.kind == "f" and np.array_equal(array, np.floor(array)) and np.isfinite(array).all():
+            hint = (
+                "Write labels[:, 0]."
+                if array.shape[1] == 1
+                else "Write labels.argmax(axis=1) for one-hot rows."
+            )
+        raise DataError.of(
+            field, f"shape {array.shape}", "one label per example, shape (examples,)", hint
+        )
+    if (
+        array.dtype.kind == "f"
+        and np.array_equal(array, np.floor(array))
+        and np.isfinite(array).all()
+    ):
         return array.astype(np.int64)
     texts = array.dtype.kind == "O" and all(isinstance(value, str) for value in array.tolist())
     if array.dtype.kind not in "iubUS" and not texts:
-        raise DataError.of(field, f"labels of type {array.dtype}", "whole numbers, or names of classes")
+        raise DataError.of(
+            field, f"labels of type {array.dtype}", "whole numbers, or names of classes"
+        )
     return array.astype(str) if texts else array
 
 
@@ -41,4 +53,6 @@ def enough(owner: str, examples: int, needed: int, why: str = "") -> None:
     """Refuses at once what cannot be dealt without empty shares."""
     if needed > examples:
         asked = why or f"{needed} clients"
-        raise DataError.of(f"{owner}(clients=...)", asked, f"at most as many as there are examples, {examples}")
+        raise DataError.of(
+            f"{owner}(clients=...)", asked, f"at most as many as there are examples, {examples}"
+        )

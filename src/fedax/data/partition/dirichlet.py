@@ -16,7 +16,9 @@ probability below 1e-8.
 
 
 @checked(clients=CLIENTS, alpha=real(low=0, open_low=True), seed=SEED, minimum=whole(low=1))
-def dirichlet(labels: Any, clients: int, alpha: float | int = 0.5, seed: int = 0, minimum: int = 10) -> Partition:
+def dirichlet(
+    labels: Any, clients: int, alpha: float | int = 0.5, seed: int = 0, minimum: int = 10
+) -> Partition:
     r"""Divides each class among the clients in proportions $p \sim \mathrm{Dir}(\alpha, \dots)$.
 
     Classes are dealt one after another; a client that already holds $n/N$ examples gets none of the
@@ -57,11 +59,15 @@ def dirichlet(labels: Any, clients: int, alpha: float | int = 0.5, seed: int = 0
         raise DataError.of(
             "dirichlet(minimum=...)",
             minimum,
-            f"what a draw can reach: in {ATTEMPTS} draws with alpha={alpha} and {clients} clients the smallest client never "
+            f"what a draw can reach: in {ATTEMPTS} draws with alpha={alpha} and {clients} "
+            "clients the smallest client never "
             f"had more than {smallest} of {n} examples",
             "Take a larger alpha, fewer clients, or a smaller minimum.",
         )
-    pieces = [np.split(rng.permutation(members), np.cumsum(row)[:-1]) for members, row in zip(classes, counts)]
+    pieces = [
+        np.split(rng.permutation(members), np.cumsum(row)[:-1])
+        for members, row in zip(classes, counts)
+    ]
     return [rng.permutation(np.concatenate(parts)) for parts in zip(*pieces)]
 
 

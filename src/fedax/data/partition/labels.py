@@ -24,7 +24,10 @@ def label_shards(labels: Any, clients: int, shards_per_client: int = 2, seed: in
         seed: of the deal.
 
     >>> labels = np.repeat(np.arange(4), 5)
-    >>> [sorted(set(labels[part].tolist())) for part in label_shards(labels, clients=4, shards_per_client=1)]
+    >>> [
+    ...     sorted(set(labels[part].tolist()))
+    ...     for part in label_shards(labels, clients=4, shards_per_client=1)
+    ... ]
     [[2], [0], [1], [3]]
 
     Source: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized
@@ -60,12 +63,20 @@ def label_histogram(labels: Any, clients: int, counts: Any = (), seed: int = 0) 
     """
     labels = labels_of("label_histogram", labels)
     if labels.dtype.kind not in "iub" or (len(labels) and labels.min() < 0):
-        raise DataError.of("label_histogram(labels=...)", f"labels of type {labels.dtype}", "whole numbers from 0 on")
+        raise DataError.of(
+            "label_histogram(labels=...)",
+            f"labels of type {labels.dtype}",
+            "whole numbers from 0 on",
+        )
     held = np.bincount(labels)
     table = _table(counts, clients, len(held))
     for label, (asked, there) in enumerate(zip(table.sum(axis=0).tolist(), held.tolist())):
         if asked > there:
-            raise DataError.of("label_histogram(counts=...)", f"{asked} of class {label}", f"at most {there}, as there are")
+            raise DataError.of(
+                "label_histogram(counts=...)",
+                f"{asked} of class {label}",
+                f"at most {there}, as there are",
+            )
     rng = np.random.default_rng(seed)
     pieces = [
         np.split(rng.permutation(np.flatnonzero(labels == label)), np.cumsum(column))[:-1]
@@ -75,7 +86,10 @@ def label_histogram(labels: Any, clients: int, counts: Any = (), seed: int = 0) 
 
 
 def _table(counts: Any, clients: int, classes: int) -> Int[np.ndarray, "clients classes"]:
-    field, allowed = "label_histogram(counts=...)", f"{clients} rows of {classes} whole numbers >= 0, clients by classes"
+    field, allowed = (
+        "label_histogram(counts=...)",
+        (f"{clients} rows of {classes} whole numbers >= 0, clients by classes"),
+    )
     try:
         table = np.asarray(counts)
     except ValueError as error:
@@ -85,5 +99,7 @@ def _table(counts: Any, clients: int, classes: int) -> Int[np.ndarray, "clients 
     if table.min() < 0:
         raise DataError.of(field, int(table.min()), allowed)
     for client in np.flatnonzero(table.sum(axis=1) == 0):
-        raise DataError.of(field, f"no example for client {client}", "at least 1 example for each client")
+        raise DataError.of(
+            field, f"no example for client {client}", "at least 1 example for each client"
+        )
     return table.astype(int)

@@ -38,7 +38,11 @@ def partition_options(name: str) -> dict[str, Any]:
     if name not in PARTITIONS:
         raise UnknownName.among("partition", name, PARTITIONS)
     parameters = inspect.signature(PARTITIONS[name]).parameters
-    return {key: p.default for key, p in parameters.items() if key not in ("n", "labels", "clients", "seed")}
+    return {
+        key: p.default
+        for key, p in parameters.items()
+        if key not in ("n", "labels", "clients", "seed")
+    }
 
 
 def check_partition(name: str, clients: int, seed: int, **options: Any) -> None:
@@ -70,7 +74,10 @@ def partition_by(name: str, labels: Any, clients: int, seed: int = 0, **options:
         options: of the partition, see `partition_options`.
 
     >>> import numpy as np
-    >>> [len(part) for part in partition_by("shards", np.arange(20) % 10, clients=5, shards_per_client=1)]
+    >>> [
+    ...     len(part)
+    ...     for part in partition_by("shards", np.arange(20) % 10, clients=5, shards_per_client=1)
+    ... ]
     [4, 4, 4, 4, 4]
 
     Raises:

@@ -68,7 +68,8 @@ def power_law(
 
     shuffler, order = random.Random(seed), list(range(len(classes)))
     for client in range(clients):
-        shuffler.shuffle(order)  # the running list is shuffled, not a fresh one: as the released code draws
+        # the running list is shuffled, not a fresh one: as the released code draws
+        shuffler.shuffle(order)
         most = math.ceil(room[client] / classes_per_client)
         for kind in order:
             take(client, kind, most)
@@ -87,7 +88,8 @@ def _power_law_sizes(n: int, clients: int, ratio: float | int) -> list[int]:
         raise DataError.of(
             "power_law(ratio=...)",
             ratio,
-            f"ratios whose powers up to {clients}, the number of clients, sum to at most {n}, the number of examples",
+            f"ratios whose powers up to {clients}, the number of clients, sum to at most {n}, "
+            "the number of examples",
             "Take a smaller ratio or fewer clients.",
         )
     sizes = [math.floor(power * base) for power in powers.tolist()]

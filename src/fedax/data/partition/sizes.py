@@ -60,7 +60,9 @@ def quantity_skew(n: int, clients: int, sigma: float | int = 1.0, seed: int = 0)
     rng = np.random.default_rng(seed)
     exponents = sigma * rng.standard_normal(clients)
     weights = np.exp(exponents - exponents.max())
-    ends = np.rint(np.cumsum(weights) / weights.sum() * (n - clients)).astype(int) + np.arange(1, clients + 1)
+    ends = np.rint(np.cumsum(weights) / weights.sum() * (n - clients)).astype(int) + np.arange(
+        1, clients + 1
+    )
     return np.split(rng.permutation(n), ends[:-1])
 
 

@@ -29,7 +29,8 @@ ROWS = (50_000, 10_000)
 _PARTS = [f"cifar10_train_{part}of4.npz" for part in (1, 2, 3, 4)]
 _TEST = "cifar10_test.npz"
 _HOW = (
-    f"Put {_PARTS[0]} to 4of4 and {_TEST} there, with x (uint8, images of 32 x 32 x 3) and y; or the folder "
+    f"Put {_PARTS[0]} to 4of4 and {_TEST} there, with x (uint8, images of 32 x 32 x 3) and y; "
+    "or the folder "
     "cifar-10-batches-bin of the official binary version."
 )
 
@@ -106,7 +107,12 @@ def _official(batches: Path) -> Images:
 def _records(path: Path, sha256: str) -> np.ndarray:
     content = read_whole(path, _HOW)
     if len(content) % 3073:
-        raise DataError.of(path.name, f"a file at {path} of {len(content)} bytes", "whole records of 3073 bytes", _HOW)
+        raise DataError.of(
+            path.name,
+            f"a file at {path} of {len(content)} bytes",
+            "whole records of 3073 bytes",
+            _HOW,
+        )
     verify(path.name, sha256, [content], path, _HOW)
     return np.frombuffer(content, np.uint8).reshape(-1, 3073)
 

@@ -20,7 +20,9 @@ FIRST = 5  # examples of each of its two classes that a device has for certain
 
 
 @checked(clients=CLIENTS, sigma=real(low=0), seed=SEED)
-def digit_pairs(labels: Any, clients: int = 1000, sigma: float | int = 2.0, seed: int = 0) -> Partition:
+def digit_pairs(
+    labels: Any, clients: int = 1000, sigma: float | int = 2.0, seed: int = 0
+) -> Partition:
     r"""Gives device u the classes u mod 10 and (u + 1) mod 10, in log-normal shares.
 
     5 examples of each for certain, then a share of what is left.
@@ -51,8 +53,14 @@ def digit_pairs(labels: Any, clients: int = 1000, sigma: float | int = 2.0, seed
     members = [np.flatnonzero(labels == label) for label in range(CLASSES)]
     short = min(len(own) for own in members)
     if short < clients:
-        raise DataError.of("digit_pairs(clients=...)", clients, f"at most {short}, the examples of the smallest class")
-    shares = np.random.RandomState(seed).lognormal(0, float(sigma), (CLASSES, clients // CLASSES, 2))
+        raise DataError.of(
+            "digit_pairs(clients=...)",
+            clients,
+            f"at most {short}, the examples of the smallest class",
+        )
+    shares = np.random.RandomState(seed).lognormal(
+        0, float(sigma), (CLASSES, clients // CLASSES, 2)
+    )
     spare = np.array([len(own) - clients for own in members])
     more = (shares / shares.sum(axis=(1, 2), keepdims=True) * spare[:, None, None]).astype(int)
     taken = np.zeros(CLASSES, dtype=int)
@@ -62,7 +70,9 @@ def digit_pairs(labels: Any, clients: int = 1000, sigma: float | int = 2.0, seed
         hands[device].append(members[label][taken[label] : taken[label] + count])
         taken[label] += count
 
-    pairs = [(device, turn, (device + turn) % CLASSES) for device in range(clients) for turn in (0, 1)]
+    pairs = [
+        (device, turn, (device + turn) % CLASSES) for device in range(clients) for turn in (0, 1)
+    ]
     for device, _, label in pairs:
         take(device, label, FIRST)
     for device, turn, label in pairs:
@@ -105,12 +115,18 @@ def mnist_devices(
     deviation = np.sqrt((raw.astype(np.uint16) ** 2).mean(axis=0) - mean**2)
     x = (raw - mean.astype(np.float32)) / (deviation + 1e-3).astype(np.float32)
     name = "MNIST devices"
-    arguments = {"classes": CLASSES, "test_fraction": test_fraction, "split": "in_order", "name": name}
+    arguments = {
+        "classes": CLASSES,
+        "test_fraction": test_fraction,
+        "split": "in_order",
+        "name": name,
+    }
     return FederatedData.partitioned(x, images.y, parts, **arguments)
 
 
 @checked(
-    clients=CLIENTS, classes_per_client=whole(low=1, high=CLASSES), prefix=choice(False, True), seed=SEED,
+    clients=CLIENTS, classes_per_client=whole(low=1, high=CLASSES), prefix=choice(False, True),
+    seed=SEED,
     test_fraction=TEST_FRACTION,
 )  # fmt: skip
 def letter_devices(
@@ -151,11 +167,15 @@ def letter_devices(
     """
     labels = labels_of("letter_devices", labels)
     if len(x) != len(labels):
-        raise DataError.of("letter_devices(x=...)", f"{len(x)} inputs", f"{len(labels)}, one for each label")
+        raise DataError.of(
+            "letter_devices(x=...)", f"{len(x)} inputs", f"{len(labels)}, one for each label"
+        )
     members = [np.flatnonzero(labels == label) for label in range(CLASSES)]
     if sum(map(len, members)) < len(labels):
         outside = labels[(labels < 0) | (labels >= CLASSES)][0]
-        raise DataError.of("letter_devices(labels=...)", int(outside), f"labels from 0 to {CLASSES - 1}")
+        raise DataError.of(
+            "letter_devices(labels=...)", int(outside), f"labels from 0 to {CLASSES - 1}"
+        )
     sizes = np.random.RandomState(seed).lognormal(4, 1, clients) + 5
     each = np.maximum((sizes / classes_per_client).astype(int), 2)
     shuffler, begun = random.Random(seed), np.zeros(CLASSES, dtype=int)
@@ -166,7 +186,11 @@ def letter_devices(
         for label in ((device + turn) % CLASSES for turn in range(classes_per_client)):
             if count > len(members[label]):
                 got = f"{len(members[label])} examples of class {label}"
-                raise DataError.of("letter_devices(labels=...)", got, f"at least {count}, which device {device} holds")
+                raise DataError.of(
+                    "letter_devices(labels=...)",
+                    got,
+                    f"at least {count}, which device {device} holds",
+                )
             hand.append(members[label][(begun[label] + np.arange(count)) % len(members[label])])
             begun[label] += 0 if prefix else count
         order = _shuffled(np.concatenate(hand), shuffler)

@@ -28,10 +28,15 @@ class Known:
 KNOWN = {
     "a5a": Known("5cb3a6603de0a0eb43afcdd45b1820c71ee7f20da1c09f054696bb71cbc45ad8", 6_414, 122),
     "a9a": Known("f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906", 32_561, 123),
-    "mushrooms": Known("f39a4eb628dc61a7d43760815b061c9e497aa728ce1ad8bde57a09ef6043b538", 8_124, 112),
+    "mushrooms": Known(
+        "f39a4eb628dc61a7d43760815b061c9e497aa728ce1ad8bde57a09ef6043b538", 8_124, 112
+    ),
     "w8a": Known("6a9fa8fd5f524303240a5db07d4b3d4a51e8b7b4b20a914105d8e3e8c81640f2", 49_749, 300),
 }
-_HOW = "Put the file there in LIBSVM's text format, plain or gzipped (.gz), as the LIBSVM data page distributes it."
+_HOW = (
+    "Put the file there in LIBSVM's text format, plain or gzipped (.gz), as the LIBSVM data "
+    "page distributes it."
+)
 
 
 @checked()
@@ -144,10 +149,16 @@ def _parse(
     with reading(path, "lines 'label index:value ...' with indices from 1", _HOW):
         table, values = load_svmlight_file(io.BytesIO(text), **form)
     if not len(values):
-        raise DataError.of(path.name, f"a file at {path} without a line", "at least one example", _HOW)
+        raise DataError.of(
+            path.name, f"a file at {path} without a line", "at least one example", _HOW
+        )
     if not np.isfinite(values).all() or not np.isfinite(table.data).all():
-        raise DataError.of(path.name, f"a file at {path} with NaN or infinity", "finite labels and values", _HOW)
+        raise DataError.of(
+            path.name, f"a file at {path} with NaN or infinity", "finite labels and values", _HOW
+        )
     if 4 * table.shape[0] * table.shape[1] > MOST_BYTES:
         got = f"{table.shape[0]} examples of {table.shape[1]} columns in {path}"
-        raise DataError.of(path.name, got, f"at most {MOST_BYTES} bytes as rows of single precision", _HOW)
+        raise DataError.of(
+            path.name, got, f"at most {MOST_BYTES} bytes as rows of single precision", _HOW
+        )
     return table.toarray(), np.unique(values, return_inverse=True)[1]

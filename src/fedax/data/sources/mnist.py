@@ -20,9 +20,17 @@ CHECKSUMS = {
 }
 """SHA-256 of the bytes of all arrays, whatever the file they came in."""
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
-_IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+_IDX = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
 _FOLDERS = {"mnist": ("mnist", "MNIST/raw"), "fashion_mnist": ("fashion_mnist", "FashionMNIST/raw")}
-_WRITERS_HOW = "Put mnist_writers.npz there: writer_train and writer_test, the ids of QMNIST's labels, one for each image."
+_WRITERS_HOW = (
+    "Put mnist_writers.npz there: writer_train and writer_test, the ids of QMNIST's "
+    "labels, one for each image."
+)
 
 
 @checked(**POOLED)
@@ -148,20 +156,28 @@ def mnist_writers(
     images = read_images("mnist", folder)
     images, writers = (images.merged(), np.concatenate(ids)) if merged else (images, ids[0])
     parts = named_users(writers, minimum)
-    return images.of(list(parts.values()), "MNIST by writer", test_fraction, split, seed, list(parts))
+    return images.of(
+        list(parts.values()), "MNIST by writer", test_fraction, split, seed, list(parts)
+    )
 
 
 def read_images(name: str, folder: str | Path | None) -> Images:
     """Reads the official arrays of `mnist` or `fashion_mnist`, verified."""
     file = f"{name}.npz"
-    arrays = "the arrays x_train, y_train, x_test, y_test as uint8, images of 28 x 28, as Keras distributes MNIST"
+    arrays = (
+        "the arrays x_train, y_train, x_test, y_test as uint8, images of 28 x 28, as Keras "
+        "distributes MNIST"
+    )
     how = f"Put {file} there: {arrays}; or the four IDX files in the folder {_FOLDERS[name][0]}."
     packed = [f"{place}/{_IDX[0]}{end}" for place in _FOLDERS[name] for end in ("", ".gz")]
     path = data_file(file, folder, how, packed)
     if path.suffix == ".npz":
         images = Images(*read_arrays(path, _KEYS, how))
     else:
-        rest = (data_file(f"{part}{path.suffix * (path.suffix == '.gz')}", path.parent, how) for part in _IDX)
+        rest = (
+            data_file(f"{part}{path.suffix * (path.suffix == '.gz')}", path.parent, how)
+            for part in _IDX
+        )
         images = Images(*map(read_idx, rest))
     images.check(file, path, (28, 28), (60_000, 10_000), how)
     images.verify(file, path, CHECKSUMS[name], how)

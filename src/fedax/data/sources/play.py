@@ -14,7 +14,10 @@ from fedax.data.texts.text import LEAF_CHARACTERS, encode, windows
 from fedax.utils.arguments import checked_call
 
 CHECKSUM = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
-_HOW = "Put tinyshakespeare.txt there, plain or gzipped: the file data/tinyshakespeare/input.txt of karpathy/char-rnn."
+_HOW = (
+    "Put tinyshakespeare.txt there, plain or gzipped: the file "
+    "data/tinyshakespeare/input.txt of karpathy/char-rnn."
+)
 
 
 @checked_call
@@ -35,13 +38,18 @@ def roles_of(text: str) -> dict[str, str]:
     for block in re.split(r"\n[ \t]*\n", text.strip()):
         head, _, speech = block.strip().partition("\n")
         if not head.endswith(":"):
-            raise DataError.of("play", f"a block that begins with {head[:40]!r}", "blocks that begin with a line 'Name:'")
+            raise DataError.of(
+                "play",
+                f"a block that begins with {head[:40]!r}",
+                "blocks that begin with a line 'Name:'",
+            )
         said.setdefault(head[:-1], []).append(re.sub(r"\s+", " ", speech).strip())
     return {role: " ".join(part for part in speeches if part) for role, speeches in said.items()}
 
 
 @checked(
-    minimum=whole(low=1), length=whole(low=1), stride=whole(low=1), vocabulary=choice("leaf", "own"), seed=SEED,
+    minimum=whole(low=1), length=whole(low=1), stride=whole(low=1), vocabulary=choice("leaf",
+    "own"), seed=SEED,
     test_fraction=TEST_FRACTION, split=SPLIT,
 )  # fmt: skip
 def play(
@@ -84,7 +92,9 @@ def play(
     (1, (9, 4), 80)
     """
     said = roles_of(text)
-    known = LEAF_CHARACTERS if vocabulary == "leaf" else "".join(sorted(set("".join(said.values()))))
+    known = (
+        LEAF_CHARACTERS if vocabulary == "leaf" else "".join(sorted(set("".join(said.values()))))
+    )
     rng = np.random.default_rng([seed, 1])
     # windows of all roles one after the other, and each role's rows in the order of the split
     x: list[np.ndarray] = []
@@ -97,14 +107,24 @@ def play(
         own_x, own_y = windows(encode(kept, known, f"role {role!r}"), length, stride)
         if len(own_y) < minimum:
             continue
-        orders.append(begin + (rng.permutation(len(own_y)) if split.startswith("shuffled") else np.arange(len(own_y))))
+        orders.append(
+            begin
+            + (
+                rng.permutation(len(own_y))
+                if split.startswith("shuffled")
+                else np.arange(len(own_y))
+            )
+        )
         begin += len(own_y)
         x.append(own_x)
         y.append(own_y)
         names.append(role)
     if not names:
         raise DataError.of(
-            f"{name}(minimum=...)", minimum, "numbers that some role reaches", "Take fewer or shorter windows."
+            f"{name}(minimum=...)",
+            minimum,
+            "numbers that some role reaches",
+            "Take fewer or shorter windows.",
         )
     sizes = [len(rows) for rows in orders]
     counts = [train_size(n, test_fraction) for n in sizes]
@@ -112,12 +132,17 @@ def play(
         parts = [(rows[:count], rows[count:]) for rows, count in zip(orders, counts, strict=True)]
     else:
         # Where windows begin is known. A random block begins at the same part of each role's text.
-        places = np.concatenate([stride * np.arange(n) for n in sizes]) + np.repeat(np.arange(len(sizes)) << 32, sizes)
+        places = np.concatenate([stride * np.arange(n) for n in sizes]) + np.repeat(
+            np.arange(len(sizes)) << 32, sizes
+        )
         block = float(np.random.default_rng([seed, 5]).random()) if split == "shuffled" else 1.0
         overlap = Overlap(np.arange(sum(sizes)), places, length + 1)
         parts = divide(overlap, orders, counts, block)
     every_x, every_y = np.concatenate(x), np.concatenate(y)
-    train, test = ([{"x": every_x[rows], "y": every_y[rows]} for rows in side] for side in zip(*parts, strict=True))
+    train, test = (
+        [{"x": every_x[rows], "y": every_y[rows]} for rows in side]
+        for side in zip(*parts, strict=True)
+    )
     return FederatedData(train, len(known), test if test_fraction else None, name=name, names=names)
 
 
@@ -152,14 +177,21 @@ def tinyshakespeare(
     Source: Karpathy, char-rnn (2015). By role as Caldas et al., LEAF (arXiv:1812.01097) do with all
     plays.
     """
-    options = {"seed": seed, "test_fraction": test_fraction, "split": split, "name": "tinyshakespeare"}
+    options = {
+        "seed": seed,
+        "test_fraction": test_fraction,
+        "split": split,
+        "name": "tinyshakespeare",
+    }
     return play(tinyshakespeare_text(folder), minimum, length, stride, vocabulary, **options)
 
 
 def tinyshakespeare_text(folder: str | Path | None = None) -> str:
     """Reads the text of tinyshakespeare; see there."""
     name = "tinyshakespeare.txt"
-    path = data_file(f"shakespeare/{name}.gz", folder, _HOW, [f"shakespeare/{name}", f"{name}.gz", name])
+    path = data_file(
+        f"shakespeare/{name}.gz", folder, _HOW, [f"shakespeare/{name}", f"{name}.gz", name]
+    )
     content = read_whole(path, _HOW)
     verify(name, CHECKSUM, [content], path, _HOW)
     return content.decode("ascii")

@@ -24,12 +24,16 @@ class Images(NamedTuple):
     test_x: np.ndarray
     test_y: np.ndarray
 
-    def check(self, name: str, path: Path, shape: tuple[int, ...], rows: tuple[int, int], how: str) -> None:
+    def check(
+        self, name: str, path: Path, shape: tuple[int, ...], rows: tuple[int, int], how: str
+    ) -> None:
         """Raises `DataError` unless the parts have `rows` images of `shape` and as many labels."""
         for x, y, count in ((self.x, self.y, rows[0]), (self.test_x, self.test_y, rows[1])):
             if x.shape != (count, *shape) or y.shape != (count,) or x.dtype != np.uint8:
                 got = f"a file at {path} with images {x.dtype}{x.shape} and labels {y.shape}"
-                raise DataError.of(name, got, f"uint8 images of shape {(count, *shape)} and as many labels", how)
+                raise DataError.of(
+                    name, got, f"uint8 images of shape {(count, *shape)} and as many labels", how
+                )
 
     def verify(self, name: str, path: Path, sha256: str, how: str) -> None:
         """Raises `DataError` unless the arrays, in the order of the fields, have the SHA-256."""
@@ -99,5 +103,7 @@ def read_arrays(path: Path, keys: Sequence[str], how: str) -> list[np.ndarray]:
     held = read_npz(path, how)
     if not set(keys) <= set(held):
         allowed = "a whole archive with the arrays " + ", ".join(keys)
-        raise DataError.of(path.name, f"a file at {path} with the arrays {sorted(held)}", allowed, how)
+        raise DataError.of(
+            path.name, f"a file at {path} with the arrays {sorted(held)}", allowed, how
+        )
     return [held[key] for key in keys]

@@ -36,7 +36,8 @@ def synthetic(
 
     For client k
 
-    $$ n_k = 50 + \lfloor e^{4 + 2 z_k} \rfloor, \quad u_k \sim N(0, \alpha^2), \quad B_k \sim N(0, \beta^2), \quad
+    $$ n_k = 50 + \lfloor e^{4 + 2 z_k} \rfloor, \quad u_k \sim N(0, \alpha^2), \quad B_k \sim N(0,
+    \beta^2), \quad
        v_k \sim N(B_k 1, I), \quad W_k, b_k \sim N(u_k, 1) \text{ per entry}, $$
     $$ x \sim N(v_k, \Sigma), \quad \Sigma_{jj} = j^{-1.2}, \qquad y = \arg\max(x W_k + b_k). $$
 
@@ -69,7 +70,9 @@ def synthetic(
     sizes = rng.lognormal(4, 2, clients).astype(int) + 50
     if 8 * FEATURES * int(sizes.sum()) > MOST_BYTES:
         got = f"{clients} clients with {sizes.sum()} examples in all"
-        raise InvalidInput.found("synthetic(clients=...)", got, f"at most {MOST_BYTES // (8 * FEATURES)} examples")
+        raise InvalidInput.found(
+            "synthetic(clients=...)", got, f"at most {MOST_BYTES // (8 * FEATURES)} examples"
+        )
     if iid:
         centres = np.zeros((clients, FEATURES))
         shared = rng.normal(0, 1, (FEATURES, CLASSES)), rng.normal(0, 1, CLASSES)
@@ -77,7 +80,10 @@ def synthetic(
     else:
         means, shifts = rng.normal(0, alpha, clients), rng.normal(0, beta, clients)
         centres = np.stack([rng.normal(shift, 1, FEATURES) for shift in shifts])
-        models = ((rng.normal(mean, 1, (FEATURES, CLASSES)), rng.normal(mean, 1, CLASSES)) for mean in means)
+        models = (
+            (rng.normal(mean, 1, (FEATURES, CLASSES)), rng.normal(mean, 1, CLASSES))
+            for mean in means
+        )
     covariance = np.diag(np.arange(1, FEATURES + 1) ** -1.2)
     train: list[Labelled] = []
     test: list[Labelled] = []

@@ -20,7 +20,9 @@ class Texts(NamedTuple):
 
 
 @checked()
-def texts_by_client(source: str | Path = "tinyshakespeare", folder: str | Path | None = None) -> Texts:
+def texts_by_client(
+    source: str | Path = "tinyshakespeare", folder: str | Path | None = None
+) -> Texts:
     r"""Reads the texts of each client.
 
     Args:
@@ -50,7 +52,10 @@ def texts_by_client(source: str | Path = "tinyshakespeare", folder: str | Path |
     if os.path.isfile(path):
         return _of_roles(_read(path))
     if not os.path.isdir(path):
-        allowed = "'tinyshakespeare', 'shakespeare', a file of plays, or a folder with one .txt file for each client"
+        allowed = (
+            "'tinyshakespeare', 'shakespeare', a file of plays, or a folder with one .txt "
+            "file for each client"
+        )
         raise MissingFile.of("texts_by_client(source=...)", str(source), allowed)
     files = dict[str, Path]()
     for file in sorted(path.iterdir(), key=_by_name):
@@ -58,7 +63,9 @@ def texts_by_client(source: str | Path = "tinyshakespeare", folder: str | Path |
             got = f"two files of {_client_of(file)!r} in {path}"
             raise DataError.found("texts_by_client(source=...)", got, "one file for each client")
     if not files:
-        raise MissingFile.of("texts_by_client(source=...)", f"no .txt file in {path}", "one for each client")
+        raise MissingFile.of(
+            "texts_by_client(source=...)", f"no .txt file in {path}", "one for each client"
+        )
     return Texts({client: [_read(file)] for client, file in files.items()})
 
 
@@ -72,7 +79,10 @@ def _windows(folder: Path) -> dict[str, list[str]]:
         for text in (*x, *y):
             if not isinstance(text, str):
                 raise DataError.of("leaf", f"user {user!r} with {text!r}", "texts")
-    return {user: [before + after for before, after in zip(x, y, strict=True)] for user, (x, y) in held.items()}
+    return {
+        user: [before + after for before, after in zip(x, y, strict=True)]
+        for user, (x, y) in held.items()
+    }
 
 
 def _client_of(path: Path) -> str:

@@ -34,7 +34,10 @@ def words(vocabulary: Mapping[str, int], length: int = 25) -> Convert:
         DataError: by what it returns: other labels, or rows that are no tweets.
 
     >>> tweet = ["1", "Mon", "", "me", "so good, really"]
-    >>> {key: values.tolist() for key, values in words({"so": 0, "good": 1}, 5)([tweet], ["4"], "user 'me'").items()}
+    >>> {
+    ...     key: values.tolist()
+    ...     for key, values in words({"so": 0, "good": 1}, 5)([tweet], ["4"], "user 'me'").items()
+    ... }
     {'x': [[0, 1, 2, 2, 2]], 'y': [1]}
     """
     positive = {"0": 0, "1": 1, "4": 1}
@@ -42,7 +45,9 @@ def words(vocabulary: Mapping[str, int], length: int = 25) -> Convert:
     def convert(x: list[Any], y: list[Any], where: str) -> Labelled:
         for label in y:
             if str(label) not in positive:
-                raise DataError.of("leaf", f"{where} with label {label!r}", "0 for negative, 1 or 4 for positive")
+                raise DataError.of(
+                    "leaf", f"{where} with label {label!r}", "0 for negative, 1 or 4 for positive"
+                )
         codes = np.full((len(x), length), len(vocabulary), dtype=np.int32)
         for row, tweet in zip(codes, x):
             for place, word in enumerate(tokens(_text(tweet, where))[:length]):
@@ -56,7 +61,9 @@ def _text(tweet: Any, where: str) -> str:
     """Returns the words of a tweet: itself, or the fifth field of a record."""
     text = tweet[4] if isinstance(tweet, list) and len(tweet) > 4 else tweet
     if not isinstance(text, str):
-        raise DataError.of("leaf", f"{where} with {tweet!r}", "texts, or records with a text as the fifth field")
+        raise DataError.of(
+            "leaf", f"{where} with {tweet!r}", "texts, or records with a text as the fifth field"
+        )
     return text
 
 
@@ -106,11 +113,19 @@ def read_glove(
             raise ValueError("NaN or infinity")
     except ValueError as error:
         raise DataError.of(
-            path.name, f"a file at {path} with {error}", "lines of a word and numbers, all of one length"
+            path.name,
+            f"a file at {path} with {error}",
+            "lines of a word and numbers, all of one length",
         ) from error
     if not rows:
-        raise DataError.of(path.name, f"a file at {path} without any of the words", "vectors of some words of the texts")
-    return {word: number for number, word in enumerate(rows)}, np.vstack([table, np.zeros_like(table[:1])])
+        raise DataError.of(
+            path.name,
+            f"a file at {path} without any of the words",
+            "vectors of some words of the texts",
+        )
+    return {word: number for number, word in enumerate(rows)}, np.vstack(
+        [table, np.zeros_like(table[:1])]
+    )
 
 
 @checked()
@@ -141,7 +156,9 @@ def read_tweets(path: str | Path) -> Users:
         for row in rows:
             if len(row) != 6 or row[0] not in ("0", "4"):
                 allowed = "six values: label (0 or 4), id, date, query, user, text"
-                raise DataError.of(f"{path.name}, line {rows.line_num}", row, allowed, f"The file is {path}.")
+                raise DataError.of(
+                    f"{path.name}, line {rows.line_num}", row, allowed, f"The file is {path}."
+                )
             x, y = users.setdefault(row[4], ([], []))
             x.append(row[1:])
             y.append(row[0])
@@ -215,23 +232,38 @@ def _place(folder: str | Path | None) -> Path:
 
 
 def _users(
-    folder: str | Path | None, *, minimum: int, clients: int | None, test_fraction: float | int, seed: int
+    folder: str | Path | None,
+    *,
+    minimum: int,
+    clients: int | None,
+    test_fraction: float | int,
+    seed: int,
 ) -> tuple[Users, Users | None]:
     """Reads the users of the training and of the test part."""
-    table = next((path for name in (TABLE, f"{TABLE}.gz") if (path := _place(folder) / name).is_file()), None)
+    table = next(
+        (path for name in (TABLE, f"{TABLE}.gz") if (path := _place(folder) / name).is_file()), None
+    )
     if table is None or (_place(folder) / "train").is_dir():
         try:
             train, test = leaf_folders(folder, "Sent140")
         except MissingFile as error:
-            raise MissingFile(f"{error} The published table, {TABLE}, does as well, in {_place(folder)}.") from error
+            raise MissingFile(
+                f"{error} The published table, {TABLE}, does as well, in {_place(folder)}."
+            ) from error
         return read_users(train), read_users(test) if test.is_dir() else None
-    every = {user: own for user, own in sorted(read_tweets(table).items()) if len(own[1]) >= minimum}
+    every = {
+        user: own for user, own in sorted(read_tweets(table).items()) if len(own[1]) >= minimum
+    }
     if not every:
-        raise DataError.of("sent140(minimum=...)", minimum, "numbers of tweets that some user reaches")
+        raise DataError.of(
+            "sent140(minimum=...)", minimum, "numbers of tweets that some user reaches"
+        )
     if clients is not None:
         if not CLIENTS.allows(clients) or clients > len(every):
             raise InvalidInput.of(
-                "sent140(clients=...)", clients, f"1 to {len(every)}, the users with {minimum} tweets, or None"
+                "sent140(clients=...)",
+                clients,
+                f"1 to {len(every)}, the users with {minimum} tweets, or None",
             )
         some = np.sort(np.random.default_rng([seed, 4]).permutation(len(every))[:clients])
         every = {user: every[user] for user in (list(every)[k] for k in some)}
@@ -239,7 +271,9 @@ def _users(
     texts = [tweet[-1] for x, _ in every.values() for tweet in x]
     same = {"text": np.unique(np.array(texts, dtype=str), return_inverse=True)[1]}
     offsets = np.cumsum([0, *(len(y) for _, y in every.values())])
-    sides = draw_rows(same, offsets, test_fraction, seed, together="text", field="sent140(test_fraction=...)")
+    sides = draw_rows(
+        same, offsets, test_fraction, seed, together="text", field="sent140(test_fraction=...)"
+    )
     for part, side in zip(parts, sides, strict=True):
         for begin, rows, (user, (x, y)) in zip(offsets.tolist(), side, every.items(), strict=False):
             part[user] = [x[i - begin] for i in rows], [y[i - begin] for i in rows]

@@ -6,12 +6,16 @@ from jaxtyping import Int
 from fedax.core import DataError, InvalidInput
 from fedax.utils.arguments import checked_call
 
-LEAF_CHARACTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+LEAF_CHARACTERS = (
+    "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+)
 """The 80 characters of LEAF's Shakespeare, in the order of their numbers."""
 
 
 @checked_call
-def encode(text: str, vocabulary: str = LEAF_CHARACTERS, where: str = "text") -> Int[np.ndarray, "characters"]:
+def encode(
+    text: str, vocabulary: str = LEAF_CHARACTERS, where: str = "text"
+) -> Int[np.ndarray, "characters"]:
     """Returns the number of each character in a vocabulary.
 
     Args:
@@ -30,7 +34,11 @@ def encode(text: str, vocabulary: str = LEAF_CHARACTERS, where: str = "text") ->
     unknown = np.flatnonzero(codes < 0)
     if len(unknown):
         got, place = text[unknown[0]], unknown[0]
-        raise DataError.of(where, f"{got!r} at position {place}", f"the {len(vocabulary)} characters {vocabulary!r}")
+        raise DataError.of(
+            where,
+            f"{got!r} at position {place}",
+            f"the {len(vocabulary)} characters {vocabulary!r}",
+        )
     return codes
 
 
@@ -54,4 +62,6 @@ def windows(
             raise InvalidInput.of(f"windows({name}=...)", value, "whole numbers in [1, infinity)")
     if len(codes) <= length:
         return np.zeros((0, length), np.int32), np.zeros(0, np.int32)
-    return np.lib.stride_tricks.sliding_window_view(codes[:-1], length)[::stride], codes[length::stride]
+    return np.lib.stride_tricks.sliding_window_view(codes[:-1], length)[::stride], codes[
+        length::stride
+    ]

@@ -72,16 +72,27 @@ class Tokens:
         if kind == "characters":
             order = Counter(character for text in every for character in text)
             order.pop(_UNKNOWN, None)
-            frequent = sorted(order, key=lambda character: (-order[character], character))[: width - 2]
+            frequent = sorted(order, key=lambda character: (-order[character], character))[
+                : width - 2
+            ]
             known = {character: i for i, character in enumerate([_UNKNOWN, *sorted(frequent)])}
             return cls(library.Tokenizer(library.models.BPE(known, [], unk_token=_UNKNOWN)), width)
-        made = library.Tokenizer(library.models.BPE(_bytes() if kind == "bytes" else None, [] if kind == "bytes" else None))
-        made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind == "bpe")
+        made = library.Tokenizer(
+            library.models.BPE(
+                _bytes() if kind == "bytes" else None, [] if kind == "bytes" else None
+            )
+        )
+        made.pre_tokenizer = library.pre_tokenizers.ByteLevel(
+            add_prefix_space=False, use_regex=kind == "bpe"
+        )
         made.decoder = library.decoders.ByteLevel()
         if kind == "bpe":
             alphabet = sorted(_bytes())
             trainer = library.trainers.BpeTrainer(
-                vocab_size=width - 1, initial_alphabet=alphabet, special_tokens=[], show_progress=False
+                vocab_size=width - 1,
+                initial_alphabet=alphabet,
+                special_tokens=[],
+                show_progress=False,
             )
             made.train_from_iterator(every, trainer)
         return cls(made, width)
@@ -102,7 +113,9 @@ class Tokens:
             found = library.Tokenizer.from_file(str(path))
         held = found.get_vocab_size() + 1
         if size is not None and size < held:
-            raise InvalidInput.of("Tokens.load(size=...)", size, f"whole numbers >= {held}, or None")
+            raise InvalidInput.of(
+                "Tokens.load(size=...)", size, f"whole numbers >= {held}, or None"
+            )
         return cls(found, size or held)
 
     @checked_call
@@ -124,9 +137,15 @@ class Tokens:
     @checked_call
     def decode(self, tokens: Iterable[SupportsIndex]) -> str:
         """Returns the text of tokens; padding, and numbers that stand for nothing, are left out."""
-        known = [i for token in tokens if (i := int(token) - 1) >= 0 and self.tokenizer.id_to_token(i)]
+        known = [
+            i for token in tokens if (i := int(token) - 1) >= 0 and self.tokenizer.id_to_token(i)
+        ]
         pieces = None if self.tokenizer.decoder else [self.tokenizer.id_to_token(i) for i in known]
-        return self.tokenizer.decode(known, skip_special_tokens=False) if pieces is None else "".join(pieces)
+        return (
+            self.tokenizer.decode(known, skip_special_tokens=False)
+            if pieces is None
+            else "".join(pieces)
+        )
 
     @checked_call
     def rows(self, texts: Sequence[str], length: int) -> dict[str, np.ndarray]:
@@ -162,7 +181,9 @@ class Tokens:
             InvalidInput: a length below 1.
         """
         step = _check_length(length)
-        starts = [(tokens, i) for tokens in self.encode(texts) for i in range(0, len(tokens) - 1, step)]
+        starts = [
+            (tokens, i) for tokens in self.encode(texts) for i in range(0, len(tokens) - 1, step)
+        ]
         x, _ = pad([tokens[i : min(i + step, len(tokens) - 1)] for tokens, i in starts], step)
         y, mask = pad([tokens[i + 1 : i + 1 + step] for tokens, i in starts], step)
         return {"x": x, "y": y, "mask": mask}
@@ -174,7 +195,11 @@ def size_of(kind: str, size: int | None) -> int:
     if kind == "bytes" or size is None:
         return SIZES[kind]
     if not whole(low=LEAST[kind], high=1 << 24).allows(size):
-        raise InvalidInput.of("vocabulary", size, f"whole numbers from {LEAST[kind]} to {1 << 24} for {kind!r}, or None")
+        raise InvalidInput.of(
+            "vocabulary",
+            size,
+            f"whole numbers from {LEAST[kind]} to {1 << 24} for {kind!r}, or None",
+        )
     return size
 
 

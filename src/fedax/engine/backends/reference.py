@@ -1,4 +1,5 @@
-"""The reference engine: a Python loop over clients and minibatches, with nothing compiled and nothing padded.
+"""The reference engine: a Python loop over clients and minibatches, with nothing compiled and
+nothing padded.
 
 It is slow and simple on purpose. Every other engine has to agree with it. Where a work function
 fails, its error names the round and the client.
@@ -17,7 +18,13 @@ from fedax.communication.channel import decode
 from fedax.core.algorithm import Algorithm
 from fedax.core.client import Carry, Client, Minibatch
 from fedax.core.federation import Cohort, Memory
-from fedax.engine.backends.python_rounds import ClientResult, PythonBackend, PythonProgram, evaluate_observers, stack
+from fedax.engine.backends.python_rounds import (
+    ClientResult,
+    PythonBackend,
+    PythonProgram,
+    evaluate_observers,
+    stack,
+)
 from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup, local_work
 from fedax.engine.round.engine import Engine, RunCarry
@@ -31,12 +38,20 @@ from fedax.utils.random import stream
 class EagerClient(Client):
     """A client with a concrete number and its own arrays."""
 
-    def __init__(self, setup: Setup, index: int, round: int, root: Key[Array, ""], occurrence: int) -> None:
+    def __init__(
+        self, setup: Setup, index: int, round: int, root: Key[Array, ""], occurrence: int
+    ) -> None:
         super().__init__(
-            setup.task, setup.solver, setup.schedule, setup.layout, stream(root, "client", round, index, occurrence)
+            setup.task,
+            setup.solver,
+            setup.schedule,
+            setup.layout,
+            stream(root, "client", round, index, occurrence),
         )
         self.index, self.round = index, round
-        self.data = {name: jnp.asarray(values) for name, values in setup.task.train.client(index).items()}
+        self.data = {
+            name: jnp.asarray(values) for name, values in setup.task.train.client(index).items()
+        }
         self.size: int = int(setup.task.train.sizes[index])
         self.share = jnp.asarray(self.size / setup.population.total, setup.layout.dtype)
         work = local_work(setup, root, round, index, self.size)
@@ -46,11 +61,15 @@ class EagerClient(Client):
         return EagerMinibatch(self, self.data, None).loss(self.layout.unravel(w))
 
     def gradient(self, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
-        return self.layout.ravel(EagerMinibatch(self, self.data, None).gradient(self.layout.unravel(w)))
+        return self.layout.ravel(
+            EagerMinibatch(self, self.data, None).gradient(self.layout.unravel(w))
+        )
 
     def first(self, count: int, split: Literal["train", "test"] = "train") -> "EagerMinibatch":
         data = getattr(self.task, split).client(self.index)
-        return EagerMinibatch(self, {name: jnp.asarray(values[:count]) for name, values in data.items()}, None)
+        return EagerMinibatch(
+            self, {name: jnp.asarray(values[:count]) for name, values in data.items()}, None
+        )
 
     def fold(self, step: Callable[..., Carry], carry: Carry, batches: int) -> Carry:
         full, per_epoch = self.schedule.batch_size == "full", -(-self.size // self.batch)
@@ -68,7 +87,9 @@ class EagerClient(Client):
                 begin = (number + j) % per_epoch * self.batch
                 rows = order[begin : begin + self.batch]
                 key = jax.random.fold_in(jax.random.fold_in(noise, j) if j else noise, 0)
-                minibatches.append(EagerMinibatch(self, {name: v[rows] for name, v in self.data.items()}, key))
+                minibatches.append(
+                    EagerMinibatch(self, {name: v[rows] for name, v in self.data.items()}, key)
+                )
             carry = step(carry, *minibatches)
         return carry
 
@@ -103,7 +124,9 @@ class EagerMinibatch(Minibatch):
     def _with_state(self, params: PyTree) -> Any:
         task = self.client.task.at(self.client.model_state)
         loss, state = task.trained(params, self.data, self._weights, self.key)
-        return loss + task.l2 / 2 * sum((leaf**2).sum() for leaf in jax.tree.leaves(params)) if task.l2 else loss, state
+        return loss + task.l2 / 2 * sum(
+            (leaf**2).sum() for leaf in jax.tree.leaves(params)
+        ) if task.l2 else loss, state
 
 
 class ReferenceBackend(PythonBackend):
@@ -112,19 +135,35 @@ class ReferenceBackend(PythonBackend):
     def __init__(self, setup: Setup, algorithm: str) -> None:
         self.setup, self.algorithm = setup, algorithm
 
-    def each(self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory]) -> list[ClientResult]:
-        return [self._at(int(k), phase_work.at(place), client_states) for place, k in enumerate(cohort.ids)]
+    def each(
+        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory]
+    ) -> list[ClientResult]:
+        return [
+            self._at(int(k), phase_work.at(place), client_states)
+            for place, k in enumerate(cohort.ids)
+        ]
 
     def exchange(
-        self, phase_work: PhaseWork, everyone: Cohort, client_states: dict[str, Memory], neighbours: Array, weights: Array
+        self,
+        phase_work: PhaseWork,
+        everyone: Cohort,
+        client_states: dict[str, Memory],
+        neighbours: Array,
+        weights: Array,
     ) -> tuple[PhaseResult, Memory]:
         result = self.work(phase_work, everyone, client_states, True)
-        sent = [jax.tree.map(lambda rows, k=k: rows[k], result.rows[0]) for k in range(len(everyone.ids))]
+        sent = [
+            jax.tree.map(lambda rows, k=k: rows[k], result.rows[0])
+            for k in range(len(everyone.ids))
+        ]
         received = []
         for row, around in zip(np.asarray(weights), np.asarray(neighbours), strict=True):
             # rows of the neighbour table are padded with the node itself at weight 0
             parts = zip(row, (sent[j] for j in around), strict=True)
-            scaled = [jax.tree.map(lambda u, w=w: jnp.asarray(w, u.dtype) * u, value) for w, value in parts]
+            scaled = [
+                jax.tree.map(lambda u, w=w: jnp.asarray(w, u.dtype) * u, value)
+                for w, value in parts
+            ]
             received.append(jax.tree.map(lambda *terms: sum(terms), *scaled))
         return result, Memory(jax.tree.map(stack, *received))
 
@@ -133,9 +172,16 @@ class ReferenceBackend(PythonBackend):
         rows = {name: memory.of(k) for name, memory in client_states.items()}
         try:
             upload, kept = phase_work(
-                EagerClient(self.setup, k, int(phase_work.round), phase_work.root, phase_work.occurrence), rows
+                EagerClient(
+                    self.setup, k, int(phase_work.round), phase_work.root, phase_work.occurrence
+                ),
+                rows,
             )
-            return ClientResult(upload, kept, int(phase_work.broken((decode(upload.value)[0], upload.weight), rows, kept)))
+            return ClientResult(
+                upload,
+                kept,
+                int(phase_work.broken((decode(upload.value)[0], upload.weight), rows, kept)),
+            )
         except FedaxError:
             raise
         except Exception as error:
@@ -149,17 +195,26 @@ class Eager(Engine):
     is_asynchronous = True
 
     def program(
-        self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], longest: int
+        self,
+        algorithms: Sequence[Algorithm[Any]],
+        setup: Setup,
+        roots: Sequence[Key[Array, ""]],
+        longest: int,
     ) -> "ReferenceProgram":
         return ReferenceProgram(
-            algorithms, setup, roots, lambda algorithm, _: ReferenceBackend(setup, type(algorithm).__name__)
+            algorithms,
+            setup,
+            roots,
+            lambda algorithm, _: ReferenceBackend(setup, type(algorithm).__name__),
         )
 
 
 class ReferenceProgram(PythonProgram):
     """Rounds in Python; observers, which are no part of a round, are compiled."""
 
-    def metrics(self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
+    def metrics(
+        self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]
+    ) -> dict[str, Any]:
         return _observe(self.setup, self.runs[run][0], carry, worked, observers)
 
     def own(self, run: int, carry: RunCarry) -> Float[Array, "clients dim"]:
@@ -168,6 +223,10 @@ class ReferenceProgram(PythonProgram):
 
 @eqx.filter_jit
 def _observe(
-    setup: Setup, algorithm: Algorithm[Any], carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]
+    setup: Setup,
+    algorithm: Algorithm[Any],
+    carry: RunCarry,
+    worked: Cohort,
+    observers: tuple[Observer, ...],
 ) -> dict[str, Any]:
     return evaluate_observers(observers, view_of(setup, algorithm, carry, worked))

@@ -108,7 +108,8 @@ def evict_programs(share: float = EVICTION_SHARE) -> bool:
         return False
     jax.clear_caches()
     gc.collect()
-    with contextlib.suppress(AttributeError):  # glibc keeps freed memory in fragments that later programs do not fit into
+    # glibc keeps freed memory in fragments that later programs do not fit into
+    with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
     return True
 
@@ -133,7 +134,10 @@ def retain_freed_memory() -> bool:
         option = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # TypeError on Windows
         return False
-    return all(option(name, size) == 1 for name, size in ((_MMAP_THRESHOLD, 128 << 20), (_TRIM_THRESHOLD, 256 << 20)))
+    return all(
+        option(name, size) == 1
+        for name, size in ((_MMAP_THRESHOLD, 128 << 20), (_TRIM_THRESHOLD, 256 << 20))
+    )
 
 
 def cache_folder(name: str) -> Path:

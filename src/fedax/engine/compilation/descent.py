@@ -30,7 +30,9 @@ def can_rewrite_steps() -> bool:
     return not disabled_reason() and usable()
 
 
-def _result_shapes(kernel: Any, x: Any, gradient: Any, *factors: Any, back: bool, **_: Any) -> list[Result]:
+def _result_shapes(
+    kernel: Any, x: Any, gradient: Any, *factors: Any, back: bool, **_: Any
+) -> list[Result]:
     return [Result(kernel.shape, kernel.dtype, False)] + [Result(x.shape, x.dtype, False)] * back
 
 
@@ -51,7 +53,11 @@ def _plain_step(
     """
     change = math.prod(factors) * kernel_gradient_p.bind(x, gradient, native=native)[0][0]
     after = kernel - change if minus else kernel + change
-    return [after, input_gradient_p.bind(gradient, kernel[None], native=native)[0]] if back else [after]
+    return (
+        [after, input_gradient_p.bind(gradient, kernel[None], native=native)[0]]
+        if back
+        else [after]
+    )
 
 
 descent_step_p = primitive(
@@ -80,7 +86,11 @@ def rewrite_descent_steps(jaxpr: Any) -> Any:
     A jaxpr without such steps is returned unchanged.
     """
     graph = _Graph(jaxpr)
-    matches = [match for number in range(len(jaxpr.eqns)) if (match := _match_step(graph, number)) is not None]
+    matches = [
+        match
+        for number in range(len(jaxpr.eqns))
+        if (match := _match_step(graph, number)) is not None
+    ]
     if not matches:
         return jaxpr
     by_position = {match.position: match for match in matches}
@@ -105,8 +115,12 @@ class _Graph:
 
     def __init__(self, jaxpr: Any) -> None:
         self.equations = jaxpr.eqns
-        self.definition = {out: number for number, equation in enumerate(jaxpr.eqns) for out in equation.outvars}
-        operands = [operand for equation in jaxpr.eqns for operand in equation.invars] + jaxpr.outvars
+        self.definition = {
+            out: number for number, equation in enumerate(jaxpr.eqns) for out in equation.outvars
+        }
+        operands = [
+            operand for equation in jaxpr.eqns for operand in equation.invars
+        ] + jaxpr.outvars
         self.uses = Counter(operand for operand in operands if not isinstance(operand, Literal))
 
     def defining(self, variable: Any) -> int | None:
@@ -122,7 +136,11 @@ class _Graph:
         Returns None otherwise.
         """
         number = self.defining(variable)
-        if number is None or self.uses[variable] != 1 or self.equations[number].primitive.name != name:
+        if (
+            number is None
+            or self.uses[variable] != 1
+            or self.equations[number].primitive.name != name
+        ):
             return None
         return number
 
@@ -191,7 +209,9 @@ def _match_update(graph: _Graph, number: int, kernel: Any, change: Any) -> _Upda
     equations, factors = [number], []
     while (scaling := graph.defining_only(change, "mul")) is not None:
         # of the two operands, the scalar is the factor
-        factor, change = sorted(graph.equations[scaling].invars, key=lambda operand: operand.aval.ndim)
+        factor, change = sorted(
+            graph.equations[scaling].invars, key=lambda operand: operand.aval.ndim
+        )
         equations.append(scaling)
         factors.append(factor)
     # the native product has a group axis of length 1, which the derivative of broadcasting the
@@ -221,7 +241,10 @@ def _build_match(graph: _Graph, number: int, update: _Update, minus: bool) -> _M
         return None  # a factor depends on the step, such as the gradient's norm
     if any(out.aval.ndim > 0 for n in moved for out in graph.equations[n].outvars):
         return None  # moving arrays up would keep them in memory for longer
-    outs = [*graph.equations[number].outvars, *(out for n in back for out in graph.equations[n].outvars)]
+    outs = [
+        *graph.equations[number].outvars,
+        *(out for n in back for out in graph.equations[n].outvars),
+    ]
     params = {"native": True, "back": bool(back), "minus": minus}
     call = product.replace(primitive=descent_step_p, invars=operands, outvars=outs, params=params)
     return _Match(position, replaced, call, sorted(moved))
@@ -243,7 +266,11 @@ def _is_supported(update: _Update, product: Any, operands: list[Any]) -> bool:
 def _find_input_gradient(graph: _Graph, kernel: Any, gradient: Any) -> list[int]:
     """Returns the equation of the inputs' gradient that shares the call's operands, in a list."""
     for number, equation in enumerate(graph.equations):
-        if equation.primitive is input_gradient_p and equation.invars[0] is gradient and equation.params["native"]:
+        if (
+            equation.primitive is input_gradient_p
+            and equation.invars[0] is gradient
+            and equation.params["native"]
+        ):
             group = graph.defining(equation.invars[1])
             if group is None:
                 continue

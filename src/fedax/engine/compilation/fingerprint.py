@@ -53,29 +53,47 @@ def run_fingerprint(
     describe = Fingerprinter((params, Layout.of(params).ravel(params)))
     sets = {"train": task.train, "test": task.test, "holdout": task.holdout}
     sets |= {} if task.validation is None else {"validation": task.validation}
-    sets |= {} if task.held_back is None else {"held_back": (task.held_back.train, task.held_back.test)}
+    sets |= (
+        {} if task.held_back is None else {"held_back": (task.held_back.train, task.held_back.test)}
+    )
     values = {
         # first: other settings of JAX change what follows, and a message names the first difference
         "random": random_settings(),
         "algorithms": list(algorithms),
         "seed": seeds[0] if len(seeds) == 1 else list(seeds),
-        "task": {"name": task.name, "l2": task.l2, "clients": task.train.clients, **_state_of(task)},
+        "task": {
+            "name": task.name,
+            "l2": task.l2,
+            "clients": task.train.clients,
+            **_state_of(task),
+        },
         "data": {name: hash_arrays(data) for name, data in sets.items()},
         "start": hash_arrays(starts),
         "versions": {name: version(name) for name in _PACKAGES},
         **more,
     }
-    return {name: describe(value, name) for name, value in values.items()} | {"programs": _programs(task, params)}
+    return {name: describe(value, name) for name, value in values.items()} | {
+        "programs": _programs(task, params)
+    }
 
 
 def _state_of(task: Task) -> dict[str, Any]:
     """Returns the initial state of a stateful model, and the policy by which it is combined."""
-    return {} if task.state is None else {"state": hash_arrays(task.state), "state_policy": task.state_policy}
+    return (
+        {}
+        if task.state is None
+        else {"state": hash_arrays(task.state), "state_policy": task.state_policy}
+    )
 
 
 def random_settings() -> dict[str, Any]:
     """Returns JAX's settings that affect random numbers and rounding."""
-    names = ("default_prng_impl", "threefry_partitionable", "enable_x64", "default_matmul_precision")
+    names = (
+        "default_prng_impl",
+        "threefry_partitionable",
+        "enable_x64",
+        "default_matmul_precision",
+    )
     return {f"jax_{name}": getattr(jax.config, f"jax_{name}") for name in names}
 
 
@@ -129,14 +147,20 @@ def _constants(closed: Any) -> list[Any]:
         for leaf in jax.tree.leaves(equation.params, is_leaf=is_program):
             found += _constants(leaf) if is_program(leaf) else []
     return [
-        jax.random.key_data(c) if jnp.issubdtype(c.dtype, jax.dtypes.prng_key) else c for c in found if hasattr(c, "dtype")
+        jax.random.key_data(c) if jnp.issubdtype(c.dtype, jax.dtypes.prng_key) else c
+        for c in found
+        if hasattr(c, "dtype")
     ]
 
 
 def _programs(task: Task, params: Any) -> dict[str, Any]:
-    """Returns hashes of the programs of loss and gradient, with and without a key, and of scores."""
+    """Returns hashes of the programs of loss and gradient, with and without a key, and of
+    scores.
+    """
     # three examples: no natural size of anything, so that no other axis is mistaken for the batch
-    batch = {k: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for k, v in task.train.arrays.items()}
+    batch = {
+        k: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for k, v in task.train.arrays.items()
+    }
     functions = dict(task.functions)
 
     def total(key: Any) -> Callable[..., Any]:
@@ -148,7 +172,8 @@ def _programs(task: Task, params: Any) -> dict[str, Any]:
     }
     scores = {name: score for name, score in functions.items() if name != "loss"}
     return losses | {
-        name: hash_program(lambda p, b, f=score: f(p, b, None), params, batch) for name, score in scores.items()
+        name: hash_program(lambda p, b, f=score: f(p, b, None), params, batch)
+        for name, score in scores.items()
     }
 
 
@@ -169,7 +194,9 @@ class Fingerprinter:
         if isinstance(value, float):
             return value if np.isfinite(value) else str(value)
         if isinstance(value, np.generic | np.ndarray | jax.Array):
-            small = np.size(value) <= _SHOWN and not jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+            small = np.size(value) <= _SHOWN and not jnp.issubdtype(
+                value.dtype, jax.dtypes.prng_key
+            )
             return [str(value.dtype), np.asarray(value).tolist()] if small else hash_arrays(value)
         if isinstance(value, optax.GradientTransformation):
             return {"optimizer": self._optimizer(value, place)}
@@ -187,18 +214,28 @@ class Fingerprinter:
         if callable(value):
             return self._function(value, place)
         allowed = (
-            "numbers, text, arrays, records (dataclasses, Equinox modules) and functions of them, which can be compared"
+            "numbers, text, arrays, records (dataclasses, Equinox modules) and functions of "
+            "them, which can be compared"
         )
-        raise InvalidInput.found(f"run(checkpoint=...), {place}", f"a value of {type(value).__name__}", allowed)
+        raise InvalidInput.found(
+            f"run(checkpoint=...), {place}", f"a value of {type(value).__name__}", allowed
+        )
 
     def _optimizer(self, value: optax.GradientTransformation, place: str) -> str:
         for probe in self.probes:
             try:
                 state = jax.eval_shape(value.init, probe)
-                return hash_program(value.init, probe) + hash_program(value.update, probe, state, probe)
+                return hash_program(value.init, probe) + hash_program(
+                    value.update, probe, state, probe
+                )
             except Exception as error:
                 failed = error
-        raise InvalidInput.found(f"run(checkpoint=...), {place}", "an optimizer that fails", "Optax optimizers", str(failed))
+        raise InvalidInput.found(
+            f"run(checkpoint=...), {place}",
+            "an optimizer that fails",
+            "Optax optimizers",
+            str(failed),
+        )
 
     def _kind(self, kind: type, place: str) -> Any:
         """Returns the name of a class, with a hash of its methods' code if it is a user's."""
@@ -210,7 +247,12 @@ class Fingerprinter:
             for base in kind.__mro__
             if base.__module__.partition(".")[0] not in (*_PACKAGES, "builtins", "typing", "abc")
         ]
-        methods = [(key, f) for base in bases for key, f in vars(base).items() if isinstance(f, types.FunctionType)]
+        methods = [
+            (key, f)
+            for base in bases
+            for key, f in vars(base).items()
+            if isinstance(f, types.FunctionType)
+        ]
         own = [[key, _code(f.__code__)] for key, f in methods if f.__module__ == kind.__module__]
         return [name, hashlib.sha256(repr(own).encode()).hexdigest()[:16]]
 
@@ -218,14 +260,23 @@ class Fingerprinter:
         if isinstance(value, functools.partial):
             return [self(value.func, place), self(value.args, place), self(value.keywords, place)]
         if isinstance(value, types.MethodType):
-            return [self(value.__self__, place), value.__func__.__qualname__, _code(value.__func__.__code__)]
+            return [
+                self(value.__self__, place),
+                value.__func__.__qualname__,
+                _code(value.__func__.__code__),
+            ]
         value = getattr(value, "__wrapped__", value)
         if isinstance(value, type):
             return self._kind(value, place)
         if not isinstance(value, types.FunctionType):
-            return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', getattr(value, '__name__', type(value)))}"
+            name = getattr(value, "__qualname__", getattr(value, "__name__", type(value)))
+            return f"{getattr(value, '__module__', '')}.{name}"
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        held = [self(inner, f"{place}, held by {value.__qualname__}") for inner in cells if inner is not value]
+        held = [
+            self(inner, f"{place}, held by {value.__qualname__}")
+            for inner in cells
+            if inner is not value
+        ]
         return [value.__qualname__, _code(value.__code__), held, self(value.__defaults__, place)]
 
 

@@ -36,19 +36,30 @@ TESTED = ("0.10.2",)
 """Versions of jaxlib whose compiler takes all primitives below in such a call. Another version may
 abort the process."""
 JAXLIB = version("jaxlib")
-_PROBE = "from fedax.engine.compilation import fused_loop; raise SystemExit(not fused_loop._fuses_small_loop())"
+_PROBE = (
+    "from fedax.engine.compilation import fused_loop; raise SystemExit(not "
+    "fused_loop._fuses_small_loop())"
+)
 """Program of the child process that tries an untested version."""
 _PROBE_SECONDS = 120.0
 
 FUSABLE_PRIMITIVES = frozenset({
-    "abs", "add", "add_any", "and", "bitcast_convert_type", "broadcast_in_dim", "ceil", "clamp", "concatenate",
-    "convert_element_type", "copy", "copy_p", "cos", "div", "dot_general", "dynamic_slice", "dynamic_update_slice", "eq", "erf",
-    "erf_inv", "exp", "exp2", "expm1", "floor", "ge", "gt", "integer_pow", "iota", "is_finite", "le", "log", "log1p",
-    "logistic", "lt", "max", "min", "mul", "ne", "neg", "not", "or", "pad", "pcast", "pow", "pvary", "random_bits",
-    "random_fold_in", "random_split", "random_unwrap", "random_wrap", "reduce_and", "reduce_max", "reduce_min", "reduce_or",
-    "reduce_prod", "reduce_sum", "rem", "reshape", "reshard", "round", "rsqrt", "select_n", "shift_left",
-    "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "slice", "split", "sqrt", "square", "squeeze",
-    "stop_gradient", "sub", "tanh", "threefry2x32", "transpose", "xor", "closed_call", "cond", "custom_jvp_call",
+    "abs", "add", "add_any", "and", "bitcast_convert_type", "broadcast_in_dim", "ceil", "clamp",
+    "concatenate",
+    "convert_element_type", "copy", "copy_p", "cos", "div", "dot_general", "dynamic_slice",
+    "dynamic_update_slice", "eq", "erf",
+    "erf_inv", "exp", "exp2", "expm1", "floor", "ge", "gt", "integer_pow", "iota", "is_finite",
+    "le", "log", "log1p",
+    "logistic", "lt", "max", "min", "mul", "ne", "neg", "not", "or", "pad", "pcast", "pow", "pvary",
+    "random_bits",
+    "random_fold_in", "random_split", "random_unwrap", "random_wrap", "reduce_and", "reduce_max",
+    "reduce_min", "reduce_or",
+    "reduce_prod", "reduce_sum", "rem", "reshape", "reshard", "round", "rsqrt", "select_n",
+    "shift_left",
+    "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "slice", "split", "sqrt",
+    "square", "squeeze",
+    "stop_gradient", "sub", "tanh", "threefry2x32", "transpose", "xor", "closed_call", "cond",
+    "custom_jvp_call",
     "custom_vjp_call", "jit", "pjit", "remat", "remat2", "checkpoint", "scan", "while",
 })  # fmt: skip
 """Primitives that a fused loop may contain: none that XLA hands to a library or divides among
@@ -65,7 +76,9 @@ def fused_loop(count: Index, step: Callable[[Index, Carry], Carry], carry: Carry
         The last carry, or None if an operation cannot be fused or a product is too large; the
         caller then takes a plain loop.
     """
-    loop = stage(lambda count, carry: jax.lax.fori_loop(jnp.int32(0), count, step, carry), count, carry)
+    loop = stage(
+        lambda count, carry: jax.lax.fori_loop(jnp.int32(0), count, step, carry), count, carry
+    )
     if not is_fusable(loop.jaxpr):
         return None
 
@@ -96,7 +109,10 @@ def _first_element(x: Any) -> Any:
 
 def is_fusable(jaxpr: Any) -> bool:
     """Returns whether a jaxpr can be one kernel and is faster as one."""
-    return all(equation.primitive.name in FUSABLE_PRIMITIVES and _is_small(equation) for equation in _walk_equations(jaxpr))
+    return all(
+        equation.primitive.name in FUSABLE_PRIMITIVES and _is_small(equation)
+        for equation in _walk_equations(jaxpr)
+    )
 
 
 def _is_small(equation: Any) -> bool:
@@ -121,7 +137,9 @@ def unavailable_reason() -> str:
     if reason := disabled_reason():
         return reason
     if not allows_untested() and JAXLIB not in TESTED:
-        return f"jaxlib {JAXLIB} has not been tried, {', '.join(TESTED)} has ({VARIABLE}=1 tries it)"
+        return (
+            f"jaxlib {JAXLIB} has not been tried, {', '.join(TESTED)} has ({VARIABLE}=1 tries it)"
+        )
     return "" if _compiler_fuses() else "the compiler does not make them"
 
 
@@ -144,7 +162,9 @@ def _child_fuses() -> bool:
     command = [sys.executable, "-c", _PROBE]
     try:
         return (
-            subprocess.run(command, env=environment, capture_output=True, timeout=_PROBE_SECONDS, check=False).returncode
+            subprocess.run(
+                command, env=environment, capture_output=True, timeout=_PROBE_SECONDS, check=False
+            ).returncode
             == 0
         )
     except (OSError, subprocess.SubprocessError):

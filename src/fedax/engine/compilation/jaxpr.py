@@ -36,7 +36,8 @@ def stage(function: Callable[..., Any], *arguments: Any) -> Staged:
 def subjaxprs(equation: Any) -> list[Any]:
     """Returns the jaxprs within an equation: loop bodies, branches, callees."""
     nodes = jax.tree.leaves(equation.params, is_leaf=_is_jaxpr)
-    return [getattr(node, "jaxpr", node) for node in nodes if _is_jaxpr(node)]  # ClosedJaxpr has it as `jaxpr`
+    # ClosedJaxpr has it as `jaxpr`
+    return [getattr(node, "jaxpr", node) for node in nodes if _is_jaxpr(node)]
 
 
 def trip_count(equation: Any) -> int | None:

@@ -1,9 +1,10 @@
-"""Switch of the two rewrites that make users' traced programs faster on CPUs: the environment variable `FEDAX_KERNELS`.
+"""Switch of the two rewrites that make users' traced programs faster on CPUs: the environment
+variable `FEDAX_KERNELS`.
 
 | rewrite | what it changes | measured gain (docs/performance.md) |
 |---|---|---|
-| `fused_loop` | steps of small models run as one compiled kernel, not one kernel an operation | rounds 2 to 3 times as fast |
-| `descent` | a dense layer's gradient and step are one native call | 9 % (2NN), 1 % (LeNet), 10 % (MNIST CNN) a step |
+| `fused_loop` | steps of small models as one compiled kernel | rounds 2 to 3 times as fast |
+| `descent` | a dense layer's gradient and step in one call | 1 % (LeNet) to 10 % (CNN) a step |
 
 `FEDAX_KERNELS=0` turns both off; programs then run as JAX traces them, and results differ by
 rounding only. Without the variable `fused_loop` is used with the versions of jaxlib it was tested

@@ -17,7 +17,9 @@ def profiler_scope(name: str) -> AbstractContextManager[object]:
 def innermost_scope(operation: str) -> str | None:
     """Returns the innermost scope in an operation's origin, after the phase of its client work.
 
-    >>> innermost_scope("jit(advance)/while/body/fedax.work.train/transpose(jvp(fedax.gradients))/dot_general")
+    >>> innermost_scope(
+    ...     "jit(advance)/while/body/fedax.work.train/transpose(jvp(fedax.gradients))/dot_general"
+    ... )
     'train: gradients'
     >>> innermost_scope("jit(advance)/while/body/fedax.work.train/add")
     'train: steps'

@@ -49,7 +49,11 @@ def current_rank() -> RankInfo | None:
 def _mpi_world() -> Any:
     """Returns the communicator of all ranks, or None while MPI is not in use."""
     mpi = sys.modules.get("mpi4py.MPI")  # importing it here would initialize MPI in every process
-    return mpi.COMM_WORLD if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() else None
+    return (
+        mpi.COMM_WORLD
+        if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized()
+        else None
+    )
 
 
 def _has_jax_processes() -> bool:
@@ -78,7 +82,8 @@ def abort_all(say: Callable[[], None], code: int, here: RankInfo) -> None:
         time.sleep(0.2)  # the launcher needs a moment to forward the output
         comm.Abort(code)
     elif _has_jax_processes():
-        os._exit(code)  # a regular exit would wait in JAX's shutdown barrier for the other processes
+        # a regular exit would wait in JAX's shutdown barrier for the other processes
+        os._exit(code)
 
 
 def abort_with(error: BaseException, here: RankInfo) -> None:

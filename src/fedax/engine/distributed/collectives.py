@@ -73,14 +73,17 @@ class Collectives(ProcessGroup):
                     abort.abort_with(error, abort.RankInfo(self.rank, self.size))
                 raise
 
-    def check_same_config(self, facts: Callable[[], dict[str, Any]], **more: Any) -> Callable[[], dict[str, Any]]:
+    def check_same_config(
+        self, facts: Callable[[], dict[str, Any]], **more: Any
+    ) -> Callable[[], dict[str, Any]]:
         own: dict[str, Any] = {}
         with self.raise_on_all_ranks():
             # through JSON, so that values compare as a checkpoint would store them
             try:
                 own = json.loads(json.dumps(facts()))
             except InvalidInput as error:
-                if more.get("checkpoint_every"):  # a checkpoint needs the fingerprint, a run without one does not
+                # a checkpoint needs the fingerprint, a run without one does not
+                if more.get("checkpoint_every"):
                     raise
                 warnings.warn(f"the ranks' arguments are not compared: {error}", stacklevel=2)
             more = json.loads(json.dumps(more))
@@ -97,7 +100,9 @@ class Collectives(ProcessGroup):
     def any(self, asked: bool) -> bool:
         return any(self._exchange(asked or self._asked))
 
-    def _exchange(self, content: Any = None, error: BaseException | None = None, timeout: float = math.inf) -> list[Any]:
+    def _exchange(
+        self, content: Any = None, error: BaseException | None = None, timeout: float = math.inf
+    ) -> list[Any]:
         """Gathers the contents of all ranks; without content it is a barrier.
 
         Returns an empty list on timeout.
@@ -119,7 +124,9 @@ class Collectives(ProcessGroup):
             return []
         failed = {rank: status.error for rank, status in enumerate(statuses) if status.error}
         if failed:
-            lines = [f"{_list_ranks(ranks)}: {text}" for text, ranks in _group_by_value(failed).items()]
+            lines = [
+                f"{_list_ranks(ranks)}: {text}" for text, ranks in _group_by_value(failed).items()
+            ]
             shared = error or RankFailed("; ".join(lines))
             shared.raised_on_all_ranks = True  # pyright: ignore[reportAttributeAccessIssue]
             if error is None:
@@ -134,7 +141,11 @@ class Collectives(ProcessGroup):
         A signal handler that somebody else has installed stays in place.
         """
         is_main = threading.current_thread() is threading.main_thread()
-        if not is_main or self.size == 1 or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        if (
+            not is_main
+            or self.size == 1
+            or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+        ):
             yield
             return
 
@@ -167,8 +178,13 @@ def check_equal_configs(name: str, configs: Sequence[dict[str, Any]]) -> None:
         return
     shown = []
     for field in different[:_SHOWN]:
-        values = {rank: _shorten(config[field]) if field in config else "nothing" for rank, config in enumerate(flat)}
-        parts = [f"{value} on {_list_ranks(ranks)}" for value, ranks in _group_by_value(values).items()]
+        values = {
+            rank: _shorten(config[field]) if field in config else "nothing"
+            for rank, config in enumerate(flat)
+        }
+        parts = [
+            f"{value} on {_list_ranks(ranks)}" for value, ranks in _group_by_value(values).items()
+        ]
         shown.append(f"{field}: " + "; ".join(parts))
     rest = len(different) - len(shown)
     more = [f"And {rest} more"] if rest else []

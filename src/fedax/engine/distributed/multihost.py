@@ -18,7 +18,9 @@ from fedax.engine.distributed.collectives import Collectives, RankStatus
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.errors import FedaxError, InvalidInput
 from fedax.utils.arguments import checked_call
-from fedax.utils.jax_internals import global_state  # the store of the coordinator has no public name
+
+# the store of the coordinator has no public name
+from fedax.utils.jax_internals import global_state
 
 HEARTBEAT = 20
 """Seconds without a heartbeat after which a process counts as lost and the others end."""
@@ -27,7 +29,9 @@ _POLL = 5.0
 
 
 @checked_call
-def connect_hosts(coordinator: str | None = None, processes: int | None = None, process: int | None = None) -> ProcessGroup:
+def connect_hosts(
+    coordinator: str | None = None, processes: int | None = None, process: int | None = None
+) -> ProcessGroup:
     """Connects this process to those on other hosts.
 
     Later simulations use the devices of all hosts.
@@ -60,11 +64,17 @@ def connect_hosts(coordinator: str | None = None, processes: int | None = None, 
         processes = _number("processes", processes, "JAX_NUM_PROCESSES")
         process = _number("process", process, "JAX_PROCESS_ID")
         if processes is not None and process is not None and process >= processes:
-            raise InvalidInput.of("connect_hosts(process=...)", process, f"whole numbers from 0 to {processes - 1}")
+            raise InvalidInput.of(
+                "connect_hosts(process=...)", process, f"whole numbers from 0 to {processes - 1}"
+            )
         try:
-            jax.distributed.initialize(coordinator, processes, process, heartbeat_timeout_seconds=HEARTBEAT)
+            jax.distributed.initialize(
+                coordinator, processes, process, heartbeat_timeout_seconds=HEARTBEAT
+            )
         except (ValueError, RuntimeError) as error:
-            hint = "Give coordinator, processes and process, or start it by a launcher such as srun."
+            hint = (
+                "Give coordinator, processes and process, or start it by a launcher such as srun."
+            )
             raise FedaxError(f"the hosts cannot be connected: {error} {hint}") from error
     return multihost_group()
 
@@ -112,7 +122,9 @@ class HostProcesses(Collectives):
         # padded to a power of two: every size is compiled as its own program
         buffer = np.zeros(1 << max(10, (size - 1).bit_length()), np.uint8)
         buffer[: len(data)] = np.frombuffer(data, np.uint8)
-        return pickle.loads(np.asarray(multihost_utils.broadcast_one_to_all(buffer))[:size].tobytes())
+        return pickle.loads(
+            np.asarray(multihost_utils.broadcast_one_to_all(buffer))[:size].tobytes()
+        )
 
     def scatter(self, arrays: dict[str, Any], rows: Collection[str]) -> dict[str, Any]:
         return self.broadcast(arrays)
@@ -125,7 +137,9 @@ class HostProcesses(Collectives):
         client, call = global_state.client, next(_calls)
         assert client is not None
         # as text: the values of the store are strings
-        client.key_value_set(f"fedax/{call}/{self.rank}", base64.b85encode(pickle.dumps(value)).decode())
+        client.key_value_set(
+            f"fedax/{call}/{self.rank}", base64.b85encode(pickle.dumps(value)).decode()
+        )
         values = []
         for rank in range(self.size):
             text = None
@@ -134,7 +148,9 @@ class HostProcesses(Collectives):
                 if wait <= 0:
                     return None
                 try:
-                    text = client.blocking_key_value_get(f"fedax/{call}/{rank}", int(1000 * wait) + 1)
+                    text = client.blocking_key_value_get(
+                        f"fedax/{call}/{rank}", int(1000 * wait) + 1
+                    )
                 except jax.errors.JaxRuntimeError as error:
                     if "DEADLINE_EXCEEDED" not in str(error):
                         raise

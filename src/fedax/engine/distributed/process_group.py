@@ -29,7 +29,9 @@ class ProcessGroup:
         """Runs a block that communicates, and aborts all ranks if one raises."""
         yield
 
-    def check_same_config(self, facts: Callable[[], dict[str, Any]], **more: Any) -> Callable[[], dict[str, Any]]:
+    def check_same_config(
+        self, facts: Callable[[], dict[str, Any]], **more: Any
+    ) -> Callable[[], dict[str, Any]]:
         """Checks that all ranks are about to run the same configuration.
 
         Args:

@@ -1,4 +1,6 @@
-"""Checkpoints of a run: written atomically, verified by a checksum, and continued only by the run that wrote them."""
+"""Checkpoints of a run: written atomically, verified by a checksum, and continued only by the run
+that wrote them.
+"""
 
 import contextlib
 import dataclasses
@@ -82,7 +84,9 @@ class Checkpoints:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             allowed = "folders that can be written"
-            raise InvalidInput.of("run(checkpoint=...)", str(self.folder), allowed, error.strerror or "") from error
+            raise InvalidInput.of(
+                "run(checkpoint=...)", str(self.folder), allowed, error.strerror or ""
+            ) from error
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -95,7 +99,8 @@ class Checkpoints:
             with self.process_group.raise_on_all_ranks():
                 if self.process_group.rank == 0:
                     stack.enter_context(held(self.folder))
-                    for left in self.folder.glob(".round-*"):  # of a process that was killed while it wrote
+                    # of a process that was killed while it wrote
+                    for left in self.folder.glob(".round-*"):
                         left.unlink()
             yield
 
@@ -125,13 +130,24 @@ class Checkpoints:
                 old.unlink()
         except OSError as error:
             there = self._files()
-            before = f"The checkpoint of round {_round(there[0])} is whole" if there else "There is none before"
+            before = (
+                f"The checkpoint of round {_round(there[0])} is whole"
+                if there
+                else "There is none before"
+            )
             reason = error.strerror or error
-            message = f"checkpoint of round {done} in {self.folder}: cannot be written: {reason}. {before}."
+            message = (
+                f"checkpoint of round {done} in {self.folder}: cannot be written: "
+                f"{reason}. {before}."
+            )
             raise WriteFailed(message) from error
 
     def load(
-        self, states: Sequence[RunCarry], algorithms: Sequence[Algorithm[Any]], layout: Layout, rounds: int
+        self,
+        states: Sequence[RunCarry],
+        algorithms: Sequence[Algorithm[Any]],
+        layout: Layout,
+        rounds: int,
     ) -> list[History] | None:
         """Returns the histories of the newest checkpoint that can be read, or None.
 
@@ -175,14 +191,23 @@ class Checkpoints:
     def _check(self, kept: dict[str, Any]) -> None:
         if found := first_difference(self.identity, kept):
             name, mine, before = found
-            hint = f"{self.folder} holds checkpoints of a run with {before!r}. Choose another folder"
+            hint = (
+                f"{self.folder} holds checkpoints of a run with {before!r}. Choose another folder"
+            )
             setting = name.removeprefix("random.").upper()
-            hint += f", or start Python with {setting}={before}." if name.startswith("random.") else "."
-            raise InvalidInput.of(f"run(checkpoint=...), {name}", mine, "the same run as before", hint)
+            hint += (
+                f", or start Python with {setting}={before}." if name.startswith("random.") else "."
+            )
+            raise InvalidInput.of(
+                f"run(checkpoint=...), {name}", mine, "the same run as before", hint
+            )
 
     def _files(self) -> list[Path]:
         """Returns the files, newest first."""
-        return sorted((p for p in self.folder.glob("round-*") if re.fullmatch(r"round-\d{9}", p.name)), reverse=True)
+        return sorted(
+            (p for p in self.folder.glob("round-*") if re.fullmatch(r"round-\d{9}", p.name)),
+            reverse=True,
+        )
 
 
 def _numbered(carry: RunCarry) -> list[tuple[int, Any]]:
@@ -220,9 +245,20 @@ def _to_bytes(identity: dict[str, Any], done: int, histories: Sequence[History])
     arrays: dict[str, np.ndarray] = {}
     members = []
     for i, history in enumerate(histories):
-        arrays |= {f"{i}/{name}": _storable(np.asarray(values)) for name, values in _arrays_of(history).items()}
-        best = history.best and {name: getattr(history.best, name) for name in ("metric", "round", "value")}
-        members.append({"algorithm": history.algorithm, "outcome": dataclasses.asdict(history.outcome), "best": best})
+        arrays |= {
+            f"{i}/{name}": _storable(np.asarray(values))
+            for name, values in _arrays_of(history).items()
+        }
+        best = history.best and {
+            name: getattr(history.best, name) for name in ("metric", "round", "value")
+        }
+        members.append(
+            {
+                "algorithm": history.algorithm,
+                "outcome": dataclasses.asdict(history.outcome),
+                "best": best,
+            }
+        )
     arrays["meta"] = np.array(json.dumps({"identity": identity, "done": done, "members": members}))
     buffer = io.BytesIO()
     save: Callable[..., None] = np.savez
@@ -245,7 +281,9 @@ def _arrays_of(history: History) -> dict[str, Any]:
             arrays[f"clients/{k}"] = ids
     if history.best is not None:
         arrays["best"] = Layout.of(history.params).ravel(history.best.params)
-        arrays |= {f"best state/{k}": leaf for k, leaf in enumerate(jax.tree.leaves(history.best.state))}
+        arrays |= {
+            f"best state/{k}": leaf for k, leaf in enumerate(jax.tree.leaves(history.best.state))
+        }
     return arrays
 
 
@@ -266,11 +304,20 @@ def _from_bytes(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def _history(
-    meta: dict[str, Any], i: int, arrays: dict[str, np.ndarray], carry: RunCarry, algorithm: Algorithm[Any], layout: Layout
+    meta: dict[str, Any],
+    i: int,
+    arrays: dict[str, np.ndarray],
+    carry: RunCarry,
+    algorithm: Algorithm[Any],
+    layout: Layout,
 ) -> History:
     def named(kind: str) -> dict[str, np.ndarray]:
         head = f"{i}/{kind}/"
-        return {name.removeprefix(head): values for name, values in arrays.items() if name.startswith(head)}
+        return {
+            name.removeprefix(head): values
+            for name, values in arrays.items()
+            if name.startswith(head)
+        }
 
     stored, clients = named("state"), named("clients")
     numbered = iter(_numbered(carry))
@@ -280,7 +327,9 @@ def _history(
             return node
         k, _ = next(numbered)
         if is_memory(node):
-            return node.restored(clients.get(str(k)), [stored[str(j)] for j in range(k, k + node.arrays)])
+            return node.restored(
+                clients.get(str(k)), [stored[str(j)] for j in range(k, k + node.arrays)]
+            )
         return _array_like(node, np.asarray(stored[str(k)]))
 
     carry = jax.tree.map(kept, carry, is_leaf=is_memory)
@@ -308,7 +357,10 @@ def _history(
 def _array_like(leaf: Any, stored: np.ndarray) -> jax.Array:
     """Returns a stored array on the device, in the type and shape of another one.
 
-    Its first axis may have another length: stored downlinks of an asynchronous server have as many slots as the rounds need.
+    Its first axis may have another length: stored downlinks of an asynchronous server have as many
+    slots as the rounds need.
     """
     values = stored.view(leaf.dtype)
-    return jax.numpy.asarray(values.reshape(leaf.shape if values.size == leaf.size else (-1, *leaf.shape[1:])))
+    return jax.numpy.asarray(
+        values.reshape(leaf.shape if values.size == leaf.size else (-1, *leaf.shape[1:]))
+    )

@@ -1,4 +1,6 @@
-"""Rules that end a run early: divergence, a metric that no longer improves, and a budget of time or energy."""
+"""Rules that end a run early: divergence, a metric that no longer improves, and a budget of time or
+energy.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -50,7 +52,9 @@ class Divergence(NamedTuple):
         """Returns whether the rule fires at the last of these observations."""
         if not np.isfinite(values[-1]):
             return True
-        before = [loss for t, loss in zip(rounds, values, strict=True) if t <= rounds[-1] - self.window]
+        before = [
+            loss for t, loss in zip(rounds, values, strict=True) if t <= rounds[-1] - self.window
+        ]
         return bool(before) and values[-1] - before[-1] > self.rise
 
 
@@ -74,7 +78,9 @@ class EarlyStopping(NamedTuple):
         >>> import fedax
         >>> task = fedax.tasks.with_validation(fedax.tasks.digits(clients=5), 0.2)
         >>> watch = [fedax.observe.ValidationLoss()]
-        >>> rule = fedax.EarlyStopping("validation_loss", patience=3, min_change=100.0)  # better by 100 it never gets
+        >>> rule = fedax.EarlyStopping(
+        ...     "validation_loss", patience=3, min_change=100.0
+        ... )  # better by 100 it never gets
         >>> history = fedax.run(fedax.FedAvg(), task, observe=watch, stop=rule, rounds=60)
         >>> history.outcome.kind, len(history.bits.up)
         ('stopped', 3)
@@ -99,7 +105,9 @@ class EarlyStopping(NamedTuple):
             raise InvalidInput.of("EarlyStopping(metric=...)", self.metric, "the name of a metric")
         _check_count("EarlyStopping(patience=...)", self.patience)
         if not real(self.min_change) or not 0 <= self.min_change < math.inf:
-            raise InvalidInput.of("EarlyStopping(min_change=...)", self.min_change, "finite numbers >= 0")
+            raise InvalidInput.of(
+                "EarlyStopping(min_change=...)", self.min_change, "finite numbers >= 0"
+            )
         check_mode("EarlyStopping(mode=...)", self.mode)
 
     def resolve(self, modes: Mapping[str, Mode]) -> "EarlyStopping":
@@ -109,13 +117,19 @@ class EarlyStopping(NamedTuple):
             InvalidInput: no direction is known, or two contradict each other.
         """
         hint = f'Say EarlyStopping("{self.metric}", mode="max") or mode="min".'
-        return self._replace(mode=find_mode("EarlyStopping(metric=...)", self.metric, self.mode, modes, hint))
+        return self._replace(
+            mode=find_mode("EarlyStopping(metric=...)", self.metric, self.mode, modes, hint)
+        )
 
     def fires(self, rounds: Sequence[int], values: Sequence[float]) -> bool:
         """Returns whether the rule fires at the last of these observations."""
         mode = self.mode or self.resolve(built_in_modes()).mode
         assert mode is not None, "resolve finds one or raises"
-        best, since, change = None, rounds[0], self.min_change if mode == "max" else -self.min_change
+        best, since, change = (
+            None,
+            rounds[0],
+            self.min_change if mode == "max" else -self.min_change,
+        )
         for t, value in zip(rounds, values, strict=True):
             if is_better(value, None if best is None else best + change, mode):
                 best, since = value, t
@@ -124,7 +138,8 @@ class EarlyStopping(NamedTuple):
 
 @checked_arguments
 class Budget(NamedTuple):
-    """Stops a run at the first observation at which it has spent its hours or joules on the virtual clock.
+    """Stops a run at the first observation at which it has spent its hours or joules on the virtual
+    clock.
 
     The outcome is `stopped`, and ok. Needs `run(devices=...)`.
 
@@ -135,7 +150,9 @@ class Budget(NamedTuple):
     Example:
         >>> import fedax
         >>> task, devices = fedax.tasks.synthetic(clients=3), fedax.Devices(latency=1800.0)
-        >>> history = fedax.run(fedax.FedAvg(), task, devices=devices, stop=fedax.Budget(hours=1.0), rounds=60)
+        >>> history = fedax.run(
+        ...     fedax.FedAvg(), task, devices=devices, stop=fedax.Budget(hours=1.0), rounds=60
+        ... )
         >>> history.outcome.kind, history.clock.seconds.tolist()
         ('stopped', [0.0, 1800.0, 3600.0])
     """
@@ -158,11 +175,16 @@ class Budget(NamedTuple):
             if value is not None and (not real(value) or not 0 < value < math.inf):
                 raise InvalidInput.of(f"Budget({name}=...)", value, "finite numbers > 0, or None")
         if self.hours is None and self.joules is None:
-            raise InvalidInput.found("Budget(hours=..., joules=...)", "no bound", "at least one of the two")
+            raise InvalidInput.found(
+                "Budget(hours=..., joules=...)", "no bound", "at least one of the two"
+            )
 
     def is_spent(self, seconds: float, joules: float) -> bool:
         """Returns whether a run that has taken so much is to end."""
-        bounds = ((seconds, None if self.hours is None else 3600 * self.hours), (joules, self.joules))
+        bounds = (
+            (seconds, None if self.hours is None else 3600 * self.hours),
+            (joules, self.joules),
+        )
         return any(bound is not None and spent >= bound for spent, bound in bounds)
 
 
@@ -180,7 +202,9 @@ def rules_of(stop: Any) -> tuple[Rule, ...]:
     every = () if stop is None else (stop,) if isinstance(stop, kinds) else stop
     if not isinstance(every, Sequence) or not all(isinstance(rule, kinds) for rule in every):
         names = " or ".join(kind.__name__ for kind in kinds)
-        raise InvalidInput.of("run(stop=...)", stop, f"an object of {names}, a list of them, or None")
+        raise InvalidInput.of(
+            "run(stop=...)", stop, f"an object of {names}, a list of them, or None"
+        )
     return tuple(every)
 
 

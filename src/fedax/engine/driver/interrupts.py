@@ -19,7 +19,8 @@ import jax
 from fedax.engine.compilation.cache import compile_clock
 
 CALL_SECONDS = 2.0
-"""The time that one call of a program is meant to take at most, unless a single round takes longer."""
+"""The time that one call of a program is meant to take at most, unless a single round takes
+longer."""
 GROWTH = 64
 """The most that the number of rounds grows from one call to the next.
 
@@ -74,12 +75,21 @@ class Interrupts:
 
     def __enter__(self) -> "Interrupts":
         in_main = threading.current_thread() is threading.main_thread()
-        if self._enabled and in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        if (
+            self._enabled
+            and in_main
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        ):
             signal.signal(signal.SIGINT, self._handle)
             self._installed = True
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._installed:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -98,10 +108,16 @@ class Interrupts:
             raise KeyboardInterrupt
         # the second Ctrl-C raises at once
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        with contextlib.suppress(RuntimeError):  # the program was interrupted while it wrote to the same stream
-            print("Stopping after the rounds that are running; press Ctrl-C again to stop at once.", file=sys.stderr)
+        # the program was interrupted while it wrote to the same stream
+        with contextlib.suppress(RuntimeError):
+            print(
+                "Stopping after the rounds that are running; press Ctrl-C again to stop at once.",
+                file=sys.stderr,
+            )
 
 
 def is_intact(states: Any) -> bool:
     """Returns whether no buffer of a state was taken over by a program."""
-    return not any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves(states))
+    return not any(
+        isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves(states)
+    )

@@ -49,16 +49,25 @@ class RoundLoop:
     """
 
     def __init__(self, grid: Grid, resume: list[History], checkpoints: Checkpoints | None) -> None:
-        self.grid, self.options, self.program, self.checkpoints = grid, grid.options, grid.program, checkpoints
+        self.grid, self.options, self.program, self.checkpoints = (
+            grid,
+            grid.options,
+            grid.program,
+            checkpoints,
+        )
         self.process_group = grid.options.engine.process_group
         self.states, resume = self._initial_states(resume)
         self._is_resumed = bool(resume)  # then the model that they start from has been observed
         self.done, self.can_save, self.stop_requested = rounds_done(resume), self._is_resumed, False
         self.clock = Clock(resume[0] if resume else None)
-        drops, modes = self.options.on_bad_client == "drop", modes_of(self.options.observe or (), grid.task)
+        drops, modes = (
+            self.options.on_bad_client == "drop",
+            modes_of(self.options.observe or (), grid.task),
+        )
         names = [type(algorithm).__name__ for algorithm in grid.each]
         self.recorders = [
-            Recorder(name, self.clock, drops, modes, resume[i] if resume else None) for i, name in enumerate(names)
+            Recorder(name, self.clock, drops, modes, resume[i] if resume else None)
+            for i, name in enumerate(names)
         ]
         # ranks run one program together, so neither a signal nor a clock of one rank may change
         # what it calls
@@ -75,7 +84,12 @@ class RoundLoop:
             check_resumed(resume, grid.origins(), grid.private is not None)
             check_solver_states(resume, self.options.solver, grid.layout)
         elif self.checkpoints:
-            resume = self.checkpoints.load(self.program.split(states), grid.each, grid.layout, self.options.rounds) or []
+            resume = (
+                self.checkpoints.load(
+                    self.program.split(states), grid.each, grid.layout, self.options.rounds
+                )
+                or []
+            )
         if resume:
             states = self.program.join([RunCarry.of(history) for history in resume])
         return states, resume
@@ -96,16 +110,26 @@ class RoundLoop:
         # the initial model counts as an observation after 0 rounds
         if not self._is_resumed:
             self._observe()
-        while self.done < self.grid.rounds and self._has_running() and not (self.stop_requested or self.interrupts.asked):
+        while (
+            self.done < self.grid.rounds
+            and self._has_running()
+            and not (self.stop_requested or self.interrupts.asked)
+        ):
             # up to the next multiple of `observe_every` or `checkpoint_every`: nothing in Python
             # touches the run before
-            self._advance_to(min(self.grid.rounds, *(self.done + p - self.done % p for p in self.options.periods)))
+            self._advance_to(
+                min(
+                    self.grid.rounds, *(self.done + p - self.done % p for p in self.options.periods)
+                )
+            )
             is_end = self.done == self.grid.rounds or not self._has_running()
             if is_end or self.done % self.options.observe_every == 0:
                 self._observe()
             self.can_save = True
             # after the observation, so that a run that continues from here has it
-            if self.checkpoints and (is_end or self.done % self.checkpoints.every == 0 or self.checkpoints.is_due()):
+            if self.checkpoints and (
+                is_end or self.done % self.checkpoints.every == 0 or self.checkpoints.is_due()
+            ):
                 self._save()
         if self.interrupts.asked or (self.stop_requested and self.done < self.grid.rounds):
             raise KeyboardInterrupt
@@ -123,7 +147,8 @@ class RoundLoop:
         """
         while self.done < end and not self.interrupts.asked:
             is_timed = self.checkpoints is not None and self.checkpoints.seconds is not None
-            count = 1 if is_timed else min(self.calls.rounds, end - self.done)  # a checkpoint may be due after any round
+            # a checkpoint may be due after any round
+            count = 1 if is_timed else min(self.calls.rounds, end - self.done)
             # The program takes over the buffers of `states`. Until its result is assigned, Ctrl-C
             # must not raise, or the run would be lost.
             with self.interrupts.allowed(self.states), self.calls.timed(count):
@@ -139,7 +164,9 @@ class RoundLoop:
 
     def _observe(self) -> None:
         """Observes the current models, keeps the best ones, and calls the progress hook."""
-        metrics = compute_metrics(self.program, self.states, self.options.observe or (), self.done, self.grid.task)
+        metrics = compute_metrics(
+            self.program, self.states, self.options.observe or (), self.done, self.grid.task
+        )
         epsilon = self.grid.private and self.grid.private.spent(self.done)
         spent = {} if epsilon is None else {"epsilon": np.asarray(epsilon)}
         improved = [
@@ -155,14 +182,18 @@ class RoundLoop:
     def _store_best(self, improved: list[bool]) -> None:
         """Copies the models of the runs whose metric has just improved."""
         carries = self._carries()
-        for recorder, w, carry in compress(zip(self.recorders, self._models(carries), carries, strict=True), improved):
+        for recorder, w, carry in compress(
+            zip(self.recorders, self._models(carries), carries, strict=True), improved
+        ):
             state = _copy(evaluated_state(carry.model_state))
             recorder.store_best(self._to_params(jnp.array(w)), state)
 
     def _freeze_ended(self) -> None:
         """Copies the carry of runs that have just ended, which the program keeps advancing."""
         has_ended = [recorder.ended for recorder in self.recorders]
-        if all(has_ended) or not any(recorder.ended and not recorder.final for recorder in self.recorders):
+        if all(has_ended) or not any(
+            recorder.ended and not recorder.final for recorder in self.recorders
+        ):
             return
         for recorder, carry in zip(self.recorders, self._carries(), strict=True):
             if recorder.ended and not recorder.final:
@@ -170,7 +201,13 @@ class RoundLoop:
 
     def _report_progress(self) -> None:
         """Calls the progress hook; on several ranks, all stop if the hook of one says so."""
-        progress = Progress(self.done, self.grid.rounds, self.clock.now, self.recorders[0].latest, self.clock.compiling)
+        progress = Progress(
+            self.done,
+            self.grid.rounds,
+            self.clock.now,
+            self.recorders[0].latest,
+            self.clock.compiling,
+        )
         with self.interrupts.allowed(self.states):
             wants_stop = callable(self.options.progress) and self.options.progress(progress)
         self.stop_requested = self.process_group.any(bool(wants_stop))
@@ -180,7 +217,9 @@ class RoundLoop:
         assert self.checkpoints is not None, "there is no folder for checkpoints"
         has_final = any(recorder.final for recorder in self.recorders)
         # `whole` takes states as the program has them, so runs that ended earlier are joined again
-        carries = self.program.whole(self.program.join(self._carries()) if has_final else self.states)
+        carries = self.program.whole(
+            self.program.join(self._carries()) if has_final else self.states
+        )
         self.checkpoints.save(self.done, self._finish(carries))
 
     def _has_result(self) -> bool:
@@ -201,10 +240,16 @@ class RoundLoop:
 
     def _carries(self) -> list[RunCarry]:
         """Returns the carry of each run: of those that have ended, the one they ended with."""
-        return [r.final or carry for r, carry in zip(self.recorders, self.program.split(self.states), strict=True)]
+        return [
+            r.final or carry
+            for r, carry in zip(self.recorders, self.program.split(self.states), strict=True)
+        ]
 
     def _models(self, carries: list[RunCarry]) -> list[Float[Array, "dim"]]:
-        return [algorithm.model(carry.state) for algorithm, carry in zip(self.grid.each, carries, strict=True)]
+        return [
+            algorithm.model(carry.state)
+            for algorithm, carry in zip(self.grid.each, carries, strict=True)
+        ]
 
     def _to_params(self, w: Float[Array, "dim"]) -> Any:
         """Returns a flat model as the user's own pytree."""
@@ -217,9 +262,13 @@ class RoundLoop:
     def _histories(self) -> list[History]:
         """Returns the histories with what the grid knows of each run."""
         grid, histories = self.grid, self._finish(self._carries())
-        each = zip(histories, grid.fitted, grid.settings, grid.origins(), grid.arguments, strict=True)
+        each = zip(
+            histories, grid.fitted, grid.settings, grid.origins(), grid.arguments, strict=True
+        )
         histories = [
-            dataclasses.replace(history, fitted=fitted, settings=settings, origin=origin, arguments=arguments)
+            dataclasses.replace(
+                history, fitted=fitted, settings=settings, origin=origin, arguments=arguments
+            )
             for history, fitted, settings, origin, arguments in each
         ]
         if not self.options.personal:
@@ -239,14 +288,26 @@ def open_checkpoints(grid: Grid) -> Checkpoints | None:
     if options.checkpoint is None:
         return None
     engine, folder = options.engine, Path(options.checkpoint)
-    return Checkpoints(folder, options.checkpoint_every, grid.identity(), engine.process_group, engine.checkpoint_seconds)
+    return Checkpoints(
+        folder,
+        options.checkpoint_every,
+        grid.identity(),
+        engine.process_group,
+        engine.checkpoint_seconds,
+    )
 
 
 def _copy(tree: Any) -> Any:
     """Copies arrays and clients' memories, because later rounds reuse the buffers."""
 
     def copy(leaf: Any) -> Any:
-        return leaf.copied() if is_memory(leaf) else jnp.array(leaf) if isinstance(leaf, jax.Array) else leaf
+        return (
+            leaf.copied()
+            if is_memory(leaf)
+            else jnp.array(leaf)
+            if isinstance(leaf, jax.Array)
+            else leaf
+        )
 
     return jax.tree.map(copy, tree, is_leaf=is_memory)
 
@@ -258,5 +319,7 @@ def _with_personal(history: History, rows: Float[Array, "clients dim"], layout: 
     """
     broken, outcome = np.flatnonzero(~np.asarray(jnp.isfinite(rows).all(1))), history.outcome
     if outcome.ok and len(broken) and len(history.bits.up):
-        outcome = Outcome("non-finite", len(history.bits.up) - 1, int(broken[0]), "the personal model")
+        outcome = Outcome(
+            "non-finite", len(history.bits.up) - 1, int(broken[0]), "the personal model"
+        )
     return dataclasses.replace(history, outcome=outcome, personal=jax.vmap(layout.unravel)(rows))

@@ -61,7 +61,9 @@ class Progress(NamedTuple):
 
     def __str__(self) -> str:
         """Returns one line, with the metrics that are single numbers."""
-        values = [f"{name} {value:.4g}" for name, value in self.metrics.items() if np.ndim(value) == 0]
+        values = [
+            f"{name} {value:.4g}" for name, value in self.metrics.items() if np.ndim(value) == 0
+        ]
         return ", ".join([f"round {self.round}/{self.rounds}", f"{self.seconds:.1f} s", *values])
 
 
@@ -96,7 +98,8 @@ class Options(Setting, total=False):
 class RunOptions:
     """What a run needs beside algorithm, task and seed. `fedax.run` documents every field.
 
-    `solvers` are those of the algorithms of a grid, one for each, if they differ; `solver` is the first then.
+    `solvers` are those of the algorithms of a grid, one for each, if they differ; `solver` is the
+    first then.
 
     Raises:
         InvalidInput: `rounds` or `observe_every` out of range, or more rounds than the schedule
@@ -133,41 +136,73 @@ class RunOptions:
         for name in given:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
-                raise TypeError(f"no option {name!r} of a run." + (f" Did you mean {near[0]!r}?" if near else ""))
+                raise TypeError(
+                    f"no option {name!r} of a run."
+                    + (f" Did you mean {near[0]!r}?" if near else "")
+                )
         # None counts as not given, so that a caller can pass its own optional arguments on
         used = {name: value for name, value in given.items() if value is not None}
         return cls(**used | ({"solver": solver_of(used["solver"])} if "solver" in used else {}))
 
     def __post_init__(self) -> None:
-        kinds = {"solver": Solver, "schedule": Schedule, "engine": Engine, "channel": Channel, "devices": Devices}
+        kinds = {
+            "solver": Solver,
+            "schedule": Schedule,
+            "engine": Engine,
+            "channel": Channel,
+            "devices": Devices,
+        }
         kinds |= {"checkpoint": (str, Path), "personal": bool, "keep_best": str}
         for name, kind in kinds.items():
             optional = name in ("channel", "devices", "checkpoint", "keep_best")
             check_kind(f"run({name}=...)", getattr(self, name), kind, optional)
         observers = () if self.observe is None else self.observe
         if not isinstance(observers, Sequence) or isinstance(observers, str):
-            hint = f"Write observe=[{type(observers).__name__}(...)]." if isinstance(observers, Observer) else ""
+            hint = (
+                f"Write observe=[{type(observers).__name__}(...)]."
+                if isinstance(observers, Observer)
+                else ""
+            )
             raise InvalidInput.of("run(observe=...)", observers, "a list of observers", hint)
         for observer in observers:
             check_kind("run(observe=...)", observer, Observer)
-        if not (self.progress is None or isinstance(self.progress, bool) or callable(self.progress)):
-            raise InvalidInput.of("run(progress=...)", self.progress, "a function of a Progress, or True for a bar")
+        if not (
+            self.progress is None or isinstance(self.progress, bool) or callable(self.progress)
+        ):
+            raise InvalidInput.of(
+                "run(progress=...)", self.progress, "a function of a Progress, or True for a bar"
+            )
         check_count("rounds", self.rounds, 0, MOST_COUNT)
         check_count("observe_every", self.observe_every, 1, MOST_COUNT)
         for rule in self.rules:
             rule.check()
-            if isinstance(rule, Budget) and self.devices is None and (rule.joules or not self.schedule.server):
+            if (
+                isinstance(rule, Budget)
+                and self.devices is None
+                and (rule.joules or not self.schedule.server)
+            ):
                 raise InvalidInput.of(
-                    "run(stop=...)", rule, "rules without devices only on metrics", "Give run(devices=...)."
+                    "run(stop=...)",
+                    rule,
+                    "rules without devices only on metrics",
+                    "Give run(devices=...).",
                 )
         check_mode("run(mode=...)", self.mode)
         if self.mode is not None and self.keep_best is None:
-            raise InvalidInput.of("run(mode=...)", self.mode, "None without keep_best, whose direction it is")
+            raise InvalidInput.of(
+                "run(mode=...)", self.mode, "None without keep_best, whose direction it is"
+            )
         if self.on_bad_client not in BAD_CLIENT:
-            raise InvalidInput.of("run(on_bad_client=...)", self.on_bad_client, f"one of {BAD_CLIENT}")
+            raise InvalidInput.of(
+                "run(on_bad_client=...)", self.on_bad_client, f"one of {BAD_CLIENT}"
+            )
         most = self.schedule.rounds
         if most is not None and self.rounds > most:
-            raise InvalidInput.of("run(rounds=...)", self.rounds, f"at most {most}, the number of synchronisation times")
+            raise InvalidInput.of(
+                "run(rounds=...)",
+                self.rounds,
+                f"at most {most}, the number of synchronisation times",
+            )
 
     def watching(self, task: Task) -> "RunOptions":
         """Returns the options with default observers if none were given.
@@ -180,11 +215,16 @@ class RunOptions:
         if self.observe is not None or self.on_bad_client == "drop":
             return self
         # test accuracy if there are test examples: training accuracy says less about the model
-        accuracy = [TrainScore("accuracy") if task.test_set is None else TestAccuracy()] if "accuracy" in task.scores else []
+        accuracy = (
+            [TrainScore("accuracy") if task.test_set is None else TestAccuracy()]
+            if "accuracy" in task.scores
+            else []
+        )
         return dataclasses.replace(self, observe=(TrainLoss(), *accuracy))
 
     def directed(self, task: Task) -> "RunOptions":
-        """Returns the options with directions (max or min) of metrics that select models or end runs.
+        """Returns the options with directions (max or min) of metrics that select models or end
+        runs.
 
         Raises:
             InvalidInput: a metric without a known direction.
@@ -194,7 +234,9 @@ class RunOptions:
         rules, mode = tuple(rule.resolve(modes) for rule in self.rules), self.mode
         if self.keep_best is not None:
             told: list[Mode | None] = [
-                rule.mode for rule in rules if isinstance(rule, EarlyStopping) and rule.metric == self.keep_best
+                rule.mode
+                for rule in rules
+                if isinstance(rule, EarlyStopping) and rule.metric == self.keep_best
             ]
             mode = cast(Mode | None, mode) or next(iter(told), None)
             hint = f'Say keep_best="{self.keep_best}", mode="max" or mode="min".'
@@ -208,13 +250,17 @@ class RunOptions:
 
     @property
     def best_by(self) -> str | None:
-        """The metric whose best model is kept: `keep_best`, or that of the first rule of early stopping."""
+        """The metric whose best model is kept: `keep_best`, or that of the first rule of early
+        stopping.
+        """
         return self.keep_best or (self._stopping[0].metric if self._stopping else None)
 
     @property
     def best_mode(self) -> Mode:
         """The direction of `best_by`, of options that are `directed`."""
-        mode = cast(Mode | None, self.mode) if self.keep_best is not None else self._stopping[0].mode
+        mode = (
+            cast(Mode | None, self.mode) if self.keep_best is not None else self._stopping[0].mode
+        )
         assert mode is not None, "options without directions"
         return mode
 
@@ -225,7 +271,11 @@ class RunOptions:
     @property
     def periods(self) -> tuple[int, ...]:
         """Rounds after multiples of which the loop pauses."""
-        return (self.observe_every,) if self.checkpoint is None else (self.observe_every, self.checkpoint_every)
+        return (
+            (self.observe_every,)
+            if self.checkpoint is None
+            else (self.observe_every, self.checkpoint_every)
+        )
 
 
 def solver_of(value: Any) -> Any:
@@ -233,14 +283,18 @@ def solver_of(value: Any) -> Any:
     return Optax(value) if isinstance(value, optax.GradientTransformation) else value
 
 
-def check_kind(field: str, value: Any, kind: type | tuple[type, ...], optional: bool = False) -> None:
+def check_kind(
+    field: str, value: Any, kind: type | tuple[type, ...], optional: bool = False
+) -> None:
     """Raises `InvalidInput` for anything but an object of a class."""
     if not isinstance(value, kind) and not (optional and value is None):
         kinds = kind if isinstance(kind, tuple) else (kind,)
         allowed = "an object of " + " or ".join(each.__name__ for each in kinds)
         allowed += ", or None" if optional else ""
         if isinstance(value, eqx.Module):  # the text of a task or a schedule fills the screen
-            raise InvalidInput.found(field, f"an object of {type(value).__name__}", allowed, _advice(value, kinds[0]))
+            raise InvalidInput.found(
+                field, f"an object of {type(value).__name__}", allowed, _advice(value, kinds[0])
+            )
         raise InvalidInput.of(field, value, allowed, _advice(value, kinds[0]))
 
 
@@ -272,10 +326,18 @@ def _factory(kind: type, name: str) -> str:
     import fedax
 
     if kind is Task:
-        known = {plain: f"fedax.tasks.{plain}()" for plain in ("digits", "synthetic") if hasattr(fedax.tasks, plain)}
+        known = {
+            plain: f"fedax.tasks.{plain}()"
+            for plain in ("digits", "synthetic")
+            if hasattr(fedax.tasks, plain)
+        }
     else:
         classes = {plain: getattr(fedax, plain) for plain in dir(fedax) if plain[0].isupper()}
-        methods = [plain for plain, each in classes.items() if isinstance(each, type) and issubclass(each, Algorithm)]
+        methods = [
+            plain
+            for plain, each in classes.items()
+            if isinstance(each, type) and issubclass(each, Algorithm)
+        ]
         known = {plain.lower(): f"fedax.{plain}()" for plain in methods}
     near = difflib.get_close_matches(name.lower().replace("_", ""), known, n=1)
     return known[near[0]] if near else ""
@@ -288,7 +350,11 @@ def check_count(name: str, value: Any, low: int, high: float = math.inf) -> None
     """
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or not low <= value <= high:
-        allowed = f"whole numbers >= {low}" if high == math.inf else f"whole numbers from {low} to {high}"
+        allowed = (
+            f"whole numbers >= {low}"
+            if high == math.inf
+            else (f"whole numbers from {low} to {high}")
+        )
         raise InvalidInput.of(f"run({name}=...)", value, allowed)
 
 

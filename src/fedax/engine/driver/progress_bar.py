@@ -13,7 +13,9 @@ from fedax.engine.driver.options import Progress
 
 
 def make_bars(console: Console | None = None) -> Bars:
-    """Makes bars with rounds, rounds per second and a metric, which the tasks have as the fields `rate` and `value`."""
+    """Makes bars with rounds, rounds per second and a metric, which the tasks have as the fields
+    `rate` and `value`.
+    """
     return Bars(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
@@ -27,10 +29,14 @@ def make_bars(console: Console | None = None) -> Bars:
 
 
 def rate_and_value(progress: Progress, begun: float, metric: str = "train_loss") -> tuple[str, str]:
-    """Returns rounds per second, without the time of compiling, and the value of a metric, as texts."""
+    """Returns rounds per second, without the time of compiling, and the value of a metric, as
+    texts.
+    """
     value = progress.metrics.get(metric)
     speed = progress.round / max(time.perf_counter() - begun - progress.compiling, 1e-9)
-    return f"{speed:.3g} rounds/s", "" if value is None else f"{word_for(metric)} {float(value):.4g}"
+    return f"{speed:.3g} rounds/s", "" if value is None else (
+        f"{word_for(metric)} {float(value):.4g}"
+    )
 
 
 def word_for(metric: str) -> str:
@@ -44,7 +50,9 @@ def word_for(metric: str) -> str:
 
 @contextlib.contextmanager
 def progress_hook(progress: Any, title: str) -> Iterator[Callable[[Progress], bool | None] | None]:
-    """Yields the hook of a run: one that moves a bar for `True`, else the given one; None for `False`."""
+    """Yields the hook of a run: one that moves a bar for `True`, else the given one; None for
+    `False`.
+    """
     if not isinstance(progress, bool):
         yield progress
         return
@@ -57,7 +65,9 @@ def progress_hook(progress: Any, title: str) -> Iterator[Callable[[Progress], bo
     def move(observation: Progress) -> None:
         rate, value = rate_and_value(observation, begun)
         rate = rate if observation.round else "compiling"
-        bars.update(bar, completed=observation.round, total=observation.rounds, rate=rate, value=value)
+        bars.update(
+            bar, completed=observation.round, total=observation.rounds, rate=rate, value=value
+        )
 
     with bars:
         yield move

@@ -1,4 +1,6 @@
-"""Builds the history of a run as it grows: observations, logs of rounds, the outcome, the best model."""
+"""Builds the history of a run as it grows: observations, logs of rounds, the outcome, the best
+model.
+"""
 
 import dataclasses
 import math
@@ -44,10 +46,15 @@ class Rows:
         if self._kept is None:
             self._kept = np.empty((8, *value.shape), value.dtype)
         if value.shape != self._kept.shape[1:]:
-            raise ValueError(f"a row of shape {value.shape} among rows of shape {self._kept.shape[1:]}")
+            raise ValueError(
+                f"a row of shape {value.shape} among rows of shape {self._kept.shape[1:]}"
+            )
         # the type widens as well, if a metric is whole in one observation and real in the next
         if self._count == len(self._kept) or self._kept.dtype != value.dtype:
-            larger = np.empty((max(8, 2 * self._count), *value.shape), np.result_type(self._kept.dtype, value.dtype))
+            larger = np.empty(
+                (max(8, 2 * self._count), *value.shape),
+                np.result_type(self._kept.dtype, value.dtype),
+            )
             larger[: self._count] = self._kept[: self._count]
             self._kept = larger
         self._kept[self._count] = value
@@ -75,7 +82,10 @@ class Clock:
     def __init__(self, before: History | None) -> None:
         self._begun, self._compiled = time.perf_counter(), compile_clock().seconds
         if before is not None:
-            self._begun, self._compiled = self._begun - before.seconds[-1], self._compiled - before.compiling[-1]
+            self._begun, self._compiled = (
+                self._begun - before.seconds[-1],
+                self._compiled - before.compiling[-1],
+            )
 
     @property
     def now(self) -> float:
@@ -90,16 +100,32 @@ class Clock:
 class Recorder:
     """Grows the history of one algorithm, until it ends."""
 
-    def __init__(self, algorithm: str, clock: Clock, drops: bool, modes: Mapping[str, Mode], before: History | None) -> None:
-        self.algorithm, self.clock, self.drops, self.before, self.outcome = algorithm, clock, drops, before, Outcome()
+    def __init__(
+        self,
+        algorithm: str,
+        clock: Clock,
+        drops: bool,
+        modes: Mapping[str, Mode],
+        before: History | None,
+    ) -> None:
+        self.algorithm, self.clock, self.drops, self.before, self.outcome = (
+            algorithm,
+            clock,
+            drops,
+            before,
+            Outcome(),
+        )
         self.modes = modes
         self.rounds: list[int] = [int(t) for t in before.rounds] if before else []
         self.seconds: list[float] = list(before.seconds) if before else []
         self.compiling: list[float] = list(before.compiling) if before else []
-        self.metrics: dict[str, Rows] = {k: Rows(v) for k, v in before.metrics.items()} if before else {}
+        self.metrics: dict[str, Rows] = (
+            {k: Rows(v) for k, v in before.metrics.items()} if before else {}
+        )
         self.logs: list[Log] = []
         self.spent = [
-            float(before.notes[name].sum()) if before and name in before.notes else 0.0 for name in (SECONDS, JOULES)
+            float(before.notes[name].sum()) if before and name in before.notes else 0.0
+            for name in (SECONDS, JOULES)
         ]
         self.ended, self.final, self.best = False, None, before.best if before else None
         # a run that had ended by itself stays as it was; one that was interrupted goes on
@@ -184,7 +210,9 @@ class Recorder:
 
     def _values(self, metric: str, field: str) -> list[float]:
         if metric not in self.metrics or self.metrics[metric].all().ndim != 1:
-            raise InvalidInput.of(field, metric, f"None, or observers that give {metric}, one number each")
+            raise InvalidInput.of(
+                field, metric, f"None, or observers that give {metric}, one number each"
+            )
         return self.metrics[metric].all().astype(float).tolist()
 
     def finish(self, params: Any, carry: RunCarry) -> History:
@@ -193,14 +221,29 @@ class Recorder:
         # the rounds before a resumption join as one log; what failed in them ended that run
         if known:
             notes = {name: values for name, values in known.notes.items() if name != "dropped"}
-            left_out, nothing = known.notes.get("dropped", np.zeros((len(known.bits.up), 0))), np.zeros(0)
+            left_out, nothing = (
+                known.notes.get("dropped", np.zeros((len(known.bits.up), 0))),
+                np.zeros(0),
+            )
             past.append(Log(notes, known.bits.down, known.bits.up, nothing, nothing, left_out))
         log = merge_logs([*past, *self.logs])
         notes = log.notes | ({"dropped": log.left_out} if self.drops else {})
         metrics = {name: values.all() for name, values in self.metrics.items()}
-        rounds, seconds, compiled = (np.asarray(values) for values in (self.rounds, self.seconds, self.compiling))
+        rounds, seconds, compiled = (
+            np.asarray(values) for values in (self.rounds, self.seconds, self.compiling)
+        )
         books = Traffic(log.down, log.up), self.outcome, seconds, compiled
-        modes: dict[str, Mode] = {name: mode for name, mode in self.modes.items() if name in metrics}
+        modes: dict[str, Mode] = {
+            name: mode for name, mode in self.modes.items() if name in metrics
+        }
         return History(
-            self.algorithm, rounds, metrics, notes, params, *books, **carry._asdict(), best=self.best, modes=modes
+            self.algorithm,
+            rounds,
+            metrics,
+            notes,
+            params,
+            *books,
+            **carry._asdict(),
+            best=self.best,
+            modes=modes,
         )

@@ -18,7 +18,10 @@ Found = dict[str, np.ndarray]
 
 
 def resolve(
-    algorithms: Sequence[Algorithm[Any]], task: Task, options: RunOptions, starts: Sequence[PyTree] = ()
+    algorithms: Sequence[Algorithm[Any]],
+    task: Task,
+    options: RunOptions,
+    starts: Sequence[PyTree] = (),
 ) -> tuple[list[Algorithm[Any]], RunOptions, list[Found]]:
     """Resolves symbolic hyperparameters.
 
@@ -41,16 +44,26 @@ def resolve(
     for owner in (options.solver, *algorithms):
         for name in symbolic(owner)[:1]:
             if not options.engine.has_all(task):
-                allowed = "numbers, on an engine that has not everybody's examples here; the word needs them"
-                raise InvalidInput.of(f"{type(owner).__name__}({name}=...)", getattr(owner, name), allowed)
+                allowed = (
+                    "numbers, on an engine that has not everybody's examples here; the "
+                    "word needs them"
+                )
+                raise InvalidInput.of(
+                    f"{type(owner).__name__}({name}=...)", getattr(owner, name), allowed
+                )
     # lazy: nothing is measured unless a hyperparameter asks for it
     constants = Measured(task, options.schedule, starts=starts)
     solver = options.solver.fitted(constants)
     fitted = [algorithm.fitted(constants) for algorithm in algorithms]
     shared = {f"solver.{name}": value for name, value in _numbers(options.solver, solver).items()}
-    found = [shared | _numbers(before, after) for before, after in zip(algorithms, fitted, strict=True)]
+    found = [
+        shared | _numbers(before, after) for before, after in zip(algorithms, fitted, strict=True)
+    ]
     if any(found) and constants.estimated:
-        found = [numbers | {"smoothness_estimate": constants.smoothness} if numbers else numbers for numbers in found]
+        found = [
+            numbers | {"smoothness_estimate": constants.smoothness} if numbers else numbers
+            for numbers in found
+        ]
     return fitted, dataclasses.replace(options, solver=solver), found
 
 

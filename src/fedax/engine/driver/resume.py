@@ -1,4 +1,6 @@
-"""Continuing histories in memory by the same method, seed, data and privacy, so that the account holds for all rounds."""
+"""Continuing histories in memory by the same method, seed, data and privacy, so that the account
+holds for all rounds.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -71,8 +73,13 @@ def check_solver_states(histories: Sequence[History], solver: Solver, layout: La
         if stored is not None and stored.in_process:
             stored = stored.of(0)
         if jax.tree.structure(stored) != jax.tree.structure(mine):
-            got = f"{'no state' if mine is None else 'a state'} of the solver to keep, and another one in the history"
-            raise InvalidInput.found("run(resume=..., solver=...)", got, "the solver of the history, with its keep")
+            got = (
+                f"{'no state' if mine is None else 'a state'} of the solver to keep, and "
+                "another one in the history"
+            )
+            raise InvalidInput.found(
+                "run(resume=..., solver=...)", got, "the solver of the history, with its keep"
+            )
 
 
 def data_of(task: Task, whole: bool) -> dict[str, Any]:
@@ -106,7 +113,9 @@ def _part_of(leaf: Any) -> Any:
     return np.concatenate([flat[start : start + length] for start in starts])
 
 
-def check_resumed(histories: Sequence[History], origins: Sequence[dict[str, Any]], is_private: bool) -> None:
+def check_resumed(
+    histories: Sequence[History], origins: Sequence[dict[str, Any]], is_private: bool
+) -> None:
     """Refuses histories of other runs.
 
     Their states do not fit, and the privacy that was spent in them would not be counted.
@@ -130,7 +139,8 @@ def check_resumed(histories: Sequence[History], origins: Sequence[dict[str, Any]
                 raise InvalidInput.because("run(resume=...)", reason, "Start anew.")
             continue
         for name in mine:
-            if name == "data" and None in (mine[name], known[name]):  # of an engine whose examples are elsewhere
+            # of an engine whose examples are elsewhere
+            if name == "data" and None in (mine[name], known[name]):
                 continue
             if found := first_difference(mine[name], known[name], name):
                 _refuse(*found)
@@ -138,11 +148,16 @@ def check_resumed(histories: Sequence[History], origins: Sequence[dict[str, Any]
 
 def _refuse(place: str, now: Any, before: Any) -> None:
     """Refuses to continue a history with something else than it was made with."""
-    hint = "A history is continued by the same run. Another run starts anew, and its privacy adds to what was spent."
+    hint = (
+        "A history is continued by the same run. Another run starts anew, and its privacy "
+        "adds to what was spent."
+    )
     if place == "privacy":  # of which one of the two has none
         now, before = ("no Privacy" if each is None else "a Privacy" for each in (now, before))
     elif place == "data.content":
         now, before = "other examples", "the same examples"
     else:
         now, before = shown(now), shown(before)
-    raise InvalidInput.found(f"run(resume=...), {place}", now, f"{before}, as the history was made with", hint)
+    raise InvalidInput.found(
+        f"run(resume=...), {place}", now, f"{before}, as the history was made with", hint
+    )

@@ -1,4 +1,6 @@
-"""`fedax.run` and `fedax.run_grid`: check the arguments, build one program for all runs, and hand it to the loop over rounds."""
+"""`fedax.run` and `fedax.run_grid`: check the arguments, build one program for all runs, and hand
+it to the loop over rounds.
+"""
 
 import contextlib
 import dataclasses
@@ -51,13 +53,14 @@ def run(
         options: by keyword, see below; None stands for the default.
 
     Options:
-        solver: how a client minimises; `SGD(0.01)` by default. An Optax optimizer is taken as it is, with a fresh
-            state in every round.
+        solver: how a client minimises; `SGD(0.01)` by default. An Optax optimizer is taken as it
+            is, with a fresh state in every round.
         schedule: who works how much; everyone, one epoch, batches of 32 by default.
         engine: where it runs; the compiled `Simulation()` by default.
         channel: codecs of what is sent up and down; nothing is coded by default. See `Channel`.
-        devices: the clients' `Devices`: `History.clock` then has the seconds and joules that the rounds take on a
-            virtual clock. They do not change the training. On `Simulation` and `Eager`.
+        devices: the clients' `Devices`: `History.clock` then has the seconds and joules that the
+            rounds take on a virtual clock. They do not change the training. On `Simulation` and
+            `Eager`.
         params: the model to start from, with every seed: a pytree of the task's structure, or the
             path of a file that `fedax.load_params` reads; by default the task's own.
         rounds: how many in all, at least 0 (0 only observes the initial model); 100 by default.
@@ -71,7 +74,8 @@ def run(
             value. By default that of early stopping, if there is one.
         mode: of `keep_best`, `"max"` if more is better, `"min"` if less is; needed where neither
             the observer nor the task states it.
-        progress: called with a `Progress` after every observation; `print` will do. True shows a bar.
+        progress: called with a `Progress` after every observation; `print` will do. True shows a
+            bar.
         checkpoint: a folder for checkpoints of this run. If it holds some, the run continues from
             the newest whole one, to the same bits as without a break (on the same engine, devices
             and versions).
@@ -100,15 +104,21 @@ def run(
     """
     if isinstance(algorithm, Task) and isinstance(task, Algorithm):
         raise InvalidInput.because(
-            "run(algorithm, task)", "got the task first", "Write run(algorithm, task), in this order."
+            "run(algorithm, task)",
+            "got the task first",
+            "Write run(algorithm, task), in this order.",
         )
     check_kind("run(algorithm=...)", algorithm, Algorithm)
     if isinstance(solver := options.get("solver"), list):
         check_kind("run(solver=...)", solver, Solver)
     if isinstance(seed, Sequence | np.ndarray):
         several = "Several seeds are a grid: run_grid([algorithm], task, seed=[...])."
-        raise InvalidInput.because("run(seed=...)", f"got {shown(seed)}, allowed: one whole number", several)
-    (history,) = run_grid([algorithm], task, seed=seed, resume=None if resume is None else [resume], **options)
+        raise InvalidInput.because(
+            "run(seed=...)", f"got {shown(seed)}, allowed: one whole number", several
+        )
+    (history,) = run_grid(
+        [algorithm], task, seed=seed, resume=None if resume is None else [resume], **options
+    )
     if throw and not history.outcome.ok:
         raise RunFailed(f"{history.algorithm}: {history.outcome}")
     return history
@@ -123,7 +133,8 @@ def run_grid(
     resume: Sequence[History] | None = None,
     **options: Unpack[Options],
 ) -> list[History]:
-    """Runs a grid of real hyperparameters of one method and of its solver, with the same seeds, as one program.
+    """Runs a grid of real hyperparameters of one method and of its solver, with the same seeds, as
+    one program.
 
     Members with the same seed see the same cohorts and minibatches. A member that diverges keeps
     its history up to there, and the others go on. `progress` hears of the first member.
@@ -133,21 +144,29 @@ def run_grid(
         task: what is learned.
         seed: of every member, or several for each.
         resume: the histories of all members, which are continued.
-        options: those of `run`. `solver` may also be a list: a solver for each algorithm, or for the only one. Solvers
-            that differ in real hyperparameters such as the learning rate are one program in the simulation; others are
-            compiled one after the other, as on other engines.
+        options: those of `run`. `solver` may also be a list: a solver for each algorithm, or for
+            the only one. Solvers that differ in real hyperparameters such as the learning rate are
+            one program in the simulation; others are compiled one after the other, as on other
+            engines.
 
     Returns:
-        The histories of the first algorithm with all seeds, then of the next, or of the next solver.
+        The histories of the first algorithm with all seeds, then of the next, or of the next
+        solver.
 
     >>> import fedax
-    >>> task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]])
+    >>> task = fedax.tasks.from_loss(
+    ...     lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]]
+    ... )
     >>> grid = [fedax.FedProx(mu=mu) for mu in (0.0, 1.0)]
-    >>> histories = fedax.run_grid(grid, task, solver=fedax.SGD(0.5), schedule=fedax.Schedule(steps=2), rounds=1)
+    >>> histories = fedax.run_grid(
+    ...     grid, task, solver=fedax.SGD(0.5), schedule=fedax.Schedule(steps=2), rounds=1
+    ... )
     >>> [round(float(history.params), 4) for history in histories]
     [2.625, 1.75]
     >>> rates = [fedax.SGD(0.25), fedax.SGD(0.5)]
-    >>> histories = fedax.run_grid([fedax.FedAvg()], task, solver=rates, schedule=fedax.Schedule(steps=2), rounds=1)
+    >>> histories = fedax.run_grid(
+    ...     [fedax.FedAvg()], task, solver=rates, schedule=fedax.Schedule(steps=2), rounds=1
+    ... )
     >>> [round(float(history.params), 4) for history in histories]
     [1.5312, 2.625]
 
@@ -164,14 +183,19 @@ def run_grid(
     if len({program_key(member) for member in algorithms}) != 1:
         names = ", ".join(repr(member) for member in algorithms)
         allowed = "at least one algorithm, all alike but for real hyperparameters"
-        raise InvalidInput.of("run_grid(algorithms=...)", names, allowed, "Call it once for each method.")
+        raise InvalidInput.of(
+            "run_grid(algorithms=...)", names, allowed, "Call it once for each method."
+        )
     seeds = list(seed) if isinstance(seed, Sequence | np.ndarray) else [cast(int, seed)]
     if not seeds or len(set(seeds)) < len(seeds):
         raise InvalidInput.of("run_grid(seed=...)", seed, "a seed, or several different ones")
     require_concrete("run", algorithms, task, options)
     # `Grid` checks everything and builds the program, so that a wrong argument costs no compilation
     algorithms, solvers, options = _with_solvers(algorithms, options)
-    settings, before = dataclasses.replace(RunOptions.of(options), solvers=solvers), list(resume or ())
+    settings, before = (
+        dataclasses.replace(RunOptions.of(options), solvers=solvers),
+        list(resume or ()),
+    )
     with progress_hook(settings.progress, type(algorithms[0]).__name__) as hook:
         settings = dataclasses.replace(settings, progress=hook)
         histories = _run_grid(algorithms, task, seeds, settings, before)
@@ -179,7 +203,11 @@ def run_grid(
 
 
 def _run_grid(
-    algorithms: list[Algorithm[Any]], task: Task, seeds: list[Any], settings: RunOptions, before: list[History]
+    algorithms: list[Algorithm[Any]],
+    task: Task,
+    seeds: list[Any],
+    settings: RunOptions,
+    before: list[History],
 ) -> list[History]:
     """Runs a grid whose arguments are checked, by as many programs as it needs."""
     solvers = settings.solvers
@@ -198,13 +226,15 @@ def _run_grid(
 def _with_solvers(
     algorithms: list[Algorithm[Any]], options: Options
 ) -> tuple[list[Algorithm[Any]], tuple[Solver, ...], Options]:
-    """Returns the algorithms with a solver for each, and the options with the first; no solvers if all have the same.
+    """Returns the algorithms with a solver for each, and the options with the first; no solvers if
+    all have the same.
 
     Raises:
         InvalidInput: another number of solvers than of algorithms, or something else than solvers.
     """
     given: Any = options.get("solver")
-    if not isinstance(given, list | tuple) or isinstance(given, optax.GradientTransformation):  # which is a tuple
+    # which is a tuple
+    if not isinstance(given, list | tuple) or isinstance(given, optax.GradientTransformation):
         return algorithms, (), options
     solvers = tuple(map(solver_of, given))
     for solver in solvers:
@@ -212,7 +242,9 @@ def _with_solvers(
     members = algorithms * len(solvers) if len(algorithms) == 1 else algorithms
     if len(members) != len(solvers) or not solvers:
         allowed = (
-            f"one solver, or {len(algorithms)}, one for each algorithm" if len(algorithms) > 1 else "at least one solver"
+            f"one solver, or {len(algorithms)}, one for each algorithm"
+            if len(algorithms) > 1
+            else "at least one solver"
         )
         raise InvalidInput.found("run_grid(solver=...)", f"{len(solvers)} solvers", allowed)
     first: Options = {**options, "solver": solvers[0]}
@@ -220,13 +252,23 @@ def _with_solvers(
 
 
 def _is_one_program(options: RunOptions) -> bool:
-    """Returns whether solvers differ in real hyperparameters only, which the simulation takes as inputs."""
+    """Returns whether solvers differ in real hyperparameters only, which the simulation takes as
+    inputs.
+    """
     alike = len({program_key(solver) for solver in options.solvers}) == 1
-    return alike and isinstance(options.engine, Simulation) and not any(symbolic(solver) for solver in options.solvers)
+    return (
+        alike
+        and isinstance(options.engine, Simulation)
+        and not any(symbolic(solver) for solver in options.solvers)
+    )
 
 
 def _run_each_solver(
-    algorithms: Sequence[Algorithm[Any]], task: Task, seeds: Sequence[int], options: RunOptions, before: list[History]
+    algorithms: Sequence[Algorithm[Any]],
+    task: Task,
+    seeds: Sequence[int],
+    options: RunOptions,
+    before: list[History],
 ) -> list[History]:
     """Runs each algorithm with its solver as its own program."""
     found: list[History] = []
@@ -242,7 +284,11 @@ def _run_each_solver(
 
 
 def _run_each_seed(
-    algorithms: Sequence[Algorithm[Any]], task: Task, seeds: Sequence[int], options: RunOptions, before: list[History]
+    algorithms: Sequence[Algorithm[Any]],
+    task: Task,
+    seeds: Sequence[int],
+    options: RunOptions,
+    before: list[History],
 ) -> list[History]:
     """Runs each seed as its own program.
 
@@ -251,8 +297,13 @@ def _run_each_seed(
     """
     columns: list[list[History]] = []
     for i, seed in enumerate(seeds):
-        folder = None if options.checkpoint is None else Path(options.checkpoint) / f"seed-{int(seed)}"
-        seed_options, past = dataclasses.replace(options, checkpoint=folder), before[i :: len(seeds)]
+        folder = (
+            None if options.checkpoint is None else Path(options.checkpoint) / f"seed-{int(seed)}"
+        )
+        seed_options, past = (
+            dataclasses.replace(options, checkpoint=folder),
+            before[i :: len(seeds)],
+        )
         columns.append(_run(Grid(algorithms, task, [seed], seed_options, rounds_done(past)), past))
     return [history for row in zip(*columns, strict=True) for history in row]
 

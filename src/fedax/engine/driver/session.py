@@ -1,4 +1,6 @@
-"""Checks the arguments of runs and builds their program (`Grid`), and steps one run by hand (`start`, `Session`)."""
+"""Checks the arguments of runs and builds their program (`Grid`), and steps one run by hand
+(`start`, `Session`).
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,7 +21,13 @@ from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Given, Task
 from fedax.engine.compilation.cache import evict_programs, retain_freed_memory
 from fedax.engine.compilation.fingerprint import run_fingerprint
-from fedax.engine.driver.options import RunOptions, Setting, check_count, check_kind, require_concrete
+from fedax.engine.driver.options import (
+    RunOptions,
+    Setting,
+    check_count,
+    check_kind,
+    require_concrete,
+)
 from fedax.engine.driver.resolve import resolve
 from fedax.engine.driver.resume import data_of, origin
 from fedax.engine.driver.settings import settings_of
@@ -66,7 +74,9 @@ class Report(NamedTuple):
 
 
 def program_key(algorithm: Algorithm[Any] | Solver) -> Any:
-    """Returns a key that is equal for algorithms, or solvers, that one compiled program can serve."""
+    """Returns a key that is equal for algorithms, or solvers, that one compiled program can
+    serve.
+    """
     leaves, structure = jax.tree.flatten(as_arrays(algorithm, np.float32))
     return structure, tuple(leaf if isinstance(leaf, str) else np.shape(leaf) for leaf in leaves)
 
@@ -114,17 +124,29 @@ class Grid:
         with engine.process_group.raise_on_all_ranks():
             setup = self._checked_setup(setup)
         self.private = setup.private
-        self.rounds = self.options.rounds if self.private is None else self.private.affordable(self.options.rounds)
+        self.rounds = (
+            self.options.rounds
+            if self.private is None
+            else self.private.affordable(self.options.rounds)
+        )
         self.each = [algorithm for algorithm in self.algorithms for _ in self.seeds]
         # the static number of rows that a call's log has
         longest = min(self.options.observe_every, max(self.options.rounds, 1))
-        self.program = engine.program(as_arrays(self.algorithms, self.layout.dtype), setup, roots, longest)
+        self.program = engine.program(
+            as_arrays(self.algorithms, self.layout.dtype), setup, roots, longest
+        )
         self.program.check(self.options.observe or (), self.options.personal)
         self.fitted = [numbers | dict(self.program.fitted) for numbers in self.fitted]
-        self.settings = [settings_of(algorithm, self._options_of(i)) for i, algorithm in enumerate(self.each)]
+        self.settings = [
+            settings_of(algorithm, self._options_of(i)) for i, algorithm in enumerate(self.each)
+        ]
 
     def _resolve(
-        self, algorithms: Sequence[Algorithm[Any]], task: Task, seeds: Sequence[SupportsIndex], options: RunOptions
+        self,
+        algorithms: Sequence[Algorithm[Any]],
+        task: Task,
+        seeds: Sequence[SupportsIndex],
+        options: RunOptions,
     ) -> tuple[Setup, Sequence[Key[Array, ""]]]:
         """Checks the arguments and resolves what they leave open.
 
@@ -144,31 +166,52 @@ class Grid:
         for seed in seeds:
             check_count("seed", seed, 0, MOST_SEED)
         schedule = options.schedule.bound_to(task.names, task.train.clients)
-        algorithms = [bound_to(algorithm, task.names, task.train.clients) for algorithm in algorithms]
+        algorithms = [
+            bound_to(algorithm, task.names, task.train.clients) for algorithm in algorithms
+        ]
         self.task = with_initial_params(task, options.params)
         self.layout = Layout.of(jax.eval_shape(self.task.start, jax.random.key(0)))
         self.seeds = [int(seed) for seed in seeds]
-        self.models, roots = zip(*(initial_params(self.task, seed) for seed in self.seeds), strict=True)
+        self.models, roots = zip(
+            *(initial_params(self.task, seed) for seed in self.seeds), strict=True
+        )
         self._asked = [algorithm for algorithm in algorithms for _ in seeds]
         # from the initial models, because estimates of constants start there
         resolved, self.options, numbers = resolve(algorithms, self.task, options, self.models)
         self.algorithms = list(resolved)
         self.fitted = [found for found in numbers for _ in seeds]
-        solver, population = as_arrays(self.options.solver, self.layout.dtype), self.task.train.population
+        solver, population = (
+            as_arrays(self.options.solver, self.layout.dtype),
+            self.task.train.population,
+        )
         solvers = as_arrays(self.options.solvers, self.layout.dtype)
-        return Setup(self.task, solver, schedule, self.layout, population, self.options.channel, solvers=solvers), roots
+        return Setup(
+            self.task,
+            solver,
+            schedule,
+            self.layout,
+            population,
+            self.options.channel,
+            solvers=solvers,
+        ), roots
 
     def _options_of(self, run: int) -> RunOptions:
         """Returns the options of one run, with its own solver."""
         solvers = self.options.solvers
-        return dataclasses.replace(self.options, solver=solvers[run // len(self.seeds)]) if solvers else self.options
+        return (
+            dataclasses.replace(self.options, solver=solvers[run // len(self.seeds)])
+            if solvers
+            else self.options
+        )
 
     def _checked_setup(self, setup: Setup) -> Setup:
         """Checks that algorithm, schedule, data and model fit; adds attacks and privacy."""
         setup = dataclasses.replace(setup, drop=self.options.on_bad_client == "drop")
         clients, channel = setup.population.clients, self.options.channel
         if channel is not None and channel.attack is not None:
-            setup = dataclasses.replace(setup, task=channel.attack.poisoned(setup.task, setup.first, clients))
+            setup = dataclasses.replace(
+                setup, task=channel.attack.poisoned(setup.task, setup.first, clients)
+            )
             channel.attack.check_share(clients)
         sizes = np.asarray(setup.population.sizes).tolist()
         setup.schedule.check_population(sizes)
@@ -177,28 +220,40 @@ class Grid:
             check_population(algorithm, len(sizes))
             algorithm.check(setup.schedule, sizes)
             algorithm.check_model(self.task, self.layout)
-        # members of a grid differ in real hyperparameters only, so one of them has the phases of all
+        # members of a grid differ in real hyperparameters only, so one of them has the phases of
+        # all
         member, engine = as_arrays(self.algorithms[0], self.layout.dtype), self.options.engine
         steps = server_steps_of(member, setup, self.options.rounds)
         if steps is not None and not engine.is_asynchronous:
             allowed = "None on this engine; Simulation and Eager have a virtual clock"
-            raise InvalidInput.found("Schedule(asynchronous=...)", f"a server on {type(engine).__name__}", allowed)
+            raise InvalidInput.found(
+                "Schedule(asynchronous=...)", f"a server on {type(engine).__name__}", allowed
+            )
         devices = self.options.devices
         if devices is not None:
             if not engine.is_asynchronous:
                 allowed = "None on this engine; Simulation and Eager have a virtual clock"
-                raise InvalidInput.found("run(devices=...)", f"devices on {type(engine).__name__}", allowed)
+                raise InvalidInput.found(
+                    "run(devices=...)", f"devices on {type(engine).__name__}", allowed
+                )
             devices = devices.bound_to(self.task.names, clients)
         clock = clock_of(member, setup, devices)
-        return dataclasses.replace(setup, private=private_of(member, setup), asynchronous=steps, clock=clock)
+        return dataclasses.replace(
+            setup, private=private_of(member, setup), asynchronous=steps, clock=clock
+        )
 
     def origins(self) -> list[dict[str, Any]]:
         """Returns for each run what its history continues from, see `History.origin`."""
         options = self.options
         privacy = None if options.channel is None else options.channel.privacy
-        data = data_of(self.task, privacy is not None) if options.engine.has_all(self.task) else None
+        data = (
+            data_of(self.task, privacy is not None) if options.engine.has_all(self.task) else None
+        )
         members = zip(self._asked, self.seeds * len(self.algorithms), strict=True)
-        return [origin(algorithm, data, seed, self.layout, options.schedule, privacy) for algorithm, seed in members]
+        return [
+            origin(algorithm, data, seed, self.layout, options.schedule, privacy)
+            for algorithm, seed in members
+        ]
 
     @property
     def arguments(self) -> list[dict[str, Any]]:
@@ -208,7 +263,8 @@ class Grid:
         """
         options, train = self.options, self.task.train
         common = {
-            "task": f"{self.task.name or 'own'}: {train.clients} clients, {train.total} training examples",
+            "task": f"{self.task.name or 'own'}: {train.clients} clients, {train.total} "
+            "training examples",
             "schedule": short(repr(options.schedule)),
             "channel": options.channel and short(repr(options.channel)),
             "engine": type(options.engine).__name__,
@@ -223,15 +279,28 @@ class Grid:
         runs = [(algorithm, seed) for algorithm in self.algorithms for seed in self.seeds]
         solvers = [short(repr(self._options_of(i).solver)) for i in range(len(runs))]
         return [
-            {"algorithm": short(repr(algorithm)), "seed": seed, "task": common["task"], "solver": solver} | used
+            {
+                "algorithm": short(repr(algorithm)),
+                "seed": seed,
+                "task": common["task"],
+                "solver": solver,
+            }
+            | used
             for (algorithm, seed), solver in zip(runs, solvers, strict=True)
         ]
 
     def _facts(self) -> dict[str, Any]:
         names = ("solver", "schedule", "channel", "observe_every")
-        watched = {name: getattr(self.options, name) for name in names} | {"observers": list(self.options.observe or ())}
-        watched |= {"stop": self._stop}  # as it was given: directions of metrics follow from observers and task
-        watched |= {} if self.options.on_bad_client == "stop" else {"on_bad_client": self.options.on_bad_client}
+        watched = {name: getattr(self.options, name) for name in names} | {
+            "observers": list(self.options.observe or ())
+        }
+        # as it was given: directions of metrics follow from observers and task
+        watched |= {"stop": self._stop}
+        watched |= (
+            {}
+            if self.options.on_bad_client == "stop"
+            else {"on_bad_client": self.options.on_bad_client}
+        )
         watched |= {"solvers": list(self.options.solvers)} if self.options.solvers else {}
         watched |= {} if self.options.devices is None else {"devices": self.options.devices.digest}
         watched |= {} if self.options.keep_best is None else {"keep_best": self.options.keep_best}
@@ -239,7 +308,10 @@ class Grid:
 
     def _course(self, done: int) -> dict[str, Any]:
         """Returns what ranks must have in common beside the identity."""
-        options, splits = self.options, {name: getattr(self.task, name) for name in ("train", "validation", "test")}
+        options, splits = (
+            self.options,
+            {name: getattr(self.task, name) for name in ("train", "validation", "test")},
+        )
         return {
             "dtype": self.layout.dtype,
             "rounds": options.rounds,
@@ -247,7 +319,9 @@ class Grid:
             "personal": options.personal,
             "checkpoint_every": None if options.checkpoint is None else options.checkpoint_every,
             "examples": {
-                split: {name: [str(a.dtype), list(a.shape[1:])] for name, a in data.arrays.items()} if data else None
+                split: {name: [str(a.dtype), list(a.shape[1:])] for name, a in data.arrays.items()}
+                if data
+                else None
                 for split, data in splits.items()
             },
         }
@@ -261,10 +335,14 @@ def _check_padding(task: Task, schedule: Schedule, sizes: list[int]) -> None:
     """Refuses padded minibatches for a loss that may couple examples and takes no mask."""
     if task.couples and "mask" not in takes(task.loss) and not schedule.full_batches(sizes):
         hint = (
-            "Let the loss take `mask`, shape (batch,), False for padding, and leave those rows out of batch statistics (norms of"
+            "Let the loss take `mask`, shape (batch,), False for padding, and leave those rows "
+            "out of batch statistics (norms of"
             " Flax do, by from_flax); or choose a batch_size that divides every client's examples."
         )
-        got = f"{schedule.batch_size!r}, with which some minibatches are shorter, of a model with a state"
+        got = (
+            f"{schedule.batch_size!r}, with which some minibatches are shorter, of a model "
+            "with a state"
+        )
         raise InvalidInput.found("Schedule(batch_size=...)", got, "minibatches of one size", hint)
 
 
@@ -296,10 +374,14 @@ class Session:
         if self._grid.private is not None:
             self._grid.private.check_budget(state.round + 1)
         # the program consumes its input, and the caller may step the same state again
-        kept = jax.tree.map(lambda leaf: jnp.array(leaf) if isinstance(leaf, jax.Array) else leaf, state.value)
+        kept = jax.tree.map(
+            lambda leaf: jnp.array(leaf) if isinstance(leaf, jax.Array) else leaf, state.value
+        )
         value, (log,) = self._program.advance(kept, state.round, 1)
         notes = {name: values[0] for name, values in log.notes.items()}
-        report = Report(state.round, notes, int(log.down[0]), int(log.up[0]), log.failure(state.round))
+        report = Report(
+            state.round, notes, int(log.down[0]), int(log.up[0]), log.failure(state.round)
+        )
         return RunState(state.round + 1, value), report
 
     @checked_call
@@ -315,22 +397,30 @@ class Session:
         """Computes the metrics of some observers, by name."""
         for observer in observers:
             observer.check(self._grid.task)
-        return compute_metrics(self._program, state.value, observers, state.round, self._grid.task)[0]
+        return compute_metrics(self._program, state.value, observers, state.round, self._grid.task)[
+            0
+        ]
 
     @checked_call
     def params(self, state: RunState) -> PyTree:
         """Returns the global model as the user's own pytree."""
         (carry,) = self._program.split(state.value)
-        return self._grid.task.assembled(self._grid.layout.unravel(self._grid.each[0].model(carry.state)))
+        return self._grid.task.assembled(
+            self._grid.layout.unravel(self._grid.each[0].model(carry.state))
+        )
 
     @checked_call
     def personal(self, state: RunState) -> PyTree:
-        """Returns the models that the clients use: the user's pytree with a first axis (clients,)."""
+        """Returns the models that the clients use: the user's pytree with a first axis
+        (clients,).
+        """
         return jax.vmap(self._grid.layout.unravel)(self._program.personal(state.value)[0])
 
 
 @checked_call
-def start(algorithm: Algorithm[Any], task: Task, *, seed: SupportsIndex = 0, **setting: Unpack[Setting]) -> Session:
+def start(
+    algorithm: Algorithm[Any], task: Task, *, seed: SupportsIndex = 0, **setting: Unpack[Setting]
+) -> Session:
     """Starts a run that is stepped by hand: the same rounds as those of `run`, to the same bits.
 
     Args:
@@ -339,7 +429,9 @@ def start(algorithm: Algorithm[Any], task: Task, *, seed: SupportsIndex = 0, **s
 
     Example:
         >>> import fedax
-        >>> task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]])
+        >>> task = fedax.tasks.from_loss(
+        ...     lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]]
+        ... )
         >>> session = fedax.start(fedax.FedAvg(), task, solver=fedax.SGD(0.5))
         >>> state = session.init()
         >>> for _ in range(3):

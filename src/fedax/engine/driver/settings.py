@@ -15,7 +15,9 @@ _SHOWN = 64
 
 
 def settings_of(algorithm: Algorithm[Any], options: RunOptions) -> dict[str, Any]:
-    """Returns algorithm, solver, schedule, channel and `on_bad_client` as experiments store them."""
+    """Returns algorithm, solver, schedule, channel and `on_bad_client` as experiments store
+    them.
+    """
     found = {
         "algorithm": hyperparameters_of(algorithm),
         "solver": hyperparameters_of(options.solver),
@@ -28,8 +30,12 @@ def settings_of(algorithm: Algorithm[Any], options: RunOptions) -> dict[str, Any
 
 def hyperparameters_of(owner: object) -> dict[str, Any]:
     """Returns the class of an algorithm or a solver as `type`, and its hyperparameters by name."""
-    values = ((field, getattr(owner, field.name)) for field in dataclasses.fields(owner) if field.name in declared(owner))  # type: ignore[arg-type]
-    return {"type": type(owner).__name__} | {field.name: value for field, value in values if not is_new(field, value)}
+    fields = dataclasses.fields(owner)  # type: ignore[arg-type]
+    names = declared(owner)
+    values = ((field, getattr(owner, field.name)) for field in fields if field.name in names)
+    return {"type": type(owner).__name__} | {
+        field.name: value for field, value in values if not is_new(field, value)
+    }
 
 
 def _plain(value: Any) -> Any:

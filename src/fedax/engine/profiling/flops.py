@@ -44,7 +44,15 @@ FACTORIZATIONS = (
     "qr",
     "svd",
 )
-OPAQUE = ("custom_linear_solve", "triangular_solve", "tridiagonal", "tridiagonal_solve", "schur", "fft", *FACTORIZATIONS)
+OPAQUE = (
+    "custom_linear_solve",
+    "triangular_solve",
+    "tridiagonal",
+    "tridiagonal_solve",
+    "schur",
+    "fft",
+    *FACTORIZATIONS,
+)
 OPAQUE += ("pallas_call", "ragged_dot_general", "scaled_matmul")
 """Primitives whose products a jaxpr does not show; calls out of the program do not show them
 either."""
@@ -65,8 +73,13 @@ def count_flops(program: Any) -> int:
     """
     total = 0
     for equation in program.eqns:
-        name, within = equation.primitive.name, [count_flops(program) for program in subjaxprs(equation)]
-        if name in OPAQUE or (name.endswith(("_call", "callback")) and name != "debug_callback" and not within):
+        name, within = (
+            equation.primitive.name,
+            [count_flops(program) for program in subjaxprs(equation)],
+        )
+        if name in OPAQUE or (
+            name.endswith(("_call", "callback")) and name != "debug_callback" and not within
+        ):
             raise Uncountable(name)
         # which branch runs is known at run time only
         if name == "cond":
@@ -99,13 +112,23 @@ def _count_multiplications(equation: Any) -> int:
         return math.prod(equation.outvars[0].aval.shape) * math.prod(a[axis] for axis in contracted)
     (_, _, *image), (_, _, *window), (lead, _, *after) = (
         [shape[axis] for axis in axes]
-        for shape, axes in zip((a, b, equation.outvars[0].aval.shape), params["dimension_numbers"], strict=True)
+        for shape, axes in zip(
+            (a, b, equation.outvars[0].aval.shape), params["dimension_numbers"], strict=True
+        )
     )
     outputs, inputs = (b[axis] for axis in params["dimension_numbers"].rhs_spec[:2])
-    steps = zip(params["window_strides"], params["padding"], params["lhs_dilation"], params["rhs_dilation"], strict=True)
+    steps = zip(
+        params["window_strides"],
+        params["padding"],
+        params["lhs_dilation"],
+        params["rhs_dilation"],
+        strict=True,
+    )
     along = [
         pairs(n, k, m, stride=stride, low=low, spread=spread, apart=apart)
-        for n, k, m, (stride, (low, _), spread, apart) in zip(image, window, after, steps, strict=True)
+        for n, k, m, (stride, (low, _), spread, apart) in zip(
+            image, window, after, steps, strict=True
+        )
     ]
     return lead * outputs * inputs * math.prod(along)
 
@@ -144,15 +167,21 @@ class _FlopClient(CompiledClient):
 
     def __init__(self, setup: Setup, phase_work: PhaseWork, numbers: tuple[int, int, int]) -> None:
         self.number, self.width, self.all = numbers
-        setup = dataclasses.replace(setup, microbatch=MOST_COUNT)  # one batch, not a loop over microbatches
-        super().__init__(setup, jnp.int32(0), phase_work.round, phase_work.root, phase_work.occurrence)
+        # one batch, not a loop over microbatches
+        setup = dataclasses.replace(setup, microbatch=MOST_COUNT)
+        super().__init__(
+            setup, jnp.int32(0), phase_work.round, phase_work.root, phase_work.occurrence
+        )
 
     @property
     def widest(self) -> int:
         return self.width
 
     def part(self, data: Ragged) -> Part:
-        arrays = {name: jnp.zeros((1, *values.shape[1:]), values.dtype) for name, values in data.arrays.items()}
+        arrays = {
+            name: jnp.zeros((1, *values.shape[1:]), values.dtype)
+            for name, values in data.arrays.items()
+        }
         return Part(arrays, jnp.int32(0), jnp.int32(self.all))
 
     def _all(self) -> Slice:
@@ -176,23 +205,33 @@ class _FlopBackend(SimulationBackend):
         self.costs: list[Cost] = []
         self.worked: list[Int[Array, "numbers capacity"]] = []
 
-    def work(self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool) -> PhaseResult:
+    def work(
+        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
+    ) -> PhaseResult:
         rows = {name: memory.of(cohort.ids[0]) for name, memory in client_states.items()}
         self.costs.append(
             Cost.of(
-                lambda *numbers: count_function_flops(lambda: phase_work(_FlopClient(self.setup, phase_work, numbers), rows))
+                lambda *numbers: count_function_flops(
+                    lambda: phase_work(_FlopClient(self.setup, phase_work, numbers), rows)
+                )
             )
         )
         sizes = self.setup.population.sizes_of(cohort.ids)
         steps, examples = jax.vmap(functools.partial(self._steps, phase_work))(cohort.ids, sizes)
-        self.worked.append(jnp.where(cohort.works, jnp.stack([jnp.ones_like(sizes), sizes, steps, examples]), 0))
+        self.worked.append(
+            jnp.where(cohort.works, jnp.stack([jnp.ones_like(sizes), sizes, steps, examples]), 0)
+        )
         return super().work(phase_work, cohort, client_states, gather)
 
-    def _steps(self, phase_work: PhaseWork, k: Int[Array, ""], size: Int[Array, ""]) -> tuple[Array, Array]:
+    def _steps(
+        self, phase_work: PhaseWork, k: Int[Array, ""], size: Int[Array, ""]
+    ) -> tuple[Array, Array]:
         """Returns a client's steps, and the examples in all of them."""
         steps, batch = local_work(self.setup, phase_work.root, phase_work.round, k, size)
         epoch = (size + batch - 1) // batch
-        return jnp.int32(steps), jnp.int32(steps // epoch * size + jnp.minimum(steps % epoch * batch, size))
+        return jnp.int32(steps), jnp.int32(
+            steps // epoch * size + jnp.minimum(steps % epoch * batch, size)
+        )
 
 
 def round_flops_counter(program: SimulationProgram) -> Callable[[Any, int], int]:
@@ -205,9 +244,13 @@ def round_flops_counter(program: SimulationProgram) -> Callable[[Any, int], int]
     costs: list[Cost] = []
 
     @eqx.filter_jit
-    def worked(setup: Setup, algorithm: Algorithm[Any], root: Any, carry: RunCarry, round: Int[Array, ""]) -> list[Array]:
+    def worked(
+        setup: Setup, algorithm: Algorithm[Any], root: Any, carry: RunCarry, round: Int[Array, ""]
+    ) -> list[Array]:
         backend = _FlopBackend(setup)
-        algorithm.round(RoundContext(backend, round, root, *carry[1:4], **carry.by_name), carry.state)
+        algorithm.round(
+            RoundContext(backend, round, root, *carry[1:4], **carry.by_name), carry.state
+        )
         costs[:] = backend.costs
         return backend.worked
 
@@ -215,7 +258,10 @@ def round_flops_counter(program: SimulationProgram) -> Callable[[Any, int], int]
         setup = dataclasses.replace(program.setup, devices=1)
         found = worked(setup, program.algorithm, program.roots, carry, jnp.int32(round))
         numbers = [np.asarray(rows, np.int64).sum(1).tolist() for rows in found]
-        return sum(sum(a * b for a, b in zip(cost, own, strict=True)) for cost, own in zip(costs, numbers, strict=True))
+        return sum(
+            sum(a * b for a, b in zip(cost, own, strict=True))
+            for cost, own in zip(costs, numbers, strict=True)
+        )
 
     return count
 
@@ -229,7 +275,9 @@ def measure_peak(devices: int, dtype: str) -> float:
     size = 1024 if jax.default_backend() == "cpu" else 8192
     mesh, split = client_mesh(devices), P("clients")
     # scaled, so that products neither overflow nor become denormal
-    matrices = jax.device_put(np.full((devices, size, size), 1 / size, dtype), NamedSharding(mesh, split))
+    matrices = jax.device_put(
+        np.full((devices, size, size), 1 / size, dtype), NamedSharding(mesh, split)
+    )
     product = jax.jit(jax.shard_map(lambda x: x @ x, mesh=mesh, in_specs=split, out_specs=split))
     jax.block_until_ready(product(matrices))
     times: list[float] = []

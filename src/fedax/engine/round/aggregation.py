@@ -1,4 +1,6 @@
-"""Aggregation of uploads: the weighted mean, compensated sums, and the check that numbers are finite."""
+"""Aggregation of uploads: the weighted mean, compensated sums, and the check that numbers are
+finite.
+"""
 
 from typing import Any, TypeVar
 
@@ -12,7 +14,8 @@ from fedax.utils.jax_internals import batching
 Tree = TypeVar("Tree")
 
 LONG = 1 << 12
-"""Array sizes from which one native call is faster than the passes over memory that XLA makes of these operations."""
+"""Array sizes from which one native call is faster than the passes over memory that XLA makes of
+these operations."""
 
 
 def add_compensated(sums: tuple[Tree, Tree], terms: Tree) -> tuple[Tree, Tree]:
@@ -42,8 +45,15 @@ def add_weighted(
     """Adds the weighted sum of some rows to a compensated sum."""
     totals, compensation = sums
     # one client at a time and a large upload: a single pass over memory for product and sums
-    if len(values) == 1 and values.dtype == totals.dtype and values.size >= LONG and choose(totals, compensation, values):
-        after, left = accumulate_p.bind(*aligned(totals, compensation, values[0], weights.astype(totals.dtype)), native=True)
+    if (
+        len(values) == 1
+        and values.dtype == totals.dtype
+        and values.size >= LONG
+        and choose(totals, compensation, values)
+    ):
+        after, left = accumulate_p.bind(
+            *aligned(totals, compensation, values[0], weights.astype(totals.dtype)), native=True
+        )
         return after, left
     factors = weights.astype(totals.dtype).reshape(weights.shape + (1,) * (values.ndim - 1))
     return add_compensated(sums, (factors * values.astype(totals.dtype)).sum(0))
@@ -67,7 +77,9 @@ def weighted_mean(sums: tuple[Any, ...], form: Any) -> Any:
     if default:  # an algorithm's own weights may all be zero; then the cohort's count
         total = jax.tree.map(lambda x, y: jnp.where(weight > 0, x, y), total, default[0])
         weight = jnp.where(weight > 0, weight, default[1])
-    return jax.tree.map(lambda x, like: (x / weight.astype(x.dtype)).astype(like.dtype), total, form)
+    return jax.tree.map(
+        lambda x, like: (x / weight.astype(x.dtype)).astype(like.dtype), total, form
+    )
 
 
 def all_finite(values: Float[Array, "..."]) -> Bool[Array, ""]:
@@ -77,12 +89,16 @@ def all_finite(values: Float[Array, "..."]) -> Bool[Array, ""]:
     return jnp.isfinite(values).all()
 
 
-def _accumulated(totals: Any, compensation: Any, values: Any, weights: Any, **_: Any) -> list[Result]:
+def _accumulated(
+    totals: Any, compensation: Any, values: Any, weights: Any, **_: Any
+) -> list[Result]:
     return [Result(totals.shape, totals.dtype, False)] * 2
 
 
 def _accumulate(totals: Any, compensation: Any, values: Any, weights: Any) -> Any:
-    each = jnp.repeat(weights, values.size // len(weights), total_repeat_length=values.size).reshape(totals.shape)
+    each = jnp.repeat(
+        weights, values.size // len(weights), total_repeat_length=values.size
+    ).reshape(totals.shape)
     return add_compensated((totals, compensation), each * values)
 
 
@@ -97,9 +113,16 @@ def _finite(values: Any, *, members: int) -> list[Any]:
 # arrays have any shape, so that no copy stands between them and the loop over clients: those of a
 # batch follow each other
 accumulate_p = primitive(
-    "fedax_accumulate", _accumulated, _accumulate, ("fedax_accumulate", lambda *_, **__: [0]), (False,) * 4, in_place=2
+    "fedax_accumulate",
+    _accumulated,
+    _accumulate,
+    ("fedax_accumulate", lambda *_, **__: [0]),
+    (False,) * 4,
+    in_place=2,
 )
-finite_p = primitive("fedax_finite", _flags, _finite, ("fedax_finite", lambda *_, **__: [0]), (False,))
+finite_p = primitive(
+    "fedax_finite", _flags, _finite, ("fedax_finite", lambda *_, **__: [0]), (False,)
+)
 
 
 def _accumulate_batch(operands: Any, dims: Any, *, native: bool) -> tuple[Any, Any]:
@@ -115,7 +138,10 @@ def _finite_batch(operands: Any, dims: Any, *, members: int, native: bool) -> tu
 
 def _in_front(operands: Any, dims: Any) -> list[Any]:
     size = batch_size(operands, dims)
-    return [jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dims)]
+    return [
+        jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
+        for x, d in zip(operands, dims)
+    ]
 
 
 batching.primitive_batchers[accumulate_p] = _accumulate_batch

@@ -1,4 +1,5 @@
-"""Interface between a round and a backend: dispatches one phase's work to the clients and returns the aggregated uploads.
+"""Interface between a round and a backend: dispatches one phase's work to the clients and returns
+the aggregated uploads.
 
 `PhaseWork` is what runs at a client, `PhaseResult` what comes back, and `Backend` what an engine
 implements.
@@ -26,7 +27,8 @@ from fedax.engine.round.model_state import Sent, state_from_mean, state_in_reals
 from fedax.utils.random import Index
 
 UPLOAD, MEMORY, STATE = 1, 2, 3
-"""Codes of the part of a round that is not finite: a client's upload, its memory, or the server's state (0: none)."""
+"""Codes of the part of a round that is not finite: a client's upload, its memory, or the server's
+state (0: none)."""
 
 
 def zeros(shapes: PyTree, *lead: int) -> PyTree:
@@ -37,7 +39,9 @@ def zeros(shapes: PyTree, *lead: int) -> PyTree:
 def is_finite(tree: PyTree) -> Bool[Array, ""]:
     """Returns whether all real numbers of a pytree are finite."""
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree) if eqx.is_array_like(leaf)]
-    return jnp.all(jnp.array([all_finite(x) for x in leaves if jnp.issubdtype(x.dtype, jnp.inexact)], bool))
+    return jnp.all(
+        jnp.array([all_finite(x) for x in leaves if jnp.issubdtype(x.dtype, jnp.inexact)], bool)
+    )
 
 
 def became_non_finite(before: PyTree, after: PyTree) -> Bool[Array, ""]:
@@ -61,7 +65,8 @@ class LateUpload(eqx.Module):
         now: what the server would send down at present.
         staleness: server steps since the client received its version.
         factor: on the change.
-        near: number of the vector sent down whose change goes up; None if the upload is a change itself.
+        near: number of the vector sent down whose change goes up; None if the upload is a change
+            itself.
         uploads: see `Asynchronous`.
     """
 
@@ -72,7 +77,9 @@ class LateUpload(eqx.Module):
     uploads: str = eqx.field(static=True)
 
     def apply(self, value: PyTree, received: PyTree) -> PyTree:
-        """Returns a decoded upload with its first vector as if it had been made from the present version."""
+        """Returns a decoded upload with its first vector as if it had been made from the present
+        version.
+        """
         leaves, structure = jax.tree.flatten(value)
         place = next(i for i, leaf in enumerate(leaves) if is_vector(leaf))
         v = leaves[place]
@@ -103,12 +110,16 @@ class PastVersions(eqx.Module):
     uploads: str = eqx.field(static=True)
 
     def at(self, work: "PhaseWork", place: Index) -> "PhaseWork":
-        """Returns the work of one place of the cohort, with the version that its client received."""
+        """Returns the work of one place of the cohort, with the version that its client
+        received.
+        """
         slot, version = self.arrivals.slots[place], self.arrivals.versions[place]
         # what is no array is the same in all versions
         rest = eqx.filter(work.down, eqx.is_array, inverse=True)
         down = eqx.combine(jax.tree.map(lambda rows: rows[slot], self.downlinks), rest)
-        late = LateUpload(work.down, work.round - version, self.arrivals.factors[place], self.near, self.uploads)
+        late = LateUpload(
+            work.down, work.round - version, self.arrivals.factors[place], self.near, self.uploads
+        )
         return dataclasses.replace(work, down=down, round=version, past=None, late=late)
 
 
@@ -153,7 +164,9 @@ class PhaseWork(eqx.Module):
     late: LateUpload | None = None
 
     def at(self, place: Index) -> "PhaseWork":
-        """Returns the work at one place of the cohort, which with an asynchronous server has its own version."""
+        """Returns the work at one place of the cohort, which with an asynchronous server has its
+        own version.
+        """
         return self if self.past is None else self.past.at(self, place)
 
     @property
@@ -161,7 +174,9 @@ class PhaseWork(eqx.Module):
         """Name of the work function."""
         return getattr(self.work, "__name__", type(self.work).__name__)
 
-    def __call__(self, client: Client, client_state: dict[str, PyTree]) -> tuple[Upload[Any], dict[str, PyTree]]:
+    def __call__(
+        self, client: Client, client_state: dict[str, PyTree]
+    ) -> tuple[Upload[Any], dict[str, PyTree]]:
         """Runs the work of one client.
 
         Args:
@@ -178,7 +193,10 @@ class PhaseWork(eqx.Module):
         # before the work: gradients read the model's state from the client
         client_state = self._set_model_state(client, client_state)
         client.solver_state = client_state.get("solver")
-        inputs = *decode(self.down)[0], *(client_state[name] for name in ("own", "received") if name in client_state)
+        inputs = (
+            *decode(self.down)[0],
+            *(client_state[name] for name in ("own", "received") if name in client_state),
+        )
         done = self.work(client, *inputs)
         # the receiving half of an exchange returns a new memory alone
         upload = Upload((), memory=done) if self.receives else done
@@ -195,9 +213,13 @@ class PhaseWork(eqx.Module):
             value = Sent(value, state_in_reals(client.model_state))
         return Upload(value, upload.weight), new_state
 
-    def _set_model_state(self, client: Client, client_state: dict[str, PyTree]) -> dict[str, PyTree]:
+    def _set_model_state(
+        self, client: Client, client_state: dict[str, PyTree]
+    ) -> dict[str, PyTree]:
         """Gives the client the model's state: stored, from the server, or its neighbours' mean."""
-        client.model_state = client_state.get("model", client.model_state if self.model_state is None else self.model_state)
+        client.model_state = client_state.get(
+            "model", client.model_state if self.model_state is None else self.model_state
+        )
         received = client_state.get("received")
         if not isinstance(received, Sent):
             return client_state
@@ -208,7 +230,9 @@ class PhaseWork(eqx.Module):
         """Applies attack, local privacy and codec, in this order; returns what is sent and lost."""
         value = upload.value
         if self.attack is not None and self.hostile is not None:
-            place = jnp.minimum(jnp.searchsorted(self.hostile, client.index), self.hostile.shape[0] - 1)
+            place = jnp.minimum(
+                jnp.searchsorted(self.hostile, client.index), self.hostile.shape[0] - 1
+            )
             is_hostile, key = self.hostile[place] == client.index, client.key("attack")
             value = apply_attack(value, self.attack, is_hostile, key, upload.reference)
         if self.local is not None:
@@ -218,12 +242,16 @@ class PhaseWork(eqx.Module):
         return encode(value, self.codec, client.key("uplink"), upload.reference, lost)
 
     def bounded(self, value: PyTree) -> PyTree:
-        """Returns a decoded upload as the server adds it up: clipped with privacy, as a change if it is late."""
+        """Returns a decoded upload as the server adds it up: clipped with privacy, as a change if
+        it is late.
+        """
         if self.late is not None:
             return self.late.apply(value, decode(self.down)[0])
         return value if self.bounding is None else self.bounding(value, decode(self.down)[0])
 
-    def broken(self, value: PyTree, client_state: dict[str, PyTree], new_state: dict[str, PyTree]) -> Int[Array, ""]:
+    def broken(
+        self, value: PyTree, client_state: dict[str, PyTree], new_state: dict[str, PyTree]
+    ) -> Int[Array, ""]:
         """Returns `UPLOAD` or `MEMORY` if upload or client state became non-finite, else 0.
 
         In the receiving half of an exchange the new memory counts as the upload.
@@ -231,7 +259,9 @@ class PhaseWork(eqx.Module):
         if self.receives:
             return jnp.where(is_finite(new_state["own"]), 0, UPLOAD)
         before = {name: client_state[name] for name in new_state}
-        return jnp.where(is_finite(value), jnp.where(became_non_finite(before, new_state), MEMORY, 0), UPLOAD)
+        return jnp.where(
+            is_finite(value), jnp.where(became_non_finite(before, new_state), MEMORY, 0), UPLOAD
+        )
 
 
 class PhaseResult(NamedTuple):
@@ -281,7 +311,9 @@ class Backend(ABC):
 
     padded: ClassVar[bool] = False
 
-    def present(self, ids: Int[Array, "capacity"], count: Index) -> tuple[Int[Array, "some"], Index]:
+    def present(
+        self, ids: Int[Array, "capacity"], count: Index
+    ) -> tuple[Int[Array, "some"], Index]:
         """Returns drawn clients, without the padding if their number is concrete."""
         return (ids, count) if self.padded else (ids[: int(count)], int(count))
 
@@ -290,7 +322,9 @@ class Backend(ABC):
         clients = self.setup.population.clients
         if callable(initial):
             return Memory(jax.vmap(initial)(jnp.arange(clients, dtype=jnp.int32)))
-        return Memory(jax.tree.map(lambda x: jnp.broadcast_to(x, (clients, *jnp.shape(x))), initial))
+        return Memory(
+            jax.tree.map(lambda x: jnp.broadcast_to(x, (clients, *jnp.shape(x))), initial)
+        )
 
     def noise_key(self, key: Key[Array, ""], released: PyTree) -> Key[Array, ""]:
         """Returns the key of the noise on a sum.
@@ -308,7 +342,9 @@ class Backend(ABC):
         return key
 
     @abstractmethod
-    def work(self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool) -> PhaseResult:
+    def work(
+        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
+    ) -> PhaseResult:
         """Runs the work at every client of a cohort.
 
         Args:
@@ -320,7 +356,12 @@ class Backend(ABC):
 
     @abstractmethod
     def exchange(
-        self, phase_work: PhaseWork, everyone: Cohort, client_states: dict[str, Memory], neighbours: Array, weights: Array
+        self,
+        phase_work: PhaseWork,
+        everyone: Cohort,
+        client_states: dict[str, Memory],
+        neighbours: Array,
+        weights: Array,
     ) -> tuple[PhaseResult, Memory]:
         """Runs the work at every client, and returns the weighted sums of neighbours' uploads.
 

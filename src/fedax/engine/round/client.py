@@ -1,4 +1,5 @@
-"""A client inside a compiled program, from its rows in the flat training data to the gradient of a minibatch.
+"""A client inside a compiled program, from its rows in the flat training data to the gradient of a
+minibatch.
 
 One program serves all clients, so the client's number, its size and its number of steps are traced.
 All clients' examples lie in one flat array, and a client is an offset and a size in it. Minibatches
@@ -42,7 +43,8 @@ longer than the work of a small client.
 FEW_PIECES = 64
 """Number of pieces of a batch up to which a plain sum is as exact as the sum over one piece."""
 DRAWN_PIECE = 32
-"""Examples in a piece where batch sizes are drawn at random: a small batch must not cost what the largest one does."""
+"""Examples in a piece where batch sizes are drawn at random: a small batch must not cost what the
+largest one does."""
 
 
 class Setup(eqx.Module):
@@ -64,9 +66,11 @@ class Setup(eqx.Module):
         devices: over which a cohort is divided.
         drop: whether clients with an upload that is not finite are left out of their phase.
         offloads: whether clients' memories lie outside the devices.
-        solvers: of the algorithms of a sweep, one for each, where they differ in real hyperparameters; else empty.
+        solvers: of the algorithms of a sweep, one for each, where they differ in real
+            hyperparameters; else empty.
         private: the `fedax.engine.round.privacy.Private` of a run with privacy.
-        asynchronous: the `fedax.engine.round.timing.asynchronous.ServerSteps` of a run with an asynchronous server.
+        asynchronous: the `fedax.engine.round.timing.asynchronous.ServerSteps` of a run with an
+            asynchronous server.
         clock: the `fedax.engine.round.timing.clock.VirtualClock` of a run with devices.
         kernels: whether steps of small models may be fused (see `fused_loop`).
     """
@@ -92,7 +96,8 @@ class Setup(eqx.Module):
 
 
 Fetch: TypeAlias = Callable[[Index, int], dict[str, Array]]
-"""Returns examples by the place of the first one and their number, each array of shape (number, ...)."""
+"""Returns examples by the place of the first one and their number, each array of shape (number,
+...)."""
 
 
 class Part(NamedTuple):
@@ -121,14 +126,23 @@ class Part(NamedTuple):
         """
         rows = self.offset + jnp.clip(position, 0, self.size - 1)
         if singly:
-            found = {name: jnp.zeros((len(rows), *values.shape[1:]), values.dtype) for name, values in self.arrays.items()}
+            found = {
+                name: jnp.zeros((len(rows), *values.shape[1:]), values.dtype)
+                for name, values in self.arrays.items()
+            }
 
             def copy(i: Index, found: dict[str, Array]) -> dict[str, Array]:
                 cut, put = jax.lax.dynamic_index_in_dim, jax.lax.dynamic_update_index_in_dim
-                return {name: put(found[name], cut(values, rows[i]), i, 0) for name, values in self.arrays.items()}
+                return {
+                    name: put(found[name], cut(values, rows[i]), i, 0)
+                    for name, values in self.arrays.items()
+                }
 
             return jax.lax.fori_loop(0, len(rows), copy, found)
-        return {name: jnp.asarray(values).at[rows].get(mode="clip") for name, values in self.arrays.items()}
+        return {
+            name: jnp.asarray(values).at[rows].get(mode="clip")
+            for name, values in self.arrays.items()
+        }
 
 
 def _loop(count: Index, step: Callable[[Index, Carry], Carry], carry: Carry) -> Carry:
@@ -181,7 +195,9 @@ class CompiledClient(Client):
         data = getattr(self.task, split)
         part = self.part(data)
         fetch = functools.partial(self.fetch, part=part)
-        return Slice(self, fetch, jnp.int32(0), jnp.minimum(count, part.size), None, min(count, data.largest))
+        return Slice(
+            self, fetch, jnp.int32(0), jnp.minimum(count, part.size), None, min(count, data.largest)
+        )
 
     def fold(self, step: Callable[..., Carry], carry: Carry, batches: int) -> Carry:
         """Runs the local steps, `carry = step(carry, minibatch, ...)`, epoch after epoch.
@@ -197,7 +213,8 @@ class CompiledClient(Client):
             if after is not None:
                 return after
         # a `while` loop, because the number of epochs follows from the client's size
-        start = (jnp.int32(0), jnp.int32(0), carry)  # number of the epoch, steps done before it, carry
+        # number of the epoch, steps done before it, carry
+        start = (jnp.int32(0), jnp.int32(0), carry)
         return jax.lax.while_loop(lambda state: state[1] < self.steps, loop.epoch, start)[2]
 
     def run_steps(self, count: Index, step: Callable[[Index, Carry], Carry], carry: Carry) -> Carry:
@@ -239,7 +256,11 @@ class CompiledClient(Client):
         On a CPU, a small gather costs far more a row than a large one.
         """
         width = self.batch
-        if self.setup.placement != "sequential" or not isinstance(width, int) or self.widest > self.setup.microbatch:
+        if (
+            self.setup.placement != "sequential"
+            or not isinstance(width, int)
+            or self.widest > self.setup.microbatch
+        ):
             return 1
         arrays = self.task.train.arrays.values()
         row = sum(values.dtype.itemsize * math.prod(values.shape[1:]) for values in arrays)
@@ -264,7 +285,9 @@ class CompiledClient(Client):
         """
         position = begin + jnp.arange(count, dtype=jnp.int32)
         with profiler_scope("examples"):
-            position = position if order is None else jax.lax.dynamic_slice_in_dim(order, begin, count)
+            position = (
+                position if order is None else jax.lax.dynamic_slice_in_dim(order, begin, count)
+            )
             return (part or self.examples).rows(position, singly)
 
 
@@ -294,11 +317,17 @@ class _LocalLoop:
         """Runs one epoch, or what is left of the steps."""
         number, done, carry = state
         is_full = self.client.schedule.batch_size == "full"
-        order = None if is_full else self.client.permutation(jax.random.fold_in(self.order_key, number))
+        order = (
+            None if is_full else self.client.permutation(jax.random.fold_in(self.order_key, number))
+        )
         count = jnp.minimum(self.per_epoch, self.client.steps - done)
         # a kernel of one epoch, where not all epochs could be one
         after = self.fused(order, done, count, carry)
-        return number + 1, done + count, self.blocks(order, done, count, carry) if after is None else after
+        return (
+            number + 1,
+            done + count,
+            self.blocks(order, done, count, carry) if after is None else after,
+        )
 
     def fused(self, order: Any, done: Index, count: Index, carry: Any) -> Any:
         """Runs `count` steps as one kernel; returns None where the steps cannot be fused."""
@@ -316,9 +345,13 @@ class _LocalLoop:
         def block(b: Index, carry: Any) -> Any:
             first = b * self.per_block
             if self.per_block == 1:
-                return self.at(first, functools.partial(self.client.fetch, order=order), done, carry)
+                return self.at(
+                    first, functools.partial(self.client.fetch, order=order), done, carry
+                )
             # arrays of shape (per_block * batch, ...); step i takes rows from i * batch on
-            fetched = self.client.fetch(first * self.batch, self.per_block * self.client.widest, order)
+            fetched = self.client.fetch(
+                first * self.batch, self.per_block * self.client.widest, order
+            )
 
             def one(i: Index, carry: Any) -> Any:
                 def cut(begin: Index, count: int) -> dict[str, Array]:
@@ -339,7 +372,9 @@ class _LocalLoop:
         """
 
         def minibatch(begin: Index, key: Any) -> Slice:
-            return Slice(self.client, fetch, begin, jnp.minimum(self.batch, self.client.size - begin), key)
+            return Slice(
+                self.client, fetch, begin, jnp.minimum(self.batch, self.client.size - begin), key
+            )
 
         # from the end of the epoch on, steps that see several minibatches get its first ones
         noise = jax.random.fold_in(self.noise_key, done + number)
@@ -366,7 +401,13 @@ class Slice(Minibatch):
     """
 
     def __init__(
-        self, client: CompiledClient, fetch: Fetch, begin: Index, count: Index, key: Any, most: int | None = None
+        self,
+        client: CompiledClient,
+        fetch: Fetch,
+        begin: Index,
+        count: Index,
+        key: Any,
+        most: int | None = None,
     ) -> None:
         self.client, self.fetch, self.begin, self.count, self.key = client, fetch, begin, count, key
         is_random_size = most is None and isinstance(client.schedule.batch_size, tuple)
@@ -375,17 +416,26 @@ class Slice(Minibatch):
         self.piece = min(widest, client.setup.microbatch, DRAWN_PIECE if is_random_size else widest)
         if key is not None and client.task.couples:  # batch statistics need the whole batch at once
             self.piece = widest
-        self.widest, self.whole, self.many = widest, self.piece == widest, widest > FEW_PIECES * self.piece
+        self.widest, self.whole, self.many = (
+            widest,
+            self.piece == widest,
+            widest > FEW_PIECES * self.piece,
+        )
 
     def loss(self, params: PyTree) -> Float[Array, ""]:
         with profiler_scope("gradients"):
             value = self._total(self._objective, params)
         l2 = self.client.task.l2
-        return value + l2 / 2 * sum((leaf**2).sum() for leaf in jax.tree.leaves(params)) if l2 else value
+        return (
+            value + l2 / 2 * sum((leaf**2).sum() for leaf in jax.tree.leaves(params))
+            if l2
+            else value
+        )
 
     def gradient(self, params: PyTree) -> PyTree:
         with profiler_scope("gradients"):
-            if self.key is not None and self.client.model_state is not None:  # a training step also updates the state
+            # a training step also updates the state
+            if self.key is not None and self.client.model_state is not None:
                 gradient, state = jax.grad(self._with_state, has_aux=True)(params, *self._rows(0))
                 self.client.take_over(state)
             else:
@@ -404,10 +454,14 @@ class Slice(Minibatch):
         task = self.client.task.at(self.client.model_state)
         return lambda params, data, weight, key: task.sums(function, params, data, weight, key)
 
-    def _objective(self, params: PyTree, data: Any, weight: Float[Array, "batch"], key: Any) -> Float[Array, ""]:
+    def _objective(
+        self, params: PyTree, data: Any, weight: Float[Array, "batch"], key: Any
+    ) -> Float[Array, ""]:
         return self._with_state(params, data, weight, key)[0]
 
-    def _with_state(self, params: PyTree, data: Any, weight: Float[Array, "batch"], key: Any) -> Any:
+    def _with_state(
+        self, params: PyTree, data: Any, weight: Float[Array, "batch"], key: Any
+    ) -> Any:
         return self.client.task.at(self.client.model_state).trained(params, data, weight, key)
 
     def _total(self, function: Callable[..., Any], params: PyTree) -> Any:
@@ -420,7 +474,9 @@ class Slice(Minibatch):
         pieces = (self.count + self.piece - 1) // self.piece
 
         def add(i: Index, sums: Any) -> Any:
-            return jax.tree.map(lambda a, b: a + b.astype(a.dtype), sums, function(params, *self._rows(i)))
+            return jax.tree.map(
+                lambda a, b: a + b.astype(a.dtype), sums, function(params, *self._rows(i))
+            )
 
         def narrow(sums: Any) -> Any:
             return jax.tree.map(lambda a, like: a.astype(like.dtype), sums, form)
@@ -445,6 +501,8 @@ class Slice(Minibatch):
         """
         place = piece * self.piece + jnp.arange(self.piece, dtype=jnp.int32)
         # a client without examples (of a test split) has a count of zero, and no row counts
-        weight = jnp.where(place < self.count, 1 / jnp.maximum(self.count, 1).astype(self.client.layout.dtype), 0)
+        weight = jnp.where(
+            place < self.count, 1 / jnp.maximum(self.count, 1).astype(self.client.layout.dtype), 0
+        )
         data = self.fetch(self.begin + piece * self.piece, self.piece)
         return data, weight, None if self.key is None else jax.random.fold_in(self.key, piece)

@@ -22,7 +22,14 @@ from fedax.core.scheduling.schedule import cohort_weights
 from fedax.core.traffic import pack, unpack
 from fedax.engine.compilation.scopes import profiler_scope
 from fedax.engine.round.aggregation import weighted_mean
-from fedax.engine.round.backend import STATE, Backend, PastVersions, PhaseResult, PhaseWork, became_non_finite
+from fedax.engine.round.backend import (
+    STATE,
+    Backend,
+    PastVersions,
+    PhaseResult,
+    PhaseWork,
+    became_non_finite,
+)
 from fedax.engine.round.model_state import Sent, mean_of_rows, state_from_mean
 from fedax.errors import FedaxError, InvalidInput
 from fedax.graphs import Graph
@@ -69,7 +76,8 @@ class RoundContext(Federation):
         model_state: the model's state (such as batch statistics), or the memory with one for each
             client; None without.
         bounds: current bounds of adaptive clipping, None where they do not change.
-        downlinks: what was sent down with the versions in use, see `PastVersions`; None where the server waits for its cohorts.
+        downlinks: what was sent down with the versions in use, see `PastVersions`; None where the
+            server waits for its cohorts.
         solver_states: what clients store for the solver, None if it starts afresh in every round.
         arrivals: of the server step of an asynchronous server.
 
@@ -93,7 +101,11 @@ class RoundContext(Federation):
         arrivals: Arrivals | None = None,
     ) -> None:
         self.backend, self.setup, self.round, self.root = backend, backend.setup, round, root
-        self.clients, self.lost, self.layout = self.setup.population.clients, list(lost), self.setup.layout
+        self.clients, self.lost, self.layout = (
+            self.setup.population.clients,
+            list(lost),
+            self.setup.layout,
+        )
         self.model_state, self.bounds, self.solver_states = model_state, bounds, solver_states
         self.downlinks, self.arrivals = downlinks, arrivals
         self.notes: dict[str, Any] = {}
@@ -108,7 +120,9 @@ class RoundContext(Federation):
 
     @property
     def everyone(self) -> Cohort:
-        return self._cohort(jnp.arange(self.clients, dtype=jnp.int32), self.clients, is_sampled=False)
+        return self._cohort(
+            jnp.arange(self.clients, dtype=jnp.int32), self.clients, is_sampled=False
+        )
 
     def sample(self, weights: Float[Array, "clients"] | None = None) -> Cohort:
         if self.arrivals is not None:
@@ -124,7 +138,9 @@ class RoundContext(Federation):
             self.note(available=available.sum(dtype=jnp.int32))
         with profiler_scope("cohort"):
             # ids have the static shape (capacity,); in a compiled round `count` is traced
-            ids, count = schedule.draw(key, jnp.asarray(self.setup.population.offsets), weights, available)
+            ids, count = schedule.draw(
+                key, jnp.asarray(self.setup.population.offsets), weights, available
+            )
         if available is not None:
             self.note(drawn=jnp.asarray(count, jnp.int32))
         return self._cohort(*self.backend.present(ids, count), is_sampled=weights is None)
@@ -136,7 +152,9 @@ class RoundContext(Federation):
         """
         population = self.setup.population
         share = share_of(population.sizes_of(ids), population.total, self.setup.layout.dtype)
-        weights, objective, coverage = cohort_weights(self.setup.schedule, ids, share, count, self.clients, is_sampled)
+        weights, objective, coverage = cohort_weights(
+            self.setup.schedule, ids, share, count, self.clients, is_sampled
+        )
         if self._is_noised and is_sampled and self.setup.schedule.cohort is not None:
             # with Poisson sampling the number of clients is random, and it would leak; the expected
             # number does not
@@ -166,7 +184,13 @@ class RoundContext(Federation):
                 value = jnp.where(self.is_abandoned, self.notes.get(name, missing(value)), value)
             self.notes[name] = value
 
-    def average(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
+    def average(
+        self,
+        work: Callable[..., Upload[Any]],
+        cohort: Cohort,
+        *down: PyTree,
+        memory: Memory | None = None,
+    ) -> Any:
         phase_work, result = self._phase(work, cohort, down, memory, gather=False)
         # with privacy the divisor is the expected number of clients: the actual one would leak
         if self._is_noised:
@@ -186,35 +210,56 @@ class RoundContext(Federation):
         mean = private.mean(phase, total, phase_work.bounding, decode(phase_work.down)[0], key)
         if self.bounds is not None:
             self.bounds, unclipped = private.adapted(phase, total, self.bounds, key)
-            before = self.notes.get("unclipped", jnp.zeros(0, unclipped.dtype))  # of earlier phases of this round
+            # of earlier phases of this round
+            before = self.notes.get("unclipped", jnp.zeros(0, unclipped.dtype))
             self.note(clip=self.bounds, unclipped=jnp.concatenate([before, unclipped]))
         return jax.tree.map(lambda x, like: x.astype(like.dtype), mean, result.form)
 
-    def gather(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
+    def gather(
+        self,
+        work: Callable[..., Upload[Any]],
+        cohort: Cohort,
+        *down: PyTree,
+        memory: Memory | None = None,
+    ) -> Any:
         _, result = self._phase(work, cohort, down, memory, gather=True)
         # in the cohort's order, leaves (capacity, ...); rows of padding are zero
         values, weights = result.rows
         valid = self._counts(cohort, result)
         if isinstance(values, Sent):
             states = Gathered(values.state, weights, cohort.ids, valid)
-            self.model_state, values = state_from_mean(mean_of_rows(states), self.model_state), values.value
+            self.model_state, values = (
+                state_from_mean(mean_of_rows(states), self.model_state),
+                values.value,
+            )
         gathered = Gathered(values, weights, cohort.ids, valid)
         return gathered if memory is None else (gathered, result.client_states["own"])
 
     def exchange(
-        self, graph: Graph, send: Callable[..., Upload[Any]], receive: Callable[..., Any], memory: Memory
+        self,
+        graph: Graph,
+        send: Callable[..., Upload[Any]],
+        receive: Callable[..., Any],
+        memory: Memory,
     ) -> Memory:
         if self.setup.drop:
-            allowed = '"stop" for methods without a server, whose mixing weights have to add up to one'
+            allowed = (
+                '"stop" for methods without a server, whose mixing weights have to add up to one'
+            )
             raise InvalidInput.of("run(on_bad_client=...)", "drop", allowed)
         graph.check_population(self.clients)
         everyone, (neighbours, weights) = self.everyone, graph.at(self.round, self._link_key())
         # first half: every node sends, and the backend sums each node's neighbours
         sending, client_states = self._prepare(send, (), memory)
-        sending = dataclasses.replace(sending, model_state=None)  # no server sends one, nodes keep theirs
-        result, received = self.backend.exchange(sending, everyone, client_states, neighbours, weights)
+        # no server sends one, nodes keep theirs
+        sending = dataclasses.replace(sending, model_state=None)
+        result, received = self.backend.exchange(
+            sending, everyone, client_states, neighbours, weights
+        )
         if result.upload.weight is not None:
-            raise InvalidInput.found("exchange(send=...)", "an Upload with a weight", "none: the graph has the weights")
+            raise InvalidInput.found(
+                "exchange(send=...)", "an Upload with a weight", "none: the graph has the weights"
+            )
         is_link = neighbours != neighbours[:, :1]  # the first column is the node itself
         self._account(everyone, sending, result, is_link.sum(dtype=jnp.int32))
         if self.setup.clock is not None:
@@ -222,9 +267,13 @@ class RoundContext(Federation):
             self.traffic[-1]["links"] = jnp.stack([is_link.sum(1, dtype=jnp.int32), out])
         # second half: every node works on what it received, and sends nothing
         client_states = {
-            name: result.client_states[name] for name in ("own", "model", "solver") if name in result.client_states
+            name: result.client_states[name]
+            for name in ("own", "model", "solver")
+            if name in result.client_states
         } | {"received": received}
-        receiving = PhaseWork(receive, (), None, self.root, self.round, self._occurrence(receive), receives=True)
+        receiving = PhaseWork(
+            receive, (), None, self.root, self.round, self._occurrence(receive), receives=True
+        )
         after = self.backend.work(receiving, everyone, client_states, False)
         self._check_finite(everyone, after)
         self.model_state = after.client_states.get("model", self.model_state)
@@ -232,11 +281,18 @@ class RoundContext(Federation):
         return after.client_states["own"]
 
     def _link_key(self) -> Key[Array, ""]:
-        """Returns the random stream of the links in the exchange that begins, the same on all processes."""
+        """Returns the random stream of the links in the exchange that begins, the same on all
+        processes.
+        """
         return stream(self.root, "links", self.round, len(self.traffic))
 
     def _phase(
-        self, work: Callable[..., Upload[Any]], cohort: Cohort, down: Any, memory: Memory | None, gather: bool
+        self,
+        work: Callable[..., Upload[Any]],
+        cohort: Cohort,
+        down: Any,
+        memory: Memory | None,
+        gather: bool,
     ) -> tuple[PhaseWork, PhaseResult]:
         """Runs a phase: prepares the work, dispatches it, and accounts for the result."""
         phase_work, client_states = self._prepare(work, down, memory)
@@ -245,7 +301,8 @@ class RoundContext(Federation):
         if isinstance(cohort.count, int) and cohort.count == 0:
             if not self._is_noised:
                 raise EmptyPhaseError
-            result = self.setup.private.phase(phase_work).empty(client_states)  # noise hides an empty cohort too
+            # noise hides an empty cohort too
+            result = self.setup.private.phase(phase_work).empty(client_states)
         else:
             result = self.backend.work(phase_work, cohort, client_states, gather)
         self._account(cohort, phase_work, result, cohort.count)
@@ -254,8 +311,14 @@ class RoundContext(Federation):
     def _prepare(
         self, work: Callable[..., Upload[Any]], down: Any, memory: Memory | None
     ) -> tuple[PhaseWork, dict[str, Memory]]:
-        """Returns the phase's work with what the server sends, and the client states that it uses."""
-        channel, phase, client_states = self.setup.channel, len(self.traffic), {} if memory is None else {"own": memory}
+        """Returns the phase's work with what the server sends, and the client states that it
+        uses.
+        """
+        channel, phase, client_states = (
+            self.setup.channel,
+            len(self.traffic),
+            {} if memory is None else {"own": memory},
+        )
         if channel is not None and channel.down is not None:
             down = encode(down, channel.down, self.key(f"downlink {phase}"))[0]
         # error feedback: every phase has its own residuals, because messages of different phases
@@ -264,28 +327,38 @@ class RoundContext(Federation):
             client_states["lost"] = self.lost[phase]
         attack = None if channel is None else channel.attack
         hostile = np.zeros(0) if attack is None else attack.members(self.clients)
-        options: dict[str, Any] = {"attack": attack, "hostile": jnp.asarray(hostile)} if len(hostile) else {}
+        options: dict[str, Any] = (
+            {"attack": attack, "hostile": jnp.asarray(hostile)} if len(hostile) else {}
+        )
         codec, state = None if channel is None else channel.up, self.model_state
-        if isinstance(state, Memory):  # clients keep the model's state themselves, the server sends none
+        # clients keep the model's state themselves, the server sends none
+        if isinstance(state, Memory):
             client_states["model"], state = state, None
         if self.solver_states is not None:
             client_states["solver"] = self.solver_states
         options |= {"model_state": state, "sends_state": self._sends_state}
         if self.arrivals is not None:
             options["past"] = self._store_downlink(down, self.arrivals)
-        phase_work = PhaseWork(work, down, codec, self.root, self.round, self._occurrence(work), **options)
+        phase_work = PhaseWork(
+            work, down, codec, self.root, self.round, self._occurrence(work), **options
+        )
         if self.setup.private is not None:
             phase_work = self.setup.private.protect(phase_work, self.bounds)
         return phase_work, client_states
 
     def _store_downlink(self, down: Any, arrivals: Arrivals) -> PastVersions:
-        """Stores what this version sends down, which its clients work on when they arrive, now or later."""
+        """Stores what this version sends down, which its clients work on when they arrive, now or
+        later.
+        """
         steps, arrays = self.setup.asynchronous, eqx.filter(down, eqx.is_array)
         # a version that no client received has a slot out of range
         put = lambda rows, new: rows.at[arrivals.stored].set(new, mode="drop")  # noqa: E731
         self.downlinks = jax.tree.map(put, self.downlinks, arrays)
         staleness = self.round - jnp.asarray(arrivals.versions)
-        self.note(staleness=staleness.astype(self.layout.dtype).mean(), discarded=jnp.asarray(arrivals.discarded))
+        self.note(
+            staleness=staleness.astype(self.layout.dtype).mean(),
+            discarded=jnp.asarray(arrivals.discarded),
+        )
         return PastVersions(self.downlinks, arrivals, steps.near, steps.uploads)
 
     @property
@@ -313,7 +386,8 @@ class RoundContext(Federation):
         if not self.setup.drop or self._is_noised:
             return cohort
         counts = self._counts(cohort, result)
-        order = jnp.argsort(~counts, stable=True)  # clients that count come first, in the cohort's order
+        # clients that count come first, in the cohort's order
+        order = jnp.argsort(~counts, stable=True)
         ids, count = self.backend.present(cohort.ids[order], jnp.sum(counts, dtype=jnp.int32))
         order, whole, kept = (
             order[: ids.shape[0]],
@@ -323,7 +397,9 @@ class RoundContext(Federation):
         coverage = cohort.coverage * kept.sum() / jnp.where(whole > 0, whole, 1)
         return Cohort(ids, count, cohort.weights[order], kept[order], coverage)
 
-    def _account(self, cohort: Cohort, phase_work: PhaseWork, result: PhaseResult, messages: Index) -> None:
+    def _account(
+        self, cohort: Cohort, phase_work: PhaseWork, result: PhaseResult, messages: Index
+    ) -> None:
         """Records the participants, client states, traffic, notes and failures of a phase.
 
         Args:
@@ -337,14 +413,16 @@ class RoundContext(Federation):
         """
         was_abandoned = self.is_abandoned
         if was_abandoned is not False:
-            messages = jnp.where(was_abandoned, 0, messages)  # earlier in the round a phase had no clients
+            # earlier in the round a phase had no clients
+            messages = jnp.where(was_abandoned, 0, messages)
         self._record_participants(cohort, result)
         if "lost" in result.client_states:
             self.lost[len(self.traffic)] = result.client_states["lost"]
         self.model_state = result.client_states.get("model", self.model_state)
         self.solver_states = result.client_states.get("solver", self.solver_states)
         traffic = count_traffic(phase_work, result, messages)
-        if self.arrivals is not None:  # clients receive and send in different steps, and some are discarded
+        # clients receive and send in different steps, and some are discarded
+        if self.arrivals is not None:
             ways = {"messages": messages + self.arrivals.discarded, "sent": self.arrivals.sent}
             traffic |= jax.tree.map(jnp.int32, ways)
         if self.setup.clock is not None:  # who worked, for the seconds of the phase
@@ -355,7 +433,11 @@ class RoundContext(Federation):
             self.note(overflow=self.notes.get("overflow", jnp.int32(0)) + result.clipped)
         self.note(**result.notes)
         self._check_finite(cohort, result)
-        if isinstance(self.answered.count, int) and self.answered.count == 0 and not self._is_noised:
+        if (
+            isinstance(self.answered.count, int)
+            and self.answered.count == 0
+            and not self._is_noised
+        ):
             raise EmptyPhaseError
 
     def _record_participants(self, cohort: Cohort, result: PhaseResult) -> None:
@@ -364,7 +446,9 @@ class RoundContext(Federation):
         if self.setup.drop:
             is_left_out = (result.broken > 0) & jnp.logical_not(was_abandoned)
             self.left_out.append(jnp.where(is_left_out, cohort.ids, -1))
-        self.is_abandoned = was_abandoned if self._is_noised else was_abandoned | (self.last.count == 0)
+        self.is_abandoned = (
+            was_abandoned if self._is_noised else was_abandoned | (self.last.count == 0)
+        )
 
     def _check_finite(self, cohort: Cohort, result: PhaseResult) -> None:
         """Records the first client whose result is not finite, unless such clients are left out."""
@@ -378,18 +462,27 @@ class RoundContext(Federation):
     def report(self, before: PyTree, after: PyTree) -> RoundReport:
         """Returns the report of the round that led from one state of the algorithm to another."""
         # clients' memories are left out: the clients have checked theirs, row by row
-        old, new = (eqx.filter(tree, is_memory, inverse=True, is_leaf=is_memory) for tree in (before, after))
+        old, new = (
+            eqx.filter(tree, is_memory, inverse=True, is_leaf=is_memory) for tree in (before, after)
+        )
         state = jnp.where((self.broken == 0) & became_non_finite(old, new), STATE, self.broken)
-        broken, bad = (jnp.where(self.is_abandoned, none, x) for none, x in ((0, state), (-1, self.bad_client)))
+        broken, bad = (
+            jnp.where(self.is_abandoned, none, x) for none, x in ((0, state), (-1, self.bad_client))
+        )
         left_out = jnp.concatenate([jnp.zeros(0, jnp.int32), *self.left_out])
         return RoundReport(self.notes, self.traffic, broken, bad, left_out)
 
 
 def count_traffic(phase_work: PhaseWork, result: PhaseResult, messages: Index) -> dict[str, Any]:
     """Returns a phase's traffic: packed bits of one message down and up, and their number."""
-    up = bits_of(result.upload.value) + (0 if result.upload.weight is None else bits_of(result.upload.weight))
-    down = bits_of(phase_work.down) + (0 if phase_work.model_state is None else bits_of(phase_work.model_state))
-    if result.sent is not None:  # a backend that measures has the sum over all clients, as of one message
+    up = bits_of(result.upload.value) + (
+        0 if result.upload.weight is None else bits_of(result.upload.weight)
+    )
+    down = bits_of(phase_work.down) + (
+        0 if phase_work.model_state is None else bits_of(phase_work.model_state)
+    )
+    # a backend that measures has the sum over all clients, as of one message
+    if result.sent is not None:
         down, up, messages = *result.sent, 1
     return jax.tree.map(jnp.int32, {"down": pack(down), "up": pack(up), "messages": messages})
 
@@ -409,5 +502,7 @@ def bits_spent(traffic: Sequence[dict[str, Any]], way: str, rounds: tuple[int, .
         rounds: that first axis, such as (10,); empty for one round.
     """
     counted = "messages" if way == "up" else "sent"
-    each = (unpack(*phase[way]) * np.asarray(phase.get(counted, phase["messages"])) for phase in traffic)
+    each = (
+        unpack(*phase[way]) * np.asarray(phase.get(counted, phase["messages"])) for phase in traffic
+    )
     return sum(each, np.zeros(rounds, np.int64))

@@ -1,4 +1,5 @@
-"""Interface between the loop over rounds and an engine: `Engine` builds a `Program`, which runs rounds.
+"""Interface between the loop over rounds and an engine: `Engine` builds a `Program`, which runs
+rounds.
 
 `RunCarry` is what a run carries from round to round, `Log` what its rounds report.
 """
@@ -42,11 +43,14 @@ class Log(NamedTuple):
     left_out: np.ndarray
 
     def at_times(self, timetable: Timetable, first: int) -> "Log":
-        """Returns the log with the times of the server steps, in seconds of 64 bits whatever the type of the model.
+        """Returns the log with the times of the server steps, in seconds of 64 bits whatever the
+        type of the model.
 
         `first` is the number of the first of these rounds.
         """
-        return self._replace(notes=self.notes | {"clock": timetable.times[first : first + len(self.down)]})
+        return self._replace(
+            notes=self.notes | {"clock": timetable.times[first : first + len(self.down)]}
+        )
 
     def failure(self, first: int) -> Outcome:
         """Returns the outcome: ok, or the first part that is not finite.
@@ -73,7 +77,8 @@ class RunCarry(NamedTuple):
         model_state: the model's (such as batch statistics), or a memory with one for each client;
             None if none changes.
         bounds: of adaptive clipping; None where there is none.
-        downlinks: of an asynchronous server, what was sent down with the versions in use; None where there is none.
+        downlinks: of an asynchronous server, what was sent down with the versions in use; None
+            where there is none.
         solver_states: what the clients store for the solver; None where it starts afresh in every
             round.
     """
@@ -102,7 +107,9 @@ def to_device(carry: RunCarry) -> RunCarry:
     return with_memories(carry, lambda memory: memory.here())
 
 
-def initial_carry(backend: Backend, algorithm: Algorithm[Any], root: Key[Array, ""], w: Float[Array, "dim"]) -> RunCarry:
+def initial_carry(
+    backend: Backend, algorithm: Algorithm[Any], root: Key[Array, ""], w: Float[Array, "dim"]
+) -> RunCarry:
     """Returns the carry before round 0: the algorithm's initial state, and residuals of zero."""
     # a separate root, because with the run's root the draws of `init` would be those of round 0
     state = algorithm.init(RoundContext(backend, 0, stream(root, "init")), w)
@@ -110,7 +117,10 @@ def initial_carry(backend: Backend, algorithm: Algorithm[Any], root: Key[Array, 
     downlinks = None if steps is None else steps.empty()
     bounds = None if backend.setup.private is None else backend.setup.private.start()
     # both need the phases of a round, which cost a trace
-    feedback, changing = channel is not None and channel.feedback, task.state is not None and task.state_policy != "frozen"
+    feedback, changing = (
+        channel is not None and channel.feedback,
+        task.state is not None and task.state_policy != "frozen",
+    )
     initial = backend.setup.solver.initial_state(backend.setup.layout.unravel(w))
     solver_states = None if initial is None else backend.memory(initial)
     carry = RunCarry(state, bounds=bounds, downlinks=downlinks, solver_states=solver_states)
@@ -131,7 +141,10 @@ def initial_carry(backend: Backend, algorithm: Algorithm[Any], root: Key[Array, 
 def stack_notes(notes: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
     """Stacks the notes of several rounds by name; NaN, or 0, where a round did not reach one."""
     none = {name: missing(np.asarray(value)) for round in notes for name, value in round.items()}
-    return {name: np.stack([np.asarray(round.get(name, value)) for round in notes]) for name, value in none.items()}
+    return {
+        name: np.stack([np.asarray(round.get(name, value)) for round in notes])
+        for name, value in none.items()
+    }
 
 
 def merge_logs(logs: Sequence[Log]) -> Log:
@@ -142,11 +155,16 @@ def merge_logs(logs: Sequence[Log]) -> Log:
     # a note that only some rounds have is NaN (or 0) in the others
     forms = {name: missing(values[0]) for log in logs for name, values in log.notes.items()}
     notes = {
-        name: np.concatenate([log.notes.get(name, np.repeat(form[None], len(log.down), axis=0)) for log in logs])
+        name: np.concatenate(
+            [log.notes.get(name, np.repeat(form[None], len(log.down), axis=0)) for log in logs]
+        )
         for name, form in forms.items()
     }
     names = ("down", "up", "broken", "bad_client")
-    columns = (np.concatenate([np.zeros(0, np.int64), *(getattr(log, name) for log in logs)]) for name in names)
+    columns = (
+        np.concatenate([np.zeros(0, np.int64), *(getattr(log, name) for log in logs)])
+        for name in names
+    )
     left_out = pad_client_sets([row for log in logs for row in log.left_out])
     return Log(notes, **dict(zip(names, columns, strict=True)), left_out=left_out)
 
@@ -198,7 +216,9 @@ class Program(ABC):
         """
 
     @abstractmethod
-    def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
+    def observe(
+        self, states: Any, observers: Sequence[Observer], done: int
+    ) -> list[dict[str, np.ndarray]]:
         """Computes for each run the metrics of all observers after `done` rounds."""
 
     @abstractmethod
@@ -234,15 +254,20 @@ class Engine(ABC):
     checkpoint_seconds: float | None = None
 
     def __repr__(self) -> str:
-        """The constructor's call with the arguments that differ from its defaults, as far as they are plain values."""
+        """The constructor's call with the arguments that differ from its defaults, as far as they
+        are plain values.
+        """
         parameters = inspect.signature(type(self).__init__).parameters
-        given = {name: (getattr(self, name, p.default), p.default) for name, p in parameters.items()}
+        given = {
+            name: (getattr(self, name, p.default), p.default) for name, p in parameters.items()
+        }
         plain = {
             name: value
             for name, (value, default) in given.items()
             if isinstance(value, str | int | float) and value != default
         }
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in plain.items())})"
+        shown = ", ".join(f"{name}={value!r}" for name, value in plain.items())
+        return f"{type(self).__name__}({shown})"
 
     def has_all(self, task: Task) -> bool:
         """Returns whether this process has all clients' examples."""
@@ -254,7 +279,11 @@ class Engine(ABC):
 
     @abstractmethod
     def program(
-        self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], longest: int
+        self,
+        algorithms: Sequence[Algorithm[Any]],
+        setup: Setup,
+        roots: Sequence[Key[Array, ""]],
+        longest: int,
     ) -> Program:
         """Builds the program of rounds for all algorithms with all root keys.
 

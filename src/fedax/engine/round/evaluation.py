@@ -1,4 +1,5 @@
-"""Evaluation for observers: passes over all clients' data in large pieces rather than client by client.
+"""Evaluation for observers: passes over all clients' data in large pieces rather than client by
+client.
 
 `CompiledView` is what an observer sees. Sums per client are segment sums over the flat arrays of
 examples, compensated against rounding.
@@ -44,13 +45,17 @@ def personal_models(
             client.model_state = states.of(k) if isinstance(states, Memory) else states
         # without the barriers XLA would fuse, and so round, differently depending on where the
         # memory is stored
-        down, own = jax.lax.optimization_barrier((how.down, () if how.memory is None else (how.memory.of(k),)))
+        down, own = jax.lax.optimization_barrier(
+            (how.down, () if how.memory is None else (how.memory.of(k),))
+        )
         return jax.lax.optimization_barrier(how.work(client, *down, *own))
 
     return model
 
 
-def all_personal(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry) -> Float[Array, "clients dim"]:
+def all_personal(
+    setup: Setup, algorithm: Algorithm[Any], carry: RunCarry
+) -> Float[Array, "clients dim"]:
     """Returns the models that the clients use themselves, shape (clients, dim)."""
     clients, own = setup.task.train.clients, personal_models(setup, algorithm, carry)
     if own is None:
@@ -58,7 +63,9 @@ def all_personal(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry) -> Fl
     return jax.lax.map(own, jnp.arange(clients, dtype=jnp.int32))
 
 
-def view_of(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry, worked: Cohort) -> "CompiledView":
+def view_of(
+    setup: Setup, algorithm: Algorithm[Any], carry: RunCarry, worked: Cohort
+) -> "CompiledView":
     """Returns the observers' view of a carry.
 
     `worked` is the cohort of the last phase before it.
@@ -76,7 +83,9 @@ def set_run(view: View, setup: Setup, algorithm: Algorithm[Any], state: Any) -> 
     view.method, view.solver, view.schedule = algorithm, setup.solver, setup.schedule
     view.equal = has_equal_weights(setup, algorithm)
     stored = algorithm.nodes(state), algorithm.weights(state), algorithm.constraints(state)
-    view.nodes, view.weights, view.constraints = (None if memory is None else memory.all() for memory in stored)
+    view.nodes, view.weights, view.constraints = (
+        None if memory is None else memory.all() for memory in stored
+    )
 
 
 def has_equal_weights(setup: Setup, algorithm: Algorithm[Any]) -> bool:
@@ -87,7 +96,9 @@ def has_equal_weights(setup: Setup, algorithm: Algorithm[Any]) -> bool:
 def empty_cohort(clients: int, dtype: Any) -> Cohort:
     """Returns a cohort without clients, as before the first round."""
     nothing = jnp.zeros(clients, dtype)
-    return Cohort(jnp.zeros(clients, jnp.int32), jnp.int32(0), nothing, nothing, jnp.zeros((), dtype))
+    return Cohort(
+        jnp.zeros(clients, jnp.int32), jnp.int32(0), nothing, nothing, jnp.zeros((), dtype)
+    )
 
 
 class CompiledView(View):
@@ -121,7 +132,9 @@ class CompiledView(View):
         if self.own is None and self.states is None:
             return self.per_client(split, score)
         own, states = self.own or (lambda k: self.w), self.states
-        return self.of_each(split, score, lambda k: (own(k), None if states is None else states.of(k)))
+        return self.of_each(
+            split, score, lambda k: (own(k), None if states is None else states.of(k))
+        )
 
     def of_each(
         self, split: OfClients, score: str, used: Callable[[Index], tuple[Float[Array, "dim"], Any]]
@@ -139,20 +152,27 @@ class CompiledView(View):
         def mean(k: Index) -> Float[Array, ""]:
             w, state = used(k)
             functions = self.task.at(state).functions
-            params, part, wide = self.setup.layout.unravel(w), Part.of(data, k), accumulator(self.w.dtype)
+            params, part, wide = (
+                self.setup.layout.unravel(w),
+                Part.of(data, k),
+                accumulator(self.w.dtype),
+            )
 
             def add(i: Index, sums: tuple[Array, Array]) -> tuple[Array, Array]:
                 place = i * width + jnp.arange(width, dtype=jnp.int32)
                 rows = part.rows(place)
                 values = propagate_nan(
-                    {name: functions[name](params, rows, None).astype(wide) for name in dict.fromkeys(("loss", score))}
+                    {
+                        name: functions[name](params, rows, None).astype(wide)
+                        for name in dict.fromkeys(("loss", score))
+                    }
                 )
                 return add_compensated(sums, jnp.where(place < part.size, values[score], 0).sum())
 
             zero = jnp.zeros((), wide)
-            return finalize(jax.lax.fori_loop(0, (part.size + width - 1) // width, add, (zero, zero))) / part.size.astype(
-                wide
-            )
+            return finalize(
+                jax.lax.fori_loop(0, (part.size + width - 1) // width, add, (zero, zero))
+            ) / part.size.astype(wide)
 
         return jax.lax.map(mean, jnp.arange(data.clients, dtype=jnp.int32))
 
@@ -166,7 +186,9 @@ class CompiledView(View):
 
         def node(k: Index, w: Float[Array, "dim"]) -> Float[Array, ""]:
             task = self.task.at(None if self.states is None else self.states.of(k))
-            return CompiledView(dataclasses.replace(self.setup, task=task), w).overall("holdout", score)
+            return CompiledView(dataclasses.replace(self.setup, task=task), w).overall(
+                "holdout", score
+            )
 
         ids = jnp.arange(self.task.train.clients, dtype=jnp.int32)
         return jax.lax.map(lambda row: node(*row), (ids, self.nodes))
@@ -187,7 +209,10 @@ class CompiledView(View):
     def _passes(self, data: Examples | Ragged) -> dict[str, Array]:
         """Computes `sums` of one data set, `PIECE` examples at a time."""
         rows, wide, functions = _count(data), accumulator(self.w.dtype), self.task.functions
-        zero = {name: jnp.zeros(data.clients if isinstance(data, Ragged) else 1, wide) for name in functions}
+        zero = {
+            name: jnp.zeros(data.clients if isinstance(data, Ragged) else 1, wide)
+            for name in functions
+        }
         if not rows:
             return zero
         width, params = min(PIECE, rows), self.setup.layout.unravel(self.w)
@@ -199,13 +224,19 @@ class CompiledView(View):
             some, fresh, owner = _piece(data, begin, width), row >= i * width, jnp.zeros_like(row)
             if isinstance(data, Ragged):
                 owner = jnp.searchsorted(jnp.asarray(data.offsets), row, side="right") - 1
-            values = propagate_nan({name: f(params, some, None).astype(wide) for name, f in functions.items()})
-            return _added(sums, owner, {name: jnp.where(fresh, value, 0) for name, value in values.items()})
+            values = propagate_nan(
+                {name: f(params, some, None).astype(wide) for name, f in functions.items()}
+            )
+            return _added(
+                sums, owner, {name: jnp.where(fresh, value, 0) for name, value in values.items()}
+            )
 
         return finalize(jax.lax.fori_loop(0, -(-rows // width), add, (zero, zero)))
 
     def predictions(self, split: Split) -> Shaped[Array, "examples ..."]:
-        return predictions(self.task, self.setup.layout.unravel(self.w), getattr(self.task, self._available(split)))
+        return predictions(
+            self.task, self.setup.layout.unravel(self.w), getattr(self.task, self._available(split))
+        )
 
     def held_back(self, score: str, steps: int | None) -> Float[Array, "others"]:
         return evaluate_held_back(self.setup, self.w, score, steps)
@@ -228,7 +259,9 @@ class CompiledView(View):
         wide = accumulator(self.w.dtype)
 
         def add(k: Index, sums: tuple[Gradients, Gradients]) -> tuple[Gradients, Gradients]:
-            gradient = CompiledClient(self.setup, k, 0, jax.random.key(0), 0).gradient(self.w).astype(wide)
+            gradient = (
+                CompiledClient(self.setup, k, 0, jax.random.key(0), 0).gradient(self.w).astype(wide)
+            )
             return add_compensated(sums, Gradients.terms(gradient, share[k], clients))
 
         zero = Gradients.terms(jnp.zeros(self.w.shape, wide), jnp.zeros((), wide), clients)
@@ -241,7 +274,10 @@ def propagate_nan(values: dict[str, Float[Array, "rows"]]) -> dict[str, Float[Ar
     `argmax` and comparisons of NaN would give valid numbers.
     """
     broken = jnp.isnan(values["loss"])
-    return {name: value if name == "loss" else jnp.where(broken, jnp.nan, value) for name, value in values.items()}
+    return {
+        name: value if name == "loss" else jnp.where(broken, jnp.nan, value)
+        for name, value in values.items()
+    }
 
 
 def predictions(task: Task, params: Any, data: Examples | Ragged) -> Shaped[Array, "examples ..."]:
@@ -270,7 +306,9 @@ def _piece(data: Examples | Ragged, begin: Index, width: int) -> dict[str, Array
     return data.piece(begin, width) if isinstance(data, Ragged) else piece(data, begin, width)
 
 
-def evaluate_held_back(setup: Setup, w: Float[Array, "dim"], score: str, steps: int | None) -> Float[Array, "others"]:
+def evaluate_held_back(
+    setup: Setup, w: Float[Array, "dim"], score: str, steps: int | None
+) -> Float[Array, "others"]:
     """Evaluates a model on held-out clients, see `View.held_back`."""
     task = setup.task.held_back
     task = None if task is None else task.at(setup.task.state)
@@ -278,8 +316,12 @@ def evaluate_held_back(setup: Setup, w: Float[Array, "dim"], score: str, steps: 
     schedule = setup.schedule
     # every held-out client adapts for the same number of steps, without stragglers
     if steps is not None:
-        schedule = dataclasses.replace(schedule, steps=steps, times=None, stragglers=0.0, sync_probability=None)
-    apart = dataclasses.replace(setup, task=task, population=task.train.population, schedule=schedule, first=0)
+        schedule = dataclasses.replace(
+            schedule, steps=steps, times=None, stragglers=0.0, sync_probability=None
+        )
+    apart = dataclasses.replace(
+        setup, task=task, population=task.train.population, schedule=schedule, first=0
+    )
 
     view = CompiledView(apart, w)
     if steps is None:
@@ -292,17 +334,23 @@ def evaluate_held_back(setup: Setup, w: Float[Array, "dim"], score: str, steps: 
     return view.of_each("test", score, adapted)
 
 
-def _added(sums: tuple[Any, Any], owner: Int[Array, "rows"], values: dict[str, Array]) -> tuple[Any, Any]:
+def _added(
+    sums: tuple[Any, Any], owner: Int[Array, "rows"], values: dict[str, Array]
+) -> tuple[Any, Any]:
     """Adds values to the compensated sums of their owners.
 
     Owners ascend, so only the entries of those present are touched.
     """
-    # Rows of a piece are numbered by their owner among those present (0, 1, ...), so that the sums of
-    # a piece have shape (rows,), not (clients,). Adding to all clients for each piece would cost
+    # Rows of a piece are numbered by their owner among those present (0, 1, ...), so that the sums
+    # of a piece have shape (rows,), not (clients,). Adding to all clients for each piece would cost
     # clients times pieces.
     local = jnp.cumsum(jnp.diff(owner, prepend=owner[:1]) > 0)
     groups = next(iter(sums[0].values())).shape[0]
     places = jnp.full_like(owner, groups).at[local].set(owner)
     parts = {name: jnp.zeros_like(value).at[local].add(value) for name, value in values.items()}
     before = jax.tree.map(lambda all_: all_.at[places].get(mode="fill", fill_value=0), sums)
-    return jax.tree.map(lambda all_, new: all_.at[places].set(new, mode="drop"), sums, add_compensated(before, parts))
+    return jax.tree.map(
+        lambda all_, new: all_.at[places].set(new, mode="drop"),
+        sums,
+        add_compensated(before, parts),
+    )

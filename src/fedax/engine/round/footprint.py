@@ -81,12 +81,18 @@ class Footprint(NamedTuple):
 
         A gradient over all its examples is as many as an `epoch` has.
         """
-        return sum(phase.step_gradients * steps + phase.full_gradients * epoch for phase in self.phases)
+        return sum(
+            phase.step_gradients * steps + phase.full_gradients * epoch for phase in self.phases
+        )
 
 
 @checked_call
 def footprint(
-    algorithm: Algorithm[Any], task: Task | None = None, *, solver: Solver | None = None, clients: int = 5
+    algorithm: Algorithm[Any],
+    task: Task | None = None,
+    *,
+    solver: Solver | None = None,
+    clients: int = 5,
 ) -> Footprint:
     """Returns phases, traffic, memory and gradients of a round of this algorithm, from round 1 on.
 
@@ -99,7 +105,10 @@ def footprint(
 
     >>> import fedax
     >>> scaffold = fedax.footprint(fedax.SCAFFOLD(option="I"))
-    >>> [(phase.work, phase.down.vectors, phase.up.vectors) for phase in scaffold.phases], scaffold.memory.vectors
+    >>> (
+    ...     [(phase.work, phase.down.vectors, phase.up.vectors) for phase in scaffold.phases],
+    ...     scaffold.memory.vectors,
+    ... )
     ([('train', 2, 2)], 1)
     >>> scaffold.gradients(steps=20, epoch=5)
     25
@@ -111,7 +120,10 @@ def footprint(
     clients = task.train.clients
     layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
     schedule = Schedule(cohort=max(clients - 2, 1))
-    return trace_footprint(algorithm, Setup(task, as_arrays(solver, layout.dtype), schedule, layout, task.train.population))
+    return trace_footprint(
+        algorithm,
+        Setup(task, as_arrays(solver, layout.dtype), schedule, layout, task.train.population),
+    )
 
 
 def trace_footprint(algorithm: Algorithm[Any], setup: Setup) -> Footprint:
@@ -125,16 +137,25 @@ def trace_footprint(algorithm: Algorithm[Any], setup: Setup) -> Footprint:
         # round 1, because some methods do more in round 0
         kept = setup.solver.initial_state(setup.layout.unravel(w))
         kept = None if kept is None else backend.memory(kept)
-        algorithm.round(RoundContext(backend, 1, root, model_state=shared_state(setup.task), solver_states=kept), state)
+        algorithm.round(
+            RoundContext(
+                backend, 1, root, model_state=shared_state(setup.task), solver_states=kept
+            ),
+            state,
+        )
 
     jax.eval_shape(one_round)
-    return Footprint(tuple(backend.phases), Amount(*map(sum, zip((0, 0), *backend.kept, strict=True))))
+    return Footprint(
+        tuple(backend.phases), Amount(*map(sum, zip((0, 0), *backend.kept, strict=True)))
+    )
 
 
 def _stand_in(clients: int) -> Task:
     start = {"a": jnp.zeros(3), "b": jnp.zeros(2)}
     examples = Ragged.of([{"x": [0.0]}] * clients)
-    return Task(lambda key: start, lambda params, examples, key: examples["x"] * params["a"].sum(), examples)
+    return Task(
+        lambda key: start, lambda params, examples, key: examples["x"] * params["a"].sum(), examples
+    )
 
 
 class RecordingBackend(Backend):
@@ -152,29 +173,57 @@ class RecordingBackend(Backend):
         self.kept.append(self._amount(jax.eval_shape(memory.of, jnp.int32(0))))
         return memory
 
-    def work(self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool) -> PhaseResult:
+    def work(
+        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
+    ) -> PhaseResult:
         rows = {name: memory.of(cohort.ids[0]) for name, memory in client_states.items()}
         program, (upload, kept) = jax.make_jaxpr(
             lambda: phase_work(Probe(self.setup, phase_work), rows), return_shape=True
         )()
-        self._record(phase_work, cohort, upload, (_count(program.jaxpr, _minibatch), _count(program.jaxpr, _full)))
+        self._record(
+            phase_work,
+            cohort,
+            upload,
+            (_count(program.jaxpr, _minibatch), _count(program.jaxpr, _full)),
+        )
         value, clipped = decode(zeros(upload.value))
         value = phase_work.bounded(value)
         capacity = cohort.ids.shape[0]
-        after = {name: client_states[name].put(cohort.ids, zeros(rows, capacity)) for name, rows in kept.items()}
-        gathered = jax.tree.map(lambda x: jnp.broadcast_to(x, (capacity, *x.shape)), value), cohort.weights
-        return PhaseResult(upload, (value, cohort.coverage), gathered, after, jnp.zeros(capacity, jnp.int32), clipped)
+        after = {
+            name: client_states[name].put(cohort.ids, zeros(rows, capacity))
+            for name, rows in kept.items()
+        }
+        gathered = (
+            jax.tree.map(lambda x: jnp.broadcast_to(x, (capacity, *x.shape)), value),
+            cohort.weights,
+        )
+        return PhaseResult(
+            upload,
+            (value, cohort.coverage),
+            gathered,
+            after,
+            jnp.zeros(capacity, jnp.int32),
+            clipped,
+        )
 
     def exchange(
-        self, phase_work: PhaseWork, everyone: Cohort, client_states: dict[str, Memory], neighbours: Array, weights: Array
+        self,
+        phase_work: PhaseWork,
+        everyone: Cohort,
+        client_states: dict[str, Memory],
+        neighbours: Array,
+        weights: Array,
     ) -> tuple[PhaseResult, Memory]:
         result = self.work(phase_work, everyone, client_states, True)
         self.phases[-1] = self.phases[-1]._replace(links=True)
         return result, Memory(result.rows[0])
 
-    def _record(self, phase_work: PhaseWork, cohort: Cohort, upload: Any, gradients: tuple[int, int]) -> None:
+    def _record(
+        self, phase_work: PhaseWork, cohort: Cohort, upload: Any, gradients: tuple[int, int]
+    ) -> None:
         step, full = gradients
-        if phase_work.receives:  # the second half of an exchange, whose first half is the last phase
+        # the second half of an exchange, whose first half is the last phase
+        if phase_work.receives:
             last = self.phases[-1]
             step, full = last.step_gradients + step, last.full_gradients + full
             self.phases[-1] = last._replace(step_gradients=step, full_gradients=full)
@@ -182,25 +231,39 @@ class RecordingBackend(Backend):
         sent = (upload.value, upload.weight)
         value = upload.value.value if isinstance(upload.value, Sent) else upload.value
         leaves = jax.tree.leaves(value, is_leaf=is_message)
-        coded, codable = any(map(is_message, leaves)), tuple(leaf.shape[0] for leaf in leaves if is_vector(leaf))
+        coded, codable = (
+            any(map(is_message, leaves)),
+            tuple(leaf.shape[0] for leaf in leaves if is_vector(leaf)),
+        )
         everyone = cohort.ids.shape[0] == self.setup.population.clients
-        down = phase_work.down if phase_work.model_state is None else (phase_work.down, phase_work.model_state)
+        down = (
+            phase_work.down
+            if phase_work.model_state is None
+            else (phase_work.down, phase_work.model_state)
+        )
         amounts = self._amount(down), self._amount(sent)
         bits = bits_of(down), bits_of(sent)
-        self.phases.append(PhaseCost(phase_work.name, everyone, False, coded, *amounts, *bits, codable, step, full))
+        self.phases.append(
+            PhaseCost(phase_work.name, everyone, False, coded, *amounts, *bits, codable, step, full)
+        )
 
     def _amount(self, tree: PyTree) -> Amount:
         # a vector of the model's length counts as a model, everything else by its numbers
         leaves, dim = jax.tree.leaves(tree, is_leaf=is_message), self.setup.layout.dim
         whole = [is_message(leaf) or (is_vector(leaf) and leaf.shape[0] == dim) for leaf in leaves]
-        return Amount(sum(whole), sum(leaf.size for leaf, is_whole in zip(leaves, whole, strict=True) if not is_whole))
+        return Amount(
+            sum(whole),
+            sum(leaf.size for leaf, is_whole in zip(leaves, whole, strict=True) if not is_whole),
+        )
 
 
 class Probe(Client):
     """A client without examples, whose gradients are marks in the jaxpr, to be counted."""
 
     def __init__(self, setup: Setup, phase_work: PhaseWork) -> None:
-        super().__init__(setup.task, setup.solver, setup.schedule, setup.layout, stream(phase_work.root, "probe"))
+        super().__init__(
+            setup.task, setup.solver, setup.schedule, setup.layout, stream(phase_work.root, "probe")
+        )
         self.index = self.size = self.steps = self.batch = jnp.int32(1)
         self.round, self.share = phase_work.round, jnp.ones((), setup.layout.dtype)
 
@@ -233,7 +296,9 @@ class ProbeBatch(Minibatch):
     def mean_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
         task = self.client.task
         row = {name: jnp.zeros((1, *x.shape[1:]), x.dtype) for name, x in task.train.arrays.items()}
-        sums = jax.eval_shape(lambda: task.sums(function, params, row, jnp.ones(1, self.client.layout.dtype), None))
+        sums = jax.eval_shape(
+            lambda: task.sums(function, params, row, jnp.ones(1, self.client.layout.dtype), None)
+        )
         return zeros(sums)
 
     def gradient_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
@@ -261,5 +326,7 @@ def _count(program: Any, mark: Any) -> int:
         if equation.params.get("name") == mark.__name__:
             total += 1
             continue
-        total += (trip_count(equation) or 1) * sum(_count(program, mark) for program in subjaxprs(equation))
+        total += (trip_count(equation) or 1) * sum(
+            _count(program, mark) for program in subjaxprs(equation)
+        )
     return total

@@ -31,7 +31,9 @@ def shared_state(task: Task) -> PyTree:
 def mean_of_rows(gathered: Gathered[Any]) -> PyTree:
     """Returns the weighted mean of gathered states."""
     shares = gathered.shares()
-    return jax.tree.map(lambda rows: jnp.tensordot(shares.astype(rows.dtype), rows, 1), gathered.value)
+    return jax.tree.map(
+        lambda rows: jnp.tensordot(shares.astype(rows.dtype), rows, 1), gathered.value
+    )
 
 
 def task_as_evaluated(task: Task, model_state: Any) -> Task:

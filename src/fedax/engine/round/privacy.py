@@ -1,4 +1,5 @@
-"""Differential privacy of a run: checks by a trace of the method which phases may be noised, and adds the noise.
+"""Differential privacy of a run: checks by a trace of the method which phases may be noised, and
+adds the noise.
 
 The accounting itself, from releases to epsilon, is in `fedax.communication.accounting`.
 """
@@ -82,7 +83,9 @@ class PrivatePhase(NamedTuple):
         value = jax.tree.unflatten(structure, [jnp.zeros(shape, dtype) for shape, dtype in shapes])
         wide = jax.tree.map(lambda x: jnp.asarray(x, accumulator(x.dtype)), value)
         total = Bounded(wide, jnp.zeros(self.parts, jnp.float32))
-        return PhaseResult(Upload(value), (total, jnp.zeros(())), None, client_states, jnp.zeros(0, jnp.int32))
+        return PhaseResult(
+            Upload(value), (total, jnp.zeros(())), None, client_states, jnp.zeros(0, jnp.int32)
+        )
 
 
 class Private(NamedTuple):
@@ -120,34 +123,54 @@ class Private(NamedTuple):
     @property
     def amplified(self) -> bool:
         """Whether epsilon relies on cohorts that are secret outside the server."""
-        return bool(self.privacy.noise) and any(release.rate < 1 for release in (*self.ledger.first, *self.ledger.later))
+        return bool(self.privacy.noise) and any(
+            release.rate < 1 for release in (*self.ledger.first, *self.ledger.later)
+        )
 
     @property
     def local(self) -> bool:
         """Whether clients add noise to their own uploads."""
         return self.privacy.where == "client" and not self.privacy.open and self.privacy.noise > 0
 
-    def protect(self, phase_work: PhaseWork, bounds: Float[Array, "parts"] | None, gaussians: Any = None) -> PhaseWork:
+    def protect(
+        self, phase_work: PhaseWork, bounds: Float[Array, "parts"] | None, gaussians: Any = None
+    ) -> PhaseWork:
         """Returns the work with clipping, and with the noise of a client (see `LocalNoise`)."""
         if self.privacy.open:
             return phase_work
         phase = self.phase(phase_work)
         mine = slice(phase.begin, phase.begin + phase.parts)
         if not self.central:
-            return dataclasses.replace(phase_work, local=LocalNoise(self.privacy, self.clips[mine], gaussians))
+            return dataclasses.replace(
+                phase_work, local=LocalNoise(self.privacy, self.clips[mine], gaussians)
+            )
         now = jnp.asarray(self.clips, float) if bounds is None else bounds
         return dataclasses.replace(phase_work, bounding=Bounding(now[mine], phase.near))
 
-    def mean(self, phase: PrivatePhase, total: Bounded, bounding: Bounding, down: PyTree, key: Key[Array, ""]) -> PyTree:
+    def mean(
+        self,
+        phase: PrivatePhase,
+        total: Bounded,
+        bounding: Bounding,
+        down: PyTree,
+        key: Key[Array, ""],
+    ) -> PyTree:
         """Returns the noisy mean of the uploads, from their sum."""
         # J parts share the sensitivity, hence sqrt(J)
         share = self.privacy.noise_of_values(phase.expected) * math.sqrt(phase.parts)
         deviations = [share * c for c in bounding.bounds] if share else [0.0] * phase.parts
         values = noised(total.value, deviations, jax.random.fold_in(key, 0))
-        return moved(jax.tree.map(lambda x: x / jnp.asarray(phase.expected, x.dtype), values), bounding.reference(down))
+        return moved(
+            jax.tree.map(lambda x: x / jnp.asarray(phase.expected, x.dtype), values),
+            bounding.reference(down),
+        )
 
     def adapted(
-        self, phase: PrivatePhase, total: Bounded, bounds: Float[Array, "parts"], key: Key[Array, ""]
+        self,
+        phase: PrivatePhase,
+        total: Bounded,
+        bounds: Float[Array, "parts"],
+        key: Key[Array, ""],
     ) -> tuple[Float[Array, "parts"], Float[Array, "some"]]:
         """Returns all bounds after a phase, and the noisy shares of uploads within theirs."""
         privacy, m = self.privacy, phase.expected
@@ -159,7 +182,9 @@ class Private(NamedTuple):
         share = noisy / jnp.asarray(m, bounds.dtype) + jnp.asarray(0.5, bounds.dtype)
         mine = slice(phase.begin, phase.begin + phase.parts)
         rate = jnp.asarray(privacy.clip_rate, bounds.dtype)
-        return bounds.at[mine].multiply(jnp.exp(-rate * (share - jnp.asarray(privacy.quantile or 0.0, bounds.dtype)))), share
+        return bounds.at[mine].multiply(
+            jnp.exp(-rate * (share - jnp.asarray(privacy.quantile or 0.0, bounds.dtype)))
+        ), share
 
     def spent(self, rounds: int) -> float | None:
         """Returns epsilon after some rounds; None without noise, which has no guarantee."""
@@ -175,8 +200,13 @@ class Private(NamedTuple):
         """
         spent = self.spent(rounds)
         if self.privacy.budget < math.inf and (spent is None or spent > self.privacy.budget):
-            allowed = f"numbers >= {math.inf if spent is None else spent:.4g}, which {rounds} rounds spend"
-            raise InvalidInput.of("Privacy(budget=...)", self.privacy.budget, allowed, "The run has to end here.")
+            allowed = (
+                f"numbers >= {math.inf if spent is None else spent:.4g}, which {rounds} "
+                "rounds spend"
+            )
+            raise InvalidInput.of(
+                "Privacy(budget=...)", self.privacy.budget, allowed, "The run has to end here."
+            )
 
     def affordable(self, rounds: int) -> int:
         """Returns how many of these rounds the budget allows.
@@ -190,7 +220,11 @@ class Private(NamedTuple):
         most = rounds_of(self.ledger, privacy.noise, privacy.delta, privacy.budget, rounds)
         if not most:
             one = epsilon_of(self.ledger, privacy.noise, privacy.delta, 1)
-            raise InvalidInput.of("Privacy(budget=...)", privacy.budget, f"numbers >= {one:.4g}, which one round spends")
+            raise InvalidInput.of(
+                "Privacy(budget=...)",
+                privacy.budget,
+                f"numbers >= {one:.4g}, which one round spends",
+            )
         return most
 
 
@@ -206,12 +240,24 @@ def private_of(algorithm: Algorithm[Any], setup: Setup) -> Private | None:
     central, name = privacy.where == "server", type(algorithm).__name__
     task, rule = setup.task, setup.schedule.rule
     if task.state is not None and task.state_policy == "average":
-        raise _refused(name, "the model's state, such as batch statistics, is averaged without noise", "Freeze it.")
+        raise _refused(
+            name,
+            "the model's state, such as batch statistics, is averaged without noise",
+            "Freeze it.",
+        )
     if central and setup.schedule.weights != "equal":
         hint = 'Write weights="equal".'
-        raise InvalidInput.of("Schedule(weights=...)", setup.schedule.weights, "'equal' with privacy at the server", hint)
+        raise InvalidInput.of(
+            "Schedule(weights=...)",
+            setup.schedule.weights,
+            "'equal' with privacy at the server",
+            hint,
+        )
     if central and setup.schedule.cohort is not None and not isinstance(rule, Uniform | Poisson):
-        reason = "'uniform' or 'poisson' with privacy at the server: otherwise a client's chance depends on others' sizes"
+        reason = (
+            "'uniform' or 'poisson' with privacy at the server: otherwise a client's "
+            "chance depends on others' sizes"
+        )
         raise InvalidInput.of("Schedule(sampling=...)", rule.spelling, reason)
     if privacy.noise and not privacy.open:
         _check_delta(privacy, setup.population.clients)
@@ -220,15 +266,24 @@ def private_of(algorithm: Algorithm[Any], setup: Setup) -> Private | None:
     phases: dict[tuple[str, int], PrivatePhase] = {}
     for traced in (phase for round in rounds for phase in round):
         before = phases.get(traced.key)
-        phase = PrivatePhase(sum(p.parts for p in phases.values()), traced.near, _expected(traced, setup), traced.form)
+        phase = PrivatePhase(
+            sum(p.parts for p in phases.values()),
+            traced.near,
+            _expected(traced, setup),
+            traced.form,
+        )
         # `begin` counts the parts before a phase, which is known after the first time only
         if before is not None and before._replace(begin=phase.begin) != phase:
-            raise _refused(name, f"phase {traced.key[0]} of its first round has another form than later")
+            raise _refused(
+                name, f"phase {traced.key[0]} of its first round has another form than later"
+            )
         phases.setdefault(traced.key, phase)
     # refuses now a phase too small for the noise of adaptive clipping
     for phase in phases.values() if privacy.quantile is not None else ():
         privacy.count_noise_of(phase.expected)
-    first, later = (_releases(round, setup.schedule, setup.population.clients, central) for round in rounds)
+    first, later = (
+        _releases(round, setup.schedule, setup.population.clients, central) for round in rounds
+    )
     clips = privacy.bounds(sum(phase.parts for phase in phases.values()))
     halved = not central or _draws_a_fixed_number(setup.schedule, setup.population.clients)
     return Private(privacy, tuple(phases.items()), clips, Ledger(first, later, halved))
@@ -238,7 +293,9 @@ def _check_delta(privacy: Privacy, clients: int) -> None:
     """Refuses a delta so large that publishing a random client's data would count as private."""
     if privacy.delta >= 1 / clients:
         raise InvalidInput.of(
-            "Privacy(delta=...)", privacy.delta, f"numbers in (0, 1/{clients}), below one over the number of clients"
+            "Privacy(delta=...)",
+            privacy.delta,
+            f"numbers in (0, 1/{clients}), below one over the number of clients",
         )
 
 
@@ -293,34 +350,58 @@ class _InspectionBackend(RecordingBackend):
         self.phases_of_round: list[_TracedPhase] = []
 
     def exchange(
-        self, phase_work: PhaseWork, everyone: Cohort, client_states: dict[str, Memory], neighbours: Array, weights: Array
+        self,
+        phase_work: PhaseWork,
+        everyone: Cohort,
+        client_states: dict[str, Memory],
+        neighbours: Array,
+        weights: Array,
     ) -> tuple[PhaseResult, Memory]:
         raise _refused(self.name, "a method without a server, whose neighbours see single uploads")
 
-    def work(self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool) -> PhaseResult:
+    def work(
+        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
+    ) -> PhaseResult:
         if gather and self.central:
             hint = 'Choose a method whose server needs means alone, or where="client".'
-            reason = f"phase {phase_work.name} gathers single uploads, to which no noise on a mean applies"
+            reason = (
+                f"phase {phase_work.name} gathers single uploads, to which no noise on a "
+                "mean applies"
+            )
             raise _refused(self.name, reason, hint)
         down = decode(phase_work.down)[0]
         rows = [client_states["own"].of(cohort.ids[0])] if "own" in client_states else []
         upload = phase_work.work(Probe(self.setup, phase_work), *down, *rows)
         self._check_upload(upload, phase_work.name)
         leaves, structure = jax.tree.flatten(upload.value, is_leaf=is_message)
-        form = tuple((tuple(jnp.shape(leaf)), str(jnp.result_type(leaf))) for leaf in leaves), structure
-        near, draw = self._place_of_reference(upload, down, phase_work.name), self._draw_of(cohort, phase_work.name)
-        self.phases_of_round.append(_TracedPhase((phase_work.name, phase_work.occurrence), near, draw, form))
+        form = (
+            tuple((tuple(jnp.shape(leaf)), str(jnp.result_type(leaf))) for leaf in leaves),
+            structure,
+        )
+        near, draw = (
+            self._place_of_reference(upload, down, phase_work.name),
+            self._draw_of(cohort, phase_work.name),
+        )
+        self.phases_of_round.append(
+            _TracedPhase((phase_work.name, phase_work.occurrence), near, draw, form)
+        )
         return super().work(phase_work, cohort, client_states, gather)
 
     def _check_upload(self, upload: Upload[Any], phase: str) -> None:
         """Refuses an upload that is no plain tree of real numbers, which alone are noised."""
         leaves = jax.tree.leaves(upload.value, is_leaf=is_message)
         if upload.weight is not None:
-            raise _refused(self.name, f"uploads of phase {phase} have weights of their own, by which one may count for many")
+            raise _refused(
+                self.name,
+                f"uploads of phase {phase} have weights of their own, by "
+                "which one may count for many",
+            )
         if any(map(is_message, leaves)):
             raise _refused(self.name, f"phase {phase} codes its messages itself")
         if not all(jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves):
-            raise _refused(self.name, f"phase {phase} uploads whole numbers, which Gaussian noise does not fit")
+            raise _refused(
+                self.name, f"phase {phase} uploads whole numbers, which Gaussian noise does not fit"
+            )
 
     def _place_of_reference(self, upload: Upload[Any], down: PyTree, phase: str) -> int | None:
         """Returns the number of the vector sent down whose difference to the upload is clipped.
@@ -333,7 +414,10 @@ class _InspectionBackend(RecordingBackend):
         # function saw
         near = next((i for i, v in enumerate(vectors(down)) if v is upload.reference), None)
         if near is None and self.central:
-            raise _refused(self.name, f"the reference of uploads of phase {phase} is none of the vectors sent down")
+            raise _refused(
+                self.name,
+                f"the reference of uploads of phase {phase} is none of the vectors sent down",
+            )
         return near
 
     def _draw_of(self, cohort: Cohort, phase: str) -> int | None:
@@ -345,14 +429,24 @@ class _InspectionBackend(RecordingBackend):
         number = next((i for i, draw in enumerate(self.draws) if draw.ids is cohort.ids), None)
         if number is not None:
             if self.draws[number].is_weighted:
-                raise _refused(self.name, f"the clients of phase {phase} are drawn by weights that depend on their data")
+                raise _refused(
+                    self.name,
+                    f"the clients of phase {phase} are drawn by weights that depend on their data",
+                )
             return number
-        if cohort.ids.shape[0] != self.setup.population.clients and self.setup.schedule.cohort is not None:
-            raise _refused(self.name, f"it cannot be told from which draw the clients of phase {phase} are")
+        if (
+            cohort.ids.shape[0] != self.setup.population.clients
+            and self.setup.schedule.cohort is not None
+        ):
+            raise _refused(
+                self.name, f"it cannot be told from which draw the clients of phase {phase} are"
+            )
         return None
 
 
-def _trace_two_rounds(algorithm: Algorithm[Any], setup: Setup, central: bool, name: str) -> list[list[_TracedPhase]]:
+def _trace_two_rounds(
+    algorithm: Algorithm[Any], setup: Setup, central: bool, name: str
+) -> list[list[_TracedPhase]]:
     """Returns the phases of the first round and of a later one, which may differ."""
     backend = _InspectionBackend(dataclasses.replace(setup, channel=None), central, name)
     rounds: list[list[_TracedPhase]] = []
@@ -362,7 +456,9 @@ def _trace_two_rounds(algorithm: Algorithm[Any], setup: Setup, central: bool, na
         state = algorithm.init(_InspectionContext(backend, 0, root), w)
         for t in (0, 1):
             backend.draws, backend.phases_of_round = [], []
-            state = algorithm.round(_InspectionContext(backend, t, root, model_state=shared_state(setup.task)), state)
+            state = algorithm.round(
+                _InspectionContext(backend, t, root, model_state=shared_state(setup.task)), state
+            )
             rounds.append(backend.phases_of_round)
 
     jax.eval_shape(two_rounds)
@@ -375,7 +471,9 @@ def _expected(phase: _TracedPhase, setup: Setup) -> int:
     return int(setup.schedule.cohort or 0) if is_drawn else setup.population.clients
 
 
-def _releases(round: list[_TracedPhase], schedule: Schedule, clients: int, central: bool) -> tuple[Release, ...]:
+def _releases(
+    round: list[_TracedPhase], schedule: Schedule, clients: int, central: bool
+) -> tuple[Release, ...]:
     """Returns the releases of a round.
 
     Sampling amplifies where a client's chance is the same for every draw: Poisson sampling, and
@@ -387,23 +485,39 @@ def _releases(round: list[_TracedPhase], schedule: Schedule, clients: int, centr
         drawn[phase.draw] = drawn.get(phase.draw, 0) + 1
     poisson = central and schedule.cohort is not None and isinstance(schedule.rule, Poisson)
     fixed = (
-        central and _draws_a_fixed_number(schedule, clients) and schedule.availability_rule is None and not schedule.dropouts
+        central
+        and _draws_a_fixed_number(schedule, clients)
+        and schedule.availability_rule is None
+        and not schedule.dropouts
     )
     if not (poisson or fixed):
-        return (Release(1.0, len(round)),)  # without amplification it does not matter from which draw a sum is
+        # without amplification it does not matter from which draw a sum is
+        return (Release(1.0, len(round)),)
     rate, population = int(schedule.cohort or 0) / clients, clients if fixed else 0
-    releases = [Release(1.0, times) if draw is None else Release(rate, times, population) for draw, times in drawn.items()]
+    releases = [
+        Release(1.0, times) if draw is None else Release(rate, times, population)
+        for draw, times in drawn.items()
+    ]
     return tuple(sorted(releases, reverse=True))
 
 
 def _draws_a_fixed_number(schedule: Schedule, clients: int) -> bool:
     """Returns whether cohorts leave some clients out and do not have a random size."""
-    return schedule.cohort is not None and schedule.cohort < clients and isinstance(schedule.rule, Uniform)
+    return (
+        schedule.cohort is not None
+        and schedule.cohort < clients
+        and isinstance(schedule.rule, Uniform)
+    )
 
 
 @checked_call
 def privacy_spent(
-    algorithm: Algorithm[Any], task: Task, *, schedule: Schedule, privacy: Privacy, rounds: int = 100
+    algorithm: Algorithm[Any],
+    task: Task,
+    *,
+    schedule: Schedule,
+    privacy: Privacy,
+    rounds: int = 100,
 ) -> float:
     r"""Returns the $\varepsilon$ that a run spends, at the $\delta$ of its privacy.
 
@@ -417,20 +531,36 @@ def privacy_spent(
         privacy: of its channel.
 
     >>> import fedax
-    >>> task, schedule = fedax.tasks.digits(clients=50), fedax.Schedule(cohort=10, sampling="poisson", weights="equal")
+    >>> task, schedule = (
+    ...     fedax.tasks.digits(clients=50),
+    ...     fedax.Schedule(cohort=10, sampling="poisson", weights="equal"),
+    ... )
     >>> private = fedax.Privacy(noise=1.0, delta=1e-3)
-    >>> round(fedax.privacy_spent(fedax.FedAvg(), task, schedule=schedule, privacy=private, rounds=20), 2)
+    >>> round(
+    ...     fedax.privacy_spent(
+    ...         fedax.FedAvg(), task, schedule=schedule, privacy=private, rounds=20
+    ...     ),
+    ...     2,
+    ... )
     5.23
 
     Raises:
         InvalidInput: a method or a schedule for which it does not hold.
     """
-    return epsilon_of(_ledger(algorithm, task, schedule, privacy), privacy.noise, privacy.delta, rounds)
+    return epsilon_of(
+        _ledger(algorithm, task, schedule, privacy), privacy.noise, privacy.delta, rounds
+    )
 
 
 @checked_call
 def noise_for(
-    epsilon: float, algorithm: Algorithm[Any], task: Task, *, schedule: Schedule, privacy: Privacy, rounds: int = 100
+    epsilon: float,
+    algorithm: Algorithm[Any],
+    task: Task,
+    *,
+    schedule: Schedule,
+    privacy: Privacy,
+    rounds: int = 100,
 ) -> float:
     r"""Returns the noise multiplier with which a run spends at most $\varepsilon$ at its $\delta$.
 
@@ -448,8 +578,15 @@ def noise_for(
 def _ledger(algorithm: Algorithm[Any], task: Task, schedule: Schedule, privacy: Privacy) -> Ledger:
     schedule.check_population(np.asarray(task.train.sizes).tolist(), task.names)
     _check_delta(privacy, task.train.clients)
-    layout, channel = Layout.of(jax.eval_shape(task.start, jax.random.key(0))), Channel(privacy=privacy)
-    algorithm, solver = as_arrays((bound_to(algorithm, task.names, task.train.clients), SGD()), layout.dtype)
-    private = private_of(algorithm, Setup(task, solver, schedule, layout, task.train.population, channel))
+    layout, channel = (
+        Layout.of(jax.eval_shape(task.start, jax.random.key(0))),
+        Channel(privacy=privacy),
+    )
+    algorithm, solver = as_arrays(
+        (bound_to(algorithm, task.names, task.train.clients), SGD()), layout.dtype
+    )
+    private = private_of(
+        algorithm, Setup(task, solver, schedule, layout, task.train.population, channel)
+    )
     assert private is not None, "asked for"
     return private.ledger

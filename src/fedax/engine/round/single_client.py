@@ -27,7 +27,9 @@ def single_client_task(task: Task, k: int) -> Task:
 def sizes_only(data: Ragged, sizes: Sequence[int]) -> Ragged:
     """Returns data of clients with these sizes but without examples, where only sizes are known."""
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-    empty = {name: np.zeros((0, *values.shape[1:]), values.dtype) for name, values in data.arrays.items()}
+    empty = {
+        name: np.zeros((0, *values.shape[1:]), values.dtype) for name, values in data.arrays.items()
+    }
     return Ragged(empty, offsets, len(sizes), max(sizes))
 
 
@@ -40,10 +42,14 @@ class SingleClient(CompiledClient):
 
 
 @eqx.filter_jit
-def run_single_client(phase_work: PhaseWork, setup: Setup, rows: dict[str, PyTree], index: Int[Array, ""]) -> Any:
+def run_single_client(
+    phase_work: PhaseWork, setup: Setup, rows: dict[str, PyTree], index: Int[Array, ""]
+) -> Any:
     """Runs the work of the only client here.
 
     Returns its upload, its memories afterwards, and `PhaseWork.broken` of both.
     """
-    upload, kept = phase_work(SingleClient(setup, index, phase_work.round, phase_work.root, phase_work.occurrence), rows)
+    upload, kept = phase_work(
+        SingleClient(setup, index, phase_work.round, phase_work.root, phase_work.occurrence), rows
+    )
     return upload, kept, phase_work.broken((decode(upload.value)[0], upload.weight), rows, kept)

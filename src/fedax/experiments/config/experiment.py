@@ -18,7 +18,13 @@ from fedax.engine.driver.options import BAD_CLIENT
 from fedax.engine.driver.settings import hyperparameters_of
 from fedax.errors import shown
 from fedax.experiments.config.grids import GridSection
-from fedax.experiments.config.observers import OBSERVERS, Optimum, default_observers, observer_of, select_observers
+from fedax.experiments.config.observers import (
+    OBSERVERS,
+    Optimum,
+    default_observers,
+    observer_of,
+    select_observers,
+)
 from fedax.experiments.config.older import upgrade_spelling
 from fedax.experiments.config.plan import Member, Plan
 from fedax.experiments.config.sections import (
@@ -64,16 +70,20 @@ class Experiment(BaseModel):
         name: for titles and folder names.
         rounds: communication rounds, at least 0.
         observe_every: rounds between observations, at least 1.
-        engine: where it runs: `simulation`, with the options of its table, `eager`, `mpi` or `flower`.
+        engine: where it runs: `simulation`, with the options of its table, `eager`, `mpi` or
+            `flower`.
         seeds: one run of every algorithm for each, at least one, all different.
         observe: names of observers; by default those that fit the task and need not be asked for.
-        read: how a curve becomes the number of a table or of the grid's selection: `last`, `best`, `mean_last_<k>_rounds`.
-        minimum: of the objective, if it is known; the observer `objective` then also gives the gap to it.
+        read: how a curve becomes the number of a table or of the grid's selection: `last`, `best`,
+            `mean_last_<k>_rounds`.
+        minimum: of the objective, if it is known; the observer `objective` then also gives the gap
+            to it.
         task: a name of `fedax.tasks` and its options.
         solver: how clients minimise.
         schedule: arguments of `fedax.Schedule`.
         algorithm: the methods to compare, at least one; their labels differ.
-        stop, early_stopping, budget: end runs early that diverge, no longer become better, or have spent their time or energy.
+        stop, early_stopping, budget: end runs early that diverge, no longer become better, or have
+            spent their time or energy.
         devices: the clients' devices, whose virtual clock the results have.
         held_back_steps: local steps before clients that are held back are evaluated a second time.
         grid: values to try, and the rule that selects among them.
@@ -84,14 +94,19 @@ class Experiment(BaseModel):
         trackers: programs that get the curves as well: `tensorboard`, `mlflow`, `wandb`.
         checkpoint_every: rounds between checkpoints, 0 for none; by default a tenth of the rounds.
         on_bad_client: `stop` or `drop`, of a client whose upload is not finite (see `fedax.run`).
-        seeds_together: whether all seeds of an algorithm are one program (see `fedax.run_grid`); by default they are, unless
-            trackers show single runs as they go, or the engine compiles no rounds. False lets `--jobs` spread them over processes.
-        sources: of your own code that the file names, the SHA-256 of its files by the name; a run directory's copy has it, and a
-            file that has changed since is refused.
-        keep_models: `reported`, `personal` (with the clients' own), `all` (of runs that select in a grid too) or `none` are kept.
+        seeds_together: whether all seeds of an algorithm are one program (see `fedax.run_grid`); by
+            default they are, unless trackers show single runs as they go, or the engine compiles no
+            rounds. False lets `--jobs` spread them over processes.
+        sources: of your own code that the file names, the SHA-256 of its files by the name; a run
+            directory's copy has it, and a file that has changed since is refused.
+        keep_models: `reported`, `personal` (with the clients' own), `all` (of runs that select in a
+            grid too) or `none` are kept.
 
     Example:
-        >>> source = 'name = "a"\nrounds = 2\n[task]\nname = "digits"\n[[algorithm]]\nname = "fedprox"\nmu = 1'
+        >>> source = (
+        ...     'name = "a"\nrounds = 2\n[task]\nname = "digits"\n'
+        ...     '[[algorithm]]\nname = "fedprox"\nmu = 1'
+        ... )
         >>> Experiment.parse(source).algorithm[0].shown()
         'FedProx mu=1'
     """
@@ -137,12 +152,15 @@ class Experiment(BaseModel):
 
         Args:
             path: the file.
-            settings: `path=value` each, as `fedax run --set` takes them: `task.alpha=0.5`, `algorithm.0.mu=1`.
-            kept: whether it is a run directory's copy, in which older spellings of `read` are valid. No user code that it names
-                is loaded: the directory may come from somebody else. `user_code.with_code` gives an experiment that can be run.
+            settings: `path=value` each, as `fedax run --set` takes them: `task.alpha=0.5`,
+                `algorithm.0.mu=1`.
+            kept: whether it is a run directory's copy, in which older spellings of `read` are
+                valid. No user code that it names is loaded: the directory may come from somebody
+                else. `user_code.with_code` gives an experiment that can be run.
 
         Raises:
-            SpecError: unreadable, malformed, an unknown key, a value out of range; with file, line and what is allowed.
+            SpecError: unreadable, malformed, an unknown key, a value out of range; with file, line
+                and what is allowed.
         """
         source = Source.read(path)
         for setting in settings:
@@ -174,7 +192,11 @@ class Experiment(BaseModel):
             raise source.error(*explain_error(error, cls)) from error
         experiment._source, experiment._is_stored = source, kept
         experiment._check()
-        return experiment if kept else experiment.model_copy(update={"sources": check_sources(experiment)})
+        return (
+            experiment
+            if kept
+            else experiment.model_copy(update={"sources": check_sources(experiment)})
+        )
 
     def _check(self) -> None:
         """Checks everything that needs no data, in the order of the file's keys and tables.
@@ -285,12 +307,20 @@ class Experiment(BaseModel):
 
     def _check_size(self) -> None:
         """Limits the number of algorithms and runs, without expanding the grid."""
-        members = sum(self.grid.size(owners_of(section)) if self.grid else 1 for section in self.algorithm)
+        members = sum(
+            self.grid.size(owners_of(section)) if self.grid else 1 for section in self.algorithm
+        )
         if members > MOST_MEMBERS:
-            raise InvalidInput.found("algorithm", f"{members} algorithms with those of the grid", f"at most {MOST_MEMBERS}")
+            raise InvalidInput.found(
+                "algorithm",
+                f"{members} algorithms with those of the grid",
+                f"at most {MOST_MEMBERS}",
+            )
         seeds = len(self.seeds) + len(self.grid.selecting(self.seeds) if self.grid else ())
         if members * seeds > MOST_RUNS:
-            raise InvalidInput.found("seeds", f"{members} algorithms with {seeds} seeds", f"at most {MOST_RUNS} runs")
+            raise InvalidInput.found(
+                "seeds", f"{members} algorithms with {seeds} seeds", f"at most {MOST_RUNS} runs"
+            )
 
     @property
     def is_stored(self) -> bool:
@@ -298,7 +328,9 @@ class Experiment(BaseModel):
         return self._is_stored
 
     def loads(self, name: Any) -> bool:
-        """Returns whether the object of a name may be made: the user code of a stored experiment stays a name."""
+        """Returns whether the object of a name may be made: the user code of a stored experiment
+        stays a name.
+        """
         return not self._is_stored or not (is_reference(name) or name in self.sources)
 
     def _make(self, section: Any) -> Any:
@@ -312,13 +344,23 @@ class Experiment(BaseModel):
         return schedule_of(given) if all(self.loads(rule) for rule in rules) else None
 
     def only(self, chosen: Sequence[AlgorithmSection]) -> "Experiment":
-        """Returns the experiment with some of its algorithms, and with what its grid says about them."""
+        """Returns the experiment with some of its algorithms, and with what its grid says about
+        them.
+        """
         owners = ("solver", "schedule", *(s.name for s in chosen), *(s.shown() for s in chosen))
-        return self.model_copy(update={"algorithm": list(chosen), "grid": self.grid and self.grid.only(owners)})
+        return self.model_copy(
+            update={"algorithm": list(chosen), "grid": self.grid and self.grid.only(owners)}
+        )
 
     def _solver_of(self, section: AlgorithmSection, **changes: Any) -> SolverSection:
-        """Returns the solver of one algorithm: the common one with its own options, or another one."""
-        common = self.solver.options if section.solver.get("name", self.solver.name) == self.solver.name else {}
+        """Returns the solver of one algorithm: the common one with its own options, or another
+        one.
+        """
+        common = (
+            self.solver.options
+            if section.solver.get("name", self.solver.name) == self.solver.name
+            else {}
+        )
         return SolverSection(**{"name": self.solver.name} | common | section.solver | changes)
 
     @property
@@ -333,14 +375,24 @@ class Experiment(BaseModel):
 
     @property
     def best_by(self) -> str | None:
-        """The metric by which the best model of a run is kept, if there is one on examples that are not trained on."""
-        usual = (self.select if "validation" in self.select else "validation_loss") if self.validates else None
+        """The metric by which the best model of a run is kept, if there is one on examples that are
+        not trained on.
+        """
+        usual = (
+            (self.select if "validation" in self.select else "validation_loss")
+            if self.validates
+            else None
+        )
         return self.early_stopping.metric if self.early_stopping else usual
 
     def members(self) -> list[Member]:
         """Returns every algorithm of the file, and of its grid, in order.
 
-        >>> sections = {"task": {"name": "digits"}, "algorithm": [{"name": "fedprox"}], "grid": {"fedprox": {"mu": [0.0, 1.0]}}}
+        >>> sections = {
+        ...     "task": {"name": "digits"},
+        ...     "algorithm": [{"name": "fedprox"}],
+        ...     "grid": {"fedprox": {"mu": [0.0, 1.0]}},
+        ... }
         >>> [member.label for member in Experiment.of(name="a", **sections).members()]
         ['FedProx, mu=0.0', 'FedProx, mu=1.0']
         """
@@ -352,8 +404,13 @@ class Experiment(BaseModel):
                 changed, paces = point.get("solver", {}), point.get("schedule", {})
                 settings = own | changed | paces
                 label = ", ".join([method, *(f"{key}={value}" for key, value in settings.items())])
-                algorithm = AlgorithmSection.model_validate({"name": section.name, "label": label} | section.options | own)
-                solver, schedule = self._solver_of(section, **changed), self.schedule | section.schedule | paces
+                algorithm = AlgorithmSection.model_validate(
+                    {"name": section.name, "label": label} | section.options | own
+                )
+                solver, schedule = (
+                    self._solver_of(section, **changed),
+                    self.schedule | section.schedule | paces,
+                )
                 made.append(Member(label, method, algorithm, solver, schedule, settings))
         return made
 
@@ -361,7 +418,8 @@ class Experiment(BaseModel):
         """Makes the task (which may read or draw data) and everything else that `fedax.run` needs.
 
         Raises:
-            InvalidInput: options that do not fit the task or its data; a `SpecError` with the line if read from a file.
+            InvalidInput: options that do not fit the task or its data; a `SpecError` with the line
+                if read from a file.
         """
         check_sources(self)
         with self._at("task"):
@@ -374,47 +432,89 @@ class Experiment(BaseModel):
             schedule.check_population(np.asarray(task.train.sizes).tolist(), task.names)
         members = self.members()
         made = {member.label: member.algorithm.make() for member in members}
-        own = {m.label: {"solver": m.solver.make(), "schedule": schedule_of(m.schedule)} for m in members}
+        own = {
+            m.label: {"solver": m.solver.make(), "schedule": schedule_of(m.schedule)}
+            for m in members
+        }
         with self._at("observe"):
-            observers = self._observers(task, [(made[label], own[label]["schedule"]) for label in made])
+            observers = self._observers(
+                task, [(made[label], own[label]["schedule"]) for label in made]
+            )
         with self._at("grid"):
             for member, arguments in own.items():
-                arguments["schedule"].check_population(np.asarray(task.train.sizes).tolist(), task.names)
+                arguments["schedule"].check_population(
+                    np.asarray(task.train.sizes).tolist(), task.names
+                )
                 made[member] = bound_to(made[member], task.names, task.train.clients)
                 check_population(made[member], task.train.clients)
-        stop = [section.make() for section in (self.stop, self.early_stopping, self.budget) if section is not None]
+        stop = [
+            section.make()
+            for section in (self.stop, self.early_stopping, self.budget)
+            if section is not None
+        ]
         for section, metric in self._watched().items():
             if metric in OBSERVERS and self._observer(metric) not in observers:
                 allowed = f"lists with {metric!r}, which `{section}` needs"
                 self.refuse((section,), InvalidInput.of("observe", self.observe, allowed))
-        arguments = {"solver": self.solver.make(), "schedule": schedule, "rounds": self.rounds, "observe": observers}
+        arguments = {
+            "solver": self.solver.make(),
+            "schedule": schedule,
+            "rounds": self.rounds,
+            "observe": observers,
+        }
         with self._at("simulation"):
             engine = engine_of(self.engine, self.simulation)
         arguments |= {"engine": engine, "channel": self.channel and self.channel.make()}
-        arguments |= {"observe_every": self.observe_every, "stop": stop, "on_bad_client": self.on_bad_client}
+        arguments |= {
+            "observe_every": self.observe_every,
+            "stop": stop,
+            "on_bad_client": self.on_bad_client,
+        }
         seen = self.best_by not in OBSERVERS or self._observer(str(self.best_by)) in observers
-        arguments |= {"keep_best": self.best_by if seen else None, "devices": self.devices and self.devices.make()}
+        arguments |= {
+            "keep_best": self.best_by if seen else None,
+            "devices": self.devices and self.devices.make(),
+        }
         return Plan(task, made, arguments, own)
 
     def _watched(self) -> dict[str, str]:
         """Returns the metrics that sections need."""
         early = self.early_stopping and self.early_stopping.metric
-        needed = {"stop": self.stop and "train_loss", "early_stopping": early, "grid": self.grid and self.select}
+        needed = {
+            "stop": self.stop and "train_loss",
+            "early_stopping": early,
+            "grid": self.grid and self.select,
+        }
         return {section: metric for section, metric in needed.items() if metric}
 
     def _observer(self, name: str, best: Optimum | None = None) -> Observer:
         return observer_of(name, self.minimum, self.held_back_steps, best)
 
-    def _observers(self, task: Task, runs: Sequence[tuple[Algorithm[Any], Schedule]]) -> list[Observer]:
+    def _observers(
+        self, task: Task, runs: Sequence[tuple[Algorithm[Any], Schedule]]
+    ) -> list[Observer]:
         if self.observe is None:
             return default_observers(task, self._observer, self._watched().values())
         return select_observers(self.observe, self._observer, task, runs)
 
     def resolved(self) -> dict[str, Any]:
-        """Returns the experiment with every default written out, as plain values that `of` takes."""
-        every = tasks.defaults(self.task.name, **self.task.options) if self.loads(self.task.name) else {}
-        defaults = {name: value for name, value in every.items() if isinstance(value, int | float | str)}
-        kept = {"name": self.name, "rounds": self.rounds, "observe_every": self.observe_every, "seeds": self.seeds}
+        """Returns the experiment with every default written out, as plain values that `of`
+        takes.
+        """
+        every = (
+            tasks.defaults(self.task.name, **self.task.options)
+            if self.loads(self.task.name)
+            else {}
+        )
+        defaults = {
+            name: value for name, value in every.items() if isinstance(value, int | float | str)
+        }
+        kept = {
+            "name": self.name,
+            "rounds": self.rounds,
+            "observe_every": self.observe_every,
+            "seeds": self.seeds,
+        }
         return plain(
             kept
             | ({} if self.observe is None else {"observe": self.observe})
@@ -439,7 +539,10 @@ class Experiment(BaseModel):
             | (
                 {}
                 if self.grid is None
-                else {"grid": self.grid.model_dump() | {"select": self.select, "seeds": self.grid.selecting(self.seeds)}}
+                else {
+                    "grid": self.grid.model_dump()
+                    | {"select": self.select, "seeds": self.grid.selecting(self.seeds)}
+                }
             )
             | ({"trackers": self.trackers} if self.trackers else {})
             | ({"sources": self.sources} if self.sources else {})
@@ -450,10 +553,16 @@ class Experiment(BaseModel):
     def _values(self, section: AlgorithmSection | SolverSection) -> dict[str, Any]:
         """Returns all hyperparameters of a section; a run directory's copy has written them all."""
         owner = self._make(section)
-        return section.options if owner is None else {name: getattr(owner, name) for name in declared(owner)}
+        return (
+            section.options
+            if owner is None
+            else {name: getattr(owner, name) for name in declared(owner)}
+        )
 
     def limits_of(self, member: Member, key: str) -> tuple[float, float]:
-        """Returns the ends of the range of a number that the grid varies; infinite ones where it is not known."""
+        """Returns the ends of the range of a number that the grid varies; infinite ones where it is
+        not known.
+        """
         for section in (member.algorithm, member.solver):
             owner = self._make(section)
             if owner is not None and key in declared(owner):
@@ -461,10 +570,16 @@ class Experiment(BaseModel):
         return -math.inf, math.inf
 
     def hyperparameters_of(self, section: AlgorithmSection | SolverSection) -> dict[str, Any]:
-        """Returns the class of an algorithm or a solver as `type`, and its hyperparameters by name."""
+        """Returns the class of an algorithm or a solver as `type`, and its hyperparameters by
+        name.
+        """
         owner = self._make(section)
         values = section.options if owner is None else hyperparameters_of(owner)
-        return values | ({"type": title_of(section.name)} if owner is None or section.name in self.sources else {})
+        return values | (
+            {"type": title_of(section.name)}
+            if owner is None or section.name in self.sources
+            else {}
+        )
 
     def _schedule_options(self, given: dict[str, Any]) -> dict[str, Any]:
         schedule = self._make_schedule(given)
@@ -475,14 +590,18 @@ class Experiment(BaseModel):
         return tomli_w.dumps(self.resolved())
 
     def refuse(self, place: KeyPath, error: InvalidInput) -> NoReturn:
-        """Raises an error about one key; a `SpecError` with its line if the experiment was read from a file."""
+        """Raises an error about one key; a `SpecError` with its line if the experiment was read
+        from a file.
+        """
         if self._source is None:
             raise error
         raise self._source.error(place, str(error)) from error
 
     @contextlib.contextmanager
     def _at(self, *place: str | int) -> Iterator[None]:
-        """Turns `InvalidInput` about a section into a `SpecError` with the line of the key that the message names."""
+        """Turns `InvalidInput` about a section into a `SpecError` with the line of the key that the
+        message names.
+        """
         try:
             yield
         except SpecError:
@@ -491,7 +610,9 @@ class Experiment(BaseModel):
             section, text = self._source.find(place) if self._source else None, str(error)
             clues = ("({key}=", "got {key!r};", "got {value};")
             pairs = section.items() if isinstance(section, dict) else list(enumerate(section or ()))
-            named = [k for clue in clues for k, v in pairs if clue.format(key=k, value=shown(v)) in text]
+            named = [
+                k for clue in clues for k, v in pairs if clue.format(key=k, value=shown(v)) in text
+            ]
             self.refuse((*place, *named[:1]), error)
 
 

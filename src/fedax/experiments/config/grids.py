@@ -24,16 +24,19 @@ SELECT = (
 
 
 class GridSection(BaseModel):
-    """`[grid]`: lists of values by the name or label of an algorithm, by `solver` or by `schedule`; all combinations run.
+    """`[grid]`: lists of values by the name or label of an algorithm, by `solver` or by `schedule`;
+    all combinations run.
 
-    `select` says which member stands for its algorithm: the one with the best value of a metric in the mean over the runs. It is
-    by default the lowest validation loss if the task keeps examples for validation, else the lowest training loss, as in the
-    papers; test examples select only if they are named. The experiment's `read` says how a curve becomes a number. A
-    member that diverged in any run counts as worst. What is selected on the same runs that are reported looks better than it is,
-    so the members run with `seeds` of their own, none of which is among the experiment's; only the selected member then runs
-    with those of the experiment. By default there are as many as the experiment has, from the first number after its largest on.
-    `selects = false` is for experiments that stand beside others with the same title, on other draws of the data: no member runs
-    to select there, and the one that is selected on the others is reported.
+    `select` says which member stands for its algorithm: the one with the best value of a metric in
+    the mean over the runs. It is by default the lowest validation loss if the task keeps examples
+    for validation, else the lowest training loss, as in the papers; test examples select only if
+    they are named. The experiment's `read` says how a curve becomes a number. A member that
+    diverged in any run counts as worst. What is selected on the same runs that are reported looks
+    better than it is, so the members run with `seeds` of their own, none of which is among the
+    experiment's; only the selected member then runs with those of the experiment. By default there
+    are as many as the experiment has, from the first number after its largest on. `selects = false`
+    is for experiments that stand beside others with the same title, on other draws of the data: no
+    member runs to select there, and the one that is selected on the others is reported.
 
     >>> grid = GridSection(**{"fedprox": {"mu": [0.1, 1.0]}, "solver": {"learning_rate": [0.01]}})
     >>> [point["fedprox"] for point in grid.points(["fedprox"])]
@@ -49,7 +52,11 @@ class GridSection(BaseModel):
     def metric(self, validation: bool) -> str:
         """Returns the metric that selects, for a task with or without validation examples.
 
-        >>> GridSection().metric(True), GridSection().metric(False), GridSection(select="test_loss").metric(True)
+        >>> (
+        ...     GridSection().metric(True),
+        ...     GridSection().metric(False),
+        ...     GridSection(select="test_loss").metric(True),
+        ... )
         ('validation_loss', 'train_loss', 'test_loss')
         """
         return self.select or ("validation_loss" if validation else "train_loss")
@@ -70,7 +77,8 @@ class GridSection(BaseModel):
         return list(range(first, first + len(reported))) if self.seeds is None else self.seeds
 
     def check(self, owners: Sequence[str], reported: Sequence[int], validation: bool) -> None:
-        """Refuses owners that are not in the experiment, anything but lists with values, and seeds that are reported.
+        """Refuses owners that are not in the experiment, anything but lists with values, and seeds
+        that are reported.
 
         Also a metric that does not select, or whose examples the task does not have.
         """
@@ -78,7 +86,9 @@ class GridSection(BaseModel):
             raise UnknownName.among("grid.select", self.select, SELECT)
         if self.metric(validation).startswith("validation") and not validation:
             hint = "Keep some: [task] validation = 0.2."
-            raise InvalidInput.found("grid.select", f"{self.select!r} without validation examples", "train_loss", hint)
+            raise InvalidInput.found(
+                "grid.select", f"{self.select!r} without validation examples", "train_loss", hint
+            )
         seeds = self.selecting(reported)
         if self.selects and (not are_seeds(seeds) or set(seeds) & set(reported)):
             allowed = f"{SEEDS}, none of the experiment's seeds {shown(list(reported))}"
@@ -89,23 +99,39 @@ class GridSection(BaseModel):
             if not isinstance(values, dict) or not values:
                 raise InvalidInput.of(f"grid.{owner}", values, "a table of lists of values")
             for key, choices in values.items():
-                if not isinstance(choices, list) or not choices or any(isinstance(c, dict) for c in choices):
-                    raise InvalidInput.of(f"grid.{owner}.{key}", choices, "a list of at least one value")
+                if (
+                    not isinstance(choices, list)
+                    or not choices
+                    or any(isinstance(c, dict) for c in choices)
+                ):
+                    raise InvalidInput.of(
+                        f"grid.{owner}.{key}", choices, "a list of at least one value"
+                    )
                 if len(set(map(str, choices))) < len(choices):
                     raise InvalidInput.of(f"grid.{owner}.{key}", choices, "values that differ")
 
     def size(self, owners: Sequence[str]) -> int:
         """Returns the number of `points`, without making any."""
-        return math.prod(len(choices) for owner in owners for choices in self.lists.get(owner, {}).values())
+        return math.prod(
+            len(choices) for owner in owners for choices in self.lists.get(owner, {}).values()
+        )
 
     def only(self, owners: Sequence[str]) -> "GridSection | None":
         """Returns the grid without the lists of other owners, or None if no list is left."""
         lists = {owner: values for owner, values in self.lists.items() if owner in owners}
-        return GridSection(select=self.select, seeds=self.seeds, selects=self.selects, **lists) if lists else None
+        return (
+            GridSection(select=self.select, seeds=self.seeds, selects=self.selects, **lists)
+            if lists
+            else None
+        )
 
     def points(self, owners: Sequence[str]) -> Iterator[dict[str, dict[str, Any]]]:
         """Yields all combinations of the values of some owners: by owner and key."""
-        axes = [(owner, key, choices) for owner in owners for key, choices in self.lists.get(owner, {}).items()]
+        axes = [
+            (owner, key, choices)
+            for owner in owners
+            for key, choices in self.lists.get(owner, {}).items()
+        ]
         for values in itertools.product(*(choices for _, _, choices in axes)):
             point: dict[str, dict[str, Any]] = {}
             for (owner, key, _), value in zip(axes, values, strict=True):

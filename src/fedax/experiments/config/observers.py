@@ -71,19 +71,30 @@ ON_DEMAND = (
     "test_f1",
     "test_calibration_error",
 )
-"""Observers that must be asked for; the others are on by default, if the task has what they need."""
+"""Observers that must be asked for; the others are on by default, if the task has what they
+need."""
 
 
-def observer_of(name: str, minimum: float | None, held_back_steps: int | None, best: Optimum | None = None) -> Observer:
+def observer_of(
+    name: str, minimum: float | None, held_back_steps: int | None, best: Optimum | None = None
+) -> Observer:
     """Makes an observer by name with the options that the experiment gives it.
 
     `best` is the minimiser, where it was computed.
     """
     least = best.value if minimum is None and best is not None else minimum
-    given: dict[str, dict[str, Any]] = {name: {"minimum": least} for name in ("objective", "local_spread")}
+    given: dict[str, dict[str, Any]] = {
+        name: {"minimum": least} for name in ("objective", "local_spread")
+    }
     given["optimum"] = {"point": jnp.asarray([] if best is None else best.w, float)}
     given["held_back_accuracy"] = {} if held_back_steps is None else {"steps": held_back_steps}
-    found = find("observer", name, OBSERVERS, "a class derived from fedax.observe.Observer, or an object of one", _observes)
+    found = find(
+        "observer",
+        name,
+        OBSERVERS,
+        "a class derived from fedax.observe.Observer, or an object of one",
+        _observes,
+    )
     return found if isinstance(found, Observer) else found(**given.get(name, {}))
 
 
@@ -95,7 +106,8 @@ def minimiser(task: Task, runs: Sequence[tuple[Algorithm[Any], Schedule]]) -> Op
     """Computes the minimiser of the objective that all runs have, for the observer `optimum`.
 
     Raises:
-        InvalidInput: objectives that differ in the clients' weights, that are not convex, or for which no minimiser was found.
+        InvalidInput: objectives that differ in the clients' weights, that are not convex, or for
+            which no minimiser was found.
     """
     equal = {schedule.weights == "equal" or method.equal_weights for method, schedule in runs}
     if len(equal) > 1:
@@ -104,18 +116,26 @@ def minimiser(task: Task, runs: Sequence[tuple[Algorithm[Any], Schedule]]) -> Op
     losses = Losses(task, weights="equal" if equal == {True} else "shares")
     curved = smoothness(losses, tolerance=1e-2)
     if lowest_eigenvalue(losses, tolerance=1e-2) < -0.05 * curved:
-        raise InvalidInput.found("observe", "optimum, for a task with negative curvature at the start", "convex tasks")
+        raise InvalidInput.found(
+            "observe", "optimum, for a task with negative curvature at the start", "convex tasks"
+        )
     found, first = optimum(losses), float(np.linalg.norm(losses.gradient(losses.start)))
     if not found.gradient <= math.sqrt(jnp.finfo(losses.start.dtype).eps) * max(first, 1.0):
         got = f"optimum, for a task on which a gradient of {found.gradient:.2g} remains"
-        raise InvalidInput.found("observe", got, "tasks whose convex objective has a minimiser, such as with l2 above 0")
+        raise InvalidInput.found(
+            "observe", got, "tasks whose convex objective has a minimiser, such as with l2 above 0"
+        )
     return found
 
 
 def select_observers(
-    names: Sequence[str], make: Callable[..., Observer], task: Task, runs: Sequence[tuple[Algorithm[Any], Schedule]]
+    names: Sequence[str],
+    make: Callable[..., Observer],
+    task: Task,
+    runs: Sequence[tuple[Algorithm[Any], Schedule]],
 ) -> list[Observer]:
-    """Makes the observers that an experiment asks for, with the minimiser if `optimum` is among them, and checks them.
+    """Makes the observers that an experiment asks for, with the minimiser if `optimum` is among
+    them, and checks them.
 
     Args:
         names: of `OBSERVERS`.
@@ -130,7 +150,9 @@ def select_observers(
     return made
 
 
-def default_observers(task: Task, make: Callable[[str], Observer], needed: Collection[str]) -> list[Observer]:
+def default_observers(
+    task: Task, make: Callable[[str], Observer], needed: Collection[str]
+) -> list[Observer]:
     """Makes the observers that fit a task; of `ON_DEMAND` only those that are needed."""
     found: list[Observer] = []
     for name in OBSERVERS:

@@ -7,9 +7,11 @@ from fedax.report.tables.reductions import convert_to_rounds
 
 
 def upgrade_spelling(sections: Mapping[str, Any], kept: bool = False) -> dict[str, Any]:
-    """Translates the sections of a file to the present spelling: `decay` belongs to the solver, not to the schedule.
+    """Translates the sections of a file to the present spelling: `decay` belongs to the solver, not
+    to the schedule.
 
-    In a run directory's copy (`kept`) `read` may count observations, which are translated to rounds.
+    In a run directory's copy (`kept`) `read` may count observations, which are translated to
+    rounds.
 
     >>> upgrade_spelling({"schedule": {"cohort": 2, "decay": 0.9}})
     {'schedule': {'cohort': 2}, 'solver': {'decay': 0.9}}
@@ -27,7 +29,9 @@ def upgrade_spelling(sections: Mapping[str, Any], kept: bool = False) -> dict[st
 
     found = move_decay(with_read_in_rounds(sections) if kept else sections)
     if isinstance(found.get("algorithm"), list):
-        found["algorithm"] = [move_decay(part) if isinstance(part, dict) else part for part in found["algorithm"]]
+        found["algorithm"] = [
+            move_decay(part) if isinstance(part, dict) else part for part in found["algorithm"]
+        ]
     return found
 
 

@@ -9,7 +9,8 @@ from fedax.experiments.config.sections import AlgorithmSection, SolverSection
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """An experiment's objects, ready for `fedax.run`; `algorithms` are by label, in the order of the file.
+    """An experiment's objects, ready for `fedax.run`; `algorithms` are by label, in the order of
+    the file.
 
     `own` holds, by label, the solver and the schedule where they are not those in `arguments`.
     """
@@ -26,7 +27,9 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """One algorithm as it is run: `label` is its own, `method` that of its section, `settings` what the grid says."""
+    """One algorithm as it is run: `label` is its own, `method` that of its section, `settings` what
+    the grid says.
+    """
 
     label: str
     method: str

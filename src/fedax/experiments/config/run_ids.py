@@ -41,9 +41,16 @@ def list_run_ids(experiments: Sequence[Experiment]) -> list[RunId]:
         methods = [member.method for member in members]
         for member in members:
             contested = experiment.grid is not None and methods.count(member.method) > 1
-            trial = experiment.grid.selecting(experiment.seeds) if experiment.grid and contested else []
-            made += [RunId(len(made) + i, position, member, seed, True) for i, seed in enumerate(trial)]
-            made += [RunId(len(made) + i, position, member, seed, False) for i, seed in enumerate(experiment.seeds)]
+            trial = (
+                experiment.grid.selecting(experiment.seeds) if experiment.grid and contested else []
+            )
+            made += [
+                RunId(len(made) + i, position, member, seed, True) for i, seed in enumerate(trial)
+            ]
+            made += [
+                RunId(len(made) + i, position, member, seed, False)
+                for i, seed in enumerate(experiment.seeds)
+            ]
     return made
 
 

@@ -1,4 +1,6 @@
-"""The experiment file as JSON schema, made from the same declarations that check it; editors complete and check with it."""
+"""The experiment file as JSON schema, made from the same declarations that check it; editors
+complete and check with it.
+"""
 
 import dataclasses
 import math
@@ -38,22 +40,41 @@ def schema() -> dict[str, Any]:
         "uniqueItems": True,
         "items": {"type": "integer", "minimum": 0, "maximum": MOST_SEED},
     }
-    properties["observe"] = {"type": "array", "items": {"anyOf": [{"enum": list(OBSERVERS)}, _REFERENCE]}}
+    properties["observe"] = {
+        "type": "array",
+        "items": {"anyOf": [{"enum": list(OBSERVERS)}, _REFERENCE]},
+    }
     properties["task"] = {"oneOf": [*(_task(name) for name in tasks.task_makers()), _USER]}
     solvers = [_named(name, declared(kind), default="sgd") for name, kind in SOLVERS.items()]
-    optax = {"type": "object", "required": ["name"], "properties": {"name": {"enum": sorted({*optax_names()} - {*SOLVERS})}}}
+    optax = {
+        "type": "object",
+        "required": ["name"],
+        "properties": {"name": {"enum": sorted({*optax_names()} - {*SOLVERS})}},
+    }
     properties["solver"] = {"oneOf": [*solvers, optax, _USER]}
     schedule = {
         "type": "object",
         "additionalProperties": False,
-        "properties": {field.name: _example(field.default) for field in dataclasses.fields(Schedule)},
+        "properties": {
+            field.name: _example(field.default) for field in dataclasses.fields(Schedule)
+        },
     }
     properties["schedule"] = schedule
     members = [
-        _named(name, declared(kind), label={"type": "string"}, solver={"type": "object"}, schedule=schedule)
+        _named(
+            name,
+            declared(kind),
+            label={"type": "string"},
+            solver={"type": "object"},
+            schedule=schedule,
+        )
         for name, kind in algorithm_classes().items()
     ]
-    properties["algorithm"] = {"type": "array", "minItems": 1, "items": {"oneOf": [*members, _USER]}}
+    properties["algorithm"] = {
+        "type": "array",
+        "minItems": 1,
+        "items": {"oneOf": [*members, _USER]},
+    }
     properties["trackers"] = {"type": "array", "items": {"enum": list(TRACKERS)}}
     properties["checkpoint_every"] = {"type": "integer", "minimum": 0}
     properties["seeds_together"] = {"type": "boolean"}
@@ -68,15 +89,33 @@ def schema() -> dict[str, Any]:
     lists = {"type": "object", "additionalProperties": {"type": "array", "minItems": 1}}
     made["$defs"]["GridSection"]["additionalProperties"] = lists
     made["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    unused = ("Section", "SolverSection", "AlgorithmSection", "CodecSection", "AttackSection", "ChannelSection")
-    made["$defs"] = {name: part for name, part in made.get("$defs", {}).items() if name not in unused}
+    unused = (
+        "Section",
+        "SolverSection",
+        "AlgorithmSection",
+        "CodecSection",
+        "AttackSection",
+        "ChannelSection",
+    )
+    made["$defs"] = {
+        name: part for name, part in made.get("$defs", {}).items() if name not in unused
+    }
     return made
 
 
-def _named(name: str, known: dict[str, Hyper], default: str | None = None, **more: Any) -> dict[str, Any]:
-    properties = {"name": {"const": name}} | more | {key: _values(limits) for key, limits in known.items()}
+def _named(
+    name: str, known: dict[str, Hyper], default: str | None = None, **more: Any
+) -> dict[str, Any]:
+    properties = (
+        {"name": {"const": name}} | more | {key: _values(limits) for key, limits in known.items()}
+    )
     required = [] if name == default else ["name"]
-    return {"type": "object", "required": required, "additionalProperties": False, "properties": properties}
+    return {
+        "type": "object",
+        "required": required,
+        "additionalProperties": False,
+        "properties": properties,
+    }
 
 
 def _values(limits: Hyper) -> dict[str, Any]:
@@ -85,13 +124,17 @@ def _values(limits: Hyper) -> dict[str, Any]:
     if limits.choices is not None:
         return about | {"enum": list(limits.choices)}
     if limits.leaves:
-        return about | {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+        return about | {
+            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]
+        }
     bounds: dict[str, Any] = {"type": "integer" if limits.counts else "number"}
     ends = ((limits.low, limits.open_low, "minimum"), (limits.top, limits.open_high, "maximum"))
     for bound, excluded, word in ends:
         if math.isfinite(bound):
             bounds[f"exclusive{word.capitalize()}" if excluded else word] = bound
-    more = [{"type": "array", "items": bounds}] * limits.per_client + [{"enum": list(limits.words)}] * bool(limits.words)
+    more = [{"type": "array", "items": bounds}] * limits.per_client + [
+        {"enum": list(limits.words)}
+    ] * bool(limits.words)
     return about | ({"anyOf": [bounds, *more]} if more else bounds)
 
 

@@ -31,7 +31,12 @@ from fedax.flower.server.engine import flower_here
 from fedax.utils.plugins import find, is_reference, title_of
 from fedax.utils.random import MOST_SEED
 
-ENGINES: dict[str, Callable[[], Engine]] = {"simulation": Simulation, "eager": Eager, "mpi": MPI, "flower": flower_here}
+ENGINES: dict[str, Callable[[], Engine]] = {
+    "simulation": Simulation,
+    "eager": Eager,
+    "mpi": MPI,
+    "flower": flower_here,
+}
 """Engines by their name in experiment files."""
 
 SOLVERS: dict[str, type[Solver]] = {"sgd": SGD, "exact": Exact, "inexact": Inexact}
@@ -39,7 +44,8 @@ SOLVERS: dict[str, type[Solver]] = {"sgd": SGD, "exact": Exact, "inexact": Inexa
 
 
 def solver_class(name: str) -> type[Solver]:
-    """Returns the class of a local solver: a name of `SOLVERS`, of an Optax optimizer, or of your own.
+    """Returns the class of a local solver: a name of `SOLVERS`, of an Optax optimizer, or of your
+    own.
 
     Raises:
         UnknownName, InvalidInput: as `fedax.utils.plugins.find`.
@@ -52,7 +58,8 @@ def solver_class(name: str) -> type[Solver]:
 
 
 TRACKERS = ("tensorboard", "mlflow", "wandb")
-"""Trackers by name, to which curves go besides the run directory; `fedax.experiments.running.trackers` has the classes."""
+"""Trackers by name, to which curves go besides the run directory;
+`fedax.experiments.running.trackers` has the classes."""
 
 
 KEEP_MODELS = ("reported", "personal", "all", "none")
@@ -69,7 +76,12 @@ TEXT = 200
 
 def are_seeds(values: Sequence[int]) -> bool:
     """Returns whether these are seeds of an experiment."""
-    return bool(values) and min(values) >= 0 and max(values) <= MOST_SEED and len(set(values)) == len(values)
+    return (
+        bool(values)
+        and min(values) >= 0
+        and max(values) <= MOST_SEED
+        and len(set(values)) == len(values)
+    )
 
 
 MOST_REMEMBERED = 4096
@@ -91,7 +103,9 @@ Made = TypeVar("Made")
 
 
 def remembered(make: Callable[[Any], Made]) -> Callable[[Any], Made]:
-    """Caches a factory of immutable values: a recipe's experiments ask for equal ones hundreds of times."""
+    """Caches a factory of immutable values: a recipe's experiments ask for equal ones hundreds of
+    times.
+    """
     made: dict[str, Made] = {}
 
     @functools.wraps(make)
@@ -100,7 +114,8 @@ def remembered(make: Callable[[Any], Made]) -> Callable[[Any], Made]:
             return make(given)
         try:
             key = json.dumps([given.name, given.options] if isinstance(given, Section) else given)
-        except (TypeError, ValueError, RecursionError):  # dates, numbers and lists that JSON cannot hold
+        except (TypeError, ValueError, RecursionError):
+            # dates, numbers and lists that JSON cannot hold
             return make(given)
         if key not in made:
             if len(made) == MOST_REMEMBERED:
@@ -112,8 +127,8 @@ def remembered(make: Callable[[Any], Made]) -> Callable[[Any], Made]:
 
 
 class SolverSection(Section):
-    """`[solver]`: `name = "sgd"`, `"exact"`, `"inexact"`, an Optax optimizer such as `"adam"`, or your own, and its
-    hyperparameters.
+    """`[solver]`: `name = "sgd"`, `"exact"`, `"inexact"`, an Optax optimizer such as `"adam"`, or
+    your own, and its hyperparameters.
     """
 
     name: str = "sgd"
@@ -123,13 +138,14 @@ class SolverSection(Section):
         kind = solver_class(self.name)
         known = declared(kind)
         check_names(f"option of solver {self.name!r}", self.options, known)
-        # a whole number for a real one would be a constant of the compiled program instead of its input
+        # a whole number for a real one would be a constant of the compiled program instead of its
+        # input
         return kind(**as_declared(self.options, known))
 
 
 class AlgorithmSection(Section):
-    """`[[algorithm]]`: a name, an optional label, hyperparameters (a list is one value per client), and its own
-    options of solver and schedule.
+    """`[[algorithm]]`: a name, an optional label, hyperparameters (a list is one value per client),
+    and its own options of solver and schedule.
     """
 
     label: str | None = Field(default=None, max_length=TEXT)
@@ -157,7 +173,9 @@ def owners_of(section: AlgorithmSection) -> list[str]:
 
 
 def _numbers(values: list[Any]) -> Any:
-    """Converts a list to one number per client; an invalid list stays one, which the hyperparameter refuses."""
+    """Converts a list to one number per client; an invalid list stays one, which the hyperparameter
+    refuses.
+    """
     try:
         return np.asarray(values, dtype=float)
     except (ValueError, TypeError, OverflowError):
@@ -190,7 +208,8 @@ class EarlyStoppingSection(BaseModel):
         metric: that an observer gives.
         patience: rounds, at least 1.
         min_change: finite, at least 0.
-        mode: "max" if more of the metric is better, "min" if less is, for a metric whose observer does not say it.
+        mode: "max" if more of the metric is better, "min" if less is, for a metric whose observer
+            does not say it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -203,12 +222,15 @@ class EarlyStoppingSection(BaseModel):
     def make(self) -> EarlyStopping:
         """Makes the rule; refuses values out of range."""
         limits = {"patience": whole(low=1), "min_change": real(low=0)}
-        _check_numbers("early_stopping", {name: (getattr(self, name), hyper) for name, hyper in limits.items()})
+        _check_numbers(
+            "early_stopping", {name: (getattr(self, name), hyper) for name, hyper in limits.items()}
+        )
         return EarlyStopping(self.metric, self.patience, self.min_change, self.mode)
 
 
 class BudgetSection(BaseModel):
-    """`[budget]`: ends a run that has spent its time or energy on the virtual clock of `[devices]`, see `fedax.Budget`.
+    """`[budget]`: ends a run that has spent its time or energy on the virtual clock of `[devices]`,
+    see `fedax.Budget`.
 
     Args:
         hours, joules: above 0; at least one of the two.
@@ -227,7 +249,9 @@ class BudgetSection(BaseModel):
 
 
 class DevicesSection(BaseModel):
-    """`[devices]`: the arguments of `fedax.Devices`; a path of `table` is relative to the working directory."""
+    """`[devices]`: the arguments of `fedax.Devices`; a path of `table` is relative to the working
+    directory.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
@@ -260,20 +284,26 @@ class AttackSection(Section):
 
 
 class PrivacySection(BaseModel):
-    """`[channel.privacy]`: clipping and noise, with the fields of `fedax.Privacy`; `clip` may be a list."""
+    """`[channel.privacy]`: clipping and noise, with the fields of `fedax.Privacy`; `clip` may be a
+    list.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     def make(self) -> Privacy:
         given: dict[str, Any] = dict(self.model_extra or {})
-        check_names("option of privacy", given, [field.name for field in dataclasses.fields(Privacy)])
+        check_names(
+            "option of privacy", given, [field.name for field in dataclasses.fields(Privacy)]
+        )
         if isinstance(given.get("clip"), list):
             given["clip"] = tuple(given["clip"])
         return Privacy(**given)
 
 
 class ChannelSection(BaseModel):
-    """`[channel]`: codecs of what clients and server send (`up`, `down`), an `attack`, and `privacy`; see `fedax.Channel`."""
+    """`[channel]`: codecs of what clients and server send (`up`, `down`), an `attack`, and
+    `privacy`; see `fedax.Channel`.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -283,7 +313,12 @@ class ChannelSection(BaseModel):
     privacy: PrivacySection | None = None
 
     def make(self) -> Channel:
-        parts = (("up", self.up), ("down", self.down), ("attack", self.attack), ("privacy", self.privacy))
+        parts = (
+            ("up", self.up),
+            ("down", self.down),
+            ("attack", self.attack),
+            ("privacy", self.privacy),
+        )
         return Channel(**{name: None if part is None else part.make() for name, part in parts})
 
 
@@ -310,7 +345,8 @@ def engine_of(name: str, options: SimulationSection | None) -> Engine:
 
 
 class ClusterSection(BaseModel):
-    """`[cluster]`: the jobs that `--slurm` submits, one for each part of the work that a compiled program serves.
+    """`[cluster]`: the jobs that `--slurm` submits, one for each part of the work that a compiled
+    program serves.
 
     Args:
         partition: of the cluster; its default one if none is named.
@@ -333,18 +369,28 @@ class ClusterSection(BaseModel):
         """Refuses numbers out of range."""
         limits = {"minutes": whole(low=1), "cpus": whole(low=1), "gpus": whole(low=0)}
         limits |= {} if self.memory is None else {"memory": real(low=0, open_low=True)}
-        _check_numbers("cluster", {name: (getattr(self, name), hyper) for name, hyper in limits.items()})
+        _check_numbers(
+            "cluster", {name: (getattr(self, name), hyper) for name, hyper in limits.items()}
+        )
 
     def parameters(self) -> dict[str, Any]:
         """Returns what submitit takes."""
         local = self.executor == "local"
-        given = {"timeout_min": self.minutes, "gpus_per_node": self.gpus, "cpus_per_task": None if local else self.cpus}
-        given |= {"slurm_partition": None if local else self.partition, "mem_gb": None if local else self.memory}
+        given = {
+            "timeout_min": self.minutes,
+            "gpus_per_node": self.gpus,
+            "cpus_per_task": None if local else self.cpus,
+        }
+        given |= {
+            "slurm_partition": None if local else self.partition,
+            "mem_gb": None if local else self.memory,
+        }
         return {name: value for name, value in given.items() if value is not None}
 
 
 class CostSection(BaseModel):
-    """`[cost]`: prices of a simulated time, finite and at least 0, in any unit; the report can change them.
+    """`[cost]`: prices of a simulated time, finite and at least 0, in any unit; the report can
+    change them.
 
     Args:
         round: of one communication round, whatever is sent.
@@ -360,7 +406,9 @@ class CostSection(BaseModel):
 
     def check(self) -> None:
         """Refuses prices out of range."""
-        _check_numbers("cost", {name: (price, real(low=0)) for name, price in self.model_dump().items()})
+        _check_numbers(
+            "cost", {name: (price, real(low=0)) for name, price in self.model_dump().items()}
+        )
 
 
 def _check_numbers(section: str, values: dict[str, tuple[Any, Hyper]]) -> None:
@@ -370,11 +418,12 @@ def _check_numbers(section: str, values: dict[str, tuple[Any, Hyper]]) -> None:
 
 
 class AuditSection(BaseModel):
-    """`[audit]`: runs are membership inference, see `fedax.audit.membership`: a target and a shadow model are trained on a quarter
-    of every client's training examples each, and attacked.
+    """`[audit]`: runs are membership inference, see `fedax.audit.membership`: a target and a shadow
+    model are trained on a quarter of every client's training examples each, and attacked.
 
     Args:
-        every: rounds between attacks, at least 1; the initial and the final models are always attacked.
+        every: rounds between attacks, at least 1; the initial and the final models are always
+            attacked.
         top, hidden, epochs, learning_rate: of the attack model, see `fedax.audit.Attack`.
     """
 
@@ -388,7 +437,10 @@ class AuditSection(BaseModel):
 
     def make(self) -> Attack:
         most = {"every": MOST_COUNT, "top": MOST_COUNT, "hidden": 100_000, "epochs": MOST_COUNT}
-        _check_numbers("audit", {name: (getattr(self, name), whole(low=1, high=high)) for name, high in most.items()})
+        _check_numbers(
+            "audit",
+            {name: (getattr(self, name), whole(low=1, high=high)) for name, high in most.items()},
+        )
         return Attack(self.top, self.hidden, self.epochs, self.learning_rate)
 
     def looks(self, rounds: int) -> list[int]:
@@ -405,7 +457,8 @@ def as_declared(options: Mapping[str, Any], known: Mapping[str, Any]) -> dict[st
 
     def real_number(key: str, value: Any) -> Any:
         whole = type(value) is int and key in known and not known[key].counts
-        return float(value) if whole and abs(value) < 1 << 1000 else value  # a larger one is refused as it is
+        # a larger one is refused as it is
+        return float(value) if whole and abs(value) < 1 << 1000 else value
 
     return {key: real_number(key, value) for key, value in options.items()}
 
@@ -419,7 +472,8 @@ def check_names(field: str, given: dict[str, Any], known: Any) -> None:
 
 def schedule_of(given: dict[str, Any]) -> Schedule:
     """Makes a schedule from arguments after a check of their keys."""
-    may_change = "availability" in given or is_reference(rule_name(given.get("sampling")))  # they are in files
+    # they are in files
+    may_change = "availability" in given or is_reference(rule_name(given.get("sampling")))
     return _read_schedule(given) if may_change else _schedule(given)
 
 
@@ -437,25 +491,52 @@ _schedule = remembered(_read_schedule)
 
 
 def check_ranks(engine: str, task: Section) -> None:
-    """Refuses MPI with another number of ranks than the task has clients, where its options tell: no data are made for that."""
-    clients = (tasks.defaults(task.name, **task.options) | task.options).get("clients") if engine == "mpi" else None
+    """Refuses MPI with another number of ranks than the task has clients, where its options tell:
+    no data are made for that.
+    """
+    clients = (
+        (tasks.defaults(task.name, **task.options) | task.options).get("clients")
+        if engine == "mpi"
+        else None
+    )
     if isinstance(clients, int) and not task.options.get("held_back"):
         MPI().check_clients(clients)
 
 
 def explain_error(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPath, str]:
-    """Returns the path of the key of pydantic's first problem, and a message in the form of fedax's errors."""
-    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")  # a misspelt key is also missing
+    """Returns the path of the key of pydantic's first problem, and a message in the form of fedax's
+    errors.
+    """
+    # a misspelt key is also missing
+    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     place = first["loc"]
     field = ".".join(str(key) for key in place)
     if first["type"] == "extra_forbidden":
-        tables = {"stop": StopSection, "channel": ChannelSection, "cost": CostSection, "audit": AuditSection}
-        tables |= {"early_stopping": EarlyStoppingSection, "simulation": SimulationSection, "cluster": ClusterSection}
+        tables = {
+            "stop": StopSection,
+            "channel": ChannelSection,
+            "cost": CostSection,
+            "audit": AuditSection,
+        }
+        tables |= {
+            "early_stopping": EarlyStoppingSection,
+            "simulation": SimulationSection,
+            "cluster": ClusterSection,
+        }
         tables |= {"budget": BudgetSection}
-        known = [field.alias or name for name, field in tables.get(str(place[0]), model).model_fields.items()]
-        return place, str(UnknownName.among("key" if len(place) == 1 else f"key of [{place[0]}]", str(place[-1]), known))
+        known = [
+            field.alias or name
+            for name, field in tables.get(str(place[0]), model).model_fields.items()
+        ]
+        return place, str(
+            UnknownName.among(
+                "key" if len(place) == 1 else f"key of [{place[0]}]", str(place[-1]), known
+            )
+        )
     if first["type"] == "missing":
         return place, f"{field}: missing; it is needed."
     allowed = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    allowed = allowed.replace("String should have at", "texts of at").replace("List should have at", "lists of at")
+    allowed = allowed.replace("String should have at", "texts of at").replace(
+        "List should have at", "lists of at"
+    )
     return place, str(InvalidInput.of(field, first["input"], allowed))

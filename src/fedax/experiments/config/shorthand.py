@@ -23,7 +23,9 @@ def parse_section(text: str) -> dict[str, Any]:
         return {"name": reference[0], **parse_options(reference[1])}
     name, _, options = text.partition(":")
     if not name.strip() or "=" in name:
-        raise InvalidInput.because(f"argument {text!r}", "not of the form name:key=value,key=value", "Begin with the name.")
+        raise InvalidInput.because(
+            f"argument {text!r}", "not of the form name:key=value,key=value", "Begin with the name."
+        )
     return {"name": name.strip().lower(), **parse_options(options)}
 
 
@@ -38,7 +40,9 @@ def parse_options(text: str) -> dict[str, Any]:
         key, equals, value = part.partition("=")
         if not (equals and key.strip() and value.strip()):
             hint = f"Your own code is named {FORM}; options follow after a colon."
-            raise InvalidInput.because(f"argument {text!r}", "not of the form key=value,key=value", hint)
+            raise InvalidInput.because(
+                f"argument {text!r}", "not of the form key=value,key=value", hint
+            )
         options[key.strip()] = typed(value.strip())
     return options
 
@@ -52,7 +56,9 @@ def parse_numbers(field: str, text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError as error:
-        raise InvalidInput.of(field, text, "whole numbers separated by commas, such as 0,1,2") from error
+        raise InvalidInput.of(
+            field, text, "whole numbers separated by commas, such as 0,1,2"
+        ) from error
 
 
 def _split(text: str) -> list[str]:

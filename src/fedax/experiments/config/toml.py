@@ -18,9 +18,11 @@ _DEEP = re.compile(
     r"(?<![\w-])(?:(?:[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}"
 )  # keys below keys: slow to parse
 _PARTS = re.compile(
-    r"""\"{3}(?:\\.|[^\\])*?\"{3,5}|'{3}.*?'{3,5}|\"(?:\\.|[^\"\\\n])*\"|'[^'\n]*'|#[^\n]*|[\[\]{}\n]""", re.DOTALL
+    r"""\"{3}(?:\\.|[^\\])*?\"{3,5}|'{3}.*?'{3,5}|\"(?:\\.|[^\"\\\n])*\"|'[^'\n]*'|#[^\n]*|[\[\]{}\n]""",
+    re.DOTALL,
 )
-"""All of a TOML text that decides where its statements end: texts, comments, brackets and ends of lines."""
+"""All of a TOML text that decides where its statements end: texts, comments, brackets and ends of
+lines."""
 
 KeyPath = tuple[str | int, ...]
 """The path of a value in a document: keys, and positions in arrays."""
@@ -44,22 +46,29 @@ class Source:
         self.text, self.name = text, name
         if found := _DEEP.search(text):
             line = text.count("\n", 0, found.start()) + 1
-            raise SpecError(f"{name}, line {line}: not a file that is read: a key of more than 64 parts.")
+            raise SpecError(
+                f"{name}, line {line}: not a file that is read: a key of more than 64 parts."
+            )
         try:
             self.document: dict[str, Any] = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             reason, line = _reason(str(error), text)
             raise SpecError(f"{name}, line {line}: not valid TOML: {reason}.") from error
         except RecursionError as error:
-            raise SpecError(f"{name}: not a file that is read: arrays or tables nested too deep.") from error
+            raise SpecError(
+                f"{name}: not a file that is read: arrays or tables nested too deep."
+            ) from error
         except ValueError as error:  # Python reads no number of more than 4,300 digits
             raise SpecError(f"{name}: not a file that is read: {error}.") from error
         self.settings: dict[KeyPath, str] = {}
         if (found := _unprintable(self.document)) is not None:
-            raise self.error(found[0], f"got {shown(found[1])}; allowed: text without control characters.")
+            raise self.error(
+                found[0], f"got {shown(found[1])}; allowed: text without control characters."
+            )
 
     def override(self, setting: str) -> None:
-        r"""Replaces or adds one value, as `--set` says it: `path=value`, with keys and positions (from 0) joined by dots.
+        r"""Replaces or adds one value, as `--set` says it: `path=value`, with keys and positions
+        (from 0) joined by dots.
 
         >>> source = Source('[[algorithm]]\nname = "fedprox"', "a.toml")
         >>> source.override("algorithm.0.mu=0.5")
@@ -71,11 +80,17 @@ class Source:
         """
         path, equals, value = setting.partition("=")
         parts = path.strip().split(".")
-        place: KeyPath = tuple(int(part) if re.fullmatch("[0-9]{1,9}", part) else part for part in parts)
+        place: KeyPath = tuple(
+            int(part) if re.fullmatch("[0-9]{1,9}", part) else part for part in parts
+        )
         if not equals or "" in place or len(place) > 64:
-            raise SpecError(f"--set: got {shown(setting)}; allowed: path=value, such as task.alpha=0.5 or algorithm.0.mu=1.")
+            raise SpecError(
+                f"--set: got {shown(setting)}; allowed: path=value, such as "
+                "task.alpha=0.5 or algorithm.0.mu=1."
+            )
         given = typed(value.strip())
-        if place == ("seeds",) and type(given) is int:  # a single one, as `compare --seeds` takes it
+        # a single one, as `compare --seeds` takes it
+        if place == ("seeds",) and type(given) is int:
             given = [given]
         place_value(self.document, place, given, f"--set {setting}")
         self.settings[place] = setting
@@ -85,8 +100,8 @@ class Source:
         """Reads a file.
 
         Raises:
-            SpecError: a file that cannot be read, is not UTF-8, has more than `MOST_BYTES`, or is malformed; no plain file, because
-                a pipe or a device may never end.
+            SpecError: a file that cannot be read, is not UTF-8, has more than `MOST_BYTES`, or is
+                malformed; no plain file, because a pipe or a device may never end.
         """
         try:
             if path.exists() and not path.is_file() and not path.is_dir():
@@ -94,30 +109,41 @@ class Source:
             with path.open("rb") as file:
                 content = file.read(MOST_BYTES + 1)
             if len(content) > MOST_BYTES:
-                raise SpecError(f"{path}: cannot be read: more than {MOST_BYTES} bytes; allowed: {MOST_BYTES}.")
+                raise SpecError(
+                    f"{path}: cannot be read: more than {MOST_BYTES} bytes; allowed: {MOST_BYTES}."
+                )
             return cls(content.decode("utf-8"), str(path))
         except OSError as error:
             raise SpecError(f"{path}: cannot be read: {error.strerror or error}.") from error
         except UnicodeDecodeError as error:
-            raise SpecError(f"{path}: cannot be read: not UTF-8 text (byte {error.start}).") from error
+            raise SpecError(
+                f"{path}: cannot be read: not UTF-8 text (byte {error.start})."
+            ) from error
 
     def find(self, place: KeyPath) -> Any:
         """Returns the value at a place, or None."""
         return _find(self.document, place)
 
     def line_of(self, place: KeyPath) -> int | None:
-        """Returns the line, from 1, on which the value at a path begins; that of the nearest enclosing table if it is missing."""
+        """Returns the line, from 1, on which the value at a path begins; that of the nearest
+        enclosing table if it is missing.
+        """
         while place and self.find(place) is None:
             place = place[:-1]
         if not place:
             return None
-        # The statement that brings the place ends the shortest run of statements, from the first on, that has it.
+        # The statement that brings the place ends the shortest run of statements, from the first
+        # on, that has it.
         ends = [(0, 0), *_statements(self.text)]
-        there = bisect.bisect_left(ends, True, key=lambda end: _find(tomllib.loads(self.text[: end[0]]), place) is not None)
+        there = bisect.bisect_left(
+            ends, True, key=lambda end: _find(tomllib.loads(self.text[: end[0]]), place) is not None
+        )
         return ends[there - 1][1] + 1 if 0 < there < len(ends) else None
 
     def error(self, place: KeyPath, message: str) -> SpecError:
-        """Returns a `SpecError` that begins with the file and the line of a path, or with the setting that put the value there."""
+        """Returns a `SpecError` that begins with the file and the line of a path, or with the
+        setting that put the value there.
+        """
         for length in range(len(place), 0, -1):
             if place[:length] in self.settings:
                 return SpecError(f"--set {self.settings[place[:length]]}: {message}")
@@ -126,7 +152,8 @@ class Source:
 
 
 def place_value(document: Any, place: KeyPath, value: Any, what: str) -> None:
-    """Puts a value at a place, with tables in between as needed; `what` begins the message if the place is none.
+    """Puts a value at a place, with tables in between as needed; `what` begins the message if the
+    place is none.
 
     Raises:
         SpecError: a path through something that is no table, or past the end of an array.
@@ -160,7 +187,9 @@ def _parts(table: Any) -> tuple[range, str]:
 
 
 def _statements(text: str) -> list[tuple[int, int]]:
-    """Yields the end of each statement of a valid TOML text, and the lines until there; a line without one counts as one."""
+    """Yields the end of each statement of a valid TOML text, and the lines until there; a line
+    without one counts as one.
+    """
     ends, depth, lines = [], 0, 0
     for part in _PARTS.finditer(text):
         found = part[0]
@@ -172,7 +201,9 @@ def _statements(text: str) -> list[tuple[int, int]]:
 
 
 def _unprintable(document: dict[str, Any]) -> tuple[KeyPath, str] | None:
-    """Finds a key or a text with control characters other than ends of lines and tabs, and its place."""
+    """Finds a key or a text with control characters other than ends of lines and tabs, and its
+    place.
+    """
     left: list[tuple[KeyPath, Any]] = [((), document)]
     while left:
         place, value = left.pop()
@@ -201,4 +232,6 @@ def _reason(message: str, text: str) -> tuple[str, int]:
     match = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", message)
     if match is None:
         return message, 1
-    return match[1].replace("'\\n'", "end of line"), int(match[2] or max(text.rstrip("\n").count("\n") + 1, 1))
+    return match[1].replace("'\\n'", "end of line"), int(
+        match[2] or max(text.rstrip("\n").count("\n") + 1, 1)
+    )

@@ -1,4 +1,5 @@
-"""User code that experiments name: which it is, whether it has changed, and its copies in run directories.
+"""User code that experiments name: which it is, whether it has changed, and its copies in run
+directories.
 
 `Experiment`, which these functions take, imports this module.
 """
@@ -16,27 +17,36 @@ from fedax.utils.plugins import is_reference, is_user_code, load, without_folder
 
 
 def user_code(experiment: Any, member: Member | None = None) -> dict[str, str]:
-    """Returns the names in an experiment that stand for user code, each with its kind (see `fedax.utils.plugins`).
+    """Returns the names in an experiment that stand for user code, each with its kind (see
+    `fedax.utils.plugins`).
 
     Args:
         experiment: as it is read.
         member: one of its members, whose code is meant; that of all by default.
     """
-    named: list[tuple[str, Any]] = [("task", experiment.task.name), ("model", experiment.task.options.get("model"))]
+    named: list[tuple[str, Any]] = [
+        ("task", experiment.task.name),
+        ("model", experiment.task.options.get("model")),
+    ]
     named += [("observer", name) for name in experiment.observe or ()]
     for part, kind in (("up", "codec"), ("down", "codec"), ("attack", "attack")):
         section = getattr(experiment.channel, part, None)
         named.append((kind, getattr(section, "name", None)))
     for one in experiment.members() if member is None else [member]:
         named += [("algorithm", one.algorithm.name), ("solver", one.solver.name)]
-        named += [(kind, rule_name(one.schedule.get(kind))) for kind in ("sampling", "availability")]
+        named += [
+            (kind, rule_name(one.schedule.get(kind))) for kind in ("sampling", "availability")
+        ]
     if experiment.is_stored:
-        return {name: kind for kind, name in named if is_reference(name) or name in experiment.sources}
+        return {
+            name: kind for kind, name in named if is_reference(name) or name in experiment.sources
+        }
     return {name: kind for kind, name in named if is_user_code(kind, name)}
 
 
 def found_beside(document: Any, folder: Path) -> Any:
-    """Returns the values of an experiment file with the paths of user code that lies in its folder; others begin elsewhere.
+    """Returns the values of an experiment file with the paths of user code that lies in its folder;
+    others begin elsewhere.
 
     Args:
         document: plain values.
@@ -47,34 +57,47 @@ def found_beside(document: Any, folder: Path) -> Any:
     if isinstance(document, list):
         return [found_beside(value, folder) for value in document]
     file, _, title = document.rpartition(":") if is_reference(document) else ("", "", "")
-    return f"{folder / file}:{title}" if file.endswith(".py") and (folder / file).is_file() else document
+    return (
+        f"{folder / file}:{title}"
+        if file.endswith(".py") and (folder / file).is_file()
+        else document
+    )
 
 
 def check_sources(experiment: Any) -> dict[str, str]:
     """Returns the SHA-256 of the files of user code, by the name in the experiment.
 
     Raises:
-        InvalidInput: a file that has changed since the experiment was read; the experiment of a run directory, whose code is
-            loaded by `with_code` only.
+        InvalidInput: a file that has changed since the experiment was read; the experiment of a run
+            directory, whose code is loaded by `with_code` only.
     """
     code = user_code(experiment)
     if experiment.is_stored and code:
-        reason = f"a run directory's experiment, which names code ({', '.join(code)}) that is not loaded here"
+        reason = (
+            f"a run directory's experiment, which names code ({', '.join(code)}) that is "
+            "not loaded here"
+        )
         raise InvalidInput.because(experiment.name, reason)
     found = {name: load(kind, name).sha256 for name, kind in code.items()}
     for name, before in experiment.sources.items():
         now = str(found.get(name, before))
         if now != before:
-            reason = f"its file has changed since the experiment began (SHA-256 {before[:12]} then, {now[:12]} now)"
-            raise InvalidInput.because(name, reason, "Put it back as it was, or run in another folder.")
+            reason = (
+                f"its file has changed since the experiment began (SHA-256 {before[:12]} "
+                f"then, {now[:12]} now)"
+            )
+            raise InvalidInput.because(
+                name, reason, "Put it back as it was, or run in another folder."
+            )
     return found
 
 
 def with_code(experiment: Any, folder: Path, trust: bool) -> Any:
-    """Returns the experiment of a run directory with the user code that it names, so that it can be run.
+    """Returns the experiment of a run directory with the user code that it names, so that it can be
+    run.
 
-    The code comes from the files that the names lead to, if they lie outside of the directory and have not changed, or else
-    from the copies in the directory.
+    The code comes from the files that the names lead to, if they lie outside of the directory and
+    have not changed, or else from the copies in the directory.
 
     Args:
         experiment: of the directory.
@@ -99,7 +122,10 @@ def with_code(experiment: Any, folder: Path, trust: bool) -> Any:
             reason = f"neither {path} nor its copy {copy} is the file that the runs were made with"
             raise InvalidInput.because(name, reason)
         if not trust:
-            hint = f"--trust-code runs the copy {copy}. Read it first if the directory is somebody else's."
+            hint = (
+                f"--trust-code runs the copy {copy}. Read it first if the directory is "
+                "somebody else's."
+            )
             raise InvalidInput.because(name, f"{path} is not there any more, or has changed", hint)
         document = _renamed(document, name, f"{copy}:{title}")
     return type(experiment).of(**document)
@@ -126,12 +152,16 @@ def copy_sources(experiment: Any, folder: Path) -> None:
 
 
 def copy_code(experiment: Any, folder: Path, text: str) -> str:
-    """Copies the files of user code into a folder, and returns the text of the experiment's file, which names them there."""
+    """Copies the files of user code into a folder, and returns the text of the experiment's file,
+    which names them there.
+    """
     names = set[str]()
     for name, kind in user_code(experiment).items():
         if is_reference(name) and name.rpartition(":")[0].endswith(".py"):
             names.add(without_folders(name))
-            shutil.copyfile(str(load(kind, name).file), folder / without_folders(name).rpartition(":")[0])
+            shutil.copyfile(
+                str(load(kind, name).file), folder / without_folders(name).rpartition(":")[0]
+            )
 
     def renamed(match: re.Match[str]) -> str:
         return f"{match[1]}{match[2]}{match[1]}" if match[2] in names else match[0]
@@ -139,8 +169,12 @@ def copy_code(experiment: Any, folder: Path, text: str) -> str:
     return re.sub(r"""(["'])(?:[^"'\n]*/)?([^"'/\n]+\.py:\w+)\1""", renamed, text)
 
 
-def fingerprint_sources(experiment: Any, member: Member, settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a run with the files of its user code, by their hash and without their folders."""
+def fingerprint_sources(
+    experiment: Any, member: Member, settings: dict[str, Any]
+) -> dict[str, Any]:
+    """Returns the settings of a run with the files of its user code, by their hash and without
+    their folders.
+    """
     names = user_code(experiment, member)
     for name in names:
         settings = _renamed(settings, name, without_folders(name))
@@ -155,7 +189,10 @@ def _sha256(path: Path) -> str:
 def _renamed(value: Any, name: str, other: str) -> Any:
     """Returns plain values with another text in the place of a text, also as a key."""
     if isinstance(value, dict):
-        return {other if key == name else key: _renamed(item, name, other) for key, item in value.items()}
+        return {
+            other if key == name else key: _renamed(item, name, other)
+            for key, item in value.items()
+        }
     if isinstance(value, list):
         return [_renamed(item, name, other) for item in value]
     return other if value == name else value

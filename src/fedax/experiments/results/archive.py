@@ -1,4 +1,6 @@
-"""Archives of run directories for version control: the numbers, from which the tables can be made again."""
+"""Archives of run directories for version control: the numbers, from which the tables can be made
+again.
+"""
 
 import csv
 import importlib.util
@@ -16,20 +18,44 @@ from fedax.report.drawing.figures import save_charts, save_weights
 from fedax.report.tables.numbers import Line, number_of, stated_modes
 from fedax.report.tables.reductions import convert_to_rounds, is_value_reduction
 
-KEPT = ("README.md", "results.csv", "claims.csv", "runs.csv", "recipe.toml", "versions.json", "grid.csv", "audit.csv")
+KEPT = (
+    "README.md",
+    "results.csv",
+    "claims.csv",
+    "runs.csv",
+    "recipe.toml",
+    "versions.json",
+    "grid.csv",
+    "audit.csv",
+)
 """Files of a run directory that are small, beside its settings."""
 READS = ("first", "last", "best", "mean_last_10_rounds")
-_HEAD = ("task", "algorithm", "draw", "seed", "purpose", "rounds", "seconds", "outcome", "diverged", "metric")
+_HEAD = (
+    "task",
+    "algorithm",
+    "draw",
+    "seed",
+    "purpose",
+    "rounds",
+    "seconds",
+    "outcome",
+    "diverged",
+    "metric",
+)
 
 
-def runs_csv(records: Sequence[Record], reported: Sequence[Record], wanted: Mapping[str, set[str]] | None = None) -> str:
+def runs_csv(
+    records: Sequence[Record],
+    reported: Sequence[Record],
+    wanted: Mapping[str, set[str]] | None = None,
+) -> str:
     """Returns the numbers of every run: a line for each of its metrics, accuracies in percent.
 
     Args:
         records: all runs.
         reported: those that reports show; the others have selected among the members of a grid.
-        wanted: further readings with their metrics, which get columns. Those that are no values of a
-            metric, such as rounds until something, are filled for these metrics only.
+        wanted: further readings with their metrics, which get columns. Those that are no values of
+            a metric, such as rounds until something, are filled for these metrics only.
     """
     wanted = wanted or {}
     further = sorted(set(wanted) - set(READS))
@@ -38,38 +64,63 @@ def runs_csv(records: Sequence[Record], reported: Sequence[Record], wanted: Mapp
     table.writerow([*_HEAD, *READS, *further])
     for run in records:
         purpose = "report" if id(run) in shown else "selection"
-        which = [run.task, run.label, run.draw, run.seed, purpose, int(run.rounds[-1]), f"{run.seconds[-1]:.1f}"]
+        which = [
+            run.task,
+            run.label,
+            run.draw,
+            run.seed,
+            purpose,
+            int(run.rounds[-1]),
+            f"{run.seconds[-1]:.1f}",
+        ]
         for metric in run.scalars:
             own = [
-                read if is_value_reduction(read) or read in READS or metric in wanted[read] else None
+                read
+                if is_value_reduction(read) or read in READS or metric in wanted[read]
+                else None
                 for read in (*READS, *further)
             ]
-            if mode_of(metric, stated_modes(records)) is None:  # of what has no direction there is no best value
+            # of what has no direction there is no best value
+            if mode_of(metric, stated_modes(records)) is None:
                 own = [None if read == "best" else read for read in own]
-            numbers = ["" if read is None else f"{number_of(run, metric, read, records):.9g}" for read in own]
+            numbers = [
+                "" if read is None else f"{number_of(run, metric, read, records):.9g}"
+                for read in own
+            ]
             table.writerow([*which, run.ending, int(run.diverged), metric, *numbers])
     return buffer.getvalue()
 
 
 def lines_of(text: str, observe_every: Mapping[str, int] | None = None) -> tuple[list[Line], float]:
-    """Returns the runs to report in a `runs.csv`, without interrupted ones, and the seconds that all took.
+    """Returns the runs to report in a `runs.csv`, without interrupted ones, and the seconds that
+    all took.
 
     Args:
         text: the file.
-        observe_every: by task. Columns of earlier versions, which count observations, are read as rounds with it.
+        observe_every: by task. Columns of earlier versions, which count observations, are read as
+            rounds with it.
     """
     runs: dict[tuple[str, ...], dict[tuple[str, str], float]] = {}
     seconds: dict[tuple[str, ...], float] = {}
     for row in csv.DictReader(io.StringIO(text)):
-        run = tuple(row[name] for name in ("task", "algorithm", "seed", "draw", "diverged", "rounds", "purpose"))
+        run = tuple(
+            row[name]
+            for name in ("task", "algorithm", "seed", "draw", "diverged", "rounds", "purpose")
+        )
         seconds[run] = float(row["seconds"])
         if row["outcome"].startswith("interrupted"):  # it may be far from its end
             continue
-        numbers = {name: float(value) for name, value in row.items() if name not in _HEAD and value != ""}
+        numbers = {
+            name: float(value) for name, value in row.items() if name not in _HEAD and value != ""
+        }
         every = (observe_every or {}).get(row["task"], 0)
         if every and int(row["rounds"]) % every == 0:  # the last observations are evenly spaced
-            numbers = {convert_to_rounds(name, every): value for name, value in numbers.items()} | numbers
-        runs.setdefault(run, {}).update({(row["metric"], read): value for read, value in numbers.items()})
+            numbers = {
+                convert_to_rounds(name, every): value for name, value in numbers.items()
+            } | numbers
+        runs.setdefault(run, {}).update(
+            {(row["metric"], read): value for read, value in numbers.items()}
+        )
     made = [
         Line(task, label, int(seed), int(draw), diverged == "1", int(rounds), numbers)
         for (task, label, seed, draw, diverged, rounds, purpose), numbers in runs.items()
@@ -79,7 +130,9 @@ def lines_of(text: str, observe_every: Mapping[str, int] | None = None) -> tuple
 
 
 def draw_pictures(charts: Sequence[Chart], records: Sequence[Record], folder: Path) -> list[Path]:
-    """Draws charts, and the weights of the clients if the records have them, as PNG files; none without Matplotlib."""
+    """Draws charts, and the weights of the clients if the records have them, as PNG files; none
+    without Matplotlib.
+    """
     if importlib.util.find_spec("matplotlib") is None:
         return []
     return [*save_charts(charts, folder, ["png"]), *save_weights(records, folder, ["png"])]
@@ -87,7 +140,10 @@ def draw_pictures(charts: Sequence[Chart], records: Sequence[Record], folder: Pa
 
 def settings_of(folder: Path) -> list[Path]:
     """Returns the files `config.toml` or `config-<n>.toml`, in their order."""
-    return sorted(folder.glob("config*.toml"), key=lambda path: int("".join(filter(str.isdigit, path.stem)) or 0))
+    return sorted(
+        folder.glob("config*.toml"),
+        key=lambda path: int("".join(filter(str.isdigit, path.stem)) or 0),
+    )
 
 
 def kept_experiments(folder: Path) -> list[Experiment]:
@@ -96,7 +152,9 @@ def kept_experiments(folder: Path) -> list[Experiment]:
 
 
 def copy_kept(folder: Path, target: Path) -> None:
-    """Copies the small files of a run directory into another folder, over what is there; settings of an earlier copy go."""
+    """Copies the small files of a run directory into another folder, over what is there; settings
+    of an earlier copy go.
+    """
     target.mkdir(parents=True, exist_ok=True)
     for file in settings_of(target):
         file.unlink()

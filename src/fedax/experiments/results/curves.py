@@ -21,15 +21,25 @@ def packed(about: Mapping[str, Any], runs: Mapping[int, Record]) -> bytes:
 
     A run takes a kilobyte or two.
 
-    Curves with one number per observation are kept whole, to the bit; those of the single clients are left out.
+    Curves with one number per observation are kept whole, to the bit; those of the single clients
+    are left out.
     """
     lines: list[dict[str, Any]] = [dict(about)]
     for number, run in sorted(runs.items()):
         curves = {name: getattr(run, name) for name in _CURVES if getattr(run, name) is not None}
         curves |= {f"metrics/{name}": values for name, values in run.scalars.items()}
-        line = {"number": number} | {name: getattr(run, name) for name in _PLAIN if getattr(run, name) is not None}
+        line = {"number": number} | {
+            name: getattr(run, name) for name in _PLAIN if getattr(run, name) is not None
+        }
         line |= {"outcome": dataclasses.asdict(run.outcome)}
-        lines.append(line | {"curves": {name: [values.dtype.name, _digits(values)] for name, values in curves.items()}})
+        lines.append(
+            line
+            | {
+                "curves": {
+                    name: [values.dtype.name, _digits(values)] for name, values in curves.items()
+                }
+            }
+        )
     return lzma.compress("".join(f"{json.dumps(line)}\n" for line in lines).encode(), preset=9)
 
 
@@ -47,12 +57,20 @@ def unpacked(data: bytes) -> tuple[dict[str, Any], dict[int, Record]]:
 
 
 def _run(line: dict[str, Any]) -> tuple[int, Record]:
-    curves: dict[str, Any] = {name: np.array(values, kind) for name, (kind, values) in line.pop("curves").items()}
+    curves: dict[str, Any] = {
+        name: np.array(values, kind) for name, (kind, values) in line.pop("curves").items()
+    }
     number, outcome = line.pop("number"), Outcome(**line.pop("outcome"))
-    metrics = {name.removeprefix("metrics/"): curves.pop(name) for name in list(curves) if name.startswith("metrics/")}
+    metrics = {
+        name.removeprefix("metrics/"): curves.pop(name)
+        for name in list(curves)
+        if name.startswith("metrics/")
+    }
     return number, Record(**line, **curves, metrics=metrics, outcome=outcome)
 
 
 def _digits(values: np.ndarray) -> list[float]:
     """Returns the shortest decimals that give the same numbers in the array's type."""
-    return [float(str(value)) for value in values] if values.dtype == np.float32 else values.tolist()
+    return (
+        [float(str(value)) for value in values] if values.dtype == np.float32 else values.tolist()
+    )

@@ -14,7 +14,14 @@ from fedax.experiments.config.sections import CostSection
 from fedax.experiments.results.captions import note_of
 from fedax.report import Record
 from fedax.report.drawing.charts import AXES, Chart, Mark, column_of
-from fedax.report.drawing.panels import Choice, Spot, difference_panel, dot_panel, value_panel, wave_panel
+from fedax.report.drawing.panels import (
+    Choice,
+    Spot,
+    difference_panel,
+    dot_panel,
+    value_panel,
+    wave_panel,
+)
 from fedax.report.drawing.styles import styles
 from fedax.report.record import by_label, by_task
 from fedax.report.tables.means import ended_early
@@ -28,7 +35,9 @@ Targets = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
 
 
 class PaperMark(BaseModel):
-    """A number that the paper's text gives: a line across the panels with this metric, on some or all variants."""
+    """A number that the paper's text gives: a line across the panels with this metric, on some or
+    all variants.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -44,25 +53,31 @@ class Figure(BaseModel):
     Args:
         name: of its file.
         title: its heading on the page.
-        x: `paper` (the paper's values beside ours, a row for each algorithm), one or several of `AXES` (curves), or the dotted
-            path of a value that the variants set, such as `task.clients`, or of an algorithm's option, such as
-            `algorithm.gamma` (means against that value).
+        x: `paper` (the paper's values beside ours, a row for each algorithm), one or several of
+            `AXES` (curves), or the dotted path of a value that the variants set, such as
+            `task.clients`, or of an algorithm's option, such as `algorithm.gamma` (means against
+            that value).
         x_title: of the horizontal axis, where it is the path of a value.
         y: the metrics, by default that of the recipe.
         y_title: of the vertical axis, where a panel has several metrics.
         read: how a curve becomes a value, by default as the recipe.
-        minus: label of an algorithm whose runs on the same data with the same seed are subtracted, where `x` is the path of a
-            value: a point for every draw of the data (or seed), and their mean with its 95 % interval.
-        names: how values of the variants are called in titles, by path: `{ "task.clients" = "N = {}" }`.
-        panels: what has panels of its own, of `DIMENSIONS` or paths of values; everything else is a series. By default
-            variants, metrics and axes have for curves, metrics for values.
+        minus: label of an algorithm whose runs on the same data with the same seed are subtracted,
+            where `x` is the path of a value: a point for every draw of the data (or seed), and
+            their mean with its 95 % interval.
+        names: how values of the variants are called in titles, by path:
+            `{ "task.clients" = "N = {}" }`.
+        panels: what has panels of its own, of `DIMENSIONS` or paths of values; everything else is a
+            series. By default variants, metrics and axes have for curves, metrics for values.
         variants, algorithms: only these.
         log, log_x: whether the axes are logarithmic; by default losses and gaps are.
         points: of curves, the single observations of the first run, where the paper shows points.
         band: of curves, whether the standard deviation is shown.
-        shared: whether the panels of a row have one vertical axis; by default those against a value.
-        prices: for `x = "cost"`, a panel for each; curves end with the shortest of them, so that times are equal.
-        mark: numbers of the paper's text. Those of the recipe's targets stand at the ends of the curves by themselves.
+        shared: whether the panels of a row have one vertical axis; by default those against a
+            value.
+        prices: for `x = "cost"`, a panel for each; curves end with the shortest of them, so that
+            times are equal.
+        mark: numbers of the paper's text. Those of the recipe's targets stand at the ends of the
+            curves by themselves.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -104,27 +119,40 @@ class Figure(BaseModel):
         if not self.against_value and self.axes != ["paper"]:
             for axis in self.axes:
                 if axis not in AXES:
-                    raise UnknownName.among(f"{field}: x", axis, (*AXES, "paper", "the path of a value"))
+                    raise UnknownName.among(
+                        f"{field}: x", axis, (*AXES, "paper", "the path of a value")
+                    )
         elif len(self.axes) > 1:
             raise InvalidInput.of(f"{field}: x", self.x, "several only of " + ", ".join(AXES))
         if self.minus is not None and not self.against_value:
-            raise InvalidInput.of(f"{field}: minus", self.minus, "only where x is the path of a value")
+            raise InvalidInput.of(
+                f"{field}: minus", self.minus, "only where x is the path of a value"
+            )
         for path, text in self.names.items():
             if path not in (self.panels or ()) or text.count("{}") != 1:
                 raise InvalidInput.of(
-                    f"{field}: names", {path: text}, "paths of the panels, each with a text that has {} once"
+                    f"{field}: names",
+                    {path: text},
+                    "paths of the panels, each with a text that has {} once",
                 )
         if "cost" not in self.axes and self.prices:
             raise InvalidInput.because(f"{field}: prices", 'only with x = "cost"')
         for path in (*(self.axes if self.against_value else ()), *(self.panels or ())):
             if path not in DIMENSIONS:
                 for experiment in experiments:
-                    if all(_value(experiment, path, label) is None for label in [s.shown() for s in experiment.algorithm]):
+                    if all(
+                        _value(experiment, path, label) is None
+                        for label in [s.shown() for s in experiment.algorithm]
+                    ):
                         raise InvalidInput.of(
-                            f"{field}: x or panels", path, f"a dimension or a value of {experiment.name!r}"
+                            f"{field}: x or panels",
+                            path,
+                            f"a dimension or a value of {experiment.name!r}",
                         )
         variants = list(dict.fromkeys(experiment.name for experiment in experiments))
-        algorithms = list(dict.fromkeys(section.shown() for e in experiments for section in e.algorithm))
+        algorithms = list(
+            dict.fromkeys(section.shown() for e in experiments for section in e.algorithm)
+        )
         marked = [name for mark in self.mark for name in mark.variants or ()]
         methods = [*(self.algorithms or ()), *([] if self.minus is None else [self.minus])]
         for names, known in (((*(self.variants or ()), *marked), variants), (methods, algorithms)):
@@ -134,8 +162,8 @@ class Figure(BaseModel):
 
 
 class Runs(NamedTuple):
-    """The runs of one algorithm on one task: what a series is made of. An audit `beside` a variant has that one's
-    title, and only its areas are drawn.
+    """The runs of one algorithm on one task: what a series is made of. An audit `beside` a variant
+    has that one's title, and only its areas are drawn.
     """
 
     task: str
@@ -152,7 +180,8 @@ class Split(NamedTuple):
 
     Attributes:
         dimensions: what divides them: `DIMENSIONS` or paths of values.
-        panels: the spots by their values in the dimensions; row by row, the first dimension slowest.
+        panels: the spots by their values in the dimensions; row by row, the first dimension
+            slowest.
     """
 
     dimensions: Sequence[str]
@@ -232,9 +261,13 @@ class Drawer:
             for key, inside in split.panels.items()
         ]
         columns = split.columns(figure)
-        shared = figure.against_value and not figure.minus if figure.shared is None else figure.shared
+        shared = (
+            figure.against_value and not figure.minus if figure.shared is None else figure.shared
+        )
         note = _note(figure, reduction, runs, spots)
-        return Chart(figure.name, figure.title, panels, columns, note, self.source, shared and columns > 1)
+        return Chart(
+            figure.name, figure.title, panels, columns, note, self.source, shared and columns > 1
+        )
 
     def _spots(self, figure: Figure, runs: Sequence[Runs]) -> list[Spot]:
         """Returns a spot for each axis, run and metric that all records of the run have."""
@@ -254,10 +287,13 @@ class Drawer:
             )
             for axis, price in self._positions(figure, runs)
             for run, metric in itertools.product(runs, metrics)
-            if all(metric in record.scalars for record in run.records) and (metric in ATTACKS or not run.beside)
+            if all(metric in record.scalars for record in run.records)
+            and (metric in ATTACKS or not run.beside)
         ]
 
-    def _positions(self, figure: Figure, runs: Sequence[Runs]) -> list[tuple[str, dict[str, float] | None]]:
+    def _positions(
+        self, figure: Figure, runs: Sequence[Runs]
+    ) -> list[tuple[str, dict[str, float] | None]]:
         """Returns the horizontal axes, with the prices of those in time."""
         found: list[tuple[str, dict[str, float] | None]] = []
         for axis in figure.axes:
@@ -265,33 +301,54 @@ class Drawer:
                 found.append((axis, None))
                 continue
             own = [run.experiment.cost for run in runs if run.experiment and run.experiment.cost]
-            found += [(axis, price.model_dump()) for price in figure.prices or own[:1] or [CostSection()]]
+            found += [
+                (axis, price.model_dump()) for price in figure.prices or own[:1] or [CostSection()]
+            ]
         return found
 
     def _numbers(self, run: Runs, metric: str) -> Sequence[float]:
         return self.targets.get(metric, {}).get(run.task, {}).get(run.method, ())
 
     def _panel(
-        self, figure: Figure, choice: Choice, title: str, spots: list[Spot], own: Mapping[Any, Runs], split: Sequence[str]
+        self,
+        figure: Figure,
+        choice: Choice,
+        title: str,
+        spots: list[Spot],
+        own: Mapping[Any, Runs],
+        split: Sequence[str],
     ) -> Any:
         if figure.axes == ["paper"]:
             return dot_panel(title, spots, choice)
-        inside = {name: list(dict.fromkeys(_place(s, own, name) for s in spots)) for name in DIMENSIONS if name not in split}
+        inside = {
+            name: list(dict.fromkeys(_place(s, own, name) for s in spots))
+            for name in DIMENSIONS
+            if name not in split
+        }
         named = [name for name, values in inside.items() if len(values) > 1]
         if figure.against_value:
             path = figure.axes[0]
             by_variant = not path.startswith("algorithm.")
             named = [name for name in named if name != ("variant" if by_variant else "algorithm")]
-            values = [(spot, _number(own[spot.task, spot.method].experiment, path, spot.method)) for spot in spots]
+            values = [
+                (spot, _number(own[spot.task, spot.method].experiment, path, spot.method))
+                for spot in spots
+            ]
             path_title = figure.x_title or path.rpartition(".")[2].replace("_", " ")
             rows: dict[str, list[tuple[float, Spot]]] = {}
             for spot, value in values:
-                label = "mean, 95 % interval" if figure.minus is not None and not named else _label(spot, own, named)
+                label = (
+                    "mean, 95 % interval"
+                    if figure.minus is not None and not named
+                    else _label(spot, own, named)
+                )
                 rows.setdefault(label, []).append((value, spot))
             for label, points in rows.items():
                 if len({value for value, _ in points}) < len(points):
                     raise InvalidInput.of(
-                        f"figure {figure.name!r}: panels", list(split), f"what keeps the points of {label!r} apart"
+                        f"figure {figure.name!r}: panels",
+                        list(split),
+                        f"what keeps the points of {label!r} apart",
                     )
             choice = choice._replace(x_title=path_title)
             if figure.minus is not None:
@@ -299,7 +356,8 @@ class Drawer:
                 return difference_panel(title, rows, base, figure.minus, choice)
             return value_panel(title, rows, choice, _marks(figure, spots))
         curves = [(_label(spot, own, named), spot) for spot in spots]
-        # curves of one algorithm in a panel are told apart by their place, others keep their style in all figures
+        # curves of one algorithm in a panel are told apart by their place, others keep their style
+        # in all figures
         styled = named == ["algorithm"] or not named
         return wave_panel(title, curves, choice, _marks(figure, spots), styled)
 
@@ -311,7 +369,9 @@ def _is_in(figure: Figure, run: Runs) -> bool:
 
 
 def _split(figure: Figure, spots: Sequence[Spot], own: Mapping[Any, Runs]) -> Split:
-    """Divides spots into panels by the dimensions of a figure, or by the default ones of its kind."""
+    """Divides spots into panels by the dimensions of a figure, or by the default ones of its
+    kind.
+    """
     default = ["metric"] if figure.against_value else ["variant", "metric", "x"]
     dimensions = default if figure.panels is None else figure.panels
     groups: dict[tuple[str, ...], list[Spot]] = {}
@@ -333,7 +393,10 @@ def _note(figure: Figure, reduction: str, runs: Sequence[Runs], spots: Sequence[
     records = [run.records for run in runs]
     note = note_of(kind, reduction, records, printed, figure.band, figure.minus or "")
     several = len({run.task for run in runs}) > 1
-    ended = [ended_early(f"{run.method}, {run.task}" if several else run.method, run.records) for run in runs]
+    ended = [
+        ended_early(f"{run.method}, {run.task}" if several else run.method, run.records)
+        for run in runs
+    ]
     return " ".join(filter(None, (note, *ended)))
 
 
@@ -345,7 +408,8 @@ def drawer(
     targets: Targets | None = None,
     source: str = "",
 ) -> Drawer:
-    """Runs with what is known about them: the algorithms that labels stand for, and the hyperparameters of their panels.
+    """Runs with what is known about them: the algorithms that labels stand for, and the
+    hyperparameters of their panels.
 
     Without the experiments a label is its algorithm.
     """
@@ -354,7 +418,9 @@ def drawer(
     for task, own in by_task(records).items():
         for label, runs in by_label(own).items():
             member, experiment = members.get((task, label), (None, None))
-            found.append((task, label if member is None else member.method, member, experiment, runs))
+            found.append(
+                (task, label if member is None else member.method, member, experiment, runs)
+            )
     methods = [section.shown() for e in experiments for section in e.algorithm]
     looks = styles([*methods, *(method for _, method, *_ in found)])
     used: dict[str, dict[str, set[str]]] = {}
@@ -363,9 +429,15 @@ def drawer(
             used.setdefault(member.method, {}).setdefault(key, set()).add(str(value))
     made = []
     for task, method, member, experiment, runs in found:
-        options = {} if member is None else {k: v for k, v in _options(member).items() if len(used[method][k]) > 1}
+        options = (
+            {}
+            if member is None
+            else {k: v for k, v in _options(member).items() if len(used[method][k]) > 1}
+        )
         text = ", ".join(
-            f"{key.replace('_', ' ')} {value:g}" if isinstance(value, float) else f"{key.replace('_', ' ')} {value}"
+            f"{key.replace('_', ' ')} {value:g}"
+            if isinstance(value, float)
+            else f"{key.replace('_', ' ')} {value}"
             for key, value in options.items()
         )
         variant, beside = task.removesuffix(AUDITED), task.endswith(AUDITED)
@@ -373,7 +445,9 @@ def drawer(
     return Drawer(made, metric, read, targets or {}, source)
 
 
-def curves(records: Sequence[Record], experiments: Sequence[Experiment] = (), against: str = "rounds") -> list[Chart]:
+def curves(
+    records: Sequence[Record], experiments: Sequence[Experiment] = (), against: str = "rounds"
+) -> list[Chart]:
     """Returns one figure per metric, with a panel for every task.
 
     Raises:
@@ -382,12 +456,17 @@ def curves(records: Sequence[Record], experiments: Sequence[Experiment] = (), ag
     if against not in AXES:
         raise InvalidInput.of("against", against, "one of " + ", ".join(AXES))
     draw = drawer(records, experiments)
-    figures = [Figure(name=column.metric, x=against, y=column.metric) for column in columns_of(records) if column.chart]
+    figures = [
+        Figure(name=column.metric, x=against, y=column.metric)
+        for column in columns_of(records)
+        if column.chart
+    ]
     return [chart for figure in figures if (chart := draw.chart(figure))]
 
 
 def charts_of(figures: Sequence[Figure], draw: Drawer) -> list[Chart]:
-    """Returns the figures of a recipe, after the paper's numbers beside ours where it has several for a task.
+    """Returns the figures of a recipe, after the paper's numbers beside ours where it has several
+    for a task.
 
     Figures of the same metric against a value have the paper's numbers in them.
     """
@@ -402,7 +481,8 @@ def charts_of(figures: Sequence[Figure], draw: Drawer) -> list[Chart]:
         for metric, targets in draw.targets.items()
         if any(len(numbers) > 1 for numbers in targets.values())
         and not any(
-            figure.against_value and figure.y in (metric, None if metric == draw.metric else metric) for figure in figures
+            figure.against_value and figure.y in (metric, None if metric == draw.metric else metric)
+            for figure in figures
         )
     ]
     made += figures
@@ -423,32 +503,54 @@ def _label(spot: Spot, own: Mapping[Any, Runs], named: Sequence[str]) -> str:
     return ", ".join([*parts[:1], *words[1:]]) or spot.method
 
 
-def _place(spot: Spot, own: Mapping[Any, Runs], name: str, names: Mapping[str, str] | None = None) -> str:
+def _place(
+    spot: Spot, own: Mapping[Any, Runs], name: str, names: Mapping[str, str] | None = None
+) -> str:
     """Returns the panel or series of a spot in one dimension."""
     if name in DIMENSIONS:
         axis = spot.axis if spot.price is None else f"{spot.axis} {spot.price}"
-        return {"variant": spot.task, "algorithm": spot.method, "metric": column_of(spot.metric).title, "x": axis}[name]
+        return {
+            "variant": spot.task,
+            "algorithm": spot.method,
+            "metric": column_of(spot.metric).title,
+            "x": axis,
+        }[name]
     value = _value(own[spot.task, spot.method].experiment, name, spot.method)
-    return (names or {}).get(name, f"{name.rpartition('.')[2].replace('_', ' ')} {{}}").format(value)
+    return (
+        (names or {}).get(name, f"{name.rpartition('.')[2].replace('_', ' ')} {{}}").format(value)
+    )
 
 
-def _in_order(groups: dict[tuple[str, ...], list[Spot]], dimensions: Sequence[str]) -> dict[tuple[str, ...], list[Spot]]:
+def _in_order(
+    groups: dict[tuple[str, ...], list[Spot]], dimensions: Sequence[str]
+) -> dict[tuple[str, ...], list[Spot]]:
     """Returns panels row by row: the first dimension changes slowest."""
     orders = [list(dict.fromkeys(key[k] for key in groups)) for k in range(len(dimensions))]
     return dict(
-        sorted(groups.items(), key=lambda item: [order.index(part) for order, part in zip(orders, item[0], strict=True)])
+        sorted(
+            groups.items(),
+            key=lambda item: [
+                order.index(part) for order, part in zip(orders, item[0], strict=True)
+            ],
+        )
     )
 
 
 def _value(experiment: Experiment | None, path: str, method: str) -> Any:
-    """Returns a value of the experiment, or of one of its algorithms; None if it is not written there."""
+    """Returns a value of the experiment, or of one of its algorithms; None if it is not written
+    there.
+    """
     head, _, rest = path.partition(".")
     if experiment is None:
         return None
     if head == "algorithm":
         section = next((s for s in experiment.algorithm if s.shown() == method), None)
         return None if section is None else section.options.get(rest)
-    tables = {"task": experiment.task.options, "schedule": experiment.schedule, "solver": experiment.solver.options}
+    tables = {
+        "task": experiment.task.options,
+        "schedule": experiment.schedule,
+        "solver": experiment.solver.options,
+    }
     return tables.get(head, {}).get(rest)
 
 
@@ -464,5 +566,6 @@ def _marks(figure: Figure, spots: Sequence[Spot]) -> list[Mark]:
     return [
         Mark(mark.text, mark.value)
         for mark in figure.mark
-        if (mark.metric is None or mark.metric in metrics) and (mark.variants is None or tasks & set(mark.variants))
+        if (mark.metric is None or mark.metric in metrics)
+        and (mark.variants is None or tasks & set(mark.variants))
     ]

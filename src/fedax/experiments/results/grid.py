@@ -18,9 +18,11 @@ from fedax.report.tables.summary import COLUMNS
 
 
 class Standing(NamedTuple):
-    """The standing of a member of a grid: the mean of the selection's metric over its runs, and how many of them diverged.
+    """The standing of a member of a grid: the mean of the selection's metric over its runs, and how
+    many of them diverged.
 
-    A run without a finite number counts as diverged, and in the mean as the worst of the grid; NaN if no run has one.
+    A run without a finite number counts as diverged, and in the mean as the worst of the grid; NaN
+    if no run has one.
     """
 
     member: Member
@@ -29,14 +31,21 @@ class Standing(NamedTuple):
     diverged: int
 
     def order(self, higher: bool) -> tuple[bool, int, float]:
-        """Returns the rank of a member, smaller is better. One with a diverged run is worse than all without."""
+        """Returns the rank of a member, smaller is better. One with a diverged run is worse than
+        all without.
+        """
         value = self.mean if math.isfinite(self.mean) else (-math.inf if higher else math.inf)
         return self.diverged > 0, self.diverged, -value if higher else value
 
 
 def standings(experiment: Experiment, records: Sequence[Record]) -> dict[str, list[Standing]]:
-    """Judges the members of each algorithm that have run, in the order of the file, by the runs that select."""
-    select, on_task = experiment.select, [record for record in records if record.task == experiment.name]
+    """Judges the members of each algorithm that have run, in the order of the file, by the runs
+    that select.
+    """
+    select, on_task = (
+        experiment.select,
+        [record for record in records if record.task == experiment.name],
+    )
     found: dict[str, list[Standing]] = {}
     for member in experiment.members():
         every = [record for record in on_task if record.label == member.label]
@@ -46,14 +55,20 @@ def standings(experiment: Experiment, records: Sequence[Record]) -> dict[str, li
             measured = [run for run in runs if select in run.scalars]
             ends = [read_runs([run], select, experiment.reads, on_task) for run in measured]
             lost = {id(run) for run, (_, count) in zip(measured, ends, strict=True) if count}
-            mean = float(np.mean([value for value, _ in ends])) if len(lost) < len(measured) else math.nan
+            mean = (
+                float(np.mean([value for value, _ in ends]))
+                if len(lost) < len(measured)
+                else math.nan
+            )
             bad = sum(run.diverged or id(run) in lost for run in runs)
             found.setdefault(member.method, []).append(Standing(member, runs, mean, bad))
     return found
 
 
 def selected(experiment: Experiment, records: Sequence[Record]) -> dict[str, str]:
-    """Selects for each algorithm a member by the experiment's rule, among those that have run; returns labels."""
+    """Selects for each algorithm a member by the experiment's rule, among those that have run;
+    returns labels.
+    """
     higher = is_higher_better(experiment.select, [record.modes for record in records])
     return {
         method: min(members, key=lambda standing: standing.order(higher)).member.label
@@ -61,19 +76,28 @@ def selected(experiment: Experiment, records: Sequence[Record]) -> dict[str, str
     }
 
 
-def selections(experiments: Sequence[Experiment], records: Sequence[Record]) -> dict[str, dict[str, str]]:
-    """Returns the selections by task; experiments on other draws of a task's data select together with it."""
+def selections(
+    experiments: Sequence[Experiment], records: Sequence[Record]
+) -> dict[str, dict[str, str]]:
+    """Returns the selections by task; experiments on other draws of a task's data select together
+    with it.
+    """
     return {experiment.name: selected(experiment, records) for experiment in grids_of(experiments)}
 
 
 def grids_of(experiments: Sequence[Experiment]) -> list[Experiment]:
-    """Returns one experiment with a grid for every task, on whose draw of the data members are selected."""
-    selecting = [experiment for experiment in experiments if experiment.grid and experiment.grid.selects]
+    """Returns one experiment with a grid for every task, on whose draw of the data members are
+    selected.
+    """
+    selecting = [
+        experiment for experiment in experiments if experiment.grid and experiment.grid.selects
+    ]
     return list({experiment.name: experiment for experiment in reversed(selecting)}.values())[::-1]
 
 
 def edges(experiment: Experiment, records: Sequence[Record]) -> list[str]:
-    """Returns a sentence for each selected number that is the smallest or the largest of its list, and not of its range.
+    """Returns a sentence for each selected number that is the smallest or the largest of its list,
+    and not of its range.
 
     The best value may then lie beyond the list.
     """
@@ -82,25 +106,42 @@ def edges(experiment: Experiment, records: Sequence[Record]) -> list[str]:
     for method, label in selected(experiment, records).items():
         member = members[label]
         for key, value in member.settings.items():
-            others = {other.settings.get(key) for other in members.values() if other.method == method}
-            numbers = sorted(other for other in others if isinstance(other, int | float) and not isinstance(other, bool))
-            if len(numbers) < 2 or value not in (numbers[0], numbers[-1]) or value in experiment.limits_of(member, key):
+            others = {
+                other.settings.get(key) for other in members.values() if other.method == method
+            }
+            numbers = sorted(
+                other
+                for other in others
+                if isinstance(other, int | float) and not isinstance(other, bool)
+            )
+            if (
+                len(numbers) < 2
+                or value not in (numbers[0], numbers[-1])
+                or value in experiment.limits_of(member, key)
+            ):
                 continue
             side, way = ("smallest", "smaller") if value == numbers[0] else ("largest", "larger")
             listed = ", ".join(map(str, numbers))
-            found.append(f"{method}: {key} = {value} is the {side} of its list ({listed}). Try {way} values.")
+            found.append(
+                f"{method}: {key} = {value} is the {side} of its list ({listed}). Try {way} values."
+            )
     return found
 
 
-def grid_csv(experiments: Sequence[Experiment], records: Sequence[Record], units: bool = True) -> str:
-    """Returns all members with all their runs as one long table; `selected` is 1 for the members that the reports show.
+def grid_csv(
+    experiments: Sequence[Experiment], records: Sequence[Record], units: bool = True
+) -> str:
+    """Returns all members with all their runs as one long table; `selected` is 1 for the members
+    that the reports show.
 
     `purpose` is `selection` for the runs by which a member is selected, else `report`.
     Heads name the units of metrics, unless the table is kept among earlier ones without.
     """
     buffer = io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
-    metrics = [column.metric for column in COLUMNS if any(column.metric in run.scalars for run in records)]
+    metrics = [
+        column.metric for column in COLUMNS if any(column.metric in run.scalars for run in records)
+    ]
     ended = ["rounds", "outcome", "diverged"]
     table.writerow(
         [
@@ -122,10 +163,20 @@ def grid_csv(experiments: Sequence[Experiment], records: Sequence[Record], units
             for run in records:
                 if (run.task, run.label) != (experiment.name, member.label):
                     continue
-                ends = [f"{run.scalars[name][-1]:.9g}" if name in run.scalars else "" for name in metrics]
+                ends = [
+                    f"{run.scalars[name][-1]:.9g}" if name in run.scalars else ""
+                    for name in metrics
+                ]
                 purpose = "report" if run.seed in experiment.seeds else "selection"
                 how = [int(run.rounds[-1]), str(run.outcome), int(run.diverged)]
-                which = [experiment.name, member.method, settings.replace(", ", " "), purpose, run.seed, run.draw]
+                which = [
+                    experiment.name,
+                    member.method,
+                    settings.replace(", ", " "),
+                    purpose,
+                    run.seed,
+                    run.draw,
+                ]
                 table.writerow([*which, *how, *ends, int(member.label in chosen)])
     return buffer.getvalue()
 
@@ -140,7 +191,9 @@ def grid_sheet(experiment: Experiment, records: Sequence[Record]) -> Sheet:
         for member, runs, mean, bad in members:
             value = f"{mean * scale:.4g}" if math.isfinite(mean) else "not finite"
             mark = "selected" if member.label in chosen else ""
-            rows.append([member.method, _settings(member) or "-", str(len(runs)), value, str(bad), mark])
+            rows.append(
+                [member.method, _settings(member) or "-", str(len(runs)), value, str(bad), mark]
+            )
     title = column.title + (" (%)" if column.percent else "")
     on_test, seeds = column.metric.startswith("test"), ", ".join(str(seed) for seed in trial)
     read = {"last": "final value", "best": "best value over the rounds"}.get(experiment.reads)
@@ -151,7 +204,8 @@ def grid_sheet(experiment: Experiment, records: Sequence[Record]) -> Sheet:
         ["Algorithm", "Settings", "Runs", title, "Diverged", ""],
         rows,
         f"Selected: the {highest} {read} in the mean over the runs with the seeds"
-        f" {seeds}, which are not reported; a member with a diverged run counts as worst. Algorithms of one member are shown with"
+        f" {seeds}, which are not reported; a member with a diverged run counts as worst. "
+        "Algorithms of one member are shown with"
         " their own runs."
         + "".join(f" {sentence}" for sentence in edges(experiment, records))
         + (" These are test examples: on new ones the numbers would be worse." if on_test else ""),

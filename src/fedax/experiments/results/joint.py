@@ -21,8 +21,12 @@ def merge_records(directories: Sequence[RunDirectory]) -> list[Record]:
         for record in directory.shown():
             used.setdefault((record.task, record.label), set()).add(directory.path)
     return [
-        record.renamed(f"{record.label} ({name})") if len(used[record.task, record.label]) > 1 else record
-        for directory, name in zip(directories, _names([directory.path for directory in directories]), strict=True)
+        record.renamed(f"{record.label} ({name})")
+        if len(used[record.task, record.label]) > 1
+        else record
+        for directory, name in zip(
+            directories, _names([directory.path for directory in directories]), strict=True
+        )
         for record in directory.shown()
     ]
 
@@ -34,12 +38,16 @@ def comparison_page(directories: Sequence[RunDirectory]) -> Page:
     """
     records, notes, settings, sheets = merge_records(directories), {}, {}, []
     reads: dict[str, str] = {}
-    for directory, name in zip(directories, _names([directory.path for directory in directories]), strict=True):
+    for directory, name in zip(
+        directories, _names([directory.path for directory in directories]), strict=True
+    ):
         page = directory.page()
         notes |= page.notes
         reads = dict(page.reads) | reads
         settings |= {f"{name}/{file}": text for file, text in page.settings.items()}
-        sheets += [dataclasses.replace(sheet, title=f"{sheet.title}: {name}") for sheet in page.sheets]
+        sheets += [
+            dataclasses.replace(sheet, title=f"{sheet.title}: {name}") for sheet in page.sheets
+        ]
     studies = {
         name: (directory.study, directory.shown(), directory.experiments)
         for directory, name in zip(directories, _names([d.path for d in directories]), strict=True)
@@ -50,12 +58,26 @@ def comparison_page(directories: Sequence[RunDirectory]) -> Page:
         any_study = next(iter(studies.values()))[0]
         table, charts = any_study.side_by_side(studies)
     line = (
-        f"{counted(len(directories), 'run directory').replace('directorys', 'directories')}, {counted(len(records), 'run')}."
+        f"{counted(len(directories), 'run directory').replace('directorys', 'directories')}, "
+        f"{counted(len(records), 'run')}."
     )
-    return Page("Comparison", line, records, notes, settings, first.versions, table + sheets, first.prices, charts, reads)
+    return Page(
+        "Comparison",
+        line,
+        records,
+        notes,
+        settings,
+        first.versions,
+        table + sheets,
+        first.prices,
+        charts,
+        reads,
+    )
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
     """Returns the names of folders, with their parents where names are equal."""
     own = [path.resolve().name for path in paths]
-    return [str(path) if own.count(name) > 1 else name for path, name in zip(paths, own, strict=True)]
+    return [
+        str(path) if own.count(name) > 1 else name for path, name in zip(paths, own, strict=True)
+    ]

@@ -15,7 +15,8 @@ from fedax.utils.memory_check import bytes_of
 
 FOLDER = "models"
 KINDS = ("", "best", "personal")
-"""Models of a run: the final one, the best on validation examples, and the clients' own, with a first axis over clients."""
+"""Models of a run: the final one, the best on validation examples, and the clients' own, with a
+first axis over clients."""
 MOST = 1 << 30
 """The bound, in bytes, of the clients' own models of a run."""
 
@@ -40,7 +41,9 @@ def check_own_models(task: Task) -> None:
     needed = clients * bytes_of(jax.eval_shape(task.start, jax.random.key(0)))
     if needed > MOST:
         got = f"'personal', {clients:,} models of {needed / 2**30:,.1f} GiB together in every run"
-        raise InvalidInput.found("keep_models", got, f"at most {MOST / 2**30:g} GiB of the clients' own models")
+        raise InvalidInput.found(
+            "keep_models", got, f"at most {MOST / 2**30:g} GiB of the clients' own models"
+        )
 
 
 def own_model(path: Path, client: int, task: Task) -> PyTree:
@@ -56,15 +59,22 @@ def own_model(path: Path, client: int, task: Task) -> PyTree:
 
 
 def keep_models(folder: Path, number: int, record: Record) -> None:
-    """Writes the models that a record comes with; before the record itself, so that a run that is there has its models."""
+    """Writes the models that a record comes with; before the record itself, so that a run that is
+    there has its models.
+    """
     facts = {name: getattr(record, name) for name in ("task", "label", "seed", "draw")}
     settings = record.settings or {}
     facts |= {"run": number, "algorithm": settings.get("algorithm", {}).get("type", record.label)}
     facts |= {"rounds": int(record.rounds[-1]), "outcome": str(record.outcome)}
     for which, model in record.models.items():
         (folder / FOLDER).mkdir(exist_ok=True)
-        arrays: Mapping[str, np.ndarray] = read_weights(model).arrays if isinstance(model, Path) else model
-        write(model_path(folder, number, which), to_bytes(arrays, about=facts | ({"which": which} if which else {})))
+        arrays: Mapping[str, np.ndarray] = (
+            read_weights(model).arrays if isinstance(model, Path) else model
+        )
+        write(
+            model_path(folder, number, which),
+            to_bytes(arrays, about=facts | ({"which": which} if which else {})),
+        )
 
 
 def models_in(folder: Path, number: int) -> dict[str, Path]:
@@ -90,8 +100,12 @@ def kept_model(folder: Path, number: int, which: str = "") -> Path:
     if which:
         reason = {
             "best": "kept no best model; it takes a validation share in [task], or early stopping",
-            "personal": 'kept no models of the clients; it takes keep_models = "personal" and a method that has them',
+            "personal": 'kept no models of the clients; it takes keep_models = "personal" and a '
+            "method that has them",
         }[which]
     else:
-        reason = "kept no model; audits, runs that only select in a grid, and those before models were kept have none"
+        reason = (
+            "kept no model; audits, runs that only select in a grid, and those before "
+            "models were kept have none"
+        )
     raise InvalidInput.because(f"run {number} of {folder}", reason)

@@ -9,6 +9,13 @@ from fedax.report.versions import versions as versions
 
 
 def others(records: Sequence[Record]) -> list[str]:
-    """Returns a sentence for each set of versions among the runs that were taken over from elsewhere."""
-    found = Counter(", ".join(f"{name} {value}" for name, value in (run.versions or {}).items()) for run in records)
-    return [f"{count} of the runs were made elsewhere: {made}." for made, count in found.items() if made]
+    """Returns a sentence for each set of versions among the runs that were taken over from
+    elsewhere.
+    """
+    found = Counter(
+        ", ".join(f"{name} {value}" for name, value in (run.versions or {}).items())
+        for run in records
+    )
+    return [
+        f"{count} of the runs were made elsewhere: {made}." for made, count in found.items() if made
+    ]

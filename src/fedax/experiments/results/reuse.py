@@ -1,4 +1,6 @@
-"""Runs that another directory already has: Table 1 and Figure 3 of a paper are often the same runs."""
+"""Runs that another directory already has: Table 1 and Figure 3 of a paper are often the same
+runs.
+"""
 
 import dataclasses
 import json
@@ -15,19 +17,24 @@ from fedax.experiments.results.store import RunDirectory
 from fedax.report import Record
 
 
-def import_runs(experiments: Sequence[Experiment], folders: Sequence[Path], elsewhere: bool = False) -> dict[int, Record]:
+def import_runs(
+    experiments: Sequence[Experiment], folders: Sequence[Path], elsewhere: bool = False
+) -> dict[int, Record]:
     """Imports the runs of some experiments that are finished in other run directories, by number.
 
-    A run is the same if its data, model, method, solver, schedule, seed, rounds and observations are, whatever its names.
+    A run is the same if its data, model, method, solver, schedule, seed, rounds and observations
+    are, whatever its names.
 
     Args:
         experiments: of the new directory, in order.
-        folders: run directories, or what `fedax report --keep` copied of them; the first that has a run counts.
-        elsewhere: also imports runs made with other versions or on another machine; they then say with which.
+        folders: run directories, or what `fedax report --keep` copied of them; the first that has a
+            run counts.
+        elsewhere: also imports runs made with other versions or on another machine; they then say
+            with which.
 
     Raises:
-        InvalidInput: no run directory, or, unless `elsewhere`, one made with other versions or on another machine, whose numbers
-            may differ.
+        InvalidInput: no run directory, or, unless `elsewhere`, one made with other versions or on
+            another machine, whose numbers may differ.
     """
     known: dict[str, Record] = {}
     for folder in folders:
@@ -38,13 +45,19 @@ def import_runs(experiments: Sequence[Experiment], folders: Sequence[Path], else
             if record is None or not slot.is_of(record) or record.outcome.kind == "interrupted":
                 continue
             made = record.versions or directory.versions
-            if (other := [name for name, value in now.items() if made.get(name) != value]) and not elsewhere:
-                listed = ", ".join(f"{name} {made.get(name)} there and {now[name]} here" for name in other)
+            if (
+                other := [name for name, value in now.items() if made.get(name) != value]
+            ) and not elsewhere:
+                listed = ", ".join(
+                    f"{name} {made.get(name)} there and {now[name]} here" for name in other
+                )
                 hint = "--elsewhere takes them all the same, and the tables say so."
                 reason = f"made with other versions, so its runs cannot be reused: {listed}"
                 raise InvalidInput.because(str(folder), reason, hint)
             models = models_in(folder, slot.number)
-            known.setdefault(run, dataclasses.replace(record, models=models, versions=made if other else None))
+            known.setdefault(
+                run, dataclasses.replace(record, models=models, versions=made if other else None)
+            )
     return {
         slot.number: dataclasses.replace(
             known[run],

@@ -1,4 +1,6 @@
-"""The configuration of a single run, by which its record is tied to the experiment it stands under."""
+"""The configuration of a single run, by which its record is tied to the experiment it stands
+under.
+"""
 
 import dataclasses
 import json
@@ -32,7 +34,9 @@ _SHARED = (
 def configured(
     experiments: Sequence[Experiment], numbers: Sequence[int] | None = None
 ) -> Iterator[tuple[RunId, dict[str, Any]]]:
-    """Yields all runs, or those of some numbers, with the configuration that determines them as plain values."""
+    """Yields all runs, or those of some numbers, with the configuration that determines them as
+    plain values.
+    """
     shared: dict[int, dict[str, Any]] = {}
     wanted = None if numbers is None else set(numbers)
     for slot in list_run_ids(experiments):
@@ -41,16 +45,23 @@ def configured(
         if slot.experiment not in shared:
             resolved = experiments[slot.experiment].resolved()
             clocked = {name: resolved[name] for name in ("devices", "budget") if name in resolved}
-            shared[slot.experiment] = {name: resolved.get(name) for name in (*_SHARED, "on_bad_client")} | clocked
+            shared[slot.experiment] = {
+                name: resolved.get(name) for name in (*_SHARED, "on_bad_client")
+            } | clocked
         common, experiment = shared[slot.experiment], experiments[slot.experiment]
-        own = [experiment.hyperparameters_of(section) for section in (slot.member.algorithm, slot.member.solver)]
+        own = [
+            experiment.hyperparameters_of(section)
+            for section in (slot.member.algorithm, slot.member.solver)
+        ]
         run = common | dict(zip(("algorithm", "solver"), own, strict=True)) | {"seed": slot.seed}
         run["schedule"] = _without_new(common["schedule"] | slot.member.schedule)
         run = fingerprint_sources(experiment, slot.member, run)
         yield slot, json.loads(json.dumps(run, sort_keys=True, default=_plain))
 
 
-def check_made(experiments: Sequence[Experiment], runs: Mapping[int, Record], going_on: bool = False) -> None:
+def check_made(
+    experiments: Sequence[Experiment], runs: Mapping[int, Record], going_on: bool = False
+) -> None:
     """Refuses runs that were made with another configuration than they stand under.
 
     Runs of a version that kept none are passed over.
@@ -58,7 +69,8 @@ def check_made(experiments: Sequence[Experiment], runs: Mapping[int, Record], go
     Args:
         experiments: of a directory.
         runs: its runs by number.
-        going_on: whether further runs will be made here; then JAX's random settings have to be the same too.
+        going_on: whether further runs will be made here; then JAX's random settings have to be the
+            same too.
 
     Raises:
         InvalidInput: names the file of the run, the field, and both values.
@@ -78,14 +90,18 @@ def check_made(experiments: Sequence[Experiment], runs: Mapping[int, Record], go
         if found := first_difference(mine, kept):
             field, now, then = found
             here = "here" if field.startswith("jax") else "the configuration beside it has"
-            raise InvalidInput.because(f"{file}, {field}", f"made with {then!r}, but {here} {now!r}", _HINT)
+            raise InvalidInput.because(
+                f"{file}, {field}", f"made with {then!r}, but {here} {now!r}", _HINT
+            )
 
 
 _HINT = "Put it back as it was, or run in another folder."
 
 
 def made_with(experiments: Sequence[Experiment], number: int) -> dict[str, Any] | None:
-    """Returns the configuration of a run that is made now, None for a number that the experiments do not have."""
+    """Returns the configuration of a run that is made now, None for a number that the experiments
+    do not have.
+    """
     for _, run in configured(experiments, [number]):
         return run | {"jax": random_settings()}
     return None
@@ -98,7 +114,9 @@ def identity(record: Record) -> str | None:
     """
     if record.settings is None:
         return None
-    return json.dumps({name: value for name, value in record.settings.items() if name != "jax"}, sort_keys=True)
+    return json.dumps(
+        {name: value for name, value in record.settings.items() if name != "jax"}, sort_keys=True
+    )
 
 
 def _without_new(schedule: dict[str, Any]) -> dict[str, Any]:

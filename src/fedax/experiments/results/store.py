@@ -17,7 +17,13 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import CostSection
 from fedax.experiments.config.user_code import copy_sources
 from fedax.experiments.results import provenance
-from fedax.experiments.results.archive import copy_kept, draw_pictures, kept_experiments, runs_csv, settings_of
+from fedax.experiments.results.archive import (
+    copy_kept,
+    draw_pictures,
+    kept_experiments,
+    runs_csv,
+    settings_of,
+)
 from fedax.experiments.results.curves import NAME as CURVES
 from fedax.experiments.results.curves import packed, unpacked
 from fedax.experiments.results.figures import curves
@@ -40,14 +46,18 @@ from fedax.utils.plugins import forbidden
 def refuse_if_taken(path: Path) -> None:
     """Raises `RunExists` if a path is anything but a new or an empty folder."""
     if who := holder(path):
-        raise RunExists(f"{path} is in use by {who}; nothing was overwritten. Choose another folder.")
+        raise RunExists(
+            f"{path} is in use by {who}; nothing was overwritten. Choose another folder."
+        )
     if path.is_dir() and any(path.iterdir()):
         held = (path / "summary.json").exists()
         what = "already holds a run" if held else "is not empty"
         way = f"continue it with `fedax resume {path}`" if held else "remove this one"
         raise RunExists(f"{path} {what}; nothing was overwritten. Choose another folder, or {way}.")
     if path.exists() and not path.is_dir():
-        raise RunExists(f"{path} is a file, not a folder; nothing was overwritten. Choose another folder.")
+        raise RunExists(
+            f"{path} is a file, not a folder; nothing was overwritten. Choose another folder."
+        )
 
 
 def make_folder(path: Path) -> None:
@@ -85,17 +95,19 @@ class _About(BaseModel):
 class RunDirectory:
     """A folder with the results of one or more experiments.
 
-    Files: `config.toml` (`config-<n>.toml` if several), `versions.json`, `runs/<n>.npz` (all observations of a run, with
-    those of the single clients), `models/<n>.safetensors` (its final model), `metrics.csv` (all scalars as one long table),
-    `runs.csv` (the numbers of every run), `clients.csv` (the clients' own numbers at the end, where clients have
-    names), `summary.json`, `report.html`.
+    Files: `config.toml` (`config-<n>.toml` if several), `versions.json`, `runs/<n>.npz` (all
+    observations of a run, with those of the single clients), `models/<n>.safetensors` (its final
+    model), `metrics.csv` (all scalars as one long table), `runs.csv` (the numbers of every run),
+    `clients.csv` (the clients' own numbers at the end, where clients have names), `summary.json`,
+    `report.html`.
 
     Attributes:
         path: the folder.
         title: heading of the report.
         notes: one line about a task, by the task's title.
         status: `"running"`, `"finished"` or `"interrupted"`.
-        runs: the runs so far by number, which is their place in the order of experiments, algorithms and seeds.
+        runs: the runs so far by number, which is their place in the order of experiments,
+            algorithms and seeds.
         experiments: what the folder is for, in its order.
         study: of the paper whose recipe they come from, if any.
         versions: of the libraries that the runs were made with, and the machine.
@@ -114,7 +126,8 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path, title: str, jobs: int = 1) -> "RunDirectory":
-        """Makes a new directory. What `jobs` says is kept from the first moment, so that a killed run remembers it.
+        """Makes a new directory. What `jobs` says is kept from the first moment, so that a killed
+        run remembers it.
 
         Raises:
             RunExists: the folder exists and is not empty.
@@ -131,16 +144,20 @@ class RunDirectory:
 
     @property
     def grids(self) -> list[Experiment]:
-        """One experiment with a grid for every task; those on other draws of its data select together with it."""
+        """One experiment with a grid for every task; those on other draws of its data select
+        together with it.
+        """
         return grids_of(self.experiments)
 
     @classmethod
     @forbidden()  # to load user code: the directory may come from somebody else
     def load(cls, path: Path, repair: bool = False) -> "RunDirectory":
-        """Reads a run directory, or what `keep` has copied of one; with `repair`, without the runs whose files are damaged.
+        """Reads a run directory, or what `keep` has copied of one; with `repair`, without the runs
+        whose files are damaged.
 
         Raises:
-            InvalidInput: no run directory, or one whose files are damaged, or whose runs were made with another configuration.
+            InvalidInput: no run directory, or one whose files are damaged, or whose runs were made
+                with another configuration.
         """
         try:
             runs: dict[int, Record] = {}
@@ -157,7 +174,17 @@ class RunDirectory:
             study = parse_study(read_text(text)) if text.exists() else None
             versions = _VERSIONS.validate_json(read(path / "versions.json"))
             check_made(experiments, runs)
-            return cls(path, kept.title, kept.notes, kept.status, runs, experiments, study, versions, kept.jobs)
+            return cls(
+                path,
+                kept.title,
+                kept.notes,
+                kept.status,
+                runs,
+                experiments,
+                study,
+                versions,
+                kept.jobs,
+            )
         except OSError as error:
             reason = f"not a run directory: {error.filename}: {error.strerror}"
             raise InvalidInput.because(str(path), reason) from error
@@ -166,14 +193,22 @@ class RunDirectory:
         except ValidationError as error:
             found = error.errors()[0]
             place = ".".join(map(str, found["loc"])) or "its form"
-            raise InvalidInput.because(str(path), f"a run directory with damaged files: {place}: {found['msg']}") from error
+            raise InvalidInput.because(
+                str(path), f"a run directory with damaged files: {place}: {found['msg']}"
+            ) from error
         except RecursionError as error:
-            raise InvalidInput.because(str(path), "a run directory with damaged files: nested too deep") from error
+            raise InvalidInput.because(
+                str(path), "a run directory with damaged files: nested too deep"
+            ) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InvalidInput.because(str(path), f"a run directory with damaged files: {error}") from error
+            raise InvalidInput.because(
+                str(path), f"a run directory with damaged files: {error}"
+            ) from error
 
     def configure(self, experiments: Sequence[Experiment]) -> None:
-        """Writes the resolved configurations, and copies of the files of user code that they name."""
+        """Writes the resolved configurations, and copies of the files of user code that they
+        name.
+        """
         self.experiments = list(experiments)
         for number, experiment in enumerate(experiments):
             name = f"config-{number}.toml" if len(experiments) > 1 else "config.toml"
@@ -185,7 +220,9 @@ class RunDirectory:
         self.take({len(self.runs) if number is None else number: record})
 
     def take(self, runs: dict[int, Record]) -> None:
-        """Keeps runs by their numbers, with their configurations, and brings all files up to date."""
+        """Keeps runs by their numbers, with their configurations, and brings all files up to
+        date.
+        """
         for number, record in runs.items():
             made = dataclasses.replace(record, settings=made_with(self.experiments, number))
             keep_models(self.path, number, made)
@@ -210,19 +247,26 @@ class RunDirectory:
             self.flush()
 
     def keep(self, target: Path) -> None:
-        """Copies what version control should have into another folder, over an earlier copy: settings, tables, and the curves of
-        all runs without those of single clients.
+        """Copies what version control should have into another folder, over an earlier copy:
+        settings, tables, and the curves of all runs without those of single clients.
 
         Raises:
-            InvalidInput: the earlier copy has runs that this directory does not have; nothing was overwritten.
+            InvalidInput: the earlier copy has runs that this directory does not have; nothing was
+                overwritten.
             WriteFailed: a full disk, for example.
         """
         if is_archive(target):
             mine = {identity(run) for run in self.records}
             others = RunDirectory.load(target).records
             if lost := sum(identity(run) not in mine for run in others):
-                reason = f"holds {lost} of {len(others)} runs that {self.path} does not have; nothing was overwritten"
-                hint = f"Take them over (`fedax reproduce ... --reuse {target}`), or remove the folder."
+                reason = (
+                    f"holds {lost} of {len(others)} runs that {self.path} does not have; "
+                    "nothing was overwritten"
+                )
+                hint = (
+                    f"Take them over (`fedax reproduce ... --reuse {target}`), or remove the "
+                    "folder."
+                )
                 raise InvalidInput.because(str(target), reason, hint)
         about = {"title": self.title, "status": self.status, "jobs": self.jobs, "notes": self.notes}
         with writing(target):
@@ -241,11 +285,16 @@ class RunDirectory:
         if audits_among(self.records):
             write(self.path / "audit.csv", membership_csv(self.records))
         self._compare()
-        write(self.path / "summary.json", json.dumps(self._summary(), indent=2, allow_nan=False) + "\n")
+        write(
+            self.path / "summary.json",
+            json.dumps(self._summary(), indent=2, allow_nan=False) + "\n",
+        )
         write(self.path / "report.html", render(self.page()))
 
     def renew_archive(self) -> list[Path]:
-        """Rewrites the tables, the pictures and the report of what `keep` has made, and returns the files that it wrote."""
+        """Rewrites the tables, the pictures and the report of what `keep` has made, and returns the
+        files that it wrote.
+        """
         with writing(self.path):
             pictures = draw_pictures(self.charts(), [], self.path) if self.study is not None else []
             files = [*pictures, *self._number_files(), *self._compare(), self.path / "report.html"]
@@ -254,7 +303,9 @@ class RunDirectory:
 
     def _number_files(self) -> list[Path]:
         """Writes the numbers of all runs, which a recipe with further readings extends."""
-        texts = {"runs.csv": runs_csv(self.records, self.shown(), self.study and self.study.readings)}
+        texts = {
+            "runs.csv": runs_csv(self.records, self.shown(), self.study and self.study.readings)
+        }
         if self.grids:
             texts["grid.csv"] = grid_csv(self.grids, self.records, units=self.study is None)
         for name, text in texts.items():
@@ -266,7 +317,9 @@ class RunDirectory:
         if self.study is None:
             return []
         folder = target or self.path
-        texts = self.study.files(folder, self.shown(), self.experiments, self.versions, self.records)
+        texts = self.study.files(
+            folder, self.shown(), self.experiments, self.versions, self.records
+        )
         for name, text in texts.items():
             write(folder / name, text)
         return [folder / name for name in texts]
@@ -274,7 +327,9 @@ class RunDirectory:
     def page(self) -> Page:
         """Returns the content of the report."""
         settings = {file.name: read_text(file) for file in self._settings()}
-        prices = next((e.cost.model_dump() for e in self.experiments if e.cost), CostSection().model_dump())
+        prices = next(
+            (e.cost.model_dump() for e in self.experiments if e.cost), CostSection().model_dump()
+        )
         sheets = self.study.sheets(self.shown(), self.experiments) if self.study else []
         sheets += [grid_sheet(experiment, self.records) for experiment in self.grids]
         sheets += [] if self.study else differences_sheet(self.shown(), self.reads)
@@ -282,10 +337,14 @@ class RunDirectory:
         charts = self._figures()
         reads, runs, others = self.reads, self.shown(), " ".join(provenance.others(self.records))
         made = self.versions | ({"taken over": others} if others else {})
-        return Page(self.title, self.line(), runs, self.notes, settings, made, sheets, prices, charts, reads)
+        return Page(
+            self.title, self.line(), runs, self.notes, settings, made, sheets, prices, charts, reads
+        )
 
     def charts(self, against: str | None = None) -> list[Chart]:
-        """Returns the figures of its recipe; without a recipe's figures, or against an axis, the curves of all metrics."""
+        """Returns the figures of its recipe; without a recipe's figures, or against an axis, the
+        curves of all metrics.
+        """
         drawn = [] if against else self._figures()
         if drawn and self.study and self.study.replaces_curves:
             return drawn
@@ -300,15 +359,16 @@ class RunDirectory:
     def shown(self) -> list[Record]:
         """Returns the runs that reports show.
 
-        Of a grid these are the runs of the members that its rule selects, without those that selected
-        them.
+        Of a grid these are the runs of the members that its rule selects, without those that
+        selected them.
         """
         chosen = {task: set(labels.values()) for task, labels in self.selections().items()}
         seeds = {experiment.name: experiment.seeds for experiment in self.grids}
         return [
             record
             for record in self.records
-            if record.task not in chosen or (record.label in chosen[record.task] and record.seed in seeds[record.task])
+            if record.task not in chosen
+            or (record.label in chosen[record.task] and record.seed in seeds[record.task])
         ]
 
     @property
@@ -317,12 +377,16 @@ class RunDirectory:
         return {experiment.name: experiment.reads for experiment in self.experiments}
 
     def selections(self) -> dict[str, dict[str, str]]:
-        """Returns by task and algorithm the label of the member that a grid's rule selects among those that have run."""
+        """Returns by task and algorithm the label of the member that a grid's rule selects among
+        those that have run.
+        """
         return selections(self.experiments, self.records)
 
     def warnings(self) -> list[str]:
         """Returns a sentence for each selected value at an edge of its grid."""
-        return [sentence for experiment in self.grids for sentence in edges(experiment, self.records)]
+        return [
+            sentence for experiment in self.grids for sentence in edges(experiment, self.records)
+        ]
 
     def line(self) -> str:
         """Returns the results in one line: how many runs, and how they ended."""
@@ -337,10 +401,19 @@ class RunDirectory:
             counted(len(self.records), "run"),
         ]
         interrupted = sum(record.outcome.kind == "interrupted" for record in self.records)
-        ended = {"diverged": sum(record.diverged for record in self.records), "interrupted": interrupted}
+        ended = {
+            "diverged": sum(record.diverged for record in self.records),
+            "interrupted": interrupted,
+        }
         troubles = [f"{count} {kind}" for kind, count in ended.items() if count]
-        status = {"running": " Still running.", "interrupted": " Interrupted before all runs were done.", "finished": ""}
-        return f"{', '.join(counts)}; {', '.join(troubles) or 'all ended well'}.{status[self.status]}"
+        status = {
+            "running": " Still running.",
+            "interrupted": " Interrupted before all runs were done.",
+            "finished": "",
+        }
+        return (
+            f"{', '.join(counts)}; {', '.join(troubles) or 'all ended well'}.{status[self.status]}"
+        )
 
     def _summary(self) -> dict[str, Any]:
         return {
@@ -354,8 +427,18 @@ class RunDirectory:
                 for title, runs in by_task(self.shown()).items()
             },
             "runs": [
-                {"file": f"runs/{i:04d}.npz", "task": r.task, "algorithm": r.label, "seed": r.seed, "draw": r.draw}
-                | {"rounds": int(r.rounds[-1]), "outcome": str(r.outcome), "seconds": round(float(r.seconds[-1]), 3)}
+                {
+                    "file": f"runs/{i:04d}.npz",
+                    "task": r.task,
+                    "algorithm": r.label,
+                    "seed": r.seed,
+                    "draw": r.draw,
+                }
+                | {
+                    "rounds": int(r.rounds[-1]),
+                    "outcome": str(r.outcome),
+                    "seconds": round(float(r.seconds[-1]), 3),
+                }
                 | ({} if r.compiling is None else {"compiling": round(float(r.compiling[-1]), 3)})
                 for i, r in sorted(self.runs.items())
             ],
@@ -364,11 +447,20 @@ class RunDirectory:
 
 def _plain(row: Row) -> dict[str, Any]:
     values = {
-        metric: {"mean": mean if math.isfinite(mean) else None, "deviation": deviation if math.isfinite(deviation) else None}
+        metric: {
+            "mean": mean if math.isfinite(mean) else None,
+            "deviation": deviation if math.isfinite(deviation) else None,
+        }
         | ({"lost": row.lost[metric]} if row.lost.get(metric) else {})
         for metric, (mean, deviation) in row.values.items()
     }
-    return {"algorithm": row.label, "runs": row.runs, "rounds": row.rounds, "outcome": row.outcome, "final": values}
+    return {
+        "algorithm": row.label,
+        "runs": row.runs,
+        "rounds": row.rounds,
+        "outcome": row.outcome,
+        "final": values,
+    }
 
 
 def _record(file: Path) -> Record:
@@ -395,4 +487,8 @@ def slug(text: str) -> str:
 
 def fresh(parent: Path, name: str) -> Path:
     """Returns a folder below `parent` that does not exist yet: `name`, `name-2`, `name-3`, ..."""
-    return next(path for i in itertools.count(1) if not (path := parent / (name if i == 1 else f"{name}-{i}")).exists())
+    return next(
+        path
+        for i in itertools.count(1)
+        if not (path := parent / (name if i == 1 else f"{name}-{i}")).exists()
+    )

@@ -24,7 +24,8 @@ Hook = Callable[[Progress], bool | None]
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Members of an experiment that differ in real hyperparameters and seeds only: one compiled program.
+    """Members of an experiment that differ in real hyperparameters and seeds only: one compiled
+    program.
 
     Args:
         experiment: its place among those of the directory.
@@ -51,7 +52,9 @@ class Batch:
 
     def heading(self, experiment: Experiment, several: bool) -> str:
         """Returns the heading of its progress bar."""
-        what = self.labels[0] + (f" and {len(self.labels) - 1} more" if len(self.labels) > 1 else "")
+        what = self.labels[0] + (
+            f" and {len(self.labels) - 1} more" if len(self.labels) > 1 else ""
+        )
         listed = ", ".join(str(seed) for seed in self.seeds)
         word = "selection seed" if self.selecting else "seed"
         several_seeds = f", {word}s {listed}" if len(self.seeds) > 1 else f", {word} {listed}"
@@ -67,12 +70,24 @@ class Batch:
         checkpoints = {"checkpoint": self.folder(out), "checkpoint_every": every} if every else {}
         common = {"task": experiment.name, "draw": draw_of(experiment), "hook": hook}
         if experiment.audit is not None:
-            return [run_audited(plan, experiment.audit, self.labels[0], self.seeds[0], **common, **checkpoints)]
-        keep = experiment.keep_models in (("all",) if self.selecting else ("all", "reported", "personal"))
-        own = keep and experiment.keep_models == "personal" and _has_own_models(plan.algorithms[self.labels[0]])
+            return [
+                run_audited(
+                    plan, experiment.audit, self.labels[0], self.seeds[0], **common, **checkpoints
+                )
+            ]
+        keep = experiment.keep_models in (
+            ("all",) if self.selecting else ("all", "reported", "personal")
+        )
+        own = (
+            keep
+            and experiment.keep_models == "personal"
+            and _has_own_models(plan.algorithms[self.labels[0]])
+        )
         if own:
             check_own_models(plan.task)
-        return run_batch(plan, self.labels, self.seeds, keep=keep, personal=own, **common, **checkpoints)
+        return run_batch(
+            plan, self.labels, self.seeds, keep=keep, personal=own, **common, **checkpoints
+        )
 
 
 def _has_own_models(algorithm: Algorithm[Any]) -> bool:
@@ -84,7 +99,9 @@ _newest: dict[str, Plan] = {}
 
 
 def plan_of(experiment: Experiment) -> Plan:
-    """The plan of an experiment; the newest is kept, because the compiled programs of a task serve all its methods and seeds."""
+    """The plan of an experiment; the newest is kept, because the compiled programs of a task serve
+    all its methods and seeds.
+    """
     key = repr((str(data_folder()), experiment.model_dump()))
     if key not in _newest:
         _newest.clear()  # before the next data are made
@@ -92,13 +109,15 @@ def plan_of(experiment: Experiment) -> Plan:
     return _newest[key]
 
 
-def batches_of(experiments: Sequence[Experiment], chosen: Mapping[str, Mapping[str, str]] | None = None) -> list[Batch]:
+def batches_of(
+    experiments: Sequence[Experiment], chosen: Mapping[str, Mapping[str, str]] | None = None
+) -> list[Batch]:
     """Returns all of one stage, in the order of experiments, algorithms and seeds.
 
     Args:
         experiments: of the directory.
-        chosen: by task and algorithm, the label of the member that was selected. Then the runs to report; without, those that
-            select (none, where there is nothing to select).
+        chosen: by task and algorithm, the label of the member that was selected. Then the runs to
+            report; without, those that select (none, where there is nothing to select).
     """
     made: list[Batch] = []
     slots = list_run_ids(experiments)
@@ -106,26 +125,46 @@ def batches_of(experiments: Sequence[Experiment], chosen: Mapping[str, Mapping[s
         groups: dict[Any, dict[str, list[RunId]]] = {}
         for slot in slots:
             member = slot.member
-            wanted = slot.selecting if chosen is None else not slot.selecting and _reported(experiment, member, chosen)
+            wanted = (
+                slot.selecting
+                if chosen is None
+                else not slot.selecting and _reported(experiment, member, chosen)
+            )
             if slot.experiment != position or not wanted:
                 continue
             shares = experiment.grid and not experiment.audit
             alike = program_key(member.algorithm.make()) if shares else member.label
             solver = (
-                program_key(member.solver.make()) if shares and experiment.engine == "simulation" else str(member.solver)
+                program_key(member.solver.make())
+                if shares and experiment.engine == "simulation"
+                else str(member.solver)
             )
             key = (member.method, solver, str(member.schedule), alike)
             groups.setdefault(key, {}).setdefault(member.label, []).append(slot)
         for group in groups.values():
             seeds = [slot.seed for slot in next(iter(group.values()))]
-            places = [range(len(seeds))] if shares_program(experiment) else [[i] for i in range(len(seeds))]
+            places = (
+                [range(len(seeds))]
+                if shares_program(experiment)
+                else [[i] for i in range(len(seeds))]
+            )
             for part in places:
                 numbers = tuple(group[label][i].number for label in group for i in part)
-                made.append(Batch(position, tuple(group), tuple(seeds[i] for i in part), numbers, chosen is None))
+                made.append(
+                    Batch(
+                        position,
+                        tuple(group),
+                        tuple(seeds[i] for i in part),
+                        numbers,
+                        chosen is None,
+                    )
+                )
     return made
 
 
-def _reported(experiment: Experiment, member: Member, chosen: Mapping[str, Mapping[str, str]]) -> bool:
+def _reported(
+    experiment: Experiment, member: Member, chosen: Mapping[str, Mapping[str, str]]
+) -> bool:
     return member.label == chosen.get(experiment.name, {}).get(member.method, member.label)
 
 
@@ -143,14 +182,19 @@ def shares_program(experiment: Experiment) -> bool:
 
 
 def _has_symbolic(experiment: Experiment) -> bool:
-    """Whether a solver, an algorithm or a grid of the experiment has a value such as "theory" in place of a number."""
+    """Whether a solver, an algorithm or a grid of the experiment has a value such as "theory" in
+    place of a number.
+    """
 
     def found(value: Any) -> bool:
         if isinstance(value, dict):
             return any(found(each) for each in value.values())
         return any(found(each) for each in value) if isinstance(value, list) else value in SYMBOLIC
 
-    parts = [experiment.solver.options, *(section.options | section.solver for section in experiment.algorithm)]
+    parts = [
+        experiment.solver.options,
+        *(section.options | section.solver for section in experiment.algorithm),
+    ]
     return found([*parts, experiment.grid.model_dump() if experiment.grid else None])
 
 
@@ -170,7 +214,8 @@ def run_batch(
     With `keep` the records come with the models; `checkpoints` are further arguments of the run.
 
     Returns:
-        The records of the first label with all seeds, then of the next. Each has its part of the time they took together.
+        The records of the first label with all seeds, then of the next. Each has its part of the
+        time they took together.
     """
     arguments = plan.arguments_of(labels[0]) | checkpoints
     members = [plan.algorithms[label] for label in labels]
@@ -181,15 +226,24 @@ def run_batch(
         same = all(solver is solvers[0] or str(solver) == str(solvers[0]) for solver in solvers)
         arguments |= {"solver": solvers[0] if same else solvers}
         histories = run_grid(members, plan.task, seed=seeds, progress=hook, **arguments)
-    cost, schedule = footprint(members[0], plan.task, solver=plan.arguments_of(labels[0])["solver"]), arguments["schedule"]
-    each = [cost.gradients(schedule.mean_steps(int(n)), schedule.mean_epoch(int(n))) for n in plan.task.train.sizes]
+    cost, schedule = (
+        footprint(members[0], plan.task, solver=plan.arguments_of(labels[0])["solver"]),
+        arguments["schedule"],
+    )
+    each = [
+        cost.gradients(schedule.mean_steps(int(n)), schedule.mean_epoch(int(n)))
+        for n in plan.task.train.sizes
+    ]
     gradients = float(np.mean(each))
     n = len(histories)
-    shares = [dataclasses.replace(h, seconds=h.seconds / n, compiling=h.compiling / n) for h in histories]
+    shares = [
+        dataclasses.replace(h, seconds=h.seconds / n, compiling=h.compiling / n) for h in histories
+    ]
     names = [{"label": label, "seed": seed} for label in labels for seed in seeds]
     return [
         dataclasses.replace(
-            Record.of(history, task=task, draw=draw, gradients=gradients, **name), models=arrays_of(history) if keep else {}
+            Record.of(history, task=task, draw=draw, gradients=gradients, **name),
+            models=arrays_of(history) if keep else {},
         )
         for history, name in zip(shares, names, strict=True)
     ]
@@ -206,17 +260,21 @@ def run_audited(
     hook: Callable[[Progress], bool | None] | None = None,
     **checkpoints: Any,
 ) -> Record:
-    """Membership inference on one algorithm of a plan: the curves of the attacked model at the looks, with `auc` (the shadow
-    attack) and `auc_calibrated` (the calibrated loss).
+    """Membership inference on one algorithm of a plan: the curves of the attacked model at the
+    looks, with `auc` (the shadow attack) and `auc_calibrated` (the calibrated loss).
     """
     arguments = plan.arguments_of(label)
     names = ("solver", "schedule", "engine", "channel", "observe", "on_bad_client")
     options = {name: arguments[name] for name in names} | checkpoints
     looks, algorithm = audit.looks(arguments["rounds"]), plan.algorithms[label]
-    found = membership(algorithm, plan.task, looks=looks, seed=seed, attack=audit.make(), progress=hook, **options)
+    found = membership(
+        algorithm, plan.task, looks=looks, seed=seed, attack=audit.make(), progress=hook, **options
+    )
     history, areas = found.history, found.auc
     seen = np.isin(history.rounds, found.rounds)
     metrics = {"auc": areas["shadow"], "auc_calibrated": areas["calibrated"]}
     metrics |= {name: values[seen] for name, values in history.metrics.items()}
-    shown = dataclasses.replace(history, rounds=history.rounds[seen], metrics=metrics, seconds=found.seconds)
+    shown = dataclasses.replace(
+        history, rounds=history.rounds[seen], metrics=metrics, seconds=found.seconds
+    )
     return Record.of(shown, task=task, label=label, seed=seed, draw=draw)

@@ -13,14 +13,20 @@ from fedax.experiments.running.interruption import Interruption
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import describe, run_one
 
-SYNTHETIC = {"solver": {"name": "sgd", "learning_rate": 0.01}, "schedule": {"cohort": 10, "epochs": 20, "batch_size": 10}}
+SYNTHETIC = {
+    "solver": {"name": "sgd", "learning_rate": 0.01},
+    "schedule": {"cohort": 10, "epochs": 20, "batch_size": 10},
+}
 """Solver and schedule of the synthetic data in the FedProx and FedDANE papers."""
 
 MOST_ROUNDS = 200
 """As many as the papers plot."""
 
 
-_TIMED = "Rounds: as many as fitted into the time on this machine, the same for all methods; another machine has others."
+_TIMED = (
+    "Rounds: as many as fitted into the time on this machine, the same for all methods; "
+    "another machine has others."
+)
 _FIXED = "Rounds: as asked for."
 
 
@@ -37,16 +43,32 @@ def methods(prox: float, dane: float) -> list[dict[str, Any]]:
 
 
 def experiments() -> list[Experiment]:
-    """Returns the three comparisons of the demo; their numbers of rounds are set by the time there is.
+    """Returns the three comparisons of the demo; their numbers of rounds are set by the time there
+    is.
 
     FedDANE's mu is the best of {0, 0.001, 0.01, 0.1, 1} by training loss, as the paper chooses it.
     """
-    digits = {"solver": {"name": "sgd", "learning_rate": 0.05}, "schedule": {"cohort": 10, "epochs": 5, "batch_size": 10}}
+    digits = {
+        "solver": {"name": "sgd", "learning_rate": 0.05},
+        "schedule": {"cohort": 10, "epochs": 5, "batch_size": 10},
+    }
     shards = {"name": "digits", "partition": "shards", "clients": 20}
     comparisons = (
         ("Digits by label", 60, shards, digits, methods(0.1, 0.0)),
-        ("Synthetic IID", MOST_ROUNDS, {"name": "synthetic", "iid": True}, SYNTHETIC, methods(1.0, 0.0)),
-        ("Synthetic (1, 1)", MOST_ROUNDS, {"name": "synthetic", "alpha": 1.0, "beta": 1.0}, SYNTHETIC, methods(1.0, 1.0)),
+        (
+            "Synthetic IID",
+            MOST_ROUNDS,
+            {"name": "synthetic", "iid": True},
+            SYNTHETIC,
+            methods(1.0, 0.0),
+        ),
+        (
+            "Synthetic (1, 1)",
+            MOST_ROUNDS,
+            {"name": "synthetic", "alpha": 1.0, "beta": 1.0},
+            SYNTHETIC,
+            methods(1.0, 1.0),
+        ),
     )
     return [
         Experiment.of(name=name, rounds=rounds, task=task, algorithm=algorithms, **settings)
@@ -67,8 +89,9 @@ def run_demo(
     Args:
         out: the run directory, new or empty.
         display: where progress is shown.
-        seconds: the time to spend in all. Each task gets an equal part of what is left when it begins; the first method of a
-            task runs for its part of that, and the others run as many rounds as it did.
+        seconds: the time to spend in all. Each task gets an equal part of what is left when it
+            begins; the first method of a task runs for its part of that, and the others run as many
+            rounds as it did.
         rounds: a fixed number of rounds instead.
         chosen: the experiments.
 
@@ -84,7 +107,9 @@ def run_demo(
         try:
             directory.configure(comparisons)
             for i, plan in enumerate(plans):
-                budget = Budget((end - time.perf_counter()) / (len(plans) - i), len(plan.algorithms))
+                budget = Budget(
+                    (end - time.perf_counter()) / (len(plans) - i), len(plan.algorithms)
+                )
                 _one_task(i, plan, directory, display, interruption, budget, rounds)
         except KeyboardInterrupt:
             directory.close("interrupted")
@@ -102,13 +127,22 @@ def _one_task(
     budget: "Budget",
     rounds: int | None,
 ) -> None:
-    """All methods on the task of an experiment of the directory, for as many rounds as the first one gets."""
+    """All methods on the task of an experiment of the directory, for as many rounds as the first
+    one gets.
+    """
     experiment, length = directory.experiments[number], _FIXED if rounds is not None else _TIMED
     common = {"task": experiment.name, "draw": int(experiment.task.options.get("seed", 0))}
     for label in plan.algorithms:
-        limited = dataclasses.replace(plan, arguments=plan.arguments | {"rounds": rounds or experiment.rounds})
+        limited = dataclasses.replace(
+            plan, arguments=plan.arguments | {"rounds": rounds or experiment.rounds}
+        )
         heading, enough = f"{experiment.name}: {label}", budget if rounds is None else None
-        tools: dict[str, Any] = {"display": display, "interruption": interruption, "heading": heading, "enough": enough}
+        tools: dict[str, Any] = {
+            "display": display,
+            "interruption": interruption,
+            "heading": heading,
+            "enough": enough,
+        }
         record = run_one(limited, label, experiment.seeds[0], **common, **tools)
         rounds = rounds or max(int(record.rounds[-1]), 1)
         if (
@@ -117,24 +151,38 @@ def _one_task(
             now = list(directory.experiments)
             now[number] = experiment.model_copy(update={"rounds": rounds})
             directory.configure(now)
-        directory.notes[experiment.name] = f"{describe(experiment, plan)} {_weights(experiment)} {length}"
+        directory.notes[experiment.name] = (
+            f"{describe(experiment, plan)} {_weights(experiment)} {length}"
+        )
         directory.add(record)
         if interruption.asked or record.outcome.kind == "interrupted":
             raise KeyboardInterrupt
 
 
 def _weights(experiment: Experiment) -> str:
-    mu = {section.shown(): section.options["mu"] for section in experiment.algorithm if "mu" in section.options}
+    mu = {
+        section.shown(): section.options["mu"]
+        for section in experiment.algorithm
+        if "mu" in section.options
+    }
     weights = ", ".join(f"{value:g} for {label}" for label, value in mu.items())
-    forms = "FedDANE as released: one cohort for both phases, and the correction of the authors' code; its mu is the best of five."
-    return f"Proximal weight mu: {weights}. {forms} Diverged: ended above its initial training loss. One seed."
+    forms = (
+        "FedDANE as released: one cohort for both phases, and the correction of the "
+        "authors' code; its mu is the best of five."
+    )
+    return (
+        f"Proximal weight mu: {weights}. {forms} Diverged: ended above its initial training "
+        "loss. One seed."
+    )
 
 
 class Budget:
-    """Whether the first run of a task has to end, so that all of its runs together stay within a time.
+    """Whether the first run of a task has to end, so that all of its runs together stay within a
+    time.
 
-    The other runs are taken to cost as much as the first, compilation included, times a margin for methods that do more. Where
-    compiling takes most of the time, a third of it is added for the rounds.
+    The other runs are taken to cost as much as the first, compilation included, times a margin for
+    methods that do more. Where compiling takes most of the time, a third of it is added for the
+    rounds.
 
     Args:
         seconds: for all runs of the task.

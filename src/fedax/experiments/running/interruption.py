@@ -13,11 +13,19 @@ from fedax.report import Record
 class Interruption:
     """Ctrl-C, once: the current round is finished and kept. Twice: at once.
 
-    A context manager; outside the main thread, or if the processes that do the work hear it (`later`), it changes nothing.
+    A context manager; outside the main thread, or if the processes that do the work hear it
+    (`later`), it changes nothing.
     """
 
-    def __init__(self, display: Display, later: bool = False, ranks: ProcessGroup | None = None) -> None:
-        self.display, self.asked, self.later, self.ranks = display, False, later, ranks or ProcessGroup()
+    def __init__(
+        self, display: Display, later: bool = False, ranks: ProcessGroup | None = None
+    ) -> None:
+        self.display, self.asked, self.later, self.ranks = (
+            display,
+            False,
+            later,
+            ranks or ProcessGroup(),
+        )
         self._before: Any = None
 
     def __enter__(self) -> "Interruption":
@@ -25,12 +33,19 @@ class Interruption:
             self._before = signal.signal(signal.SIGINT, self._ask)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
 
     def settled(self, records: list[Record]) -> list[Record]:
-        """Sends the records of rank 0 to all ranks, and interrupts all if one of them was interrupted."""
+        """Sends the records of rank 0 to all ranks, and interrupts all if one of them was
+        interrupted.
+        """
         self.asked = self.ranks.any(self.asked)
         return self.ranks.broadcast(records)
 

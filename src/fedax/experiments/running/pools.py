@@ -1,4 +1,6 @@
-"""Pools of processes that work on the batches of an experiment: on this machine, or on a cluster through submitit."""
+"""Pools of processes that work on the batches of an experiment: on this machine, or on a cluster
+through submitit.
+"""
 
 import contextlib
 import importlib
@@ -60,16 +62,21 @@ class LocalPool:
                 yield waiting[future], future.result()
         except BrokenProcessPool as error:
             message = (
-                f"{self.folder}: a process ended without a result. What was finished is kept; `fedax resume` continues."
+                f"{self.folder}: a process ended without a result. What was finished is kept; "
+                "`fedax resume` continues."
             )
             raise RunFailed(message) from error
 
 
 @contextlib.contextmanager
 def local_pool(jobs: int, folder: Path) -> Iterator[LocalPool]:
-    """Starts processes, and ends them after the block; what has not begun is cancelled if the block fails."""
+    """Starts processes, and ends them after the block; what has not begun is cancelled if the block
+    fails.
+    """
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(context.Value("i", 0), jobs)) as pool:
+    with ProcessPoolExecutor(
+        jobs, context, initializer=_begin, initargs=(context.Value("i", 0), jobs)
+    ) as pool:
         try:
             yield LocalPool(pool, folder)
         except BaseException:
@@ -78,7 +85,8 @@ def local_pool(jobs: int, folder: Path) -> Iterator[LocalPool]:
 
 
 def _begin(places: Synchronized, jobs: int) -> None:
-    """Sets up a process of a queue. It ends with the one that began it, however that ends: nobody else may go on writing.
+    """Sets up a process of a queue. It ends with the one that began it, however that ends: nobody
+    else may go on writing.
 
     It stays on its cores: processes that move between each other's lose what the caches hold.
     """
@@ -100,14 +108,17 @@ def _end_with_parent() -> None:
 class ClusterPool:
     """Jobs of a cluster, one for each batch.
 
-    A job that fails leaves the others: their runs are kept, and the failure is raised when all have ended.
+    A job that fails leaves the others: their runs are kept, and the failure is raised when all have
+    ended.
     """
 
     def __init__(self, executor: Any, folder: Path) -> None:
         self.executor, self.folder, self.jobs = executor, folder, list[Any]()
 
     def submit(self, batch: Batch, experiment: Experiment, folder: Path) -> Any:
-        job = self.executor.submit(work_on, batch, experiment, folder, (socket.gethostname(), os.getpid()))
+        job = self.executor.submit(
+            work_on, batch, experiment, folder, (socket.gethostname(), os.getpid())
+        )
         self.jobs.append(job)
         write(self.folder / "jobs.txt", "".join(f"{each.job_id}\n" for each in self.jobs))
         return job
@@ -127,7 +138,10 @@ class ClusterPool:
                 time.sleep(POLL)
         if failed:
             logs = f"Their logs are in {self.folder}."
-            raise RunFailed(f"{len(failed)} jobs failed: {'; '.join(failed)}. {logs} `fedax resume` runs them again.")
+            raise RunFailed(
+                f"{len(failed)} jobs failed: {'; '.join(failed)}. {logs} `fedax "
+                "resume` runs them again."
+            )
 
 
 def _reason(error: Exception) -> str:
@@ -139,7 +153,8 @@ def _reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def cluster_pool(cluster: ClusterSection, folder: Path) -> Iterator[ClusterPool]:
-    """Connects to the cluster; jobs of an earlier, killed process are cancelled first, and those of this one if the block fails.
+    """Connects to the cluster; jobs of an earlier, killed process are cancelled first, and those of
+    this one if the block fails.
 
     Raises:
         FedaxError: submitit is not installed, or there is no such cluster here.
@@ -178,18 +193,22 @@ def _submitit() -> Any:
     try:
         return importlib.import_module("submitit")
     except ImportError as error:
-        raise FedaxError(f"--slurm needs submitit ({error}). Run: {install_hint('slurm')}") from error
+        raise FedaxError(
+            f"--slurm needs submitit ({error}). Run: {install_hint('slurm')}"
+        ) from error
 
 
-def work_on(batch: Batch, experiment: Experiment, folder: Path, owner: tuple[str, int]) -> list[Record]:
+def work_on(
+    batch: Batch, experiment: Experiment, folder: Path, owner: tuple[str, int]
+) -> list[Record]:
     """Works on a batch as a job of a cluster.
 
     Args:
         batch: the runs.
         experiment: of the batch.
         folder: the run directory.
-        owner: host and number of the process that collects the results. On the same host the job ends with it, because the
-            next one that resumes would work in the same folder.
+        owner: host and number of the process that collects the results. On the same host the job
+            ends with it, because the next one that resumes would work in the same folder.
     """
     host, process = owner
     if host == socket.gethostname():

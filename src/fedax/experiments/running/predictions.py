@@ -19,7 +19,9 @@ SPLITS = ("train", "validation", "test", "holdout", "held_back")
 
 
 class Chosen(NamedTuple):
-    """Examples by name, the client of each where there is one, and the names of clients that have some."""
+    """Examples by name, the client of each where there is one, and the names of clients that have
+    some.
+    """
 
     arrays: dict[str, np.ndarray]
     client: Int[np.ndarray, "examples"] | None
@@ -27,7 +29,8 @@ class Chosen(NamedTuple):
 
 
 def of_split(task: Task, split: str | None, client: int | None = None) -> Chosen:
-    """The examples of a split of a task, or one client's; `held_back` are the test examples of clients that never took part.
+    """The examples of a split of a task, or one client's; `held_back` are the test examples of
+    clients that never took part.
 
     Raises:
         UnknownName: no such split.
@@ -36,21 +39,30 @@ def of_split(task: Task, split: str | None, client: int | None = None) -> Chosen
     if split not in SPLITS:
         raise UnknownName.among("--split", str(split), SPLITS)
     if client is not None and split in ("holdout", "held_back"):
-        raise InvalidInput.of("--split", split, "a split by client, with --client: train, validation, test")
+        raise InvalidInput.of(
+            "--split", split, "a split by client, with --client: train, validation, test"
+        )
     if split == "holdout" and task.holdout is not None:
         return Chosen({name: np.asarray(values) for name, values in task.holdout.items()}, None)
     owner, name = (task.held_back, "test") if split == "held_back" else (task, split)
     data: Ragged | None = getattr(owner, name, None)
     if owner is None or data is None:
         have = [known for known in SPLITS if getattr(task, known) is not None]
-        raise InvalidInput.of("--split", split, f"one that task {task.name!r} has: {', '.join(have)}")
+        raise InvalidInput.of(
+            "--split", split, f"one that task {task.name!r} has: {', '.join(have)}"
+        )
     owners = np.repeat(np.arange(data.clients), np.asarray(data.sizes))
     own = slice(None) if client is None else owners == client
-    return Chosen({name: np.asarray(values)[own] for name, values in data.arrays.items()}, owners[own], owner.names)
+    return Chosen(
+        {name: np.asarray(values)[own] for name, values in data.arrays.items()},
+        owners[own],
+        owner.names,
+    )
 
 
 def examples_of(task: Task, path: Path) -> Chosen:
-    """The examples of a file, checked against the task's: an `.npz` of its arrays, or a table whose columns are the features.
+    """The examples of a file, checked against the task's: an `.npz` of its arrays, or a table whose
+    columns are the features.
 
     Labels are not needed.
 
@@ -64,7 +76,10 @@ def examples_of(task: Task, path: Path) -> Chosen:
         # labels and other columns are not needed, and may hold texts
         features = {column: texts for column, texts in task.categories.items() if column != "y"}
         read = Columns(
-            words=features, only=None if task.columns is None else {*task.columns, *({"y"} - task.categories.keys())}
+            words=features,
+            only=None
+            if task.columns is None
+            else {*task.columns, *({"y"} - task.categories.keys())},
         )
         columns = TABLES[path.suffix](path, read)
         names = [name for name in columns if name != "y"] if task.columns is None else task.columns
@@ -80,7 +95,9 @@ def examples_of(task: Task, path: Path) -> Chosen:
             raise UnknownName.among(f"{path.name}, array", name, known)
     if missing := [name for name in known if name not in held and name != "y"]:
         raise DataError.found(
-            path.name, f"no array {missing[0]!r}", f"the arrays {sorted(known)} of the task; y may be missing"
+            path.name,
+            f"no array {missing[0]!r}",
+            f"the arrays {sorted(known)} of the task; y may be missing",
         )
     rows_of(held, path.name)
     arrays = conformed(held, {name: known[name] for name in held}, path.name)
@@ -88,11 +105,17 @@ def examples_of(task: Task, path: Path) -> Chosen:
 
 
 def predictions_csv(task: Task, params: PyTree, chosen: Chosen) -> str:
-    """Returns a line for each example: its client and true label, where they are known, and the prediction."""
+    """Returns a line for each example: its client and true label, where they are known, and the
+    prediction.
+    """
     values = task.predict(params, chosen.arrays)
     columns: dict[str, Any] = {}
     if chosen.client is not None:
-        columns["client"] = chosen.client if chosen.names is None else np.array(chosen.names, dtype=str)[chosen.client]
+        columns["client"] = (
+            chosen.client
+            if chosen.names is None
+            else np.array(chosen.names, dtype=str)[chosen.client]
+        )
     if "y" in chosen.arrays and chosen.arrays["y"].ndim == 1:
         columns |= {"y": _as_texts(task, chosen.arrays["y"])}
     flat = values.reshape(len(values), -1)
@@ -101,13 +124,20 @@ def predictions_csv(task: Task, params: PyTree, chosen: Chosen) -> str:
             f"probability_{c}": flat[:, c] for c in range(flat.shape[1])
         }
     else:
-        columns |= {f"prediction_{c}" if flat.shape[1] > 1 else "prediction": flat[:, c] for c in range(flat.shape[1])}
+        columns |= {
+            f"prediction_{c}" if flat.shape[1] > 1 else "prediction": flat[:, c]
+            for c in range(flat.shape[1])
+        }
     buffer = io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
     table.writerow(columns)
-    form = [(lambda v: f"{v:.9g}") if np.issubdtype(column.dtype, np.floating) else str for column in columns.values()]
+    form = [
+        (lambda v: f"{v:.9g}") if np.issubdtype(column.dtype, np.floating) else str
+        for column in columns.values()
+    ]
     table.writerows(
-        [write(value) for write, value in zip(form, row, strict=True)] for row in zip(*columns.values(), strict=True)
+        [write(value) for write, value in zip(form, row, strict=True)]
+        for row in zip(*columns.values(), strict=True)
     )
     return buffer.getvalue()
 

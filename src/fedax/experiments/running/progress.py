@@ -28,7 +28,12 @@ class Display:
     def __enter__(self) -> "Display":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         return
 
     def begin(self, title: str, rounds: int) -> None:
@@ -56,7 +61,12 @@ class Bars(Display):
         self.bars.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.bars.stop()
 
     def begin(self, title: str, rounds: int) -> None:
@@ -68,13 +78,16 @@ class Bars(Display):
         rate, value = rate_and_value(observation, self.begun, self.metric)
         if observation.round == 0:  # what comes next is the compilation of the rounds
             rate, self.begun = "compiling", time.perf_counter()
-        self.bars.update(self.bar, completed=observation.round, total=observation.rounds, rate=rate, value=value)
+        self.bars.update(
+            self.bar, completed=observation.round, total=observation.rounds, rate=rate, value=value
+        )
 
     def end(self, title: str, record: Record) -> None:
         self._clear()
         self.bars.console.print(
             Text.assemble(
-                ("✓ ", "green") if record.ending == "ok" else ("! ", "yellow"), finished(title, record, self.metric)
+                ("✓ ", "green") if record.ending == "ok" else ("! ", "yellow"),
+                finished(title, record, self.metric),
             )
         )
 
@@ -102,7 +115,9 @@ class Lines(Display):
         if time.perf_counter() - self.last > self.every:
             self.last = time.perf_counter()
             rate, value = rate_and_value(observation, self.begun, self.metric)
-            self._line(f"  {self.title}: round {observation.round}/{observation.rounds}, {rate}, {value}")
+            self._line(
+                f"  {self.title}: round {observation.round}/{observation.rounds}, {rate}, {value}"
+            )
 
     def end(self, title: str, record: Record) -> None:
         self._line(finished(title, record, self.metric))
@@ -137,10 +152,23 @@ def _range(values: Any) -> str:
     return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
 
 
-def summary_table(title: str, records: list[Record], wide: bool = True, read: str = "last") -> Table:
-    """The values of one task as a table for the terminal, of fewer columns unless it is wide; best values are bold."""
-    columns, rows = [column for column in columns_of(records) if wide or column.brief], summarize(records, read)
-    table = Table(title=Text(title, style="bold"), title_justify="left", header_style="dim", box=SIMPLE_HEAD, pad_edge=False)
+def summary_table(
+    title: str, records: list[Record], wide: bool = True, read: str = "last"
+) -> Table:
+    """The values of one task as a table for the terminal, of fewer columns unless it is wide; best
+    values are bold.
+    """
+    columns, rows = (
+        [column for column in columns_of(records) if wide or column.brief],
+        summarize(records, read),
+    )
+    table = Table(
+        title=Text(title, style="bold"),
+        title_justify="left",
+        header_style="dim",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
     table.add_column("algorithm", overflow="fold")
     table.add_column("rounds", justify="right")
     for column in columns:
@@ -148,6 +176,14 @@ def summary_table(title: str, records: list[Record], wide: bool = True, read: st
     table.add_column("outcome")
     winners = {column.metric: best(column, rows) for column in columns}
     for row in rows:
-        cells = [Text(shown_in(row, c), style="bold" if row.label in winners[c.metric] else "") for c in columns]
-        table.add_row(Text(row.label), str(row.rounds), *cells, Text(row.outcome, style="" if row.ok else "bold red"))
+        cells = [
+            Text(shown_in(row, c), style="bold" if row.label in winners[c.metric] else "")
+            for c in columns
+        ]
+        table.add_row(
+            Text(row.label),
+            str(row.rounds),
+            *cells,
+            Text(row.outcome, style="" if row.ok else "bold red"),
+        )
     return table

@@ -1,4 +1,6 @@
-"""Experiments among MPI ranks or hosts: rank 0 keeps the folder and shows progress, the others work along without files."""
+"""Experiments among MPI ranks or hosts: rank 0 keeps the folder and shows progress, the others work
+along without files.
+"""
 
 import os
 from collections.abc import Sequence
@@ -34,7 +36,9 @@ class Following(RunDirectory):
 
 
 def team() -> ProcessGroup:
-    """Returns the ranks of this process's job: connected hosts, or those of an MPI launcher; alone without either."""
+    """Returns the ranks of this process's job: connected hosts, or those of an MPI launcher; alone
+    without either.
+    """
     hosts = multihost_group()
     return MPI().process_group if hosts.size == 1 and abort.is_launched() else hosts
 
@@ -53,11 +57,15 @@ def team_of(experiments: Sequence[Experiment], jobs: int) -> ProcessGroup:
         return hosts
     if "mpi" in engines:
         if jobs > 1:
-            raise InvalidInput.of("--jobs", jobs, "1 with the MPI engine, whose processes are its ranks")
+            raise InvalidInput.of(
+                "--jobs", jobs, "1 with the MPI engine, whose processes are its ranks"
+            )
         return MPI().process_group
     if (size := team().size) > 1:
         hint = "Start it without mpiexec, or with --engine mpi."
-        raise InvalidInput.of("engine", ", ".join(sorted(engines)), f"mpi, if there are {size} ranks", hint)
+        raise InvalidInput.of(
+            "engine", ", ".join(sorted(engines)), f"mpi, if there are {size} ranks", hint
+        )
     return ProcessGroup()
 
 

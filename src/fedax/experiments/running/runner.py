@@ -1,4 +1,6 @@
-"""Runs experiments into a run directory; an interruption leaves it valid, and it can be taken up again."""
+"""Runs experiments into a run directory; an interruption leaves it valid, and it can be taken up
+again.
+"""
 
 import dataclasses
 import shutil
@@ -74,7 +76,11 @@ def run_one(
 
 
 def run_experiment(
-    experiment: Experiment, out: Path, display: Display, jobs: int = 1, cluster: ClusterSection | None = None
+    experiment: Experiment,
+    out: Path,
+    display: Display,
+    jobs: int = 1,
+    cluster: ClusterSection | None = None,
 ) -> RunDirectory:
     """Runs every algorithm with every seed, and keeps each run on disk as soon as it is done.
 
@@ -91,7 +97,8 @@ def run_experiment(
     Raises:
         RunExists: `out` is not empty; checked before anything is made or compiled.
         InvalidInput: the experiment does not fit its task.
-        WriteFailed: a full disk, for example; what was kept before is whole, and `resume` continues.
+        WriteFailed: a full disk, for example; what was kept before is whole, and `resume`
+            continues.
 
     Example:
         >>> experiment = Experiment.read(Path("examples/digits.toml"))  # doctest: +SKIP
@@ -115,8 +122,8 @@ def run_experiments(
 ) -> RunDirectory:
     """The same for several experiments in one directory; `study` is of the paper they come from.
 
-    Runs that are finished in one of the folders `reuse` are taken from there (see `import_runs`), `elsewhere` also those that
-    were made with other versions or on another machine.
+    Runs that are finished in one of the folders `reuse` are taken from there (see `import_runs`),
+    `elsewhere` also those that were made with other versions or on another machine.
     """
     team_of(experiments, jobs)
     refuse_if_taken(out)
@@ -136,7 +143,9 @@ def run_experiments(
 
 
 def _kinds(experiments: Sequence[Experiment]) -> list[Experiment]:
-    """The first of each data set, and of each that is audited: what may be missing or unfit, before anything is compiled."""
+    """The first of each data set, and of each that is audited: what may be missing or unfit, before
+    anything is compiled.
+    """
     found: dict[Any, Experiment] = {}
     for experiment in experiments:
         found.setdefault((experiment.task.name, experiment.audit is None), experiment)
@@ -144,42 +153,60 @@ def _kinds(experiments: Sequence[Experiment]) -> list[Experiment]:
 
 
 def resume(
-    out: Path, display: Display, jobs: int = 1, trust: bool = False, cluster: ClusterSection | None = None
+    out: Path,
+    display: Display,
+    jobs: int = 1,
+    trust: bool = False,
+    cluster: ClusterSection | None = None,
 ) -> RunDirectory:
-    """Continues a directory whose process was interrupted or killed: finished runs stay, the others go on where they were.
+    """Continues a directory whose process was interrupted or killed: finished runs stay, the others
+    go on where they were.
 
-    The results are those of a run without a break, bit for bit (on the same machine with the same versions and the same number of
-    jobs; another number is said, because sums over other devices may differ in the last bits). Damaged files of
-    runs are made again.
+    The results are those of a run without a break, bit for bit (on the same machine with the same
+    versions and the same number of jobs; another number is said, because sums over other devices
+    may differ in the last bits). Damaged files of runs are made again.
 
     Args:
         out: the run directory.
         display: where progress is shown.
         jobs: processes.
         cluster: as in `run_experiment`.
-        trust: whether the directory's copies of user code may be run where the files are not there any more.
+        trust: whether the directory's copies of user code may be run where the files are not there
+            any more.
 
     Raises:
         RunExists: another process works in the folder.
-        InvalidInput: no run directory, or one without experiments; one whose finished runs were made with another
-            configuration, with other versions or other random settings of JAX.
+        InvalidInput: no run directory, or one without experiments; one whose finished runs were
+            made with another configuration, with other versions or other random settings of JAX.
     """
     if who := holder(out):
         raise RunExists(f"{out} is in use by {who}. Wait until it ends.")
     if is_archive(out):
-        hint = f"`fedax reproduce ... --reuse {out}` makes the runs that it lacks, in another folder."
+        hint = (
+            f"`fedax reproduce ... --reuse {out}` makes the runs that it lacks, in another folder."
+        )
         raise InvalidInput.because(
-            str(out), "a copy made by `fedax report --keep`, which cannot be continued in place", hint
+            str(out),
+            "a copy made by `fedax report --keep`, which cannot be continued in place",
+            hint,
         )
     directory = RunDirectory.load(out, repair=True)
     if not directory.experiments:
-        raise InvalidInput.because(str(out), "no run was begun there", "Remove the folder, and run again.")
-    directory.experiments = [with_code(experiment, out, trust) for experiment in directory.experiments]
+        raise InvalidInput.because(
+            str(out), "no run was begun there", "Remove the folder, and run again."
+        )
+    directory.experiments = [
+        with_code(experiment, out, trust) for experiment in directory.experiments
+    ]
     check_made(directory.experiments, directory.runs, going_on=True)
     other = {name: (directory.versions.get(name), now) for name, now in packages().items()}
-    if changed := [f"{name} {then} then, {now} now" for name, (then, now) in other.items() if then != now]:
+    if changed := [
+        f"{name} {then} then, {now} now" for name, (then, now) in other.items() if then != now
+    ]:
         hint = "Install those of then, or run in another folder."
-        raise InvalidInput.because(str(out), f"begun with other versions: {'; '.join(changed)}", hint)
+        raise InvalidInput.because(
+            str(out), f"begun with other versions: {'; '.join(changed)}", hint
+        )
     made = {slot.number: slot for slot in list_run_ids(directory.experiments)}
     directory.runs = {
         number: record
@@ -191,7 +218,8 @@ def resume(
 
 
 def follow(ranks: ProcessGroup) -> None:
-    """Works as a rank other than 0 on what rank 0 runs or resumes; stores nothing and shows nothing.
+    """Works as a rank other than 0 on what rank 0 runs or resumes; stores nothing and shows
+    nothing.
 
     Args:
         ranks: of the job.
@@ -206,7 +234,8 @@ def _work(
     known: dict[int, Record] | None = None,
     cluster: ClusterSection | None = None,
 ) -> RunDirectory:
-    """Runs what a directory does not have yet: first what selects among the members of grids, then what is reported.
+    """Runs what a directory does not have yet: first what selects among the members of grids, then
+    what is reported.
 
     `known` are runs, by number, that were made elsewhere.
     """
@@ -218,7 +247,10 @@ def _work(
     with display, Interruption(display, jobs > 1 or cluster is not None, ranks) as interruption:
         if directory.jobs != jobs:
             change = f"Begun with --jobs {directory.jobs}, continued with --jobs {jobs}"
-            display.say(f"{change}: numbers may differ in the last bits from those of a run without a break.")
+            display.say(
+                f"{change}: numbers may differ in the last bits from those of a run "
+                "without a break."
+            )
             directory.jobs = jobs
         try:
             if selecting := batches_of(directory.experiments):
@@ -236,7 +268,9 @@ def _work(
             directory.close("interrupted")
         except OSError as error:
             reason = error.strerror or str(error)
-            raise WriteFailed(f"{directory.path}: cannot be written: {reason}. What was kept is whole.") from error
+            raise WriteFailed(
+                f"{directory.path}: cannot be written: {reason}. What was kept is whole."
+            ) from error
         else:
             directory.close("finished")
             shutil.rmtree(kept, ignore_errors=True)
@@ -277,7 +311,10 @@ def _in_turn(
 ) -> Iterator[tuple[Batch, list[Record]]]:
     for position, batch in enumerate(batches, start=1):
         experiment = directory.experiments[batch.experiment]
-        heading = f"[{position}/{len(batches)}] {batch.heading(experiment, len(directory.experiments) > 1)}"
+        heading = (
+            f"[{position}/{len(batches)}] "
+            f"{batch.heading(experiment, len(directory.experiments) > 1)}"
+        )
         directory.notes.setdefault(experiment.name, describe(experiment, plan_of(experiment)))
         live = _tracking(experiment, batch, 0, directory.path) if batch.alone else None
 
@@ -299,25 +336,42 @@ def _in_turn(
 
 
 def _in_processes(
-    directory: RunDirectory, batches: Sequence[Batch], display: Display, jobs: int, cluster: ClusterSection | None
+    directory: RunDirectory,
+    batches: Sequence[Batch],
+    display: Display,
+    jobs: int,
+    cluster: ClusterSection | None,
 ) -> Iterator[tuple[Batch, list[Record]]]:
     """Yields batches as processes of this machine, or jobs of a cluster, have worked on them."""
     experiments = directory.experiments
     for experiment in experiments:
         if experiment.name not in directory.notes:
             directory.notes[experiment.name] = describe(experiment, plan_of(experiment))
-    with local_pool(jobs, directory.path) if cluster is None else cluster_pool(cluster, directory.path) as pool:
-        waiting = {pool.submit(batch, experiments[batch.experiment], directory.path): batch for batch in batches}
+    with (
+        local_pool(jobs, directory.path)
+        if cluster is None
+        else cluster_pool(cluster, directory.path) as pool
+    ):
+        waiting = {
+            pool.submit(batch, experiments[batch.experiment], directory.path): batch
+            for batch in batches
+        }
         for position, (batch, records) in enumerate(pool.completed(waiting), start=1):
             experiment = experiments[batch.experiment]
             display.metric = experiment.select if batch.selecting else "train_loss"
-            display.end(f"[{position}/{len(batches)}] {batch.heading(experiment, len(experiments) > 1)}", records[0])
+            display.end(
+                f"[{position}/{len(batches)}] {batch.heading(experiment, len(experiments) > 1)}",
+                records[0],
+            )
             _replay(experiment, batch, records, directory.path)
             yield batch, records
 
 
 def _tracking(experiment: Experiment, batch: Batch, position: int, folder: Path) -> Tracking:
-    label, seed = batch.labels[position // len(batch.seeds)], batch.seeds[position % len(batch.seeds)]
+    label, seed = (
+        batch.labels[position // len(batch.seeds)],
+        batch.seeds[position % len(batch.seeds)],
+    )
     draw = draw_of(experiment)
     name = slug(f"{experiment.name} {label.replace('.', 'p')} draw {draw} seed {seed}")
     member = next(member for member in experiment.members() if member.label == label)
@@ -328,8 +382,17 @@ def _tracking(experiment: Experiment, batch: Batch, position: int, folder: Path)
         "draw": draw,
         "rounds": experiment.rounds,
     }
-    config = options | {"task": experiment.task.name} | member.algorithm.options | member.solver.options | member.schedule
-    return Tracking([TRACKERS[tracker](folder, experiment.name, name) for tracker in experiment.trackers], config)
+    config = (
+        options
+        | {"task": experiment.task.name}
+        | member.algorithm.options
+        | member.solver.options
+        | member.schedule
+    )
+    return Tracking(
+        [TRACKERS[tracker](folder, experiment.name, name) for tracker in experiment.trackers],
+        config,
+    )
 
 
 def _replay(experiment: Experiment, batch: Batch, records: Sequence[Record], folder: Path) -> None:
@@ -343,10 +406,20 @@ def describe(experiment: Experiment, plan: Plan) -> str:
     """Returns one line about task, schedule and solver, for reports."""
 
     def listed(options: dict[str, Any]) -> str:
-        return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in options.items()) or "the defaults"
+        return (
+            ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in options.items())
+            or "the defaults"
+        )
 
     task, train = experiment.task, plan.task.train
-    data = f"{task.name} ({listed(task.options)}): {train.clients} clients, {train.total} training examples."
+    data = (
+        f"{task.name} ({listed(task.options)}): {train.clients} clients, {train.total} "
+        "training examples."
+    )
     solver = f"{experiment.solver.name}, {listed(experiment.solver.options)}"
-    audit = " Membership inference: target and shadow model have a quarter of them each." if experiment.audit else ""
+    audit = (
+        " Membership inference: target and shadow model have a quarter of them each."
+        if experiment.audit
+        else ""
+    )
     return f"{data} Schedule: {listed(experiment.schedule)}. Solver: {solver}.{audit}"

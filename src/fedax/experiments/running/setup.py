@@ -10,11 +10,16 @@ from fedax.engine.compilation.cache import keep_programs
 
 def cores() -> list[int]:
     """Returns the cores that this process may use."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    return (
+        sorted(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else list(range(os.cpu_count() or 1))
+    )
 
 
 def share_of_cores(place: int, processes: int) -> list[int]:
-    """Returns the cores of one of several processes: none of another's, as long as there are enough.
+    """Returns the cores of one of several processes: none of another's, as long as there are
+    enough.
 
     >>> len(share_of_cores(0, 1)) == len(cores())
     True
@@ -26,10 +31,12 @@ def share_of_cores(place: int, processes: int) -> list[int]:
 
 
 def set_up_jax(cpus: int | None = None) -> None:
-    """Spreads clients over the cores, and keeps compiled programs between runs. What the user has set stays.
+    """Spreads clients over the cores, and keeps compiled programs between runs. What the user has
+    set stays.
 
     Args:
-        cpus: host devices; None means one for each core that the process may use. Without effect once JAX has started.
+        cpus: host devices; None means one for each core that the process may use. Without effect
+            once JAX has started.
     """
     # threads inside one operation only get in the way of clients on all cores
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")

@@ -1,4 +1,6 @@
-"""Optional sinks for curves: TensorBoard, MLflow, Weights & Biases, or anything with three methods."""
+"""Optional sinks for curves: TensorBoard, MLflow, Weights & Biases, or anything with three
+methods.
+"""
 
 import importlib
 import warnings
@@ -37,7 +39,9 @@ class TensorBoard:
 
     def start(self, config: Mapping[str, Any]) -> None:
         self.writer = self.writer.SummaryWriter(str(self.folder))
-        self.writer.add_text("config", "\n".join(f"    {key} = {value!r}" for key, value in config.items()))
+        self.writer.add_text(
+            "config", "\n".join(f"    {key} = {value!r}" for key, value in config.items())
+        )
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
@@ -48,7 +52,9 @@ class TensorBoard:
 
 
 class MLflow:
-    """A run of an MLflow experiment; the server is that of the environment (MLFLOW_TRACKING_URI)."""
+    """A run of an MLflow experiment; the server is that of the environment
+    (MLFLOW_TRACKING_URI).
+    """
 
     def __init__(self, folder: Path, project: str, name: str) -> None:
         self.project, self.name, self.mlflow = project, name, _module("mlflow")
@@ -72,7 +78,9 @@ class WeightsAndBiases:
         self.folder, self.project, self.name, self.run = folder, project, name, _module("wandb")
 
     def start(self, config: Mapping[str, Any]) -> None:
-        self.run = self.run.init(project=self.project, name=self.name, config=dict(config), dir=str(self.folder))
+        self.run = self.run.init(
+            project=self.project, name=self.name, config=dict(config), dir=str(self.folder)
+        )
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self.run.log(dict(metrics), step=step)
@@ -110,12 +118,13 @@ def check_installed(names: Sequence[str]) -> None:
 class Tracking:
     """Sends the curve of one run to trackers: `fedax.run(progress=Tracking("wandb"))`.
 
-    It is a context manager, whose end closes the trackers. One that fails is dropped with a warning, and the run goes on. Of
-    `fedax.run_grid` it gets the first member; `replay` takes a finished history.
+    It is a context manager, whose end closes the trackers. One that fails is dropped with a
+    warning, and the run goes on. Of `fedax.run_grid` it gets the first member; `replay` takes a
+    finished history.
 
     Args:
-        trackers: where the curve goes: "tensorboard", "mlflow" or "wandb", an object with the methods `start(config)`,
-            `log(round, metrics)` and `finish()`, or a list of them.
+        trackers: where the curve goes: "tensorboard", "mlflow" or "wandb", an object with the
+            methods `start(config)`, `log(round, metrics)` and `finish()`, or a list of them.
         config: what defines the run, as plain values.
         project: the project or experiment that the tracker files the run under.
         name: of the run.
@@ -127,12 +136,19 @@ class Tracking:
 
     Example:
         >>> class Seen:
-        ...     def start(self, config): print(dict(config))
-        ...     def log(self, step, metrics): print(step, metrics)
-        ...     def finish(self): print("end")
+        ...     def start(self, config):
+        ...         print(dict(config))
+        ...
+        ...     def log(self, step, metrics):
+        ...         print(step, metrics)
+        ...
+        ...     def finish(self):
+        ...         print("end")
         >>> tracking = Tracking([Seen()], {"mu": 0.1})
         {'mu': 0.1}
-        >>> tracking(Progress(1, 9, 0.5, {"train_loss": np.array(2.0), "client_accuracy": np.ones(3)}))
+        >>> tracking(
+        ...     Progress(1, 9, 0.5, {"train_loss": np.array(2.0), "client_accuracy": np.ones(3)})
+        ... )
         1 {'train_loss': 2.0, 'seconds': 0.5}
         >>> tracking.finish()
         end
@@ -148,7 +164,11 @@ class Tracking:
         name: str = "run",
         folder: str | Path = ".",
     ) -> None:
-        several = list(trackers) if isinstance(trackers, Sequence) and not isinstance(trackers, str) else [trackers]
+        several = (
+            list(trackers)
+            if isinstance(trackers, Sequence) and not isinstance(trackers, str)
+            else [trackers]
+        )
         for tracker in several:
             if isinstance(tracker, str) and tracker not in TRACKERS:
                 raise UnknownName.among("Tracking(trackers=...)", tracker, TRACKERS)
@@ -156,7 +176,8 @@ class Tracking:
                 allowed = f"one of {', '.join(TRACKERS)}, or an object with start, log and finish"
                 raise InvalidInput.of("Tracking(trackers=...)", tracker, allowed)
         self.trackers = [
-            TRACKERS[tracker](Path(folder), project, name) if isinstance(tracker, str) else tracker for tracker in several
+            TRACKERS[tracker](Path(folder), project, name) if isinstance(tracker, str) else tracker
+            for tracker in several
         ]
         self._each(lambda tracker: tracker.start(config or {}))
 
@@ -168,8 +189,14 @@ class Tracking:
 
     def __call__(self, observation: Progress) -> None:
         """Logs the progress of a run; for `fedax.run(progress=...)`."""
-        scalars = {name: float(value) for name, value in observation.metrics.items() if np.ndim(value) == 0}
-        self._each(lambda tracker: tracker.log(observation.round, scalars | {"seconds": observation.seconds}))
+        scalars = {
+            name: float(value) for name, value in observation.metrics.items() if np.ndim(value) == 0
+        }
+        self._each(
+            lambda tracker: tracker.log(
+                observation.round, scalars | {"seconds": observation.seconds}
+            )
+        )
 
     def replay(self, record: Record | History) -> None:
         """Logs all of a finished run."""
@@ -187,6 +214,9 @@ class Tracking:
         for tracker in list(self.trackers):
             try:
                 act(tracker)
-            except Exception as error:  # a sink's failure, of whatever kind, is no reason to lose the run
+            except Exception as error:
+                # a sink's failure, of whatever kind, is no reason to lose the run
                 self.trackers.remove(tracker)
-                warnings.warn(f"{type(tracker).__name__} failed and is left out: {error}", stacklevel=3)
+                warnings.warn(
+                    f"{type(tracker).__name__} failed and is left out: {error}", stacklevel=3
+                )

@@ -43,17 +43,20 @@ class Known(NamedTuple):
 
 
 class Device:
-    """One client. Of its examples nothing leaves it but their number, and what the work functions upload.
+    """One client. Of its examples nothing leaves it but their number, and what the work functions
+    upload.
 
-    Its memories are in a folder, so an answer depends on the order and the folder alone: a process for each order does as well
-    as one for all.
+    Its memories are in a folder, so an answer depends on the order and the folder alone: a process
+    for each order does as well as one for all.
 
-    With `Privacy(where="client")` the noise comes from the operating system, new for every message. A message with noise or under
-    masks is stored before it is sent and answers its order if that comes again. `account.json` counts the uploads by their noise,
-    over all runs, and an upload that would exceed the budget is refused.
+    With `Privacy(where="client")` the noise comes from the operating system, new for every message.
+    A message with noise or under masks is stored before it is sent and answers its order if that
+    comes again. `account.json` counts the uploads by their noise, over all runs, and an upload that
+    would exceed the budget is refused.
 
     Args:
-        task: what is learned, with everybody's examples, of which it takes its own, or with its own alone.
+        task: what is learned, with everybody's examples, of which it takes its own, or with its own
+            alone.
         partition: its number, from 0.
         folder: for its memories.
         assignments: the runs that it takes part in; orders of others are refused.
@@ -71,14 +74,21 @@ class Device:
         need_flower()
         clients = task.train.clients
         if not isinstance(partition, int) or partition < 0 or 1 < clients <= partition:
-            most = f"whole numbers from 0 to {clients - 1}" if clients > 1 else "whole numbers from 0"
+            most = (
+                f"whole numbers from 0 to {clients - 1}"
+                if clients > 1
+                else ("whole numbers from 0")
+            )
             raise InvalidInput.of("Device(partition=...)", partition, most)
         self.task = task if clients == 1 else single_client_task(task, partition)
         self.partition, self.folder, self.secure = partition, Path(folder), secure
         self.layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
         dtype = self.layout.dtype
         ready = [
-            Assignment(as_arrays(a.algorithm, dtype), as_arrays(a.solver, dtype), a.schedule, a.channel) for a in assignments
+            Assignment(
+                as_arrays(a.algorithm, dtype), as_arrays(a.solver, dtype), a.schedule, a.channel
+            )
+            for a in assignments
         ]
         self.assignments = {assignment.name(self.layout): assignment for assignment in ready}
         privacies = [None if a.channel is None else a.channel.privacy for a in ready]
@@ -86,25 +96,38 @@ class Device:
         self._known = functools.cache(self._make_known)
 
     def answer(self, content: Any) -> Any:
-        """Returns the answer to an order, both records of Flower; an error is an answer as well, with its text."""
+        """Returns the answer to an order, both records of Flower; an error is an answer as well,
+        with its text.
+        """
         from flwr.app import ConfigRecord, RecordDict
 
         try:
             order = content["order"]
             if order["version"] != PROTOCOL:
-                raise FedaxError(f"an order of protocol {order['version']}; this client has {PROTOCOL}")
+                raise FedaxError(
+                    f"an order of protocol {order['version']}; this client has {PROTOCOL}"
+                )
             kinds = {"hello": self._hello, "work": self._work, "measure": self._measure}
             return kinds[order["kind"]](order, content)
         except Exception as error:
-            text = str(error) if isinstance(error, FedaxError) else f"{type(error).__name__}: {error}"
+            text = (
+                str(error)
+                if isinstance(error, FedaxError)
+                else (f"{type(error).__name__}: {error}")
+            )
             LOG.warning("client %d: order refused: %s", self.partition, text)
-            return RecordDict({"answer": ConfigRecord({"partition": self.partition, "error": text})})
+            return RecordDict(
+                {"answer": ConfigRecord({"partition": self.partition, "error": text})}
+            )
 
     def _hello(self, order: Any, content: Any) -> Any:
         from flwr.app import ConfigRecord, RecordDict
 
         test = self.task.test
-        facts = {"train": int(self.task.train.total), "test": -1 if test is None else int(test.total)}
+        facts = {
+            "train": int(self.task.train.total),
+            "test": -1 if test is None else int(test.total),
+        }
         return RecordDict({"answer": ConfigRecord({"partition": self.partition, **facts})})
 
     def _work(self, order: Any, content: Any) -> Any:
@@ -113,7 +136,9 @@ class Device:
         if "masks" in content:
             return self._under_masks(order, content)
         if self.secure:
-            raise Refused("an upload in the open is asked for; this client answers under masks alone")
+            raise Refused(
+                "an upload in the open is asked for; this client answers under masks alone"
+            )
         reply = self._upload(order, content)
         if 0 < (most := int(order["largest"])) < (size := bytes_sent(reply["up"])):
             raise Refused(f"an upload of {size} bytes, the server takes {most}")
@@ -128,7 +153,9 @@ class Device:
             reply = self._upload(order, plain)
             phase = _phase_for(self._of(order).plan, str(order["work"]), content["down"])
             facts: Any = reply["answer"]
-            return tree_of(reply["up"], phase.up, "upload")[0], {name: facts[name] for name in ("broken", "near", "clipped")}
+            return tree_of(reply["up"], phase.up, "upload")[0], {
+                name: facts[name] for name in ("broken", "near", "clipped")
+            }
 
         def answer() -> Any:
             return stage_of(content, self.partition, self.folder, self._secret_bytes(), work)
@@ -136,7 +163,8 @@ class Device:
         masks = content["masks"]
         if masks["stage"] != HIDE:
             return answer()
-        # one content under the masks of a session: a second one would give the difference of both away
+        # one content under the masks of a session: a second one would give the difference of both
+        # away
         session = hashlib.sha256(str(masks["session"]).encode()).hexdigest()[:32]
         return self.outbox.once(f"hidden-{session}", content, answer)
 
@@ -171,25 +199,41 @@ class Device:
         down = tree_of(content["down"], phase.down, "sent down")
         slots, bases = dict(zip(phase.held, order["slots"])), dict(zip(phase.held, order["bases"]))
         rows = {
-            name: self._memory(content, store, slots[name], bases[name], name, like) for name, like in phase.held.items()
+            name: self._memory(content, store, slots[name], bases[name], name, like)
+            for name, like in phase.held.items()
         }
-        root, round = jax.random.wrap_key_data(jnp.asarray(order["root"], jnp.uint32)), int(order["round"])
+        root, round = (
+            jax.random.wrap_key_data(jnp.asarray(order["root"], jnp.uint32)),
+            int(order["round"]),
+        )
         codec = None if known.assignment.channel is None else known.assignment.channel.up
-        phase_work = PhaseWork(phase.work, down, codec, root, jnp.int32(round), int(order["occurrence"]))
+        phase_work = PhaseWork(
+            phase.work, down, codec, root, jnp.int32(round), int(order["occurrence"])
+        )
         if known.setup.private is not None and not known.setup.private.central:
             phase_work = known.setup.private.protect(
                 phase_work, None, self._gaussians(phase) if known.setup.private.local else None
             )
-        upload, kept, broken = run_single_client(phase_work, known.setup, rows, jnp.int32(self.partition))
+        upload, kept, broken = run_single_client(
+            phase_work, known.setup, rows, jnp.int32(self.partition)
+        )
         if not broken:
             for name in kept:
-                store.keep(slots[name], Version(round, str(order["order"]), bases[name]), kept[name])
+                store.keep(
+                    slots[name], Version(round, str(order["order"]), bases[name]), kept[name]
+                )
                 store.forget(slots[name], bases[name], int(order["floor"]))
-        facts = {"broken": int(broken), "near": _near(upload.value, down), "clipped": _clipped(upload.value)}
+        facts = {
+            "broken": int(broken),
+            "near": _near(upload.value, down),
+            "clipped": _clipped(upload.value),
+        }
         return self._reply(order, facts, up=record_of((upload.value, upload.weight)))
 
     def _measure(self, order: Any, content: Any) -> Any:
-        """Sums of the loss and of all scores over its examples, at the global model or at the one it uses itself."""
+        """Sums of the loss and of all scores over its examples, at the global model or at the one
+        it uses itself.
+        """
         from fedax.flower.protocol.records import record_of, tree_of
 
         known, split = self._of(order), str(order["split"])
@@ -201,19 +245,33 @@ class Device:
             store = Store(self.folder, str(order["run"]))
             memory = None
             if own.memory is not None:
-                memory = self._memory(content, store, order["slots"][0], order["bases"][0], "own", own.memory)
+                memory = self._memory(
+                    content, store, order["slots"][0], order["bases"][0], "own", own.memory
+                )
             w = _own_model(
-                own, tree_of(content["down"], own.down, "sent down"), memory, known.setup, jnp.int32(self.partition)
+                own,
+                tree_of(content["down"], own.down, "sent down"),
+                memory,
+                known.setup,
+                jnp.int32(self.partition),
             )
         else:
             like = jax.ShapeDtypeStruct((self.layout.dim,), self.layout.dtype)
             w = tree_of(content["down"], like, "sent down")
-        return self._reply(order, {"count": int(data.total)}, up=record_of(_sums(known.setup, w, split)))
+        return self._reply(
+            order, {"count": int(data.total)}, up=record_of(_sums(known.setup, w, split))
+        )
 
-    def _memory(self, content: Any, store: Store, slot: str, base: str, name: str, like: PyTree) -> PyTree:
+    def _memory(
+        self, content: Any, store: Store, slot: str, base: str, name: str, like: PyTree
+    ) -> PyTree:
         from fedax.flower.protocol.records import tree_of
 
-        return tree_of(content[f"first {name}"], like, "memory") if base == NEVER else store.read(slot, base, like)
+        return (
+            tree_of(content[f"first {name}"], like, "memory")
+            if base == NEVER
+            else store.read(slot, base, like)
+        )
 
     def _reply(self, order: Any, facts: dict[str, Any], **records: Any) -> Any:
         from flwr.app import ConfigRecord, RecordDict
@@ -227,7 +285,10 @@ class Device:
     def _make_known(self, name: str, clients: int, total: int) -> Known:
         if name not in self.assignments:
             reason = "an order of a run that is not among its assignments"
-            hint = "Algorithm, solver, schedule, channel and model have to be the same at the server and at its clients."
+            hint = (
+                "Algorithm, solver, schedule, channel and model have to be the same at the "
+                "server and at its clients."
+            )
             raise InvalidInput.because(f"client {self.partition}", reason, hint)
         algorithm, solver, schedule, channel = assignment = self.assignments[name]
         # of the others' sizes a client knows the sum
@@ -244,9 +305,11 @@ class Device:
         return Outbox(self.folder)
 
     def spent(self, delta: float) -> float:
-        """Returns the epsilon that its uploads have spent, over all runs, at some delta; infinity if one had no noise.
+        """Returns the epsilon that its uploads have spent, over all runs, at some delta; infinity
+        if one had no noise.
 
-        Of runs with `Privacy(where="client")`, and of all other uploads while it has such an assignment.
+        Of runs with `Privacy(where="client")`, and of all other uploads while it has such an
+        assignment.
         """
         return self.outbox.account.epsilon(delta)
 
@@ -266,7 +329,9 @@ class Device:
 
 
 def _phase_for(plan: Plan, work: str, record: Any) -> Phase:
-    """Returns the phase that an order is of: by the name of its work function, and by the number and shapes of its arrays."""
+    """Returns the phase that an order is of: by the name of its work function, and by the number
+    and shapes of its arrays.
+    """
     from fedax.flower.protocol.records import Refused, arrays_of
 
     if work not in plan.phases:
@@ -292,9 +357,16 @@ def _near(value: PyTree, down: PyTree) -> list[int]:
     found = []
     for leaf in jax.tree.leaves(value, is_leaf=is_message):
         if is_message(leaf) and leaf.near is not None:
-            same = [i for i, vector in enumerate(vectors) if vector.shape == leaf.near.shape and _equal(vector, leaf.near)]
+            same = [
+                i
+                for i, vector in enumerate(vectors)
+                if vector.shape == leaf.near.shape and _equal(vector, leaf.near)
+            ]
             if not same:
-                reason = "a reference that is none of the vectors it was sent, so that the server cannot know it"
+                reason = (
+                    "a reference that is none of the vectors it was sent, so that the "
+                    "server cannot know it"
+                )
                 raise InvalidInput.because("Upload(reference=...)", reason)
             found.append(same[0])
     return found
@@ -310,7 +382,9 @@ def _clipped(value: PyTree) -> int:
 
 
 @eqx.filter_jit
-def _own_model(own: Own, down: PyTree, memory: PyTree, setup: Setup, index: Int[Array, ""]) -> Float[Array, "dim"]:
+def _own_model(
+    own: Own, down: PyTree, memory: PyTree, setup: Setup, index: Int[Array, ""]
+) -> Float[Array, "dim"]:
     client = SingleClient(setup, index, 0, jax.random.key(0), 0)
     return own.work(client, *down, *(() if memory is None else (memory,)))
 

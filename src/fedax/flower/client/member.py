@@ -14,7 +14,8 @@ from fedax.flower.protocol.records import Refused, order_name
 from fedax.utils.files import write, writing
 
 KEYS, DEAL, HIDE, SHOW = "keys", "deal", "hide", "show"
-"""The stages: public keys; shares of secrets, in letters to the others; the upload under masks; shares of those who are needed."""
+"""The stages: public keys; shares of secrets, in letters to the others; the upload under masks;
+shares of those who are needed."""
 
 
 def keys_in(record: Any) -> Keys:
@@ -30,13 +31,18 @@ def keys_as(keys: Keys) -> dict[str, Any]:
 
 
 def stage_of(
-    content: Any, partition: int, folder: Path, secret: bytes, work: Callable[[], tuple[PyTree, dict[str, Any]]]
+    content: Any,
+    partition: int,
+    folder: Path,
+    secret: bytes,
+    work: Callable[[], tuple[PyTree, dict[str, Any]]],
 ) -> RecordDict:
     """Returns the answer to a stage's order.
 
-    The keys follow from the client's own secret, the session and the order's name, which is a hash of all that the work depends on.
-    The masks also depend on the members and on the factor of the upload, so that an order with another list or factor has other
-    masks. The caller makes and stores the upload of a session once, and shares are shown for one list of members.
+    The keys follow from the client's own secret, the session and the order's name, which is a hash
+    of all that the work depends on. The masks also depend on the members and on the factor of the
+    upload, so that an order with another list or factor has other masks. The caller makes and
+    stores the upload of a session once, and shares are shown for one list of members.
 
     Args:
         content: the order.
@@ -53,18 +59,32 @@ def stage_of(
     member = Member.of(partition, secret, f"{masks['session']} {name}")
     about: dict[str, Any] = {"partition": partition, "order": name}
     if stage == KEYS:
-        return RecordDict({"answer": ConfigRecord({**about, "keys": list(member.public), "commitment": member.commitment})})
+        return RecordDict(
+            {
+                "answer": ConfigRecord(
+                    {**about, "keys": list(member.public), "commitment": member.commitment}
+                )
+            }
+        )
     keys = keys_in(masks)
     if stage == DEAL:
         letters = member.deal(keys, int(masks["threshold"]))
-        return RecordDict({"answer": ConfigRecord({**about, "to": list(letters), "letters": list(letters.values())})})
+        return RecordDict(
+            {
+                "answer": ConfigRecord(
+                    {**about, "to": list(letters), "letters": list(letters.values())}
+                )
+            }
+        )
     if stage == SHOW:
         there, gone = ([int(k) for k in masks[which]] for which in ("there", "gone"))
         if set(there) & set(gone) or set(there) | set(gone) != set(keys):
             raise Refused("members of whom both secrets are asked for, or none")
         _once(folder / "shown" / name, repr((sorted(there), sorted(gone))))
         shares = member.shares(dict(zip(keys, masks["letters"], strict=True)), keys, there, gone)
-        return RecordDict({"answer": ConfigRecord({**about, "of": list(shares), "shares": list(shares.values())})})
+        return RecordDict(
+            {"answer": ConfigRecord({**about, "of": list(shares), "shares": list(shares.values())})}
+        )
     if stage != HIDE:
         raise Refused(f"no stage {stage!r}")
     if order_name(partition, order, content["down"]) != name:

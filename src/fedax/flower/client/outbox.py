@@ -1,8 +1,10 @@
-"""Messages of a client that must not be made twice: with noise, or under masks. Each is stored before it is sent.
+"""Messages of a client that must not be made twice: with noise, or under masks. Each is stored
+before it is sent.
 
-Noise protects one message. The same noise, or the same mask, on another content gives the difference of both away, and fresh noise
-on the same content is a further message that counts. So an order that comes again is answered with the stored message, and what
-differs from it under one name is refused.
+Noise protects one message. The same noise, or the same mask, on another content gives the
+difference of both away, and fresh noise on the same content is a further message that counts. So an
+order that comes again is answered with the stored message, and what differs from it under one name
+is refused.
 """
 
 import hashlib
@@ -26,10 +28,12 @@ ACCOUNT = "account.json"
 
 
 class Account:
-    """The privacy that a client has spent, over all runs: a count of its uploads by the noise multiplier that each had.
+    """The privacy that a client has spent, over all runs: a count of its uploads by the noise
+    multiplier that each had.
 
-    Neighbours are any two inputs of this client, between which a clipped upload moves by up to 2C: the multiplier of an upload is
-    half of `Privacy.noise`. It is 0 for an upload without noise. Losses and scores that an observer asks for are not in it.
+    Neighbours are any two inputs of this client, between which a clipped upload moves by up to 2C:
+    the multiplier of an upload is half of `Privacy.noise`. It is 0 for an upload without noise.
+    Losses and scores that an observer asks for are not in it.
 
     Args:
         folder: of the client.
@@ -51,7 +55,9 @@ class Account:
             stored = json.loads(self.path.read_text("utf-8"))["uploads"]
             return {float(multiplier): int(count) for multiplier, count in stored.items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Refused(f"{self.path} cannot be read ({error}); it says what this client has spent") from error
+            raise Refused(
+                f"{self.path} cannot be read ({error}); it says what this client has spent"
+            ) from error
 
     def epsilon(self, delta: float) -> float:
         """Returns what all uploads have spent, at some delta."""
@@ -80,10 +86,15 @@ class Account:
             if spent > privacy.budget:
                 have = epsilon_of_gaussians(uploads, privacy.delta)
                 raise Refused(
-                    f"Privacy(budget={privacy.budget:g}) of this client: it has spent epsilon {have:.4g} in all its runs,"
+                    f"Privacy(budget={privacy.budget:g}) of this client: it has spent epsilon "
+                    f"{have:.4g} in all its runs,"
                     f" and another upload makes it {spent:.4g}"
                 )
-        write(self.path, json.dumps({"uploads": {str(each): count for each, count in after.items()}}, indent=1), 0o600)
+        write(
+            self.path,
+            json.dumps({"uploads": {str(each): count for each, count in after.items()}}, indent=1),
+            0o600,
+        )
 
 
 class Outbox:
@@ -105,16 +116,22 @@ class Outbox:
             make: makes the message.
 
         Raises:
-            Refused: the order was answered before with another content, or its message is no longer stored.
+            Refused: the order was answered before with another content, or its message is no longer
+                stored.
         """
         order = content["order"]
         run, name, round = str(order["run"]), str(order["order"]), int(order["round"])
-        if not (re.fullmatch(r"[0-9a-f]{1,64}", run) and re.fullmatch(r"[0-9a-f]{32}", name) and 0 <= round < 1 << 31):
+        if not (
+            re.fullmatch(r"[0-9a-f]{1,64}", run)
+            and re.fullmatch(r"[0-9a-f]{32}", name)
+            and 0 <= round < 1 << 31
+        ):
             raise Refused("an order without a valid name")
         path, digest = self.folder / run / f"{round:010d}-{name}-{kind}", digest_of(content)
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with locked(self.folder / f".{kind.partition('-')[0]}.lock"):  # a hidden upload may be made of a noisy one
+            # a hidden upload may be made of a noisy one
+            with locked(self.folder / f".{kind.partition('-')[0]}.lock"):
                 if path.exists():
                     return _read(path, digest)
                 if round < _floor(path.parent):
@@ -128,7 +145,8 @@ class Outbox:
         """Drops the messages of rounds before `floor`, which the server does not ask for again."""
         if floor <= _floor(folder):
             return
-        write(folder / "floor", str(floor), 0o600)  # first: orders of these rounds are refused from now on
+        # first: orders of these rounds are refused from now on
+        write(folder / "floor", str(floor), 0o600)
         for path in folder.glob("[0-9]*-*"):
             if int(path.name.partition("-")[0]) < floor:
                 path.unlink(missing_ok=True)
@@ -145,7 +163,10 @@ def digest_of(content: Any) -> str:
             continue
         for key in sorted(record):
             array = record[key]
-            digest.update(repr((name, key, array.dtype, tuple(array.shape), len(array.data))).encode() + array.data)
+            digest.update(
+                repr((name, key, array.dtype, tuple(array.shape), len(array.data))).encode()
+                + array.data
+            )
     return digest.hexdigest()
 
 

@@ -1,4 +1,6 @@
-"""The Flower app of a deployment: a folder that `flwr run` takes, and the two functions that it calls."""
+"""The Flower app of a deployment: a folder that `flwr run` takes, and the two functions that it
+calls.
+"""
 
 import logging
 import os
@@ -68,7 +70,10 @@ def main(grid: Grid, context: Context) -> None:
     serve(grid, context.run_config)
 '''
 CLIENT = '''\
-"""A client in a process of Flower's own; `fedax deploy client` answers the same messages in one process for all of them."""
+"""Answers messages as one client in a process that Flower starts.
+
+`fedax deploy client` answers the same messages for all clients in one process.
+"""
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -83,7 +88,8 @@ def answer(message: Message, context: Context) -> Message:
     from fedax.flower.deploy.worker import device_of
 
     # a node of a deployment says where its folder is; in Flower's simulation the run does
-    return Message(device_of({**context.run_config, **context.node_config}).answer(message.content), reply_to=message)
+    device = device_of({**context.run_config, **context.node_config})
+    return Message(device.answer(message.content), reply_to=message)
 '''
 
 
@@ -103,7 +109,9 @@ def write_app(folder: Path, deployment: Path) -> None:
 
 
 def _keep_warnings(path: Path) -> None:
-    """Shows the library's warnings, such as who was left out, and keeps them; nothing that others log, which would be sent too."""
+    """Shows the library's warnings, such as who was left out, and keeps them; nothing that others
+    log, which would be sent too.
+    """
     log = logging.getLogger("fedax")
     path.parent.mkdir(parents=True, exist_ok=True)
     for handler in (logging.StreamHandler(), logging.FileHandler(path)):
@@ -113,7 +121,8 @@ def _keep_warnings(path: Path) -> None:
 
 
 def serve(grid: Any, config: Any) -> None:
-    """Runs, or continues, the experiment into its run directory: the main function of the ServerApp.
+    """Runs, or continues, the experiment into its run directory: the main function of the
+    ServerApp.
 
     Args:
         grid: of Flower.
@@ -148,24 +157,33 @@ def apps(folder: Path, out: Path) -> tuple[Any, Any]:
     def answer(message: Message, context: Context) -> Message:
         from fedax.flower.deploy.worker import device_of
 
-        return Message(device_of({**config, **context.node_config}).answer(message.content), reply_to=message)
+        return Message(
+            device_of({**config, **context.node_config}).answer(message.content), reply_to=message
+        )
 
     for kind in (client.query, client.train, client.evaluate):
         kind()(answer)
     return server, client
 
 
-def _train(grid: Any, config: Any, registered: Callable[[], Mapping[int, int]] | None = None) -> None:
+def _train(
+    grid: Any, config: Any, registered: Callable[[], Mapping[int, int]] | None = None
+) -> None:
     deployment = Deployment.load(Path(str(config["deployment"])))
     _keep_warnings(deployment.path("logs", "training.log"))
     if not config["out"]:
         raise InvalidInput.of("out", "", "the path of the run directory")
     out = Path(str(config["out"]))
     options = {
-        name: getattr(deployment, name) for name in ("clients", "deadline", "minimum", "patience", "checkpoint_seconds")
+        name: getattr(deployment, name)
+        for name in ("clients", "deadline", "minimum", "patience", "checkpoint_seconds")
     }
     display = display_for(Console(width=120))
-    options |= {"secret": _secret(deployment), "largest": deployment.largest, "secure": deployment.secure or None}
+    options |= {
+        "secret": _secret(deployment),
+        "largest": deployment.largest,
+        "secure": deployment.secure or None,
+    }
     options |= {"most_examples": deployment.most_examples or None, "registered": registered}
     with here(Flower(grid, run=str(out), **options)):
         if config["resume"]:
@@ -180,13 +198,18 @@ def owners_of(deployment: Deployment) -> dict[int, int]:
     control = Control(deployment)
     try:
         keys = {control.public_key(k): k for k in range(deployment.clients)}
-        return {node.node_id: keys[node.public_key] for node in control.nodes() if node.public_key in keys}
+        return {
+            node.node_id: keys[node.public_key]
+            for node in control.nodes()
+            if node.public_key in keys
+        }
     finally:
         control.close()
 
 
 def _secret(deployment: Deployment) -> bytes:
-    """Returns the server's secret, of the noise of privacy and of cohorts that it hides. A run that is continued has the same.
+    """Returns the server's secret, of the noise of privacy and of cohorts that it hides. A run that
+    is continued has the same.
 
     Raises:
         InvalidInput: a file that is cut off, or that others may read.
@@ -196,11 +219,19 @@ def _secret(deployment: Deployment) -> bytes:
         private(path, os.urandom(SECRET_BYTES))
     secret = path.read_bytes()
     if len(secret) != SECRET_BYTES:
-        raise InvalidInput.found(str(path), f"{len(secret)} bytes", f"{SECRET_BYTES}, the server's secret")
-    if os.name == "posix" and (mode := path.stat().st_mode) & 0o077:
-        hint = "Whoever knows it can tell the noise and who was drawn. Remove it for runs to come; copy it to no client."
         raise InvalidInput.found(
-            str(path), f"a file of mode {mode & 0o777:04o}", "a file that its owner alone may read, 0600", hint
+            str(path), f"{len(secret)} bytes", f"{SECRET_BYTES}, the server's secret"
+        )
+    if os.name == "posix" and (mode := path.stat().st_mode) & 0o077:
+        hint = (
+            "Whoever knows it can tell the noise and who was drawn. Remove it for runs to "
+            "come; copy it to no client."
+        )
+        raise InvalidInput.found(
+            str(path),
+            f"a file of mode {mode & 0o777:04o}",
+            "a file that its owner alone may read, 0600",
+            hint,
         )
     return secret
 

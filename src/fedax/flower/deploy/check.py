@@ -1,4 +1,6 @@
-"""Check of an experiment before it is deployed: what deployed runs cannot do is refused, with the field's name and line."""
+"""Check of an experiment before it is deployed: what deployed runs cannot do is refused, with the
+field's name and line.
+"""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -19,7 +21,8 @@ CLIENTS = 5
 
 
 class Rehearsal(Flower):
-    """The engine of a deployment without a server: it makes the programs of runs, and asks no client.
+    """The engine of a deployment without a server: it makes the programs of runs, and asks no
+    client.
 
     Args:
         deployment: its settings.
@@ -48,7 +51,8 @@ class Expected(Roster):
 def check_experiment(
     path: Path, changes: Sequence[str], deployment: Deployment, clients: int | None
 ) -> tuple[Experiment, int]:
-    """Reads an experiment that is to be deployed, and makes the programs of its runs as the server will.
+    """Reads an experiment that is to be deployed, and makes the programs of its runs as the server
+    will.
 
     Args:
         path: of the file.
@@ -60,12 +64,15 @@ def check_experiment(
         The experiment, and the number of clients.
 
     Raises:
-        InvalidInput: something that deployed runs cannot do; a `SpecError` that names the field, with the file's line.
+        InvalidInput: something that deployed runs cannot do; a `SpecError` that names the field,
+            with the file's line.
     """
     experiment = Experiment.read(path, [*changes, 'engine="flower"'])
     for name in ("simulation", "audit"):
         if getattr(experiment, name) is not None:
-            experiment.refuse((name,), InvalidInput.found(name, f"a table [{name}]", "none, in a deployment"))
+            experiment.refuse(
+                (name,), InvalidInput.found(name, f"a table [{name}]", "none, in a deployment")
+            )
     found = _clients_of(experiment)
     if clients is not None and found not in (1, clients):
         hint = f"Its task has {found}; --clients {found} fits."
@@ -84,10 +91,17 @@ def _clients_of(experiment: Experiment) -> int:
 
 
 def _check_run(experiment: Experiment, plan: Plan, position: int, label: str) -> None:
-    """Refuses a method, an observer, or models that stay with the clients, each under the name of its field."""
-    algorithm, arguments = plan.algorithms[label], plan.arguments_of(label) | {"observe": [], "stop": [], "keep_best": None}
+    """Refuses a method, an observer, or models that stay with the clients, each under the name of
+    its field.
+    """
+    algorithm, arguments = (
+        plan.algorithms[label],
+        plan.arguments_of(label) | {"observe": [], "stop": [], "keep_best": None},
+    )
     with _named(experiment, "algorithm", min(position, len(experiment.algorithm) - 1)):
-        program = Grid([algorithm], plan.task, experiment.seeds[:1], RunOptions.of(arguments)).program
+        program = Grid(
+            [algorithm], plan.task, experiment.seeds[:1], RunOptions.of(arguments)
+        ).program
     for place, observer in enumerate(plan.arguments["observe"]):
         with _named(experiment, "observe", *([] if experiment.observe is None else [place])):
             program.check([observer], False)

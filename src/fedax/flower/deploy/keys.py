@@ -1,4 +1,6 @@
-"""Certificates and keys for a trial: an authority of its own, the server's certificate, and a key pair for every client."""
+"""Certificates and keys for a trial: an authority of its own, the server's certificate, and a key
+pair for every client.
+"""
 
 import datetime
 import ipaddress
@@ -18,24 +20,39 @@ DAYS = 365
 
 
 def certificates(folder: Path, host: str) -> None:
-    """Writes `ca.crt`, `server.crt` and `server.key`. The authority's own key is used once, and not kept.
+    """Writes `ca.crt`, `server.crt` and `server.key`. The authority's own key is used once, and not
+    kept.
 
     Args:
         folder: where to.
         host: the server's name or address; the loopback is there too.
     """
-    authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
+    authority, server = (
+        ec.generate_private_key(ec.SECP384R1()),
+        ec.generate_private_key(ec.SECP384R1()),
+    )
     issuer = _name("fedax trial authority")
     usage = {"digital_signature": True, "key_cert_sign": False, "crl_sign": False}
     rest = dict.fromkeys(
-        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"),
+        (
+            "content_commitment",
+            "key_encipherment",
+            "data_encipherment",
+            "key_agreement",
+            "encipher_only",
+            "decipher_only",
+        ),
         False,
     )
     root = (
         _unsigned(issuer, issuer, authority.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.KeyUsage(**rest | usage | {"key_cert_sign": True, "crl_sign": True}), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
+        .add_extension(
+            x509.KeyUsage(**rest | usage | {"key_cert_sign": True, "crl_sign": True}), critical=True
+        )
+        .add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False
+        )
         .sign(authority, hashes.SHA384())
     )
     names = [_alternative(name) for name in dict.fromkeys((host, "localhost", "127.0.0.1"))]
@@ -45,7 +62,10 @@ def certificates(folder: Path, host: str) -> None:
         .add_extension(x509.KeyUsage(**rest | usage), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()),
+            critical=False,
+        )
         .sign(authority, hashes.SHA384())
     )
     form = serialization.PrivateFormat.PKCS8
@@ -70,7 +90,8 @@ def check_certificates(folder: Path, names: Sequence[str]) -> None:
         if not first <= now <= last:
             hint = "`fedax deploy init` makes new ones in a new folder; give ca.crt to every client"
             raise FedaxError(
-                f"{path} is valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}, and today is {now:%Y-%m-%d}. {hint}."
+                f"{path} is valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}, and today is "
+                f"{now:%Y-%m-%d}. {hint}."
             )
 
 

@@ -1,9 +1,12 @@
-"""Flower's SuperLink with bounds: a program that takes the most bytes of an upload, and then the arguments of `flower-superlink`.
+"""Flower's SuperLink with bounds: a program that takes the most bytes of an upload, and then the
+arguments of `flower-superlink`.
 
-Flower's own takes and keeps whatever a client sends. Here a request is refused as soon as it is too long, and so is an upload that
-becomes too large: what came of it is dropped, and the run hears that there will be no answer. Flower's own also hands on an answer
-of which parts are missing, for which a run waits a second, or past its deadline; here an answer is handed on when it is whole. All
-of it is in memory, because what lasts is in checkpoints and at the clients. Nothing of fedax is imported, as in `node.py`.
+Flower's own takes and keeps whatever a client sends. Here a request is refused as soon as it is too
+long, and so is an upload that becomes too large: what came of it is dropped, and the run hears that
+there will be no answer. Flower's own also hands on an answer of which parts are missing, for which
+a run waits a second, or past its deadline; here an answer is handed on when it is whole. All of it
+is in memory, because what lasts is in checkpoints and at the clients. Nothing of fedax is imported,
+as in `node.py`.
 """
 
 import logging
@@ -32,7 +35,10 @@ class Requests:
         self.app, self.most = app, most
 
     async def __call__(
-        self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
+        self,
+        scope: Any,
+        receive: Callable[[], Awaitable[Any]],
+        send: Callable[[Any], Awaitable[None]],
     ) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
@@ -43,8 +49,19 @@ class Requests:
             body += message.get("body", b"")
             more = message.get("more_body", False)
         if len(body) > self.most:
-            LOG.warning("request %s of %s refused: more than %d bytes", scope["path"], scope.get("client"), self.most)
-            await send({"type": "http.response.start", "status": TOO_LARGE, "headers": [(b"connection", b"close")]})
+            LOG.warning(
+                "request %s of %s refused: more than %d bytes",
+                scope["path"],
+                scope.get("client"),
+                self.most,
+            )
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": TOO_LARGE,
+                    "headers": [(b"connection", b"close")],
+                }
+            )
             await send({"type": "http.response.body", "body": b"more bytes than are taken"})
             return
         whole = [{"type": "http.request", "body": bytes(body), "more_body": False}]
@@ -81,13 +98,20 @@ class Uploads:
             return self.push(request, state)
         if before <= self.most:
             node = _node(request.node.node_id, state)
-            LOG.warning("upload of %s (node %d) refused: more than %d bytes", node.name, node.node_id, self.most)
+            LOG.warning(
+                "upload of %s (node %d) refused: more than %d bytes",
+                node.name,
+                node.node_id,
+                self.most,
+            )
             _drop(session, state)
         raise HTTPException(TOO_LARGE, "more bytes than are taken")
 
 
 def _drop(session: str, state: Any) -> None:
-    """Forgets an answer, its parts, and the message that it answers: whoever asks for an answer to it is told that it is gone."""
+    """Forgets an answer, its parts, and the message that it answers: whoever asks for an answer to
+    it is told that it is gone.
+    """
     found = state._object_push_sessions.get(session)
     with state.lock:
         answers = set() if found is None else found.root_object_ids & state.message_res_store.keys()
@@ -111,15 +135,19 @@ class Answers:
         partial: dict[str, int] = {}
         with state.lock:  # an answer and its session are stored together
             for name in request.message_ids:
-                session = state._object_push_session_by_root.get(state.message_ins_id_to_message_res_id.get(name))
+                session = state._object_push_session_by_root.get(
+                    state.message_ins_id_to_message_res_id.get(name)
+                )
                 found = state._object_push_sessions.get(session)
-                if found is None or not found.pending_object_ids:  # none are of an answer that was announced again
+                # none are of an answer that was announced again
+                if found is None or not found.pending_object_ids:
                     whole.append(name)
                 else:
                     partial[session] = state.message_ins_store[name].metadata.dst_node_id
         for session, node in partial.items():
             if _node(node, state).status != "online":
-                state._cleanup_push_session(session, cleanup_messages=True)  # the rest will not come
+                # the rest will not come
+                state._cleanup_push_session(session, cleanup_messages=True)
         return self.pull(type(request)(message_ids=whole), state, task)
 
 

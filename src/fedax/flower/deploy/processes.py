@@ -36,15 +36,25 @@ HANDSHAKE = 5.0
 
 
 def environment(deployment: Deployment) -> dict[str, str]:
-    """Returns the environment of Flower's processes: quiet, a separate home, the commands of this Python."""
+    """Returns the environment of Flower's processes: quiet, a separate home, the commands of this
+    Python.
+    """
     commands = str(Path(sys.executable).parent)
     own = {"FLWR_HOME": str(deployment.path("flower"))}
-    return os.environ | QUIET | own | {"PATH": commands + os.pathsep + os.environ.get("PATH", ""), "PYTHONUNBUFFERED": "1"}
+    return (
+        os.environ
+        | QUIET
+        | own
+        | {"PATH": commands + os.pathsep + os.environ.get("PATH", ""), "PYTHONUNBUFFERED": "1"}
+    )
 
 
 def configure(deployment: Deployment) -> None:
     """Writes Flower's own configuration, by which `flwr` commands find the server."""
-    connection = {"address": deployment.address, "root-certificates": str(deployment.path("keys", "ca.crt"))}
+    connection = {
+        "address": deployment.address,
+        "root-certificates": str(deployment.path("keys", "ca.crt")),
+    }
     path = deployment.path("flower", "config.toml")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +62,9 @@ def configure(deployment: Deployment) -> None:
 
 
 def host_of(deployment: Deployment) -> str:
-    """Returns the address that the server binds: its own on the loopback, otherwise all of this machine."""
+    """Returns the address that the server binds: its own on the loopback, otherwise all of this
+    machine.
+    """
     return deployment.host if deployment.host in ("127.0.0.1", "localhost") else "0.0.0.0"
 
 
@@ -60,19 +72,34 @@ def superlink(deployment: Deployment) -> list[str]:
     """Returns the command of the server."""
     keys = deployment.path("keys")
     return [
-        *(sys.executable, "-P", str(Path(__file__).with_name("link.py")), str(deployment.largest + DESCRIPTIONS)),
+        *(
+            sys.executable,
+            "-P",
+            str(Path(__file__).with_name("link.py")),
+            str(deployment.largest + DESCRIPTIONS),
+        ),
         *("--host", host_of(deployment), "--port", str(deployment.port), "--enable-supernode-auth"),
         *("--ssl-ca-certfile", str(keys / "ca.crt"), "--ssl-certfile", str(keys / "server.crt")),
         *("--ssl-keyfile", str(keys / "server.key"), "--disable-runtime-dependency-installation"),
     ]
 
 
-def supernode(deployment: Deployment, partition: int, port: int, data: Path | None = None) -> list[str]:
-    """Returns the command of a client's node, which waits for a worker at a port of the loopback."""
+def supernode(
+    deployment: Deployment, partition: int, port: int, data: Path | None = None
+) -> list[str]:
+    """Returns the command of a client's node, which waits for a worker at a port of the
+    loopback.
+    """
     node = f"partition-id={partition} deployment={quote(deployment.folder)}"
     node += "" if data is None else f" data={quote(data)}"
     return [
-        *(sys.executable, "-P", str(Path(__file__).with_name("node.py")), "--superlink", deployment.address),
+        *(
+            sys.executable,
+            "-P",
+            str(Path(__file__).with_name("node.py")),
+            "--superlink",
+            deployment.address,
+        ),
         *("--isolation", "process"),
         *("--root-certificates", str(deployment.path("keys", "ca.crt"))),
         *("--auth-supernode-private-key", str(deployment.path("keys", f"client-{partition}"))),
@@ -88,8 +115,10 @@ def free_port() -> int:
 
 
 _WITH_PARENT = (
-    "import ctypes, os, signal, sys; ctypes.CDLL(None).prctl(1, signal.SIGTERM); "  # PR_SET_PDEATHSIG
-    "os.getppid() == int(sys.argv[1]) and os.execvp(sys.argv[2], sys.argv[2:])"  # unless it has ended already
+    # PR_SET_PDEATHSIG
+    "import ctypes, os, signal, sys; ctypes.CDLL(None).prctl(1, signal.SIGTERM); "
+    # unless it has ended already
+    "os.getppid() == int(sys.argv[1]) and os.execvp(sys.argv[2], sys.argv[2:])"
 )
 
 
@@ -100,22 +129,35 @@ def end_with_parent() -> None:
 
 
 def tie_to_parent(command: list[str]) -> list[str]:
-    """Extends a command such that the system asks it to end when its parent ends, however that ends; Linux only.
+    """Extends a command such that the system asks it to end when its parent ends, however that
+    ends; Linux only.
 
-    A function between fork and exec would do the same, but JAX has threads, which do not stand a fork.
+    A function between fork and exec would do the same, but JAX has threads, which do not stand a
+    fork.
     """
     return (
-        [sys.executable, "-I", "-S", "-c", _WITH_PARENT, str(os.getpid()), *command] if sys.platform == "linux" else command
+        [sys.executable, "-I", "-S", "-c", _WITH_PARENT, str(os.getpid()), *command]
+        if sys.platform == "linux"
+        else command
     )
 
 
 @contextlib.contextmanager
-def process(command: list[str], log: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Starts a process with its output in a file; it ends with all its children when the block ends."""
+def process(
+    command: list[str], log: Path, env: dict[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Starts a process with its output in a file; it ends with all its children when the block
+    ends.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as stream:
         started = subprocess.Popen(
-            tie_to_parent(command), stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, env=env, start_new_session=True
+            tie_to_parent(command),
+            stdout=stream,
+            stderr=stream,
+            stdin=subprocess.DEVNULL,
+            env=env,
+            start_new_session=True,
         )
         try:
             yield started
@@ -137,7 +179,9 @@ def end(started: subprocess.Popen[bytes], patience: float = 10.0) -> None:
             started.wait(patience)
 
 
-def wait_until(there: Callable[[], bool], what: str, started: subprocess.Popen[bytes], log: Path) -> None:
+def wait_until(
+    there: Callable[[], bool], what: str, started: subprocess.Popen[bytes], log: Path
+) -> None:
     """Waits for something to be there.
 
     Raises:
@@ -158,10 +202,12 @@ REASONS = {
     "Address already in use": "",
     "Connection refused": "",
     "not registered": "",
-    "Failed to activate SuperNode": "The server does not know the key: its folder needs this client's client-K.pub",
+    "Failed to activate SuperNode": "The server does not know the key: its folder needs this "
+    "client's client-K.pub",
     "SuperNode terminated gracefully": "The server was started again, and takes it back",
 }
-"""Words in the logs of Flower's programs that say why one of them has ended, before the words with which it ends, and a hint."""
+"""Words in the logs of Flower's programs that say why one of them has ended, before the words with
+which it ends, and a hint."""
 
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -174,9 +220,17 @@ def last_line(log: Path) -> str:
     lines = COLOURS.sub("", text).strip().splitlines()[-LINES:]
     if not lines:
         return f"its log {log} is empty"
-    told = ((line, hint) for reason, hint in REASONS.items() for line in reversed(lines) if reason in line)
+    told = (
+        (line, hint)
+        for reason, hint in REASONS.items()
+        for line in reversed(lines)
+        if reason in line
+    )
     line, hint = next(told, (None, ""))
-    said = f"its log {log} {'ends with' if line is None else 'says'} {printable((line or lines[-1]).strip())!r}"
+    said = (
+        f"its log {log} {'ends with' if line is None else 'says'} "
+        f"{printable((line or lines[-1]).strip())!r}"
+    )
     return f"{said}. {hint}" if hint else said
 
 
@@ -194,8 +248,13 @@ def check_address(deployment: Deployment) -> None:
             probe.bind(address)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
-            return  # the server says itself what is wrong with a host that cannot be bound here, such as one behind a proxy
-        hint = f"Stop the program that listens there, or choose another port in {deployment.path(FILE)}"
+            # the server says itself what is wrong with a host that cannot be bound here, such as
+            # one behind a proxy
+            return
+        hint = (
+            "Stop the program that listens there, or choose another port in "
+            f"{deployment.path(FILE)}"
+        )
         raise FedaxError(f"{deployment.address} is in use by another program. {hint}.") from error
 
 
@@ -209,7 +268,8 @@ def connection_failure(deployment: Deployment) -> str | None:
         context = ssl.create_default_context(cadata=deployment.path("keys", "ca.crt").read_text())
         with socket.create_connection((host, deployment.port), HANDSHAKE) as plain:
             context.wrap_socket(plain, server_hostname=host).close()
-    except (OSError, ValueError) as error:  # of TLS and of files, and of names that cannot be looked up
+    except (OSError, ValueError) as error:
+        # of TLS and of files, and of names that cannot be looked up
         return _reason(deployment, error)
     return None
 
@@ -234,7 +294,9 @@ class Control:
         self.deployment = deployment
         certificate = deployment.path("keys", "ca.crt").read_bytes()
         interceptors = [RuntimeVersionHttpInterceptor(component_name="flwr CLI")]
-        self.client = ControlHttpClient.from_server_address(deployment.address, False, certificate, interceptors)
+        self.client = ControlHttpClient.from_server_address(
+            deployment.address, False, certificate, interceptors
+        )
 
     def failure(self) -> str | None:
         """Returns why the server does not answer, or None if it does."""

@@ -22,8 +22,9 @@ MEGABYTE = 1 << 20
 class Deployment:
     """An experiment, a server and its clients.
 
-    The folder has `deployment.toml` with these settings, `experiment.toml`, the Flower app in `app`, certificates and keys in
-    `keys`, and what a server and clients on this machine keep, in `flower` and `clients`.
+    The folder has `deployment.toml` with these settings, `experiment.toml`, the Flower app in
+    `app`, certificates and keys in `keys`, and what a server and clients on this machine keep, in
+    `flower` and `clients`.
 
     Attributes:
         folder: where all of it is.
@@ -33,12 +34,14 @@ class Deployment:
         deadline: seconds for the answers of a phase, above 0.
         minimum: the fewest uploads of a phase that count, at least 1.
         patience: seconds to wait for all clients at the start, at least 0.
-        checkpoint_seconds: the most seconds between checkpoints, above 0; the first one follows the first round.
-        most_examples: the most training or test examples that a client may claim, on which its weight depends; 0 for as many as can
-            be counted.
-        upload_limit: the most megabytes of an upload, above 0; the server takes no more of a larger one.
-        secure: the largest size of an entry of an upload where uploads are added up under masks, which hide them from the server;
-            0 for uploads in the open.
+        checkpoint_seconds: the most seconds between checkpoints, above 0; the first one follows the
+            first round.
+        most_examples: the most training or test examples that a client may claim, on which its
+            weight depends; 0 for as many as can be counted.
+        upload_limit: the most megabytes of an upload, above 0; the server takes no more of a larger
+            one.
+        secure: the largest size of an entry of an upload where uploads are added up under masks,
+            which hide them from the server; 0 for uploads in the open.
 
     Raises:
         InvalidInput: a setting out of range.
@@ -60,18 +63,36 @@ class Deployment:
         need_flower()
         checks = {
             "clients": (counts(self.clients), "whole numbers >= 1"),
-            "port": (counts(self.port) and self.port <= HIGHEST_PORT, f"whole numbers from 1 to {HIGHEST_PORT}"),
-            "deadline": (real(self.deadline) and 0 < self.deadline < float("inf"), "numbers above 0"),
-            "minimum": (counts(self.minimum) and self.minimum <= self.clients, f"whole numbers from 1 to {self.clients}"),
+            "port": (
+                counts(self.port) and self.port <= HIGHEST_PORT,
+                f"whole numbers from 1 to {HIGHEST_PORT}",
+            ),
+            "deadline": (
+                real(self.deadline) and 0 < self.deadline < float("inf"),
+                "numbers above 0",
+            ),
+            "minimum": (
+                counts(self.minimum) and self.minimum <= self.clients,
+                f"whole numbers from 1 to {self.clients}",
+            ),
             "patience": (real(self.patience) and 0 <= self.patience < float("inf"), "numbers >= 0"),
             "checkpoint_seconds": (
                 real(self.checkpoint_seconds) and 0 < self.checkpoint_seconds < float("inf"),
                 "numbers above 0",
             ),
-            "most_examples": (self.most_examples == 0 or counts(self.most_examples), "0, or whole numbers >= 1"),
-            "upload_limit": (real(self.upload_limit) and 0 < self.upload_limit < float("inf"), "numbers above 0"),
+            "most_examples": (
+                self.most_examples == 0 or counts(self.most_examples),
+                "0, or whole numbers >= 1",
+            ),
+            "upload_limit": (
+                real(self.upload_limit) and 0 < self.upload_limit < float("inf"),
+                "numbers above 0",
+            ),
             "secure": (real(self.secure) and 0 <= self.secure < float("inf"), "numbers >= 0"),
-            "host": (isinstance(self.host, str) and self.host.strip() != "", "the name or the address of a machine"),
+            "host": (
+                isinstance(self.host, str) and self.host.strip() != "",
+                "the name or the address of a machine",
+            ),
         }
         for name, (fits, allowed) in checks.items():
             if not fits:
@@ -98,7 +119,9 @@ class Deployment:
 
     def save(self) -> None:
         """Writes the file."""
-        values = {name: value for name, value in dataclasses.asdict(self).items() if name != "folder"}
+        values = {
+            name: value for name, value in dataclasses.asdict(self).items() if name != "folder"
+        }
         path = self.folder / FILE
         with writing(path):
             write(path, tomli_w.dumps(values))

@@ -43,19 +43,27 @@ AGAIN = 5.0
 LOST = 5.0
 """Seconds after a first request without an answer until a server counts as lost."""
 PROBES = 5.0, 60.0
-"""Seconds between two connections that a client makes to see whether the server is there: while it is not, and while it is."""
+"""Seconds between two connections that a client makes to see whether the server is there: while it
+is not, and while it is."""
 OPEN = ("pending", "starting", "running")
 """The states of a run of Flower that is not over."""
 
 
-def make(folder: Path, path: Path, changes: Sequence[str] = (), clients: int | None = None, **settings: Any) -> Deployment:
+def make(
+    folder: Path,
+    path: Path,
+    changes: Sequence[str] = (),
+    clients: int | None = None,
+    **settings: Any,
+) -> Deployment:
     """Writes the folder of a new deployment: settings, experiment, app, certificates, keys.
 
     Args:
         folder: absolute, new or empty.
         path: of the experiment file.
         changes: of its values, as `--set` takes them.
-        clients: how many there are; by default as many as the experiment's task has, or 5 if it has one.
+        clients: how many there are; by default as many as the experiment's task has, or 5 if it has
+            one.
         settings: of `Deployment`.
 
     Raises:
@@ -102,7 +110,9 @@ def exit_on_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def run_server(deployment: Deployment, say: Say) -> Iterator[Control]:
-    """Runs the server while the block runs; it accepts the clients whose public keys are in the folder."""
+    """Runs the server while the block runs; it accepts the clients whose public keys are in the
+    folder.
+    """
     log = deployment.path("logs", "server.log")
     check_certificates(deployment.path("keys"), ("ca.crt", "server.crt"))
     check_address(deployment)
@@ -112,7 +122,10 @@ def run_server(deployment: Deployment, say: Say) -> Iterator[Control]:
         try:
             wait_until(control.up, "the server", started, log)
             new = [k for k in range(deployment.clients) if control.register(k)]
-            say(f"Server at {deployment.address}, {deployment.clients} clients registered ({len(new)} new). Log: {log}")
+            say(
+                f"Server at {deployment.address}, {deployment.clients} clients registered "
+                f"({len(new)} new). Log: {log}"
+            )
             yield control
         finally:
             control.close()
@@ -126,30 +139,51 @@ def serve_clients(deployment: Deployment, say: Say) -> None:
         raise FedaxError(f"the server has ended; see {deployment.path('logs', 'server.log')}.")
 
 
-def run_client(deployment: Deployment, partition: int, data: Path | None, say: Say, parent: int | None = None) -> None:
+def run_client(
+    deployment: Deployment, partition: int, data: Path | None, say: Say, parent: int | None = None
+) -> None:
     """Runs a client until it is interrupted, or the process with number `parent` ends.
 
     A node that ends is started again.
     """
     if partition not in range(deployment.clients):
-        raise InvalidInput.of("partition", partition, f"whole numbers from 0 to {deployment.clients - 1}")
+        raise InvalidInput.of(
+            "partition", partition, f"whole numbers from 0 to {deployment.clients - 1}"
+        )
     check_certificates(deployment.path("keys"), ("ca.crt",))
     for name in ("ca.crt", f"client-{partition}"):
         if not (path := deployment.path("keys", name)).exists():
-            hint = f"Client {partition} needs ca.crt and client-{partition} from the folder that `fedax deploy init` made."
+            hint = (
+                f"Client {partition} needs ca.crt and client-{partition} from the folder "
+                "that `fedax deploy init` made."
+            )
             raise InvalidInput.because(str(path), "no such file", hint)
     data = None if data is None else data.absolute()
     device = device_for(deployment, partition, data)
     log = deployment.path("logs", f"client-{partition}.log")
-    say(f"Client {partition} of {deployment.address}, {device.task.train.total} examples. Log: {log}")
-    with exit_on_signals(), contextlib.suppress(KeyboardInterrupt), watch_connection(deployment, say):
+    say(
+        f"Client {partition} of {deployment.address}, {device.task.train.total} examples. Log: "
+        f"{log}"
+    )
+    with (
+        exit_on_signals(),
+        contextlib.suppress(KeyboardInterrupt),
+        watch_connection(deployment, say),
+    ):
         while parent in (None, os.getppid()):
             port = free_port()
             command = supernode(deployment, partition, port, data)
             with process(command, log, environment(deployment)) as node:
-                work(device, f"127.0.0.1:{port}", lambda node=node: node.poll() is None and parent in (None, os.getppid()))
+                work(
+                    device,
+                    f"127.0.0.1:{port}",
+                    lambda node=node: node.poll() is None and parent in (None, os.getppid()),
+                )
             # after a crash the server takes the node for one that is there, for up to a minute
-            say(f"The node of client {partition} has ended: {last_line(log)}. It is started again in {AGAIN:g} seconds.")
+            say(
+                f"The node of client {partition} has ended: {last_line(log)}. It is started "
+                f"again in {AGAIN:g} seconds."
+            )
             time.sleep(AGAIN)
 
 
@@ -182,7 +216,9 @@ def watch_connection(deployment: Deployment, say: Say) -> Iterator[None]:
 def run_all_processes(deployment: Deployment, say: Say) -> Iterator[Control]:
     """Runs the server and all clients on this machine while the block runs."""
     with run_server(deployment, say) as control, contextlib.ExitStack() as stack:
-        started = [stack.enter_context(client_process(deployment, k)) for k in range(deployment.clients)]
+        started = [
+            stack.enter_context(client_process(deployment, k)) for k in range(deployment.clients)
+        ]
         try:
             yield control
             for k, client in enumerate(started):
@@ -227,14 +263,30 @@ def submit(deployment: Deployment, out: Path, resume: bool) -> int:
     Raises:
         FedaxError: Flower does not take it.
     """
-    config = f"out={quote(out.absolute())} resume={str(resume).lower()} deployment={quote(deployment.folder)}"
-    command = ["flwr", "run", str(deployment.path("app")), CONNECTION, "--run-config", config, "--format", "json"]
+    config = (
+        f"out={quote(out.absolute())} resume={str(resume).lower()} "
+        f"deployment={quote(deployment.folder)}"
+    )
+    command = [
+        "flwr",
+        "run",
+        str(deployment.path("app")),
+        CONNECTION,
+        "--run-config",
+        config,
+        "--format",
+        "json",
+    ]
     env = environment(deployment)
-    done = subprocess.run(command, capture_output=True, text=True, env=env, stdin=subprocess.DEVNULL, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=env, stdin=subprocess.DEVNULL, check=False
+    )
     try:
         return int(json.loads(done.stdout[done.stdout.index("{") :])["run-id"])
     except (ValueError, KeyError, TypeError) as error:
-        raise FedaxError(f"Flower has not taken the run: {(done.stdout + done.stderr).strip()[-600:]}") from error
+        raise FedaxError(
+            f"Flower has not taken the run: {(done.stdout + done.stderr).strip()[-600:]}"
+        ) from error
 
 
 def follow(control: Control, number: int, say: Say) -> Result:
@@ -249,7 +301,8 @@ def follow(control: Control, number: int, say: Say) -> Result:
     shown = Shown(log, say)
     with process(command, log, environment(deployment)):
         while True:
-            text = shown.read()  # before the server is asked: what `flwr log` says about its end is not shown
+            # before the server is asked: what `flwr log` says about its end is not shown
+            text = shown.read()
             run = _run(control, number)
             shown.show(text)
             if run.status.status not in OPEN:
@@ -257,7 +310,11 @@ def follow(control: Control, number: int, say: Say) -> Result:
             time.sleep(1)
         time.sleep(1)
     shown.show(shown.read())
-    return Result(number, run.status.sub_status == "completed", f"{run.status.sub_status} {run.status.details}".strip())
+    return Result(
+        number,
+        run.status.sub_status == "completed",
+        f"{run.status.sub_status} {run.status.details}".strip(),
+    )
 
 
 def _run(control: Control, number: int) -> Any:
@@ -268,13 +325,19 @@ def _run(control: Control, number: int) -> Any:
             runs = control.runs()
             break
         except Exception as error:  # of httpx
-            end = time.monotonic() + LOST if end is None else end  # a request may itself have waited for longer
+            # a request may itself have waited for longer
+            end = time.monotonic() + LOST if end is None else end
             if time.monotonic() >= end:
-                message = f"the server at {control.deployment.address} has ended during run {number}."
+                message = (
+                    f"the server at {control.deployment.address} has ended during run {number}."
+                )
                 raise ServerLost(message) from error
             time.sleep(0.5)
     if number not in runs:
-        raise ServerLost(f"the server at {control.deployment.address} was started again and no longer knows run {number}.")
+        raise ServerLost(
+            f"the server at {control.deployment.address} was started again and no "
+            f"longer knows run {number}."
+        )
     return runs[number]
 
 
@@ -300,7 +363,9 @@ class Shown:
             if line.startswith("Traceback (most recent call last)"):
                 self._in_traceback = True
                 self.say(f"(A traceback is in {self.log}.)")
-            self._in_traceback = self._in_traceback and (line.startswith((" ", "Traceback")) or not line)
+            self._in_traceback = self._in_traceback and (
+                line.startswith((" ", "Traceback")) or not line
+            )
             if not self._in_traceback:
                 self.say(line)
         self._count = len(lines)
@@ -320,9 +385,16 @@ def status(deployment: Deployment) -> Status:
         if (failure := control.failure()) is not None:
             return Status(False, [f"No server at {deployment.address}: {failure}."])
         lines = [f"Server at {deployment.address}."]
-        lines += [f"{node.name}: {node.status}" for node in sorted(control.nodes(), key=lambda node: node.name)]
+        lines += [
+            f"{node.name}: {node.status}"
+            for node in sorted(control.nodes(), key=lambda node: node.name)
+        ]
         for number, run in sorted(control.runs().items(), key=lambda item: item[1].pending_at):
-            said = " ".join(part for part in (run.status.status, run.status.sub_status, run.status.details) if part)
+            said = " ".join(
+                part
+                for part in (run.status.status, run.status.sub_status, run.status.details)
+                if part
+            )
             lines.append(f"run {number}: {said}")
     finally:
         control.close()

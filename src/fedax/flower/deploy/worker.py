@@ -1,7 +1,9 @@
-"""A client's process: takes the tasks of its SuperNode one after the other, and stays warm in between.
+"""A client's process: takes the tasks of its SuperNode one after the other, and stays warm in
+between.
 
-Flower's own way is a process for every message, which would load JAX and compile anew each time. The code that comes with a task
-is not run here: a client runs the fedax and the experiment that are on its own disk.
+Flower's own way is a process for every message, which would load JAX and compile anew each time.
+The code that comes with a task is not run here: a client runs the fedax and the experiment that are
+on its own disk.
 """
 
 import logging
@@ -31,7 +33,8 @@ def device_for(deployment: Deployment, partition: int, data: Path | None = None)
     Args:
         deployment: the client's copy of the folder.
         partition: its number.
-        data: a file of Python with its own examples, see `load_client_data`; by default its part of the experiment's task.
+        data: a file of Python with its own examples, see `load_client_data`; by default its part of
+            the experiment's task.
     """
     experiment = deployment.experiment("simulation")
     plan = experiment.plan()
@@ -39,32 +42,45 @@ def device_for(deployment: Deployment, partition: int, data: Path | None = None)
     assignments = []
     for label, algorithm in plan.algorithms.items():
         given = plan.arguments_of(label)
-        assignments.append(Assignment(algorithm, given["solver"], given["schedule"], given["channel"]))
-    return Device(task, partition, deployment.path("clients", partition), assignments, deployment.secure > 0)
+        assignments.append(
+            Assignment(algorithm, given["solver"], given["schedule"], given["channel"])
+        )
+    return Device(
+        task, partition, deployment.path("clients", partition), assignments, deployment.secure > 0
+    )
 
 
 def load_client_data(task: Task, partition: int, path: Path) -> Task:
     """Returns the task with one client's examples instead of all others.
 
-    The file defines `examples(partition)`, which returns the training examples, a dictionary of arrays with one row each, or a
-    pair of those and test examples. Names, types and shapes of rows are those of the task.
+    The file defines `examples(partition)`, which returns the training examples, a dictionary of
+    arrays with one row each, or a pair of those and test examples. Names, types and shapes of rows
+    are those of the task.
 
     Raises:
         InvalidInput: no such file or function.
         DataError: examples of another form.
     """
     if not path.is_file():
-        raise InvalidInput.of("--data", str(path), "a file of Python that defines examples(partition)")
+        raise InvalidInput.of(
+            "--data", str(path), "a file of Python that defines examples(partition)"
+        )
     examples = runpy.run_path(str(path)).get("examples")
     if not callable(examples):
-        raise InvalidInput.found("--data", f"{path} without examples(partition)", "a file that defines this function")
+        raise InvalidInput.found(
+            "--data", f"{path} without examples(partition)", "a file that defines this function"
+        )
     given = examples(partition)
     train, test = given if isinstance(given, tuple) else (given, None)
-    own = eqx.tree_at(lambda t: t.train, task, _checked(task.train, train, f"{path}, training examples"))
+    own = eqx.tree_at(
+        lambda t: t.train, task, _checked(task.train, train, f"{path}, training examples")
+    )
     if task.test is None:
         return own
     nothing = {name: values[:0] for name, values in task.test.arrays.items()}
-    rows = _checked(task.test, nothing if test is None else test, f"{path}, test examples", allow_empty=True)
+    rows = _checked(
+        task.test, nothing if test is None else test, f"{path}, test examples", allow_empty=True
+    )
     return eqx.tree_at(lambda t: t.test, own, rows)
 
 
@@ -78,14 +94,22 @@ def _checked(like: Ragged, given: Any, where: str, allow_empty: bool = False) ->
         values, known = np.asarray(own.arrays[name]), np.asarray(like.arrays[name])
         if values.shape[1:] != shape or values.dtype.kind != known.dtype.kind:
             got = f"{values.dtype} rows of shape {values.shape[1:]}"
-            raise DataError.found(f"{where}, {name!r}", got, f"{dtype} rows of shape {shape}, as in the experiment's task")
+            raise DataError.found(
+                f"{where}, {name!r}",
+                got,
+                f"{dtype} rows of shape {shape}, as in the experiment's task",
+            )
         if known.dtype.kind in "iu" and values.size and known.size:
             least, most = int(known.min()), int(known.max())
             if values.min() < least or values.max() > most:
                 got = f"numbers from {values.min()} to {values.max()}"
-                raise DataError.found(f"{where}, {name!r}", got, f"{least} to {most}, as in the experiment's task")
+                raise DataError.found(
+                    f"{where}, {name!r}", got, f"{least} to {most}, as in the experiment's task"
+                )
     return eqx.tree_at(
-        lambda data: data.arrays, own, {name: np.asarray(v, forms[name][1]) for name, v in own.arrays.items()}
+        lambda data: data.arrays,
+        own,
+        {name: np.asarray(v, forms[name][1]) for name, v in own.arrays.items()},
     )
 
 
@@ -93,7 +117,9 @@ _DEVICES: dict[tuple[str, int, str], Device] = {}
 
 
 def device_of(config: Mapping[str, Any]) -> Device:
-    """Returns the device that a node's configuration names, with `deployment`, `partition-id` and `data`; made once."""
+    """Returns the device that a node's configuration names, with `deployment`, `partition-id` and
+    `data`; made once.
+    """
     key = str(config["deployment"]), int(config["partition-id"]), str(config.get("data", ""))
     if key not in _DEVICES:
         folder, k, data = key
@@ -116,7 +142,9 @@ def work(device: Device, address: str, going: Callable[[], bool]) -> None:
     client, pause = _client(address), PAUSES[0]
     while going():
         try:
-            found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
+            found = client.AcquireTask(
+                AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+            )
         except httpx.HTTPError:  # not up yet, or no longer
             time.sleep(PAUSES[1])
             continue
@@ -129,7 +157,10 @@ def work(device: Device, address: str, going: Callable[[], bool]) -> None:
 
 
 def _client(address: str, token: str | None = None) -> Any:
-    from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
+    from flwr.supercore.interceptors import (
+        RuntimeTokenHttpInterceptor,
+        RuntimeVersionHttpInterceptor,
+    )
     from flwr.supercore.runtime import RuntimeHttpClient
 
     kept: list[Any] = [RuntimeVersionHttpInterceptor(component_name="flwr-clientapp")]
@@ -156,7 +187,10 @@ def _answer(device: Device, address: str, token: str) -> None:
         push_message(client, Message(device.answer(message.content), reply_to=message), context)
         status, details = SubStatus.COMPLETED, ""
     except httpx.HTTPError as error:
-        LOG.warning("a task was lost, because the node of this client has ended or lost the server: %s", error)
+        LOG.warning(
+            "a task was lost, because the node of this client has ended or lost the server: %s",
+            error,
+        )
         details = repr(error)
     except Exception as error:
         LOG.exception("a task was lost: %s", error)

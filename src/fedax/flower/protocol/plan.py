@@ -1,7 +1,8 @@
-"""The phases of a run as server and clients both know them: which work functions there are, and what they exchange.
+"""The phases of a run as server and clients both know them: which work functions there are, and
+what they exchange.
 
-Both trace the same round of the same algorithm. A message then needs a work function's name and arrays, nothing else, and every
-array has a known shape and type before it arrives.
+Both trace the same round of the same algorithm. A message then needs a work function's name and
+arrays, nothing else, and every array has a known shape and type before it arrives.
 """
 
 import hashlib
@@ -52,7 +53,9 @@ class Phase(NamedTuple):
 
 
 class Own(NamedTuple):
-    """The model that a client uses itself: its work function, and the forms of what it is sent and of its memory."""
+    """The model that a client uses itself: its work function, and the forms of what it is sent and
+    of its memory.
+    """
 
     work: Callable[..., Any]
     down: PyTree
@@ -73,21 +76,32 @@ class Planning(RecordingBackend):
         super().__init__(setup)
         self.plan: dict[str, list[Phase]] = {}
 
-    def work(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
+    def work(
+        self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool
+    ) -> PhaseResult:
         result = super().work(phase_work, cohort, held, gather)
         rows = {name: memory.of(cohort.ids[0]) for name, memory in held.items()}
         kept = jax.eval_shape(lambda: phase_work(Probe(self.setup, phase_work), rows))[1]
         up = form((result.upload.value, result.upload.weight))
-        phase = Phase(phase_work.work, form(phase_work.down), up, form(rows), tuple(sorted(kept)), gather)
+        phase = Phase(
+            phase_work.work, form(phase_work.down), up, form(rows), tuple(sorted(kept)), gather
+        )
         known = self.plan.setdefault(phase_work.work.__name__, [])
         if not any(_same(phase, other) for other in known):
             known.append(phase)
         return result
 
     def exchange(
-        self, phase_work: PhaseWork, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
+        self,
+        phase_work: PhaseWork,
+        everyone: Cohort,
+        held: dict[str, Memory],
+        neighbours: Array,
+        weights: Array,
     ) -> tuple[PhaseResult, Memory]:
-        hint = "Run it on MPI peers, `mpiexec -n 5 fedax run FILE --engine mpi`, or in a simulation."
+        hint = (
+            "Run it on MPI peers, `mpiexec -n 5 fedax run FILE --engine mpi`, or in a simulation."
+        )
         reason = "a method without a server, and Flower's clients talk to a server only"
         raise InvalidInput.because("Flower engine", reason, hint)
 
@@ -100,10 +114,14 @@ def plan_of(algorithm: Algorithm[Any], setup: Setup) -> Plan:
     """
     if setup.task.state is not None and setup.task.state_policy != "frozen":
         hint = "Freeze it by state_policy='frozen', or use a simulation or MPI."
-        raise InvalidInput.because("Flower engine", "a model with a state that changes, which is not sent", hint)
+        raise InvalidInput.because(
+            "Flower engine", "a model with a state that changes, which is not sent", hint
+        )
     if getattr(setup.solver, "keep", False):
         hint = "Let it start afresh by keep=False, or use a simulation or MPI."
-        raise InvalidInput.because("Flower engine", "a solver with keep=True, whose state clients do not store there", hint)
+        raise InvalidInput.because(
+            "Flower engine", "a solver with keep=True, whose state clients do not store there", hint
+        )
     backend = Planning(setup)
     own: list[Own] = []
 
@@ -111,7 +129,9 @@ def plan_of(algorithm: Algorithm[Any], setup: Setup) -> Plan:
         root, w = jax.random.key(0), jnp.zeros(setup.layout.dim, setup.layout.dtype)
         carry = initial_carry(backend, algorithm, root, w)
         for t in (0, 1):  # a first round may be another one
-            state = algorithm.round(RoundContext(backend, t, root, carry.lost, None, carry.bounds), carry.state)
+            state = algorithm.round(
+                RoundContext(backend, t, root, carry.lost, None, carry.bounds), carry.state
+            )
         how = algorithm.personal(state)
         if how is not None:
             memory = None if how.memory is None else form(how.memory.of(jnp.int32(0)))
@@ -127,9 +147,9 @@ def form(tree: PyTree) -> PyTree:
 
 
 def _same(one: Phase, other: Phase) -> bool:
-    return jax.tree.structure(one[1:4]) == jax.tree.structure(other[1:4]) and jax.tree.leaves(one[1:4]) == jax.tree.leaves(
-        other[1:4]
-    )
+    return jax.tree.structure(one[1:4]) == jax.tree.structure(other[1:4]) and jax.tree.leaves(
+        one[1:4]
+    ) == jax.tree.leaves(other[1:4])
 
 
 class Assignment(NamedTuple):

@@ -9,7 +9,8 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
-"""The environment of every process of Flower: nobody is told that it runs, and nothing is installed by a message."""
+"""The environment of every process of Flower: nobody is told that it runs, and nothing is installed
+by a message."""
 
 VERSION = "1.41."
 
@@ -28,4 +29,6 @@ def need_flower() -> None:
     except ImportError as error:
         raise FedaxError(f"deployment needs Flower ({error}). Try: {hint}.") from error
     if not flwr.__version__.startswith(VERSION):
-        raise FedaxError(f"deployment needs Flower {VERSION}*, found {flwr.__version__}. Try: {hint}.")
+        raise FedaxError(
+            f"deployment needs Flower {VERSION}*, found {flwr.__version__}. Try: {hint}."
+        )

@@ -1,4 +1,6 @@
-"""Pytrees as Flower's records, and back; nothing is taken from a record whose name, shape, type or size is not as it must be."""
+"""Pytrees as Flower's records, and back; nothing is taken from a record whose name, shape, type or
+size is not as it must be.
+"""
 
 import hashlib
 import math
@@ -24,7 +26,9 @@ class Refused(FedaxError):
 
 
 def record_of(tree: PyTree) -> ArrayRecord:
-    """Returns the leaves of a pytree as arrays named by number, messages of a codec as their bytes."""
+    """Returns the leaves of a pytree as arrays named by number, messages of a codec as their
+    bytes.
+    """
     leaves = jax.tree.leaves(tree, is_leaf=is_message)
     return ArrayRecord({str(i): Array(_payload(leaf)) for i, leaf in enumerate(leaves)})
 
@@ -53,7 +57,10 @@ def arrays_of(record: Any, forms: PyTree, what: str) -> list[np.ndarray]:
 def _array(sent: Array, leaf: Any, what: str) -> np.ndarray:
     shape, dtype = _sent_form(leaf)
     if (tuple(sent.shape), sent.dtype) != (shape, dtype.name):
-        raise Refused(f"{what}: {sent.dtype} of shape {tuple(sent.shape)}, expected {dtype.name} of shape {shape}")
+        raise Refused(
+            f"{what}: {sent.dtype} of shape {tuple(sent.shape)}, expected "
+            f"{dtype.name} of shape {shape}"
+        )
     if len(sent.data) > (most := math.prod(shape) * dtype.itemsize + HEADER):
         raise Refused(f"{what}: {len(sent.data)} bytes, expected at most {most}")
     try:
@@ -61,7 +68,10 @@ def _array(sent: Array, leaf: Any, what: str) -> np.ndarray:
     except (ValueError, TypeError, OSError, EOFError) as error:
         raise Refused(f"{what}: cannot be read ({error})") from error
     if (array.shape, array.dtype) != (shape, dtype):
-        raise Refused(f"{what}: holds {array.dtype} of shape {array.shape}, expected {dtype.name} of shape {shape}")
+        raise Refused(
+            f"{what}: holds {array.dtype} of shape {array.shape}, expected "
+            f"{dtype.name} of shape {shape}"
+        )
     return array
 
 
@@ -75,7 +85,9 @@ def _sent_form(leaf: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     return tuple(leaf.shape), dtype
 
 
-def tree_of(record: Any, forms: PyTree, what: str, near: Sequence[Any] = (), clipped: int = 0) -> PyTree:
+def tree_of(
+    record: Any, forms: PyTree, what: str, near: Sequence[Any] = (), clipped: int = 0
+) -> PyTree:
     """Returns the pytree in a record, messages unopened.
 
     Args:
@@ -121,7 +133,9 @@ def order_name(k: int, facts: Any, down: ArrayRecord) -> str:
 
 def bits_sent(record: ArrayRecord) -> int:
     """Returns the bits of all numbers in a record."""
-    return sum(8 * math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in record.values())
+    return sum(
+        8 * math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in record.values()
+    )
 
 
 def bytes_sent(record: ArrayRecord) -> int:

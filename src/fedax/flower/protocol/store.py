@@ -1,8 +1,10 @@
-"""A client's memories on its own disk: every version whole, none overwritten, none lost while the server may ask for it.
+"""A client's memories on its own disk: every version whole, none overwritten, none lost while the
+server may ask for it.
 
-A version has the name of the order that made it, which is a hash of all that went into it. So an order that comes twice writes
-the same content under the same name, one that comes late writes a version that nobody asks for, and a server that continues from
-a checkpoint finds the versions of that round.
+A version has the name of the order that made it, which is a hash of all that went into it. So an
+order that comes twice writes the same content under the same name, one that comes late writes a
+version that nobody asks for, and a server that continues from a checkpoint finds the versions of
+that round.
 """
 
 import io
@@ -23,7 +25,9 @@ NEVER = "0" * 32
 
 
 class Version(NamedTuple):
-    """One version of a memory: the round of the order that made it, its name, and that of the version before."""
+    """One version of a memory: the round of the order that made it, its name, and that of the
+    version before.
+    """
 
     round: int
     name: str
@@ -57,9 +61,14 @@ class Store:
         leaves, structure = jax.tree.flatten(like)
         try:
             with np.load(self._path(slot, version), allow_pickle=False) as stored:
-                arrays = [stored[f"leaf {i}"].view(leaf.dtype).reshape(leaf.shape) for i, leaf in enumerate(leaves)]
+                arrays = [
+                    stored[f"leaf {i}"].view(leaf.dtype).reshape(leaf.shape)
+                    for i, leaf in enumerate(leaves)
+                ]
         except (OSError, ValueError, KeyError) as error:
-            raise MemoryLost(f"memory {slot} of order {name} in {self.folder} is damaged: {error}") from error
+            raise MemoryLost(
+                f"memory {slot} of order {name} in {self.folder} is damaged: {error}"
+            ) from error
         return jax.tree.unflatten(structure, [jnp.asarray(array) for array in arrays])
 
     def keep(self, slot: str, version: Version, tree: PyTree) -> None:
@@ -74,7 +83,9 @@ class Store:
         arrays: dict[str, Any] = {}
         for i, leaf in enumerate(jax.tree.leaves(tree)):
             array = np.asarray(leaf)
-            arrays[f"leaf {i}"] = array.reshape(-1).view(np.uint8) if array.dtype.kind == "V" else array
+            arrays[f"leaf {i}"] = (
+                array.reshape(-1).view(np.uint8) if array.dtype.kind == "V" else array
+            )
         buffer = io.BytesIO()
         np.savez(buffer, **arrays)
         with writing(path):
@@ -84,8 +95,8 @@ class Store:
     def forget(self, slot: str, name: str, floor: int) -> None:
         """Drops versions that nobody will ask for again.
 
-        Those of rounds before `floor` go, but for the newest of them on the way to version `name`: that is what the memory was
-        when round `floor` began.
+        Those of rounds before `floor` go, but for the newest of them on the way to version `name`:
+        that is what the memory was when round `floor` began.
         """
         versions = {version.name: version for version in self._versions(slot)}
         while name in versions and versions[name].round >= floor:
@@ -102,7 +113,10 @@ class Store:
         return self.folder / _checked(slot, "memory", r"[a-z0-9-]{1,40}")
 
     def _versions(self, slot: str) -> list[Version]:
-        found = [re.fullmatch(r"(\d{9})-([0-9a-f]{32})-([0-9a-f]{32})\.npz", p.name) for p in self._slot(slot).glob("*.npz")]
+        found = [
+            re.fullmatch(r"(\d{9})-([0-9a-f]{32})-([0-9a-f]{32})\.npz", p.name)
+            for p in self._slot(slot).glob("*.npz")
+        ]
         return [Version(int(match[1]), match[2], match[3]) for match in found if match]
 
 

@@ -1,4 +1,6 @@
-"""Backend over Flower's grid: an order to every client of a cohort, and their answers, as far as they can be taken."""
+"""Backend over Flower's grid: an order to every client of a cohort, and their answers, as far as
+they can be taken.
+"""
 
 import hashlib
 import hmac
@@ -22,7 +24,15 @@ from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.errors import FedaxError, InvalidInput
 from fedax.flower.protocol.plan import PROTOCOL, Assignment, Phase, form, plan_of
-from fedax.flower.protocol.records import Refused, bits_sent, bytes_sent, most_bytes, order_name, record_of, tree_of
+from fedax.flower.protocol.records import (
+    Refused,
+    bits_sent,
+    bytes_sent,
+    most_bytes,
+    order_name,
+    record_of,
+    tree_of,
+)
 from fedax.flower.protocol.store import NEVER
 from fedax.flower.server.roster import EVALUATE, TRAIN, Roster, contents
 from fedax.utils.layout import accumulator
@@ -67,7 +77,11 @@ class RemoteMemory(Memory):
         return np.asarray(self.of(k), np.uint8).tobytes().hex()
 
     def all(self) -> PyTree:
-        raise InvalidInput.because("Flower engine", "the clients' memories stay with them", "Nothing here can look at them.")
+        raise InvalidInput.because(
+            "Flower engine",
+            "the clients' memories stay with them",
+            "Nothing here can look at them.",
+        )
 
     def each(self, function: Callable[[Any], Any]) -> Memory:
         return self.all()
@@ -86,8 +100,10 @@ class FlowerBackend(PythonBackend):
         roster: the clients.
         run: a name that is the same when the run is continued.
         minimum: the fewest uploads of a phase that count.
-        secret: that no client has, of the noise of privacy and, where sampling amplifies privacy, of the cohorts.
-        largest: the most bytes of an upload that the connection takes, None for as many as there are.
+        secret: that no client has, of the noise of privacy and, where sampling amplifies privacy,
+            of the cohorts.
+        largest: the most bytes of an upload that the connection takes, None for as many as there
+            are.
 
     Attributes:
         floor: the first round whose memories may be asked for again.
@@ -111,33 +127,53 @@ class FlowerBackend(PythonBackend):
         self.setup, self.roster, self.minimum = setup, roster, minimum
         self.algorithm, self.floor, self._slots = type(algorithm).__name__, 0, 0
         self.plan = plan_of(algorithm, setup)
-        needed = max((most_bytes(phase.up) for phases in self.plan.phases.values() for phase in phases), default=0)
+        needed = max(
+            (most_bytes(phase.up) for phases in self.plan.phases.values() for phase in phases),
+            default=0,
+        )
         if largest is not None and needed > largest:
             reason = f"numbers from {needed}, the bytes of an upload of {self.algorithm}"
             raise InvalidInput.of(
-                "Flower(largest=...)", largest, reason, "deployment.toml has it as upload_limit, in megabytes."
+                "Flower(largest=...)",
+                largest,
+                reason,
+                "deployment.toml has it as upload_limit, in megabytes.",
             )
-        self.assignment = Assignment(algorithm, setup.solver, setup.schedule, setup.channel).name(setup.layout)
-        # of the run's root, not of the phase's: memories of phases in `init` are those of the rounds after it
-        self.run_name = run_name(run, self.assignment, np.asarray(jax.random.key_data(root)).tolist())
-        self._round, self._books = -1, dict.fromkeys(("answers", "refused", "absent", "message_bytes"), 0)
+        self.assignment = Assignment(algorithm, setup.solver, setup.schedule, setup.channel).name(
+            setup.layout
+        )
+        # of the run's root, not of the phase's: memories of phases in `init` are those of the
+        # rounds after it
+        self.run_name = run_name(
+            run, self.assignment, np.asarray(jax.random.key_data(root)).tolist()
+        )
+        self._round, self._books = (
+            -1,
+            dict.fromkeys(("answers", "refused", "absent", "message_bytes"), 0),
+        )
 
     def noise_key(self, key: Key[Array, ""], released: PyTree) -> Key[Array, ""]:
         """See `Backend.noise_key`; from a secret, because clients know the seed.
 
-        It depends on all that is released. With the same noise on two different sums their difference would be public, and with the
-        same noise of two widths on one sum the sum itself.
+        It depends on all that is released. With the same noise on two different sums their
+        difference would be public, and with the same noise of two widths on one sum the sum itself.
         """
         leaves = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(released)]
         return hidden(key, self._words("noise", *leaves))
 
     def cohort_key(self, key: Key[Array, ""]) -> Key[Array, ""]:
-        """See `Backend.cohort_key`; from a secret where privacy relies on hidden cohorts, because clients know the seed."""
+        """See `Backend.cohort_key`; from a secret where privacy relies on hidden cohorts, because
+        clients know the seed.
+        """
         private = self.setup.private
-        return hidden(key, self._words("cohort")) if private is not None and private.amplified else key
+        return (
+            hidden(key, self._words("cohort")) if private is not None and private.amplified else key
+        )
 
     def _words(self, purpose: str, *content: bytes) -> np.ndarray:
-        """Returns eight words that cannot be told without the secret, different for every purpose, assignment and content."""
+        """Returns eight words that cannot be told without the secret, different for every purpose,
+        assignment and content.
+        """
         population = self.setup.population
         about = f"{purpose} {self.assignment} {population.clients} {population.total}".encode()
         digest = hmac.new(self._secret, digestmod=hashlib.sha256)
@@ -149,27 +185,42 @@ class FlowerBackend(PythonBackend):
         first = initial if callable(initial) else lambda k: initial
         versions = jnp.zeros((self.setup.population.clients, len(bytes.fromhex(NEVER))), jnp.uint8)
         self._slots += 1
-        return RemoteMemory(versions, f"memory-{self._slots}", lambda k: jax.tree.map(jnp.asarray, first(jnp.int32(k))))
+        return RemoteMemory(
+            versions,
+            f"memory-{self._slots}",
+            lambda k: jax.tree.map(jnp.asarray, first(jnp.int32(k))),
+        )
 
     def exchange(
-        self, phase_work: PhaseWork, everyone: Cohort, client_states: dict[str, Memory], neighbours: Array, weights: Array
+        self,
+        phase_work: PhaseWork,
+        everyone: Cohort,
+        client_states: dict[str, Memory],
+        neighbours: Array,
+        weights: Array,
     ) -> tuple[PhaseResult, Memory]:
         raise AssertionError("refused by the plan")
 
-    def work(self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool) -> PhaseResult:
+    def work(
+        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
+    ) -> PhaseResult:
         if int(phase_work.round) != self._round:
             self._round, self._books = int(phase_work.round), dict.fromkeys(self._books, 0)
         self._sent = [0, 0]
         answer = self._phase_of(phase_work, cohort, client_states, gather)
         down, up = self._sent
-        return answer._replace(notes={name: np.int64(count) for name, count in self._books.items()}, sent=(down, up))
+        return answer._replace(
+            notes={name: np.int64(count) for name, count in self._books.items()}, sent=(down, up)
+        )
 
     def _phase_of(
         self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
     ) -> PhaseResult:
         return super().work(phase_work, cohort, client_states, gather)
 
-    def each(self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory]) -> list[ClientResult]:
+    def each(
+        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory]
+    ) -> list[ClientResult]:
         phase, places = self._phase(phase_work, client_states), [int(k) for k in cohort.ids]
         down = record_of(phase_work.down)
         orders = {k: self._order(k, phase_work, down, client_states) for k in dict.fromkeys(places)}
@@ -180,14 +231,22 @@ class FlowerBackend(PythonBackend):
     def _phase(self, phase_work: PhaseWork, client_states: dict[str, Memory]) -> Phase:
         sent = form(phase_work.down)
         for phase in self.plan.phases.get(phase_work.work.__name__, []):
-            same = jax.tree.structure(phase.down) == jax.tree.structure(sent) and list(phase.held) == list(client_states)
+            same = jax.tree.structure(phase.down) == jax.tree.structure(sent) and list(
+                phase.held
+            ) == list(client_states)
             if same and jax.tree.leaves(phase.down) == jax.tree.leaves(sent):
                 return phase
         place = f"{self.algorithm}.{phase_work.work.__name__}"
-        raise InvalidInput.because(place, "not a phase of the first two rounds, from which the clients know what there is")
+        raise InvalidInput.because(
+            place, "not a phase of the first two rounds, from which the clients know what there is"
+        )
 
-    def _order(self, k: int, phase_work: PhaseWork, down: Any, client_states: dict[str, Memory]) -> RecordDict:
-        """Returns the order for one client; its name is a hash of all that the answer depends on."""
+    def _order(
+        self, k: int, phase_work: PhaseWork, down: Any, client_states: dict[str, Memory]
+    ) -> RecordDict:
+        """Returns the order for one client; its name is a hash of all that the answer depends
+        on.
+        """
         root = np.asarray(jax.random.key_data(phase_work.root)).tolist()
         population = self.setup.population
         facts: dict[str, Any] = {
@@ -205,7 +264,9 @@ class FlowerBackend(PythonBackend):
         }
         facts |= self._versions(k, client_states)
         facts |= {"order": order_name(k, facts, down), "floor": self.floor}
-        return RecordDict({"order": ConfigRecord(facts), "down": down, **self._first(k, client_states)})
+        return RecordDict(
+            {"order": ConfigRecord(facts), "down": down, **self._first(k, client_states)}
+        )
 
     def _versions(self, k: int, client_states: dict[str, Memory]) -> dict[str, list[str]]:
         memories: list[Any] = list(client_states.values())
@@ -213,25 +274,39 @@ class FlowerBackend(PythonBackend):
 
     def _first(self, k: int, client_states: dict[str, Any]) -> dict[str, Any]:
         """Returns the state that the client starts with, where it has none yet."""
-        return {f"first {name}": record_of(m.first(k)) for name, m in client_states.items() if m.name(k) == NEVER}
+        return {
+            f"first {name}": record_of(m.first(k))
+            for name, m in client_states.items()
+            if m.name(k) == NEVER
+        }
 
-    def _answers(self, phase_work: PhaseWork, phase: Phase, orders: dict[int, RecordDict]) -> dict[int, ClientResult]:
+    def _answers(
+        self, phase_work: PhaseWork, phase: Phase, orders: dict[int, RecordDict]
+    ) -> dict[int, ClientResult]:
         place = self._place(phase_work)
         done, reasons = self._read(
-            phase_work, orders, lambda k, records: self._done(phase_work, phase, orders[k], records, k)
+            phase_work,
+            orders,
+            lambda k, records: self._done(phase_work, phase, orders[k], records, k),
         )
         counted = [k for k, one in done.items() if not (one.broken and self.setup.drop)]
         self._books["answers"] += len(counted)
         broken = dict.fromkeys(set(done) - set(counted), "its upload is not finite")
         self._tell(place, reasons, broken)
         if len(counted) < self.minimum and self.setup.drop:
-            LOG.warning("%s: %d uploads, fewer than %d: the round changes nothing", place, len(counted), self.minimum)
+            LOG.warning(
+                "%s: %d uploads, fewer than %d: the round changes nothing",
+                place,
+                len(counted),
+                self.minimum,
+            )
             done = {}
         nothing = ClientResult(empty_upload(phase), {}, ABSENT)
         return {k: done.get(k, nothing) for k in orders}
 
     def _enough(self, orders: int) -> int | None:
-        """Returns the number of answers to some orders after which clients that are offline are not waited for.
+        """Returns the number of answers to some orders after which clients that are offline are not
+        waited for.
 
         None waits for all, where the run stops without one of them.
         """
@@ -239,7 +314,11 @@ class FlowerBackend(PythonBackend):
 
     def _silence(self, k: int) -> str:
         """Returns the reason why client k has not answered."""
-        return "offline" if k in self.roster.offline else f"no answer within {self.roster.deadline:g} seconds"
+        return (
+            "offline"
+            if k in self.roster.offline
+            else (f"no answer within {self.roster.deadline:g} seconds")
+        )
 
     def _place(self, phase_work: PhaseWork) -> str:
         return f"{self.algorithm}.{phase_work.work.__name__}, round {int(phase_work.round)}"
@@ -247,9 +326,15 @@ class FlowerBackend(PythonBackend):
     def _read(
         self, phase_work: PhaseWork, orders: dict[int, RecordDict], read: Callable[[int, Any], Read]
     ) -> tuple[dict[int, Read], dict[int, str]]:
-        """Returns the parts read from the answers to some orders, and the reasons why there are none from the other clients."""
+        """Returns the parts read from the answers to some orders, and the reasons why there are
+        none from the other clients.
+        """
         answers = self.roster.ask(
-            orders, TRAIN, str(int(phase_work.round)), self._place(phase_work), self._enough(len(orders))
+            orders,
+            TRAIN,
+            str(int(phase_work.round)),
+            self._place(phase_work),
+            self._enough(len(orders)),
         )
         found: dict[int, Read] = {}
         reasons: dict[int, str] = {}
@@ -264,7 +349,9 @@ class FlowerBackend(PythonBackend):
                 self._check_is_to(orders[k], records["answer"], k)
                 found[k] = read(k, records)
             except SPOILED as error:
-                reasons[k] = str(error) if isinstance(error, FedaxError) else f"not an answer ({error!r})"
+                reasons[k] = (
+                    str(error) if isinstance(error, FedaxError) else (f"not an answer ({error!r})")
+                )
                 self._books["refused"] += 1
         self._books["message_bytes"] += sum(_bytes_of(records) for records in orders.values())
         return found, reasons
@@ -272,7 +359,10 @@ class FlowerBackend(PythonBackend):
     def _check_is_to(self, order: RecordDict, facts: Any, k: int) -> None:
         asked: Any = order["order"]
         if (facts["partition"], facts["order"]) != (k, asked["order"]):
-            raise Refused(f"an answer of client {facts['partition']} to order {facts['order']}, not to {asked['order']}")
+            raise Refused(
+                f"an answer of client {facts['partition']} to order {facts['order']}, "
+                f"not to {asked['order']}"
+            )
 
     def _tell(self, place: str, reasons: dict[int, str], broken: dict[int, str]) -> None:
         """Names the clients that are left out.
@@ -284,9 +374,13 @@ class FlowerBackend(PythonBackend):
             LOG.warning("%s, client %d: left out: %s", place, k, reason)
         if reasons and not self.setup.drop:
             told = "; ".join(f"client {k}: {reason}" for k, reason in reasons.items())
-            raise NoAnswer(f'{place}: {told}. With on_bad_client="drop" a run goes on without them.')
+            raise NoAnswer(
+                f'{place}: {told}. With on_bad_client="drop" a run goes on without them.'
+            )
 
-    def _done(self, phase_work: PhaseWork, phase: Phase, order: RecordDict, records: Any, k: int) -> ClientResult:
+    def _done(
+        self, phase_work: PhaseWork, phase: Phase, order: RecordDict, records: Any, k: int
+    ) -> ClientResult:
         facts: Any = records["answer"]
         asked: Any = order["order"]
         vectors = [leaf for leaf in jax.tree.leaves(decode(phase_work.down)[0]) if is_vector(leaf)]
@@ -300,7 +394,8 @@ class FlowerBackend(PythonBackend):
         return ClientResult(Upload(value, weight), dict.fromkeys(phase.kept, version), broken)
 
     def _counted(self, k: int, split: str, count: int) -> int:
-        """Returns the examples that client k has measured, which have to be those that it said it has.
+        """Returns the examples that client k has measured, which have to be those that it said it
+        has.
 
         Raises:
             Refused: other ones.
@@ -313,10 +408,16 @@ class FlowerBackend(PythonBackend):
             raise Refused(f"sums over {count} examples, expected {expected}, which it said it has")
         return count
 
-    def measure(self, down: Any, split: str, personal: Personal | None = None) -> dict[int, Measured]:
-        """Sums over the examples of each client that answers, at a model sent down or at the one it uses itself."""
+    def measure(
+        self, down: Any, split: str, personal: Personal | None = None
+    ) -> dict[int, Measured]:
+        """Sums over the examples of each client that answers, at a model sent down or at the one it
+        uses itself.
+        """
         population = self.setup.population
-        client_states = {} if personal is None or personal.memory is None else {"own": personal.memory}
+        client_states = (
+            {} if personal is None or personal.memory is None else {"own": personal.memory}
+        )
         names = sorted(["loss", *self.setup.task.scores])
         facts: dict[str, Any] = {
             "version": PROTOCOL,
@@ -353,7 +454,9 @@ class FlowerBackend(PythonBackend):
                 sums = tree_of(records["up"], (number,) * len(names) if count else (), "sums")
                 found[k] = Measured(
                     count,
-                    dict(zip(names, sums, strict=True)) if count else dict.fromkeys(names, jnp.zeros((), number.dtype)),
+                    dict(zip(names, sums, strict=True))
+                    if count
+                    else dict.fromkeys(names, jnp.zeros((), number.dtype)),
                 )
             except SPOILED as error:
                 LOG.warning("%s, client %d: left out: %s", place, k, error)

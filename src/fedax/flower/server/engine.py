@@ -23,41 +23,52 @@ from fedax.flower.protocol.quiet import need_flower
 from fedax.observe.base import Observer
 
 REMEMBERED = 20
-"""Rounds after which clients drop versions of their memories, where no checkpoint tells which are needed."""
+"""Rounds after which clients drop versions of their memories, where no checkpoint tells which are
+needed."""
 
 
 class Flower(Engine):
-    """Clients on their own machines, over Flower; the same rounds as everywhere, to the same numbers.
+    """Clients on their own machines, over Flower; the same rounds as everywhere, to the same
+    numbers.
 
-    A client is a node of the grid whose app answers with a `fedax.flower.client.device.Device`; it tells its number and its
-    sizes when it is first seen. The task needs nobody's examples here: its model, its loss and the form of its examples count, and
-    its clients' number. Which clients are drawn follows from the seed, as everywhere, but for runs whose
-    privacy counts on sampling: their cohorts come from `secret`.
+    A client is a node of the grid whose app answers with a `fedax.flower.client.device.Device`; it
+    tells its number and its sizes when it is first seen. The task needs nobody's examples here: its
+    model, its loss and the form of its examples count, and its clients' number. Which clients are
+    drawn follows from the seed, as everywhere, but for runs whose privacy counts on sampling: their
+    cohorts come from `secret`.
 
-    A client whose upload does not come before the deadline, or is not what it has to be (form, size, finite numbers), counts as one
-    that is not finite: with `on_bad_client="drop"` it is left out of the phase as if it had not been drawn, and its memory stays
-    as it was; with `"stop"` the run ends with an error that names it. `History.notes` has `answers`, `absent`, `refused` and
+    A client whose upload does not come before the deadline, or is not what it has to be (form,
+    size, finite numbers), counts as one that is not finite: with `on_bad_client="drop"` it is left
+    out of the phase as if it had not been drawn, and its memory stays as it was; with `"stop"` the
+    run ends with an error that names it. `History.notes` has `answers`, `absent`, `refused` and
     `message_bytes` of every round; `History.bits` are those of the arrays that were sent.
 
     Args:
         grid: of Flower, as a ServerApp gets it.
         clients: how many there are; by default as many as the task has.
-        run: a name under which clients keep their memories; a run that is to be continued has the same. By default a new one.
+        run: a name under which clients keep their memories; a run that is to be continued has the
+            same. By default a new one.
         deadline: seconds for the answers of a phase, above 0; 600 by default.
-        minimum: the fewest uploads of a phase that count, at least 1; a round with fewer leaves the state as it was.
+        minimum: the fewest uploads of a phase that count, at least 1; a round with fewer leaves the
+            state as it was.
         patience: seconds to wait for all clients at the start, at least 0; 600 by default.
-        largest: the most bytes of the arrays of an upload that the connection takes, at least 1; by default as many as there are.
-        secure: the largest size of an entry of an upload, above 0: uploads are added up under masks (SecAgg+), and the server sees
-            their mean alone, which has to be all that the method needs. By default they are sent in the open.
-        most_examples: the most training or test examples that a client may claim, at least 1. Its weight depends on them. By
-            default so many that those of all clients can be counted.
-        registered: a function that gives, by Flower's node, the client whose key the node holds. A node that says it is another
-            one is refused. Without it clients are believed; `fedax deploy` has one.
-        checkpoint_seconds: the most seconds between checkpoints of a run that keeps some, above 0; 60 by default. The first one
-            follows the first round, and the time between them doubles up to this bound.
-        secret: from which the noise of `Privacy` at the server is drawn, and the cohorts where its epsilon counts on sampling.
-            Nobody else may have it, and a run that is continued has the same; by default a new one. `fedax deploy` keeps it in
-            `keys/noise.key`, which only its owner may read.
+        largest: the most bytes of the arrays of an upload that the connection takes, at least 1; by
+            default as many as there are.
+        secure: the largest size of an entry of an upload, above 0: uploads are added up under masks
+            (SecAgg+), and the server sees their mean alone, which has to be all that the method
+            needs. By default they are sent in the open.
+        most_examples: the most training or test examples that a client may claim, at least 1. Its
+            weight depends on them. By default so many that those of all clients can be counted.
+        registered: a function that gives, by Flower's node, the client whose key the node holds. A
+            node that says it is another one is refused. Without it clients are believed;
+            `fedax deploy` has one.
+        checkpoint_seconds: the most seconds between checkpoints of a run that keeps some, above 0;
+            60 by default. The first one follows the first round, and the time between them doubles
+            up to this bound.
+        secret: from which the noise of `Privacy` at the server is drawn, and the cohorts where its
+            epsilon counts on sampling. Nobody else may have it, and a run that is continued has the
+            same; by default a new one. `fedax deploy` keeps it in `keys/noise.key`, which only its
+            owner may read.
 
     Raises:
         FedaxError: Flower is not installed.
@@ -111,14 +122,20 @@ class Flower(Engine):
 
         clients = self.clients or setup.population.clients
         if self.roster is None or self.roster.clients != clients:
-            self.roster = Roster(self.grid, clients, self.deadline, self.most_examples, self.registered)
+            self.roster = Roster(
+                self.grid, clients, self.deadline, self.most_examples, self.registered
+            )
         self.roster.gather(self.patience)
         sizes = [self.roster.sizes[k] for k in range(self.roster.clients)]
         population = Population.of([one.train for one in sizes])
         return dataclasses.replace(setup, population=population)
 
     def program(
-        self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], longest: int
+        self,
+        algorithms: Sequence[Algorithm[Any]],
+        setup: Setup,
+        roots: Sequence[Key[Array, ""]],
+        longest: int,
     ) -> "FlowerProgram":
         return FlowerProgram(algorithms, setup, roots, self)
 
@@ -143,7 +160,10 @@ def flower_here() -> Flower:
         FedaxError: it is not a server of Flower.
     """
     if not _here:
-        hint = "`fedax deploy init FOLDER --experiment FILE` and `fedax deploy run FOLDER` start one, with its clients"
+        hint = (
+            "`fedax deploy init FOLDER --experiment FILE` and `fedax deploy run FOLDER` "
+            "start one, with its clients"
+        )
         raise FedaxError(f'engine = "flower" runs in a server of Flower: {hint}.')
     return _here[-1]
 
@@ -152,21 +172,39 @@ class FlowerProgram(PythonProgram):
     """Rounds in Python; see `FlowerBackend`."""
 
     def __init__(
-        self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], engine: Flower
+        self,
+        algorithms: Sequence[Algorithm[Any]],
+        setup: Setup,
+        roots: Sequence[Key[Array, ""]],
+        engine: Flower,
     ) -> None:
         from fedax.flower.server.backend import FlowerBackend
         from fedax.flower.server.secure import SecureBackend
 
         def backend(algorithm: Algorithm[Any], root: Key[Array, ""]) -> FlowerBackend:
-            given = setup, algorithm, root, engine.roster, engine.run, engine.minimum, engine.secret, engine.largest
-            return FlowerBackend(*given) if engine.secure is None else SecureBackend(engine.secure, *given)
+            given = (
+                setup,
+                algorithm,
+                root,
+                engine.roster,
+                engine.run,
+                engine.minimum,
+                engine.secret,
+                engine.largest,
+            )
+            return (
+                FlowerBackend(*given)
+                if engine.secure is None
+                else SecureBackend(engine.secure, *given)
+            )
 
         super().__init__(algorithms, setup, roots, backend)
         self.task = _without_examples(setup.task, engine.roster.sizes)
         self._done, self._kept = 0, list[int]()
 
     def advance(self, states: Any, first: int, count: int) -> Any:
-        if first and not self._kept and not self._done:  # continued from a checkpoint, which may be needed again
+        # continued from a checkpoint, which may be needed again
+        if first and not self._kept and not self._done:
             self._kept.append(first)
         self._done = first + count
         floor = self._kept[0] if self._kept else first - REMEMBERED
@@ -175,7 +213,9 @@ class FlowerProgram(PythonProgram):
         return super().advance(states, first, count)
 
     def whole(self, states: Any) -> list[RunCarry]:
-        """Returns the states for a checkpoint, of which the last two are kept; clients keep their states."""
+        """Returns the states for a checkpoint, of which the last two are kept; clients keep their
+        states.
+        """
         self._kept = [*self._kept, self._done][-2:]
         return self.split(states)
 
@@ -188,11 +228,15 @@ class FlowerProgram(PythonProgram):
         for algorithm, _, root in self.runs:
             check_observers(observers, self.setup, self.task, algorithm, root)
 
-    def metrics(self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
+    def metrics(
+        self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]
+    ) -> dict[str, Any]:
         from fedax.flower.server.evaluation import FlowerView
 
         algorithm, backend, _ = self.runs[run]
-        return evaluate_observers(observers, FlowerView(self.setup, self.task, backend, algorithm, carry.state, worked))
+        return evaluate_observers(
+            observers, FlowerView(self.setup, self.task, backend, algorithm, carry.state, worked)
+        )
 
     def own(self, run: int, carry: RunCarry) -> Float[Array, "clients dim"]:
         raise AssertionError("refused by check")

@@ -23,7 +23,8 @@ from fedax.utils.layout import accumulator
 class FlowerView(View):
     """See `View`. Clients that do not answer are NaN, and do not count in sums.
 
-    A global test set is the server's own. Gradients and memories of single clients are nothing that an observer may ask for.
+    A global test set is the server's own. Gradients and memories of single clients are nothing that
+    an observer may ask for.
 
     Args:
         setup: of the server.
@@ -63,7 +64,9 @@ class FlowerView(View):
         if self.setup.private is not None and self.setup.private.amplified:
             hint = "Its epsilon holds for those who cannot tell who was drawn."
             raise InvalidInput.because(
-                "run(observe=...)", "an observer shows who was drawn, which privacy by sampling hides", hint
+                "run(observe=...)",
+                "an observer shows who was drawn, which privacy by sampling hides",
+                hint,
             )
         return self._worked
 
@@ -75,8 +78,13 @@ class FlowerView(View):
 
     def measured(self, split: OfClients) -> Bool[Array, "clients"]:
         # asked after `per_client` or `personal`, which share the answers that came
-        answers = [found for (name, _), found in self._measured.items() if name == split] or [self._sums(split)]
-        counts = [[found[k].count if k in found else 0 for k in range(self.task.train.clients)] for found in answers]
+        answers = [found for (name, _), found in self._measured.items() if name == split] or [
+            self._sums(split)
+        ]
+        counts = [
+            [found[k].count if k in found else 0 for k in range(self.task.train.clients)]
+            for found in answers
+        ]
         return (jnp.asarray(counts) > 0).all(axis=0)
 
     def overall(self, split: Split, score: str) -> Float[Array, ""]:
@@ -102,7 +110,12 @@ class FlowerView(View):
     def _means(self, measured: dict[int, Measured], score: str) -> Float[Array, "clients"]:
         nothing = jnp.full((), jnp.nan, accumulator(self.w.dtype))
         rows = [measured.get(k, Measured(0, {})) for k in range(self.task.train.clients)]
-        return jnp.stack([one.sums[score] / jnp.asarray(one.count, nothing.dtype) if one.count else nothing for one in rows])
+        return jnp.stack(
+            [
+                one.sums[score] / jnp.asarray(one.count, nothing.dtype) if one.count else nothing
+                for one in rows
+            ]
+        )
 
 
 class Unasked:
@@ -112,14 +125,21 @@ class Unasked:
         self.setup, self.task = setup, task
 
     def measure(self, down: Any, split: str, personal: Any = None) -> dict[int, Measured]:
-        nothing = dict.fromkeys(["loss", *self.task.scores], jnp.zeros((), accumulator(self.setup.layout.dtype)))
+        nothing = dict.fromkeys(
+            ["loss", *self.task.scores], jnp.zeros((), accumulator(self.setup.layout.dtype))
+        )
         return {k: Measured(1, nothing) for k in range(self.task.train.clients)}
 
 
 def check_observers(
-    observers: Sequence[Observer], setup: Setup, task: Task, algorithm: Algorithm[Any], root: Key[Array, ""]
+    observers: Sequence[Observer],
+    setup: Setup,
+    task: Task,
+    algorithm: Algorithm[Any],
+    root: Key[Array, ""],
 ) -> None:
-    """Refuses observers that ask for more than sums over a client's examples, without asking a client.
+    """Refuses observers that ask for more than sums over a client's examples, without asking a
+    client.
 
     Args:
         observers: of the run.
@@ -141,9 +161,14 @@ def check_observers(
         except InvalidInput as error:
             why = str(error).removeprefix("observe: ").rstrip(".")
             reason = f"{type(observer).__name__} cannot be used in a deployed run: {why}"
-            hint = "Watch the loss and the scores, which are sums over a client's examples; a simulation shows the rest."
+            hint = (
+                "Watch the loss and the scores, which are sums over a client's examples; a "
+                "simulation shows the rest."
+            )
             raise InvalidInput.because("run(observe=...)", reason, hint) from error
 
 
 def _refused(what: str) -> InvalidInput:
-    return InvalidInput.because("observe", f"it asks for {what}, which deployed clients do not send")
+    return InvalidInput.because(
+        "observe", f"it asks for {what}, which deployed clients do not send"
+    )

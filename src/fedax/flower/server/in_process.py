@@ -19,7 +19,8 @@ from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 
 class LocalGrid(Grid):
-    """Devices as nodes 100, 101 and so on; a message is answered as soon as its answer is asked for.
+    """Devices as nodes 100, 101 and so on; a message is answered as soon as its answer is asked
+    for.
 
     Args:
         devices: the clients.
@@ -28,7 +29,8 @@ class LocalGrid(Grid):
     def __init__(self, devices: Sequence[Device]) -> None:
         self.devices = {100 + i: device for i, device in enumerate(devices)}
         self._sent: dict[str, Message] = {}
-        TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1  # of the process, which Flower would start
+        # of the process, which Flower would start
+        TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
 
     @property
     def run(self) -> Any:
@@ -38,7 +40,12 @@ class LocalGrid(Grid):
         """Runs have no number here."""
 
     def create_message(
-        self, content: Any, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+        self,
+        content: Any,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
     ) -> Message:
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
@@ -63,11 +70,15 @@ class LocalGrid(Grid):
         device = self.devices[message.metadata.dst_node_id]
         return [Message(device.answer(message.content), reply_to=message)]
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
         return self.pull_messages(self.push_messages(messages))
 
 
-def in_process(task: Task, folder: Path | str, assignments: Sequence[Assignment], **options: Any) -> Flower:
+def in_process(
+    task: Task, folder: Path | str, assignments: Sequence[Assignment], **options: Any
+) -> Flower:
     """Returns the engine with a device for every client of a task, all in this process.
 
     Args:
@@ -77,13 +88,20 @@ def in_process(task: Task, folder: Path | str, assignments: Sequence[Assignment]
         options: of `Flower`.
 
     >>> import tempfile, fedax
-    >>> task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]])
+    >>> task = fedax.tasks.from_loss(
+    ...     lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]]
+    ... )
     >>> solver, schedule = fedax.SGD(0.5), fedax.Schedule()
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     engine = in_process(task, folder, [Assignment(fedax.FedAvg(), solver, schedule)])
-    ...     history = fedax.run(fedax.FedAvg(), task, solver=solver, schedule=schedule, engine=engine, rounds=3)
+    ...     history = fedax.run(
+    ...         fedax.FedAvg(), task, solver=solver, schedule=schedule, engine=engine, rounds=3
+    ...     )
     >>> round(float(history.params), 4)
     3.0625
     """
-    devices = [Device(task, k, Path(folder) / f"client-{k}", assignments) for k in range(task.train.clients)]
+    devices = [
+        Device(task, k, Path(folder) / f"client-{k}", assignments)
+        for k in range(task.train.clients)
+    ]
     return Flower(LocalGrid(devices), **options)

@@ -40,7 +40,8 @@ class Roster:
         clients: how many there are, numbered from 0.
         deadline: seconds for an answer.
         most_examples: the most training or test examples that a client may claim.
-        registered: gives, for the nodes that are there, the clients whose keys they hold. Without it clients are believed.
+        registered: gives, for the nodes that are there, the clients whose keys they hold. Without
+            it clients are believed.
 
     Attributes:
         nodes: the node of each client.
@@ -56,8 +57,17 @@ class Roster:
         most_examples: int | None = None,
         registered: Callable[[], Mapping[int, int]] | None = None,
     ) -> None:
-        self.grid, self.clients, self.deadline, self.registered = grid, clients, deadline, registered
-        self.most_examples = MOST_COUNT // clients if most_examples is None else min(most_examples, MOST_COUNT // clients)
+        self.grid, self.clients, self.deadline, self.registered = (
+            grid,
+            clients,
+            deadline,
+            registered,
+        )
+        self.most_examples = (
+            MOST_COUNT // clients
+            if most_examples is None
+            else min(most_examples, MOST_COUNT // clients)
+        )
         self.nodes: dict[int, int] = {}
         self.sizes: dict[int, Sizes] = {}
         self.offline = frozenset[int]()
@@ -76,9 +86,16 @@ class Roster:
                 return
             now, names = time.monotonic(), ", ".join(map(str, missing))
             if now > end:
-                raise FedaxError(f"clients {names} of {self.clients} have not come within {patience:g} seconds")
+                raise FedaxError(
+                    f"clients {names} of {self.clients} have not come within {patience:g} seconds"
+                )
             if now >= notice:
-                LOG.warning("waiting up to %.0f seconds for clients %s of %d", end - now, names, self.clients)
+                LOG.warning(
+                    "waiting up to %.0f seconds for clients %s of %d",
+                    end - now,
+                    names,
+                    self.clients,
+                )
                 notice = now + NOTICES[1]
             time.sleep(PAUSES[1])
 
@@ -117,7 +134,9 @@ class Roster:
         return found
 
     def _check_owner(self, k: int, owner: int | None) -> None:
-        """Refuses a node that says it is another client than the one whose key it holds; None is for keys that are not known."""
+        """Refuses a node that says it is another client than the one whose key it holds; None is
+        for keys that are not known.
+        """
         if owner == NOBODY:
             raise FedaxError(f"it says it is client {k}, and its key is that of no client")
         if owner is not None and owner != k:
@@ -127,9 +146,13 @@ class Roster:
         if not 0 <= k < self.clients:
             raise FedaxError(f"it says it is client {k}; there are {self.clients}, from 0")
         if sizes.train < 1:
-            raise FedaxError(f"client {k} has {sizes.train} training examples, at least 1 is needed")
+            raise FedaxError(
+                f"client {k} has {sizes.train} training examples, at least 1 is needed"
+            )
         if max(sizes) > self.most_examples:
-            raise FedaxError(f"client {k} claims {max(sizes)} examples; allowed: at most {self.most_examples}")
+            raise FedaxError(
+                f"client {k} claims {max(sizes)} examples; allowed: at most {self.most_examples}"
+            )
         if sizes.test < -1:
             raise FedaxError(f"client {k} claims {sizes.test} test examples")
         if k in self.nodes and self.nodes[k] in there:
@@ -139,19 +162,26 @@ class Roster:
         self.nodes[k], self.sizes[k] = node, sizes
 
     def ask(
-        self, orders: Mapping[int, RecordDict], kind: str, group: str, place: str = "", enough: int | None = None
+        self,
+        orders: Mapping[int, RecordDict],
+        kind: str,
+        group: str,
+        place: str = "",
+        enough: int | None = None,
     ) -> dict[int, Message]:
-        """Returns the answers of some clients, as far as they come before the deadline; later ones expire.
+        """Returns the answers of some clients, as far as they come before the deadline; later ones
+        expire.
 
-        A client whose node is offline gets its order when the node, or another one of the client, is back: an order that comes
-        twice changes nothing.
+        A client whose node is offline gets its order when the node, or another one of the client,
+        is back: an order that comes twice changes nothing.
 
         Args:
             orders: by client.
             kind: of Flower's messages.
             group: of Flower's messages.
             place: the phase, for the log.
-            enough: the number of answers after which clients that are offline are no longer waited for. None waits for all.
+            enough: the number of answers after which clients that are offline are no longer waited
+                for. None waits for all.
         """
         end, pause, again = time.monotonic() + self.deadline, PAUSES[0], 0.0
         found: dict[int, Message] = {}
@@ -161,13 +191,21 @@ class Roster:
             if waiting and time.monotonic() >= again:
                 again = time.monotonic() + AGAIN
                 ready = self._reached(waiting)
-                messages = [self._message(self.nodes[k], orders[k], kind, group, end - time.monotonic()) for k in ready]
+                messages = [
+                    self._message(self.nodes[k], orders[k], kind, group, end - time.monotonic())
+                    for k in ready
+                ]
                 asked |= self._pushed(messages, ready)
                 waiting -= set(ready)
                 possible = len(found.keys() - waiting) + len(asked)
                 if waiting - logged and (enough is None or possible < enough):
                     names = ", ".join(map(str, sorted(waiting)))
-                    LOG.warning("%s: client %s offline; waiting up to %.0f seconds", place, names, end - time.monotonic())
+                    LOG.warning(
+                        "%s: client %s offline; waiting up to %.0f seconds",
+                        place,
+                        names,
+                        end - time.monotonic(),
+                    )
                 logged |= waiting
             for answer in self.grid.pull_messages(list(asked)) if asked else ():
                 if (k := asked.pop(answer.metadata.reply_to_message_id, None)) is None:
@@ -175,7 +213,9 @@ class Roster:
                 found[k] = answer
                 if answer.has_error() and answer.error.code == NODE_UNAVAILABLE:
                     waiting.add(k)
-            is_enough = not waiting or (enough is not None and len(found.keys() - waiting) >= enough)
+            is_enough = not waiting or (
+                enough is not None and len(found.keys() - waiting) >= enough
+            )
             if (not asked and is_enough) or time.monotonic() > end:
                 self.offline = frozenset(waiting)
                 return {k: answer for k, answer in found.items() if k not in waiting}
@@ -190,12 +230,22 @@ class Roster:
         return [k for k in sorted(clients) if self.nodes[k] in there]
 
     def _pushed(self, messages: list[Message], owners: list[int]) -> dict[str, int]:
-        """Returns the owners of sent messages by message id; a message that was not accepted has none."""
+        """Returns the owners of sent messages by message id; a message that was not accepted has
+        none.
+        """
         names = self.grid.push_messages(messages) if messages else []
         return {name: owner for name, owner in zip(names, owners, strict=True) if name}
 
-    def _message(self, node: int, content: RecordDict, kind: str, group: str, seconds: float) -> Message:
-        return Message(content, dst_node_id=node, message_type=kind, ttl=max(seconds, PAUSES[0]), group_id=group)
+    def _message(
+        self, node: int, content: RecordDict, kind: str, group: str, seconds: float
+    ) -> Message:
+        return Message(
+            content,
+            dst_node_id=node,
+            message_type=kind,
+            ttl=max(seconds, PAUSES[0]),
+            group_id=group,
+        )
 
 
 def _line(text: Any) -> str:

@@ -30,7 +30,8 @@ FEWEST = 3
 
 
 class SecureBackend(FlowerBackend):
-    """Sends four orders for each phase, see the module's description; `fedax.flower.client.member` is the client's side.
+    """Sends four orders for each phase, see the module's description; `fedax.flower.client.member`
+    is the client's side.
 
     Uploads are scaled by the client's weight over the largest weight, so that no entry under a mask
     exceeds `secure`. More than half of the clients that sent their keys have to stay until the end.
@@ -62,36 +63,54 @@ class SecureBackend(FlowerBackend):
         if phase.gather:
             reason = f"{place} gathers single uploads, and there is a sum alone"
         elif phase.up[1] is not None:
-            reason = f"uploads of {place} have weights of their own, which the server would have to see"
+            reason = (
+                f"uploads of {place} have weights of their own, which the server would have to see"
+            )
         elif any(map(is_message, leaves)):
             reason = f"uploads of {place} are coded, and codes do not add up"
         elif not all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves):
             reason = f"uploads of {place} are not all real numbers"
         else:
             return
-        raise InvalidInput.because("Flower(secure=...)", reason, "Methods whose uploads are means can be summed so.")
+        raise InvalidInput.because(
+            "Flower(secure=...)", reason, "Methods whose uploads are means can be summed so."
+        )
 
-    def _phase_of(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
+    def _phase_of(
+        self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool
+    ) -> PhaseResult:
         phase, places = self._phase(phase_work, held), [int(k) for k in cohort.ids]
         given = np.asarray(cohort.weights, np.float64)
-        weights = {k: float(given[[place == k for place in places]].sum()) for k in dict.fromkeys(places)}
+        weights = {
+            k: float(given[[place == k for place in places]].sum()) for k in dict.fromkeys(places)
+        }
         if len(weights) < FEWEST:
             raise InvalidInput.of(
-                f"{self._place(phase_work)}, its clients", len(weights), f"whole numbers >= {FEWEST} with secure=..."
+                f"{self._place(phase_work)}, its clients",
+                len(weights),
+                f"whole numbers >= {FEWEST} with secure=...",
             )
         sum_, there = self._sum(phase_work, phase, weights, held)
         weight = jnp.asarray(sum(weights[k] for k in there), accumulator(cohort.weights.dtype))
         broken = np.array([0 if k in there else ABSENT for k in places], np.int32)
         ids = jnp.asarray([k for k in dict.fromkeys(places) if k in there], jnp.int32)
         versions = jnp.stack([self._version(there[int(k)]) for k in ids]) if len(there) else None
-        kept = {} if versions is None else {name: held[name].put(ids, versions) for name in phase.kept}
-        return PhaseResult(empty_upload(phase), (sum_, weight), None, held | kept, jnp.asarray(broken))
+        kept = (
+            {} if versions is None else {name: held[name].put(ids, versions) for name in phase.kept}
+        )
+        return PhaseResult(
+            empty_upload(phase), (sum_, weight), None, held | kept, jnp.asarray(broken)
+        )
 
     def _version(self, name: str) -> Any:
         return jnp.asarray(np.frombuffer(bytes.fromhex(name), np.uint8))
 
     def _sum(
-        self, phase_work: PhaseWork, phase: Phase, weights: dict[int, float], held: dict[str, Memory]
+        self,
+        phase_work: PhaseWork,
+        phase: Phase,
+        weights: dict[int, float],
+        held: dict[str, Memory],
     ) -> tuple[Any, dict[int, str]]:
         """Runs the four stages of one sum.
 
@@ -111,12 +130,14 @@ class SecureBackend(FlowerBackend):
         self._sent[0] = len(orders) * bits_sent(down)
 
         keys, commitments = self._collect_keys(phase_work, orders, session)
-        threshold = len(keys) // 2 + 1  # a majority, so that two disjoint groups cannot both open masks
+        # a majority, so that two disjoint groups cannot both open masks
+        threshold = len(keys) // 2 + 1
         session_facts = {"session": session, "threshold": threshold, "largest": self.secure}
         secure_sum = _SecureSum(phase_work, orders, session_facts, threshold)
 
         letters = self._deal(secure_sum, keys)
-        keys = {k: keys[k] for k in letters}  # clients that have dealt; only they can be masked against
+        # clients that have dealt; only they can be masked against
+        keys = {k: keys[k] for k in letters}
         factors = {k: weights[k] / largest_weight for k in keys}
         size = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(phase.up[0]))
         uploads = self._collect_masked(secure_sum, keys, factors, size)
@@ -124,11 +145,19 @@ class SecureBackend(FlowerBackend):
         secrets = self._open_secrets(phase_work, shown, keys, commitments, uploads, threshold)
 
         if len(secrets) < len(keys) or len(uploads) < self.minimum:
-            LOG.warning("%s: %d uploads and %d who open them, too few", self._place(phase_work), len(uploads), len(shown))
+            LOG.warning(
+                "%s: %d uploads and %d who open them, too few",
+                self._place(phase_work),
+                len(uploads),
+                len(shown),
+            )
             uploads, total = {}, np.zeros(size)
         else:
-            masked = sum(uploads.values(), np.zeros(size, np.uint64))  # modulo 2^64, where pairwise masks cancel
-            total = from_fixed_point(remove_masks(masked, keys, uploads, secrets, factors), self.secure)
+            # modulo 2^64, where pairwise masks cancel
+            masked = sum(uploads.values(), np.zeros(size, np.uint64))
+            total = from_fixed_point(
+                remove_masks(masked, keys, uploads, secrets, factors), self.secure
+            )
         self._books["answers"] += len(uploads)
         return _as_tree(largest_weight * total, phase), {k: names[k] for k in uploads}
 
@@ -136,12 +165,15 @@ class SecureBackend(FlowerBackend):
         self, phase_work: PhaseWork, orders: dict[int, RecordDict], session: str
     ) -> tuple[Keys, dict[int, bytes]]:
         """Asks all clients for their public keys and the commitment to their seed (stage KEYS)."""
-        answers = self._stage(phase_work, orders, {k: {"stage": KEYS, "session": session} for k in orders}, _read_keys)
+        answers = self._stage(
+            phase_work, orders, {k: {"stage": KEYS, "session": session} for k in orders}, _read_keys
+        )
         keys: Keys = {k: pair for k, (pair, _) in answers.items()}
         return keys, {k: commitment for k, (_, commitment) in answers.items()}
 
     def _deal(self, secure_sum: "_SecureSum", keys: Keys) -> Any:
-        """Asks the clients with keys for shares of their secrets, encrypted for each other client (stage DEAL).
+        """Asks the clients with keys for shares of their secrets, encrypted for each other client
+        (stage DEAL).
 
         Returns:
             For each client that has dealt, its letters by recipient.
@@ -149,9 +181,14 @@ class SecureBackend(FlowerBackend):
         asked = {k: {"stage": DEAL, **secure_sum.facts, **keys_as(keys)} for k in keys}
         return self._stage(secure_sum.phase_work, secure_sum.orders, asked, _letter_reader(keys))
 
-    def _collect_masked(self, secure_sum: "_SecureSum", keys: Keys, factors: dict[int, float], size: int) -> Any:
+    def _collect_masked(
+        self, secure_sum: "_SecureSum", keys: Keys, factors: dict[int, float], size: int
+    ) -> Any:
         """Asks for the masked uploads, arrays (size,) of uint64 (stage HIDE)."""
-        asked = {k: {"stage": HIDE, **secure_sum.facts, **keys_as(keys), "factor": factors[k]} for k in keys}
+        asked = {
+            k: {"stage": HIDE, **secure_sum.facts, **keys_as(keys), "factor": factors[k]}
+            for k in keys
+        }
         # the only stage that sends the model down
         return self._stage(
             secure_sum.phase_work,
@@ -167,31 +204,60 @@ class SecureBackend(FlowerBackend):
         Of a client in the sum they show the share of its own mask's seed, of one that has gone the
         share of its key, never both.
         """
-        if len(uploads) < secure_sum.threshold:  # too few to open the masks, so nobody is asked to show shares
+        # too few to open the masks, so nobody is asked to show shares
+        if len(uploads) < secure_sum.threshold:
             return self._stage(secure_sum.phase_work, secure_sum.orders, {}, _share_reader(keys))
         gone = [k for k in keys if k not in uploads]
-        facts = {"stage": SHOW, **secure_sum.facts, **keys_as(keys), "there": list(uploads), "gone": gone}
+        facts = {
+            "stage": SHOW,
+            **secure_sum.facts,
+            **keys_as(keys),
+            "there": list(uploads),
+            "gone": gone,
+        }
         asked = {k: facts | {"letters": [letters[j][k] for j in sorted(keys)]} for k in uploads}
         return self._stage(secure_sum.phase_work, secure_sum.orders, asked, _share_reader(keys))
 
     def _open_secrets(
-        self, phase_work: PhaseWork, shown: Any, keys: Keys, commitments: dict[int, bytes], there: Any, threshold: int
+        self,
+        phase_work: PhaseWork,
+        shown: Any,
+        keys: Keys,
+        commitments: dict[int, bytes],
+        there: Any,
+        threshold: int,
     ) -> dict[int, bytes]:
-        """Returns the secrets of all members, as far as enough shares fit; members whose shares do not are named."""
+        """Returns the secrets of all members, as far as enough shares fit; members whose shares do
+        not are named.
+        """
         if len(shown) < threshold:
             return {}
         found = open_secrets(shown, keys, commitments, there, threshold)
         for j, members in sorted(found.liars.items()):
-            told = f"its shares of the secrets of clients {', '.join(map(str, members))} do not fit and are left out"
+            told = (
+                f"its shares of the secrets of clients {', '.join(map(str, members))} do not "
+                "fit and are left out"
+            )
             LOG.warning("%s, client %d: %s", self._place(phase_work), j, told)
         for k in sorted(set(keys) - set(found.secrets)):
-            LOG.warning("%s, client %d: no %d shares of its secret fit together", self._place(phase_work), k, threshold)
+            LOG.warning(
+                "%s, client %d: no %d shares of its secret fit together",
+                self._place(phase_work),
+                k,
+                threshold,
+            )
         return found.secrets
 
     def _stage(
-        self, phase_work: PhaseWork, orders: dict[int, RecordDict], masks: dict[int, Any], read: Any, down: bool = False
+        self,
+        phase_work: PhaseWork,
+        orders: dict[int, RecordDict],
+        masks: dict[int, Any],
+        read: Any,
+        down: bool = False,
     ) -> Any:
-        """Sends one of the four orders and reads the answers; clients that do not result are logged.
+        """Sends one of the four orders and reads the answers; clients that do not result are
+        logged.
 
         Args:
             phase_work: the phase's work.
@@ -207,7 +273,9 @@ class SecureBackend(FlowerBackend):
         for k, facts in masks.items():
             kept = dict(orders[k]) if down else {"order": orders[k]["order"]}
             asked[k] = RecordDict({**kept, "masks": ConfigRecord(facts)})
-        found, reasons = self._read(phase_work, asked, lambda k, records: read(records["answer"], records))
+        found, reasons = self._read(
+            phase_work, asked, lambda k, records: read(records["answer"], records)
+        )
         self._tell(self._place(phase_work), reasons, {})
         return found
 
@@ -240,14 +308,18 @@ def _read_keys(facts: Any, records: Any) -> tuple[tuple[bytes, bytes], bytes]:
 
 def _letter_reader(keys: Keys) -> Any:
     def read(facts: Any, records: Any) -> dict[int, bytes]:
-        return _check_complete(dict(zip(facts["to"], facts["letters"], strict=True)), keys, "letters to")
+        return _check_complete(
+            dict(zip(facts["to"], facts["letters"], strict=True)), keys, "letters to"
+        )
 
     return read
 
 
 def _share_reader(keys: Keys) -> Any:
     def read(facts: Any, records: Any) -> dict[int, bytes]:
-        return _check_complete(dict(zip(facts["of"], facts["shares"], strict=True)), keys, "shares of")
+        return _check_complete(
+            dict(zip(facts["of"], facts["shares"], strict=True)), keys, "shares of"
+        )
 
     return read
 
@@ -261,5 +333,8 @@ def _check_complete(found: dict[int, bytes], keys: Keys, what: str) -> dict[int,
 def _as_tree(total: np.ndarray, phase: Phase) -> Any:
     leaves, structure = jax.tree.flatten(phase.up[0])
     parts = np.split(total, np.cumsum([int(np.prod(leaf.shape)) for leaf in leaves])[:-1])
-    wide = [jnp.asarray(part.reshape(leaf.shape), accumulator(leaf.dtype)) for part, leaf in zip(parts, leaves, strict=True)]
+    wide = [
+        jnp.asarray(part.reshape(leaf.shape), accumulator(leaf.dtype))
+        for part, leaf in zip(parts, leaves, strict=True)
+    ]
     return jax.tree.unflatten(structure, wide)

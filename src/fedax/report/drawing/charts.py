@@ -1,4 +1,6 @@
-"""Charts as data: panels with axes, series and marks. Matplotlib draws them for papers, Plotly on the page."""
+"""Charts as data: panels with axes, series and marks. Matplotlib draws them for papers, Plotly on
+the page.
+"""
 
 import dataclasses
 import math
@@ -32,7 +34,9 @@ _TITLES = {
 }
 """Of metrics that are in no table."""
 
-Kind = Literal["curve", "points", "published", "dots", "paper", "ours", "runs", "beyond", "held", "failed"]
+Kind = Literal[
+    "curve", "points", "published", "dots", "paper", "ours", "runs", "beyond", "held", "failed"
+]
 PUBLISHED = "the paper, ± standard deviation"
 """The label of the paper's numbers in panels of ours against a value."""
 _MARKERS = 6  # of a curve
@@ -40,7 +44,9 @@ _EARLY = 0.1  # the part of an axis in which a rising accuracy does not stretch 
 
 
 class Axis(NamedTuple):
-    """One axis; without limits they follow from the data. `ticks` are the only ones, with their texts."""
+    """One axis; without limits they follow from the data. `ticks` are the only ones, with their
+    texts.
+    """
 
     title: str
     log: bool = False
@@ -58,9 +64,10 @@ class Series:
         style: number of its colour, dash and marker.
         x, y: the points; accuracies in percent, NaN where there is none.
         low, high: ends of an interval, of y; of x for `paper` and `ours`. May be empty.
-        kind: `curve` (line with a band), `points` (a line through means with bars), `published` (the paper's values against
-            those of the experiment, with bars), `dots` (single observations), or, across, the `paper` value, `ours`, single
-            `runs`, and arrows where ours is `beyond` the axis; marks where a statement `held` or `failed`.
+        kind: `curve` (line with a band), `points` (a line through means with bars), `published`
+            (the paper's values against those of the experiment, with bars), `dots` (single
+            observations), or, across, the `paper` value, `ours`, single `runs`, and arrows where
+            ours is `beyond` the axis; marks where a statement `held` or `failed`.
         settings: hyperparameters that belong to this panel.
         marked: positions of the points that carry a marker.
         texts: beside the points.
@@ -79,7 +86,9 @@ class Series:
 
 
 class Mark(NamedTuple):
-    """A number of the paper: at the end of the curve whose style it has, or a line across the panel."""
+    """A number of the paper: at the end of the curve whose style it has, or a line across the
+    panel.
+    """
 
     text: str
     value: float
@@ -121,13 +130,21 @@ class Chart:
 
     def __post_init__(self) -> None:
         if self.shared:
-            rows = [self.panels[i : i + self.columns] for i in range(0, len(self.panels), self.columns)]
-            object.__setattr__(self, "panels", [panel for row in rows for panel in on_one_axis(row)])
+            rows = [
+                self.panels[i : i + self.columns] for i in range(0, len(self.panels), self.columns)
+            ]
+            object.__setattr__(
+                self, "panels", [panel for row in rows for panel in on_one_axis(row)]
+            )
 
     @property
     def caption(self) -> str:
         """The text below the figure, with a full stop after each part."""
-        return " ".join(part if part.endswith(".") else f"{part}." for part in (self.title, self.note, self.source) if part)
+        return " ".join(
+            part if part.endswith(".") else f"{part}."
+            for part in (self.title, self.note, self.source)
+            if part
+        )
 
     def settings(self) -> dict[str, str | None]:
         """By label, the hyperparameters of a series; None where its panels differ in them."""
@@ -135,20 +152,33 @@ class Chart:
         for panel in self.panels:
             for series in panel.series:
                 found.setdefault(series.label, set()).add(series.settings)
-        return {label: next(iter(values)) if len(values) == 1 else None for label, values in found.items()}
+        return {
+            label: next(iter(values)) if len(values) == 1 else None
+            for label, values in found.items()
+        }
 
     def legend(self) -> dict[str, Series]:
-        """Returns one series for each entry, by its text: the label, with its hyperparameters if all panels have the same."""
+        """Returns one series for each entry, by its text: the label, with its hyperparameters if
+        all panels have the same.
+        """
         common, entries = self.settings(), {}
         for panel in self.panels:
             for series in panel.series:
-                entries.setdefault(", ".join(filter(None, (series.label, common[series.label]))), series)
+                entries.setdefault(
+                    ", ".join(filter(None, (series.label, common[series.label]))), series
+                )
         return entries
 
     def own(self, panel: Panel) -> list[tuple[Series, str]]:
-        """Returns the series of a panel with hyperparameters that other panels do not have, and these."""
+        """Returns the series of a panel with hyperparameters that other panels do not have, and
+        these.
+        """
         common = self.settings()
-        return [(series, series.settings or "-") for series in panel.series if common[series.label] is None]
+        return [
+            (series, series.settings or "-")
+            for series in panel.series
+            if common[series.label] is None
+        ]
 
 
 def column_of(metric: str) -> Column:
@@ -176,23 +206,33 @@ def along(record: Record, axis: str, prices: dict[str, float] | None = None) -> 
     `cost` is a price for each round, minibatch gradient and gigabit: `round`, `step` and `gigabit`.
 
     Raises:
-        InvalidInput: gradients, or the virtual clock, are needed, but the run has no record of them.
+        InvalidInput: gradients, or the virtual clock, are needed, but the run has no record of
+            them.
     """
     if axis in ("time", "energy") and getattr(record, axis) is None:
-        raise InvalidInput.of("against", axis, "another axis, as some of these runs have no devices")
+        raise InvalidInput.of(
+            "against", axis, "another axis, as some of these runs have no devices"
+        )
     if axis == "time":
         return np.asarray(record.time, float) / 3600
     if axis in ("gradients", "cost") and record.gradients is None:
-        raise InvalidInput.of("against", axis, "another axis, as some of these runs have no record of their gradients")
+        raise InvalidInput.of(
+            "against", axis, "another axis, as some of these runs have no record of their gradients"
+        )
     if axis != "cost":
         return np.asarray(getattr(record, axis), float)
     price = {"round": 1.0, "step": 1.0, "gigabit": 0.0} | (prices or {})
     gradients = np.asarray(record.gradients, float)
-    return price["round"] * record.rounds + price["step"] * gradients + price["gigabit"] * record.bits / 1e9
+    return (
+        price["round"] * record.rounds
+        + price["step"] * gradients
+        + price["gigabit"] * record.bits / 1e9
+    )
 
 
 def staggered(length: int, position: int, count: int) -> tuple[int, ...]:
-    """Returns the points of a curve that carry a marker: those of several curves on each other are apart.
+    """Returns the points of a curve that carry a marker: those of several curves on each other are
+    apart.
 
     >>> staggered(60, 0, 2), staggered(60, 1, 2)
     ((0, 10, 20, 30, 40, 50), (5, 15, 25, 35, 45, 55))
@@ -228,14 +268,23 @@ def ranged(panel: Panel, percent: bool) -> Panel:
     end = max(float(np.max(s.x)) for s in curves)
     found = [mark.value for mark in panel.marks]
     for series in curves:
-        late = series.x >= start + _EARLY * (end - start) if series.kind == "curve" and len(series.x) > 2 else slice(None)
+        late = (
+            series.x >= start + _EARLY * (end - start)
+            if series.kind == "curve" and len(series.x) > 2
+            else slice(None)
+        )
         for values in (series.y, series.low, series.high):
-            found += [float(v) for v in (values[late] if len(values) else values) if math.isfinite(v)]
+            found += [
+                float(v) for v in (values[late] if len(values) else values) if math.isfinite(v)
+            ]
     if not found:
         return panel
     low, high = min(found), max(found)
     pad = 0.06 * (high - low) or 1.0
-    bounds = max(low - pad, 0.0) if low >= 0 else low - pad, min(high + pad, 100.0) if high <= 100 else high + pad
+    bounds = (
+        max(low - pad, 0.0) if low >= 0 else low - pad,
+        min(high + pad, 100.0) if high <= 100 else high + pad,
+    )
     return dataclasses.replace(panel, y=panel.y._replace(low=bounds[0], high=bounds[1]))
 
 
@@ -245,12 +294,19 @@ def on_one_axis(panels: Sequence[Panel]) -> list[Panel]:
     every = [values for each in series for values in (each.y, each.low, each.high)]
     values = np.concatenate([*every, [mark.value for panel in panels for mark in panel.marks]])
     values = values[np.isfinite(values)]
-    if not len(values) or len({panel.y.title for panel in panels}) > 1 or any(panel.y.log for panel in panels):
+    if (
+        not len(values)
+        or len({panel.y.title for panel in panels}) > 1
+        or any(panel.y.log for panel in panels)
+    ):
         return list(panels)
     low, high = float(values.min()), float(values.max())
     pad = 0.06 * (high - low) or 1.0
     ends = max(low - pad, 0.0) if low >= 0 else low - pad, high + pad
-    return [dataclasses.replace(panel, y=panel.y._replace(low=ends[0], high=ends[1])) for panel in panels]
+    return [
+        dataclasses.replace(panel, y=panel.y._replace(low=ends[0], high=ends[1]))
+        for panel in panels
+    ]
 
 
 def plain(chart: Chart) -> dict[str, Any]:
@@ -261,7 +317,13 @@ def plain(chart: Chart) -> dict[str, Any]:
 
     def made(panel: Panel) -> dict[str, Any]:
         rows = [
-            {"label": s.label, "style": s.style, "kind": s.kind, "settings": s.settings, "marked": list(s.marked)}
+            {
+                "label": s.label,
+                "style": s.style,
+                "kind": s.kind,
+                "settings": s.settings,
+                "marked": list(s.marked),
+            }
             | {"texts": list(s.texts)}
             | {name: numbers(getattr(s, name)) for name in ("x", "y", "low", "high")}
             for s in panel.series
@@ -271,8 +333,17 @@ def plain(chart: Chart) -> dict[str, Any]:
             for series, text in chart.own(panel)
         ]
         axes = {"x": panel.x._asdict(), "y": panel.y._asdict()}
-        return {"title": panel.title, "series": rows, "marks": [m._asdict() for m in panel.marks], "own": own, **axes}
+        return {
+            "title": panel.title,
+            "series": rows,
+            "marks": [m._asdict() for m in panel.marks],
+            "own": own,
+            **axes,
+        }
 
-    legend = [{"text": text, "style": series.style, "kind": series.kind} for text, series in chart.legend().items()]
+    legend = [
+        {"text": text, "style": series.style, "kind": series.kind}
+        for text, series in chart.legend().items()
+    ]
     kept = {"name": chart.name, "title": chart.title, "note": chart.note, "columns": chart.columns}
     return kept | {"legend": legend, "panels": [made(panel) for panel in chart.panels]}

@@ -25,8 +25,11 @@ _LETTERS = 25  # of a line beside or inside a panel
 _QUARTERS = (0.25, 0.5, 0.75, 1.0)
 
 
-def save_charts(charts: Sequence[Chart], folder: Path, formats: Sequence[str] = ("pdf", "png")) -> list[Path]:
-    """Draws charts, each as `<name>.<format>`, by names that every system can hold beside each other.
+def save_charts(
+    charts: Sequence[Chart], folder: Path, formats: Sequence[str] = ("pdf", "png")
+) -> list[Path]:
+    """Draws charts, each as `<name>.<format>`, by names that every system can hold beside each
+    other.
 
     Args:
         charts: what is drawn.
@@ -67,32 +70,53 @@ def _size(chart: Chart) -> tuple[float, float]:
     wide = {1: _COLUMN, 2: 1.5 * _COLUMN}.get(chart.columns, _TEXT)
     rows = max((len(panel.y.ticks) for panel in chart.panels), default=0)
     # named rows need as much height as their names have lines
-    lines = max((sum(1 + text.count("\n") for _, text in panel.y.ticks) for panel in chart.panels), default=0)
-    high = 0.7 + 0.3 * max(rows, 0.62 * lines) if rows else 2.2 if chart.columns < 3 else 1.9 if chart.columns == 3 else 1.55
+    lines = max(
+        (sum(1 + text.count("\n") for _, text in panel.y.ticks) for panel in chart.panels),
+        default=0,
+    )
+    high = (
+        0.7 + 0.3 * max(rows, 0.62 * lines)
+        if rows
+        else 2.2
+        if chart.columns < 3
+        else 1.9
+        if chart.columns == 3
+        else 1.55
+    )
     return wide, high * -(-len(chart.panels) // chart.columns)
 
 
-def save_weights(records: Sequence[Record], folder: Path, formats: Sequence[str] = ("pdf", "png")) -> list[Path]:
+def save_weights(
+    records: Sequence[Record], folder: Path, formats: Sequence[str] = ("pdf", "png")
+) -> list[Path]:
     """Draws the weights of the clients, where they were observed, as `client_weight.<format>`.
 
-    Against the shares of the examples, after each quarter of the observations, on logarithmic axes; means of the runs on the same
-    data. Arguments, returns and errors are those of `save_charts`.
+    Against the shares of the examples, after each quarter of the observations, on logarithmic axes;
+    means of the runs on the same data. Arguments, returns and errors are those of `save_charts`.
     """
     make = _figure_maker(formats)
     weighed = {
-        title: runs for title, runs in by_task(records).items() if any("client_weight" in run.metrics for run in runs)
+        title: runs
+        for title, runs in by_task(records).items()
+        if any("client_weight" in run.metrics for run in runs)
     }
     if not weighed:
         return []
     folder.mkdir(parents=True, exist_ok=True)
     figure = make(figsize=(_TEXT, 1.9 * len(weighed)), layout="constrained")
-    panels = figure.subplots(len(weighed), len(_QUARTERS), squeeze=False, sharex="row", sharey="row")
+    panels = figure.subplots(
+        len(weighed), len(_QUARTERS), squeeze=False, sharex="row", sharey="row"
+    )
     for row, (title, runs) in zip(panels, weighed.items(), strict=True):
         for panel, part in zip(row, _QUARTERS, strict=True):
             _scatter(panel, title, runs, part)
         row[0].set_ylabel("weight of the client", fontsize=_LABEL)
     shown = [panel.get_legend_handles_labels() for panel in panels.flat]
-    entries = {label: handle for handles, labels in shown for handle, label in zip(handles, labels, strict=True)}
+    entries = {
+        label: handle
+        for handles, labels in shown
+        for handle, label in zip(handles, labels, strict=True)
+    }
     return _finish(figure, entries, folder / "client_weight", formats)
 
 
@@ -108,14 +132,24 @@ def _figure_maker(formats: Sequence[str]) -> Any:
     return Figure
 
 
-def _finish(figure: Any, entries: dict[str, Any], path: Path, formats: Sequence[str], caption: str = "") -> list[Path]:
+def _finish(
+    figure: Any, entries: dict[str, Any], path: Path, formats: Sequence[str], caption: str = ""
+) -> list[Path]:
     """Adds the legend and writes the files, with the caption inside."""
     labels = list(entries)
-    inches = 0.6 + 0.068 * max(len(label) for label in labels)  # of an entry: its line, and eight-point letters
+    # of an entry: its line, and eight-point letters
+    inches = 0.6 + 0.068 * max(len(label) for label in labels)
     rows = -(-len(labels) // max(1, int(figure.get_figwidth() / inches)))
     columns = -(-len(labels) // rows)
     figure.set_figheight(figure.get_figheight() + 0.18 * rows)  # the panels keep their size
-    figure.legend(list(entries.values()), labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=_LABEL)
+    figure.legend(
+        list(entries.values()),
+        labels,
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        fontsize=_LABEL,
+    )
     files = [path.parent / f"{path.name}.{name}" for name in formats]
     for name, file in zip(formats, files, strict=True):
         # no date inside: the same runs give the same file
@@ -135,7 +169,9 @@ def caption_in(png: bytes) -> str:
         if kind in (b"tEXt", b"iTXt") and data.startswith(b"Description\0"):
             text = data.removeprefix(b"Description\0")
             # iTXt: not compressed, no language
-            return text.decode("latin-1") if kind == b"tEXt" else text.removeprefix(bytes(4)).decode()
+            return (
+                text.decode("latin-1") if kind == b"tEXt" else text.removeprefix(bytes(4)).decode()
+            )
         place += length + 12
     return ""
 
@@ -174,8 +210,13 @@ def _legend(chart: Chart) -> dict[str, Any]:
     Our series share one sample where every panel is about the method that its title names.
     """
     entries = {text: _key(series) for text, series in chart.legend().items()}
-    ours = [[series for series in panel.series if series.kind != "published"] for panel in chart.panels]
-    named = all(len(own) == 1 and own[0].label in panel.title for own, panel in zip(ours, chart.panels, strict=True))
+    ours = [
+        [series for series in panel.series if series.kind != "published"] for panel in chart.panels
+    ]
+    named = all(
+        len(own) == 1 and own[0].label in panel.title
+        for own, panel in zip(ours, chart.panels, strict=True)
+    )
     if PUBLISHED not in entries or not named:
         return entries
     from matplotlib.lines import Line2D
@@ -192,7 +233,9 @@ def _key(series: Series) -> Any:
 
 
 def _draw(axes: Any, panel: Panel, chart: Chart, index: int) -> None:
-    """Draws the panel with an index of its chart: series, frame, scales, the paper's numbers, settings."""
+    """Draws the panel with an index of its chart: series, frame, scales, the paper's numbers,
+    settings.
+    """
     for series in panel.series:
         _draw_series(axes, series, panel)
     _frame(axes, panel, chart, index)
@@ -200,7 +243,14 @@ def _draw(axes: Any, panel: Panel, chart: Chart, index: int) -> None:
     _mark(axes, panel)
     if texts := _settings_of(panel, chart):
         axes.text(
-            0.5, 1.02, "\n".join(texts), transform=axes.transAxes, ha="center", va="bottom", fontsize=_NOTE, color=_INK
+            0.5,
+            1.02,
+            "\n".join(texts),
+            transform=axes.transAxes,
+            ha="center",
+            va="bottom",
+            fontsize=_NOTE,
+            color=_INK,
         )
 
 
@@ -216,13 +266,22 @@ def _draw_series(axes: Any, series: Series, panel: Panel) -> None:
         every = {"markevery": list(series.marked)} if series.kind == "curve" else {}
         axes.plot(series.x, series.y, **style, **every, clip_on=series.kind != "beyond")
     if series.kind == "curve" and len(series.low):
-        axes.fill_between(series.x, series.low, series.high, color=style["color"], alpha=0.15, linewidth=0)
+        axes.fill_between(
+            series.x, series.low, series.high, color=style["color"], alpha=0.15, linewidth=0
+        )
     for x, y, text in zip(series.x, series.y, series.texts, strict=False):
         # the text goes to the side with more room
         left = x < ((panel.x.low or 0.0) + (panel.x.high or 0.0)) / 2
-        shift = {"xytext": (7 if left else -7, 0), "textcoords": "offset points", "ha": "left" if left else "right"}
-        ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}  # the interval may lie behind the text
-        axes.annotate(text, (x, y), va="center", fontsize=_NOTE, color=COLOURS[0], bbox=ground, **shift)
+        shift = {
+            "xytext": (7 if left else -7, 0),
+            "textcoords": "offset points",
+            "ha": "left" if left else "right",
+        }
+        # the interval may lie behind the text
+        ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
+        axes.annotate(
+            text, (x, y), va="center", fontsize=_NOTE, color=COLOURS[0], bbox=ground, **shift
+        )
 
 
 def _frame(axes: Any, panel: Panel, chart: Chart, place: int) -> None:
@@ -230,12 +289,16 @@ def _frame(axes: Any, panel: Panel, chart: Chart, place: int) -> None:
     lifted = 1 + len(_settings_of(panel, chart))
     row, title = _in_grid(chart, place)
     letters = int(72 * _size(chart)[0] / chart.columns / (0.62 * _TITLE))
-    axes.set_title(textwrap.fill(title, letters), fontsize=_TITLE, pad=3 + 1.2 * _NOTE * (lifted - 1))
+    axes.set_title(
+        textwrap.fill(title, letters), fontsize=_TITLE, pad=3 + 1.2 * _NOTE * (lifted - 1)
+    )
     axes.tick_params(labelsize=_TICK, length=2.5, width=0.6)
     axes.grid(alpha=0.25, linewidth=0.5)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_linewidth(0.6)
-    below = chart.panels[place + chart.columns] if place + chart.columns < len(chart.panels) else None
+    below = (
+        chart.panels[place + chart.columns] if place + chart.columns < len(chart.panels) else None
+    )
     first = place % chart.columns == 0
     if below is None or below.x.title != panel.x.title:
         axes.set_xlabel(textwrap.fill(panel.x.title, letters), fontsize=_LABEL)
@@ -256,7 +319,10 @@ def _in_grid(chart: Chart, place: int) -> tuple[str, str]:
     rows = [parts[i : i + chart.columns] for i in range(0, len(parts), chart.columns)]
     columns = [second for _, second in rows[0]]
     whole = all(columns) and len(set(columns)) == chart.columns > 1
-    if not whole or any(len({first for first, _ in row}) > 1 or [second for _, second in row] != columns for row in rows):
+    if not whole or any(
+        len({first for first, _ in row}) > 1 or [second for _, second in row] != columns
+        for row in rows
+    ):
         return "", chart.panels[place].title
     return rows[place // chart.columns][0][
         0
@@ -285,7 +351,9 @@ def _scale(axes: Any, panel: Panel) -> None:
 
 
 def _settings_of(panel: Panel, chart: Chart) -> list[str]:
-    """Returns the hyperparameters that only this panel has, one line for all series with equal ones."""
+    """Returns the hyperparameters that only this panel has, one line for all series with equal
+    ones.
+    """
     texts: dict[str, list[str]] = {}
     for series, text in [] if panel.y.ticks else chart.own(panel):
         texts.setdefault(text, []).append(series.label)
@@ -319,7 +387,9 @@ def _mark(axes: Any, panel: Panel) -> None:
 
 
 def _scatter(panel: Any, title: str, records: Sequence[Record], part: float) -> None:
-    """Draws the clients' weights against their shares of the examples, after a fraction of the observations."""
+    """Draws the clients' weights against their shares of the examples, after a fraction of the
+    observations.
+    """
     done = 0
     looks = styles(record.label for record in records)
     for label, runs in by_label(records).items():
@@ -329,7 +399,10 @@ def _scatter(panel: Any, title: str, records: Sequence[Record], part: float) -> 
         longest = max((run.rounds for own in drawn for run in own), key=len)
         at = round(part * (len(longest) - 1))
         done = longest[at]
-        shares, weights = (np.concatenate(values) for values in zip(*(weights_at(own, at) for own in drawn), strict=True))
+        shares, weights = (
+            np.concatenate(values)
+            for values in zip(*(weights_at(own, at) for own in drawn), strict=True)
+        )
         panel.scatter(
             shares,
             weights,

@@ -57,15 +57,19 @@ class Choice(NamedTuple):
     band: bool = True
 
 
-def units(runs: Sequence[Record], metric: str, read: str, among: Sequence[Record] = ()) -> np.ndarray:
+def units(
+    runs: Sequence[Record], metric: str, read: str, among: Sequence[Record] = ()
+) -> np.ndarray:
     """Returns the units of statistics.
 
     These are the means over the seeds of each draw of the data if there are several, else the runs.
 
-    In the unit of `scale_of`. A run that has no number, as it was stopped or is not finite, counts as the worst of its task, whose
-    runs are `among`.
+    In the unit of `scale_of`. A run that has no number, as it was stopped or is not finite, counts
+    as the worst of its task, whose runs are `among`.
     """
-    draws = [read_runs(own, metric, read, among or runs, scale_of(metric))[0] for own in by_draw(runs)]
+    draws = [
+        read_runs(own, metric, read, among or runs, scale_of(metric))[0] for own in by_draw(runs)
+    ]
     return np.array([draw.mean() for draw in draws]) if len(draws) > 1 else draws[0]
 
 
@@ -86,29 +90,51 @@ def interval(values: np.ndarray) -> tuple[float, float]:
     mean = float(values.mean())
     if len(values) < 2:
         return mean, mean
-    reach = float(scipy.stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
+    reach = float(
+        scipy.stats.t.ppf((1 + LEVEL) / 2, len(values) - 1)
+        * values.std(ddof=1)
+        / math.sqrt(len(values))
+    )
     return mean - reach, mean + reach
 
 
-def wave_panel(title: str, curves: Sequence[tuple[str, Spot]], choice: Choice, marks: Sequence[Mark], styled: bool) -> Panel:
-    """Draws curves with bands, or the single observations of the first run; the paper's numbers are lines across.
+def wave_panel(
+    title: str,
+    curves: Sequence[tuple[str, Spot]],
+    choice: Choice,
+    marks: Sequence[Mark],
+    styled: bool,
+) -> Panel:
+    """Draws curves with bands, or the single observations of the first run; the paper's numbers are
+    lines across.
 
     Args:
         title: of the panel.
         curves: each with its name in the legend.
         choice: of the axes.
         marks: lines across.
-        styled: whether a curve has the look of its algorithm, and a further one for every metric; else one by its place.
+        styled: whether a curve has the look of its algorithm, and a further one for every metric;
+            else one by its place.
     """
     first, series, found = curves[0][1], [], list(marks)
     metrics = list(dict.fromkeys(spot.metric for _, spot in curves))
     every = _by_task(spot for _, spot in curves)
     made = [
-        curve(spot.runs[:1] if choice.points else spot.runs, spot.metric, spot.axis, spot.price, every[spot.task])
+        curve(
+            spot.runs[:1] if choice.points else spot.runs,
+            spot.metric,
+            spot.axis,
+            spot.price,
+            every[spot.task],
+        )
         for _, spot in curves
     ]
     # beyond the end of the shortest one there is no comparison at equal time
-    whole = [lines for (_, spot), lines in zip(curves, made, strict=True) if not all(map(is_lost, spot.runs))]
+    whole = [
+        lines
+        for (_, spot), lines in zip(curves, made, strict=True)
+        if not all(map(is_lost, spot.runs))
+    ]
     end = min(float(lines[0][-1]) for lines in whole or made) if first.axis == "cost" else math.inf
     for place, ((label, spot), lines) in enumerate(zip(curves, made, strict=True)):
         x, mean, low, high = (values[lines[0] <= end] for values in lines)
@@ -121,11 +147,16 @@ def wave_panel(title: str, curves: Sequence[tuple[str, Spot]], choice: Choice, m
         if spot.paper:
             found.append(Mark(f"{label}: {spot.paper[0]:g}", float(spot.paper[0]), style))
     below = Axis(_axis_title(first), choice.log_x)
-    return ranged(Panel(title, below, _upright(first.metric, choice), series, found), is_percent(first.metric))
+    return ranged(
+        Panel(title, below, _upright(first.metric, choice), series, found), is_percent(first.metric)
+    )
 
 
 def value_panel(
-    title: str, rows: Mapping[str, Sequence[tuple[float, Spot]]], choice: Choice, marks: Sequence[Mark]
+    title: str,
+    rows: Mapping[str, Sequence[tuple[float, Spot]]],
+    choice: Choice,
+    marks: Sequence[Mark],
 ) -> Panel:
     """Draws means against a value of the experiment, with bars of one standard deviation.
 
@@ -163,7 +194,9 @@ class _Slots(NamedTuple):
         # all slots together fill 0.3 of the smallest gap
         width = 0.3 * float(gaps.min()) if len(self.values) > 1 else 0.3
         shift = width * ((slot + 0.5) / self.count - 0.5) if self.count > 1 else 0.0
-        return np.array([value * math.exp(shift) if self.log else value + shift for value, _ in points])
+        return np.array(
+            [value * math.exp(shift) if self.log else value + shift for value, _ in points]
+        )
 
 
 def _published(points: Sequence[tuple[float, Spot]], x: np.ndarray) -> Series:
@@ -187,7 +220,9 @@ def _means(
     spread = np.array([own.std(ddof=1) if len(own) > 1 else 0.0 for own in numbers])
     settings = {spot.settings for _, spot in points}
     shown = settings.pop() if len(settings) == 1 else ""
-    return Series(label, style, x, mean, mean - spread, mean + spread, "points", shown, tuple(range(len(x))))
+    return Series(
+        label, style, x, mean, mean - spread, mean + spread, "points", shown, tuple(range(len(x)))
+    )
 
 
 def _ticks(values: Sequence[float], log: bool) -> tuple[tuple[float, str], ...]:
@@ -239,7 +274,10 @@ def difference_panel(
         x, y, low, high = np.array(means).reshape(-1, 4).T
         every = tuple(range(len(x)))
         series.append(Series(label, style, x, y, low, high, "points", marked=every))
-    ticks = tuple((float(i), f"{v:g}" + (f"\n{lost[v]} diverged" if lost[v] else "")) for i, v in enumerate(values))
+    ticks = tuple(
+        (float(i), f"{v:g}" + (f"\n{lost[v]} diverged" if lost[v] else ""))
+        for i, v in enumerate(values)
+    )
     metric = next(iter(rows.values()))[0][1].metric
     upright = value_axis(metric, log=False)
     upright = upright._replace(title=choice.y_title or f"{upright.title} minus {name}'s")
@@ -247,8 +285,11 @@ def difference_panel(
     return Panel(title, across, upright, series, [Mark(name, 0.0)])
 
 
-def paired_units(runs: Sequence[Record], base: Sequence[Record], metric: str, read: str) -> np.ndarray:
-    """Computes differences to another method's runs, see `units`, on the draws of the data and with the seeds that both have.
+def paired_units(
+    runs: Sequence[Record], base: Sequence[Record], metric: str, read: str
+) -> np.ndarray:
+    """Computes differences to another method's runs, see `units`, on the draws of the data and with
+    the seeds that both have.
 
     Where a run of either has no number, because it diverged, the difference is NaN.
     """
@@ -260,7 +301,8 @@ def paired_units(runs: Sequence[Record], base: Sequence[Record], metric: str, re
     gaps = units(both, metric, read) - units(others, metric, read)
     lost = [is_lost(run) or is_lost(other) for run, other in zip(both, others, strict=True)]
     draws = [run.draw for run in both]
-    groups = list(dict.fromkeys(draws)) if len(set(draws)) > 1 else range(len(both))  # as `units` has them
+    # as `units` has them
+    groups = list(dict.fromkeys(draws)) if len(set(draws)) > 1 else range(len(both))
     owners = draws if len(set(draws)) > 1 else range(len(both))
     without = {owner for owner, gone in zip(owners, lost, strict=True) if gone}
     return np.where([group in without for group in groups], np.nan, gaps)
@@ -277,14 +319,29 @@ def dot_panel(title: str, spots: Sequence[Spot], choice: Choice) -> Panel:
     finite = [values[np.isfinite(values)] for values in numbers]
     # a mean without the runs that diverged would be too good: the row then has single runs only
     complete = [len(good) == len(all_) for good, all_ in zip(finite, numbers, strict=True)]
-    means = np.array([good.mean() if whole else math.nan for good, whole in zip(finite, complete, strict=True)])
-    ends = [interval(good) if whole else (math.nan, math.nan) for good, whole in zip(finite, complete, strict=True)]
+    means = np.array(
+        [good.mean() if whole else math.nan for good, whole in zip(finite, complete, strict=True)]
+    )
+    ends = [
+        interval(good) if whole else (math.nan, math.nan)
+        for good, whole in zip(finite, complete, strict=True)
+    ]
     low, high = (np.array(side) for side in zip(*ends, strict=True))
     paper = np.array([spot.paper[0] if spot.paper else math.nan for spot in spots], float)
     spread = np.array([spot.paper[1] if len(spot.paper) > 1 else 0.0 for spot in spots], float)
-    heights = np.concatenate([np.full(len(good), row) for good, row in zip(finite, rows, strict=True)])
+    heights = np.concatenate(
+        [np.full(len(good), row) for good, row in zip(finite, rows, strict=True)]
+    )
     series = [
-        Series("paper, ± standard deviation", 1, paper, rows + 0.17, paper - spread, paper + spread, "paper"),
+        Series(
+            "paper, ± standard deviation",
+            1,
+            paper,
+            rows + 0.17,
+            paper - spread,
+            paper + spread,
+            "paper",
+        ),
         Series("ours, 95 % interval of the mean", 0, means, rows - 0.17, low, high, "ours"),
         Series("single runs", 0, np.concatenate(finite), heights - 0.17, kind="runs"),
     ]
@@ -296,7 +353,9 @@ def dot_panel(title: str, spots: Sequence[Spot], choice: Choice) -> Panel:
 def _row_name(spot: Spot) -> str:
     """Returns the lines beside a row: the method, its settings, and how many runs diverged."""
     lost = sum(run.diverged for run in spot.runs)
-    extra = [spot.settings] * bool(spot.settings) + [f"{lost} of {len(spot.runs)} diverged"] * bool(lost)
+    extra = [spot.settings] * bool(spot.settings) + [f"{lost} of {len(spot.runs)} diverged"] * bool(
+        lost
+    )
     return "\n".join([spot.method, *extra])
 
 
@@ -320,7 +379,10 @@ def framed(across: Axis, series: list[Series]) -> Axis:
 
     # then our intervals, as far as a quarter of that range: those of few runs may be far wider
     room = 0.25 * (last - first)
-    low, high = (np.append(np.concatenate([getattr(each, side) for each in ours])[~far], inside) for side in ("low", "high"))
+    low, high = (
+        np.append(np.concatenate([getattr(each, side) for each in ours])[~far], inside)
+        for side in ("low", "high")
+    )
     edges = np.clip([np.nanmin(low), np.nanmax(high)], first - room, last + room)
     edges += np.array([-0.12, 0.04]) * (edges[1] - edges[0])
 
@@ -332,12 +394,15 @@ def framed(across: Axis, series: list[Series]) -> Axis:
     ends = np.where(means[far] < edges[0], edges[0] + margin, edges[1] - margin)
     texts = tuple(f"{mean:.3g}" for mean in means[far])
     if far.any():
-        series.append(Series("ours, beyond the axis", 0, ends, rows[far], kind="beyond", texts=texts))
+        series.append(
+            Series("ours, beyond the axis", 0, ends, rows[far], kind="beyond", texts=texts)
+        )
     return across._replace(low=float(edges[0]), high=float(edges[1]))
 
 
 def _bounds(paper: np.ndarray, means: np.ndarray) -> tuple[float, float] | None:
-    """Returns the ends at which an axis is cut, so that means far from all of the paper's numbers do not press these together.
+    """Returns the ends at which an axis is cut, so that means far from all of the paper's numbers
+    do not press these together.
 
     None if all are near, or the paper has no number for any of them.
     """
@@ -345,7 +410,11 @@ def _bounds(paper: np.ndarray, means: np.ndarray) -> tuple[float, float] | None:
         return None
     low, high = float(np.nanmin(paper)), float(np.nanmax(paper))
     reach = max(1.5 * (high - low), 0.15 * abs(high))
-    return (low - reach, high + reach) if ((means < low - reach) | (means > high + reach)).any() else None
+    return (
+        (low - reach, high + reach)
+        if ((means < low - reach) | (means > high + reach)).any()
+        else None
+    )
 
 
 def _axis_title(spot: Spot) -> str:

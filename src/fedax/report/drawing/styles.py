@@ -12,7 +12,8 @@ TINT = 0.25
 """The part of white in the colour of the further forms of a method."""
 
 _BLUE, _RED, _GREEN, _PINK, _OCHRE, _VIOLET, _GREY, _WINE = range(8)
-_SECOND = 32  # the same colours with other markers, for methods that are rarely in one figure with the first ones
+# the same colours with other markers, for methods that are rarely in one figure with the first ones
+_SECOND = 32
 _METHODS = {
     "FedAvg": _GREY,
     "FedProx": _OCHRE,
@@ -41,11 +42,17 @@ _FORMS = ("", "as released", "as written")
 
 
 def styles(labels: Iterable[str]) -> dict[str, int]:
-    """Returns the number of the look of every label: a known method's own, with a further dash for each of its forms.
+    """Returns the number of the look of every label: a known method's own, with a further dash for
+    each of its forms.
 
-    A label is a method's name, alone or followed by its form. Other labels take, in their order, the colours that are free.
+    A label is a method's name, alone or followed by its form. Other labels take, in their order,
+    the colours that are free.
 
-    >>> styles(["FedAvg", "FedBC", "FedBC as released"]) == {"FedAvg": 6, "FedBC": 0, "FedBC as released": 8}
+    >>> styles(["FedAvg", "FedBC", "FedBC as released"]) == {
+    ...     "FedAvg": 6,
+    ...     "FedBC": 0,
+    ...     "FedBC as released": 8,
+    ... }
     True
     >>> styles(["Mine", "FedBC"])["FedBC"]
     0
@@ -76,7 +83,9 @@ def styles(labels: Iterable[str]) -> dict[str, int]:
 
 
 def colour_of(style: int) -> str:
-    """Returns the colour of a look as hexadecimal digits; lighter for the further forms of a method."""
+    """Returns the colour of a look as hexadecimal digits; lighter for the further forms of a
+    method.
+    """
     colour = COLOURS[style % 8]
     if not is_form(style):
         return colour
@@ -112,7 +121,8 @@ def _method(name: str) -> str:
 
 
 def _free(number: int, taken: set[int], step: int = 8) -> int:
-    """Returns the first look from a number on that differs from all that are taken: in steps, then of any colour.
+    """Returns the first look from a number on that differs from all that are taken: in steps, then
+    of any colour.
 
     There are 64 different looks. Beyond them looks repeat, with other numbers.
     """

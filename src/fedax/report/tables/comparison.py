@@ -1,4 +1,6 @@
-"""Tables that compare methods, with paired tests against the best: as text, CSV, Markdown and LaTeX."""
+"""Tables that compare methods, with paired tests against the best: as text, CSV, Markdown and
+LaTeX.
+"""
 
 import csv
 import io
@@ -24,7 +26,8 @@ class Cell(NamedTuple):
     Attributes:
         mean, deviation: over its runs, in the unit of `scale_of`; NaN for a deviation of one run.
         runs, lost: how many there are, and how many of them diverged and count as the worst.
-        p: Holm's adjusted p-value of the paired difference to the best method, 1 for the best; NaN where nothing is tested.
+        p: Holm's adjusted p-value of the paired difference to the best method, 1 for the best; NaN
+            where nothing is tested.
     """
 
     mean: float
@@ -40,7 +43,9 @@ class Cell(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """The paired difference of a method to the best one, positive where it is worse, with its adjusted p-value."""
+    """The paired difference of a method to the best one, positive where it is worse, with its
+    adjusted p-value.
+    """
 
     best: str
     effect: Effect
@@ -56,11 +61,12 @@ class ComparedColumn(NamedTuple):
 
 
 def compare_methods(records: Sequence[Record], metric: str, read: str = "last") -> ComparedColumn:
-    """Compares the methods of one task in a metric: means, and paired tests of all others against the best mean.
+    """Compares the methods of one task in a metric: means, and paired tests of all others against
+    the best mean.
 
-    Runs are paired by their seed and the draw of the data; of several draws the means over their seeds are compared. The tests
-    are Student's, or sign tests where a number is infinite, and Holm corrects for their number. Runs that diverged count as
-    the worst of their task.
+    Runs are paired by their seed and the draw of the data; of several draws the means over their
+    seeds are compared. The tests are Student's, or sign tests where a number is infinite, and Holm
+    corrects for their number. Runs that diverged count as the worst of their task.
 
     Args:
         records: of one task.
@@ -73,7 +79,8 @@ def compare_methods(records: Sequence[Record], metric: str, read: str = "last") 
         return ComparedColumn(title, {}, {})
     results, task = Results(with_metric), with_metric[0].task
     values = {
-        label: results.of(task, label, metric, read, mode=_mode(with_metric, metric)) for label in by_label(with_metric)
+        label: results.of(task, label, metric, read, mode=_mode(with_metric, metric))
+        for label in by_label(with_metric)
     }
     means = {label: float(np.mean(list(own.values()))) for label, own in values.items()}
     differences: dict[str, Difference] = {}
@@ -83,16 +90,23 @@ def compare_methods(records: Sequence[Record], metric: str, read: str = "last") 
         finite = {label: mean for label, mean in means.items() if not math.isnan(mean)}
         best = min(finite, key=lambda label: sign * finite[label]) if finite else None
         tested = {
-            label: _effect(results, own, values[best], sign) for label, own in values.items() if best not in (None, label)
+            label: _effect(results, own, values[best], sign)
+            for label, own in values.items()
+            if best not in (None, label)
         }
         adjusted = holm([effect.ahead for effect in tested.values()])
         differences = {
-            label: Difference(str(best), effect, p) for (label, effect), p in zip(tested.items(), adjusted, strict=True)
+            label: Difference(str(best), effect, p)
+            for (label, effect), p in zip(tested.items(), adjusted, strict=True)
         }
     cells = {}
     for label, own in values.items():
         numbers, lost = np.array(list(own.values())), results.lost(task, label, metric, read)[0]
-        deviation = float(numbers.std(ddof=1)) if len(numbers) > 1 and np.isfinite(numbers).all() else math.nan
+        deviation = (
+            float(numbers.std(ddof=1))
+            if len(numbers) > 1 and np.isfinite(numbers).all()
+            else math.nan
+        )
         p = 1.0 if label == best else differences[label].p if label in differences else math.nan
         cells[label] = Cell(means[label], deviation, len(numbers), lost, p)
     return ComparedColumn(title, cells, differences)
@@ -101,13 +115,20 @@ def compare_methods(records: Sequence[Record], metric: str, read: str = "last") 
 def _effect(results: Results, own: Values, best: Values, sign: float) -> Effect:
     common = [run for run in own if run in best]
     with np.errstate(invalid="ignore"):
-        paired = {run: sign * (own[run] - best[run]) for run in common}  # infinite minus infinite is level
-    values, unit = results.units({run: 0.0 if math.isnan(value) else value for run, value in paired.items()})
+        # infinite minus infinite is level
+        paired = {run: sign * (own[run] - best[run]) for run in common}
+    values, unit = results.units(
+        {run: 0.0 if math.isnan(value) else value for run, value in paired.items()}
+    )
     return effect_of(values, unit)
 
 
 def _mode(records: Sequence[Record], metric: str) -> Mode | None:
-    return None if metric in ("dissimilarity", "weight_gap") else mode_of(metric, stated_modes(records))
+    return (
+        None
+        if metric in ("dissimilarity", "weight_gap")
+        else mode_of(metric, stated_modes(records))
+    )
 
 
 def unit_of(metric: str) -> str:
@@ -120,7 +141,10 @@ def unit_of(metric: str) -> str:
 
 
 def _titled(metric: str) -> str:
-    name = next((column.title for column in COLUMNS if column.metric == metric), metric.replace("_", " ").capitalize())
+    name = next(
+        (column.title for column in COLUMNS if column.metric == metric),
+        metric.replace("_", " ").capitalize(),
+    )
     return f"{name} ({unit_of(metric)})" if unit_of(metric) else name
 
 
@@ -141,9 +165,12 @@ class MethodTable(NamedTuple):
 
 
 def method_tables(
-    records: Sequence[Record], reads: Mapping[str, str] | None = None, metrics: Sequence[str] | None = None
+    records: Sequence[Record],
+    reads: Mapping[str, str] | None = None,
+    metrics: Sequence[str] | None = None,
 ) -> list[MethodTable]:
-    """Returns a table of methods and metrics for each task; with one metric and several tasks, one table of methods and tasks.
+    """Returns a table of methods and metrics for each task; with one metric and several tasks, one
+    table of methods and tasks.
 
     Args:
         records: the runs.
@@ -163,7 +190,8 @@ def method_tables(
     tasks, reads = by_task(records), reads or {}
     if metrics and len(metrics) == 1 and len(tasks) > 1:
         columns = [
-            compare_methods(runs, metrics[0], reads.get(task, "last"))._replace(title=task) for task, runs in tasks.items()
+            compare_methods(runs, metrics[0], reads.get(task, "last"))._replace(title=task)
+            for task, runs in tasks.items()
         ]
         return [MethodTable(_titled(metrics[0]), list(by_label(records)), columns, _note(records))]
     return [
@@ -183,11 +211,18 @@ def method_tables(
 def _note(records: Sequence[Record]) -> str:
     most = max(len(runs) for own in by_task(records).values() for runs in by_label(own).values())
     draws = len({record.draw for record in records}) > 1
-    text = f"Means and sample standard deviations over {counted(most, 'run')}. " if most > 1 else "Single runs. "
+    text = (
+        f"Means and sample standard deviations over {counted(most, 'run')}. "
+        if most > 1
+        else "Single runs. "
+    )
     if most < 2:
         return text + "Nothing is tested: that takes several seeds."
     unit = "draws of the data" if draws else "seeds"
-    text += f"Bold: the best mean, and those not significantly worse (paired by {unit}, t-test, Holm, level {LEVEL:g}). "
+    text += (
+        f"Bold: the best mean, and those not significantly worse (paired by {unit}, t-test, "
+        f"Holm, level {LEVEL:g}). "
+    )
     return text + "Runs that diverged count as the worst of their task."
 
 
@@ -199,12 +234,16 @@ def to_text(table: MethodTable) -> str:
     for first, *numbers in rows:
         cells = [text.rjust(width) for text, width in zip(numbers, widths[1:], strict=True)]
         lines.append("  ".join([first.ljust(widths[0]), *cells]))
-    return "\n".join([table.title, *(line.rstrip() for line in lines), table.note.replace("Bold", "*")])
+    return "\n".join(
+        [table.title, *(line.rstrip() for line in lines), table.note.replace("Bold", "*")]
+    )
 
 
 def to_markdown(table: MethodTable) -> str:
     """Formats a table in Markdown."""
-    head, *rows = _rows(table, lambda cell: f"**{_number(cell, ' ± ')}**" if cell.is_top else _number(cell, " ± "))
+    head, *rows = _rows(
+        table, lambda cell: f"**{_number(cell, ' ± ')}**" if cell.is_top else _number(cell, " ± ")
+    )
     rule = ["---", *["---:"] * len(table.columns)]
     lines = [f"| {' | '.join(_piped(text) for text in row)} |" for row in (head, rule, *rows)]
     return "\n".join([f"**{table.title}**", "", *lines, "", table.note])
@@ -220,17 +259,30 @@ def to_latex(table: MethodTable) -> str:
         return rf"$\mathbf{{{number}}}$" if cell.is_top else f"${number}$"
 
     head, *rows = _rows(table, shown, escape=_escaped)
-    lines = [f"% {table.title}: {table.note}", rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule"]
-    lines += [" & ".join(head) + r" \\", r"\midrule", *(" & ".join(row) + r" \\" for row in rows), r"\bottomrule"]
+    lines = [
+        f"% {table.title}: {table.note}",
+        rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
+        r"\toprule",
+    ]
+    lines += [
+        " & ".join(head) + r" \\",
+        r"\midrule",
+        *(" & ".join(row) + r" \\" for row in rows),
+        r"\bottomrule",
+    ]
     return "\n".join([*lines, r"\end{tabular}"])
 
 
 def to_csv(tables: Sequence[MethodTable]) -> str:
-    """Formats tables as one CSV table, with a line for each method and column; heads name the units."""
+    """Formats tables as one CSV table, with a line for each method and column; heads name the
+    units.
+    """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     tested = ["best", "difference to best (worse is positive)", "low", "high", "p (Holm)"]
-    writer.writerow(["table", "algorithm", "column (unit)", "runs", "diverged", "mean", "deviation", *tested])
+    writer.writerow(
+        ["table", "algorithm", "column (unit)", "runs", "diverged", "mean", "deviation", *tested]
+    )
     for table in tables:
         for method in table.methods:
             for column in table.columns:
@@ -238,11 +290,22 @@ def to_csv(tables: Sequence[MethodTable]) -> str:
                     continue
                 other = column.differences.get(method)
                 test = (
-                    ["", "", "", ""] if other is None else [other.effect.mean, other.effect.low, other.effect.high, other.p]
+                    ["", "", "", ""]
+                    if other is None
+                    else [other.effect.mean, other.effect.low, other.effect.high, other.p]
                 )
                 numbers = [_plain(value) for value in (cell.mean, cell.deviation)]
                 best = int(cell.is_top)
-                row = [table.title, method, column.title, cell.runs, cell.lost, *numbers, best, *map(_plain, test)]
+                row = [
+                    table.title,
+                    method,
+                    column.title,
+                    cell.runs,
+                    cell.lost,
+                    *numbers,
+                    best,
+                    *map(_plain, test),
+                ]
                 writer.writerow(row)
     return buffer.getvalue()
 
@@ -257,27 +320,45 @@ FORMS: dict[str, Callable[[Sequence[MethodTable]], str]] = {
 
 
 def differences_sheet(records: Sequence[Record], reads: Mapping[str, str]) -> list[Sheet]:
-    """Returns the paired differences of every method to the best one, for reports; nothing without several seeds or methods."""
+    """Returns the paired differences of every method to the best one, for reports; nothing without
+    several seeds or methods.
+    """
     rows = []
     for task, runs in by_task(records).items():
         read = reads.get(task, "last")
         for column in columns_of(runs):
             if not column.brief:
                 continue
-            for method, (best, effect, p) in compare_methods(runs, column.metric, read).differences.items():
+            for method, (best, effect, p) in compare_methods(
+                runs, column.metric, read
+            ).differences.items():
                 if effect.units > 1:
                     verdict = "worse" if p <= LEVEL else "not distinguishable"
                     quantity = quantity_of(column.metric, read)
-                    rows.append([task, method, best, f"{effect.text} {quantity}", str(effect.units), f"{p:.2g}", verdict])
+                    rows.append(
+                        [
+                            task,
+                            method,
+                            best,
+                            f"{effect.text} {quantity}",
+                            str(effect.units),
+                            f"{p:.2g}",
+                            verdict,
+                        ]
+                    )
     head = ["Task", "Algorithm", "Best", "Difference", "Pairs", "p", "Verdict"]
     note = (
-        "Mean difference to the best, positive where the algorithm is worse, with its 95 % interval. p is that of a paired "
-        f"t-test, corrected by Holm over the algorithms of a task and metric; at most {LEVEL:g} counts as a difference."
+        "Mean difference to the best, positive where the algorithm is worse, with its 95 % "
+        "interval. p is that of a paired "
+        f"t-test, corrected by Holm over the algorithms of a task and metric; at most {LEVEL:g} "
+        "counts as a difference."
     )
     return [Sheet("Paired differences", head, rows, note)] if rows else []
 
 
-def _rows(table: MethodTable, shown: Callable[[Cell], str], escape: Callable[[str], str] = str) -> list[list[str]]:
+def _rows(
+    table: MethodTable, shown: Callable[[Cell], str], escape: Callable[[str], str] = str
+) -> list[list[str]]:
     rows = [["Algorithm", *(escape(column.title) for column in table.columns)]]
     for method in table.methods:
         cells = [column.cells.get(method) for column in table.columns]
@@ -313,4 +394,6 @@ def _piped(text: str) -> str:
 
 def _escaped(text: str) -> str:
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    return "".join(special.get(letter, f"\\{letter}" if letter in "&%$#_{}" else letter) for letter in text)
+    return "".join(
+        special.get(letter, f"\\{letter}" if letter in "&%$#_{}" else letter) for letter in text
+    )

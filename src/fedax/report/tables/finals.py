@@ -13,11 +13,15 @@ from fedax.report.tables.reductions import is_value_reduction, read_curve
 
 
 def is_lost(run: Record) -> bool:
-    """Returns whether a run has no final value: a stop rule found that it diverged, or something was not finite."""
+    """Returns whether a run has no final value: a stop rule found that it diverged, or something
+    was not finite.
+    """
     return run.outcome.kind in ("diverged", "non-finite")
 
 
-def read_run(run: Record, metric: str, read: str, among: Sequence[Record] = (), scale: float = 1.0) -> float:
+def read_run(
+    run: Record, metric: str, read: str, among: Sequence[Record] = (), scale: float = 1.0
+) -> float:
     """Returns the number of a run, NaN if it has none because it diverged or is not finite.
 
     Args:
@@ -37,21 +41,26 @@ def read_run(run: Record, metric: str, read: str, among: Sequence[Record] = (), 
 
 
 def _positions(run: Record, read: str) -> np.ndarray:
-    """Returns the positions of a run's observations in the unit of `<unit>_to_<x>`, in rounds for other reductions."""
+    """Returns the positions of a run's observations in the unit of `<unit>_to_<x>`, in rounds for
+    other reductions.
+    """
     unit, _, level = read.partition("_to_")
     if level and unit in ("hours", "joules"):
         values = run.time if unit == "hours" else run.energy
         if values is None:
-            raise InvalidInput.of("read", read, "another reduction, as some of these runs have no devices")
+            raise InvalidInput.of(
+                "read", read, "another reduction, as some of these runs have no devices"
+            )
         return values / 3600 if unit == "hours" else values
     return run.bits / 1e9 if level and unit == "gigabits" else run.rounds
 
 
 def worst_value(runs: Sequence[Record], metric: str, read: str, scale: float = 1.0) -> float:
-    """Returns what a run without a number counts as: the worst of all runs' numbers and initial values.
+    """Returns what a run without a number counts as: the worst of all runs' numbers and initial
+    values.
 
-    Infinite where the number is no value of the metric (rounds until something, which such a run does not reach), and NaN for a
-    metric whose direction is not known.
+    Infinite where the number is no value of the metric (rounds until something, which such a run
+    does not reach), and NaN for a metric whose direction is not known.
     """
     if "_to_" in read:
         return math.inf
@@ -59,7 +68,10 @@ def worst_value(runs: Sequence[Record], metric: str, read: str, scale: float = 1
     if mode is None or not is_value_reduction(read):
         return math.nan
     own = [run for run in runs if metric in run.scalars]
-    return worst_of([[run.scalars[metric][0] * scale, read_run(run, metric, read, runs, scale)] for run in own], mode)
+    return worst_of(
+        [[run.scalars[metric][0] * scale, read_run(run, metric, read, runs, scale)] for run in own],
+        mode,
+    )
 
 
 def read_runs(
@@ -77,4 +89,6 @@ def read_runs(
     among = among or runs
     values = np.array([read_run(run, metric, read, among, scale) for run in runs], float)
     lost = np.isnan(values)
-    return np.where(lost, worst_value(among, metric, read, scale) if lost.any() else math.nan, values), int(lost.sum())
+    return np.where(
+        lost, worst_value(among, metric, read, scale) if lost.any() else math.nan, values
+    ), int(lost.sum())

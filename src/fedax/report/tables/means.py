@@ -14,15 +14,20 @@ _POINTS = 500  # of a curve, at most
 
 
 def aligned(runs: Sequence[Record]) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Returns the rounds at which all runs were observed that had not ended, thinned, and where each run has them.
+    """Returns the rounds at which all runs were observed that had not ended, thinned, and where
+    each run has them.
 
     A run that has ended has its last observation there; see `has_ended`.
     """
     every = sorted({t for run in runs for t in run.rounds.tolist()})
     seen = [(set(run.rounds.tolist()), int(run.rounds[-1])) for run in runs]
     rounds = np.array([t for t in every if all(t in own or t > last for own, last in seen)])
-    rounds = rounds[np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), _POINTS)).round().astype(int))]
-    return rounds, [np.minimum(np.searchsorted(run.rounds, rounds), len(run.rounds) - 1) for run in runs]
+    rounds = rounds[
+        np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), _POINTS)).round().astype(int))
+    ]
+    return rounds, [
+        np.minimum(np.searchsorted(run.rounds, rounds), len(run.rounds) - 1) for run in runs
+    ]
 
 
 def has_ended(runs: Sequence[Record], rounds: np.ndarray) -> np.ndarray:
@@ -46,9 +51,9 @@ def mean_position(runs: Sequence[Record], curves: Sequence[np.ndarray]) -> np.nd
 def curves_of(runs: Sequence[Record], metric: str, among: Sequence[Record] = ()) -> np.ndarray:
     """Returns the curves of a metric at the rounds of `aligned`, shape (runs, rounds).
 
-    From its end on, a run that diverged counts as the worst of all values that the runs of its task have. It is NaN where the
-    metric has no direction, and where all runs have diverged, which leaves nothing to take a mean of. Any other run keeps its last
-    value.
+    From its end on, a run that diverged counts as the worst of all values that the runs of its task
+    have. It is NaN where the metric has no direction, and where all runs have diverged, which
+    leaves nothing to take a mean of. Any other run keeps its last value.
 
     Args:
         runs: the runs, all with the metric.
@@ -57,25 +62,40 @@ def curves_of(runs: Sequence[Record], metric: str, among: Sequence[Record] = ())
     """
     among = [run for run in among or runs if metric in run.scalars]
     rounds, at = aligned(runs)
-    values = np.stack([np.asarray(run.scalars[metric], float)[i] for run, i in zip(runs, at, strict=True)])
+    values = np.stack(
+        [np.asarray(run.scalars[metric], float)[i] for run, i in zip(runs, at, strict=True)]
+    )
     lost = np.array([is_lost(run) for run in runs])[:, None]
     # what made a run non-finite is in its last observation
     gone = lost & (has_ended(runs, rounds) | ~np.isfinite(values))
     if not gone.any():
         return values
     mode = mode_of(metric, [run.modes for run in among])
-    worst = np.nan if mode is None else worst_of(np.concatenate([run.scalars[metric] for run in among]), mode)
+    worst = (
+        np.nan
+        if mode is None
+        else worst_of(np.concatenate([run.scalars[metric] for run in among]), mode)
+    )
     return np.where(np.all(gone, axis=0, keepdims=True), np.nan, np.where(gone, worst, values))
 
 
 def band(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the mean, and the lower and upper end of a band of one standard deviation within the range of the values.
+    """Returns the mean, and the lower and upper end of a band of one standard deviation within the
+    range of the values.
 
-    Outside there is nothing: no accuracy above one, and on a logarithmic axis an end near zero would fill the chart.
+    Outside there is nothing: no accuracy above one, and on a logarithmic axis an end near zero
+    would fill the chart.
     """
     with np.errstate(invalid="ignore", over="ignore"):
-        mean, deviation = values.mean(0), values.std(0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1:])
-        return mean, np.maximum(mean - deviation, values.min(0)), np.minimum(mean + deviation, values.max(0))
+        mean, deviation = (
+            values.mean(0),
+            values.std(0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1:]),
+        )
+        return (
+            mean,
+            np.maximum(mean - deviation, values.min(0)),
+            np.minimum(mean + deviation, values.max(0)),
+        )
 
 
 def ended_early(label: str, runs: Sequence[Record]) -> str:
@@ -91,11 +111,13 @@ def ended_early(label: str, runs: Sequence[Record]) -> str:
     parts = []
     if lost and len(runs) > 1:
         parts.append(
-            f"{len(lost)} of {len(runs)} diverged (after {_rounds(lost)}) and count{'s' * (len(lost) == 1)} as the worst from there"
+            f"{len(lost)} of {len(runs)} diverged (after {_rounds(lost)}) and "
+            f"count{'s' * (len(lost) == 1)} as the worst from there"
         )
     if short:
         parts.append(
-            f"{len(short)} of {len(runs)} ended after {_rounds(short)} and keep{'s' * (len(short) == 1)} the last value"
+            f"{len(short)} of {len(runs)} ended after {_rounds(short)} and "
+            f"keep{'s' * (len(short) == 1)} the last value"
         )
     return f"{label}: {', '.join(parts)}." if parts else ""
 

@@ -47,7 +47,8 @@ def membership_sheet(records: Sequence[AnyRun]) -> Sheet:
         rows.append([task, label, str(rounds), str(len(own)), *areas, single])
     head = ["Task", "Algorithm", "Rounds", "Runs", *ATTACKS.values(), "Shadow attack by seed"]
     note = (
-        "Area under the ROC curve after the last round; 0.5 is guessing. ± is the sample standard deviation over the runs."
+        "Area under the ROC curve after the last round; 0.5 is guessing. ± is the sample "
+        "standard deviation over the runs."
     )
     return Sheet("Membership inference", head, rows, note)
 

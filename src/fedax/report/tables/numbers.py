@@ -60,7 +60,8 @@ class Results:
 
     Args:
         records: the runs, with their curves or as lines of `runs.csv`.
-        methods: the algorithm that a record's label stands for, where that is not the label itself (members of grids).
+        methods: the algorithm that a record's label stands for, where that is not the label itself
+            (members of grids).
     """
 
     records: Sequence[AnyRun]
@@ -77,9 +78,10 @@ class Results:
     ) -> Values:
         """Returns the number of every run, in the unit of `fedax.report.tables.summary.scale_of`.
 
-        A run that has none, because it was stopped as diverging or is not finite, counts as the worst of its task: as the worst
-        of all runs' numbers and initial values, whatever the algorithm. Where the number is not a value of the metric (rounds
-        until something), it is infinite, as that of a run that never gets there.
+        A run that has none, because it was stopped as diverging or is not finite, counts as the
+        worst of its task: as the worst of all runs' numbers and initial values, whatever the
+        algorithm. Where the number is not a value of the metric (rounds until something), it is
+        infinite, as that of a run that never gets there.
 
         Args:
             task: title of the task.
@@ -111,19 +113,33 @@ class Results:
         draws = sorted({run.draw for run in values})
         if len(draws) < 2:
             return np.array(list(values.values())), "seeds"
-        groups = [np.array([value for run, value in values.items() if run.draw == draw]) for draw in draws]
+        groups = [
+            np.array([value for run, value in values.items() if run.draw == draw]) for draw in draws
+        ]
         with np.errstate(invalid="ignore"):
-            return np.nan_to_num([group.mean() for group in groups], nan=0.0, posinf=math.inf, neginf=-math.inf), "draws"
+            return np.nan_to_num(
+                [group.mean() for group in groups], nan=0.0, posinf=math.inf, neginf=-math.inf
+            ), "draws"
 
     def diverged(self, task: str, algorithm: str) -> tuple[int, int]:
-        """Returns the number of runs that diverged, see `fedax.report.Record.diverged`, and of all."""
-        runs = [r.diverged for r in self._on(task) if self.methods.get(r.label, r.label) == algorithm]
+        """Returns the number of runs that diverged, see `fedax.report.Record.diverged`, and of
+        all.
+        """
+        runs = [
+            r.diverged for r in self._on(task) if self.methods.get(r.label, r.label) == algorithm
+        ]
         return sum(runs), len(runs)
 
     def lost(self, task: str, algorithm: str, metric: str, read: str) -> tuple[int, int]:
-        """Returns the number of runs that have no number and count as the worst of their task, and of all."""
+        """Returns the number of runs that have no number and count as the worst of their task, and
+        of all.
+        """
         on_task = self._on(task)
-        own = [r for r in on_task if self.methods.get(r.label, r.label) == algorithm and metric in r.scalars]
+        own = [
+            r
+            for r in on_task
+            if self.methods.get(r.label, r.label) == algorithm and metric in r.scalars
+        ]
         return sum(math.isnan(number_of(run, metric, read, on_task)) for run in own), len(own)
 
     def algorithms(self, task: str) -> list[str]:
@@ -143,7 +159,10 @@ class Results:
         mode: Mode = "max" if higher_is_better(metric, read, on_task, told) else "min"
         if not is_value_reduction(read):
             return worst_of([], mode)
-        seen = [[number_of(run, metric, "first", on_task), number_of(run, metric, read, on_task)] for run in runs]
+        seen = [
+            [number_of(run, metric, "first", on_task), number_of(run, metric, read, on_task)]
+            for run in runs
+        ]
         return worst_of(seen, mode)
 
 
@@ -164,7 +183,9 @@ def number_of(run: AnyRun, metric: str, read: str, among: Sequence[AnyRun] = ())
         return run.numbers[metric, read]
     if read == "first":
         return float(run.scalars[metric][0] * scale_of(metric))
-    return read_run(run, metric, read, [one for one in among if isinstance(one, Record)], scale_of(metric))
+    return read_run(
+        run, metric, read, [one for one in among if isinstance(one, Record)], scale_of(metric)
+    )
 
 
 def quantity_of(metric: str, read: str) -> str:
@@ -194,8 +215,11 @@ def stated_modes(runs: Sequence[AnyRun]) -> list[Mapping[str, Mode]]:
     return [run.modes for run in runs if isinstance(run, Record) and run.modes]
 
 
-def higher_is_better(metric: str, read: str = "last", runs: Sequence[AnyRun] = (), told: Mode | None = None) -> bool:
-    """Returns whether a larger number is better. Of rounds and bits until something, and of changes, less is, whatever the metric.
+def higher_is_better(
+    metric: str, read: str = "last", runs: Sequence[AnyRun] = (), told: Mode | None = None
+) -> bool:
+    """Returns whether a larger number is better. Of rounds and bits until something, and of
+    changes, less is, whatever the metric.
 
     `told` is the direction of a metric that neither the runs nor the built-in observers state.
 

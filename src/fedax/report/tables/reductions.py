@@ -8,7 +8,10 @@ import numpy as np
 from fedax.core import InvalidInput
 
 VALUES = "last, best, mean_last_<k>_rounds"
-ALLOWED = f"{VALUES}, rounds_to_<x>, gigabits_to_<x>, hours_to_<x>, joules_to_<x>, last_over_half, mean_change"
+ALLOWED = (
+    f"{VALUES}, rounds_to_<x>, gigabits_to_<x>, hours_to_<x>, joules_to_<x>, "
+    "last_over_half, mean_change"
+)
 _COUNT, _NUMBER = r"[1-9]\d{0,8}", r"-?\d+\.?\d*(?:e-?\d+)?"
 _PATTERN = re.compile(
     "last|best|last_over_half|mean_change"
@@ -32,18 +35,25 @@ def parse_reduction(read: str) -> re.Match[str]:
 def is_value_reduction(read: str) -> bool:
     """Returns whether the number is a value of the metric, so that it suits all metrics of a table.
 
-    >>> [is_value_reduction(read) for read in ("last", "best", "mean_last_10_rounds", "rounds_to_0.5", "last_over_half")]
+    >>> [
+    ...     is_value_reduction(read)
+    ...     for read in ("last", "best", "mean_last_10_rounds", "rounds_to_0.5", "last_over_half")
+    ... ]
     [True, True, True, False, False]
     """
     match = _PATTERN.fullmatch(read)
-    return match is not None and match["value"] is None and read not in ("last_over_half", "mean_change")
+    return (
+        match is not None
+        and match["value"] is None
+        and read not in ("last_over_half", "mean_change")
+    )
 
 
 def convert_to_rounds(read: str, observe_every: int) -> str:
     """Translates the older spelling `mean_last_<k>`, which counts observations, to rounds.
 
-    Other reductions are returned as they are. The values are equal for runs that are observed after every
-    `observe_every` rounds and end with such an observation.
+    Other reductions are returned as they are. The values are equal for runs that are observed after
+    every `observe_every` rounds and end with such an observation.
 
     >>> convert_to_rounds("mean_last_10", 2), convert_to_rounds("best", 2)
     ('mean_last_20_rounds', 'best')
@@ -54,7 +64,9 @@ def convert_to_rounds(read: str, observe_every: int) -> str:
     return f"mean_last_{int(match['observations']) * observe_every}_rounds"
 
 
-def check_reduction(read: str, observe_every: int = 1, field: str = "read", of_values: bool = False) -> None:
+def check_reduction(
+    read: str, observe_every: int = 1, field: str = "read", of_values: bool = False
+) -> None:
     """Refuses unknown names, and the older spelling that counts observations.
 
     Args:
@@ -70,7 +82,9 @@ def check_reduction(read: str, observe_every: int = 1, field: str = "read", of_v
     if _PATTERN.fullmatch(read) is None or (of_values and not is_value_reduction(read)):
         raise InvalidInput.of(field, read, allowed)
     if (now := convert_to_rounds(read, observe_every)) != read:
-        hint = f"{read} counted observations; with observe_every = {observe_every} the same is {now}."
+        hint = (
+            f"{read} counted observations; with observe_every = {observe_every} the same is {now}."
+        )
         raise InvalidInput.of(field, read, allowed, hint)
 
 
@@ -99,20 +113,26 @@ def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -
     """Reduces a curve to one number.
 
     Args:
-        curve: values of a scalar metric, shape (observations,); the first one is of the initial model.
-        rounds: rounds completed at each, same shape; for reductions in another unit what was spent so far.
-        read: `last`, `best`, `mean_last_<k>_rounds` (mean over the observations of the last k rounds, those after the
-            round `rounds[-1] - k`, without the initial model), `rounds_to_<x>` (the first observed round at which the metric is
-            as good as x, infinity if never), `gigabits_to_<x>` (the traffic until then, 10^9 bits, both directions, all
-            participants), `hours_to_<x>` and `joules_to_<x>` (the same on the virtual clock), `last_over_half` (the last value
-            over the one at half the rounds: a curve in 1/t halves, a linearly convergent one falls faster, one at its floor stays),
-            or `mean_change` (the mean absolute change from one observation to the next in the second half of the rounds: how far a
-            curve is from smooth; compare only curves that are observed equally often). Folders of earlier versions also have
-            `mean_last_<k>`, the mean
-            over the last k observations.
+        curve: values of a scalar metric, shape (observations,); the first one is of the initial
+            model.
+        rounds: rounds completed at each, same shape; for reductions in another unit what was spent
+            so far.
+        read: `last`, `best`, `mean_last_<k>_rounds` (mean over the observations of the last k
+            rounds, those after the round `rounds[-1] - k`, without the initial model),
+            `rounds_to_<x>` (the first observed round at which the metric is as good as x, infinity
+            if never), `gigabits_to_<x>` (the traffic until then, 10^9 bits, both directions, all
+            participants), `hours_to_<x>` and `joules_to_<x>` (the same on the virtual clock),
+            `last_over_half` (the last value over the one at half the rounds: a curve in 1/t halves,
+            a linearly convergent one falls faster, one at its floor stays), or `mean_change` (the
+            mean absolute change from one observation to the next in the second half of the rounds:
+            how far a curve is from smooth; compare only curves that are observed equally often).
+            Folders of earlier versions also have `mean_last_<k>`, the mean over the last k
+            observations.
         higher: whether more is better.
 
-    >>> read_curve(np.array([0.0, 50.0, 80.0, 70.0]), np.array([0, 2, 4, 6]), "mean_last_4_rounds", True)
+    >>> read_curve(
+    ...     np.array([0.0, 50.0, 80.0, 70.0]), np.array([0, 2, 4, 6]), "mean_last_4_rounds", True
+    ... )
     75.0
     >>> read_curve(np.array([0.0, 50.0, 80.0, 70.0]), np.arange(4), "rounds_to_60", True)
     2.0
@@ -139,6 +159,8 @@ def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -
 
 
 def _best(curve: np.ndarray, higher: bool) -> float:
-    """Returns the best value; NaN if one is missing after the first, which some metrics do not have."""
+    """Returns the best value; NaN if one is missing after the first, which some metrics do not
+    have.
+    """
     values = curve[1:] if len(curve) > 1 and np.isnan(curve[0]) else curve
     return float(values.max() if higher else values.min())

@@ -1,4 +1,6 @@
-"""Statistics of comparisons: paired t-tests on the draws of the data, corrected for their number."""
+"""Statistics of comparisons: paired t-tests on the draws of the data, corrected for their
+number.
+"""
 
 import math
 from collections.abc import Sequence
@@ -15,9 +17,11 @@ class Effect(NamedTuple):
     """Mean difference with its confidence interval.
 
     Attributes:
-        mean, low, high: the mean over the units and its 95 % confidence interval (Student's t); NaN where there is none.
-        ahead, behind: p-values of the two verdicts, that it is above and that it is below zero, each twice the one-sided one, so
-            that it is at most `LEVEL` where the interval is above (below) zero.
+        mean, low, high: the mean over the units and its 95 % confidence interval (Student's t); NaN
+            where there is none.
+        ahead, behind: p-values of the two verdicts, that it is above and that it is below zero,
+            each twice the one-sided one, so that it is at most `LEVEL` where the interval is above
+            (below) zero.
         units: how many there are.
         unit: `"draws"` of the data or `"seeds"`.
     """
@@ -57,21 +61,24 @@ def paired_t(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np
         values: shape (..., units), at least two units, all finite; at least two axes.
 
     Returns:
-        Over the last axis: the mean, half the width of its interval, and the p-values `ahead` and `behind` of `Effect`.
+        Over the last axis: the mean, half the width of its interval, and the p-values `ahead` and
+        `behind` of `Effect`.
     """
     count = values.shape[-1]
     mean, error = values.mean(-1), values.std(-1, ddof=1) / math.sqrt(count)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(mean == 0, 0.0, mean / error)
-    ahead, behind = (np.minimum(2 * scipy.stats.t.sf(side * ratio, count - 1), 1.0) for side in (1, -1))
+    ahead, behind = (
+        np.minimum(2 * scipy.stats.t.sf(side * ratio, count - 1), 1.0) for side in (1, -1)
+    )
     return mean, float(scipy.stats.t.ppf(1 - LEVEL / 2, count - 1)) * error, ahead, behind
 
 
 def effect_of(values: np.ndarray, unit: str, exact: bool = False) -> Effect:
     """Computes the effect that differences of some units show.
 
-    With infinite differences (runs that never reach a value) it is the sign test. With `exact` ones,
-    which do not depend on chance, all units have to agree. A single unit decides nothing.
+    With infinite differences (runs that never reach a value) it is the sign test. With `exact`
+    ones, which do not depend on chance, all units have to agree. A single unit decides nothing.
 
     >>> effect_of(np.array([1.0, 1.2, 1.1]), "seeds").text
     '+1.1 [0.852, 1.35]'
@@ -82,9 +89,13 @@ def effect_of(values: np.ndarray, unit: str, exact: bool = False) -> Effect:
     finite = bool(np.isfinite(values).all())
     mean = float(values.mean() if finite else np.median(values))
     if exact:
-        return Effect(mean, math.nan, math.nan, float(above < count), float(below < count), count, unit)
+        return Effect(
+            mean, math.nan, math.nan, float(above < count), float(below < count), count, unit
+        )
     if not finite:
-        ahead, behind = (min(2 * float(scipy.stats.binom.sf(k - 1, count, 0.5)), 1.0) for k in (above, below))
+        ahead, behind = (
+            min(2 * float(scipy.stats.binom.sf(k - 1, count, 0.5)), 1.0) for k in (above, below)
+        )
         return Effect(mean, math.nan, math.nan, ahead, behind, count, unit)
     if count == 1:
         return Effect(mean, math.nan, math.nan, 1.0, 1.0, 1, unit)
@@ -95,9 +106,9 @@ def effect_of(values: np.ndarray, unit: str, exact: bool = False) -> Effect:
 def ratio_of(a: np.ndarray, b: np.ndarray, unit: str, exact: bool = False) -> Effect:
     r"""Computes the ratio of two means of paired values with Fieller's interval.
 
-    The interval has the factors m for which Student's t-test does not reject that $a - m b$ is zero in the mean: it lies above m if
-    and only if `effect_of(a - m * b, unit)` does. There is none where the mean of b does not
-    differ from zero (p > 0.05), nor for infinite values.
+    The interval has the factors m for which Student's t-test does not reject that $a - m b$ is zero
+    in the mean: it lies above m if and only if `effect_of(a - m * b, unit)` does. There is none
+    where the mean of b does not differ from zero (p > 0.05), nor for infinite values.
 
     Args:
         a, b: shape (units,).
@@ -111,12 +122,18 @@ def ratio_of(a: np.ndarray, b: np.ndarray, unit: str, exact: bool = False) -> Ef
     if not count:
         return nothing
     with np.errstate(divide="ignore", invalid="ignore"):
-        mean = float(np.mean(a) / np.mean(b)) if np.isfinite([a, b]).all() else float(np.median(a / b))
+        mean = (
+            float(np.mean(a) / np.mean(b)) if np.isfinite([a, b]).all() else float(np.median(a / b))
+        )
     found = nothing._replace(mean=mean, units=count)
     if exact or count == 1 or not np.isfinite([a, b]).all():
         return found
     c, r2 = np.cov(a, b) / count, float(scipy.stats.t.ppf(1 - LEVEL / 2, count - 1)) ** 2
-    top, both, below = a.mean() ** 2 - r2 * c[0, 0], a.mean() * b.mean() - r2 * c[0, 1], b.mean() ** 2 - r2 * c[1, 1]
+    top, both, below = (
+        a.mean() ** 2 - r2 * c[0, 0],
+        a.mean() * b.mean() - r2 * c[0, 1],
+        b.mean() ** 2 - r2 * c[1, 1],
+    )
     if below <= 0:
         return found
     half = math.sqrt(max(both**2 - top * below, 0.0))
@@ -124,7 +141,8 @@ def ratio_of(a: np.ndarray, b: np.ndarray, unit: str, exact: bool = False) -> Ef
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Computes Holm's adjusted p-values (1979), in the order given: at most `LEVEL` where a comparison stands among all of them.
+    """Computes Holm's adjusted p-values (1979), in the order given: at most `LEVEL` where a
+    comparison stands among all of them.
 
     >>> [round(value, 3) for value in holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
@@ -137,10 +155,12 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def at_least(p: np.ndarray, count: int) -> np.ndarray:
-    r"""Computes the p-value of "at least `count` of the n hold": $(n - c + 1)\, p_{(c)}$, whatever the dependence between them.
+    r"""Computes the p-value of "at least `count` of the n hold": $(n - c + 1)\, p_{(c)}$, whatever
+    the dependence between them.
 
-    With c = n it is the largest p-value (all hold, without any correction), with c = 1 Bonferroni's, the first step of Holm's.
-    Source: Benjamini and Heller, Screening for partial conjunction hypotheses (2008), eq. (3).
+    With c = n it is the largest p-value (all hold, without any correction), with c = 1
+    Bonferroni's, the first step of Holm's. Source: Benjamini and Heller, Screening for partial
+    conjunction hypotheses (2008), eq. (3).
 
     Args:
         p: p-values, shape (..., n).
@@ -156,7 +176,8 @@ def at_least(p: np.ndarray, count: int) -> np.ndarray:
 
 
 def welch(a: tuple[float, float, int], b: tuple[float, float, int]) -> float:
-    """Computes the p-value of Welch's test on two means, from (mean, sample deviation, count) of each; NaN if one is not known.
+    """Computes the p-value of Welch's test on two means, from (mean, sample deviation, count) of
+    each; NaN if one is not known.
 
     >>> round(welch((10.0, 1.0, 5), (12.0, 1.5, 5)), 3)
     0.042

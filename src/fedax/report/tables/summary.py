@@ -1,4 +1,6 @@
-"""The final table: mean and deviation over runs, for the terminal, the report and Markdown alike."""
+"""The final table: mean and deviation over runs, for the terminal, the report and Markdown
+alike.
+"""
 
 import math
 from collections.abc import Sequence
@@ -32,7 +34,8 @@ class Column(NamedTuple):
 
 
 def scale_of(metric: str) -> float:
-    """Returns the factor of a metric in tables: accuracies are in percent, their variances in squared points.
+    """Returns the factor of a metric in tables: accuracies are in percent, their variances in
+    squared points.
 
     >>> scale_of("test_accuracy"), scale_of("client_accuracy_variance"), scale_of("train_loss")
     (100.0, 10000.0, 1.0)
@@ -67,28 +70,34 @@ COLUMNS = (
 """The metrics that reports show, in order."""
 
 ABOUT = {
-    "train_loss": "mean loss of the global model over all clients' training examples; every example counts alike",
+    "train_loss": "mean loss of the global model over all clients' training examples; every "
+    "example counts alike",
     "objective_gap": "the objective that is minimised, less its known minimum",
     "test_loss": "mean loss of the global model over all test examples",
-    "test_accuracy": "share of all test examples that the global model gets right; every example counts alike",
-    "client_accuracy_mean": "accuracy on each client's own test examples, averaged with equal weights of clients: far below the "
+    "test_accuracy": "share of all test examples that the global model gets right; every "
+    "example counts alike",
+    "client_accuracy_mean": "accuracy on each client's own test examples, averaged with equal "
+    "weights of clients: far below the "
     "test accuracy if many small clients are served worse than a few large ones",
     "client_accuracy_worst_tenth": "mean over the tenth of the clients with the lowest accuracy",
-    "local_accuracy_mean": "each client's own model on its own test examples, averaged with equal weights of clients",
+    "local_accuracy_mean": "each client's own model on its own test examples, averaged with "
+    "equal weights of clients",
     "node_accuracy_mean": "the nodes' own models on the global test set, averaged",
     "auc": "membership inference by shadow models: 0.5 is guessing",
     "auc_calibrated": "membership inference by calibrated losses: 0.5 is guessing",
-    "dissimilarity": "of the clients' gradients: 1 if all agree; grows where the loss is nearly stationary",
+    "dissimilarity": "of the clients' gradients: 1 if all agree; grows where the loss is nearly "
+    "stationary",
 }
 """The meaning of a metric, as tables show it where somebody points at its title."""
 
 
 class Row(NamedTuple):
-    """One algorithm of a task: what its curves read as, by metric as (mean, deviation), and how its runs ended.
+    """One algorithm of a task: what its curves read as, by metric as (mean, deviation), and how its
+    runs ended.
 
-    The deviation is the sample standard deviation over the runs, NaN for a single one. A run without a number, because it diverged
-    or is not finite, counts as the worst of its task, and `lost` has how many of them there are, by metric. The mean is NaN if no
-    run has a number.
+    The deviation is the sample standard deviation over the runs, NaN for a single one. A run
+    without a number, because it diverged or is not finite, counts as the worst of its task, and
+    `lost` has how many of them there are, by metric. The mean is NaN if no run has a number.
     """
 
     label: str
@@ -103,11 +112,15 @@ class Row(NamedTuple):
 
 def columns_of(records: Sequence[Record]) -> list[Column]:
     """Returns the columns for which any of the runs has values."""
-    return [column for column in COLUMNS if any(column.metric in record.scalars for record in records)]
+    return [
+        column for column in COLUMNS if any(column.metric in record.scalars for record in records)
+    ]
 
 
 def summarize(records: Sequence[Record], read: str = "last") -> list[Row]:
-    """Returns one row per algorithm, for the runs of one task; `read` says how curves become numbers, see `read_curve`."""
+    """Returns one row per algorithm, for the runs of one task; `read` says how curves become
+    numbers, see `read_curve`.
+    """
     rows = []
     for label, runs in by_label(records).items():
         values, lost = dict[str, tuple[float, float]](), dict[str, int]()
@@ -117,15 +130,25 @@ def summarize(records: Sequence[Record], read: str = "last") -> list[Row]:
             if lost[metric] == len(own):
                 found = np.full(len(own), math.nan)
             with np.errstate(invalid="ignore"):
-                values[metric] = float(found.mean()), float(found.std(ddof=1)) if len(found) > 1 else math.nan
-        rounds, ok = max(int(run.rounds[-1]) for run in runs), all(run.outcome.ok and not run.diverged for run in runs)
-        modes: dict[str, Mode | None] = {metric: mode_of(metric, [run.modes for run in records]) for metric in values}
+                values[metric] = (
+                    float(found.mean()),
+                    float(found.std(ddof=1)) if len(found) > 1 else math.nan,
+                )
+        rounds, ok = (
+            max(int(run.rounds[-1]) for run in runs),
+            all(run.outcome.ok and not run.diverged for run in runs),
+        )
+        modes: dict[str, Mode | None] = {
+            metric: mode_of(metric, [run.modes for run in records]) for metric in values
+        }
         rows.append(Row(label, len(runs), rounds, values, _outcome(runs), ok, lost, modes))
     return rows
 
 
 def shown_in(row: Row, column: Column) -> str:
-    """Returns a final value of a row as text, with how many of its runs count as the worst of their task."""
+    """Returns a final value of a row as text, with how many of its runs count as the worst of their
+    task.
+    """
     text, lost = shown(column, row.values.get(column.metric)), row.lost.get(column.metric, 0)
     return f"{text} ({lost} of {row.runs} as the worst)" if 0 < lost < row.runs else text
 
@@ -149,16 +172,22 @@ def _digits(mean: float) -> str:
 
 
 def best(column: Column, rows: Sequence[Row]) -> set[str]:
-    """Returns the labels whose shown mean is best in a column: the highest accuracy, the lowest loss.
+    """Returns the labels whose shown mean is best in a column: the highest accuracy, the lowest
+    loss.
 
-    None for what is only watched, or has no direction. A mean that is not finite is worse than all others.
+    None for what is only watched, or has no direction. A mean that is not finite is worse than all
+    others.
     """
     rows = [row for row in rows if column.metric in row.values]
     mode = next((row.modes.get(column.metric) for row in rows), None)
     if mode is None or column.metric in ("dissimilarity", "weight_gap"):
         return set()
     means = {row.label: row.values[column.metric][0] for row in rows}
-    finite = {label: float(f"{mean:{_digits(mean)}}") for label, mean in means.items() if math.isfinite(mean)}
+    finite = {
+        label: float(f"{mean:{_digits(mean)}}")
+        for label, mean in means.items()
+        if math.isfinite(mean)
+    }
     if not finite or (len(finite) == len(means) and len(set(finite.values())) < 2):
         return set()
     top = (max if mode == "max" else min)(finite.values())
@@ -170,8 +199,16 @@ def _outcome(runs: Sequence[Record]) -> str:
     if len(runs) == 1:
         return runs[0].ending
     kinds = ["diverged" if run.diverged else run.outcome.kind for run in runs]
-    counts = {kind: kinds.count(kind) for kind in ("ok", "stopped", "diverged", "interrupted") if kind in kinds}
-    return "ok" if list(counts) == ["ok"] else ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    counts = {
+        kind: kinds.count(kind)
+        for kind in ("ok", "stopped", "diverged", "interrupted")
+        if kind in kinds
+    }
+    return (
+        "ok"
+        if list(counts) == ["ok"]
+        else ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    )
 
 
 def counted(number: int, noun: str) -> str:

@@ -1,7 +1,7 @@
 """Premises of theorems, checked from what a run was made with.
 
-Each function returns None where all premises hold, else the reason why the theorem is not about the run, to follow
-"the statement".
+Each function returns None where all premises hold, else the reason why the theorem is not about the
+run, to follow "the statement".
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,7 +28,10 @@ def local_gd(settings: Settings | None) -> str | None:
         [
             (method_of(settings) == "LocalGD", f"is about Local GD, not {method_of(settings)}"),
             *_plain_steps(settings),
-            (schedule.get("weights") == "equal", 'is about clients that count alike, weights="equal"'),
+            (
+                schedule.get("weights") == "equal",
+                'is about clients that count alike, weights="equal"',
+            ),
             (schedule.get("batch_size") == "full", 'is about full gradients, batch_size="full"'),
             *_untouched(settings),
         ]
@@ -36,15 +39,22 @@ def local_gd(settings: Settings | None) -> str | None:
 
 
 def local_gd_mean(settings: Settings | None) -> str | None:
-    """Returns the premises of Theorem 1 beside those of the lemmas: it bounds the mean of all iterates."""
+    """Returns the premises of Theorem 1 beside those of the lemmas: it bounds the mean of all
+    iterates.
+    """
     if (reason := local_gd(settings)) is not None or settings is None:
         return reason
     returned = settings["algorithm"].get("returned", "last")
-    return None if returned == "mean" else 'is about the mean of all iterates, returned="mean"; the run shows the last one'
+    return (
+        None
+        if returned == "mean"
+        else ('is about the mean of all iterates, returned="mean"; the run shows the last one')
+    )
 
 
 def feddane(settings: Settings | None, clients: int, *, by_device: bool = False) -> str | None:
-    """Returns the premises of Theorems 3 and 5, for cohorts of all clients or drawn by their shares.
+    """Returns the premises of Theorems 3 and 5, for cohorts of all clients or drawn by their
+    shares.
 
     With `by_device` several devices may have several mu, as in Theorem 7.
     """
@@ -56,7 +66,10 @@ def feddane(settings: Settings | None, clients: int, *, by_device: bool = False)
         [
             (method_of(settings) == "FedDANE", f"is about FedDANE, not {method_of(settings)}"),
             (algorithm.get("correction", "exact") == "exact", 'is about correction="exact"'),
-            (not algorithm.get("pipelined", False), "is not about the pipelined form, which corrects by an older gradient"),
+            (
+                not algorithm.get("pipelined", False),
+                "is not about the pipelined form, which corrects by an older gradient",
+            ),
             (algorithm.get("decay", 1.0) == 1, "is not about a decayed correction"),
             (
                 by_device or _is_one(algorithm.get("mu")),
@@ -68,13 +81,15 @@ def feddane(settings: Settings | None, clients: int, *, by_device: bool = False)
             ),
             (
                 everyone or schedule.get("sampling") == "proportional",
-                'needs cohorts drawn by the clients\' shares with replacement, sampling="proportional", or all clients',
+                "needs cohorts drawn by the clients' shares with replacement, "
+                'sampling="proportional", or all clients',
             ),
             *_reachable(settings),
             *_untouched(settings),
             (
                 _repeats(settings) and (everyone or settings["solver"].get("type") in _SOLVED),
-                "needs the inexactness of the run's own solutions, which was measured for other minibatches or gradients",
+                "needs the inexactness of the run's own solutions, which was measured for other "
+                "minibatches or gradients",
             ),
         ]
     )
@@ -93,8 +108,14 @@ def dfedavgm(settings: Settings | None, period: float | None) -> str | None:
                 method == "DFedAvgM" or mode != "paper",
                 "is about models that are mixed whole (16); under eq. (7) there is no bound",
             ),
-            (method == "DFedAvgM" or mode == "replica", f'is about models that are mixed whole (16), not mode="{mode}"'),
-            (period is not None, "needs to know whether the graph changes, which the run did not record"),
+            (
+                method == "DFedAvgM" or mode == "replica",
+                f'is about models that are mixed whole (16), not mode="{mode}"',
+            ),
+            (
+                period is not None,
+                "needs to know whether the graph changes, which the run did not record",
+            ),
             (period == 1, "is about one mixing matrix, and the graph changes from round to round"),
             *_plain_steps(settings, momentum=True),
             *_reachable(settings),
@@ -122,7 +143,9 @@ def fedaware(settings: Settings | None) -> str | None:
     """Returns the premise of Theorem 4.1."""
     if settings is None:
         return UNKNOWN
-    return first([(method_of(settings) == "FedAWARE", f"is about FedAWARE, not {method_of(settings)}")])
+    return first(
+        [(method_of(settings) == "FedAWARE", f"is about FedAWARE, not {method_of(settings)}")]
+    )
 
 
 def method_of(settings: Settings) -> str:
@@ -133,25 +156,35 @@ def method_of(settings: Settings) -> str:
 def everyone_works(settings: Settings, clients: int) -> bool:
     """Returns whether each round's cohort is all clients."""
     schedule = settings["schedule"]
-    cohort, once = schedule.get("cohort"), schedule.get("sampling") in ("uniform", "proportional_without_replacement")
+    cohort, once = (
+        schedule.get("cohort"),
+        schedule.get("sampling") in ("uniform", "proportional_without_replacement"),
+    )
     return cohort is None or (once and cohort == clients)
 
 
 def is_deterministic(settings: Settings | None) -> bool:
-    """Returns whether a round of all clients has no chance in it: full gradients, and no rounding at random."""
+    """Returns whether a round of all clients has no chance in it: full gradients, and no rounding
+    at random.
+    """
     if settings is None or settings["schedule"].get("batch_size") != "full":
         return False
     return settings["algorithm"].get("rounding") != "stochastic"
 
 
 def _plain_steps(settings: Settings, momentum: bool = False) -> list[tuple[bool, str]]:
-    """Returns the premises that steps are along gradients, all of one size; `momentum` allows heavy-ball momentum."""
+    """Returns the premises that steps are along gradients, all of one size; `momentum` allows
+    heavy-ball momentum.
+    """
     solver = settings["solver"]
     changed = solver.get("clip") not in (None, float("inf")) or solver.get("weight_decay", 0.0) != 0
     return [
         (solver.get("type") == "SGD", f"is about SGD, not {solver.get('type')}"),
         (momentum or not solver.get("momentum", 0.0), "is about steps without momentum"),
-        (not changed, "is about gradients that are not clipped and have no weight decay of the solver"),
+        (
+            not changed,
+            "is about gradients that are not clipped and have no weight decay of the solver",
+        ),
         (solver.get("decay", 1.0) == 1, "is about one step size, and the solver's decays"),
     ]
 
@@ -165,12 +198,17 @@ def _reachable(settings: Settings) -> list[tuple[bool, str]]:
 def _untouched(settings: Settings) -> list[tuple[bool, str]]:
     return [
         (settings.get("channel") is None, "is about messages that no channel codes"),
-        (settings.get("on_bad_client") in (None, "stop"), "is about rounds that leave no client out"),
+        (
+            settings.get("on_bad_client") in (None, "stop"),
+            "is about rounds that leave no client out",
+        ),
     ]
 
 
 def _repeats(settings: Settings) -> bool:
-    """Returns whether a local solution depends on no draw and no count of rounds, so that an observer's is that of the round."""
+    """Returns whether a local solution depends on no draw and no count of rounds, so that an
+    observer's is that of the round.
+    """
     solver, schedule = settings["solver"], settings["schedule"]
     if solver.get("type") in _SOLVED:
         return True

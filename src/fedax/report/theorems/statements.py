@@ -18,7 +18,8 @@ class Check(NamedTuple):
     Attributes:
         name: of its row.
         held: at each observation 1 where it held, 0 where it did not, NaN where nothing is said.
-        why: the reason why it is not about the run, to follow "the statement"; None if it is. Then it has no marks.
+        why: the reason why it is not about the run, to follow "the statement"; None if it is. Then
+            it has no marks.
     """
 
     name: str
@@ -35,7 +36,9 @@ class Held(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A mean over seeds with the ends of its 95 % confidence interval, each of shape (observations,)."""
+    """A mean over seeds with the ends of its 95 % confidence interval, each of shape
+    (observations,).
+    """
 
     mean: np.ndarray
     low: np.ndarray
@@ -50,7 +53,11 @@ def over_seeds(runs: Sequence[np.ndarray]) -> Interval:
     length = min(map(len, runs))
     values = np.array([run[:length] for run in runs], float)
     count, mean = len(values), values.mean(0)
-    spread: Any = scipy.stats.t.ppf(0.975, count - 1) * values.std(0, ddof=1) / np.sqrt(count) if count > 1 else np.nan
+    spread: Any = (
+        scipy.stats.t.ppf(0.975, count - 1) * values.std(0, ddof=1) / np.sqrt(count)
+        if count > 1
+        else np.nan
+    )
     low, high = (_filled(end, max(map(len, runs))) for end in (mean - spread, mean + spread))
     return Interval(_filled(mean, len(low)), low, high)
 
@@ -60,7 +67,9 @@ def _filled(values: np.ndarray, length: int) -> np.ndarray:
 
 
 def decided(excess: Interval) -> np.ndarray:
-    """Returns 1 where a mean is certain to be at least 0, 0 where it is certain to be less, and NaN where the interval has both."""
+    """Returns 1 where a mean is certain to be at least 0, 0 where it is certain to be less, and NaN
+    where the interval has both.
+    """
     return np.where(excess.low >= 0, 1.0, np.where(excess.high < 0, 0.0, np.nan))
 
 
@@ -75,21 +84,36 @@ def reasons(checks: Sequence[Check]) -> str:
     for check in checks:
         if check.why is not None:
             found.setdefault(check.why, []).append(check.name)
-    return " ".join(f"Not marked: {'; '.join(names)}. The statement {why}." for why, names in found.items())
+    return " ".join(
+        f"Not marked: {'; '.join(names)}. The statement {why}." for why, names in found.items()
+    )
 
 
 def strip(rounds: np.ndarray, checks: Sequence[Check]) -> Panel:
     """Returns a row of marks for each statement."""
-    kinds: tuple[tuple[str, Kind, float], ...] = (("holds", "held", 1.0), ("does not hold", "failed", 0.0))
+    kinds: tuple[tuple[str, Kind, float], ...] = (
+        ("holds", "held", 1.0),
+        ("does not hold", "failed", 0.0),
+    )
     series = []
     for label, kind, value in kinds:
-        places = [(t, -row) for row, check in enumerate(checks) for t in rounds[check.held == value]]
-        x, y = (np.array(column, float) for column in (zip(*places, strict=True) if places else ((), ())))
+        places = [
+            (t, -row) for row, check in enumerate(checks) for t in rounds[check.held == value]
+        ]
+        x, y = (
+            np.array(column, float)
+            for column in (zip(*places, strict=True) if places else ((), ()))
+        )
         series.append(Series(label, 0, x, y, kind=kind))
     ticks = tuple((float(-row), check.name) for row, check in enumerate(checks))
     above = Axis("", low=0.6 - len(checks), high=0.6, ticks=ticks)
     span = float(max(rounds[-1], 1))
-    return Panel("Which statement holds", Axis("communication rounds", low=-0.02 * span, high=1.02 * span), above, series)
+    return Panel(
+        "Which statement holds",
+        Axis("communication rounds", low=-0.02 * span, high=1.02 * span),
+        above,
+        series,
+    )
 
 
 def panel(
@@ -115,7 +139,11 @@ def panel(
 def series_of(run: Record, *names: str) -> list[np.ndarray] | None:
     """Returns the series of some metrics, if the run has all of them and each says something."""
     found = [np.asarray(run.metrics[name], float) for name in names if name in run.metrics]
-    return found if len(found) == len(names) and all(np.isfinite(each).any() for each in found) else None
+    return (
+        found
+        if len(found) == len(names) and all(np.isfinite(each).any() for each in found)
+        else None
+    )
 
 
 def flags(held: Any, said: Any = True) -> np.ndarray:

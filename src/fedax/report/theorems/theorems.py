@@ -1,4 +1,5 @@
-"""Statements of the five papers about runs: each function returns those about an algorithm's runs with different seeds.
+"""Statements of the five papers about runs: each function returns those about an algorithm's runs
+with different seeds.
 
 They are None where the runs' observers did not watch what the paper speaks of.
 """
@@ -14,15 +15,28 @@ from fedax.core import InvalidInput
 from fedax.report.drawing.charts import Mark, Panel
 from fedax.report.record import Record
 from fedax.report.theorems import premises
-from fedax.report.theorems.statements import ONE_SEED, Check, Held, Interval, decided, flags, over_seeds, panel, series_of
+from fedax.report.theorems.statements import (
+    ONE_SEED,
+    Check,
+    Held,
+    Interval,
+    decided,
+    flags,
+    over_seeds,
+    panel,
+    series_of,
+)
 from fedax.theory import dfedavgm, fedbc, feddane, local_gd
 
 SURROGATE = 0.382
-"""Of Theorem 4.1 of FedAWARE as printed: from this distance of the surrogate weights on its rho is below 0."""
+"""Of Theorem 4.1 of FedAWARE as printed: from this distance of the surrogate weights on its rho is
+below 0."""
 
 
 class _Descent(NamedTuple):
-    """FedDANE's series of one run; `excess` is by how much f fell more than is promised, with a rho below 0 too."""
+    """FedDANE's series of one run; `excess` is by how much f fell more than is promised, with a rho
+    below 0 too.
+    """
 
     rho: np.ndarray
     fell: np.ndarray
@@ -34,7 +48,14 @@ class _Descent(NamedTuple):
 
 def feddane_of(runs: Sequence[Record]) -> Held | None:
     """Checks Theorems 3 and 5: the decrease of f in a round, in expectation over its devices."""
-    names = ("objective", "gradient_norm", "dissimilarity", "smoothness_largest", "eigenvalue_lowest", "proximal")
+    names = (
+        "objective",
+        "gradient_norm",
+        "dissimilarity",
+        "smoothness_largest",
+        "eigenvalue_lowest",
+        "proximal",
+    )
     run, runs = runs[0], [each for each in runs if series_of(each, *names) is not None]
     known = series_of(run, *names)
     if known is None:
@@ -45,11 +66,15 @@ def feddane_of(runs: Sequence[Record]) -> Held | None:
     why = premises.feddane(run.settings, clients)
     everyone = run.settings is not None and premises.everyone_works(run.settings, clients)
     excess = over_seeds([each.excess for each in found])
-    # with all devices a round has no randomness left, else the promise is one for the mean over cohorts
+    # with all devices a round has no randomness left, else the promise is one for the mean over
+    # cohorts
     if everyone:
         kept, chance = flags(fell >= promised, found[0].told), None
     else:
-        kept, chance = np.where(found[0].told, decided(excess)[: len(fell)], np.nan), ONE_SEED if len(runs) < 2 else None
+        kept, chance = (
+            np.where(found[0].told, decided(excess)[: len(fell)], np.nan),
+            ONE_SEED if len(runs) < 2 else None,
+        )
     checks = [
         Check("mu > -lambda_min", flags(mu > -lowest)),
         Check("gamma < 1", flags(gamma < 1), why),
@@ -59,13 +84,26 @@ def feddane_of(runs: Sequence[Record]) -> Held | None:
     ]
     promise = {} if why else {"promised, rho |∇f|²": promised}
     panels = [
-        panel("Change of f in a round", run.rounds, {"it fell by": fell, "it rose by": -fell} | promise),
+        panel(
+            "Change of f in a round",
+            run.rounds,
+            {"it fell by": fell, "it rose by": -fell} | promise,
+        ),
         panel(
             "mu against what the theory asks for",
             run.rounds,
-            {"mu": mu, "best mu of the theory, exact solutions": found[0].best, "-lambda_min": np.maximum(-lowest, 0)},
+            {
+                "mu": mu,
+                "best mu of the theory, exact solutions": found[0].best,
+                "-lambda_min": np.maximum(-lowest, 0),
+            },
         ),
-        panel("Inexactness of the local solutions", run.rounds, _inexact(run), marks=[Mark("theorems end", 1.0)]),
+        panel(
+            "Inexactness of the local solutions",
+            run.rounds,
+            _inexact(run),
+            marks=[Mark("theorems end", 1.0)],
+        ),
         panel("Dissimilarity B", run.rounds, {"B": b}),
     ]
     if not (everyone or why) and len(runs) > 1:
@@ -82,7 +120,11 @@ def _descent(run: Record, names: Sequence[str]) -> _Descent:
     b, concavity, gamma = np.maximum(b, 1), np.maximum(-lowest, 0), _gamma(run)
     rho, best = np.full(len(f), -np.inf), np.full(len(f), np.nan)
     for t in np.flatnonzero(np.isfinite(b)):
-        given = {"smoothness": float(np.nanmax(smooth)), "dissimilarity": float(b[t]), "concavity": float(concavity[t])}
+        given = {
+            "smoothness": float(np.nanmax(smooth)),
+            "dissimilarity": float(b[t]),
+            "concavity": float(concavity[t]),
+        }
         best[t] = feddane.best_mu(**given).mu
         if mu[t] > concavity[t] and gamma[t] < 1:
             rho[t] = feddane.decrease(mu=float(mu[t]), inexactness=float(gamma[t]), **given)
@@ -92,19 +134,30 @@ def _descent(run: Record, names: Sequence[str]) -> _Descent:
     promised = np.where(rho > 0, rho * gradient**2, np.nan)
     # below some roundings of f a promised fall cannot be seen
     rounding = 8 * np.finfo(np.asarray(run.metrics["objective"]).dtype).eps * np.abs(f)
-    excess = np.where(follows & np.isfinite(rho), fell - np.where(np.isfinite(rho), rho, 0) * gradient**2, np.nan)
+    excess = np.where(
+        follows & np.isfinite(rho), fell - np.where(np.isfinite(rho), rho, 0) * gradient**2, np.nan
+    )
     return _Descent(rho, fell, promised, excess, best, follows & (rho > 0) & (promised > rounding))
 
 
 def _gamma(run: Record) -> np.ndarray:
-    """Returns the inexactness of the local solutions, with an inexact solver at least what it grants."""
+    """Returns the inexactness of the local solutions, with an inexact solver at least what it
+    grants.
+    """
     measured = np.asarray(run.metrics.get("inexactness_largest", np.zeros(len(run.rounds))), float)
     solver = {} if run.settings is None else run.settings["solver"]
-    return np.maximum(measured, solver.get("gamma", 0.0)) if solver.get("type") == "Inexact" else measured
+    return (
+        np.maximum(measured, solver.get("gamma", 0.0))
+        if solver.get("type") == "Inexact"
+        else measured
+    )
 
 
 def _inexact(run: Record) -> dict[str, np.ndarray]:
-    names = {"gamma, largest of a client": "inexactness_largest", "gamma, mean of the clients": "inexactness_mean"}
+    names = {
+        "gamma, largest of a client": "inexactness_largest",
+        "gamma, mean of the clients": "inexactness_mean",
+    }
     return {label: run.metrics[name] for label, name in names.items() if name in run.metrics}
 
 
@@ -128,22 +181,31 @@ def local_gd_of(runs: Sequence[Record]) -> Held | None:
     known = series_of(run, "spread", "spread_gradient", "spread_rate", "smoothness_largest")
     if known is None or known[0].ndim != 2:
         return None
-    # V_t and |g_t|² at every step of the last round, shape (observations, steps); L is the largest one seen
+    # V_t and |g_t|² at every step of the last round, shape (observations, steps); L is the largest
+    # one seen
     spread, square, rates, smooth = known
     constant, rate, interval = float(np.nanmax(smooth)), float(rates[0]), spread.shape[1]
     # the recorded rate has been through float32
     small = rate <= local_gd.step_size(constant, interval) * (1 + 1e-9)
     lowest = np.asarray(run.metrics.get("eigenvalue_lowest", np.zeros(1)), float)
-    bent = "is about convex losses, and a client's has negative curvature" if np.nanmin(lowest) < -1e-3 * constant else None
+    bent = (
+        "is about convex losses, and a client's has negative curvature"
+        if np.nanmin(lowest) < -1e-3 * constant
+        else None
+    )
     why = premises.local_gd(run.settings) or bent
     checks = [Check("step size at most 1/(4LH)", np.full(len(spread), float(small)), why)]
-    panels = [panel("Spread V_t of the workers, largest of a round", run.rounds, {"V_t": spread.max(1)})]
+    panels = [
+        panel("Spread V_t of the workers, largest of a round", run.rounds, {"V_t": spread.max(1)})
+    ]
 
     # Lemmas 2 and 3 need f(x_t) - f* at every step
     if "spread_gap" in run.metrics:
         gaps = np.maximum(np.asarray(run.metrics["spread_gap"], float), 0)
         bound = 2 * constant**2 * spread + 4 * constant * gaps
-        checks.append(Check("Lemma 3 at every step", flags((square <= bound * (1 + 1e-6)).all(1)), why))
+        checks.append(
+            Check("Lemma 3 at every step", flags((square <= bound * (1 + 1e-6)).all(1)), why)
+        )
         if why is None:
             worst = np.argmax(square / np.where(bound > 0, bound, np.inf), axis=1)
             at = np.arange(len(spread)), worst
@@ -159,11 +221,22 @@ def local_gd_of(runs: Sequence[Record]) -> Held | None:
         distance, gap, variance = known
         reason, steps = premises.local_gd_mean(run.settings) or bent, run.rounds * interval
         bound = np.full(len(gap), np.nan)
-        options = {"variance": float(variance[0]), "smoothness": constant, "interval": interval, "rate": rate}
+        options = {
+            "variance": float(variance[0]),
+            "smoothness": constant,
+            "interval": interval,
+            "rate": rate,
+        }
         for t in np.flatnonzero((steps > 0) & (small and reason is None)):
             bound[t] = local_gd.bound(distance=float(distance[0]), steps=int(steps[t]), **options)
         checks.append(Check("Theorem 1", flags(gap <= bound, np.isfinite(bound)), reason))
-        panels.append(panel("f above its minimum, against Theorem 1", run.rounds, {"f - f*": gap, "Theorem 1": bound}))
+        panels.append(
+            panel(
+                "f above its minimum, against Theorem 1",
+                run.rounds,
+                {"f - f*": gap, "Theorem 1": bound},
+            )
+        )
         panels.append(panel("Distance to the optimum", run.rounds, {"|x - x*|": distance}))
     return Held("Local GD", checks, panels)
 
@@ -178,26 +251,40 @@ def _epochs(
     why: str | None,
     small: bool,
 ) -> None:
-    """Checks both inequalities of Lemma 2 in each observed round, if the step size is one that they cover."""
+    """Checks both inequalities of Lemma 2 in each observed round, if the step size is one that they
+    cover.
+    """
     options = {"variance": float(run.metrics["optimum_variance"][0]), **given}
     bound, second = (np.full(len(spread), np.nan) for _ in range(2))
     if small and why is None:
         bound = np.array([local_gd.spread_bound(gaps=row, **options) for row in gaps])
         second = np.array([local_gd.spread_excess_bound(gaps=row, **options) for row in gaps])
-    # Lemma 2 bounds sums over the steps of a round; shapes (observations, steps) become (observations,)
+    # Lemma 2 bounds sums over the steps of a round; shapes (observations, steps) become
+    # (observations,)
     excess = (1.5 * given["smoothness"] * spread - gaps).sum(1)
     said = np.isfinite(bound)
     room = 1e-6 * (1.5 * given["smoothness"] * spread + gaps).sum(1)
-    checks.append(Check("Lemma 2 in every round", flags(spread.sum(1) <= bound * (1 + 1e-6), said), why))
+    checks.append(
+        Check("Lemma 2 in every round", flags(spread.sum(1) <= bound * (1 + 1e-6), said), why)
+    )
     checks.append(Check("Lemma 2, second inequality", flags(excess <= second + room, said), why))
     lines = {"sum of V_t": spread.sum(1), "Lemma 2": bound}
     panels.append(panel("Spread of the workers over a round, against Lemma 2", run.rounds, lines))
 
 
 def dfedavgm_of(runs: Sequence[Record]) -> Held | None:
-    """Checks Lemmas 4 and 5: the distance of the models to their mean, in expectation over minibatches and rounding."""
+    """Checks Lemmas 4 and 5: the distance of the models to their mean, in expectation over
+    minibatches and rounding.
+    """
     constants = ("smoothness_largest", "gradient_largest", "batch_variance", "gradient_variance")
-    names = ("consensus_square", "local_steps", "local_rate", "local_momentum", "mixing", *constants)
+    names = (
+        "consensus_square",
+        "local_steps",
+        "local_rate",
+        "local_momentum",
+        "mixing",
+        *constants,
+    )
     run, runs = runs[0], [each for each in runs if series_of(each, *names) is not None]
     known = series_of(run, *names)
     if known is None or not known[0].any():
@@ -209,10 +296,15 @@ def dfedavgm_of(runs: Sequence[Record]) -> Held | None:
     if why is None and setting is None:
         why = "needs a connected graph and losses with curvature"
     # the lemmas' step size, with room for a rate that has been through float32
-    small = setting is not None and setting.rate <= 1 / (8 * setting.smoothness * setting.local_steps) * (1 + 1e-9)
+    small = setting is not None and setting.rate <= 1 / (
+        8 * setting.smoothness * setting.local_steps
+    ) * (1 + 1e-9)
     bounds = dict.fromkeys(("corrected", "as printed"), math.nan)
     if setting is not None and small:
-        bounds = {name: dfedavgm.consensus_bound(setting, rounding, as_printed=name == "as printed") for name in bounds}
+        bounds = {
+            name: dfedavgm.consensus_bound(setting, rounding, as_printed=name == "as printed")
+            for name in bounds
+        }
     # the lemmas are about expectations: one run decides them only if nothing is drawn at random
     fixed = premises.is_deterministic(run.settings)
     chance = None if fixed or len(runs) > 1 else ONE_SEED
@@ -220,27 +312,51 @@ def dfedavgm_of(runs: Sequence[Record]) -> Held | None:
     lemma, after = "Lemma 5" if rounding else "Lemma 4", run.rounds > 0
     checks = [Check("eta at most 1/(8LK)", np.full(len(consensus), float(small)), why)]
     for name, bound in bounds.items():
-        below = decided(Interval(bound - found.mean, bound - found.high, bound - found.low))[: len(consensus)]
-        held = flags(consensus <= bound, after & math.isfinite(bound)) if fixed else np.where(after, below, np.nan)
+        below = decided(Interval(bound - found.mean, bound - found.high, bound - found.low))[
+            : len(consensus)
+        ]
+        held = (
+            flags(consensus <= bound, after & math.isfinite(bound))
+            if fixed
+            else np.where(after, below, np.nan)
+        )
         checks.append(Check(f"consensus below {lemma}, {name}", held, why or chance))
-    lines = {"mean square": consensus} | {f"{lemma}, {name}": np.full(len(consensus), v) for name, v in bounds.items()}
+    lines = {"mean square": consensus} | {
+        f"{lemma}, {name}": np.full(len(consensus), v) for name, v in bounds.items()
+    }
     panels = [
         panel("Distance of the models to their mean", run.rounds, lines),
-        panel("Largest gradient of a client", run.rounds, {"|∇f_i|": np.asarray(run.metrics["gradient_largest"], float)}),
+        panel(
+            "Largest gradient of a client",
+            run.rounds,
+            {"|∇f_i|": np.asarray(run.metrics["gradient_largest"], float)},
+        ),
     ]
     if not (fixed or why) and len(runs) > 1:
         panels.insert(
-            1, _band(f"Distance to the mean model, mean of {len(runs)} seeds", run.rounds, "with its 95 % interval", found)
+            1,
+            _band(
+                f"Distance to the mean model, mean of {len(runs)} seeds",
+                run.rounds,
+                "with its 95 % interval",
+                found,
+            ),
         )
     if (norm := series_of(run, "gradient_norm")) is not None:
-        panels.append(panel("Gradient at the mean model, squared", run.rounds, {"|∇f|²": norm[0] ** 2}))
+        panels.append(
+            panel("Gradient at the mean model, squared", run.rounds, {"|∇f|²": norm[0] ** 2})
+        )
     return Held("DFedAvgM", checks, panels)
 
 
 def _rounding(run: Record) -> dfedavgm.Rounding | None:
     square = float(run.metrics.get("rounding_square", np.zeros(1))[0])
     kind = "down" if run.metrics.get("rounding_down", np.zeros(1))[0] else "stochastic"
-    return dfedavgm.Rounding(1, math.sqrt(square), kind) if math.isfinite(square) and square > 0 else None
+    return (
+        dfedavgm.Rounding(1, math.sqrt(square), kind)
+        if math.isfinite(square) and square > 0
+        else None
+    )
 
 
 def _grid_reason(run: Record) -> str | None:
@@ -251,10 +367,14 @@ def _grid_reason(run: Record) -> str | None:
     return "is about entries within the grid, and some were clipped" if clipped.any() else None
 
 
-def _setting(runs: Sequence[Record], known: Sequence[np.ndarray], constants: Sequence[str]) -> dfedavgm.Setting | None:
+def _setting(
+    runs: Sequence[Record], known: Sequence[np.ndarray], constants: Sequence[str]
+) -> dfedavgm.Setting | None:
     """Returns the constants of the lemmas, the largest of all runs; None where there are none."""
     _, steps, rate, momentum, mixing = (values[0] for values in known[:5])
-    smooth, steepest, noise, between = (max(float(np.nanmax(each.metrics[name])) for each in runs) for name in constants)
+    smooth, steepest, noise, between = (
+        max(float(np.nanmax(each.metrics[name])) for each in runs) for name in constants
+    )
     own = {"rate": float(rate), "momentum": float(momentum), "mixing": float(mixing)}
     try:
         return dfedavgm.Setting(smooth, noise, between, steepest, int(steps), **own)
@@ -272,10 +392,18 @@ def fedaware_of(runs: Sequence[Record]) -> Held | None:
     checks = [
         Check("surrogate diversity ≥ diversity", flags(surrogate >= diversity * (1 - 1e-6))),
         Check("surrogate diversity finite", flags(np.isfinite(surrogate))),
-        Check("Theorem 4.1's rho may be positive", flags(apart < SURROGATE), premises.fedaware(run.settings)),
+        Check(
+            "Theorem 4.1's rho may be positive",
+            flags(apart < SURROGATE),
+            premises.fedaware(run.settings),
+        ),
     ]
     gaps = {"of the clients' gradients": run.metrics["surrogate_gap"]}
-    gaps |= {"of the momenta, in the method": run.metrics["frank_wolfe_gap"]} if "frank_wolfe_gap" in run.metrics else {}
+    gaps |= (
+        {"of the momenta, in the method": run.metrics["frank_wolfe_gap"]}
+        if "frank_wolfe_gap" in run.metrics
+        else {}
+    )
     limit = [Mark("Theorem 4.1 ends", SURROGATE)]
     panels = [
         panel("Diversity", run.rounds, {"gradients, D": diversity, "largest surrogate": surrogate}),
@@ -298,11 +426,23 @@ def fedbc_of(runs: Sequence[Record]) -> Held | None:
         # one interval for each client, from its own L_i
         ends = [fedbc.multiplier_bounds(each) for each in smooth[0]]
         low, high = (np.array([getattr(each, name) for each in ends]) for name in ("low", "high"))
-        checks.append(Check("multipliers ≥ 1 + L_i", flags((multiplier >= low * (1 - 1e-3)).all(1)), why))
-        checks.append(Check("multipliers < (1 + L_i)²/L_i", flags((multiplier < high * (1 + 1e-3)).all(1)), why))
+        checks.append(
+            Check("multipliers ≥ 1 + L_i", flags((multiplier >= low * (1 - 1e-3)).all(1)), why)
+        )
+        checks.append(
+            Check(
+                "multipliers < (1 + L_i)²/L_i", flags((multiplier < high * (1 + 1e-3)).all(1)), why
+            )
+        )
         lines |= {"largest 1 + L_i": low.max(1), "smallest (1 + L_i)²/L_i": high.min(1)}
     panels = [
-        panel("Largest violation", run.rounds, {"|x_i - z|² - gamma_i": largest}, log=False, marks=[Mark("", 0.0)]),
+        panel(
+            "Largest violation",
+            run.rounds,
+            {"|x_i - z|² - gamma_i": largest},
+            log=False,
+            marks=[Mark("", 0.0)],
+        ),
         panel("Clients whose constraint is violated", run.rounds, {"part": violated}, log=False),
         panel("Multipliers", run.rounds, lines),
         panel("Lagrangian", run.rounds, {"Lagrangian": lagrangian}, log=False),
@@ -311,8 +451,12 @@ def fedbc_of(runs: Sequence[Record]) -> Held | None:
     return Held("FedBC", checks, panels)
 
 
-def _fedbc_consensus(run: Record, multiplier: np.ndarray, checks: list[Check], panels: list[Panel]) -> None:
-    """Checks Lemma B.2 in the rounds whose multipliers it covers, with delta and L at the local models."""
+def _fedbc_consensus(
+    run: Record, multiplier: np.ndarray, checks: list[Check], panels: list[Panel]
+) -> None:
+    """Checks Lemma B.2 in the rounds whose multipliers it covers, with delta and L at the local
+    models.
+    """
     names = ("solve_error_largest", "solve_apart", "smoothness_largest")
     if (known := series_of(run, *names)) is None:
         return
@@ -324,12 +468,20 @@ def _fedbc_consensus(run: Record, multiplier: np.ndarray, checks: list[Check], p
     # the local models leave the paths along which L was measured, so both places count
     constant, lam = float(np.nanmax([*smooth, *steep])), multiplier.min(1)
     bound = np.full(len(apart), np.nan)
-    for t in np.flatnonzero((lam > constant / 2) & np.isfinite(error) & np.isfinite(delta) & (why is None)):
-        given = {"error": float(error[t]), "heterogeneity": float(delta[t]), "multiplier": float(lam[t])}
+    for t in np.flatnonzero(
+        (lam > constant / 2) & np.isfinite(error) & np.isfinite(delta) & (why is None)
+    ):
+        given = {
+            "error": float(error[t]),
+            "heterogeneity": float(delta[t]),
+            "multiplier": float(lam[t]),
+        }
         bound[t] = fedbc.consensus_bound(smoothness=constant, **given)
     checks.append(Check("smallest multiplier > L/2", flags(lam > constant / 2), why))
     held = flags(apart <= bound * (1 + 1e-6), np.isfinite(bound))
     checks.append(Check("local models as near as Lemma B.2 says", held, why))
     lines = {"largest |x_i - x_j|²": apart, "Lemma B.2": bound}
     panels.append(panel("Distance of the local models, against Lemma B.2", run.rounds, lines))
-    panels.append(panel("Inexactness of the local solutions", run.rounds, {"largest epsilon_i": error}))
+    panels.append(
+        panel("Inexactness of the local solutions", run.rounds, {"largest epsilon_i": error})
+    )

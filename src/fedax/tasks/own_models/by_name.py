@@ -18,20 +18,25 @@ from fedax.tasks.own_models.from_flax import from_flax
 from fedax.utils.plugins import find
 
 SIZES = ("features", "classes")
-"""Parameters of a model's maker that the task fills in: the columns of x, and the number of labels."""
+"""Parameters of a model's maker that the task fills in: the columns of x, and the number of
+labels."""
 
 
-def make_model(owner: str, model: str | Any, models: Mapping[str, Callable[[int, int], Model]], *sizes: int) -> Any:
+def make_model(
+    owner: str, model: str | Any, models: Mapping[str, Callable[[int, int], Model]], *sizes: int
+) -> Any:
     """Returns the model of a name, with as many inputs and outputs as the data have.
 
     Args:
         owner: the task, for messages.
-        model: a name of `models`, a reference to the user's model (see `fedax.utils.plugins`), or a model, which is returned.
+        model: a name of `models`, a reference to the user's model (see `fedax.utils.plugins`), or a
+            model, which is returned.
         models: makers of the built-in models by name, from features and classes.
         sizes: features and classes.
 
     Raises:
-        UnknownName, InvalidInput: as `fedax.utils.plugins.find`; a maker that takes other arguments.
+        UnknownName, InvalidInput: as `fedax.utils.plugins.find`; a maker that takes other
+            arguments.
     """
     if not isinstance(model, str):
         return model
@@ -40,16 +45,24 @@ def make_model(owner: str, model: str | Any, models: Mapping[str, Callable[[int,
     found = find("model", model, models, "a model, or a class or a function that makes one")
     if not (inspect.isclass(found) or inspect.isroutine(found)):
         return found
-    takes = found.__init__ if inspect.isclass(found) else found  # the signature of an NNX class is that of its metaclass
+    # the signature of an NNX class is that of its metaclass
+    takes = found.__init__ if inspect.isclass(found) else found
     names = list(inspect.signature(takes).parameters)
-    maker = functools.partial(found, **{name: size for name, size in zip(SIZES, sizes, strict=True) if name in names})
+    maker = functools.partial(
+        found, **{name: size for name, size in zip(SIZES, sizes, strict=True) if name in names}
+    )
     if draws := [name for name in ("rngs", "key") if name in names]:
         return _Drawn(maker, draws[0])
     try:
         return maker()
     except TypeError as error:
-        allowed = "a maker with some of the arguments features, classes, and rngs (of Flax NNX) or key (of Equinox)"
-        raise InvalidInput.found(f"{owner}(model=...)", f"{model!r}, which cannot be called: {error}", allowed) from error
+        allowed = (
+            "a maker with some of the arguments features, classes, and rngs (of Flax NNX) "
+            "or key (of Equinox)"
+        )
+        raise InvalidInput.found(
+            f"{owner}(model=...)", f"{model!r}, which cannot be called: {error}", allowed
+        ) from error
 
 
 class _Drawn:
@@ -80,7 +93,8 @@ def _is_flax(model: Any) -> bool:
 
 
 def classify_with(model: Any, data: FederatedData, l2: float, name: str | None) -> Task:
-    """Returns the classification task of a network, whose outputs are a column of logits for each class.
+    """Returns the classification task of a network, whose outputs are a column of logits for each
+    class.
 
     Raises:
         InvalidInput: a network that does not fit the data.
@@ -96,7 +110,9 @@ def cross_entropy(logits: Any, examples: Any) -> Any:
         InvalidInput: outputs of another shape than (batch, classes).
     """
     if jnp.ndim(logits) != 2:
-        raise InvalidInput.found("model", f"outputs of shape {jnp.shape(logits)}", "outputs of shape (batch, classes)")
+        raise InvalidInput.found(
+            "model", f"outputs of shape {jnp.shape(logits)}", "outputs of shape (batch, classes)"
+        )
     labels = examples["y"]
     chosen = jnp.arange(logits.shape[1], dtype=labels.dtype)[None, :] == labels[:, None]
     return jax.nn.logsumexp(logits, axis=1) - jnp.where(chosen, logits, 0.0).sum(1)

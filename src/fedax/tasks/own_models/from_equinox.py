@@ -15,7 +15,9 @@ from fedax.utils.arguments import checked_call
 
 
 @checked_call
-def from_equinox(module: Any, loss: Callable[..., Any], clients: Any, **options: Unpack[Options]) -> Task:
+def from_equinox(
+    module: Any, loss: Callable[..., Any], clients: Any, **options: Unpack[Options]
+) -> Task:
     """Makes a task of an Equinox module.
 
     The module is called for each example alone, under `vmap` with the axis name "batch", and in
@@ -35,7 +37,9 @@ def from_equinox(module: Any, loss: Callable[..., Any], clients: Any, **options:
         >>> import equinox as eqx, jax, numpy as np, fedax
         >>> make = lambda key: eqx.nn.MLP(2, "scalar", 8, 1, key=key)
         >>> clients = [{"x": np.ones((4, 2)), "y": np.ones(4)}] * 3
-        >>> task = fedax.tasks.from_equinox(make, lambda outputs, e: (outputs - e["y"]) ** 2, clients)
+        >>> task = fedax.tasks.from_equinox(
+        ...     make, lambda outputs, e: (outputs - e["y"]) ** 2, clients
+        ... )
         >>> history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(0.1), rounds=3)
         >>> history.params(np.ones(2)).shape
         ()
@@ -55,7 +59,11 @@ def _network(module: Any) -> Network:
     example = module if ready else module(jax.random.key(0))
     model, state = example if isinstance(example, tuple) else (example, None)
     if not isinstance(model, eqx.Module) or not callable(model):
-        raise InvalidInput.of("from_equinox(module=...)", model, "a module that can be called, or a function that makes one")
+        raise InvalidInput.of(
+            "from_equinox(module=...)",
+            model,
+            "a module that can be called, or a function that makes one",
+        )
     takes_key = "key" in inspect.signature(type(model).__call__).parameters
 
     def start(key: Any) -> PyTree:
@@ -70,9 +78,13 @@ def _network(module: Any) -> Network:
 
         def one(inputs: tuple[Any, ...], state: PyTree, key: Any) -> Any:
             more = {"key": key} if takes_key else {}
-            return (model(*inputs, **more), None) if state is None else model(*inputs, state, **more)
+            return (
+                (model(*inputs, **more), None) if state is None else model(*inputs, state, **more)
+            )
 
         axes = (0, None, None if keys is None else 0)
-        return jax.vmap(one, axis_name="batch", in_axes=axes, out_axes=(0, None))(inputs, state, keys)
+        return jax.vmap(one, axis_name="batch", in_axes=axes, out_axes=(0, None))(
+            inputs, state, keys
+        )
 
     return Network(apply, model if ready else start, state)

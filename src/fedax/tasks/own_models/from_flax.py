@@ -9,12 +9,20 @@ from jaxtyping import PyTree
 
 from fedax.core import InvalidInput, Task
 from fedax.tasks.own_models.libraries import Options, needed
-from fedax.tasks.own_models.outputs import Network, find_training_flag, from_network, none_if_empty, training_argument
+from fedax.tasks.own_models.outputs import (
+    Network,
+    find_training_flag,
+    from_network,
+    none_if_empty,
+    training_argument,
+)
 from fedax.utils.arguments import checked_call
 
 
 @checked_call
-def from_flax(module: Any, loss: Callable[..., Any], clients: Any, **options: Unpack[Options]) -> Task:
+def from_flax(
+    module: Any, loss: Callable[..., Any], clients: Any, **options: Unpack[Options]
+) -> Task:
     """Makes a task of a Flax module; needs Flax (`pip install flax`).
 
     Modules are told whether they train by their argument `train`, `training`, `is_training` or
@@ -51,19 +59,31 @@ def from_flax(module: Any, loss: Callable[..., Any], clients: Any, **options: Un
 
     del flax
     if isinstance(module, linen.Module):
-        return from_network("from_flax", lambda inputs: _linen(module, inputs), loss, clients, **options)
+        return from_network(
+            "from_flax", lambda inputs: _linen(module, inputs), loss, clients, **options
+        )
     if isinstance(module, nnx.Module):
-        return from_network("from_flax", lambda inputs: _nnx(module, None), loss, clients, **options)
+        return from_network(
+            "from_flax", lambda inputs: _nnx(module, None), loss, clients, **options
+        )
     if isinstance(module, type) and issubclass(module, linen.Module):
         hint = f"Write {module.__name__}(...), with parentheses."
-        raise InvalidInput.of("from_flax(module=...)", module, "a Linen module, not its class", hint)
+        raise InvalidInput.of(
+            "from_flax(module=...)", module, "a Linen module, not its class", hint
+        )
     if not callable(module):
-        raise InvalidInput.of("from_flax(module=...)", module, "a module of Flax, or a function of nnx.Rngs that makes one")
+        raise InvalidInput.of(
+            "from_flax(module=...)",
+            module,
+            "a module of Flax, or a function of nnx.Rngs that makes one",
+        )
 
     def made(key: Any) -> Any:
         return module(nnx.Rngs(key))
 
-    return from_network("from_flax", lambda inputs: _nnx(made(jax.random.key(0)), made), loss, clients, **options)
+    return from_network(
+        "from_flax", lambda inputs: _nnx(made(jax.random.key(0)), made), loss, clients, **options
+    )
 
 
 def _linen(module: Any, inputs: tuple[Any, ...]) -> Network:
@@ -80,11 +100,18 @@ def _linen(module: Any, inputs: tuple[Any, ...]) -> Network:
 
     def apply(params: PyTree, state: PyTree, inputs: tuple[Any, ...], key: Any, mask: Any) -> Any:
         def masked(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
-            if isinstance(context.module, linen.BatchNorm) and context.method_name == "__call__" and mask is not None:
+            if (
+                isinstance(context.module, linen.BatchNorm)
+                and context.method_name == "__call__"
+                and mask is not None
+            ):
                 kwargs = {"mask": _rows(mask, args[0])} | kwargs
             return call(*args, **kwargs)
 
-        variables, more = {"params": params, **(state or {})}, training_argument(flag, key is not None)
+        variables, more = (
+            {"params": params, **(state or {})},
+            training_argument(flag, key is not None),
+        )
         with linen.intercept_methods(masked):
             if key is None:
                 return module.apply(variables, *inputs, **more), state
@@ -100,14 +127,19 @@ def _nnx(example: Any, made: Callable[[Any], Any] | None) -> Network:
     from flax import nnx
 
     graph, params, streams, state = nnx.split(example, nnx.Param, nnx.RngState, ...)
-    form, flag = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), streams), find_training_flag(type(example).__call__)
+    form, flag = (
+        jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), streams),
+        find_training_flag(type(example).__call__),
+    )
     keys, structure = jax.tree.flatten(form, is_leaf=lambda node: isinstance(node, tuple))
 
     def drawn(key: Any) -> PyTree:
         """Makes the streams of random numbers from a key; a module sees no other one."""
         base = jax.random.key(0) if key is None else key
         leaves = [
-            jax.random.fold_in(base, i) if jnp.issubdtype(dtype, jax.dtypes.prng_key) else jnp.zeros(shape, dtype)
+            jax.random.fold_in(base, i)
+            if jnp.issubdtype(dtype, jax.dtypes.prng_key)
+            else jnp.zeros(shape, dtype)
             for i, (shape, dtype) in enumerate(keys)
         ]
         return jax.tree.unflatten(structure, leaves)
@@ -138,7 +170,9 @@ def _mask_norms(model: Any, mask: Any) -> None:
     from flax import nnx
 
     class Masked(nnx.BatchNorm):
-        def __call__(self, x: Any, use_running_average: bool | None = None, *, mask: Any = mask) -> Any:
+        def __call__(
+            self, x: Any, use_running_average: bool | None = None, *, mask: Any = mask
+        ) -> Any:
             return super().__call__(x, use_running_average, mask=_rows(mask, x))
 
     for _, part in nnx.iter_graph(model):

@@ -7,12 +7,20 @@ from jaxtyping import PyTree
 
 from fedax.core import InvalidInput, Task
 from fedax.tasks.own_models.libraries import Options, needed
-from fedax.tasks.own_models.outputs import Network, find_training_flag, from_network, none_if_empty, training_argument
+from fedax.tasks.own_models.outputs import (
+    Network,
+    find_training_flag,
+    from_network,
+    none_if_empty,
+    training_argument,
+)
 from fedax.utils.arguments import checked_call
 
 
 @checked_call
-def from_haiku(module: Callable[..., Any], loss: Callable[..., Any], clients: Any, **options: Unpack[Options]) -> Task:
+def from_haiku(
+    module: Callable[..., Any], loss: Callable[..., Any], clients: Any, **options: Unpack[Options]
+) -> Task:
     """Makes a task of a Haiku model; needs Haiku (`pip install dm-haiku`).
 
     A model is told whether it trains by its argument `is_training` (or `train`, `training`,
@@ -36,8 +44,12 @@ def from_haiku(module: Callable[..., Any], loss: Callable[..., Any], clients: An
     hk = needed("haiku", "from_haiku", "dm-haiku")
     if (hasattr(module, "init") and hasattr(module, "apply")) or not callable(module):
         hint = "It is transformed here, so leave hk.transform out."
-        raise InvalidInput.found("from_haiku(module=...)", f"a {type(module).__name__}", "a function of the inputs", hint)
-    return from_network("from_haiku", lambda inputs: _network(hk, module, inputs), loss, clients, **options)
+        raise InvalidInput.found(
+            "from_haiku(module=...)", f"a {type(module).__name__}", "a function of the inputs", hint
+        )
+    return from_network(
+        "from_haiku", lambda inputs: _network(hk, module, inputs), loss, clients, **options
+    )
 
 
 def _network(hk: Any, function: Callable[..., Any], inputs: tuple[Any, ...]) -> Network:
@@ -52,7 +64,9 @@ def _network(hk: Any, function: Callable[..., Any], inputs: tuple[Any, ...]) -> 
 
     def apply(params: PyTree, state: PyTree, inputs: tuple[Any, ...], key: Any, mask: Any) -> Any:
         del mask
-        outputs, new = transformed.apply(params, state or {}, key, *inputs, **training_argument(flag, key is not None))
+        outputs, new = transformed.apply(
+            params, state or {}, key, *inputs, **training_argument(flag, key is not None)
+        )
         return outputs, state if state is None or key is None else new
 
     state = transformed.init(jax.random.key(0), *inputs, **training_argument(flag, True))[1]

@@ -85,9 +85,13 @@ def from_loss(
         The mean of all numbers, 3.5, minimises the federated squared error:
 
         >>> import fedax
-        >>> task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]])
+        >>> task = fedax.tasks.from_loss(
+        ...     lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]]
+        ... )
         >>> schedule = fedax.Schedule(batch_size="full")
-        >>> history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(1.0), schedule=schedule, rounds=1)
+        >>> history = fedax.run(
+        ...     fedax.FedAvg(), task, solver=fedax.SGD(1.0), schedule=schedule, rounds=1
+        ... )
         >>> float(history.params)
         3.5
 
@@ -96,12 +100,16 @@ def from_loss(
             then.
     """
     if not callable(loss):
-        raise InvalidInput.of("from_loss(loss=...)", loss, "a function (params, examples) -> (batch,)")
+        raise InvalidInput.of(
+            "from_loss(loss=...)", loss, "a function (params, examples) -> (batch,)"
+        )
     for score in scores or {}:
         if not isinstance(score, str) or not score.strip():
             raise InvalidInput.of("from_loss(scores=...)", score, "names of scores, as text")
     if "loss" in (scores or {}):
-        raise InvalidInput.of("from_loss(scores=...)", "loss", "other names of scores: the loss has this one")
+        raise InvalidInput.of(
+            "from_loss(scores=...)", "loss", "other names of scores: the loss has this one"
+        )
     data = read_clients(clients, test, client, validation)
     for split, given_ in (("test", data.test), ("validation", data.validation)):
         if given_ is not None and not any(map(_rows, given_)):
@@ -109,13 +117,22 @@ def from_loss(
             raise DataError.found(f"from_loss({split}=...)", "clients without any example", allowed)
     plain = bool(data.train) and not isinstance(data.train[0], Mapping)
     parts = parts_of_task(data if holdout is None else data._replace(holdout=holdout), plain)
-    functions = {key: _adapt(function, plain, key) for key, function in {"loss": loss, **(scores or {})}.items()}
+    functions = {
+        key: _adapt(function, plain, key)
+        for key, function in {"loss": loss, **(scores or {})}.items()
+    }
     predictions = None if predict is None else _adapt(predict, plain, "predict")
     if state is None and "state" in functions["loss"].takes:
-        raise InvalidInput.of("from_loss(state=...)", None, "the state before the first step, for a loss that takes one")
+        raise InvalidInput.of(
+            "from_loss(state=...)",
+            None,
+            "the state before the first step, for a loss that takes one",
+        )
     # A large base must not be in memory twice: each array is released as soon as it is placed.
     start, rest, types = starting_point(params.take(), frozen, compute)
-    functions = {key: dataclasses.replace(function, types=types) for key, function in functions.items()}
+    functions = {
+        key: dataclasses.replace(function, types=types) for key, function in functions.items()
+    }
     return Task(
         start=start,
         loss=functions.pop("loss"),
@@ -163,7 +180,9 @@ def starting_point(
         if not k:
             _check_leaf(name, leaf)
     if all(kept):
-        raise InvalidInput.of("from_loss(params=...)", example, "a pytree with at least one real array to train")
+        raise InvalidInput.of(
+            "from_loss(params=...)", example, "a pytree with at least one real array to train"
+        )
     # A large base must not be in memory twice: each array goes before the next one is copied.
     del example, params
     trained = [None if k else leaf for k, leaf in zip(kept, leaves, strict=True)]
@@ -173,7 +192,9 @@ def starting_point(
     masters, types = _float_types(trained, compute)
     if make is not None:
         return _Made(make, tuple(kept), masters, frozen is not None), rest, types
-    start = jax.tree.unflatten(structure, [None if leaf is None else _real(leaf, masters) for leaf in trained])
+    start = jax.tree.unflatten(
+        structure, [None if leaf is None else _real(leaf, masters) for leaf in trained]
+    )
     Layout.of(start)
     return Given(start), rest, types
 
@@ -184,7 +205,9 @@ def _made_by(make: Callable[[Any], PyTree]) -> PyTree:
     except Exception as error:
         hint = "A model of Flax, Haiku or Equinox goes into from_flax, from_haiku or from_equinox."
         got = f"a function that fails with a random key ({type(error).__name__}: {error})"
-        raise InvalidInput.found("from_loss(params=...)", got, "a pytree, or a function of a random key", hint) from error
+        raise InvalidInput.found(
+            "from_loss(params=...)", got, "a pytree, or a function of a random key", hint
+        ) from error
 
 
 def _read_leaves(example: PyTree) -> tuple[list[str], list[Any], Any]:
@@ -199,9 +222,16 @@ def _read_leaves(example: PyTree) -> tuple[list[str], list[Any], Any]:
 
 def _untrained(example: PyTree, leaves: list[Any], frozen: Which | None) -> list[bool]:
     """Returns which leaves are not trained: frozen ones, settings, and arrays without entries."""
-    out = [False] * len(leaves) if frozen is None else chosen(example, frozen, "from_loss(frozen=...)")
+    out = (
+        [False] * len(leaves)
+        if frozen is None
+        else chosen(example, frozen, "from_loss(frozen=...)")
+    )
     trains = _is_real_array if _is_module(example) else _is_number
-    return [is_frozen or not trains(leaf) or not np.size(leaf) for is_frozen, leaf in zip(out, leaves, strict=True)]
+    return [
+        is_frozen or not trains(leaf) or not np.size(leaf)
+        for is_frozen, leaf in zip(out, leaves, strict=True)
+    ]
 
 
 def _float_types(trained: list[Any], compute: Any) -> tuple[str | None, Types]:
@@ -209,11 +239,15 @@ def _float_types(trained: list[Any], compute: Any) -> tuple[str | None, Types]:
 
     Masters are in one type, because algorithms see one flat vector: the widest of the leaves'.
     """
-    own = [None if leaf is None else str(jax.dtypes.canonicalize_dtype(_real(leaf).dtype)) for leaf in trained]
+    own = [
+        None if leaf is None else str(jax.dtypes.canonicalize_dtype(_real(leaf).dtype))
+        for leaf in trained
+    ]
     if compute is None and len({*own} - {None}) <= 1:
         return None, None
     types = tuple(own) if compute is None else tuple(kind and _float_type(compute) for kind in own)
-    with jax.numpy_dtype_promotion("standard"):  # of types that are named, whatever the caller's setting
+    # of types that are named, whatever the caller's setting
+    with jax.numpy_dtype_promotion("standard"):
         widest = functools.reduce(jnp.promote_types, [jnp.dtype(kind) for kind in own if kind])
     return str(accumulator(widest)), types
 
@@ -229,12 +263,17 @@ def _float_type(compute: Any) -> str:
     except TypeError:
         dtype = None
     if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
-        raise InvalidInput.of("from_loss(compute=...)", compute, "a float type such as 'bfloat16', 'float16' or 'float32'")
+        raise InvalidInput.of(
+            "from_loss(compute=...)",
+            compute,
+            "a float type such as 'bfloat16', 'float16' or 'float32'",
+        )
     return str(dtype)
 
 
 _STATISTICS = (
-    "batch_stats", "running_mean", "running_var", "moving_mean", "moving_var", "moving_variance", "num_batches_tracked",
+    "batch_stats", "running_mean", "running_var", "moving_mean", "moving_var", "moving_variance",
+    "num_batches_tracked",
     "mean_ema", "var_ema", "moving_avg",
 )  # fmt: skip
 
@@ -248,7 +287,9 @@ def _numeric(leaf: Any, name: str) -> Any:
     if isinstance(leaf, bool):
         return np.asarray(leaf)
     known = isinstance(leaf, int | float | np.generic | jax.Array) and not isinstance(leaf, Tracer)
-    if known or (isinstance(leaf, np.ndarray) and (leaf.dtype.kind in "fiubc" or leaf.dtype.isbuiltin == 2)):
+    if known or (
+        isinstance(leaf, np.ndarray) and (leaf.dtype.kind in "fiubc" or leaf.dtype.isbuiltin == 2)
+    ):
         return leaf
     where = f"from_loss(params=...), leaf {name!r}" if name else "from_loss(params=...)"
     if hasattr(leaf, "__array__") or hasattr(leaf, "toarray"):
@@ -265,7 +306,11 @@ def _plain(leaf: Any, name: str, field: str = "from_loss(params=...)") -> Any:
     if not isinstance(leaf, np.ndarray):
         return leaf
     where = f"{field}, leaf {name!r}" if name else field
-    plain = as_array(leaf, where) if isinstance(leaf, np.ma.MaskedArray) or not leaf.dtype.isnative else leaf
+    plain = (
+        as_array(leaf, where)
+        if isinstance(leaf, np.ma.MaskedArray) or not leaf.dtype.isnative
+        else leaf
+    )
     if plain.dtype.kind in "iu":
         check_range(plain, jax.dtypes.canonicalize_dtype(plain.dtype), where)
     with np.errstate(over="ignore"):  # numbers beyond the range are refused below as infinite
@@ -280,10 +325,13 @@ def _check_leaf(name: str, leaf: Any) -> None:
     field = f"from_loss(params=...), leaf {name!r}" if name else "from_loss(params=...)"
     if any(part in _STATISTICS for part in name.replace("/", ".").split(".")):
         hint = (
-            "Give it as state=..., and let the loss take `state` and return (losses, new state), or freeze it by frozen=..."
+            "Give it as state=..., and let the loss take `state` and return (losses, new "
+            "state), or freeze it by frozen=..."
             " (from_flax, from_haiku and from_equinox do so by themselves)."
         )
-        raise InvalidInput.found(field, "a batch statistic, which no gradient trains", "trained parameters", hint)
+        raise InvalidInput.found(
+            field, "a batch statistic, which no gradient trains", "trained parameters", hint
+        )
     dtype = jnp.result_type(leaf) if hasattr(leaf, "dtype") else None
     if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
         hint = "Write .astype(float) if it is to be trained, or name it in frozen=..."
@@ -294,11 +342,15 @@ def _check_leaf(name: str, leaf: Any) -> None:
     with np.errstate(over="ignore"):
         narrowed = np.asarray(leaf, np.float64).astype(kind)
     if not np.isfinite(narrowed.astype(np.float64)).all():
-        raise InvalidInput.found(field, "numbers beyond the range", f"numbers that {np.dtype(kind).name} can hold")
+        raise InvalidInput.found(
+            field, "numbers beyond the range", f"numbers that {np.dtype(kind).name} can hold"
+        )
 
 
 def _is_number(leaf: Any) -> bool:
-    return isinstance(leaf, int | float | np.ndarray | np.generic | jax.Array) and not isinstance(leaf, bool)
+    return isinstance(leaf, int | float | np.ndarray | np.generic | jax.Array) and not isinstance(
+        leaf, bool
+    )
 
 
 def _is_real_array(leaf: Any) -> bool:
@@ -327,7 +379,9 @@ def _placed(leaf: Any) -> Any:
 def _real(leaf: Any, dtype: Any = None) -> Any:
     if isinstance(leaf, jax.Array):
         return leaf if dtype is None else leaf.astype(dtype)
-    return np.asarray(leaf, dtype or getattr(leaf, "dtype", None) or jax.dtypes.canonicalize_dtype(float))
+    return np.asarray(
+        leaf, dtype or getattr(leaf, "dtype", None) or jax.dtypes.canonicalize_dtype(float)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -347,13 +401,19 @@ class _Made:
     base: bool = False
 
     def __call__(self, key: Any) -> PyTree:
-        make = jax.jit(self._trained) if self.base else self._trained  # XLA removes leaves that are not used
+        # XLA removes leaves that are not used
+        make = jax.jit(self._trained) if self.base else self._trained
         made = make(key)
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf, self.masters or getattr(leaf, "dtype", None) or float), made)
+        return jax.tree.map(
+            lambda leaf: jnp.asarray(leaf, self.masters or getattr(leaf, "dtype", None) or float),
+            made,
+        )
 
     def _trained(self, key: Any) -> PyTree:
         leaves, structure = jax.tree.flatten(self.function(key))
-        return jax.tree.unflatten(structure, [None if k else leaf for k, leaf in zip(self.kept, leaves, strict=True)])
+        return jax.tree.unflatten(
+            structure, [None if k else leaf for k, leaf in zip(self.kept, leaves, strict=True)]
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -381,14 +441,21 @@ class Adapted:
     def __call__(self, params: PyTree, examples: Any, key: Any, **more: Any) -> Any:
         if self.types is not None:
             leaves, structure = jax.tree.flatten(params)
-            typed = (leaf if kind is None else leaf.astype(kind) for leaf, kind in zip(leaves, self.types, strict=True))
+            typed = (
+                leaf if kind is None else leaf.astype(kind)
+                for leaf, kind in zip(leaves, self.types, strict=True)
+            )
             params = jax.tree.unflatten(structure, typed)
         data = examples["x"] if self.plain else examples
         if self.takes_training:
             more["training"] = key is not None
         if isinstance(self.takes_key, str):
             return self.function(params, data, **{self.takes_key: key}, **more)
-        return self.function(params, data, key, **more) if self.takes_key else self.function(params, data, **more)
+        return (
+            self.function(params, data, key, **more)
+            if self.takes_key
+            else self.function(params, data, **more)
+        )
 
 
 def _adapt(function: Callable[..., Any], plain: bool, name: str) -> Adapted:

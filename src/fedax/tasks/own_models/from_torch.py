@@ -19,7 +19,9 @@ from fedax.utils.leaf_names import chosen, names_of
 
 
 @checked_call
-def from_torch(module: Any, loss: Callable[..., Any], clients: Any, **options: Unpack[Options]) -> Task:
+def from_torch(
+    module: Any, loss: Callable[..., Any], clients: Any, **options: Unpack[Options]
+) -> Task:
     """Makes a task of a PyTorch module; needs PyTorch (`pip install torch`).
 
     PyTorch exports the module twice, for training and for evaluation (`torch.export`), and the
@@ -52,7 +54,9 @@ def from_torch(module: Any, loss: Callable[..., Any], clients: Any, **options: U
     """
     torch = needed("torch", "from_torch")
     if not isinstance(module, torch.nn.Module):
-        hint = f"Write {module.__name__}(...), with parentheses." if isinstance(module, type) else ""
+        hint = (
+            f"Write {module.__name__}(...), with parentheses." if isinstance(module, type) else ""
+        )
         raise InvalidInput.of("from_torch(module=...)", module, "a torch.nn.Module", hint)
     more: dict[str, Any] = dict(options)
     fixed = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
@@ -64,14 +68,20 @@ def from_torch(module: Any, loss: Callable[..., Any], clients: Any, **options: U
     if "holdout" in more:
         more["holdout"] = with_arrays([more["holdout"]], "holdout")[0]
     data = with_arrays(clients, "clients")
-    return from_network("from_torch", lambda inputs: _network(copy.deepcopy(module), inputs), loss, data, **more)
+    return from_network(
+        "from_torch", lambda inputs: _network(copy.deepcopy(module), inputs), loss, data, **more
+    )
 
 
-def _also_frozen(fixed: set[str], params: dict[str, np.ndarray], more: Any) -> Callable[[str, Any], bool]:
+def _also_frozen(
+    fixed: set[str], params: dict[str, np.ndarray], more: Any
+) -> Callable[[str, Any], bool]:
     """Returns a predicate of leaves: those that PyTorch does not train, and the user's choice."""
     if more is not None:
         picked = chosen(params, more, "from_torch(frozen=...)")
-        fixed = fixed | {name for name, is_picked in zip(names_of(params), picked, strict=True) if is_picked}
+        fixed = fixed | {
+            name for name, is_picked in zip(names_of(params), picked, strict=True) if is_picked
+        }
     return lambda name, leaf: name in fixed
 
 
@@ -86,7 +96,9 @@ def _network(module: Any, inputs: tuple[Any, ...]) -> Network:
     for name in changed:
         if not jnp.issubdtype(buffers[name].dtype, jnp.floating):
             got = f"the buffer {name!r} of type {buffers[name].dtype}, which training changes"
-            raise InvalidInput.found("from_torch(module=...)", got, "changes of buffers of real numbers only")
+            raise InvalidInput.found(
+                "from_torch(module=...)", got, "changes of buffers of real numbers only"
+            )
     state = {name: buffers.pop(name) for name in changed}
 
     def apply(params: PyTree, state: PyTree, inputs: tuple[Any, ...], key: Any, mask: Any) -> Any:
@@ -100,15 +112,21 @@ def _network(module: Any, inputs: tuple[Any, ...]) -> Network:
 
 
 def _parameters(module: Any) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    """Returns for every parameter's name the first one of the same tensor, and arrays by first names."""
+    """Returns for every parameter's name the first one of the same tensor, and arrays by first
+    names.
+    """
     first: dict[int, str] = {}
     every = module.named_parameters(remove_duplicate=False)
     names = {name: first.setdefault(id(parameter), name) for name, parameter in every}
-    return names, {name: module.get_parameter(name).detach().numpy().copy() for name in first.values()}
+    return names, {
+        name: module.get_parameter(name).detach().numpy().copy() for name in first.values()
+    }
 
 
 def state_dict_of(history: History) -> dict[str, Any]:
-    """Returns the parameters and the model's state of a run as tensors by name, see `History.state_dict`."""
+    """Returns the parameters and the model's state of a run as tensors by name, see
+    `History.state_dict`.
+    """
     torch = needed("torch", "History.state_dict")
     return {name: torch.from_numpy(np.array(array)) for name, array in _arrays(history).items()}
 
@@ -117,7 +135,9 @@ def _arrays(history: History) -> dict[str, Any]:
     """Returns parameters and state by name; of states that clients keep, their mean."""
     params, state = history.params, evaluated_state(history.model_state) or {}
     if not isinstance(params, dict) or not isinstance(state, dict):
-        raise InvalidInput.found("state_dict()", type(params).__name__, "the history of a task of from_torch")
+        raise InvalidInput.found(
+            "state_dict()", type(params).__name__, "the history of a task of from_torch"
+        )
     return params | state
 
 
@@ -144,10 +164,14 @@ def torch_state_dict(module: Any, result: History | Mapping[str, Any]) -> dict[s
     for name, array in result.items():
         if name not in tensors or tuple(tensors[name].shape) != np.shape(array):
             got = f"{name!r} of shape {np.shape(array)}"
-            raise InvalidInput.found("torch_state_dict(result=...)", got, "names and shapes of the module's state_dict")
+            raise InvalidInput.found(
+                "torch_state_dict(result=...)", got, "names and shapes of the module's state_dict"
+            )
 
     def trained(name: str, tensor: Any) -> Any:
         array = result.get(names.get(name, name))
-        return tensor.clone() if array is None else torch.from_numpy(np.array(array)).to(tensor.dtype)
+        return (
+            tensor.clone() if array is None else torch.from_numpy(np.array(array)).to(tensor.dtype)
+        )
 
     return {name: trained(name, tensor) for name, tensor in tensors.items()}

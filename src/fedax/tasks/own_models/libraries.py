@@ -37,4 +37,6 @@ def needed(package: str, maker: str, pip: str = "") -> Any:
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        raise FedaxError(f"{maker} needs the package {package!r} ({error}). Run pip install {pip or package}.") from error
+        raise FedaxError(
+            f"{maker} needs the package {package!r} ({error}). Run pip install {pip or package}."
+        ) from error

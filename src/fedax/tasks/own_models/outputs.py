@@ -19,7 +19,13 @@ Inputs = str | tuple[str, ...] | Callable[[Any], Any] | None
 """The arguments of a model: an array's name, several, or a function of the examples; by default x,
 or the only one besides y.
 """
-FLAGS = {"train": False, "training": False, "is_training": False, "deterministic": True, "inference": True}
+FLAGS = {
+    "train": False,
+    "training": False,
+    "is_training": False,
+    "deterministic": True,
+    "inference": True,
+}
 """The names under which models are told whether they train, and whether they mean the opposite."""
 
 
@@ -57,11 +63,23 @@ class OfOutputs:
     inputs: Inputs
     trains: bool
 
-    def __call__(self, params: PyTree, examples: Any, *, key: Any = None, state: PyTree = None, mask: Any = None) -> Any:
+    def __call__(
+        self,
+        params: PyTree,
+        examples: Any,
+        *,
+        key: Any = None,
+        state: PyTree = None,
+        mask: Any = None,
+    ) -> Any:
         inputs = cast_inputs(select_inputs(examples, self.inputs), params)
         outputs, new = self.network.apply(params, state, inputs, key, mask)
         values = self.function(outputs, examples)
-        return (values, new) if self.trains and self.network.state is not None and key is not None else values
+        return (
+            (values, new)
+            if self.trains and self.network.state is not None and key is not None
+            else values
+        )
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -82,7 +100,11 @@ def select_inputs(examples: Any, inputs: Inputs) -> tuple[Any, ...]:
     if inputs is None and not isinstance(examples, Mapping):
         return (examples,)
     if inputs is None:
-        found = ["x"] if "x" in examples else [name for name in examples if name != "y"] or list(examples)
+        found = (
+            ["x"]
+            if "x" in examples
+            else [name for name in examples if name != "y"] or list(examples)
+        )
         if len(found) != 1:
             allowed = f"one of {', '.join(found)}, or several; there is no x"
             raise InvalidInput.found("from_...(inputs=...)", "nothing", allowed)
@@ -96,7 +118,9 @@ def cast_inputs(inputs: tuple[Any, ...], params: PyTree) -> tuple[Any, ...]:
     Layers of 32 bits expect it.
     """
     kinds = {
-        leaf.dtype for leaf in jax.tree.leaves(params) if hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
+        leaf.dtype
+        for leaf in jax.tree.leaves(params)
+        if hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
     }
     if len(kinds) != 1:
         return inputs
@@ -129,11 +153,13 @@ def from_network(
         clients, test, validation, client, holdout, name, options: as `from_loss`.
         inputs: see `Inputs`.
         scores: further functions of outputs and examples by name.
-        predict: the predictions, a function of outputs and examples; by default the softmax of outputs with a column for each
-            class, else the outputs.
+        predict: the predictions, a function of outputs and examples; by default the softmax of
+            outputs with a column for each class, else the outputs.
     """
     if not callable(loss):
-        raise InvalidInput.of(f"{maker}(loss=...)", loss, "a function (outputs, examples) -> (batch,)")
+        raise InvalidInput.of(
+            f"{maker}(loss=...)", loss, "a function (outputs, examples) -> (batch,)"
+        )
     data = read_clients(clients, test, client, validation)
     if not data.train:
         raise InvalidInput.of("clients", "an empty list", "at least one client")
@@ -142,7 +168,9 @@ def from_network(
         arguments = select_inputs(two, inputs)
     except (KeyError, StopIteration) as error:
         have = sorted(two) if isinstance(two, Mapping) else "one array"
-        raise InvalidInput.of(f"{maker}(inputs=...)", inputs, f"names of arrays of the clients, who have {have}") from error
+        raise InvalidInput.of(
+            f"{maker}(inputs=...)", inputs, f"names of arrays of the clients, who have {have}"
+        ) from error
     try:
         network = make(arguments)
     except InvalidInput:
@@ -150,9 +178,16 @@ def from_network(
     except Exception as error:
         shapes = [np.shape(argument) for argument in arguments]
         reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        got = f"a model that cannot be made on inputs of shapes {shapes} ({type(error).__name__}: {reason})"
-        raise InvalidInput.found(f"{maker}(module=...)", got, "a model that fits the clients' data") from error
-    functions = {key: OfOutputs(network, score, inputs, False) for key, score in (scores or {}).items()}
+        got = (
+            f"a model that cannot be made on inputs of shapes {shapes} "
+            f"({type(error).__name__}: {reason})"
+        )
+        raise InvalidInput.found(
+            f"{maker}(module=...)", got, "a model that fits the clients' data"
+        ) from error
+    functions = {
+        key: OfOutputs(network, score, inputs, False) for key, score in (scores or {}).items()
+    }
     form = _output_form(network, arguments)
     columns = _logit_columns(form, two)
     if columns > 1 and "accuracy" not in functions:
@@ -161,7 +196,9 @@ def from_network(
         predict = probabilities
     elif predict is None and getattr(form, "shape", ())[:1] == (2,):
         predict = as_they_are
-    made = data._replace(name=name or data.name, holdout=data.holdout if holdout is None else holdout)
+    made = data._replace(
+        name=name or data.name, holdout=data.holdout if holdout is None else holdout
+    )
     trained = OfOutputs(network, loss, inputs, True)
     if columns:
         _check_labels(maker, trained, data, columns)
@@ -185,15 +222,23 @@ def _two_examples(data: Clients) -> Any:
     for name, values in rows.items():
         if not values.ndim or not len(values):
             raise InvalidInput.found(f"clients[0][{name!r}]", "no rows", "at least one example")
-    two = {name: jnp.asarray(values[[0, -1]]) for name, values in rows.items() if values.dtype.kind in "fiub"}
+    two = {
+        name: jnp.asarray(values[[0, -1]])
+        for name, values in rows.items()
+        if values.dtype.kind in "fiub"
+    }
     return two if isinstance(own, Mapping) else two["x"]
 
 
 def _output_form(network: Network, arguments: tuple[Any, ...]) -> Any:
-    """Returns the shapes and types of a network's outputs for two examples, None if they cannot be told."""
+    """Returns the shapes and types of a network's outputs for two examples, None if they cannot be
+    told.
+    """
 
     def outputs() -> Any:
-        params = network.start(jax.random.key(0)) if inspect.isroutine(network.start) else network.start
+        params = (
+            network.start(jax.random.key(0)) if inspect.isroutine(network.start) else network.start
+        )
         return network.apply(params, network.state, cast_inputs(arguments, params), None, None)[0]
 
     try:
@@ -229,8 +274,13 @@ def _check_labels(maker: str, loss: OfOutputs, data: Clients, columns: int) -> N
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         value = loss(params, one, key=None, state=network.state)
     if not np.isfinite(value).all():
-        got = f"the label {label}, of which the loss is {float(value[0])}, for outputs of shape (batch, {columns})"
-        hint = "Give the model an output for each class" + (", or let the loss take outputs[:, 0]." if columns == 1 else ".")
+        got = (
+            f"the label {label}, of which the loss is {float(value[0])}, for outputs of shape "
+            f"(batch, {columns})"
+        )
+        hint = "Give the model an output for each class" + (
+            ", or let the loss take outputs[:, 0]." if columns == 1 else "."
+        )
         raise DataError.found(f"{maker}(clients=...)", got, f"labels from 0 to {columns - 1}", hint)
 
 
@@ -246,7 +296,9 @@ def as_they_are(outputs: Any, examples: Any) -> Any:
 
 def accuracy(outputs: Any, examples: Any) -> Any:
     """Returns 1 for each example whose label has the largest output, else 0."""
-    return (jnp.argmax(outputs, axis=1).astype(examples["y"].dtype) == examples["y"]).astype(outputs.dtype)
+    return (jnp.argmax(outputs, axis=1).astype(examples["y"].dtype) == examples["y"]).astype(
+        outputs.dtype
+    )
 
 
 def find_training_flag(function: Callable[..., Any]) -> str | None:

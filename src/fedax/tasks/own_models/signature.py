@@ -34,18 +34,36 @@ def called_with(function: Callable[..., Any], field: str) -> tuple[str | bool, s
         return False, set()
     first, rest = parameters[:2], parameters[2:]
     if len(first) < 2 or any(p.kind not in _POSITIONAL for p in first):
-        raise InvalidInput.found(field, f"a function of {len(first)} positional arguments", "a function (params, examples)")
-    more = {p.name for p in rest if p.name in _MORE and p.kind is not inspect.Parameter.POSITIONAL_ONLY}
+        raise InvalidInput.found(
+            field,
+            f"a function of {len(first)} positional arguments",
+            "a function (params, examples)",
+        )
+    more = {
+        p.name for p in rest if p.name in _MORE and p.kind is not inspect.Parameter.POSITIONAL_ONLY
+    }
     open_ = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    required = [p for p in rest if p.default is inspect.Parameter.empty and p.name not in more and p.kind not in open_]
+    required = [
+        p
+        for p in rest
+        if p.default is inspect.Parameter.empty and p.name not in more and p.kind not in open_
+    ]
     key: str | bool = next(
-        (p.name for p in rest if p.name in _KEYS and p.kind is not inspect.Parameter.POSITIONAL_ONLY), False
+        (
+            p.name
+            for p in rest
+            if p.name in _KEYS and p.kind is not inspect.Parameter.POSITIONAL_ONLY
+        ),
+        False,
     )
     required = [p for p in required if p.name != key]
     if not key and required and required[0] is rest[0] and required[0].kind in _POSITIONAL:
         key, required = True, required[1:]
     if required:
         names = ", ".join(repr(p.name) for p in required)
-        allowed = "beside params and examples the arguments key, mask, state and training, and others with a default"
+        allowed = (
+            "beside params and examples the arguments key, mask, state and training, and "
+            "others with a default"
+        )
         raise InvalidInput.found(field, f"a function with the further arguments {names}", allowed)
     return key, more

@@ -1,15 +1,19 @@
-r"""The theory of decentralized FedAvg with momentum: drift, consensus, rates, step sizes, and when fewer bits pay.
+r"""The theory of decentralized FedAvg with momentum: drift, consensus, rates, step sizes, and when
+fewer bits pay.
 
-m clients train K steps of size $\eta$ with momentum $\theta$ between two exchanges over a mixing matrix whose second largest
-eigenvalue is $\lambda$ in absolute value; $f = \frac1m \sum_i f_i$, each $f_i$ is L-smooth. All start at one point.
+m clients train K steps of size $\eta$ with momentum $\theta$ between two exchanges over a mixing
+matrix whose second largest eigenvalue is $\lambda$ in absolute value; $f = \frac1m \sum_i f_i$,
+each $f_i$ is L-smooth. All start at one point.
 
-Three steps of the paper's proofs do not hold, and what is proved here differs; each function says where. `as_printed=True`
-gives the paper's formula.
+Three steps of the paper's proofs do not hold, and what is proved here differs; each function says
+where. `as_printed=True` gives the paper's formula.
 
 1. Lemma 4 bounds $\sum_j \lambda^{t-1-j}$ twice by $\frac{1}{1-\lambda}$ and keeps one of them.
-2. Eq. (18) drops $\theta^2 (y^{K-1} - y^{K-2})$. A gradient of step k acts with $\frac{1 - \theta^{K-k}}{1 - \theta}$, so that
-   K steps act like `effective_steps`, not like $\frac{K-\theta}{1-\theta}$.
-3. The proof of Theorem 1 applies Lemma 3, on $\lVert y^{t,k}(i) - x^t(i) \rVert$, to $\lVert y^{t,k}(i) - \bar x^t \rVert$.
+2. Eq. (18) drops $\theta^2 (y^{K-1} - y^{K-2})$. A gradient of step k acts with
+   $\frac{1 - \theta^{K-k}}{1 - \theta}$, so that K steps act like `effective_steps`, not like
+   $\frac{K-\theta}{1-\theta}$.
+3. The proof of Theorem 1 applies Lemma 3, on $\lVert y^{t,k}(i) - x^t(i) \rVert$, to
+   $\lVert y^{t,k}(i) - \bar x^t \rVert$.
 
 Source: Sun, Li, Wang, Decentralized Federated Averaging (arXiv:2104.11375).
 """

@@ -19,14 +19,17 @@ class Setting:
     Args:
         smoothness: L, above 0.
         local_variance: $\sigma_l^2$, of the minibatch gradients; at least 0.
-        global_variance: $\sigma_g^2 = \frac1m \sum_i \sup_x \lVert \nabla f_i(x) - \nabla f(x) \rVert^2$, at least 0.
-            Assumption 2 has the supremum outside the mean, but Lemma 3 needs each client at a point of its own.
+        global_variance:
+            $\sigma_g^2 = \frac1m \sum_i \sup_x \lVert \nabla f_i(x) - \nabla f(x) \rVert^2$, at
+            least 0. Assumption 2 has the supremum outside the mean, but Lemma 3 needs each client
+            at a point of its own.
         gradient_bound: B, of all $\lVert \nabla f_i \rVert$ (Assumption 3); at least 0.
         local_steps: K, at least 1.
         rate: $\eta$, above 0.
         momentum: $\theta$ in [0, 1).
-        mixing: $\lambda$ in [0, 1) of one mixing matrix that all rounds share, `Graph.lam`; 0 for the complete graph. The mean over
-            a period, which `Graph.lam` is for a graph that changes, is no $\lambda$ of the lemmas: single rounds may contract less.
+        mixing: $\lambda$ in [0, 1) of one mixing matrix that all rounds share, `Graph.lam`; 0 for
+            the complete graph. The mean over a period, which `Graph.lam` is for a graph that
+            changes, is no $\lambda$ of the lemmas: single rounds may contract less.
 
     Raises:
         InvalidInput: a number out of its range.
@@ -46,10 +49,17 @@ class Setting:
 
     @property
     def c1(self) -> float:
-        r"""$C_1 = 8K\sigma_l^2 + 32K^2\sigma_g^2 + \frac{64K^2\theta^2}{(1-\theta)^2}(\sigma_l^2 + B^2)$, of Lemma 3."""
+        r"""$C_1 = 8K\sigma_l^2 + 32K^2\sigma_g^2 + \frac{64K^2\theta^2}{(1-\theta)^2}(\sigma_l^2 +
+        B^2)$,
+        of Lemma 3.
+        """
         k, inertia = self.local_steps, self.momentum / (1 - self.momentum)
         both = self.local_variance + self.gradient_bound**2
-        return 8 * k * self.local_variance + 32 * k**2 * self.global_variance + 64 * (k * inertia) ** 2 * both
+        return (
+            8 * k * self.local_variance
+            + 32 * k**2 * self.global_variance
+            + 64 * (k * inertia) ** 2 * both
+        )
 
     @property
     def c2(self) -> float:
@@ -64,8 +74,9 @@ class Rounding:
     Args:
         dim: d, at least 1.
         width: s, the distance of the values that can be sent, above 0.
-        kind: `"stochastic"`, without bias, or `"down"`, whose error reaches s in each entry. Assumption 4 grants both a mean
-            square of $\frac{d}{4} s^2$; rounding down has up to $d s^2$.
+        kind: `"stochastic"`, without bias, or `"down"`, whose error reaches s in each entry.
+            Assumption 4 grants both a mean square of $\frac{d}{4} s^2$; rounding down has up to
+            $d s^2$.
         clients: m, at least 1; rounding without bias gains from many.
 
     Raises:
@@ -109,24 +120,33 @@ def mean_square_consensus(models: Float[Array | np.ndarray, "clients dim"]) -> f
 def move_bound(setting: Setting) -> float:
     r"""Returns a bound on the squared length of one local step.
 
-    $\mathbb E \lVert y^{t,k+1}(i) - y^{t,k}(i) \rVert^2 \le \frac{2 \eta^2 (\sigma_l^2 + B^2)}{(1-\theta)^2}$.
+    $\mathbb E \lVert y^{t,k+1}(i) - y^{t,k}(i) \rVert^2 \le \frac{2 \eta^2 (\sigma_l^2 +
+    B^2)}{(1-\theta)^2}$.
 
     Args:
         setting: the constants, see `Setting`.
 
-    >>> move_bound(Setting(1.0, 0.0, 0.0, gradient_bound=1.0, local_steps=5, rate=0.5, momentum=0.5))
+    >>> move_bound(
+    ...     Setting(1.0, 0.0, 0.0, gradient_bound=1.0, local_steps=5, rate=0.5, momentum=0.5)
+    ... )
     2.0
 
     Source: Lemma 2.
     """
-    return 2 * setting.rate**2 * (setting.local_variance + setting.gradient_bound**2) / (1 - setting.momentum) ** 2
+    return (
+        2
+        * setting.rate**2
+        * (setting.local_variance + setting.gradient_bound**2)
+        / (1 - setting.momentum) ** 2
+    )
 
 
 @checked_call
 def drift_bound(setting: Setting, gradient: float) -> float:
     r"""Returns a bound on the drift of local training.
 
-    $$ \frac1m \sum_i \mathbb E \lVert y^{t,k}(i) - x^t(i) \rVert^2 \le C_1 \eta^2 + 32 K^2 \eta^2 G. $$
+    $$ \frac1m \sum_i \mathbb E \lVert y^{t,k}(i) - x^t(i) \rVert^2 \le C_1 \eta^2 + 32 K^2 \eta^2
+    G. $$
 
     Args:
         setting: see `Setting`; $\eta$ at most $\frac{1}{8LK}$.
@@ -135,7 +155,9 @@ def drift_bound(setting: Setting, gradient: float) -> float:
     Raises:
         InvalidInput: a number out of its range.
 
-    >>> drift_bound(Setting(1.0, 0.0, 0.0, gradient_bound=1.0, local_steps=1, rate=0.125), gradient=1.0)
+    >>> drift_bound(
+    ...     Setting(1.0, 0.0, 0.0, gradient_bound=1.0, local_steps=1, rate=0.125), gradient=1.0
+    ... )
     0.5
 
     Source: Lemma 3.
@@ -146,19 +168,24 @@ def drift_bound(setting: Setting, gradient: float) -> float:
 
 
 @checked_call
-def consensus_bound(setting: Setting, rounding: Rounding | None = None, *, as_printed: bool = False) -> float:
-    r"""Returns a bound on the consensus error, $\frac1m \sum_i \mathbb E \lVert x^t(i) - \bar x^t \rVert^2$, at most.
+def consensus_bound(
+    setting: Setting, rounding: Rounding | None = None, *, as_printed: bool = False
+) -> float:
+    r"""Returns a bound on the consensus error,
+    $\frac1m \sum_i \mathbb E \lVert x^t(i) - \bar x^t \rVert^2$, at most.
 
     $$ \frac{\lambda^2}{(1-\lambda)^2} \cdot \begin{cases} C_2 \eta^2 & \text{nothing rounded} \\
-       C_2 \eta^2 + \frac14 d s^2 & \text{stochastic rounding} \\ (\sqrt{C_2} \eta + \sqrt d s)^2 & \text{rounding down}
-       \end{cases} $$
+       C_2 \eta^2 + \frac14 d s^2 & \text{stochastic rounding} \\ (\sqrt{C_2} \eta + \sqrt d s)^2 &
+       \text{rounding down} \end{cases} $$
 
-    As $X^t - PX^t = \sum_{j<t} (W^{t-j} - P)(Z^j - X^j)$, its norm is at most $\sum_j \lambda^{t-j} \lVert Z^j - X^j \rVert$,
-    and the sum of the weights enters squared. The paper has $\frac{C_2 \eta^2}{1-\lambda}$ (9), which a ring of 100 clients
-    with opposed linear losses exceeds eightfold, and $\frac{2 C_2 \eta^2 + 2 d s^2}{1-\lambda}$ (10).
+    As $X^t - PX^t = \sum_{j<t} (W^{t-j} - P)(Z^j - X^j)$, its norm is at most
+    $\sum_j \lambda^{t-j} \lVert Z^j - X^j \rVert$, and the sum of the weights enters squared. The
+    paper has $\frac{C_2 \eta^2}{1-\lambda}$ (9), which a ring of 100 clients with opposed linear
+    losses exceeds eightfold, and $\frac{2 C_2 \eta^2 + 2 d s^2}{1-\lambda}$ (10).
 
-    With rounding it is for models that are mixed whole, $x^{t+1}(i) = \sum_l w_{il} (x^t(l) + Q(z^t(l) - x^t(l)))$, as eq.
-    (16) has it. Under eq. (7) the models' old differences are never mixed, and no bound holds.
+    With rounding it is for models that are mixed whole,
+    $x^{t+1}(i) = \sum_l w_{il} (x^t(l) + Q(z^t(l) - x^t(l)))$, as eq. (16) has it. Under eq. (7)
+    the models' old differences are never mixed, and no bound holds.
 
     Args:
         setting: see `Setting`; $\eta$ at most $\frac{1}{8LK}$.
@@ -185,10 +212,11 @@ def consensus_bound(setting: Setting, rounding: Rounding | None = None, *, as_pr
 
 @checked_call
 def effective_steps(*, local_steps: int, momentum: float, as_printed: bool = False) -> float:
-    r"""Returns $S = \sum_{j=1}^{K} \frac{1 - \theta^j}{1 - \theta}$, the steps without momentum that K steps with it are worth.
+    r"""Returns $S = \sum_{j=1}^{K} \frac{1 - \theta^j}{1 - \theta}$, the steps without momentum
+    that K steps with it are worth.
 
-    On a linear loss, exactly: $y^{t,K} = x^t - \eta S g$. The paper's $\tilde K = \frac{K-\theta}{1-\theta}$ is larger for $K
-    \ge 2$.
+    On a linear loss, exactly: $y^{t,K} = x^t - \eta S g$. The paper's
+    $\tilde K = \frac{K-\theta}{1-\theta}$ is larger for $K \ge 2$.
 
     Args:
         local_steps: K, at least 1.
@@ -198,7 +226,10 @@ def effective_steps(*, local_steps: int, momentum: float, as_printed: bool = Fal
     Raises:
         InvalidInput: a number out of its range.
 
-    >>> effective_steps(local_steps=2, momentum=0.5), effective_steps(local_steps=2, momentum=0.5, as_printed=True)
+    >>> (
+    ...     effective_steps(local_steps=2, momentum=0.5),
+    ...     effective_steps(local_steps=2, momentum=0.5, as_printed=True),
+    ... )
     (2.5, 3.0)
 
     Source: eq. (18), corrected.
@@ -206,11 +237,15 @@ def effective_steps(*, local_steps: int, momentum: float, as_printed: bool = Fal
     check("effective_steps", local_steps=local_steps, momentum=momentum)
     if as_printed:
         return (local_steps - momentum) / (1 - momentum)
-    return local_steps / (1 - momentum) - momentum * (1 - momentum**local_steps) / (1 - momentum) ** 2
+    return (
+        local_steps / (1 - momentum) - momentum * (1 - momentum**local_steps) / (1 - momentum) ** 2
+    )
 
 
 class Constants(NamedTuple):
-    r"""The descent $\gamma$ of a round, and the parts of the floor: $\alpha$ of local training, $\beta$ of missing consensus."""
+    r"""The descent $\gamma$ of a round, and the parts of the floor: $\alpha$ of local training,
+    $\beta$ of missing consensus.
+    """
 
     gamma: float
     alpha: float
@@ -218,27 +253,35 @@ class Constants(NamedTuple):
 
 
 @checked_call
-def constants(setting: Setting, rounding: Rounding | None = None, *, as_printed: bool = False) -> Constants:
+def constants(
+    setting: Setting, rounding: Rounding | None = None, *, as_printed: bool = False
+) -> Constants:
     r"""Returns the constants of the theorems.
 
     $$ \gamma = \eta S - 128 K^2 \eta^2 D, \qquad \gamma\alpha = 2 D C_1 \eta^2 + R, \qquad
        \gamma\beta = 2 V (\eta S L^2 + 64 L^2 K^2 \eta^2 D), $$
 
-    with $S$ of `effective_steps`, $V$ of `consensus_bound`, $D = \eta S L^2 + \frac L2$ (or $\eta S L^2 + L$ if rounded down),
-    and for rounding $R = \frac{L d s^2}{4 m}$ without bias, $2 B \sqrt d s + 2 L d s^2$ down.
+    with $S$ of `effective_steps`, $V$ of `consensus_bound`, $D = \eta S L^2 + \frac L2$ (or
+    $\eta S L^2 + L$ if rounded down), and for rounding $R = \frac{L d s^2}{4 m}$ without bias,
+    $2 B \sqrt d s + 2 L d s^2$ down.
 
-    Derivation: $\mathbb E f(\bar x^{t+1}) \le f + \mathbb E \langle \nabla f, \Delta \rangle + \frac L2 \mathbb E \lVert
-    \Delta \rVert^2$ at $\bar x^t$, where $\Delta$ is the mean of $-\eta \sum_k c_k \nabla f_i(y^{t,k}(i))$ with $\sum_k c_k =
-    S$. The inner product is at most $-\frac{\eta S}{2} \lVert \nabla f \rVert^2 + \frac{\eta S L^2}{2} \max_k \frac1m \sum_i
-    \lVert \bar x - y^{t,k}(i) \rVert^2$, the last distance squared at most $2 V$ and twice Lemma 3, where the gradients at
-    $x^t(i)$ are $2 L^2 V + 2 \lVert \nabla f(\bar x) \rVert^2$.
+    Derivation:
+    $\mathbb E f(\bar x^{t+1}) \le f + \mathbb E \langle \nabla f, \Delta \rangle + \frac L2 \mathbb
+    E \lVert \Delta \rVert^2$
+    at $\bar x^t$, where $\Delta$ is the mean of $-\eta \sum_k c_k \nabla f_i(y^{t,k}(i))$ with
+    $\sum_k c_k = S$. The inner product is at most
+    $-\frac{\eta S}{2} \lVert \nabla f \rVert^2 + \frac{\eta S L^2}{2} \max_k \frac1m \sum_i \lVert
+    \bar x - y^{t,k}(i) \rVert^2$,
+    the last distance squared at most $2 V$ and twice Lemma 3, where the gradients at $x^t(i)$ are
+    $2 L^2 V + 2 \lVert \nabla f(\bar x) \rVert^2$.
 
     Args:
         setting, rounding: as in `consensus_bound`.
         as_printed: whether to give the constants of Theorem 1 (nothing rounded).
 
     Returns:
-        `gamma` of 0 or less says that the step size is too large for the theorems; see `largest_step_size`.
+        `gamma` of 0 or less says that the step size is too large for the theorems; see
+        `largest_step_size`.
 
     Raises:
         InvalidInput: a step size for which nothing is proved.
@@ -256,26 +299,34 @@ def constants(setting: Setting, rounding: Rounding | None = None, *, as_printed:
         first = smooth**2 * k**2 * eta**3 / steps + smooth * eta**2
         gamma = eta * steps - 64 * k**2 * first
         away = 64 * smooth**2 * k**2 * eta**2 * first
-        return Constants(gamma, first * setting.c1 / gamma, away * setting.c2 / ((1 - setting.mixing) * gamma))
+        return Constants(
+            gamma, first * setting.c1 / gamma, away * setting.c2 / ((1 - setting.mixing) * gamma)
+        )
     curved, rest = eta * steps * smooth**2, 0.0
     descent = curved + smooth / 2
     if rounding is not None and rounding.kind == "down":
         descent = curved + smooth
-        rest = 2 * setting.gradient_bound * math.sqrt(rounding.square) + 2 * smooth * rounding.square
+        rest = (
+            2 * setting.gradient_bound * math.sqrt(rounding.square) + 2 * smooth * rounding.square
+        )
     elif rounding is not None:
         rest = smooth * rounding.square / (4 * rounding.clients)
     gamma = eta * steps - 128 * k**2 * eta**2 * descent
     alpha = 2 * descent * setting.c1 * eta**2 + rest
-    beta = 2 * consensus_bound(setting, rounding) * (curved + 64 * smooth**2 * k**2 * eta**2 * descent)
+    beta = (
+        2 * consensus_bound(setting, rounding) * (curved + 64 * smooth**2 * k**2 * eta**2 * descent)
+    )
     return Constants(gamma, alpha / gamma, beta / gamma)
 
 
 @checked_call
-def stationarity_bound(setting: Setting, rounding: Rounding | None = None, *, gap: float, rounds: int) -> float:
+def stationarity_bound(
+    setting: Setting, rounding: Rounding | None = None, *, gap: float, rounds: int
+) -> float:
     r"""Returns the squared gradient at the mean model in the best of T rounds.
 
-    $$ \min_{t \le T} \mathbb E \lVert \nabla f(\bar x^t) \rVert^2 \le \frac{2 (f(\bar x^1) - \min f)}{\gamma T} + \alpha +
-    \beta. $$
+    $$ \min_{t \le T} \mathbb E \lVert \nabla f(\bar x^t) \rVert^2 \le \frac{2 (f(\bar x^1) - \min
+    f)}{\gamma T} + \alpha + \beta. $$
 
     Args:
         setting, rounding: as in `consensus_bound`; $\eta$ below `largest_step_size`.
@@ -297,8 +348,12 @@ def stationarity_bound(setting: Setting, rounding: Rounding | None = None, *, ga
 
 
 @checked_call
-def pl_bound(setting: Setting, rounding: Rounding | None = None, *, gap: float, rounds: int, curvature: float) -> float:
-    r"""Returns $\mathbb E f(\bar x^T) - \min f \le (1 - \nu\gamma)^T (f(\bar x^0) - \min f) + \frac{\alpha + \beta}{2\nu}$.
+def pl_bound(
+    setting: Setting, rounding: Rounding | None = None, *, gap: float, rounds: int, curvature: float
+) -> float:
+    r"""Returns
+    $\mathbb E f(\bar x^T) - \min f \le (1 - \nu\gamma)^T (f(\bar x^0) - \min f) + \frac{\alpha +
+    \beta}{2\nu}$.
 
     Args:
         setting, rounding, gap, rounds: as in `stationarity_bound`.
@@ -315,17 +370,23 @@ def pl_bound(setting: Setting, rounding: Rounding | None = None, *, gap: float, 
     """
     check("pl_bound", gap=gap, rounds=rounds, curvature=curvature)
     found = _descending("pl_bound", setting, rounding)
-    return max(1 - curvature * found.gamma, 0.0) ** rounds * gap + (found.alpha + found.beta) / (2 * curvature)
+    return max(1 - curvature * found.gamma, 0.0) ** rounds * gap + (found.alpha + found.beta) / (
+        2 * curvature
+    )
 
 
 def _check_rate(function: str, setting: Setting) -> None:
     most = 1 / (8 * setting.smoothness * setting.local_steps)
     if setting.rate > most * (1 + 1e-12):
-        raise InvalidInput.of(f"{function}(setting.rate)", setting.rate, f"numbers in (0, 1/(8LK) = {most:g}]")
+        raise InvalidInput.of(
+            f"{function}(setting.rate)", setting.rate, f"numbers in (0, 1/(8LK) = {most:g}]"
+        )
 
 
 def _descending(function: str, setting: Setting, rounding: Rounding | None) -> Constants:
     found = constants(setting, rounding)
     if found.gamma <= 0:
-        raise InvalidInput.of(f"{function}(setting.rate)", setting.rate, "step sizes below `largest_step_size`")
+        raise InvalidInput.of(
+            f"{function}(setting.rate)", setting.rate, "step sizes below `largest_step_size`"
+        )
     return found

@@ -16,8 +16,9 @@ from fedax.utils.arguments import checked_call
 def largest_step_size(*, smoothness: float, local_steps: int, momentum: float = 0.0) -> float:
     r"""Returns the step size at which $\gamma = 0$; below it the theorems hold.
 
-    The root of $128 K^2 L^2 S \eta^2 + 64 K^2 L \eta = S$; without momentum $\eta \approx \frac{0.0152}{LK}$. It is the
-    strictest of all conditions, also in the paper, where $64 L^2 K^2 \eta^2 + 64 L K \eta < 1$ makes it $\frac{0.0154}{LK}$.
+    The root of $128 K^2 L^2 S \eta^2 + 64 K^2 L \eta = S$; without momentum
+    $\eta \approx \frac{0.0152}{LK}$. It is the strictest of all conditions, also in the paper,
+    where $64 L^2 K^2 \eta^2 + 64 L K \eta < 1$ makes it $\frac{0.0154}{LK}$.
 
     Args:
         smoothness: L, above 0.
@@ -35,7 +36,10 @@ def largest_step_size(*, smoothness: float, local_steps: int, momentum: float = 
     check("largest_step_size", smoothness=smoothness, local_steps=local_steps, momentum=momentum)
     steps = effective_steps(local_steps=local_steps, momentum=momentum)
     ratio = (steps / local_steps) ** 2
-    return min((math.sqrt(1 + ratio / 8) - 1) / (4 * smoothness * steps), 1 / (8 * smoothness * local_steps))
+    return min(
+        (math.sqrt(1 + ratio / 8) - 1) / (4 * smoothness * steps),
+        1 / (8 * smoothness * local_steps),
+    )
 
 
 @checked_call
@@ -54,8 +58,11 @@ def step_size(*, smoothness: float, local_steps: int, rounds: int) -> float:
 
 
 @checked_call
-def best_step_size(setting: Setting, rounding: Rounding | None = None, *, gap: float, rounds: int) -> float:
-    """Returns the step size with the smallest `stationarity_bound`, found numerically; the setting's own one does not count.
+def best_step_size(
+    setting: Setting, rounding: Rounding | None = None, *, gap: float, rounds: int
+) -> float:
+    """Returns the step size with the smallest `stationarity_bound`, found numerically; the
+    setting's own one does not count.
 
     Args:
         setting, rounding, gap, rounds: as in `stationarity_bound`.
@@ -69,11 +76,15 @@ def best_step_size(setting: Setting, rounding: Rounding | None = None, *, gap: f
 
     Source: Theorem 1, minimised.
     """
-    most = largest_step_size(smoothness=setting.smoothness, local_steps=setting.local_steps, momentum=setting.momentum)
+    most = largest_step_size(
+        smoothness=setting.smoothness, local_steps=setting.local_steps, momentum=setting.momentum
+    )
     halved = 0.5 if rounding is not None and rounding.kind == "down" else 1.0
 
     def value(log: float) -> float:
-        return stationarity_bound(replace(setting, rate=math.exp(log)), rounding, gap=gap, rounds=rounds)
+        return stationarity_bound(
+            replace(setting, rate=math.exp(log)), rounding, gap=gap, rounds=rounds
+        )
 
     high = math.log(most * halved * (1 - 1e-9))
     found: Any = scipy.optimize.minimize_scalar(value, bounds=(high - 30, high), method="bounded")
@@ -82,10 +93,12 @@ def best_step_size(setting: Setting, rounding: Rounding | None = None, *, gap: f
 
 @checked_call
 def pl_step_size(*, curvature: float, local_steps: int, rounds: int) -> float:
-    r"""Returns $\eta = \frac{\ln T}{\nu K T}$, with which the bound of Theorem 2 falls like $\frac{\ln T}{T}$.
+    r"""Returns $\eta = \frac{\ln T}{\nu K T}$, with which the bound of Theorem 2 falls like
+    $\frac{\ln T}{T}$.
 
-    The first term is $(1 - \nu\gamma)^T \approx e^{-\nu \eta K T} = \frac1T$. The paper has $\frac{1}{\nu K T \ln T}$, its
-    $c_3 = -1$ for 1, with which the first term tends to $e^{-1/\ln T} \to 1$: nothing is learned.
+    The first term is $(1 - \nu\gamma)^T \approx e^{-\nu \eta K T} = \frac1T$. The paper has
+    $\frac{1}{\nu K T \ln T}$, its $c_3 = -1$ for 1, with which the first term tends to
+    $e^{-1/\ln T} \to 1$: nothing is learned.
 
     Args:
         curvature: $\nu$, above 0.
@@ -108,12 +121,13 @@ def pl_step_size(*, curvature: float, local_steps: int, rounds: int) -> float:
 
 @checked_call
 def bit_threshold(*, dim: int, rounds_ratio: float = 9 / 4) -> float:
-    r"""Returns the bits below which the quantised method sends less, if it takes r times the rounds.
+    r"""Returns the bits below which the quantised method sends less, if it takes r times the
+    rounds.
 
     $b < \frac{32}{r} - \frac{32}{d}$.
 
-    It is $(32 + db) r < 32 d$. For the paper's $r = \frac94$ that is $\frac{128}{9} - \frac{32}{d}$; Proposition 3 prints a
-    plus.
+    It is $(32 + db) r < 32 d$. For the paper's $r = \frac94$ that is
+    $\frac{128}{9} - \frac{32}{d}$; Proposition 3 prints a plus.
 
     Args:
         dim: d, at least 1.
@@ -132,16 +146,21 @@ def bit_threshold(*, dim: int, rounds_ratio: float = 9 / 4) -> float:
 
 
 @checked_call
-def coarsest_accuracy(setting: Setting, rounding: Rounding, *, gap: float, rounds_ratio: float = 9 / 4) -> float:
-    r"""Returns the $\varepsilon$ down to which rounding down costs at most r times the rounds, to first order in $\eta$.
+def coarsest_accuracy(
+    setting: Setting, rounding: Rounding, *, gap: float, rounds_ratio: float = 9 / 4
+) -> float:
+    r"""Returns the $\varepsilon$ down to which rounding down costs at most r times the rounds, to
+    first order in $\eta$.
 
     $$ \varepsilon^2 = \frac{2r}{\sqrt r - 1} (1-\theta)^2 L B \sqrt d s
-       \Big( 2 \Delta + \frac{8\sigma_l^2}{K} + 32 \sigma_g^2 + \frac{64\theta^2}{(1-\theta)^2} (\sigma_l^2 + B^2) \Big). $$
+       \Big( 2 \Delta + \frac{8\sigma_l^2}{K} + 32 \sigma_g^2 + \frac{64\theta^2}{(1-\theta)^2}
+       (\sigma_l^2 + B^2) \Big). $$
 
-    With $\eta = \frac{1}{LK\sqrt T}$ the bounds are $\frac{E}{\sqrt T}$ and $\frac{E}{\sqrt T} + 2(1-\theta)LB\sqrt d s\sqrt
-    T$. After r times the rounds the first is $\varepsilon/\sqrt r$, which leaves $\varepsilon (1 - 1/\sqrt r)$ for rounding.
-    For $r = \frac94$ the leading number is 9; Proposition 3 has 3, as its proof leaves a whole $\varepsilon$. Rounding without
-    bias costs nothing at this order: then the answer is 0.
+    With $\eta = \frac{1}{LK\sqrt T}$ the bounds are $\frac{E}{\sqrt T}$ and
+    $\frac{E}{\sqrt T} + 2(1-\theta)LB\sqrt d s\sqrt T$. After r times the rounds the first is
+    $\varepsilon/\sqrt r$, which leaves $\varepsilon (1 - 1/\sqrt r)$ for rounding. For
+    $r = \frac94$ the leading number is 9; Proposition 3 has 3, as its proof leaves a whole
+    $\varepsilon$. Rounding without bias costs nothing at this order: then the answer is 0.
 
     Args:
         setting: see `Setting`; its step size does not count.
@@ -162,9 +181,16 @@ def coarsest_accuracy(setting: Setting, rounding: Rounding, *, gap: float, round
     """
     check("coarsest_accuracy", gap=gap, rounds_ratio=rounds_ratio)
     if rounds_ratio <= 1:
-        raise InvalidInput.of("coarsest_accuracy(rounds_ratio=...)", rounds_ratio, "numbers above 1")
+        raise InvalidInput.of(
+            "coarsest_accuracy(rounds_ratio=...)", rounds_ratio, "numbers above 1"
+        )
     if rounding.kind == "stochastic":
         return 0.0
     noise = 2 * gap + setting.c1 / setting.local_steps**2
-    scale = (1 - setting.momentum) ** 2 * setting.smoothness * setting.gradient_bound * math.sqrt(rounding.square)
+    scale = (
+        (1 - setting.momentum) ** 2
+        * setting.smoothness
+        * setting.gradient_bound
+        * math.sqrt(rounding.square)
+    )
     return math.sqrt(2 * rounds_ratio / (math.sqrt(rounds_ratio) - 1) * scale * noise)

@@ -1,13 +1,15 @@
-r"""The theory of FedAWARE: diversity of gradients, surrogate weights, drift under unequal work, and the error of momenta.
+r"""The theory of FedAWARE: diversity of gradients, surrogate weights, drift under unequal work, and
+the error of momenta.
 
-N clients with weights $\lambda_i$ of sum 1, $f = \sum_i \lambda_i f_i$, each $f_i$ is L-smooth. A round of `fedax.FedAWARE`
-steps along $d = \sum_i \tilde\lambda_i m_i$, the shortest convex combination of the clients' momenta $m_i$, here in the scale
-of gradients (local updates divided by $\eta_l K_i$).
+N clients with weights $\lambda_i$ of sum 1, $f = \sum_i \lambda_i f_i$, each $f_i$ is L-smooth. A
+round of `fedax.FedAWARE` steps along $d = \sum_i \tilde\lambda_i m_i$, the shortest convex
+combination of the clients' momenta $m_i$, here in the scale of gradients (local updates divided by
+$\eta_l K_i$).
 
 Functions named `..._as_printed` give the paper's own formulas where these do not hold.
 
-Source: Zeng et al., Tackling Hybrid Heterogeneity on Federated Optimization via Gradient Diversity Maximization
-(arXiv:2310.02702).
+Source: Zeng et al., Tackling Hybrid Heterogeneity on Federated Optimization via Gradient Diversity
+Maximization (arXiv:2310.02702).
 """
 
 from fedax.theory.fedaware.convergence import direction_error_bound as direction_error_bound

@@ -15,42 +15,55 @@ Gradients = Float[Array | np.ndarray, "clients dim"]
 
 
 @checked_call
-def diversity(gradients: Gradients, weights: Weights | None = None, surrogate: Weights | None = None) -> float:
+def diversity(
+    gradients: Gradients, weights: Weights | None = None, surrogate: Weights | None = None
+) -> float:
     r"""Returns the diversity D of gradients, or $\tilde D$ with surrogate weights $\tilde\lambda$.
 
-    $$ D(x) = \frac{\sqrt{\sum_i \lambda_i \lVert \nabla f_i \rVert^2}}{\lVert \sum_i \lambda_i \nabla f_i \rVert}, \qquad
-       \tilde D(x) = \frac{\sqrt{\sum_i \lambda_i \lVert \nabla f_i \rVert^2}}{\lVert \sum_i \tilde\lambda_i \nabla f_i
-       \rVert}. $$
+    $$ D(x) = \frac{\sqrt{\sum_i \lambda_i \lVert \nabla f_i \rVert^2}}{\lVert \sum_i \lambda_i
+    \nabla f_i \rVert}, \qquad
+       \tilde D(x) = \frac{\sqrt{\sum_i \lambda_i \lVert \nabla f_i \rVert^2}}{\lVert \sum_i
+       \tilde\lambda_i \nabla f_i \rVert}. $$
 
     Args:
         gradients: $\nabla f_i(x)$, every client's full gradient.
         weights: $\lambda_i$, of sum 1; equal ones by default.
-        surrogate: $\tilde\lambda_i$ for the sum in the denominator; by default the weights. The shortest combination has the
-            largest $\tilde D$ of all.
+        surrogate: $\tilde\lambda_i$ for the sum in the denominator; by default the weights. The
+            shortest combination has the largest $\tilde D$ of all.
 
     Returns:
-        At least 1 with the weights themselves; with a surrogate it may be less, which the paper's (6) excludes. Infinity if the
-        denominator vanishes alone.
+        At least 1 with the weights themselves; with a surrogate it may be less, which the paper's
+        (6) excludes. Infinity if the denominator vanishes alone.
 
     Raises:
         InvalidInput: weights that are none.
 
     >>> gradients = np.array([[2.0, 0.0], [0.0, 1.0]])
-    >>> diversity(gradients).__round__(6), diversity(gradients, surrogate=np.array([0.2, 0.8])).__round__(6)
+    >>> (
+    ...     diversity(gradients).__round__(6),
+    ...     diversity(gradients, surrogate=np.array([0.2, 0.8])).__round__(6),
+    ... )
     (1.414214, 1.767767)
 
     Source: Definitions 3.1 and 3.2, eqs. (3) and (6).
     """
     found = rows("diversity", "gradients", gradients)
     given = shares("diversity", weights, len(found))
-    below = float(np.linalg.norm((given if surrogate is None else shares("diversity", surrogate, len(found))) @ found))
+    below = float(
+        np.linalg.norm(
+            (given if surrogate is None else shares("diversity", surrogate, len(found))) @ found
+        )
+    )
     above = math.sqrt(float(given @ np.sum(found**2, axis=1)))
     return above / below if below else math.inf if above else 1.0
 
 
 @checked_call
-def dissimilarities(gradients: Gradients, weights: Weights | None = None) -> Float[np.ndarray, "clients"]:
-    r"""Returns $\zeta_i(x) = \lVert \nabla f_i(x) - \nabla f(x) \rVert^2$ of every client; their mean is $\sigma_g^2$ at x.
+def dissimilarities(
+    gradients: Gradients, weights: Weights | None = None
+) -> Float[np.ndarray, "clients"]:
+    r"""Returns $\zeta_i(x) = \lVert \nabla f_i(x) - \nabla f(x) \rVert^2$ of every client; their
+    mean is $\sigma_g^2$ at x.
 
     Args:
         gradients: of the clients at x, shape (clients, dim).
@@ -71,14 +84,17 @@ def dissimilarities(gradients: Gradients, weights: Weights | None = None) -> Flo
 
 @checked_call
 def dissimilarity_offset(
-    gradients: Float[Array | np.ndarray, "points clients dim"], weights: Weights | None = None, *, dissimilarity: float = 1.0
+    gradients: Float[Array | np.ndarray, "points clients dim"],
+    weights: Weights | None = None,
+    *,
+    dissimilarity: float = 1.0,
 ) -> float:
     r"""Returns the least G with which a B fits some points.
 
     $$ \sum_i \lambda_i \lVert \nabla f_i(x) \rVert^2 \le B^2 \lVert \nabla f(x) \rVert^2 + G^2. $$
 
-    Over all x this is Assumption 3.2. Over some points it bounds the constant from below. With B = 1 it is the largest $\sigma_g$
-    (Lemma 3.1).
+    Over all x this is Assumption 3.2. Over some points it bounds the constant from below. With B =
+    1 it is the largest $\sigma_g$ (Lemma 3.1).
 
     Args:
         gradients: every client's full gradient at each point, shape (points, clients, dim).
@@ -88,7 +104,10 @@ def dissimilarity_offset(
     Raises:
         InvalidInput: other shapes or weights, or a number out of its range.
 
-    >>> dissimilarity_offset(np.array([[[3.0], [1.0]]])), dissimilarity_offset(np.array([[[3.0], [1.0]]]), dissimilarity=2.0)
+    >>> (
+    ...     dissimilarity_offset(np.array([[[3.0], [1.0]]])),
+    ...     dissimilarity_offset(np.array([[[3.0], [1.0]]]), dissimilarity=2.0),
+    ... )
     (1.0, 0.0)
 
     Source: Assumption 3.2.
@@ -96,7 +115,9 @@ def dissimilarity_offset(
     check("dissimilarity_offset", dissimilarity=dissimilarity)
     if np.ndim(gradients) != 3 or not np.size(gradients):
         allowed = "one vector for each point and client"
-        raise InvalidInput.found("dissimilarity_offset(gradients=...)", f"shape {np.shape(gradients)}", allowed)
+        raise InvalidInput.found(
+            "dissimilarity_offset(gradients=...)", f"shape {np.shape(gradients)}", allowed
+        )
     found = np.asarray(gradients, float)
     given = shares("dissimilarity_offset", weights, found.shape[1])
     square = np.sum(found**2, axis=2) @ given
@@ -105,13 +126,16 @@ def dissimilarity_offset(
 
 
 @checked_call
-def diversity_bound(*, global_variance: float, gradient: float, dissimilarity: float = 1.0) -> float:
+def diversity_bound(
+    *, global_variance: float, gradient: float, dissimilarity: float = 1.0
+) -> float:
     r"""Returns the bound $D(x) \le \sqrt{B^2 + G^2 / \lVert \nabla f(x) \rVert^2}$.
 
     With B = 1 and the variance at x as $G^2$ it is an equality.
 
     Args:
-        global_variance: $G^2$ of Assumption 3.2, or $\sigma_g^2$ of Assumption 3.1, which has B = 1; at least 0.
+        global_variance: $G^2$ of Assumption 3.2, or $\sigma_g^2$ of Assumption 3.1, which has B =
+            1; at least 0.
         gradient: $\lVert \nabla f(x) \rVert$, at least 0.
         dissimilarity: B, at least 1.
 
@@ -123,7 +147,12 @@ def diversity_bound(*, global_variance: float, gradient: float, dissimilarity: f
 
     Source: Corollary 3.1.
     """
-    check("diversity_bound", global_variance=global_variance, gradient=gradient, dissimilarity=dissimilarity)
+    check(
+        "diversity_bound",
+        global_variance=global_variance,
+        gradient=gradient,
+        dissimilarity=dissimilarity,
+    )
     if not gradient:
         return math.inf if global_variance else dissimilarity
     return math.sqrt(dissimilarity**2 + global_variance / gradient**2)
@@ -135,8 +164,10 @@ class Divergence(NamedTuple):
     Attributes:
         square: $\chi^2_{\tilde\lambda \| \lambda} = \sum_i \tilde\lambda_i^2 / \lambda_i^2$.
         linear: $\chi_{\tilde\lambda \| \lambda} = \sum_i \tilde\lambda_i / \lambda_i$.
-        gap: $N + \chi^2 - 2\chi = \sum_i (\tilde\lambda_i - \lambda_i)^2 / \lambda_i^2$, 0 for equal weights.
-        pearson: $\sum_i (\tilde\lambda_i - \lambda_i)^2 / \lambda_i$, the usual chi-squared divergence; at most `gap`.
+        gap: $N + \chi^2 - 2\chi = \sum_i (\tilde\lambda_i - \lambda_i)^2 / \lambda_i^2$, 0 for
+            equal weights.
+        pearson: $\sum_i (\tilde\lambda_i - \lambda_i)^2 / \lambda_i$, the usual chi-squared
+            divergence; at most `gap`.
     """
 
     square: float
@@ -147,7 +178,8 @@ class Divergence(NamedTuple):
 
 @checked_call
 def divergence(surrogate: Weights, weights: Weights | None = None) -> Divergence:
-    r"""Returns the paper's $\chi^2$ and $\chi$ of surrogate weights $\tilde\lambda$ against $\lambda$, with their use.
+    r"""Returns the paper's $\chi^2$ and $\chi$ of surrogate weights $\tilde\lambda$ against
+    $\lambda$, with their use.
 
     Args:
         surrogate: $\tilde\lambda$, at least 0, of sum 1.
@@ -176,14 +208,18 @@ def divergence(surrogate: Weights, weights: Weights | None = None) -> Divergence
 def surrogate_gradient_bound(
     found: Divergence, *, global_variance: float, gradient: float, as_printed: bool = False
 ) -> float:
-    r"""Returns the squared gradient of the surrogate objective, with the Pearson divergence $\chi_P^2$ of its weights.
+    r"""Returns the squared gradient of the surrogate objective, with the Pearson divergence
+    $\chi_P^2$ of its weights.
 
-    $$ \lVert \nabla \tilde f \rVert^2 \le \Big( \lVert \nabla f \rVert + \sqrt{\chi_P^2} \sigma_g \Big)^2. $$
+    $$ \lVert \nabla \tilde f \rVert^2 \le \Big( \lVert \nabla f \rVert + \sqrt{\chi_P^2} \sigma_g
+    \Big)^2. $$
 
-    As the differences of the weights have the sum 0, $\nabla \tilde f - \nabla f = \sum_i (\tilde\lambda_i - \lambda_i)(\nabla
-    f_i - \nabla f)$, whose square is at most $\chi_P^2 \sum_i \lambda_i \zeta_i$. Equal weights give an equality. The paper's
-    bound is also true, but looser: $2 (1 + g) \lVert \nabla f \rVert^2 + 2 g \sigma_g^2$ with its $g = N + \chi^2 - 2 \chi \ge
-    \chi_P^2$. Its (14) and (15) have $g \lVert \nabla f \rVert^2$ alone, which is false where $\nabla f = 0$.
+    As the differences of the weights have the sum 0,
+    $\nabla \tilde f - \nabla f = \sum_i (\tilde\lambda_i - \lambda_i)(\nabla f_i - \nabla f)$,
+    whose square is at most $\chi_P^2 \sum_i \lambda_i \zeta_i$. Equal weights give an equality. The
+    paper's bound is also true, but looser: $2 (1 + g) \lVert \nabla f \rVert^2 + 2 g \sigma_g^2$
+    with its $g = N + \chi^2 - 2 \chi \ge \chi_P^2$. Its (14) and (15) have
+    $g \lVert \nabla f \rVert^2$ alone, which is false where $\nabla f = 0$.
 
     Args:
         found: see `divergence`.
@@ -194,7 +230,9 @@ def surrogate_gradient_bound(
     Raises:
         InvalidInput: a number out of its range.
 
-    >>> surrogate_gradient_bound(divergence(np.array([1.0, 0.0])), global_variance=4.0, gradient=1.0)
+    >>> surrogate_gradient_bound(
+    ...     divergence(np.array([1.0, 0.0])), global_variance=4.0, gradient=1.0
+    ... )
     9.0
 
     Source: Theorem 4.2 and Lemma B.2, sharpened.
@@ -211,8 +249,8 @@ def frank_wolfe_gap(vectors: Gradients, weights: Weights) -> float:
 
     It is $\max_i \langle d, d - m_i \rangle$.
 
-    Half of $\lVert d \rVert^2$ is at most that far above its minimum. Where it is 0, d is a direction of descent for every
-    client: $\langle m_i, d \rangle \ge \lVert d \rVert^2$ for all i.
+    Half of $\lVert d \rVert^2$ is at most that far above its minimum. Where it is 0, d is a
+    direction of descent for every client: $\langle m_i, d \rangle \ge \lVert d \rVert^2$ for all i.
 
     Args:
         vectors: $m_i$, shape (clients, dim).

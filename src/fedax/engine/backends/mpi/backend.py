@@ -29,7 +29,9 @@ class MPIBackend(Backend):
         own = initial(jnp.int32(self.peers.rank)) if callable(initial) else initial
         return PeerMemory(jax.tree.map(lambda x: jnp.asarray(x)[None], own), self.peers.comm)
 
-    def work(self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool) -> PhaseResult:
+    def work(
+        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
+    ) -> PhaseResult:
         peers = self.peers
         # several places if the cohort was drawn with replacement, none if this client does not work
         places = np.flatnonzero(np.asarray(cohort.ids) == peers.rank).tolist()
@@ -37,7 +39,12 @@ class MPIBackend(Backend):
         # too
         form = eqx.filter_eval_shape(run_single_client, *self._inputs(phase_work, client_states))[0]
         arrived = eqx.filter_eval_shape(
-            lambda sent: (phase_work.bounded(decode(sent.value)[0]), decode(sent.value)[1], sent.weight), form
+            lambda sent: (
+                phase_work.bounded(decode(sent.value)[0]),
+                decode(sent.value)[1],
+                sent.weight,
+            ),
+            form,
         )
         value, clipped, given = zeros(arrived)
         broken = 0
@@ -54,13 +61,17 @@ class MPIBackend(Backend):
             return PhaseResult(form, None, None, client_states, broken)
         if gather:
             rows = jax.tree.map(lambda all_: all_[cohort.ids], peers.allgather(value))
-            weights = cohort.weights if given is None else jnp.asarray(peers.allgather(given))[cohort.ids]
+            weights = (
+                cohort.weights if given is None else jnp.asarray(peers.allgather(given))[cohort.ids]
+            )
             weights = jnp.where(broken > 0, 0, weights) if self.setup.drop else weights
             return PhaseResult(form, None, (rows, weights), client_states, broken, clipped)
         sums = self._weighted_sum(value, given, [cohort.weights[i] for i in places])
         return PhaseResult(form, sums, None, client_states, broken, clipped)
 
-    def _weighted_sum(self, value: PyTree, given: Array | None, defaults: list[Array]) -> tuple[PyTree, Array]:
+    def _weighted_sum(
+        self, value: PyTree, given: Array | None, defaults: list[Array]
+    ) -> tuple[PyTree, Array]:
         """Returns the weighted sum of all ranks' uploads, and the sum of the weights.
 
         Args:
@@ -79,7 +90,12 @@ class MPIBackend(Backend):
         return self.peers.sum((terms, weight))
 
     def exchange(
-        self, phase_work: PhaseWork, everyone: Cohort, client_states: dict[str, Memory], neighbours: Array, weights: Array
+        self,
+        phase_work: PhaseWork,
+        everyone: Cohort,
+        client_states: dict[str, Memory],
+        neighbours: Array,
+        weights: Array,
     ) -> tuple[PhaseResult, Memory]:
         rank, comm = self.peers.rank, self.peers.comm
         near, shares = np.asarray(neighbours)[rank], np.asarray(weights)[rank]
@@ -93,19 +109,31 @@ class MPIBackend(Backend):
         notes = {"wire_bytes": np.int64(comm.allreduce(sum(map(len, payload)) * len(others)))}
 
         terms = [(shares[0], decode_tree(payload, upload.value))]
-        terms += [(w, decode_tree(data, upload.value)) for w, data in zip(shares[linked], arrived, strict=True)]
-        scaled = [jax.tree.map(lambda u, w=w: jnp.asarray(w, u.dtype) * u, value) for w, value in terms]
+        terms += [
+            (w, decode_tree(data, upload.value))
+            for w, data in zip(shares[linked], arrived, strict=True)
+        ]
+        scaled = [
+            jax.tree.map(lambda u, w=w: jnp.asarray(w, u.dtype) * u, value) for w, value in terms
+        ]
         received = jax.tree.map(lambda *parts: jnp.asarray(sum(parts[1:], parts[0]))[None], *scaled)
         clipped = decode(upload.value)[1]
         broken = jnp.asarray(comm.allgather(broken), jnp.int32)
         clipped = None if clipped is None else self.peers.sum(clipped)
-        return PhaseResult(upload, None, None, after, broken, clipped, notes), PeerMemory(received, self.peers.comm)
+        return PhaseResult(upload, None, None, after, broken, clipped, notes), PeerMemory(
+            received, self.peers.comm
+        )
 
-    def _do(self, phase_work: PhaseWork, client_states: dict[str, Memory]) -> tuple[Upload[Any], dict[str, Memory], int]:
+    def _do(
+        self, phase_work: PhaseWork, client_states: dict[str, Memory]
+    ) -> tuple[Upload[Any], dict[str, Memory], int]:
         """Returns this rank's upload, the client states after the work, and `PhaseWork.broken`."""
         upload, kept, broken = run_single_client(*self._inputs(phase_work, client_states))
         rank = jnp.asarray([self.peers.rank])
-        after = {name: client_states[name].put(rank, jax.tree.map(lambda x: x[None], rows)) for name, rows in kept.items()}
+        after = {
+            name: client_states[name].put(rank, jax.tree.map(lambda x: x[None], rows))
+            for name, rows in kept.items()
+        }
         return upload, client_states | after, int(broken)
 
     def _inputs(

@@ -52,7 +52,9 @@ class MPI(Engine):
     def check_clients(self, clients: int) -> None:
         """Refuses a task with another number of clients than ranks, before its data are made."""
         if clients != self.comm.size:
-            hint = f"Start it with `mpiexec -n {clients}`, or make a task of {self.comm.size} clients."
+            hint = (
+                f"Start it with `mpiexec -n {clients}`, or make a task of {self.comm.size} clients."
+            )
             allowed = f"{self.comm.size}, the number of ranks"
             raise InvalidInput.found("MPI engine", f"a task of {clients} clients", allowed, hint)
 
@@ -65,7 +67,11 @@ class MPI(Engine):
         return dataclasses.replace(setup, task=own, population=population, first=self.comm.rank)
 
     def program(
-        self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], longest: int
+        self,
+        algorithms: Sequence[Algorithm[Any]],
+        setup: Setup,
+        roots: Sequence[Key[Array, ""]],
+        longest: int,
     ) -> "MPIProgram":
         return MPIProgram(algorithms, setup, roots, Peers.of(self.comm, setup.task)[0])
 
@@ -75,7 +81,9 @@ def _comm_world() -> Any:
         import mpi4py.MPI
     except (ImportError, RuntimeError) as error:
         hint = f"{install_hint('mpi')}, or mpi4py built against the MPI of the cluster"
-        raise FedaxError(f"the MPI engine needs mpi4py with an MPI library ({error}). Try: {hint}.") from error
+        raise FedaxError(
+            f"the MPI engine needs mpi4py with an MPI library ({error}). Try: {hint}."
+        ) from error
     return mpi4py.MPI.COMM_WORLD
 
 
@@ -83,13 +91,21 @@ class MPIProgram(PythonProgram):
     """Rounds in Python with compiled client work; see `MPIBackend`."""
 
     def __init__(
-        self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], peers: Peers
+        self,
+        algorithms: Sequence[Algorithm[Any]],
+        setup: Setup,
+        roots: Sequence[Key[Array, ""]],
+        peers: Peers,
     ) -> None:
         super().__init__(algorithms, setup, roots, lambda *_: MPIBackend(setup, peers))
         self.peers = peers
 
-    def metrics(self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
-        return evaluate_observers(observers, PeerView(self.setup, self.peers, self.runs[run][0], carry, worked))
+    def metrics(
+        self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]
+    ) -> dict[str, Any]:
+        return evaluate_observers(
+            observers, PeerView(self.setup, self.peers, self.runs[run][0], carry, worked)
+        )
 
     def whole(self, states: Any) -> list[RunCarry]:
         return [gather_states(carry) for carry in self.split(states)]
@@ -113,14 +129,18 @@ def _sums(setup: Setup, w: Float[Array, "dim"], split: str, score: str) -> Float
 class PeerView(View):
     """View of the MPI engine: each rank evaluates its examples, and sums run over all ranks."""
 
-    def __init__(self, setup: Setup, peers: Peers, algorithm: Algorithm[Any], carry: RunCarry, worked: Cohort) -> None:
+    def __init__(
+        self, setup: Setup, peers: Peers, algorithm: Algorithm[Any], carry: RunCarry, worked: Cohort
+    ) -> None:
         state, states = carry.state, carry.model_state
         self.peers, self.task, self._worked = peers, peers.population, worked
         self.setup = dataclasses.replace(setup, task=task_as_evaluated(setup.task, states))
         self.at_home, self.states = self.setup, None
         if isinstance(states, Memory):
             self.states = states.all()
-            self.at_home = dataclasses.replace(setup, task=setup.task.at(states.of(jnp.int32(peers.rank))))
+            self.at_home = dataclasses.replace(
+                setup, task=setup.task.at(states.of(jnp.int32(peers.rank)))
+            )
         set_run(self, setup, algorithm, state)
         self.w, self.own = algorithm.model(state), own_model(setup, algorithm, carry)
 
@@ -140,17 +160,31 @@ class PeerView(View):
         clients = range(self.task.train.clients)
         models = [self.w for _ in clients] if self.nodes is None else list(self.nodes)
         setups = [self.setup for _ in clients] if self.states is None else [
-            dataclasses.replace(self.setup, task=self.setup.task.at(jax.tree.map(lambda rows, k=k: rows[k], self.states)))
+            dataclasses.replace(
+                self.setup,
+                task=self.setup.task.at(jax.tree.map(lambda rows, k=k: rows[k], self.states)),
+            )
             for k in clients
         ]  # fmt: skip
-        return jnp.stack([self._over_all(setup, w, "holdout", score) for setup, w in zip(setups, models, strict=True)])
+        return jnp.stack(
+            [
+                self._over_all(setup, w, "holdout", score)
+                for setup, w in zip(setups, models, strict=True)
+            ]
+        )
 
-    def _each(self, setup: Setup, w: Float[Array, "dim"], split: OfClients, score: str) -> Float[Array, "clients"]:
+    def _each(
+        self, setup: Setup, w: Float[Array, "dim"], split: OfClients, score: str
+    ) -> Float[Array, "clients"]:
         sizes = jnp.asarray(getattr(self.task, split).sizes)
-        sums = self.peers.allgather(_sums(setup, w, split, score) if sizes[self.peers.rank] else jnp.zeros((), w.dtype))
+        sums = self.peers.allgather(
+            _sums(setup, w, split, score) if sizes[self.peers.rank] else jnp.zeros((), w.dtype)
+        )
         return sums / sizes.astype(sums.dtype)
 
-    def _over_all(self, setup: Setup, w: Float[Array, "dim"], split: Split, score: str) -> Float[Array, ""]:
+    def _over_all(
+        self, setup: Setup, w: Float[Array, "dim"], split: Split, score: str
+    ) -> Float[Array, ""]:
         holdout = setup.task.holdout
         if split == "holdout" and holdout is not None:
             return _sums(setup, w, split, score) / len(next(iter(holdout.values())))
@@ -163,7 +197,9 @@ class PeerView(View):
     def predictions(self, split: Split) -> Shaped[Array, "examples ..."]:
         if split != "holdout" or self.setup.task.holdout is None:
             hint = "Give the task a global test set."
-            raise InvalidInput.because("observe", "predictions of examples that clients own do not leave their ranks", hint)
+            raise InvalidInput.because(
+                "observe", "predictions of examples that clients own do not leave their ranks", hint
+            )
         return CompiledView(self.setup, self.w).predictions(split)
 
     def held_back(self, score: str, steps: int | None) -> Float[Array, "others"]:
@@ -171,7 +207,9 @@ class PeerView(View):
 
     def each(self, look: Callable[..., Any], *rows: Float[Array, "clients ..."]) -> Any:
         client = CompiledClient(self.setup, self.setup.first, 0, jax.random.key(0), 0)
-        return jax.tree.map(self.peers.allgather, look(client, *(row[self.peers.rank] for row in rows)))
+        return jax.tree.map(
+            self.peers.allgather, look(client, *(row[self.peers.rank] for row in rows))
+        )
 
     def gradients(self) -> Gradients:
         share = self.share[self.peers.rank]

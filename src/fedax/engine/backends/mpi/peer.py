@@ -36,7 +36,9 @@ class Peers(eqx.Module):
         """
         if task.train.clients not in (1, comm.size):
             allowed = f"{comm.size}, the number of ranks, or 1, the rank's own"
-            raise InvalidInput.found("MPI engine", f"a task of {task.train.clients} clients", allowed)
+            raise InvalidInput.found(
+                "MPI engine", f"a task of {task.train.clients} clients", allowed
+            )
         own = task if task.train.clients == 1 else single_client_task(task, comm.rank)
         # sizes are exchanged, examples are not
         population = own
@@ -44,7 +46,9 @@ class Peers(eqx.Module):
             data = getattr(own, split)
             sizes = comm.allgather(None if data is None else int(data.sizes[0]))
             if data is not None:
-                population = eqx.tree_at(lambda t, s=split: getattr(t, s), population, sizes_only(data, sizes))
+                population = eqx.tree_at(
+                    lambda t, s=split: getattr(t, s), population, sizes_only(data, sizes)
+                )
         return cls(comm, population), own
 
     @property
@@ -88,7 +92,9 @@ class PeerMemory(Memory):
         return super().put(jnp.where(ids == self.comm.rank, 0, 1), rows)
 
     def mean(self) -> PyTree:
-        return jax.tree.map(lambda total: total[0] / self.comm.size, _allreduce(self.comm, self._rows))
+        return jax.tree.map(
+            lambda total: total[0] / self.comm.size, _allreduce(self.comm, self._rows)
+        )
 
     def all(self) -> PyTree:
         return jax.tree.map(lambda rows: rows[:, 0], _allgather(self.comm, self._rows))
@@ -111,14 +117,20 @@ class PeerMemory(Memory):
 
 def gather_states(tree: PyTree) -> PyTree:
     """Gathers all client states of a pytree on rank 0; other ranks keep their own."""
-    return with_memories(tree, lambda memory: memory.gather_on_root() if isinstance(memory, PeerMemory) else memory)
+    return with_memories(
+        tree, lambda memory: memory.gather_on_root() if isinstance(memory, PeerMemory) else memory
+    )
 
 
 def encode_tree(tree: PyTree) -> list[bytes]:
     """Encodes a pytree to bytes: messages by their codec, arrays as they are in memory."""
 
     def payload(leaf: Any) -> bytes:
-        return leaf.codec.encode(leaf.parts, leaf.dim) if is_message(leaf) else np.asarray(leaf).tobytes()
+        return (
+            leaf.codec.encode(leaf.parts, leaf.dim)
+            if is_message(leaf)
+            else np.asarray(leaf).tobytes()
+        )
 
     return [payload(leaf) for leaf in jax.tree.leaves(tree, is_leaf=is_message)]
 
@@ -133,4 +145,6 @@ def decode_tree(payloads: Sequence[bytes], like: PyTree) -> PyTree:
             return Message(parts, None, leaf.codec, leaf.dim, leaf.dtype).value
         return jnp.asarray(np.frombuffer(data, leaf.dtype).reshape(leaf.shape))
 
-    return jax.tree.unflatten(structure, [value(data, leaf) for data, leaf in zip(payloads, leaves, strict=True)])
+    return jax.tree.unflatten(
+        structure, [value(data, leaf) for data, leaf in zip(payloads, leaves, strict=True)]
+    )

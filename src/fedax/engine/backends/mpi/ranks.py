@@ -33,10 +33,14 @@ class Ranks(Collectives):
     def merge_configs(self, facts: list[dict[str, Any]]) -> dict[str, Any]:
         # ranks that hold one client each may differ in their data; a task of all clients must be
         # the same everywhere
-        is_split = all(config.get("task", {}).get("clients") == 1 for config in facts) and self.size > 1
+        is_split = (
+            all(config.get("task", {}).get("clients") == 1 for config in facts) and self.size > 1
+        )
         if not is_split:
             return facts[self.rank]
-        data = {split: [config["data"].pop(split) for config in facts] for split in ("train", "test")}
+        data = {
+            split: [config["data"].pop(split) for config in facts] for split in ("train", "test")
+        }
         own = facts[self.rank]
         return own | {"data": own["data"] | data, "task": own["task"] | {"clients": self.size}}
 
@@ -47,7 +51,9 @@ class Ranks(Collectives):
         # array by array, so that no rank holds the states of all clients but rank 0
         names = self.comm.bcast(sorted(arrays))
         return {
-            name: self._scatter_rows(arrays.get(name)) if name in rows else self.comm.bcast(arrays.get(name))
+            name: self._scatter_rows(arrays.get(name))
+            if name in rows
+            else self.comm.bcast(arrays.get(name))
             for name in names
         }
 
@@ -109,4 +115,8 @@ def _report_exit(ranks: Ranks) -> None:
     if any(comm == ranks.comm for comm in _reporting):
         return
     _reporting.append(ranks.comm)
-    atexit.register(ranks.allgather, RankStatus("it has ended its program, while other ranks have not"), math.inf)
+    atexit.register(
+        ranks.allgather,
+        RankStatus("it has ended its program, while other ranks have not"),
+        math.inf,
+    )

@@ -1,4 +1,5 @@
-"""Backend of the compiled simulation: runs clients one by one or in chunks, on one device or a mesh.
+"""Backend of the compiled simulation: runs clients one by one or in chunks, on one device or a
+mesh.
 
 A cohort is padded to its capacity, so that all rounds are one program. A *slot* is a position in
 the padded cohort.
@@ -48,7 +49,9 @@ class SimulationBackend(Backend):
         check_memories(self.setup.population.clients, initial)
         return super().memory(initial)
 
-    def work(self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool) -> PhaseResult:
+    def work(
+        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
+    ) -> PhaseResult:
         with profiler_scope("cohort"):
             # slots by device in order of work (devices, capacity), and how many each device has
             # (devices,)
@@ -66,11 +69,21 @@ class SimulationBackend(Backend):
         participates = cohort.works & (results.broken == 0) if self.setup.drop else cohort.works
         ids = jnp.where(participates, cohort.ids, self.setup.population.clients)
         with profiler_scope("memory"):
-            after = {name: client_states[name].put(ids, rows) for name, rows in results.client_state.items()}
-        return PhaseResult(upload, results.sums, results.rows, after, results.broken, results.clipped)
+            after = {
+                name: client_states[name].put(ids, rows)
+                for name, rows in results.client_state.items()
+            }
+        return PhaseResult(
+            upload, results.sums, results.rows, after, results.broken, results.clipped
+        )
 
     def exchange(
-        self, phase_work: PhaseWork, everyone: Cohort, client_states: dict[str, Memory], neighbours: Array, weights: Array
+        self,
+        phase_work: PhaseWork,
+        everyone: Cohort,
+        client_states: dict[str, Memory],
+        neighbours: Array,
+        weights: Array,
     ) -> tuple[PhaseResult, Memory]:
         result = self.work(phase_work, everyone, client_states, True)
         return result, Memory(self._mix(result.rows[0], neighbours, weights))
@@ -87,11 +100,17 @@ class SimulationBackend(Backend):
         tables = jnp.pad(neighbours, padding), jnp.pad(weights, padding)
         split = P("clients")
         program = jax.shard_map(
-            mixed, mesh=client_mesh(devices), in_specs=(P(), split, split), out_specs=split, check_vma=False
+            mixed,
+            mesh=client_mesh(devices),
+            in_specs=(P(), split, split),
+            out_specs=split,
+            check_vma=False,
         )
         return jax.tree.map(lambda rows: rows[:clients], program(sent, *tables))
 
-    def _client_loads(self, phase_work: PhaseWork, ids: Int[Array, "capacity"]) -> Int[Array, "capacity"]:
+    def _client_loads(
+        self, phase_work: PhaseWork, ids: Int[Array, "capacity"]
+    ) -> Int[Array, "capacity"]:
         """Returns the number of examples that each client processes in this round."""
 
         def one(k: Index, size: Index, round: Index = phase_work.round) -> Int[Array, ""]:
@@ -120,12 +139,19 @@ class SimulationBackend(Backend):
         # every slot.
         def on_device(table: Array, counts: Array, arrays: Any) -> Any:
             device = jax.lax.axis_index("clients")
-            form, results = self._run_device(eqx.combine(arrays, static), table[device], counts[device], gather)
+            form, results = self._run_device(
+                eqx.combine(arrays, static), table[device], counts[device], gather
+            )
             forms.append(form)
-            return jax.lax.psum(results, "clients")  # a slot's row is zero on all devices but its own
+            # a slot's row is zero on all devices but its own
+            return jax.lax.psum(results, "clients")
 
         program = jax.shard_map(
-            on_device, mesh=client_mesh(self.setup.devices), in_specs=P(), out_specs=P(), check_vma=False
+            on_device,
+            mesh=client_mesh(self.setup.devices),
+            in_specs=P(),
+            out_specs=P(),
+            check_vma=False,
         )
         with profiler_scope("aggregation"):
             results = program(table, counts, arrays)
@@ -155,10 +181,15 @@ class SimulationBackend(Backend):
         def run_chunk(i: Index, results: _Results) -> _Results:
             chunk_slots = jax.lax.dynamic_slice_in_dim(slots, i * chunk, chunk)
             active = i * chunk + jnp.arange(chunk, dtype=jnp.int32) < count
-            if chunk == 1:  # without `vmap`, which would turn loops over a client's steps into masked ones
-                clients = jax.tree.map(lambda x: x[None], run_client(chunk_slots[0], jnp.bool_(True))[0])
+            # without `vmap`, which would turn loops over a client's steps into masked ones
+            if chunk == 1:
+                clients = jax.tree.map(
+                    lambda x: x[None], run_client(chunk_slots[0], jnp.bool_(True))[0]
+                )
             else:
-                clients = jax.vmap(lambda slot, active: run_client(slot, active)[0])(chunk_slots, active)
+                clients = jax.vmap(lambda slot, active: run_client(slot, active)[0])(
+                    chunk_slots, active
+                )
             return self._collect(results, clients, chunk_slots, active, gather)
 
         # `count` is traced, so a device with few clients ends its loop early
@@ -167,7 +198,12 @@ class SimulationBackend(Backend):
         return form, results if gather else results._replace(sums=finalize(results.sums))
 
     def _collect(
-        self, results: "_Results", clients: "_ClientResult", slots: Array, active: Array, gather: bool
+        self,
+        results: "_Results",
+        clients: "_ClientResult",
+        slots: Array,
+        active: Array,
+        gather: bool,
     ) -> "_Results":
         """Adds the results of a chunk of clients, leaves (chunk, ...), to a device's results."""
         capacity = results.broken.shape[0]
@@ -189,7 +225,9 @@ class SimulationBackend(Backend):
         )
         if clients.clipped is None:
             return results
-        return results._replace(clipped=results.clipped + jnp.where(active, clients.clipped, 0).sum(dtype=jnp.int32))
+        return results._replace(
+            clipped=results.clipped + jnp.where(active, clients.clipped, 0).sum(dtype=jnp.int32)
+        )
 
 
 class _ClientResult(NamedTuple):
@@ -274,21 +312,30 @@ class _ClientWork(eqx.Module):
         phase_work = self.phase_work.at(slot)
         with profiler_scope(f"work.{phase_work.name}"):
             client = CompiledClient(
-                self.setup, self.cohort.ids[slot], phase_work.round, phase_work.root, phase_work.occurrence, active
+                self.setup,
+                self.cohort.ids[slot],
+                phase_work.round,
+                phase_work.root,
+                phase_work.occurrence,
+                active,
             )
             return phase_work(client, self.state_before(slot))
 
     def result(self, upload: Upload[Any], client_state: Any, slot: Index) -> _ClientResult:
         """Opens an upload and checks that it is finite."""
         value, clipped = decode(upload.value)
-        broken = self.phase_work.broken((value, upload.weight), self.state_before(slot), client_state)
+        broken = self.phase_work.broken(
+            (value, upload.weight), self.state_before(slot), client_state
+        )
         default_weight = self.cohort.weights[slot]
         taken = self.phase_work.at(slot).bounded(value)
         return _ClientResult(taken, upload.weight, client_state, default_weight, broken, clipped)
 
 
 def _where(mask: Array, values: Any, other: float | int) -> Any:
-    return jax.tree.map(lambda x: jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, other), values)
+    return jax.tree.map(
+        lambda x: jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, other), values
+    )
 
 
 def _put(rows: Any, places: Array, values: Any) -> Any:

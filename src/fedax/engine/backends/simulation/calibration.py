@@ -49,11 +49,16 @@ def candidate_placements(setup: Setup, chunk: int | None, devices: int | None) -
     return sequential + [Placement("chunked", each, mesh) for each in chunks for mesh in meshes]
 
 
-def calibrate(engine: Any, algorithms: Sequence[Any], setup: Setup, roots: Sequence[Any], longest: int) -> Any:
+def calibrate(
+    engine: Any, algorithms: Sequence[Any], setup: Setup, roots: Sequence[Any], longest: int
+) -> Any:
     """Returns the program of these runs with the fastest placement, which `fitted` records."""
     placement = choose_placement(engine, algorithms, setup, roots, longest)
     program = with_placement(engine, placement).program(algorithms, setup, roots, longest)
-    program.fitted = {"engine.chunk": np.asarray(placement.chunk), "engine.devices": np.asarray(placement.devices)}
+    program.fitted = {
+        "engine.chunk": np.asarray(placement.chunk),
+        "engine.devices": np.asarray(placement.devices),
+    }
     return program
 
 
@@ -64,13 +69,18 @@ def with_placement(engine: Any, placement: Placement) -> Any:
     return chosen
 
 
-def choose_placement(engine: Any, algorithms: Sequence[Any], setup: Setup, roots: Sequence[Any], longest: int) -> Placement:
+def choose_placement(
+    engine: Any, algorithms: Sequence[Any], setup: Setup, roots: Sequence[Any], longest: int
+) -> Placement:
     """Returns the fastest placement for these runs, stored on this machine or measured now."""
     choices = candidate_placements(setup, engine.chunk, engine.devices)
     if len(choices) == 1:
         return choices[0]
     key = placement_key(engine, algorithms, setup, len(roots), choices)
-    path = cache_folder("placements") / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.json"
+    path = (
+        cache_folder("placements")
+        / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.json"
+    )
     if (kept := _load_choice(path, key, choices)) is not None:
         return kept
     model = setup.layout.ravel(setup.task.start(jax.random.key(0)))
@@ -87,7 +97,10 @@ def choose_placement(engine: Any, algorithms: Sequence[Any], setup: Setup, roots
             path.parent.mkdir(parents=True, exist_ok=True)
             write(path, json.dumps(content, indent=2) + "\n")
     except WriteFailed as error:
-        warnings.warn(f"The measured placement is not kept, and the next start measures again: {error}", stacklevel=2)
+        warnings.warn(
+            f"The measured placement is not kept, and the next start measures again: {error}",
+            stacklevel=2,
+        )
     return best
 
 
@@ -109,19 +122,30 @@ def placement_key(
     model = jax.eval_shape(setup.task.start, jax.random.key(0))
     sizes = np.quantile(np.asarray(setup.population.sizes), np.linspace(0, 1, 11)).round().tolist()
     settings = {
-        name: value for name, value in vars(engine).items() if name not in ("placement", "chunk", "devices", "process_group")
+        name: value
+        for name, value in vars(engine).items()
+        if name not in ("placement", "chunk", "devices", "process_group")
     }
     facts = {
         "machine": _machine(),
         "versions": {name: version(name) for name in ("fedax", "jax", "jaxlib")},
         "jax": random_settings()
-        | {name: os.environ.get(name, "") for name in ("XLA_FLAGS", "FEDAX_NATIVE", "FEDAX_KERNELS")},
+        | {
+            name: os.environ.get(name, "")
+            for name in ("XLA_FLAGS", "FEDAX_NATIVE", "FEDAX_KERNELS")
+        },
         "runs": [len(algorithms), seeds],
         "algorithm": [type(algorithms[0]).__qualname__, _hash_structure(algorithms[0])],
         "solver": [type(setup.solver).__qualname__, _hash_structure(setup.solver)],
         "channel": _hash_structure(setup.channel),
-        "model": [setup.layout.dim, str(setup.layout.dtype), [list(leaf.shape) for leaf in jax.tree.leaves(model)]],
-        "examples": {name: [str(a.dtype), list(a.shape[1:])] for name, a in setup.task.train.arrays.items()},
+        "model": [
+            setup.layout.dim,
+            str(setup.layout.dtype),
+            [list(leaf.shape) for leaf in jax.tree.leaves(model)],
+        ],
+        "examples": {
+            name: [str(a.dtype), list(a.shape[1:])] for name, a in setup.task.train.arrays.items()
+        },
         "clients": [setup.population.clients, sizes],
         "schedule": setup.schedule.options,
         "engine": settings,
@@ -132,14 +156,22 @@ def placement_key(
 
 def _machine() -> list[Any]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return [jax.default_backend(), jax.devices()[0].device_kind, len(jax.devices()), _processor(), cores]
+    return [
+        jax.default_backend(),
+        jax.devices()[0].device_kind,
+        len(jax.devices()),
+        _processor(),
+        cores,
+    ]
 
 
 def _processor() -> str:
     """Returns the processor's name as far as the system tells it."""
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+        return next(
+            line.partition(":")[2].strip() for line in lines if line.startswith("model name")
+        )
     return platform.processor() or platform.machine()
 
 

@@ -29,7 +29,11 @@ from fedax.engine.backends.simulation.offloaded_state import (
     offload_state,
 )
 from fedax.engine.backends.simulation.sweep_axes import SweepAxes
-from fedax.engine.compilation.cache import SMALL_MODEL, bypass_persistent_cache, small_matmul_options
+from fedax.engine.compilation.cache import (
+    SMALL_MODEL,
+    bypass_persistent_cache,
+    small_matmul_options,
+)
 from fedax.engine.compilation.fused_loop import is_available
 from fedax.engine.compilation.jaxpr import stage
 from fedax.engine.distributed.multihost import multihost_group
@@ -111,19 +115,32 @@ class Simulation(Engine):
         self.memory: StatePlacement = memory
 
     def program(
-        self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], longest: int
+        self,
+        algorithms: Sequence[Algorithm[Any]],
+        setup: Setup,
+        roots: Sequence[Key[Array, ""]],
+        longest: int,
     ) -> "SimulationProgram":
         if self.placement == "measured":
             return calibrate(self, algorithms, setup, roots, longest)
-        chosen = self.devices or (1 if self._small(setup, len(algorithms) * len(roots)) else len(jax.devices()))
+        chosen = self.devices or (
+            1 if self._small(setup, len(algorithms) * len(roots)) else len(jax.devices())
+        )
         devices = chosen if setup.solver.on_mesh else 1
         axes = SweepAxes.of(len(algorithms), len(roots), devices, self.placement == "chunked")
         devices = devices if axes.spread == "clients" else 1
-        layout = {"microbatch": self.microbatch, "placement": self.placement, "chunk": self.chunk, "devices": devices}
+        layout = {
+            "microbatch": self.microbatch,
+            "placement": self.placement,
+            "chunk": self.chunk,
+            "devices": devices,
+        }
         setup = dataclasses.replace(setup, **layout, offloads=self.memory != "device")
         is_on_host = self.data == "host" or (self.data == "auto" and is_in_files(setup.task))
         dataset = HostDataset(setup) if is_on_host else None
-        return SimulationProgram(setup, axes, algorithms, roots, longest, chosen, dataset, self.memory)
+        return SimulationProgram(
+            setup, axes, algorithms, roots, longest, chosen, dataset, self.memory
+        )
 
     def _small(self, setup: Setup, runs: int) -> bool:
         """Returns whether a round of all runs is too little work for several devices."""
@@ -185,9 +202,16 @@ class SimulationProgram(Program):
         self.host_dataset = host_dataset
         clock = setup.clock
         self.work_counts = [] if clock is None else [WorkCount(setup, root) for root in roots]
-        self.timetables = [] if setup.asynchronous is None else [setup.asynchronous.timetable(setup, root) for root in roots]
-        setup = setup if host_dataset is None else dataclasses.replace(setup, task=host_dataset.task)
-        self.longest = 1 << max(3, (longest - 1).bit_length())  # rounded up, so that different cadences share a program
+        self.timetables = (
+            []
+            if setup.asynchronous is None
+            else [setup.asynchronous.timetable(setup, root) for root in roots]
+        )
+        setup = (
+            setup if host_dataset is None else dataclasses.replace(setup, task=host_dataset.task)
+        )
+        # rounded up, so that different cadences share a program
+        self.longest = 1 << max(3, (longest - 1).bit_length())
         self.setup = axes.put(dataclasses.replace(setup, solvers=()), "all")
         solvers = setup.solvers or (None,) * len(algorithms)
         settings = [Setting(*pair) for pair in zip(algorithms, solvers, strict=True)]
@@ -213,7 +237,11 @@ class SimulationProgram(Program):
         # on the devices where `start` puts them, so that the same program is used; a resumed run
         # works before it is observed
         if self.memory == "device":
-            return self.axes.put(self.axes.stack_runs([to_device(one) for one in carry]), "runs"), None, ()
+            return (
+                self.axes.put(self.axes.stack_runs([to_device(one) for one in carry]), "runs"),
+                None,
+                (),
+            )
         stored = [offload_state(one) for one in carry]
         joined = self.axes.put(self.axes.stack_runs([detach_stores(one) for one in stored]), "runs")
         joined, stores = allocate_stores(joined, self.memory)
@@ -241,15 +269,26 @@ class SimulationProgram(Program):
         arrivals = None
         if self.timetables:
             axis = 0 if self.axes.is_single else 2  # after those of seeds and settings
-            downlinks = self.setup.asynchronous.grown(carry.downlinks, self.timetables, first + count, axis)
+            downlinks = self.setup.asynchronous.grown(
+                carry.downlinks, self.timetables, first + count, axis
+            )
             carry = carry._replace(downlinks=downlinks)
             rows = [timetable.rows(first, count, self.longest) for timetable in self.timetables]
-            arrivals = self.axes.put(self.axes.stack(jax.tree.map(jnp.asarray, rows), "seeds"), "seeds")
-        shared = self.working, jnp.asarray(np.int32(first)), jnp.asarray(np.int32(count)), self.longest
+            arrivals = self.axes.put(
+                self.axes.stack(jax.tree.map(jnp.asarray, rows), "seeds"), "seeds"
+            )
+        shared = (
+            self.working,
+            jnp.asarray(np.int32(first)),
+            jnp.asarray(np.int32(count)),
+            self.longest,
+        )
         if self.host_dataset is not None and self.axes.is_single and not self.timetables:
             self.host_dataset.prefetch(self.setup, self.roots, first, count)
         with bypass_persistent_cache(self.devices):
-            carry, report, worked = _compiled(self.small)((self.axes, shared, self.setting, (self.roots, arrivals)), carry)
+            carry, report, worked = _compiled(self.small)(
+                (self.axes, shared, self.setting, (self.roots, arrivals)), carry
+            )
         # runs follow each other by setting, then by seed
         reports = enumerate(self.axes.unstack_runs(self.axes.to_host(report)))
         logs = [self._log(single, first, count, i % self.axes.seeds) for i, single in reports]
@@ -258,16 +297,25 @@ class SimulationProgram(Program):
     def _log(self, report: Any, first: int, count: int, seed: int) -> Log:
         report = jax.tree.map(lambda x: x[:count], report)
         down, up = (bits_spent(report.traffic, way, (count,)) for way in ("down", "up"))
-        costs = self.setup.clock.costs(self.work_counts[seed], first, report.traffic, count) if self.work_counts else {}
+        costs = (
+            self.setup.clock.costs(self.work_counts[seed], first, report.traffic, count)
+            if self.work_counts
+            else {}
+        )
         log = Log(report.notes | costs, down, up, report.broken, report.bad_client, report.left_out)
         return log.at_times(self.timetables[seed], first) if self.timetables else log
 
-    def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
+    def observe(
+        self, states: Any, observers: Sequence[Observer], done: int
+    ) -> list[dict[str, np.ndarray]]:
         check_versions(states[0])
         if not observers:
             return [{} for _ in range(self.axes.settings * self.axes.seeds)]
         metrics = self._call(_observe, (self.setup, tuple(observers)), self.roots, states[:2])
-        return [jax.tree.map(np.asarray, single) for single in self.axes.unstack_runs(self.axes.to_host(metrics))]
+        return [
+            jax.tree.map(np.asarray, single)
+            for single in self.axes.unstack_runs(self.axes.to_host(metrics))
+        ]
 
     def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
         check_versions(states[0])
@@ -287,19 +335,27 @@ class Setting(NamedTuple):
 
     def of(self, setup: Setup) -> tuple[Setup, Algorithm[Any]]:
         """Returns the setup with the solver of this setting, and the algorithm."""
-        return setup if self.solver is None else dataclasses.replace(setup, solver=self.solver), self.algorithm
+        return setup if self.solver is None else dataclasses.replace(
+            setup, solver=self.solver
+        ), self.algorithm
 
 
 @eqx.filter_jit
 def _on_all_runs(function: Callable[..., Any], axes: SweepAxes, *arguments: Any) -> Any:
-    """Calls `function(shared, setting, seed_inputs, *states)`, written for one run, for all runs."""
+    """Calls `function(shared, setting, seed_inputs, *states)`, written for one run, for all
+    runs.
+    """
     return axes.vectorize(function)(*arguments)
 
 
-def _start(setup: Setup, setting: Setting, seed: tuple[Key[Array, ""], Array]) -> tuple[RunCarry, Cohort]:
+def _start(
+    setup: Setup, setting: Setting, seed: tuple[Key[Array, ""], Array]
+) -> tuple[RunCarry, Cohort]:
     """Returns the carry before round 0, and a cohort without clients."""
     setup, algorithm = setting.of(setup)
-    nobody = empty_cohort(0, setup.layout.dtype).padded(setup.schedule.capacity(setup.population.clients))
+    nobody = empty_cohort(0, setup.layout.dtype).padded(
+        setup.schedule.capacity(setup.population.clients)
+    )
     return initial_carry(SimulationBackend(setup), algorithm, *seed), nobody
 
 
@@ -313,16 +369,24 @@ def one_round(
 ) -> tuple[RunCarry, Any, Cohort]:
     """Returns the carry after a round, the round's report, and the cohort that worked last."""
     # `fed` collects traffic, notes and failures as tracers while the algorithm's Python code runs
-    fed = RoundContext(SimulationBackend(setup), round, root, *carry[1:4], **carry.by_name, arrivals=arrivals)
+    fed = RoundContext(
+        SimulationBackend(setup), round, root, *carry[1:4], **carry.by_name, arrivals=arrivals
+    )
     state = algorithm.round(fed, carry.state)
     if has_unallocated_state(state):
         reason = "makes new memories in a round, which have to lie on the device"
-        raise InvalidInput.because(f"{type(algorithm).__name__}.round", reason, 'Choose Simulation(memory="device").')
-    after = RunCarry(state, tuple(fed.lost), fed.model_state, fed.bounds, fed.downlinks, fed.solver_states)
+        raise InvalidInput.because(
+            f"{type(algorithm).__name__}.round", reason, 'Choose Simulation(memory="device").'
+        )
+    after = RunCarry(
+        state, tuple(fed.lost), fed.model_state, fed.bounds, fed.downlinks, fed.solver_states
+    )
     worked = fed.last or empty_cohort(0, setup.layout.dtype)
-    count = jnp.where(fed.is_abandoned, 0, jnp.asarray(worked.count, jnp.int32))  # an empty phase leaves the state as it was
+    # an empty phase leaves the state as it was
+    count = jnp.where(fed.is_abandoned, 0, jnp.asarray(worked.count, jnp.int32))
     worked = eqx.tree_at(lambda cohort: cohort.count, worked, count)
-    if not (setup.schedule.may_be_empty or setup.drop):  # the selection below would copy the whole state
+    # the selection below would copy the whole state
+    if not (setup.schedule.may_be_empty or setup.drop):
         return after, fed.report(carry.state, after.state), worked
 
     # without participants, means are 0/0; such a round leaves the state unchanged
@@ -332,10 +396,16 @@ def one_round(
         return jax.tree.map(lambda before, now: jnp.where(fed.is_abandoned, before, now), old, new)
 
     report = fed.report(carry.state, after.state)
-    return jax.tree.map(kept, carry, after, is_leaf=lambda node: isinstance(node, Memory)), report, worked
+    return (
+        jax.tree.map(kept, carry, after, is_leaf=lambda node: isinstance(node, Memory)),
+        report,
+        worked,
+    )
 
 
-def advance(fixed: tuple[SweepAxes, tuple[Setup, Index, Index, int], Setting, Any], states: Any) -> Any:
+def advance(
+    fixed: tuple[SweepAxes, tuple[Setup, Index, Index, int], Setting, Any], states: Any
+) -> Any:
     """Runs `count` rounds from round `first` on.
 
     `count` is traced and at most `longest`, so that any number is one program.
@@ -349,7 +419,9 @@ def _compiled(small: bool) -> Callable[..., Any]:
     """Returns `advance`, compiled for small models or for others."""
     # donated: the states before a call are overwritten, so that a large state is not held twice
     jit: Any = eqx.filter_jit  # its type does not know that it passes compiler options on
-    return jit(advance, donate="all-except-first", compiler_options=small_matmul_options() if small else {})
+    return jit(
+        advance, donate="all-except-first", compiler_options=small_matmul_options() if small else {}
+    )
 
 
 def _rounds(
@@ -358,9 +430,15 @@ def _rounds(
     seed: tuple[Key[Array, ""], Arrivals | None],
     state: RunCarry,
 ) -> tuple[RunCarry, Any, Cohort]:
-    (setup, algorithm), (first, count, longest), (root, arrivals) = setting.of(shared[0]), shared[1:], seed
+    (setup, algorithm), (first, count, longest), (root, arrivals) = (
+        setting.of(shared[0]),
+        shared[1:],
+        seed,
+    )
     # traced once, for the shapes of the report and as the body of the loop
-    round_ = stage(functools.partial(one_round, setup, algorithm, root), first, state, row_of(arrivals, 0))
+    round_ = stage(
+        functools.partial(one_round, setup, algorithm, root), first, state, row_of(arrivals, 0)
+    )
     _, shape, who = round_.out_shapes
     log, before = zeros(shape, longest), zeros(who)
 
@@ -373,7 +451,11 @@ def _rounds(
     state, log, worked = jax.lax.fori_loop(0, count, body, (state, log, before))
     # as many slots as before the first round, so that one program observes both; the population's
     # size would take too long
-    return state, log, worked.padded(max(setup.schedule.capacity(setup.population.clients), worked.ids.shape[0]))
+    return (
+        state,
+        log,
+        worked.padded(max(setup.schedule.capacity(setup.population.clients), worked.ids.shape[0])),
+    )
 
 
 def _observe(

@@ -23,7 +23,9 @@ Shapes = tuple[jax.ShapeDtypeStruct, ...]
 
 
 def call_host(
-    function: Callable[..., Sequence[np.ndarray]], shapes: Sequence[jax.ShapeDtypeStruct], *operands: Any
+    function: Callable[..., Sequence[np.ndarray]],
+    shapes: Sequence[jax.ShapeDtypeStruct],
+    *operands: Any,
 ) -> list[Array]:
     """Calls a pure function on the host.
 
@@ -53,10 +55,19 @@ def _infer_shapes(*operands: Any, function: Callable[..., Any], shapes: Shapes) 
     return [jax.core.ShapedArray(form.shape, form.dtype) for form in shapes]
 
 
-def _batch(operands: Sequence[Any], axes: Sequence[int | None], *, function: Callable[..., Any], shapes: Shapes) -> Any:
-    (lanes,) = {array.shape[axis] for array, axis in zip(operands, axes, strict=True) if axis is not None}
+def _batch(
+    operands: Sequence[Any],
+    axes: Sequence[int | None],
+    *,
+    function: Callable[..., Any],
+    shapes: Shapes,
+) -> Any:
+    (lanes,) = {
+        array.shape[axis] for array, axis in zip(operands, axes, strict=True) if axis is not None
+    }
     moved = [
-        array[None] if axis is None else jnp.moveaxis(array, axis, 0) for array, axis in zip(operands, axes, strict=True)
+        array[None] if axis is None else jnp.moveaxis(array, axis, 0)
+        for array, axis in zip(operands, axes, strict=True)
     ]
     wide = tuple(jax.ShapeDtypeStruct((lanes, *form.shape), form.dtype) for form in shapes)
     return call_host_p.bind(*moved, function=function, shapes=wide), (0,) * len(shapes)
@@ -110,4 +121,6 @@ def map_lanes(function: Callable[..., Any], *arguments: tuple[Any, int]) -> Any:
         return function(*(array for array, _ in arrays))
     each = [np.broadcast_to(array, (*lanes, *array.shape[leading:])) for array, leading in arrays]
     results = [function(*(array[lane] for array in each)) for lane in np.ndindex(lanes)]
-    return jax.tree.map(lambda *leaves: np.stack(leaves).reshape(*lanes, *np.shape(leaves[0])), *results)
+    return jax.tree.map(
+        lambda *leaves: np.stack(leaves).reshape(*lanes, *np.shape(leaves[0])), *results
+    )

@@ -40,7 +40,9 @@ class HostExamples:
     def client(self, k: int) -> dict[str, np.ndarray]:
         """Returns a client's examples, padded with zeros to the size of the largest client."""
         self.taken += 1
-        return self.rows(int(self.offsets[k]), int(self.offsets[k + 1] - self.offsets[k]), self.largest)
+        return self.rows(
+            int(self.offsets[k]), int(self.offsets[k + 1] - self.offsets[k]), self.largest
+        )
 
     def rows(self, begin: int, count: int, places: int) -> dict[str, np.ndarray]:
         """Returns `count` consecutive examples, padded with zeros to `places` rows."""
@@ -48,7 +50,9 @@ class HostExamples:
         for name, reader in self.readers.items():
             rows = reader.read(begin, count)
             if len(rows) < places:
-                rows = np.concatenate([rows, np.zeros((places - len(rows), *rows.shape[1:]), rows.dtype)])
+                rows = np.concatenate(
+                    [rows, np.zeros((places - len(rows), *rows.shape[1:]), rows.dtype)]
+                )
             found[name] = rows
         return found
 
@@ -70,8 +74,17 @@ class HostRagged(Ragged):
     @classmethod
     def of_host(cls, data: Ragged, examples: HostExamples) -> "HostRagged":
         """Creates the compiled program's side of examples on the host."""
-        shapes = {name: jax.ShapeDtypeStruct(values.shape, values.dtype) for name, values in data.arrays.items()}
-        return cls(shapes, data.offsets, data.clients, data.largest, number=np.asarray(examples.number, np.int32))
+        shapes = {
+            name: jax.ShapeDtypeStruct(values.shape, values.dtype)
+            for name, values in data.arrays.items()
+        }
+        return cls(
+            shapes,
+            data.offsets,
+            data.clients,
+            data.largest,
+            number=np.asarray(examples.number, np.int32),
+        )
 
     def located(self, k: Index) -> tuple[Mapping[str, Array], Int[Array, ""], Int[Array, ""]]:
         offsets = jnp.asarray(self.offsets)
@@ -81,8 +94,13 @@ class HostRagged(Ragged):
         return self._call_host(lambda number, begin: _piece(number, begin, width), width, begin)
 
     def _call_host(self, question: Any, rows: int, which: Index) -> dict[str, Array]:
-        shapes = {name: jax.ShapeDtypeStruct((rows, *a.shape[1:]), a.dtype) for name, a in self.arrays.items()}
-        return jax.pure_callback(question, shapes, self.number, jnp.asarray(which, jnp.int32), vmap_method="expand_dims")
+        shapes = {
+            name: jax.ShapeDtypeStruct((rows, *a.shape[1:]), a.dtype)
+            for name, a in self.arrays.items()
+        }
+        return jax.pure_callback(
+            question, shapes, self.number, jnp.asarray(which, jnp.int32), vmap_method="expand_dims"
+        )
 
 
 def _client(number: Any, k: Any) -> dict[str, np.ndarray]:
@@ -90,11 +108,16 @@ def _client(number: Any, k: Any) -> dict[str, np.ndarray]:
 
 
 def _piece(number: Any, begin: Any, width: int) -> dict[str, np.ndarray]:
-    return map_lanes(lambda number, begin: _SETS[int(number)].rows(int(begin), width, width), (number, 0), (begin, 0))
+    return map_lanes(
+        lambda number, begin: _SETS[int(number)].rows(int(begin), width, width),
+        (number, 0),
+        (begin, 0),
+    )
 
 
 class HostDataset:
-    """Data sets of a run on the host: training, test and validation examples, also of held-out clients.
+    """Data sets of a run on the host: training, test and validation examples, also of held-out
+    clients.
 
     Args:
         setup: with the examples of all clients.
@@ -113,7 +136,9 @@ class HostDataset:
         away = {name: self._put(data) for name, data in sets.items() if data is not None}
         more = {} if task.held_back is None else {"held_back": self._move_task(task.held_back)}
         new = away | more
-        return eqx.tree_at(lambda task: [getattr(task, name) for name in new], task, list(new.values()))
+        return eqx.tree_at(
+            lambda task: [getattr(task, name) for name in new], task, list(new.values())
+        )
 
     def _put(self, data: Ragged) -> HostRagged:
         self._sets.append(HostExamples(data))
@@ -126,17 +151,22 @@ class HostDataset:
         are read when they work.
         """
         train = self._sets[0]
-        if setup.schedule.cohort is None or not any(reader.in_file for reader in train.readers.values()):
+        if setup.schedule.cohort is None or not any(
+            reader.in_file for reader in train.readers.values()
+        ):
             return
         # rounded up, so that calls of different lengths share the program that draws
         ids, counts = (
             np.asarray(x)
-            for x in _sample_rounds(setup, root, jnp.int32(first) + jnp.arange(_round_up(count), dtype=jnp.int32))
+            for x in _sample_rounds(
+                setup, root, jnp.int32(first) + jnp.arange(_round_up(count), dtype=jnp.int32)
+            )
         )
         if self._prefetcher is not None:
             self._prefetcher.stop()
         self._prefetcher = _Prefetcher(
-            train, itertools.chain.from_iterable(row[:n] for row, n in zip(ids[:count], counts[:count]))
+            train,
+            itertools.chain.from_iterable(row[:n] for row, n in zip(ids[:count], counts[:count])),
         )
         self._prefetcher.start()
 
@@ -146,7 +176,12 @@ class _Prefetcher(threading.Thread):
 
     def __init__(self, examples: HostExamples, clients: Iterator[Any]) -> None:
         super().__init__(daemon=True, name="fedax reads ahead")
-        self.examples, self.clients, self.begun, self.stopped = examples, clients, examples.taken, threading.Event()
+        self.examples, self.clients, self.begun, self.stopped = (
+            examples,
+            clients,
+            examples.taken,
+            threading.Event(),
+        )
         largest = examples.largest * sum(reader.bytes for reader in examples.readers.values())
         self.window = max(16, PREFETCH_BYTES // max(largest, 1))
 
@@ -180,7 +215,12 @@ def _sample_rounds(
 def is_in_files(task: Task) -> bool:
     """Returns whether any of the clients' examples are in memory-mapped files."""
     sets = (task.train, task.test, task.validation)
-    here = any(isinstance(values, np.memmap) for data in sets if data is not None for values in data.arrays.values())
+    here = any(
+        isinstance(values, np.memmap)
+        for data in sets
+        if data is not None
+        for values in data.arrays.values()
+    )
     return here or (task.held_back is not None and is_in_files(task.held_back))
 
 

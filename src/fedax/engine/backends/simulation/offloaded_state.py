@@ -18,7 +18,12 @@ from jaxtyping import Array, Int, PyTree
 
 from fedax.core.federation import Memory, is_memory, rows_as, with_memories
 from fedax.engine.backends.simulation.host_callback import call_host, map_lanes
-from fedax.engine.backends.simulation.state_store import BLOCK_BYTES, STORES, ClientStateStore, OffloadPlacement
+from fedax.engine.backends.simulation.state_store import (
+    BLOCK_BYTES,
+    STORES,
+    ClientStateStore,
+    OffloadPlacement,
+)
 from fedax.engine.compilation.jaxpr import stage
 from fedax.errors import InvalidInput
 
@@ -57,7 +62,10 @@ class RowFormat:
         """Inverts `pack`."""
         ends = np.cumsum([leaf.dtype.itemsize * math.prod(leaf.shape) for leaf in self.leaves])
         parts = np.split(rows, ends[:-1], axis=1)
-        return [rows_as(part, leaf.dtype, leaf.shape) for part, leaf in zip(parts, self.leaves, strict=True)]
+        return [
+            rows_as(part, leaf.dtype, leaf.shape)
+            for part, leaf in zip(parts, self.leaves, strict=True)
+        ]
 
     def store(self, place: OffloadPlacement) -> ClientStateStore:
         """Creates a store for such rows."""
@@ -76,7 +84,9 @@ class RowFormat:
         """Writes rows and returns the new version; called on the host."""
 
         def one(number: np.ndarray, version: np.ndarray, ids: np.ndarray, *rows: np.ndarray) -> Any:
-            return (np.asarray(STORES[int(number)].write(int(version), ids, self.pack(rows)), np.int32),)
+            return (
+                np.asarray(STORES[int(number)].write(int(version), ids, self.pack(rows)), np.int32),
+            )
 
         own = [(new, 1 + len(leaf.shape)) for new, leaf in zip(rows, self.leaves, strict=True)]
         return map_lanes(one, (number, 0), (version, 0), (ids, 1), *own)
@@ -109,25 +119,37 @@ class OffloadedMemory(Memory):
         first = initial if callable(initial) else lambda k: initial
         row = stage(lambda k: jax.tree.map(jnp.asarray, first(k)), jnp.int32(0))
         leaves, structure = jax.tree.flatten(row.out_shapes)
-        return cls(row.consts, RowFormat(row.jaxpr, structure, tuple(leaves), clients), jnp.int32(0))
+        return cls(
+            row.consts, RowFormat(row.jaxpr, structure, tuple(leaves), clients), jnp.int32(0)
+        )
 
     def take(self, ids: Int[Array, "some"]) -> PyTree:
-        shapes = [jax.ShapeDtypeStruct((*ids.shape, *leaf.shape), leaf.dtype) for leaf in self.row_format.leaves]
+        shapes = [
+            jax.ShapeDtypeStruct((*ids.shape, *leaf.shape), leaf.dtype)
+            for leaf in self.row_format.leaves
+        ]
         forms = jax.ShapeDtypeStruct(ids.shape, bool), *shapes
-        there, *rows = call_host(self.row_format.read, forms, self._known, self.version, jnp.asarray(ids, jnp.int32))
+        there, *rows = call_host(
+            self.row_format.read, forms, self._known, self.version, jnp.asarray(ids, jnp.int32)
+        )
 
         # a client that never worked has no row; its initial one is computed in the program
         def chosen(row: Array, other: Array) -> Array:
             return jnp.where(there.reshape(there.shape + (1,) * (row.ndim - 1)), row, other)
 
-        return jax.tree.unflatten(self.row_format.structure, list(map(chosen, rows, jax.vmap(self._first)(ids))))
+        return jax.tree.unflatten(
+            self.row_format.structure, list(map(chosen, rows, jax.vmap(self._first)(ids)))
+        )
 
     def put(self, ids: Int[Array, "some"], rows: PyTree) -> Memory:
         leaves = [
-            jnp.asarray(new, like.dtype) for new, like in zip(jax.tree.leaves(rows), self.row_format.leaves, strict=True)
+            jnp.asarray(new, like.dtype)
+            for new, like in zip(jax.tree.leaves(rows), self.row_format.leaves, strict=True)
         ]
         given = self._known, self.version, jnp.asarray(ids, jnp.int32)
-        (version,) = call_host(self.row_format.write, [jax.ShapeDtypeStruct((), jnp.int32)], *given, *leaves)
+        (version,) = call_host(
+            self.row_format.write, [jax.ShapeDtypeStruct((), jnp.int32)], *given, *leaves
+        )
         return dataclasses.replace(self, version=version)
 
     def all(self) -> PyTree:
@@ -138,9 +160,15 @@ class OffloadedMemory(Memory):
         clients = self.row_format.clients
         width = max(1, min(clients, BLOCK_BYTES // max(self.row_format.bytes, 1)))
         blocks = -(-clients // width)
-        ids = jnp.minimum(jnp.arange(blocks * width, dtype=jnp.int32), clients - 1).reshape(blocks, width)
+        ids = jnp.minimum(jnp.arange(blocks * width, dtype=jnp.int32), clients - 1).reshape(
+            blocks, width
+        )
         values = jax.lax.map(lambda some: jax.vmap(function)(self.take(some)), ids)
-        return Memory(jax.tree.map(lambda rows: rows.reshape(blocks * width, *rows.shape[2:])[:clients], values))
+        return Memory(
+            jax.tree.map(
+                lambda rows: rows.reshape(blocks * width, *rows.shape[2:])[:clients], values
+            )
+        )
 
     @property
     def arrays(self) -> int:
@@ -153,10 +181,15 @@ class OffloadedMemory(Memory):
 
     def restored(self, ids: np.ndarray | None, rows: list[np.ndarray]) -> "OffloadedMemory":
         store = self.row_format.store("host" if self.store is None else self.store.place)
-        arrays = [rows_as(kept, leaf.dtype, leaf.shape) for kept, leaf in zip(rows, self.row_format.leaves, strict=True)]
+        arrays = [
+            rows_as(kept, leaf.dtype, leaf.shape)
+            for kept, leaf in zip(rows, self.row_format.leaves, strict=True)
+        ]
         whose = np.arange(self.row_format.clients, dtype=np.int32) if ids is None else ids
         places = store.split_blocks(np.arange(len(whose)))
-        store.fill((whose[some], self.row_format.pack([rows[some] for rows in arrays])) for some in places)
+        store.fill(
+            (whose[some], self.row_format.pack([rows[some] for rows in arrays])) for some in places
+        )
         return self._in(store)
 
     def copied(self) -> "OffloadedMemory":
@@ -167,17 +200,24 @@ class OffloadedMemory(Memory):
         return Memory(self.all())
 
     def _in(self, store: ClientStateStore) -> "OffloadedMemory":
-        return dataclasses.replace(self, number=jnp.int32(store.number), version=jnp.int32(0), store=store)
+        return dataclasses.replace(
+            self, number=jnp.int32(store.number), version=jnp.int32(0), store=store
+        )
 
     @property
     def _known(self) -> Any:
         if self.number is None:
             reason = "with memory outside the device, clients' memories come to exist after `init`"
-            raise InvalidInput.because("fed.memory(...)", reason, 'Simulation(memory="device") has them at once.')
+            raise InvalidInput.because(
+                "fed.memory(...)", reason, 'Simulation(memory="device") has them at once.'
+            )
         return self.number
 
     def _first(self, k: Int[Array, ""]) -> list[Array]:
-        return [jnp.asarray(leaf) for leaf in jax.core.eval_jaxpr(self.row_format.program, self._rows, k)]
+        return [
+            jnp.asarray(leaf)
+            for leaf in jax.core.eval_jaxpr(self.row_format.program, self._rows, k)
+        ]
 
 
 def _for_offloaded(change: Callable[[Any], Any]) -> Callable[[Memory], Memory]:
@@ -206,7 +246,9 @@ def offload_state(tree: Any) -> Any:
 
 def detach_stores(tree: Any) -> Any:
     """Returns a carry as a program takes it, in which states do not hold their stores."""
-    return with_memories(tree, _for_offloaded(lambda memory: dataclasses.replace(memory, store=None)))
+    return with_memories(
+        tree, _for_offloaded(lambda memory: dataclasses.replace(memory, store=None))
+    )
 
 
 def has_unallocated_state(tree: Any) -> bool:
@@ -233,7 +275,9 @@ def allocate_stores(tree: Any, place: StatePlacement) -> tuple[Any, list[ClientS
             stores = [STORES[int(number)].copy(int(version), place) for number, version in sources]
         made.extend(stores)
         numbers = np.array([store.number for store in stores], np.int32).reshape(versions.shape)
-        number, version = jax.device_put((numbers, np.zeros_like(versions)), memory.version.sharding)
+        number, version = jax.device_put(
+            (numbers, np.zeros_like(versions)), memory.version.sharding
+        )
         # initial rows may share the model's buffer, and a program can donate a buffer only once
         rows = jax.tree.map(jnp.array, memory._rows)
         return dataclasses.replace(memory, _rows=rows, number=number, version=version)
@@ -249,7 +293,9 @@ def check_versions(tree: Any) -> None:
     """
 
     def one(memory: OffloadedMemory) -> OffloadedMemory:
-        for number, version in zip(np.asarray(memory.number).flat, np.asarray(memory.version).flat, strict=True):
+        for number, version in zip(
+            np.asarray(memory.number).flat, np.asarray(memory.version).flat, strict=True
+        ):
             STORES[int(number)].check(int(version))
         return memory
 

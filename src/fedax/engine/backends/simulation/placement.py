@@ -7,7 +7,9 @@ from jaxtyping import Array, Int
 from fedax.utils.random import Index
 
 
-def assign_longest_first(steps: Int[Array, "capacity"], count: Index, devices: int) -> tuple[Array, Array]:
+def assign_longest_first(
+    steps: Int[Array, "capacity"], count: Index, devices: int
+) -> tuple[Array, Array]:
     """Assigns clients to devices, longest first, each to the one with the least work so far (LPT).
 
     Args:
@@ -33,6 +35,10 @@ def assign_longest_first(steps: Int[Array, "capacity"], count: Index, devices: i
         table = table.at[device, counts[device]].set(slot)
         return table, counts.at[device].add(1), load.at[device].add(steps[slot])
 
-    empty = jnp.zeros((devices, capacity), jnp.int32), jnp.zeros(devices, jnp.int32), jnp.zeros(devices, jnp.int32)
+    empty = (
+        jnp.zeros((devices, capacity), jnp.int32),
+        jnp.zeros(devices, jnp.int32),
+        jnp.zeros(devices, jnp.int32),
+    )
     table, counts, _ = jax.lax.fori_loop(0, count, assign, empty)
     return table, counts

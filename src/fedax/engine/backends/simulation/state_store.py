@@ -62,7 +62,8 @@ class ClientStateStore:
         self.clients, self.width = clients, width
         self.place: OffloadPlacement = place
         self.version, self.moved, self._newest = 0, 0, 0
-        self._slots = np.zeros(clients, np.int32)  # slot + 1, or 0 for no row: pages of untouched zeros take no memory
+        # slot + 1, or 0 for no row: pages of untouched zeros take no memory
+        self._slots = np.zeros(clients, np.int32)
         self._rows = _FileRows(width) if place == "disk" else _MemoryRows(width)
         self._free: list[int] = []
         self._used = 0
@@ -131,7 +132,9 @@ class ClientStateStore:
     def copy(self, version: int, place: OffloadPlacement) -> "ClientStateStore":
         """Returns a new store with the rows of a version."""
         new = ClientStateStore(self.clients, self.width, place)
-        new.fill((ids, self.read(version, ids)[1]) for ids in new.split_blocks(self.written(version)))
+        new.fill(
+            (ids, self.read(version, ids)[1]) for ids in new.split_blocks(self.written(version))
+        )
         return new
 
     def fill(self, pieces: Any) -> None:
@@ -151,8 +154,14 @@ class ClientStateStore:
         for place, change in enumerate(self._log):
             if change.before == version:
                 return self._log[place:]
-        hint = f"The last {len(self._log)} writes can be taken back; with Simulation(memory='device') any can."
-        raise FedaxError(f"memory of clients in version {version}, which is gone: the newest is {self.version}. {hint}")
+        hint = (
+            f"The last {len(self._log)} writes can be taken back; with "
+            "Simulation(memory='device') any can."
+        )
+        raise FedaxError(
+            f"memory of clients in version {version}, which is gone: the newest is "
+            f"{self.version}. {hint}"
+        )
 
     def _repeats_write(self, later: list[Change], ids: np.ndarray, rows: np.ndarray) -> bool:
         """Returns whether the first of some changes was a write of these rows."""
@@ -185,7 +194,12 @@ class ClientStateStore:
         new = ids[self._slots[ids] == 0]
         reused = [self._free.pop() for _ in range(min(len(new), len(self._free)))]
         first, self._used = self._used, self._used + len(new) - len(reused)
-        self._slots[new] = np.concatenate([np.array(reused, np.int32), np.arange(first, self._used, dtype=np.int32)]) + 1
+        self._slots[new] = (
+            np.concatenate(
+                [np.array(reused, np.int32), np.arange(first, self._used, dtype=np.int32)]
+            )
+            + 1
+        )
         self._rows.write(self._slots[ids] - 1, rows)
 
     def _log_change(self, change: Change) -> None:

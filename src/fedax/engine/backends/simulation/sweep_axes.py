@@ -74,17 +74,25 @@ class SweepAxes(NamedTuple):
     def stack_runs(self, states: Sequence[Any]) -> Any:
         """Stacks the states of all runs, given in the order of settings, then seeds."""
         if self.is_single:
-            return jax.tree.map(lambda leaf: jnp.array(leaf) if eqx.is_array_like(leaf) else leaf, states[0])
-        return self.stack([self.stack(states[i :: self.seeds], "settings") for i in range(self.seeds)], "seeds")
+            return jax.tree.map(
+                lambda leaf: jnp.array(leaf) if eqx.is_array_like(leaf) else leaf, states[0]
+            )
+        return self.stack(
+            [self.stack(states[i :: self.seeds], "settings") for i in range(self.seeds)], "seeds"
+        )
 
     def unstack_runs(self, joined: Any) -> list[Any]:
         """Inverts `stack_runs`."""
         if jax.process_count() > 1:
-            joined = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array_like(leaf) else leaf, self.to_host(joined))
+            joined = jax.tree.map(
+                lambda leaf: jnp.asarray(leaf) if eqx.is_array_like(leaf) else leaf,
+                self.to_host(joined),
+            )
         if self.is_single:
             return [joined]
         if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(joined)):
-            joined = jax.device_put(joined, jax.local_devices()[0])  # one transfer, not one for each run
+            # one transfer, not one for each run
+            joined = jax.device_put(joined, jax.local_devices()[0])
         places = [(i, k) for k in range(self.settings) for i in range(self.seeds)]
         return [jax.tree.map(lambda leaf, at=at: leaf[at], joined) for at in places]
 
@@ -94,7 +102,10 @@ class SweepAxes(NamedTuple):
             return jax.tree.map(np.asarray, joined)
         everywhere = NamedSharding(self.mesh, P())
         return jax.tree.map(
-            lambda leaf: np.asarray(_to_all_processes(leaf, everywhere)) if eqx.is_array(leaf) else leaf, joined
+            lambda leaf: (
+                np.asarray(_to_all_processes(leaf, everywhere)) if eqx.is_array(leaf) else leaf
+            ),
+            joined,
         )
 
     def put(self, tree: Any, of: Literal["settings", "seeds", "runs", "all"]) -> Any:
@@ -116,7 +127,9 @@ class SweepAxes(NamedTuple):
         return P(of) if of == self.spread else P()
 
     def vectorize(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Maps a function of one run, `(shared, algorithm, seed_inputs, *states)`, over all runs."""
+        """Maps a function of one run, `(shared, algorithm, seed_inputs, *states)`, over all
+        runs.
+        """
         if self.is_single:
             return function
         here = {"settings": self.settings, "seeds": self.seeds}
@@ -127,17 +140,25 @@ class SweepAxes(NamedTuple):
             # seeds outside, settings inside: the settings of a seed see the same cohorts, so only
             # seeds may have loops of different lengths
             def run_seed(seed: Any, *states: Any) -> Any:
-                work = _vmap_runs(lambda algorithm, *states: function(shared, algorithm, seed, *states), here["settings"])
+                work = _vmap_runs(
+                    lambda algorithm, *states: function(shared, algorithm, seed, *states),
+                    here["settings"],
+                )
                 return work(algorithms, *states)
 
-            return (_vmap_runs if self.lanes else _loop_runs)(run_seed, here["seeds"])(seeds, *states)
+            return (_vmap_runs if self.lanes else _loop_runs)(run_seed, here["seeds"])(
+                seeds, *states
+            )
 
         def spread(*arguments: Any) -> Any:
             arrays, code = eqx.partition(arguments, eqx.is_array)
             work = jax.shard_map(
                 lambda *arrays: program(*eqx.combine(arrays, code)),
                 mesh=self.mesh,
-                in_specs=tuple(self._spec(of) for of in ("all", "settings", "seeds", *["runs"] * (len(arguments) - 3))),
+                in_specs=tuple(
+                    self._spec(of)
+                    for of in ("all", "settings", "seeds", *["runs"] * (len(arguments) - 3))
+                ),
                 out_specs=self._spec("runs"),
                 check_vma=False,
             )
@@ -151,7 +172,9 @@ def _to_all_processes(leaf: Any, place: NamedSharding) -> Array:
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
         return jax.jit(lambda x: x, out_shardings=place)(leaf)
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(_to_all_processes(jax.random.key_data(leaf), place), impl=jax.random.key_impl(leaf))
+        return jax.random.wrap_key_data(
+            _to_all_processes(jax.random.key_data(leaf), place), impl=jax.random.key_impl(leaf)
+        )
     # each process fills the shards of its own devices
     plain = np.asarray(leaf)
     return jax.make_array_from_callback(plain.shape, place, lambda part: plain[part])
@@ -162,7 +185,9 @@ def _round_up(count: int, devices: int) -> int:
 
 
 def _stack(items: Sequence[Any]) -> Any:
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *items)
+    return jax.tree.map(
+        lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *items
+    )
 
 
 def _vmap_runs(function: Callable[..., Any], count: int) -> Callable[..., Any]:
@@ -181,6 +206,8 @@ def _loop_runs(function: Callable[..., Any], count: int) -> Callable[..., Any]:
 
         if count > 1:
             return jax.lax.map(one, arrays)
-        return jax.tree.map(lambda leaf: leaf[None], one(jax.tree.map(lambda leaf: leaf[0], arrays)))
+        return jax.tree.map(
+            lambda leaf: leaf[None], one(jax.tree.map(lambda leaf: leaf[0], arrays))
+        )
 
     return over_rows

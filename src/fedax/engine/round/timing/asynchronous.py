@@ -1,8 +1,9 @@
 """Server steps of an asynchronous server: whether a method fits one, and when its clients arrive.
 
-`Schedule(asynchronous=...)` asks for it. A method's round stays as it is written: `sample` returns the clients whose
-uploads a server step takes, each works on the downlink that it received, and the server takes its upload as a change of the
-current model (`fedax.engine.round.backend.PastVersions`).
+`Schedule(asynchronous=...)` asks for it. A method's round stays as it is written: `sample` returns
+the clients whose uploads a server step takes, each works on the downlink that it received, and the
+server takes its upload as a change of the current model
+(`fedax.engine.round.backend.PastVersions`).
 """
 
 import dataclasses
@@ -38,10 +39,12 @@ class ServerSteps:
 
     Attributes:
         server: as it was asked for.
-        near: number of the vector sent down whose changes go up; None if the upload is a change itself.
+        near: number of the vector sent down whose changes go up; None if the upload is a change
+            itself.
         form: arrays of what is sent down, as shapes and types.
         bits: of one message down and up.
-        gradients: minibatch gradients of a local step, and gradients over all the client's examples.
+        gradients: minibatch gradients of a local step, and gradients over all the client's
+            examples.
         rounds: server steps that the run is to have.
     """
 
@@ -76,8 +79,11 @@ class ServerSteps:
         """Returns the stored downlinks of a run before its first step, with one slot."""
         return jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype), self.form)
 
-    def grown(self, downlinks: PyTree, timetables: list[Timetable], steps: int, axis: int = 0) -> PyTree:
-        """Returns stored downlinks with the slots that some server steps need, and those that the whole run will need.
+    def grown(
+        self, downlinks: PyTree, timetables: list[Timetable], steps: int, axis: int = 0
+    ) -> PyTree:
+        """Returns stored downlinks with the slots that some server steps need, and those that the
+        whole run will need.
 
         Args:
             downlinks: of all runs of a program.
@@ -88,17 +94,28 @@ class ServerSteps:
         slots = max(timetable.slots(max(steps, self.rounds)) for timetable in timetables)
         if steps > self.rounds:  # of a session: another number of slots is another program
             slots = 1 << (slots - 1).bit_length()
-        check_room(FIELD, slots, slots * len(timetables) * bytes_of(self.form), "versions of the model that are in use")
+        check_room(
+            FIELD,
+            slots,
+            slots * len(timetables) * bytes_of(self.form),
+            "versions of the model that are in use",
+        )
 
         def pad(leaf: Array) -> Array:
             more = max(slots - leaf.shape[axis], 0)
-            return jnp.pad(leaf, [(0, more if i == axis else 0) for i in range(leaf.ndim)]) if more else leaf
+            return (
+                jnp.pad(leaf, [(0, more if i == axis else 0) for i in range(leaf.ndim)])
+                if more
+                else leaf
+            )
 
         return jax.tree.map(pad, downlinks)
 
 
 @eqx.filter_jit
-def _draw_cohort(schedule: Any, root: Key[Array, ""], round: Index, offsets: Int[Array, "bounds"]) -> Int[Array, "cohort"]:
+def _draw_cohort(
+    schedule: Any, root: Key[Array, ""], round: Index, offsets: Int[Array, "bounds"]
+) -> Int[Array, "cohort"]:
     """Draws the cohort of a synchronous round, see `RoundContext.sample`."""
     return schedule.draw(stream(root, "cohort", round, 0), offsets)[0]
 
@@ -107,7 +124,8 @@ def server_steps_of(algorithm: Algorithm[Any], setup: Setup, rounds: int) -> Ser
     """Returns the server steps of a method; None if its server waits for its cohorts.
 
     Raises:
-        InvalidInput: a method, a solver, a channel or a task that does not fit, with the reason; no devices.
+        InvalidInput: a method, a solver, a channel or a task that does not fit, with the reason; no
+            devices.
     """
     server, name, channel = setup.schedule.server, type(algorithm).__name__, setup.channel
     if server is None:
@@ -117,12 +135,17 @@ def server_steps_of(algorithm: Algorithm[Any], setup: Setup, rounds: int) -> Ser
         raise InvalidInput.because(FIELD, f"{reason}, which Channel(privacy=...) asks for")
     if setup.task.state is not None and setup.task.state_policy == "average":
         reason = (
-            "the model's state, such as batch statistics, is averaged, and a mean of stale ones would discard newer ones"
+            "the model's state, such as batch statistics, is averaged, and a mean of stale ones "
+            "would discard newer ones"
         )
         raise InvalidInput.because(FIELD, reason, "Freeze it.")
     if not setup.solver.is_counted and server.passes is None:
         reason = f"how long {type(setup.solver).__name__} works depends on the data"
-        raise InvalidInput.because(FIELD, reason, "Declare its cost: Asynchronous(passes=...), in passes over the examples.")
+        raise InvalidInput.because(
+            FIELD,
+            reason,
+            "Declare its cost: Asynchronous(passes=...), in passes over the examples.",
+        )
     backend = _InspectionBackend(dataclasses.replace(setup, channel=None), channel, name)
 
     def one_round() -> None:
@@ -137,7 +160,11 @@ def server_steps_of(algorithm: Algorithm[Any], setup: Setup, rounds: int) -> Ser
         raise _refused(name, "a round without any phase has no arrivals")
     near, form, bits = backend.found
     if near is None and server.uploads == "models":
-        raise _refused(name, 'uploads="models" mixes models, and its uploads are changes', 'Write uploads="changes".')
+        raise _refused(
+            name,
+            'uploads="models" mixes models, and its uploads are changes',
+            'Write uploads="changes".',
+        )
     phase = backend.phases[-1]
     gradients = phase.step_gradients, phase.full_gradients
     return ServerSteps(server, server.uploads, near, form, bits, gradients, rounds)
@@ -153,7 +180,10 @@ class _InspectionContext(RoundContext):
     def sample(self, weights: Float[Array, "clients"] | None = None) -> Cohort:
         backend: Any = self.backend
         if weights is not None:
-            raise _refused(backend.name, "it draws its clients by weights, and the arrivals are not drawn by them")
+            raise _refused(
+                backend.name,
+                "it draws its clients by weights, and the arrivals are not drawn by them",
+            )
         cohort = super().sample()
         backend.drawn = cohort.ids
         return cohort
@@ -168,62 +198,91 @@ class _Phase(NamedTuple):
 
 
 class _InspectionBackend(RecordingBackend):
-    """Traces a round, and refuses methods whose uploads lose their meaning when they arrive late."""
+    """Traces a round, and refuses methods whose uploads lose their meaning when they arrive
+    late.
+    """
 
     def __init__(self, setup: Setup, channel: Any, name: str) -> None:
         super().__init__(setup)
         self.channel, self.name = channel, name
         self.drawn: Any = None
         self.found: _Phase | None = None
-        self.problem: InvalidInput | None = None  # of the upload, raised after a message about the phases
+        # of the upload, raised after a message about the phases
+        self.problem: InvalidInput | None = None
 
     def exchange(
-        self, phase_work: PhaseWork, everyone: Cohort, client_states: dict[str, Memory], neighbours: Array, weights: Array
+        self,
+        phase_work: PhaseWork,
+        everyone: Cohort,
+        client_states: dict[str, Memory],
+        neighbours: Array,
+        weights: Array,
     ) -> tuple[PhaseResult, Memory]:
         raise _refused(self.name, "a method without a server has no server steps")
 
-    def work(self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool) -> PhaseResult:
+    def work(
+        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
+    ) -> PhaseResult:
         if self.found is not None:
             reason = (
-                f"phase {phase_work.name} follows another one, and between the two the server would wait for all clients"
+                f"phase {phase_work.name} follows another one, and between the two the server "
+                "would wait for all clients"
             )
             raise _refused(self.name, reason)
         # by identity: a cohort keeps the ids of its draw
         if cohort.ids is not self.drawn:
-            reason = f"phase {phase_work.name} asks clients that the schedule has not drawn, such as everyone"
+            reason = (
+                f"phase {phase_work.name} asks clients that the schedule has not drawn, "
+                "such as everyone"
+            )
             raise _refused(self.name, reason)
         down = decode(phase_work.down)[0]
         rows = [client_states["own"].of(cohort.ids[0])] if "own" in client_states else []
         upload = phase_work.work(Probe(self.setup, phase_work), *down, *rows)
-        self.found = _Phase(self._place_of_reference(upload, down, phase_work.name), *self._messages(phase_work, upload))
+        self.found = _Phase(
+            self._place_of_reference(upload, down, phase_work.name),
+            *self._messages(phase_work, upload),
+        )
         return super().work(phase_work, cohort, client_states, gather)
 
     def _place_of_reference(self, upload: Upload[Any], down: PyTree, phase: str) -> int | None:
         if upload.is_change:
             return None
         if upload.reference is None:
-            reason = f"uploads of phase {phase} say neither where their model started nor that they are changes"
+            reason = (
+                f"uploads of phase {phase} say neither where their model started nor that "
+                "they are changes"
+            )
             hint = "Write Upload(model, reference=w), or Upload(change, is_change=True)."
             self.problem = _refused(self.name, reason, hint)
             return None
-        # by identity: while tracing, a vector that was sent down is the very object that the work function saw
+        # by identity: while tracing, a vector that was sent down is the very object that the work
+        # function saw
         near = next((i for i, v in enumerate(vectors(down)) if v is upload.reference), None)
         if near is None:
             reason = (
-                f"the reference of uploads of phase {phase} is none of the vectors sent down, whose newest version is known"
+                f"the reference of uploads of phase {phase} is none of the vectors sent down, "
+                "whose newest version is known"
             )
             self.problem = _refused(self.name, reason)
         return near
 
-    def _messages(self, phase_work: PhaseWork, upload: Upload[Any]) -> tuple[PyTree, tuple[int, int]]:
-        """Returns the arrays sent down as shapes and types, and the bits of one message down and up."""
+    def _messages(
+        self, phase_work: PhaseWork, upload: Upload[Any]
+    ) -> tuple[PyTree, tuple[int, int]]:
+        """Returns the arrays sent down as shapes and types, and the bits of one message down and
+        up.
+        """
         down, up, key = phase_work.down, upload.value, jax.random.key(0)
         if self.channel is not None and self.channel.down is not None:
             down = encode(down, self.channel.down, key)[0]
         if self.channel is not None and self.channel.up is not None:
             up = encode(up, self.channel.up, key, upload.reference)[0]
         weight = 0 if upload.weight is None else bits_of(upload.weight)
-        form = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), eqx.filter(down, eqx.is_array))
+        form = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
+            eqx.filter(down, eqx.is_array),
+        )
         return form, (bits_of(down), bits_of(up) + weight)
 
 

@@ -1,7 +1,8 @@
 """The virtual clock of rounds in which the server waits for its cohort.
 
-A compiled round reports who took part in every phase. Seconds and joules follow from that on the host: from the bits
-of the traffic ledger, the counted local work, and the devices. The training does not depend on them.
+A compiled round reports who took part in every phase. Seconds and joules follow from that on the
+host: from the bits of the traffic ledger, the counted local work, and the devices. The training
+does not depend on them.
 """
 
 import dataclasses
@@ -32,13 +33,16 @@ class VirtualClock:
 
     Attributes:
         devices: bound to the clients.
-        gradients: for each phase, minibatch gradients of a local step, and gradients over all the client's examples.
+        gradients: for each phase, minibatch gradients of a local step, and gradients over all the
+            client's examples.
     """
 
     devices: Devices = dataclasses.field(compare=False)
     gradients: tuple[tuple[int, int], ...] = dataclasses.field(compare=False)
 
-    def costs(self, work: "WorkCount", first: int, traffic: Sequence[dict[str, Any]], rounds: int) -> dict[str, np.ndarray]:
+    def costs(
+        self, work: "WorkCount", first: int, traffic: Sequence[dict[str, Any]], rounds: int
+    ) -> dict[str, np.ndarray]:
         """Returns the seconds and the joules of some rounds, as notes of shape (rounds,).
 
         Args:
@@ -48,7 +52,8 @@ class VirtualClock:
             rounds: how many.
         """
         found = {name: np.zeros(rounds) for name in (SECONDS, JOULES)}
-        for phase, gradients in zip(traffic, self.gradients, strict=False):  # an abandoned round in Python has fewer
+        # an abandoned round in Python has fewer
+        for phase, gradients in zip(traffic, self.gradients, strict=False):
             phase = jax.tree.map(np.asarray, phase)
             down, up = (np.asarray(unpack(*phase[way])) for way in ("down", "up"))
             for i in range(rounds):
@@ -56,10 +61,16 @@ class VirtualClock:
                 if not len(clients):
                     continue
                 bits = down[i], up[i]
-                if "links" in phase:  # every node sends its message to its neighbours, and receives theirs
+                # every node sends its message to its neighbours, and receives theirs
+                if "links" in phase:
                     into, out = phase["links"][i].astype(np.int64)
                     bits = down[i] + into * up[i], out * up[i]
-                each = clients, first + i, *bits, work(clients, first + i, gradients, self.devices.passes)
+                each = (
+                    clients,
+                    first + i,
+                    *bits,
+                    work(clients, first + i, gradients, self.devices.passes),
+                )
                 seconds, joules = self.devices.seconds(*each), self.devices.joules(*each)
                 # a client that was drawn twice does both jobs, one after the other
                 _, place = np.unique(clients, return_inverse=True)
@@ -77,13 +88,23 @@ class WorkCount:
     """
 
     def __init__(self, setup: Setup, root: Key[Array, ""]) -> None:
-        self.setup, self.root, self.sizes = setup, root, np.asarray(setup.population.sizes, np.int64)
+        self.setup, self.root, self.sizes = (
+            setup,
+            root,
+            np.asarray(setup.population.sizes, np.int64),
+        )
         schedule = setup.schedule
-        changes = schedule.drawn or schedule.times is not None or schedule.sync_probability is not None
+        changes = (
+            schedule.drawn or schedule.times is not None or schedule.sync_probability is not None
+        )
         self.fixed = None if changes else self._steps(np.arange(len(self.sizes)), 0)
 
     def __call__(
-        self, clients: Int[np.ndarray, "some"], round: int, gradients: tuple[int, int], passes: float | None = None
+        self,
+        clients: Int[np.ndarray, "some"],
+        round: int,
+        gradients: tuple[int, int],
+        passes: float | None = None,
     ) -> np.ndarray:
         """Returns the examples of each client.
 
@@ -91,7 +112,8 @@ class WorkCount:
             clients: their numbers.
             round: the number of the round.
             gradients: minibatch gradients of a local step, and gradients over all examples.
-            passes: over the examples in place of what is counted, where the work depends on the data.
+            passes: over the examples in place of what is counted, where the work depends on the
+                data.
         """
         (step, full), sizes = gradients, self.sizes[clients]
         if passes is not None:
@@ -102,7 +124,9 @@ class WorkCount:
         return step * steps + full * sizes
 
     def _steps(self, clients: Int[np.ndarray, "some"], round: int) -> np.ndarray:
-        """Returns the examples in the minibatches of each client's steps; the last one of an epoch may be short."""
+        """Returns the examples in the minibatches of each client's steps; the last one of an epoch
+        may be short.
+        """
         # rounded up to powers of two, so that few programs serve all numbers of clients
         padded = np.resize(clients, 1 << max(len(clients) - 1, 0).bit_length())
         drawn = _work_of(self.setup, self.root, jnp.int32(round), jnp.asarray(padded, jnp.int32))
@@ -123,11 +147,14 @@ def _work_of(
     return jax.vmap(one)(clients, setup.population.sizes_of(clients))
 
 
-def clock_of(algorithm: Algorithm[Any], setup: Setup, devices: Devices | None) -> VirtualClock | None:
+def clock_of(
+    algorithm: Algorithm[Any], setup: Setup, devices: Devices | None
+) -> VirtualClock | None:
     """Returns the virtual clock of a method's rounds; None without devices.
 
     Raises:
-        InvalidInput: an asynchronous server, whose devices are its own; a solver whose work is not counted.
+        InvalidInput: an asynchronous server, whose devices are its own; a solver whose work is not
+            counted.
     """
     if devices is None:
         return None
@@ -140,4 +167,6 @@ def clock_of(algorithm: Algorithm[Any], setup: Setup, devices: Devices | None) -
         hint = "Declare its cost: Devices(passes=...), in passes over the examples."
         raise InvalidInput.because("run(devices=...)", reason, hint)
     phases = trace_footprint(algorithm, setup).phases
-    return VirtualClock(devices, tuple((phase.step_gradients, phase.full_gradients) for phase in phases))
+    return VirtualClock(
+        devices, tuple((phase.step_gradients, phase.full_gradients) for phase in phases)
+    )

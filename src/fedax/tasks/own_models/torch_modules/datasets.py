@@ -21,7 +21,12 @@ def with_arrays(clients: Any, where: str) -> Any:
     """
     torch = needed("torch", "from_torch")
     if isinstance(clients, torch.utils.data.Dataset):
-        raise DataError.found(where, "one data set", "a list with the data set of each client", "Split it, as by Subset.")
+        raise DataError.found(
+            where,
+            "one data set",
+            "a list with the data set of each client",
+            "Split it, as by Subset.",
+        )
     if isinstance(clients, Mapping):
         return {name: _read(own, f"{where}[{name!r}]") for name, own in clients.items()}
     if isinstance(clients, list | tuple):
@@ -35,7 +40,9 @@ def _read(client: Any, where: str) -> Any:
         return _items(client, where)
     if isinstance(client, torch.Tensor):
         return _array(client)
-    if isinstance(client, Mapping) and any(isinstance(values, torch.Tensor) for values in client.values()):
+    if isinstance(client, Mapping) and any(
+        isinstance(values, torch.Tensor) for values in client.values()
+    ):
         return {name: _array(values) for name, values in client.items()}
     return client
 
@@ -46,16 +53,26 @@ def _array(values: Any) -> Any:
 
 def _items(dataset: Any, where: str) -> Any:
     if not hasattr(dataset, "__len__"):
-        raise DataError.found(where, f"a {type(dataset).__name__} without a length", "a data set with items by number")
+        raise DataError.found(
+            where, f"a {type(dataset).__name__} without a length", "a data set with items by number"
+        )
     items = [dataset[k] for k in range(len(dataset))]
     if not items:
         raise DataError.found(where, "an empty data set", "at least one example")
     if isinstance(items[0], Mapping):
-        return {str(name): _stacked([item[name] for item in items], f"{where}, {name!r}") for name in items[0]}
+        return {
+            str(name): _stacked([item[name] for item in items], f"{where}, {name!r}")
+            for name in items[0]
+        }
     if isinstance(items[0], tuple | list):
         if len(items[0]) != 2:
-            raise DataError.found(where, f"items of {len(items[0])} parts", "pairs (x, y), or dicts")
-        return {name: _stacked([item[k] for item in items], f"{where}, {name!r}") for k, name in enumerate("xy")}
+            raise DataError.found(
+                where, f"items of {len(items[0])} parts", "pairs (x, y), or dicts"
+            )
+        return {
+            name: _stacked([item[k] for item in items], f"{where}, {name!r}")
+            for k, name in enumerate("xy")
+        }
     return _stacked(items, where)
 
 
@@ -64,5 +81,7 @@ def _stacked(values: list[Any], where: str) -> np.ndarray:
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
         hint = "Let a transform crop or pad them."
-        raise DataError.of(where, f"items of shapes {sorted(shapes)[:3]}", "items of one shape", hint)
+        raise DataError.of(
+            where, f"items of shapes {sorted(shapes)[:3]}", "items of one shape", hint
+        )
     return np.stack(arrays)

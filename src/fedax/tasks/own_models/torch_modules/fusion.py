@@ -53,7 +53,11 @@ def fused(steps: Sequence[Step], inputs: Iterable[str], results: Sequence[Any]) 
     for step in reversed(steps):  # the last step of a pattern stands for it
         if step.name in gone:
             continue
-        found = _activated_convolution(graph, step) or _normed_sum(graph, step) or ([_lstm(graph, step)], ())
+        found = (
+            _activated_convolution(graph, step)
+            or _normed_sum(graph, step)
+            or ([_lstm(graph, step)], ())
+        )
         made[step.name] = found[0]
         gone |= set(found[1])
     every = [step for own in steps if own.name in made for step in made[own.name]]
@@ -73,7 +77,9 @@ class _Graph:
         return name in self.users or name in self.results
 
     def only(self, ref: Any, *operators: str) -> Step | None:
-        """Returns the step that makes a value if it is of one of the operators and one other step alone reads it."""
+        """Returns the step that makes a value if it is of one of the operators and one other step
+        alone reads it.
+        """
         step = self.steps.get(ref.name) if isinstance(ref, Ref) else None
         if step is None or step.operator not in operators:
             return None
@@ -84,7 +90,13 @@ def _reads(value: Any) -> list[str]:
     """Returns the names of all values among arguments."""
     if isinstance(value, Ref):
         return [value.name]
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    parts = (
+        value.values()
+        if isinstance(value, Mapping)
+        else value
+        if isinstance(value, list | tuple)
+        else ()
+    )
     return [name for part in parts for name in _reads(part)]
 
 
@@ -95,7 +107,11 @@ Found = tuple[list[Step], Sequence[str]] | None
 def _activated_convolution(graph: _Graph, last: Step) -> Found:
     around: dict[str, Step] = {}
     step: Step | None = last
-    while step is not None and step.operator in ("relu.default", "max_pool2d.default") and step.operator not in around:
+    while (
+        step is not None
+        and step.operator in ("relu.default", "max_pool2d.default")
+        and step.operator not in around
+    ):
         around[step.operator] = step
         step = graph.only(step.args[0], "relu.default", "max_pool2d.default", "convolution.default")
     if step is None or step.operator != "convolution.default" or "relu.default" not in around:
@@ -120,7 +136,9 @@ def _normed_sum(graph: _Graph, last: Step) -> Found:
     norm, shortcut, gone = graph.only(last.args[0], "group_norm.default"), None, []
     total = graph.only(last.args[0], "add.Tensor")
     if total is not None and len(total.args) == 2 and not total.kwargs:
-        sides = [(graph.only(total.args[k], "group_norm.default"), total.args[1 - k]) for k in (0, 1)]
+        sides = [
+            (graph.only(total.args[k], "group_norm.default"), total.args[1 - k]) for k in (0, 1)
+        ]
         norm, shortcut = next((side for side in sides if side[0] is not None), (None, None))
         other = graph.steps.get(shortcut.name) if isinstance(shortcut, Ref) else None
         if norm is None or other is None or other.shape != norm.shape:
@@ -147,14 +165,18 @@ def _twin(name: str) -> str:
 
 
 def _with_twins(steps: list[Step]) -> list[Step]:
-    """Lets shortcuts take the second copies: the sum of their gradients then needs no pass over memory."""
+    """Lets shortcuts take the second copies: the sum of their gradients then needs no pass over
+    memory.
+    """
     known = {step.name for step in steps}
 
     def other(step: Step) -> Step:
         if step.function is not layers.normed_sum or not isinstance(step.args[4], Ref):
             return step
         twin = _twin(step.args[4].name)
-        return dataclasses.replace(step, args=(*step.args[:4], Ref(twin))) if twin in known else step
+        return (
+            dataclasses.replace(step, args=(*step.args[:4], Ref(twin))) if twin in known else step
+        )
 
     return list(map(other, steps))
 
@@ -173,12 +195,17 @@ def _with_layouts(steps: list[Step], inputs: set[str]) -> list[Step]:
 
     def other(step: Step) -> Step:
         first = step.args[0] if step.args else None
-        convolves = step.function is layers.activated_convolution or step.operator == "convolution.default"
+        convolves = (
+            step.function is layers.activated_convolution or step.operator == "convolution.default"
+        )
         if not convolves or not isinstance(first, Ref) or first.name not in names:
             return step
         return dataclasses.replace(step, args=(Ref(names[first.name]), *step.args[1:]))
 
-    return [*(Step(new, layers.lay_out, (Ref(name),)) for name, new in names.items()), *map(other, steps)]
+    return [
+        *(Step(new, layers.lay_out, (Ref(name),)) for name, new in names.items()),
+        *map(other, steps),
+    ]
 
 
 def _lstm(graph: _Graph, step: Step) -> Step:
@@ -186,8 +213,15 @@ def _lstm(graph: _Graph, step: Step) -> Step:
     if step.operator != "lstm.input":
         return step
     starts = [graph.steps.get(ref.name) for ref in step.args[1]]
-    zeros = all(start is not None and start.operator == "full.default" and start.args[1] == 0 for start in starts)
-    reads_cells = any(user.args[1] == 2 and graph.is_read(user.name) for user in graph.users.get(step.name, []))
+    zeros = all(
+        start is not None and start.operator == "full.default" and start.args[1] == 0
+        for start in starts
+    )
+    reads_cells = any(
+        user.args[1] == 2 and graph.is_read(user.name) for user in graph.users.get(step.name, [])
+    )
     return (
-        dataclasses.replace(step, args=(step.args[0], [None, None], *step.args[2:])) if zeros and not reads_cells else step
+        dataclasses.replace(step, args=(step.args[0], [None, None], *step.args[2:]))
+        if zeros and not reads_cells
+        else step
     )

@@ -25,7 +25,8 @@ Sizes = Sequence[int]
 CONTEXTUAL: dict[str, Callable[..., Any]] = {}
 """Operators that also take the step's `Context`, as their first argument."""
 LARGEST_MARKED = 1024
-"""Up to so many rows a lookup is a product with marks, because the gradient of a lookup scatters."""
+"""Up to so many rows a lookup is a product with marks, because the gradient of a lookup
+scatters."""
 
 
 class Context:
@@ -84,7 +85,9 @@ def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
 
 
 @operator("embedding.default")
-def _embedding(weight: Array, rows: Array, padding: int = -1, scale: bool = False, sparse: bool = False) -> Array:
+def _embedding(
+    weight: Array, rows: Array, padding: int = -1, scale: bool = False, sparse: bool = False
+) -> Array:
     if padding >= 0:  # this row gets no gradient
         weight = weight.at[padding].set(lax.stop_gradient(weight[padding]))
     if weight.shape[0] > LARGEST_MARKED:
@@ -102,22 +105,36 @@ def convolution_fits(dimensions: int, dilation: Sizes, transposed: bool, groups:
 
 
 @operator("convolution.default")
-def _convolution(x: Array, weight: Array, bias: Array | None, stride: Sizes, padding: Sizes, *settings: Any) -> Array:
+def _convolution(
+    x: Array, weight: Array, bias: Array | None, stride: Sizes, padding: Sizes, *settings: Any
+) -> Array:
     dilation, transposed, output_padding, groups = settings
     spatial = (1,) * (x.ndim - 2)
     if convolution_fits(x.ndim, dilation, transposed, groups):
-        y = convolve(channels_last(x), weight.transpose(2, 3, 1, 0), stride=pair(stride), padding=borders(padding))
+        y = convolve(
+            channels_last(x),
+            weight.transpose(2, 3, 1, 0),
+            stride=pair(stride),
+            padding=borders(padding),
+        )
         return channels_first(y if bias is None else y + bias)
     if transposed:
         sizes = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:])]
-        widths = [(size - p, size - p + more) for size, p, more in zip(sizes, padding, output_padding)]
-        # (inputs, outputs of a group, ...), as kernel (outputs, inputs of a group, ...), turned around
+        widths = [
+            (size - p, size - p + more) for size, p, more in zip(sizes, padding, output_padding)
+        ]
+        # (inputs, outputs of a group, ...), as kernel (outputs, inputs of a group, ...), turned
+        # around
         parts = weight.reshape(groups, -1, *weight.shape[1:]).swapaxes(1, 2)
         kernel = jnp.flip(parts.reshape(-1, *parts.shape[2:]), tuple(range(2, x.ndim)))
-        y = lax.conv_general_dilated(x, kernel, (1,) * len(spatial), widths, stride, dilation, feature_group_count=groups)
+        y = lax.conv_general_dilated(
+            x, kernel, (1,) * len(spatial), widths, stride, dilation, feature_group_count=groups
+        )
     else:
         widths = [(p, p) for p in padding]
-        y = lax.conv_general_dilated(x, weight, stride, widths, None, dilation, feature_group_count=groups)
+        y = lax.conv_general_dilated(
+            x, weight, stride, widths, None, dilation, feature_group_count=groups
+        )
     return y if bias is None else y + bias.reshape(-1, *spatial)
 
 
@@ -132,12 +149,21 @@ def borders(padding: Sizes) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def activated_convolution(
-    x: Array, weight: Array, bias: Array | None, stride: Sizes, padding: Sizes, window: tuple[int, int]
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    stride: Sizes,
+    padding: Sizes,
+    window: tuple[int, int],
 ) -> Array:
-    """Computes a convolution, ReLU, and the largest of each window, in either order of the last two."""
+    """Computes a convolution, ReLU, and the largest of each window, in either order of the last
+    two.
+    """
     bias = jnp.zeros(weight.shape[0], weight.dtype) if bias is None else bias
     images, kernel = channels_last(x), weight.transpose(2, 3, 1, 0)
-    y = convolve_activate(images, kernel, bias, window, stride=pair(stride), padding=borders(padding))
+    y = convolve_activate(
+        images, kernel, bias, window, stride=pair(stride), padding=borders(padding)
+    )
     return channels_first(y)
 
 
@@ -145,10 +171,16 @@ def activated_convolution(
 
 
 def pool_settings(
-    window: Sizes, stride: Sizes = (), padding: Sizes = (0,), dilation: Sizes = (1,), ceil: bool = False
+    window: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = (0,),
+    dilation: Sizes = (1,),
+    ceil: bool = False,
 ) -> tuple[Sizes, Sizes, Sizes, Sizes, bool]:
     """Returns all arguments of maximum pooling, with defaults."""
-    stride, padding, dilation = ([v] if isinstance(v, int) else v for v in (stride, padding, dilation))
+    stride, padding, dilation = (
+        [v] if isinstance(v, int) else v for v in (stride, padding, dilation)
+    )
     return window, stride, padding, dilation, ceil
 
 
@@ -177,18 +209,23 @@ def _pool(
     combine: Callable[..., Any],
 ) -> Array:
     count = len(window)
-    stride, padding, dilation = (list(v) * (count // len(v)) for v in (stride or window, padding, dilation))
+    stride, padding, dilation = (
+        list(v) * (count // len(v)) for v in (stride or window, padding, dilation)
+    )
     ends = []
     for size, k, s, p, d in zip(x.shape[-count:], window, stride, padding, dilation):
         free = size + 2 * p - d * (k - 1) - 1
         more = -free % s if ceil else 0
-        if more and (-(-free // s)) * s >= size + p:  # a window that begins in the padding behind is left out
+        # a window that begins in the padding behind is left out
+        if more and (-(-free // s)) * s >= size + p:
             more = 0
         ends.append((p, p + more))
     lead = (1,) * (x.ndim - count)
     widths = [(0, 0)] * len(lead) + ends
     strides, dilations = (*lead, *stride), (*lead, *dilation)
-    return lax.reduce_window(x, jnp.asarray(start, x.dtype), combine, (*lead, *window), strides, widths, None, dilations)
+    return lax.reduce_window(
+        x, jnp.asarray(start, x.dtype), combine, (*lead, *window), strides, widths, None, dilations
+    )
 
 
 @operator("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")
@@ -237,7 +274,9 @@ def _mixed(x: Array, axis: int, shares: Any) -> Array:
 @operator("upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec")
 def _upsample_nearest(x: Array, sizes: Sizes | None, factors: Sequence[float] | None) -> Array:
     for axis in range(2, x.ndim):
-        size = sizes[axis - 2] if sizes is not None else int(x.shape[axis] * (factors or ())[axis - 2])
+        size = (
+            sizes[axis - 2] if sizes is not None else int(x.shape[axis] * (factors or ())[axis - 2])
+        )
         step = x.shape[axis] / size if factors is None else 1 / factors[axis - 2]
         places = [min(int(k * step), x.shape[axis] - 1) for k in range(size)]
         x = jnp.take(x, jnp.asarray(places), axis=axis)
@@ -245,12 +284,18 @@ def _upsample_nearest(x: Array, sizes: Sizes | None, factors: Sequence[float] | 
 
 
 @operator("upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec")
-def _upsample_linear(x: Array, sizes: Sizes | None, corners: bool, factors: Sequence[float] | None) -> Array:
+def _upsample_linear(
+    x: Array, sizes: Sizes | None, corners: bool, factors: Sequence[float] | None
+) -> Array:
     for axis in range(2, x.ndim):
         length = x.shape[axis]
         size = sizes[axis - 2] if sizes is not None else int(length * (factors or ())[axis - 2])
         step = length / size if factors is None else 1 / factors[axis - 2]
-        places = np.arange(size) * (length - 1) / max(size - 1, 1) if corners else (np.arange(size) + 0.5) * step - 0.5
+        places = (
+            np.arange(size) * (length - 1) / max(size - 1, 1)
+            if corners
+            else (np.arange(size) + 0.5) * step - 0.5
+        )
         places = np.clip(places, 0, length - 1)
         # each output lies between two neighbours
         x = _mixed(x, axis, np.maximum(1 - abs(places[:, None] - np.arange(length)), 0))
@@ -262,7 +307,12 @@ def _upsample_linear(x: Array, sizes: Sizes | None, corners: bool, factors: Sequ
 
 @operator("layer_norm.default")
 def _layer_norm(
-    x: Array, shape: Sizes, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5, fast: bool = False
+    x: Array,
+    shape: Sizes,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    eps: float = 1e-5,
+    fast: bool = False,
 ) -> Array:
     last = tuple(range(-len(shape), 0))
     centred = x - x.mean(last, keepdims=True)
@@ -272,9 +322,13 @@ def _layer_norm(
 
 
 @operator("rms_norm.default")
-def _rms_norm(x: Array, shape: Sizes, weight: Array | None = None, eps: float | None = None) -> Array:
+def _rms_norm(
+    x: Array, shape: Sizes, weight: Array | None = None, eps: float | None = None
+) -> Array:
     last = tuple(range(-len(shape), 0))
-    y = x * lax.rsqrt((x**2).mean(last, keepdims=True) + (jnp.finfo(x.dtype).eps if eps is None else eps))
+    y = x * lax.rsqrt(
+        (x**2).mean(last, keepdims=True) + (jnp.finfo(x.dtype).eps if eps is None else eps)
+    )
     return y if weight is None else y * weight
 
 
@@ -285,7 +339,12 @@ def group_norm_fits(dimensions: int, eps: float) -> bool:
 
 @operator("group_norm.default")
 def _group_norm(
-    x: Array, groups: int, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5, fast: bool = True
+    x: Array,
+    groups: int,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    eps: float = 1e-5,
+    fast: bool = True,
 ) -> Array:
     weight, bias = _affine(x, weight, bias)
     if group_norm_fits(x.ndim, eps):
@@ -323,12 +382,17 @@ def _by_channel(values: Array, x: Array) -> Array:
 def _batch_norm(
     context: Context, x: Array, weight: Any, bias: Any, mean: Array, var: Array, *settings: Any
 ) -> tuple[Any, ...]:
-    """Returns outputs, two that nothing reads, and the new running statistics; padding is left out of these."""
+    """Returns outputs, two that nothing reads, and the new running statistics; padding is left out
+    of these.
+    """
     training, momentum, eps = settings
     if not training:
         return (*_normalised(x, weight, bias, mean, var, eps), mean, var)
     own, spread, count = _statistics(context, x)
-    fresh = (1 - momentum) * mean + momentum * own, (1 - momentum) * var + momentum * spread * (count / (count - 1))
+    fresh = (
+        (1 - momentum) * mean + momentum * own,
+        (1 - momentum) * var + momentum * spread * (count / (count - 1)),
+    )
     # like running statistics, without a gradient
     return (*_normalised(x, weight, bias, own, spread, eps), *map(lax.stop_gradient, fresh))
 
@@ -360,7 +424,9 @@ def _statistics(context: Context, x: Array) -> tuple[Array, Array, Any]:
     return mean, (centred**2).sum(over) / count, count
 
 
-def _normalised(x: Array, weight: Any, bias: Any, mean: Array, var: Array, eps: float) -> tuple[Array, None, None]:
+def _normalised(
+    x: Array, weight: Any, bias: Any, mean: Array, var: Array, eps: float
+) -> tuple[Array, None, None]:
     scale = lax.rsqrt(var + eps)
     scale = scale if weight is None else scale * weight
     shift = -mean * scale if bias is None else bias - mean * scale
@@ -379,7 +445,9 @@ def drop(context: Context, x: Array, rate: float) -> Array:
 
 
 @contextual("native_dropout.default")
-def _native_dropout(context: Context, x: Array, rate: float, training: bool | None = True) -> tuple[Array, None]:
+def _native_dropout(
+    context: Context, x: Array, rate: float, training: bool | None = True
+) -> tuple[Array, None]:
     return x if training is False else drop(context, x, rate), None
 
 
@@ -404,7 +472,9 @@ def _attention(
     if enable_gqa:  # several heads of queries share one of keys and values
         repeats = query.shape[-3] // key.shape[-3]
         key, value = jnp.repeat(key, repeats, -3), jnp.repeat(value, repeats, -3)
-    scores = jnp.einsum("...td,...sd->...ts", query, key) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    scores = jnp.einsum("...td,...sd->...ts", query, key) * (
+        query.shape[-1] ** -0.5 if scale is None else scale
+    )
     if causal:
         mask = jnp.tril(jnp.ones(scores.shape[-2:], bool))
     if mask is not None:

@@ -45,14 +45,21 @@ def _overloads(name: str, function: Callable[..., Any], *overloads: str) -> None
 # One array
 
 _ONE = {
-    "abs": jnp.abs, "acos": jnp.arccos, "acosh": jnp.arccosh, "asin": jnp.arcsin, "asinh": jnp.arcsinh,
-    "atan": jnp.arctan, "atanh": jnp.arctanh, "bitwise_not": jnp.invert, "ceil": jnp.ceil, "cos": jnp.cos,
-    "cosh": jnp.cosh, "erf": lax.erf, "erfc": lax.erfc, "exp": jnp.exp, "exp2": jnp.exp2, "expm1": jnp.expm1,
-    "floor": jnp.floor, "isinf": jnp.isinf, "isnan": jnp.isnan, "log": jnp.log, "log10": jnp.log10, "log1p": jnp.log1p,
+    "abs": jnp.abs, "acos": jnp.arccos, "acosh": jnp.arccosh, "asin": jnp.arcsin,
+    "asinh": jnp.arcsinh,
+    "atan": jnp.arctan, "atanh": jnp.arctanh, "bitwise_not": jnp.invert, "ceil": jnp.ceil,
+    "cos": jnp.cos,
+    "cosh": jnp.cosh, "erf": lax.erf, "erfc": lax.erfc, "exp": jnp.exp, "exp2": jnp.exp2,
+    "expm1": jnp.expm1,
+    "floor": jnp.floor, "isinf": jnp.isinf, "isnan": jnp.isnan, "log": jnp.log, "log10": jnp.log10,
+    "log1p": jnp.log1p,
     "log2": jnp.log2, "logical_not": jnp.logical_not, "mish": jax.nn.mish, "neg": jnp.negative,
-    "reciprocal": lambda x: 1 / x, "relu": jax.nn.relu, "relu6": lambda x: jnp.clip(x, 0, 6), "round": jnp.round,
-    "rsqrt": lax.rsqrt, "sgn": jnp.sign, "sigmoid": jax.nn.sigmoid, "sign": jnp.sign, "silu": jax.nn.silu,
-    "sin": jnp.sin, "sinh": jnp.sinh, "sqrt": jnp.sqrt, "square": jnp.square, "tan": jnp.tan, "tanh": jnp.tanh,
+    "reciprocal": lambda x: 1 / x, "relu": jax.nn.relu, "relu6": lambda x: jnp.clip(x, 0, 6),
+    "round": jnp.round,
+    "rsqrt": lax.rsqrt, "sgn": jnp.sign, "sigmoid": jax.nn.sigmoid, "sign": jnp.sign,
+    "silu": jax.nn.silu,
+    "sin": jnp.sin, "sinh": jnp.sinh, "sqrt": jnp.sqrt, "square": jnp.square, "tan": jnp.tan,
+    "tanh": jnp.tanh,
     "trunc": jnp.trunc, "log_sigmoid": jax.nn.log_sigmoid, "hardswish": jax.nn.hard_swish,
     "hardsigmoid": jax.nn.hard_sigmoid,
 }  # fmt: skip
@@ -67,7 +74,8 @@ def _gelu(x: Array, *, approximate: str = "none") -> Array:
 
 @operator("elu.default")
 def _elu(x: Array, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Array:
-    inside = jnp.minimum(x, 0) * input_scale  # where the other branch counts, its derivative must stay finite
+    # where the other branch counts, its derivative must stay finite
+    inside = jnp.minimum(x, 0) * input_scale
     return jnp.where(x > 0, scale * x, scale * alpha * jnp.expm1(inside))
 
 
@@ -78,17 +86,25 @@ def _leaky_relu(x: Array, slope: float = 0.01) -> Array:
 
 @operator("prelu.default", "_prelu_kernel.default")
 def _prelu(x: Array, slope: Array) -> Array:
-    slope = slope if slope.ndim == x.ndim else slope.reshape((1, -1) + (1,) * (x.ndim - 2) if x.ndim > 1 else (-1,))
+    slope = (
+        slope
+        if slope.ndim == x.ndim
+        else slope.reshape((1, -1) + (1,) * (x.ndim - 2) if x.ndim > 1 else (-1,))
+    )
     return jnp.where(x > 0, x, slope * x)
 
 
 @operator("softplus.default")
 def _softplus(x: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
-    return jnp.where(x * beta > threshold, x, jax.nn.softplus(jnp.minimum(x * beta, threshold)) / beta)
+    return jnp.where(
+        x * beta > threshold, x, jax.nn.softplus(jnp.minimum(x * beta, threshold)) / beta
+    )
 
 
 @operator("hardtanh.default", "clamp.default", "clamp.Tensor")
-def _clamp(x: Array, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None) -> Array:
+def _clamp(
+    x: Array, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None
+) -> Array:
     return jnp.clip(x, min if low is None else low, max if high is None else high)
 
 
@@ -105,10 +121,14 @@ def _log_softmax(x: Array, dim: int, half: Any = False, *, dtype: Any = None) ->
 # Two arrays, or an array and a number
 
 _TWO = {
-    "atan2": jnp.arctan2, "bitwise_and": jnp.bitwise_and, "bitwise_or": jnp.bitwise_or, "bitwise_xor": jnp.bitwise_xor,
-    "eq": jnp.equal, "floor_divide": jnp.floor_divide, "fmod": jnp.fmod, "ge": jnp.greater_equal, "gt": jnp.greater,
-    "le": jnp.less_equal, "logical_and": jnp.logical_and, "logical_or": jnp.logical_or, "logical_xor": jnp.logical_xor,
-    "lt": jnp.less, "maximum": jnp.maximum, "minimum": jnp.minimum, "mul": jnp.multiply, "ne": jnp.not_equal,
+    "atan2": jnp.arctan2, "bitwise_and": jnp.bitwise_and, "bitwise_or": jnp.bitwise_or,
+    "bitwise_xor": jnp.bitwise_xor,
+    "eq": jnp.equal, "floor_divide": jnp.floor_divide, "fmod": jnp.fmod, "ge": jnp.greater_equal,
+    "gt": jnp.greater,
+    "le": jnp.less_equal, "logical_and": jnp.logical_and, "logical_or": jnp.logical_or,
+    "logical_xor": jnp.logical_xor,
+    "lt": jnp.less, "maximum": jnp.maximum, "minimum": jnp.minimum, "mul": jnp.multiply,
+    "ne": jnp.not_equal,
     "remainder": jnp.remainder,
 }  # fmt: skip
 for _name, _function in _TWO.items():
@@ -141,7 +161,11 @@ def _rsub(x: Any, y: Any, alpha: Any = 1) -> Array:
 def _div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Array:
     if rounding_mode == "floor":
         return jnp.floor_divide(x, y)
-    return jnp.true_divide(x, y) if rounding_mode is None else jnp.trunc(jnp.true_divide(x, y)).astype(jnp.result_type(x, y))
+    return (
+        jnp.true_divide(x, y)
+        if rounding_mode is None
+        else jnp.trunc(jnp.true_divide(x, y)).astype(jnp.result_type(x, y))
+    )
 
 
 @operator("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
@@ -195,7 +219,8 @@ def _reduce(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 for _name, _function in {
-    "sum": jnp.sum, "mean": jnp.mean, "amax": jnp.max, "amin": jnp.min, "any": jnp.any, "all": jnp.all, "prod": jnp.prod,
+    "sum": jnp.sum, "mean": jnp.mean, "amax": jnp.max, "amin": jnp.min, "any": jnp.any,
+    "all": jnp.all, "prod": jnp.prod,
     "logsumexp": jax.nn.logsumexp, "argmax": jnp.argmax, "argmin": jnp.argmin,
 }.items():  # fmt: skip
     _overloads(_name, _reduce(_function), "default", "dim", "dim_IntList", "dims", "dim_int")
@@ -213,7 +238,8 @@ def _min(x: Array) -> Array:
 
 def _with_place(place: Callable[..., Array]) -> Callable[..., tuple[Array, Array]]:
     def found(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
-        index = place(x, axis=dim, keepdims=True)  # the gradient goes to one of equal numbers, as in PyTorch
+        # the gradient goes to one of equal numbers, as in PyTorch
+        index = place(x, axis=dim, keepdims=True)
         value = jnp.take_along_axis(x, index, dim)
         return (value, index) if keepdim else (value.squeeze(dim), index.squeeze(dim))
 
@@ -226,7 +252,9 @@ _overloads("min", _with_place(jnp.argmin), "dim")
 
 @operator("var.correction", "var.dim")
 def _var(x: Array, dim: Dims = None, *, correction: Any = None, keepdim: bool = False) -> Array:
-    return jnp.var(x, axis=axes(dim), ddof=1 if correction is None else correction, keepdims=keepdim)
+    return jnp.var(
+        x, axis=axes(dim), ddof=1 if correction is None else correction, keepdims=keepdim
+    )
 
 
 @operator("std.correction")
@@ -235,12 +263,18 @@ def _std(x: Array, dim: Dims = None, *, correction: Any = None, keepdim: bool = 
 
 
 @operator("var_mean.correction")
-def _var_mean(x: Array, dim: Dims = None, *, correction: Any = None, keepdim: bool = False) -> tuple[Array, Array]:
-    return _var(x, dim, correction=correction, keepdim=keepdim), jnp.mean(x, axis=axes(dim), keepdims=keepdim)
+def _var_mean(
+    x: Array, dim: Dims = None, *, correction: Any = None, keepdim: bool = False
+) -> tuple[Array, Array]:
+    return _var(x, dim, correction=correction, keepdim=keepdim), jnp.mean(
+        x, axis=axes(dim), keepdims=keepdim
+    )
 
 
 @operator("linalg_vector_norm.default")
-def _vector_norm(x: Array, order: float = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
+def _vector_norm(
+    x: Array, order: float = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None
+) -> Array:
     which = axes(dim)
     if order == 2:
         return jnp.sqrt(jnp.sum(x * x, axis=which, keepdims=keepdim))
@@ -261,7 +295,9 @@ def _sort(x: Array, dim: int = -1, descending: bool = False) -> tuple[Array, Arr
 
 
 @operator("topk.default")
-def _topk(x: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Array, Array]:
+def _topk(
+    x: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Array, Array]:
     values, index = _sort(x, dim, descending=largest)
     return lax.slice_in_dim(values, 0, k, axis=dim), lax.slice_in_dim(index, 0, k, axis=dim)
 
@@ -298,7 +334,9 @@ def _t(x: Array) -> Array:
 @operator("expand.default")
 def _expand(x: Array, shape: Sequence[int], *, implicit: bool = False) -> Array:
     known = (1,) * (len(shape) - x.ndim) + x.shape
-    return jnp.broadcast_to(x, tuple(n if size == -1 else size for n, size in zip(known, shape, strict=True)))
+    return jnp.broadcast_to(
+        x, tuple(n if size == -1 else size for n, size in zip(known, shape, strict=True))
+    )
 
 
 @operator("squeeze.default", "squeeze.dim", "squeeze.dims")
@@ -313,7 +351,9 @@ def _unsqueeze(x: Array, dim: int) -> Array:
 
 
 @operator("slice.Tensor")
-def _slice(x: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Array:
+def _slice(
+    x: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Array:
     return x[(builtins.slice(None),) * (dim % x.ndim) + (builtins.slice(start, end, step),)]
 
 
@@ -336,7 +376,11 @@ def _stack(arrays: Sequence[Array], dim: int = 0) -> Array:
 @operator("split.Tensor", "split_with_sizes.default", "split.sizes")
 def _split(x: Array, sizes: int | Sequence[int], dim: int = 0) -> list[Array]:
     length = x.shape[dim]
-    each = [min(sizes, length - begin) for begin in range(0, length, sizes)] if isinstance(sizes, int) else list(sizes)
+    each = (
+        [min(sizes, length - begin) for begin in range(0, length, sizes)]
+        if isinstance(sizes, int)
+        else list(sizes)
+    )
     return jnp.split(x, np.cumsum(each)[:-1].tolist(), axis=dim)
 
 
@@ -367,7 +411,8 @@ def _repeat(x: Array, counts: Sequence[int]) -> Array:
 
 @operator("constant_pad_nd.default")
 def _pad(x: Array, widths: Sequence[int], value: float = 0.0) -> Array:
-    pairs = [(low, high, 0) for low, high in zip(widths[::2], widths[1::2], strict=True)]  # from the last axis on
+    # from the last axis on
+    pairs = [(low, high, 0) for low, high in zip(widths[::2], widths[1::2], strict=True)]
     every = [(0, 0, 0)] * (x.ndim - len(pairs)) + pairs[::-1]
     return lax.pad(x, jnp.asarray(value, x.dtype), every)
 
@@ -402,7 +447,10 @@ def _index_select(x: Array, dim: int, index: Array) -> Array:
 
 @operator("gather.default")
 def _gather(x: Array, dim: int, index: Array, *, sparse_grad: bool = False) -> Array:
-    kept = tuple(builtins.slice(0, n) if d != dim % x.ndim else builtins.slice(None) for d, n in enumerate(index.shape))
+    kept = tuple(
+        builtins.slice(0, n) if d != dim % x.ndim else builtins.slice(None)
+        for d, n in enumerate(index.shape)
+    )
     return jnp.take_along_axis(x[kept], index, dim)
 
 
@@ -412,8 +460,12 @@ def _select_scatter(x: Array, rows: Array, dim: int, index: int) -> Array:
 
 
 @operator("slice_scatter.default")
-def _slice_scatter(x: Array, rows: Array, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Array:
-    return x.at[(builtins.slice(None),) * (dim % x.ndim) + (builtins.slice(start, end, step),)].set(rows)
+def _slice_scatter(
+    x: Array, rows: Array, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Array:
+    return x.at[(builtins.slice(None),) * (dim % x.ndim) + (builtins.slice(start, end, step),)].set(
+        rows
+    )
 
 
 # Types and new arrays

@@ -20,8 +20,10 @@ from fedax.tasks.own_models.torch_modules.operators import OPERATORS
 
 CONTEXTUAL = recurrent.CONTEXTUAL
 _KEPT = (
-    "dropout", "einsum", "gelu", "group_norm", "gru", "layer_norm", "linear", "lstm", "max_pool1d", "max_pool2d",
-    "max_pool3d", "mish", "rms_norm", "rnn_relu", "rnn_tanh", "scaled_dot_product_attention", "silu", "hardswish",
+    "dropout", "einsum", "gelu", "group_norm", "gru", "layer_norm", "linear", "lstm", "max_pool1d",
+    "max_pool2d",
+    "max_pool3d", "mish", "rms_norm", "rnn_relu", "rnn_tanh", "scaled_dot_product_attention",
+    "silu", "hardswish",
     "hardsigmoid", "elu", "leaky_relu", "softplus",
     "adaptive_avg_pool1d", "avg_pool1d", "log_sigmoid",
 )  # fmt: skip
@@ -63,7 +65,9 @@ class Program:
             key: for random numbers.
             mask: see `Context`.
         """
-        values: dict[str, Any] = {name: jnp.asarray(tensors[tensor]) for name, tensor in self.tensors.items()}
+        values: dict[str, Any] = {
+            name: jnp.asarray(tensors[tensor]) for name, tensor in self.tensors.items()
+        }
         values |= {name: jnp.asarray(array) for name, array in self.constants.items()}
         values |= zip(self.inputs, map(jnp.asarray, inputs), strict=True)
         context = layers.Context(key, mask)
@@ -83,8 +87,12 @@ class Program:
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             for step in self.steps:
                 args, kwargs = resolved(step.args), resolved(dict(step.kwargs))
-                values[step.name] = step.function(*([context] if step.takes_context else []), *args, **kwargs)
-            return resolved(self.outputs), {name: resolved(ref) for name, ref in self.updates.items()}
+                values[step.name] = step.function(
+                    *([context] if step.takes_context else []), *args, **kwargs
+                )
+            return resolved(self.outputs), {
+                name: resolved(ref) for name, ref in self.updates.items()
+            }
 
 
 def export(module: Any, inputs: Sequence[np.ndarray], *, training: bool) -> Program:
@@ -107,7 +115,9 @@ def export(module: Any, inputs: Sequence[np.ndarray], *, training: bool) -> Prog
     try:
         with warnings.catch_warnings(), torch.enable_grad():
             warnings.simplefilter("ignore")
-            exported = torch.export.export(module, examples, dynamic_shapes=_in_signature(module, examples, {0: batch}))
+            exported = torch.export.export(
+                module, examples, dynamic_shapes=_in_signature(module, examples, {0: batch})
+            )
             table = torch.export.default_decompositions()
             for overload in list(table):
                 if overload.name().split("::")[1].split(".")[0] in _KEPT:
@@ -128,7 +138,9 @@ def _as_tensor(torch: Any, array: np.ndarray, real: Any) -> Any:
 
 
 def _in_signature(module: Any, examples: tuple[Any, ...], batch: Any) -> Any:
-    """Returns the shapes that vary, one entry for each argument; those of *args are one entry together."""
+    """Returns the shapes that vary, one entry for each argument; those of *args are one entry
+    together.
+    """
     parameters = list(inspect.signature(module.forward).parameters.values())
     named = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     lone = tuple(dict(batch) for _ in examples[: len(named)])
@@ -164,7 +176,12 @@ def _program(exported: Any) -> Program:
             results.append(ref)
     outputs = exported.call_spec.out_spec.unflatten(results)
     return Program(
-        tuple(fused(steps, inputs, [*updates.values(), *results])), tensors, constants, tuple(inputs), outputs, updates
+        tuple(fused(steps, inputs, [*updates.values(), *results])),
+        tensors,
+        constants,
+        tuple(inputs),
+        outputs,
+        updates,
     )
 
 
@@ -191,11 +208,16 @@ def _refuse_unknown(nodes: Sequence[Any]) -> None:
     if unknown:
         got = "; ".join(f"the operator {name} {origin}" for name, origin in unknown.items())
         allowed = "operators that docs/libraries.md lists"
-        raise InvalidInput.found("from_torch(module=...)", got, allowed, "Write this part with other operators.")
+        raise InvalidInput.found(
+            "from_torch(module=...)", got, allowed, "Write this part with other operators."
+        )
 
 
 def _is_python(target: Any) -> bool:
-    return getattr(target, "__module__", "") in ("_operator", "math", "builtins") or str(target) == "aten.sym_size.int"
+    return (
+        getattr(target, "__module__", "") in ("_operator", "math", "builtins")
+        or str(target) == "aten.sym_size.int"
+    )
 
 
 def _origin(node: Any) -> str:
@@ -218,7 +240,15 @@ def _step(node: Any) -> Step:
     kwargs = {key: _argument(value) for key, value in node.kwargs.items() if key not in _PLACES}
     shape = getattr(node.meta.get("val"), "shape", None)
     shape = None if shape is None else tuple(map(str, shape))
-    return Step(node.name, function, tuple(map(_argument, node.args)), kwargs, name in CONTEXTUAL, name, shape)
+    return Step(
+        node.name,
+        function,
+        tuple(map(_argument, node.args)),
+        kwargs,
+        name in CONTEXTUAL,
+        name,
+        shape,
+    )
 
 
 def _size(x: Any, axis: int) -> int:

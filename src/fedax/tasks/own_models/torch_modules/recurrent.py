@@ -18,7 +18,9 @@ Cell = Callable[[Any, Array, Array, Array | None], Any]
 
 
 @contextual("lstm.input")
-def _lstm(context: Context, x: Array, start: Sequence[Any], *settings: Any) -> tuple[Array | None, ...]:
+def _lstm(
+    context: Context, x: Array, start: Sequence[Any], *settings: Any
+) -> tuple[Array | None, ...]:
     """Returns the states after every step, and the last hidden states and cells of all layers.
 
     A start of None means zeros, and that nothing reads the cells: fedax has that recurrence.
@@ -64,13 +66,17 @@ def _layers(
         for side in range(directions):
             place = layer * directions + side
             begin = None if start is None else tuple(part[place] for part in start)
-            states, end = run(x[::-1] if side else x, params[place * each : (place + 1) * each], begin)
+            states, end = run(
+                x[::-1] if side else x, params[place * each : (place + 1) * each], begin
+            )
             sides.append(states[::-1] if side else states)
             last.append(end)
         x = sides[0] if directions == 1 else jnp.concatenate(sides, axis=2)
         if training and layer < layers - 1:
             x = drop(context, x, dropout)
-    return x.swapaxes(0, 1) if batch_first else x, *(jnp.stack(parts) for parts in zip(*last, strict=True))
+    return x.swapaxes(0, 1) if batch_first else x, *(
+        jnp.stack(parts) for parts in zip(*last, strict=True)
+    )
 
 
 def _fast_lstm(x: Array, params: Sequence[Array], start: None) -> tuple[Array, tuple[Array]]:
@@ -91,7 +97,9 @@ def _project(x: Array, inputs: Array) -> Array:
 def _by_cell(cell: Cell, *, joined: bool = False) -> Callable[..., Any]:
     """Returns a layer of a cell; the recurrent bias may be `joined` to that of the inputs."""
 
-    def run(x: Array, params: Sequence[Array], start: tuple[Array, ...]) -> tuple[Array, tuple[Array, ...]]:
+    def run(
+        x: Array, params: Sequence[Array], start: tuple[Array, ...]
+    ) -> tuple[Array, tuple[Array, ...]]:
         inputs, recurrent, *biases = params
         projected = _project(x, inputs)
         projected = projected + biases[0] if biases else projected
@@ -108,14 +116,18 @@ def _by_cell(cell: Cell, *, joined: bool = False) -> Callable[..., Any]:
     return run
 
 
-def _lstm_cell(state: tuple[Array, ...], now: Array, recurrent: Array, bias: Array | None) -> tuple[Array, ...]:
+def _lstm_cell(
+    state: tuple[Array, ...], now: Array, recurrent: Array, bias: Array | None
+) -> tuple[Array, ...]:
     h, c = state
     i, f, g, o = jnp.split(now + h @ recurrent.T, 4, axis=1)
     c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
     return jax.nn.sigmoid(o) * jnp.tanh(c), c
 
 
-def _gru_cell(state: tuple[Array, ...], now: Array, recurrent: Array, bias: Array | None) -> tuple[Array, ...]:
+def _gru_cell(
+    state: tuple[Array, ...], now: Array, recurrent: Array, bias: Array | None
+) -> tuple[Array, ...]:
     (h,) = state
     own = h @ recurrent.T if bias is None else h @ recurrent.T + bias
     (r, z, n), (own_r, own_z, own_n) = jnp.split(now, 3, axis=1), jnp.split(own, 3, axis=1)
