@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedax
-from fedax.core import Ragged
+from fedax import Ragged
 from fedax.data import FederatedData
 from fedax.engine.driver.options import RunOptions
 from fedax.engine.driver.session import Grid

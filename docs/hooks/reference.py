@@ -35,7 +35,6 @@ MODULES = (
     "fedax.models",
     "fedax.data",
     "fedax.codecs",
-    "fedax.core",
     "fedax.attacks",
     "fedax.graphs",
     "fedax.layers",
@@ -48,6 +47,13 @@ MODULES = (
 first."""
 SMALL = ("fedax.graphs", "fedax.audit")
 """Those that use names of other modules, which are no part of them."""
+TYPES = {
+    "Scalar": "A real number: a Python number, or an array of no axes inside a compiled program.",
+    "PerClient": "A real number for all clients, or one for each: in the order of `task.names`, or "
+    "a mapping of names to numbers.",
+    "Vector": "A model, a gradient or a direction: all parameters in one flat vector.",
+}
+"""The types of annotations on the page of `fedax`, which no docstring describes at run time."""
 
 
 class Undocumented(Exception):
@@ -114,6 +120,9 @@ def _module(module: Any, seen: dict[int, str]) -> str:
             own += [f"::: {path}", ""]
     if elsewhere:
         lines += ["On pages of their own: " + ", ".join(sorted(elsewhere)) + ".", ""]
+    if module.__name__ == "fedax":
+        types = [f"- `fedax.{name}`: {about}" for name, about in TYPES.items()]
+        own += ["## Types of annotations", "", *types, ""]
     return "\n".join(lines + _modules(module) + own)
 
 

@@ -68,12 +68,27 @@ Algorithms without a server:
 
 To write an algorithm:
 - `footprint`: phases, traffic, memory and gradients of a round of an algorithm.
-- `Algorithm`: its base class. `hyper`: declares a hyperparameter.
-- `Federation`: the verbs of a round. `Client`: a client as a work function sees it.
-- `LocalProblem`: the local problem. `Upload`: the result of a work function.
+- `Algorithm`: its base class. `Card`: its citation, with each `Reduction` to another algorithm,
+  `Constraint` and `Solved` problem that the laws check.
+- `hyper`: declares a hyperparameter. `Scalar`, `PerClient`: its types. `entry`: a client's entry of
+  a `PerClient`.
+- `Federation`: the verbs of a round. `Cohort`: the clients of a phase. `Gathered`: their uploads,
+  one by one. `Traffic`: their bits. `Constants`: constants of the local losses.
+- `Client`: a client as a work function sees it. `Minibatch`: one of its minibatches.
+- `LocalProblem`: the local problem. `Solver`: base of local solvers. `sharp_gradient`: the gradient
+  of a sharpness-aware step.
+- `Upload`: the result of a work function. `Memory`: the state of every client.
+- `ModelAndMemory`, `Personal`: states of algorithms. `Vector`: parameters as one vector. `Layout`,
+  `Part`: the leaves in it.
+
+To write the rules of a schedule:
+- `Sampling`: the clients of a cohort. `Availability`: those that can be asked; `Daily`, `Trace`.
+- `Ragged`: rows of examples, a different number for each client. `ClockReadings`: `History.clock`.
 
 Errors:
 - `FedaxError`: the base of all. `InvalidInput`: a value outside what a field allows.
+- `DataError`, `SpecError`, `UnknownName`: of data, files and names. `RunExists`, `RunFailed`,
+  `RankFailed`, `WorkError`, `WriteFailed`: of runs.
 
 Modules:
 - `algorithms`: the algorithms by family, and by name.

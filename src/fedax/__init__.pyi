@@ -3,7 +3,6 @@
 from . import algorithms as algorithms
 from . import attacks as attacks
 from . import codecs as codecs
-from . import core as core
 from . import data as data
 from . import graphs as graphs
 from . import layers as layers
@@ -128,3 +127,37 @@ from .report.single import table as table
 from .tasks.lora import lora as lora
 
 __version__: str
+from .core.algorithm import Card as Card
+from .core.algorithm import Constraint as Constraint
+from .core.algorithm import ModelAndMemory as ModelAndMemory
+from .core.algorithm import Personal as Personal
+from .core.algorithm import Reduction as Reduction
+from .core.algorithm import Solved as Solved
+from .core.client import Minibatch as Minibatch
+from .core.client import Solver as Solver
+from .core.constants import Constants as Constants
+from .core.federation import Cohort as Cohort
+from .core.federation import Gathered as Gathered
+from .core.federation import Memory as Memory
+from .core.history import ClockReadings as ClockReadings
+from .core.hyper import PerClient as PerClient
+from .core.hyper import Scalar as Scalar
+from .core.hyper import entry as entry
+from .core.scheduling.availability import Availability as Availability
+from .core.scheduling.availability import Daily as Daily
+from .core.scheduling.availability import Trace as Trace
+from .core.scheduling.sampling import Sampling as Sampling
+from .core.solver import sharp_gradient as sharp_gradient
+from .core.task import Ragged as Ragged
+from .core.traffic import Traffic as Traffic
+from .errors import DataError as DataError
+from .errors import RankFailed as RankFailed
+from .errors import RunExists as RunExists
+from .errors import RunFailed as RunFailed
+from .errors import SpecError as SpecError
+from .errors import UnknownName as UnknownName
+from .errors import WorkError as WorkError
+from .errors import WriteFailed as WriteFailed
+from .utils.layout import Layout as Layout
+from .utils.layout import Part as Part
+from .utils.layout import Vector as Vector

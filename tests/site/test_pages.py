@@ -86,7 +86,7 @@ def test_verbs_of_a_method_that_is_written_here():
         # a reason
         def train(self, client, w):
             """Text with client.gradient(w)."""
-            return fedax.core.Upload(client.gradient(w))
+            return fedax.Upload(client.gradient(w))
 
     assert verbs.used(Half) == ["full gradient", "sampled cohort", "mean"]
     assert verbs.logic_lines(Half) == 3

@@ -62,7 +62,7 @@ class Asynchronous:
         passes: passes over its examples that a client's work counts as, above 0. Only needed where
             a solver decides by the data how long it works, such as `Exact`.
 
-    >>> from fedax.core import Devices
+    >>> from fedax import Devices
     >>> alike = Devices(speed=100.0, latency=1.0)
     >>> fedbuff = Asynchronous(alike, concurrency=100)
     >>> fedasync = Asynchronous(

@@ -53,7 +53,7 @@ def solver_class(name: str) -> type[Solver]:
     if name not in SOLVERS and name in optax_names():
         return optax_solver(name)
     known: dict[str, Any] = dict.fromkeys(optax_names()) | SOLVERS
-    allowed = "a class derived from fedax.core.Solver, with `minimize`"
+    allowed = "a class derived from fedax.Solver, with `minimize`"
     return find("solver", name, known, allowed, lambda value: is_concrete(value, Solver))
 
 

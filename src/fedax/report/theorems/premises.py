@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 Settings = Mapping[str, Any]
-"""See `fedax.core.History.settings`; those of an experiment's records have the same form."""
+"""See `fedax.History.settings`; those of an experiment's records have the same form."""
 
 UNKNOWN = "needs the run's settings, which are not known"
 _SOLVED = ("Exact", "Inexact")
