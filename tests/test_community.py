@@ -139,7 +139,7 @@ def test_the_address_is_written_at_release(tmp_path):
         links = re.findall(r"\]\(([^)]+)\)", texts["README.md"])
         assert links
         assert all(link.startswith(("https://", "#")) for link in links)
-        assert f"{address}/raw/main/docs/report.png" in links
+        assert f"{address}/raw/main/docs/first.png" in links
 
 
 STUB = """#!/bin/sh

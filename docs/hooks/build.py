@@ -27,13 +27,13 @@ COPIED = {
 }
 """Documents from outside of `docs`, and the pages that show them."""
 NAMED = {
-    "mpi.md": "MPI peers",
-    "flower.md": "Deploying with Flower",
-    "privacy.md": "Differential privacy",
-    "theory.md": "Theory that runs",
+    "mpi": "MPI processes",
+    "flower": "Deploying with Flower",
+    "privacy": "Differential privacy",
+    "models": "Predict and export",
+    "libraries": "Flax, Haiku, Equinox, PyTorch, pandas, the hub",
 }
-"""Guides directly below `docs` by their titles; others that are put there come after them under
-their own."""
+"""Pages with a title in the navigation that differs from their heading."""
 
 _execute = True
 
@@ -53,55 +53,38 @@ def on_config(config: Any) -> Any:
         }
         for name, kinds in algorithms.by_family().items()
     ]
-    own = {path.name for path in DOCS.glob("*.md")} - {
-        "index.md",
-        "start.md",
-        "choose.md",
-        "report.md",
-        "guarantees.md",
-    }
-    others = [{title: name} for name, title in NAMED.items() if name in own] + sorted(
-        own - set(NAMED)
-    )
     config.nav = [
-        {
-            "Start": [
-                {"fedax": "index.md"},
-                {"First steps": "start.md"},
-                {"Reading a report": "report.md"},
-                *_tutorials(),
-            ]
-        },
-        {"Choose": "choose.md"},
+        {"Get started": [{"fedax": "index.md"}, "start.md", "tutorials/start.md", "choose.md"]},
+        {"How to": [{title: [_page(name) for name in names]} for title, names in HOW_TO.items()]},
         {"Algorithms": ["algorithms/index.md", "algorithms/verbs.md", *families]},
-        {"Guides": [f"guides/{name}.md" for name in GUIDES] + others},
         {
-            "Reference": [
-                {"Experiment files": "reference/files.md"},
-                {"Command line": "reference/command-line.md"},
-                {"Python": [{name: reference.address(name)} for name in reference.MODULES]},
-            ]
-        },
-        {
-            "Results": [
-                {"Reproduction": [{"Status": "reproduction/README.md"}, *_folders("reproduction")]},
-                {"FedDANE, an older record": "feddane/README.md"},
-                {"DFedAvgM on MNIST": "decentralized/README.md"},
+            "Reproduction": [
+                {"Status": "reproduction/README.md"},
                 {
                     "Findings": [
                         f"findings/{path.name}" for path in sorted((DOCS / "findings").glob("*.md"))
                     ]
                 },
+                {"Tables and figures": _folders("reproduction")},
+                {"FedDANE, an older record": "feddane/README.md"},
+                {"DFedAvgM on MNIST": "decentralized/README.md"},
             ]
         },
         {
+            "Reference": [
+                {"Python": [{name: reference.address(name)} for name in reference.MODULES]},
+                {"Command line": "reference/command-line.md"},
+                {"Experiment files": "reference/files.md"},
+            ]
+        },
+        {"Understanding": [_page(name) for name in UNDERSTANDING] + _other_pages()},
+        {
             "Project": [
-                {"Guarantees": "guarantees.md"},
-                {"Performance": "project/performance.md"},
+                {"Compared with other libraries": "project/comparison.md"},
+                {"Questions": "project/faq.md"},
+                {"Benchmarks": "project/performance.md"},
                 {"Architecture": "project/architecture.md"},
                 {"Contributing": "project/contributing.md"},
-                {"Glossary": "project/glossary.md"},
-                {"Questions": "project/faq.md"},
                 {"Changelog": "project/changelog.md"},
                 {"Releasing": "project/releasing.md"},
                 {"Security": "project/security.md"},
@@ -111,33 +94,52 @@ def on_config(config: Any) -> Any:
     return config
 
 
-GUIDES = (
-    "own-code",
-    "heterogeneity",
-    "personalization",
-    "decentralized",
-    "asynchronous",
-    "compression",
-    "privacy",
-    "sweeps",
-    "hosts",
-    "large",
-    "clock",
-    "resuming",
-    "trackers",
-)
+HOW_TO = {
+    "Your model, data and method": (
+        "tutorials/own-data",
+        "tutorials/own-model",
+        "tutorials/own-method",
+        "guides/own-code",
+        "libraries",
+        "text",
+        "fine-tuning",
+    ),
+    "Moving to fedax": ("tutorials/from-pytorch", "tutorials/from-flower"),
+    "Comparisons": ("guides/sweeps", "report", "evaluation", "guides/trackers"),
+    "Clients and messages": (
+        "guides/heterogeneity",
+        "guides/personalization",
+        "guides/decentralized",
+        "guides/asynchronous",
+        "guides/clock",
+        "guides/compression",
+        "robust",
+    ),
+    "Privacy": ("guides/privacy", "privacy"),
+    "Machines": ("guides/hosts", "guides/large", "guides/resuming", "mpi"),
+    "Deployment": ("flower", "models"),
+}
+"""Pages by what a reader wants to do, without their endings."""
+UNDERSTANDING = ("guarantees", "theory", "performance", "project/glossary")
 
-
-TUTORIALS = ("start", "own-model", "own-data", "own-method", "from-pytorch", "from-flower")
 
 NEEDED = {"from-pytorch": "torch"}
 """Packages without which a tutorial is shown, but not run."""
 
 
-def _tutorials() -> list[str]:
-    """The first ones in this order, then others."""
-    names = {path.stem for path in (DOCS / "tutorials").glob("*.py")}
-    return [f"tutorials/{name}.md" for name in [*TUTORIALS, *sorted(names - set(TUTORIALS))]]
+def _page(name: str) -> Any:
+    """Returns the entry of a page in the navigation."""
+    return {NAMED[name]: f"{name}.md"} if name in NAMED else f"{name}.md"
+
+
+def _other_pages() -> list[str]:
+    """Returns the pages that no list names, so that a new one is not lost."""
+    listed = {name for names in HOW_TO.values() for name in names} | {*UNDERSTANDING}
+    listed |= {"index", "start", "choose", "tutorials/start"}
+    found = {path.stem for path in DOCS.glob("*.md")}
+    found |= {f"guides/{path.stem}" for path in DOCS.glob("guides/*.md")}
+    found |= {f"tutorials/{path.stem}" for path in DOCS.glob("tutorials/*.py")}
+    return [f"{name}.md" for name in sorted(found - listed)]
 
 
 def _folders(name: str) -> list[dict[str, str]]:
