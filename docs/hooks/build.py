@@ -82,6 +82,7 @@ def on_config(config: Any) -> Any:
             "Project": [
                 {"Compared with other libraries": "project/comparison.md"},
                 {"Questions": "project/faq.md"},
+                {"Versions and stability": "project/stability.md"},
                 {"Benchmarks": "project/performance.md"},
                 {"Architecture": "project/architecture.md"},
                 {"Contributing": "project/contributing.md"},
