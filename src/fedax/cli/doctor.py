@@ -10,7 +10,7 @@ COST = (
     "Without them a step of the MNIST CNN takes 3 times as long, of the CIFAR CNN 4.6, of "
     "LeNet 5, of the LSTM 1.2 times."
 )
-"""Measured in benchmarks/README.md."""
+"""Measured in docs/performance.md."""
 
 
 def doctor() -> None:
