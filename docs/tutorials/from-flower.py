@@ -77,7 +77,7 @@
 # |---|---|
 # | a client's training in scikit-learn, XGBoost or any library but JAX | stay with Flower; a PyTorch module is exported to JAX |
 # | a module that branches on values, or with operators without a form in JAX | refused with module and line; rewrite that part |
-# | another model at each client | personalized methods with leaves of their own, of one form |
+# | another model at each client | personalized methods with private leaves, of one form |
 # | clients in other languages, on phones | stay with Flower |
 # | deployments with a state that changes (batch norm), or a solver with `keep=True` | simulate, use MPI, or freeze the state |
 # | metrics that a client computes by any code | observers in JAX |
@@ -100,7 +100,7 @@ for t, value in zip(history.rounds, history.metrics["test_accuracy"], strict=Tru
     print(f"round {t:2}: accuracy {value:.2f}")
 
 # %% [markdown]
-# ## A strategy of your own
+# ## Your own strategy
 #
 # A strategy that keeps a momentum on the server and lets the last two cohorts count would override
 # `aggregate_train`, hold arrays between rounds, and zip lists of NumPy arrays. As an algorithm it

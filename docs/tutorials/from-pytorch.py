@@ -129,7 +129,7 @@ print(f"accuracy in PyTorch {right.mean():.2f}")
 # | batch statistics | state beside the parameters: averaged, kept at each client, or frozen, see [libraries](../libraries.md) |
 # | dropout | draws from the step's key |
 # | `requires_grad=False` | frozen: not sent and not counted |
-# | momentum | starts anew at each client and round, as in the loop above |
+# | momentum | starts at zero at each client and round, as in the loop above |
 # | data sets | read once, with their transforms; random ones draw once |
 # | devices | clients are spread over all devices of the machine |
 # | branches on values in `forward`, operators without a form in JAX | refused, with the submodule and the line |

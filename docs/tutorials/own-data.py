@@ -57,7 +57,7 @@ for name, partition in (("alpha = 100", even), ("alpha = 0.2", skewed), ("one sh
 
 # %% [markdown]
 # A share of each client's examples is kept for testing, which is what `ClientAccuracy` looks at; a
-# `holdout` belongs to nobody and is what `TestAccuracy` looks at.
+# `holdout` belongs to no client and is what `TestAccuracy` looks at.
 
 # %%
 data = FederatedData.partitioned(x, y, skewed, classes=3, test_fraction=0.2)

@@ -94,9 +94,9 @@ jax.tree.map(jnp.shape, history.params)
 # %% [markdown]
 # ## An Equinox module
 #
-# A module also holds what is not trained, such as activation functions. `from_equinox` splits that
+# A module also holds values that are not trained, such as activation functions. `from_equinox` splits that
 # off and puts it back; the loss is a function of the module's outputs and the examples. A function
-# of a random key in place of the module gives every seed a starting point of its own.
+# of a random key instead of the module gives every seed its own starting point.
 
 # %%
 import equinox as eqx
