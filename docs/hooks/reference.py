@@ -246,7 +246,8 @@ def _files() -> str:
         "",
         "## `[channel]`",
         "",
-        '`up` and `down` are codecs: `up = {name = "qsgd", b = 8}`.',
+        '`up` and `down` are codecs: `up = {name = "qsgd", b = 8}`. `ef21` and `diana` have another one '
+        'within: `up = {name = "ef21", codec = {name = "topk", fraction = 0.1}}`.',
         "",
     ]
     for name, kind in codecs.CODECS.items():

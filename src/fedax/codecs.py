@@ -6,6 +6,9 @@
 - `TopK`: the largest entries by magnitude, with error feedback.
 - `RandK`: random entries, unbiased. `Natural`: signs and exponents, unbiased.
 - `Sign`: the signs and the mean magnitude, with error feedback.
+- `EF21`, `DIANA`: a biased or an unbiased codec for differences to a memory that clients and server
+  share.
+- `PowerSGD`: matrices as two factors of low rank, with error feedback.
 - `CODECS`: codecs by their name in experiment files; `make_codec` makes one.
 - `packed`, `unpacked`: whole numbers of a few bits as bytes, and back.
 - `SCALE`: bits of a scale or a value.
@@ -28,14 +31,20 @@ from fedax.communication.codecs import TopK as TopK
 from fedax.communication.codecs import make_codec as make_codec
 from fedax.communication.codecs import packed as packed
 from fedax.communication.codecs import unpacked as unpacked
+from fedax.communication.memory_codecs import DIANA as DIANA
+from fedax.communication.memory_codecs import EF21 as EF21
+from fedax.communication.memory_codecs import PowerSGD as PowerSGD
 
 __all__ = [
     "CODECS",
+    "DIANA",
+    "EF21",
     "QSGD",
     "SCALE",
     "Codec",
     "Identity",
     "Natural",
+    "PowerSGD",
     "Quantizer",
     "RandK",
     "Sign",

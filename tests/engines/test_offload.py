@@ -114,6 +114,15 @@ def test_what_messages_lost(method):
     same(go(method, "host", channel=FEEDBACK), go(method, "device", channel=FEEDBACK))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "codec", [fedax.codecs.EF21(fedax.codecs.Natural()), fedax.codecs.PowerSGD(1)]
+)
+def test_memories_of_codecs(codec):
+    channel = fedax.Channel(up=codec)
+    same(*(go(fedax.FedAvg(), place, channel=channel) for place in ("host", "device")))
+
+
 def counted(w, e, *, state, training):
     """Distances from inputs less their running mean, of which clients keep their own and count
     their steps."""

@@ -6,8 +6,11 @@ import pytest
 
 import fedax
 from fedax import codecs
+from fedax.cli.graph import parse_codec
 from fedax.core import SpecError
 from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.schema import schema
+from fedax.experiments.config.user_code import user_code
 
 TEXT = """name = "coded"
 rounds = 2
@@ -34,6 +37,58 @@ def test_a_file_codes_what_is_sent():
     plain = fedax.run(method, plan.task, **plan.arguments_of(label) | {"channel": None})
     assert coded.bits.up[-1] < plain.bits.up[-1] / 3
     assert coded.bits.down[-1] == plain.bits.down[-1]
+
+
+NESTED = TEXT.replace(
+    '{ name = "quantizer", b = 8 }', '{ name = "ef21", codec = { name = "topk", fraction = 0.2 } }'
+)
+
+
+def test_a_codec_within_another():
+    """As written, in the resolved file, and on the command line; no feedback unless asked for."""
+    experiment = Experiment.parse(NESTED)
+    expected = codecs.EF21(codecs.TopK(0.2, feedback=False))
+    assert experiment.plan().arguments["channel"].up == expected
+    assert Experiment.parse(experiment.toml()).channel == experiment.channel
+    table = {"name": "ef21", "codec": {"name": "topk", "fraction": 0.2}}
+    assert tomllib.loads(experiment.toml())["channel"]["up"] == table
+    assert parse_codec("ef21:codec={name='topk', fraction=0.2}") == expected
+    assert parse_codec("diana:alpha=0.5,codec={name='randk'}") == codecs.DIANA(codecs.RandK(), 0.5)
+    forms = schema()["properties"]["channel"]["properties"]["up"]["oneOf"]
+    form = next(one for one in forms if one["properties"]["name"].get("const") == "ef21")
+    assert form["required"] == ["name", "codec"]
+    inner = [one["properties"]["name"].get("const") for one in form["properties"]["codec"]["oneOf"]]
+    assert {"topk", "powersgd"} < set(inner)
+    assert not {"ef21", "diana"} & set(inner)
+
+
+def test_user_code_within_another_codec_is_known(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("from fedax.codecs import Natural\nclass Own(Natural):\n    pass\n")
+    text = NESTED.replace('"topk", fraction = 0.2', f'"{path}:Own"')
+    experiment = Experiment.parse(text)
+    assert user_code(experiment) == {f"{path}:Own": "codec"}
+    assert type(experiment.plan().arguments["channel"].up.codec).__name__ == "Own"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("fraction = 0.2", "fraction = 2", r"line 9: TopK\(fraction=...\): got 2.0; allowed: "),
+        ("fraction = 0.2", "share = 0.2", "line 9: option of codec 'topk': got 'share'"),
+        ("fraction = 0.2", "feedback = true", r"line 9: EF21\(codec=...\): .*feedback=False"),
+        ('"topk"', '"top"', "line 9: codec: got 'top'.*Did you mean 'topk'"),
+        ('"topk", fraction = 0.2', '"ef21"', "line 9: codec 'ef21': it has no codec"),
+        ('"topk", fraction = 0.2', '"quantizer", codec = {name = "sign"}', "line 9: .*'codec'"),
+        ('name = "topk", ', "", "channel.up.codec.name: missing"),
+        ('{ name = "topk", fraction = 0.2 }', "3", "channel.up.codec"),
+        (', codec = { name = "topk", fraction = 0.2 }', "", "line 9: codec 'ef21': it has no"),
+        ('"none"', '"diana", codec = { name = "randk" }', "line 10: .*down.*without memory"),
+    ],
+)
+def test_what_does_not_fit_within_a_codec_is_refused(old, new, words):
+    with pytest.raises(SpecError, match=words):
+        Experiment.parse(NESTED.replace(old, new))
 
 
 def test_the_resolved_file_codes_the_same():

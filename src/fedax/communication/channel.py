@@ -15,18 +15,56 @@ from fedax.communication.privacy import Privacy
 from fedax.core.hyper import check_declared
 from fedax.errors import InvalidInput
 from fedax.utils.arguments import checked_arguments
+from fedax.utils.layout import Layout
 
 
 @checked_arguments
 class Codec(eqx.Module):
-    """Turns a vector into what a network carries, and back; see `fedax.codecs` for the known ones.
+    r"""Turns a vector into what a network carries, and back; see `fedax.codecs` for the known ones.
 
     `message` and `restore` run inside compiled programs; `encode` and `decode` are the bytes of a
     real network.
+
+    A codec Q is unbiased, $E\,Q(v) = v$ for every v, or biased. Means of many unbiased messages are
+    right, however coarse each one is. The error of a biased codec adds up over the rounds unless
+    clients store it and correct later messages: with `feedback=True`, or by
+    `fedax.codecs.EF21(codec)`.
     """
 
     def __check_init__(self) -> None:
         check_declared(self)
+
+    @property
+    def is_unbiased(self) -> bool:
+        """Whether the mean of the messages for a vector is that vector, up to 32-bit rounding."""
+        return False
+
+    def relative_error(self, dim: int) -> float | None:
+        r"""Returns a constant c with $E \lVert Q(v) - v \rVert^2 \le c \lVert v \rVert^2$ for every
+        v of `dim` numbers, up to 32-bit rounding; None if none is known.
+
+        Of an unbiased codec it is the variance $\omega$ of the literature. A codec with c < 1 is
+        contractive, with $\delta = 1 - c$.
+        """
+        return None
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether clients store something between their messages."""
+        return bool(getattr(self, "feedback", False))
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether the receiver stores the client's memory as well, and adds messages to it."""
+        return False
+
+    def initial_memory(self, dim: int, dtype: Any, key: Key[Array, ""]) -> PyTree:
+        """Returns what a client stores before its first message of `dim` numbers."""
+        return jnp.zeros(dim, dtype)
+
+    def with_layout(self, layout: Layout) -> "Codec":
+        """Returns the codec for the messages of a model; most do not depend on its leaves."""
+        return self
 
     @abstractmethod
     def compress(
@@ -44,9 +82,14 @@ class Codec(eqx.Module):
     def bits(self, dim: int, width: int = 32) -> int:
         """Returns the bits of a message for `dim` numbers of `width` bits uncompressed."""
 
-    @abstractmethod
     def bound(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
-        r"""Returns a bound on $E \lVert Q(v) - v \rVert^2$ that holds while nothing is clipped."""
+        r"""Returns a bound on $E \lVert Q(v) - v \rVert^2$ that holds while nothing is clipped.
+
+        By default that of `relative_error`, infinity where it is not known.
+        """
+        factor = self.relative_error(v.shape[0])
+        square = (v**2).sum()
+        return jnp.full_like(square, jnp.inf) if factor is None else factor * square
 
     @abstractmethod
     def encode(self, parts: PyTree, dim: int) -> bytes:
@@ -62,6 +105,21 @@ class Codec(eqx.Module):
         """Returns the message for v, or for its difference to a vector that both sides know."""
         parts, clipped = self.compress(v if near is None else v - near, key)
         return Message(parts, clipped, self, v.shape[0], str(v.dtype), near)
+
+    def message_and_memory(
+        self,
+        v: Float[Array, "dim"],
+        memory: PyTree,
+        key: Key[Array, ""],
+        near: Float[Array, "dim"] | None = None,
+    ) -> tuple["Message", PyTree]:
+        """Returns the message for v of a client with this memory, and its memory afterwards.
+
+        By default error feedback: the memory is what earlier messages lost, and is added to v.
+        """
+        due = v + memory
+        message = self.message(due, key, near)
+        return message, due - message.value
 
     def roundtrip(self, key: Key[Array, ""], v: Float[Array, "dim"]) -> Float[Array, "dim"]:
         """Returns the vector that arrives if v is sent."""
@@ -89,10 +147,14 @@ class Message(eqx.Module):
     near: Float[Array, "dim"] | None = None
 
     @property
+    def decoded(self) -> Float[Array, "dim"]:
+        """The vector in the message, without `near`."""
+        return self.codec.restore(self.parts, self.dim, self.dtype)
+
+    @property
     def value(self) -> Float[Array, "dim"]:
         """The vector that arrives."""
-        v = self.codec.restore(self.parts, self.dim, self.dtype)
-        return v if self.near is None else self.near + v
+        return self.decoded if self.near is None else self.near + self.decoded
 
     @property
     def bits(self) -> int:
@@ -134,9 +196,10 @@ class Channel(eqx.Module):
     Single numbers stay as they are, and so do messages that the algorithm has coded itself.
 
     Args:
-        up: codec of what clients send; one with feedback adds what a client's last message lost to
-            its next one.
-        down: codec of what the server sends; the same message goes to everybody. No feedback.
+        up: codec of what clients send; one with memory corrects a client's next message by what
+            earlier ones lost.
+        down: codec of what the server sends; the same message goes to everybody. No feedback, and
+            neither `EF21` nor `DIANA`.
         attack: harm that a part of the clients does, before anything is coded; see `fedax.attacks`.
             Single numbers, and what a client keeps for itself, are honest.
         privacy: clipping and noise that hide which clients took part, for methods whose uploads are
@@ -159,6 +222,9 @@ class Channel(eqx.Module):
                 raise InvalidInput.of(
                     f"Channel({name}=...)", codec, "a codec of fedax.codecs, or None"
                 )
+        if self.down is not None and self.down.shares_memory:
+            allowed = "a codec without memory: the server's message is the same for all clients"
+            raise InvalidInput.of("Channel(down=...)", self.down, allowed)
         if self.attack is not None and not isinstance(self.attack, Attack):
             raise InvalidInput.of(
                 "Channel(attack=...)", self.attack, "an attack of fedax.attacks, or None"
@@ -167,9 +233,14 @@ class Channel(eqx.Module):
             raise InvalidInput.of("Channel(privacy=...)", self.privacy, "a fedax.Privacy, or None")
 
     @property
-    def feedback(self) -> bool:
-        """Whether clients keep what their messages lost."""
-        return bool(getattr(self.up, "feedback", False))
+    def has_memory(self) -> bool:
+        """Whether clients store something between their messages, see `Codec.has_memory`."""
+        return self.up is not None and self.up.has_memory
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether the receiver stores the clients' memories as well, see `Codec.shares_memory`."""
+        return self.up is not None and self.up.shares_memory
 
 
 def encode(
@@ -177,23 +248,28 @@ def encode(
     codec: Codec,
     key: Key[Array, ""],
     near: Float[Array, "dim"] | None = None,
-    lost: Any = None,
+    memories: Any = None,
 ) -> tuple[PyTree, Any]:
-    """Encodes every vector of a pytree; returns the messages and what they lost.
+    """Encodes every vector of a pytree; returns the messages and the memories after them.
 
-    With feedback, `lost` is what earlier messages lost; it is added to the vectors first.
+    `memories` has what the client stores for each vector; without, the messages are those of a
+    codec without memory.
 
-    Of the first one its difference to `near` is sent.
+    Of the first vector its difference to `near` is sent.
     """
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_message)
-    missed = []
-    for i, leaf in enumerate(leaves):
-        if not is_vector(leaf):
-            continue
-        v = leaf if lost is None else leaf + lost[len(missed)]
-        leaves[i] = codec.message(v, jax.random.fold_in(key, len(missed)), None if missed else near)
-        missed.append(v - leaves[i].value)
-    return jax.tree.unflatten(structure, leaves), tuple(missed)
+    places, after = [i for i, leaf in enumerate(leaves) if is_vector(leaf)], []
+    for number, place in enumerate(places):
+        v, own_key = leaves[place], jax.random.fold_in(key, number)
+        reference = None if number else near
+        if memories is None:
+            leaves[place] = codec.message(v, own_key, reference)
+        else:
+            leaves[place], memory = codec.message_and_memory(
+                v, memories[number], own_key, reference
+            )
+            after.append(memory)
+    return jax.tree.unflatten(structure, leaves), tuple(after)
 
 
 def apply_attack(

@@ -4,6 +4,7 @@ All scales and values travel as 32-bit floats and are rounded to them before use
 `decode(encode(...))` is exactly what a simulation computes with.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,7 +13,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from fedax.communication.channel import Codec
-from fedax.core.hyper import Scalar, hyper, make
+from fedax.communication.memory_codecs import DIANA, EF21, PowerSGD, SharedMemory
+from fedax.core.hyper import Scalar, class_of, declared, hyper, make
 from fedax.errors import InvalidInput
 from fedax.utils.arguments import checked_call
 from fedax.utils.norms import scale_of
@@ -39,8 +41,12 @@ class Identity(Codec):
     def bits(self, dim: int, width: int = 32) -> int:
         return dim * width
 
-    def bound(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
-        return jnp.zeros((), v.dtype)
+    @property
+    def is_unbiased(self) -> bool:
+        return True
+
+    def relative_error(self, dim: int) -> float:
+        return 0.0
 
     def encode(self, parts: Any, dim: int) -> bytes:
         return np.asarray(parts["values"]).tobytes()
@@ -61,6 +67,11 @@ class Quantizer(Codec):
     claims this also for rounding down, whose error reaches $d s^2$. As s is sent in 32 bits,
     rounding down takes an entry as a point of the grid that is one up to a relative error of
     $2^{-22}$; so the largest entry of a message whose step is chosen for it keeps its value.
+
+    With a step per message, $E \lVert Q(v) - v \rVert^2 \le \omega \lVert v \rVert^2$ with $\omega
+    = d / (4 n^2)$, $n = 2^{b-1} - 1$; rounding down it is $d / n^2$. Rounding down, or a fixed step
+    that clips, is biased and has no feedback: choose b so large that its error does not matter, or
+    send it by `EF21`.
 
     Args:
         b: bits of an entry, 1 to 32; at least 2 if the step is chosen per message.
@@ -115,6 +126,15 @@ class Quantizer(Codec):
 
     def bits(self, dim: int, width: int = 32) -> int:
         return SCALE + dim * self.b
+
+    @property
+    def is_unbiased(self) -> bool:
+        return self.rounding == "stochastic" and not self.step
+
+    def relative_error(self, dim: int) -> float | None:
+        if self.step:
+            return None
+        return dim / ((1 << (self.b - 1)) - 1) ** 2 / (4 if self.is_unbiased else 1)
 
     def bound(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
         square = v.shape[0] * self._step(v).astype(v.dtype) ** 2
@@ -176,9 +196,12 @@ class QSGD(Quantizer):
                 "(0.0, 'stochastic'), its definition",
             )
 
+    def relative_error(self, dim: int) -> float:
+        n = (1 << (self.b - 1)) - 1
+        return min(dim / n**2, dim**0.5 / n)
+
     def bound(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
-        n, dim = float(self._range(v.dtype)[1]), v.shape[0]
-        return min(dim / n**2, dim**0.5 / n) * (v**2).sum()
+        return self.relative_error(v.shape[0]) * (v**2).sum()
 
     def _step(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
         scale = scale_of(v)  # squares of large and small entries fit
@@ -191,7 +214,8 @@ class TopK(Codec):
     r"""The largest entries by magnitude, with their places: $k (32 + \lceil \log_2 d \rceil)$ bits.
 
     Biased: $\lVert C(v) - v \rVert^2 \le (1 - k/d) \lVert v \rVert^2$; what was left out is added
-    to the client's next message.
+    to the client's next message. With `feedback=False` small entries may never be sent: do that in
+    `EF21` only, or in a method that corrects messages itself.
 
     Args:
         fraction: k/d, in (0, 1]; at least one entry is sent.
@@ -222,8 +246,8 @@ class TopK(Codec):
     def bits(self, dim: int, width: int = 32) -> int:
         return self.count(dim) * (SCALE + _place_bits(dim))
 
-    def bound(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
-        return (1 - self.count(v.shape[0]) / v.shape[0]) * (v**2).sum()
+    def relative_error(self, dim: int) -> float:
+        return 1 - self.count(dim) / dim
 
     def encode(self, parts: Any, dim: int) -> bytes:
         values = np.asarray(parts["values"], "<f4").view("<u4").astype(np.int64)
@@ -267,8 +291,12 @@ class RandK(TopK):
         values = jnp.where(jnp.isfinite(v).all(), v[places] * (dim / count), jnp.nan)
         return {"places": places, "values": values.astype(jnp.float32)}, None
 
-    def bound(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
-        return (v.shape[0] / self.count(v.shape[0]) - 1) * (v**2).sum()
+    @property
+    def is_unbiased(self) -> bool:
+        return True
+
+    def relative_error(self, dim: int) -> float:
+        return dim / self.count(dim) - 1
 
 
 class Natural(Codec):
@@ -303,8 +331,12 @@ class Natural(Codec):
     def bits(self, dim: int, width: int = 32) -> int:
         return 9 * dim
 
-    def bound(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
-        return (v**2).sum() / 8
+    @property
+    def is_unbiased(self) -> bool:
+        return True
+
+    def relative_error(self, dim: int) -> float:
+        return 1 / 8
 
     def encode(self, parts: Any, dim: int) -> bytes:
         return packed(
@@ -320,7 +352,8 @@ class Sign(Codec):
     r"""The signs and the mean magnitude, $\frac{\lVert v \rVert_1}{d} \mathrm{sign}(v)$: 32 + d
     bits.
 
-    Biased: $\lVert C(v) - v \rVert^2 = \lVert v \rVert^2 - \lVert v \rVert_1^2 / d$.
+    Biased: $\lVert C(v) - v \rVert^2 = \lVert v \rVert^2 - \lVert v \rVert_1^2 / d \le (1 - 1/d)
+    \lVert v \rVert^2$. With `feedback=False` means of messages miss their goal, see `TopK`.
 
     Args:
         feedback: whether clients add what was lost to their next message.
@@ -343,6 +376,9 @@ class Sign(Codec):
 
     def bits(self, dim: int, width: int = 32) -> int:
         return SCALE + dim
+
+    def relative_error(self, dim: int) -> float:
+        return 1 - 1 / dim
 
     def bound(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
         return (v**2).sum() - jnp.abs(v).sum() ** 2 / v.shape[0]
@@ -367,6 +403,9 @@ CODECS: dict[str, type[Codec]] = {
     "randk": RandK,
     "natural": Natural,
     "sign": Sign,
+    "ef21": EF21,
+    "diana": DIANA,
+    "powersgd": PowerSGD,
 }
 """Codecs by their name in experiment files."""
 
@@ -375,14 +414,29 @@ CODECS: dict[str, type[Codec]] = {
 def make_codec(name: str, **options: Any) -> Codec:
     """Makes a codec by name.
 
+    The codec within `ef21` and `diana` is given by its name and options too, without feedback
+    unless they ask for it.
+
     >>> make_codec("quantizer", b=4).bits(8)
     64
+    >>> make_codec("ef21", codec={"name": "topk", "fraction": 0.1}).codec
+    TopK(fraction=0.1, feedback=False)
 
     Raises:
         UnknownName: no such codec or option.
-        InvalidInput: an option out of its range.
+        InvalidInput: an option out of its range, no codec within.
     """
-    return make("codec", CODECS, name, options)
+    if not issubclass(class_of("codec", CODECS, name), SharedMemory):
+        return make("codec", CODECS, name, options)
+    inner = options.pop("codec", {})
+    if isinstance(inner, Mapping) and "name" not in inner:
+        hint = 'Write codec = {name = "topk", fraction = 0.1}.'
+        raise InvalidInput.because(f"codec {name!r}", "it has no codec for its messages", hint)
+    if isinstance(inner, Mapping):
+        known = declared(class_of("codec", CODECS, inner["name"]))
+        off: dict[str, Any] = {"feedback": False} if "feedback" in known else {}
+        inner = make_codec(**{**off, **inner})
+    return make("codec", CODECS, name, options, codec=inner)
 
 
 @checked_call

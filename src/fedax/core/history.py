@@ -136,8 +136,8 @@ class History:
             that of each client's smoothness.
         state: the algorithm's state after the last round; `run(..., resume=history)` continues from
             it.
-        lost: for each phase of a round what the clients' last messages lost, if the channel has
-            feedback.
+        lost: for each phase of a round what the clients store for the channel's codec, if that has
+            memory: with error feedback what their messages lost.
         best: with `run(..., keep_best=metric)` or early stopping, the best model by that metric
             among the observed ones.
         model_state: what the final model updates without a gradient, such as batch statistics, if

@@ -305,22 +305,27 @@ def check_declared(owner: object) -> None:
 
 @checked_call
 def make(
-    kind: str, known: Mapping[str, type[Owner]], name: str, options: Mapping[str, Any]
+    kind: str,
+    known: Mapping[str, type[Owner]],
+    name: str,
+    options: Mapping[str, Any],
+    **fields: Any,
 ) -> Owner:
     """Makes an object by the name of its class, with options.
 
-    `kind` is the word for such objects in messages, `known` has the classes by name.
+    `kind` is the word for such objects in messages, `known` has the classes by name, `fields` are
+    those that are no hyperparameters.
 
     Raises:
         UnknownName: no such name or option.
         InvalidInput: an option out of its range.
     """
     owner = class_of(kind, known, name)
-    allowed = declared(owner)
+    allowed = [*declared(owner), *fields]
     for key in options:
         if key not in allowed:
             raise UnknownName.among(f"option of {kind} {name!r}", key, allowed or ["(none)"])
-    return owner(**options)
+    return owner(**options, **fields)
 
 
 def class_of(kind: str, known: Mapping[str, type[Owner]], name: str) -> type[Owner]:

@@ -193,6 +193,7 @@ class Eager(Engine):
     """The reference engine; see the module. No arguments."""
 
     is_asynchronous = True
+    shares_memory = True
 
     def program(
         self,

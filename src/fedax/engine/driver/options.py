@@ -187,6 +187,7 @@ class RunOptions:
                     "rules without devices only on metrics",
                     "Give run(devices=...).",
                 )
+        self._check_shared_memory()
         check_mode("run(mode=...)", self.mode)
         if self.mode is not None and self.keep_best is None:
             raise InvalidInput.of(
@@ -203,6 +204,18 @@ class RunOptions:
                 self.rounds,
                 f"at most {most}, the number of synchronisation times",
             )
+
+    def _check_shared_memory(self) -> None:
+        """Refuses a codec whose receiver has to know the clients' memories where it does not."""
+        if self.channel is None or not self.channel.shares_memory:
+            return
+        codec, hint = type(self.channel.up).__name__, "Error feedback runs there."
+        if not self.engine.shares_memory:
+            reason = f"{codec} needs memories at the receiver, which {type(self.engine).__name__}"
+            raise InvalidInput.because("run(engine=...)", f"{reason} does not have", hint)
+        if self.schedule.server is not None:
+            reason = f"{codec} needs to know which messages arrive, and late ones are discarded"
+            raise InvalidInput.because("Schedule(asynchronous=...)", reason, hint)
 
     def watching(self, task: Task) -> "RunOptions":
         """Returns the options with default observers if none were given.

@@ -182,8 +182,8 @@ class PhaseWork(eqx.Module):
         Args:
             client: with its examples and its random streams.
             client_state: what is stored for the client, by name, as far as there is such: its
-                `own` memory of the algorithm, what it `received` from its neighbours, what the
-                codec `lost` of its last message, its `model` state, its `solver`'s state.
+                `own` memory of the algorithm, what it `received` from its neighbours, the codec's
+                memory (`lost`), its `model` state, its `solver`'s state.
 
         Returns:
             The upload, with messages not yet decoded, and the new client state, by the same names.
@@ -227,7 +227,10 @@ class PhaseWork(eqx.Module):
         return client_state | {"received": received.value}
 
     def _encode(self, client: Client, upload: Upload[Any], lost: Any) -> tuple[PyTree, Any]:
-        """Applies attack, local privacy and codec, in this order; returns what is sent and lost."""
+        """Applies attack, local privacy and codec, in this order.
+
+        Returns what is sent, and the codec's memory.
+        """
         value = upload.value
         if self.attack is not None and self.hostile is not None:
             place = jnp.minimum(
@@ -239,7 +242,8 @@ class PhaseWork(eqx.Module):
             value = self.local(value, upload.reference, client.key("privacy"))
         if self.codec is None:
             return value, None
-        return encode(value, self.codec, client.key("uplink"), upload.reference, lost)
+        codec = self.codec.with_layout(client.layout)
+        return encode(value, codec, client.key("uplink"), upload.reference, lost)
 
     def bounded(self, value: PyTree) -> PyTree:
         """Returns a decoded upload as the server adds it up: clipped with privacy, as a change if

@@ -71,8 +71,8 @@ class RoundContext(Federation):
         backend: dispatches the work to the clients.
         round: its number, from 0.
         root: root key of all random streams.
-        lost: for each phase, what the codec lost of each client's last message, if the channel has
-            feedback.
+        lost: for each phase, what each client stores for the codec, if that has memory: with error
+            feedback what its messages lost.
         model_state: the model's state (such as batch statistics), or the memory with one for each
             client; None without.
         bounds: current bounds of adaptive clipping, None where they do not change.
@@ -248,6 +248,10 @@ class RoundContext(Federation):
             )
             raise InvalidInput.of("run(on_bad_client=...)", "drop", allowed)
         graph.check_population(self.clients)
+        channel = self.setup.channel
+        if channel is not None and channel.shares_memory and graph.changes:
+            allowed = "a codec without memory of its receivers, on a graph that changes"
+            raise InvalidInput.of("Channel(up=...)", channel.up, allowed)
         everyone, (neighbours, weights) = self.everyone, graph.at(self.round, self._link_key())
         # first half: every node sends, and the backend sums each node's neighbours
         sending, client_states = self._prepare(send, (), memory)
@@ -320,10 +324,10 @@ class RoundContext(Federation):
             {} if memory is None else {"own": memory},
         )
         if channel is not None and channel.down is not None:
-            down = encode(down, channel.down, self.key(f"downlink {phase}"))[0]
-        # error feedback: every phase has its own residuals, because messages of different phases
-        # differ
-        if channel is not None and channel.feedback:
+            codec = channel.down.with_layout(self.layout)
+            down = encode(down, codec, self.key(f"downlink {phase}"))[0]
+        # every phase has its own memories of the codec, because messages of different phases differ
+        if channel is not None and channel.has_memory:
             client_states["lost"] = self.lost[phase]
         attack = None if channel is None else channel.attack
         hostile = np.zeros(0) if attack is None else attack.members(self.clients)

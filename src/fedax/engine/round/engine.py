@@ -73,7 +73,7 @@ class RunCarry(NamedTuple):
 
     Attributes:
         state: the algorithm's own.
-        lost: for each phase, what the codec lost of the clients' last messages.
+        lost: for each phase, what the clients store for the codec, if that has memory.
         model_state: the model's (such as batch statistics), or a memory with one for each client;
             None if none changes.
         bounds: of adaptive clipping; None where there is none.
@@ -110,26 +110,33 @@ def to_device(carry: RunCarry) -> RunCarry:
 def initial_carry(
     backend: Backend, algorithm: Algorithm[Any], root: Key[Array, ""], w: Float[Array, "dim"]
 ) -> RunCarry:
-    """Returns the carry before round 0: the algorithm's initial state, and residuals of zero."""
+    """Returns the carry before round 0: the algorithm's initial state, and the codec's memories."""
     # a separate root, because with the run's root the draws of `init` would be those of round 0
     state = algorithm.init(RoundContext(backend, 0, stream(root, "init")), w)
     channel, task, steps = backend.setup.channel, backend.setup.task, backend.setup.asynchronous
     downlinks = None if steps is None else steps.empty()
     bounds = None if backend.setup.private is None else backend.setup.private.start()
-    # both need the phases of a round, which cost a trace
-    feedback, changing = (
-        channel is not None and channel.feedback,
-        task.state is not None and task.state_policy != "frozen",
-    )
+    # codec and model state need the phases of a round, which cost a trace
+    codec = channel.up if channel is not None and channel.has_memory else None
+    changing = task.state is not None and task.state_policy != "frozen"
     initial = backend.setup.solver.initial_state(backend.setup.layout.unravel(w))
     solver_states = None if initial is None else backend.memory(initial)
     carry = RunCarry(state, bounds=bounds, downlinks=downlinks, solver_states=solver_states)
-    if not feedback and not changing:
+    if codec is None and not changing:
         return carry
     phases = trace_footprint(algorithm, backend.setup).phases
-    # residuals of every vector that the phase codes, zeros of shape (length,)
-    nothing = [tuple(jnp.zeros(length, w.dtype) for length in phase.codable) for phase in phases]
-    lost = tuple(map(backend.memory, nothing)) if feedback else ()
+    lost = ()
+    if codec is not None:
+        codec = codec.with_layout(backend.setup.layout)
+        # one memory for every vector that the phase codes
+        memories = [
+            tuple(
+                codec.initial_memory(length, w.dtype, stream(root, "codec", number, i))
+                for i, length in enumerate(phase.codable)
+            )
+            for number, phase in enumerate(phases)
+        ]
+        lost = tuple(map(backend.memory, memories))
     if not changing:
         return carry._replace(lost=lost)
     # without a server, every node has its own state
@@ -245,12 +252,14 @@ class Engine(ABC):
     Attributes:
         process_group: the processes that take profiler_scope.
         is_asynchronous: whether it runs the server steps of an asynchronous server.
+        shares_memory: whether receivers know the clients' memories of a codec.
         checkpoint_seconds: the most time between checkpoints where rounds may take long; None for
             no bound.
     """
 
     process_group: ProcessGroup = ProcessGroup()
     is_asynchronous: ClassVar[bool] = False
+    shares_memory: ClassVar[bool] = False
     checkpoint_seconds: float | None = None
 
     def __repr__(self) -> str:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from fedax import tasks
 from fedax.audit import check_auditable
+from fedax.communication.channel import Channel
 from fedax.core import Algorithm, InvalidInput, Schedule, SpecError, Task, UnknownName
 from fedax.core.hyper import MOST_COUNT, bound_to, check_population, declared
 from fedax.engine.driver.options import BAD_CLIENT
@@ -255,10 +256,13 @@ class Experiment(BaseModel):
             self._make(self.solver)
         with self._at("schedule"):
             self._make_schedule(self.schedule)
+        parts: dict[str, Any] = {}
         for name in ChannelSection.model_fields:
             with self._at("channel", name):
                 if (section := getattr(self.channel, name, None)) is not None:
-                    self._make(section)
+                    parts[name] = self._make(section)
+        with self._at("channel"):
+            Channel(**parts)
         for name in ("audit", *ENDS, *(() if self._is_stored else ("devices",))):
             with self._at(name):
                 if (section := getattr(self, name)) is not None:
@@ -335,8 +339,8 @@ class Experiment(BaseModel):
 
     def _make(self, section: Any) -> Any:
         """Makes what a section describes; returns None if it is code that a run directory names."""
-        name = getattr(section, "name", "")
-        return section.make() if self.loads(name) else None
+        names = (getattr(part, "name", "") for part in (section, getattr(section, "codec", None)))
+        return section.make() if all(map(self.loads, names)) else None
 
     def _make_schedule(self, given: dict[str, Any]) -> Schedule | None:
         """The same for a schedule, whose sampling or availability may be user code."""

@@ -9,7 +9,9 @@ from typing import Any
 from fedax import tasks
 from fedax.algorithms import algorithm_classes
 from fedax.communication.attacks import ATTACKS
+from fedax.communication.channel import Codec
 from fedax.communication.codecs import CODECS
+from fedax.communication.memory_codecs import SharedMemory
 from fedax.core import Schedule
 from fedax.core.hyper import Hyper, declared
 from fedax.core.solver import optax_names
@@ -81,7 +83,7 @@ def schema() -> dict[str, Any]:
     properties["on_bad_client"] = {"enum": list(BAD_CLIENT)}
     properties["held_back_steps"] = {"type": "integer", "minimum": 1}
     properties["keep_models"] = {"enum": list(KEEP_MODELS)}
-    codecs = {"oneOf": [*(_named(name, declared(kind)) for name, kind in CODECS.items()), _USER]}
+    codecs = {"oneOf": [*_codecs(CODECS), _USER]}
     attacks = {"oneOf": [*(_named(name, declared(kind)) for name, kind in ATTACKS.items()), _USER]}
     parts = {"up": codecs, "down": codecs, "attack": attacks}
     properties["channel"] = {"type": "object", "additionalProperties": False, "properties": parts}
@@ -101,6 +103,18 @@ def schema() -> dict[str, Any]:
         name: part for name, part in made.get("$defs", {}).items() if name not in unused
     }
     return made
+
+
+def _codecs(classes: dict[str, type[Codec]]) -> list[dict[str, Any]]:
+    """Returns the forms of codecs; those that share a memory have one without within."""
+    plain = {name: kind for name, kind in classes.items() if not issubclass(kind, SharedMemory)}
+    forms = [_named(name, declared(kind)) for name, kind in plain.items()]
+    outer = [
+        _named(name, declared(kind), codec={"oneOf": [*forms, _USER]})
+        for name, kind in classes.items()
+        if name not in plain
+    ]
+    return forms + [form | {"required": ["name", "codec"]} for form in outer]
 
 
 def _named(

@@ -260,15 +260,26 @@ class DevicesSection(BaseModel):
 
 
 class CodecSection(Section):
-    """`name`, a name of `fedax.codecs.CODECS`, and its options.
+    """`name`, a name of `fedax.codecs.CODECS`, its options, and the `codec` within, for `ef21` and
+    `diana`; that one has no feedback unless it asks for it.
 
     >>> CodecSection(name="topk", fraction=1).make().fraction
     1.0
+    >>> CodecSection(name="ef21", codec={"name": "sign"}).make()
+    EF21(codec=Sign(feedback=False))
     """
 
-    def make(self) -> Codec:
+    codec: "CodecSection | None" = None
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The options of `fedax.codecs.make_codec`, with its name."""
         known = declared(class_of("codec", codecs.CODECS, self.name))
-        return codecs.make_codec(self.name, **as_declared(self.options, known))
+        inner = {} if self.codec is None else {"codec": self.codec.values}
+        return {"name": self.name, **as_declared(self.options, known), **inner}
+
+    def make(self) -> Codec:
+        return codecs.make_codec(**self.values)
 
 
 class AttackSection(Section):

@@ -30,10 +30,12 @@ def parse_section(text: str) -> dict[str, Any]:
 
 
 def parse_options(text: str) -> dict[str, Any]:
-    """Parses options; values are TOML, or else text. Brackets hold commas together.
+    """Parses options; values are TOML, or else text. Brackets and braces hold commas together.
 
     >>> parse_options("cohort=10, batch_size=full, mu=[0.1, 0.2]")
     {'cohort': 10, 'batch_size': 'full', 'mu': [0.1, 0.2]}
+    >>> parse_options("codec={name='topk', fraction=0.1}")
+    {'codec': {'name': 'topk', 'fraction': 0.1}}
     """
     options: dict[str, Any] = {}
     for part in _split(text):
@@ -64,7 +66,7 @@ def parse_numbers(field: str, text: str) -> list[int]:
 def _split(text: str) -> list[str]:
     parts, depth, begin = [], 0, 0
     for position, letter in enumerate(text):
-        depth += (letter == "[") - (letter == "]")
+        depth += (letter in "[{") - (letter in "]}")
         if letter == "," and depth == 0:
             parts.append(text[begin:position])
             begin = position + 1

@@ -32,6 +32,7 @@ def user_code(experiment: Any, member: Member | None = None) -> dict[str, str]:
     for part, kind in (("up", "codec"), ("down", "codec"), ("attack", "attack")):
         section = getattr(experiment.channel, part, None)
         named.append((kind, getattr(section, "name", None)))
+        named.append(("codec", getattr(getattr(section, "codec", None), "name", None)))
     for one in experiment.members() if member is None else [member]:
         named += [("algorithm", one.algorithm.name), ("solver", one.solver.name)]
         named += [

@@ -88,6 +88,7 @@ class Simulation(Engine):
     """
 
     is_asynchronous = True
+    shares_memory = True
 
     def __init__(
         self,

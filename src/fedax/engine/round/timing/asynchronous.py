@@ -275,9 +275,10 @@ class _InspectionBackend(RecordingBackend):
         """
         down, up, key = phase_work.down, upload.value, jax.random.key(0)
         if self.channel is not None and self.channel.down is not None:
-            down = encode(down, self.channel.down, key)[0]
+            down = encode(down, self.channel.down.with_layout(self.setup.layout), key)[0]
         if self.channel is not None and self.channel.up is not None:
-            up = encode(up, self.channel.up, key, upload.reference)[0]
+            codec = self.channel.up.with_layout(self.setup.layout)
+            up = encode(up, codec, key, upload.reference)[0]
         weight = 0 if upload.weight is None else bits_of(upload.weight)
         form = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),

@@ -1,0 +1,304 @@
+"""Codecs whose messages are differences to a memory, and low-rank messages, against NumPy."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedax
+from fedax.codecs import DIANA, EF21, QSGD, PowerSGD, RandK, TopK
+from fedax.core import InvalidInput
+from fedax.graphs import Graph
+from fedax.utils.random import stream
+from marks import quick, slow
+from problems import quadratic, random_quadratic, regression, vector
+from transcription import LR, ROUNDS, SCHEDULE, SEED, P, World
+
+ONE = fedax.Simulation("sequential", devices=1)
+CLIENTS, DIM, RATE = 4, 6, 0.3
+A, B = random_quadratic(CLIENTS, DIM)
+OPTIMUM = np.linalg.solve(A.sum(0), np.einsum("kij,kj->i", A, B))
+FULL = fedax.Schedule(batch_size="full")
+CODECS = {
+    "EF21": EF21(TopK(0.4, feedback=False)),
+    "DIANA": DIANA(RandK(0.5)),
+    "PowerSGD": PowerSGD(1),
+}
+MATRIX_RATE = 0.02
+every_codec = pytest.mark.parametrize("name", quick(CODECS, "DIANA"))
+
+
+def top(v, k):
+    kept = np.zeros_like(v)
+    largest = np.argsort(-np.abs(v), kind="stable")[:k]
+    kept[largest] = v[largest].astype(np.float32)
+    return kept
+
+
+def root():
+    return jax.random.fold_in(jax.random.key(SEED), 1)
+
+
+def places(t, k, count):
+    """The random places of the first vector that client k sends in round t."""
+    key = jax.random.fold_in(stream(root(), "client", t, k, 0, "uplink"), 0)
+    return np.asarray(jax.random.permutation(key, jnp.arange(DIM, dtype=jnp.int32)))[:count]
+
+
+def descend(codec, rounds, task=None, rate=RATE, **options):
+    """Gradient descent on the quadratics, every client's step coded."""
+    given = {"engine": ONE, "observe_every": rounds, "observe": [], "seed": SEED} | options
+    return fedax.run(
+        fedax.GD(),
+        quadratic(A, B) if task is None else task,
+        solver=fedax.SGD(rate),
+        schedule=FULL,
+        rounds=rounds,
+        channel=fedax.Channel(up=codec),
+        **given,
+    )
+
+
+def federate(codec, rounds=ROUNDS, **options):
+    """FedAvg on the world of transcriptions, three of five clients a round."""
+    given = {"engine": ONE, "observe_every": rounds, "seed": SEED, "solver": fedax.SGD(LR)}
+    return fedax.run(
+        fedax.FedAvg(),
+        regression(),
+        schedule=SCHEDULE,
+        rounds=rounds,
+        channel=fedax.Channel(up=codec),
+        **given | options,
+    )
+
+
+def test_ef21_with_top_k_against_numpy():
+    x, g = np.zeros(DIM), np.zeros((CLIENTS, DIM))
+    for _ in range(30):
+        steps = [-RATE * A[k] @ (x - B[k]) for k in range(CLIENTS)]
+        g = g + np.array([top(step - mine, 2) for step, mine in zip(steps, g, strict=True)])
+        x = x + g.mean(0)
+    history = descend(EF21(TopK(2 / DIM, feedback=False)), 30)
+    np.testing.assert_allclose(np.asarray(history.params), x, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(history.lost[0].all()[0], g, rtol=0, atol=1e-12)
+    assert history.bits.up.tolist() == [CLIENTS * 2 * (32 + 3)] * 30
+
+
+@pytest.mark.parametrize("alpha", [0.0, slow(0.2)])
+def test_diana_with_rand_k_against_numpy(alpha):
+    x, h, count = np.zeros(DIM), np.zeros((CLIENTS, DIM)), 2
+    rate = alpha or count / DIM  # 1 / (1 + omega) with omega = d / k - 1
+    for t in range(30):
+        estimates = np.zeros((CLIENTS, DIM))
+        for k in range(CLIENTS):
+            some, sent = places(t, k, count), np.zeros(DIM)
+            difference = -RATE * A[k] @ (x - B[k]) - h[k]
+            sent[some] = (difference[some] * DIM / count).astype(np.float32)
+            estimates[k] = h[k] + sent
+            h[k] += rate * sent
+        x = x + estimates.mean(0)
+    history = descend(DIANA(RandK(count / DIM), alpha), 30)
+    np.testing.assert_allclose(np.asarray(history.params), x, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(history.lost[0].all()[0], h, rtol=0, atol=1e-12)
+    assert history.bits.up.tolist() == [CLIENTS * 2 * (32 + 3)] * 30
+
+
+def matrix_task(clients=3, shape=(8, 6)):
+    """Least squares for a matrix, and the examples of the clients."""
+    rng = np.random.default_rng(3)
+    data = [
+        {"x": rng.normal(size=(n, shape[0])), "y": rng.normal(size=(n, shape[1]))}
+        for n in (4, 5, 6)[:clients]
+    ]
+
+    def loss(w, examples):
+        return ((examples["x"] @ w - examples["y"]) ** 2).sum(1) / 2
+
+    return fedax.tasks.from_loss(loss, np.zeros(shape), data), data
+
+
+def test_power_sgd_against_numpy():
+    """Error feedback, and a right factor that goes on from the last message."""
+    (task, data), (rows, columns), rank, rate = matrix_task(), (8, 6), 2, 0.02
+    key = jax.random.fold_in(stream(root(), "codec", 0, 0), 0)
+    first = np.asarray(jax.random.normal(key, (columns, rank)))
+    w, lost, right = np.zeros((rows, columns)), np.zeros((3, rows, columns)), [first] * 3
+    weights = np.array([4, 5, 6]) / 15
+    for _ in range(10):
+        sent = np.zeros_like(lost)
+        for k, examples in enumerate(data):
+            x, y = examples["x"], examples["y"]
+            due = -rate * x.T @ (x @ w - y) / len(x) + lost[k]
+            left = np.linalg.qr(due @ right[k])[0]
+            right[k] = due.T @ left
+            sent[k] = left @ right[k].T
+            lost[k] = due - sent[k]
+        w = w + np.einsum("k,knm->nm", weights, sent)
+    history = descend(PowerSGD(rank), 10, task, rate)
+    np.testing.assert_allclose(np.asarray(history.params), w, rtol=0, atol=1e-12)
+    residuals = history.lost[0].all()[0][0]
+    np.testing.assert_allclose(residuals, lost.reshape(3, -1), rtol=0, atol=1e-12)
+    assert np.abs(lost).max() > 1e-4
+    assert history.bits.up.tolist() == [3 * 64 * rank * (rows + columns)] * 10
+
+
+@pytest.mark.slow
+def test_power_sgd_sends_low_rank_gradients_as_they_are():
+    """One example a client: a gradient of rank one, and nothing to remember."""
+    rng = np.random.default_rng(0)
+    data = [{"x": rng.normal(size=(1, 8)), "y": rng.normal(size=(1, 6))} for _ in range(3)]
+    loss = lambda w, e: ((e["x"] @ w - e["y"]) ** 2).sum(1) / 2  # noqa: E731
+    task = fedax.tasks.from_loss(loss, np.zeros((8, 6)), data)
+    coded, plain = (descend(codec, 5, task, 0.05) for codec in (PowerSGD(1), None))
+    np.testing.assert_allclose(coded.params, plain.params, rtol=0, atol=1e-13)
+    assert plain.bits.up[0] == 3 * 64 * 48
+    assert coded.bits.up[0] == 3 * 64 * (8 + 6)
+
+
+PAIRS = {
+    "DIANA": (DIANA(QSGD(b=2)), QSGD(b=2)),
+    "EF21": (EF21(TopK(0.3, feedback=False)), TopK(0.3)),
+}
+
+
+@pytest.mark.parametrize("name", quick(PAIRS, "DIANA"))
+def test_memories_reach_the_optimum_where_codecs_alone_do_not(name):
+    """Heterogeneous quadratics: at the optimum the clients' gradients do not vanish."""
+    with_memory, alone = (
+        np.abs(np.asarray(descend(codec, 300).params) - OPTIMUM).max() for codec in PAIRS[name]
+    )
+    assert with_memory < 1e-10
+    assert alone > 1e-2
+
+
+def test_absent_clients_keep_their_memory():
+    """Three of five clients a round, whose changes are relative to the model sent down."""
+    world, g = World(), np.zeros((5, 4))
+    w = world.start
+    for cohort in world.cohorts():
+        for k in cohort:
+            g[k] += top(world.sgd(k, w)[0] - w - g[k], 2)
+        w = w + np.average(g[cohort], axis=0, weights=P[cohort])
+    history = federate(EF21(TopK(0.5, feedback=False)))
+    np.testing.assert_allclose(vector(history), w, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(history.lost[0].all()[0], g, rtol=0, atol=1e-12)
+    assert history.bits.up.tolist() == [3 * 2 * (32 + 2)] * ROUNDS
+
+
+def test_memories_on_a_graph():
+    """Neighbours add a node's message to the memory that they have of it."""
+    graph, world = Graph.star(5), World()
+    x, g = np.tile(world.start, (5, 1)), np.zeros((5, 4))
+    for _ in range(ROUNDS):
+        trained = np.array([world.sgd(k, x[k])[0] for k in range(5)])
+        g = g + np.array([top(row, 2) for row in trained - g])
+        x = graph.matrix() @ g
+    options = {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "seed": SEED, "engine": ONE}
+    channel = fedax.Channel(up=EF21(TopK(0.5, feedback=False)))
+    history = fedax.run(
+        fedax.DFedAvgM(graph=graph), regression(), rounds=ROUNDS, channel=channel, **options
+    )
+    np.testing.assert_allclose(vector(history), x.mean(0), rtol=0, atol=1e-12)
+    changing = fedax.DFedAvgM(graph=Graph.sequence([Graph.star(5), Graph.ring(5)]))
+    with pytest.raises(InvalidInput, match=r"Channel\(up=...\): .* on a graph that changes"):
+        fedax.run(changing, regression(), rounds=1, channel=channel, **options)
+
+
+def problem(name):
+    """A codec, and arguments of `descend` for a task that it suits."""
+    given = {"task": matrix_task()[0], "rate": MATRIX_RATE} if name == "PowerSGD" else {}
+    return CODECS[name], given
+
+
+@every_codec
+def test_the_reference_engine_agrees(name):
+    codec, given = problem(name)
+    one, eager = (descend(codec, 3, **given, engine=e) for e in (ONE, fedax.Eager()))
+    np.testing.assert_allclose(one.params, eager.params, rtol=0, atol=1e-12)
+    assert one.bits.up.tolist() == eager.bits.up.tolist()
+    for mine, theirs in zip(
+        jax.tree.leaves(one.lost[0].all()), jax.tree.leaves(eager.lost[0].all()), strict=True
+    ):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-12)
+
+
+@every_codec
+def test_a_run_is_resumed_to_the_same_bits(name, tmp_path):
+    codec, given = problem(name)
+
+    def go(rounds, **options):
+        return descend(codec, rounds, **given, observe_every=3, **options)
+
+    straight, part = go(6), go(3, checkpoint=tmp_path / "a")
+    resumed, from_files = go(6, resume=part), go(6, checkpoint=tmp_path / "a")
+    for other in (resumed, from_files):
+        assert np.array_equal(other.params, straight.params)
+        assert jax.tree.all(
+            jax.tree.map(np.array_equal, other.lost[0].all(), straight.lost[0].all())
+        )
+
+
+@every_codec
+def test_single_precision(name):
+    codec, given = problem(name)
+    with jax.enable_x64(False):
+        coded, exact = (descend(one, 100, **given) for one in (codec, None))
+    assert np.asarray(coded.params).dtype == np.float32
+    assert np.abs(np.asarray(coded.params) - np.asarray(exact.params)).max() < 0.05
+
+
+@pytest.mark.slow
+def test_several_seeds_are_one_program():
+    """Each seed has its own first factor of PowerSGD."""
+    codec, given = problem("PowerSGD")
+    options = {"solver": fedax.SGD(MATRIX_RATE), "schedule": FULL, "rounds": 3, "engine": ONE}
+    options["channel"] = fedax.Channel(up=codec)
+    both = fedax.run_grid([fedax.GD()], given["task"], seed=[SEED, 3], **options)
+    for seed, history in zip((SEED, 3), both, strict=True):
+        alone = fedax.run(fedax.GD(), given["task"], seed=seed, **options)
+        np.testing.assert_allclose(history.params, alone.params, rtol=0, atol=1e-12)
+    assert not np.allclose(both[0].params, both[1].params, atol=1e-6)
+
+
+def test_small_messages_do_not_underflow():
+    """Steps of 1e-30 in single precision, whose products with the last factor would be 0."""
+    codec, key = PowerSGD(1, shapes=((20, 20),)), jax.random.key(0)
+    small = np.random.default_rng(0).normal(size=(2, 20)).astype(np.float32)
+    v = jnp.asarray(np.outer(*small).ravel()) * np.float32(1e-25)
+    memory = codec.initial_memory(400, v.dtype, key)
+    for _ in range(3):
+        message, memory = codec.message_and_memory(v, memory, key)
+        np.testing.assert_allclose(message.value, v, rtol=1e-4)
+
+
+class Durations:
+    """Devices of one speed."""
+
+    def seconds(self, clients, round, down_bits, up_bits, examples):
+        return np.ones(len(clients))
+
+
+def refused(words, **options):
+    with pytest.raises(InvalidInput, match=words):
+        fedax.run(fedax.FedAvg(), regression(), rounds=1, **options)
+
+
+def test_where_receivers_have_no_memories_they_are_refused():
+    channel = fedax.Channel(up=CODECS["EF21"])
+    pytest.importorskip("flwr")
+    for engine in (fedax.Flower(SimpleNamespace()), fedax.MPI(SimpleNamespace(rank=0, size=5))):
+        name = type(engine).__name__
+        words = rf"run\(engine=...\): EF21 needs memories at the receiver, which {name} does"
+        refused(words, engine=engine, channel=channel)
+    server = fedax.Asynchronous(Durations(), 2)
+    words = r"Schedule\(asynchronous=...\): DIANA needs to know which messages arrive"
+    late = fedax.Schedule(cohort=2, asynchronous=server)
+    refused(words, schedule=late, channel=fedax.Channel(up=CODECS["DIANA"]))
+
+
+def test_down_they_are_refused():
+    for name in ("EF21", "DIANA"):
+        with pytest.raises(InvalidInput, match=r"Channel\(down=...\): .*without memory"):
+            fedax.Channel(down=CODECS[name])
