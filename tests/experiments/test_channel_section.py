@@ -83,6 +83,7 @@ def test_user_code_within_another_codec_is_known(tmp_path):
         ('name = "topk", ', "", "channel.up.codec.name: missing"),
         ('{ name = "topk", fraction = 0.2 }', "3", "channel.up.codec"),
         (', codec = { name = "topk", fraction = 0.2 }', "", "line 9: codec 'ef21': it has no"),
+        ("rounds = 2", 'rounds = 2\nengine = "mpi"', "line 3: engine: EF21 needs memories at"),
         ('"none"', '"diana", codec = { name = "randk" }', "line 10: .*down.*without memory"),
     ],
 )

@@ -414,8 +414,8 @@ CODECS: dict[str, type[Codec]] = {
 def make_codec(name: str, **options: Any) -> Codec:
     """Makes a codec by name.
 
-    The codec within `ef21` and `diana` is given by its name and options too, without feedback
-    unless they ask for it.
+    The codec within `ef21` and `diana` is given by its name and options too, and has no feedback by
+    default.
 
     >>> make_codec("quantizer", b=4).bits(8)
     64

@@ -44,6 +44,16 @@ class SharedMemory(Codec):
         """Returns the factor of a message of `dim` numbers that the memory moves by."""
 
     @property
+    def is_unbiased(self) -> bool:
+        return self.codec.is_unbiased
+
+    def relative_error(self, dim: int) -> float | None:
+        """Returns that of `codec`; it holds for the difference to the memory, which is the vector
+        itself in a client's first message.
+        """
+        return self.codec.relative_error(dim)
+
+    @property
     def has_memory(self) -> bool:
         return True
 
@@ -122,9 +132,6 @@ class EF21(SharedMemory):
     def rate(self, dim: int) -> float:
         return 1.0
 
-    def relative_error(self, dim: int) -> float | None:
-        return self.codec.relative_error(dim)
-
 
 class DIANA(SharedMemory):
     r"""Sends an unbiased codec's message of the difference to a memory that learns the vectors.
@@ -183,13 +190,6 @@ class DIANA(SharedMemory):
         omega = self.codec.relative_error(dim)
         assert omega is not None, "checked when the codec was made"
         return 1 / (1 + omega)
-
-    @property
-    def is_unbiased(self) -> bool:
-        return True
-
-    def relative_error(self, dim: int) -> float | None:
-        return self.codec.relative_error(dim)
 
 
 class PowerSGD(Codec):

@@ -94,6 +94,13 @@ class Options(Setting, total=False):
     on_bad_client: str
 
 
+def no_shared_memory(field: str, channel: Channel, engine: str) -> InvalidInput:
+    """Returns the error about a codec whose receivers store memories, on an engine without them."""
+    codec = type(channel.up).__name__
+    reason = f"{codec} needs memories at the receiver, which the engine {engine} does not have"
+    return InvalidInput.because(field, reason, "Error feedback runs there.")
+
+
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
     """What a run needs beside algorithm, task and seed. `fedax.run` documents every field.
@@ -209,13 +216,15 @@ class RunOptions:
         """Refuses a codec whose receiver has to know the clients' memories where it does not."""
         if self.channel is None or not self.channel.shares_memory:
             return
-        codec, hint = type(self.channel.up).__name__, "Error feedback runs there."
         if not self.engine.shares_memory:
-            reason = f"{codec} needs memories at the receiver, which {type(self.engine).__name__}"
-            raise InvalidInput.because("run(engine=...)", f"{reason} does not have", hint)
+            raise no_shared_memory("run(engine=...)", self.channel, type(self.engine).__name__)
         if self.schedule.server is not None:
-            reason = f"{codec} needs to know which messages arrive, and late ones are discarded"
-            raise InvalidInput.because("Schedule(asynchronous=...)", reason, hint)
+            codec, late = type(self.channel.up).__name__, "late ones are discarded"
+            raise InvalidInput.because(
+                "Schedule(asynchronous=...)",
+                f"{codec} needs to know which messages arrive, and {late}",
+                "Error feedback runs there.",
+            )
 
     def watching(self, task: Task) -> "RunOptions":
         """Returns the options with default observers if none were given.

@@ -15,7 +15,7 @@ from fedax.audit import check_auditable
 from fedax.communication.channel import Channel
 from fedax.core import Algorithm, InvalidInput, Schedule, SpecError, Task, UnknownName
 from fedax.core.hyper import MOST_COUNT, bound_to, check_population, declared
-from fedax.engine.driver.options import BAD_CLIENT
+from fedax.engine.driver.options import BAD_CLIENT, no_shared_memory
 from fedax.engine.driver.settings import hyperparameters_of
 from fedax.errors import shown
 from fedax.experiments.config.grids import GridSection
@@ -262,7 +262,9 @@ class Experiment(BaseModel):
                 if (section := getattr(self.channel, name, None)) is not None:
                     parts[name] = self._make(section)
         with self._at("channel"):
-            Channel(**parts)
+            channel = Channel(**parts)
+        if channel.shares_memory and not getattr(ENGINES[self.engine], "shares_memory", False):
+            self.refuse(("engine",), no_shared_memory("engine", channel, self.engine))
         for name in ("audit", *ENDS, *(() if self._is_stored else ("devices",))):
             with self._at(name):
                 if (section := getattr(self, name)) is not None:

@@ -261,7 +261,7 @@ class DevicesSection(BaseModel):
 
 class CodecSection(Section):
     """`name`, a name of `fedax.codecs.CODECS`, its options, and the `codec` within, for `ef21` and
-    `diana`; that one has no feedback unless it asks for it.
+    `diana`; that one has no feedback by default.
 
     >>> CodecSection(name="topk", fraction=1).make().fraction
     1.0
