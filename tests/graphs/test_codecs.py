@@ -140,6 +140,16 @@ def test_codecs_within_others():
     assert codecs.DIANA(codecs.Natural()).is_unbiased
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_uncompressed_bytes_are_read_in_the_type_they_were_written(dtype):
+    codec, v = codecs.Identity(), vector().astype(dtype)
+    parts, _ = codec.compress(v, jax.random.key(0))
+    arrived = codec.decode(codec.encode(parts, DIM), DIM)
+    back = codec.restore(jax.tree.map(jnp.asarray, arrived), DIM, v.dtype)
+    assert back.dtype == v.dtype
+    np.testing.assert_array_equal(np.asarray(back, "f4"), np.asarray(v, "f4"))
+
+
 class Unknown(codecs.Identity):
     """An unbiased codec that declares no variance."""
 

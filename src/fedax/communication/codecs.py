@@ -36,7 +36,9 @@ class Identity(Codec):
         return {"values": v}, None
 
     def restore(self, parts: Any, dim: int, dtype: Any) -> Float[Array, "dim"]:
-        return parts["values"]
+        values = parts["values"]
+        # bytes do not tell bfloat16 from float16, so they are decoded as whole numbers
+        return values if values.dtype == dtype else jax.lax.bitcast_convert_type(values, dtype)
 
     def bits(self, dim: int, width: int = 32) -> int:
         return dim * width
@@ -52,7 +54,7 @@ class Identity(Codec):
         return np.asarray(parts["values"]).tobytes()
 
     def decode(self, data: bytes, dim: int) -> Any:
-        return {"values": np.frombuffer(data, np.dtype(f"f{len(data) // dim}"))}
+        return {"values": np.frombuffer(data, f"<u{len(data) // dim}")}
 
 
 class Quantizer(Codec):

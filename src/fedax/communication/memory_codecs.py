@@ -126,7 +126,7 @@ class EF21(SharedMemory):
         4200
 
     Source: Richtarik, Sokolov and Fatkhullin, EF21: A New, Simpler, Theoretically Better, and
-    Practically Faster Error Feedback, NeurIPS 2021, Alg. 2.
+    Practically Faster Error Feedback, NeurIPS 2021, Alg. 2 (the paper was not read).
     """
 
     def rate(self, dim: int) -> float:
@@ -163,7 +163,8 @@ class DIANA(SharedMemory):
 
     Source: Mishchenko, Gorbunov, Takac and Richtarik, Distributed Learning with Compressed Gradient
     Differences, 2019 (arXiv:1901.09269), Alg. 1, for any unbiased codec as in Horvath et al.,
-    Stochastic Distributed Learning with Gradient Quantization and Variance Reduction, 2019.
+    Stochastic Distributed Learning with Gradient Quantization and Variance Reduction, 2019 (the
+    papers were not read).
     """
 
     alpha: float = hyper(
@@ -223,7 +224,7 @@ class PowerSGD(Codec):
         >>> channel = fedax.Channel(up=fedax.codecs.PowerSGD(rank=2))
 
     Source: Vogels, Karimireddy and Jaggi, PowerSGD: Practical Low-Rank Gradient Compression for
-    Distributed Optimization, NeurIPS 2019, Alg. 1 and 2.
+    Distributed Optimization, NeurIPS 2019, Alg. 1 and 2 (the paper was not read).
     """
 
     rank: int = hyper(2, low=1, doc="rank of what is sent of a matrix")

@@ -391,6 +391,7 @@ def number(value: PerClient | Word) -> Any:
     return value
 
 
+@checked_call
 def entry(value: PerClient | Word, client: Any) -> Array:
     """Returns the entry of one client in a per-client hyperparameter, or the common value.
 
