@@ -16,7 +16,9 @@ from fedax.core.scheduling.asynchronous import NO_SLOT, Asynchronous, Timetable,
 from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import initial_params
 from fedax.engine.round.timing.asynchronous import server_steps_of
-from fedax.errors import InvalidInput
+from fedax.errors import InvalidInput, SpecError
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results.settings import configured
 from fedax.utils.layout import Layout
 from problems import all_algorithms, regression, vector
 from transcription import LR, P, World
@@ -132,7 +134,9 @@ def test_timetables_are_those_of_a_discrete_event_simulation(part):
         dispatch = ["arrival", "server_step"][case % 2]
         concurrency = int(random.integers(cohort if case % 2 else 1, clients + 1))
         bound = None if random.random() < 0.5 else int(random.integers(0, 4))
-        server = Asynchronous(Speeds(), concurrency, dispatch, max_staleness=bound)
+        server = Asynchronous(
+            Speeds(), concurrency=concurrency, dispatch=dispatch, max_staleness=bound
+        )
         durations = np.exp(random.normal(size=(clients, 5)))
         if random.random() < 0.5:
             durations = np.ceil(durations * 4) / 4
@@ -441,6 +445,97 @@ def test_arguments_out_of_range_are_named(options, field):
         fedax.Asynchronous(**({"devices": Speeds(), "concurrency": 2} | options))
 
 
+DEVICES = fedax.Devices(
+    speed=[100.0, 40.0, 10.0, 300.0, 25.0], latency=0.1, energy=2.0, energy_down=1e-3, energy_up=0.1
+)
+
+
+def test_a_server_without_devices_has_those_of_the_run():
+    own = run(how=schedule(devices=DEVICES))
+    shared = dataclasses.replace(
+        schedule(), asynchronous=fedax.Asynchronous(concurrency=4), cohort=2
+    )
+    common = run(how=shared, devices=DEVICES)
+    np.testing.assert_array_equal(vector(common), vector(own))
+    assert common.clock.seconds.tolist() == own.clock.seconds.tolist()
+    assert "Asynchronous(devices=...): got None; allowed: devices, here or in run(devices=...)" in (
+        _refusal(how=shared)
+    )
+    assert "run(devices=...): got devices" in _refusal(how=schedule(), devices=DEVICES)
+    costly = dataclasses.replace(DEVICES, passes=20.0)
+    assert run(fedax.FedProx(), shared, 2, solver=fedax.Exact(1e-3), devices=costly).outcome.ok
+
+
+def test_joules_are_those_of_the_arrivals():
+    how = schedule(devices=DEVICES, max_staleness=0)
+    history, rows = run(how=how), _timetable(how).rows(0, ROUNDS)
+    sizes, bits = np.asarray(regression().train.sizes), 64 * 4
+    kept = [sum(2.0 * 2 * sizes[k] + (0.1 + 1e-3) * bits for k in ks) for ks in rows.clients]
+    joules = history.notes["round_joules"]
+    np.testing.assert_allclose(joules[rows.discarded == 0], np.array(kept)[rows.discarded == 0])
+    assert (joules > np.array(kept) + 1).tolist() == (rows.discarded > 0).tolist()
+    np.testing.assert_allclose(history.clock.joules[1:], np.cumsum(joules))
+    spent = float(history.clock.joules[3])
+    stopped = run(how=how, stop=fedax.Budget(joules=spent))
+    assert (stopped.outcome.kind, len(stopped.bits.up)) == ("stopped", 3)
+    assert np.isnan(run(rounds=1).clock.joules).all()
+    assert "Give run(devices=...)" in _refusal(stop=fedax.Budget(joules=1.0))
+
+
+FILE = """
+name = "buffered"
+rounds = 3
+seeds = [0, 1]
+[task]
+name = "digits"
+clients = 5
+[schedule]
+cohort = 2
+[[algorithm]]
+name = "fedavg"
+[[algorithm]]
+name = "fedavg"
+label = "FedBuff"
+[algorithm.schedule.asynchronous]
+concurrency = 4
+max_staleness = 2
+"""
+CLOCK = "[devices]\nspeed = {name = 'lognormal', median = 100.0, sigma = 1.0}\n"
+
+
+def test_files_have_asynchronous_servers():
+    """Seeds, and a grid over hyperparameters, run with the devices of the file."""
+    text = FILE.replace('"fedavg"\nlabel', '"fedprox"\nlabel')
+    experiment = Experiment.parse(text + CLOCK + "[grid.FedBuff]\nmu = [0.5, 1.0]\n")
+    assert Experiment.parse(experiment.toml()).resolved() == experiment.resolved()
+    plan = experiment.plan()
+    synchronous, *members = plan.algorithms
+    algorithms, options = [plan.algorithms[m] for m in members], plan.arguments_of(members[0])
+    histories = fedax.run_grid(algorithms, plan.task, seed=[0, 1], **options)
+    single = fedax.run(algorithms[0], plan.task, seed=1, **options)
+    assert histories[1].notes["clock"].tolist() == single.notes["clock"].tolist()
+    waits = fedax.run(plan.algorithms[synchronous], plan.task, **plan.arguments_of(synchronous))
+    assert "clock" not in waits.notes
+    assert waits.clock is not None
+    first, *_, last = (settings["schedule"] for _, settings in configured([experiment]))
+    assert "asynchronous" not in first
+    assert last["asynchronous"] == {"concurrency": 4, "max_staleness": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (FILE, "no table [devices]; allowed: a table [devices], whose virtual clock it needs"),
+        (FILE.replace("concurrency = 4", "devices = 3") + CLOCK, "with concurrency and perhaps"),
+        (FILE.replace("= 4", "= 4\ndevices = {speed = 1.0}") + CLOCK, "table [devices]"),
+        (FILE + CLOCK + "[grid.schedule]\nasynchronous = [{concurrency = 2}]\n", "no tables"),
+    ],
+)
+def test_files_name_what_a_server_lacks(text, words):
+    with pytest.raises(SpecError, match=re.escape(words)):
+        Experiment.parse(text)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -452,4 +547,6 @@ def test_arguments_out_of_range_are_named(options, field):
 )
 def test_schedules_that_count_rounds_are_refused(options):
     with pytest.raises(InvalidInput, match=rf"Schedule\({next(iter(options))}=...\).*asynchronous"):
-        fedax.Schedule(cohort=2, asynchronous=fedax.Asynchronous(Speeds(), 2), **options)
+        fedax.Schedule(
+            cohort=2, asynchronous=fedax.Asynchronous(Speeds(), concurrency=2), **options
+        )

@@ -197,19 +197,19 @@ class History:
         """The seconds and joules of `run(devices=...)` at the observations, computed and not
         measured.
 
-        Of an asynchronous server the joules are NaN, they are not counted. None without devices.
+        None without devices. With an asynchronous server the joules are NaN if its devices are not
+        `fedax.Devices`, and those of clients that are still at work are not counted.
         `History.seconds` is the wall time.
         """
+        spent = {
+            name: np.concatenate([[0.0], np.cumsum(self.notes[name])])[self.rounds]
+            for name in (SECONDS, JOULES)
+            if name in self.notes
+        }
         if "clock" in self.notes:  # the times of an asynchronous server's steps
             seconds = np.concatenate([[0.0], self.notes["clock"]])[self.rounds]
-            return ClockReadings(seconds, np.full(seconds.shape, np.nan))
-        if SECONDS not in self.notes:
-            return None
-        totals = (
-            np.concatenate([[0.0], np.cumsum(self.notes[name])])[self.rounds]
-            for name in (SECONDS, JOULES)
-        )
-        return ClockReadings(*totals)
+            return ClockReadings(seconds, spent.get(JOULES, np.full(seconds.shape, np.nan)))
+        return ClockReadings(spent[SECONDS], spent[JOULES]) if spent else None
 
     @checked_call
     def save(self, path: str | Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from fedax.core.history import JOULES
 from fedax.core.hyper import MOST_COUNT, check_declared, hyper
 from fedax.errors import InvalidInput
 from fedax.utils.arguments import checked_arguments
@@ -46,7 +47,7 @@ class Asynchronous:
         devices: how long clients take: a `fedax.Devices`, or an object with a method
             `seconds(clients, round, down_bits, up_bits, examples)`, which returns for some clients
             the seconds from dispatch to arrival as an array. A frozen dataclass, so that
-            checkpoints know it.
+            checkpoints know it. None for those of `run(devices=...)`, or of `[devices]` in a file.
         concurrency: clients at work at the same time, from 1 to the number of clients.
         dispatch: `"arrival"`: a client that arrives is replaced at once; `"server_step"`: clients
             are dispatched after server steps only. With as many clients at work as a step takes
@@ -77,7 +78,8 @@ class Asynchronous:
     (FLSim), the hinge and FedAsync's defaults against nothing.
     """
 
-    devices: Any
+    devices: Any = None
+    _: dataclasses.KW_ONLY
     concurrency: int
     dispatch: str = hyper("arrival", choices=("arrival", "server_step"))
     uploads: str = hyper("changes", choices=("changes", "models"))
@@ -91,8 +93,9 @@ class Asynchronous:
         check_declared(self)
         self._require(
             "devices",
-            callable(getattr(self.devices, "seconds", None)),
-            "an object with a method `seconds`",
+            self.devices is None or callable(getattr(self.devices, "seconds", None)),
+            "an object with a method `seconds`, or None for those of the run, which a file has in "
+            "its table [devices]",
         )
         whole = f"whole numbers from 1 to {MOST_COUNT}"
         self._require("concurrency", _is_count(self.concurrency, 1), whole)
@@ -141,7 +144,7 @@ class Asynchronous:
         ):
             allowed = (
                 "a fedax.Asynchronous, or a table with concurrency and perhaps "
-                f"{', '.join(known[1:])}"
+                f"{', '.join(known[2:])}"
             )
             raise InvalidInput.of("Schedule(asynchronous=...)", spelling, allowed)
         return cls(**spelling)
@@ -210,11 +213,12 @@ class Timetable:
         draw: a function of a version that returns a whole cohort, used where no client is busy and
             as many as a cohort has are dispatched: the draw of a synchronous round.
         seed: of all other draws.
+        joules: a function as `seconds`, which returns what each takes; None if that is not known.
 
     >>> class Numbered:
     ...     def seconds(self, clients, round, down_bits, up_bits, examples):
     ...         return clients + 1.0
-    >>> server = Asynchronous(Numbered(), 2, "server_step")
+    >>> server = Asynchronous(Numbered(), concurrency=2, dispatch="server_step")
     >>> timetable = Timetable(
     ...     server,
     ...     2,
@@ -236,13 +240,15 @@ class Timetable:
         seconds: Callable[[np.ndarray, int], np.ndarray],
         draw: Callable[[int], Any],
         seed: Any,
+        joules: Callable[[np.ndarray, int], np.ndarray] | None = None,
     ) -> None:
         self.server, self.cohort, self._seconds, self._draw = server, cohort, seconds, draw
+        self._joules, self._spent, self._spent_by_step = joules, 0.0, list[float]()
         self._free = _Ranking(weights)
         self._clients = len(weights)
         self._random = np.random.Generator(np.random.PCG64(seed))
-        # a heap of (time, client, version, number of the dispatch)
-        self._events: list[tuple[float, int, int, int]] = []
+        # a heap of (time, client, version, number of the dispatch, joules)
+        self._events: list[tuple[float, int, int, int, float]] = []
         self._now, self._version, self._dispatches, self._sent, self._discarded = 0.0, 0, 0, 0, 0
         self._buffer: list[tuple[int, int, int]] = []  # (number of the dispatch, client, version)
         self._slot_of: dict[int, int] = {}
@@ -258,6 +264,14 @@ class Timetable:
     def times(self) -> np.ndarray:
         """Seconds from the start of the run to the end of each server step."""
         return np.asarray(self._times, np.float64)
+
+    def notes(self, first: int, count: int) -> dict[str, np.ndarray]:
+        """Returns notes of some steps, shape (count,): the end of each in seconds from the start,
+        and the joules of the arrivals since the step before, discarded ones included, if known.
+        """
+        steps = slice(first, first + count)
+        joules = {} if self._joules is None else {JOULES: np.asarray(self._spent_by_step[steps])}
+        return {"clock": self.times[steps]} | joules
 
     def slots(self, steps: int) -> int:
         """Returns how many slots the first steps need: at least 1."""
@@ -290,7 +304,8 @@ class Timetable:
         while len(self._buffer) < self.cohort:
             if not self._events:  # all of them were too stale
                 self._dispatch()
-            self._now, client, version, number = heapq.heappop(self._events)
+            self._now, client, version, number, joules = heapq.heappop(self._events)
+            self._spent += joules
             if self._version - version > limit:
                 self._discarded += 1
                 self._free.add(client)
@@ -308,10 +323,12 @@ class Timetable:
         stored = self._slot_of.get(self._version, NO_SLOT)
         self._rows.append((clients, versions, slots, stored, self._sent, self._discarded))
         self._times.append(self._now)
+        self._spent_by_step.append(self._spent)
         for version in versions:
             self._outstanding[version] -= 1
         self._version += 1
         self._sent = self._discarded = 0
+        self._spent = 0.0
         # uploads of versions that are too old for the next step will be discarded
         gone = [
             v
@@ -348,17 +365,18 @@ class Timetable:
             self._slots[-1] = max(self._slots[-1], self._slot_of[self._version] + 1)
         self._outstanding[self._version] += count
         self._sent += count
-        taken = np.asarray(self._seconds(np.asarray(clients), self._version), np.float64)
+        ids = np.asarray(clients)
+        taken = np.asarray(self._seconds(ids, self._version), np.float64)
+        spent = np.zeros(count) if self._joules is None else self._joules(ids, self._version)
         if not (np.isfinite(taken).all() and (taken >= 0).all()):
             raise InvalidInput.of(
                 "devices",
                 taken.min(),
                 "finite seconds >= 0 from a client's dispatch to its arrival",
             )
-        for client, each in zip(clients, taken.tolist(), strict=True):
-            heapq.heappush(
-                self._events, (self._now + each, client, self._version, self._dispatches)
-            )
+        for client, each, joules in zip(clients, taken.tolist(), spent.tolist(), strict=True):
+            event = (self._now + each, client, self._version, self._dispatches, joules)
+            heapq.heappush(self._events, event)
             self._dispatches += 1
 
 

@@ -26,6 +26,8 @@ from fedax.core.scheduling.sampling import (
 from fedax.errors import InvalidInput
 from fedax.utils.random import Index
 
+NEEDS_DEVICES = "devices, here or in run(devices=...); a file has them in [devices]"
+
 
 class Schedule(LocalWork):
     r"""The clients that work in a round (`Sampling`), and how much they do (`LocalWork`).
@@ -80,10 +82,11 @@ class Schedule(LocalWork):
             `drawn`. Phases with everyone wait for everyone.
         weights: `"size"` for the objective $\sum_k \frac{n_k}{n} f_k$, `"equal"` for
             $\frac1N \sum_k f_k$ (not with proportional sampling).
-        asynchronous: an `Asynchronous` server. A round is a server step then, and its cohort are
-            the clients whose uploads it takes: the first `cohort` ones that arrive. Not with other
-            sampling than `"uniform"` and `"proportional_without_replacement"`, nor with `dropouts`,
-            `availability` and `sync_probability`.
+        asynchronous: an `Asynchronous` server, or a table of its arguments. A round is a server
+            step then, and its cohort are the clients whose uploads it takes: the first `cohort`
+            ones that arrive. Not with other sampling than `"uniform"` and
+            `"proportional_without_replacement"`, nor with `dropouts`, `availability` and
+            `sync_probability`.
     """
 
     cohort: int | None = eqx.field(static=True, default=None, kw_only=True)
@@ -164,6 +167,23 @@ class Schedule(LocalWork):
             devices = self.server.devices.bound_to(names, clients)
             changed["asynchronous"] = dataclasses.replace(self.server, devices=devices)
         return dataclasses.replace(self, **changed) if changed else self
+
+    def with_devices(self, devices: Devices | None) -> "Schedule":
+        """Returns the schedule whose asynchronous server has the run's devices if it has none.
+
+        Raises:
+            InvalidInput: an asynchronous server without devices, or with some beside the run's.
+        """
+        if self.server is None or (self.server.devices is not None and devices is None):
+            return self
+        if self.server.devices is not None:
+            allowed = "None with an asynchronous server, which has Asynchronous(devices=...)"
+            raise InvalidInput.found("run(devices=...)", "devices", allowed)
+        if devices is None:
+            raise InvalidInput.found("Asynchronous(devices=...)", "None", NEEDS_DEVICES)
+        return dataclasses.replace(
+            self, asynchronous=dataclasses.replace(self.server, devices=devices)
+        )
 
     def check_population(self, sizes: Sequence[int], names: Sequence[str] | None = None) -> None:
         """Refuses a cohort larger than the population, and more local steps of a round than a

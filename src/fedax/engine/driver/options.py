@@ -181,13 +181,13 @@ class RunOptions:
             )
         check_count("rounds", self.rounds, 0, MOST_COUNT)
         check_count("observe_every", self.observe_every, 1, MOST_COUNT)
+        server = self.schedule.server
+        devices = server.devices if self.devices is None and server else self.devices
         for rule in self.rules:
             rule.check()
-            if (
-                isinstance(rule, Budget)
-                and self.devices is None
-                and (rule.joules or not self.schedule.server)
-            ):
+            if not isinstance(rule, Budget):
+                continue
+            if devices is None or (rule.joules and not isinstance(devices, Devices)):
                 raise InvalidInput.of(
                     "run(stop=...)",
                     rule,

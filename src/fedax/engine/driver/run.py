@@ -59,8 +59,8 @@ def run(
         engine: where it runs; the compiled `Simulation()` by default.
         channel: codecs of what is sent up and down; nothing is coded by default. See `Channel`.
         devices: the clients' `Devices`: `History.clock` then has the seconds and joules that the
-            rounds take on a virtual clock. They do not change the training. On `Simulation` and
-            `Eager`.
+            rounds take on a virtual clock. They do not change the training, but the arrivals of an
+            asynchronous server without its own follow from them. On `Simulation` and `Eager`.
         params: the model to start from, with every seed: a pytree of the task's structure, or the
             path of a file that `fedax.load_params` reads; by default the task's own.
         rounds: how many in all, at least 0 (0 only observes the initial model); 100 by default.

@@ -165,7 +165,8 @@ class Grid:
             check_kind("run(algorithm=...)", algorithm, Algorithm)
         for seed in seeds:
             check_count("seed", seed, 0, MOST_SEED)
-        schedule = options.schedule.bound_to(task.names, task.train.clients)
+        schedule = options.schedule.with_devices(options.devices)
+        schedule = schedule.bound_to(task.names, task.train.clients)
         algorithms = [
             bound_to(algorithm, task.names, task.train.clients) for algorithm in algorithms
         ]

@@ -44,13 +44,11 @@ class Log(NamedTuple):
 
     def at_times(self, timetable: Timetable, first: int) -> "Log":
         """Returns the log with the times of the server steps, in seconds of 64 bits whatever the
-        type of the model.
+        type of the model, and their joules.
 
         `first` is the number of the first of these rounds.
         """
-        return self._replace(
-            notes=self.notes | {"clock": timetable.times[first : first + len(self.down)]}
-        )
+        return self._replace(notes=self.notes | timetable.notes(first, len(self.down)))
 
     def failure(self, first: int) -> Outcome:
         """Returns the outcome: ok, or the first part that is not finite.

@@ -345,9 +345,19 @@ class Experiment(BaseModel):
         return section.make() if all(map(self.loads, names)) else None
 
     def _make_schedule(self, given: dict[str, Any]) -> Schedule | None:
-        """The same for a schedule, whose sampling or availability may be user code."""
+        """The same for a schedule, whose sampling or availability may be user code.
+
+        Raises:
+            InvalidInput: a schedule that does not fit, or one that needs devices without any.
+        """
         rules = (rule_name(given.get(key)) for key in ("sampling", "availability"))
-        return schedule_of(given) if all(self.loads(rule) for rule in rules) else None
+        if not all(self.loads(rule) for rule in rules):
+            return None
+        schedule = schedule_of(given)
+        if schedule.server is not None and self.devices is None:
+            field = "Schedule(asynchronous=...)"
+            raise InvalidInput.found(field, "no table [devices]", NEEDS_CLOCK)
+        return schedule
 
     def only(self, chosen: Sequence[AlgorithmSection]) -> "Experiment":
         """Returns the experiment with some of its algorithms, and with what its grid says about
@@ -622,6 +632,7 @@ class Experiment(BaseModel):
             self.refuse((*place, *named[:1]), error)
 
 
+NEEDS_CLOCK = "a table [devices], whose virtual clock it needs"
 ENDS = ("stop", "early_stopping", "budget")
 USUAL = {"engine": "simulation", "on_bad_client": "stop", "keep_models": "reported"}
 WHERE_GIVEN = ("checkpoint_every", "seeds_together", "held_back_steps")

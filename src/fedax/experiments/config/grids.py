@@ -99,14 +99,12 @@ class GridSection(BaseModel):
             if not isinstance(values, dict) or not values:
                 raise InvalidInput.of(f"grid.{owner}", values, "a table of lists of values")
             for key, choices in values.items():
-                if (
-                    not isinstance(choices, list)
-                    or not choices
-                    or any(isinstance(c, dict) for c in choices)
-                ):
-                    raise InvalidInput.of(
-                        f"grid.{owner}.{key}", choices, "a list of at least one value"
-                    )
+                field, listed = f"grid.{owner}.{key}", choices if isinstance(choices, list) else []
+                if not listed:
+                    raise InvalidInput.of(field, choices, "a list of at least one value")
+                if any(isinstance(c, dict) for c in listed):
+                    hint = "Write an [[algorithm]] with its label for each."
+                    raise InvalidInput.of(field, choices, "values that are no tables", hint)
                 if len(set(map(str, choices))) < len(choices):
                     raise InvalidInput.of(f"grid.{owner}.{key}", choices, "values that differ")
 

@@ -19,6 +19,7 @@ from fedax.communication.channel import bits_of, decode, encode
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.core.scheduling.asynchronous import Arrivals, Asynchronous, Timetable
+from fedax.core.scheduling.devices import Devices
 from fedax.engine.round.backend import PhaseResult, PhaseWork, vectors
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
@@ -63,9 +64,16 @@ class ServerSteps:
         cohort = schedule.capacity(len(sizes))
         down, up = self.bits
 
+        server, passes = self.server, _passes(self.server)
+
+        def amounts(clients: np.ndarray, version: int) -> tuple[Any, ...]:
+            return clients, version, down, up, counted(clients, version, self.gradients, passes)
+
         def seconds(clients: np.ndarray, version: int) -> np.ndarray:
-            examples = counted(clients, version, self.gradients, self.server.passes)
-            return self.server.devices.seconds(clients, version, down, up, examples)
+            return server.devices.seconds(*amounts(clients, version))
+
+        def joules(clients: np.ndarray, version: int) -> np.ndarray:
+            return server.devices.joules(*amounts(clients, version))
 
         def draw(version: int) -> np.ndarray:
             return np.asarray(_draw_cohort(schedule, root, jnp.int32(version), offsets))
@@ -73,7 +81,8 @@ class ServerSteps:
         counted = WorkCount(setup, root)
         seed = np.asarray(jax.random.key_data(stream(root, "dispatch"))).tolist()
         weights = sizes if schedule.rule.by_size else np.ones_like(sizes)
-        return Timetable(self.server, cohort, weights, seconds, draw, seed)
+        spent = joules if isinstance(server.devices, Devices) else None
+        return Timetable(server, cohort, weights, seconds, draw, seed, spent)
 
     def empty(self) -> PyTree:
         """Returns the stored downlinks of a run before its first step, with one slot."""
@@ -139,12 +148,13 @@ def server_steps_of(algorithm: Algorithm[Any], setup: Setup, rounds: int) -> Ser
             "would discard newer ones"
         )
         raise InvalidInput.because(FIELD, reason, "Freeze it.")
-    if not setup.solver.is_counted and server.passes is None:
+    if not setup.solver.is_counted and _passes(server) is None:
         reason = f"how long {type(setup.solver).__name__} works depends on the data"
         raise InvalidInput.because(
             FIELD,
             reason,
-            "Declare its cost: Asynchronous(passes=...), in passes over the examples.",
+            "Declare its cost: Asynchronous(passes=...) or Devices(passes=...), in passes over "
+            "the examples.",
         )
     backend = _InspectionBackend(dataclasses.replace(setup, channel=None), channel, name)
 
@@ -168,6 +178,11 @@ def server_steps_of(algorithm: Algorithm[Any], setup: Setup, rounds: int) -> Ser
     phase = backend.phases[-1]
     gradients = phase.step_gradients, phase.full_gradients
     return ServerSteps(server, server.uploads, near, form, bits, gradients, rounds)
+
+
+def _passes(server: Asynchronous) -> float | None:
+    """Returns the passes that a client's work counts as, None where it is counted."""
+    return getattr(server.devices, "passes", None) if server.passes is None else server.passes
 
 
 def _refused(name: str, reason: str, hint: str = "") -> InvalidInput:

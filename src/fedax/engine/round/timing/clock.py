@@ -153,14 +153,10 @@ def clock_of(
     """Returns the virtual clock of a method's rounds; None without devices.
 
     Raises:
-        InvalidInput: an asynchronous server, whose devices are its own; a solver whose work is not
-            counted.
+        InvalidInput: a solver whose work is not counted.
     """
-    if devices is None:
+    if devices is None or setup.schedule.server is not None:  # whose timetable has the clock
         return None
-    if setup.schedule.server is not None:
-        allowed = "None with an asynchronous server, which has Asynchronous(devices=...)"
-        raise InvalidInput.found("run(devices=...)", "devices", allowed)
     uncounted = [solver for solver in (setup.solver, *setup.solvers) if not solver.is_counted]
     if uncounted and devices.passes is None:
         reason = f"how long {type(uncounted[0]).__name__} works depends on the data"
