@@ -462,6 +462,10 @@ def test_files_have_devices_and_tables_have_their_clock(tmp_path):
         (FILE.replace("1e4", "-1.0"), "Devices(up=...): got -1.0"),
         (FILE.replace("energy_up", "energy_upp"), "energy_up"),
         (FILE + "[budget]\nhours = 0.0\n", "Budget(hours=...): got 0.0"),
+        (
+            FILE.partition("[devices]")[0] + "[budget]\nhours = 1.0\n",
+            "budget: got no table [devices]; allowed: a table [devices]",
+        ),
     ],
 )
 def test_files_refuse_devices_with_their_line(text, words):

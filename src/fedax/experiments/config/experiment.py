@@ -209,6 +209,9 @@ class Experiment(BaseModel):
         self._check_choices()
         self._check_common_sections()
         self._check_algorithms()
+        if self.budget is not None and self.devices is None:
+            needed = InvalidInput.found("budget", "no table [devices]", NEEDS_CLOCK)
+            self.refuse(("budget",), needed)
         with self._at("grid"):
             self._check_grid()
 
