@@ -434,6 +434,25 @@ class Devices:
         sent = np.asarray(down_bits, np.float64) / down + np.asarray(up_bits, np.float64) / up
         return latency + sent + np.asarray(examples, np.float64) / speed
 
+    def examples_after(
+        self,
+        seconds: float,
+        clients: Int[np.ndarray, "some"] | Sequence[int],
+        round: int,
+        down_bits: Any,
+        examples: Any,
+    ) -> Numbers:
+        """Returns how many examples clients have processed some seconds after the start of a phase.
+
+        Arguments as in `seconds`. Latency and downlink come first.
+        """
+        down, speed, latency = (
+            self.values(name, clients, round) for name in ("down", "speed", "latency")
+        )
+        left = np.maximum(seconds - latency - np.asarray(down_bits, np.float64) / down, 0.0)
+        # an infinite speed takes no time, once the message is there
+        return np.minimum(examples, np.where(left > 0, left * speed, 0.0))
+
     def joules(
         self,
         clients: Int[np.ndarray, "some"] | Sequence[int],

@@ -1,7 +1,9 @@
 """The schedule of a run: who works in a round, and how much."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, Literal, NamedTuple, cast
 
 import equinox as eqx
@@ -24,7 +26,7 @@ from fedax.core.scheduling.sampling import (
     weighted_subset_among,
 )
 from fedax.errors import InvalidInput
-from fedax.utils.random import Index
+from fedax.utils.random import Index, stream
 
 NEEDS_DEVICES = "devices, here or in run(devices=...); a file has them in [devices]"
 
@@ -82,6 +84,14 @@ class Schedule(LocalWork):
             `drawn`. Phases with everyone wait for everyone.
         weights: `"size"` for the objective $\sum_k \frac{n_k}{n} f_k$, `"equal"` for
             $\frac1N \sum_k f_k$ (not with proportional sampling).
+        over_select: asks this many times `cohort` clients, rounded up, at most all, and takes the
+            first `cohort` answers; at least 1. Needs `run(devices=...)`, as `deadline` does.
+        deadline: seconds after which a round ends on the virtual clock, above 0, with the answers
+            that have come; None to wait for all. Clients that are late are left out as if they had
+            dropped out, but what they were sent counts as traffic. In a round without any answer
+            the state stays. Fast clients count more often with both options, so that means are
+            biased towards them. Not with sampling that draws a client twice, with several phases or
+            with `asynchronous`. `History.notes` counts who was `late`.
         asynchronous: an `Asynchronous` server, or a table of its arguments. A round is a server
             step then, and its cohort are the clients whose uploads it takes: the first `cohort`
             ones that arrive. Not with other sampling than `"uniform"` and
@@ -101,6 +111,15 @@ class Schedule(LocalWork):
         kw_only=True,
     )
     weights: Literal["size", "equal"] = eqx.field(static=True, default="size", kw_only=True)
+    over_select: float = eqx.field(
+        static=True, default=1.0, kw_only=True, metadata={"hyper": {"default": 1.0, "later": True}}
+    )
+    deadline: float | None = eqx.field(
+        static=True,
+        default=None,
+        kw_only=True,
+        metadata={"hyper": {"default": None, "later": True}},
+    )
     asynchronous: Asynchronous | dict[str, Any] | None = eqx.field(
         static=True,
         default=None,
@@ -122,6 +141,15 @@ class Schedule(LocalWork):
         # size-proportional sampling already weighs clients by size
         both = self.weights == "equal" and self.rule.by_size
         self._require("weights", not both, f"'size' with sampling={self.rule.spelling!r}")
+        is_factor = real(self.over_select) and 1 <= self.over_select < math.inf
+        self._require("over_select", is_factor, "finite numbers >= 1")
+        some = self.over_select == 1 or self.cohort is not None
+        self._require("over_select", some, "1 without a cohort, with which all clients are asked")
+        fits = self.deadline is None or (real(self.deadline) and 0 < self.deadline < math.inf)
+        self._require("deadline", fits, "finite numbers > 0 in seconds, or None")
+        once = self.cutoff_field is None or self.cohort is None or not self.rule.repeats
+        allowed = "sampling without replacement, with over_select and deadline"
+        self._require("sampling", once, allowed)
         if self.asynchronous is not None:
             self._check_asynchronous()
 
@@ -134,6 +162,8 @@ class Schedule(LocalWork):
         )
         self._require("sampling", drawn, allowed)
         self._require("dropouts", not self.dropouts, "0 with an asynchronous server")
+        self._require("over_select", self.over_select == 1, "1 with an asynchronous server")
+        self._require("deadline", self.deadline is None, "None with an asynchronous server")
         counted = "None with an asynchronous server, whose steps are no rounds that"
         self._require("availability", self.availability is None, f"{counted} it could count")
         self._require(
@@ -239,9 +269,39 @@ class Schedule(LocalWork):
         """Whether it may happen that nobody works in a round."""
         return (
             self.dropouts > 0
+            or self.deadline is not None
             or self.availability_rule is not None
             or (self.cohort is not None and self.rule.may_be_empty)
         )
+
+    @property
+    def cutoff_field(self) -> str | None:
+        """The option by which the server does not wait for all clients, for messages; None if it
+        waits.
+        """
+        if self.deadline is not None:
+            return "Schedule(deadline=...)"
+        return "Schedule(over_select=...)" if self.over_select > 1 else None
+
+    def invitation(self, clients: int) -> "Schedule":
+        """Returns the schedule that draws the clients whom a round asks, of whom some may be late.
+
+        >>> Schedule(cohort=10, over_select=1.1).invitation(100).cohort
+        11
+        """
+        asked = self.cohort
+        if asked is not None:
+            # exactly, as decimals: 1.1 times 10 is more than 11 in floating point
+            asked = min(math.ceil(Fraction(str(self.over_select)) * asked), clients)
+        return dataclasses.replace(self, cohort=asked, over_select=1.0, deadline=None)
+
+    def available_in(
+        self, root: Key[Array, ""], round: Index, clients: int
+    ) -> Bool[Array, "clients"] | None:
+        """Returns which clients are available in a round of a run, None for all."""
+        rule = self.availability_rule
+        key = stream(root, "available", round)
+        return None if rule is None else rule.available(key, round, clients)
 
     def capacity(self, clients: int) -> int:
         """Returns the largest number of clients that `draw` can return."""

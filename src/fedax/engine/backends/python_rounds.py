@@ -153,9 +153,9 @@ class PythonProgram(Program):
         self.work_counts = (
             [WorkCount(setup, root) for _, _, root in self.runs] if is_clocked else []
         )
-        steps = setup.asynchronous
+        timed = setup.asynchronous or setup.cutoff
         self.timetables = (
-            None if steps is None else [steps.timetable(setup, root) for _, _, root in self.runs]
+            None if timed is None else [timed.timetable(setup, root) for _, _, root in self.runs]
         )
 
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
@@ -182,6 +182,9 @@ class PythonProgram(Program):
         if self.timetables is not None:
             timetable = self.timetables[run]
             arrivals = jax.tree.map(jnp.asarray, timetable.rows(rounds.start, len(rounds)))
+        if self.setup.asynchronous is not None:
+            assert self.timetables is not None, "of the server steps"
+            timetable = self.timetables[run]
             carry = carry._replace(
                 downlinks=self.setup.asynchronous.grown(carry.downlinks, [timetable], rounds.stop)
             )

@@ -36,6 +36,7 @@ from fedax.engine.round.engine import compute_metrics, initial_params
 from fedax.engine.round.privacy import private_of
 from fedax.engine.round.timing.asynchronous import server_steps_of
 from fedax.engine.round.timing.clock import clock_of
+from fedax.engine.round.timing.deadline import cutoff_of
 from fedax.errors import InvalidInput, short
 from fedax.models.storage import leaf_names, place_arrays, read_weights, state_in
 from fedax.observe.base import Observer
@@ -230,7 +231,10 @@ class Grid:
             raise InvalidInput.found(
                 "Schedule(asynchronous=...)", f"a server on {type(engine).__name__}", allowed
             )
-        devices = self.options.devices
+        devices, cutoff_field = self.options.devices, setup.schedule.cutoff_field
+        if cutoff_field is not None and not engine.is_asynchronous:
+            allowed = "no such rounds on this engine; Simulation and Eager have a virtual clock"
+            raise InvalidInput.found(cutoff_field, f"rounds on {type(engine).__name__}", allowed)
         if devices is not None:
             if not engine.is_asynchronous:
                 allowed = "None on this engine; Simulation and Eager have a virtual clock"
@@ -238,10 +242,12 @@ class Grid:
                     "run(devices=...)", f"devices on {type(engine).__name__}", allowed
                 )
             devices = devices.bound_to(self.task.names, clients)
-        clock = clock_of(member, setup, devices)
-        return dataclasses.replace(
-            setup, private=private_of(member, setup), asynchronous=steps, clock=clock
-        )
+        timing = {
+            "asynchronous": steps,
+            "clock": clock_of(member, setup, devices),
+            "cutoff": cutoff_of(member, setup, devices),
+        }
+        return dataclasses.replace(setup, private=private_of(member, setup), **timing)
 
     def origins(self) -> list[dict[str, Any]]:
         """Returns for each run what its history continues from, see `History.origin`."""

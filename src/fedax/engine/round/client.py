@@ -72,6 +72,8 @@ class Setup(eqx.Module):
         asynchronous: the `fedax.engine.round.timing.asynchronous.ServerSteps` of a run with an
             asynchronous server.
         clock: the `fedax.engine.round.timing.clock.VirtualClock` of a run with devices.
+        cutoff: the `fedax.engine.round.timing.deadline.Cutoff` of a run whose rounds do not wait
+            for all clients.
         kernels: whether steps of small models may be fused (see `fused_loop`).
     """
 
@@ -92,6 +94,7 @@ class Setup(eqx.Module):
     private: Any = eqx.field(static=True, default=None)
     asynchronous: Any = eqx.field(static=True, default=None)
     clock: Any = eqx.field(static=True, default=None)
+    cutoff: Any = eqx.field(static=True, default=None)
     kernels: bool = eqx.field(static=True, default=False)
 
 

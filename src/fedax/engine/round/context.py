@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from fedax.communication.channel import bits_of, decode, encode
 from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload, is_memory
 from fedax.core.scheduling.asynchronous import Arrivals
+from fedax.core.scheduling.deadline import Answers
 from fedax.core.scheduling.schedule import cohort_weights
 from fedax.core.traffic import pack, unpack
 from fedax.engine.compilation.scopes import profiler_scope
@@ -79,7 +80,8 @@ class RoundContext(Federation):
         downlinks: what was sent down with the versions in use, see `PastVersions`; None where the
             server waits for its cohorts.
         solver_states: what clients store for the solver, None if it starts afresh in every round.
-        arrivals: of the server step of an asynchronous server.
+        arrivals: of the server step of an asynchronous server, or the `Answers` of a round that
+            does not wait for all clients.
 
     Attributes:
         is_abandoned: whether a phase found no clients, so that the round must not change anything.
@@ -98,7 +100,7 @@ class RoundContext(Federation):
         *,
         downlinks: PyTree = None,
         solver_states: Memory | None = None,
-        arrivals: Arrivals | None = None,
+        arrivals: Arrivals | Answers | None = None,
     ) -> None:
         self.backend, self.setup, self.round, self.root = backend, backend.setup, round, root
         self.clients, self.lost, self.layout = (
@@ -125,22 +127,24 @@ class RoundContext(Federation):
         )
 
     def sample(self, weights: Float[Array, "clients"] | None = None) -> Cohort:
-        if self.arrivals is not None:
+        if isinstance(self.arrivals, Arrivals):
             clients = jnp.asarray(self.arrivals.clients)
             return self._cohort(clients, clients.shape[0], is_sampled=True)
-        key = self.backend.cohort_key(stream(self.root, "cohort", self.round, self._draws))
-        self._draws += 1
-        available, schedule = None, self.setup.schedule
-        if schedule.availability_rule is not None:
-            available = schedule.availability_rule.available(
-                stream(self.root, "available", self.round), self.round, self.clients
-            )
+        schedule = self.setup.schedule
+        available = schedule.available_in(self.root, self.round, self.clients)
+        if available is not None:
             self.note(available=available.sum(dtype=jnp.int32))
-        with profiler_scope("cohort"):
-            # ids have the static shape (capacity,); in a compiled round `count` is traced
-            ids, count = schedule.draw(
-                key, jnp.asarray(self.setup.population.offsets), weights, available
-            )
+        # ids have the static shape (capacity,); in a compiled round `count` is traced
+        if isinstance(self.arrivals, Answers):
+            ids, count = jnp.asarray(self.arrivals.clients), self.arrivals.count
+            self.note(late=jnp.asarray(self.arrivals.asked - count, jnp.int32))
+        else:
+            key = self.backend.cohort_key(stream(self.root, "cohort", self.round, self._draws))
+            self._draws += 1
+            with profiler_scope("cohort"):
+                ids, count = schedule.draw(
+                    key, jnp.asarray(self.setup.population.offsets), weights, available
+                )
         if available is not None:
             self.note(drawn=jnp.asarray(count, jnp.int32))
         return self._cohort(*self.backend.present(ids, count), is_sampled=weights is None)
@@ -303,6 +307,9 @@ class RoundContext(Federation):
         # only rounds in Python know the number of clients here; compiled ones run a phase of no
         # clients to its end and discard the round
         if isinstance(cohort.count, int) and cohort.count == 0:
+            if isinstance(self.arrivals, Answers):  # all were late, but received the message
+                nothing = {"up": 0, "messages": 0, "sent": self.arrivals.asked}
+                self.traffic.append(_packed(nothing | {"down": _bits_down(phase_work)}))
             if not self._is_noised:
                 raise EmptyPhaseError
             # noise hides an empty cohort too
@@ -341,7 +348,7 @@ class RoundContext(Federation):
         if self.solver_states is not None:
             client_states["solver"] = self.solver_states
         options |= {"model_state": state, "sends_state": self._sends_state}
-        if self.arrivals is not None:
+        if isinstance(self.arrivals, Arrivals):
             options["past"] = self._store_downlink(down, self.arrivals)
         phase_work = PhaseWork(
             work, down, codec, self.root, self.round, self._occurrence(work), **options
@@ -426,9 +433,11 @@ class RoundContext(Federation):
         self.solver_states = result.client_states.get("solver", self.solver_states)
         traffic = count_traffic(phase_work, result, messages)
         # clients receive and send in different steps, and some are discarded
-        if self.arrivals is not None:
+        if isinstance(self.arrivals, Arrivals):
             ways = {"messages": messages + self.arrivals.discarded, "sent": self.arrivals.sent}
             traffic |= jax.tree.map(jnp.int32, ways)
+        elif self.arrivals is not None:
+            traffic["sent"] = jnp.asarray(self.arrivals.asked, jnp.int32)
         if self.setup.clock is not None:  # who worked, for the seconds of the phase
             asked = jnp.where(was_abandoned, 0, cohort.count)
             traffic |= {"clients": cohort.ids, "asked": jnp.asarray(asked, jnp.int32)}
@@ -482,13 +491,22 @@ def count_traffic(phase_work: PhaseWork, result: PhaseResult, messages: Index) -
     up = bits_of(result.upload.value) + (
         0 if result.upload.weight is None else bits_of(result.upload.weight)
     )
-    down = bits_of(phase_work.down) + (
-        0 if phase_work.model_state is None else bits_of(phase_work.model_state)
-    )
+    down = _bits_down(phase_work)
     # a backend that measures has the sum over all clients, as of one message
     if result.sent is not None:
         down, up, messages = *result.sent, 1
-    return jax.tree.map(jnp.int32, {"down": pack(down), "up": pack(up), "messages": messages})
+    return _packed({"down": down, "up": up, "messages": messages})
+
+
+def _bits_down(phase_work: PhaseWork) -> int:
+    state = phase_work.model_state
+    return bits_of(phase_work.down) + (0 if state is None else bits_of(state))
+
+
+def _packed(traffic: dict[str, Any]) -> dict[str, Any]:
+    """Returns a phase's traffic as arrays of 32 bits; bits may need more of them."""
+    bits = {way: pack(traffic[way]) for way in ("down", "up")}
+    return jax.tree.map(jnp.int32, traffic | bits)
 
 
 def missing(like: Any) -> Any:

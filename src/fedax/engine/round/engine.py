@@ -24,6 +24,7 @@ from fedax.engine.round.backend import MEMORY, STATE, UPLOAD, Backend
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext, missing
 from fedax.engine.round.footprint import trace_footprint
+from fedax.engine.round.timing.deadline import AnswerTable
 from fedax.observe.base import Observer, on_host
 from fedax.utils.arguments import checked_arguments
 from fedax.utils.random import stream
@@ -42,9 +43,9 @@ class Log(NamedTuple):
     bad_client: np.ndarray
     left_out: np.ndarray
 
-    def at_times(self, timetable: Timetable, first: int) -> "Log":
-        """Returns the log with the times of the server steps, in seconds of 64 bits whatever the
-        type of the model, and their joules.
+    def at_times(self, timetable: Timetable | AnswerTable, first: int) -> "Log":
+        """Returns the log with the times of server steps or rounds, in seconds of 64 bits whatever
+        the type of the model, and their joules.
 
         `first` is the number of the first of these rounds.
         """

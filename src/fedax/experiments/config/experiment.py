@@ -357,8 +357,8 @@ class Experiment(BaseModel):
         if not all(self.loads(rule) for rule in rules):
             return None
         schedule = schedule_of(given)
-        if schedule.server is not None and self.devices is None:
-            field = "Schedule(asynchronous=...)"
+        field = "Schedule(asynchronous=...)" if schedule.server else schedule.cutoff_field
+        if field is not None and self.devices is None:
             raise InvalidInput.found(field, "no table [devices]", NEEDS_CLOCK)
         return schedule
 

@@ -192,6 +192,7 @@ def _plain_steps(settings: Settings, momentum: bool = False) -> list[tuple[bool,
 def _reachable(settings: Settings) -> list[tuple[bool, str]]:
     schedule = settings["schedule"]
     always = not schedule.get("dropouts", 0.0) and schedule.get("availability") is None
+    always = always and schedule.get("over_select", 1) == 1 and schedule.get("deadline") is None
     return [(always, "is about clients that always answer")]
 
 

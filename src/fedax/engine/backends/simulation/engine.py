@@ -16,6 +16,7 @@ from fedax.core.client import Solver
 from fedax.core.federation import Cohort, Memory
 from fedax.core.hyper import Hyper
 from fedax.core.scheduling.asynchronous import Arrivals
+from fedax.core.scheduling.deadline import Answers
 from fedax.engine.backends.simulation.backend import SimulationBackend
 from fedax.engine.backends.simulation.calibration import calibrate
 from fedax.engine.backends.simulation.host_dataset import HostDataset, is_in_files
@@ -203,11 +204,8 @@ class SimulationProgram(Program):
         self.host_dataset = host_dataset
         clock = setup.clock
         self.work_counts = [] if clock is None else [WorkCount(setup, root) for root in roots]
-        self.timetables = (
-            []
-            if setup.asynchronous is None
-            else [setup.asynchronous.timetable(setup, root) for root in roots]
-        )
+        timed = setup.asynchronous or setup.cutoff
+        self.timetables = [] if timed is None else [timed.timetable(setup, root) for root in roots]
         setup = (
             setup if host_dataset is None else dataclasses.replace(setup, task=host_dataset.task)
         )
@@ -268,12 +266,13 @@ class SimulationProgram(Program):
         carry, _, stores = states
         check_versions(carry)
         arrivals = None
-        if self.timetables:
+        if self.setup.asynchronous is not None:
             axis = 0 if self.axes.is_single else 2  # after those of seeds and settings
             downlinks = self.setup.asynchronous.grown(
                 carry.downlinks, self.timetables, first + count, axis
             )
             carry = carry._replace(downlinks=downlinks)
+        if self.timetables:
             rows = [timetable.rows(first, count, self.longest) for timetable in self.timetables]
             arrivals = self.axes.put(
                 self.axes.stack(jax.tree.map(jnp.asarray, rows), "seeds"), "seeds"
@@ -366,7 +365,7 @@ def one_round(
     root: Key[Array, ""],
     round: Index,
     carry: RunCarry,
-    arrivals: Arrivals | None = None,
+    arrivals: Arrivals | Answers | None = None,
 ) -> tuple[RunCarry, Any, Cohort]:
     """Returns the carry after a round, the round's report, and the cohort that worked last."""
     # `fed` collects traffic, notes and failures as tracers while the algorithm's Python code runs
@@ -428,7 +427,7 @@ def _compiled(small: bool) -> Callable[..., Any]:
 def _rounds(
     shared: tuple[Setup, Index, Index, int],
     setting: Setting,
-    seed: tuple[Key[Array, ""], Arrivals | None],
+    seed: tuple[Key[Array, ""], Arrivals | Answers | None],
     state: RunCarry,
 ) -> tuple[RunCarry, Any, Cohort]:
     (setup, algorithm), (first, count, longest), (root, arrivals) = (

@@ -155,14 +155,25 @@ def clock_of(
     Raises:
         InvalidInput: a solver whose work is not counted.
     """
-    if devices is None or setup.schedule.server is not None:  # whose timetable has the clock
+    schedule = setup.schedule
+    # with an asynchronous server, or a deadline, a timetable has the clock
+    if devices is None or schedule.server is not None or schedule.cutoff_field is not None:
         return None
+    check_counted(setup, devices)
+    phases = trace_footprint(algorithm, setup).phases
+    return VirtualClock(
+        devices, tuple((phase.step_gradients, phase.full_gradients) for phase in phases)
+    )
+
+
+def check_counted(setup: Setup, devices: Devices) -> None:
+    """Refuses a solver whose work depends on the data, without a declared cost.
+
+    Raises:
+        InvalidInput: names the solver.
+    """
     uncounted = [solver for solver in (setup.solver, *setup.solvers) if not solver.is_counted]
     if uncounted and devices.passes is None:
         reason = f"how long {type(uncounted[0]).__name__} works depends on the data"
         hint = "Declare its cost: Devices(passes=...), in passes over the examples."
         raise InvalidInput.because("run(devices=...)", reason, hint)
-    phases = trace_footprint(algorithm, setup).phases
-    return VirtualClock(
-        devices, tuple((phase.step_gradients, phase.full_gradients) for phase in phases)
-    )

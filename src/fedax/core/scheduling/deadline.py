@@ -1,0 +1,58 @@
+"""Rounds that do not wait for all clients: the server asks more than it needs, or ends a round at a
+deadline.
+
+Who answers when follows from the devices alone, so the clients that count are known before a round
+is trained.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+
+class Answers(NamedTuple):
+    """Who counts in some rounds, or in one of them; whole numbers have 32 bits.
+
+    Attributes:
+        clients: those whose uploads count, in the order of their draw, and padding.
+        count: how many count.
+        asked: how many were sent the round's message.
+    """
+
+    clients: Int[Array, "*rounds capacity"]
+    count: Int[Array, "*rounds"]
+    asked: Int[Array, "*rounds"]
+
+
+def first_answers(
+    clients: Int[np.ndarray, "asked"],
+    seconds: Float[np.ndarray, "asked"],
+    most: int | None = None,
+    deadline: float = math.inf,
+) -> tuple[Bool[np.ndarray, "asked"], float]:
+    """Returns which clients of a round count, and when it ends.
+
+    It ends with the last answer that it takes, or at the deadline where fewer than `most` have come
+    and others have not.
+
+    Args:
+        clients: their numbers, all different; the smaller one counts first at equal times.
+        seconds: when their uploads arrive, from the start of the round.
+        most: how many answers it takes, at least 1; None for all.
+        deadline: the last moment at which an answer counts.
+
+    >>> counts, end = first_answers(np.array([7, 2, 4]), np.array([3.0, 1.0, 3.0]), most=2)
+    >>> counts.tolist(), end
+    ([False, True, True], 3.0)
+
+    Source: Bonawitz et al., Towards Federated Learning at Scale: System Design, MLSys 2019, Sec.
+    2.2, 3.3 and 9 (the paper was not read).
+    """
+    order = np.lexsort((clients, seconds))
+    taken = order[seconds[order] <= deadline][:most]
+    counts = np.zeros(len(clients), bool)
+    counts[taken] = True
+    is_complete = len(taken) in (most, len(clients))
+    return counts, float(seconds[taken].max(initial=0.0)) if is_complete else deadline
