@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import fedax
+from fedax.core.scheduling.asynchronous import Timetable
 from fedax.core.scheduling.devices import Devices, uniform
 from fedax.errors import DataError, FedaxError, InvalidInput, SpecError, UnknownName
 from fedax.experiments.config.experiment import Experiment
@@ -255,6 +256,43 @@ def test_a_session_reports_the_seconds_of_its_rounds():
     )
 
 
+@pytest.mark.parametrize("kind", ["cohort", "deadline", "asynchronous"])
+def test_the_server_takes_its_time_in_every_phase(kind):
+    server = {"server_seconds": 3.0, "server_seconds_per_byte": 0.25}
+    plain, slow = Devices(latency=1.0), Devices(latency=1.0, **server)
+    options = {
+        "cohort": {},
+        "deadline": {"deadline": 2.0},
+        "asynchronous": {"asynchronous": {"concurrency": 2, "dispatch": "server_step"}},
+    }[kind]
+    schedule = fedax.Schedule(cohort=2, **options)
+    history = run(devices=slow, schedule=schedule, rounds=3)
+    bytes_up = 2 * vector(history).nbytes
+    assert history.clock.seconds.tolist() == [t * (1 + 3 + 0.25 * bytes_up) for t in range(4)]
+    assert run(devices=plain, schedule=schedule, rounds=3).clock.seconds.tolist() == [0, 1, 2, 3]
+
+
+def test_uploads_wait_while_an_asynchronous_server_is_busy():
+    """Clients that take 2 and 3 seconds, and a server that takes 2 for a step: by hand."""
+    server = fedax.Asynchronous(Devices(), concurrency=2)
+    takes = np.array([2.0, 3.0])
+    seconds = lambda ids, version: takes[ids]  # noqa: E731
+    both = lambda version: [0, 1]  # noqa: E731
+    table = Timetable(server, 1, np.ones(2, int), seconds, both, 0, None, 2.0)
+    table.extend(4)
+    # client 0 arrives at 2 and is sent away at 4; client 1 arrives at 3, waits until 4, and leaves
+    # at 6; client 0 is back at 6, after which the server is busy until 8; client 1 at 9
+    assert table.rows(0, 4).clients.ravel().tolist() == [0, 1, 0, 1]
+    assert table.times.tolist() == [4.0, 6.0, 8.0, 11.0]
+
+
+def test_a_graph_has_no_server():
+    clients = regression().train.clients
+    graph = fedax.Graph.star(clients)
+    devices = Devices(latency=1.0, server_seconds=5.0)
+    assert run(fedax.DSGD(graph=graph), devices, rounds=1).clock.seconds[-1] == 1.0
+
+
 def test_budgets_end_runs_at_the_first_observation_that_has_spent_them():
     devices = Devices(latency=1800.0, energy=1.0)
     history = run(devices=devices, stop=fedax.Budget(hours=1.5), rounds=20, observe_every=2)
@@ -330,6 +368,7 @@ def test_draws_have_their_distributions_and_depend_on_nothing_else():
     )
     assert Devices(**DRAWN) == devices
     assert Devices(**DRAWN | {"seed": 1}) != devices
+    assert Devices(**DRAWN, server_seconds=1.0) != devices
     assert Devices(**DRAWN | {"seed": 1}).values("speed", [7], 0) != devices.values("speed", [7], 0)
 
 
@@ -357,6 +396,7 @@ def test_draws_have_their_distributions_and_depend_on_nothing_else():
         ({"varying": {"speed": 2.0}}, "Devices(varying=...), speed: got 2.0"),
         ({"seed": -1}, "Devices(seed=...): got -1; allowed: whole numbers from 0"),
         ({"passes": 0.0}, "Devices(passes=...): got 0.0"),
+        ({"server_seconds": -1.0}, "Devices(server_seconds=...): got -1.0; allowed: finite"),
         ({"table": {"client": ["a"]}}, "one of the columns speed"),
         ({"table": {"speed": [1.0], "up": [1.0, 2.0]}}, "columns of one length"),
         ({"table": {"speed": [1.0, "x"]}}, "row 1, speed: got 'x'"),

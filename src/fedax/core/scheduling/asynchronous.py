@@ -214,6 +214,8 @@ class Timetable:
             as many as a cohort has are dispatched: the draw of a synchronous round.
         seed: of all other draws.
         joules: a function as `seconds`, which returns what each takes; None if that is not known.
+        busy: seconds that the server takes for a step, in which it neither takes uploads nor
+            dispatches clients.
 
     >>> class Numbered:
     ...     def seconds(self, clients, round, down_bits, up_bits, examples):
@@ -241,9 +243,11 @@ class Timetable:
         draw: Callable[[int], Any],
         seed: Any,
         joules: Callable[[np.ndarray, int], np.ndarray] | None = None,
+        busy: float = 0.0,
     ) -> None:
         self.server, self.cohort, self._seconds, self._draw = server, cohort, seconds, draw
         self._joules, self._spent, self._spent_by_step = joules, 0.0, list[float]()
+        self._busy = busy
         self._free = _Ranking(weights)
         self._clients = len(weights)
         self._random = np.random.Generator(np.random.PCG64(seed))
@@ -304,7 +308,8 @@ class Timetable:
         while len(self._buffer) < self.cohort:
             if not self._events:  # all of them were too stale
                 self._dispatch()
-            self._now, client, version, number, joules = heapq.heappop(self._events)
+            time, client, version, number, joules = heapq.heappop(self._events)
+            self._now = max(self._now, time)  # later, if it came while the server was busy
             self._spent += joules
             if self._version - version > limit:
                 self._discarded += 1
@@ -322,6 +327,7 @@ class Timetable:
         slots = [self._slot_of[version] for version in versions]
         stored = self._slot_of.get(self._version, NO_SLOT)
         self._rows.append((clients, versions, slots, stored, self._sent, self._discarded))
+        self._now += self._busy
         self._times.append(self._now)
         self._spent_by_step.append(self._spent)
         for version in versions:

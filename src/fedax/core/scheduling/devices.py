@@ -65,6 +65,9 @@ CHARACTERISTICS = {
 }
 """What a client's device is described by."""
 
+SERVER = "server_seconds", "server_seconds_per_byte"
+"""What the server takes, one number each."""
+
 FORWARD_AND_BACKWARD = 3.0
 """Time of a training step over that of inference, as FedScale has it."""
 
@@ -212,6 +215,10 @@ class Devices:
         passes: passes over its examples that a phase with local work counts as, above 0. Only
             needed for solvers that decide by the data how long they work, such as `Exact`.
         seed: of all draws.
+        server_seconds: that the server takes in every phase after the last upload that it waits
+            for, or in every step of an asynchronous server; finite, at least 0.
+        server_seconds_per_byte: in addition, for each byte of the uploads that it takes; finite, at
+            least 0. Graphs have no server.
 
     Raises:
         InvalidInput: a value out of range, with the field.
@@ -235,6 +242,8 @@ class Devices:
     varying: Mapping[str, Any] | None = None
     passes: float | None = None
     seed: int = 0
+    server_seconds: float = 0.0
+    server_seconds_per_byte: float = 0.0
     digest: str = dataclasses.field(init=False, repr=False, default="")
 
     def __post_init__(self) -> None:
@@ -265,6 +274,9 @@ class Devices:
         self._require("seed", is_seed, f"whole numbers from 0 to {MOST_SEED}")
         fits = self.passes is None or (real(self.passes) and 0 < self.passes < math.inf)
         self._require("passes", fits, "finite numbers > 0, or None")
+        for name in SERVER:
+            value = getattr(self, name)
+            self._require(name, real(value) and 0 <= value < math.inf, "finite numbers >= 0")
         # frozen: derived values are set around the dataclass
         derived = {"_values": values, "_factors": factors, "_table": rows, "_rows": None}
         for name, value in derived.items():
@@ -313,6 +325,8 @@ class Devices:
                 value.spelling if isinstance(value, Distribution) else np.asarray(value).tolist()
             )
         facts["varying"] = {name: one.spelling for name, one in me._factors.items()}
+        # left out at 0, so that devices from before these arguments keep their hash
+        facts |= {name: getattr(self, name) for name in SERVER if getattr(self, name)}
         if me._table is not None:
             facts["table"] = {name: column.tolist() for name, column in me._table.columns.items()}
             facts["clients"] = me._table.clients
@@ -433,6 +447,10 @@ class Devices:
         )
         sent = np.asarray(down_bits, np.float64) / down + np.asarray(up_bits, np.float64) / up
         return latency + sent + np.asarray(examples, np.float64) / speed
+
+    def seconds_at_server(self, up_bits: float) -> float:
+        """Returns the seconds that the server takes for uploads of so many bits together."""
+        return self.server_seconds + self.server_seconds_per_byte * up_bits / 8
 
     def examples_after(
         self,

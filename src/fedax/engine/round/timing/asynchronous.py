@@ -78,8 +78,10 @@ class ServerSteps:
         counted = WorkCount(setup, root)
         seed = np.asarray(jax.random.key_data(stream(root, "dispatch"))).tolist()
         weights = sizes if schedule.rule.by_size else np.ones_like(sizes)
-        spent = joules if isinstance(server.devices, Devices) else None
-        return Timetable(server, cohort, weights, seconds, draw, seed, spent)
+        if not isinstance(server.devices, Devices):
+            return Timetable(server, cohort, weights, seconds, draw, seed)
+        busy = server.devices.seconds_at_server(cohort * up)
+        return Timetable(server, cohort, weights, seconds, draw, seed, joules, busy)
 
     def empty(self) -> PyTree:
         """Returns the stored downlinks of a run before its first step, with one slot."""

@@ -60,9 +60,9 @@ class VirtualClock:
                 clients = phase["clients"][i][: int(phase["asked"][i])]
                 if not len(clients):
                     continue
-                bits = down[i], up[i]
+                bits, is_at_server = (down[i], up[i]), "links" not in phase
                 # every node sends its message to its neighbours, and receives theirs
-                if "links" in phase:
+                if not is_at_server:
                     into, out = phase["links"][i].astype(np.int64)
                     bits = down[i] + into * up[i], out * up[i]
                 each = (
@@ -76,6 +76,8 @@ class VirtualClock:
                 _, place = np.unique(clients, return_inverse=True)
                 found[SECONDS][i] += np.bincount(place, seconds).max()
                 found[JOULES][i] += joules.sum()
+                if is_at_server:
+                    found[SECONDS][i] += self.devices.seconds_at_server(len(clients) * float(up[i]))
         return found
 
 

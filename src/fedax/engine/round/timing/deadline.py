@@ -115,6 +115,8 @@ class AnswerTable:
         if len(late):  # which have received the message, and work until the round ends
             done = devices.examples_after(end, late, t, down, examples[~counts])
             joules += devices.joules(late, t, down, 0, done).sum()
+        if len(asked):
+            end += devices.seconds_at_server(int(counts.sum()) * up)
         return _Round(asked[counts], len(asked), end, float(joules))
 
 
