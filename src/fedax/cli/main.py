@@ -14,6 +14,7 @@ from fedax.cli import (
     audit,
     check,
     cite,
+    clock,
     compare,
     data,
     demo,
@@ -95,6 +96,7 @@ for command in (
     cite.cite,
 ):
     app.command(cls=Command)(command)
+app.add_typer(clock.app, name="clock")
 app.add_typer(data.app, name="data")
 app.add_typer(deploy.app, name="deploy")
 app.add_typer(new.app, name="new")

@@ -5,6 +5,7 @@ import functools
 import hashlib
 import logging
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -107,7 +108,7 @@ class Device:
                 raise FedaxError(
                     f"an order of protocol {order['version']}; this client has {PROTOCOL}"
                 )
-            kinds = {"hello": self._hello, "work": self._work, "measure": self._measure}
+            kinds = {"hello": self._hello, "work": self._timed_work, "measure": self._measure}
             return kinds[order["kind"]](order, content)
         except Exception as error:
             text = (
@@ -129,6 +130,20 @@ class Device:
             "test": -1 if test is None else int(test.total),
         }
         return RecordDict({"answer": ConfigRecord({"partition": self.partition, **facts})})
+
+    def _timed_work(self, order: Any, content: Any) -> Any:
+        """Returns the answer to an order of work, with when it was received and how long it took.
+
+        Stages of sums under masks are not timed.
+        """
+        from flwr.app import ConfigRecord
+
+        received, begun = time.time(), time.perf_counter()
+        reply = self._work(order, content)
+        if "masks" not in content:
+            seconds = time.perf_counter() - begun
+            reply["timing"] = ConfigRecord({"received": received, "seconds": seconds})
+        return reply
 
     def _work(self, order: Any, content: Any) -> Any:
         from fedax.flower.protocol.records import Refused, bytes_sent

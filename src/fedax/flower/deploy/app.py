@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from fedax.core import InvalidInput, RunExists
+from fedax.engine.round.timing.fitting import DURATIONS
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display, display_for
 from fedax.experiments.running.runner import resume, run_experiment
@@ -185,7 +186,7 @@ def _train(
         "secure": deployment.secure or None,
     }
     options |= {"most_examples": deployment.most_examples or None, "registered": registered}
-    with here(Flower(grid, run=str(out), **options)):
+    with here(Flower(grid, run=str(out), durations=out / DURATIONS, **options)):
         if config["resume"]:
             directory = _resumed(out, display)
         else:

@@ -34,6 +34,7 @@ from fedax.flower.protocol.records import (
     tree_of,
 )
 from fedax.flower.protocol.store import NEVER
+from fedax.flower.server.durations import DurationRecorder, Exchange
 from fedax.flower.server.roster import EVALUATE, TRAIN, Roster, contents
 from fedax.utils.layout import accumulator
 
@@ -107,10 +108,13 @@ class FlowerBackend(PythonBackend):
 
     Attributes:
         floor: the first round whose memories may be asked for again.
+        recorder: of the phases' durations, if they are recorded.
 
     Raises:
         InvalidInput: larger uploads.
     """
+
+    recorder: DurationRecorder | None = None
 
     def __init__(
         self,
@@ -338,6 +342,7 @@ class FlowerBackend(PythonBackend):
         )
         found: dict[int, Read] = {}
         reasons: dict[int, str] = {}
+        exchanges: dict[int, Exchange] = {}
         for k in orders:
             if k not in answers:
                 reasons[k] = self._silence(k)
@@ -348,12 +353,15 @@ class FlowerBackend(PythonBackend):
                 self._books["message_bytes"] += _bytes_of(records)
                 self._check_is_to(orders[k], records["answer"], k)
                 found[k] = read(k, records)
+                exchanges[k] = Exchange(*self.roster.times[k], orders[k], records)
             except SPOILED as error:
                 reasons[k] = (
                     str(error) if isinstance(error, FedaxError) else (f"not an answer ({error!r})")
                 )
                 self._books["refused"] += 1
         self._books["message_bytes"] += sum(_bytes_of(records) for records in orders.values())
+        if self.recorder is not None:
+            self.recorder.add(int(phase_work.round), phase_work.work.__name__, exchanges)
         return found, reasons
 
     def _check_is_to(self, order: RecordDict, facts: Any, k: int) -> None:

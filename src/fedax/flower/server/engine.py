@@ -5,6 +5,7 @@ import dataclasses
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -65,6 +66,8 @@ class Flower(Engine):
         checkpoint_seconds: the most seconds between checkpoints of a run that keeps some, above 0;
             60 by default. The first one follows the first round, and the time between them doubles
             up to this bound.
+        durations: a file to which the seconds of every client's downloads, work and uploads are
+            appended, from which `fedax clock fit` estimates devices; by default none.
         secret: from which the noise of `Privacy` at the server is drawn, and the cohorts where its
             epsilon counts on sampling. Nobody else may have it, and a run that is continued has the
             same; by default a new one. `fedax deploy` keeps it in `keys/noise.key`, which only its
@@ -87,6 +90,7 @@ class Flower(Engine):
         largest: int | None = None,
         secure: float | None = None,
         secret: bytes | None = None,
+        durations: Path | str | None = None,
         checkpoint_seconds: float = 60.0,
         most_examples: int | None = None,
         registered: Callable[[], Mapping[int, int]] | None = None,
@@ -112,6 +116,7 @@ class Flower(Engine):
         self.secure, self.checkpoint_seconds = secure, checkpoint_seconds
         self.largest, self.secret = largest, secret or os.urandom(32)
         self.most_examples, self.registered = most_examples, registered
+        self.durations = None if durations is None else Path(durations)
         self.roster: Any = None
 
     def has_all(self, task: Task) -> bool:
@@ -179,6 +184,7 @@ class FlowerProgram(PythonProgram):
         engine: Flower,
     ) -> None:
         from fedax.flower.server.backend import FlowerBackend
+        from fedax.flower.server.durations import DurationRecorder
         from fedax.flower.server.secure import SecureBackend
 
         def backend(algorithm: Algorithm[Any], root: Key[Array, ""]) -> FlowerBackend:
@@ -201,6 +207,11 @@ class FlowerProgram(PythonProgram):
         super().__init__(algorithms, setup, roots, backend)
         self.task = _without_examples(setup.task, engine.roster.sizes)
         self._done, self._kept = 0, list[int]()
+        if engine.durations is not None:
+            for algorithm, made, root in self.runs:
+                made.recorder = DurationRecorder(
+                    engine.durations, made.run_name[:8], setup, algorithm, root
+                )
 
     def advance(self, states: Any, first: int, count: int) -> Any:
         # continued from a checkpoint, which may be needed again

@@ -47,6 +47,8 @@ class Roster:
         nodes: the node of each client.
         sizes: the examples of each client.
         offline: the clients of the last orders that had no node when `ask` returned.
+        times: for the clients of the last orders, when the order was sent and its answer seen, in
+            seconds of this machine's clock.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Roster:
         self.nodes: dict[int, int] = {}
         self.sizes: dict[int, Sizes] = {}
         self.offline = frozenset[int]()
+        self.times: dict[int, tuple[float, float]] = {}
 
     def gather(self, patience: float) -> None:
         """Waits until every client has a node.
@@ -187,6 +190,8 @@ class Roster:
         found: dict[int, Message] = {}
         asked: dict[str, int] = {}
         waiting, logged = set(orders), set[int]()
+        sent = dict[int, float]()
+        self.times = {}
         while True:
             if waiting and time.monotonic() >= again:
                 again = time.monotonic() + AGAIN
@@ -195,6 +200,7 @@ class Roster:
                     self._message(self.nodes[k], orders[k], kind, group, end - time.monotonic())
                     for k in ready
                 ]
+                sent |= dict.fromkeys(ready, time.time())
                 asked |= self._pushed(messages, ready)
                 waiting -= set(ready)
                 possible = len(found.keys() - waiting) + len(asked)
@@ -211,6 +217,7 @@ class Roster:
                 if (k := asked.pop(answer.metadata.reply_to_message_id, None)) is None:
                     continue
                 found[k] = answer
+                self.times[k] = sent[k], time.time()
                 if answer.has_error() and answer.error.code == NODE_UNAVAILABLE:
                     waiting.add(k)
             is_enough = not waiting or (

@@ -60,23 +60,19 @@ class VirtualClock:
                 clients = phase["clients"][i][: int(phase["asked"][i])]
                 if not len(clients):
                     continue
-                bits, is_at_server = (down[i], up[i]), "links" not in phase
+                received, sent = down[i], up[i]
                 # every node sends its message to its neighbours, and receives theirs
-                if not is_at_server:
+                if "links" in phase:
                     into, out = phase["links"][i].astype(np.int64)
-                    bits = down[i] + into * up[i], out * up[i]
-                each = (
-                    clients,
-                    first + i,
-                    *bits,
-                    work(clients, first + i, gradients, self.devices.passes),
-                )
+                    received, sent = down[i] + into * up[i], out * up[i]
+                examples = work(clients, first + i, gradients, self.devices.passes)
+                each = clients, first + i, received, sent, examples
                 seconds, joules = self.devices.seconds(*each), self.devices.joules(*each)
                 # a client that was drawn twice does both jobs, one after the other
                 _, place = np.unique(clients, return_inverse=True)
                 found[SECONDS][i] += np.bincount(place, seconds).max()
                 found[JOULES][i] += joules.sum()
-                if is_at_server:
+                if "links" not in phase:
                     found[SECONDS][i] += self.devices.seconds_at_server(len(clients) * float(up[i]))
         return found
 
