@@ -2,6 +2,7 @@
 scale."""
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -287,3 +288,23 @@ def test_an_incomplete_grid_has_at_most_four_panels_in_a_row():
     (chart,) = charts_of(figures, draw)
     assert 12 < len(chart.panels) < 18
     assert chart.columns == 4
+
+
+def test_wide_logarithmic_axes_have_ticks_that_do_not_overlap():
+    """Curves begin at 0, which a logarithmic axis does not show."""
+    pyplot = pytest.importorskip("matplotlib.pyplot", reason="needs the extra paper")
+    from fedax.report.drawing.figures import _spaced
+
+    figure, axes = pyplot.subplots(figsize=(2, 2))
+    axes.plot([0.0, 1e-3, 1.5], [1.0, 2.0, 3.0])
+    axes.set_xscale("log")
+    _spaced(axes.xaxis)
+    figure.canvas.draw()
+    boxes = [
+        label.get_window_extent()
+        for label in axes.get_xticklabels()
+        if label.get_text() and 1e-3 <= label.get_position()[0] <= 1.5
+    ]
+    assert len(boxes) >= 2
+    assert all(a.x1 < b.x0 for a, b in itertools.pairwise(boxes))
+    pyplot.close(figure)

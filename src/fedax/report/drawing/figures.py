@@ -362,14 +362,21 @@ def _settings_of(panel: Panel, chart: Chart) -> list[str]:
 
 
 def _spaced(axis: Any) -> None:
-    """Sets plain ticks on a logarithmic axis: 1, 2, 5 within three decades, else powers of ten."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    """Sets plain ticks on a logarithmic axis: 1, 2, 5 within three decades, else powers of ten.
+
+    A horizontal axis has room for 1, 2, 5 within one and a half decades.
+    """
+    from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
 
     low, high = axis.get_data_interval()
+    if axis.axis_name == "x":
+        low = axis.get_minpos()  # curves begin at 0, which a logarithmic axis does not show
     decades = math.log10(high / low) if 0 < low < high else 0.0
     if decades < 3:
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        crowded = axis.axis_name == "x" and decades > 1.5
+        axis.set_major_locator(LogLocator(subs=(1,) if crowded else (1, 2, 5)))
+        short = EngFormatter(sep="") if axis.axis_name == "x" and high >= 1e4 else None
+        axis.set_major_formatter(short or FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())
 
 
