@@ -3,8 +3,8 @@
 `Graph` is a graph of clients with its mixing matrix. It is made by:
 - `Graph.of`: from a NetworkX graph. `Graph.given`: from a mixing matrix. `Graph.sequence`: several
   in turn.
-- `Graph.ring`, `Graph.exponential`, `Graph.one_peer_exponential`, `Graph.complete`, `Graph.star`,
-  `Graph.grid`, `Graph.torus`, `Graph.isolated`: of some size.
+- `Graph.ring`, `Graph.exponential`, `Graph.one_peer_exponential`, `Graph.base_k`,
+  `Graph.complete`, `Graph.star`, `Graph.grid`, `Graph.torus`, `Graph.isolated`: of some size.
 - `Graph.random_regular`, `Graph.erdos_renyi`, `Graph.small_world`, `Graph.matchings`,
   `Graph.random_out`: drawn.
 - `Graph.directed`, `Graph.lossy`: with links one way, or that drop messages.
@@ -32,7 +32,9 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from fedax.errors import InvalidInput, UnknownName
 from fedax.examples import client_names as _names
 from fedax.examples.arrays import as_array as _as_array
+from fedax.numerics import links as _links
 from fedax.numerics import mixing as _mixing
+from fedax.numerics import sequences as _sequences
 from fedax.numerics.mixing import DENSE as DENSE
 from fedax.numerics.mixing import MIXINGS, mixed
 from fedax.numerics.mixing import TOLERANCE as TOLERANCE
@@ -133,11 +135,9 @@ class Graph(eqx.Module):
         links: list[list[int]] = [
             sorted({place[v] for v in network[u]} - {place[u]}) for u in nodes
         ]
-        weigh = MIXINGS[mixing]([len(some) for some in links])
-        rows = [{i: 1.0, **{j: weigh(i, j) for j in some}} for i, some in enumerate(links)]
-        for i, row in enumerate(rows):
-            row[i] = 1.0 - sum(weight for j, weight in row.items() if j != i)
-        return cls._checked(rows, name, connected, _names.of_nodes(nodes))
+        rows = _mixing.network_rows(links, mixing)
+        _mixing.check_connected(rows, name, connected)
+        return cls(*_mixing.tables([rows]), name, _names.of_nodes(nodes))
 
     @classmethod
     @_checked_call
@@ -160,40 +160,7 @@ class Graph(eqx.Module):
             {i: float(w[i, i]), **{int(j): float(w[i, j]) for j in np.flatnonzero(w[i]) if j != i}}
             for i in range(len(w))
         ]
-        return cls._checked(rows, name, connected, nodes)
-
-    @classmethod
-    def _checked(
-        cls,
-        rows: list[dict[int, float]],
-        name: str,
-        connected: bool,
-        nodes: _names.ClientNames | None = None,
-    ) -> "Graph":
-        """Makes a graph of the rows of a symmetric stochastic matrix.
-
-        Perron and Frobenius: a connected graph has the eigenvalue 1 once, and -1 only if it is
-        bipartite without own weights.
-        """
-        support = nx.Graph([(i, j) for i, row in enumerate(rows) for j in row])
-        if connected and not nx.is_connected(support):
-            parts = list(nx.connected_components(support))
-            alone = min(parts, key=len)
-            raise InvalidInput.found(
-                name,
-                f"{len(parts)} parts, one of them the clients {sorted(alone)[:5]}",
-                "connected graphs",
-                "Add links.",
-            )
-        if max(row[i] for i, row in enumerate(rows)) <= 0 and nx.is_bipartite(
-            nx.Graph([(i, j) for i, row in enumerate(rows) for j in row if j != i])
-        ):
-            raise InvalidInput.found(
-                name,
-                "the eigenvalue -1",
-                "matrices with I >= W > -I",
-                "Add weights on the diagonal.",
-            )
+        _mixing.check_connected(rows, name, connected)
         return cls(*_mixing.tables([rows]), name, nodes)
 
     @classmethod
@@ -388,7 +355,9 @@ class Graph(eqx.Module):
             sorted({nodes.index(v) for v in network.predecessors(u)} - {i})
             for i, u in enumerate(nodes)
         ]
-        rows = _mixing.divided(senders) if stochastic == "column" else _mixing.averaged(senders)
+        rows = (
+            _sequences.divided(senders) if stochastic == "column" else _sequences.averaged(senders)
+        )
         return cls(*_mixing.tables([rows]), name, _names.of_nodes(nodes))
 
     @classmethod
@@ -400,12 +369,29 @@ class Graph(eqx.Module):
         Weights are 1/2. With $m = 2^k$ clients, k rounds are an exact average (Ying et al., NeurIPS
         2021).
         """
-        hops = [2**t for t in range(max((_count(clients) - 1).bit_length(), 1))]
-        rows = [
-            _mixing.averaged([[(i - hop) % clients] * (clients > 1) for i in range(clients)])
-            for hop in hops
-        ]
+        rows = _sequences.one_peer_exponential(_count(clients))
         return cls(*_mixing.tables(rows), "one_peer_exponential")
+
+    @classmethod
+    @_checked_call
+    def base_k(cls, clients: int, k: int) -> "Graph":
+        r"""Lets every client talk to at most `k` others in a round, so that a period is an exact
+        average.
+
+        This is the Base-(k + 1) graph. It exists for any number of clients, has doubly stochastic
+        weights and a period of at most $2 \log_{k+1} m + 2$ rounds for m clients.
+
+        >>> graph = Graph.base_k(5, 1)
+        >>> graph.period, int(graph.degrees.max()), graph.lam < 1e-3
+        (5, 1, True)
+
+        Source: Takezawa, Sato, Bao, Niwa and Yamada, Beyond Exponential Graph:
+        Communication-Efficient Topologies for Decentralized Learning via Finite-time Convergence,
+        NeurIPS 2023, as in the authors' code (github.com/yukiTakezawa/BaseGraph); the paper was not
+        read.
+        """
+        rows = _sequences.base_k(_count(clients), _count(k, "k"))
+        return cls(*_mixing.tables(rows), f"base_k({k})")
 
     @classmethod
     @_checked_call
@@ -413,7 +399,7 @@ class Graph(eqx.Module):
         """Draws random pairs, who average with weights 1/2; of an odd number one is alone. They
         repeat after `period` rounds.
         """
-        steps = _mixing.matchings(
+        steps = _sequences.matchings(
             _count(clients), _count(period, "period"), np.random.default_rng(seed)
         )
         return cls(*_mixing.tables(steps), "matchings")
@@ -429,7 +415,7 @@ class Graph(eqx.Module):
         """
         if not 0 < degree < _count(clients):
             raise InvalidInput.of("Graph.random_out(degree=...)", degree, f"1 to {clients - 1}")
-        rows = _mixing.random_receivers(
+        rows = _sequences.random_receivers(
             clients, degree, _count(period, "period"), np.random.default_rng(seed)
         )
         return cls(*_mixing.tables(rows), f"random_out({degree})")
@@ -624,7 +610,7 @@ class Graph(eqx.Module):
         )
         if not self.drops or key is None:
             return neighbours, weights
-        return neighbours, _mixing.after_losses(neighbours, weights, key, self.drops, self.repair)
+        return neighbours, _links.after_losses(neighbours, weights, key, self.drops, self.repair)
 
     def _rows(self, t: int) -> list[dict[int, float]]:
         return _mixing.rows(
