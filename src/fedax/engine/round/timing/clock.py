@@ -63,7 +63,7 @@ class VirtualClock:
                 bits = down[i], up[i]
                 # every node sends its message to its neighbours, and receives theirs
                 if "links" in phase:
-                    into, out = phase["links"][i].astype(np.int64)
+                    into, out = phase["links"][i].astype(np.int64)[:, clients]
                     bits = down[i] + into * up[i], out * up[i]
                 each = (
                     clients,
