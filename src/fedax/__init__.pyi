@@ -71,6 +71,7 @@ from .algorithms.server.moon import MOON as MOON
 from .algorithms.server.proxskip import ProxSkip as ProxSkip
 from .algorithms.server.qfedavg import QFedAvg as QFedAvg
 from .algorithms.server.scaffold import SCAFFOLD as SCAFFOLD
+from .algorithms.server.scaffoldm import SCAFFOLDM as SCAFFOLDM
 from .algorithms.server.sdane import SDANE as SDANE
 from .algorithms.server.sdane import AccSDANE as AccSDANE
 from .algorithms.server.trimmedmean import TrimmedMean as TrimmedMean

@@ -228,14 +228,12 @@ class PhaseWork(eqx.Module):
         if "solver" in client_state:
             new_state["solver"] = client.solver_state
         if self.awake is not None:
-            new_state = {
-                name: jax.tree.map(
-                    lambda new, old: jnp.where(self.awake[client.index], new, old),
-                    rows,
-                    stored[name],
-                )
-                for name, rows in new_state.items()
-            }
+            is_awake, new = self.awake[client.index], new_state
+            new_state = jax.tree.map(
+                lambda after, before: jnp.where(is_awake, after, before),
+                new,
+                {name: stored[name] for name in new},
+            )
         # after the codec: the model's state is sent as it is
         if self.sends_state and client.trained:
             value = Sent(value, state_in_reals(client.model_state))
