@@ -57,6 +57,8 @@ Personalized algorithms:
   each client.
 - `APFL`: mixtures of a local model and the global one. `IFCA`: one model for each cluster of
   clients.
+- `FedALA`: FedAvg whose clients start from a learned mixture of the global head and their last
+  one.
 
 Algorithms without a server:
 - `DFedAvgM`, `QuantizedDFedAvgM`: local training, then averages with the neighbours.

@@ -27,6 +27,7 @@ from .algorithms.decentralized.pushsum import PushSum as PushSum
 from .algorithms.decentralized.quantized_dfedavgm import QuantizedDFedAvgM as QuantizedDFedAvgM
 from .algorithms.personalized.apfl import APFL as APFL
 from .algorithms.personalized.ditto import Ditto as Ditto
+from .algorithms.personalized.fedala import FedALA as FedALA
 from .algorithms.personalized.fedbabu import FedBABU as FedBABU
 from .algorithms.personalized.fedbn import FedBN as FedBN
 from .algorithms.personalized.fedper import FedPer as FedPer
