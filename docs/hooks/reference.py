@@ -117,7 +117,9 @@ def _module(module: Any, seen: dict[int, str]) -> str:
         else:
             path = f"{value.__module__}.{value.__qualname__}"
             seen[id(value)] = f"{module.__name__}.md#{path}"
-            own += [f"::: {path}", ""]
+            # the public methods of a base class without a page are part of the class
+            options = ["    options:", "      inherited_members: true"] * (module.__name__ in SMALL)
+            own += [f"::: {path}", *options, ""]
     if elsewhere:
         lines += ["On pages of their own: " + ", ".join(sorted(elsewhere)) + ".", ""]
     if module.__name__ == "fedax":

@@ -47,6 +47,7 @@ Algorithms with a server and one model:
 - `QFedAvg`, `AFL`, `FedMGDA`: for fairness.
 - `GD`, `LocalGD`: gradient descent, with one and with several local steps.
 - `CoordinateMedian`, `TrimmedMean`, `Krum`, `GeometricMedian`: robust against hostile clients.
+- `SCAFFOLDM`: SCAFFOLD whose local steps mix in the last mean direction of all clients.
 
 Personalized algorithms:
 - `Ditto`, `PerFedAvg`, `PFedMe`: a model of its own for every client.
@@ -56,6 +57,8 @@ Personalized algorithms:
   each client.
 - `APFL`: mixtures of a local model and the global one. `IFCA`: one model for each cluster of
   clients.
+- `FedALA`: FedAvg whose clients start from a learned mixture of the global head and their last
+  one.
 
 Algorithms without a server:
 - `DFedAvgM`, `QuantizedDFedAvgM`: local training, then averages with the neighbours.

@@ -27,6 +27,7 @@ from .algorithms.decentralized.pushsum import PushSum as PushSum
 from .algorithms.decentralized.quantized_dfedavgm import QuantizedDFedAvgM as QuantizedDFedAvgM
 from .algorithms.personalized.apfl import APFL as APFL
 from .algorithms.personalized.ditto import Ditto as Ditto
+from .algorithms.personalized.fedala import FedALA as FedALA
 from .algorithms.personalized.fedbabu import FedBABU as FedBABU
 from .algorithms.personalized.fedbn import FedBN as FedBN
 from .algorithms.personalized.fedper import FedPer as FedPer
@@ -71,6 +72,7 @@ from .algorithms.server.moon import MOON as MOON
 from .algorithms.server.proxskip import ProxSkip as ProxSkip
 from .algorithms.server.qfedavg import QFedAvg as QFedAvg
 from .algorithms.server.scaffold import SCAFFOLD as SCAFFOLD
+from .algorithms.server.scaffoldm import SCAFFOLDM as SCAFFOLDM
 from .algorithms.server.sdane import SDANE as SDANE
 from .algorithms.server.sdane import AccSDANE as AccSDANE
 from .algorithms.server.trimmedmean import TrimmedMean as TrimmedMean

@@ -523,6 +523,51 @@ def test_fedrod():
     assert fedax.footprint(fedax.FedRoD(head="b"), task).phases[0].step_gradients == 2
 
 
+@pytest.mark.parametrize(("passes", "threshold"), [(14, 0.0), (200, 0.05)])
+def test_fedala(passes, threshold):
+    """As released, with the first round of a client as FedAvg, passes until losses settle in its
+    second one, and one pass from then on."""
+    world, rate, share, counted = World(), 0.4, 0.6, []
+    w, head = world.start, BODY
+    own, blend, rounds = np.tile(w[head], (5, 1)), np.ones((5, 3)), np.zeros(5, int)
+
+    def start(k):
+        """The model to train from, and the weights."""
+        weights, losses = blend[k].copy(), []
+        gap = (w[head] - own[k]) * (rounds[k] > 0)
+        point = w.copy()
+        seen = [rows for (rows,) in batches(k)][: -(-max(round(share * SIZES[k]), 1) // 4)]
+        point[head] = w[head] - gap + gap * weights
+        while rounds[k]:
+            for rows in seen:
+                x, y = world.x[k][rows], world.y[k][rows]
+                loss = np.mean((x @ point - y) ** 2) / 2 + L2 / 2 * point @ point
+                slope = world.gradient(k, point, rows)[head]
+                weights = np.clip(weights - rate * slope * gap, 0, 1)
+                point[head] = w[head] - gap + gap * weights
+            losses.append(loss)
+            settled = len(losses) > 10 and np.std(losses[-10:]) < threshold
+            if rounds[k] > 1 or settled or len(losses) == passes:
+                break
+        counted.append(len(losses))
+        return point, weights
+
+    for cohort in world.cohorts():
+        begun = {k: start(k) for k in cohort}
+        models = {k: world.sgd(k, begun[k][0])[0] for k in cohort}
+        for k in cohort:
+            own[k], blend[k], rounds[k] = models[k][head], begun[k][1], rounds[k] + 1
+        w = np.average([models[k] for k in cohort], axis=0, weights=P[cohort])
+    assert 11 <= max(counted) <= 20
+    assert (max(counted) == passes) == (threshold == 0)
+    assert 0 == blend.min() < blend.max() <= 1
+    method = fedax.FedALA(head="w", weight_lr=rate, share=share, passes=passes, threshold=threshold)
+    history = run(method)
+    agree(history, w, np.array([start(k)[0] for k in range(5)]))
+    np.testing.assert_allclose(history.state.memory.all().weights, blend, rtol=0, atol=1e-12)
+    assert history.bits.up.tolist() == [3 * 64 * 4] * ROUNDS
+
+
 def unit(rows):
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 

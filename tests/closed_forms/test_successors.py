@@ -9,7 +9,7 @@ import pytest
 import fedax
 from fedax.utils.random import stream
 from problems import SIZES, quadratic, random_quadratic, regression, vector
-from transcription import LR, ROUNDS, SCHEDULE, SEED, P, World
+from transcription import L2, LR, ROUNDS, SCHEDULE, SEED, P, World
 
 ONE = fedax.Simulation("sequential", devices=1)
 
@@ -231,6 +231,69 @@ def test_fedcm():
     agree(run(fedax.FedCM(alpha=alpha, lr=lr)), w)
 
 
+def test_fedcm_is_fedavg_m():
+    """Cheng et al.'s FedAvg-M by its own recursion, whose server steps by gamma along the mean
+    direction g: with K steps everywhere, FedCM with alpha = beta and lr = gamma / (K eta)."""
+    task, beta, gamma, steps = regression(sizes=(8,) * 5), 0.3, 0.07, 3
+    schedule = fedax.Schedule(steps=steps, batch_size="full")
+    w, g = np.array([0.0, 0.1, 0.1, 0.1]), np.zeros(4)
+    x = [np.asarray(task.train.client(k)["x"]) for k in range(5)]
+    y = [np.asarray(task.train.client(k)["y"]) for k in range(5)]
+    x = [np.hstack([np.ones((8, 1)), each]) for each in x]
+    for _ in range(ROUNDS):
+        total = np.zeros(4)
+        for k in range(5):
+            v = w
+            for _ in range(steps):
+                slope = x[k].T @ (x[k] @ v - y[k]) / 8 + L2 * v
+                v = v - LR * (beta * slope + (1 - beta) * g)
+            total += (w - v) / (LR * steps * 5)
+        g = total
+        w = w - gamma * g
+    agree(run(fedax.FedCM(alpha=beta, lr=gamma / (steps * LR)), task, schedule=schedule), w)
+
+
+@pytest.mark.parametrize("beta", [0.3, 1.0])
+def test_scaffold_with_momentum(beta):
+    """Control variates are means of the gradients along the local steps; 1 is SCAFFOLD."""
+    world, lr = World(), 0.8
+    w, g, c, own = world.start, np.zeros(4), np.zeros(4), np.zeros((5, 4))
+    for cohort in world.cohorts():
+        changes, directions, dc = [], [], np.zeros(4)
+        for k in cohort:
+            x, slopes = w, []
+            for rows in minibatches(k):
+                slopes.append(world.gradient(k, x, rows))
+                x = x - LR * (beta * (slopes[-1] - own[k] + c) + (1 - beta) * g)
+            changes.append(x - w)
+            directions.append((w - x) / (LR * len(slopes)))
+            new = np.mean(slopes, axis=0)
+            dc = dc + P[k] * (new - own[k])
+            own[k] = new
+        w, g, c = w + lr * mean(changes, cohort), mean(directions, cohort), c + dc
+    history = run(fedax.SCAFFOLDM(beta=beta, lr=lr))
+    agree(history, w)
+    np.testing.assert_allclose(history.state.g, g, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(history.state.c, P @ own, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(history.state.memory.all(), own, rtol=0, atol=1e-11)
+    if beta == 1:
+        agree(run(fedax.SCAFFOLD(lr=lr)), w)
+
+
+def test_scaffold_with_momentum_reaches_the_optimum_with_sampled_clients():
+    curvatures, centres = random_quadratic()
+    optimum = np.linalg.solve(
+        curvatures.mean(0), np.einsum("kij,kj->i", curvatures, centres) / len(centres)
+    )
+    schedule = fedax.Schedule(cohort=2, steps=3, batch_size="full")
+    options = {"schedule": schedule, "rounds": 400, "solver": fedax.SGD(0.1)}
+    task = quadratic(curvatures, centres)
+    found = run(fedax.SCAFFOLDM(beta=0.5), task, **options).params
+    np.testing.assert_allclose(found, optimum, atol=1e-7)
+    drifts = np.asarray(run(fedax.FedCM(alpha=0.5), task, **options).params)
+    assert np.linalg.norm(drifts - optimum) > 1e-3
+
+
 @pytest.mark.parametrize("rates", ["common", "by_steps"])
 def test_fedlin(rates):
     world = World()
@@ -288,6 +351,7 @@ KINDS = [
     "FedSAM",
     "FedSpeed",
     "FedCM",
+    "SCAFFOLDM",
     "FedLin",
     "Mime",
     "MimeLite",

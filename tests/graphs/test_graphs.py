@@ -8,6 +8,7 @@ import pytest
 
 from fedax.core import InvalidInput
 from fedax.graphs import TOPOLOGIES, Graph
+from fedax.numerics.sequences import base_k
 
 MADE = [Graph.named(name, 12) for name in TOPOLOGIES if name != "isolated"] + [
     Graph.random_regular(12, 3, seed=1),
@@ -188,6 +189,39 @@ def test_one_peer_exponential_graphs_average_exactly():
         np.testing.assert_allclose(product, 1 / clients, atol=1e-15)
     graph = Graph.one_peer_exponential(6)
     assert (graph.period, graph.sums, np.asarray(graph.degrees).max()) == (3, "both", 1)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_base_k_graphs_average_exactly(k):
+    """The product of a period is 11^T / n, every round is symmetric and doubly stochastic with at
+    most k neighbours, and there are at most 2 log_{k+1}(n) + 2 rounds."""
+    for clients in range(1, 41):
+        steps = [np.zeros((clients, clients)) for _ in base_k(clients, k)]
+        for matrix, rows in zip(steps, base_k(clients, k), strict=True):
+            for i, row in enumerate(rows):
+                matrix[i, list(row)] = list(row.values())
+        for w in steps:
+            np.testing.assert_allclose(w, w.T, rtol=0, atol=1e-15)
+            np.testing.assert_allclose(w.sum(0), 1, rtol=0, atol=1e-14)
+            assert w.min() >= 0
+            assert ((w > 0) & ~np.eye(clients, dtype=bool)).sum(0).max() <= k
+        product = np.linalg.multi_dot([*steps[::-1], np.eye(clients), np.eye(clients)])
+        np.testing.assert_allclose(product, 1 / clients, rtol=0, atol=1e-12)
+        assert len(steps) <= 2 * np.log(clients) / np.log(k + 1) + 2
+        if clients <= k + 1:
+            assert len(steps) == 1
+    graph = Graph.base_k(25, k)
+    assert (graph.sums, graph.period) == ("both", len(base_k(25, k)))
+    assert graph.lam**graph.period < 1e-12
+
+
+def test_base_k_of_powers_is_the_hypercube():
+    """2^p clients with one neighbour need p rounds, and 3 * 2^p with two."""
+    assert [Graph.base_k(n, 1).period for n in (2, 4, 8, 16)] == [1, 2, 3, 4]
+    assert [Graph.base_k(n, 2).period for n in (3, 6, 12, 9)] == [1, 2, 3, 2]
+    for k in (0, -1):
+        with pytest.raises(InvalidInput, match=r"Graph\(k=\.\.\.\): got"):
+            Graph.base_k(5, k)
 
 
 @pytest.mark.parametrize("clients", [6, 7])

@@ -30,7 +30,7 @@ def test_code_of_a_method_is_what_runs(name, there, not_there):
 
 ISSUED = (
     "SDANE AccSDANE FedRed DANE ProxSkip FedExProx FedCM FedLin Mime MimeLite FedSpeed FedSAM "
-    "MOON FedBABU FedRoD PushSum EXTRA "
+    "MOON FedBABU FedRoD FedALA SCAFFOLDM PushSum EXTRA "
     "ExactDiffusion NIDS DFedSAM BEER"
 )
 """Successors of the papers and yardsticks, of which each has to stay short."""

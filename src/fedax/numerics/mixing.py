@@ -1,10 +1,10 @@
 """Mixing of messages on a graph: matrices, weights of links, and the mixed messages."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+import networkx as nx
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
@@ -121,84 +121,51 @@ def unit_sums(neighbours: np.ndarray, weights: np.ndarray, lost: str) -> str:
     return "both" if row and column else "row" if row else "column" if column else "none"
 
 
+def network_rows(links: list[list[int]], mixing: str) -> list[dict[int, float]]:
+    """Returns the rows of an undirected graph's mixing matrix, from each client's neighbours."""
+    weigh = MIXINGS[mixing]([len(some) for some in links])
+    rows = [{i: 1.0, **{j: weigh(i, j) for j in some}} for i, some in enumerate(links)]
+    for i, row in enumerate(rows):
+        row[i] = 1.0 - sum(weight for j, weight in row.items() if j != i)
+    return rows
+
+
+def check_connected(rows: list[dict[int, float]], name: str, connected: bool) -> None:
+    """Raises `InvalidInput` for rows of a graph in several parts, or with the eigenvalue -1.
+
+    Perron and Frobenius: a connected graph has the eigenvalue 1 once, and -1 only if it is
+    bipartite without own weights.
+
+    Args:
+        rows: of a symmetric stochastic matrix.
+        name: of the graph.
+        connected: False allows several parts.
+    """
+    support = nx.Graph([(i, j) for i, row in enumerate(rows) for j in row])
+    if connected and not nx.is_connected(support):
+        parts = list(nx.connected_components(support))
+        alone = min(parts, key=len)
+        raise InvalidInput.found(
+            name,
+            f"{len(parts)} parts, one of them the clients {sorted(alone)[:5]}",
+            "connected graphs",
+            "Add links.",
+        )
+    if max(row[i] for i, row in enumerate(rows)) <= 0 and nx.is_bipartite(
+        nx.Graph([(i, j) for i, row in enumerate(rows) for j in row if j != i])
+    ):
+        raise InvalidInput.found(
+            name,
+            "the eigenvalue -1",
+            "matrices with I >= W > -I",
+            "Add weights on the diagonal.",
+        )
+
+
 def sides(clients: int) -> tuple[int, int]:
     """Returns the most square factors of a number."""
     short = next(k for k in range(int(clients**0.5), 0, -1) if clients % k == 0)
     return short, clients // short
-
-
-def after_losses(
-    neighbours: Int[Array, "clients width"],
-    weights: Float[Array, "clients width"],
-    key: Any,
-    drops: float,
-    repair: str,
-) -> Float[Array, "clients width"]:
-    """Returns the weights that are left when some messages are lost; what was lost goes to the
-    client's weight on itself.
-
-    Args:
-        neighbours: of each client, itself first.
-        weights: of their messages.
-        key: draws the losses.
-        drops: the probability of a loss.
-        repair: who keeps a lost weight, see `Graph.lossy`.
-    """
-    own = jnp.arange(len(neighbours), dtype=jnp.int32)[:, None]
-    ends = jnp.broadcast_to(own, neighbours.shape), neighbours
-    if repair == "both":  # one draw for both directions
-        ends = jnp.minimum(*ends), jnp.maximum(*ends)
-    keys = jax.random.split(key, len(neighbours))
-    luck = jax.vmap(
-        jax.vmap(lambda i, j: jax.random.uniform(jax.random.fold_in(keys[i], j), (), jnp.float32))
-    )(*ends)
-    lost = jnp.where((luck < drops) & (neighbours != own), weights, 0)
-    kept = (
-        jnp.zeros_like(weights[:, 0]).at[neighbours].add(lost)
-        if repair == "sender"
-        else lost.sum(1)
-    )
-    return (weights - lost).at[:, 0].add(kept)
-
-
-def averaged(senders: list[list[int]]) -> list[dict[int, float]]:
-    """Returns rows in which everybody averages what it hears, from the senders to each client."""
-    return [dict.fromkeys([i, *heard], 1 / (1 + len(heard))) for i, heard in enumerate(senders)]
-
-
-def divided(senders: list[list[int]]) -> list[dict[int, float]]:
-    """Returns rows in which everybody divides what it has among those it sends to, from the senders
-    to each client.
-    """
-    receivers = [sum(i in heard for heard in senders) for i in range(len(senders))]
-    return [{j: 1 / (1 + receivers[j]) for j in [i, *heard]} for i, heard in enumerate(senders)]
-
-
-def matchings(clients: int, period: int, rng: np.random.Generator) -> list[list[dict[int, float]]]:
-    """Returns rows of random pairs who average, for each round."""
-    steps = list[list[dict[int, float]]]()
-    for _ in range(period):
-        order = rng.permutation(clients).tolist()
-        partner = dict(zip(order[0::2], order[1::2], strict=False))
-        partner |= {j: i for i, j in partner.items()}
-        steps.append(averaged([[partner[i]] if i in partner else [] for i in range(clients)]))
-    return steps
-
-
-def random_receivers(
-    clients: int, degree: int, period: int, rng: np.random.Generator
-) -> list[list[dict[int, float]]]:
-    """Returns rows of clients who divide what they have among `degree` random others, for each
-    round.
-    """
-    steps = list[list[dict[int, float]]]()
-    for _ in range(period):
-        senders: list[list[int]] = [[] for _ in range(clients)]
-        for sender in range(clients):
-            for k in rng.choice(clients - 1, degree, replace=False).tolist():
-                senders[k + (k >= sender)].append(sender)
-        steps.append(divided(senders))
-    return steps
 
 
 def _metropolis_hastings(degrees: list[int]) -> Callable[[int, int], float]:

@@ -72,7 +72,9 @@ class LocalWork(Observer):
             mixing = jnp.linalg.norm(product - 1 / clients, 2) ** (1 / period)
             # infinite without a fixed doubly stochastic matrix; the weights may be traced
             off = jnp.maximum(jnp.abs(product.sum(0) - 1).max(), jnp.abs(product.sum(1) - 1).max())
-            period = jnp.where((off < 1e-4) & (graph.drops == 0), period, math.inf)
+            period = jnp.where(
+                (off < 1e-4) & (not (graph.is_random or graph.noise)), period, math.inf
+            )
         numbers = {
             "local_steps": view.schedule.most_steps(view.task.train.largest)[1],
             "local_momentum": momentum,

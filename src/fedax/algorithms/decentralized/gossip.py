@@ -44,10 +44,11 @@ class Gossip(Algorithm[Memory]):
         """Refuses a graph that changes, for methods whose memory is of the round before.
 
         Raises:
-            InvalidInput: the graph has a period of several rounds, or drops messages.
+            InvalidInput: the graph has a period of several rounds, drops messages, or has clients
+                that sleep.
         """
         if self.graph is not None and self.graph.changes:
-            allowed = "graphs that do not change and drop no messages"
+            allowed = "graphs that do not change, drop no messages and have no sleeping clients"
             raise InvalidInput.of(f"{type(self).__name__}(graph=...)", self.graph.name, allowed)
 
     def init(self, fed: Federation, w: Vector) -> Memory:

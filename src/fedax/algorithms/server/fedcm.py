@@ -40,6 +40,9 @@ class FedCM(Algorithm[MomentumState]):
     the clients, so that sampled cohorts profit from those before. Needs SGD without momentum as the
     solver.
 
+    Where all clients take K steps this is FedAvg-M of Cheng et al. (2024), with $\beta = \alpha$
+    and $\gamma = \eta_g K \eta$. `SCAFFOLDM` adds control variates.
+
     Args:
         alpha: $\alpha$, in (0, 1]; 1 is FedAvg.
         lr: $\eta_g$, above 0.

@@ -78,8 +78,10 @@ class EagerClient(Client):
             if number == 0:
                 order = np.arange(self.size)
                 if self.schedule.order == "shuffled" and not full:
-                    key = jax.random.fold_in(self.key("order"), epoch)
-                    order = np.asarray(permutation(key, self.size, self.size))
+                    # a method may repeat its minibatches in a traced loop
+                    with jax.ensure_compile_time_eval():
+                        key = jax.random.fold_in(self.key("order"), epoch)
+                        order = np.asarray(permutation(key, self.size, self.size))
             # the same keys as in a compiled run: by step, by minibatch of the step, by piece (0)
             noise = jax.random.fold_in(self.key("noise"), done)
             minibatches = []

@@ -58,6 +58,16 @@ def vectors(down: PyTree) -> list[Any]:
     return [leaf for leaf in jax.tree.leaves(down) if is_vector(leaf)]
 
 
+def add_noise(received: PyTree, scale: Float[Array, ""], key: Key[Array, ""]) -> PyTree:
+    """Adds Gaussian noise to all real arrays of a message that are not scalars."""
+    leaves, structure = jax.tree.flatten(received)
+    for place, leaf in enumerate(leaves):
+        if jnp.ndim(leaf) and jnp.issubdtype(leaf.dtype, jnp.inexact):
+            drawn = jax.random.normal(jax.random.fold_in(key, place), leaf.shape, leaf.dtype)
+            leaves[place] = leaf + scale.astype(leaf.dtype) * drawn
+    return jax.tree.unflatten(structure, leaves)
+
+
 class LateUpload(eqx.Module):
     """How the server takes an upload that may have been made from an earlier version.
 
@@ -143,6 +153,8 @@ class PhaseWork(eqx.Module):
             trained the model.
         local: clipping and noise at the client, for `Privacy(where="client")`.
         bounding: clipping of uploads at the server, for `Privacy(where="server")`.
+        awake: which clients are awake, where some sleep: the work of the others is discarded.
+        noise: deviation of the noise in what each client receives on a graph.
         past: with an asynchronous server, what its clients received; `at` selects one of them.
         late: of one of these clients, how the server takes its upload.
     """
@@ -160,6 +172,8 @@ class PhaseWork(eqx.Module):
     sends_state: bool = eqx.field(static=True, default=False)
     local: LocalNoise | None = None
     bounding: Callable[[PyTree, PyTree], PyTree] | None = None
+    awake: Bool[Array, "clients"] | None = None
+    noise: Float[Array, "clients"] | None = None
     past: PastVersions | None = None
     late: LateUpload | None = None
 
@@ -190,9 +204,14 @@ class PhaseWork(eqx.Module):
         """
         if self.late is not None:
             client.staleness = self.late.staleness
+        stored = client_state
         # before the work: gradients read the model's state from the client
         client_state = self._set_model_state(client, client_state)
         client.solver_state = client_state.get("solver")
+        if self.noise is not None:
+            scale, key = self.noise[client.index], client.key("link noise")
+            noisy = add_noise(client_state["received"], scale, key)
+            client_state = client_state | {"received": noisy}
         inputs = (
             *decode(self.down)[0],
             *(client_state[name] for name in ("own", "received") if name in client_state),
@@ -208,6 +227,13 @@ class PhaseWork(eqx.Module):
             new_state["model"] = client.model_state
         if "solver" in client_state:
             new_state["solver"] = client.solver_state
+        if self.awake is not None:
+            is_awake, new = self.awake[client.index], new_state
+            new_state = jax.tree.map(
+                lambda after, before: jnp.where(is_awake, after, before),
+                new,
+                {name: stored[name] for name in new},
+            )
         # after the codec: the model's state is sent as it is
         if self.sends_state and client.trained:
             value = Sent(value, state_in_reals(client.model_state))

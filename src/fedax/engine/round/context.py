@@ -34,6 +34,7 @@ from fedax.engine.round.backend import (
 from fedax.engine.round.model_state import Sent, mean_of_rows, state_from_mean
 from fedax.errors import FedaxError, InvalidInput
 from fedax.graphs import Graph
+from fedax.numerics.links import asleep, noise_scales
 from fedax.utils.layout import share_of
 from fedax.utils.random import Index, stream
 
@@ -256,11 +257,14 @@ class RoundContext(Federation):
         if channel is not None and channel.shares_memory and graph.changes:
             allowed = "a codec without memory of its receivers, on a graph that changes"
             raise InvalidInput.of("Channel(up=...)", channel.up, allowed)
-        everyone, (neighbours, weights) = self.everyone, graph.at(self.round, self._link_key())
+        everyone, awake = self.everyone, self._awake(graph)
+        # a link's state is the same for all exchanges of a round, single losses are not
+        keys = self._link_key(), stream(self.root, "bursts")
+        neighbours, weights = graph.at(self.round, *keys, awake)
         # first half: every node sends, and the backend sums each node's neighbours
         sending, client_states = self._prepare(send, (), memory)
         # no server sends one, nodes keep theirs
-        sending = dataclasses.replace(sending, model_state=None)
+        sending = dataclasses.replace(sending, model_state=None, awake=awake)
         result, received = self.backend.exchange(
             sending, everyone, client_states, neighbours, weights
         )
@@ -269,10 +273,15 @@ class RoundContext(Federation):
                 "exchange(send=...)", "an Upload with a weight", "none: the graph has the weights"
             )
         is_link = neighbours != neighbours[:, :1]  # the first column is the node itself
+        if awake is not None:
+            is_link = is_link & ~asleep(neighbours, awake)
         self._account(everyone, sending, result, is_link.sum(dtype=jnp.int32))
         if self.setup.clock is not None:
             out = jnp.zeros(self.clients, jnp.int32).at[neighbours].add(is_link.astype(jnp.int32))
             self.traffic[-1]["links"] = jnp.stack([is_link.sum(1, dtype=jnp.int32), out])
+            if awake is not None:  # the seconds of the phase are those of clients that are awake
+                order = jnp.argsort(~awake, stable=True).astype(jnp.int32)
+                self.traffic[-1] |= {"clients": order, "asked": awake.sum(dtype=jnp.int32)}
         # second half: every node works on what it received, and sends nothing
         client_states = {
             name: result.client_states[name]
@@ -280,13 +289,39 @@ class RoundContext(Federation):
             if name in result.client_states
         } | {"received": received}
         receiving = PhaseWork(
-            receive, (), None, self.root, self.round, self._occurrence(receive), receives=True
+            receive,
+            (),
+            None,
+            self.root,
+            self.round,
+            self._occurrence(receive),
+            receives=True,
+            awake=awake,
+            noise=noise_scales(weights, graph.noise) if graph.noise else None,
         )
         after = self.backend.work(receiving, everyone, client_states, False)
         self._check_finite(everyone, after)
         self.model_state = after.client_states.get("model", self.model_state)
         self.solver_states = after.client_states.get("solver", self.solver_states)
         return after.client_states["own"]
+
+    def _awake(self, graph: Graph) -> Bool[Array, "clients"] | None:
+        """Returns which clients of a graph are awake in this round, None if none ever sleeps."""
+        if graph.awake == 1:
+            return None
+        if graph.awake is None:
+            awake = self.setup.schedule.available_in(self.root, self.round, self.clients)
+            if awake is None:
+                raise InvalidInput.because(
+                    "Graph.sleeping()",
+                    "a schedule without a rule of availability",
+                    "Give Graph.sleeping(awake=...) or Schedule(availability=...).",
+                )
+        else:
+            key = stream(self.root, "awake", self.round)
+            awake = jax.random.uniform(key, (self.clients,), jnp.float32) < graph.awake
+        self.note(awake=awake.sum(dtype=jnp.int32))
+        return awake
 
     def _link_key(self) -> Key[Array, ""]:
         """Returns the random stream of the links in the exchange that begins, the same on all

@@ -63,7 +63,7 @@ class VirtualClock:
                 received, sent = down[i], up[i]
                 # every node sends its message to its neighbours, and receives theirs
                 if "links" in phase:
-                    into, out = phase["links"][i].astype(np.int64)
+                    into, out = phase["links"][i].astype(np.int64)[:, clients]
                     received, sent = down[i] + into * up[i], out * up[i]
                 examples = work(clients, first + i, gradients, self.devices.passes)
                 each = clients, first + i, received, sent, examples

@@ -1,51 +1,33 @@
-"""Communication graphs without a server: graphs from NetworkX and their mixing matrices.
-
-`Graph` is a graph of clients with its mixing matrix. It is made by:
-- `Graph.of`: from a NetworkX graph. `Graph.given`: from a mixing matrix. `Graph.sequence`: several
-  in turn.
-- `Graph.ring`, `Graph.exponential`, `Graph.one_peer_exponential`, `Graph.complete`, `Graph.star`,
-  `Graph.grid`, `Graph.torus`, `Graph.isolated`: of some size.
-- `Graph.random_regular`, `Graph.erdos_renyi`, `Graph.small_world`, `Graph.matchings`,
-  `Graph.random_out`: drawn.
-- `Graph.directed`, `Graph.lossy`: with links one way, or that drop messages.
-- `Graph.named`: by its name in `TOPOLOGIES`.
-
-Besides:
-- `mixed`: the mixed messages of some clients.
-- `MIXINGS`: Metropolis-Hastings and max-degree weights.
-- `TOLERANCE`: of given matrices. `DENSE`: the bound to dense products. `ATTEMPTS`: draws until a
-  graph is connected.
-"""
+"""Constructors of graphs."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import networkx as nx
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.errors import InvalidInput, UnknownName
-from fedax.examples import client_names as _names
-from fedax.examples.arrays import as_array as _as_array
-from fedax.numerics import mixing as _mixing
-from fedax.numerics.mixing import DENSE as DENSE
-from fedax.numerics.mixing import MIXINGS, mixed
-from fedax.numerics.mixing import TOLERANCE as TOLERANCE
-from fedax.utils.arguments import checked_arguments as _checked_arguments
-from fedax.utils.arguments import checked_call as _checked_call
-from fedax.utils.random import Index
+from fedax.examples import client_names
+from fedax.examples.arrays import as_array
+from fedax.graphs.weights import MixingWeights
+from fedax.numerics import sequences
+from fedax.numerics.mixing import (
+    MIXINGS,
+    check_connected,
+    check_mixing_matrix,
+    network_rows,
+    sides,
+    tables,
+)
+from fedax.utils.arguments import checked_arguments, checked_call
 
 ATTEMPTS = 100
 """The most draws of a random graph until it is connected."""
 
 
-@_checked_arguments
-class Graph(eqx.Module):
+@checked_arguments
+class Graph(MixingWeights):
     r"""A graph of clients with its mixing matrix W: $x_i \leftarrow \sum_l w_{il} x_l$ is one
     exchange with the neighbours.
 
@@ -61,7 +43,9 @@ class Graph(eqx.Module):
         name: for tables and messages.
         nodes: names of the nodes, None for numbers. A run puts them into the order of its task's
             clients.
-        drops, repair: see `lossy`.
+        drops, repair, fails, recovers: see `lossy`.
+        noise: see `noisy`.
+        awake: see `sleeping`.
 
     >>> ring = Graph.ring(20)
     >>> round(ring.lam, 5), ring.degrees.tolist() == [[2] * 20]
@@ -72,19 +56,8 @@ class Graph(eqx.Module):
     Review 46(4), 2004.
     """
 
-    neighbours: Int[Array, "period clients width"]
-    weights: Float[Array | np.ndarray, "period clients width"]
-    name: str = eqx.field(static=True, default="graph")
-    nodes: _names.ClientNames | None = eqx.field(static=True, default=None)
-    drops: float = eqx.field(
-        static=True, default=0.0, metadata={"hyper": {"default": 0.0, "later": True}}
-    )
-    repair: str = eqx.field(
-        static=True, default="receiver", metadata={"hyper": {"default": "receiver", "later": True}}
-    )
-
     @classmethod
-    @_checked_call
+    @checked_call
     def of(
         cls,
         network: Any,
@@ -128,19 +101,17 @@ class Graph(eqx.Module):
         clients = len(network)
         if not clients:
             raise InvalidInput.found("Graph.of(network=...)", "0 nodes", "at least one node")
-        nodes = _names.ordered_nodes(network, order)
+        nodes = client_names.ordered_nodes(network, order)
         place = {node: i for i, node in enumerate(nodes)}
         links: list[list[int]] = [
             sorted({place[v] for v in network[u]} - {place[u]}) for u in nodes
         ]
-        weigh = MIXINGS[mixing]([len(some) for some in links])
-        rows = [{i: 1.0, **{j: weigh(i, j) for j in some}} for i, some in enumerate(links)]
-        for i, row in enumerate(rows):
-            row[i] = 1.0 - sum(weight for j, weight in row.items() if j != i)
-        return cls._checked(rows, name, connected, _names.of_nodes(nodes))
+        rows = network_rows(links, mixing)
+        check_connected(rows, name, connected)
+        return cls(*tables([rows]), name, client_names.of_nodes(nodes))
 
     @classmethod
-    @_checked_call
+    @checked_call
     def given(cls, matrix: Any, *, name: str = "given matrix", connected: bool = True) -> "Graph":
         """Makes a graph of a mixing matrix, shape (clients, clients); two clients are linked where
         it is not zero.
@@ -153,51 +124,18 @@ class Graph(eqx.Module):
                 has the eigenvalue -1.
         """
         field = "Graph.given(matrix=...)"
-        w = _as_array(matrix, field).astype(float)
-        nodes = _names.names_of_frame(matrix, field)
-        _mixing.check_mixing_matrix(w, field)
+        w = as_array(matrix, field).astype(float)
+        nodes = client_names.names_of_frame(matrix, field)
+        check_mixing_matrix(w, field)
         rows = [
             {i: float(w[i, i]), **{int(j): float(w[i, j]) for j in np.flatnonzero(w[i]) if j != i}}
             for i in range(len(w))
         ]
-        return cls._checked(rows, name, connected, nodes)
+        check_connected(rows, name, connected)
+        return cls(*tables([rows]), name, nodes)
 
     @classmethod
-    def _checked(
-        cls,
-        rows: list[dict[int, float]],
-        name: str,
-        connected: bool,
-        nodes: _names.ClientNames | None = None,
-    ) -> "Graph":
-        """Makes a graph of the rows of a symmetric stochastic matrix.
-
-        Perron and Frobenius: a connected graph has the eigenvalue 1 once, and -1 only if it is
-        bipartite without own weights.
-        """
-        support = nx.Graph([(i, j) for i, row in enumerate(rows) for j in row])
-        if connected and not nx.is_connected(support):
-            parts = list(nx.connected_components(support))
-            alone = min(parts, key=len)
-            raise InvalidInput.found(
-                name,
-                f"{len(parts)} parts, one of them the clients {sorted(alone)[:5]}",
-                "connected graphs",
-                "Add links.",
-            )
-        if max(row[i] for i, row in enumerate(rows)) <= 0 and nx.is_bipartite(
-            nx.Graph([(i, j) for i, row in enumerate(rows) for j in row if j != i])
-        ):
-            raise InvalidInput.found(
-                name,
-                "the eigenvalue -1",
-                "matrices with I >= W > -I",
-                "Add weights on the diagonal.",
-            )
-        return cls(*_mixing.tables([rows]), name, nodes)
-
-    @classmethod
-    @_checked_call
+    @checked_call
     def sequence(cls, graphs: Sequence["Graph"], *, name: str = "sequence") -> "Graph":
         """Makes a graph that changes: round t uses `graphs[t % len(graphs)]`. Together they must be
         connected.
@@ -212,12 +150,12 @@ class Graph(eqx.Module):
                 sizes,
                 "at least one graph, all with equally many clients",
             )
-        if any(graph.drops for graph in graphs):
+        if any(graph.is_random or graph.noise for graph in graphs):
             raise InvalidInput.found(
                 "Graph.sequence(graphs=...)",
-                "a lossy graph",
-                "graphs without losses",
-                "Make it lossy after.",
+                "a graph with losses, noise or sleeping clients",
+                "graphs without them",
+                "Add them to the sequence.",
             )
         named = [graph for graph in graphs if graph.nodes is not None]
         if named and any(
@@ -236,16 +174,16 @@ class Graph(eqx.Module):
                 f"{nx.number_connected_components(union)} parts that never meet",
                 "one part",
             )
-        return cls(*_mixing.tables(rows), name, named[0].nodes if named else None)
+        return cls(*tables(rows), name, named[0].nodes if named else None)
 
     @classmethod
-    @_checked_call
+    @checked_call
     def ring(cls, clients: int, **options: Any) -> "Graph":
         """Links every client with the next one and the one before."""
         return cls._circulant(clients, [1], "ring", options)
 
     @classmethod
-    @_checked_call
+    @checked_call
     def exponential(cls, clients: int, **options: Any) -> "Graph":
         """Links every client with those 1, 2, 4, ... places away on the ring."""
         return cls._circulant(
@@ -256,41 +194,41 @@ class Graph(eqx.Module):
         )
 
     @classmethod
-    @_checked_call
+    @checked_call
     def complete(cls, clients: int, **options: Any) -> "Graph":
         """Links all clients: all weights are 1/clients, and one exchange is the mean."""
         return cls.of(nx.complete_graph(_count(clients)), name="complete", **options)
 
     @classmethod
-    @_checked_call
+    @checked_call
     def star(cls, clients: int, **options: Any) -> "Graph":
         """Links client 0 with all others."""
         return cls.of(nx.star_graph(_count(clients) - 1), name="star", **options)
 
     @classmethod
-    @_checked_call
+    @checked_call
     def grid(cls, clients: int, **options: Any) -> "Graph":
         """Makes a rectangle as square as `clients` allows; a client has up to four neighbours."""
-        return cls.of(nx.grid_2d_graph(*_mixing.sides(_count(clients))), name="grid", **options)
+        return cls.of(nx.grid_2d_graph(*sides(_count(clients))), name="grid", **options)
 
     @classmethod
-    @_checked_call
+    @checked_call
     def torus(cls, clients: int, **options: Any) -> "Graph":
         """Makes a grid whose borders are joined."""
         return cls.of(
-            nx.grid_2d_graph(*_mixing.sides(_count(clients)), periodic=True),
+            nx.grid_2d_graph(*sides(_count(clients)), periodic=True),
             name="torus",
             **options,
         )
 
     @classmethod
-    @_checked_call
+    @checked_call
     def isolated(cls, clients: int) -> "Graph":
         """Makes W = I: no client talks. For comparisons; it is not connected."""
         return cls.of(nx.empty_graph(_count(clients)), name="isolated", connected=False)
 
     @classmethod
-    @_checked_call
+    @checked_call
     def random_regular(cls, clients: int, degree: int, seed: int = 0, **options: Any) -> "Graph":
         """Draws uniformly from the connected graphs in which each client has `degree` neighbours;
         `clients * degree` is even.
@@ -307,7 +245,7 @@ class Graph(eqx.Module):
         )
 
     @classmethod
-    @_checked_call
+    @checked_call
     def erdos_renyi(cls, clients: int, p: float, seed: int = 0, **options: Any) -> "Graph":
         """Draws every link with probability `p` in (0, 1], drawn again until the graph is
         connected.
@@ -323,7 +261,7 @@ class Graph(eqx.Module):
         )
 
     @classmethod
-    @_checked_call
+    @checked_call
     def small_world(
         cls, clients: int, degree: int = 4, p: float = 0.1, seed: int = 0, **options: Any
     ) -> "Graph":
@@ -343,7 +281,7 @@ class Graph(eqx.Module):
         )
 
     @classmethod
-    @_checked_call
+    @checked_call
     def directed(
         cls,
         network: Any,
@@ -383,16 +321,16 @@ class Graph(eqx.Module):
                 "strongly connected graphs",
                 "Add links.",
             )
-        nodes = _names.ordered_nodes(network, order)
+        nodes = client_names.ordered_nodes(network, order)
         senders = [
             sorted({nodes.index(v) for v in network.predecessors(u)} - {i})
             for i, u in enumerate(nodes)
         ]
-        rows = _mixing.divided(senders) if stochastic == "column" else _mixing.averaged(senders)
-        return cls(*_mixing.tables([rows]), name, _names.of_nodes(nodes))
+        rows = sequences.divided(senders) if stochastic == "column" else sequences.averaged(senders)
+        return cls(*tables([rows]), name, client_names.of_nodes(nodes))
 
     @classmethod
-    @_checked_call
+    @checked_call
     def one_peer_exponential(cls, clients: int) -> "Graph":
         r"""Lets every client hear one other in round t, $2^{t \bmod \lceil \log_2 m \rceil}$ places
         before it on the ring.
@@ -400,26 +338,43 @@ class Graph(eqx.Module):
         Weights are 1/2. With $m = 2^k$ clients, k rounds are an exact average (Ying et al., NeurIPS
         2021).
         """
-        hops = [2**t for t in range(max((_count(clients) - 1).bit_length(), 1))]
-        rows = [
-            _mixing.averaged([[(i - hop) % clients] * (clients > 1) for i in range(clients)])
-            for hop in hops
-        ]
-        return cls(*_mixing.tables(rows), "one_peer_exponential")
+        rows = sequences.one_peer_exponential(_count(clients))
+        return cls(*tables(rows), "one_peer_exponential")
 
     @classmethod
-    @_checked_call
+    @checked_call
+    def base_k(cls, clients: int, k: int) -> "Graph":
+        r"""Lets every client talk to at most `k` others in a round, so that a period is an exact
+        average.
+
+        This is the Base-(k + 1) graph. It exists for any number of clients, has doubly stochastic
+        weights and a period of at most $2 \log_{k+1} m + 2$ rounds for m clients.
+
+        >>> graph = Graph.base_k(5, 1)
+        >>> graph.period, int(graph.degrees.max()), graph.lam < 1e-3
+        (5, 1, True)
+
+        Source: Takezawa, Sato, Bao, Niwa and Yamada, Beyond Exponential Graph:
+        Communication-Efficient Topologies for Decentralized Learning via Finite-time Convergence,
+        NeurIPS 2023, as in the authors' code (github.com/yukiTakezawa/BaseGraph); the paper was not
+        read.
+        """
+        rows = sequences.base_k(_count(clients), _count(k, "k"))
+        return cls(*tables(rows), f"base_k({k})")
+
+    @classmethod
+    @checked_call
     def matchings(cls, clients: int, period: int = 100, seed: int = 0) -> "Graph":
         """Draws random pairs, who average with weights 1/2; of an odd number one is alone. They
         repeat after `period` rounds.
         """
-        steps = _mixing.matchings(
+        steps = sequences.matchings(
             _count(clients), _count(period, "period"), np.random.default_rng(seed)
         )
-        return cls(*_mixing.tables(steps), "matchings")
+        return cls(*tables(steps), "matchings")
 
     @classmethod
-    @_checked_call
+    @checked_call
     def random_out(cls, clients: int, degree: int = 1, period: int = 100, seed: int = 0) -> "Graph":
         r"""Lets each client send to `degree` random others in every round, column-stochastic
         weights $1 / (1 + degree)$.
@@ -429,47 +384,13 @@ class Graph(eqx.Module):
         """
         if not 0 < degree < _count(clients):
             raise InvalidInput.of("Graph.random_out(degree=...)", degree, f"1 to {clients - 1}")
-        rows = _mixing.random_receivers(
+        rows = sequences.random_receivers(
             clients, degree, _count(period, "period"), np.random.default_rng(seed)
         )
-        return cls(*_mixing.tables(rows), f"random_out({degree})")
-
-    @_checked_call
-    def lossy(self, drops: float, repair: str = "receiver") -> "Graph":
-        r"""Returns the graph with links that drop messages, drawn from the run's seed. Lost
-        messages count as traffic.
-
-        Args:
-            drops: the probability, in [0, 1).
-            repair: who makes up for a lost weight. "receiver": it takes its own vector instead, so
-                that rows keep their sums; "sender": it learns of the loss and keeps the vector, so
-                that columns keep theirs; "both": a link fails in both directions at once, and
-                symmetric matrices stay so.
-        """
-        if not 0 <= drops < 1:
-            raise InvalidInput.of("Graph.lossy(drops=...)", drops, "numbers in [0, 1)")
-        if repair not in (known := ("receiver", "sender", "both")):
-            raise UnknownName.among("Graph.lossy(repair=...)", repair, known)
-        if repair == "both" and not all(
-            np.array_equal(w, w.T) for w in map(self.matrix, range(self.period))
-        ):
-            raise InvalidInput.of(
-                "Graph.lossy(repair=...)",
-                repair,
-                "'receiver' or 'sender' for weights that are not symmetric",
-            )
-        return dataclasses.replace(self, drops=drops, repair=repair)
-
-    @property
-    def sums(self) -> str:
-        """Which sums of the weights are 1 in every round: "both", those of each "row" or "column",
-        or "none".
-        """
-        lost = self.repair if self.drops else "both"
-        return _mixing.unit_sums(np.asarray(self.neighbours), np.asarray(self.weights, float), lost)
+        return cls(*tables(rows), f"random_out({degree})")
 
     @classmethod
-    @_checked_call
+    @checked_call
     def named(cls, topology: str, clients: int) -> "Graph":
         """Makes a topology of `TOPOLOGIES`.
 
@@ -499,61 +420,7 @@ class Graph(eqx.Module):
             f"Graph.{name}", f"{ATTEMPTS} draws with {what:g}, none of them connected", allowed
         )
 
-    @property
-    def clients(self) -> int:
-        return self.neighbours.shape[1]
-
-    @property
-    def period(self) -> int:
-        """After how many rounds the graph is the same again; 1 if it does not change."""
-        return self.neighbours.shape[0]
-
-    @property
-    def changes(self) -> bool:
-        """Whether the weights differ from round to round."""
-        return self.period > 1 or self.drops > 0
-
-    @property
-    def linked(self) -> Bool[Array, "period clients width"]:
-        """Which entries of `neighbours` are links to others."""
-        return self.neighbours != self.neighbours[:, :, :1]
-
-    @property
-    def degrees(self) -> Int[Array, "period clients"]:
-        """The degree of every node."""
-        return self.linked.sum(2, dtype=jnp.int32)
-
-    @_checked_call
-    def matrix(self, round: int = 0) -> Float[np.ndarray, "clients clients"]:
-        """Returns W in a round."""
-        neighbours, weights = np.asarray(self.neighbours), np.asarray(self.weights, float)
-        w, t = np.zeros((self.clients, self.clients)), round % self.period
-        np.add.at(w, (np.arange(self.clients)[:, None], neighbours[t]), weights[t])
-        return w
-
-    @property
-    def lam(self) -> float:
-        r"""$\lambda = \max(|\lambda_2|, |\lambda_m|)$: by this factor disagreement shrinks at least
-        in a round.
-
-        Of a sequence, the geometric mean over a period,
-        $\lVert W_T \cdots W_1 - \frac1m \mathbf 1 \mathbf 1^\top \rVert_2^{1/T}$.
-        """
-        if self.drops or self.sums != "both":
-            raise InvalidInput.found(
-                "Graph.lam", self.name, "graphs without losses whose rows and columns sum to 1"
-            )
-        product = functools.reduce(
-            lambda done, t: self.matrix(t) @ done, range(self.period), np.eye(self.clients)
-        )
-        return float(np.linalg.norm(product - 1 / self.clients, 2) ** (1 / self.period))
-
-    @property
-    def spectral_gap(self) -> float:
-        """1 - lam."""
-        return 1 - self.lam
-
-    @_checked_call
+    @checked_call
     def network(self, round: int = 0) -> Any:
         """Returns the links of a round as a NetworkX graph; directed, from sender to receiver, if
         some go one way.
@@ -564,7 +431,7 @@ class Graph(eqx.Module):
         network.add_edges_from(sorted(link for link in links if one_way or link[0] < link[1]))
         return network
 
-    @_checked_call
+    @checked_call
     def renumbered(self, order: Sequence[int]) -> "Graph":
         """Returns the same graph where the client `order[i]` has become client i."""
         new = {old: i for i, old in enumerate(order)}
@@ -573,13 +440,13 @@ class Graph(eqx.Module):
                 "Graph.renumbered(order=...)", list(order), f"an order of 0 to {self.clients - 1}"
             )
         steps = [self._rows(t) for t in range(self.period)]
-        neighbours, weights = _mixing.tables(
+        neighbours, weights = tables(
             [[{new[j]: w for j, w in rows[old].items()} for old in order] for rows in steps]
         )
         nodes = None if self.nodes is None else self.nodes.taken(order)
         return dataclasses.replace(self, neighbours=neighbours, weights=weights, nodes=nodes)
 
-    @_checked_call
+    @checked_call
     def bound_to(self, names: Sequence[str] | None, clients: int) -> "Graph":
         """Returns the graph with its nodes in the order of the clients of these names.
 
@@ -592,44 +459,7 @@ class Graph(eqx.Module):
         """
         if self.nodes is None or names is None or list(self.nodes) == list(names):
             return self
-        return self.renumbered(_names.places_of(names, self.nodes, "graph"))
-
-    @_checked_call
-    def check_population(self, clients: int) -> None:
-        """Refuses another number of clients."""
-        if clients != self.clients:
-            raise InvalidInput.of(
-                "graph", self.clients, f"a graph of {clients} clients, as the task has"
-            )
-
-    def mix(self, rows: PyTree, round: Index) -> PyTree:
-        r"""Computes $\sum_l w_{il} u_l$ for all clients i: a dense product, or a sum over neighbour
-        lists if these are short.
-
-        Args:
-            rows: arrays with a first axis (clients,).
-        """
-        self.check_population(jax.tree.leaves(rows)[0].shape[0])
-        return mixed(rows, *self.at(round))
-
-    def at(
-        self, round: Index, key: Key[Array, ""] | None = None
-    ) -> tuple[Int[Array, "clients width"], Float[Array, "clients width"]]:
-        """Returns the neighbours and weights of a round; `key` draws which messages are lost, None
-        for no losses.
-        """
-        neighbours, weights = (
-            jnp.asarray(self.neighbours)[round % self.period],
-            jnp.asarray(self.weights)[round % self.period],
-        )
-        if not self.drops or key is None:
-            return neighbours, weights
-        return neighbours, _mixing.after_losses(neighbours, weights, key, self.drops, self.repair)
-
-    def _rows(self, t: int) -> list[dict[int, float]]:
-        return _mixing.rows(
-            *(np.asarray(x)[t % self.period] for x in (self.neighbours, self.weights))
-        )
+        return self.renumbered(client_names.places_of(names, self.nodes, "graph"))
 
 
 TOPOLOGIES = ("ring", "torus", "grid", "exponential", "star", "complete", "isolated")

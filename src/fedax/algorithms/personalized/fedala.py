@@ -1,0 +1,144 @@
+"""FedALA: every client learns how much of the global head it takes over before it trains."""
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from fedax.algorithms.personalized.parted import Own, Parted, Parts
+from fedax.algorithms.personalized.settling import until_settled
+from fedax.core import (
+    Card,
+    Client,
+    Federation,
+    InvalidInput,
+    Layout,
+    Minibatch,
+    Personal,
+    Reduction,
+    Scalar,
+    Task,
+    Upload,
+    Vector,
+    Which,
+    hyper,
+)
+
+
+class Blend(eqx.Module):
+    """One client's memory: its last trained head, the weights of the global one, and the rounds in
+    which it took part.
+    """
+
+    head: Own
+    weights: Own
+    rounds: Int[Array, ""]
+
+
+class FedALA(Parted):
+    r"""FedAvg whose clients start from a learned mixture of the global head and their last one.
+
+    This is adaptive local aggregation.
+
+    With the head's global parameters $\phi$, the client's last ones $\phi_i$, and weights
+    $W_i \in [0, 1]$ for each of them, ones at first:
+
+    $$ \hat\phi_i = \phi_i + (\phi - \phi_i) \odot W_i, \qquad
+       W_i \leftarrow \Pi_{[0, 1]}\big( W_i - \eta\, \nabla_{\hat\phi} f_i \odot (\phi - \phi_i)
+       \big) \text{ in every step}. $$
+
+    Then the client trains its whole model from $\hat\phi_i$ and the other leaves of the global
+    model, and uploads all of it. The steps of $W_i$ are a pass over a part of the minibatches of
+    the round's first epoch. In the second round of a client passes are repeated until the standard
+    deviation of the last 10 of their losses is below a threshold. In its first round a client takes
+    the global model as it is. Personal models are those that the clients would train from next.
+
+    Args:
+        head: the leaves that are mixed, as in `FedPer`; the paper's top p layers. Without leaves
+            (`()`) it is FedAvg.
+        weight_lr: $\eta$, at least 0; 0 is FedAvg.
+        share: the part of a client's examples that the weights are learned on, in (0, 1], in whole
+            minibatches and at least one.
+        passes: the most passes in a client's second round, at least 1.
+        threshold: of the standard deviation, at least 0.
+
+    Example:
+        >>> import fedax
+        >>> method = fedax.FedALA(head="out", share=0.8)
+
+    Source: Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated Learning,
+    AAAI 2023, as in the authors' code (github.com/TsingZ0/FedALA, utils/ALA.py), where all clients
+    mix in every round, drawn or not; the paper was not read.
+    """
+
+    head: Which = hyper("last", leaves=True, doc="leaves that each client mixes")
+    weight_lr: Scalar = hyper(1.0, low=0.0, doc="learning rate of the weights")
+    share: Scalar = hyper(
+        0.8, low=0.0, open_low=True, high=1.0, doc="part of the examples for the weights"
+    )
+    passes: int = hyper(100, low=1, high=10_000, doc="most passes in a client's second round")
+    threshold: Scalar = hyper(0.1, low=0.0, doc="deviation of losses that ends the passes")
+
+    card: ClassVar[Card] = Card(
+        paper="Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated "
+        "Learning, AAAI 2023",
+        equation="from the authors' code; paper not read",
+        reductions=(
+            Reduction({"head": ()}, "fedavg"),
+            Reduction({"head": "*", "weight_lr": 0.0}, "fedavg"),
+        ),
+    )
+
+    def check_model(self, task: Task, layout: Layout) -> None:
+        # all leaves may be mixed, so that what the parent refuses is allowed
+        if task.state is not None:
+            raise InvalidInput.found("FedALA", "a model with a state", "models without one")
+
+    def init(self, fed: Federation, w: Vector) -> Parts:
+        head = (part := self.own(fed.layout)).take(w)
+        return Parts(w, fed.memory(Blend(head, jnp.ones_like(head), jnp.int32(0))), part)
+
+    def round(self, fed: Federation, state: Parts) -> Parts:
+        whole, memory = fed.average(self.train, fed.sample(), state.whole, memory=state.memory)
+        return Parts(whole, memory, state.own)
+
+    def model(self, state: Parts) -> Vector:
+        return state.whole
+
+    def personal(self, state: Parts) -> Personal:
+        return Personal(self.begun, (state.whole,), state.memory)
+
+    def begun(self, client: Client, w: Vector, own: Blend) -> Vector:
+        """Returns the model that the client would train from."""
+        return self.start(client, w, own)[0]
+
+    def train(self, client: Client, shared: Vector, own: Blend) -> Upload[Vector]:
+        part, (start, weights) = self.own(client.layout), self.start(client, shared, own)
+        w = client.minimize(start=start)
+        return Upload(w, reference=shared, memory=Blend(part.take(w), weights, own.rounds + 1))
+
+    def start(self, client: Client, w: Vector, own: Blend) -> tuple[Vector, Own]:
+        """Returns the model that the client trains from, and the learned weights."""
+        layout, part = client.layout, self.own(client.layout)
+        gap = jnp.where(own.rounds > 0, part.take(w) - own.head, 0)
+
+        def mixed(weights: Own) -> Vector:
+            # the global head exactly where the weight is 1
+            return part.put(w, part.take(w) - gap * (1 - weights))
+
+        def step(weights: Own, batch: Minibatch) -> tuple[Own, Float[Array, ""]]:
+            params = layout.unravel(mixed(weights))
+            slope = part.take(layout.ravel(batch.gradient(params)))
+            return jnp.clip(weights - self.weight_lr * slope * gap, 0, 1), batch.loss(params)
+
+        weights = until_settled(
+            client,
+            step,
+            own.weights,
+            share=self.share,
+            # the second round of a client goes on until its weights have settled
+            most=jnp.where(own.rounds == 1, self.passes, 1),
+            threshold=self.threshold,
+        )
+        return mixed(weights), weights

@@ -1,0 +1,106 @@
+"""SCAFFOLDM: SCAFFOLD with momentum from the server."""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from fedax.core import (
+    Algorithm,
+    Card,
+    Client,
+    Federation,
+    LocalProblem,
+    Memory,
+    Minibatch,
+    Reduction,
+    Scalar,
+    Upload,
+    Vector,
+    hyper,
+)
+
+
+class ScaffoldMState(eqx.Module):
+    """The global model x, the last mean direction g, the server's control variate c, and the
+    clients' own.
+    """
+
+    x: Vector
+    g: Vector
+    c: Vector
+    memory: Memory
+
+
+class SCAFFOLDM(Algorithm[ScaffoldMState]):
+    r"""SCAFFOLD whose local steps mix in the last mean direction of all clients.
+
+    $$ y_k \leftarrow y_k - \eta_l \big( \beta\, (g_k(y_k) - c_k + c) + (1 - \beta)\, g \big)
+    \text{ in every of the } K \text{ steps}, \qquad
+       c_k^+ = \text{mean of the gradients } g_k(y_k) \text{ in these steps}, $$
+    $$ g \leftarrow \frac{1}{K \eta_l} \operatorname{mean}_S (x - y_k), \qquad
+       x \leftarrow x + \eta_g \operatorname{mean}_S (y_k - x), \qquad
+       c \leftarrow c + \sum_S p_k (c_k^+ - c_k). $$
+
+    The gradients' mean follows from the model's change, so that no step stores anything. As in
+    `SCAFFOLD` the weights $p_k$ are those of the objective, with each client of S once. The model's
+    step in the direction g has the length $\gamma = \eta_g K \eta_l$. All of g, c and $c_k$ start
+    at zero. Needs SGD without momentum as the solver.
+
+    The same paper's FedAvg-M, in which there are no control variates, is `FedCM` with
+    $\alpha = \beta$.
+
+    Args:
+        beta: $\beta$, in (0, 1]; 1 is SCAFFOLD with option II.
+        lr: $\eta_g$, above 0.
+
+    Example:
+        >>> import fedax
+        >>> method = fedax.SCAFFOLDM(beta=0.2)
+
+    Source: Cheng, Huang, Wu and Yuan, Momentum Benefits Non-IID Federated Learning Simply and
+    Provably, ICLR 2024 (arXiv:2306.16504), SCAFFOLD-M; of the paper the abstract and its reviews
+    were read.
+    """
+
+    beta: Scalar = hyper(
+        0.1, low=0.0, open_low=True, high=1.0, doc="weight of the client's corrected gradient"
+    )
+    lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
+
+    card: ClassVar[Card] = Card(
+        paper="Cheng, Huang, Wu and Yuan, Momentum Benefits Non-IID Federated Learning Simply and "
+        "Provably, ICLR 2024",
+        equation="SCAFFOLD-M; paper not read",
+        by_examples=True,
+        exact=True,
+        reductions=(Reduction({"beta": 1.0}, "scaffold"),),
+    )
+
+    def init(self, fed: Federation, w: Vector) -> ScaffoldMState:
+        zero = jnp.zeros_like(w)
+        return ScaffoldMState(w, zero, zero, fed.memory(zero))
+
+    def round(self, fed: Federation, state: ScaffoldMState) -> ScaffoldMState:
+        down = state.x, state.g, state.c
+        (dx, g, dc), memory = fed.average(
+            self.train, fed.sample().distinct, *down, memory=state.memory
+        )
+        c = state.c + fed.answered.coverage * dc
+        return ScaffoldMState(state.x + self.lr * dx, g, c, memory)
+
+    def model(self, state: ScaffoldMState) -> Vector:
+        return state.x
+
+    def train(
+        self, client: Client, x: Vector, g: Vector, c: Vector, own: Vector
+    ) -> Upload[tuple[Vector, Vector, Vector]]:
+        def scaled(batch: Minibatch, params: Any) -> Any:
+            return jax.tree.map(lambda slope: self.beta * slope, batch.gradient(params))
+
+        added = self.beta * (c - own) + (1 - self.beta) * g
+        change = client.minimize(LocalProblem(linear=added, step_gradient=scaled), start=x) - x
+        direction = -change / (client.learning_rate * jnp.asarray(client.steps, x.dtype))
+        new = (direction - added) / self.beta
+        return Upload((change, direction, new - own), memory=new, is_change=True)

@@ -1,0 +1,30 @@
+"""Communication graphs without a server: graphs from NetworkX and their mixing matrices.
+
+`Graph` is a graph of clients with its mixing matrix. It is made by:
+- `Graph.of`: from a NetworkX graph. `Graph.given`: from a mixing matrix. `Graph.sequence`: several
+  in turn.
+- `Graph.ring`, `Graph.exponential`, `Graph.one_peer_exponential`, `Graph.base_k`,
+  `Graph.complete`, `Graph.star`, `Graph.grid`, `Graph.torus`, `Graph.isolated`: of some size.
+- `Graph.random_regular`, `Graph.erdos_renyi`, `Graph.small_world`, `Graph.matchings`,
+  `Graph.random_out`: drawn.
+- `Graph.directed`: with links one way.
+- `Graph.lossy`, `Graph.noisy`, `Graph.sleeping`: with links that drop messages or add noise, and
+  with clients that sleep.
+- `Graph.named`: by its name in `TOPOLOGIES`.
+
+Besides:
+- `mixed`: the mixed messages of some clients.
+- `MIXINGS`: Metropolis-Hastings and max-degree weights.
+- `TOLERANCE`: of given matrices. `DENSE`: the bound to dense products. `ATTEMPTS`: draws until a
+  graph is connected.
+"""
+
+from fedax.graphs.graph import ATTEMPTS as ATTEMPTS
+from fedax.graphs.graph import TOPOLOGIES as TOPOLOGIES
+from fedax.graphs.graph import Graph as Graph
+from fedax.numerics.mixing import DENSE as DENSE
+from fedax.numerics.mixing import MIXINGS as MIXINGS
+from fedax.numerics.mixing import TOLERANCE as TOLERANCE
+from fedax.numerics.mixing import mixed as mixed
+
+__all__ = ["ATTEMPTS", "DENSE", "MIXINGS", "TOLERANCE", "TOPOLOGIES", "Graph", "mixed"]

@@ -1,0 +1,262 @@
+"""Links that fail in bursts or add noise, and clients that sleep: statistics, sums, runs."""
+
+import jax
+import jax.numpy as jnp
+import networkx as nx
+import numpy as np
+import optax
+import pytest
+
+import fedax
+from fedax.algorithms.decentralized.pushsum import Pushed
+from fedax.core import InvalidInput, Upload
+from fedax.graphs import Graph
+from fedax.numerics.links import _luck, lost_in_bursts
+from fedax.utils.random import stream
+from marks import slow
+from problems import regression
+from transcription import LR, World
+
+SCHEDULE = fedax.Schedule(epochs=2, batch_size=4, order="given")
+ONE = fedax.Simulation("sequential", devices=1)
+PATH = Graph.of(nx.Graph([(0, 1), (1, 2), (2, 3), (3, 4), (1, 3)]))
+ONE_WAY = nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2), (0, 3)])
+ROUNDS, SEED = 6, 7
+ROOT = jax.random.fold_in(jax.random.key(SEED), 1)
+
+
+def run(method, task=None, rounds=ROUNDS, engine=ONE, schedule=SCHEDULE, **options):
+    options = {"observe_every": max(rounds, 1), "seed": SEED, "solver": fedax.SGD(LR), **options}
+    return fedax.run(
+        method, task or regression(), schedule=schedule, engine=engine, rounds=rounds, **options
+    )
+
+
+def nodes(method, history):
+    return np.asarray(method.nodes(history.state).all())
+
+
+def weights_of(graph, t):
+    """The matrix of a round as the run of `SEED` draws it, and who is awake."""
+    awake = None
+    if graph.awake != 1:
+        luck = jax.random.uniform(stream(ROOT, "awake", t), (graph.clients,), jnp.float32)
+        awake = luck < graph.awake
+    keys = stream(ROOT, "links", t, 0), stream(ROOT, "bursts")
+    neighbours, weights = graph.at(t, *keys, awake)
+    w = np.zeros((graph.clients, graph.clients))
+    np.add.at(w, (np.arange(graph.clients)[:, None], np.asarray(neighbours)), np.asarray(weights))
+    return w, np.ones(graph.clients, bool) if awake is None else np.asarray(awake)
+
+
+@pytest.mark.parametrize("both", [slow(False), True])
+@pytest.mark.parametrize(("fails", "recovers"), [(0.05, 0.2), (0.6, 0.7)])
+def test_links_are_markov_chains(fails, recovers, both):
+    """Reading draws backwards gives the states of the chain that runs forwards from its stationary
+    distribution; the share of failed links and the length of a burst are as declared."""
+    key, rounds = jax.random.key(3), 250
+    neighbours = jnp.asarray(Graph.complete(14).neighbours)[0]
+    of_round = jax.vmap(lambda t: lost_in_bursts(neighbours, key, t, fails, recovers, both))
+    found = np.asarray(of_round(jnp.arange(rounds, dtype=jnp.int32)))
+    luck = np.stack(
+        [np.asarray(_luck(neighbours, jax.random.fold_in(key, t), both)) for t in range(rounds)]
+    )
+    state = luck[0] < np.float32(fails / (fails + recovers))
+    for t in range(rounds):
+        if t:
+            state = np.where(state, luck[t] < np.float32(1 - recovers), luck[t] < np.float32(fails))
+        np.testing.assert_array_equal(found[t], state)
+    links = found[:, :, 1:]
+    share, count = fails / (fails + recovers), links.size / (2 if both else 1)
+    spread = np.sqrt(share * (1 - share) * (2 / (fails + recovers) - 1) / count)
+    assert abs(links.mean() - share) < 4 * spread
+    ends = (links[:-1] & ~links[1:]).sum()
+    length = links[:-1].sum() / ends
+    assert abs(length * recovers - 1) < 4 * np.sqrt((1 + both) * (1 - recovers) / ends)
+    if both:
+        dense = np.zeros((14, 14), bool)
+        dense[np.arange(14)[:, None], np.asarray(neighbours)] = found[-1]
+        np.testing.assert_array_equal(dense, dense.T)
+
+
+@pytest.mark.parametrize(
+    ("graph", "sums"),
+    [
+        (PATH.lossy(0.2, "receiver", fails=0.2, recovers=0.3).sleeping(0.7), "row"),
+        (PATH.lossy(0.2, "both", fails=0.2, recovers=0.3).sleeping(0.7), "both"),
+        (PATH.sleeping(0.6), "both"),
+        (Graph.directed(ONE_WAY).sleeping(0.6), "column"),
+        (Graph.directed(ONE_WAY).lossy(0.1, "sender", fails=0.3).sleeping(0.6), "column"),
+        (Graph.directed(ONE_WAY, "row").sleeping(0.6), "row"),
+        (Graph.one_peer_exponential(5).sleeping(0.6), "row"),
+        (Graph.one_peer_exponential(5).lossy(0.0, "sender").sleeping(0.6), "column"),
+        (PATH.noisy(0.5), "both"),
+    ],
+)
+def test_sums_stay_as_declared(graph, sums):
+    """Over many rounds; who sleeps has the weight 1 on itself."""
+    assert graph.sums == sums
+    for t in range(25):
+        w, awake = weights_of(graph, t)
+        assert w.min() >= 0
+        if sums != "column":
+            np.testing.assert_allclose(w.sum(1), 1, rtol=1e-12)
+        if sums != "row":
+            np.testing.assert_allclose(w.sum(0), 1, rtol=1e-12)
+        np.testing.assert_array_equal(w[~awake][:, awake], 0)
+        np.testing.assert_array_equal(w[awake][:, ~awake], 0)
+        np.testing.assert_allclose(np.diag(w)[~awake], 1, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        Graph.directed(ONE_WAY).lossy(0.1, "sender", fails=0.2, recovers=0.3),
+        Graph.directed(ONE_WAY).sleeping(0.5),
+    ],
+    ids=["bursts", "sleep"],
+)
+def test_push_sum_stays_unbiased(graph):
+    """Flat losses: clients that start apart and only talk end at the mean."""
+
+    class Push(fedax.PushSum):
+        def init(self, fed, w):
+            one = jnp.ones((), w.dtype)
+            return fed.memory(lambda k: Pushed(jnp.full_like(w, k), one))
+
+    task = fedax.tasks.from_loss(lambda w, x: 0 * (x @ w), np.zeros(1), [np.ones((2, 1))] * 5)
+    method = Push(graph=graph)
+    found = nodes(method, run(method, task, rounds=250))
+    np.testing.assert_allclose(found[:, 0], 2.0, atol=1e-9)
+
+
+HARD = PATH.lossy(0.1, "both", fails=0.2, recovers=0.4).sleeping(0.6)
+
+
+def test_transcription():
+    """DFedAvgM in NumPy: who sleeps keeps its model, the others mix with the weights that are
+    left."""
+    world, x = World(), np.tile(World().start, (5, 1))
+    messages = 0
+    for t in range(ROUNDS):
+        w, awake = weights_of(HARD, t)
+        z = np.array([world.sgd(k, x[k])[0] for k in range(5)])
+        x = np.where(awake[:, None], w @ z, x)
+        links = (PATH.matrix() > 0) & ~np.eye(5, dtype=bool)
+        messages += (links & awake & awake[:, None]).sum()
+    method = fedax.DFedAvgM(graph=HARD)
+    history = run(method)
+    np.testing.assert_allclose(nodes(method, history), x, rtol=0, atol=1e-12)
+    assert history.bits.up.sum() == 64 * 4 * messages
+    np.testing.assert_array_equal(
+        history.notes["awake"], [weights_of(HARD, t)[1].sum() for t in range(ROUNDS)]
+    )
+
+
+@pytest.mark.parametrize("kind", [slow(fedax.GradientTracking), fedax.PushSum])
+def test_every_engine_draws_the_same(kind):
+    method = kind(graph=HARD.noisy(0.01))
+    two = fedax.Simulation("sequential", devices=2)
+    runs = [
+        nodes(method, run(method, engine=engine, rounds=3)) for engine in (ONE, two, fedax.Eager())
+    ]
+    for other in runs[1:]:
+        np.testing.assert_allclose(other, runs[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "solver"),
+    [
+        (fedax.DFedAvgM, fedax.Optax(optax.adam(LR), keep=True)),
+        pytest.param(fedax.GTSGD, fedax.SGD(LR), marks=pytest.mark.slow),
+    ],
+)
+def test_who_sleeps_keeps_its_state_to_the_bit(kind, solver):
+    """Model and memory, and what a solver keeps between rounds; the others move."""
+    method = kind(graph=PATH.sleeping(0.5).noisy(0.1))
+    before, after = (run(method, rounds=rounds, solver=solver) for rounds in (2, 3))
+    awake = weights_of(method.graph, 2)[1]
+    assert 0 < awake.sum() < 5
+    states = [
+        [each.state.all(), *([each.solver_states.all()] if getattr(solver, "keep", False) else [])]
+        for each in (before, after)
+    ]
+    for old, new in zip(*map(jax.tree.leaves, states), strict=True):
+        np.testing.assert_array_equal(np.asarray(old)[~awake], np.asarray(new)[~awake])
+    assert (nodes(method, before)[awake] != nodes(method, after)[awake]).any(1).all()
+
+
+@pytest.mark.parametrize("kind", [slow(fedax.DSGD), fedax.GradientTracking])
+def test_a_resumed_run_has_the_same_bits(kind):
+    method = kind(graph=HARD.noisy(0.02))
+    whole, half = run(method), run(method, rounds=2)
+    rest = run(method, resume=half)
+    for a, b in zip(
+        jax.tree.leaves(whole.state.all()), jax.tree.leaves(rest.state.all()), strict=True
+    ):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_noise_has_the_declared_deviation():
+    """One exchange of zeros: entry noise of deviation sigma * sqrt(sum of the others' squared
+    weights), independent at every client; push-sum's scalar arrives without noise."""
+
+    class Talk(fedax.PushSum):
+        def send(self, client, own):
+            return Upload((own.x, own.s))
+
+    dim, sigma = 4000, 0.3
+    task = fedax.tasks.from_loss(lambda w, x: 0 * (x @ w[:1]), np.zeros(dim), [np.ones((2, 1))] * 5)
+    method = Talk(graph=PATH.noisy(sigma))
+    state = run(method, task, rounds=1).state.all()
+    found, w = np.asarray(state.x), PATH.matrix() * ~np.eye(5, dtype=bool)
+    expected = sigma * np.sqrt((w**2).sum(1))
+    np.testing.assert_allclose(found.std(1) / expected, 1, atol=4 / np.sqrt(2 * dim))
+    assert np.abs(found.mean(1) / expected).max() < 4 / np.sqrt(dim)
+    assert np.abs(np.corrcoef(found) - np.eye(5)).max() < 5 / np.sqrt(dim)
+    np.testing.assert_allclose(state.s, 1, rtol=1e-12)
+
+
+def test_the_schedule_says_who_is_awake():
+    day = fedax.core.Daily(0.5, period=4, spread=1.0, seed=1)
+    schedule = fedax.Schedule(epochs=2, batch_size=4, order="given", availability=day)
+    method = fedax.DFedAvgM(graph=PATH.sleeping())
+    history = run(method, schedule=schedule, rounds=4)
+    awake = [np.asarray(day.available(jax.random.key(0), t, 5)) for t in range(4)]
+    np.testing.assert_array_equal(history.notes["awake"], np.sum(awake, 1))
+    before = nodes(method, run(method, schedule=schedule, rounds=3))
+    np.testing.assert_array_equal(nodes(method, history)[~awake[3]], before[~awake[3]])
+    with pytest.raises(InvalidInput, match=r"Graph\.sleeping\(\): a schedule without a rule"):
+        run(method)
+
+
+def test_seconds_are_those_of_clients_that_are_awake():
+    devices = fedax.Devices(speed=[1.0, 10.0, 10.0, 10.0, 10.0], down=1e9, up=1e9)
+    always = run(fedax.DFedAvgM(graph=PATH), devices=devices, observe_every=1)
+    sleepy = run(fedax.DFedAvgM(graph=PATH.sleeping(0.3)), devices=devices, observe_every=1)
+    asleep = [~weights_of(PATH.sleeping(0.3), t)[1] for t in range(ROUNDS)]
+    taken = [np.diff(each.clock.seconds) for each in (sleepy, always)]
+    for t, who in enumerate(asleep):
+        assert (taken[0][t] < taken[1][t] / 2) == who[0]
+
+
+def test_refusals():
+    for graph in (PATH.lossy(fails=0.1, repair="both"), PATH.sleeping(0.9), PATH.sleeping()):
+        for kind in (fedax.EXTRA, fedax.ExactDiffusion, fedax.NIDS, fedax.BEER):
+            with pytest.raises(InvalidInput, match="no sleeping clients"):
+                kind(graph=graph)
+        with pytest.raises(InvalidInput, match=r"Graph\.lam: .* graphs without losses"):
+            assert graph.lam
+        with pytest.raises(InvalidInput, match="Add them to the sequence"):
+            Graph.sequence([graph, PATH])
+    assert not PATH.noisy(0.1).changes
+    for call, message in (
+        (lambda: PATH.lossy(fails=1.0), r"fails=...\): got 1.0; allowed: numbers in \[0, 1\)"),
+        (lambda: PATH.lossy(fails=0.1, recovers=0.0), r"recovers=...\): got 0.0; .*\(0, 1\]"),
+        (lambda: PATH.noisy(-1.0), r"deviation=...\): got -1.0; allowed: finite numbers >= 0"),
+        (lambda: PATH.noisy(float("nan")), "got nan"),
+        (lambda: PATH.sleeping(0.0), r"awake=...\): got 0.0; allowed: numbers in \(0, 1\]"),
+        (lambda: PATH.sleeping(1.5), "got 1.5"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            call()
