@@ -207,6 +207,29 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
 
 
 @app.command(cls=NeedsFlower)
+def renew(
+    folder: Folder,
+    client: Annotated[
+        int | None,
+        typer.Option(
+            help="Make a new key pair for this client.  [default: new certificates]",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Make new certificates and a new signature of the app, or new keys of a client.
+
+    The server takes them when it is started again.
+    """
+    from fedax.flower.deploy.settings import Deployment
+    from fedax.flower.deploy.trial import renew as make_new
+
+    files = make_new(Deployment.load(folder), client)
+    whom = "every client" if client is None else f"client {client}"
+    typer.echo(f"{whom[:1].upper()}{whom[1:]} needs {' and '.join(files)} of {folder}.")
+
+
+@app.command(cls=NeedsFlower)
 def status(folder: Folder) -> None:
     """Show the server, its clients and its runs.
 

@@ -16,11 +16,12 @@ from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display, display_for
 from fedax.experiments.running.runner import resume, run_experiment
 from fedax.experiments.running.setup import set_up_jax
-from fedax.flower.deploy.keys import private, public_key
+from fedax.flower.deploy.keys import certificate_ends, private, public_key
 from fedax.flower.deploy.processes import end_with_parent
 from fedax.flower.deploy.settings import Deployment, quote
 from fedax.flower.server import Flower
 from fedax.flower.server.engine import here
+from fedax.flower.server.monitoring import MetricsFile
 from fedax.utils.files import write, writing
 
 SECRET_BYTES = 32
@@ -186,6 +187,8 @@ def _train(
         "secure": deployment.secure or None,
     }
     options |= {"most_examples": deployment.most_examples or None, "registered": registered}
+    ends = certificate_ends(deployment.path("keys"))
+    options["metrics_file"] = MetricsFile(deployment.path("metrics", "fedax.prom"), ends)
     with here(Flower(grid, run=str(out), **options)):
         if config["resume"]:
             directory = _resumed(out, display)

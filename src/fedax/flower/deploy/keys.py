@@ -88,14 +88,30 @@ def check_certificates(folder: Path, names: Sequence[str]) -> None:
     for name in names:
         if not (path := folder / name).exists():
             continue
-        certificate = x509.load_pem_x509_certificate(path.read_bytes())
-        first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-        if not first <= now <= last:
-            hint = "`fedax deploy init` makes new ones in a new folder; give ca.crt to every client"
-            raise FedaxError(
-                f"{path} is valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}, and today is "
-                f"{now:%Y-%m-%d}. {hint}."
-            )
+        spans = _spans(path)
+        if not any(first <= now <= last for first, last in spans):
+            dates = " and ".join(f"{first:%Y-%m-%d} to {last:%Y-%m-%d}" for first, last in spans)
+            hint = "`fedax deploy renew` makes new ones; give ca.crt to every client"
+            raise FedaxError(f"{path} is valid from {dates}, and today is {now:%Y-%m-%d}. {hint}.")
+
+
+def certificate_ends(folder: Path) -> dict[str, float]:
+    """Returns when the certificates of a folder end, in seconds since 1970, by file.
+
+    A file with several certificates, such as an old and a new authority, ends with the last one.
+    """
+    files = (folder / name for name in ("ca.crt", "server.crt"))
+    return {
+        path.name: max(last.timestamp() for _, last in _spans(path))
+        for path in files
+        if path.exists()
+    }
+
+
+def _spans(path: Path) -> list[tuple[datetime.datetime, datetime.datetime]]:
+    """Returns from when to when each certificate of a file is valid."""
+    found = x509.load_pem_x509_certificates(path.read_bytes())
+    return [(each.not_valid_before_utc, each.not_valid_after_utc) for each in found]
 
 
 def client_key(folder: Path, k: int) -> None:

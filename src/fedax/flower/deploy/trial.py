@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import datetime
 import json
 import os
 import signal
@@ -18,7 +19,12 @@ from fedax.experiments.config.user_code import copy_code
 from fedax.flower.deploy.app import write_app
 from fedax.flower.deploy.bundle import APP, build_app, serve_app
 from fedax.flower.deploy.check import check_experiment
-from fedax.flower.deploy.keys import certificates, check_certificates, client_key
+from fedax.flower.deploy.keys import (
+    certificate_ends,
+    certificates,
+    check_certificates,
+    client_key,
+)
 from fedax.flower.deploy.processes import (
     CONNECTION,
     TRUSTED,
@@ -100,6 +106,32 @@ def make(
     configure(deployment)
     build_app(deployment)
     return deployment
+
+
+def renew(deployment: Deployment, client: int | None = None) -> list[str]:
+    """Makes new certificates and a new signature of the app, or a new key pair of a client.
+
+    Args:
+        deployment: the server's copy of the folder.
+        client: whose keys are made. None for the certificates and the signature.
+
+    Returns:
+        The files that clients need.
+
+    Raises:
+        InvalidInput: there is no such client.
+    """
+    keys = deployment.path("keys")
+    if client is None:
+        certificates(keys, deployment.host)
+        build_app(deployment)
+        return ["keys/ca.crt", f"keys/{TRUSTED}"]
+    if client not in range(deployment.clients):
+        raise InvalidInput.of(
+            "--client", client, f"whole numbers from 0 to {deployment.clients - 1}"
+        )
+    client_key(keys, client)
+    return [f"keys/client-{client}"]
 
 
 @contextlib.contextmanager
@@ -390,6 +422,9 @@ def status(deployment: Deployment) -> Status:
     numbers = json.loads(path.read_text("utf-8")) if path.exists() else []
     names = {node: f"client-{k}" for k, node in enumerate(numbers)}
     lines = [f"Server at {deployment.address}."]
+    for file, end in certificate_ends(deployment.path("keys")).items():
+        day = datetime.datetime.fromtimestamp(end, datetime.UTC)
+        lines.append(f"keys/{file} is valid until {day:%Y-%m-%d}.")
     lines += sorted(f"{names.get(node, f'node {node}')}: {state}" for node, state in states.items())
     for number, run in known.items():
         lines.append(f"run {number}: {run.status} {run.details}".rstrip())
