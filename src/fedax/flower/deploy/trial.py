@@ -109,7 +109,7 @@ def make(
 
 
 def renew(deployment: Deployment, client: int | None = None) -> list[str]:
-    """Makes new certificates and a new signature of the app, or a new key pair of a client.
+    """Makes new certificates and the signed app of this version, or a new key pair of a client.
 
     Args:
         deployment: the server's copy of the folder.
@@ -124,6 +124,7 @@ def renew(deployment: Deployment, client: int | None = None) -> list[str]:
     keys = deployment.path("keys")
     if client is None:
         certificates(keys, deployment.host)
+        write_app(deployment.path("app"), deployment.folder)
         build_app(deployment)
         return ["keys/ca.crt", f"keys/{TRUSTED}"]
     if client not in range(deployment.clients):

@@ -1,21 +1,31 @@
-"""The file that Prometheus reads, and the renewal of keys and certificates."""
+"""What the operations guide says: the file for Prometheus, renewed keys, stand-in data, files of
+`docs/deploy`."""
 
 import datetime
 import re
+import runpy
 
 import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
+import jax
+import numpy as np
+import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from federation import federation, run
+from typer.testing import CliRunner
 
 import fedax
+from fedax.cli import app
 from fedax.flower.deploy import keys
 from fedax.flower.deploy.settings import Deployment
 from fedax.flower.deploy.trial import renew
+from fedax.flower.deploy.worker import device_for
+from fedax.flower.server.in_process import LocalGrid
 from fedax.flower.server.monitoring import KINDS, MetricsFile
+from sources import ROOT
 
 SAMPLE = re.compile(r'(\w+)(?:\{((?:\w+="[^"]*",?)+)\})? (\S+)')
 
@@ -90,6 +100,7 @@ def test_new_certificates_and_a_new_signature(deployment, monkeypatch):
         for name in ("ca.crt", "server.crt")
     )
     server.verify_directly_issued_by(authority)
+    assert deployment.path("app", "fedax_app", "client.py").exists()
     assert sorted(keys.certificate_ends(folder)) == ["ca.crt", "server.crt"]
 
 
@@ -118,3 +129,66 @@ def test_an_old_and_a_new_authority_in_one_file(deployment, monkeypatch):
         keys.check_certificates(folder, ("ca.crt",))
     (folder / "ca.crt").write_bytes((folder / "ca.crt").read_bytes() + new)
     keys.check_certificates(folder, ("ca.crt",))
+
+
+def blocks(language):
+    page = (ROOT / "docs" / "operations.md").read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_clients_of_another_number_train_on_their_data_and_no_stand_in(tmp_path):
+    """The guide's task has one client, whose rows enter no step and no metric."""
+    (python,), (toml,) = blocks("python"), blocks("toml")
+    (tmp_path / "task.py").write_text(python)
+    rest = """name = "stand-in"
+rounds = 2
+observe = ["train_loss"]
+[solver]
+learning_rate = 0.1
+[[algorithm]]
+name = "fedavg"
+"""
+    (tmp_path / "experiment.toml").write_text(rest.replace("[solver]", toml + "[solver]"))
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "import numpy as np\ndef examples(partition):\n"
+        "    rng = np.random.default_rng(partition)\n"
+        "    x = rng.uniform(size=(5 + partition, 64)).astype('float32')\n"
+        "    return {'x': x, 'y': rng.integers(0, 10, 5 + partition)}\n"
+    )
+    options = ["--experiment", str(tmp_path / "experiment.toml"), "--clients", "3"]
+    with jax.enable_x64(False):
+        done = CliRunner().invoke(app, ["deploy", "init", str(tmp_path / "d"), *options])
+    assert done.exit_code == 0, done.output
+    deployment = Deployment.load(tmp_path / "d")
+    assert deployment.clients == 3
+    with jax.enable_x64(False):
+        devices = [device_for(deployment, k, mine) for k in range(3)]
+        assert [device.task.train.total for device in devices] == [5, 6, 7]
+        plan = deployment.experiment("simulation").plan()
+        ((label, algorithm),) = plan.algorithms.items()
+        engine = fedax.Flower(LocalGrid(devices), clients=3, deadline=10.0)
+        given = plan.arguments_of(label) | {"engine": engine}
+        history = fedax.run(algorithm, plan.task, seed=0, **given)
+        data = [runpy.run_path(str(mine))["examples"](k) for k in range(3)]
+        loss = runpy.run_path(str(tmp_path / "task.py"))["loss"]
+        task = fedax.tasks.from_loss(loss, np.zeros((64, 10), np.float32), data)
+        alone = fedax.run(algorithm, task, seed=0, **plan.arguments_of(label))
+    for ours, theirs in (
+        (history.params, alone.params),
+        (history.metrics["train_loss"], alone.metrics["train_loss"]),
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+    assert history.metrics["train_loss"][-1] < history.metrics["train_loss"][0]
+
+
+def test_the_files_of_the_guide_are_there_and_can_be_read():
+    page, folder = (ROOT / "docs" / "operations.md").read_text(), ROOT / "docs" / "deploy"
+    named = set(re.findall(r"\]\(deploy/([\w.@-]+)\)", page))
+    assert named == {path.name for path in folder.iterdir()}
+    for path in folder.glob("*.yaml"):
+        assert list(yaml.safe_load_all(path.read_text()))
+    series = set(re.findall(r"fedax_\w+", (folder / "alerts.yaml").read_text()))
+    assert series <= set(KINDS)
+    assert set(re.findall(r"`(fedax_\w+)`", page)) == set(KINDS)
