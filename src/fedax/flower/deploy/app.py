@@ -34,7 +34,7 @@ name = "fedax-app"
 version = "1.0.0"
 description = "An experiment of fedax"
 license = "Apache-2.0"
-dependencies = ["flwr>=1.42,<1.43"]
+dependencies = ["flwr==1.42.*"]
 
 [build-system]
 requires = ["hatchling"]
