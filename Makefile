@@ -70,8 +70,8 @@ $(TORCH)/.ready: pyproject.toml constraints.txt setup.py $(wildcard src/fedax/op
 	  --extra-index-url $(TORCH_INDEX) --requirement /dev/stdin --editable .
 	touch $@
 
-torch: $(TORCH)/.ready ## the tests of PyTorch modules, and their tutorial, in an environment with PyTorch
-	$(TORCH)/bin/python -m pytest --quiet -m "slow or not slow" tests/pytorch
+torch: $(TORCH)/.ready ## the tests of PyTorch modules, their tutorial and their deployment, in an environment with PyTorch
+	$(TORCH)/bin/python -m pytest --quiet -m "slow or not slow" tests/pytorch tests/flower/test_deploy_torch.py
 
 fuzz: $(VENV)/.ready-to-test ## thousands of mutated specifications, data files and run files: refused in words or read
 	$(BIN)/python tests/fuzz/fuzz.py bits 3000

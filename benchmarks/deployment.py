@@ -28,10 +28,11 @@ import numpy as np
 import fedax
 from fedax.engine.round.backend import PhaseWork
 from fedax.engine.round.single_client import run_single_client
+from fedax.flower.deploy.bundle import build_app
 from fedax.flower.deploy.processes import environment, free_port, process, supernode
 from fedax.flower.deploy.settings import Deployment
 from fedax.flower.deploy.trial import follow, make, run_server, submit
-from fedax.flower.deploy.worker import device_for, work
+from fedax.flower.deploy.worker import device_for, listening, work
 from fedax.flower.server.roster import PAUSES
 from fedax.observe.base import Observer
 
@@ -188,11 +189,13 @@ def serve(grid, config):
 
 def client(folder, partition):
     """A SuperNode, and a worker that answers both kinds of messages."""
-    deployment, port = Deployment.load(folder), free_port()
+    deployment = Deployment.load(folder)
     both = Both(device_for(deployment, partition))
     log = deployment.path("logs", f"client-{partition}.log")
-    with process(supernode(deployment, partition, port), log, environment(deployment)) as node:
-        work(both, f"127.0.0.1:{port}", lambda: node.poll() is None)
+    with listening() as (listener, address):
+        command = supernode(deployment, partition, free_port(), address)
+        with process(command, log, environment(deployment)) as node:
+            work(both, listener, lambda: node.poll() is None)
 
 
 def main(clients, rounds, epochs):
@@ -204,13 +207,14 @@ def main(clients, rounds, epochs):
         (folder / "app" / "fedax_app" / "server.py").write_text(
             SERVER.format(benchmarks=str(Path(__file__).parent))
         )
-        control = stack.enter_context(run_server(deployment, print))
+        build_app(deployment)
+        stack.enter_context(run_server(deployment, print))
         env = environment(deployment)
         for k in range(clients):
             command = [sys.executable, __file__, "--client", str(k), str(folder)]
             stack.enter_context(process(command, folder / "logs" / f"worker-{k}.log", env))
         lines = []
-        result = follow(control, submit(deployment, Path(name) / "out", False), lines.append)
+        result = follow(deployment, submit(deployment, Path(name) / "out", False), lines.append)
         assert result.complete, (result.details, lines[-40:])
     print(f"\n{clients} clients, {rounds} rounds, {epochs} epochs; seconds of a round\n")
     print("| | median | quartiles | fedax of it |\n|---|---|---|---|")

@@ -287,17 +287,36 @@ def test_public_functions_name_their_errors():
     assert missing == []
 
 
+def imports_of(path):
+    """The names that a file imports, also within functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
 def test_one_module_imports_what_jax_does_not_promise():
     private = ("jax._src", "jax.extend", "jax.interpreters")
-    found = set()
-    for path in own_files("src"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and not node.level:
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-            if any(f"{name}.".startswith(f"{room}.") for name in names for room in private):
-                found.add(path.name)
+    found = {
+        path.name
+        for path in own_files("src")
+        for name in imports_of(path)
+        if any(f"{name}.".startswith(f"{room}.") for room in private)
+    }
     assert found == {"jax_internals.py"}
+
+
+def test_nothing_is_imported_that_flower_does_not_promise():
+    """Flower's public modules, and its version."""
+    names = {
+        name
+        for path in own_files("src")
+        for name in imports_of(path)
+        if f"{name}.".startswith("flwr.")
+    }
+    public = ("flwr.app", "flwr.clientapp", "flwr.serverapp")
+    assert {name for name in names if not name.startswith(public)} == {"flwr"}
 
 
 def test_slow_imports_are_made_on_demand():

@@ -118,7 +118,7 @@ HOW_TO = {
     ),
     "Privacy": ("guides/privacy", "privacy"),
     "Machines": ("guides/hosts", "guides/large", "guides/resuming", "mpi"),
-    "Deployment": ("flower", "models"),
+    "Deployment": ("flower", "operations", "models"),
 }
 """Pages by what a reader wants to do, without their endings."""
 UNDERSTANDING = ("guarantees", "theory", "performance", "project/glossary")

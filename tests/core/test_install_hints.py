@@ -103,4 +103,4 @@ def test_deploy_without_flower_says_what_to_install(monkeypatch, tmp_path):
         app, ["deploy", "init", str(tmp_path / "d"), "--experiment", "examples/digits.toml"]
     )
     assert shown.exit_code == 2
-    assert 'pip install "flwr==1.41' in " ".join(shown.output.split())
+    assert 'pip install "flwr==1.42' in " ".join(shown.output.split())

@@ -135,6 +135,9 @@ def server_process(port):
     for command in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             words = command.read_bytes().split(b"\0")
-            if any(word.endswith(b"link.py") for word in words[:5]) and str(port).encode() in words:
+            if (
+                any(word.endswith(b"flower-superlink") for word in words[:5])
+                and str(port).encode() in words
+            ):
                 return int(command.parent.name)
     raise AssertionError("no server")

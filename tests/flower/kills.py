@@ -44,9 +44,9 @@ def checkpoint(out):
 
 def whole(deployment, out, resume):
     """A run to its end; the seconds from its order."""
-    with run_server(deployment, quiet) as control:
+    with run_server(deployment, quiet):
         begun = time.monotonic()
-        result = follow(control, submit(deployment, out, resume), quiet)
+        result = follow(deployment, submit(deployment, out, resume), quiet)
         assert result.complete, result.details
         return time.monotonic() - begun
 

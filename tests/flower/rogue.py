@@ -1,8 +1,9 @@
 """A client with a registered key that answers every order of its own accord: python rogue.py FOLDER
 PARTITION.
 
-Round 0: the answer three times. Round 1: another shape. Round 2: not-a-number. Round 3: the answer
-of round 0. Round 4: an answer whose parts never come. Round 5: a gigabyte."""
+Round 0: the answer three times. Round 1: another shape. Round 2: not-a-number. Round 3: the answer of
+round 0. Round 4: an answer whose parts never come. Round 5: parts that are none of an answer.
+"""
 
 import hashlib
 import os
@@ -16,7 +17,6 @@ from fedax.flower.protocol.quiet import QUIET
 
 os.environ |= QUIET
 
-import httpx
 import numpy as np
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Array, ArrayRecord, Message, RecordDict
@@ -31,14 +31,13 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_connection import http_request_response
 
-AGAIN, SHAPE, NAN, OLD, NOTHING, GIGABYTE = range(6)
-PART, PARTS = 4 << 20, 256
-"""A gigabyte in parts of 4 MB."""
+AGAIN, SHAPE, NAN, OLD, NOTHING, SENSELESS = range(6)
+PARTS = 3
 
 
 def part(i):
-    """A part of the gigabyte, in the form in which Flower sends parts; none is like another."""
-    return ArrayChunk(memoryview(i.to_bytes(4, "big") * (PART // 4))).deflate()
+    """A part of an array, in the form in which Flower sends parts; none is like another."""
+    return ArrayChunk(memoryview(i.to_bytes(4, "big") * 100)).deflate()
 
 
 class Client:
@@ -79,8 +78,8 @@ class Client:
         reply.metadata.__dict__["_message_id"] = reply.object_id
         if round == AGAIN:
             self.first = reply
-        if round == GIGABYTE:
-            self.upload_a_gigabyte(reply, run)
+        if round == SENSELESS:
+            self.upload_other_parts(reply, run)
             return
         missing, session = self.send(reply, get_object_tree(reply), 0.1)
         if round == NOTHING:
@@ -93,21 +92,18 @@ class Client:
                 missing, session = self.send(reply, get_object_tree(reply), 0.1)
                 print("sent again, asked for", len(missing), flush=True)
 
-    def upload_a_gigabyte(self, reply, run):
-        """Announces 256 parts, and sends one after the other, whatever the server says."""
+    def upload_other_parts(self, reply, run):
+        """Announces parts of an array as those of an answer, and sends them."""
         names = [hashlib.sha256(part(i)).hexdigest() for i in range(PARTS)]
         tree = ObjectTree(
             object_id=reply.object_id, children=[ObjectTree(object_id=name) for name in names]
         )
         _, session = self.send(reply, tree, 0.1)
-        refused = 0
-        for i, name in enumerate(names):
-            try:
-                self.push(run, session, name, part(i))
-            except (httpx.HTTPError, RuntimeError) as error:
-                refused += 1
-                print("part", i, "refused:", error, flush=True)
-        print("refused", refused, "of", PARTS, flush=True)
+        objects = {name: part(i) for i, name in enumerate(names)} | {
+            reply.object_id: reply.deflate()
+        }
+        for name, content in objects.items():
+            self.push(run, session, name, content)
 
 
 def with_vector(content, vector):

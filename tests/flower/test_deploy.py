@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
+import httpx
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from deployed import (
     check_equal,
@@ -31,7 +32,9 @@ from typer.testing import CliRunner
 
 import fedax
 from fedax.cli import app
-from fedax.flower.deploy.processes import free_port
+from fedax.flower.deploy import keys
+from fedax.flower.deploy.bundle import serve_app
+from fedax.flower.deploy.processes import TRUSTED, free_port, nodes
 from fedax.flower.deploy.settings import Deployment
 from fedax.flower.deploy.trial import client_process, run_server, submit
 from fedax.flower.deploy.worker import device_for, load_client_data
@@ -74,10 +77,40 @@ def test_the_folder_is_whole(made):
         "keys/ca.crt",
         "keys/server.crt",
         "keys/server.key",
+        "keys/app.json",
+        "keys/trusted.yaml",
+        "app.fab",
     }
     assert files == keys | app_files | rest
     secret = [path for path in (made / "keys").iterdir() if path.stat().st_mode & 0o077]
-    assert {path.suffix for path in secret} == {".pub", ".crt"}
+    assert {path.suffix for path in secret} == {".pub", ".crt", ".json", ".yaml"}
+
+
+def test_a_node_takes_the_signed_app_and_no_other(made, tmp_path):
+    """By the function with which Flower's SuperNode verifies apps, on what its SuperLink gets."""
+    import yaml
+    from flwr.supercore.fab import Fab
+    from flwr.supercore.utils import request_download_link
+    from flwr.superlink.servicer.control.control_handlers import _format_verification
+    from flwr.supernode.start_client_internal import _verify_fab
+
+    deployment = Deployment.load(made)
+    trusted = yaml.safe_load((made / "keys" / TRUSTED).read_text())
+    with serve_app(deployment) as hub:
+        url = hub["FLWR_SUPERGRID_API_URL"] + "/hub/fetch-fab"
+        where, signatures, _ = request_download_link("@fedax/fedax-app", "1.0.0", url, "fab_url")
+        content = httpx.get(where).content
+        with pytest.raises(ValueError, match=r"@other/app not found"):
+            request_download_link("@other/app", None, url, "fab_url")
+    assert content == (made / "app.fab").read_bytes()
+    found = _format_verification(signatures)
+    assert found["valid_license"]
+    assert _verify_fab(Fab("", content, found), trusted)
+    assert not _verify_fab(Fab("", content + b" ", found), trusted)
+    keys.sign(tmp_path, content)
+    assert not _verify_fab(
+        Fab("", content, found), yaml.safe_load((tmp_path / TRUSTED).read_text())
+    )
 
 
 def test_keys_and_certificates_fit(made):
@@ -371,7 +404,7 @@ def test_killed_processes(tmp_path):
     options = ["--clients", 3, "--port", free_port(), "--deadline", 30]
     assert fedax_command("deploy", "init", folder, "--experiment", file, *options).returncode == 0
     deployment, said = Deployment.load(folder), []
-    with run_server(deployment, said.append) as control, contextlib.ExitStack() as stack:
+    with run_server(deployment, said.append), contextlib.ExitStack() as stack:
         clients = [stack.enter_context(client_process(deployment, k)) for k in range(3)]
         submit(deployment, out, False)
         wait_for_round(folder, 0, 1)
@@ -380,7 +413,7 @@ def test_killed_processes(tmp_path):
         os.killpg(clients[0].pid, signal.SIGKILL)
         stack.enter_context(client_process(deployment, 0))
         wait_for_round(folder, 1, newest(folder, 0) + 2)
-        assert any(node.status == "online" for node in control.nodes())
+        assert "online" in nodes(deployment).values()
     kept = max(int(path.name.removeprefix("round-")) for path in out.rglob("round-*"))
     before = left_out(folder)
     again = fedax_command("deploy", "resume", folder, out, "--trial")

@@ -14,16 +14,20 @@ import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
-import httpx
+import numpy as np
 from deployed import experiment
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from typer.testing import CliRunner
 
 import fedax
 from fedax.cli import app
 from fedax.flower.client.device import Device
+from fedax.flower.client.relay import relay
 from fedax.flower.deploy import keys, processes, trial, worker
-from fedax.flower.deploy.processes import Control, connection_failure
+from fedax.flower.deploy.processes import Run, connection_failure
 from fedax.flower.deploy.settings import Deployment
+from fedax.flower.protocol.plan import PROTOCOL
+from fedax.flower.protocol.wire import pack, unpack
 
 
 @pytest.fixture
@@ -68,9 +72,8 @@ def test_why_a_server_cannot_be_reached(deployment, tmp_path):
             r"failed"
         )
         assert re.match(message, connection_failure(other) or "")
-        control = Control(other)
-        assert re.match(message, control.failure() or "")
-        control.close()
+        with pytest.raises(fedax.FedaxError, match=message):
+            processes.nodes(other)
 
 
 def test_a_program_without_tls_is_no_server(deployment):
@@ -110,38 +113,32 @@ def test_a_client_says_that_it_waits_and_that_the_server_is_there(deployment, mo
     assert said[2].startswith(f"Waiting for the server at {address}: ")
 
 
-@pytest.mark.parametrize("name", ["ca.crt", "client-1"])
+@pytest.mark.parametrize("name", ["ca.crt", "trusted.yaml", "client-1"])
 def test_a_client_without_its_files_is_refused(deployment, name):
     keys.client_key(deployment.path("keys"), 1)
+    keys.sign(deployment.path("keys"), b"app")
     deployment.path("keys", name).unlink()
     with pytest.raises(
         fedax.InvalidInput,
         match=rf"keys/{name}: no such file. Client 1 needs "
-        r"ca.crt and client-1 from",
+        r"ca.crt, trusted.yaml, client-1 from",
     ):
         trial.run_client(deployment, 1, None, print)
 
 
-class Server(Control):
-    """Stands in for the control of a server whose answers to a question for its runs are given."""
+def answers_of(answers):
+    """A question for the runs of a server, whose answers are given; the last one stays."""
+    left = list(answers)
 
-    def __init__(self, deployment, *answers):
-        self.deployment, self.answers = deployment, list(answers)
-
-    def failure(self):
-        return None
-
-    def runs(self):
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+    def runs(deployment):
+        answer = left.pop(0) if len(left) > 1 else left[0]
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    def close(self):
-        pass
+    return runs
 
 
-REFUSED = httpx.ConnectError("[Errno 111] Connection refused")
 LOG = """  [1/1] FedAvg: round 5/400
 Traceback (most recent call last):
   File "client.py", line 1, in f
@@ -157,12 +154,8 @@ httpx.ConnectError: refused
 """
 
 
-def run_in(status, sub_status="", details=""):
-    return {
-        7: SimpleNamespace(
-            status=SimpleNamespace(status=status, sub_status=sub_status, details=details)
-        )
-    }
+def run_in(status):
+    return {7: Run(status, "")}
 
 
 @pytest.fixture
@@ -171,38 +164,46 @@ def followed(monkeypatch, deployment):
     log = deployment.path("logs", "run-7.log")
     log.parent.mkdir()
     log.write_text("")
-    monkeypatch.setattr(trial, "process", lambda *arguments: contextlib.nullcontext())
+    stream = SimpleNamespace(poll=lambda: 0)
+    monkeypatch.setattr(trial, "process", lambda *arguments: contextlib.nullcontext(stream))
+    monkeypatch.setattr(trial, "connection_failure", lambda deployment: None)
     monkeypatch.setattr(trial, "LOST", 0.0)
     monkeypatch.setattr(trial.time, "sleep", lambda seconds: None)
     return log
 
 
-@pytest.mark.parametrize(
-    ("answers", "message"),
-    [
-        ((run_in("running"), REFUSED), "has ended during run 7"),
-        ((run_in("running"), {}), "no longer knows run 7"),
-    ],
-)
-def test_a_lost_server_ends_what_follows_its_run(followed, deployment, answers, message):
+def test_a_server_that_is_gone_ends_what_follows_its_run(followed, deployment, monkeypatch):
+    monkeypatch.setattr(trial, "connection_failure", lambda deployment: "Connection refused")
     said = []
-    with pytest.raises(trial.ServerLost, match=message):
-        trial.follow(Server(deployment, *answers), 7, said.append)
+    with pytest.raises(trial.ServerLost, match="has ended during run 7"):
+        trial.follow(deployment, 7, said.append)
     assert said == []
+
+
+def test_a_new_server_ends_what_follows_the_run_of_the_old_one(followed, deployment, monkeypatch):
+    monkeypatch.setattr(trial, "runs", answers_of([run_in("running"), {}]))
+    with pytest.raises(trial.ServerLost, match="no longer knows run 7"):
+        trial.follow(deployment, 7, print)
 
 
 def test_one_request_that_fails_is_not_a_lost_server(followed, deployment, monkeypatch):
     monkeypatch.setattr(trial, "LOST", 60.0)
-    done = run_in("finished", "completed")
-    assert trial.follow(
-        Server(deployment, run_in("running"), REFUSED, REFUSED, done), 7, print
-    ).complete
+    failures = ["Connection refused", "Connection refused"]
+    monkeypatch.setattr(
+        trial, "connection_failure", lambda deployment: failures.pop() if failures else None
+    )
+    monkeypatch.setattr(
+        trial, "runs", answers_of([run_in("running"), run_in("finished:completed")])
+    )
+    assert trial.follow(deployment, 7, print).complete
+    assert not failures
 
 
-def test_tracebacks_of_a_run_stay_in_its_log(followed, deployment):
+def test_tracebacks_of_a_run_stay_in_its_log(followed, deployment, monkeypatch):
     followed.write_text(LOG)
     said = []
-    trial.follow(Server(deployment, run_in("finished", "failed")), 7, said.append)
+    monkeypatch.setattr(trial, "runs", answers_of([run_in("finished:failed")]))
+    assert not trial.follow(deployment, 7, said.append).complete
     assert "httpx.ConnectError: refused" in said
     assert said.count(f"(A traceback is in {followed}.)") == 2
     assert not [line for line in said if "client.py" in line or line.startswith("Traceback")]
@@ -219,7 +220,7 @@ def test_how_a_run_is_continued_is_said_at_its_end(tmp_path, monkeypatch, comman
     made = CliRunner().invoke(app, ["deploy", "init", str(folder), "--experiment", str(file)])
     assert made.exit_code == 0, made.output
 
-    def follow(control, number, say):
+    def follow(deployment, number, say):
         raise {
             "lost": trial.ServerLost("the server at a:1 has ended during run 7."),
             "interrupted": KeyboardInterrupt(),
@@ -227,7 +228,7 @@ def test_how_a_run_is_continued_is_said_at_its_end(tmp_path, monkeypatch, comman
 
     monkeypatch.setattr(trial, "submit", lambda deployment, out, resume: 7)
     monkeypatch.setattr(trial, "follow", follow)
-    monkeypatch.setattr(processes, "Control", Server)
+    monkeypatch.setattr(processes, "connection_failure", lambda deployment: None)
     arguments = ["--out", str(out)] if command == "run" else [str(out)]
     done = CliRunner().invoke(app, ["deploy", command, str(folder), *arguments])
     if end == "interrupted":
@@ -243,31 +244,68 @@ def test_how_a_run_is_continued_is_said_at_its_end(tmp_path, monkeypatch, comman
     )
 
 
-def test_a_task_that_is_lost_with_the_server_is_one_line(tmp_path, monkeypatch, caplog):
-    from flwr.supercore import heartbeat
-    from flwr.supernode.runtime import run_clientapp
-
-    def lost(client):
-        raise REFUSED
-
+@pytest.fixture
+def asked(tmp_path):
+    """A worker, and a function that asks it."""
     task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0], [5.0]])
-    device = Device(task, 0, tmp_path, [])
-    pushed = []
-    quiet = SimpleNamespace(start=lambda: None, stop=lambda: None)
-    monkeypatch.setattr(
-        worker, "_client", lambda address, token: SimpleNamespace(close=lambda: None)
+    device, over = Device(task, 0, tmp_path, []), threading.Event()
+    with worker.listening() as (listener, path):
+        address = str(path)
+        thread = threading.Thread(
+            target=worker.work, args=(device, listener, lambda: not over.is_set())
+        )
+        thread.start()
+        yield lambda content: relay(content, address), address, device
+        over.set()
+        thread.join()
+
+
+HELLO = {"order": ConfigRecord({"version": PROTOCOL, "kind": "hello"})}
+
+
+def test_a_client_app_hands_messages_on(asked):
+    ask, _, device = asked
+    content = RecordDict(
+        HELLO | {"down": ArrayRecord({"0": Array(np.arange(3.0)), "1": Array(np.zeros((0, 2)))})}
     )
-    monkeypatch.setattr(heartbeat, "HeartbeatSender", lambda beat: quiet)
-    monkeypatch.setattr(heartbeat, "make_task_heartbeat_fn_http", lambda client: None)
-    monkeypatch.setattr(run_clientapp, "pull_task_input", lost)
-    monkeypatch.setattr(
-        run_clientapp, "push_task_output", lambda **given: pushed.append(given["details"])
-    )
-    with caplog.at_level(logging.WARNING, logger="fedax.deploy"):
-        worker._answer(device, "127.0.0.1:1", "token")
-    (record,) = caplog.records
-    assert record.exc_info is None
-    assert record.getMessage().startswith(
-        "a task was lost, because the node of this client has ended or lost the server: "
-    )
-    assert len(pushed) == 1
+    assert ask(content) == device.answer(content)
+
+
+def test_a_failure_of_the_worker_is_said_and_it_goes_on(asked, caplog):
+    ask, address, device = asked
+    with caplog.at_level(logging.WARNING, logger="fedax.flower.deploy"):
+        with socket.socket(socket.AF_UNIX) as app:
+            app.connect(address)
+            app.sendall(b"no records")
+            app.shutdown(socket.SHUT_WR)
+            assert app.recv(1) == b""
+        with pytest.raises(FileNotFoundError), socket.socket(socket.AF_UNIX) as app:
+            app.connect(address + "-elsewhere")
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "a message was lost"
+    ]
+    assert ask(RecordDict(HELLO)) == device.answer(RecordDict(HELLO))
+
+
+VALUES = {
+    "a": 1,
+    "b": 0.1,
+    "c": True,
+    "d": [b"\x00\n", b"x"],
+    "e": b"y",
+    "f": "text",
+    "g": [0.5, 1e300],
+}
+
+
+def test_records_as_bytes():
+    arrays = ArrayRecord({"0": Array(np.arange(4.0)), "1": Array(np.zeros((0, 2), np.float32))})
+    scores = MetricRecord({"loss": 0.1, "counts": [1, 2]})
+    records = RecordDict({"answer": ConfigRecord(VALUES), "up": arrays, "scores": scores})
+    content = pack(records)
+    found = unpack(content)
+    assert found == records
+    assert list(found) == list(records)
+    for damaged in (content[:-1], content + b"x", b""):
+        with pytest.raises(ValueError, match=r"(records of)|(Expecting)"):
+            unpack(damaged)

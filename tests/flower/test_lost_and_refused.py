@@ -3,6 +3,7 @@ without a trace."""
 
 import logging
 import re
+import threading
 import time
 
 import jax
@@ -16,6 +17,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 
 import fedax
 from fedax.flower.server import roster
+from fedax.flower.server.in_process import LocalGrid
 from problems import vector
 
 LAST = 3
@@ -414,3 +416,34 @@ def test_fewer_than_the_minimum_are_waited_for(tmp_path, caplog, monkeypatch):
     assert history.notes["answers"].tolist() == [2, 2]
     assert history.notes["absent"].tolist() == [2, 2]
     assert "round 0: client 1, 2, 3 offline; waiting up to 60 seconds" in caplog.text
+
+
+class Slow:
+    """A grid from which one answer does not come at first, and another one cannot be read."""
+
+    def __init__(self):
+        self.asked, self.over = [], threading.Event()
+        self.answer = LocalGrid([]).create_message(RecordDict(), "train", 100, "")
+
+    def pull_messages(self, names):
+        (name,) = names
+        self.asked.append(name)
+        if name == "half":
+            self.over.wait()
+        if name == "senseless":
+            raise ValueError("no answer")
+        return [] if name == "later" else [self.answer]
+
+
+def test_half_an_answer_does_not_hold_up_the_others(monkeypatch, caplog):
+    monkeypatch.setattr(roster, "PULL", 0.2)
+    grid = Slow()
+    pull = roster.Puller(grid)
+    with caplog.at_level(logging.WARNING, logger="fedax.flower"):
+        assert pull(["whole", "half", "senseless", "later"]) == [grid.answer]
+        assert pull(["half", "senseless"]) == []
+    assert sorted(grid.asked) == ["half", "later", "senseless", "whole"]
+    assert [r.getMessage() for r in caplog.records] == ["an answer cannot be read: no answer"]
+    grid.over.set()
+    pull._threads["half"].join()
+    assert pull(["half", "later"]) == [grid.answer]

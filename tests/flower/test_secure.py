@@ -1,6 +1,8 @@
 """Sums under masks: the simulation's mean to a step of the numbers, with clients that leave, and
 nothing else for the server."""
 
+import contextlib
+import itertools
 import logging
 
 import numpy as np
@@ -21,9 +23,11 @@ from fedax.flower.deploy.settings import FILE
 from fedax.flower.protocol.masks import (
     LEVELS,
     Member,
+    combine_shares,
     from_fixed_point,
     open_secrets,
     remove_masks,
+    split_secret,
     to_fixed_point,
 )
 from fedax.flower.protocol.records import Refused
@@ -37,6 +41,21 @@ STEP = LARGEST / LEVELS
 def members(count):
     found = [Member.of(k, bytes([k]) * 32, "session") for k in range(count)]
     return found, {m.number: m.public for m in found}
+
+
+@pytest.mark.parametrize("secret", [b"", b"\0", b"\0\0abc", bytes(range(64)), b"\xff" * 64])
+def test_shares_of_which_enough_give_the_secret(secret):
+    """Any three of five, in any order, and all of them; two, or shares of two secrets, give nothing."""
+    shares = split_secret(secret, 3, 5)
+    for chosen in itertools.permutations(shares, 3):
+        assert combine_shares(list(chosen)) == secret
+    assert combine_shares(shares) == secret
+    others = split_secret(secret, 3, 5)
+    for wrong in (shares[:2], [*shares[:2], others[2]], [*shares[:2], shares[0]]):
+        with contextlib.suppress(
+            ValueError
+        ):  # few numbers begin with the byte that a secret has in front
+            assert combine_shares(wrong) != secret
 
 
 @pytest.mark.parametrize("gone", [[], [1], [0, 4]])

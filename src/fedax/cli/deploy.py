@@ -158,17 +158,17 @@ def continue_(
 
 def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
     from fedax.core import FedaxError
-    from fedax.flower.deploy.processes import CONNECTION, Control
+    from fedax.flower.deploy.processes import CONNECTION, connection_failure
     from fedax.flower.deploy.settings import Deployment
     from fedax.flower.deploy.trial import ServerLost, follow, run_all_processes, submit
 
     deployment = Deployment.load(folder)
     again = f"fedax deploy resume {folder} {out}" + (" --trial" if trial else "")
 
-    def through(control: Control) -> None:
+    def through() -> None:
         number = submit(deployment, out, resume)
         try:
-            result = follow(control, number, typer.echo)
+            result = follow(deployment, number, typer.echo)
         except ServerLost as error:
             start = "" if trial else f"Start it again with `fedax deploy server {folder}`. "
             log = f"The server's log is {deployment.path('logs', 'server.log')}."
@@ -194,20 +194,39 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
         typer.echo(f"Results: {out}")
 
     if trial:
-        with run_all_processes(deployment, typer.echo) as control:
-            through(control)
+        with run_all_processes(deployment, typer.echo):
+            through()
         return
-    control = Control(deployment)
-    try:
-        if (failure := control.failure()) is not None:
-            hint = (
-                f"`fedax deploy server {folder}` starts it; --trial starts it with all "
-                "clients on this machine"
-            )
-            raise FedaxError(f"no server at {deployment.address}: {failure}. {hint}.")
-        through(control)
-    finally:
-        control.close()
+    if (failure := connection_failure(deployment)) is not None:
+        hint = (
+            f"`fedax deploy server {folder}` starts it; --trial starts it with all clients on "
+            "this machine"
+        )
+        raise FedaxError(f"no server at {deployment.address}: {failure}. {hint}.")
+    through()
+
+
+@app.command(cls=NeedsFlower)
+def renew(
+    folder: Folder,
+    client: Annotated[
+        int | None,
+        typer.Option(
+            help="Make a new key pair for this client.  [default: new certificates]",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Make new certificates and a new signature of the app, or new keys of a client.
+
+    The server takes them when it is started again.
+    """
+    from fedax.flower.deploy.settings import Deployment
+    from fedax.flower.deploy.trial import renew as make_new
+
+    files = make_new(Deployment.load(folder), client)
+    whom = "every client" if client is None else f"client {client}"
+    typer.echo(f"{whom[:1].upper()}{whom[1:]} needs {' and '.join(files)} of {folder}.")
 
 
 @app.command(cls=NeedsFlower)

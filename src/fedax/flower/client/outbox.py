@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import ConfigRecord, RecordDict
-from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
-from flwr.proto.recorddict_pb2 import RecordDict as Proto
 
 from fedax.communication.accounting import epsilon_of_gaussians
 from fedax.communication.privacy import Privacy
 from fedax.flower.protocol.records import Refused
+from fedax.flower.protocol.wire import pack, unpack
 from fedax.utils.files import locked, write, writing
 
 ACCOUNT = "account.json"
@@ -176,7 +175,7 @@ def _floor(folder: Path) -> int:
 
 
 def _stored(message: RecordDict, digest: str) -> bytes:
-    body = recorddict_to_proto(message).SerializeToString()
+    body = pack(message)
     return f"{digest} {hashlib.sha256(body).hexdigest()}\n".encode() + body
 
 
@@ -187,4 +186,4 @@ def _read(path: Path, digest: str) -> RecordDict:
         raise Refused("an order that was answered before with another content under the same name")
     if hashlib.sha256(body).hexdigest() != checksum:
         raise Refused(f"an order that was answered before, whose message in {path} is damaged")
-    return recorddict_from_proto(Proto.FromString(body))
+    return unpack(body)

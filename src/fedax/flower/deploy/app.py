@@ -17,11 +17,12 @@ from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display, display_for
 from fedax.experiments.running.runner import resume, run_experiment
 from fedax.experiments.running.setup import set_up_jax
-from fedax.flower.deploy.keys import private
-from fedax.flower.deploy.processes import Control, end_with_parent
+from fedax.flower.deploy.keys import certificate_ends, private, public_key
+from fedax.flower.deploy.processes import end_with_parent
 from fedax.flower.deploy.settings import Deployment, quote
 from fedax.flower.server import Flower
 from fedax.flower.server.engine import here
+from fedax.flower.server.monitoring import MetricsFile
 from fedax.utils.files import write, writing
 
 SECRET_BYTES = 32
@@ -34,7 +35,7 @@ name = "fedax-app"
 version = "1.0.0"
 description = "An experiment of fedax"
 license = "Apache-2.0"
-dependencies = ["flwr>=1.41,<1.42"]
+dependencies = ["flwr==1.42.*"]
 
 [build-system]
 requires = ["hatchling"]
@@ -71,10 +72,7 @@ def main(grid: Grid, context: Context) -> None:
     serve(grid, context.run_config)
 '''
 CLIENT = '''\
-"""Answers messages as one client in a process that Flower starts.
-
-`fedax deploy client` answers the same messages for all clients in one process.
-"""
+"""A client: hands messages on to the worker of `fedax deploy client`, or answers them itself."""
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -86,10 +84,14 @@ app = ClientApp()
 @app.train()
 @app.evaluate()
 def answer(message: Message, context: Context) -> Message:
+    if "worker" in context.node_config:
+        from fedax.flower.client.relay import relay
+
+        return Message(relay(message.content, str(context.node_config["worker"])), reply_to=message)
     from fedax.flower.deploy.worker import device_of
 
-    # a node of a deployment says where its folder is; in Flower's simulation the run does
-    device = device_of({**context.run_config, **context.node_config})
+    # never `context.run_config`: that comes from the server, and would name a file that is run
+    device = device_of(context.node_config)
     return Message(device.answer(message.content), reply_to=message)
 '''
 
@@ -132,7 +134,7 @@ def serve(grid: Any, config: Any) -> None:
     end_with_parent()  # a server that is gone leaves nobody who works on
     set_up_jax(1)
     deployment = Deployment.load(Path(str(config["deployment"])))
-    _train(grid, config, lambda: owners_of(deployment))
+    _train(grid, config, lambda: owners_of(deployment, grid))
 
 
 def apps(folder: Path, out: Path) -> tuple[Any, Any]:
@@ -186,6 +188,8 @@ def _train(
         "secure": deployment.secure or None,
     }
     options |= {"most_examples": deployment.most_examples or None, "registered": registered}
+    ends = certificate_ends(deployment.path("keys"))
+    options["metrics_file"] = MetricsFile(deployment.path("metrics", "fedax.prom"), ends)
     with here(Flower(grid, run=str(out), durations=out / DURATIONS, **options)):
         if config["resume"]:
             directory = _resumed(out, display)
@@ -194,18 +198,12 @@ def _train(
     print(directory.line())
 
 
-def owners_of(deployment: Deployment) -> dict[int, int]:
+def owners_of(deployment: Deployment, grid: Any) -> dict[int, int]:
     """Returns, by Flower's node, the client whose public key in the folder the node holds."""
-    control = Control(deployment)
-    try:
-        keys = {control.public_key(k): k for k in range(deployment.clients)}
-        return {
-            node.node_id: keys[node.public_key]
-            for node in control.nodes()
-            if node.public_key in keys
-        }
-    finally:
-        control.close()
+    keys = {public_key(deployment.path("keys"), k): k for k in range(deployment.clients)}
+    return {
+        node.node_id: keys[node.public_key] for node in grid.get_nodes() if node.public_key in keys
+    }
 
 
 def _secret(deployment: Deployment) -> bytes:

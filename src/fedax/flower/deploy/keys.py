@@ -2,15 +2,18 @@
 pair for every client.
 """
 
+import base64
 import datetime
+import hashlib
 import ipaddress
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedax.core import FedaxError
@@ -85,14 +88,30 @@ def check_certificates(folder: Path, names: Sequence[str]) -> None:
     for name in names:
         if not (path := folder / name).exists():
             continue
-        certificate = x509.load_pem_x509_certificate(path.read_bytes())
-        first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-        if not first <= now <= last:
-            hint = "`fedax deploy init` makes new ones in a new folder; give ca.crt to every client"
-            raise FedaxError(
-                f"{path} is valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}, and today is "
-                f"{now:%Y-%m-%d}. {hint}."
-            )
+        spans = _spans(path)
+        if not any(first <= now <= last for first, last in spans):
+            dates = " and ".join(f"{first:%Y-%m-%d} to {last:%Y-%m-%d}" for first, last in spans)
+            hint = "`fedax deploy renew` makes new ones; give ca.crt to every client"
+            raise FedaxError(f"{path} is valid from {dates}, and today is {now:%Y-%m-%d}. {hint}.")
+
+
+def certificate_ends(folder: Path) -> dict[str, float]:
+    """Returns when the certificates of a folder end, in seconds since 1970, by file.
+
+    A file with several certificates, such as an old and a new authority, ends with the last one.
+    """
+    files = (folder / name for name in ("ca.crt", "server.crt"))
+    return {
+        path.name: max(last.timestamp() for _, last in _spans(path))
+        for path in files
+        if path.exists()
+    }
+
+
+def _spans(path: Path) -> list[tuple[datetime.datetime, datetime.datetime]]:
+    """Returns from when to when each certificate of a file is valid."""
+    found = x509.load_pem_x509_certificates(path.read_bytes())
+    return [(each.not_valid_before_utc, each.not_valid_after_utc) for each in found]
 
 
 def client_key(folder: Path, k: int) -> None:
@@ -102,6 +121,37 @@ def client_key(folder: Path, k: int) -> None:
     private(folder / f"client-{k}", key.private_bytes(serialization.Encoding.PEM, form, plain))
     encoding, kind = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     public(folder / f"client-{k}.pub", key.public_key().public_bytes(encoding, kind) + b"\n")
+
+
+def public_key(folder: Path, k: int) -> bytes:
+    """Returns the public key of a client as PEM, in which form a server lists it."""
+    key = serialization.load_ssh_public_key((folder / f"client-{k}.pub").read_bytes())
+    return key.public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+
+
+def sign(folder: Path, content: bytes) -> None:
+    """Signs the bundle of the app. Writes the signature to `app.json` and, for the clients, the
+    public key to `trusted.yaml`. The private key is used once, and not kept.
+
+    Args:
+        folder: where to.
+        content: the bundle.
+    """
+    key, moment = ed25519.Ed25519PrivateKey.generate(), int(_now().timestamp())
+    encoding, kind = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    text = key.public_key().public_bytes(encoding, kind)
+    name = f"fpk_{hashlib.sha256(text).hexdigest()[:32]}"
+    # the form of Flower: the seconds since 1970 in 8 bytes, and the hash of the bundle
+    signature = key.sign(moment.to_bytes(8, "big") + hashlib.sha256(content).digest())
+    found = {
+        "public_key_id": name,
+        "signed_at": moment,
+        "signature": base64.urlsafe_b64encode(signature).decode(),
+    }
+    public(folder / "app.json", json.dumps(found).encode())
+    public(folder / "trusted.yaml", f"{name}: '{text.decode()}'\n".encode())
 
 
 def public(path: Path, content: bytes) -> None:

@@ -1,8 +1,9 @@
-"""The processes of a deployment on this machine, as Flower's own commands, and its control."""
+"""The processes of a deployment on this machine, and Flower's commands about its server."""
 
 import contextlib
 import ctypes
 import errno
+import json
 import os
 import re
 import signal
@@ -13,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tomli_w
 
@@ -25,8 +26,10 @@ from fedax.utils.files import write, writing
 
 CONNECTION = "fedax"
 """The name of the server in Flower's configuration."""
-DESCRIPTIONS = 1 << 20
-"""The most bytes of an upload beside its arrays."""
+TRUSTED = "trusted.yaml"
+"""The public key of who has signed the app; a client's node runs no other app."""
+LOOKS = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
+"""Seconds between two looks for the next app to start, an option of Flower whose default is 1."""
 LINES = 200
 """The last lines of a log that are searched for a reason."""
 PATIENCE = 90.0
@@ -35,14 +38,20 @@ HANDSHAKE = 5.0
 """Seconds for a connection to the server."""
 
 
-def environment(deployment: Deployment) -> dict[str, str]:
+def environment(deployment: Deployment, home: str = "") -> dict[str, str]:
     """Returns the environment of Flower's processes: quiet, a separate home, the commands of this
     Python.
+
+    Args:
+        deployment: the deployment.
+        home: of a client, below `flower`. Processes that share one would install the app at the
+            same time, and one of them could import what another has copied in part.
     """
     commands = str(Path(sys.executable).parent)
-    own = {"FLWR_HOME": str(deployment.path("flower"))}
+    own = {"FLWR_HOME": str(deployment.path("flower", home))}
     return (
-        os.environ
+        LOOKS
+        | os.environ
         | QUIET
         | own
         | {"PATH": commands + os.pathsep + os.environ.get("PATH", ""), "PYTHONUNBUFFERED": "1"}
@@ -73,37 +82,33 @@ def superlink(deployment: Deployment) -> list[str]:
     keys = deployment.path("keys")
     return [
         *(
-            sys.executable,
-            "-P",
-            str(Path(__file__).with_name("link.py")),
-            str(deployment.largest + DESCRIPTIONS),
+            "flower-superlink",
+            "--host",
+            host_of(deployment),
+            "--port",
+            str(deployment.port),
+            "--enable-supernode-auth",
         ),
-        *("--host", host_of(deployment), "--port", str(deployment.port), "--enable-supernode-auth"),
         *("--ssl-ca-certfile", str(keys / "ca.crt"), "--ssl-certfile", str(keys / "server.crt")),
         *("--ssl-keyfile", str(keys / "server.key"), "--disable-runtime-dependency-installation"),
     ]
 
 
-def supernode(
-    deployment: Deployment, partition: int, port: int, data: Path | None = None
-) -> list[str]:
-    """Returns the command of a client's node, which waits for a worker at a port of the
-    loopback.
+def supernode(deployment: Deployment, partition: int, port: int, worker: Path) -> list[str]:
+    """Returns the command of a client's node.
+
+    Args:
+        deployment: the client's copy of the folder.
+        partition: the client's number.
+        port: of the loopback, for the node and its ClientApp.
+        worker: the socket of the client's worker.
     """
-    node = f"partition-id={partition} deployment={quote(deployment.folder)}"
-    node += "" if data is None else f" data={quote(data)}"
     return [
-        *(
-            sys.executable,
-            "-P",
-            str(Path(__file__).with_name("node.py")),
-            "--superlink",
-            deployment.address,
-        ),
-        *("--isolation", "process"),
+        *("flower-supernode", "--superlink", deployment.address),
         *("--root-certificates", str(deployment.path("keys", "ca.crt"))),
         *("--auth-supernode-private-key", str(deployment.path("keys", f"client-{partition}"))),
-        *("--host", "127.0.0.1", "--port", str(port), "--node-config", node),
+        *("--trusted-entities", str(deployment.path("keys", TRUSTED))),
+        *("--host", "127.0.0.1", "--port", str(port), "--node-config", f"worker={quote(worker)}"),
     ]
 
 
@@ -284,62 +289,70 @@ def _reason(deployment: Deployment, error: Exception) -> str:
     return re.sub(r"^\[Errno -?\d+\] ", "", text)
 
 
-class Control:
-    """The control of a running server."""
+def flwr(deployment: Deployment, *arguments: str) -> dict[str, Any]:
+    """Returns the answer of one of Flower's commands about the server.
 
-    def __init__(self, deployment: Deployment) -> None:
-        from flwr.supercore.control import ControlHttpClient
-        from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-
-        self.deployment = deployment
-        certificate = deployment.path("keys", "ca.crt").read_bytes()
-        interceptors = [RuntimeVersionHttpInterceptor(component_name="flwr CLI")]
-        self.client = ControlHttpClient.from_server_address(
-            deployment.address, False, certificate, interceptors
+    Raises:
+        FedaxError: the server cannot be reached, or refuses.
+    """
+    if (
+        failure := connection_failure(deployment)
+    ) is not None:  # at once, where the command tries for long
+        raise FedaxError(failure)
+    options: Any = {
+        "env": environment(deployment),
+        "stdin": subprocess.DEVNULL,
+        "timeout": PATIENCE,
+    }
+    said = ""
+    try:
+        done = subprocess.run(
+            ["flwr", *arguments, "--format", "json"],
+            capture_output=True,
+            text=True,
+            check=False,
+            **options,
         )
+        said = done.stdout + done.stderr
+        found = json.loads(done.stdout[done.stdout.index("{") :])
+    except (ValueError, subprocess.TimeoutExpired) as error:
+        raise FedaxError(
+            f"`flwr {arguments[0]}` gave no answer: {short(printable(said or str(error)))}"
+        ) from error
+    if not found.get("success"):
+        raise FedaxError(short(printable(str(found.get("error-message", found)))))
+    return found
 
-    def failure(self) -> str | None:
-        """Returns why the server does not answer, or None if it does."""
-        try:
-            self.nodes()
-        except Exception as error:  # of httpx, or of reading what another program has answered
-            return _reason(self.deployment, error)
-        return None
 
-    def up(self) -> bool:
-        """Returns whether the server answers."""
-        return self.failure() is None
+def register(deployment: Deployment, k: int) -> int:
+    """Lets the server accept a client, by its public key. Returns the number of its node."""
+    key = str(deployment.path("keys", f"client-{k}.pub"))
+    return int(
+        flwr(deployment, "supernode", "register", key, CONNECTION, "--name", f"client-{k}")[
+            "node-id"
+        ]
+    )
 
-    def register(self, k: int) -> bool:
-        """Lets the server accept a client, by its public key; False if it knows the key already."""
-        from flwr.proto.control_pb2 import RegisterNodeRequest
 
-        known = {node.public_key for node in self.nodes()}
-        if (content := self.public_key(k)) in known:
-            return False
-        self.client.RegisterNode(RegisterNodeRequest(public_key=content, name=f"client-{k}"))
-        return True
+def nodes(deployment: Deployment) -> dict[int, str]:
+    """Returns the state of each client's node that the server knows, by the node's number."""
+    found = flwr(deployment, "supernode", "list", CONNECTION)["nodes"]
+    return {int(node["node-id"]): str(node["status"]) for node in found}
 
-    def public_key(self, k: int) -> bytes:
-        """Returns the public key of a client, as the server knows it."""
-        from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-        from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-        key: Any = load_ssh_public_key(self.deployment.path("keys", f"client-{k}.pub").read_bytes())
-        return public_key_to_bytes(key)
+class Run(NamedTuple):
+    """A run of Flower.
 
-    def nodes(self) -> list[Any]:
-        """Returns the clients' nodes that the server knows."""
-        from flwr.proto.control_pb2 import ListNodesRequest
+    Attributes:
+        status: such as `running` or `finished:completed`.
+        details: Flower's explanation of it.
+    """
 
-        return list(self.client.ListNodes(ListNodesRequest()).nodes_info)
+    status: str
+    details: str
 
-    def runs(self) -> dict[int, Any]:
-        """Returns the runs by number."""
-        from flwr.proto.control_pb2 import ListRunsRequest
 
-        return dict(self.client.ListRuns(ListRunsRequest()).run_dict)
-
-    def close(self) -> None:
-        """Ends the connection."""
-        self.client.close()
+def runs(deployment: Deployment) -> dict[int, Run]:
+    """Returns the runs that the server knows by number, the first one first."""
+    found = sorted(flwr(deployment, "list", CONNECTION)["runs"], key=lambda run: run["pending-at"])
+    return {int(run["run-id"]): Run(run["status"], run["status-details"]) for run in found}

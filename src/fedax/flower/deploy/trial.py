@@ -2,51 +2,68 @@
 
 import contextlib
 import dataclasses
+import datetime
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedax.core import FedaxError, InvalidInput, RunExists
 from fedax.experiments.config.user_code import copy_code
 from fedax.flower.deploy.app import write_app
+from fedax.flower.deploy.bundle import APP, build_app, serve_app
 from fedax.flower.deploy.check import check_experiment
-from fedax.flower.deploy.keys import certificates, check_certificates, client_key
+from fedax.flower.deploy.keys import (
+    certificate_ends,
+    certificates,
+    check_certificates,
+    client_key,
+)
 from fedax.flower.deploy.processes import (
     CONNECTION,
-    Control,
+    TRUSTED,
+    Run,
     ask_to_end,
     check_address,
     configure,
     connection_failure,
     environment,
+    flwr,
     free_port,
     last_line,
+    nodes,
     process,
+    register,
+    runs,
     superlink,
     supernode,
     wait_until,
 )
 from fedax.flower.deploy.settings import Deployment, quote
-from fedax.flower.deploy.worker import device_for, work
+from fedax.flower.deploy.worker import device_for, listening, work
 from fedax.utils.files import write, writing
 
 Say = Callable[[str], None]
 AGAIN = 5.0
-"""Seconds until a client's node that has ended is started again."""
+"""Seconds until a client's node that has ended is started again, and between two questions for a
+run's state."""
 LOST = 5.0
 """Seconds after a first request without an answer until a server counts as lost."""
 PROBES = 5.0, 60.0
 """Seconds between two connections that a client makes to see whether the server is there: while it
 is not, and while it is."""
-OPEN = ("pending", "starting", "running")
-"""The states of a run of Flower that is not over."""
+OVER = "finished:"
+"""The prefix of the state of a finished run of Flower."""
+NODES = "nodes.json"
+"""The clients' nodes of the server, by which `fedax deploy status` names them."""
+AT_A_TIME = 4
+"""Clients that are registered at a time."""
 
 
 def make(
@@ -87,7 +104,35 @@ def make(
     for k in range(deployment.clients):
         client_key(folder / "keys", k)
     configure(deployment)
+    build_app(deployment)
     return deployment
+
+
+def renew(deployment: Deployment, client: int | None = None) -> list[str]:
+    """Makes new certificates and the signed app of this version, or a new key pair of a client.
+
+    Args:
+        deployment: the server's copy of the folder.
+        client: whose keys are made. None for the certificates and the signature.
+
+    Returns:
+        The files that clients need.
+
+    Raises:
+        InvalidInput: there is no such client.
+    """
+    keys = deployment.path("keys")
+    if client is None:
+        certificates(keys, deployment.host)
+        write_app(deployment.path("app"), deployment.folder)
+        build_app(deployment)
+        return ["keys/ca.crt", f"keys/{TRUSTED}"]
+    if client not in range(deployment.clients):
+        raise InvalidInput.of(
+            "--client", client, f"whole numbers from 0 to {deployment.clients - 1}"
+        )
+    client_key(keys, client)
+    return [f"keys/client-{client}"]
 
 
 @contextlib.contextmanager
@@ -109,33 +154,38 @@ def exit_on_signals() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def run_server(deployment: Deployment, say: Say) -> Iterator[Control]:
+def run_server(deployment: Deployment, say: Say) -> Iterator[Callable[[], bool]]:
     """Runs the server while the block runs; it accepts the clients whose public keys are in the
     folder.
+
+    Yields a function that returns whether the server still runs.
     """
     log = deployment.path("logs", "server.log")
     check_certificates(deployment.path("keys"), ("ca.crt", "server.crt"))
     check_address(deployment)
     configure(deployment)
-    with exit_on_signals(), process(superlink(deployment), log, environment(deployment)) as started:
-        control = Control(deployment)
-        try:
-            wait_until(control.up, "the server", started, log)
-            new = [k for k in range(deployment.clients) if control.register(k)]
-            say(
-                f"Server at {deployment.address}, {deployment.clients} clients registered "
-                f"({len(new)} new). Log: {log}"
+    with (
+        exit_on_signals(),
+        serve_app(deployment) as hub,
+        process(superlink(deployment), log, environment(deployment) | hub) as started,
+    ):
+        wait_until(lambda: connection_failure(deployment) is None, "the server", started, log)
+        with ThreadPoolExecutor(AT_A_TIME) as pool:
+            registered = list(
+                pool.map(lambda k: register(deployment, k), range(deployment.clients))
             )
-            yield control
-        finally:
-            control.close()
+        path = deployment.path("flower", NODES)
+        with writing(path):
+            write(path, json.dumps(registered))
+        say(f"Server at {deployment.address}, {deployment.clients} clients registered. Log: {log}")
+        yield lambda: started.poll() is None
 
 
 def serve_clients(deployment: Deployment, say: Say) -> None:
     """Runs the server until it is interrupted."""
-    with run_server(deployment, say) as control, contextlib.suppress(KeyboardInterrupt):
-        while control.up():
-            time.sleep(5)
+    with run_server(deployment, say) as going, contextlib.suppress(KeyboardInterrupt):
+        while going():
+            time.sleep(1)
         raise FedaxError(f"the server has ended; see {deployment.path('logs', 'server.log')}.")
 
 
@@ -151,11 +201,11 @@ def run_client(
             "partition", partition, f"whole numbers from 0 to {deployment.clients - 1}"
         )
     check_certificates(deployment.path("keys"), ("ca.crt",))
-    for name in ("ca.crt", f"client-{partition}"):
+    for name in (names := ("ca.crt", TRUSTED, f"client-{partition}")):
         if not (path := deployment.path("keys", name)).exists():
             hint = (
-                f"Client {partition} needs ca.crt and client-{partition} from the folder "
-                "that `fedax deploy init` made."
+                f"Client {partition} needs {', '.join(names)} from the folder that "
+                "`fedax deploy init` made."
             )
             raise InvalidInput.because(str(path), "no such file", hint)
     data = None if data is None else data.absolute()
@@ -169,14 +219,15 @@ def run_client(
         exit_on_signals(),
         contextlib.suppress(KeyboardInterrupt),
         watch_connection(deployment, say),
+        listening() as (listener, address),
     ):
         while parent in (None, os.getppid()):
-            port = free_port()
-            command = supernode(deployment, partition, port, data)
-            with process(command, log, environment(deployment)) as node:
+            command = supernode(deployment, partition, free_port(), address)
+            home = environment(deployment, f"client-{partition}")
+            with process(command, log, home) as node:
                 work(
                     device,
-                    f"127.0.0.1:{port}",
+                    listener,
                     lambda node=node: node.poll() is None and parent in (None, os.getppid()),
                 )
             # after a crash the server takes the node for one that is there, for up to a minute
@@ -213,14 +264,14 @@ def watch_connection(deployment: Deployment, say: Say) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def run_all_processes(deployment: Deployment, say: Say) -> Iterator[Control]:
+def run_all_processes(deployment: Deployment, say: Say) -> Iterator[None]:
     """Runs the server and all clients on this machine while the block runs."""
-    with run_server(deployment, say) as control, contextlib.ExitStack() as stack:
+    with run_server(deployment, say), contextlib.ExitStack() as stack:
         started = [
             stack.enter_context(client_process(deployment, k)) for k in range(deployment.clients)
         ]
         try:
-            yield control
+            yield
             for k, client in enumerate(started):
                 if client.poll() is not None:
                     say(f"Client {k} has ended; see {deployment.path('logs', f'worker-{k}.log')}")
@@ -267,78 +318,62 @@ def submit(deployment: Deployment, out: Path, resume: bool) -> int:
         f"out={quote(out.absolute())} resume={str(resume).lower()} "
         f"deployment={quote(deployment.folder)}"
     )
-    command = [
-        "flwr",
-        "run",
-        str(deployment.path("app")),
-        CONNECTION,
-        "--run-config",
-        config,
-        "--format",
-        "json",
-    ]
-    env = environment(deployment)
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=env, stdin=subprocess.DEVNULL, check=False
-    )
-    try:
-        return int(json.loads(done.stdout[done.stdout.index("{") :])["run-id"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise FedaxError(
-            f"Flower has not taken the run: {(done.stdout + done.stderr).strip()[-600:]}"
-        ) from error
+    return int(flwr(deployment, "run", APP, CONNECTION, "--run-config", config)["run-id"])
 
 
-def follow(control: Control, number: int, say: Say) -> Result:
+def follow(deployment: Deployment, number: int, say: Say) -> Result:
     """Shows a run's own output until it is over, with the tracebacks in it left to its log.
 
     Raises:
         ServerLost: the server has ended, or one that does not know the run is in its place.
     """
-    deployment = control.deployment
     command = ["flwr", "log", str(number), CONNECTION, "--stream"]
     log = deployment.path("logs", f"run-{number}.log")
     shown = Shown(log, say)
-    with process(command, log, environment(deployment)):
-        while True:
-            # before the server is asked: what `flwr log` says about its end is not shown
-            text = shown.read()
-            run = _run(control, number)
-            shown.show(text)
-            if run.status.status not in OPEN:
-                break
+    with process(command, log, environment(deployment)) as stream:
+        while stream.poll() is None and not _is_lost(deployment):
+            text = (
+                shown.read()
+            )  # one second late: what `flwr log` says about a lost server is not shown
             time.sleep(1)
-        time.sleep(1)
+            if stream.poll() is None:
+                shown.show(text)
+    run = _run(deployment, number)
+    while not run.status.startswith(OVER):  # the stream may end before the run
+        time.sleep(AGAIN)
+        run = _run(deployment, number)
     shown.show(shown.read())
-    return Result(
-        number,
-        run.status.sub_status == "completed",
-        f"{run.status.sub_status} {run.status.details}".strip(),
-    )
+    status = run.status.removeprefix(OVER)
+    return Result(number, status == "completed", f"{status} {run.details}".strip())
 
 
-def _run(control: Control, number: int) -> Any:
-    """Returns a run as the server knows it. One failed request is not yet a lost server."""
-    end = None
-    while True:
-        try:
-            runs = control.runs()
-            break
-        except Exception as error:  # of httpx
-            # a request may itself have waited for longer
-            end = time.monotonic() + LOST if end is None else end
-            if time.monotonic() >= end:
-                message = (
-                    f"the server at {control.deployment.address} has ended during run {number}."
-                )
-                raise ServerLost(message) from error
-            time.sleep(0.5)
-    if number not in runs:
+def _is_lost(deployment: Deployment) -> bool:
+    """Returns whether the server cannot be reached for `LOST` seconds.
+
+    One failure is not yet a lost server.
+    """
+    end = time.monotonic() + LOST
+    while connection_failure(deployment) is not None:
+        if time.monotonic() >= end:
+            return True
+        time.sleep(0.5)
+    return False
+
+
+def _run(deployment: Deployment, number: int) -> Run:
+    """Returns a run as the server knows it.
+
+    Raises:
+        ServerLost: see `follow`.
+    """
+    if _is_lost(deployment):
+        raise ServerLost(f"the server at {deployment.address} has ended during run {number}.")
+    if (run := runs(deployment).get(number)) is None:
         raise ServerLost(
-            f"the server at {control.deployment.address} was started again and no "
-            f"longer knows run {number}."
+            f"the server at {deployment.address} was started again and no longer knows "
+            f"run {number}."
         )
-    return runs[number]
+    return run
 
 
 class Shown:
@@ -380,22 +415,18 @@ class Status(NamedTuple):
 
 def status(deployment: Deployment) -> Status:
     """Returns the state of a deployment."""
-    control = Control(deployment)
     try:
-        if (failure := control.failure()) is not None:
-            return Status(False, [f"No server at {deployment.address}: {failure}."])
-        lines = [f"Server at {deployment.address}."]
-        lines += [
-            f"{node.name}: {node.status}"
-            for node in sorted(control.nodes(), key=lambda node: node.name)
-        ]
-        for number, run in sorted(control.runs().items(), key=lambda item: item[1].pending_at):
-            said = " ".join(
-                part
-                for part in (run.status.status, run.status.sub_status, run.status.details)
-                if part
-            )
-            lines.append(f"run {number}: {said}")
-    finally:
-        control.close()
+        states, known = nodes(deployment), runs(deployment)
+    except FedaxError as error:
+        return Status(False, [f"No server at {deployment.address}: {error}."])
+    path = deployment.path("flower", NODES)
+    numbers = json.loads(path.read_text("utf-8")) if path.exists() else []
+    names = {node: f"client-{k}" for k, node in enumerate(numbers)}
+    lines = [f"Server at {deployment.address}."]
+    for file, end in certificate_ends(deployment.path("keys")).items():
+        day = datetime.datetime.fromtimestamp(end, datetime.UTC)
+        lines.append(f"keys/{file} is valid until {day:%Y-%m-%d}.")
+    lines += sorted(f"{names.get(node, f'node {node}')}: {state}" for node, state in states.items())
+    for number, run in known.items():
+        lines.append(f"run {number}: {run.status} {run.details}".rstrip())
     return Status(True, lines)

@@ -1,15 +1,16 @@
-"""A client's process: takes the tasks of its SuperNode one after the other, and stays warm in
-between.
+"""A client's worker: answers the messages of its SuperNode, and stays warm in between.
 
-Flower's own way is a process for every message, which would load JAX and compile anew each time.
-The code that comes with a task is not run here: a client runs the fedax and the experiment that are
-on its own disk.
+Flower starts a process of the ClientApp for every message, which would load JAX and compile each
+time. That process hands the message on to the worker over a Unix socket, see
+`fedax.flower.client.relay`. The worker runs the fedax and the experiment that are on its disk.
 """
 
+import contextlib
 import logging
 import runpy
-import time
-from collections.abc import Callable, Mapping
+import socket
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ from fedax.core.task import Ragged
 from fedax.flower.client.device import Device
 from fedax.flower.deploy.settings import Deployment
 from fedax.flower.protocol.plan import Assignment
+from fedax.flower.protocol.wire import pack, unpack
 
 LOG = logging.getLogger("fedax.flower.deploy")
-PAUSES = 0.02, 0.25
-"""Seconds between two looks for a task: after one, and at most."""
+PAUSE, PATIENCE = 0.25, 60.0
+"""Seconds to wait for a ClientApp before the next look at the node, and for a ClientApp that has
+connected."""
 
 
 def device_for(deployment: Deployment, partition: int, data: Path | None = None) -> Device:
@@ -127,75 +130,47 @@ def device_of(config: Mapping[str, Any]) -> Device:
     return _DEVICES[key]
 
 
-def work(device: Device, address: str, going: Callable[[], bool]) -> None:
-    """Answers the messages that a SuperNode hands on.
+@contextlib.contextmanager
+def listening() -> Iterator[tuple[socket.socket, Path]]:
+    """Opens a Unix socket for `work` while the block runs, and yields it with its path."""
+    with (
+        tempfile.TemporaryDirectory(
+            prefix="fedax-"
+        ) as place,  # the owner's alone; a socket's path must be short
+        socket.socket(socket.AF_UNIX) as listener,
+    ):
+        address = Path(place) / "worker"
+        listener.bind(str(address))
+        listener.listen()
+        yield listener, address
+
+
+def work(device: Device, listener: socket.socket, going: Callable[[], bool]) -> None:
+    """Answers the messages that ClientApps hand on, one after the other.
 
     Args:
         device: the client.
-        address: of the SuperNode's runtime API, on this machine.
-        going: asked between two tasks whether to go on.
+        listener: a Unix socket that listens.
+        going: asked between two messages whether to go on.
     """
-    import httpx
-    from flwr.proto.runtime_pb2 import AcquireTaskRequest
-    from flwr.supercore.constant import TaskType
-
-    client, pause = _client(address), PAUSES[0]
+    listener.settimeout(PAUSE)
     while going():
         try:
-            found = client.AcquireTask(
-                AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
-            )
-        except httpx.HTTPError:  # not up yet, or no longer
-            time.sleep(PAUSES[1])
+            app, _ = listener.accept()
+        except TimeoutError:
             continue
-        if found.HasField("task") and found.token:
-            _answer(device, address, found.token)
-            pause = PAUSES[0]
-        else:
-            time.sleep(pause)
-            pause = min(1.5 * pause, PAUSES[1])
+        with app:
+            app.settimeout(PATIENCE)
+            _answer(device, app)
 
 
-def _client(address: str, token: str | None = None) -> Any:
-    from flwr.supercore.interceptors import (
-        RuntimeTokenHttpInterceptor,
-        RuntimeVersionHttpInterceptor,
-    )
-    from flwr.supercore.runtime import RuntimeHttpClient
-
-    kept: list[Any] = [RuntimeVersionHttpInterceptor(component_name="flwr-clientapp")]
-    kept += [] if token is None else [RuntimeTokenHttpInterceptor(token)]
-    return RuntimeHttpClient.from_server_address(
-        server_address=address, insecure=True, root_certificates=None, interceptors=kept
-    )
-
-
-def _answer(device: Device, address: str, token: str) -> None:
-    """Works on one task, from its message to its reply. A failure leaves the worker as it was."""
-    import httpx
-    from flwr.app import Message
-    from flwr.common.constant import SubStatus
-    from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
-    from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
-
-    client = _client(address, token)
-    heart = HeartbeatSender(make_task_heartbeat_fn_http(client))
-    context, status, details = None, SubStatus.FAILED, "the worker failed"
-    heart.start()
+def _answer(device: Device, app: socket.socket) -> None:
+    """Answers one message. A failure closes the connection and leaves the worker as it was."""
     try:
-        message, context, _, _ = pull_task_input(client)
-        push_message(client, Message(device.answer(message.content), reply_to=message), context)
-        status, details = SubStatus.COMPLETED, ""
-    except httpx.HTTPError as error:
-        LOG.warning(
-            "a task was lost, because the node of this client has ended or lost the server: %s",
-            error,
-        )
-        details = repr(error)
+        with app.makefile("rb") as message:
+            content = unpack(message.read())
+        app.sendall(pack(device.answer(content)))
+    except OSError as error:
+        LOG.warning("a message was lost, because its ClientApp has ended: %s", error)
     except Exception as error:
-        LOG.exception("a task was lost: %s", error)
-        details = repr(error)
-    finally:
-        push_task_output(client=client, context=context, sub_status=status, details=details)
-        heart.stop()
-        client.close()
+        LOG.exception("a message was lost: %s", error)

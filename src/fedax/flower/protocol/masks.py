@@ -1,5 +1,4 @@
-"""Masks under which uploads are added up: SecAgg+ by the primitives of Flower, for one member and
-for the server.
+"""Masks under which uploads are added up: SecAgg+, for one member and for the server.
 
 Numbers are whole ones modulo 2^64. Streams of masks come from AES with keys of 256 bits; those of
 Flower's own protocol come from seeds of 32 bits, which can be tried one by one.
@@ -7,31 +6,27 @@ Flower's own protocol come from seeds of 32 bits, which can be tried one by one.
 Source: Bell, Bonawitz, Gascon, Lepoint and Raykova, Secure Single-Server Aggregation with
 (Poly)Logarithmic Overhead, CCS 2020, with the complete graph of neighbours; Bonawitz et al.,
 Practical Secure Aggregation for Privacy-Preserving Machine Learning, CCS 2017, Figure 4 without its
-signatures: the server follows the protocol.
+signatures: the server follows the protocol. Shares: Shamir, How to Share a Secret, Communications
+of the ACM 22(11), 1979.
+
+Experimental: the protocol and this code have not been audited.
 """
 
+import base64
 import functools
 import hashlib
 import itertools
+import math
+import random
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
-from cryptography.hazmat.primitives import hashes
+from cryptography.fernet import Fernet
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_shares
-from flwr.common.secure_aggregation.crypto.symmetric_encryption import (
-    decrypt,
-    encrypt,
-    generate_shared_key,
-)
-from flwr.common.secure_aggregation.secaggplus_utils import (
-    share_keys_plaintext_concat,
-    share_keys_plaintext_separate,
-)
-from flwr.supercore.primitives.asymmetric import bytes_to_public_key, public_key_to_bytes
 
 from fedax.flower.protocol.records import Refused
 
@@ -39,7 +34,13 @@ LEVELS = 1 << 40
 """Whole numbers from 0 to the largest size of an entry; 2^22 clients may be added up."""
 SECRET = 47
 """Bytes of a private key, fewer than the order of the curve has."""
-
+PRIME = (1 << 521) - 1
+"""The order of the field of the shares, a prime larger than every shared secret."""
+POINT, VALUE = 4, 66
+"""Bytes of a share's point and of its value."""
+SHARE = POINT + VALUE
+SOURCE = random.SystemRandom()
+"""The system's source of randomness, for the coefficients of shares."""
 ATTEMPTS = 1000
 """The most sets of shares that are tried for a secret."""
 
@@ -76,7 +77,7 @@ class Member(NamedTuple):
     @property
     def public(self) -> tuple[bytes, bytes]:
         """Returns both public keys."""
-        return public_key_to_bytes(_private(self.secret).public_key()), public_key_to_bytes(
+        return public_bytes(_private(self.secret).public_key()), public_bytes(
             self.letters.public_key()
         )
 
@@ -101,13 +102,10 @@ class Member(NamedTuple):
         if keys.get(self.number) != self.public or len(set(flat)) != len(flat):
             raise Refused("public keys of which its own are not there, or one is there twice")
         seeds, secrets = (
-            create_shares(text, threshold, len(keys)) for text in (self.seed, self.secret)
+            split_secret(text, threshold, len(keys)) for text in (self.seed, self.secret)
         )
         return {
-            k: encrypt(
-                self._shared(keys[k][1]),
-                share_keys_plaintext_concat(self.number, k, seeds[i], secrets[i]),
-            )
+            k: self._cipher(keys[k][1]).encrypt(_header(self.number, k) + seeds[i] + secrets[i])
             for i, k in enumerate(sorted(keys))
         }
 
@@ -137,19 +135,20 @@ class Member(NamedTuple):
         found = {}
         for place, members in enumerate((there, gone)):
             for k in members:
-                source, target, *both = share_keys_plaintext_separate(
-                    decrypt(self._shared(keys[k][1]), letters[k])
+                letter, header = (
+                    self._cipher(keys[k][1]).decrypt(letters[k]),
+                    _header(k, self.number),
                 )
-                if (source, target) != (k, self.number):
-                    raise Refused(
-                        f"a letter from {source} to {target} in place of one from {k} "
-                        f"to {self.number}"
-                    )
-                found[k] = both[place]
+                if not letter.startswith(header) or len(letter) != len(header) + 2 * SHARE:
+                    raise Refused(f"a letter that is not the one from {k} to {self.number}")
+                found[k] = letter[len(header) + place * SHARE :][:SHARE]
         return found
 
-    def _shared(self, key: bytes) -> bytes:
-        return generate_shared_key(self.letters, bytes_to_public_key(key))
+    def _cipher(self, key: bytes) -> Fernet:
+        """Returns the cipher of letters between this member and the one with a public key."""
+        shared = self.letters.exchange(ec.ECDH(), _public_key(key))
+        derived = HKDF(hashes.SHA384(), 32, None, b"letters").derive(shared)
+        return Fernet(base64.urlsafe_b64encode(derived))
 
 
 class Opened(NamedTuple):
@@ -204,12 +203,81 @@ def _fits(expected: bytes, is_seed: bool, shares: list[bytes]) -> bytes | None:
     """Returns the secret that shares give, or None if it is not the expected one."""
     try:
         secret = combine_shares(shares)
-        found = (
-            _commitment(secret) if is_seed else public_key_to_bytes(_private(secret).public_key())
-        )
-    except (ValueError, IndexError, OverflowError):  # of shares that are no shares
+        found = _commitment(secret) if is_seed else public_bytes(_private(secret).public_key())
+    except ValueError:  # of shares that are no shares, or of a secret that is no key
         return None
     return secret if found == expected else None
+
+
+def split_secret(secret: bytes, threshold: int, count: int) -> list[bytes]:
+    """Returns shares of a secret, of which `threshold` give it and fewer give nothing (Shamir).
+
+    Args:
+        secret: at most 64 bytes.
+        threshold: the number of shares that are needed, at least 1.
+        count: the number of shares.
+    """
+    # the byte in front keeps the secret's length, and tells a combined secret from a random number
+    constant = int.from_bytes(b"\x01" + secret, "big")
+    coefficients = [constant, *(SOURCE.randrange(PRIME) for _ in range(threshold - 1))]
+    return [_share(point, coefficients) for point in range(1, count + 1)]
+
+
+def _share(point: int, coefficients: list[int]) -> bytes:
+    """Returns the polynomial's value at a point, with the point in front."""
+    value = functools.reduce(
+        lambda total, each: (total * point + each) % PRIME, reversed(coefficients), 0
+    )
+    return point.to_bytes(POINT, "big") + value.to_bytes(VALUE, "big")
+
+
+def combine_shares(shares: list[bytes]) -> bytes:
+    """Returns the secret of which these are shares, by interpolation at 0.
+
+    Raises:
+        ValueError: shares that no secret has.
+    """
+    if any(len(share) != SHARE for share in shares):
+        raise ValueError("a share of another length")
+    pairs = [
+        (int.from_bytes(share[:POINT], "big"), int.from_bytes(share[POINT:], "big"))
+        for share in shares
+    ]
+    total = 0
+    for point, value in pairs:
+        others = [other for other, _ in pairs if other != point]
+        if point == 0 or len(others) != len(pairs) - 1:
+            raise ValueError("a share at 0, or two at one point")
+        over, under = math.prod(others), math.prod(other - point for other in others)
+        total += value * over * pow(under, -1, PRIME)
+    head, *secret = (total % PRIME).to_bytes(VALUE, "big").lstrip(b"\x00") or b"\x00"
+    if head != 1:
+        raise ValueError("shares of different secrets")
+    return bytes(secret)
+
+
+def public_bytes(key: ec.EllipticCurvePublicKey) -> bytes:
+    """Returns a public key as PEM."""
+    return key.public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+
+
+def _public_key(text: bytes) -> ec.EllipticCurvePublicKey:
+    """Reads a public key.
+
+    Raises:
+        ValueError: not a key of the curve.
+    """
+    key = serialization.load_pem_public_key(text)
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise ValueError("not a public key of an elliptic curve")
+    return key
+
+
+def _header(source: int, target: int) -> bytes:
+    """Returns what stands in front of the shares in a letter: from whom it is, and to whom."""
+    return source.to_bytes(8, "big") + target.to_bytes(8, "big")
 
 
 def _commitment(seed: bytes) -> bytes:
@@ -279,7 +347,7 @@ def _pairwise(
     for k, (key, _) in keys.items():
         if k == number:
             continue
-        shared = own.exchange(ec.ECDH(), bytes_to_public_key(key))
+        shared = own.exchange(ec.ECDH(), _public_key(key))
         mask = stream(HKDF(hashes.SHA384(), 32, None, b"pair " + members).derive(shared), size)
         total = total + mask if number > k else total - mask
     return total

@@ -28,7 +28,7 @@ from fedax.engine.round.footprint import Probe, RecordingBackend
 from fedax.errors import InvalidInput
 from fedax.utils.layout import Layout
 
-PROTOCOL = 3
+PROTOCOL = 4
 """The version of the messages."""
 
 

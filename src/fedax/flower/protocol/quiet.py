@@ -12,7 +12,7 @@ QUIET = {
 """The environment of every process of Flower: nobody is told that it runs, and nothing is installed
 by a message."""
 
-VERSION = "1.41."
+VERSION = "1.42."
 
 
 def need_flower() -> None:

@@ -21,6 +21,7 @@ from fedax.engine.round.engine import Engine, RunCarry
 from fedax.engine.round.single_client import sizes_only
 from fedax.errors import FedaxError, InvalidInput
 from fedax.flower.protocol.quiet import need_flower
+from fedax.flower.server.monitoring import MetricsFile
 from fedax.observe.base import Observer
 
 REMEMBERED = 20
@@ -72,6 +73,8 @@ class Flower(Engine):
             epsilon counts on sampling. Nobody else may have it, and a run that is continued has the
             same; by default a new one. `fedax deploy` keeps it in `keys/noise.key`, which only its
             owner may read.
+        metrics_file: a file for Prometheus with the state of the run, replaced after every round
+            and every observation; by default none. `fedax deploy` has one.
 
     Raises:
         FedaxError: Flower is not installed.
@@ -94,6 +97,7 @@ class Flower(Engine):
         checkpoint_seconds: float = 60.0,
         most_examples: int | None = None,
         registered: Callable[[], Mapping[int, int]] | None = None,
+        metrics_file: "MetricsFile | str | Path | None" = None,
     ) -> None:
         need_flower()
         for name, value in (
@@ -118,6 +122,8 @@ class Flower(Engine):
         self.most_examples, self.registered = most_examples, registered
         self.durations = None if durations is None else Path(durations)
         self.roster: Any = None
+        is_path = isinstance(metrics_file, str | Path)
+        self.metrics_file = MetricsFile(Path(metrics_file)) if is_path else metrics_file
 
     def has_all(self, task: Task) -> bool:
         return False
@@ -207,6 +213,7 @@ class FlowerProgram(PythonProgram):
         super().__init__(algorithms, setup, roots, backend)
         self.task = _without_examples(setup.task, engine.roster.sizes)
         self._done, self._kept = 0, list[int]()
+        self.roster, self.metrics_file = engine.roster, engine.metrics_file
         if engine.durations is not None:
             for algorithm, made, root in self.runs:
                 made.recorder = DurationRecorder(
@@ -221,7 +228,20 @@ class FlowerProgram(PythonProgram):
         floor = self._kept[0] if self._kept else first - REMEMBERED
         for _, backend, _ in self.runs:
             backend.floor = max(floor, 0)
-        return super().advance(states, first, count)
+        advanced, logs = super().advance(states, first, count)
+        if self.metrics_file is not None:
+            online = set(self.roster.grid.get_node_ids()) & set(self.roster.nodes.values())
+            self.metrics_file.set("fedax_clients", self.roster.clients)
+            self.metrics_file.set("fedax_clients_online", len(online))
+            for i, log in enumerate(logs):
+                self.metrics_file.round(self._done, log.notes, **self._labels(i))
+            self.metrics_file.write()
+        return advanced, logs
+
+    def _labels(self, run: int) -> dict[str, str]:
+        """Returns the labels of a run's series."""
+        algorithm, backend, _ = self.runs[run]
+        return {"algorithm": type(algorithm).__name__, "run": backend.run_name}
 
     def whole(self, states: Any) -> list[RunCarry]:
         """Returns the states for a checkpoint, of which the last two are kept; clients keep their
@@ -245,9 +265,12 @@ class FlowerProgram(PythonProgram):
         from fedax.flower.server.evaluation import FlowerView
 
         algorithm, backend, _ = self.runs[run]
-        return evaluate_observers(
-            observers, FlowerView(self.setup, self.task, backend, algorithm, carry.state, worked)
-        )
+        view = FlowerView(self.setup, self.task, backend, algorithm, carry.state, worked)
+        metrics = evaluate_observers(observers, view)
+        if self.metrics_file is not None:
+            self.metrics_file.observe(metrics, **self._labels(run))
+            self.metrics_file.write()
+        return metrics
 
     def own(self, run: int, carry: RunCarry) -> Float[Array, "clients dim"]:
         raise AssertionError("refused by check")

@@ -1,5 +1,6 @@
 """A grid in this process: the same messages, without a network, for trials and tests."""
 
+import time
 import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,9 +14,8 @@ from fedax.flower.server.engine import Flower
 
 need_flower()
 
-from flwr.app import Message  # noqa: E402
+from flwr.app import DEFAULT_TTL, Message, Metadata  # noqa: E402
 from flwr.serverapp import Grid  # noqa: E402
-from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 
 class LocalGrid(Grid):
@@ -26,11 +26,11 @@ class LocalGrid(Grid):
         devices: the clients.
     """
 
+    is_local = True
+
     def __init__(self, devices: Sequence[Device]) -> None:
         self.devices = {100 + i: device for i, device in enumerate(devices)}
         self._sent: dict[str, Message] = {}
-        # of the process, which Flower would start
-        TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
 
     @property
     def run(self) -> Any:
@@ -47,7 +47,16 @@ class LocalGrid(Grid):
         group_id: str,
         ttl: float | None = None,
     ) -> Message:
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+        """Returns a message with a name.
+
+        Flower's own constructor works only in processes that Flower has started.
+        """
+        ttl = DEFAULT_TTL if ttl is None else ttl
+        metadata = Metadata(
+            1, uuid.uuid4().hex, 1, dst_node_id, "", group_id, time.time(), ttl, message_type
+        )
+        make: Any = Message
+        return make(content=content, metadata=metadata)
 
     def get_node_ids(self) -> Iterable[int]:
         return list(self.devices)
@@ -55,10 +64,8 @@ class LocalGrid(Grid):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         ids = []
         for message in messages:
-            name = uuid.uuid4().hex
-            message.metadata.__dict__["_message_id"] = name
-            self._sent[name] = message
-            ids.append(name)
+            self._sent[message.metadata.message_id] = message
+            ids.append(message.metadata.message_id)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:

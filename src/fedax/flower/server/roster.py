@@ -1,8 +1,9 @@
 """The nodes that are there, and the client that each of them is."""
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -14,8 +15,10 @@ from fedax.flower.protocol.plan import PROTOCOL
 LOG = logging.getLogger("fedax.flower")
 PAUSES = 0.02, 0.5
 """Seconds between two looks for answers: at first, and at most."""
-AGAIN, HELLO = 2.0, 30.0
+AGAIN, HELLO = 2.0, 60.0
 """Seconds until a node that was gone is looked for again, and for the answer of a new one."""
+PULL = 1.0
+"""Seconds to wait for answers that are being pulled, before the next look."""
 NOTICES = 5.0, 60.0
 """Seconds until the wait for clients at the start is logged, and until it is logged again."""
 NOBODY = -1
@@ -30,6 +33,57 @@ class Sizes(NamedTuple):
 
     train: int
     test: int
+
+
+class Puller:
+    """Pulls answers from a grid, each in its thread.
+
+    Flower waits for the missing parts of an answer, for three minutes after the last one. A client
+    that sends half an answer would hold up those of all others if they were pulled together.
+
+    Args:
+        grid: of Flower.
+    """
+
+    def __init__(self, grid: Any) -> None:
+        self.grid, self.is_local = grid, getattr(grid, "is_local", False)
+        self._threads: dict[str, threading.Thread] = {}
+        self._pulled: dict[str, list[Message] | Exception] = {}
+
+    def __call__(self, names: Collection[str]) -> list[Message]:
+        """Returns the answers to messages that are complete by now.
+
+        Raises:
+            httpx.HTTPError: the server cannot be reached.
+        """
+        import httpx
+
+        if self.is_local:
+            return list(self.grid.pull_messages(names))
+        for name in names:
+            if name not in self._threads:
+                self._threads[name] = threading.Thread(target=self._pull, args=(name,), daemon=True)
+                self._threads[name].start()
+        end, answers = time.monotonic() + PULL, list[Message]()
+        for name in names:
+            self._threads[name].join(max(0.0, end - time.monotonic()))
+            pulled = self._pulled.pop(name, None)
+            if isinstance(pulled, httpx.HTTPError):
+                raise pulled
+            if isinstance(
+                pulled, Exception
+            ):  # its thread stays known, so that it is not pulled again
+                LOG.warning("an answer cannot be read: %s", _line(pulled))
+            elif pulled is not None:
+                del self._threads[name]
+                answers += pulled
+        return answers
+
+    def _pull(self, name: str) -> None:
+        try:
+            self._pulled[name] = list(self.grid.pull_messages([name]))
+        except Exception as error:
+            self._pulled[name] = error
 
 
 class Roster:
@@ -65,6 +119,7 @@ class Roster:
             deadline,
             registered,
         )
+        self.pull = Puller(grid)
         self.most_examples = (
             MOST_COUNT // clients
             if most_examples is None
@@ -129,7 +184,7 @@ class Roster:
         found: dict[int, Message] = {}
         end = time.monotonic() + HELLO
         while asked and time.monotonic() < end:
-            for answer in self.grid.pull_messages(list(asked)):
+            for answer in self.pull(list(asked)):
                 if (node := asked.pop(answer.metadata.reply_to_message_id, None)) is not None:
                     found[node] = answer
             if asked:
@@ -213,7 +268,7 @@ class Roster:
                         end - time.monotonic(),
                     )
                 logged |= waiting
-            for answer in self.grid.pull_messages(list(asked)) if asked else ():
+            for answer in self.pull(list(asked)) if asked else ():
                 if (k := asked.pop(answer.metadata.reply_to_message_id, None)) is None:
                     continue
                 found[k] = answer
@@ -246,13 +301,10 @@ class Roster:
     def _message(
         self, node: int, content: RecordDict, kind: str, group: str, seconds: float
     ) -> Message:
-        return Message(
-            content,
-            dst_node_id=node,
-            message_type=kind,
-            ttl=max(seconds, PAUSES[0]),
-            group_id=group,
-        )
+        ttl = max(seconds, PAUSES[0])
+        if self.pull.is_local:  # `Message(...)` needs a process that Flower started
+            return self.grid.create_message(content, kind, node, group, ttl)
+        return Message(content, dst_node_id=node, message_type=kind, ttl=ttl, group_id=group)
 
 
 def _line(text: Any) -> str:

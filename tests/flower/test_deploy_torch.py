@@ -1,0 +1,113 @@
+"""A PyTorch network is deployed from one experiment file; needs PyTorch: make torch."""
+
+import runpy
+
+import jax
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="flwr is not installed")
+torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
+
+from deployed import check_equal, fedax_command, models  # noqa: E402
+from typer.testing import CliRunner  # noqa: E402
+
+import fedax  # noqa: E402
+from fedax.cli import app  # noqa: E402
+from fedax.flower.deploy.processes import free_port  # noqa: E402
+from fedax.flower.deploy.settings import Deployment  # noqa: E402
+from fedax.flower.deploy.worker import device_for  # noqa: E402
+from fedax.flower.server.in_process import LocalGrid  # noqa: E402
+
+NET = """
+import numpy as np
+import optax
+import torch
+from torch import nn
+
+import fedax
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def cross_entropy(logits, examples):
+    return optax.softmax_cross_entropy_with_integer_labels(logits, examples["y"])
+
+
+def examples(partition):
+    rng = np.random.default_rng(partition)
+    return {"x": rng.normal(size=(20, 8)).astype("float32"), "y": rng.integers(0, 3, 20)}
+
+
+def task(clients: int = 2):
+    data = [examples(k) for k in range(clients)]
+    return fedax.tasks.from_torch(network(), cross_entropy, data, name="torch network")
+"""
+EXPERIMENT = """
+name = "a network of PyTorch"
+rounds = 3
+observe = ["train_loss"]
+seeds = [3]
+[task]
+name = "net.py:task"
+clients = 2
+[solver]
+learning_rate = 0.1
+[schedule]
+batch_size = 5
+[[algorithm]]
+name = "scaffold"
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "net.py").write_text(NET)
+    (tmp_path / "experiment.toml").write_text(EXPERIMENT)
+    return tmp_path / "experiment.toml"
+
+
+def check_weights(params, path):
+    """They load into the module, and are not those that it starts with."""
+    net = runpy.run_path(str(path))["network"]()
+    before = [weights.clone() for weights in net.parameters()]
+    net.load_state_dict({name: torch.from_numpy(np.array(a)) for name, a in params.items()})
+    assert any(not torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+
+
+def test_the_folder_of_a_network_gives_the_simulation(file, tmp_path):
+    """Its devices, by the copy of the code that the folder has, in this process."""
+    folder = tmp_path / "d"
+    done = CliRunner().invoke(app, ["deploy", "init", str(folder), "--experiment", str(file)])
+    assert done.exit_code == 0, done.output
+    file.with_name("net.py").unlink()  # a client has the folder alone
+    deployment = Deployment.load(folder)
+    (copy,) = folder.rglob("net.py")
+    with jax.enable_x64(False):
+        devices = [device_for(deployment, 0), device_for(deployment, 1, copy)]
+        plan = deployment.experiment("simulation").plan()
+        ((label, algorithm),) = plan.algorithms.items()
+        given = {"seed": 3, **plan.arguments_of(label)}
+        engine = fedax.Flower(LocalGrid(devices), deadline=10.0)
+        deployed = fedax.run(algorithm, plan.task, **given | {"engine": engine})
+        alone = fedax.run(algorithm, plan.task, **given)
+    for name, array in alone.params.items():
+        np.testing.assert_allclose(deployed.params[name], array, rtol=0, atol=1e-5)
+    assert deployed.metrics["train_loss"][-1] < deployed.metrics["train_loss"][0]
+    check_weights(deployed.params, copy)
+
+
+@pytest.mark.slow
+def test_real_processes_train_a_network_of_pytorch(file, tmp_path):
+    folder, out = tmp_path / "d", tmp_path / "out"
+    options = ["--experiment", file, "--port", free_port()]
+    made = fedax_command("deploy", "init", folder, *options)
+    assert made.returncode == 0, made.stderr
+    done = fedax_command("deploy", "run", folder, "--out", out, "--trial")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert fedax_command("run", file, "--out", tmp_path / "alone").returncode == 0
+    check_equal(out, tmp_path / "alone")
+    check_weights(models(out)[0], file.with_name("net.py"))

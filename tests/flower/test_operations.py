@@ -1,0 +1,194 @@
+"""What the operations guide says: the file for Prometheus, renewed keys, stand-in data, files of
+`docs/deploy`."""
+
+import datetime
+import re
+import runpy
+
+import pytest
+
+pytest.importorskip("flwr", reason="flwr is not installed")
+
+import jax
+import numpy as np
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from federation import federation, run
+from typer.testing import CliRunner
+
+import fedax
+from fedax.cli import app
+from fedax.flower.deploy import keys
+from fedax.flower.deploy.settings import Deployment
+from fedax.flower.deploy.trial import renew
+from fedax.flower.deploy.worker import device_for
+from fedax.flower.server.in_process import LocalGrid
+from fedax.flower.server.monitoring import KINDS, MetricsFile
+from sources import ROOT
+
+SAMPLE = re.compile(r'(\w+)(?:\{((?:\w+="[^"]*",?)+)\})? (\S+)')
+
+
+def read(path):
+    """The samples of a file, by series and labels; comments have the form that they should."""
+    found = {}
+    for line in path.read_text().splitlines():
+        if line.startswith("#"):
+            assert re.fullmatch(r"# (HELP \w+ .+\.|TYPE \w+ (gauge|counter))", line)
+            continue
+        series, labels, value = SAMPLE.fullmatch(line).groups()
+        found.setdefault(series, {})[labels or ""] = float(value)
+    return found
+
+
+def test_every_round_is_in_the_file(tmp_path):
+    path, method = tmp_path / "metrics" / "fedax.prom", fedax.FedAvg()
+    engine = federation(tmp_path, method, metrics_file=path)
+    history = run(method, engine, observe=[fedax.observe.TrainLoss()])
+    found = read(path)
+    assert set(found) == set(KINDS) - {"fedax_certificate_end_timestamp_seconds"}
+    values = {series: next(iter(samples.values())) for series, samples in found.items()}
+    assert (values["fedax_round"], values["fedax_clients"], values["fedax_clients_online"]) == (
+        3,
+        4,
+        4,
+    )
+    assert values["fedax_answers_total"] == history.notes["answers"].sum() == 9
+    assert values["fedax_message_bytes_total"] == history.notes["message_bytes"].sum() > 0
+    assert values["fedax_metric"] == pytest.approx(float(history.metrics["train_loss"][-1]))
+    (labels,) = found["fedax_metric"]
+    assert 'algorithm="FedAvg"' in labels
+    assert 'name="train_loss"' in labels
+
+
+def test_a_file_that_cannot_be_written_ends_nothing(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    metrics = MetricsFile(tmp_path / "file" / "fedax.prom")
+    metrics.set("fedax_clients", 3)
+    metrics.write()
+    metrics.write()
+    assert [record.message[:27] for record in caplog.records] == ["no metrics for Prometheus: "]
+
+
+def test_labels_are_escaped(tmp_path):
+    metrics = MetricsFile(tmp_path / "fedax.prom", {'a "file"\\': 1.0})
+    metrics.write()
+    assert r'{file="a \"file\"\\"} 1.0' in (tmp_path / "fedax.prom").read_text()
+
+
+@pytest.fixture
+def deployment(tmp_path):
+    deployment = Deployment(tmp_path / "d", clients=2)
+    keys.certificates(deployment.path("keys"), "127.0.0.1")
+    keys.client_key(deployment.path("keys"), 0)
+    return deployment
+
+
+def test_new_certificates_and_a_new_signature(deployment, monkeypatch):
+    folder = deployment.path("keys")
+    monkeypatch.setattr(
+        "fedax.flower.deploy.trial.build_app", lambda deployment: keys.sign(folder, b"app")
+    )
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert renew(deployment) == ["keys/ca.crt", "keys/trusted.yaml"]
+    for name in ("ca.crt", "server.crt", "server.key"):
+        assert (folder / name).read_bytes() != before[name]
+    assert (folder / "client-0").read_bytes() == before["client-0"]
+    authority, server = (
+        x509.load_pem_x509_certificate((folder / name).read_bytes())
+        for name in ("ca.crt", "server.crt")
+    )
+    server.verify_directly_issued_by(authority)
+    assert deployment.path("app", "fedax_app", "client.py").exists()
+    assert sorted(keys.certificate_ends(folder)) == ["ca.crt", "server.crt"]
+
+
+def test_a_client_is_added_or_gets_new_keys(deployment):
+    folder = deployment.path("keys")
+    for k in (0, 1):
+        before = (folder / f"client-{k}").exists() and (folder / f"client-{k}").read_bytes()
+        assert renew(deployment, k) == [f"keys/client-{k}"]
+        text = (folder / f"client-{k}").read_bytes()
+        assert text != before
+        public = load_ssh_public_key((folder / f"client-{k}.pub").read_bytes())
+        assert load_ssh_private_key(text, None).public_key() == public
+    with pytest.raises(fedax.InvalidInput, match="--client: got 2; allowed: whole numbers from 0"):
+        renew(deployment, 2)
+
+
+def test_an_old_and_a_new_authority_in_one_file(deployment, monkeypatch):
+    """So that a new certificate of the server needs no moment at which all clients change."""
+    folder = deployment.path("keys")
+    new = (folder / "ca.crt").read_bytes()
+    with monkeypatch.context() as patch:
+        then = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=400)
+        patch.setattr(keys, "_now", lambda: then)
+        keys.certificates(folder, "127.0.0.1")
+    with pytest.raises(fedax.FedaxError, match=r"`fedax deploy renew` makes new ones"):
+        keys.check_certificates(folder, ("ca.crt",))
+    (folder / "ca.crt").write_bytes((folder / "ca.crt").read_bytes() + new)
+    keys.check_certificates(folder, ("ca.crt",))
+
+
+def blocks(language):
+    page = (ROOT / "docs" / "operations.md").read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_clients_of_another_number_train_on_their_data_and_no_stand_in(tmp_path):
+    """The guide's task has one client, whose rows enter no step and no metric."""
+    (python,), (toml,) = blocks("python"), blocks("toml")
+    (tmp_path / "task.py").write_text(python)
+    rest = """name = "stand-in"
+rounds = 2
+observe = ["train_loss"]
+[solver]
+learning_rate = 0.1
+[[algorithm]]
+name = "fedavg"
+"""
+    (tmp_path / "experiment.toml").write_text(rest.replace("[solver]", toml + "[solver]"))
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "import numpy as np\ndef examples(partition):\n"
+        "    rng = np.random.default_rng(partition)\n"
+        "    x = rng.uniform(size=(5 + partition, 64)).astype('float32')\n"
+        "    return {'x': x, 'y': rng.integers(0, 10, 5 + partition)}\n"
+    )
+    options = ["--experiment", str(tmp_path / "experiment.toml"), "--clients", "3"]
+    with jax.enable_x64(False):
+        done = CliRunner().invoke(app, ["deploy", "init", str(tmp_path / "d"), *options])
+    assert done.exit_code == 0, done.output
+    deployment = Deployment.load(tmp_path / "d")
+    assert deployment.clients == 3
+    with jax.enable_x64(False):
+        devices = [device_for(deployment, k, mine) for k in range(3)]
+        assert [device.task.train.total for device in devices] == [5, 6, 7]
+        plan = deployment.experiment("simulation").plan()
+        ((label, algorithm),) = plan.algorithms.items()
+        engine = fedax.Flower(LocalGrid(devices), clients=3, deadline=10.0)
+        given = plan.arguments_of(label) | {"engine": engine}
+        history = fedax.run(algorithm, plan.task, seed=0, **given)
+        data = [runpy.run_path(str(mine))["examples"](k) for k in range(3)]
+        loss = runpy.run_path(str(tmp_path / "task.py"))["loss"]
+        task = fedax.tasks.from_loss(loss, np.zeros((64, 10), np.float32), data)
+        alone = fedax.run(algorithm, task, seed=0, **plan.arguments_of(label))
+    for ours, theirs in (
+        (history.params, alone.params),
+        (history.metrics["train_loss"], alone.metrics["train_loss"]),
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+    assert history.metrics["train_loss"][-1] < history.metrics["train_loss"][0]
+
+
+def test_the_files_of_the_guide_are_there_and_can_be_read():
+    page, folder = (ROOT / "docs" / "operations.md").read_text(), ROOT / "docs" / "deploy"
+    named = set(re.findall(r"\]\(deploy/([\w.@-]+)\)", page))
+    assert named == {path.name for path in folder.iterdir()}
+    for path in folder.glob("*.yaml"):
+        assert list(yaml.safe_load_all(path.read_text()))
+    series = set(re.findall(r"fedax_\w+", (folder / "alerts.yaml").read_text()))
+    assert series <= set(KINDS)
+    assert set(re.findall(r"`(fedax_\w+)`", page)) == set(KINDS)
