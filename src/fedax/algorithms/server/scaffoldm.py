@@ -48,8 +48,7 @@ class SCAFFOLDM(Algorithm[ScaffoldMState]):
     step in the direction g has the length $\gamma = \eta_g K \eta_l$. All of g, c and $c_k$ start
     at zero. Needs SGD without momentum as the solver.
 
-    The same paper's FedAvg-M, in which there are no control variates, is `FedCM` with
-    $\alpha = \beta$.
+    With c = 0 this is `FedCM`, and with $\beta = 1$ `SCAFFOLD` with option II; tests hold both.
 
     Args:
         beta: $\beta$, in (0, 1]; 1 is SCAFFOLD with option II.
@@ -59,9 +58,9 @@ class SCAFFOLDM(Algorithm[ScaffoldMState]):
         >>> import fedax
         >>> method = fedax.SCAFFOLDM(beta=0.2)
 
-    Source: Cheng, Huang, Wu and Yuan, Momentum Benefits Non-IID Federated Learning Simply and
-    Provably, ICLR 2024 (arXiv:2306.16504), SCAFFOLD-M; of the paper the abstract and its reviews
-    were read.
+    Source: the combination of SCAFFOLD and FedCM, as SCAFFOLD-M of Cheng, Huang, Wu and Yuan,
+    Momentum Benefits Non-IID Federated Learning Simply and Provably, ICLR 2024 (arXiv:2306.16504),
+    whose abstract and reviews were read. Details of the paper's form may differ.
     """
 
     beta: Scalar = hyper(
