@@ -113,7 +113,7 @@ class FedALA(Parted):
         """Returns the model that the client would train from."""
         return self.start(client, w, own)[0]
 
-    def train(self, client: Client, shared: Vector, own: Blend) -> Upload[Vector]:
+    def train(self, client: Client, shared: Vector, own: Blend) -> Upload[Vector]:  # type: ignore[override]
         part, (start, weights) = self.own(client.layout), self.start(client, shared, own)
         w = client.minimize(start=start)
         return Upload(w, reference=shared, memory=Blend(part.take(w), weights, own.rounds + 1))

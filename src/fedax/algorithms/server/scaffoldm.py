@@ -48,7 +48,7 @@ class SCAFFOLDM(Algorithm[ScaffoldMState]):
     step in the direction g has the length $\gamma = \eta_g K \eta_l$. All of g, c and $c_k$ start
     at zero. Needs SGD without momentum as the solver.
 
-    With c = 0 this is `FedCM`, and with $\beta = 1$ `SCAFFOLD` with option II; tests hold both.
+    Without control variates it would be `FedCM`. With $\beta = 1$ it is `SCAFFOLD` with option II.
 
     Args:
         beta: $\beta$, in (0, 1]; 1 is SCAFFOLD with option II.

@@ -22,7 +22,7 @@ class Answers(NamedTuple):
     """
 
     clients: Int[Array, "*rounds capacity"]
-    count: Int[Array, "*rounds"]
+    count: Int[Array, "*rounds"]  # type: ignore[assignment]
     asked: Int[Array, "*rounds"]
 
 
