@@ -1,6 +1,7 @@
 """Sweeps as jobs of a cluster, by submitit's local executor: the same results, failures that leave
 the rest, resumption."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -162,20 +163,30 @@ minutes = 5
 reported."""
 
 
-def fedax(*arguments, log):
+@pytest.fixture
+def fedax(tmp_path):
     """Starts the command in a process group, which its jobs belong to as well."""
-    with log.open("a") as said:
-        return subprocess.Popen(
-            [sys.executable, "-m", "fedax", *map(str, arguments)],
-            stdout=said,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    started = []
+
+    def start(*arguments):
+        with (tmp_path / "log.txt").open("a") as said:
+            command = [sys.executable, "-m", "fedax", *map(str, arguments)]
+            started.append(
+                subprocess.Popen(
+                    command, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
+                )
+            )
+        return started[-1]
+
+    yield start
+    for child in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
 
 
 def kill_after(child, out, runs, log):
     """Kills a command and its jobs as soon as some runs are kept; returns how many there are."""
-    end = time.monotonic() + 300
+    end = time.monotonic() + 900
     while len(list((out / "runs").glob("*.npz"))) < runs:
         assert child.poll() is None, log.read_text()
         assert time.monotonic() < end, log.read_text()
@@ -186,22 +197,23 @@ def kill_after(child, out, runs, log):
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_of_24_runs_gives_the_same_table(submitit, tmp_path):
+def test_a_killed_sweep_of_24_runs_gives_the_same_table(submitit, fedax, tmp_path):
     """Killed with its jobs while it selects, and again while it reports."""
     file, log = tmp_path / "sweep.toml", tmp_path / "log.txt"
     file.write_text(SWEEP_OF_24)
     whole, out = tmp_path / "whole", tmp_path / "out"
-    assert fedax("run", file, "--slurm", "--out", whole, log=log).wait() == 0, log.read_text()
+    assert fedax("run", file, "--slurm", "--out", whole).wait() == 0, log.read_text()
 
-    child = fedax("run", file, "--slurm", "--out", out, log=log)
+    child = fedax("run", file, "--slurm", "--out", out)
     assert 4 <= kill_after(child, out, 4, log) < 12
-    child = fedax("resume", out, "--slurm", log=log)
+    child = fedax("resume", out, "--slurm")
     assert 16 <= kill_after(child, out, 16, log) < 24
-    assert fedax("resume", out, "--slurm", log=log).wait() == 0, log.read_text()
+    assert fedax("resume", out, "--slurm").wait() == 0, log.read_text()
 
     one, other = RunDirectory.load(whole), RunDirectory.load(out)
     assert one.status == other.status == "finished"
-    assert one.runs.keys() == other.runs.keys() == set(range(24))
+    assert one.runs.keys() == other.runs.keys()
+    assert len(one.runs) == 24
     for number, record in one.runs.items():
         assert record.settings == other.runs[number].settings
         for name, values in record.metrics.items():
