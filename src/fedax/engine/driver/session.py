@@ -28,6 +28,7 @@ from fedax.engine.driver.options import (
     check_kind,
     require_concrete,
 )
+from fedax.engine.driver.recorder import Clock
 from fedax.engine.driver.resolve import resolve
 from fedax.engine.driver.resume import data_of, origin
 from fedax.engine.driver.settings import settings_of
@@ -96,6 +97,7 @@ class Grid:
         done: rounds that they have completed.
 
     Attributes:
+        clock: runs since the construction began.
         identity: makes the values that its checkpoints are known by.
         fitted: for each run, the numbers that stand for words, see `History.fitted`.
         settings: for each run, see `History.settings`.
@@ -112,6 +114,7 @@ class Grid:
         options: RunOptions,
         done: int = 0,
     ) -> None:
+        self.clock = Clock()
         # JAX never drops programs, and a process with many runs would end at the limit of maps
         evict_programs()
         retain_freed_memory()
