@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fedax
+from fedax.engine.backends.simulation.engine import SimulationProgram
 from fedax.engine.compilation import cache as programs
 from fedax.engine.compilation.cache import CompileClock, compile_clock
 from fedax.engine.driver import session
@@ -47,6 +48,27 @@ def test_a_resumed_run_counts_on(tmp_path):
     whole = fedax.run(fedax.FedAvg(), regression(), rounds=4, **options)
     assert whole.compiling[-1] >= half.compiling[-1] > 0
     assert whole.seconds[-1] >= half.seconds[-1]
+
+
+def test_seconds_begin_before_the_data_are_placed_and_the_first_program_compiled(monkeypatch):
+    placed, started, pause = SimulationProgram.__init__, SimulationProgram.start, 0.25
+
+    def slow_to_place(self, *arguments, **options):
+        time.sleep(pause)
+        placed(self, *arguments, **options)
+
+    def slow_to_start(self, models):
+        time.sleep(pause)
+        return started(self, models)
+
+    monkeypatch.setattr(SimulationProgram, "__init__", slow_to_place)
+    monkeypatch.setattr(SimulationProgram, "start", slow_to_start)
+    options = {"rounds": 1, "schedule": fedax.Schedule(batch_size=7)}
+    begun = time.perf_counter()
+    history = fedax.run(fedax.FedAvg(), regression(), **options)
+    assert 2 * pause < history.seconds[0] <= history.seconds[-1] < time.perf_counter() - begun
+    resumed = fedax.run(fedax.FedAvg(), regression(), resume=history, **{**options, "rounds": 2})
+    assert resumed.seconds[-1] > history.seconds[-1] + pause
 
 
 def test_programs_within_programs_count_once():

@@ -1,12 +1,12 @@
 """Sweeps as jobs of a cluster, by submitit's local executor: the same results, failures that leave
 the rest, resumption."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import ClusterSection
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running import pools
+from fedax.experiments.running.batches import Batch
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
 from samples import TINY
@@ -58,6 +59,8 @@ def test_the_table_is_checked():
         r"'partition'",
     ):
         Experiment.parse(SWEEP.replace("minutes = 5", 'partiton = "gpu"'))
+    with pytest.raises(InvalidInput, match=r"cluster.jobs: got 0; allowed: whole numbers in \[1"):
+        Experiment.parse(SWEEP.replace("minutes = 5", "jobs = 0"))
     full = ClusterSection(partition="gpu", minutes=30, cpus=4, gpus=1, memory=16.0).parameters()
     assert full == {
         "timeout_min": 30,
@@ -103,37 +106,125 @@ def test_a_failed_job_leaves_the_others_and_is_resumed(submitit, tmp_path, monke
     assert len(directory.runs) == 2
 
 
-@pytest.mark.slow
-def test_a_killed_sweep_is_resumed(submitit, tmp_path):
-    text = TINY.replace("seeds = [0, 1]", "seeds = [0, 1, 2]\nseeds_together = false").partition(
-        '[[algorithm]]\nname = "fedprox"'
-    )[0]
-    file = tmp_path / "sweep.toml"
-    file.write_text(text + '[cluster]\nexecutor = "local"\n')
-    command = [
-        sys.executable,
-        "-m",
-        "fedax",
-        "run",
-        str(file),
-        "--slurm",
-        "--out",
-        str(tmp_path / "out"),
+class FakeJob:
+    """A job that ends when somebody has looked twice."""
+
+    def __init__(self, number, alive):
+        self.job_id, self.alive, self.looks = str(number), alive, 0
+        alive.append(self)
+
+    def done(self):
+        self.looks += 1
+        if self.looks == 2:
+            self.alive.remove(self)
+        return self.looks >= 2
+
+    def result(self):
+        return [self.job_id]
+
+
+@pytest.mark.parametrize(("most", "at_once"), [(2, 2), (None, 7)])
+def test_jobs_at_a_time_are_limited(tmp_path, monkeypatch, most, at_once):
+    monkeypatch.setattr(pools, "POLL", 0.0)
+    batches = [Batch(0, ("FedAvg",), (seed,), (seed,)) for seed in range(7)]
+    alive, counts = [], []
+
+    class Executor:
+        def submit(self, function, batch, *arguments):
+            job = FakeJob(batch.numbers[0], alive)
+            counts.append(len(alive))
+            return job
+
+    pool = pools.ClusterPool(Executor(), tmp_path, tmp_path, most)
+    done = list(pool.work(batches, [Experiment.parse(SWEEP)]))
+    assert sorted(done, key=lambda pair: pair[0].numbers) == [
+        (batch, [str(number)]) for number, batch in enumerate(batches)
     ]
-    log = tmp_path / "log.txt"
-    with log.open("w") as said:
-        child = subprocess.Popen(
-            command, env=dict(os.environ), stdout=said, stderr=subprocess.STDOUT
-        )
-    end = time.monotonic() + 200
-    while not list(Path(tmp_path / "out" / "runs").glob("*.npz")) and time.monotonic() < end:
+    assert max(counts) == at_once
+    assert (tmp_path / "jobs.txt").read_text().split() == [str(number) for number in range(7)]
+
+
+SWEEP_OF_24 = (
+    TINY.replace("rounds = 2", "rounds = 4").replace(
+        "seeds = [0, 1]", "seeds = [0, 1, 2, 3, 4, 5]\nseeds_together = false"
+    )
+    + """
+[grid]
+seeds = [20, 21, 22]
+solver.learning_rate = [0.05, 0.1]
+
+[cluster]
+executor = "local"
+jobs = 2
+minutes = 5
+"""
+)
+"""2 methods x (2 rates x 3 seeds that select + 6 seeds): 12 runs select in 6 jobs, 12 are
+reported."""
+
+
+@pytest.fixture
+def fedax(tmp_path):
+    """Starts the command in a process group, which its jobs belong to as well."""
+    started = []
+
+    def start(*arguments):
+        with (tmp_path / "log.txt").open("a") as said:
+            command = [sys.executable, "-m", "fedax", *map(str, arguments)]
+            started.append(
+                subprocess.Popen(
+                    command, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
+                )
+            )
+        return started[-1]
+
+    yield start
+    for child in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+
+
+def kill_after(child, out, runs, log):
+    """Kills a command and its jobs as soon as some runs are kept; returns how many there are."""
+    end = time.monotonic() + 900
+    while len(list((out / "runs").glob("*.npz"))) < runs:
         assert child.poll() is None, log.read_text()
-        time.sleep(0.2)
-    child.send_signal(signal.SIGKILL)
+        assert time.monotonic() < end, log.read_text()
+        time.sleep(0.1)
+    os.killpg(child.pid, signal.SIGKILL)
     child.wait()
-    begun = set(RunDirectory.load(tmp_path / "out", repair=True).runs)
-    assert begun
-    time.sleep(2 * pools.POLL)  # the jobs notice
-    directory = resume(tmp_path / "out", Display(), cluster=LOCAL)
-    assert directory.status == "finished"
-    assert len(directory.runs) == 3
+    return len(RunDirectory.load(out, repair=True).runs)
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_of_24_runs_gives_the_same_table(submitit, fedax, tmp_path):
+    """Killed with its jobs while it selects, and again while it reports."""
+    file, log = tmp_path / "sweep.toml", tmp_path / "log.txt"
+    file.write_text(SWEEP_OF_24)
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    assert fedax("run", file, "--slurm", "--out", whole).wait() == 0, log.read_text()
+
+    child = fedax("run", file, "--slurm", "--out", out)
+    assert 4 <= kill_after(child, out, 4, log) < 12
+    child = fedax("resume", out, "--slurm")
+    assert 16 <= kill_after(child, out, 16, log) < 24
+    assert fedax("resume", out, "--slurm").wait() == 0, log.read_text()
+
+    one, other = RunDirectory.load(whole), RunDirectory.load(out)
+    assert one.status == other.status == "finished"
+    assert one.runs.keys() == other.runs.keys()
+    assert len(one.runs) == 24
+    for number, record in one.runs.items():
+        assert record.settings == other.runs[number].settings
+        for name, values in record.metrics.items():
+            np.testing.assert_array_equal(values, other.runs[number].metrics[name])
+    tables = [
+        subprocess.run(
+            [sys.executable, "-m", "fedax", "table", folder, "--csv"],
+            check=True,
+            capture_output=True,
+        ).stdout
+        for folder in (whole, out)
+    ]
+    assert tables[0] == tables[1]
+    assert tables[0].count(b"\n") > 2

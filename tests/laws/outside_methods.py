@@ -124,7 +124,7 @@ class Mime(Algorithm):
 
 class FedSpeed(Algorithm):
     """Proximal steps along gradients at a perturbed point, with a correction that each client
-    keeps."""
+    keeps; the server averages the models alone."""
 
     rho: Scalar = hyper(0.05, low=0.0, doc="size of the perturbation")
     alpha: Scalar = hyper(0.1, low=0.0, open_low=True, doc="weight of the proximal term")
@@ -140,7 +140,7 @@ class FedSpeed(Algorithm):
         climb = sharp(client, self.rho)
         y = walk(client, w, lambda batch, v: climb(batch, v) - own + self.alpha * (v - w))
         new = own - self.alpha * (y - w)
-        return Upload(y - new / self.alpha * 0.0, reference=w, memory=new)
+        return Upload(y, reference=w, memory=new)
 
 
 class FedSAM(Algorithm):

@@ -1,4 +1,4 @@
-"""Eleven mistakes, each with the laws of which at least one has to find it."""
+"""Twelve mistakes, each with the laws of which at least one has to find it."""
 
 from typing import ClassVar
 
@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedax.core import Algorithm, Card, LocalProblem, Memory, Upload
+from fedax.core import Algorithm, Card, LocalProblem, Memory, Reduction, Upload
 
 CARD = Card("nobody", "nowhere", by_examples=True, exact=True)
 SEEN = []
@@ -64,6 +64,12 @@ class Controlled(Algorithm):
 class EqualWeights(Average):
     def round(self, fed, w):
         return fed.gather(self.train, fed.sample(), w).value.mean(0)
+
+
+class EqualWeightsDeclared(EqualWeights):
+    """Says that it is FedAvg, which it is for clients of equal sizes only."""
+
+    card: ClassVar[Card] = Card("nobody", "nowhere", reductions=(Reduction({}, "fedavg"),))
 
 
 class WithoutPart(Controlled):
@@ -125,6 +131,7 @@ class FirstTwice(Average):
 
 PLANTED = {
     EqualWeights: {"weighs_examples_alike"},
+    EqualWeightsDeclared: {"reduces_as_declared"},
     WithoutPart: {"is_exact"},
     DefaultWeights: {"is_exact"},
     WrongSign: {"is_exact"},

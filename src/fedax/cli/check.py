@@ -26,7 +26,6 @@ def check(
 
     Example: `fedax check half.py:FedHalf:lr=0.5`
     """
-    import jax
     from rich.console import Console
 
     from fedax.algorithms import make_algorithm
@@ -35,7 +34,6 @@ def check(
     from fedax.errors import UnknownName
     from fedax.experiments.config.shorthand import parse_section
 
-    jax.config.update("jax_enable_x64", True)
     for name in only or ():
         if name not in LAWS:
             raise UnknownName.among("--only", name, LAWS)

@@ -71,7 +71,10 @@ def cluster_for(experiment: Experiment, jobs: int) -> ClusterSection:
 
     if jobs > 1:
         raise InvalidInput.of(
-            "--jobs", jobs, "1 with --slurm, which submits a job for each part of the work"
+            "--jobs",
+            jobs,
+            "1 with --slurm, which submits a job for each part of the work",
+            "`jobs` in [cluster] limits how many run at a time.",
         )
     check_cluster()
     return experiment.cluster or ClusterSection()

@@ -11,8 +11,15 @@ def validate(file: File, settings: Settings = None) -> None:
     """
     from fedax.experiments.config.experiment import Experiment
     from fedax.experiments.running import runner
+    from fedax.experiments.running.batches import varied_programs
 
     experiment = Experiment.read(file, settings or ())
     plan = experiment.plan()
     typer.echo(experiment.toml())
     typer.echo(f"# {file} is valid: {runner.describe(experiment, plan)}", err=True)
+    if experiment.grid:
+        programs, separate = varied_programs(experiment)
+        number = f"{programs} programs" if programs > 1 else "one program"
+        reason = f"; each value of {', '.join(separate)} needs one" if separate else ""
+        members = len(experiment.members())
+        typer.echo(f"# The {members} settings of the grid compile to {number}{reason}.", err=True)

@@ -150,10 +150,18 @@ class Law:
         return self.name
 
     def judge(self, method: Method) -> "Verdict":
-        """Returns whether a method obeys it. Any error but `Skipped` counts as breaking it."""
+        """Returns whether a method obeys it, whatever number types and promotion JAX is set to.
+
+        Any error but `Skipped` counts as breaking it.
+        """
         try:
-            # Optax's optimizers and many a method rely on them
-            with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            # in double precision, because the laws tell a mistake from rounding by its size
+            with (
+                jax.enable_x64(True),
+                # Optax's optimizers and many a method rely on these
+                jax.numpy_dtype_promotion("standard"),
+                jax.numpy_rank_promotion("allow"),
+            ):
                 self.test(method)
         except Skipped as error:
             return Verdict(self, "skipped", str(error))

@@ -127,7 +127,8 @@ class History:
         params: the final global model, in the user's own pytree.
         bits: exact traffic of every round.
         outcome: how it ended.
-        seconds: wall time of each observation since the start, compilation included.
+        seconds: wall time of each observation since the call, with the checks, the placing of the
+            data on devices and compilation.
         compiling: of these, the seconds of compiling. Shape (observations,).
         personal: with `run(..., personal=True)`, the models that the clients use themselves, in the
             user's own pytree with a first axis (clients,).

@@ -79,7 +79,7 @@ class ProxSkip(Algorithm[ProxSkipState]):
 
     def train(self, client: Client, w: Vector, own: Shifted) -> Upload[Vector]:
         p = client.schedule.sync_probability
-        p = 1 / jnp.asarray(client.steps, w.dtype) if p is None else p
+        p = 1 / jnp.asarray(client.steps, w.dtype) if p is None else jnp.asarray(p, w.dtype)
         h = own.h + p / client.learning_rate * (w - own.x)
         x = client.minimize(LocalProblem(linear=-h), start=w)
         return Upload(x, reference=w, memory=Shifted(h, x))

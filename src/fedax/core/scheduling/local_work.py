@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key
+from jaxtyping import Array, Float, Key
 
 from fedax.core.hyper import MOST_COUNT, as_tuple
 from fedax.errors import InvalidInput
@@ -36,6 +36,7 @@ class LocalWork(eqx.Module):
 
     It is the part of a `Schedule` with the arguments `epochs`, `epoch_steps`, `steps`,
     `batch_size`, `order`, `times`, `stragglers` and `sync_probability`, which are described there.
+    Probabilities are leaves of the pytree: numbers, or in a sweep over them arrays.
     """
 
     epochs: int | tuple[int, int] = eqx.field(
@@ -57,9 +58,8 @@ class LocalWork(eqx.Module):
     times: tuple[int, ...] | None = eqx.field(
         static=True, default=None, converter=as_tuple, kw_only=True
     )
-    stragglers: float = eqx.field(static=True, default=0.0, kw_only=True)
+    stragglers: float = eqx.field(default=0.0, kw_only=True)
     sync_probability: float | None = eqx.field(
-        static=True,
         default=None,
         kw_only=True,
         metadata={"hyper": {"default": None, "later": True}},
@@ -110,7 +110,7 @@ class LocalWork(eqx.Module):
     @property
     def drawn(self) -> bool:
         """Whether a client's work is a matter of chance that other clients do not share."""
-        return self.stragglers > 0 or any(
+        return can_be(self.stragglers) or any(
             isinstance(v, tuple) for v in (self.epochs, self.steps, self.batch_size)
         )
 
@@ -154,8 +154,8 @@ class LocalWork(eqx.Module):
             amount = self._geometric(shared)
         if isinstance(amount, tuple):
             amount = jax.random.randint(amount_key, (), amount[0], amount[1] + 1, jnp.int32)
-        if self.stragglers:
-            late = jax.random.uniform(straggler_key, (), jnp.float32) < self.stragglers
+        if can_be(self.stragglers):
+            late = jax.random.uniform(straggler_key, (), jnp.float32) < single(self.stragglers)
             part = jax.random.randint(
                 part_key, (), 1, jnp.asarray(amount, jnp.int32) + 1, jnp.int32
             )
@@ -166,12 +166,21 @@ class LocalWork(eqx.Module):
         """Draws the steps up to and including the first of which a coin says that it ends the
         round.
         """
-        assert self.sync_probability is not None, "no coins"
-        if self.sync_probability == 1:
+        tail = self._log_tail
+        if isinstance(tail, float) and tail == -math.inf:
             return 1
         # in (0, 1], so that the logarithm is finite
         luck = 1 - jax.random.uniform(key, (), jnp.float32)
-        return 1 + jnp.floor(jnp.log(luck) / math.log1p(-self.sync_probability)).astype(jnp.int32)
+        return 1 + jnp.floor(jnp.log(luck) / single(tail)).astype(jnp.int32)
+
+    @property
+    def _log_tail(self) -> Any:
+        """The logarithm of the probability that a coin does not end the round."""
+        p = self.sync_probability
+        assert p is not None, "no coins"
+        if not real(p):
+            return jnp.log1p(-p)
+        return -math.inf if p == 1 else math.log1p(-p)
 
     @property
     def _in_epochs(self) -> bool:
@@ -187,13 +196,15 @@ class LocalWork(eqx.Module):
             return amount * -(-size // batch)
         return larger(amount * size // batch, 1)
 
-    def most_steps(self, largest: int) -> tuple[str, int]:
+    def most_steps(self, largest: int) -> tuple[str, Any]:
         """Returns the argument that sets the steps, and the most steps of a round.
 
         `largest` is the size of the largest client.
         """
-        if (p := self.sync_probability) is not None:
-            return "sync_probability", 1 if p == 1 else 1 + int(SMALLEST_LUCK / math.log1p(-p))
+        if self.sync_probability is not None:
+            longest = SMALLEST_LUCK / self._log_tail
+            whole = int(longest) if isinstance(longest, float) else longest.astype(jnp.int32)
+            return "sync_probability", 1 + whole
         name = (
             "times" if self.times is not None else "steps" if self.steps is not None else "epochs"
         )
@@ -223,7 +234,7 @@ class LocalWork(eqx.Module):
         if self.sync_probability is not None:
             return True
         least, most = self._ends
-        if least != most or (self.stragglers > 0 and most > 1):
+        if least != most or (can_be(self.stragglers) and most > 1):
             return False
         if not self._in_epochs or self.batch_size == "full":
             return True
@@ -305,3 +316,13 @@ def _pair(value: Any, word: str | None = None) -> bool:
 def real(value: Any) -> bool:
     """Returns whether a value is a number and no bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def can_be(probability: float | Float[Array, ""]) -> bool:
+    """Returns whether an event can happen. One whose probability differs within a sweep can."""
+    return not isinstance(probability, int | float) or probability > 0
+
+
+def single(value: float | Float[Array, ""]) -> Any:
+    """Returns a number that single-precision draws are compared with."""
+    return value if isinstance(value, int | float) else value.astype(jnp.float32)

@@ -9,13 +9,14 @@ from typing import Any, Literal, NamedTuple, cast
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from fedax.core.hyper import MOST_COUNT
 from fedax.core.scheduling.asynchronous import Asynchronous
 from fedax.core.scheduling.availability import Availability
 from fedax.core.scheduling.devices import Devices
-from fedax.core.scheduling.local_work import LocalWork, counts, real
+from fedax.core.scheduling.local_work import LocalWork, can_be, counts, real, single
 from fedax.core.scheduling.sampling import (
     Drawn,
     ProportionalWithoutReplacement,
@@ -103,7 +104,7 @@ class Schedule(LocalWork):
     sampling: Sampling | str = eqx.field(
         static=True, default="uniform", converter=Sampling.of, kw_only=True
     )
-    dropouts: float = eqx.field(static=True, default=0.0, kw_only=True)
+    dropouts: float = eqx.field(default=0.0, kw_only=True)
     availability: Availability | dict[str, Any] | str | None = eqx.field(
         static=True,
         default=None,
@@ -268,7 +269,7 @@ class Schedule(LocalWork):
     def may_be_empty(self) -> bool:
         """Whether it may happen that nobody works in a round."""
         return (
-            self.dropouts > 0
+            can_be(self.dropouts)
             or self.deadline is not None
             or self.availability_rule is not None
             or (self.cohort is not None and self.rule.may_be_empty)
@@ -321,12 +322,13 @@ class Schedule(LocalWork):
         `available` says which clients are available, None for all.
         """
         ids, count = self._invited(key, offsets, weights, available)
-        if not self.dropouts:
+        if not can_be(self.dropouts):
             return ids, count
         # from another stream than the draw, so that drop-outs do not change who is drawn
         lots = jax.random.uniform(jax.random.fold_in(key, 1), ids.shape, jnp.float32)
         return first(
-            ids, (jnp.arange(ids.shape[0], dtype=jnp.int32) < count) & (lots >= self.dropouts)
+            ids,
+            (jnp.arange(ids.shape[0], dtype=jnp.int32) < count) & (lots >= single(self.dropouts)),
         )
 
     def _invited(
@@ -347,6 +349,29 @@ class Schedule(LocalWork):
         if available is not None:
             return self.rule.among(key, offsets, self.cohort, available)
         return self.rule.draw(key, offsets, self.cohort)
+
+
+def as_inputs(schedules: Sequence[Schedule]) -> tuple[Schedule, ...]:
+    """Returns schedules that differ in probabilities only, with those that differ as arrays.
+
+    One compiled program can then serve them all. Probabilities that are equal stay constants of
+    the program.
+
+    >>> one, other = as_inputs([Schedule(dropouts=0.0), Schedule(dropouts=0.5)])
+    >>> float(other.dropouts), other.stragglers
+    (0.5, 0.0)
+    """
+    rows = [jax.tree.leaves(schedule) for schedule in schedules]
+    differs = [len(set(column)) > 1 for column in zip(*rows, strict=True)]
+    made = list[Schedule]()
+    for row, schedule in zip(rows, schedules, strict=True):
+        # of NumPy, because a Python number would give an array of weak type
+        leaves = [
+            jnp.asarray(np.asarray(value, float)) if varies else value
+            for value, varies in zip(row, differs, strict=True)
+        ]
+        made.append(jax.tree.unflatten(jax.tree.structure(schedule), leaves))
+    return tuple(made)
 
 
 class Weights(NamedTuple):

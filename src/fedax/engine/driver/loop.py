@@ -21,7 +21,7 @@ from fedax.core.history import History, Outcome
 from fedax.engine.driver.checkpoint import Checkpoints
 from fedax.engine.driver.interrupts import CallLength, Interrupts, is_intact
 from fedax.engine.driver.options import Progress
-from fedax.engine.driver.recorder import Clock, Recorder
+from fedax.engine.driver.recorder import Recorder
 from fedax.engine.driver.resume import check_resumed, check_solver_states
 from fedax.engine.driver.session import Grid
 from fedax.engine.round.engine import RunCarry, compute_metrics
@@ -59,7 +59,10 @@ class RoundLoop:
         self.states, resume = self._initial_states(resume)
         self._is_resumed = bool(resume)  # then the model that they start from has been observed
         self.done, self.can_save, self.stop_requested = rounds_done(resume), self._is_resumed, False
-        self.clock = Clock(resume[0] if resume else None)
+        # which runs since the grid was made: data were placed and programs compiled before
+        self.clock = grid.clock
+        if resume:
+            self.clock.continue_from(resume[0])
         drops, modes = (
             self.options.on_bad_client == "drop",
             modes_of(self.options.observe or (), grid.task),

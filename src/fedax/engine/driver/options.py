@@ -105,8 +105,8 @@ def no_shared_memory(field: str, channel: Channel, engine: str) -> InvalidInput:
 class RunOptions:
     """What a run needs beside algorithm, task and seed. `fedax.run` documents every field.
 
-    `solvers` are those of the algorithms of a grid, one for each, if they differ; `solver` is the
-    first then.
+    `solvers` and `schedules` are those of the algorithms of a grid, one for each, if they differ;
+    `solver` and `schedule` are the first then.
 
     Raises:
         InvalidInput: `rounds` or `observe_every` out of range, or more rounds than the schedule
@@ -131,6 +131,7 @@ class RunOptions:
     on_bad_client: str = "stop"
     params: Any = None
     solvers: tuple[Solver, ...] = ()
+    schedules: tuple[Schedule, ...] = ()
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "RunOptions":
@@ -326,6 +327,8 @@ def _advice(value: Any, kind: type) -> str:
         return f"Write {value.__name__}(), with parentheses."
     if kind is Solver and isinstance(value, Sequence) and not isinstance(value, str):
         return "Several solvers are a grid: run_grid([algorithm], task, solver=[...])."
+    if kind is Schedule and isinstance(value, Sequence) and not isinstance(value, str):
+        return "Several schedules are a grid: run_grid([algorithm], task, schedule=[...])."
     if kind is Solver and isinstance(value, int | float) and not isinstance(value, bool):
         return f"Write fedax.SGD({value!r})."
     if isinstance(value, str) and kind in (Algorithm, Task):

@@ -77,15 +77,15 @@ LOSSES = ("train_loss", "objective")
 
 
 class Clock:
-    """Measures the seconds of a run, including those before a resumption."""
+    """Measures the seconds of a run from now on."""
 
-    def __init__(self, before: History | None) -> None:
+    def __init__(self) -> None:
         self._begun, self._compiled = time.perf_counter(), compile_clock().seconds
-        if before is not None:
-            self._begun, self._compiled = (
-                self._begun - before.seconds[-1],
-                self._compiled - before.compiling[-1],
-            )
+
+    def continue_from(self, before: History) -> None:
+        """Adds the seconds of the history that the run continues."""
+        self._begun -= before.seconds[-1]
+        self._compiled -= before.compiling[-1]
 
     @property
     def now(self) -> float:
@@ -93,7 +93,7 @@ class Clock:
 
     @property
     def compiling(self) -> float:
-        """Seconds of `now` that were spent on compile_clock."""
+        """Seconds of `now` that were spent on compiling."""
         return compile_clock().seconds - self._compiled
 
 

@@ -15,6 +15,7 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.client import Solver
 from fedax.core.history import History
 from fedax.core.hyper import bound_to, symbolic
+from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
 from fedax.engine.backends.simulation import Simulation
 from fedax.engine.driver.early_stopping import EarlyStopping as EarlyStopping
@@ -109,8 +110,9 @@ def run(
             "Write run(algorithm, task), in this order.",
         )
     check_kind("run(algorithm=...)", algorithm, Algorithm)
-    if isinstance(solver := options.get("solver"), list):
-        check_kind("run(solver=...)", solver, Solver)
+    for name, kind in (("solver", Solver), ("schedule", Schedule)):
+        if isinstance(given := options.get(name), list):
+            check_kind(f"run({name}=...)", given, kind)
     if isinstance(seed, Sequence | np.ndarray):
         several = "Several seeds are a grid: run_grid([algorithm], task, seed=[...])."
         raise InvalidInput.because(
@@ -133,8 +135,8 @@ def run_grid(
     resume: Sequence[History] | None = None,
     **options: Unpack[Options],
 ) -> list[History]:
-    """Runs a grid of real hyperparameters of one method and of its solver, with the same seeds, as
-    one program.
+    """Runs a grid of real hyperparameters of one method, its solver and its schedule, with the
+    same seeds, as one program.
 
     Members with the same seed see the same cohorts and minibatches. A member that diverges keeps
     its history up to there, and the others go on. `progress` hears of the first member.
@@ -144,14 +146,16 @@ def run_grid(
         task: what is learned.
         seed: of every member, or several for each.
         resume: the histories of all members, which are continued.
-        options: those of `run`. `solver` may also be a list: a solver for each algorithm, or for
-            the only one. Solvers that differ in real hyperparameters such as the learning rate are
-            one program in the simulation; others are compiled one after the other, as on other
-            engines.
+        options: those of `run`. `solver` and `schedule` may also be lists: one for each algorithm,
+            or for the only one. Solvers that differ in real hyperparameters such as the learning
+            rate, and schedules that differ in probabilities (`dropouts`, `stragglers`,
+            `sync_probability`), are one program in the simulation. Others are compiled one after
+            the other, as on other engines. So are all schedules with `devices`, privacy, an
+            asynchronous server or symbolic hyperparameters.
 
     Returns:
         The histories of the first algorithm with all seeds, then of the next, or of the next
-        solver.
+        solver or schedule.
 
     >>> import fedax
     >>> task = fedax.tasks.from_loss(
@@ -169,6 +173,12 @@ def run_grid(
     ... )
     >>> [round(float(history.params), 4) for history in histories]
     [1.5312, 2.625]
+    >>> work = [fedax.Schedule(steps=2), fedax.Schedule(steps=3)]
+    >>> histories = fedax.run_grid(
+    ...     [fedax.FedAvg()], task, solver=fedax.SGD(0.5), schedule=work, rounds=1
+    ... )
+    >>> [round(float(history.params), 4) for history in histories]
+    [2.625, 3.0625]
 
     Raises:
         InvalidInput: as `run`; also members that differ in more than real hyperparameters, no seed,
@@ -191,11 +201,8 @@ def run_grid(
         raise InvalidInput.of("run_grid(seed=...)", seed, "a seed, or several different ones")
     require_concrete("run", algorithms, task, options)
     # `Grid` checks everything and builds the program, so that a wrong argument costs no compilation
-    algorithms, solvers, options = _with_solvers(algorithms, options)
-    settings, before = (
-        dataclasses.replace(RunOptions.of(options), solvers=solvers),
-        list(resume or ()),
-    )
+    algorithms, several, options = _with_lists(algorithms, options)
+    settings, before = dataclasses.replace(RunOptions.of(options), **several), list(resume or ())
     with progress_hook(settings.progress, type(algorithms[0]).__name__) as hook:
         settings = dataclasses.replace(settings, progress=hook)
         histories = _run_grid(algorithms, task, seeds, settings, before)
@@ -210,11 +217,13 @@ def _run_grid(
     before: list[History],
 ) -> list[History]:
     """Runs a grid whose arguments are checked, by as many programs as it needs."""
-    solvers = settings.solvers
     for history in before:
         check_kind("run(resume=...)", history, History)
     with settings.engine.process_group.abort_on_error():
-        if solvers and not _is_one_program(settings):
+        groups = _groups_by_schedule(algorithms, settings)
+        if len(groups) > 1:
+            return _run_each_schedule(groups, algorithms, task, seeds, settings, before)
+        if settings.solvers and not _is_one_program(settings):
             histories = _run_each_solver(algorithms, task, seeds, settings, before)
         elif len(seeds) > 1 and has_symbolic(algorithms, settings):
             histories = _run_each_seed(algorithms, task, seeds, settings, before)
@@ -223,32 +232,87 @@ def _run_grid(
     return [history.named(task.names) for history in histories]
 
 
-def _with_solvers(
+def _with_lists(
     algorithms: list[Algorithm[Any]], options: Options
-) -> tuple[list[Algorithm[Any]], tuple[Solver, ...], Options]:
-    """Returns the algorithms with a solver for each, and the options with the first; no solvers if
-    all have the same.
+) -> tuple[list[Algorithm[Any]], dict[str, tuple[Any, ...]], Options]:
+    """Returns the algorithms with lists of solvers and schedules, one for each, and the options
+    with the first of them; no list where all have the same.
 
     Raises:
-        InvalidInput: another number of solvers than of algorithms, or something else than solvers.
+        InvalidInput: lists of other lengths than there are algorithms, or of something else.
     """
-    given: Any = options.get("solver")
-    # which is a tuple
-    if not isinstance(given, list | tuple) or isinstance(given, optax.GradientTransformation):
-        return algorithms, (), options
-    solvers = tuple(map(solver_of, given))
-    for solver in solvers:
-        check_kind("run_grid(solver=...)", solver, Solver)
-    members = algorithms * len(solvers) if len(algorithms) == 1 else algorithms
-    if len(members) != len(solvers) or not solvers:
-        allowed = (
-            f"one solver, or {len(algorithms)}, one for each algorithm"
-            if len(algorithms) > 1
-            else "at least one solver"
-        )
-        raise InvalidInput.found("run_grid(solver=...)", f"{len(solvers)} solvers", allowed)
-    first: Options = {**options, "solver": solvers[0]}
-    return members, () if len(solvers) == 1 else solvers, first
+    lists = dict[str, tuple[Any, ...]]()
+    for name, kind in (("solver", Solver), ("schedule", Schedule)):
+        given: Any = options.get(name)
+        # which is a tuple
+        if not isinstance(given, list | tuple) or isinstance(given, optax.GradientTransformation):
+            continue
+        lists[name] = tuple(map(solver_of, given))
+        for value in lists[name]:
+            check_kind(f"run_grid({name}=...)", value, kind)
+    counts = [len(algorithms), *map(len, lists.values())]
+    wanted = max(counts) if len(algorithms) == 1 else len(algorithms)
+    for name, values in lists.items():
+        if len(values) != wanted:
+            others = f"{wanted}, one for each algorithm" if len(algorithms) > 1 else f"{wanted}"
+            allowed = f"one {name}, or {others}" if wanted > 1 else f"at least one {name}"
+            raise InvalidInput.found(f"run_grid({name}=...)", f"{len(values)} {name}s", allowed)
+    first: Any = {**options, **{name: values[0] for name, values in lists.items()}}
+    several = {f"{name}s": values for name, values in lists.items() if wanted > 1}
+    return algorithms * (wanted // len(algorithms)), several, first
+
+
+def _groups_by_schedule(
+    algorithms: Sequence[Algorithm[Any]], options: RunOptions
+) -> list[list[int]]:
+    """Returns the places of the members whose schedules one program can serve.
+
+    The simulation takes probabilities as inputs, all else of a schedule is part of a program.
+    """
+    groups = dict[Any, list[int]]()
+    private = options.channel is not None and options.channel.privacy is not None
+    apart = (
+        not isinstance(options.engine, Simulation)
+        or private
+        or options.devices is not None
+        or has_symbolic(algorithms, options)
+    )
+    for place, schedule in enumerate(options.schedules):
+        key = place if apart or schedule.server is not None else program_key(schedule)
+        groups.setdefault(key, []).append(place)
+    return list(groups.values())
+
+
+def _run_each_schedule(
+    groups: list[list[int]],
+    algorithms: list[Algorithm[Any]],
+    task: Task,
+    seeds: list[Any],
+    options: RunOptions,
+    before: list[History],
+) -> list[History]:
+    """Runs the members of each group as its own programs."""
+    found = dict[int, list[History]]()
+    for i, places in enumerate(groups):
+        folder = None if options.checkpoint is None else Path(options.checkpoint) / f"schedule-{i}"
+        own = dataclasses.replace(_of_members(options, places), checkpoint=folder)
+        past = [
+            history for k in places for history in before[k * len(seeds) : (k + 1) * len(seeds)]
+        ]
+        histories = _run_grid([algorithms[k] for k in places], task, seeds, own, past)
+        for j, k in enumerate(places):
+            found[k] = histories[j * len(seeds) : (j + 1) * len(seeds)]
+    return [history for place in sorted(found) for history in found[place]]
+
+
+def _of_members(options: RunOptions, places: Sequence[int]) -> RunOptions:
+    """Returns the options of some members of a grid, with their solvers and schedules."""
+    changed = dict[str, Any]()
+    for name in ("solver", "schedule"):
+        chosen = [getattr(options, f"{name}s")[k] for k in places if getattr(options, f"{name}s")]
+        if chosen:
+            changed |= {name: chosen[0], f"{name}s": tuple(chosen) if len(chosen) > 1 else ()}
+    return dataclasses.replace(options, **changed)
 
 
 def _is_one_program(options: RunOptions) -> bool:
@@ -272,9 +336,9 @@ def _run_each_solver(
 ) -> list[History]:
     """Runs each algorithm with its solver as its own program."""
     found: list[History] = []
-    for i, (algorithm, solver) in enumerate(zip(algorithms, options.solvers, strict=True)):
+    for i, algorithm in enumerate(algorithms):
         folder = None if options.checkpoint is None else Path(options.checkpoint) / f"solver-{i}"
-        own = dataclasses.replace(options, solver=solver, solvers=(), checkpoint=folder)
+        own = dataclasses.replace(_of_members(options, [i]), checkpoint=folder)
         past = before[i * len(seeds) : (i + 1) * len(seeds)]
         if len(seeds) > 1 and has_symbolic([algorithm], own):
             found += _run_each_seed([algorithm], task, seeds, own, past)

@@ -17,7 +17,7 @@ from fedax.core.bound_model import takes
 from fedax.core.client import Solver
 from fedax.core.history import Outcome
 from fedax.core.hyper import as_arrays, bound_to, check_population
-from fedax.core.scheduling.schedule import Schedule
+from fedax.core.scheduling.schedule import Schedule, as_inputs
 from fedax.core.task import Given, Task
 from fedax.engine.compilation.cache import evict_programs, retain_freed_memory
 from fedax.engine.compilation.fingerprint import run_fingerprint
@@ -28,6 +28,7 @@ from fedax.engine.driver.options import (
     check_kind,
     require_concrete,
 )
+from fedax.engine.driver.recorder import Clock
 from fedax.engine.driver.resolve import resolve
 from fedax.engine.driver.resume import data_of, origin
 from fedax.engine.driver.settings import settings_of
@@ -74,11 +75,11 @@ class Report(NamedTuple):
     outcome: Outcome
 
 
-def program_key(algorithm: Algorithm[Any] | Solver) -> Any:
-    """Returns a key that is equal for algorithms, or solvers, that one compiled program can
-    serve.
+def program_key(owner: Algorithm[Any] | Solver | Schedule) -> Any:
+    """Returns a key that is equal for algorithms, solvers or schedules that one compiled program
+    can serve.
     """
-    leaves, structure = jax.tree.flatten(as_arrays(algorithm, np.float32))
+    leaves, structure = jax.tree.flatten(as_arrays(owner, np.float32))
     return structure, tuple(leaf if isinstance(leaf, str) else np.shape(leaf) for leaf in leaves)
 
 
@@ -97,6 +98,7 @@ class Grid:
         done: rounds that they have completed.
 
     Attributes:
+        clock: runs since the construction began.
         identity: makes the values that its checkpoints are known by.
         fitted: for each run, the numbers that stand for words, see `History.fitted`.
         settings: for each run, see `History.settings`.
@@ -113,6 +115,7 @@ class Grid:
         options: RunOptions,
         done: int = 0,
     ) -> None:
+        self.clock = Clock()
         # JAX never drops programs, and a process with many runs would end at the limit of maps
         evict_programs()
         retain_freed_memory()
@@ -187,6 +190,9 @@ class Grid:
             self.task.train.population,
         )
         solvers = as_arrays(self.options.solvers, self.layout.dtype)
+        schedules = [
+            each.bound_to(task.names, task.train.clients) for each in self.options.schedules
+        ]
         return Setup(
             self.task,
             solver,
@@ -195,15 +201,15 @@ class Grid:
             population,
             self.options.channel,
             solvers=solvers,
+            schedules=as_inputs(schedules),
         ), roots
 
     def _options_of(self, run: int) -> RunOptions:
-        """Returns the options of one run, with its own solver."""
-        solvers = self.options.solvers
-        return (
-            dataclasses.replace(self.options, solver=solvers[run // len(self.seeds)])
-            if solvers
-            else self.options
+        """Returns the options of one run, with its own solver and schedule."""
+        member, options = run // len(self.seeds), self.options
+        own = {"solver": options.solvers, "schedule": options.schedules}
+        return dataclasses.replace(
+            options, **{name: given[member] for name, given in own.items() if given}
         )
 
     def _checked_setup(self, setup: Setup) -> Setup:
@@ -218,9 +224,11 @@ class Grid:
         sizes = np.asarray(setup.population.sizes).tolist()
         setup.schedule.check_population(sizes)
         _check_padding(self.task, setup.schedule, sizes)
-        for algorithm in self.algorithms:
+        schedules = self.options.schedules or (setup.schedule,) * len(self.algorithms)
+        for algorithm, schedule in zip(self.algorithms, schedules, strict=True):
+            schedule.check_population(sizes, self.task.names)
             check_population(algorithm, len(sizes))
-            algorithm.check(setup.schedule, sizes)
+            algorithm.check(schedule, sizes)
             algorithm.check_model(self.task, self.layout)
         # members of a grid differ in real hyperparameters only, so one of them has the phases of
         # all
@@ -258,8 +266,8 @@ class Grid:
         )
         members = zip(self._asked, self.seeds * len(self.algorithms), strict=True)
         return [
-            origin(algorithm, data, seed, self.layout, options.schedule, privacy)
-            for algorithm, seed in members
+            origin(algorithm, data, seed, self.layout, self._options_of(run).schedule, privacy)
+            for run, (algorithm, seed) in enumerate(members)
         ]
 
     @property
@@ -272,7 +280,6 @@ class Grid:
         common = {
             "task": f"{self.task.name or 'own'}: {train.clients} clients, {train.total} "
             "training examples",
-            "schedule": short(repr(options.schedule)),
             "channel": options.channel and short(repr(options.channel)),
             "engine": type(options.engine).__name__,
             "devices": options.devices and short(repr(options.devices)),
@@ -284,16 +291,17 @@ class Grid:
         }
         used = {name: value for name, value in common.items() if value is not None}
         runs = [(algorithm, seed) for algorithm in self.algorithms for seed in self.seeds]
-        solvers = [short(repr(self._options_of(i).solver)) for i in range(len(runs))]
+        each = [self._options_of(run) for run in range(len(runs))]
         return [
             {
                 "algorithm": short(repr(algorithm)),
                 "seed": seed,
                 "task": common["task"],
-                "solver": solver,
+                "solver": short(repr(own.solver)),
+                "schedule": short(repr(own.schedule)),
             }
             | used
-            for (algorithm, seed), solver in zip(runs, solvers, strict=True)
+            for (algorithm, seed), own in zip(runs, each, strict=True)
         ]
 
     def _facts(self) -> dict[str, Any]:
@@ -308,7 +316,9 @@ class Grid:
             if self.options.on_bad_client == "stop"
             else {"on_bad_client": self.options.on_bad_client}
         )
-        watched |= {"solvers": list(self.options.solvers)} if self.options.solvers else {}
+        for several in ("solvers", "schedules"):
+            if given := getattr(self.options, several):
+                watched[several] = list(given)
         watched |= {} if self.options.devices is None else {"devices": self.options.devices.digest}
         watched |= {} if self.options.keep_best is None else {"keep_best": self.options.keep_best}
         return run_fingerprint(self.algorithms, self.task, self.models, self.seeds, **watched)

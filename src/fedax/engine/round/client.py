@@ -68,6 +68,7 @@ class Setup(eqx.Module):
         offloads: whether clients' memories lie outside the devices.
         solvers: of the algorithms of a sweep, one for each, where they differ in real
             hyperparameters; else empty.
+        schedules: the same, where they differ in probabilities.
         private: the `fedax.engine.round.privacy.Private` of a run with privacy.
         asynchronous: the `fedax.engine.round.timing.asynchronous.ServerSteps` of a run with an
             asynchronous server.
@@ -91,6 +92,7 @@ class Setup(eqx.Module):
     drop: bool = eqx.field(static=True, default=False)
     offloads: bool = eqx.field(static=True, default=False)
     solvers: tuple[Solver, ...] = ()
+    schedules: tuple[Schedule, ...] = ()
     private: Any = eqx.field(static=True, default=None)
     asynchronous: Any = eqx.field(static=True, default=None)
     clock: Any = eqx.field(static=True, default=None)

@@ -314,10 +314,11 @@ def evaluate_held_back(
     task = None if task is None else task.at(setup.task.state)
     assert task is not None, "a task that holds no clients back"
     schedule = setup.schedule
-    # every held-out client adapts for the same number of steps, without stragglers
+    # every held-out client adapts for the same number of steps, without stragglers; no probability
+    # is left that may be an array here
     if steps is not None:
         schedule = dataclasses.replace(
-            schedule, steps=steps, times=None, stragglers=0.0, sync_probability=None
+            schedule, steps=steps, times=None, stragglers=0.0, sync_probability=None, dropouts=0.0
         )
     apart = dataclasses.replace(
         setup, task=task, population=task.train.population, schedule=schedule, first=0

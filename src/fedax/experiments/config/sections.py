@@ -364,6 +364,8 @@ class ClusterSection(BaseModel):
         minutes: that a job may take, at least 1.
         cpus, gpus: of a job; at least 1 and at least 0.
         memory: of a job in GB, above 0; the partition's default if none is named.
+        jobs: that wait or run at a time, at least 1; by default all on a cluster, and one for each
+            core on this machine.
         executor: `slurm`, or `local` for processes of this machine.
     """
 
@@ -374,12 +376,14 @@ class ClusterSection(BaseModel):
     cpus: int = 1
     gpus: int = 0
     memory: float | None = None
+    jobs: int | None = None
     executor: Literal["slurm", "local"] = "slurm"
 
     def check(self) -> None:
         """Refuses numbers out of range."""
         limits = {"minutes": whole(low=1), "cpus": whole(low=1), "gpus": whole(low=0)}
         limits |= {} if self.memory is None else {"memory": real(low=0, open_low=True)}
+        limits |= {} if self.jobs is None else {"jobs": whole(low=1)}
         _check_numbers(
             "cluster", {name: (getattr(self, name), hyper) for name, hyper in limits.items()}
         )

@@ -15,7 +15,7 @@ from fedax.engine.driver.run import Progress, program_key, run, run_grid
 from fedax.engine.round.footprint import footprint
 from fedax.experiments.config.experiment import Experiment, Member, Plan
 from fedax.experiments.config.run_ids import RunId, draw_of, list_run_ids
-from fedax.experiments.config.sections import AuditSection
+from fedax.experiments.config.sections import AuditSection, schedule_of
 from fedax.experiments.results.models import arrays_of, check_own_models
 from fedax.report import Record
 
@@ -132,15 +132,9 @@ def batches_of(
             )
             if slot.experiment != position or not wanted:
                 continue
-            shares = experiment.grid and not experiment.audit
-            alike = program_key(member.algorithm.make()) if shares else member.label
-            solver = (
-                program_key(member.solver.make())
-                if shares and experiment.engine == "simulation"
-                else str(member.solver)
-            )
-            key = (member.method, solver, str(member.schedule), alike)
-            groups.setdefault(key, {}).setdefault(member.label, []).append(slot)
+            groups.setdefault(_program_of(experiment, member), {}).setdefault(
+                member.label, []
+            ).append(slot)
         for group in groups.values():
             seeds = [slot.seed for slot in next(iter(group.values()))]
             places = (
@@ -160,6 +154,49 @@ def batches_of(
                     )
                 )
     return made
+
+
+def _program_of(experiment: Experiment, member: Member) -> Any:
+    """Returns a key that is equal for the members that one compiled program can serve."""
+    shares = experiment.grid and not experiment.audit
+    compiled = shares and experiment.engine == "simulation"
+    # what these make of a schedule is computed before the program
+    private = experiment.channel is not None and experiment.channel.privacy is not None
+    apart = not compiled or private or experiment.devices is not None or _has_symbolic(experiment)
+    return (
+        member.method,
+        program_key(member.solver.make()) if compiled else str(member.solver),
+        str(member.schedule)
+        if apart or "asynchronous" in member.schedule
+        else program_key(schedule_of(member.schedule)),
+        program_key(member.algorithm.make()) if shares else member.label,
+    )
+
+
+def varied_programs(experiment: Experiment) -> tuple[int, list[str]]:
+    """Returns the programs that the members of an experiment's grid need, and the keys of the grid
+    of which each value needs one.
+
+    >>> experiment = Experiment.of(
+    ...     name="a",
+    ...     task={"name": "digits"},
+    ...     algorithm=[{"name": "fedavg"}],
+    ...     grid={"schedule": {"cohort": [5, 10], "dropouts": [0.0, 0.1, 0.2]}},
+    ... )
+    >>> varied_programs(experiment)
+    (2, ['cohort'])
+    """
+    members = experiment.members()
+    programs = {member.label: _program_of(experiment, member) for member in members}
+    separate = dict[str, None]()
+    for key in dict.fromkeys(key for member in members for key in member.settings):
+        alike = dict[Any, set[Any]]()
+        for member in members:
+            others = str({k: v for k, v in member.settings.items() if k != key})
+            alike.setdefault((member.method, others), set()).add(programs[member.label])
+        if any(len(several) > 1 for several in alike.values()):
+            separate[key] = None
+    return len(set(programs.values())), list(separate)
 
 
 def _reported(
@@ -222,19 +259,24 @@ def run_batch(
     if len(members) == len(seeds) == 1:
         histories = [run(members[0], plan.task, seed=seeds[0], progress=hook, **arguments)]
     else:
-        solvers = [plan.arguments_of(label)["solver"] for label in labels]
-        same = all(solver is solvers[0] or str(solver) == str(solvers[0]) for solver in solvers)
-        arguments |= {"solver": solvers[0] if same else solvers}
+        for name in ("solver", "schedule"):
+            each = [plan.arguments_of(label)[name] for label in labels]
+            same = all(one is each[0] or str(one) == str(each[0]) for one in each)
+            arguments[name] = each[0] if same else each
         histories = run_grid(members, plan.task, seed=seeds, progress=hook, **arguments)
-    cost, schedule = (
-        footprint(members[0], plan.task, solver=plan.arguments_of(labels[0])["solver"]),
-        arguments["schedule"],
-    )
-    each = [
-        cost.gradients(schedule.mean_steps(int(n)), schedule.mean_epoch(int(n)))
-        for n in plan.task.train.sizes
-    ]
-    gradients = float(np.mean(each))
+    cost = footprint(members[0], plan.task, solver=plan.arguments_of(labels[0])["solver"])
+    schedules = {label: plan.arguments_of(label)["schedule"] for label in labels}
+    gradients = {
+        label: float(
+            np.mean(
+                [
+                    cost.gradients(schedule.mean_steps(int(n)), schedule.mean_epoch(int(n)))
+                    for n in plan.task.train.sizes
+                ]
+            )
+        )
+        for label, schedule in schedules.items()
+    }
     n = len(histories)
     shares = [
         dataclasses.replace(h, seconds=h.seconds / n, compiling=h.compiling / n) for h in histories
@@ -242,7 +284,9 @@ def run_batch(
     names = [{"label": label, "seed": seed} for label in labels for seed in seeds]
     return [
         dataclasses.replace(
-            Record.of(history, task=task, draw=draw, gradients=gradients, **name),
+            Record.of(
+                history, task=task, draw=draw, gradients=gradients[str(name["label"])], **name
+            ),
             models=arrays_of(history) if keep else {},
         )
         for history, name in zip(shares, names, strict=True)

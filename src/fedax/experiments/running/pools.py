@@ -10,8 +10,8 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
@@ -22,7 +22,7 @@ from fedax.errors import install_hint
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import ClusterSection
 from fedax.experiments.running.batches import Batch
-from fedax.experiments.running.setup import set_up_jax, share_of_cores
+from fedax.experiments.running.setup import cores, set_up_jax, share_of_cores
 from fedax.report import Record
 from fedax.utils.files import write
 
@@ -33,11 +33,9 @@ POLL = 1.0
 class Pool(Protocol):
     """What works on batches."""
 
-    def submit(self, batch: Batch, experiment: Experiment, folder: Path) -> Any:
-        """Starts the work on a batch."""
-        ...
-
-    def completed(self, waiting: Mapping[Any, Batch]) -> Iterator[tuple[Batch, list[Record]]]:
+    def work(
+        self, batches: Sequence[Batch], experiments: Sequence[Experiment]
+    ) -> Iterator[tuple[Batch, list[Record]]]:
         """Yields batches with their records as they end.
 
         Raises:
@@ -52,14 +50,16 @@ class LocalPool:
     def __init__(self, pool: ProcessPoolExecutor, folder: Path) -> None:
         self.pool, self.folder = pool, folder
 
-    def submit(self, batch: Batch, experiment: Experiment, folder: Path) -> Any:
-        return self.pool.submit(batch.run, experiment, folder)
-
-    def completed(self, waiting: Mapping[Any, Batch]) -> Iterator[tuple[Batch, list[Record]]]:
-        futures: list[Future[list[Record]]] = list(waiting)
+    def work(
+        self, batches: Sequence[Batch], experiments: Sequence[Experiment]
+    ) -> Iterator[tuple[Batch, list[Record]]]:
+        futures = {
+            self.pool.submit(batch.run, experiments[batch.experiment], self.folder): batch
+            for batch in batches
+        }
         try:
             for future in as_completed(futures):
-                yield waiting[future], future.result()
+                yield futures[future], future.result()
         except BrokenProcessPool as error:
             message = (
                 f"{self.folder}: a process ended without a result. What was finished is kept; "
@@ -110,38 +110,49 @@ class ClusterPool:
 
     A job that fails leaves the others: their runs are kept, and the failure is raised when all have
     ended.
+
+    Args:
+        executor: of submitit.
+        folder: the run directory.
+        logs: the folder of the executor.
+        most: jobs that may wait or run at a time; None means all.
     """
 
-    def __init__(self, executor: Any, folder: Path) -> None:
-        self.executor, self.folder, self.jobs = executor, folder, list[Any]()
+    def __init__(self, executor: Any, folder: Path, logs: Path, most: int | None) -> None:
+        self.executor, self.folder, self.logs, self.most = executor, folder, logs, most
+        self.jobs = list[Any]()
 
-    def submit(self, batch: Batch, experiment: Experiment, folder: Path) -> Any:
-        job = self.executor.submit(
-            work_on, batch, experiment, folder, (socket.gethostname(), os.getpid())
-        )
-        self.jobs.append(job)
-        write(self.folder / "jobs.txt", "".join(f"{each.job_id}\n" for each in self.jobs))
-        return job
-
-    def completed(self, waiting: Mapping[Any, Batch]) -> Iterator[tuple[Batch, list[Record]]]:
-        left, failed = dict(waiting), list[str]()
-        while left:
-            for job in [job for job in left if job.done()]:
-                batch = left.pop(job)
+    def work(
+        self, batches: Sequence[Batch], experiments: Sequence[Experiment]
+    ) -> Iterator[tuple[Batch, list[Record]]]:
+        waiting, running, failed = list(batches)[::-1], dict[Any, Batch](), list[str]()
+        while waiting or running:
+            while waiting and (self.most is None or len(running) < self.most):
+                batch = waiting.pop()
+                running[self._submit(batch, experiments[batch.experiment])] = batch
+            for job in [job for job in running if job.done()]:
+                batch = running.pop(job)
                 try:
                     records = job.result()
                 except Exception as error:  # of the job, or of the cluster
                     failed.append(f"{', '.join(batch.labels)} (job {job.job_id}: {_reason(error)})")
                     continue
                 yield batch, records
-            if left:
+            # a job that has ended makes room for the next one at once
+            if running and (not waiting or len(running) == self.most):
                 time.sleep(POLL)
         if failed:
-            logs = f"Their logs are in {self.folder}."
             raise RunFailed(
-                f"{len(failed)} jobs failed: {'; '.join(failed)}. {logs} `fedax "
-                "resume` runs them again."
+                f"{len(failed)} jobs failed: {'; '.join(failed)}. Their logs are in {self.logs}. "
+                "`fedax resume` runs them again."
             )
+
+    def _submit(self, batch: Batch, experiment: Experiment) -> Any:
+        owner = (socket.gethostname(), os.getpid())
+        job = self.executor.submit(work_on, batch, experiment, self.folder, owner)
+        self.jobs.append(job)
+        write(self.logs / "jobs.txt", "".join(f"{each.job_id}\n" for each in self.jobs))
+        return job
 
 
 def _reason(error: Exception) -> str:
@@ -171,7 +182,8 @@ def cluster_pool(cluster: ClusterSection, folder: Path) -> Iterator[ClusterPool]
     except (RuntimeError, NameError, TypeError, ValueError) as error:
         raise FedaxError(f"--slurm: {error}") from error
     place.mkdir(exist_ok=True)
-    pool = ClusterPool(executor, place)
+    most = cluster.jobs or (len(cores()) if cluster.executor == "local" else None)
+    pool = ClusterPool(executor, folder, place, most)
     try:
         yield pool
     except BaseException:

@@ -352,11 +352,8 @@ def _in_processes(
         if cluster is None
         else cluster_pool(cluster, directory.path) as pool
     ):
-        waiting = {
-            pool.submit(batch, experiments[batch.experiment], directory.path): batch
-            for batch in batches
-        }
-        for position, (batch, records) in enumerate(pool.completed(waiting), start=1):
+        done = pool.work(batches, experiments)
+        for position, (batch, records) in enumerate(done, start=1):
             experiment = experiments[batch.experiment]
             display.metric = experiment.select if batch.selecting else "train_loss"
             display.end(

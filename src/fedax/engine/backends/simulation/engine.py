@@ -17,6 +17,7 @@ from fedax.core.federation import Cohort, Memory
 from fedax.core.hyper import Hyper
 from fedax.core.scheduling.asynchronous import Arrivals
 from fedax.core.scheduling.deadline import Answers
+from fedax.core.scheduling.schedule import Schedule
 from fedax.engine.backends.simulation.backend import SimulationBackend
 from fedax.engine.backends.simulation.calibration import calibrate
 from fedax.engine.backends.simulation.host_dataset import HostDataset, is_in_files
@@ -211,9 +212,10 @@ class SimulationProgram(Program):
         )
         # rounded up, so that different cadences share a program
         self.longest = 1 << max(3, (longest - 1).bit_length())
-        self.setup = axes.put(dataclasses.replace(setup, solvers=()), "all")
-        solvers = setup.solvers or (None,) * len(algorithms)
-        settings = [Setting(*pair) for pair in zip(algorithms, solvers, strict=True)]
+        self.setup = axes.put(dataclasses.replace(setup, solvers=(), schedules=()), "all")
+        common = (None,) * len(algorithms)
+        columns = algorithms, setup.solvers or common, setup.schedules or common
+        settings = [Setting(*row) for row in zip(*columns, strict=True)]
         self.setting = axes.put(axes.stack(settings, "settings"), "settings")
         self.roots = axes.put(axes.stack(roots, "seeds"), "seeds")
         self.small = setup.layout.dim <= SMALL_MODEL
@@ -328,16 +330,21 @@ class Setting(NamedTuple):
     Attributes:
         algorithm: with its hyperparameters.
         solver: of local problems; None if all settings have that of the setup.
+        schedule: the same, with arrays for the probabilities that differ.
     """
 
     algorithm: Algorithm[Any]
     solver: Solver | None
+    schedule: Schedule | None
 
     def of(self, setup: Setup) -> tuple[Setup, Algorithm[Any]]:
-        """Returns the setup with the solver of this setting, and the algorithm."""
-        return setup if self.solver is None else dataclasses.replace(
-            setup, solver=self.solver
-        ), self.algorithm
+        """Returns the setup with the solver and the schedule of this setting, and the algorithm."""
+        own = {
+            name: value
+            for name in ("solver", "schedule")
+            if (value := getattr(self, name)) is not None
+        }
+        return dataclasses.replace(setup, **own) if own else setup, self.algorithm
 
 
 @eqx.filter_jit

@@ -1,0 +1,201 @@
+"""Grids of schedules: probabilities are inputs of one program, shapes are a program each."""
+
+import numpy as np
+import pytest
+
+import fedax
+from fedax.core.scheduling.schedule import Schedule, as_inputs
+from fedax.engine.backends.simulation import engine as simulation
+from fedax.engine.driver import run as driver
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.running.batches import batches_of, plan_of, run_batch, varied_programs
+from problems import regression, vector
+
+COMMON = {"solver": fedax.SGD(0.05), "rounds": 4, "observe_every": 2, "seed": [1, 2]}
+SMALL = {"cohort": 3, "steps": 3, "batch_size": 4}
+
+
+@pytest.fixture
+def programs(monkeypatch):
+    """Counts how often a round is traced for a program of its own."""
+    made, original = [], simulation._rounds
+
+    def counted(*arguments):
+        made.append(arguments)
+        return original(*arguments)
+
+    monkeypatch.setattr(simulation, "_rounds", counted)
+    return made
+
+
+def varied(name):
+    """Schedules that differ in one probability, and the method that they are for."""
+    if name == "sync_probability":
+        ends = (0.2, 0.5, 1.0)
+        return fedax.ProxSkip(), [Schedule(batch_size=4, sync_probability=p) for p in ends]
+    return fedax.FedProx(mu=0.1), [Schedule(**SMALL, **{name: p}) for p in (0.0, 0.3, 0.6)]
+
+
+@pytest.mark.parametrize("name", ["dropouts", "stragglers", "sync_probability"])
+def test_probabilities_are_one_program(name, programs):
+    method, schedules = varied(name)
+    grid = fedax.run_grid([method], regression(), schedule=schedules, **COMMON)
+    assert len(programs) == 1
+    runs = [(schedule, seed) for schedule in schedules for seed in (1, 2)]
+    assert len(grid) == len(runs)
+    for history, (schedule, seed) in zip(grid, runs, strict=True):
+        single = fedax.run(method, regression(), schedule=schedule, **{**COMMON, "seed": seed})
+        np.testing.assert_allclose(vector(history), vector(single), rtol=1e-10)
+        np.testing.assert_array_equal(history.bits.up, single.bits.up)
+        assert history.settings == single.settings
+        assert history.arguments == single.arguments
+    assert len({vector(history).tobytes() for history in grid}) == len(runs)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("placement", ["sequential", "chunked"])
+def test_probabilities_vary_on_several_devices(count, placement):
+    """Two settings are spread over the devices; with three, each one's clients are."""
+    method, schedules = varied("dropouts")
+    engine = fedax.Simulation(placement, devices=2)
+    options = {**COMMON, "seed": 1, "rounds": 2, "engine": engine}
+    grid = fedax.run_grid([method], regression(), schedule=schedules[-count:], **options)
+    for history, schedule in zip(grid, schedules[-count:], strict=True):
+        single = fedax.run(method, regression(), schedule=schedule, **options)
+        np.testing.assert_allclose(vector(history), vector(single), rtol=1e-10)
+
+
+def test_probabilities_vary_with_the_method_and_the_solver(programs):
+    methods = [fedax.FedProx(mu=mu) for mu in (0.0, 1.0)]
+    solvers, (_, schedules) = [fedax.SGD(0.02), fedax.SGD(0.1)], varied("dropouts")
+    options = {**COMMON, "seed": 1}
+    lists = {"solver": solvers, "schedule": schedules[1:]}
+    grid = fedax.run_grid(methods, regression(), **{**options, **lists})
+    assert len(programs) == 1
+    for history, method, solver, schedule in zip(
+        grid, methods, solvers, schedules[1:], strict=True
+    ):
+        own = {**options, "solver": solver, "schedule": schedule}
+        np.testing.assert_allclose(
+            vector(history), vector(fedax.run(method, regression(), **own)), rtol=1e-10
+        )
+
+
+def test_shapes_are_a_program_each_and_keep_their_order(programs):
+    schedules = [
+        Schedule(**SMALL | {"cohort": cohort}, dropouts=p) for p in (0.0, 0.3) for cohort in (2, 3)
+    ]
+    grid = fedax.run_grid([fedax.FedAvg()], regression(), schedule=schedules, **COMMON)
+    assert len(programs) == 2
+    for i, schedule in enumerate(schedules):
+        single = fedax.run(fedax.FedAvg(), regression(), schedule=schedule, **{**COMMON, "seed": 2})
+        np.testing.assert_allclose(vector(grid[2 * i + 1]), vector(single), rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"engine": fedax.Eager()},
+        {"devices": fedax.Devices(speed=100.0)},
+        {"solver": fedax.SGD("theory")},
+    ],
+    ids=["engine", "devices", "theory"],
+)
+def test_what_depends_on_a_probability_before_the_program_is_one_each(options, monkeypatch):
+    made, original = [], driver.Grid
+
+    def counted(*arguments):
+        made.append(arguments)
+        return original(*arguments)
+
+    monkeypatch.setattr(driver, "Grid", counted)
+    _, schedules = varied("stragglers")
+    options = COMMON | {"seed": 1, "rounds": 2} | options
+    grid = fedax.run_grid([fedax.FedAvg()], regression(), schedule=schedules[:2], **options)
+    assert len(made) == 2
+    for history, schedule in zip(grid, schedules[:2], strict=True):
+        single = fedax.run(fedax.FedAvg(), regression(), schedule=schedule, **options)
+        np.testing.assert_array_equal(vector(history), vector(single))
+
+
+def test_a_grid_of_schedules_resumes(tmp_path):
+    """From checkpoints to the same bits, and not with other probabilities."""
+    _, schedules = varied("dropouts")
+    schedules = [*schedules, Schedule(**SMALL | {"cohort": 2})]
+    options = {**COMMON, "checkpoint": tmp_path, "checkpoint_every": 2}
+    run = lambda **other: fedax.run_grid(  # noqa: E731
+        [fedax.FedAvg()], regression(), **{**options, "schedule": schedules, **other}
+    )
+    straight = run(checkpoint=None)
+    run(rounds=2)
+    with pytest.raises(fedax.InvalidInput, match="schedule"):
+        run(schedule=[*schedules[:2], Schedule(**SMALL, dropouts=0.7), schedules[3]])
+    for one, other in zip(straight, run(), strict=True):
+        np.testing.assert_array_equal(vector(one), vector(other))
+
+
+def test_unseen_clients_adapt_under_a_varied_schedule():
+    """Their schedule is made inside the program, of probabilities that have no values there."""
+    task = fedax.tasks.with_held_back(fedax.tasks.synthetic(1.0, 1.0, clients=6), 0.34)
+    schedules = [Schedule(cohort=3, steps=2, dropouts=p, stragglers=p) for p in (0.1, 0.4)]
+    options = {"rounds": 2, "observe": [fedax.observe.HeldBack(steps=2)], "observe_every": 2}
+    grid = fedax.run_grid([fedax.FedAvg()], task, schedule=schedules, **options)
+    for history, schedule in zip(grid, schedules, strict=True):
+        single = fedax.run(fedax.FedAvg(), task, schedule=schedule, **options)
+        for name, values in single.metrics.items():
+            np.testing.assert_allclose(history.metrics[name], values, rtol=1e-8)
+
+
+def test_only_what_differs_is_an_input():
+    one, other = as_inputs([Schedule(dropouts=p, stragglers=0.5) for p in (0.1, 0.2)])
+    assert (float(one.dropouts), float(other.dropouts)) == (0.1, 0.2)
+    assert one.stragglers == other.stragglers == 0.5
+    assert isinstance(one.stragglers, float)
+    assert as_inputs([]) == ()
+
+
+def test_refused_schedules():
+    task, two = regression(), [fedax.FedProx(mu=0.1), fedax.FedProx(mu=1.0)]
+    three = [Schedule(cohort=k) for k in (1, 2, 3)]
+    with pytest.raises(
+        fedax.InvalidInput,
+        match=r"run_grid\(schedule=...\): got 3 schedules; allowed: one schedule, or 2",
+    ):
+        fedax.run_grid(two, task, schedule=three)
+    with pytest.raises(fedax.InvalidInput, match=r"got 2 solvers; allowed: one solver, or 3"):
+        fedax.run_grid(two[:1], task, schedule=three, solver=[fedax.SGD(0.1), fedax.SGD(0.2)])
+    with pytest.raises(fedax.InvalidInput, match=r"allowed: an object of Schedule"):
+        fedax.run_grid(two, task, schedule=[Schedule(), 3])
+    with pytest.raises(fedax.InvalidInput, match=r"Several schedules are a grid: run_grid"):
+        fedax.run(two[0], task, schedule=three)
+    with pytest.raises(fedax.InvalidInput, match=r"Schedule\(cohort=...\): got 6; allowed: 1 to 5"):
+        fedax.run_grid(two[:1], task, schedule=[Schedule(), Schedule(cohort=6)])
+
+
+def file_of(**grid):
+    sections = {
+        "task": {"name": "synthetic", "alpha": 1.0, "beta": 1.0, "clients": 5},
+        "schedule": {"cohort": 3, "steps": 2},
+        "algorithm": [{"name": "fedavg"}],
+        "rounds": 2,
+        "observe": ["train_loss"],
+    }
+    return Experiment.of(name="a", **sections, grid=grid)
+
+
+def test_the_grid_of_a_file_is_one_program(programs):
+    experiment = file_of(schedule={"dropouts": [0.0, 0.3], "stragglers": [0.0, 1.0]})
+    (batch,) = batches_of([experiment])
+    records = run_batch(plan_of(experiment), batch.labels, batch.seeds, task="a", draw=0)
+    assert len(programs) == 1
+    assert [record.settings["schedule"]["stragglers"] for record in records] == [0, 1, 0, 1]
+    # a straggler takes 1 or 2 of 2 steps
+    assert len({float(record.gradients[-1]) for record in records}) == 2
+
+
+def test_the_keys_that_need_a_program_for_each_value_are_known():
+    real = {"dropouts": [0.0, 0.3], "stragglers": [0.0, 0.5]}
+    rates = {"learning_rate": [0.1, 0.2]}
+    assert varied_programs(file_of(schedule=real, solver=rates)) == (1, [])
+    mixed = {"batch_size": [4, 8], **real, "cohort": [1, 2, 3]}
+    assert varied_programs(file_of(schedule=mixed)) == (6, ["batch_size", "cohort"])
