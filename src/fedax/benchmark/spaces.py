@@ -177,15 +177,11 @@ def _parsed(field: str, given: Any, known: Mapping[str, Hyper], key: str) -> Ran
     if key not in known:
         raise UnknownName.among(field, key, known)
     allowed = "{log = [low, high]} or {linear = [low, high]} with low < high"
-    scale, ends = next(iter(given.items()), ("", None)) if isinstance(given, dict) else ("", None)
-    numbers = (
-        isinstance(ends, list)
-        and len(ends) == 2
-        and all(isinstance(end, int | float) and not isinstance(end, bool) for end in ends)
-    )
-    if scale not in ("log", "linear") or len(given) != 1 or not numbers:
+    scale, ends = next(iter(given.items()), ("", [])) if isinstance(given, dict) else ("", [])
+    numbers = [one for one in ends if type(one) in (int, float)] if isinstance(ends, list) else []
+    if scale not in ("log", "linear") or len(given) != 1 or not len(numbers) == len(ends) == 2:
         raise InvalidInput.of(field, given, allowed)
-    found = Range(float(ends[0]), float(ends[1]), scale == "log")
+    found = Range(float(numbers[0]), float(numbers[1]), scale == "log")
     if not found.low < found.high or (found.log and found.low <= 0):
         raise InvalidInput.of(field, given, allowed)
     if known[key].counts or not all(known[key].allows(found.at(place)) for place in (0.001, 0.999)):
