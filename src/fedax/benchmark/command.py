@@ -97,7 +97,9 @@ class Bench:
             write_target(self.folder, task.name, target)
             seconds = time.perf_counter() - begin
             told = f"{task.metric} {target.value:g}, {target.reference} {target.settings}"
-            console.print(f"{task.name}: {told} ({seconds:.0f} s).", highlight=False)
+            console.print(
+                f"{task.name}: {told} ({seconds:.0f} s).", highlight=False, soft_wrap=True
+            )
 
     def run(self, names: Sequence[str], console: Console) -> None:
         """Runs methods on the tasks that fit them, and shows where they stand."""
