@@ -1,6 +1,7 @@
 """The protocol on a tiny task: tuning, archive, standing, and a method that is wrong."""
 
 import dataclasses
+import hashlib
 import io
 import json
 import lzma
@@ -18,7 +19,9 @@ from typer.testing import CliRunner
 
 from fedax.benchmark import command, trials
 from fedax.benchmark.archive import SHIPPED, Archive, Entry
+from fedax.benchmark.measures import cost_to
 from fedax.benchmark.page import page_data, render
+from fedax.benchmark.spaces import read_spaces
 from fedax.benchmark.standing import LEAST, describe_place
 from fedax.benchmark.task import (
     BenchTask,
@@ -332,11 +335,54 @@ def test_damaged_files_are_named(tmp_path):
         list(Archive([tmp_path]).entries("tiny", ""))
 
 
-def test_the_shipped_archive_is_whole():
-    """All files can be read and belong to a task."""
+def shipped():
+    """The files of the standing archive, each with its task and method."""
     tasks = load_tasks()
-    for file in SHIPPED.glob("*/*"):
+    for file in sorted(SHIPPED.glob("*/*")):
         entry = Entry.from_bytes(file.read_bytes())
         assert entry.task == file.parent.name
-        assert entry.task in tasks
-        assert entry.refused or entry.records
+        yield entry, tasks[entry.task], Method.parse(entry.method.lower())
+
+
+def test_the_shipped_archive_is_what_would_be_made_now():
+    """Task, target, budget and space of every file are the current ones."""
+    spaces = read_spaces()
+    for entry, task, method in shipped():
+        space = trials.search_space(task, method, spaces)
+        assert entry.key == trials.key_of(task, method, space), (entry.task, entry.method)
+        assert entry.judged == trials.judged_by(task)
+        assert entry.refused or [run.seed for run in entry.records] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.slow
+def test_a_cell_of_the_shipped_archive_is_made_again():
+    """One of the tier quick, which changes with the archive: other versions may round otherwise."""
+    made = [each for each in shipped() if each[1].tier == "quick" and not each[0].refused]
+    if not made:
+        pytest.skip("no archive")
+    chosen = int(hashlib.sha256(repr([each[0].key for each in made]).encode()).hexdigest(), 16)
+    entry, task, method = made[chosen % len(made)]
+    script = """
+        import sys
+        from fedax.experiments.running.setup import set_up_jax
+        set_up_jax()
+        from fedax.benchmark.archive import Entry
+        from fedax.benchmark.measures import cost_to
+        from fedax.benchmark.task import Method, load_tasks
+        from fedax.benchmark import trials
+        task, method = load_tasks()[sys.argv[1]], Method.parse(sys.argv[2])
+        setting = dict(zip(sys.argv[3::2], map(float, sys.argv[4::2])))
+        seeds = trials.STANDING.reported
+        runs = trials.run_settings(task, method, [setting], trials.make_data(task), seeds)
+        print(*(cost_to(run, task.metric, task.target.value, "rounds") for run in runs))
+    """
+    settings = [str(part) for pair in entry.settings[entry.selected].items() for part in pair]
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), task.name, method.name, *settings],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    target = task.required_target()
+    before = [cost_to(run, task.metric, target, "rounds") for run in entry.records]
+    np.testing.assert_allclose(sorted(map(float, done.stdout.split())), sorted(before), rtol=0.1)

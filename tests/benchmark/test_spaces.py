@@ -44,6 +44,10 @@ def test_edges_move_ranges_once_within_their_limits():
     assert moved["b"] == Range(0.0, 1.0)
     assert moved["a"].low == pytest.approx(10**-0.5)
     assert moved["a"].high == pytest.approx(10**0.5)
+    both = space.joined(space.extended({"a": "high"}))
+    assert both.ranges["a"] == Range(0.01, moved["a"].high, log=True)
+    assert both.edges({"a": 0.4, "b": 0.5}) == {}  # the lower end of the moved range is inside
+    assert both.edges({"a": 3.0, "b": 0.5}) == {"a": "high"}
     assert Range(0.0, 0.9).shifted("high", declared(fedax.FedCM)["alpha"]).high == 1.0
 
 

@@ -112,6 +112,14 @@ class Space(NamedTuple):
         known = {key: one for key, one in moved.items() if one is not None}
         return self._replace(ranges=self.ranges | known)
 
+    def joined(self, other: "Space") -> "Space":
+        """Returns the space from the lower to the upper end of both."""
+        ranges = {
+            key: Range(min(one.low, two.low), max(one.high, two.high), one.log)
+            for (key, one), two in zip(self.ranges.items(), other.ranges.values(), strict=True)
+        }
+        return self._replace(ranges=ranges)
+
     @property
     def plain(self) -> dict[str, Any]:
         """As plain values, for the archive."""

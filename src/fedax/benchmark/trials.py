@@ -141,10 +141,8 @@ def tune(
     scores += _scores(task, method, more, data, tuning, score)
     settings += more
     selected = scores.index(min(scores))
-    # the last range is the one that the selected setting was drawn from
-    last = space if selected < tuning.settings else second
-    left = last.edges(settings[selected])
-    records = _run(task, method, [settings[selected]], data, tuning.reported)
+    left = space.joined(second).edges(settings[selected])
+    records = run_settings(task, method, [settings[selected]], data, tuning.reported)
     return Tuned(
         settings, scores, selected, [f"{key}: {side}" for key, side in left.items()], records
     )
@@ -158,11 +156,14 @@ def _scores(
     tuning: Tuning,
     score: Callable[[Sequence[Record]], Score],
 ) -> list[Score]:
-    records, count = _run(task, method, settings, data, tuning.selecting), len(tuning.selecting)
+    records, count = (
+        run_settings(task, method, settings, data, tuning.selecting),
+        len(tuning.selecting),
+    )
     return [score(records[i * count : (i + 1) * count]) for i in range(len(settings))]
 
 
-def _run(
+def run_settings(
     task: BenchTask,
     method: Method,
     settings: Sequence[Setting],
