@@ -18,6 +18,12 @@ class Cost(NamedTuple):
     unit: str
     spent: Callable[[Record], np.ndarray | None]
 
+    @property
+    def heading(self) -> str:
+        """The title of tables, with the unit where that is another word."""
+        unit = "" if self.unit == self.title.lower() else f" ({self.unit})"
+        return f"{self.title} to the target{unit}"
+
 
 COSTS = {
     "rounds": Cost("Rounds", "rounds", lambda run: run.rounds),

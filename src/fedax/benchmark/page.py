@@ -46,7 +46,7 @@ def page_data(standing: Standing) -> dict[str, Any]:
         }
         for family in standing.families
     }
-    measures = {name: [cost.title, cost.unit] for name, cost in COSTS.items()}
+    measures = {name: [cost.title, cost.heading] for name, cost in COSTS.items()}
     return {
         "families": families,
         "costs": measures,

@@ -214,11 +214,7 @@ class Standing:
                 if methods is None or method in methods
             }
             columns.append(ComparedColumn(task.title, cells, {}))
-        title = (
-            f"{COSTS[measure].title} to the target ({COSTS[measure].unit})"
-            if measure in COSTS
-            else QUALITIES[measure]
-        )
+        title = COSTS[measure].heading if measure in COSTS else QUALITIES[measure]
         references = " and ".join(dict.fromkeys(self.reference(task) for task in tasks))
         note = (
             "Means and sample standard deviations over the reported seeds. Bold: significantly "
@@ -245,10 +241,11 @@ class Standing:
             series = [
                 Series(m, styles.setdefault(m, len(styles)), factors, shares[m]) for m in drawn
             ]
-            x = Axis("factor of the best cost", log=True, low=1.0, high=LIMIT)
+            ticks = tuple((float(tick), f"{tick:g}") for tick in (1, 1.5, 2, 3, 4))
+            x = Axis("factor of the best cost", True, 1.0, LIMIT, ticks)
             y = Axis("share of tasks", low=0.0, high=1.05)
             panels.append(Panel(f"{family.capitalize()} ({found.shape[1]})", x, y, series))
-        note = f"Performance profiles of {COSTS[measure].title.lower()} to the target."
+        note = f"Performance profiles: {COSTS[measure].heading.lower()}."
         columns = max(min(len(panels), 3), 1)
         return Chart(f"profiles-{measure}", "Performance profiles", panels, columns, note)
 
