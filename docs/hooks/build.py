@@ -57,6 +57,7 @@ def on_config(config: Any) -> Any:
         {"Get started": [{"fedax": "index.md"}, "start.md", "tutorials/start.md", "choose.md"]},
         {"How to": [{title: [_page(name) for name in names]} for title, names in HOW_TO.items()]},
         {"Algorithms": ["algorithms/index.md", "algorithms/verbs.md", *families]},
+        {"Benchmark": "benchmark/protocol.md"},
         {
             "Reproduction": [
                 {"Status": "reproduction/README.md"},

@@ -12,6 +12,7 @@ import fedax
 from fedax.cli import (
     algorithms,
     audit,
+    bench,
     check,
     cite,
     clock,
@@ -85,6 +86,7 @@ for command in (
     recipes.recipes,
     reproduce.reproduce,
     report.report,
+    bench.bench,
     table.table,
     figures.figures,
     graph.graph,

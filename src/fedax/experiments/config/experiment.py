@@ -433,8 +433,11 @@ class Experiment(BaseModel):
                 made.append(Member(label, method, algorithm, solver, schedule, settings))
         return made
 
-    def plan(self) -> Plan:
+    def plan(self, task: Task | None = None) -> Plan:
         """Makes the task (which may read or draw data) and everything else that `fedax.run` needs.
+
+        Args:
+            task: what the table `[task]` makes, where that was done before.
 
         Raises:
             InvalidInput: options that do not fit the task or its data; a `SpecError` with the line
@@ -443,7 +446,8 @@ class Experiment(BaseModel):
         check_sources(self)
         with self._at("task"):
             check_ranks(self.engine, self.task)
-            task = tasks.make_task(self.task.name, **self.task.options)
+            if task is None:
+                task = tasks.make_task(self.task.name, **self.task.options)
             if self.audit is not None:
                 check_auditable(task)
         with self._at("schedule"):

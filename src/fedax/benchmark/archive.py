@@ -1,0 +1,127 @@
+"""The archive: one compressed file for each method and task."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedax.benchmark.task import BenchTask
+from fedax.experiments.results.curves import packed, unpacked
+from fedax.report import Record
+from fedax.utils.files import portable, read, write, writing
+
+SHIPPED = Path(__file__).parent / "archive"
+"""The archive of the standing benchmark."""
+ENDING = ".jsonl.xz"
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """All about one method on one task.
+
+    Attributes:
+        task: name of the task.
+        method: title of the method.
+        key: fingerprint of all that the runs depend on.
+        judged: fingerprint of the task and its target, see `judged_by`.
+        space: the ranges of the first draw, with their source.
+        settings: all that were tried, in the order of the draws.
+        scores: of each, smaller is better from the first number on, see `trials.standing_score`.
+        selected: place of the reported one.
+        edges: values of the selected setting at an edge, such as `mu: high`.
+        refused: why the method does not run on the task; then it has no records.
+        records: the reported runs, one for each seed.
+        seconds: that all runs took.
+        versions: of the libraries and the machine.
+    """
+
+    task: str
+    method: str
+    key: str
+    judged: str
+    space: Mapping[str, Any]
+    settings: Sequence[Mapping[str, float]] = ()
+    scores: Sequence[Sequence[float]] = ()
+    selected: int = 0
+    edges: Sequence[str] = ()
+    refused: str = ""
+    records: Sequence[Record] = ()
+    seconds: float = 0.0
+    versions: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+
+    def to_bytes(self) -> bytes:
+        """As compressed lines of JSON."""
+        about = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name != "records"
+        }
+        return packed(about, dict(enumerate(self.records)))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Entry":
+        """Reads what `to_bytes` returns.
+
+        Raises:
+            ValueError: damaged data.
+        """
+        about, runs = unpacked(data)
+        try:
+            return cls(**about, records=tuple(runs.values()))
+        except TypeError as error:  # a field more or less
+            raise ValueError(f"not a file of the benchmark ({error})") from error
+
+
+def trimmed(run: Record, task: BenchTask) -> Record:
+    """Returns a run with what the archive keeps: without wall times, which differ between equal
+    runs, and without metrics that nobody reads.
+    """
+    metrics = {name: run.metrics[name] for name in task.kept if name in run.metrics}
+    return dataclasses.replace(
+        run, seconds=np.zeros(len(run.rounds)), compiling=None, metrics=metrics, settings=None
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Archive:
+    """Folders with results; new ones go into the first."""
+
+    folders: Sequence[Path]
+
+    def find(self, task: str, method: str, key: str) -> Entry | None:
+        """Returns the result of a method on a task if it was made as it would be now."""
+        for folder in self.folders:
+            file = folder / task / f"{portable(method)}{ENDING}"
+            if file.exists() and (entry := _read(file)).key == key and entry.method == method:
+                return entry
+        return None
+
+    def add(self, entry: Entry) -> Path:
+        """Writes a result, and returns its file."""
+        file = self.folders[0] / entry.task / f"{portable(entry.method)}{ENDING}"
+        with writing(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write(file, entry.to_bytes())
+        return file
+
+    def entries(self, task: str, judged: str) -> Iterator[Entry]:
+        """Yields the results on a task with its current target, in the order of the titles.
+
+        Of a method that several folders have, the first counts.
+        """
+        found: dict[str, Entry] = {}
+        for folder in self.folders:
+            for file in sorted((folder / task).glob(f"*{ENDING}")):
+                entry = _read(file)
+                if entry.judged == judged:
+                    found.setdefault(entry.method, entry)
+        yield from (found[method] for method in sorted(found, key=str.lower))
+
+
+def _read(file: Path) -> Entry:
+    try:
+        return Entry.from_bytes(read(file))
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged ({error}); remove it, and run again") from error

@@ -1,0 +1,250 @@
+"""Runs the protocol: two draws of settings, selection on separate seeds, and the reported runs."""
+
+import dataclasses
+import hashlib
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import fedax
+from fedax import tasks
+from fedax.benchmark.archive import Entry, trimmed
+from fedax.benchmark.measures import best_value, cost_to, is_higher, quality_of
+from fedax.benchmark.spaces import Setting, Space, space_of, unit_points
+from fedax.benchmark.task import BenchTask, Method, Target
+from fedax.core import InvalidInput, Task
+from fedax.experiments.results.provenance import versions
+from fedax.experiments.running.batches import run_batch
+from fedax.report import Record
+
+Score = tuple[float, ...]
+"""Of a setting, smaller is better from the first number on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """The budget of tuning.
+
+    Args:
+        settings: of each of the two draws.
+        selecting: seeds of the runs that select.
+        reported: seeds of the runs that are reported.
+        draw: seed of the settings.
+    """
+
+    settings: int = 8
+    selecting: tuple[int, ...] = (1000, 1001)
+    reported: tuple[int, ...] = (0, 1, 2, 3, 4)
+    draw: int = 54
+
+
+STANDING = Tuning()
+"""The budget of every method."""
+REFERENCE = Tuning(selecting=(2000, 2001), reported=(2100, 2101, 2102, 2103, 2104))
+"""The budget of the reference that sets a target, on seeds that nobody else uses."""
+
+
+class Tuned(NamedTuple):
+    """A tuned method: its settings with their scores, the selected one and its runs."""
+
+    settings: list[Setting]
+    scores: list[Score]
+    selected: int
+    edges: list[str]
+    records: list[Record]
+
+
+def judged_by(task: BenchTask, tuning: Tuning = STANDING) -> str:
+    """Returns the fingerprint of a task with its target and the budget: results with another one
+    are not compared.
+    """
+    told = [task.fingerprint, task.required_target(), dataclasses.astuple(tuning)]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+
+
+def key_of(task: BenchTask, method: Method, space: Space, tuning: Tuning = STANDING) -> str:
+    """Returns the fingerprint of all that the results of a method on a task depend on."""
+    told = [judged_by(task, tuning), method.label, method.sha256, space.plain]
+    text = json.dumps([*told, task.options_for(method)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def search_space(task: BenchTask, method: Method, spaces: Mapping[str, Mapping[str, Any]]) -> Space:
+    """Returns the search space of a method on a task, see `fedax.benchmark.spaces.space_of`."""
+    return space_of(method.kind, task.learning_rate, task.options_for(method), spaces)
+
+
+def make_data(task: BenchTask) -> Task:
+    """Makes the data and the model of a task, which serve all methods.
+
+    Raises:
+        InvalidInput: data that are not there, with the command that loads them.
+    """
+    section = dict(task.sections["task"])
+    return tasks.make_task(section.pop("name"), **section)
+
+
+def run_method(
+    task: BenchTask, method: Method, space: Space, data: Task, tuning: Tuning = STANDING
+) -> Entry:
+    """Runs the protocol for one method on one task.
+
+    A method that the task refuses, such as one with two phases on an asynchronous server, gives an
+    entry without runs.
+    """
+    begin, target = time.perf_counter(), task.required_target()
+    entry = Entry(
+        task.name,
+        method.label,
+        key_of(task, method, space, tuning),
+        judged_by(task, tuning),
+        space.plain,
+        versions=versions(),
+    )
+    try:
+        tuned = tune(task, method, space, data, tuning, standing_score(task.metric, target))
+    except InvalidInput as error:
+        return dataclasses.replace(entry, refused=str(error))
+    return dataclasses.replace(
+        entry,
+        settings=tuned.settings,
+        scores=tuned.scores,
+        selected=tuned.selected,
+        edges=tuned.edges,
+        records=tuple(trimmed(run, task) for run in tuned.records),
+        seconds=round(time.perf_counter() - begin, 1),
+    )
+
+
+def tune(
+    task: BenchTask,
+    method: Method,
+    space: Space,
+    data: Task,
+    tuning: Tuning,
+    score: Callable[[Sequence[Record]], Score],
+) -> Tuned:
+    """Tunes a method: a first draw, a second one across the edges that it selected, and the
+    reported runs.
+
+    Both draws have equally many runs, so that one compiled program serves them.
+    """
+    points = unit_points(len(space.ranges), 2 * tuning.settings, tuning.draw)
+    settings = space.settings(points[: tuning.settings])
+    scores = _scores(task, method, settings, data, tuning, score)
+    edges = space.edges(settings[scores.index(min(scores))])
+    second = space.extended(edges)
+    more = second.settings(points[tuning.settings :])
+    scores += _scores(task, method, more, data, tuning, score)
+    settings += more
+    selected = scores.index(min(scores))
+    left = space.joined(second).edges(settings[selected])
+    records = run_settings(task, method, [settings[selected]], data, tuning.reported)
+    return Tuned(
+        settings, scores, selected, [f"{key}: {side}" for key, side in left.items()], records
+    )
+
+
+def _scores(
+    task: BenchTask,
+    method: Method,
+    settings: Sequence[Setting],
+    data: Task,
+    tuning: Tuning,
+    score: Callable[[Sequence[Record]], Score],
+) -> list[Score]:
+    records, count = (
+        run_settings(task, method, settings, data, tuning.selecting),
+        len(tuning.selecting),
+    )
+    return [score(records[i * count : (i + 1) * count]) for i in range(len(settings))]
+
+
+def run_settings(
+    task: BenchTask,
+    method: Method,
+    settings: Sequence[Setting],
+    data: Task,
+    seeds: Sequence[int],
+) -> list[Record]:
+    """Runs settings with seeds as one program: the first setting with all seeds, then the next."""
+    experiment = task.experiment_of(method, settings)
+    plan, labels = experiment.plan(data), [str(number) for number in range(len(settings))]
+    return run_batch(plan, labels, seeds, task=task.name, draw=0)
+
+
+def standing_score(metric: str, target: float) -> Callable[[Sequence[Record]], Score]:
+    """Returns the score of a setting: the runs that miss the target, the mean rounds of the others,
+    and the mean final value, as a loss.
+    """
+
+    def score(records: Sequence[Record]) -> Score:
+        rounds = [cost_to(run, metric, target, "rounds") for run in records]
+        reached = [cost for cost in rounds if math.isfinite(cost)]
+        finals = [_as_loss(run, metric, quality_of(run, metric)) for run in records]
+        missed = float(len(rounds) - len(reached))
+        return missed, statistics.fmean(reached or [0.0]), statistics.fmean(finals)
+
+    return score
+
+
+def _as_loss(run: Record, metric: str, value: float) -> float:
+    if not math.isfinite(value):
+        return math.inf
+    return -value if is_higher(run, metric) else value
+
+
+def set_target(
+    task: BenchTask,
+    spaces: Mapping[str, Mapping[str, Any]],
+    data: Task,
+    tuning: Tuning = REFERENCE,
+) -> Target:
+    """Sets the target of a task: what its tuned reference reaches in half of the rounds.
+
+    The median over the reported seeds of the best value until then, rounded to three digits towards
+    the easier side.
+
+    Raises:
+        InvalidInput: the reference does not become better than the initial model.
+    """
+    method, half = Method.parse(task.reference), int(task.sections["rounds"]) / 2
+
+    def score(records: Sequence[Record]) -> Score:
+        losses = [_as_loss(run, task.metric, best_value(run, task.metric, half)) for run in records]
+        return (statistics.fmean(losses),)
+
+    tuned = tune(task, method, search_space(task, method, spaces), data, tuning, score)
+    values = [best_value(run, task.metric, half) for run in tuned.records]
+    first, higher = tuned.records[0], is_higher(tuned.records[0], task.metric)
+    initial = float(first.scalars[task.metric][0])
+    median = statistics.median(math.inf if math.isnan(value) else value for value in values)
+    value = _easier(median, higher)
+    if not (value > initial if higher else value < initial):
+        reason = f"its tuned reference does not leave the initial {task.metric} of {initial:.3g}"
+        raise InvalidInput.because(f"task {task.name}", reason, "Give it more rounds.")
+    return Target(
+        value=value,
+        reference=method.label,
+        settings=tuned.settings[tuned.selected],
+        seeds=list(tuning.reported),
+        values=values,
+        fedax=fedax.__version__,
+        task=task.fingerprint,
+    )
+
+
+def _easier(value: float, higher: bool) -> float:
+    """Rounds to three significant digits, down where more is better, else up.
+
+    >>> _easier(0.98765, True), _easier(0.98765, False), _easier(12.341, False)
+    (0.987, 0.988, 12.4)
+    """
+    if not math.isfinite(value) or value == 0:
+        return value
+    places = 2 - math.floor(math.log10(abs(value)))
+    scaled = value * 10**places
+    return round((math.floor(scaled) if higher else math.ceil(scaled)) / 10**places, places)

@@ -1,0 +1,388 @@
+"""The protocol on a tiny task: tuning, archive, standing, and a method that is wrong."""
+
+import dataclasses
+import hashlib
+import io
+import json
+import lzma
+import math
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from fedax.benchmark import command, trials
+from fedax.benchmark.archive import SHIPPED, Archive, Entry
+from fedax.benchmark.measures import cost_to
+from fedax.benchmark.page import page_data, render
+from fedax.benchmark.spaces import read_spaces
+from fedax.benchmark.standing import LEAST, describe_place
+from fedax.benchmark.task import (
+    BenchTask,
+    Method,
+    Target,
+    choose_tasks,
+    load_tasks,
+    write_target,
+)
+from fedax.benchmark.trials import Tuning
+from fedax.cli.main import app
+from fedax.core import SpecError
+
+TINY = """
+title = "Tiny"
+family = "convex"
+tier = "quick"
+metric = "train_loss"
+learning_rate = [0.01, 1.0]
+quality = {final = "train_loss", mean = "client_accuracy_mean"}
+
+[experiment]
+rounds = 6
+observe = ["train_loss", "client_accuracy"]
+task = {name = "synthetic", alpha = 0.5, beta = 0.5, clients = 4}
+schedule = {steps = 2, batch_size = 10}
+"""
+BUDGET = Tuning(settings=2, selecting=(10,), reported=(0, 1, 2))
+WRONG = '''
+from typing import ClassVar
+
+from fedax import Algorithm, Card, Client, Federation, Upload, Vector
+
+
+class Wrong(Algorithm[Vector]):
+    """Planted: steps the wrong way."""
+
+    card: ClassVar[Card] = Card(paper="Nobody, 2026", equation="none")
+
+    def round(self, fed: Federation, state: Vector) -> Vector:
+        return 2 * state - fed.average(self.train, fed.sample(), state)
+
+    def train(self, client: Client, w: Vector) -> Upload[Vector]:
+        return Upload(client.minimize(start=w))
+'''
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with one task that has a target."""
+    place = tmp_path / "tasks"
+    place.mkdir()
+    (place / "tiny.toml").write_text(TINY)
+    told = {"reference": "FedAvg", "settings": {}, "seeds": [1], "values": [1.9], "fedax": "0"}
+    task = load_tasks(place)["tiny"]
+    write_target(place, "tiny", Target(value=1.9, task=task.fingerprint, **told))
+    return place
+
+
+def bench_of(folder, out, budget=BUDGET):
+    opened = command.Bench.open("quick", folder=folder, out=out)
+    return dataclasses.replace(opened, archive=Archive([out]), tuning=budget)
+
+
+def quiet():
+    return Console(file=io.StringIO(), width=200)
+
+
+@pytest.mark.slow
+def test_the_protocol_from_tuning_to_the_page(folder, tmp_path):
+    file, out = tmp_path / "wrong.py", tmp_path / "out"
+    file.write_text(WRONG)
+    bench, console = bench_of(folder, out), quiet()
+    bench.run(["fedavg", "gd", f"{file}:Wrong"], console)
+    shown = console.file.getvalue()
+    standing = bench.standing()
+    (task,) = standing.tasks
+    assert list(standing.entries["tiny"]) == ["FedAvg", "GD", "Wrong"]
+
+    # the planted method lands last: it never arrives
+    wrong = standing.numbers(task, "rounds", "Wrong")
+    assert np.isinf(wrong).all()
+    placed = {one.method: one for one in standing.placed("convex", "rounds")}
+    assert placed["Wrong"].area == 0.0
+    assert placed["FedAvg"].area > 0.0
+    assert placed["Wrong"].worse == 1
+    assert "significantly worse" in shown
+    assert f"no ranking with fewer than {LEAST} tasks" in shown
+    assert placed["FedAvg"].rank is None
+
+    # selection: from the seeds that are not reported, and by the protocol's order
+    entry = standing.entries["tiny"]["FedAvg"]
+    assert [run.seed for run in entry.records] == [0, 1, 2]
+    assert len(entry.settings) == len(entry.scores) == 4
+    assert entry.scores[entry.selected] == min(entry.scores)
+    rates = [setting["learning_rate"] for setting in entry.settings[:2]]
+    assert rates == [s["learning_rate"] for s in standing.entries["tiny"]["Wrong"].settings[:2]]
+
+    # an independent recomputation from the archive's files
+    assert recomputed(out / "tiny", 1.9) == {
+        method: (pytest.approx(one.area), pytest.approx(one.low), pytest.approx(one.high))
+        for method, one in placed.items()
+    }
+
+    # table, figure and page
+    assert r"\begin{tabular}" in (out / "table.tex").read_text()
+    assert {"profiles-rounds.pdf", "profiles-rounds.png"} <= {f.name for f in out.iterdir()}
+    page = bench.write_page().read_text()
+    told = json.loads(re.search(r'application/json">(.*?)</script>', page, re.DOTALL)[1])
+    assert told == json.loads(json.dumps(page_data(standing)))
+    cells = told["families"]["convex"]["tasks"][0]["cells"]["rounds"]
+    assert cells["Wrong"][0] is None
+    assert cells["Wrong"][4] == "worse"
+
+    # what is there does not run again
+    before = {f: f.stat().st_mtime_ns for f in (out / "tiny").iterdir()}
+    bench.run(["fedavg", "gd"], quiet())
+    assert {f: f.stat().st_mtime_ns for f in (out / "tiny").iterdir()} == before
+
+    # another target makes them again
+    moved = task.model_copy(update={"target": task.target.model_copy(update={"value": 1.8})})
+    other = dataclasses.replace(bench, tasks=[moved])
+    assert other.standing().entries["tiny"] == {}
+    assert bench.archive.find("tiny", "FedAvg", entry.key) is not None
+
+
+def recomputed(folder, target, limit=4.0):
+    """Areas with intervals, from the files alone and in loops."""
+    medians = {}
+    for file in folder.iterdir():
+        about, *runs = map(json.loads, lzma.decompress(file.read_bytes()).decode().splitlines())
+        costs = []
+        for run in runs:
+            losses = run["curves"]["metrics/train_loss"][1]
+            rounds = run["curves"]["rounds"][1]
+            ended = run["outcome"]["kind"] in ("diverged", "non-finite")
+            hits = [r for r, loss in zip(rounds, losses, strict=True) if loss <= target]
+            lost = ended or not losses[-1] <= losses[0] or not hits
+            costs.append(math.inf if lost else hits[0])
+        medians[about["method"]] = sorted(costs)[len(costs) // 2]
+    best = min(medians.values())
+    parts = {
+        method: 0.0 if math.isinf(cost) else max(0.0, (limit - cost / best) / (limit - 1))
+        for method, cost in medians.items()
+    }
+    return {method: (part, part, part) for method, part in parts.items()}  # of one task
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_same_table_to_the_bit(folder, tmp_path):
+    code = """
+        import sys
+        from pathlib import Path
+        sys.path.insert(0, sys.argv[1])
+        from test_protocol import bench_of, quiet
+        bench = bench_of(Path(sys.argv[2]), Path(sys.argv[3]))
+        bench.run(["fedavg", "fedprox"], quiet())
+        from fedax.benchmark.page import render
+        from fedax.report.tables.comparison import to_latex
+        print(to_latex(bench.standing().table("rounds")), render(bench.standing()))
+    """
+    texts = [
+        subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                textwrap.dedent(code),
+                *map(str, (Path(__file__).parent, folder, tmp_path / name)),
+            ],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for name in ("one", "two")
+    ]
+    assert texts[0] == texts[1]
+    assert "FedProx" in texts[0]
+    files = [sorted((tmp_path / name / "tiny").iterdir()) for name in ("one", "two")]
+    for one, two in zip(*files, strict=True):
+        first, second = (Entry.from_bytes(f.read_bytes()) for f in (one, two))
+        assert first.scores == second.scores
+        for run, again in zip(first.records, second.records, strict=True):
+            assert all((run.metrics[name] == again.metrics[name]).all() for name in run.metrics)
+
+
+@pytest.mark.slow
+def test_a_target_is_what_the_reference_reaches_in_half_of_the_rounds(folder):
+    budget = Tuning(settings=2, selecting=(20,), reported=(21, 22, 23))
+    task = load_tasks(folder)["tiny"]
+    target = trials.set_target(task, {}, trials.make_data(task), budget)
+    assert target.reference == "FedAvg"
+    assert target.seeds == [21, 22, 23]
+    median = sorted(target.values)[1]
+    assert median <= target.value <= median * 1.01
+    write_target(folder, "tiny", target)
+    assert load_tasks(folder)["tiny"].target == target
+    # a changed task has no target
+    (folder / "tiny.toml").write_text(TINY.replace("rounds = 6", "rounds = 7"))
+    assert load_tasks(folder)["tiny"].target is None
+
+
+@pytest.mark.slow
+def test_a_refusal_is_kept_with_its_reason(tmp_path):
+    place = tmp_path / "tasks"
+    place.mkdir()
+    server = "asynchronous = {concurrency = 3}, cohort = 2, steps = 2"
+    text = TINY.replace("steps = 2", server).replace('"convex"', '"asynchronous"')
+    (place / "late.toml").write_text(text)
+    task = load_tasks(place)["late"]
+    told = {"reference": "FedAvg", "settings": {}, "seeds": [1], "values": [1.9], "fedax": "0"}
+    write_target(place, "late", Target(value=1.9, task=task.fingerprint, **told))
+    bench, console = bench_of(place, tmp_path / "out"), quiet()
+    bench.run(["feddane", "fedavg"], console)
+    assert "refused" in console.file.getvalue()
+    standing = bench.standing()
+    assert list(standing.entries["late"]) == ["FedAvg"]
+    assert "FedDANE" in standing.refused["late"]
+    hours = standing.numbers(standing.tasks[0], "hours", "FedAvg")
+    assert (hours > 0).all()
+    assert any("refused" in line for line in describe_place(standing, "FedDANE"))
+
+
+def test_the_tasks_are_whole():
+    tasks = load_tasks()
+    assert len(tasks) >= 12
+    families = {task.family for task in tasks.values()}
+    assert families == {
+        "convex",
+        "networks",
+        "text",
+        "asynchronous",
+        "personal",
+        "decentralised",
+    }
+    quick = choose_tasks(tasks, "quick")
+    assert {task.family for task in quick} == families - {"text"}
+    for task in quick:
+        assert task.experiment["task"]["name"] in ("synthetic", "digits")
+    assert len(choose_tasks(tasks, "full")) == len(tasks)
+    for task in tasks.values():
+        assert task.target is None or task.target.task == task.fingerprint
+
+
+def test_methods_fit_families():
+    assert Method.parse("fedprox:mu=1").label == "FedProx mu=1"
+    assert Method.parse("dsgd").families == ("decentralised",)
+    assert Method.parse("ditto").families == ("personal",)
+    tasks = load_tasks()
+    assert tasks["digits-personal-dirichlet"].fits(Method.parse("fedavg"))
+    assert not tasks["digits-personal-dirichlet"].fits(Method.parse("fedprox"))
+    assert not tasks["digits-ring"].fits(Method.parse("fedavg"))
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({'"convex"': '"other"'}, "family"),
+        ({'"quick"': '"fast"'}, "tier"),
+        ({"[0.01, 1.0]": "[1.0, 0.1]"}, "learning_rate"),
+        ({"final =": "last ="}, "quality"),
+        ({"rounds = 6": "rounds = -1"}, "rounds"),
+        ({'name = "synthetic"': 'name = "synthetics"'}, "Did you mean"),
+        ({"title": "titel"}, "titel"),
+    ],
+)
+def test_wrong_tasks_are_refused(change, text):
+    ((old, new),) = change.items()
+    with pytest.raises(SpecError, match=text):
+        BenchTask.parse(TINY.replace(old, new), "tiny")
+
+
+def refused(*arguments):
+    found = CliRunner().invoke(app, ["bench", *arguments])
+    assert found.exit_code == 2, found.output
+    return " ".join((found.output + (found.stderr or "")).split())
+
+
+def test_the_command_refuses_what_there_is_not(folder, tmp_path):
+    own = ["--tasks", str(folder), "--out", str(tmp_path / "out")]
+    assert "quick" in refused("fedavg", "--tier", "slow", *own)
+    assert "tiny" in refused("fedavg", "--task", "tinny", *own)
+    assert "FedAvg" in refused("fedavgg", *own) or "fedavg" in refused("fedavgg", *own)
+    assert "fits tasks of decentralised" in refused("dsgd", *own)
+    assert "no method is named" in refused(*own)
+    assert "mu" in refused("fedprox:nu=1", *own)
+    spaces = tmp_path / "spaces.toml"
+    spaces.write_text("[FedProx]\nmu = {log = [0.0, 1.0]}")
+    assert "FedProx.mu" in refused("fedprox", "--spaces", str(spaces), *own)
+    (folder / "targets.toml").unlink()
+    assert "fedax bench --targets" in refused("fedavg", *own)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_page_follows_from_nothing_too(folder, tmp_path):
+    bench = bench_of(folder, tmp_path / "out")
+    told = page_data(bench.standing())
+    assert told["families"]["convex"]["placed"]["rounds"] == []
+    assert "<" not in re.search(r'application/json">(.*?)</script>', render(bench.standing()))[1]
+
+
+def test_the_list_of_tasks(folder):
+    found = CliRunner().invoke(app, ["bench", "--list", "--tasks", str(folder)])
+    assert found.exit_code == 0
+    assert "1.9" in found.output
+
+
+def test_damaged_files_are_named(tmp_path):
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "FedAvg.jsonl.xz").write_bytes(b"no")
+    with pytest.raises(ValueError, match=r"FedAvg.jsonl.xz is damaged"):
+        list(Archive([tmp_path]).entries("tiny", ""))
+
+
+def shipped():
+    """The files of the standing archive, each with its task and method."""
+    tasks = load_tasks()
+    for file in sorted(SHIPPED.glob("*/*")):
+        entry = Entry.from_bytes(file.read_bytes())
+        assert entry.task == file.parent.name
+        yield entry, tasks[entry.task], Method.parse(entry.method.lower())
+
+
+def test_the_shipped_archive_is_what_would_be_made_now():
+    """Task, target, budget and space of every file are the current ones."""
+    spaces = read_spaces()
+    for entry, task, method in shipped():
+        space = trials.search_space(task, method, spaces)
+        assert entry.key == trials.key_of(task, method, space), (entry.task, entry.method)
+        assert entry.judged == trials.judged_by(task)
+        assert entry.refused or [run.seed for run in entry.records] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.slow
+def test_a_cell_of_the_shipped_archive_is_made_again():
+    """One of the tier quick, which changes with the archive: other versions may round otherwise."""
+    made = [each for each in shipped() if each[1].tier == "quick" and not each[0].refused]
+    if not made:
+        pytest.skip("no archive")
+    chosen = int(hashlib.sha256(repr([each[0].key for each in made]).encode()).hexdigest(), 16)
+    entry, task, method = made[chosen % len(made)]
+    script = """
+        import sys
+        from fedax.experiments.running.setup import set_up_jax
+        set_up_jax()
+        from fedax.benchmark.archive import Entry
+        from fedax.benchmark.measures import cost_to
+        from fedax.benchmark.task import Method, load_tasks
+        from fedax.benchmark import trials
+        task, method = load_tasks()[sys.argv[1]], Method.parse(sys.argv[2])
+        setting = dict(zip(sys.argv[3::2], map(float, sys.argv[4::2])))
+        seeds = trials.STANDING.reported
+        runs = trials.run_settings(task, method, [setting], trials.make_data(task), seeds)
+        print(*(cost_to(run, task.metric, task.target.value, "rounds") for run in runs))
+    """
+    settings = [str(part) for pair in entry.settings[entry.selected].items() for part in pair]
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), task.name, method.name, *settings],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    target = task.required_target()
+    before = [cost_to(run, task.metric, target, "rounds") for run in entry.records]
+    np.testing.assert_allclose(sorted(map(float, done.stdout.split())), sorted(before), rtol=0.1)
