@@ -292,7 +292,7 @@ def test_where_receivers_have_no_memories_they_are_refused():
         name = type(engine).__name__
         words = rf"run\(engine=...\): EF21 needs memories at the receiver.*engine {name} does"
         refused(words, engine=engine, channel=channel)
-    server = fedax.Asynchronous(Durations(), 2)
+    server = fedax.Asynchronous(Durations(), concurrency=2)
     words = r"Schedule\(asynchronous=...\): DIANA needs to know which messages arrive"
     late = fedax.Schedule(cohort=2, asynchronous=server)
     refused(words, schedule=late, channel=fedax.Channel(up=CODECS["DIANA"]))
