@@ -325,7 +325,7 @@ def test_the_page_follows_from_nothing_too(folder, tmp_path):
 def test_the_list_of_tasks(folder):
     found = CliRunner().invoke(app, ["bench", "--list", "--tasks", str(folder)])
     assert found.exit_code == 0
-    assert "1.9" in found.output
+    assert found.output.splitlines()[1] == "tiny  convex  quick  Tiny   train_loss  1.9"
 
 
 def test_damaged_files_are_named(tmp_path):

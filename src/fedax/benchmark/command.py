@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from fedax.algorithms import algorithm_classes
 from fedax.benchmark.archive import SHIPPED, Archive, Entry
@@ -78,13 +77,14 @@ class Bench:
 
     def show_tasks(self, console: Console) -> None:
         """Lists the tasks with their targets."""
-        table = Table(box=None, pad_edge=False)
-        for head in ("task", "family", "tier", "title", "metric", "target"):
-            table.add_column(head)
+        rows = [("task", "family", "tier", "title", "metric", "target")]
         for task in self.tasks:
             target = "not set" if task.target is None else f"{task.target.value:g}"
-            table.add_row(task.name, task.family, task.tier, task.title, task.metric, target)
-        console.print(table)
+            rows.append((task.name, task.family, task.tier, task.title, task.metric, target))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:  # whole, whatever the terminal's width
+            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+            console.print("  ".join(cells).rstrip(), highlight=False, soft_wrap=True)
 
     def set_targets(self, console: Console) -> None:
         """Sets the target of each task that has none, or that is the only one asked for."""
