@@ -13,7 +13,6 @@ from fedax.algorithms import algorithm_class
 from fedax.benchmark.measures import COSTS, QUALITIES
 from fedax.core import Algorithm, InvalidInput, UnknownName
 from fedax.core.hyper import declared
-from fedax.core.scheduling.devices import Devices
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import AlgorithmSection, explain_error
 from fedax.experiments.config.shorthand import parse_section
@@ -145,16 +144,6 @@ class BenchTask(BaseModel):
         return {"devices": DEVICES} | self.experiment
 
     @property
-    def _sections(self) -> dict[str, Any]:
-        """The experiment whose asynchronous server, if there is one, has the devices."""
-        found = dict(self.sections)
-        server = found.get("schedule", {}).get("asynchronous")
-        if server is not None:
-            devices = Devices.of(found.pop("devices"))
-            found["schedule"] = found["schedule"] | {"asynchronous": {"devices": devices} | server}
-        return found
-
-    @property
     def kept(self) -> list[str]:
         """The metrics that the archive keeps; the training loss tells who diverged."""
         return list(dict.fromkeys(["train_loss", self.metric, *self.quality.values()]))
@@ -198,7 +187,7 @@ class BenchTask(BaseModel):
                 | self.options_for(method)
                 | own
             )
-        return Experiment.of(name=self.name, algorithm=sections, **self._sections)
+        return Experiment.of(name=self.name, algorithm=sections, **self.sections)
 
     def fits(self, method: "Method") -> bool:
         """Returns whether a method takes part: by the trait, or as the reference."""
