@@ -55,7 +55,7 @@ test-one: $(VENV)/.ready-to-test ## the laws and closed forms whose names match 
 	FEDAX_CHECKED=0 $(BIN)/python -m pytest --quiet -m "not slow" $(IN) -k "$(K)"
 
 slow: export FEDAX_PART := $(OF)
-slow: $(VENV)/.ready-to-test ## the tests that `make test` leaves out: further engines, recipes, MPI, killed runs: make slow OF=2/12 for a part
+slow: $(VENV)/.ready-to-test ## the tests that `make test` leaves out: further engines, recipes, MPI, killed runs: make slow OF=2/24 for a part
 	$(PYTEST) -m slow --ignore tests/site --ignore tests/flower/test_deploy.py tests
 
 deployments: $(VENV)/.ready-to-test ## real processes over Flower on this machine, with TLS: a server and five clients, killed and resumed
