@@ -86,18 +86,58 @@ def test_ef21_with_top_k_against_numpy():
     assert history.bits.up.tolist() == [CLIENTS * 2 * (32 + 3)] * 30
 
 
+def test_ef21_from_exact_vectors_against_the_released_steps():
+    """bdfg_distributed_stable.py: memories begin with the gradients; steps are of the model."""
+    codec, key = EF21(TopK(2 / DIM, feedback=False)), jax.random.key(0)
+    x, gradients = np.zeros(DIM), lambda x: np.array([A[k] @ (x - B[k]) for k in range(CLIENTS)])
+    g = mine = gradients(x)
+    for _ in range(10):
+        x = x - RATE * g.mean(0)
+        sent = [
+            codec.message_and_memory(jnp.asarray(v), jnp.asarray(memory), key)
+            for v, memory in zip(gradients(x), mine, strict=True)
+        ]
+        g = g + np.array([top(row, 2) for row in gradients(x) - g])
+        values, mine = (
+            np.array(part) for part in ([m.value for m, _ in sent], [m for _, m in sent])
+        )
+        np.testing.assert_allclose(values, g, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(mine, g, rtol=0, atol=1e-12)
+
+
+def test_ef21_divides_the_messages_of_unbiased_codecs():
+    """As FL_PyTorch does; undivided, memories of RandK(2 / 6) would grow without bound."""
+    x, g, count = np.zeros(DIM), np.zeros((CLIENTS, DIM)), 2
+    for t in range(30):
+        for k in range(CLIENTS):
+            some, sent = places(t, k, count), np.zeros(DIM)
+            difference = -RATE * A[k] @ (x - B[k]) - g[k]
+            sent[some] = (difference[some] * DIM / count).astype(np.float32)
+            g[k] += sent / (1 + (DIM / count - 1))
+        x = x + g.mean(0)
+    history = descend(EF21(RandK(count / DIM)), 30)
+    np.testing.assert_allclose(np.asarray(history.params), x, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(history.lost[0].all()[0], g, rtol=0, atol=1e-12)
+    reached = descend(EF21(RandK(count / DIM)), 300).params
+    np.testing.assert_allclose(reached, OPTIMUM, rtol=0, atol=1e-8)
+
+
 @pytest.mark.parametrize("alpha", [0.0, slow(0.2)])
 def test_diana_with_rand_k_against_numpy(alpha):
+    """Also with one memory at the server, as FL_PyTorch has it, where all clients take part."""
     x, h, count = np.zeros(DIM), np.zeros((CLIENTS, DIM)), 2
+    total = np.zeros(DIM)
     rate = alpha or count / DIM  # 1 / (1 + omega) with omega = d / k - 1
     for t in range(30):
-        estimates = np.zeros((CLIENTS, DIM))
+        estimates, messages = np.zeros((2, CLIENTS, DIM))
         for k in range(CLIENTS):
             some, sent = places(t, k, count), np.zeros(DIM)
             difference = -RATE * A[k] @ (x - B[k]) - h[k]
             sent[some] = (difference[some] * DIM / count).astype(np.float32)
-            estimates[k] = h[k] + sent
+            estimates[k], messages[k] = h[k] + sent, sent
             h[k] += rate * sent
+        np.testing.assert_allclose(estimates.mean(0), total + messages.mean(0), atol=1e-12)
+        total = total + rate * messages.mean(0)
         x = x + estimates.mean(0)
     history = descend(DIANA(RandK(count / DIM), alpha), 30)
     np.testing.assert_allclose(np.asarray(history.params), x, rtol=0, atol=1e-12)
@@ -119,8 +159,20 @@ def matrix_task(clients=3, shape=(8, 6)):
     return fedax.tasks.from_loss(loss, np.zeros(shape), data), data
 
 
+def orthonormal(columns):
+    """Gram and Schmidt column by column, as `gradient_reducers.py` has it (with 1e-8 added to each
+    norm there)."""
+    columns = columns.copy()
+    for i in range(columns.shape[1]):
+        columns[:, i] /= np.sqrt((columns[:, i] ** 2).sum())
+        rest = columns[:, i + 1 :]
+        rest -= (columns[:, i : i + 1] * rest).sum(0) * columns[:, i : i + 1]
+    return columns
+
+
 def test_power_sgd_against_numpy():
-    """Error feedback, and a right factor that goes on from the last message."""
+    """Error feedback, and a right factor that goes on from the last message: the steps of
+    `RankKReducer` for one worker, at every client."""
     (task, data), (rows, columns), rank, rate = matrix_task(), (8, 6), 2, 0.02
     key = jax.random.fold_in(stream(root(), "codec", 0, 0), 0)
     first = np.asarray(jax.random.normal(key, (columns, rank)))
@@ -131,7 +183,7 @@ def test_power_sgd_against_numpy():
         for k, examples in enumerate(data):
             x, y = examples["x"], examples["y"]
             due = -rate * x.T @ (x @ w - y) / len(x) + lost[k]
-            left = np.linalg.qr(due @ right[k])[0]
+            left = orthonormal(due @ right[k])
             right[k] = due.T @ left
             sent[k] = left @ right[k].T
             lost[k] = due - sent[k]

@@ -135,6 +135,9 @@ def test_codecs_within_others():
     )
     assert outer.relative_error(DIM) == inner.relative_error(DIM)
     assert not outer.is_unbiased
+    scaled = codecs.EF21(codecs.RandK(0.25))
+    assert not scaled.is_unbiased
+    assert scaled.relative_error(1000) == pytest.approx(3 / 4)
     assert codecs.DIANA(codecs.RandK(0.25)).rate(1000) == 0.25
     assert codecs.DIANA(codecs.RandK(0.25), alpha=0.1).rate(1000) == 0.1
     assert codecs.DIANA(codecs.Natural()).is_unbiased

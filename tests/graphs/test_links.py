@@ -230,6 +230,16 @@ def test_the_schedule_says_who_is_awake():
         run(method)
 
 
+def test_rules_of_availability_that_a_graph_ignores_are_refused(tmp_path):
+    """Before anything is written."""
+    schedule = fedax.Schedule(epochs=1, availability=fedax.core.Daily(0.5))
+    ignored = r"Schedule\(availability=...\): got a rule, which the graph .* does not ask"
+    for graph in (None, PATH, PATH.lossy(0.1), PATH.sleeping(0.5)):
+        with pytest.raises(InvalidInput, match=ignored):
+            run(fedax.DFedAvgM(graph=graph), schedule=schedule, checkpoint=tmp_path / "run")
+    assert not any(tmp_path.iterdir())
+
+
 def test_seconds_are_those_of_clients_that_are_awake():
     devices = fedax.Devices(speed=[1.0, 10.0, 10.0, 10.0, 10.0], down=1e9, up=1e9)
     always = run(fedax.DFedAvgM(graph=PATH), devices=devices, observe_every=1)

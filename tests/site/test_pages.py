@@ -28,6 +28,16 @@ def test_code_of_a_method_is_what_runs(name, there, not_there):
     assert text.count("def round(") == 1
 
 
+def test_every_method_has_advice():
+    """In docs/hooks/advice.toml: where to begin, or when it disappoints."""
+    import algorithms
+
+    assert set(algorithms.ADVICE) == {
+        kind.__name__ for kind in algorithms.algorithm_classes().values()
+    }
+    assert all(entry.keys() <= {"tune", "fails"} and entry for entry in algorithms.ADVICE.values())
+
+
 ISSUED = (
     "SDANE AccSDANE FedRed DANE ProxSkip FedExProx FedCM FedLin Mime MimeLite FedSpeed FedSAM "
     "MOON FedBABU FedRoD FedALA SCAFFOLDM PushSum EXTRA "

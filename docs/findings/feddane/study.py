@@ -2,7 +2,9 @@
 repairs it.
 
 python study.py run FOLDER SEEDS    all runs that the folder lacks, each kept as
-FOLDER/<set>-<variant>-<seed>.npz"""
+FOLDER/<set>-<variant>-<seed>.npz
+python study.py draw FOLDER         the pictures and the table of repairs
+python study.py successors          the runs and the table of FedDANE's successors"""
 
 import dataclasses
 import sys
@@ -164,7 +166,37 @@ def draw(folder: Path) -> None:
     )
 
 
+def successors() -> None:
+    """Prints mean and deviation of the last training loss, by method and proximal weight."""
+    methods = {
+        "FedAvg": lambda weight: fedax.FedAvg(),
+        "FedProx": lambda weight: fedax.FedProx(mu=weight),
+        "FedDANE, shared cohort": lambda weight: fedax.FedDANE(mu=weight, cohorts="shared"),
+        "S-DANE": lambda weight: fedax.SDANE(lam=weight),
+        "accelerated S-DANE": lambda weight: fedax.AccSDANE(lam=weight),
+        "FedRed": lambda weight: fedax.FedRed(lam=weight),
+    }
+    task = fedax.tasks.synthetic(clients=30, **SETS["1"])
+    for name, method in methods.items():
+        for weight in (0.01, 0.1, 1.0) if name != "FedAvg" else (0.0,):
+            histories = fedax.run_grid(
+                [method(weight)],
+                task,
+                solver=fedax.SGD(0.01),
+                schedule=fedax.Schedule(cohort=10, epochs=5, batch_size=10),
+                rounds=100,
+                seed=[0, 1, 2],
+                observe=[TrainLoss()],
+                observe_every=100,
+            )
+            last = [history.metrics["train_loss"][-1] for history in histories]
+            print(name, weight, f"{np.mean(last):.4g}", f"{np.std(last, ddof=1):.2g}", flush=True)
+
+
 def main() -> None:
+    if sys.argv[1] == "successors":
+        successors()
+        return
     folder = Path(sys.argv[2])
     if sys.argv[1] == "draw":
         draw(folder)

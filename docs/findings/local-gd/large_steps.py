@@ -1,12 +1,14 @@
 """The runs and the picture of docs/findings/h.md, "Large steps": Local GD on separable and on other
 data, by H and step size.
 
-python large_steps.py run     all runs, kept as large_steps.csv beside this file
+python large_steps.py run     the runs that large_steps.csv beside this file lacks
 python large_steps.py draw    the picture and the table, from large_steps.csv
 """
 
 import csv
 import sys
+from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +20,14 @@ from fedax.report.drawing.figures import save_charts
 from fedax.theory.constants import closed_form
 
 HERE = Path(__file__).parent
+RUNS = HERE / "large_steps.csv"
+COLUMNS = ("data", "interval", "step size", "communications", "objective")
 WORKERS, COMMUNICATIONS, EVERY = 20, 512, 4
 INTERVALS = (1, 4, 16, 64)
 SCALES = {"1/(4LH)": None, "1/L": 1.0, "16/L": 16.0, "64/L": 64.0}
 """Step sizes: the theorem's largest one, and some that do not depend on H."""
 SETS = ("mushrooms", "a5a")
+SETTINGS = tuple(product(SETS, INTERVALS, SCALES))
 LEVELS = {"mushrooms": (0.1, 0.01, 0.001), "a5a": (0.4, 0.35, 0.33)}
 
 
@@ -32,41 +37,56 @@ def task_of(name: str) -> fedax.Task:
     return getattr(fedax.tasks, name)(l2=0.0, clients=WORKERS)
 
 
+def read_runs() -> list[dict[str, str]]:
+    """Returns the rows of the complete runs in large_steps.csv."""
+    if not RUNS.exists():
+        return []
+    with RUNS.open() as file:
+        rows = list(csv.DictReader(file))
+    lengths = Counter(map(setting_of, rows))
+    return [row for row in rows if lengths[setting_of(row)] == COMMUNICATIONS // EVERY + 1]
+
+
+def setting_of(row: dict[str, str]) -> tuple[str, int, str]:
+    return row["data"], int(row["interval"]), row["step size"]
+
+
 def run_all() -> None:
-    with (HERE / "large_steps.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["data", "interval", "step size", "communications", "objective"])
-        for name in SETS:
-            task = task_of(name)
+    """Runs the settings that large_steps.csv lacks."""
+    rows = read_runs()
+    done = set(map(setting_of, rows))
+    with RUNS.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+        file.flush()
+        for name, interval, label in SETTINGS:
+            if (name, interval, label) in done:
+                continue
+            task, scale = task_of(name), SCALES[label]
             smoothness = float(np.max(closed_form(task)))
-            for interval in INTERVALS:
-                for label, scale in SCALES.items():
-                    rate = 1 / (4 * smoothness * interval) if scale is None else scale / smoothness
-                    history = fedax.run(
-                        fedax.LocalGD(),
-                        task,
-                        solver=fedax.SGD(rate),
-                        schedule=fedax.Schedule(steps=interval, batch_size="full", weights="equal"),
-                        rounds=COMMUNICATIONS,
-                        observe=[Objective()],
-                        observe_every=EVERY,
-                    )
-                    for i, value in enumerate(history.metrics["objective"]):
-                        writer.writerow([name, interval, label, i * EVERY, f"{value:.6g}"])
-                    file.flush()
+            rate = 1 / (4 * smoothness * interval) if scale is None else scale / smoothness
+            history = fedax.run(
+                fedax.LocalGD(),
+                task,
+                solver=fedax.SGD(rate),
+                schedule=fedax.Schedule(steps=interval, batch_size="full", weights="equal"),
+                rounds=COMMUNICATIONS,
+                observe=[Objective()],
+                observe_every=EVERY,
+            )
+            for i, value in enumerate(history.metrics["objective"]):
+                row = name, interval, label, i * EVERY, f"{value:.6g}"
+                writer.writerow(dict(zip(COLUMNS, row, strict=True)))
+            file.flush()
 
 
 def draw() -> None:
-    with (HERE / "large_steps.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = read_runs()
 
     def curve(name: str, interval: int, label: str) -> np.ndarray:
-        kept = [
-            r
-            for r in rows
-            if (r["data"], r["interval"], r["step size"]) == (name, str(interval), label)
-        ]
-        return np.array([float(row["objective"]) for row in kept])
+        setting = name, interval, label
+        return np.array([float(row["objective"]) for row in rows if setting_of(row) == setting])
 
     for name in SETS:
         for label in SCALES:

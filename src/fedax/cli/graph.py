@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from fedax.graphs import Graph
 
-RANDOM = ("random_regular", "erdos_renyi", "small_world")
-"""Random graphs, by the names of their constructors."""
 WIDTH, HEIGHT = 56, 22
 """Size of the picture in a terminal, in characters."""
 
@@ -24,7 +22,7 @@ WIDTH, HEIGHT = 56, 22
 def graph(
     graphs: Annotated[
         list[str],
-        typer.Argument(help="One or more of {topologies}; or drawn: {random}.", metavar="GRAPH..."),
+        typer.Argument(help="One or more of {graphs}.", metavar="GRAPH..."),
     ],
     clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 20,
     dim: Annotated[int, typer.Option(min=1, help="Numbers of the model, for the bits.")] = 199_210,
@@ -56,6 +54,7 @@ def graph(
     for title in (
         "graph",
         "clients",
+        "rounds",
         "links",
         "degrees",
         "lambda",
@@ -64,33 +63,65 @@ def graph(
     ):
         table.add_column(title, justify="left" if title == "graph" else "right")
     for each in parsed:
-        degrees = np.asarray(each.degrees)[0]
-        spread = (
-            str(degrees.min())
-            if degrees.min() == degrees.max()
-            else f"{degrees.min()}-{degrees.max()}"
-        )
-        bits = (f"{coder.bits(dim) * int(degrees.sum()):,}" for coder in coders.values())
+        degrees = np.asarray(each.degrees)
+        low, high = degrees.min(), degrees.max()
+        links = np.mean([each.network(t).number_of_edges() for t in range(each.period)])
+        messages = degrees.sum(1).mean()
+        shrinks = each.sums == "both"
         table.add_row(
             each.name,
             str(clients),
-            str(degrees.sum() // 2),
-            spread,
-            f"{each.lam:.5f}",
-            f"{each.spectral_gap:.5f}",
-            *bits,
+            str(each.period),
+            f"{links:g}",
+            f"{low}" if low == high else f"{low}-{high}",
+            f"{each.lam:.5f}" if shrinks else "-",
+            f"{each.spectral_gap:.5f}" if shrinks else "-",
+            *(f"{coder.bits(dim) * messages:,.0f}" for coder in coders.values()),
         )
     if len(parsed) == 1 and clients > 1:
         console.print(draw_text(parsed[0]), markup=False, highlight=False)
+        if parsed[0].period > 1:
+            console.print(f"round 0 of {parsed[0].period}", style="dim", highlight=False)
     show(table, console)
     console.print(
-        f"bits: a model of {dim:,} numbers, one message to every neighbour",
+        f"bits: a model of {dim:,} numbers, one message to every neighbour; links, bits: means "
+        "over the rounds",
         style="dim",
         highlight=False,
     )
     if picture is not None:
         write_picture(parsed[0], picture)
         console.print(f"Picture: {picture}", markup=False, highlight=False, soft_wrap=True)
+
+
+def constructors() -> dict[str, list[str]]:
+    """Returns the graphs that a number of clients and options determine, with their options.
+
+    >>> constructors()["base_k"]
+    ['k']
+    """
+    from fedax.graphs import Graph
+
+    found = {}
+    for name, member in vars(Graph).items():
+        if isinstance(member, classmethod) and not name.startswith("_"):
+            first, *options = inspect.signature(getattr(Graph, name)).parameters
+            if first == "clients":
+                found[name] = options
+    return found
+
+
+def usage(name: str) -> str:
+    """Returns a graph as the command takes it, such as `random_regular:degree=...`."""
+    from fedax.graphs import Graph
+
+    parameters = inspect.signature(getattr(Graph, name)).parameters
+    needed = [
+        f"{key}=..."
+        for key in constructors()[name]
+        if key != "options" and parameters[key].default is inspect.Parameter.empty
+    ]
+    return f"{name}:{','.join(needed)}" if needed else name
 
 
 def parse_graph(text: str, clients: int) -> Graph:
@@ -103,16 +134,14 @@ def parse_graph(text: str, clients: int) -> Graph:
         InvalidInput: an unknown name or option, or a value out of range.
     """
     from fedax.experiments.config.shorthand import parse_section
-    from fedax.graphs import TOPOLOGIES, Graph
+    from fedax.graphs import Graph
 
     section = parse_section(text)
     name, options = section.pop("name"), section
-    if name not in (*TOPOLOGIES, *RANDOM):
-        raise UnknownName.among("graph", name, (*TOPOLOGIES, *RANDOM))
+    if name not in (graphs := constructors()):
+        raise UnknownName.among("graph", name, tuple(graphs))
     parameters = inspect.signature(getattr(Graph, name)).parameters
-    known = [key for key in parameters if key not in ("clients", "options")] + ["mixing"] * (
-        "options" in parameters
-    )
+    known = ["mixing" if key == "options" else key for key in graphs[name]]
     for key in options:
         if key not in known:
             raise UnknownName.among(f"option of graph {name!r}", key, known)
@@ -146,6 +175,7 @@ def positions(graph: Graph) -> np.ndarray:
     circular = graph.name in (
         "ring",
         "exponential",
+        "one_peer_exponential",
         "complete",
         "isolated",
     ) or graph.name.startswith("small_world")

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from fedax.cli.graph import RANDOM
+from fedax.cli.graph import constructors, usage
 from fedax.cli.new import FAMILIES
 from fedax.cli.theory_papers import PAPERS
 from fedax.core import Schedule
@@ -10,7 +10,6 @@ from fedax.core.hyper import declared
 from fedax.experiments.config.observers import OBSERVERS
 from fedax.experiments.config.sections import ENGINES, SOLVERS
 from fedax.experiments.running.predictions import SPLITS
-from fedax.graphs import TOPOLOGIES
 from fedax.models.storage import FORMATS
 from fedax.report.drawing import figures
 from fedax.report.drawing.charts import AXES
@@ -21,8 +20,7 @@ _LISTS = {
     "observers": OBSERVERS,
     "formats": figures.FORMATS,
     "axes": AXES,
-    "topologies": TOPOLOGIES,
-    "random": [f"{name}:key=value,..." for name in RANDOM],
+    "graphs": [usage(name) for name in constructors()],
     "papers": PAPERS,
     "families": FAMILIES,
     "model_formats": FORMATS,

@@ -79,7 +79,7 @@ class SharedMemory(Codec):
         near: Float[Array, "dim"] | None = None,
     ) -> tuple[Message, Float[Array, "dim"]]:
         # the memory is one of the difference to `near`, which changes from round to round
-        message = self.codec.message(v, key, memory if near is None else near + memory)
+        message = Codec.message(self, v, key, memory if near is None else near + memory)
         return message, memory + self.rate(v.shape[0]) * message.decoded
 
     def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, Any]:
@@ -108,9 +108,9 @@ class EF21(SharedMemory):
 
     and the receiver takes the new $g_i$. As the vectors settle down, differences vanish and with
     them the error, where error feedback keeps a part of it. C has to be contractive (see
-    `Codec.relative_error`): `TopK`, `Sign`, `PowerSGD`, or a fine quantizer. Unbiased codecs of
-    large variance, such as `RandK(0.1)`, are not, and their memories grow without bound: put them
-    into `DIANA`.
+    `Codec.relative_error`): `TopK`, `Sign`, `PowerSGD`, or a fine quantizer. The messages of an
+    unbiased codec of variance $\omega$, such as `RandK`, are divided by $1 + \omega$, which makes
+    it contractive.
 
     The mean is over the clients of a round. The memories of absent ones stay as they are, and do
     not count. A message costs the bits of C. On `Simulation` and `Eager`; not with an asynchronous
@@ -126,11 +126,32 @@ class EF21(SharedMemory):
         4200
 
     Source: Richtarik, Sokolov and Fatkhullin, EF21: A New, Simpler, Theoretically Better, and
-    Practically Faster Error Feedback, NeurIPS 2021, Alg. 2 (the paper was not read).
+    Practically Faster Error Feedback, NeurIPS 2021 (paper not read). Read were its authors' code
+    (github.com/IgorSokoloff/ef21_experiments_source_code: `bdfg_distributed_stable.py` of the
+    logistic regression, `DL/EF21_100K.py`) and, for the division, App. B.1.3 of Sadiev et al.,
+    Don't Compress Gradients in Random Reshuffling: Compress Gradient Differences, NeurIPS 2024, and
+    FL_PyTorch (github.com/burlachenkok/flpytorch). The two codes begin with $g_i = v_i$, sent
+    uncompressed and not counted; from then on the steps are these.
     """
+
+    @property
+    def is_unbiased(self) -> bool:
+        return False
+
+    def relative_error(self, dim: int) -> float | None:
+        error = self.codec.relative_error(dim)
+        return error if error is None else error * self._scale(dim)
 
     def rate(self, dim: int) -> float:
         return 1.0
+
+    def restore(self, parts: Any, dim: int, dtype: Any) -> Float[Array, "dim"]:
+        decoded, scale = self.codec.restore(parts, dim, dtype), self._scale(dim)
+        return decoded if scale == 1 else scale * decoded
+
+    def _scale(self, dim: int) -> float:
+        omega = self.codec.relative_error(dim) if self.codec.is_unbiased else None
+        return 1 / (1 + (omega or 0.0))
 
 
 class DIANA(SharedMemory):
@@ -145,7 +166,8 @@ class DIANA(SharedMemory):
     approaches $v_i$. Gradient descent then reaches the optimum itself where clients differ; with
     Q alone it stays at a distance.
 
-    The mean is over the clients of a round; the memories of absent ones stay as they are. A message
+    The mean is over the clients of a round; the memories of absent ones stay as they are. (With one
+    memory at the server, the mean of all, sampled clients would have another estimate.) A message
     costs the bits of Q. On `Simulation` and `Eager`; not with an asynchronous server or on a graph
     that changes.
 
@@ -162,9 +184,13 @@ class DIANA(SharedMemory):
         (0.25, 0.5)
 
     Source: Mishchenko, Gorbunov, Takac and Richtarik, Distributed Learning with Compressed Gradient
-    Differences, 2019 (arXiv:1901.09269), Alg. 1, for any unbiased codec as in Horvath et al.,
-    Stochastic Distributed Learning with Gradient Quantization and Variance Reduction, 2019 (the
-    papers were not read).
+    Differences, 2019 (arXiv:1901.09269), for any unbiased codec as in Horvath et al., Stochastic
+    Distributed Learning with Gradient Quantization and Variance Reduction, 2019 (papers not read).
+    Read were Alg. 2 of a later paper of two of the authors, which has these steps (Sadiev et al.,
+    Don't Compress Gradients in Random Reshuffling: Compress Gradient Differences, NeurIPS 2024),
+    and code of others among them: FL_PyTorch (github.com/burlachenkok/flpytorch,
+    `utils/algorithms.py`) and github.com/SamuelHorvath/VR_Byzantine (`worker.py`, where the memory
+    stays at zero in a client's first message).
     """
 
     alpha: float = hyper(
@@ -209,8 +235,10 @@ class PowerSGD(Codec):
     With `feedback=False`, on the way down and within `EF21`, each message has a new Gaussian Q, so
     that $E \lVert C(M) - M \rVert^2 \le (1 - r/m) \lVert M \rVert^2$.
 
-    Every client approximates its matrices by itself, so that the mean of k clients has rank up to
-    k r. The paper's clients share the factors of their mean, in two sums per step.
+    Every client approximates its matrices by itself, as a single worker of the released code does,
+    so that the mean of k clients has rank up to k r. There several workers share the factors of
+    their mean: they orthonormalize the mean of their M Q, average their $M^T P$, and keep as lost
+    what the shared product leaves out. That takes two sums per step, which a message has not.
 
     Args:
         rank: r, at least 1.
@@ -224,7 +252,11 @@ class PowerSGD(Codec):
         >>> channel = fedax.Channel(up=fedax.codecs.PowerSGD(rank=2))
 
     Source: Vogels, Karimireddy and Jaggi, PowerSGD: Practical Low-Rank Gradient Compression for
-    Distributed Optimization, NeurIPS 2019, Alg. 1 and 2 (the paper was not read).
+    Distributed Optimization, NeurIPS 2019 (paper not read). Read was its authors' code
+    (github.com/epfml/powersgd): `RankKReducer` in `paper-code/gradient_reducers.py`, which has
+    these steps, with the first axis of a leaf as rows, and `train.py`. The later package
+    `powersgd.py` there sends one of the factors in each step, in turns, and nothing compressed in
+    the first 100.
     """
 
     rank: int = hyper(2, low=1, doc="rank of what is sent of a matrix")

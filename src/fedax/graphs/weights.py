@@ -191,6 +191,30 @@ class MixingWeights(eqx.Module):
         repair = "sender" if self.sums == "column" else self.repair
         return dataclasses.replace(self, awake=awake, repair=repair)
 
+    def check_availability(self, rule: Any) -> None:
+        """Refuses a schedule whose rule of availability the graph would ignore, and one without the
+        rule that it asks.
+
+        Raises:
+            InvalidInput: it is one.
+
+        >>> import fedax
+        >>> fedax.Graph.ring(4).sleeping().check_availability(fedax.core.Daily(0.5))
+        """
+        if self.awake is None and rule is None:
+            raise InvalidInput.because(
+                "Graph.sleeping()",
+                "a schedule without a rule of availability",
+                "Give Graph.sleeping(awake=...) or Schedule(availability=...).",
+            )
+        if self.awake is not None and rule is not None:
+            raise InvalidInput.found(
+                "Schedule(availability=...)",
+                f"a rule, which the graph {self.name} does not ask",
+                "None, or graphs whose clients sleep by the rule",
+                "Write Graph.sleeping(), as in graph=fedax.Graph.ring(20).sleeping().",
+            )
+
     @checked_call
     def check_population(self, clients: int) -> None:
         """Refuses another number of clients."""

@@ -42,6 +42,7 @@ def centred(params, examples, *, state, mask, training):
     return (losses, {"mean": 0.9 * state["mean"] + 0.1 * mean}) if training else losses
 
 
+HARD = fedax.Graph.ring(4).lossy(0.1, "both", fails=0.2, recovers=0.5).noisy(0.01)
 STATEFUL = {"State": "average", "Local state": "local", "State on a graph": "average"}
 
 
@@ -72,6 +73,8 @@ def cases():
         "Quantized random": fedax.QuantizedDFedAvgM(
             b=8, graph=fedax.Graph.erdos_renyi(4, 0.7, seed=1)
         ),
+        "Hard graph": fedax.DFedAvgM(graph=HARD.sleeping(0.7)),
+        "Daily graph": fedax.DFedAvgM(graph=fedax.Graph.ring(4).noisy(0.01).sleeping()),
         "Coded": fedax.FedAvg(),
         **{sampling: fedax.SCAFFOLD() for sampling in BY_SIZE},
         "Daily": fedax.SCAFFOLD(),
@@ -108,7 +111,7 @@ def main(names, own):
     for name in names:
         algorithm = cases()[name]
         sampling = name if name in BY_SIZE else "uniform"
-        there = {"name": "daily", "fraction": 0.4, "period": 5} if name == "Daily" else None
+        there = {"name": "daily", "fraction": 0.4, "period": 5} if "Daily" in name else None
         weights = "equal" if name in PRIVATE else "size"
         schedule = fedax.Schedule(
             cohort=3, epochs=2, batch_size=4, sampling=sampling, availability=there, weights=weights

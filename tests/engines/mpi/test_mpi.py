@@ -46,6 +46,8 @@ CASES += [
     "State",
     "Local state",
     "State on a graph",
+    "Hard graph",
+    "Daily graph",
     "FedAWARE, all",
     "FedAWARE, mixed",
     "FedAvg, mixed",

@@ -1,11 +1,22 @@
 """One model per client and a graph between them: what the methods without a server share."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import equinox as eqx
 
-from fedax.core import Algorithm, Client, Federation, InvalidInput, Memory, Upload, Vector, hyper
+from fedax.core import (
+    Algorithm,
+    Client,
+    Federation,
+    InvalidInput,
+    Memory,
+    Schedule,
+    Upload,
+    Vector,
+    hyper,
+)
 from fedax.graphs import TOPOLOGIES, Graph
 
 
@@ -50,6 +61,11 @@ class Gossip(Algorithm[Memory]):
         if self.graph is not None and self.graph.changes:
             allowed = "graphs that do not change, drop no messages and have no sleeping clients"
             raise InvalidInput.of(f"{type(self).__name__}(graph=...)", self.graph.name, allowed)
+
+    def check(self, schedule: Schedule, sizes: Sequence[int]) -> None:
+        rule = schedule.availability_rule
+        if self.graph is not None or rule is not None:
+            self.network(len(sizes)).check_availability(rule)
 
     def init(self, fed: Federation, w: Vector) -> Memory:
         return fed.memory(w)

@@ -6,7 +6,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedax.algorithms.personalized.parted import Own, Parted, Parts
+from fedax.algorithms.personalized.fully_averaged import FullyAveraged
+from fedax.algorithms.personalized.parted import Own, Parts
 from fedax.algorithms.personalized.settling import until_settled
 from fedax.core import (
     Card,
@@ -36,7 +37,7 @@ class Blend(eqx.Module):
     rounds: Int[Array, ""]
 
 
-class FedALA(Parted):
+class FedALA(FullyAveraged):
     r"""FedAvg whose clients start from a learned mixture of the global head and their last one.
 
     This is adaptive local aggregation.
@@ -98,13 +99,6 @@ class FedALA(Parted):
     def init(self, fed: Federation, w: Vector) -> Parts:
         head = (part := self.own(fed.layout)).take(w)
         return Parts(w, fed.memory(Blend(head, jnp.ones_like(head), jnp.int32(0))), part)
-
-    def round(self, fed: Federation, state: Parts) -> Parts:
-        whole, memory = fed.average(self.train, fed.sample(), state.whole, memory=state.memory)
-        return Parts(whole, memory, state.own)
-
-    def model(self, state: Parts) -> Vector:
-        return state.whole
 
     def personal(self, state: Parts) -> Personal:
         return Personal(self.begun, (state.whole,), state.memory)

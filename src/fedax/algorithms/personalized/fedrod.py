@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from fedax.algorithms.personalized.parted import Own, Parted, Parts
+from fedax.algorithms.personalized.fully_averaged import FullyAveraged
+from fedax.algorithms.personalized.parted import Own, Parts
 from fedax.core import (
     Card,
     Client,
-    Federation,
     InvalidInput,
     Layout,
     Minibatch,
@@ -24,7 +24,7 @@ from fedax.core import (
 )
 
 
-class FedRoD(Parted):
+class FedRoD(FullyAveraged):
     r"""Two heads on one body: the generic one is averaged, and each client adds its own head's
     logits to it.
 
@@ -71,13 +71,6 @@ class FedRoD(Parted):
             raise InvalidInput.found(
                 "FedRoD", "a model with a state", "models without batch statistics"
             )
-
-    def round(self, fed: Federation, state: Parts) -> Parts:
-        whole, memory = fed.average(self.train, fed.sample(), state.whole, memory=state.memory)
-        return Parts(whole, memory, state.own)
-
-    def model(self, state: Parts) -> Vector:
-        return state.whole
 
     def personal(self, state: Parts) -> Personal:
         return Personal(self.summed, (state.whole,), state.memory)

@@ -58,9 +58,14 @@ class SCAFFOLDM(Algorithm[ScaffoldMState]):
         >>> import fedax
         >>> method = fedax.SCAFFOLDM(beta=0.2)
 
-    Source: the combination of SCAFFOLD and FedCM, as SCAFFOLD-M of Cheng, Huang, Wu and Yuan,
-    Momentum Benefits Non-IID Federated Learning Simply and Provably, ICLR 2024 (arXiv:2306.16504),
-    whose abstract and reviews were read. Details of the paper's form may differ.
+    Source: SCAFFOLD-M of Cheng, Huang, Wu and Yuan, Momentum Benefits Non-IID Federated Learning
+    Simply and Provably, ICLR 2024 (arXiv:2306.16504). Of it the abstract, the introduction and the
+    reviews were read, not the algorithm, and no code of its authors was found. Read were two
+    methods after it. FedWMSAM (Li et al., NeurIPS 2025, arXiv:2511.22080, text and code) has this
+    local step, g, server's step and c but for its sharpness-aware steps, and its proof follows that
+    of SCAFFOLD-M; its Theorem 1 begins with $c_k$ as gradients at x, its code with zero. That $c_k$
+    is the mean gradient is so in others' code for PAdaMFed-VR (Yan et al., ICLR 2025); FedWMSAM's
+    code has SCAFFOLD's option II, with the momentum in it.
     """
 
     beta: Scalar = hyper(
@@ -71,7 +76,7 @@ class SCAFFOLDM(Algorithm[ScaffoldMState]):
     card: ClassVar[Card] = Card(
         paper="Cheng, Huang, Wu and Yuan, Momentum Benefits Non-IID Federated Learning Simply and "
         "Provably, ICLR 2024",
-        equation="SCAFFOLD-M; paper not read",
+        equation="SCAFFOLD-M; algorithm not read, a form of it in a later paper",
         by_examples=True,
         exact=True,
         reductions=(Reduction({"beta": 1.0}, "scaffold"),),

@@ -307,16 +307,13 @@ class RoundContext(Federation):
 
     def _awake(self, graph: Graph) -> Bool[Array, "clients"] | None:
         """Returns which clients of a graph are awake in this round, None if none ever sleeps."""
+        schedule = self.setup.schedule
+        graph.check_availability(schedule.availability_rule)
         if graph.awake == 1:
             return None
         if graph.awake is None:
-            awake = self.setup.schedule.available_in(self.root, self.round, self.clients)
-            if awake is None:
-                raise InvalidInput.because(
-                    "Graph.sleeping()",
-                    "a schedule without a rule of availability",
-                    "Give Graph.sleeping(awake=...) or Schedule(availability=...).",
-                )
+            awake = schedule.available_in(self.root, self.round, self.clients)
+            assert awake is not None, "there is a rule"
         else:
             key = stream(self.root, "awake", self.round)
             awake = jax.random.uniform(key, (self.clients,), jnp.float32) < graph.awake
