@@ -49,7 +49,7 @@ observe = ["train_loss", "client_accuracy"]
 task = {name = "synthetic", alpha = 0.5, beta = 0.5, clients = 4}
 schedule = {steps = 2, batch_size = 10}
 """
-BUDGET = Tuning(settings=2, selecting=(10,), reported=(0, 1, 2))
+BUDGET = Tuning(settings=2, screening=(10,), deciding=(11,), reported=(0, 1, 2))
 WRONG = '''
 from typing import ClassVar
 
@@ -67,18 +67,6 @@ class Wrong(Algorithm[Vector]):
     def train(self, client: Client, w: Vector) -> Upload[Vector]:
         return Upload(client.minimize(start=w))
 '''
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """A folder with one task that has a target."""
-    place = tmp_path / "tasks"
-    place.mkdir()
-    (place / "tiny.toml").write_text(TINY)
-    told = {"reference": "FedAvg", "settings": {}, "seeds": [1], "values": [1.9], "fedax": "0"}
-    task = load_tasks(place)["tiny"]
-    write_target(place, "tiny", Target(value=1.9, task=task.fingerprint, **told))
-    return place
 
 
 def bench_of(folder, out, budget=BUDGET):
@@ -209,7 +197,7 @@ def test_two_processes_give_the_same_table_to_the_bit(folder, tmp_path):
 
 @pytest.mark.slow
 def test_a_target_is_what_the_reference_reaches_in_half_of_the_rounds(folder):
-    budget = Tuning(settings=2, selecting=(20,), reported=(21, 22, 23))
+    budget = Tuning(settings=2, screening=(20,), deciding=(), reported=(21, 22, 23))
     task = load_tasks(folder)["tiny"]
     target = trials.set_target(task, {}, trials.make_data(task), budget)
     assert target.reference == "FedAvg"
