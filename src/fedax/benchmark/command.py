@@ -294,7 +294,9 @@ class _Data:
     def of(self, task: BenchTask) -> Task | None:
         """Returns the data of a task; None, after a message, where they are not there."""
         if task.name not in self.made:
-            lost = {name: None for name, data in self.made.items() if data is None}
+            lost: dict[str, Task | None] = {
+                name: None for name, data in self.made.items() if data is None
+            }
             try:
                 self.made = lost | {task.name: make_data(task)}
             except InvalidInput as error:
