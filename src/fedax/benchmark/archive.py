@@ -1,7 +1,7 @@
 """The archive: one compressed file for each method and task."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,13 @@ class Entry:
         space: the ranges of the first draw, with their source.
         settings: all that were tried, in the order of the draws.
         scores: of each, smaller is better from the first number on, see `trials.standing_score`.
+            Those of the better half are over all selection seeds, the others over the first.
         selected: place of the reported one.
         edges: values of the selected setting at an edge, such as `mu: high`.
         refused: why the method does not run on the task; then it has no records.
         records: the reported runs, one for each seed.
-        seconds: that all runs took.
+        seconds: that all runs took, of one core.
+        search: where the second draw came from, see `trials.SEARCHES`.
         versions: of the libraries and the machine.
     """
 
@@ -49,6 +51,7 @@ class Entry:
     refused: str = ""
     records: Sequence[Record] = ()
     seconds: float = 0.0
+    search: str = "halton"
     versions: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
 
     def to_bytes(self) -> bytes:
@@ -106,8 +109,9 @@ class Archive:
             write(file, entry.to_bytes())
         return file
 
-    def entries(self, task: str, judged: str) -> Iterator[Entry]:
-        """Yields the results on a task with its current target, in the order of the titles.
+    def entries(self, task: str, judged: Container[str] | None = None) -> Iterator[Entry]:
+        """Yields the results on a task with some targets and budgets, in the order of the titles;
+        without `judged` with all.
 
         Of a method that several folders have, the first counts.
         """
@@ -115,7 +119,7 @@ class Archive:
         for folder in self.folders:
             for file in sorted((folder / task).glob(f"*{ENDING}")):
                 entry = _read(file)
-                if entry.judged == judged:
+                if judged is None or entry.judged in judged:
                     found.setdefault(entry.method, entry)
         yield from (found[method] for method in sorted(found, key=str.lower))
 

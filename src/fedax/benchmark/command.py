@@ -3,7 +3,7 @@
 import dataclasses
 import importlib.util
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,23 @@ from rich.console import Console
 from fedax.algorithms import algorithm_classes
 from fedax.benchmark.archive import SHIPPED, Archive, Entry
 from fedax.benchmark.page import render
-from fedax.benchmark.spaces import FILE, read_spaces
+from fedax.benchmark.plan import (
+    Cell,
+    Seconds,
+    archived_seconds,
+    cells_of,
+    estimate,
+    hours_by,
+    needed,
+    read_timings,
+    time_cell,
+    write_timings,
+)
+from fedax.benchmark.spaces import FILE, Space, read_spaces
 from fedax.benchmark.standing import Standing, describe_place
 from fedax.benchmark.task import FOLDER, BenchTask, Method, choose_tasks, load_tasks, write_target
 from fedax.benchmark.trials import (
+    SEARCHES,
     STANDING,
     Tuning,
     key_of,
@@ -23,11 +36,15 @@ from fedax.benchmark.trials import (
     run_method,
     search_space,
     set_target,
+    title_of,
 )
-from fedax.core import InvalidInput
+from fedax.core import InvalidInput, Task, UnknownName
+from fedax.data.folder import import_extra
+from fedax.errors import RunExists
 from fedax.report.drawing.figures import save_charts
 from fedax.report.tables.comparison import to_latex, to_text
-from fedax.utils.files import write, writing
+from fedax.utils.files import portable, write, writing
+from fedax.utils.lock import held
 
 ALL = "all"
 """Stands for all built-in methods."""
@@ -59,12 +76,27 @@ class Bench:
         folder: Path | None = None,
         spaces: Path | None = None,
         out: Path = Path("bench"),
+        search: str = "halton",
     ) -> "Bench":
-        """Reads tasks and spaces; those of a file come before the benchmark's."""
+        """Reads tasks and spaces; those of a file come before the benchmark's.
+
+        Raises:
+            UnknownName: no such tier, task or search.
+            InvalidInput: another search than the standing one, with the standing archive.
+        """
+        if search not in SEARCHES:
+            raise UnknownName.among("search", search, SEARCHES)
+        if search != STANDING.search:
+            import_extra("optuna", "tpe", f"--search {search}")
+            if out.resolve() == SHIPPED.resolve():
+                reason = f"the standing archive has settings of {STANDING.search} only"
+                raise InvalidInput.because(f"--search {search}", reason, "Name another --out.")
         place = folder or FOLDER
         known = read_spaces(FILE) | (read_spaces(spaces) if spaces else {})
         archives = [out] if out.resolve() == SHIPPED.resolve() else [out, SHIPPED]
-        return cls(place, choose_tasks(load_tasks(place), tier, names), known, Archive(archives))
+        tuning = dataclasses.replace(STANDING, search=search)
+        tasks = choose_tasks(load_tasks(place), tier, names)
+        return cls(place, tasks, known, Archive(archives), tuning)
 
     @property
     def out(self) -> Path:
@@ -72,8 +104,12 @@ class Bench:
         return self.archive.folders[0]
 
     def standing(self) -> Standing:
-        """Returns what all archives have about the tasks."""
-        return Standing.of(self.tasks, self.archive, self.tuning)
+        """Returns what all archives have about the tasks; nothing that another search has tuned."""
+        return Standing.of(self.tasks, self.archive, self._standing_tuning)
+
+    @property
+    def _standing_tuning(self) -> Tuning:
+        return dataclasses.replace(self.tuning, search=STANDING.search)
 
     def show_tasks(self, console: Console) -> None:
         """Lists the tasks with their targets."""
@@ -101,8 +137,14 @@ class Bench:
                 f"{task.name}: {told} ({seconds:.0f} s).", highlight=False, soft_wrap=True
             )
 
-    def run(self, names: Sequence[str], console: Console) -> None:
-        """Runs methods on the tasks that fit them, and shows where they stand."""
+    def run(self, names: Sequence[str], console: Console, *, only_plan: bool = False) -> None:
+        """Runs methods on the tasks that fit them, and shows where they stand.
+
+        Args:
+            names: of the methods, or `all`.
+            console: for what is done.
+            only_plan: shows what would run and how long it takes, and runs short timings only.
+        """
         everything = [name.lower() for name in names] == [ALL]
         methods = [Method.parse(name) for name in (algorithm_classes() if everything else names)]
         for method in methods:
@@ -113,45 +155,104 @@ class Bench:
                     raise InvalidInput.because(method.label, reason)
             for task in self.tasks:  # typos in spaces before anything runs
                 search_space(task, method, self.spaces)
-        for entry in self.results(methods, console):
-            self._say(entry, console)
+        cells = cells_of(self.tasks, methods)
+        if only_plan:
+            self._show_plan(cells, console)
+            return
+        self.results(cells, console)
         if not everything:
-            self._show([method.label for method in methods], console)
+            self._show([title_of(method, self.tuning) for method in methods], console)
 
-    def results(self, methods: Sequence[Method], console: Console) -> Iterator[Entry]:
-        """Yields the results of methods, task after task, as they are made or found.
+    def results(self, cells: Sequence[Cell], console: Console) -> None:
+        """Makes the results of cells that are not in the archive.
 
-        A task whose data are not there is left out, with the reason.
+        Other processes may do so at the same time: each leaves the cells alone that another one
+        works on. A task whose data are not there is left out, with the reason.
         """
-        for task in self.tasks:
-            wanted = [method for method in methods if task.fits(method)]
-            task.required_target() if wanted else None
-            data = None
-            for method in wanted:
-                space = search_space(task, method, self.spaces)
-                key = key_of(task, method, space, self.tuning)
-                entry = self.archive.find(task.name, method.label, key)
-                if entry is None:
-                    try:
-                        data = make_data(task) if data is None else data
-                    except InvalidInput as error:
-                        console.print(f"{task.name} is left out: {error}", highlight=False)
-                        break
-                    entry = run_method(task, method, space, data, self.tuning)
-                    self.archive.add(entry)
-                yield entry
+        for cell in cells:
+            cell.task.required_target()
+        makers, known, busy = _Data(console), self._known(), 0
+        missing = {cell.key: cell for cell in cells if self._find(cell) is None}
+        for number, cell in enumerate(cells, 1):
+            if (entry := self._find(cell)) is None:
+                data = makers.of(cell.task)
+                if data is None:
+                    continue
+                folder = self.out / cell.task.name
+                with writing(folder):
+                    folder.mkdir(parents=True, exist_ok=True)
+                try:
+                    with held(folder, f".{portable(cell.method.label)}.lock"):
+                        # another process may have finished it in between
+                        entry = self._find(cell) or self._make(cell, data)
+                except RunExists:
+                    busy += 1
+                    continue
+                known[cell.key] = entry.seconds
+            missing.pop(cell.key, None)
+            self._say(entry, f"{number}/{len(cells)}{_left(missing.values(), known)}", console)
+        if busy:
+            console.print(f"Another process works on {busy} of them.", highlight=False)
 
-    def _say(self, entry: Entry, console: Console) -> None:
+    def _space(self, cell: Cell) -> Space:
+        return search_space(cell.task, cell.method, self.spaces)
+
+    def _find(self, cell: Cell) -> Entry | None:
+        key = key_of(cell.task, cell.method, self._space(cell), self.tuning)
+        return self.archive.find(cell.task.name, title_of(cell.method, self.tuning), key)
+
+    def _make(self, cell: Cell, data: Task) -> Entry:
+        entry = run_method(cell.task, cell.method, self._space(cell), data, self.tuning)
+        self.archive.add(entry)
+        return entry
+
+    def _known(self) -> Seconds:
+        return read_timings(self.out) | archived_seconds(self.archive, self.tasks)
+
+    def _show_plan(self, cells: Sequence[Cell], console: Console) -> None:
+        """Shows the core hours of the cells that are not in the archive, by task and by method."""
+        missing, makers = [cell for cell in cells if self._find(cell) is None], _Data(console)
+        timings = read_timings(self.out)
+        for cell in list(needed(missing, self._known())):
+            data = makers.of(cell.task)
+            if data is not None:
+                timings[cell.key] = time_cell(cell, self._space(cell), data, self.tuning)
+                write_timings(self.out, timings)
+                told = f"{cell.task.name}: {cell.method.label}: {timings[cell.key]:.0f} s"
+                console.print(told, highlight=False, soft_wrap=True)
+        seconds = estimate(missing, self._known())
+        for place, title in enumerate(("task", "method")):
+            console.print(f"\n{title}: cells, core hours", style="bold")
+            for name, count, hours in hours_by(place, seconds):
+                console.print(f"{name}: {count}, {hours:.2f}", highlight=False, soft_wrap=True)
+        total = sum(seconds.values()) / 3600
+        console.print(
+            f"\n{len(missing)} of {len(cells)} cells are missing: {total:.1f} core hours. "
+            "Several processes may share them; what is done stays.",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+    def _say(self, entry: Entry, progress: str, console: Console) -> None:
         told = f"refused: {entry.refused}" if entry.refused else ""
         if not told:
             chosen = ", ".join(f"{k} {v:g}" for k, v in entry.settings[entry.selected].items())
             edges = f" (at the edge: {', '.join(entry.edges)})" if entry.edges else ""
             told = f"{chosen}{edges}, {entry.seconds:.0f} s"
-        console.print(f"{entry.task}: {entry.method}: {told}", highlight=False, soft_wrap=True)
+        line = f"{progress} {entry.task}: {entry.method}: {told}"
+        console.print(line, highlight=False, soft_wrap=True)
 
     def _show(self, methods: Sequence[str], console: Console) -> None:
         """Shows the places of methods, and writes the table and the figure."""
-        standing = self.standing()
+        tunings = dict.fromkeys([self._standing_tuning, self.tuning])
+        standing = Standing.of(self.tasks, self.archive, *tunings)
+        if self.tuning.search != STANDING.search:
+            console.print(
+                f"\nTuned by {self.tuning.search}: compared with the standing table, which it "
+                "does not enter.",
+                highlight=False,
+                soft_wrap=True,
+            )
         for method in methods:
             console.print(f"\n{method}", style="bold")
             for line in describe_place(standing, method):
@@ -175,3 +276,30 @@ class Bench:
             self.out.mkdir(parents=True, exist_ok=True)
             write(file, render(self.standing()))
         return file
+
+
+def _left(missing: Collection[Cell], known: Seconds) -> str:
+    """Returns the time that cells will take, in words."""
+    hours = sum(estimate(list(missing), known).values()) / 3600
+    return f" (about {hours:.2g} core hours left)" if missing else ""
+
+
+class _Data:
+    """Makes the data of tasks, and keeps those of the last one."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.made: dict[str, Task | None] = {}
+
+    def of(self, task: BenchTask) -> Task | None:
+        """Returns the data of a task; None, after a message, where they are not there."""
+        if task.name not in self.made:
+            lost: dict[str, Task | None] = {
+                name: None for name, data in self.made.items() if data is None
+            }
+            try:
+                self.made = lost | {task.name: make_data(task)}
+            except InvalidInput as error:
+                self.made = lost | {task.name: None}
+                self.console.print(f"{task.name} is left out: {error}", highlight=False)
+        return self.made[task.name]

@@ -10,6 +10,7 @@ import scipy  # imports what is asked for, and only then
 
 from fedax.core import SGD, InvalidInput, UnknownName
 from fedax.core.hyper import Hyper, declared
+from fedax.data.folder import import_extra
 from fedax.experiments.config.toml import Source
 
 FILE = Path(__file__).parent / "spaces.toml"
@@ -18,6 +19,7 @@ EDGE = 0.125
 """Outer part of a range in which a selected value is at the edge."""
 SHIFT = 0.25
 """Part of a range that a shifted one covers on each side of the edge."""
+GENERAL = "not looked up: a tenth to ten times the default, or the whole declared range"
 FACTOR = 10.0
 """A derived range goes from the default over this number to the default times it."""
 
@@ -78,7 +80,7 @@ class Space(NamedTuple):
     limits: dict[str, Hyper]
     source: str
 
-    def settings(self, points: np.ndarray) -> list[Setting]:
+    def settings(self, points: np.ndarray | Sequence[Sequence[float]]) -> list[Setting]:
         """Returns the settings at points of the unit cube, shape (settings, hyperparameters)."""
         return [
             {
@@ -121,9 +123,14 @@ class Space(NamedTuple):
         return self._replace(ranges=ranges)
 
     @property
+    def distributions(self) -> dict[str, dict[str, list[float]]]:
+        """As files spell them: what results depend on, which is not the source."""
+        return {key: one.plain for key, one in self.ranges.items()}
+
+    @property
     def plain(self) -> dict[str, Any]:
         """As plain values, for the archive."""
-        return {"source": self.source} | {key: one.plain for key, one in self.ranges.items()}
+        return {"source": self.source} | self.distributions
 
 
 def read_spaces(file: Path = FILE) -> dict[str, dict[str, Any]]:
@@ -170,7 +177,7 @@ def space_of(
     if entry is None:
         derived = {key: _derived(one) for key, one in known.items() if key not in fixed}
         ranges = {key: one for key, one in derived.items() if one is not None}
-        return Space(rate | ranges, known, "derived from the declared hyperparameters")
+        return Space(rate | ranges, known, GENERAL if ranges else "no other hyperparameters")
     inner = {f"solver.{key}": one for key, one in declared(SGD).items()}
     ranges = {
         key: _parsed(f"{kind.__name__}.{key}", given, known | inner, key)
@@ -220,3 +227,34 @@ def unit_points(dimensions: int, count: int, seed: int) -> np.ndarray:
     """
     generator = np.random.default_rng(seed)
     return scipy.stats.qmc.Halton(dimensions, scramble=True, seed=generator).random(count)
+
+
+def suggest_points(
+    tried: np.ndarray, scores: Sequence[tuple[float, ...]], seed: int
+) -> list[list[float]]:
+    """Returns as many points of the unit cube as were tried, by Optuna's tree-structured Parzen
+    estimator.
+
+    Args:
+        tried: points, shape (count, dimensions).
+        scores: of each, smaller is better from the first number on. Their ranks count.
+        seed: of the estimator.
+
+    Raises:
+        DataError: Optuna is not installed; says how to install it.
+    """
+    optuna = import_extra("optuna", "tpe", "search tpe")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    names = [str(i) for i in range(tried.shape[1])]
+    unit = {name: optuna.distributions.FloatDistribution(0.0, 1.0) for name in names}
+    sampler = optuna.samplers.TPESampler(
+        seed=seed, n_startup_trials=0, multivariate=True, constant_liar=True
+    )
+    study = optuna.create_study(sampler=sampler)
+    ranked = sorted(scores)
+    for point, score in zip(tried.tolist(), scores, strict=True):
+        params = dict(zip(names, point, strict=True))
+        value = float(ranked.index(score))
+        study.add_trial(optuna.trial.create_trial(params=params, distributions=unit, value=value))
+    asked = [study.ask(unit) for _ in tried]
+    return [[trial.params[name] for name in names] for trial in asked]

@@ -75,14 +75,16 @@ class Standing:
     refused: Mapping[str, Mapping[str, str]]
 
     @classmethod
-    def of(
-        cls, tasks: Sequence[BenchTask], archive: Archive, tuning: Tuning = STANDING
-    ) -> "Standing":
-        """Reads the results on all tasks that have a target."""
+    def of(cls, tasks: Sequence[BenchTask], archive: Archive, *tunings: Tuning) -> "Standing":
+        """Reads the results on all tasks that have a target; of the standing budget, or of several
+        ones.
+        """
         known = [task for task in tasks if task.target is not None]
-        found = {
-            task.name: list(archive.entries(task.name, judged_by(task, tuning))) for task in known
+        judged = {
+            task.name: {judged_by(task, tuning) for tuning in tunings or (STANDING,)}
+            for task in known
         }
+        found = {task.name: list(archive.entries(task.name, judged[task.name])) for task in known}
         return cls(
             known,
             {

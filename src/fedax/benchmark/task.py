@@ -144,6 +144,25 @@ class BenchTask(BaseModel):
         return {"devices": DEVICES} | self.experiment
 
     @property
+    def selecting(self) -> "BenchTask":
+        """The task with the only observer that selection needs: the one of its metric.
+
+        Others cost more than training on the networks.
+        """
+        names = [name if isinstance(name, str) else name["name"] for name in self.observers]
+        mine = [
+            one
+            for one, name in zip(self.observers, names, strict=True)
+            if self.metric.startswith(name)
+        ]
+        return self.model_copy(update={"experiment": self.experiment | {"observe": mine}})
+
+    @property
+    def observers(self) -> list[Any]:
+        """What the experiment observes."""
+        return self.experiment.get("observe", [])
+
+    @property
     def kept(self) -> list[str]:
         """The metrics that the archive keeps; the training loss tells who diverged."""
         return list(dict.fromkeys(["train_loss", self.metric, *self.quality.values()]))

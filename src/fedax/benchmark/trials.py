@@ -13,7 +13,7 @@ import fedax
 from fedax import tasks
 from fedax.benchmark.archive import Entry, trimmed
 from fedax.benchmark.measures import best_value, cost_to, is_higher, quality_of
-from fedax.benchmark.spaces import Setting, Space, space_of, unit_points
+from fedax.benchmark.spaces import Setting, Space, space_of, suggest_points, unit_points
 from fedax.benchmark.task import BenchTask, Method, Target
 from fedax.core import InvalidInput, Task
 from fedax.experiments.results.provenance import versions
@@ -30,20 +30,27 @@ class Tuning:
 
     Args:
         settings: of each of the two draws.
-        selecting: seeds of the runs that select.
+        screening: seeds on which all settings run.
+        deciding: seeds on which the better half of them runs as well; none, and the first ones
+            decide.
         reported: seeds of the runs that are reported.
         draw: seed of the settings.
+        search: where the second draw comes from, of `SEARCHES`.
     """
 
     settings: int = 8
-    selecting: tuple[int, ...] = (1000, 1001)
+    screening: tuple[int, ...] = (1000,)
+    deciding: tuple[int, ...] = (1001,)
     reported: tuple[int, ...] = (0, 1, 2, 3, 4)
     draw: int = 54
+    search: str = "halton"
 
 
+SEARCHES = ("halton", "tpe")
+"""The quasi-random sequence, and Optuna's tree-structured Parzen estimator."""
 STANDING = Tuning()
 """The budget of every method."""
-REFERENCE = Tuning(selecting=(2000, 2001), reported=(2100, 2101, 2102, 2103, 2104))
+REFERENCE = Tuning(screening=(2000, 2001), deciding=(), reported=(2100, 2101, 2102, 2103, 2104))
 """The budget of the reference that sets a target, on seeds that nobody else uses."""
 
 
@@ -67,9 +74,15 @@ def judged_by(task: BenchTask, tuning: Tuning = STANDING) -> str:
 
 def key_of(task: BenchTask, method: Method, space: Space, tuning: Tuning = STANDING) -> str:
     """Returns the fingerprint of all that the results of a method on a task depend on."""
-    told = [judged_by(task, tuning), method.label, method.sha256, space.plain]
+    told = [judged_by(task, tuning), method.label, method.sha256, space.distributions]
     text = json.dumps([*told, task.options_for(method)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def title_of(method: Method, tuning: Tuning) -> str:
+    """Returns the title of a method in the archive, which says if another search has tuned it."""
+    standing = tuning.search == STANDING.search
+    return method.label if standing else f"{method.label} (tuned by {tuning.search})"
 
 
 def search_space(task: BenchTask, method: Method, spaces: Mapping[str, Mapping[str, Any]]) -> Space:
@@ -95,13 +108,14 @@ def run_method(
     A method that the task refuses, such as one with two phases on an asynchronous server, gives an
     entry without runs.
     """
-    begin, target = time.perf_counter(), task.required_target()
+    begin, target = time.process_time(), task.required_target()
     entry = Entry(
         task.name,
-        method.label,
+        title_of(method, tuning),
         key_of(task, method, space, tuning),
         judged_by(task, tuning),
         space.plain,
+        search=tuning.search,
         versions=versions(),
     )
     try:
@@ -115,7 +129,7 @@ def run_method(
         selected=tuned.selected,
         edges=tuned.edges,
         records=tuple(trimmed(run, task) for run in tuned.records),
-        seconds=round(time.perf_counter() - begin, 1),
+        seconds=round(time.process_time() - begin, 1),
     )
 
 
@@ -127,20 +141,31 @@ def tune(
     tuning: Tuning,
     score: Callable[[Sequence[Record]], Score],
 ) -> Tuned:
-    """Tunes a method: a first draw, a second one across the edges that it selected, and the
-    reported runs.
+    """Tunes a method: a first draw, a second one across the edges that it selected, the better half
+    on further seeds, and the reported runs.
 
-    Both draws have equally many runs, so that one compiled program serves them.
+    All stages of the selection have equally many runs, so that one compiled program serves them.
     """
     points = unit_points(len(space.ranges), 2 * tuning.settings, tuning.draw)
     settings = space.settings(points[: tuning.settings])
-    scores = _scores(task, method, settings, data, tuning, score)
-    edges = space.edges(settings[scores.index(min(scores))])
-    second = space.extended(edges)
-    more = second.settings(points[tuning.settings :])
-    scores += _scores(task, method, more, data, tuning, score)
-    settings += more
-    selected = scores.index(min(scores))
+    runs = _select(task, method, settings, data, tuning.screening)
+    scores = [score(one) for one in runs]
+    if tuning.search == "tpe":
+        second, later = space, suggest_points(points[: tuning.settings], scores, tuning.draw)
+    else:
+        edges = space.edges(settings[scores.index(min(scores))])
+        second, later = space.extended(edges), points[tuning.settings :]
+    settings += second.settings(later)
+    runs += _select(task, method, settings[tuning.settings :], data, tuning.screening)
+    scores = [score(one) for one in runs]
+    finalists = sorted(range(len(settings)), key=scores.__getitem__)
+    if tuning.deciding:
+        finalists = finalists[: tuning.settings]
+        chosen = [settings[i] for i in finalists]
+        further = _select(task, method, chosen, data, tuning.deciding)
+        for i, more in zip(finalists, further, strict=True):
+            scores[i] = score(runs[i] + more)
+    selected = min(finalists, key=scores.__getitem__)
     left = space.joined(second).edges(settings[selected])
     records = run_settings(task, method, [settings[selected]], data, tuning.reported)
     return Tuned(
@@ -148,19 +173,16 @@ def tune(
     )
 
 
-def _scores(
+def _select(
     task: BenchTask,
     method: Method,
     settings: Sequence[Setting],
     data: Task,
-    tuning: Tuning,
-    score: Callable[[Sequence[Record]], Score],
-) -> list[Score]:
-    records, count = (
-        run_settings(task, method, settings, data, tuning.selecting),
-        len(tuning.selecting),
-    )
-    return [score(records[i * count : (i + 1) * count]) for i in range(len(settings))]
+    seeds: Sequence[int],
+) -> list[list[Record]]:
+    """Returns the runs of each setting, which observe only what selects."""
+    records, count = run_settings(task.selecting, method, settings, data, seeds), len(seeds)
+    return [records[i * count : (i + 1) * count] for i in range(len(settings))]
 
 
 def run_settings(
@@ -179,16 +201,27 @@ def run_settings(
 def standing_score(metric: str, target: float) -> Callable[[Sequence[Record]], Score]:
     """Returns the score of a setting: the runs that miss the target, the mean rounds of the others,
     and the mean final value, as a loss.
+
+    A run whose metric ends worse than it began misses the target: selection sees no other metric
+    that could tell that it diverged.
     """
 
     def score(records: Sequence[Record]) -> Score:
-        rounds = [cost_to(run, metric, target, "rounds") for run in records]
+        rounds = [
+            math.inf if _worsened(run, metric) else cost_to(run, metric, target, "rounds")
+            for run in records
+        ]
         reached = [cost for cost in rounds if math.isfinite(cost)]
         finals = [_as_loss(run, metric, quality_of(run, metric)) for run in records]
         missed = float(len(rounds) - len(reached))
         return missed, statistics.fmean(reached or [0.0]), statistics.fmean(finals)
 
     return score
+
+
+def _worsened(run: Record, metric: str) -> bool:
+    first, last = (_as_loss(run, metric, float(run.scalars[metric][i])) for i in (0, -1))
+    return last > first
 
 
 def _as_loss(run: Record, metric: str, value: float) -> float:

@@ -14,12 +14,17 @@ class Command(TyperCommand):
     """Command that sets up JAX before its work.
 
     Its help may have placeholders such as `{engines}`, which are filled in when it is shown.
+
+    Attributes:
+        cpus: host devices; None means one for each core.
     """
+
+    cpus: int | None = None
 
     def invoke(self, ctx: Any) -> Any:
         from fedax.experiments.running import setup
 
-        setup.set_up_jax()
+        setup.set_up_jax(self.cpus)
         return super().invoke(ctx)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -27,6 +32,12 @@ class Command(TyperCommand):
             parameter.help = _fill(getattr(parameter, "help", None))  # pyright: ignore[reportAttributeAccessIssue]
         self.epilog = _fill(self.epilog)
         super().format_help(ctx, formatter)
+
+
+class OneDeviceCommand(Command):
+    """Command whose numbers do not depend on how many cores the machine has."""
+
+    cpus = 1
 
 
 def _fill(text: str | None) -> str | None:

@@ -37,7 +37,7 @@ from fedax.cli import (
     theory,
     validate,
 )
-from fedax.cli.command import Command, Commands
+from fedax.cli.command import Command, Commands, OneDeviceCommand
 
 app = typer.Typer(
     cls=Commands,
@@ -86,7 +86,10 @@ for command in (
     recipes.recipes,
     reproduce.reproduce,
     report.report,
-    bench.bench,
+):
+    app.command(cls=Command)(command)
+app.command(cls=OneDeviceCommand)(bench.bench)
+for command in (
     table.table,
     figures.figures,
     graph.graph,

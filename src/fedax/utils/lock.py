@@ -14,8 +14,8 @@ _NAME = ".lock"
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Generator[None]:
-    """Holds the lock of a folder that exists.
+def held(folder: Path, name: str = _NAME) -> Generator[None]:
+    """Holds the lock of a folder that exists, or of one piece of work in it by another name.
 
     The system gives it up when the process ends, however it ends.
 
@@ -24,7 +24,7 @@ def held(folder: Path) -> Generator[None]:
     Raises:
         RunExists: another process holds it; the message says which, where and since when.
     """
-    path = folder / _NAME
+    path = folder / name
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         if not _take(handle):
