@@ -314,8 +314,9 @@ class RoundContext(Federation):
         # a client without neighbours meets itself, and sends nothing
         self._account(pair, sending, result, 2 * jnp.asarray(woken != neighbour, jnp.int32))
         received = _Common(jax.tree.map(lambda rows: rows.mean(0), result.rows[0]))
+        halves: Any = (answer, neighbour, self.round), (receive, woken, began)
         # the neighbour first, so that a client that meets itself ends as the one that woke
-        for work, client, round in ((answer, neighbour, self.round), (receive, woken, began)):
+        for work, client, round in halves:
             states = _kept_by_clients(result.client_states) | {"received": received}
             occurrence = self._occurrence(work)
             half = PhaseWork(work, (), None, self.root, round, occurrence, receives=True)
