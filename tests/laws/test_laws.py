@@ -281,11 +281,11 @@ def traced_bits(algorithm):
     phases = fedax.footprint(algorithm, regression()).phases
     links = (
         int(np.asarray(fedax.Graph.named(algorithm.topology, 5).degrees).sum())
-        if phases[0].links
+        if phases[0].links or phases[0].pair
         else 0
     )
     senders = [
-        links if phase.links else 2 if phase.pair else 5 if phase.everyone else 3
+        links if phase.links else min(links, 2) if phase.pair else 5 if phase.everyone else 3
         for phase in phases
     ]
     pairs = list(zip(phases, senders, strict=True))

@@ -271,7 +271,7 @@ def compiles_once(method: Method) -> None:
 def counts_its_traffic(method: Method) -> None:
     algorithm, phases = method.make(), method.footprint.phases
     links = 0
-    if any(phase.links for phase in phases):
+    if any(phase.links or phase.pair for phase in phases):
         network: Any = getattr(algorithm, "network", None)
         if not callable(network):
             raise Skipped(
@@ -280,7 +280,7 @@ def counts_its_traffic(method: Method) -> None:
         graph: Any = network(5)
         links = int(np.asarray(graph.degrees).sum())
     senders = [
-        links if phase.links else 2 if phase.pair else 5 if phase.everyone else 3
+        links if phase.links else min(links, 2) if phase.pair else 5 if phase.everyone else 3
         for phase in phases
     ]
     down = sum(phase.down_bits * n for phase, n in zip(phases, senders, strict=True))
