@@ -305,28 +305,39 @@ class RoundContext(Federation):
     ) -> Memory:
         self._check_pairs(graph)
         woken, neighbour, began = self._meeting(graph)
-        clients = jnp.stack([woken, neighbour])
+        clients, phase = jnp.stack([woken, neighbour]), len(self.traffic)
         pair = self._cohort(clients, 2, is_sampled=False)
         sending, client_states = self._prepare(send, (), memory)
         sending = dataclasses.replace(sending, model_state=None)
-        result = self.backend.exchange_pair(sending, pair, client_states)
+        # two rows, read once and written once: XLA would copy all memories between the phases
+        states: dict[str, Memory] = {
+            name: _PairMemory(whole.take(clients), clients) for name, whole in client_states.items()
+        }
+        result = self.backend.exchange_pair(sending, pair, states)
         _require_unweighted("exchange_pair(send=...)", result)
         # a client without neighbours meets itself, and sends nothing
-        self._account(pair, sending, result, 2 * jnp.asarray(woken != neighbour, jnp.int32))
-        received = _Common(jax.tree.map(lambda rows: rows.mean(0), result.rows[0]))
+        messages = 2 * jnp.asarray(woken != neighbour, jnp.int32)
+        self._account(pair, sending, result._replace(client_states={}), messages)
+        states |= result.client_states
+        mean = jax.tree.map(lambda rows: jnp.broadcast_to(rows.mean(0), rows.shape), result.rows[0])
         halves: Any = (answer, neighbour, self.round), (receive, woken, began)
         # the neighbour first, so that a client that meets itself ends as the one that woke
         for work, client, round in halves:
-            states = _kept_by_clients(result.client_states) | {"received": received}
-            occurrence = self._occurrence(work)
+            occurrence, kept = self._occurrence(work), _kept_by_clients(states)
             half = PhaseWork(work, (), None, self.root, round, occurrence, receives=True)
             alone = self._cohort(client[None], 1, is_sampled=False)
-            after = self.backend.work(half, alone, states, False)
-            result = result._replace(client_states=result.client_states | after.client_states)
+            received: dict[str, Memory] = {"received": _PairMemory(mean, clients)}
+            after = self.backend.work(half, alone, kept | received, False)
+            states |= {name: after.client_states[name] for name in kept}
             self._check_finite(alone, after)
-        self.model_state = result.client_states.get("model", self.model_state)
-        self.solver_states = result.client_states.get("solver", self.solver_states)
-        return result.client_states["own"]
+        ended = {
+            n: whole.put(clients, states[n].take(clients)) for n, whole in client_states.items()
+        }
+        if "lost" in ended:
+            self.lost[phase] = ended["lost"]
+        self.model_state = ended.get("model", self.model_state)
+        self.solver_states = ended.get("solver", self.solver_states)
+        return ended["own"]
 
     def _check_pairs(self, graph: Graph) -> None:
         """Refuses what meetings of two clients do not have.
@@ -587,11 +598,22 @@ class RoundContext(Federation):
         return RoundReport(self.notes, self.traffic, broken, bad, left_out)
 
 
-class _Common(Memory):
-    """What several clients receive alike: one row, whoever asks."""
+class _PairMemory(Memory):
+    """The memories of two clients that meet, apart from those of all others."""
+
+    clients: Int[Array, "pair"]
 
     def take(self, ids: Int[Array, "some"]) -> PyTree:
-        return jax.tree.map(lambda row: jnp.broadcast_to(row, (*ids.shape, *row.shape)), self._rows)
+        return jax.tree.map(lambda rows: rows[self._places(ids)], self._rows)
+
+    def put(self, ids: Int[Array, "some"], rows: PyTree) -> Memory:
+        put = lambda all_, new: all_.at[self._places(ids)].set(new, mode="drop")  # noqa: E731
+        return _PairMemory(jax.tree.map(put, self._rows, rows), self.clients)
+
+    def _places(self, ids: Int[Array, "some"]) -> Int[Array, "some"]:
+        # 2, out of range, for clients that are neither of them
+        second = jnp.where(ids == self.clients[1], jnp.int32(1), jnp.int32(2))
+        return jnp.where(ids == self.clients[0], jnp.int32(0), second)
 
 
 def _kept_by_clients(states: dict[str, Memory]) -> dict[str, Memory]:
