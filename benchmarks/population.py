@@ -1,8 +1,9 @@
 """The time of a round against the size of the population, ten clients a round, interleaved.
 
-python benchmarks/population.py [--most 1000000] [--repeats 15]
+python benchmarks/population.py [--most 1000000] [--repeats 15] [--only asynchronous]
 
-Beside it the time against the cohort, and the seconds and the memory that `FederatedData` and a
+`--only asynchronous` measures a server step of an asynchronous server with 1,000 clients at work, and
+a wake-up on a ring, with the time of the timetable. Beside it the time against the cohort, and the seconds and the memory that `FederatedData` and a
 task of the largest population take."""
 
 import argparse
@@ -36,12 +37,16 @@ def logistic(w: Any, data: Any, key: Any = None) -> Any:
 class Runner:
     """One method on one population, compiled and warm."""
 
-    def __init__(self, method: Any, sampling: str, clients: int, cohort: int = COHORT) -> None:
+    def __init__(
+        self, method: Any, sampling: str, clients: int, cohort: int = COHORT, server: Any = None
+    ) -> None:
         rng = np.random.default_rng(0)
         x = rng.normal(size=(2 * clients, FEATURES)).astype(np.float32)
         train = Ragged.flat({"x": x, "y": (x[:, 0] > 0).astype(np.int32)}, np.full(clients, 2))
         task = fedax.Task(lambda key: np.zeros(FEATURES, np.float32), logistic, train)
-        schedule = fedax.Schedule(cohort=cohort, sampling=sampling, batch_size=2)
+        schedule = fedax.Schedule(
+            cohort=cohort, sampling=sampling, batch_size=2, asynchronous=server
+        )
         options = RunOptions.of(
             {"solver": fedax.SGD(0.1), "schedule": schedule, "engine": fedax.Simulation(devices=1)}
         )
@@ -77,6 +82,30 @@ def cohorts_of(clients: int, repeats: int) -> None:
         )
 
 
+def asynchronous(sizes: list[int], repeats: int) -> None:
+    """Prints the time of a server step and of a wake-up against the population, interleaved."""
+    devices = fedax.Devices(speed={"name": "lognormal", "median": 1.0, "sigma": 1.0}, latency=0.1)
+    servers = {
+        "FedBuff, a step of ten, 1,000 at work": lambda n: Runner(
+            fedax.FedAvg(), "uniform", n, server=fedax.Asynchronous(devices, concurrency=1000)
+        ),
+        "ADPSGD, a wake-up on a ring": lambda n: Runner(
+            fedax.ADPSGD(graph=fedax.Graph.ring(n)),
+            "uniform",
+            n,
+            server=fedax.Asynchronous(devices),
+        ),
+    }
+    for name, make in servers.items():
+        runners = [make(n) for n in sizes]
+        times = np.array([[runner.seconds(ROUNDS) for runner in runners] for _ in range(repeats)])
+        medians, ratios = np.median(times, axis=0), np.median(times / times[:, :1], axis=0)
+        cells = ", ".join(
+            f"{n}: {1e3 * t:.3f} ({r:.2f})" for n, t, r in zip(sizes, medians, ratios, strict=True)
+        )
+        print(f"{name}, milliseconds by population: {cells}", flush=True)
+
+
 def data_of(clients: int) -> None:
     """Prints the cost of data that are split among many clients, and of a task made of them."""
     rng = np.random.default_rng(0)
@@ -100,7 +129,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--most", type=int, default=10**6)
     parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--only", choices=["asynchronous"])
     given = parser.parse_args()
+    if given.only:
+        asynchronous([n for n in (10**3, 10**4, 10**5) if n <= given.most], given.repeats)
+        return
     data_of(given.most)
     cohorts_of(min(given.most, 10**5), given.repeats)
     sizes = [n for n in (10**k for k in range(2, 8)) if n <= given.most]

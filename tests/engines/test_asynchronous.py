@@ -526,7 +526,7 @@ def test_files_have_asynchronous_servers():
     ("text", "words"),
     [
         (FILE, "no table [devices]; allowed: a table [devices], whose virtual clock it needs"),
-        (FILE.replace("concurrency = 4", "devices = 3") + CLOCK, "with concurrency and perhaps"),
+        (FILE.replace("concurrency = 4", "devices = 3") + CLOCK, "its table [devices]"),
         (FILE.replace("= 4", "= 4\ndevices = {speed = 1.0}") + CLOCK, "table [devices]"),
         (FILE + CLOCK + "[grid.schedule]\nasynchronous = [{concurrency = 2}]\n", "no tables"),
     ],

@@ -10,6 +10,7 @@ from fedax import papers
 from fedax.core import InvalidInput, Outcome, SpecError
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory
+from fedax.experiments.running.batches import run_audited
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume
 from fedax.papers.comparison import Comparison
@@ -182,3 +183,38 @@ def test_refusals():
     few = Experiment.of(name="a", task=task, algorithm=[{"name": "fedavg"}], audit={"every": 1})
     with pytest.raises(InvalidInput, match="at least 4"):
         few.plan()
+
+
+ON_THE_CLOCK = """
+name = "late"
+rounds = 2
+[task]
+name = "digits"
+clients = 4
+[schedule]
+cohort = 2
+steps = 2
+[devices]
+speed = {name = "lognormal", median = 100.0, sigma = 1.0}
+[audit]
+every = 2
+epochs = 2
+[[algorithm]]
+name = "fedavg"
+label = "FedBuff"
+schedule = {asynchronous = {concurrency = 3}}
+[[algorithm]]
+name = "fedavg"
+label = "Hurried"
+schedule = {deadline = 5.0}
+"""
+
+
+def test_audits_have_the_devices_of_their_file():
+    """Without them, schedules on the virtual clock were valid and then refused when they ran."""
+    experiment = Experiment.parse(ON_THE_CLOCK)
+    plan = experiment.plan()
+    for label in plan.algorithms:
+        record = run_audited(plan, experiment.audit, label, 0, task="late", draw=0)
+        assert record.outcome.ok
+        assert record.metrics["auc"].shape == (2,)

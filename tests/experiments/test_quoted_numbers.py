@@ -168,6 +168,48 @@ def test_the_article_counts_the_cells_of_table_7():
         )
 
 
+STUDIES = DOCS / "findings"
+
+
+def rows_of(folder):
+    """The table of a study on the time axis: hours, kilojoules and the last accuracy of each task
+    and method, means and deviations over the seeds."""
+    with (STUDIES / folder / "runs.csv").open() as stream:
+        runs = [row for row in csv.DictReader(stream) if row["metric"] == "test_accuracy"]
+    for task, label in dict.fromkeys((run["task"], run["algorithm"]) for run in runs):
+        mine = [run for run in runs if (run["task"], run["algorithm"]) == (task, label)]
+        hours, joules, last = (
+            np.array([float(run[name] or "inf") for run in mine])
+            for name in ("hours_to_90", "joules_to_90", "last")
+        )
+        there = int(np.isfinite(hours).sum())
+        with np.errstate(invalid="ignore"):
+            when = f"{hours.mean():.3f} ± {hours.std(ddof=1):.3f}"
+            cost = f"{joules.mean() / 1e3:.1f} ± {joules.std(ddof=1) / 1e3:.1f}"
+        reached = [when, cost] if there == len(mine) else ["never" if not there else "", ""]
+        yield task, label, [*reached, f"{last.mean():.1f} %"]
+
+
+def test_the_page_of_asynchronous_servers_has_the_numbers_of_its_runs():
+    text = (STUDIES / "asynchronous.md").read_text()
+    first, second = text.split("## Unequal work")
+    for _, label, (hours, joules, last) in rows_of("asynchronous"):
+        (row,) = (line for line in first.splitlines() if line.startswith(f"| {label} |"))
+        assert f"| {hours} | {joules} |" in row
+        assert row.endswith(f"| {last} |")
+    for task, label, cells in rows_of("unequal-work"):
+        assert f"| {task} | {label} | {' | '.join(cells)} |" in second
+    with (STUDIES / "unequal-work" / "claims.csv").open() as stream:
+        claims = list(csv.DictReader(stream))
+    for claim in claims:
+        (row,) = (line for line in second.splitlines() if f"| {claim['claim']} |" in line)
+        assert f"| {claim['verdict']} |" in row
+        known = [abs(float(claim[name] or "nan")) for name in ("mean", "low", "high")]
+        if np.isfinite(known).all():
+            shown = [float(x) for x in re.findall(r"\d+\.\d+", row)]
+            assert all(min(abs(x - k) for x in shown) <= 0.00051 * max(1, k * 10) for k in known)
+
+
 def test_a_number_that_the_folder_does_not_have_is_found():
     folder = DOCS / "reproduction" / "fedaware-figure-9"
     assert (

@@ -1,6 +1,7 @@
 """Experiment files that no run could follow, and values that no program can hold: refused in words,
 with the line, and soon."""
 
+import re
 import time
 
 import pytest
@@ -148,3 +149,44 @@ def test_settings_that_are_no_paths_are_refused(tmp_path):
     ):
         with pytest.raises(InvalidInput):
             Experiment.read(tmp_path / "a.toml", [setting])
+
+
+UNFIT = """
+name = "unfit"
+rounds = 2
+[task]
+name = "digits"
+clients = 5
+[schedule]
+cohort = 2
+{more}
+[[algorithm]]
+name = "fedavg"
+[[algorithm]]
+name = "{method}"
+"""
+CLOCK = "[devices]\nspeed = {name = 'lognormal', median = 100.0, sigma = 1.0}\n"
+LATE = "asynchronous = {concurrency = 3}\n"
+
+
+@pytest.mark.parametrize(
+    ("method", "more", "words"),
+    [
+        ("feddane", LATE + CLOCK, "Schedule(asynchronous=...), FedDANE: phase solve follows"),
+        ("dsgd", LATE + CLOCK, "Schedule(asynchronous=...), DSGD: a method without a server"),
+        ("gd", "deadline = 1.0\n" + CLOCK, "Schedule(deadline=...), GD: phase"),
+        ("adpsgd", CLOCK, "the wake-ups of ADPSGD have no time without a timetable"),
+        ("fedbn", "", "FedBN"),
+        ("fedavg2", LATE + CLOCK + "[channel.privacy]\nnoise = 1.0\n", "account of privacy"),
+        ("fedavg2", CLOCK + "[solver]\nname = 'exact'\n", "Declare its cost"),
+    ],
+    ids=["phases", "graph", "everyone", "pairs", "model", "privacy", "solver"],
+)
+def test_what_a_run_refuses_is_refused_before_any_run(method, more, words):
+    """Also of the second algorithm: its turn may come hours after the first."""
+    text = UNFIT.format(method=method.strip("2"), more=more)
+    if method == "fedavg2":
+        text = text.replace('"fedavg"\n[[', '"fedprox"\n[[')
+    experiment = Experiment.parse(text)
+    with pytest.raises(SpecError, match=re.escape(words)):
+        experiment.plan()

@@ -133,10 +133,11 @@ def _traffic(phase: PhaseCost) -> str:
         f"{phase.full_gradients} full" * (phase.full_gradients > 0),
     )
     gradients = ", gradients: " + " + ".join(filter(None, counts)) if any(counts) else ""
-    if phase.links:
+    if phase.links or phase.pair:
+        receivers = "one neighbour and back" if phase.pair else "every neighbour"
         return (
-            f"{phase.work}: {_amount(*phase.up)}{' in few bits' * phase.coded} to every "
-            f"neighbour{gradients}"
+            f"{phase.work}: {_amount(*phase.up)}{' in few bits' * phase.coded} to {receivers}"
+            f"{gradients}"
         )
     return f"{phase.work}: down {_amount(*phase.down)}, up {_amount(*phase.up)}{gradients}"
 

@@ -101,11 +101,11 @@
     return text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/%\{/g, "% {");
   }
 
-  // on a logarithmic axis: 1, 2, 5 within few decades, else one tick every so many decades
-  function spacing(traces) {
+  // on a logarithmic axis: 1, 2, 5 within few decades, else one tick every so many decades; a narrow axis has room for few
+  function spacing(traces, few = 3) {
     const values = traces.flatMap((trace) => trace.y).filter((value) => value > 0);
     const decades = Math.log10(Math.max(...values) / Math.min(...values));
-    return decades > 3 ? Math.ceil(decades / 6) : decades > 0.6 ? "D2" : undefined;
+    return decades > few ? Math.ceil(decades / 6) : decades > 0.6 ? "D2" : undefined;
   }
 
   // accuracies rise from chance in the first tenth of the axis, which is not to stretch the chart
@@ -297,16 +297,16 @@
 
   function drawnLayout(panel, traces) {
     const base = layout({ metric: "", loss: false, percent: false }, traces), logs = (value) => Math.log10(value);
-    const axis = (given, kept, values) => ({
+    const axis = (given, kept, values, few) => ({
       ...kept, title: { text: given.title, font: { size: 12 }, standoff: 8 }, type: given.log ? "log" : "linear", tickformat: given.log ? "~g" : "", rangemode: "normal",
-      ...(given.log ? { dtick: spacing(values) } : {}),
+      ...(given.log ? { dtick: spacing(values, few) } : {}),
       ...(given.low === null ? {} : { range: given.log ? [logs(given.low), logs(given.high)] : [given.low, given.high], autorange: false }),
       ...(given.ticks.length ? { tickmode: "array", tickvals: given.ticks.map(([at]) => at), ticktext: given.ticks.map(([, text]) => plain(text).replace(/\n/g, "<br>")) } : {}),
     });
     const big = !panel.x.ticks.length && traces.some((trace) => trace.x.some((value) => value >= 1e4));
     const across = panel.marks.filter((mark) => mark.style === null), ends = panel.marks.filter((mark) => mark.style !== null);
     return {
-      ...base, xaxis: { ...axis(panel.x, base.xaxis, traces.map((t) => ({ y: t.x }))), ...(big ? { tickformat: "~s" } : {}) }, yaxis: axis(panel.y, base.yaxis, traces),
+      ...base, xaxis: { ...axis(panel.x, base.xaxis, traces.map((t) => ({ y: t.x })), panel.columns > 2 ? 1.5 : 3), ...(big ? { tickformat: "~s" } : {}) }, yaxis: axis(panel.y, base.yaxis, traces),
       shapes: panel.marks.map((mark) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: mark.value, y1: mark.value, line: mark.style === null ? { color: style("--quiet"), width: 1.2, dash: "dash" } : { color: color(mark.style), width: 1, dash: "dot" } })),
       annotations: [
         ...across.map((mark) => ({ xref: "paper", x: 1, y: panel.y.log ? logs(mark.value) : mark.value, xanchor: "right", yanchor: "bottom", text: plain(mark.text), showarrow: false, font: { size: 10 }, bgcolor: style("--panel"), opacity: 0.85 })),
@@ -325,6 +325,7 @@
     grid.style.setProperty("--columns", figure.columns);
     document.getElementById(place).append(section);
     for (const panel of figure.panels) {
+      panel.columns = figure.columns;
       const frame = clone("chart-template"), node = frame.querySelector(".plot"), own = el("div", undefined, "own");
       frame.querySelector("h3").textContent = panel.title;
       const note = frame.querySelector("p");

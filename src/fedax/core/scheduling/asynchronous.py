@@ -1,5 +1,5 @@
 """Asynchronous servers: clients train on the model that they received, and the server steps when
-enough have arrived.
+enough have arrived. On a graph, a client that is done meets one neighbour.
 
 Who arrives when follows from the devices' speeds alone. The whole timetable is therefore computed
 before training, in plain NumPy, and a compiled run reads one row of it for every server step.
@@ -8,7 +8,7 @@ before training, in plain NumPy, and a compiled run reads one row of it for ever
 import dataclasses
 import heapq
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,12 +43,16 @@ class Asynchronous:
     The mean divides by the number of uploads (by the sum of their weights without $s$), so that
     stale uploads shorten the step.
 
+    A method on a graph has no server: all clients are at work, and one that is done averages with a
+    neighbour (`ADPSGD`). It takes `devices` and `passes` only.
+
     Args:
         devices: how long clients take: a `fedax.Devices`, or an object with a method
             `seconds(clients, round, down_bits, up_bits, examples)`, which returns for some clients
             the seconds from dispatch to arrival as an array. A frozen dataclass, so that
             checkpoints know it. None for those of `run(devices=...)`, or of `[devices]` in a file.
-        concurrency: clients at work at the same time, from 1 to the number of clients.
+        concurrency: clients at work at the same time, from 1 to the number of clients; None for
+            all.
         dispatch: `"arrival"`: a client that arrives is replaced at once; `"server_step"`: clients
             are dispatched after server steps only. With as many clients at work as a step takes
             this is the synchronous method.
@@ -80,7 +84,7 @@ class Asynchronous:
 
     devices: Any = None
     _: dataclasses.KW_ONLY
-    concurrency: int
+    concurrency: int | None = None
     dispatch: str = hyper("arrival", choices=("arrival", "server_step"))
     uploads: str = hyper("changes", choices=("changes", "models"))
     weight: str = hyper("polynomial", choices=("constant", "polynomial", "hinge"))
@@ -97,9 +101,12 @@ class Asynchronous:
             "an object with a method `seconds`, or None for those of the run, which a file has in "
             "its table [devices]",
         )
-        whole = f"whole numbers from 1 to {MOST_COUNT}"
-        self._require("concurrency", _is_count(self.concurrency, 1), whole)
-        bound = self.max_staleness
+        bound, count = self.max_staleness, self.concurrency
+        self._require(
+            "concurrency",
+            count is None or _is_count(count, 1),
+            f"whole numbers from 1 to {MOST_COUNT}, or None",
+        )
         self._require(
             "max_staleness",
             bound is None or _is_count(bound, 0),
@@ -124,10 +131,20 @@ class Asynchronous:
             InvalidInput: with the range.
         """
         low = cohort if self.dispatch == "server_step" else 1
-        if not low <= self.concurrency <= clients:
+        if self.concurrency is not None and not low <= self.concurrency <= clients:
             least = ", those that a step waits for," if low > 1 else ""
             allowed = f"{low}{least} to {clients}, the number of clients"
             raise InvalidInput.of("Asynchronous(concurrency=...)", self.concurrency, allowed)
+
+    def check_graph(self) -> None:
+        """Refuses arguments that only a server has.
+
+        Raises:
+            InvalidInput: names them.
+        """
+        if extra := [name for name in self.spelling if name not in ("devices", "passes")]:
+            allowed = "devices and passes on a graph, where all clients are at work"
+            raise InvalidInput.found("Schedule(asynchronous=...)", ", ".join(extra), allowed)
 
     @classmethod
     def of(cls, spelling: Any) -> "Asynchronous":
@@ -137,15 +154,8 @@ class Asynchronous:
         if isinstance(spelling, cls):
             return spelling
         known = [field.name for field in dataclasses.fields(cls)]
-        if (
-            not isinstance(spelling, Mapping)
-            or not set(spelling) <= set(known)
-            or "concurrency" not in spelling
-        ):
-            allowed = (
-                "a fedax.Asynchronous, or a table with concurrency and perhaps "
-                f"{', '.join(known[2:])}"
-            )
+        if not isinstance(spelling, Mapping) or not set(spelling) <= set(known):
+            allowed = f"a fedax.Asynchronous, or a table with some of {', '.join(known[1:])}"
             raise InvalidInput.of("Schedule(asynchronous=...)", spelling, allowed)
         return cls(**spelling)
 
@@ -185,6 +195,7 @@ class Arrivals(NamedTuple):
         stored: the slot of the version that this step ends; `NO_SLOT` if no client received it.
         sent: how many clients received that version.
         discarded: arrivals since the last step that were too stale.
+        partners: on a graph, the neighbours that the clients meet; None with a server.
     """
 
     clients: Int[Array, "*steps cohort"]
@@ -194,6 +205,7 @@ class Arrivals(NamedTuple):
     stored: Int[Array, "*steps"]
     sent: Int[Array, "*steps"]
     discarded: Int[Array, "*steps"]
+    partners: Int[Array, "*steps cohort"] | None = None
 
 
 class Timetable:
@@ -248,6 +260,7 @@ class Timetable:
         self.server, self.cohort, self._seconds, self._draw = server, cohort, seconds, draw
         self._joules, self._spent, self._spent_by_step = joules, 0.0, list[float]()
         self._busy = busy
+        self._concurrency = server.concurrency or len(weights)
         self._free = _Ranking(weights)
         self._clients = len(weights)
         self._random = np.random.Generator(np.random.PCG64(seed))
@@ -353,7 +366,7 @@ class Timetable:
 
     def _dispatch(self) -> None:
         """Sends the current version to clients until as many as may be are at work."""
-        count = min(self.server.concurrency - len(self._events), self._free.count)
+        count = min(self._concurrency - len(self._events), self._free.count)
         if count <= 0:
             return
         if count == self.cohort and self._free.count == self._clients:
@@ -384,6 +397,59 @@ class Timetable:
             event = (self._now + each, client, self._version, self._dispatches, joules)
             heapq.heappush(self._events, event)
             self._dispatches += 1
+
+
+class WakeUps(Timetable):
+    """The wake-ups of clients on a graph: a timetable in which every arrival is a step, and all
+    clients are at work.
+
+    A client whose work is done meets one of its neighbours, drawn uniformly, and begins again at
+    once. A version is the number of wake-ups before it.
+
+    Args:
+        server, seconds, seed, joules: as in `Timetable`.
+        neighbours: of every client; of one without any, the client meets itself.
+        answer: a function of a neighbour and the number of the step, which returns the joules that
+            the meeting takes it; None if they are not known.
+
+    >>> wake_ups = WakeUps(
+    ...     Asynchronous(),
+    ...     [np.array([1]), np.array([0])],
+    ...     lambda clients, version: clients + 1.5,
+    ...     [0],
+    ... )
+    >>> rows = wake_ups.rows(0, 3)
+    >>> wake_ups.times.tolist(), rows.clients.ravel().tolist(), rows.partners.ravel().tolist()
+    ([1.5, 2.5, 3.0], [0, 1, 0], [1, 0, 1])
+    """
+
+    def __init__(
+        self,
+        server: Asynchronous,
+        neighbours: Sequence[np.ndarray],
+        seconds: Callable[[np.ndarray, int], np.ndarray],
+        seed: Any,
+        joules: Callable[[np.ndarray, int], np.ndarray] | None = None,
+        answer: Callable[[int, int], float] | None = None,
+    ) -> None:
+        self._neighbours, self._answer, self._partners = neighbours, answer, list[list[int]]()
+        weights = np.ones(len(neighbours), int)
+        super().__init__(server, 1, weights, seconds, lambda version: [0], seed, joules)
+
+    def rows(self, first: int, count: int, padded: int | None = None) -> Arrivals:
+        rows = super().rows(first, count, padded)
+        partners = np.zeros_like(rows.clients)
+        partners[:count] = self._partners[first : first + count]
+        return rows._replace(partners=partners)
+
+    def _take_buffer(self, limit: float) -> None:
+        ((_, client, _),) = self._buffer
+        around = self._neighbours[client]
+        partner = int(around[self._random.integers(len(around))]) if len(around) else client
+        self._partners.append([partner])
+        if self._answer is not None and partner != client:
+            self._spent += self._answer(partner, self._version)
+        super()._take_buffer(limit)
 
 
 class _Ranking:

@@ -17,7 +17,7 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
-from fedax.engine.round.context import EmptyPhaseError, RoundContext, bits_spent
+from fedax.engine.round.context import EmptyPhaseError, RoundContext
 from fedax.engine.round.engine import (
     Log,
     Program,
@@ -30,6 +30,7 @@ from fedax.engine.round.engine import (
 from fedax.engine.round.evaluation import empty_cohort
 from fedax.engine.round.timing.asynchronous import row_of
 from fedax.engine.round.timing.clock import WorkCount
+from fedax.engine.round.traffic import bits_spent
 from fedax.observe.base import Observer, View, joined
 from fedax.utils.layout import accumulator
 

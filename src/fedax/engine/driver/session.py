@@ -16,7 +16,7 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.bound_model import takes
 from fedax.core.client import Solver
 from fedax.core.history import Outcome
-from fedax.core.hyper import as_arrays, bound_to, check_population
+from fedax.core.hyper import as_arrays, bound_to, check_population, with_defaults
 from fedax.core.scheduling.schedule import Schedule, as_inputs
 from fedax.core.task import Given, Task
 from fedax.engine.compilation.cache import evict_programs, retain_freed_memory
@@ -34,6 +34,7 @@ from fedax.engine.driver.resume import data_of, origin
 from fedax.engine.driver.settings import settings_of
 from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import compute_metrics, initial_params
+from fedax.engine.round.footprint import trace_footprint
 from fedax.engine.round.privacy import private_of
 from fedax.engine.round.timing.asynchronous import server_steps_of
 from fedax.engine.round.timing.clock import clock_of
@@ -145,6 +146,20 @@ class Grid:
             settings_of(algorithm, self._options_of(i)) for i, algorithm in enumerate(self.each)
         ]
 
+    @classmethod
+    def check(cls, algorithm: Algorithm[Any], task: Task, options: RunOptions) -> None:
+        """Refuses what a run refuses, without its models and its program.
+
+        Symbolic hyperparameters count as their defaults: nothing is measured.
+
+        Raises:
+            InvalidInput: what does not fit together.
+        """
+        options = dataclasses.replace(options, solver=with_defaults(options.solver))
+        grid = cls.__new__(cls)
+        setup, _ = grid._resolve([with_defaults(algorithm)], task, [], options)
+        grid._checked_setup(setup)
+
     def _resolve(
         self,
         algorithms: Sequence[Algorithm[Any]],
@@ -177,9 +192,8 @@ class Grid:
         self.task = with_initial_params(task, options.params)
         self.layout = Layout.of(jax.eval_shape(self.task.start, jax.random.key(0)))
         self.seeds = [int(seed) for seed in seeds]
-        self.models, roots = zip(
-            *(initial_params(self.task, seed) for seed in self.seeds), strict=True
-        )
+        starts = [initial_params(self.task, seed) for seed in self.seeds]
+        self.models, roots = [model for model, _ in starts], [root for _, root in starts]
         self._asked = [algorithm for algorithm in algorithms for _ in seeds]
         # from the initial models, because estimates of constants start there
         resolved, self.options, numbers = resolve(algorithms, self.task, options, self.models)
@@ -239,6 +253,12 @@ class Grid:
             raise InvalidInput.found(
                 "Schedule(asynchronous=...)", f"a server on {type(engine).__name__}", allowed
             )
+        if not engine.is_asynchronous and any(
+            phase.pair for phase in trace_footprint(member, setup).phases
+        ):
+            allowed = "methods in which all clients take part; Simulation and Eager have pairs"
+            got = f"{type(member).__name__} on {type(engine).__name__}"
+            raise InvalidInput.found("run(engine=...)", got, allowed)
         devices, cutoff_field = self.options.devices, setup.schedule.cutoff_field
         if cutoff_field is not None and not engine.is_asynchronous:
             allowed = "no such rounds on this engine; Simulation and Eager have a virtual clock"

@@ -1,8 +1,9 @@
 """Executes one round: the verbs that algorithms call, the same on every backend.
 
-`average`, `gather` and `exchange` are phases. A phase encodes what the server sends, hands the
-clients' work to the backend, combines the uploads, and counts the traffic. In a simulation all of
-this is traced once and compiled; on the other backends it runs in Python, round after round.
+`average`, `gather`, `exchange` and `exchange_pair` are phases. A phase encodes what the server
+sends, hands the clients' work to the backend, combines the uploads, and counts the traffic. In a
+simulation all of this is traced once and compiled; on the other backends it runs in Python, round
+after round.
 """
 
 import dataclasses
@@ -15,12 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fedax.communication.channel import bits_of, decode, encode
+from fedax.communication.channel import decode, encode
 from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload, is_memory
 from fedax.core.scheduling.asynchronous import Arrivals
 from fedax.core.scheduling.deadline import Answers
 from fedax.core.scheduling.schedule import cohort_weights
-from fedax.core.traffic import pack, unpack
 from fedax.engine.compilation.scopes import profiler_scope
 from fedax.engine.round.aggregation import weighted_mean
 from fedax.engine.round.backend import (
@@ -32,6 +32,7 @@ from fedax.engine.round.backend import (
     became_non_finite,
 )
 from fedax.engine.round.model_state import Sent, mean_of_rows, state_from_mean
+from fedax.engine.round.traffic import bits_down, count_traffic, missing, packed
 from fedax.errors import FedaxError, InvalidInput
 from fedax.graphs import Graph
 from fedax.numerics.links import asleep, noise_scales
@@ -79,7 +80,7 @@ class RoundContext(Federation):
             client; None without.
         bounds: current bounds of adaptive clipping, None where they do not change.
         downlinks: what was sent down with the versions in use, see `PastVersions`; None where the
-            server waits for its cohorts.
+            server waits for its cohorts, or there is none.
         solver_states: what clients store for the solver, None if it starts afresh in every round.
         arrivals: of the server step of an asynchronous server, or the `Answers` of a round that
             does not wait for all clients.
@@ -247,11 +248,7 @@ class RoundContext(Federation):
         receive: Callable[..., Any],
         memory: Memory,
     ) -> Memory:
-        if self.setup.drop:
-            allowed = (
-                '"stop" for methods without a server, whose mixing weights have to add up to one'
-            )
-            raise InvalidInput.of("run(on_bad_client=...)", "drop", allowed)
+        self._check_complete()
         graph.check_population(self.clients)
         channel = self.setup.channel
         if channel is not None and channel.shares_memory and graph.changes:
@@ -268,10 +265,7 @@ class RoundContext(Federation):
         result, received = self.backend.exchange(
             sending, everyone, client_states, neighbours, weights
         )
-        if result.upload.weight is not None:
-            raise InvalidInput.found(
-                "exchange(send=...)", "an Upload with a weight", "none: the graph has the weights"
-            )
+        _require_unweighted("exchange(send=...)", result)
         is_link = neighbours != neighbours[:, :1]  # the first column is the node itself
         if awake is not None:
             is_link = is_link & ~asleep(neighbours, awake)
@@ -283,11 +277,7 @@ class RoundContext(Federation):
                 order = jnp.argsort(~awake, stable=True).astype(jnp.int32)
                 self.traffic[-1] |= {"clients": order, "asked": awake.sum(dtype=jnp.int32)}
         # second half: every node works on what it received, and sends nothing
-        client_states = {
-            name: result.client_states[name]
-            for name in ("own", "model", "solver")
-            if name in result.client_states
-        } | {"received": received}
+        client_states = _kept_by_clients(result.client_states) | {"received": received}
         receiving = PhaseWork(
             receive,
             (),
@@ -304,6 +294,93 @@ class RoundContext(Federation):
         self.model_state = after.client_states.get("model", self.model_state)
         self.solver_states = after.client_states.get("solver", self.solver_states)
         return after.client_states["own"]
+
+    def exchange_pair(
+        self,
+        graph: Graph,
+        send: Callable[..., Upload[Any]],
+        receive: Callable[..., Any],
+        answer: Callable[..., Any],
+        memory: Memory,
+    ) -> Memory:
+        self._check_pairs(graph)
+        woken, neighbour, began = self._meeting(graph)
+        clients, phase = jnp.stack([woken, neighbour]), len(self.traffic)
+        pair = self._cohort(clients, 2, is_sampled=False)
+        sending, client_states = self._prepare(send, (), memory)
+        sending = dataclasses.replace(sending, model_state=None)
+        # two rows, read once and written once: XLA would copy all memories between the phases
+        states: dict[str, Memory] = {
+            name: _PairMemory(whole.take(clients), clients) for name, whole in client_states.items()
+        }
+        result = self.backend.exchange_pair(sending, pair, states)
+        _require_unweighted("exchange_pair(send=...)", result)
+        # a client without neighbours meets itself, and sends nothing
+        messages = 2 * jnp.asarray(woken != neighbour, jnp.int32)
+        self._account(pair, sending, result._replace(client_states={}), messages)
+        states |= result.client_states
+        mean = jax.tree.map(lambda rows: jnp.broadcast_to(rows.mean(0), rows.shape), result.rows[0])
+        halves: Any = (answer, neighbour, self.round), (receive, woken, began)
+        # the neighbour first, so that a client that meets itself ends as the one that woke
+        for work, client, round in halves:
+            occurrence, kept = self._occurrence(work), _kept_by_clients(states)
+            half = PhaseWork(work, (), None, self.root, round, occurrence, receives=True)
+            alone = self._cohort(client[None], 1, is_sampled=False)
+            received: dict[str, Memory] = {"received": _PairMemory(mean, clients)}
+            after = self.backend.work(half, alone, kept | received, False)
+            states |= {name: after.client_states[name] for name in kept}
+            self._check_finite(alone, after)
+        ended = {
+            n: whole.put(clients, states[n].take(clients)) for n, whole in client_states.items()
+        }
+        if "lost" in ended:
+            self.lost[phase] = ended["lost"]
+        self.model_state = ended.get("model", self.model_state)
+        self.solver_states = ended.get("solver", self.solver_states)
+        return ended["own"]
+
+    def _check_pairs(self, graph: Graph) -> None:
+        """Refuses what meetings of two clients do not have.
+
+        Raises:
+            InvalidInput: names it.
+        """
+        self._check_complete()
+        graph.check_population(self.clients)
+        channel = self.setup.channel
+        if graph.changes or graph.noise:
+            allowed = "graphs that do not change, without losses, noise and sleeping clients"
+            raise InvalidInput.found("exchange_pair(graph=...)", graph.name, allowed)
+        if channel is not None and channel.shares_memory:
+            allowed = "a codec without memory of its receivers, who differ from time to time"
+            raise InvalidInput.of("Channel(up=...)", channel.up, allowed)
+        if self._sends_state:
+            reason = "the model's state, such as batch statistics, is averaged over all clients"
+            raise InvalidInput.because("exchange_pair", reason, "Freeze it.")
+
+    def _meeting(self, graph: Graph) -> tuple[Index, Index, Index]:
+        """Returns the client that wakes, its neighbour, and the round in which its work began."""
+        if isinstance(self.arrivals, Arrivals):
+            row = jax.tree.map(jnp.asarray, self.arrivals)
+            assert row.partners is not None, "of wake-ups"
+            staleness = self.round - row.versions[0]
+            self.note(staleness=staleness.astype(self.layout.dtype))
+            return row.clients[0], row.partners[0], row.versions[0]
+        keys = (stream(self.root, purpose, self.round) for purpose in ("wake-up", "neighbour"))
+        woken = jax.random.randint(next(keys), (), 0, self.clients, jnp.int32)
+        around = jnp.asarray(graph.neighbours)[0, woken]
+        # the first column is the client itself, as is padding
+        linked = jnp.cumsum(around != around[0], dtype=jnp.int32)
+        ticket = jax.random.randint(next(keys), (), 0, jnp.maximum(linked[-1], 1), jnp.int32)
+        return woken, around[jnp.argmax(linked > ticket)], self.round
+
+    def _check_complete(self) -> None:
+        """Refuses to leave out clients where there is no server."""
+        if self.setup.drop:
+            allowed = (
+                '"stop" for methods without a server, whose mixing weights have to add up to one'
+            )
+            raise InvalidInput.of("run(on_bad_client=...)", "drop", allowed)
 
     def _awake(self, graph: Graph) -> Bool[Array, "clients"] | None:
         """Returns which clients of a graph are awake in this round, None if none ever sleeps."""
@@ -341,7 +418,7 @@ class RoundContext(Federation):
         if isinstance(cohort.count, int) and cohort.count == 0:
             if isinstance(self.arrivals, Answers):  # all were late, but received the message
                 nothing = {"up": 0, "messages": 0, "sent": self.arrivals.asked}
-                self.traffic.append(_packed(nothing | {"down": _bits_down(phase_work)}))
+                self.traffic.append(packed(nothing | {"down": bits_down(phase_work)}))
             if not self._is_noised:
                 raise EmptyPhaseError
             # noise hides an empty cohort too
@@ -380,7 +457,7 @@ class RoundContext(Federation):
         if self.solver_states is not None:
             client_states["solver"] = self.solver_states
         options |= {"model_state": state, "sends_state": self._sends_state}
-        if isinstance(self.arrivals, Arrivals):
+        if isinstance(self.arrivals, Arrivals) and self.downlinks is not None:
             options["past"] = self._store_downlink(down, self.arrivals)
         phase_work = PhaseWork(
             work, down, codec, self.root, self.round, self._occurrence(work), **options
@@ -518,45 +595,31 @@ class RoundContext(Federation):
         return RoundReport(self.notes, self.traffic, broken, bad, left_out)
 
 
-def count_traffic(phase_work: PhaseWork, result: PhaseResult, messages: Index) -> dict[str, Any]:
-    """Returns a phase's traffic: packed bits of one message down and up, and their number."""
-    up = bits_of(result.upload.value) + (
-        0 if result.upload.weight is None else bits_of(result.upload.weight)
-    )
-    down = _bits_down(phase_work)
-    # a backend that measures has the sum over all clients, as of one message
-    if result.sent is not None:
-        down, up, messages = *result.sent, 1
-    return _packed({"down": down, "up": up, "messages": messages})
+class _PairMemory(Memory):
+    """The memories of two clients that meet, apart from those of all others."""
+
+    clients: Int[Array, "pair"]
+
+    def take(self, ids: Int[Array, "some"]) -> PyTree:
+        return jax.tree.map(lambda rows: rows[self._places(ids)], self._rows)
+
+    def put(self, ids: Int[Array, "some"], rows: PyTree) -> Memory:
+        put = lambda all_, new: all_.at[self._places(ids)].set(new, mode="drop")  # noqa: E731
+        return _PairMemory(jax.tree.map(put, self._rows, rows), self.clients)
+
+    def _places(self, ids: Int[Array, "some"]) -> Int[Array, "some"]:
+        # 2, out of range, for clients that are neither of them
+        second = jnp.where(ids == self.clients[1], jnp.int32(1), jnp.int32(2))
+        return jnp.where(ids == self.clients[0], jnp.int32(0), second)
 
 
-def _bits_down(phase_work: PhaseWork) -> int:
-    state = phase_work.model_state
-    return bits_of(phase_work.down) + (0 if state is None else bits_of(state))
+def _kept_by_clients(states: dict[str, Memory]) -> dict[str, Memory]:
+    """Returns what the second half of an exchange uses of the states after the first."""
+    return {name: states[name] for name in ("own", "model", "solver") if name in states}
 
 
-def _packed(traffic: dict[str, Any]) -> dict[str, Any]:
-    """Returns a phase's traffic as arrays of 32 bits; bits may need more of them."""
-    bits = {way: pack(traffic[way]) for way in ("down", "up")}
-    return jax.tree.map(jnp.int32, traffic | bits)
-
-
-def missing(like: Any) -> Any:
-    """Returns what stands for a note that a round did not reach: NaN, or 0 for whole numbers."""
-    dtype = np.asarray(like).dtype if isinstance(like, np.ndarray | np.generic) else like.dtype
-    return np.full(np.shape(like), np.nan if jnp.issubdtype(dtype, jnp.inexact) else 0, dtype)
-
-
-def bits_spent(traffic: Sequence[dict[str, Any]], way: str, rounds: tuple[int, ...] = ()) -> Any:
-    """Returns the bits of all phases in one direction ("down" or "up").
-
-    Args:
-        traffic: of the phases of one round, or of several rounds, with a first axis over them.
-        way: the direction.
-        rounds: that first axis, such as (10,); empty for one round.
-    """
-    counted = "messages" if way == "up" else "sent"
-    each = (
-        unpack(*phase[way]) * np.asarray(phase.get(counted, phase["messages"])) for phase in traffic
-    )
-    return sum(each, np.zeros(rounds, np.int64))
+def _require_unweighted(field: str, result: PhaseResult) -> None:
+    """Refuses a weight in an upload to neighbours."""
+    if result.upload.weight is not None:
+        allowed = "none: the graph has the weights"
+        raise InvalidInput.found(field, "an Upload with a weight", allowed)

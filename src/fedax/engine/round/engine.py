@@ -22,9 +22,10 @@ from fedax.core.task import Task
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.round.backend import MEMORY, STATE, UPLOAD, Backend
 from fedax.engine.round.client import Setup
-from fedax.engine.round.context import RoundContext, missing
+from fedax.engine.round.context import RoundContext
 from fedax.engine.round.footprint import trace_footprint
 from fedax.engine.round.timing.deadline import AnswerTable
+from fedax.engine.round.traffic import missing
 from fedax.observe.base import Observer, on_host
 from fedax.utils.arguments import checked_arguments
 from fedax.utils.random import stream

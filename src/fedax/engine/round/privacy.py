@@ -357,7 +357,16 @@ class _InspectionBackend(RecordingBackend):
         neighbours: Array,
         weights: Array,
     ) -> tuple[PhaseResult, Memory]:
-        raise _refused(self.name, "a method without a server, whose neighbours see single uploads")
+        raise self._without_server
+
+    def exchange_pair(
+        self, phase_work: PhaseWork, pair: Cohort, client_states: dict[str, Memory]
+    ) -> PhaseResult:
+        raise self._without_server
+
+    @property
+    def _without_server(self) -> InvalidInput:
+        return _refused(self.name, "a method without a server, whose neighbours see single uploads")
 
     def work(
         self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool

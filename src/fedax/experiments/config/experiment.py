@@ -498,7 +498,10 @@ class Experiment(BaseModel):
             "keep_best": self.best_by if seen else None,
             "devices": self.devices and self.devices.make(),
         }
-        return Plan(task, made, arguments, own)
+        plan = Plan(task, made, arguments, own)
+        with self._at("algorithm"):
+            plan.check()
+        return plan
 
     def _watched(self) -> dict[str, str]:
         """Returns the metrics that sections need."""

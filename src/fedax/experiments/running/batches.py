@@ -308,7 +308,7 @@ def run_audited(
     looks, with `auc` (the shadow attack) and `auc_calibrated` (the calibrated loss).
     """
     arguments = plan.arguments_of(label)
-    names = ("solver", "schedule", "engine", "channel", "observe", "on_bad_client")
+    names = ("solver", "schedule", "engine", "channel", "devices", "observe", "on_bad_client")
     options = {name: arguments[name] for name in names} | checkpoints
     looks, algorithm = audit.looks(arguments["rounds"]), plan.algorithms[label]
     found = membership(

@@ -41,11 +41,12 @@ from fedax.engine.compilation.jaxpr import stage
 from fedax.engine.distributed.multihost import multihost_group
 from fedax.engine.round.backend import zeros
 from fedax.engine.round.client import Setup
-from fedax.engine.round.context import RoundContext, bits_spent
+from fedax.engine.round.context import RoundContext
 from fedax.engine.round.engine import Engine, Log, Program, RunCarry, initial_carry, to_device
 from fedax.engine.round.evaluation import all_personal, empty_cohort, view_of
 from fedax.engine.round.timing.asynchronous import row_of
 from fedax.engine.round.timing.clock import WorkCount
+from fedax.engine.round.traffic import bits_spent
 from fedax.errors import InvalidInput
 from fedax.observe.base import Observer, joined
 from fedax.utils.random import Index

@@ -1,0 +1,58 @@
+"""Traffic of phases: the bits of one message in each direction, and how many there were."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedax.communication.channel import bits_of
+from fedax.core.traffic import pack, unpack
+from fedax.engine.round.backend import PhaseResult, PhaseWork
+from fedax.utils.random import Index
+
+
+def count_traffic(phase_work: PhaseWork, result: PhaseResult, messages: Index) -> dict[str, Any]:
+    """Returns a phase's traffic: packed bits of one message down and up, and their number."""
+    up = bits_of(result.upload.value) + (
+        0 if result.upload.weight is None else bits_of(result.upload.weight)
+    )
+    down = bits_down(phase_work)
+    # a backend that measures has the sum over all clients, as of one message
+    if result.sent is not None:
+        down, up, messages = *result.sent, 1
+    return packed({"down": down, "up": up, "messages": messages})
+
+
+def bits_down(phase_work: PhaseWork) -> int:
+    """Returns the bits of one message down."""
+    state = phase_work.model_state
+    return bits_of(phase_work.down) + (0 if state is None else bits_of(state))
+
+
+def packed(traffic: dict[str, Any]) -> dict[str, Any]:
+    """Returns a phase's traffic as arrays of 32 bits; bits may need more of them."""
+    bits = {way: pack(traffic[way]) for way in ("down", "up")}
+    return jax.tree.map(jnp.int32, traffic | bits)
+
+
+def missing(like: Any) -> Any:
+    """Returns what stands for a note that a round did not reach: NaN, or 0 for whole numbers."""
+    dtype = np.asarray(like).dtype if isinstance(like, np.ndarray | np.generic) else like.dtype
+    return np.full(np.shape(like), np.nan if jnp.issubdtype(dtype, jnp.inexact) else 0, dtype)
+
+
+def bits_spent(traffic: Sequence[dict[str, Any]], way: str, rounds: tuple[int, ...] = ()) -> Any:
+    """Returns the bits of all phases in one direction ("down" or "up").
+
+    Args:
+        traffic: of the phases of one round, or of several rounds, with a first axis over them.
+        way: the direction.
+        rounds: that first axis, such as (10,); empty for one round.
+    """
+    counted = "messages" if way == "up" else "sent"
+    each = (
+        unpack(*phase[way]) * np.asarray(phase.get(counted, phase["messages"])) for phase in traffic
+    )
+    return sum(each, np.zeros(rounds, np.int64))
