@@ -1,6 +1,7 @@
 """Tasks of the benchmark: TOML files in the folder `tasks`, and their targets."""
 
 import hashlib
+import inspect
 import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -247,9 +248,13 @@ class Method(NamedTuple):
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The families of tasks that it fits: methods on a graph, personal ones, and others."""
+        """The families of tasks that it fits: methods on a graph, personal ones, and others.
+
+        None for gossip of pairs: one wake-up is no round that others could be compared with.
+        """
         if "topology" in declared(self.kind):
-            return ("decentralised",)
+            in_pairs = "exchange_pair" in inspect.unwrap(self.kind.round).__code__.co_names
+            return () if in_pairs else ("decentralised",)
         room = self.kind.__module__.split(".")
         if room[:2] == ["fedax", "algorithms"]:
             return ("personal",) if room[2] == "personalized" else SERVER
