@@ -18,6 +18,7 @@ import os
 import resource
 import subprocess
 import sys
+from importlib.metadata import version
 from typing import Any
 
 import jax
@@ -29,9 +30,10 @@ import fedax
 RANK, CLIENTS, EXAMPLES, LAYERS, NOTHING = 2, 100, 2, 12, 16
 PLAIN = (
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
-    "--xla_cpu_use_fusion_emitters=false "
     "--xla_cpu_parallel_codegen_split_count=1"
 )
+if version("jaxlib").startswith("0.10."):
+    PLAIN += " --xla_cpu_use_fusion_emitters=false"
 
 
 def loss(params: Any, examples: Any) -> Any:

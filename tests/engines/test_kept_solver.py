@@ -35,8 +35,12 @@ def history(engine="in turn", rounds=3, method=fedax.FedAvg, keep=True, **more):
     return fedax.run(method(), TASK, rounds=rounds, **(settings | more))
 
 
-def rounds_of_adam(rounds):
-    """Returns the mean model after some rounds; moments and counts stay at the clients."""
+def mean_of(w, models):
+    return np.average(models, axis=0, weights=SIZES)
+
+
+def rounds_of_adam(rounds, decay=0.0, server=mean_of):
+    """Returns the server's model after some rounds; moments and counts stay at the clients."""
     w, moments = np.full(3, 0.1), [(np.zeros(3), np.zeros(3), 0) for _ in SIZES]
     for _ in range(rounds):
         models = []
@@ -45,10 +49,11 @@ def rounds_of_adam(rounds):
             for _ in range(4):
                 g = client["x"].T @ (client["x"] @ local - client["y"]) / SIZES[k]
                 m, v, t = B1 * m + (1 - B1) * g, B2 * v + (1 - B2) * g**2, t + 1
+                local = (1 - RATE * decay) * local
                 local = local - RATE * (m / (1 - B1**t)) / (np.sqrt(v / (1 - B2**t)) + EPS)
             models.append(local)
             moments[k] = m, v, t
-        w = np.average(models, axis=0, weights=SIZES)
+        w = server(w, models)
     return w, moments
 
 
@@ -63,6 +68,29 @@ def test_adam_goes_on_where_it_stopped(engine):
         np.testing.assert_allclose(adam.nu, v, rtol=0, atol=1e-12)
         assert int(adam.count) == t
     assert abs(history(engine, keep=False).params - w).max() > 1e-3
+
+
+def test_diloco_has_the_outer_step_of_its_released_code():
+    """The outer gradient is the model minus the plain mean of the workers' models, for PyTorch's
+    SGD(lr=0.7, momentum=0.9, nesterov=True): d = g + 0.9 buffer, where buffer = 0.9 buffer + g.
+    """
+    buffer = np.zeros(3)
+
+    def server(w, models):
+        nonlocal buffer
+        g = w - np.mean(models, axis=0)
+        buffer = 0.9 * buffer + g
+        return w - 0.7 * (g + 0.9 * buffer)
+
+    w, _ = rounds_of_adam(4, 0.1, server)
+    found = fedax.run(
+        fedax.FedAvg(server=optax.sgd(0.7, momentum=0.9, nesterov=True)),
+        TASK,
+        solver=fedax.Optax(optax.adamw(RATE, weight_decay=0.1), keep=True),
+        schedule=fedax.Schedule(steps=4, batch_size="full", weights="equal"),
+        rounds=4,
+    )
+    np.testing.assert_allclose(found.params, w, rtol=0, atol=1e-12)
 
 
 def test_clients_that_do_not_work_keep_theirs_and_all_engines_agree():

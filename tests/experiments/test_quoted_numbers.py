@@ -1,6 +1,7 @@
 """Numbers that pages quote beside a link to a folder of runs are numbers of that folder."""
 
 import csv
+import importlib.util
 import re
 from pathlib import Path
 
@@ -120,6 +121,22 @@ def test_quoted_numbers_are_those_of_the_folder(text, folders):
     assert all(folder.is_dir() for folder in folders)
     lost = missing(text, folders, every=not text.startswith("| "))
     assert [x for x in lost if x not in COUNTED or "cells of" not in text] == []
+
+
+def test_the_pages_of_fine_tuning_have_the_tables_of_its_study():
+    spec = importlib.util.spec_from_file_location(
+        "study", DOCS / "findings" / "fine-tuning" / "study.py"
+    )
+    study = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(study)
+    tables = study.results(), study.judged()
+    page = (DOCS / "findings" / "fine-tuning.md").read_text()
+    assert all(table in page for table in tables)
+    guide = (DOCS / "fine-tuning.md").read_text()
+    (told,) = [part for part in guide.split("\n\n") if "(findings/fine-tuning.md)" in part]
+    numbers = re.findall(r"\d+[.,]\d+", told)
+    assert len(numbers) >= 5
+    assert [x for x in numbers if x not in "".join(tables)] == []
 
 
 def test_the_article_counts_the_cells_of_table_7():

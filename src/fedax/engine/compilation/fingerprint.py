@@ -158,8 +158,9 @@ def _programs(task: Task, params: Any) -> dict[str, Any]:
     scores.
     """
     # three examples: no natural size of anything, so that no other axis is mistaken for the batch
+    types = {k: jax.dtypes.canonicalize_dtype(v.dtype) for k, v in task.train.arrays.items()}
     batch = {
-        k: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for k, v in task.train.arrays.items()
+        k: jax.ShapeDtypeStruct((3, *v.shape[1:]), types[k]) for k, v in task.train.arrays.items()
     }
     functions = dict(task.functions)
 

@@ -14,6 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flwr.app import ConfigRecord, RecordDict
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fedax.communication.channel import decode, is_message, is_vector
@@ -26,8 +27,17 @@ from fedax.engine.round.evaluation import CompiledView
 from fedax.engine.round.privacy import private_of
 from fedax.engine.round.single_client import SingleClient, run_single_client, single_client_task
 from fedax.errors import FedaxError, InvalidInput
+from fedax.flower.client.member import HIDE, stage_of
+from fedax.flower.client.outbox import Outbox
 from fedax.flower.protocol.plan import PROTOCOL, Assignment, Own, Phase, Plan, plan_of
-from fedax.flower.protocol.quiet import need_flower
+from fedax.flower.protocol.records import (
+    Refused,
+    arrays_of,
+    bytes_sent,
+    order_name,
+    record_of,
+    tree_of,
+)
 from fedax.flower.protocol.store import NEVER, Store, Version
 from fedax.utils.files import write, writing
 from fedax.utils.layout import Layout
@@ -72,7 +82,6 @@ class Device:
         assignments: Sequence[Assignment],
         secure: bool = False,
     ) -> None:
-        need_flower()
         clients = task.train.clients
         if not isinstance(partition, int) or partition < 0 or 1 < clients <= partition:
             most = (
@@ -100,8 +109,6 @@ class Device:
         """Returns the answer to an order, both records of Flower; an error is an answer as well,
         with its text.
         """
-        from flwr.app import ConfigRecord, RecordDict
-
         try:
             order = content["order"]
             if order["version"] != PROTOCOL:
@@ -117,27 +124,18 @@ class Device:
                 else (f"{type(error).__name__}: {error}")
             )
             LOG.warning("client %d: order refused: %s", self.partition, text)
-            return RecordDict(
-                {"answer": ConfigRecord({"partition": self.partition, "error": text})}
-            )
+            return self._answer(error=text)
 
     def _hello(self, order: Any, content: Any) -> Any:
-        from flwr.app import ConfigRecord, RecordDict
-
         test = self.task.test
-        facts = {
-            "train": int(self.task.train.total),
-            "test": -1 if test is None else int(test.total),
-        }
-        return RecordDict({"answer": ConfigRecord({"partition": self.partition, **facts})})
+        held = -1 if test is None else int(test.total)
+        return self._answer(train=int(self.task.train.total), test=held)
 
     def _timed_work(self, order: Any, content: Any) -> Any:
         """Returns the answer to an order of work, with when it was received and how long it took.
 
         Stages of sums under masks are not timed.
         """
-        from flwr.app import ConfigRecord
-
         received, begun = time.time(), time.perf_counter()
         reply = self._work(order, content)
         if "masks" not in content:
@@ -146,8 +144,6 @@ class Device:
         return reply
 
     def _work(self, order: Any, content: Any) -> Any:
-        from fedax.flower.protocol.records import Refused, bytes_sent
-
         if "masks" in content:
             return self._under_masks(order, content)
         if self.secure:
@@ -160,9 +156,6 @@ class Device:
         return reply
 
     def _under_masks(self, order: Any, content: Any) -> Any:
-        from fedax.flower.client.member import HIDE, stage_of
-        from fedax.flower.protocol.records import tree_of
-
         def work() -> tuple[PyTree, dict[str, Any]]:
             plain = {name: record for name, record in content.items() if name != "masks"}
             reply = self._upload(order, plain)
@@ -200,15 +193,11 @@ class Device:
         return self.outbox.once("noisy", content, make)
 
     def _check_name(self, order: Any, content: Any) -> None:
-        from fedax.flower.protocol.records import Refused, order_name
-
         if order_name(self.partition, order, content["down"]) != str(order["order"]):
             raise Refused("an order whose name is not that of its content")
 
     def _made(self, known: Known, order: Any, content: Any) -> Any:
         """Does the work of an order and stores the memories after it."""
-        from fedax.flower.protocol.records import record_of, tree_of
-
         store = Store(self.folder, str(order["run"]))
         phase = _phase_for(known.plan, str(order["work"]), content["down"])
         down = tree_of(content["down"], phase.down, "sent down")
@@ -249,8 +238,6 @@ class Device:
         """Sums of the loss and of all scores over its examples, at the global model or at the one
         it uses itself.
         """
-        from fedax.flower.protocol.records import record_of, tree_of
-
         known, split = self._of(order), str(order["split"])
         data = getattr(self.task, split)
         if data is None or not data.total:
@@ -280,8 +267,6 @@ class Device:
     def _memory(
         self, content: Any, store: Store, slot: str, base: str, name: str, like: PyTree
     ) -> PyTree:
-        from fedax.flower.protocol.records import tree_of
-
         return (
             tree_of(content[f"first {name}"], like, "memory")
             if base == NEVER
@@ -289,10 +274,10 @@ class Device:
         )
 
     def _reply(self, order: Any, facts: dict[str, Any], **records: Any) -> Any:
-        from flwr.app import ConfigRecord, RecordDict
+        return RecordDict({**self._answer(order=order["order"], **facts), **records})
 
-        about = {"partition": self.partition, "order": order["order"], **facts}
-        return RecordDict({"answer": ConfigRecord(about), **records})
+    def _answer(self, **facts: Any) -> RecordDict:
+        return RecordDict({"answer": ConfigRecord({"partition": self.partition, **facts})})
 
     def _of(self, order: Any) -> Known:
         return self._known(str(order["assignment"]), int(order["clients"]), int(order["total"]))
@@ -313,10 +298,8 @@ class Device:
         return Known(assignment, setup, plan_of(algorithm, setup))
 
     @functools.cached_property
-    def outbox(self) -> Any:
+    def outbox(self) -> Outbox:
         """The messages that it makes once, and the account of its privacy."""
-        from fedax.flower.client.outbox import Outbox
-
         return Outbox(self.folder)
 
     def spent(self, delta: float) -> float:
@@ -347,8 +330,6 @@ def _phase_for(plan: Plan, work: str, record: Any) -> Phase:
     """Returns the phase that an order is of: by the name of its work function, and by the number
     and shapes of its arrays.
     """
-    from fedax.flower.protocol.records import Refused, arrays_of
-
     if work not in plan.phases:
         raise Refused(f"no work function {work!r}; there are {', '.join(sorted(plan.phases))}")
     *others, last = plan.phases[work]

@@ -57,34 +57,25 @@ def stage_of(
     order, masks = content["order"], content["masks"]
     name, stage = str(order["order"]), str(masks["stage"])
     member = Member.of(partition, secret, f"{masks['session']} {name}")
-    about: dict[str, Any] = {"partition": partition, "order": name}
+
+    def reply(up: ArrayRecord | None = None, **facts: Any) -> RecordDict:
+        answer = ConfigRecord({"partition": partition, "order": name, **facts})
+        records: dict[str, Any] = {} if up is None else {"up": up}
+        return RecordDict({"answer": answer, **records})
+
     if stage == KEYS:
-        return RecordDict(
-            {
-                "answer": ConfigRecord(
-                    {**about, "keys": list(member.public), "commitment": member.commitment}
-                )
-            }
-        )
+        return reply(keys=list(member.public), commitment=member.commitment)
     keys = keys_in(masks)
     if stage == DEAL:
         letters = member.deal(keys, int(masks["threshold"]))
-        return RecordDict(
-            {
-                "answer": ConfigRecord(
-                    {**about, "to": list(letters), "letters": list(letters.values())}
-                )
-            }
-        )
+        return reply(to=list(letters), letters=list(letters.values()))
     if stage == SHOW:
         there, gone = ([int(k) for k in masks[which]] for which in ("there", "gone"))
         if set(there) & set(gone) or set(there) | set(gone) != set(keys):
             raise Refused("members of whom both secrets are asked for, or none")
         _once(folder / "shown" / name, repr((sorted(there), sorted(gone))))
         shares = member.shares(dict(zip(keys, masks["letters"], strict=True)), keys, there, gone)
-        return RecordDict(
-            {"answer": ConfigRecord({**about, "of": list(shares), "shares": list(shares.values())})}
-        )
+        return reply(of=list(shares), shares=list(shares.values()))
     if stage != HIDE:
         raise Refused(f"no stage {stage!r}")
     if order_name(partition, order, content["down"]) != name:
@@ -93,8 +84,7 @@ def stage_of(
     flat = np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(value)])
     factor = float(masks["factor"])
     hidden = member.hide(to_fixed_point(factor * flat, float(masks["largest"])), keys, factor)
-    up = ArrayRecord({"0": Array(hidden.view(np.uint8))})
-    return RecordDict({"answer": ConfigRecord({**about, **facts}), "up": up})
+    return reply(ArrayRecord({"0": Array(hidden.view(np.uint8))}), **facts)
 
 
 def _once(path: Path, question: str) -> None:

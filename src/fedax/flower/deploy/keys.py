@@ -5,6 +5,7 @@ pair for every client.
 import base64
 import datetime
 import hashlib
+import inspect
 import ipaddress
 import json
 from collections.abc import Sequence
@@ -35,47 +36,43 @@ def certificates(folder: Path, host: str) -> None:
         ec.generate_private_key(ec.SECP384R1()),
     )
     issuer = _name("fedax trial authority")
-    usage = {"digital_signature": True, "key_cert_sign": False, "crl_sign": False}
-    rest = dict.fromkeys(
-        (
-            "content_commitment",
-            "key_encipherment",
-            "data_encipherment",
-            "key_agreement",
-            "encipher_only",
-            "decipher_only",
-        ),
-        False,
-    )
-    root = (
-        _unsigned(issuer, issuer, authority.public_key())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(
-            x509.KeyUsage(**rest | usage | {"key_cert_sign": True, "crl_sign": True}), critical=True
-        )
-        .add_extension(
-            x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False
-        )
-        .sign(authority, hashes.SHA384())
+
+    def signed(subject: x509.Name, key: Any, *extensions: x509.ExtensionType) -> bytes:
+        builder = _unsigned(subject, issuer, key.public_key())
+        for extension in extensions:
+            critical = isinstance(extension, x509.BasicConstraints | x509.KeyUsage)
+            builder = builder.add_extension(extension, critical)
+        return builder.sign(authority, hashes.SHA384()).public_bytes(serialization.Encoding.PEM)
+
+    identity = x509.SubjectKeyIdentifier.from_public_key(authority.public_key())
+    root = signed(
+        issuer,
+        authority,
+        x509.BasicConstraints(ca=True, path_length=0),
+        _usage("digital_signature", "key_cert_sign", "crl_sign"),
+        identity,
     )
     names = [_alternative(name) for name in dict.fromkeys((host, "localhost", "127.0.0.1"))]
-    own = (
-        _unsigned(_name(host), issuer, server.public_key())
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.KeyUsage(**rest | usage), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()),
-            critical=False,
-        )
-        .sign(authority, hashes.SHA384())
+    own = signed(
+        _name(host),
+        server,
+        x509.BasicConstraints(ca=False, path_length=None),
+        _usage("digital_signature"),
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
+        x509.SubjectAlternativeName(names),
+        x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identity),
     )
     form = serialization.PrivateFormat.PKCS8
     secret = server.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
-    public(folder / "ca.crt", root.public_bytes(serialization.Encoding.PEM))
-    public(folder / "server.crt", own.public_bytes(serialization.Encoding.PEM))
+    public(folder / "ca.crt", root)
+    public(folder / "server.crt", own)
     private(folder / "server.key", secret)
+
+
+def _usage(*allowed: str) -> x509.KeyUsage:
+    """Returns the extension that allows a key some uses and no others."""
+    uses = inspect.signature(x509.KeyUsage).parameters
+    return x509.KeyUsage(**{use: use in allowed for use in uses})
 
 
 def check_certificates(folder: Path, names: Sequence[str]) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import tomli_w
 
 from fedax.core import InvalidInput
-from fedax.core.scheduling.local_work import counts, real
+from fedax.core.scheduling.local_work import counts
 from fedax.experiments.config.experiment import Experiment
 from fedax.flower.protocol.quiet import need_flower
+from fedax.flower.server.engine import RANGES, check_ranges
 from fedax.utils.files import write, writing
 
 FILE = "deployment.toml"
@@ -61,34 +62,16 @@ class Deployment:
 
     def __post_init__(self) -> None:
         need_flower()
+        given = {name: getattr(self, name) for name in RANGES.keys() & vars(self).keys()}
+        if self.most_examples == 0:
+            del given["most_examples"]
+        check_ranges(f"{FILE}, {{}}", given)
         checks = {
-            "clients": (counts(self.clients), "whole numbers >= 1"),
             "port": (
                 counts(self.port) and self.port <= HIGHEST_PORT,
                 f"whole numbers from 1 to {HIGHEST_PORT}",
             ),
-            "deadline": (
-                real(self.deadline) and 0 < self.deadline < float("inf"),
-                "numbers above 0",
-            ),
-            "minimum": (
-                counts(self.minimum) and self.minimum <= self.clients,
-                f"whole numbers from 1 to {self.clients}",
-            ),
-            "patience": (real(self.patience) and 0 <= self.patience < float("inf"), "numbers >= 0"),
-            "checkpoint_seconds": (
-                real(self.checkpoint_seconds) and 0 < self.checkpoint_seconds < float("inf"),
-                "numbers above 0",
-            ),
-            "most_examples": (
-                self.most_examples == 0 or counts(self.most_examples),
-                "0, or whole numbers >= 1",
-            ),
-            "upload_limit": (
-                real(self.upload_limit) and 0 < self.upload_limit < float("inf"),
-                "numbers above 0",
-            ),
-            "secure": (real(self.secure) and 0 <= self.secure < float("inf"), "numbers >= 0"),
+            "minimum": (self.minimum <= self.clients, f"whole numbers from 1 to {self.clients}"),
             "host": (
                 isinstance(self.host, str) and self.host.strip() != "",
                 "the name or the address of a machine",

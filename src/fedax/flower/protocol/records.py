@@ -138,6 +138,11 @@ def bits_sent(record: ArrayRecord) -> int:
     )
 
 
+def bytes_of(records: Any) -> int:
+    """Returns the bytes of all arrays in a message."""
+    return sum(bytes_sent(record) for record in records.array_records.values())
+
+
 def bytes_sent(record: ArrayRecord) -> int:
     """Returns the bytes of all arrays in a record, with what describes them."""
     return sum(len(array.data) for array in record.values())

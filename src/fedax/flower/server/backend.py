@@ -27,7 +27,7 @@ from fedax.flower.protocol.plan import PROTOCOL, Assignment, Phase, form, plan_o
 from fedax.flower.protocol.records import (
     Refused,
     bits_sent,
-    bytes_sent,
+    bytes_of,
     most_bytes,
     order_name,
     record_of,
@@ -252,37 +252,40 @@ class FlowerBackend(PythonBackend):
         on.
         """
         root = np.asarray(jax.random.key_data(phase_work.root)).tolist()
-        population = self.setup.population
-        facts: dict[str, Any] = {
-            "version": PROTOCOL,
-            "kind": "work",
-            "run": self.run_name,
-            "assignment": self.assignment,
+        facts = self._facts("work", k, client_states) | {
             "work": phase_work.work.__name__,
             "round": int(phase_work.round),
             "occurrence": phase_work.occurrence,
             "root": root,
-            "clients": population.clients,
-            "total": population.total,
             "largest": self.largest or 0,
         }
-        facts |= self._versions(k, client_states)
         facts |= {"order": order_name(k, facts, down), "floor": self.floor}
-        return RecordDict(
-            {"order": ConfigRecord(facts), "down": down, **self._first(k, client_states)}
-        )
+        return self._records(facts, k, down, client_states)
 
-    def _versions(self, k: int, client_states: dict[str, Memory]) -> dict[str, list[str]]:
-        memories: list[Any] = list(client_states.values())
-        return {"slots": [m.slot for m in memories], "bases": [m.name(k) for m in memories]}
-
-    def _first(self, k: int, client_states: dict[str, Any]) -> dict[str, Any]:
-        """Returns the state that the client starts with, where it has none yet."""
+    def _facts(self, kind: str, k: int, client_states: dict[str, Any]) -> dict[str, Any]:
+        """Returns what all orders to client k say: the run, and the versions of its states."""
+        states, population = client_states.values(), self.setup.population
         return {
-            f"first {name}": record_of(m.first(k))
-            for name, m in client_states.items()
-            if m.name(k) == NEVER
+            "version": PROTOCOL,
+            "kind": kind,
+            "run": self.run_name,
+            "assignment": self.assignment,
+            "clients": population.clients,
+            "total": population.total,
+            "slots": [state.slot for state in states],
+            "bases": [state.name(k) for state in states],
         }
+
+    def _records(
+        self, facts: dict[str, Any], k: int, down: Any, client_states: dict[str, Any]
+    ) -> RecordDict:
+        """Returns an order with the states that the client starts with, where it has none yet."""
+        first = {
+            f"first {name}": record_of(state.first(k))
+            for name, state in client_states.items()
+            if state.name(k) == NEVER
+        }
+        return RecordDict({"order": ConfigRecord(facts), "down": down, **first})
 
     def _answers(
         self, phase_work: PhaseWork, phase: Phase, orders: dict[int, RecordDict]
@@ -333,36 +336,45 @@ class FlowerBackend(PythonBackend):
         """Returns the parts read from the answers to some orders, and the reasons why there are
         none from the other clients.
         """
-        answers = self.roster.ask(
-            orders,
-            TRAIN,
-            str(int(phase_work.round)),
-            self._place(phase_work),
-            self._enough(len(orders)),
-        )
-        found: dict[int, Read] = {}
-        reasons: dict[int, str] = {}
         exchanges: dict[int, Exchange] = {}
-        for k in orders:
-            if k not in answers:
-                reasons[k] = self._silence(k)
-                self._books["absent"] += 1
-                continue
-            try:
-                records = contents(answers[k])
-                self._books["message_bytes"] += _bytes_of(records)
-                self._check_is_to(orders[k], records["answer"], k)
-                found[k] = read(k, records)
-                exchanges[k] = Exchange(*self.roster.times[k], orders[k], records)
-            except SPOILED as error:
-                reasons[k] = (
-                    str(error) if isinstance(error, FedaxError) else (f"not an answer ({error!r})")
-                )
-                self._books["refused"] += 1
-        self._books["message_bytes"] += sum(_bytes_of(records) for records in orders.values())
+
+        def read_counted(k: int, records: Any) -> Read:
+            self._books["message_bytes"] += bytes_of(records)
+            self._check_is_to(orders[k], records["answer"], k)
+            found = read(k, records)
+            exchanges[k] = Exchange(*self.roster.times[k], orders[k], records)
+            return found
+
+        round, place = int(phase_work.round), self._place(phase_work)
+        found, absent, refused = self._ask(orders, TRAIN, str(round), place, read_counted)
+        self._books["absent"] += len(absent)
+        self._books["refused"] += len(refused)
+        self._books["message_bytes"] += sum(bytes_of(records) for records in orders.values())
         if self.recorder is not None:
-            self.recorder.add(int(phase_work.round), phase_work.work.__name__, exchanges)
-        return found, reasons
+            self.recorder.add(round, phase_work.work.__name__, exchanges)
+        return found, absent | refused
+
+    def _ask(
+        self,
+        orders: dict[int, RecordDict],
+        kind: str,
+        group: str,
+        place: str,
+        read: Callable[[int, Any], Read],
+    ) -> tuple[dict[int, Read], dict[int, str], dict[int, str]]:
+        """Returns the parts read from the answers to some orders, and the reasons why there are
+        none from clients without an answer and from those whose answer is refused.
+        """
+        answers = self.roster.ask(orders, kind, group, place, self._enough(len(orders)))
+        found: dict[int, Read] = {}
+        refused: dict[int, str] = {}
+        for k in [k for k in orders if k in answers]:
+            try:
+                found[k] = read(k, contents(answers[k]))
+            except SPOILED as error:
+                is_told = isinstance(error, FedaxError)
+                refused[k] = str(error) if is_told else f"not an answer ({error!r})"
+        return found, {k: self._silence(k) for k in orders if k not in answers}, refused
 
     def _check_is_to(self, order: RecordDict, facts: Any, k: int) -> None:
         asked: Any = order["order"]
@@ -378,8 +390,7 @@ class FlowerBackend(PythonBackend):
         Raises:
             NoAnswer: nobody may be.
         """
-        for k, reason in sorted({**reasons, **broken}.items()):
-            LOG.warning("%s, client %d: left out: %s", place, k, reason)
+        _log(place, reasons | broken)
         if reasons and not self.setup.drop:
             told = "; ".join(f"client {k}: {reason}" for k, reason in reasons.items())
             raise NoAnswer(
@@ -422,52 +433,29 @@ class FlowerBackend(PythonBackend):
         """Sums over the examples of each client that answers, at a model sent down or at the one it
         uses itself.
         """
-        population = self.setup.population
-        client_states = (
+        client_states: dict[str, Memory] = (
             {} if personal is None or personal.memory is None else {"own": personal.memory}
         )
         names = sorted(["loss", *self.setup.task.scores])
-        facts: dict[str, Any] = {
-            "version": PROTOCOL,
-            "kind": "measure",
-            "order": split,
-            "run": self.run_name,
-            "assignment": self.assignment,
-            "split": split,
-            "personal": personal is not None,
-            "clients": population.clients,
-            "total": population.total,
-        }
+        asked = {"order": split, "split": split, "personal": personal is not None}
         record = record_of(down)
         orders = {
-            k: RecordDict(
-                {
-                    "order": ConfigRecord(facts | self._versions(k, client_states)),
-                    "down": record,
-                    **self._first(k, client_states),
-                }
+            k: self._records(
+                self._facts("measure", k, client_states) | asked, k, record, client_states
             )
-            for k in range(population.clients)
+            for k in range(self.setup.population.clients)
         }
         number = jax.ShapeDtypeStruct((), accumulator(self.setup.layout.dtype))
-        found = {}
+
+        def read(k: int, records: Any) -> Measured:
+            count = self._counted(k, split, int(records["answer"]["count"]))
+            sums = tree_of(records["up"], (number,) * len(names) if count else (), "sums")
+            zeros = (jnp.zeros((), number.dtype),) * len(names)
+            return Measured(count, dict(zip(names, sums if count else zeros, strict=True)))
+
         place = f"{self.algorithm}, measurement of {split}"
-        answers = self.roster.ask(orders, EVALUATE, split, place, self._enough(len(orders)))
-        for k in sorted(set(orders) - set(answers)):
-            LOG.warning("%s, client %d: left out: %s", place, k, self._silence(k))
-        for k, answer in answers.items():
-            try:
-                records = contents(answer)
-                count = self._counted(k, split, int(records["answer"]["count"]))
-                sums = tree_of(records["up"], (number,) * len(names) if count else (), "sums")
-                found[k] = Measured(
-                    count,
-                    dict(zip(names, sums, strict=True))
-                    if count
-                    else dict.fromkeys(names, jnp.zeros((), number.dtype)),
-                )
-            except SPOILED as error:
-                LOG.warning("%s, client %d: left out: %s", place, k, error)
+        found, absent, refused = self._ask(orders, EVALUATE, split, place, read)
+        _log(place, absent | refused)
         return found
 
 
@@ -482,5 +470,6 @@ def empty_upload(phase: Phase) -> Upload[Any]:
     return Upload(value, weight)
 
 
-def _bytes_of(records: Any) -> int:
-    return sum(bytes_sent(record) for record in records.array_records.values())
+def _log(place: str, reasons: dict[int, str]) -> None:
+    for k, reason in sorted(reasons.items()):
+        LOG.warning("%s, client %d: left out: %s", place, k, reason)

@@ -18,7 +18,7 @@ from fedax.engine.round.client import Setup
 from fedax.engine.round.footprint import trace_footprint
 from fedax.engine.round.timing.clock import WorkCount
 from fedax.engine.round.timing.fitting import append_durations
-from fedax.flower.protocol.records import bytes_sent
+from fedax.flower.protocol.records import bytes_of
 
 
 class Exchange(NamedTuple):
@@ -66,7 +66,7 @@ class DurationRecorder:
             if not (math.isfinite(received) and math.isfinite(seconds)):
                 continue
             about = self.run, k if self.names is None else self.names[k], round
-            down, up = (_bytes(records) for records in (exchange.order, exchange.answer))
+            down, up = (bytes_of(records) for records in (exchange.order, exchange.answer))
             examples = self._examples(k, round, work)
             rows += [
                 (*about, "download", f"{received - exchange.sent:.6f}", down, ""),
@@ -81,7 +81,3 @@ class DurationRecorder:
             return ""
         with jax.numpy_dtype_promotion("standard"):
             return int(self.work(np.array([k]), round, self.gradients[work])[0])
-
-
-def _bytes(records: Any) -> int:
-    return sum(bytes_sent(record) for record in records.array_records.values())

@@ -100,20 +100,17 @@ class Flower(Engine):
         metrics_file: "MetricsFile | str | Path | None" = None,
     ) -> None:
         need_flower()
-        for name, value in (
-            ("clients", clients),
-            ("minimum", minimum),
-            ("largest", largest),
-            ("most_examples", most_examples),
-        ):
-            if value is not None and not counts(value):
-                raise InvalidInput.of(f"Flower({name}=...)", value, "whole numbers >= 1")
-        for name, value in (("deadline", deadline), ("checkpoint_seconds", checkpoint_seconds)):
-            if not real(value) or not 0 < value < float("inf"):
-                raise InvalidInput.of(f"Flower({name}=...)", value, "numbers above 0")
-        if not real(patience) or not 0 <= patience < float("inf"):
-            raise InvalidInput.of("Flower(patience=...)", patience, "numbers >= 0")
-        if secure is not None and (not real(secure) or not 0 < secure < float("inf")):
+        given = {
+            "clients": 1 if clients is None else clients,
+            "minimum": minimum,
+            "largest": 1 if largest is None else largest,
+            "most_examples": 1 if most_examples is None else most_examples,
+            "deadline": deadline,
+            "checkpoint_seconds": checkpoint_seconds,
+            "patience": patience,
+        }
+        check_ranges("Flower({}=...)", given)
+        if secure is not None and not _positive(secure):
             raise InvalidInput.of("Flower(secure=...)", secure, "None, or numbers above 0")
         self.grid, self.clients, self.run = grid, clients, run or uuid.uuid4().hex
         self.deadline, self.minimum, self.patience = deadline, minimum, patience
@@ -149,6 +146,39 @@ class Flower(Engine):
         longest: int,
     ) -> "FlowerProgram":
         return FlowerProgram(algorithms, setup, roots, self)
+
+
+def _positive(value: Any) -> bool:
+    return real(value) and 0 < value < float("inf")
+
+
+def _not_negative(value: Any) -> bool:
+    return real(value) and 0 <= value < float("inf")
+
+
+RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(
+        ("clients", "minimum", "largest", "most_examples"), (counts, "whole numbers >= 1")
+    ),
+    **dict.fromkeys(
+        ("deadline", "checkpoint_seconds", "upload_limit"), (_positive, "numbers above 0")
+    ),
+    **dict.fromkeys(("patience", "secure"), (_not_negative, "numbers >= 0")),
+}
+"""Whether a setting is in its range, and the range in words."""
+
+
+def check_ranges(form: str, settings: Mapping[str, Any]) -> None:
+    """Refuses settings out of range.
+
+    Args:
+        form: of the place in messages, with `{}` for the name.
+        settings: values by the names of `RANGES`.
+    """
+    for name, value in settings.items():
+        fits, allowed = RANGES[name]
+        if not fits(value):
+            raise InvalidInput.of(form.format(name), value, allowed)
 
 
 _here: list[Flower] = []

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from fedax.core.task import Task
-from fedax.flower.client.device import Device
 from fedax.flower.protocol.plan import Assignment
 from fedax.flower.protocol.quiet import need_flower
 from fedax.flower.server.engine import Flower
@@ -16,6 +15,8 @@ need_flower()
 
 from flwr.app import DEFAULT_TTL, Message, Metadata  # noqa: E402
 from flwr.serverapp import Grid  # noqa: E402
+
+from fedax.flower.client.device import Device  # noqa: E402
 
 
 class LocalGrid(Grid):

@@ -179,7 +179,9 @@ class SecureBackend(FlowerBackend):
             For each client that has dealt, its letters by recipient.
         """
         asked = {k: {"stage": DEAL, **secure_sum.facts, **keys_as(keys)} for k in keys}
-        return self._stage(secure_sum.phase_work, secure_sum.orders, asked, _letter_reader(keys))
+        return self._stage(
+            secure_sum.phase_work, secure_sum.orders, asked, _reader(keys, "to", "letters")
+        )
 
     def _collect_masked(
         self, secure_sum: "_SecureSum", keys: Keys, factors: dict[int, float], size: int
@@ -204,19 +206,14 @@ class SecureBackend(FlowerBackend):
         Of a client in the sum they show the share of its own mask's seed, of one that has gone the
         share of its key, never both.
         """
-        # too few to open the masks, so nobody is asked to show shares
-        if len(uploads) < secure_sum.threshold:
-            return self._stage(secure_sum.phase_work, secure_sum.orders, {}, _share_reader(keys))
-        gone = [k for k in keys if k not in uploads]
-        facts = {
-            "stage": SHOW,
-            **secure_sum.facts,
-            **keys_as(keys),
-            "there": list(uploads),
-            "gone": gone,
-        }
+        parts = {"there": list(uploads), "gone": [k for k in keys if k not in uploads]}
+        facts = {"stage": SHOW, **secure_sum.facts, **keys_as(keys), **parts}
         asked = {k: facts | {"letters": [letters[j][k] for j in sorted(keys)]} for k in uploads}
-        return self._stage(secure_sum.phase_work, secure_sum.orders, asked, _share_reader(keys))
+        if len(uploads) < secure_sum.threshold:  # too few to open the masks
+            asked = {}
+        return self._stage(
+            secure_sum.phase_work, secure_sum.orders, asked, _reader(keys, "of", "shares")
+        )
 
     def _open_secrets(
         self,
@@ -306,28 +303,16 @@ def _read_keys(facts: Any, records: Any) -> tuple[tuple[bytes, bytes], bytes]:
     return (bytes(masks), bytes(letters)), bytes(facts["commitment"])
 
 
-def _letter_reader(keys: Keys) -> Any:
+def _reader(keys: Keys, whom: str, what: str) -> Any:
+    """Returns a function that reads letters or shares, one for each member."""
+
     def read(facts: Any, records: Any) -> dict[int, bytes]:
-        return _check_complete(
-            dict(zip(facts["to"], facts["letters"], strict=True)), keys, "letters to"
-        )
+        found = dict(zip(facts[whom], facts[what], strict=True))
+        if set(found) != set(keys):
+            raise Refused(f"{what} {whom} clients {sorted(found)}, expected {sorted(keys)}")
+        return found
 
     return read
-
-
-def _share_reader(keys: Keys) -> Any:
-    def read(facts: Any, records: Any) -> dict[int, bytes]:
-        return _check_complete(
-            dict(zip(facts["of"], facts["shares"], strict=True)), keys, "shares of"
-        )
-
-    return read
-
-
-def _check_complete(found: dict[int, bytes], keys: Keys, what: str) -> dict[int, bytes]:
-    if set(found) != set(keys):
-        raise Refused(f"{what} clients {sorted(found)}, expected {sorted(keys)}")
-    return found
 
 
 def _as_tree(total: np.ndarray, phase: Phase) -> Any:

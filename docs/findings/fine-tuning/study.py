@@ -1,0 +1,236 @@
+"""The runs, the picture and the tables of docs/findings/fine-tuning.md: full fine-tuning, low-rank
+adapters and DiLoCo on a made language.
+
+python study.py run     all runs, kept as rates.csv and runs.csv beside this file
+python study.py draw    the picture and the tables, from the two files
+"""
+
+import csv
+import functools
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import optax
+
+import fedax
+from fedax.report.drawing.charts import Axis, Chart, Panel, Series, staggered
+from fedax.report.drawing.figures import save_charts
+from fedax.report.tables.statistics import LEVEL, Effect, effect_of
+
+HERE = Path(__file__).parent
+LETTERS, LENGTH, CLIENTS, SEQUENCES = "abcdefghijkl", 16, 4, 250
+STEPS, BATCH, ROUNDS, EVERY, RANK = 10, 10, 16, 2, 4
+SEEDS, TUNING_SEED = (0, 1, 2, 3, 4), 100
+RATES, ADAPTER_RATES = (1e-3, 3e-3, 1e-2), (3e-3, 1e-2, 3e-2, 1e-1)
+MODEL = fedax.models.Transformer(len(LETTERS) + 1, LENGTH, width=32, heads=2, layers=1)
+OUTER = optax.sgd(0.7, momentum=0.9, nesterov=True)
+
+
+class Method(NamedTuple):
+    """One way to fine-tune.
+
+    Attributes:
+        server: the server's optimizer, None for plain means.
+        keep: whether clients keep the state of AdamW between rounds.
+        average: of `fedax.lora`; None trains the whole model.
+    """
+
+    server: Any = None
+    keep: bool = False
+    average: Any = None
+
+
+METHODS = {
+    "FedAvg, AdamW reset": Method(),
+    "FedAvg, AdamW kept": Method(keep=True),
+    "Nesterov outside, AdamW reset": Method(OUTER),
+    "DiLoCo": Method(OUTER, keep=True),
+    "LoRA, mean of factors": Method(average="factors"),
+    "FFA-LoRA": Method(average="exact"),
+}
+CLAIMS = (
+    ("DiLoCo ends below FedAvg with AdamW reset", "FedAvg, AdamW reset", "DiLoCo", 0.0),
+    ("Keeping AdamW's state helps FedAvg", "FedAvg, AdamW reset", "FedAvg, AdamW kept", 0.0),
+    ("Keeping it helps under Nesterov", "Nesterov outside, AdamW reset", "DiLoCo", 0.0),
+    ("FFA-LoRA ends below the mean of factors", "LoRA, mean of factors", "FFA-LoRA", 0.0),
+    ("FFA-LoRA ends at most 0.05 bits above FedAvg", "FedAvg, AdamW reset", "FFA-LoRA", -0.05),
+)
+"""Text, a, b and margin: a minus b is above the margin, in bits a letter after the last round."""
+
+
+def table(rng: np.random.Generator) -> np.ndarray:
+    """Returns the probabilities of a letter after two others, shape (12, 12, 12)."""
+    n = len(LETTERS)
+    return rng.dirichlet(np.full(n, 0.05), size=(n, n))
+
+
+def text(rng: np.random.Generator, probabilities: np.ndarray, count: int) -> str:
+    """Returns letters that a table makes."""
+    limits, found = probabilities.cumsum(-1), [0, 1]
+    for draw in rng.random(count):
+        next_letter = int((limits[found[-2], found[-1]] < draw).sum())
+        found.append(min(next_letter, len(LETTERS) - 1))
+    return "".join(LETTERS[i] for i in found[2:])
+
+
+@functools.cache
+def scene(seed: int) -> tuple[fedax.Task, Any]:
+    """Returns the clients' task and the model that was trained on the common language before.
+
+    A client's language is half the common one, 0.3 another one that all share, and 0.2 its own.
+    """
+    rng = np.random.default_rng(seed)
+    common, shared = table(rng), table(rng)
+    own = [0.5 * common + 0.3 * shared + 0.2 * table(rng) for _ in range(CLIENTS)]
+    tokens = fedax.data.Tokens.of([LETTERS], "characters", len(LETTERS) + 1)
+
+    def task(texts: Sequence[str]) -> fedax.Task:
+        return fedax.tasks.language(list(texts), MODEL, tokens=tokens, length=LENGTH)
+
+    before = fedax.run(
+        fedax.FedAvg(),
+        task([text(rng, common, 1000 * LENGTH)]),
+        solver=fedax.Optax(optax.adamw(3e-3)),
+        schedule=fedax.Schedule(steps=400, batch_size=32),
+        rounds=1,
+        seed=seed,
+        observe=[],
+    )
+    return task([text(rng, each, SEQUENCES * LENGTH) for each in own]), before.params
+
+
+def run(name: str, rate: float, seed: int, rounds: int = ROUNDS) -> fedax.History:
+    """Returns a run of one method."""
+    method, (task, params) = METHODS[name], scene(seed)
+    if method.average is not None:
+        targets = ["blocks.*.attention.kernel", "blocks.*.wide.kernel", "blocks.*.narrow.kernel"]
+        task = fedax.lora(task, RANK, targets=targets, params=params, average=method.average)
+        params = None
+    return fedax.run(
+        fedax.FedAvg(server=method.server),
+        task,
+        solver=fedax.Optax(optax.adamw(rate, weight_decay=0.1), keep=method.keep),
+        schedule=fedax.Schedule(steps=STEPS, batch_size=BATCH),
+        rounds=rounds,
+        seed=seed,
+        params=params,
+        engine=fedax.Simulation(devices=1),
+        observe=[fedax.observe.TestLoss()],
+        observe_every=EVERY,
+    )
+
+
+def bits(history: fedax.History) -> np.ndarray:
+    """Returns the loss of the test sequences in bits a letter, by observation."""
+    return np.asarray(history.metrics["test_loss"]) / np.log(2)
+
+
+def write(name: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Writes a file beside this one, line by line."""
+    with (HERE / name).open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(head)
+        for row in rows:
+            writer.writerow(row)
+            file.flush()
+
+
+def read(name: str) -> list[dict[str, str]]:
+    """Returns the lines of a file beside this one."""
+    with (HERE / name).open() as file:
+        return list(csv.DictReader(file))
+
+
+def best_rates() -> dict[str, float]:
+    """Returns each method's learning rate with the lowest last loss on the draw for tuning."""
+    rows = sorted(read("rates.csv"), key=lambda row: float(row["bits a letter"]), reverse=True)
+    return {row["method"]: float(row["learning rate"]) for row in rows}
+
+
+def run_all() -> None:
+    """Chooses the learning rates on one draw of the languages, and runs the others with them."""
+    fedax.keep_programs()
+    tuned = (
+        (name, rate, f"{bits(run(name, rate, TUNING_SEED))[-1]:.4f}")
+        for name in METHODS
+        for rate in (RATES if METHODS[name].average is None else ADAPTER_RATES)
+    )
+    write("rates.csv", ["method", "learning rate", "bits a letter"], tuned)
+    rates = best_rates()
+
+    def rows() -> Iterable[Sequence[Any]]:
+        for seed in SEEDS:
+            for name, rate in rates.items():
+                history = run(name, rate, seed)
+                sent = int(history.bits.up[0]) // 8 // CLIENTS
+                for i, value in enumerate(bits(history)):
+                    yield name, seed, i * EVERY, f"{value:.4f}", sent
+
+    write("runs.csv", ["method", "seed", "round", "bits a letter", "bytes of a client"], rows())
+
+
+def curves() -> dict[str, np.ndarray]:
+    """Returns the losses of each method, shape (seeds, observations)."""
+    found: dict[tuple[str, int], list[float]] = {}
+    for row in read("runs.csv"):
+        key = row["method"], int(row["seed"])
+        found.setdefault(key, []).append(float(row["bits a letter"]))
+    return {name: np.array([found[name, seed] for seed in SEEDS]) for name in METHODS}
+
+
+def results() -> str:
+    """Returns the table of the methods."""
+    rates, losses = best_rates(), curves()
+    sent = {row["method"]: int(row["bytes of a client"]) for row in read("runs.csv")}
+    full = sent["FedAvg, AdamW reset"]
+    lines = [
+        "| method | learning rate | bytes of a client a round | of full | bits a letter before "
+        "| after 4 rounds | after 16 rounds |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, values in losses.items():
+        shown = [f"{values[:, t].mean():.3f} ± {values[:, t].std(ddof=1):.3f}" for t in (0, 2, -1)]
+        share = f"{sent[name] / full:.1%}".replace("%", " %")
+        cells = [name, f"{rates[name]:g}", f"{sent[name]:,}", share, *shown]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def verdict(effect: Effect) -> str:
+    """Returns what the runs say about a claim."""
+    if effect.ahead <= LEVEL:
+        return "holds"
+    return "does not hold" if effect.behind <= LEVEL else "undecided"
+
+
+def judged() -> str:
+    """Returns the table of the claims."""
+    losses = curves()
+    lines = ["| claim | verdict | difference in bits a letter |", "| --- | --- | --- |"]
+    for claim, a, b, margin in CLAIMS:
+        gain = losses[a][:, -1] - losses[b][:, -1]
+        lines.append(
+            f"| {claim} | {verdict(effect_of(gain - margin, 'seeds'))} "
+            f"| {effect_of(gain, 'seeds').text} |"
+        )
+    return "\n".join(lines)
+
+
+def draw() -> None:
+    series = []
+    for style, (name, values) in enumerate(curves().items()):
+        x = np.arange(values.shape[1]) * EVERY
+        marked = staggered(len(x), style, 3)
+        series.append(
+            Series(name, style, x, values.mean(0), values.min(0), values.max(0), marked=marked)
+        )
+    panel = Panel("", Axis("communication rounds"), Axis("test loss, bits a letter"), series)
+    save_charts([Chart("loss", "Fine-tuning on a made language", [panel], 1)], HERE, ["png"])
+    print(results(), judged(), sep="\n\n")
+
+
+if __name__ == "__main__":
+    {"run": run_all, "draw": draw}[sys.argv[1]]()
