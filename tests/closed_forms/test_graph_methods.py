@@ -1,6 +1,7 @@
 """Methods without a server against NumPy: limits, contraction, transcriptions, bits."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +20,12 @@ from transcription import LR, World
 
 SCHEDULE = fedax.Schedule(epochs=2, batch_size=4, order="given")
 ONE = fedax.Simulation("sequential", devices=1)
-PATH = Graph.of(nx.Graph([(0, 1), (1, 2), (2, 3), (3, 4), (1, 3)]))
 ROUNDS = 5
+
+
+@functools.cache
+def path_of_five():
+    return Graph.of(nx.Graph([(0, 1), (1, 2), (2, 3), (3, 4), (1, 3)]))
 
 
 def run(
@@ -114,7 +119,9 @@ def trajectory(step, theta=0.0):
 
 
 @pytest.mark.parametrize(
-    "graph", [PATH, Graph.sequence([PATH, Graph.ring(5), Graph.star(5)])], ids=["fixed", "changing"]
+    "graph",
+    [path_of_five(), Graph.sequence([path_of_five(), Graph.ring(5), Graph.star(5)])],
+    ids=["fixed", "changing"],
 )
 def test_dfedavgm(graph):
     method = fedax.DFedAvgM(graph=graph)
@@ -128,18 +135,18 @@ def test_dfedavgm(graph):
 
 
 def test_dsgd():
-    method = fedax.DSGD(graph=PATH)
-    expected = trajectory(lambda x, z, t: PATH.matrix() @ x + z - x)
+    method = fedax.DSGD(graph=path_of_five())
+    expected = trajectory(lambda x, z, t: path_of_five().matrix() @ x + z - x)
     np.testing.assert_allclose(nodes(method, run(method)), expected, rtol=0, atol=1e-12)
 
 
 def test_dgd_and_its_fixed_point():
     """Per step x <- W x - eta grad; the fixed point solves (I - W) X + eta (grad_i(x_i))_i = 0."""
-    world, w = World(), PATH.matrix()
+    world, w = World(), path_of_five().matrix()
     x = np.tile(world.start, (5, 1))
     for _ in range(ROUNDS):
         x = w @ x - LR * np.array([world.gradient(k, x[k]) for k in range(5)])
-    method = fedax.DGD(graph=PATH)
+    method = fedax.DGD(graph=path_of_five())
     np.testing.assert_allclose(nodes(method, run(method)), x, rtol=0, atol=1e-12)
     a, b = np.array([1.0, 2.0, 3.0, 1.0, 2.0]), np.arange(5.0)
     fixed = np.linalg.solve(np.eye(5) - w + 0.1 * np.diag(a), 0.1 * a * b)
@@ -167,7 +174,7 @@ def exact_optimum(method, schedule=SCHEDULE, rounds=400):
 
 def test_gradient_tracking():
     """DIGing, eq. by eq., and the optimum that DGD misses."""
-    world, w = World(), PATH.matrix()
+    world, w = World(), path_of_five().matrix()
     x = np.tile(world.start, (5, 1))
     g = np.array([world.gradient(k, x[k]) for k in range(5)])
     y = g
@@ -175,7 +182,7 @@ def test_gradient_tracking():
         x, before = w @ x - LR * y, g
         g = np.array([world.gradient(k, x[k]) for k in range(5)])
         y = w @ y + g - before
-    method = fedax.GradientTracking(graph=PATH)
+    method = fedax.GradientTracking(graph=path_of_five())
     history = run(method)
     np.testing.assert_allclose(nodes(method, history), x, rtol=0, atol=1e-12)
     assert history.bits.up.tolist() == [2 * 64 * 4 * (int((w > 0).sum()) - 5)] * ROUNDS
@@ -183,7 +190,7 @@ def test_gradient_tracking():
 
 
 def test_gtadam():
-    world, w, (b1, b2, eps, most) = World(), PATH.matrix(), (0.8, 0.95, 1e-3, 0.5)
+    world, w, (b1, b2, eps, most) = World(), path_of_five().matrix(), (0.8, 0.95, 1e-3, 0.5)
     x, m, v = np.tile(world.start, (5, 1)), np.zeros((5, 4)), np.zeros((5, 4))
     g = np.array([world.gradient(k, x[k]) for k in range(5)])
     y, bounded = g, 0
@@ -194,14 +201,14 @@ def test_gtadam():
         g = np.array([world.gradient(k, x[k]) for k in range(5)])
         y = w @ y + g - before
     assert bounded > 0
-    method = fedax.GTAdam(graph=PATH, b1=b1, b2=b2, eps=eps, most=most)
+    method = fedax.GTAdam(graph=path_of_five(), b1=b1, b2=b2, eps=eps, most=most)
     np.testing.assert_allclose(nodes(method, run(method)), x, rtol=0, atol=1e-12)
 
 
 def test_gtsgd():
     """DSGT with one minibatch a round; K-GT with an epoch of full batches, in the correction's
     form, and its optimum."""
-    world, w = World(), PATH.matrix()
+    world, w = World(), path_of_five().matrix()
 
     def first(x):
         return np.array([world.gradient(k, x[k], slice(0, 4)) for k in range(5)])
@@ -212,7 +219,7 @@ def test_gtsgd():
         x, before = w @ (x - LR * y), g
         g = first(x)
         y = w @ y + g - before
-    method = fedax.GTSGD(graph=PATH)
+    method = fedax.GTSGD(graph=path_of_five())
     found = run(method, schedule=fedax.Schedule(steps=1, batch_size=4, order="given"))
     np.testing.assert_allclose(nodes(method, found), x, rtol=0, atol=1e-12)
 
@@ -249,7 +256,7 @@ def test_push_sum():
 
 
 def test_push_sum_on_a_symmetric_graph_is_dfedavgm():
-    plain, pushed = fedax.DFedAvgM(graph=PATH), fedax.PushSum(graph=PATH)
+    plain, pushed = fedax.DFedAvgM(graph=path_of_five()), fedax.PushSum(graph=path_of_five())
     np.testing.assert_allclose(
         nodes(pushed, run(pushed)), nodes(plain, run(plain)), rtol=0, atol=1e-12
     )
@@ -310,14 +317,14 @@ def everybodys(world, x):
 
 
 def test_extra():
-    world, w = World(), PATH.matrix()
+    world, w = World(), path_of_five().matrix()
     half = (np.eye(5) + w) / 2
     before = np.tile(world.start, (5, 1))
     x = w @ before - LR * everybodys(world, before)
     for _ in range(ROUNDS - 1):
         step = everybodys(world, x) - everybodys(world, before)
         x, before = x + w @ x - half @ before - LR * step, x
-    method = fedax.EXTRA(graph=PATH)
+    method = fedax.EXTRA(graph=path_of_five())
     np.testing.assert_allclose(nodes(method, run(method)), x, rtol=0, atol=1e-12)
     exact_optimum(method)
 
@@ -326,7 +333,7 @@ def test_extra():
 def test_exact_diffusion_and_nids(kind):
     """Adapt, correct, combine; NIDS by its recursion of two points, whose first step has no
     average."""
-    world, w = World(), PATH.matrix()
+    world, w = World(), path_of_five().matrix()
     half = (np.eye(5) + w) / 2
     before = np.tile(world.start, (5, 1))
     x = before - LR * everybodys(world, before)
@@ -334,7 +341,7 @@ def test_exact_diffusion_and_nids(kind):
     for _ in range(ROUNDS - 1):
         step = everybodys(world, x) - everybodys(world, before)
         x, before = half @ (2 * x - before - LR * step), x
-    method = kind(graph=PATH)
+    method = kind(graph=path_of_five())
     np.testing.assert_allclose(nodes(method, run(method)), x, rtol=0, atol=1e-12)
     exact_optimum(method)
 
@@ -342,14 +349,14 @@ def test_exact_diffusion_and_nids(kind):
 def test_corrected_methods_refuse_graphs_that_change():
     for kind in (fedax.EXTRA, fedax.ExactDiffusion, fedax.NIDS, fedax.BEER):
         with pytest.raises(InvalidInput, match=r"graph=\.\.\.\): .*graphs that do not change"):
-            kind(graph=Graph.sequence([PATH, Graph.ring(5)]))
+            kind(graph=Graph.sequence([path_of_five(), Graph.ring(5)]))
         with pytest.raises(InvalidInput, match="drop no messages"):
-            kind(graph=PATH.lossy(0.1, "both"))
+            kind(graph=path_of_five().lossy(0.1, "both"))
 
 
 @pytest.mark.parametrize("gossips", [1, 3])
 def test_dfedsam(gossips):
-    world, w, rho = World(), PATH.matrix(), 0.2
+    world, w, rho = World(), path_of_five().matrix(), 0.2
     x = np.tile(world.start, (5, 1))
     for _ in range(ROUNDS):
         trained = []
@@ -361,7 +368,7 @@ def test_dfedsam(gossips):
                 z = z - LR * world.gradient(k, z + rho * g / np.linalg.norm(g), rows)
             trained.append(z)
         x = np.linalg.matrix_power(w, gossips) @ trained
-    method = fedax.DFedSAM(graph=PATH, rho=rho, gossips=gossips)
+    method = fedax.DFedSAM(graph=path_of_five(), rho=rho, gossips=gossips)
     history = run(method)
     np.testing.assert_allclose(nodes(method, history), x, rtol=0, atol=1e-12)
     assert history.bits.up.tolist() == [gossips * 64 * 4 * (int((w > 0).sum()) - 5)] * ROUNDS
@@ -370,7 +377,7 @@ def test_dfedsam(gossips):
 def test_beer():
     """The released step, in its order, with floor on a fixed grid; the copies begin at the common
     start."""
-    world, w, gamma, s = World(), PATH.matrix(), 0.4, float(np.float32(0.01))
+    world, w, gamma, s = World(), path_of_five().matrix(), 0.4, float(np.float32(0.01))
     pull = w - np.eye(5)
     x = np.tile(world.start, (5, 1))
     h, v, b, last = x.copy(), np.zeros((5, 4)), np.zeros((5, 4)), np.zeros((5, 4))
@@ -380,7 +387,9 @@ def test_beer():
         b = b + grid(v - b, 12, s)
         x = x + gamma * pull @ h - LR * v
         h, last = h + grid(x - h, 12, s), g
-    method = fedax.BEER(graph=PATH, gamma=gamma, code=Quantizer(b=12, step=0.01, rounding="floor"))
+    method = fedax.BEER(
+        graph=path_of_five(), gamma=gamma, code=Quantizer(b=12, step=0.01, rounding="floor")
+    )
     history = run(method, schedule=fedax.Schedule(steps=1, batch_size="full"))
     np.testing.assert_allclose(nodes(method, history), x, rtol=0, atol=1e-11)
     assert history.bits.up.tolist() == [2 * (32 + 12 * 4) * (int((w > 0).sum()) - 5)] * ROUNDS
@@ -388,7 +397,9 @@ def test_beer():
 
 def test_beer_reaches_the_optimum_with_few_bits():
     exact_optimum(
-        fedax.BEER(graph=PATH, gamma=0.5), fedax.Schedule(steps=1, batch_size="full"), rounds=1500
+        fedax.BEER(graph=path_of_five(), gamma=0.5),
+        fedax.Schedule(steps=1, batch_size="full"),
+        rounds=1500,
     )
 
 
@@ -400,7 +411,7 @@ def grid(v, b, s):
 def test_quantized_against_its_equations():
     """Eq. (7), replicas, and CHOCO-SGD's Alg. 2, with floor on a fixed grid that is too small for
     some entries."""
-    w, b, s, gamma = PATH.matrix(), 4, float(np.float32(0.013)), 0.6
+    w, b, s, gamma = path_of_five().matrix(), 4, float(np.float32(0.013)), 0.6
     overflow, copies = [], np.tile(World().start, (5, 1))
 
     def paper(x, z, t):
@@ -423,7 +434,7 @@ def test_quantized_against_its_equations():
 
     for mode, step in (("paper", paper), ("replica", replica), ("choco", choco)):
         method = fedax.QuantizedDFedAvgM(
-            graph=PATH, b=b, step=s, rounding="floor", mode=mode, gamma=gamma
+            graph=path_of_five(), b=b, step=s, rounding="floor", mode=mode, gamma=gamma
         )
         history = run(method)
         np.testing.assert_allclose(nodes(method, history), trajectory(step), rtol=0, atol=1e-11)
@@ -446,7 +457,10 @@ def test_choco_keeps_the_mean_of_the_local_models(code):
     world, far = Heavy(), {}
     start = np.tile(world.start, (5, 1))
     for mode, gamma in (("choco", 1.0), ("choco", 0.3), ("replica", 1.0)):
-        method, x = fedax.QuantizedDFedAvgM(graph=PATH, mode=mode, gamma=gamma, code=code), start
+        method, x = (
+            fedax.QuantizedDFedAvgM(graph=path_of_five(), mode=mode, gamma=gamma, code=code),
+            start,
+        )
         for t in range(3):
             trained = np.mean([world.train(k, x[k], 0.0) for k in range(5)], axis=0)
             x = nodes(method, run(method, rounds=t + 1))
@@ -457,15 +471,15 @@ def test_choco_keeps_the_mean_of_the_local_models(code):
 
 @pytest.mark.slow
 def test_replicas_without_quantization_are_algorithm_1():
-    plain = fedax.DFedAvgM(graph=PATH)
+    plain = fedax.DFedAvgM(graph=path_of_five())
     exact = nodes(plain, run(plain))
     for mode in ("replica", "choco"):
-        method = fedax.QuantizedDFedAvgM(graph=PATH, mode=mode, code=Identity())
+        method = fedax.QuantizedDFedAvgM(graph=path_of_five(), mode=mode, code=Identity())
         np.testing.assert_allclose(nodes(method, run(method)), exact, rtol=0, atol=1e-12)
-    literal = fedax.QuantizedDFedAvgM(graph=PATH, mode="paper", code=Identity())
+    literal = fedax.QuantizedDFedAvgM(graph=path_of_five(), mode="paper", code=Identity())
     found = nodes(literal, run(literal))
     np.testing.assert_allclose(
-        found, trajectory(lambda x, z, t: x + PATH.matrix() @ (z - x)), rtol=0, atol=1e-12
+        found, trajectory(lambda x, z, t: x + path_of_five().matrix() @ (z - x)), rtol=0, atol=1e-12
     )
     assert np.abs(found - exact).max() > 1e-3
 
@@ -474,12 +488,12 @@ def test_replicas_without_quantization_are_algorithm_1():
 def test_equation_7_lets_disagreement_grow():
     """Constant gradients G: eq. (7) gives X_t = -t eta W G, Alg. 1 gives -eta (W + ... + W^t) G;
     the means agree."""
-    g, t, w = np.array([[1.0], [-2.0], [3.0], [0.0], [-1.0]]), 40, PATH.matrix()
+    g, t, w = np.array([[1.0], [-2.0], [3.0], [0.0], [-1.0]]), 40, path_of_five().matrix()
     task = fedax.tasks.from_loss(lambda x, a: a @ x, np.zeros(1), [[row] for row in g])
     schedule = fedax.Schedule(steps=1, batch_size="full")
     found = {}
     for mode in ("paper", "replica"):
-        method = fedax.QuantizedDFedAvgM(graph=PATH, mode=mode, code=Identity())
+        method = fedax.QuantizedDFedAvgM(graph=path_of_five(), mode=mode, code=Identity())
         found[mode] = nodes(method, run(method, task, rounds=t, schedule=schedule, lr=0.1))
     np.testing.assert_allclose(found["paper"], -0.1 * t * w @ g, rtol=0, atol=1e-11)
     powers = sum(np.linalg.matrix_power(w, k) for k in range(1, t + 1))
@@ -521,7 +535,9 @@ def test_refusals():
         run(fedax.DFedAvgM(graph=Graph.ring(4)))
     for mode in ("replica", "choco"):
         with pytest.raises(InvalidInput, match="'paper' on a graph that changes"):
-            fedax.QuantizedDFedAvgM(graph=Graph.sequence([PATH, PATH]), mode=mode)
+            fedax.QuantizedDFedAvgM(
+                graph=Graph.sequence([path_of_five(), path_of_five()]), mode=mode
+            )
     with pytest.raises(InvalidInput, match="2 to 32, or 1 with a fixed step"):
         fedax.QuantizedDFedAvgM(b=1)
 

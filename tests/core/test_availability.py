@@ -19,7 +19,7 @@ from fedax.experiments.config.sections import schedule_of
 from marks import slow
 from problems import quadratic, random_quadratic, vector
 
-KEY, DRAWS = jax.random.key(0), 3000
+DRAWS = 3000
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def written(tmp_path):
 
 
 def table(rule, rounds, clients):
-    return np.array([rule.available(KEY, t, clients) for t in range(rounds)])
+    return np.array([rule.available(jax.random.key(0), t, clients) for t in range(rounds)])
 
 
 @pytest.mark.slow
@@ -215,11 +215,12 @@ def test_a_new_rule_is_one_class():
 
 
 SIZES = np.array([1, 2, 3, 4, 5, 6])
-OFFSETS = jnp.asarray(np.concatenate([[0], np.cumsum(SIZES)]), jnp.int32)
+OFFSETS = np.concatenate([[0], np.cumsum(SIZES)])
 
 
 def drawn(schedule, there, weights=None):
-    draw = jax.jit(jax.vmap(lambda key: schedule.draw(key, OFFSETS, weights, jnp.asarray(there))))
+    offsets = jnp.asarray(OFFSETS, jnp.int32)
+    draw = jax.jit(jax.vmap(lambda key: schedule.draw(key, offsets, weights, jnp.asarray(there))))
     ids, counts = draw(jax.random.split(jax.random.key(5), DRAWS))
     return [row[:n].tolist() for row, n in zip(np.asarray(ids), np.asarray(counts), strict=True)]
 

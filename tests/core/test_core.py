@@ -35,7 +35,7 @@ def test_layout_keeps_the_order_of_leaves():
 
 
 @pytest.mark.parametrize(
-    "params", [{}, {"a": jnp.arange(3)}, {"a": jnp.zeros(2), "b": jnp.zeros(2, jnp.float32)}]
+    "params", [{}, {"a": np.arange(3)}, {"a": np.zeros(2), "b": np.zeros(2, np.float32)}]
 )
 def test_layout_refuses_what_is_no_model(params):
     with pytest.raises(InvalidInput, match=r"params: got .*; allowed: "):

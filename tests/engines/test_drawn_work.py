@@ -1,6 +1,7 @@
 """Work, stragglers, drop-outs and cohorts that are drawn: the same on every engine, and as often as
 they should be."""
 
+import functools
 import itertools
 
 import jax
@@ -14,7 +15,13 @@ from fedax.core.scheduling.sampling import weighted_subset
 from problems import SIZES, regression, vector
 
 DRAWS = 6000
-KEYS = jax.random.split(jax.random.key(4), DRAWS)
+
+
+@functools.cache
+def all_keys():
+    return jax.random.split(jax.random.key(4), DRAWS)
+
+
 HYBRID = {
     "cohort": 4,
     "epochs": (2, 5),
@@ -162,7 +169,7 @@ def evenly(observed, chances):
     ],
 )
 def test_amounts_of_work_are_drawn_uniformly(options, size, steps):
-    work = jax.vmap(lambda key: fedax.Schedule(**options).work(key, size, 0).steps)(KEYS)
+    work = jax.vmap(lambda key: fedax.Schedule(**options).work(key, size, 0).steps)(all_keys())
     evenly(counts(work, steps), list(steps.values()))
     assert set(np.asarray(work).tolist()) == set(steps)
 
@@ -178,7 +185,9 @@ def test_amounts_of_work_are_drawn_uniformly(options, size, steps):
     ],
 )
 def test_batch_sizes_are_drawn_uniformly(pair, size, numbers):
-    batches = jax.vmap(lambda key: fedax.Schedule(batch_size=pair).work(key, size, 0).batch)(KEYS)
+    batches = jax.vmap(lambda key: fedax.Schedule(batch_size=pair).work(key, size, 0).batch)(
+        all_keys()
+    )
     evenly(counts(batches, numbers), np.full(len(numbers), 1 / len(numbers)))
 
 
@@ -189,7 +198,8 @@ def test_steps_rounded_down_are_those_of_the_papers_formula(size):
     pair = {"epochs": (2, 5), "batch_size": (10, "all")}
     down, up = (fedax.Schedule(**pair, epoch_steps=how) for how in ("floor", "ceil"))
     fewer, more = (
-        jax.vmap(lambda key, s=schedule: s.work(key, size, 0))(KEYS) for schedule in (down, up)
+        jax.vmap(lambda key, s=schedule: s.work(key, size, 0))(all_keys())
+        for schedule in (down, up)
     )
     steps, batch = np.asarray(fewer.steps), np.asarray(fewer.batch)
     assert np.array_equal(batch, more.batch)
@@ -201,7 +211,12 @@ def test_steps_rounded_down_are_those_of_the_papers_formula(size):
 
 def test_times_give_the_steps_of_every_round():
     schedule = fedax.Schedule(times=(1, 3, 4, 8), batch_size="full")
-    assert [int(schedule.work(KEYS[0], 9, jnp.int32(t)).steps) for t in range(4)] == [1, 2, 1, 4]
+    assert [int(schedule.work(all_keys()[0], 9, jnp.int32(t)).steps) for t in range(4)] == [
+        1,
+        2,
+        1,
+        4,
+    ]
     with pytest.raises(InvalidInput, match=r"run\(rounds=...\): got 5; allowed: .*4"):
         fedax.run(fedax.LocalGD(), regression(), schedule=schedule, rounds=5)
 
@@ -229,7 +244,7 @@ def test_times_give_the_steps_of_every_round():
 )
 def test_local_gd_refuses_unequal_steps(options, same):
     """As the draws have it; the refusal comes before anything is compiled, on every engine."""
-    schedule, keys = fedax.Schedule(**options), KEYS[:50]
+    schedule, keys = fedax.Schedule(**options), all_keys()[:50]
     rounds = schedule.rounds or 1
     steps = {
         tuple(int(schedule.work(key, size, jnp.int32(t)).steps) for t in range(rounds))
@@ -268,7 +283,9 @@ def test_dropouts_send_nothing():
 
 def test_everybody_is_as_likely_to_drop_out():
     schedule, offsets = fedax.Schedule(cohort=3, dropouts=0.25), jnp.arange(6, dtype=jnp.int32)
-    ids, many = (np.asarray(v) for v in jax.vmap(lambda key: schedule.draw(key, offsets))(KEYS))
+    ids, many = (
+        np.asarray(v) for v in jax.vmap(lambda key: schedule.draw(key, offsets))(all_keys())
+    )
     there = np.arange(3) < many[:, None]
     for k in range(5):
         chance = 3 / 5 * 0.75
@@ -282,7 +299,9 @@ def test_weights_draw_one_after_the_other_without_replacement():
     """P(a, then b) = p_a p_b / (1 - p_a), for all ordered pairs."""
     given = np.array([0.5, 1.0, 2.0, 1.5])
     p = given / given.sum()
-    drawn = np.asarray(jax.vmap(lambda key: weighted_subset(key, jnp.asarray(given), 2))(KEYS))
+    drawn = np.asarray(
+        jax.vmap(lambda key: weighted_subset(key, jnp.asarray(given), 2))(all_keys())
+    )
     pairs = list(itertools.permutations(range(4), 2))
     observed = np.array([np.all(drawn == pair, axis=1).sum() for pair in pairs])
     assert observed.sum() == DRAWS
@@ -298,7 +317,7 @@ def test_zero_weights_only_fill(sampling):
         jnp.asarray([0, 5, 6, 7, 9, 20], jnp.int32),
     )
     given = jnp.asarray([0.0, 0.3, 0.0, 0.0, 0.7])
-    ids, many = jax.vmap(lambda key: schedule.draw(key, offsets, given))(KEYS)
+    ids, many = jax.vmap(lambda key: schedule.draw(key, offsets, given))(all_keys())
     ids = np.asarray(ids)
     assert np.all(np.asarray(many) == 3)
     assert np.all(np.sort(ids[:, :2], axis=1) == (1, 4))
@@ -315,7 +334,7 @@ def test_fill_ups_are_uniform_in_both_precisions(given, x64):
     noise has 24 bits."""
     with jax.enable_x64(x64):
         values = jnp.asarray(np.array(given), jnp.float64 if x64 else jnp.float32)
-        drawn = np.asarray(jax.vmap(lambda key: weighted_subset(key, values, 3))(KEYS))
+        drawn = np.asarray(jax.vmap(lambda key: weighted_subset(key, values, 3))(all_keys()))
     certain = [k for k, value in enumerate(given) if value > 0]
     others = [k for k in range(10) if k not in certain]
     assert all(len(set(row)) == 3 for row in drawn.tolist())

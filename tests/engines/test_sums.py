@@ -8,6 +8,7 @@ import pytest
 
 import fedax
 from fedax.core import InvalidInput, Ragged, Task
+from fedax.core.task import weighted_sum
 from fedax.engine.round.aggregation import (
     LONG,
     accumulate_p,
@@ -16,6 +17,7 @@ from fedax.engine.round.aggregation import (
     all_finite,
     finalize,
     finite_p,
+    weighted_mean,
 )
 from fedax.ops.extension import status
 from problems import regression
@@ -267,3 +269,15 @@ def test_clients_with_many_parameters(engine, drop):
                 )
             else:
                 assert (history.outcome.kind, history.outcome.client) == ("non-finite", 3)
+
+
+@pytest.mark.parametrize(("weight", "mean"), [(0.5, 2.0), (0.0, 10.0)])
+def test_weights_of_an_algorithm_count_however_small_unless_all_are_zero(weight, mean):
+    given = (2.0 * weight, weight, 40.0, 4.0)
+    form = jax.ShapeDtypeStruct((), jnp.float64)
+    assert weighted_mean(tuple(map(jnp.asarray, given)), form) == mean
+
+
+def test_values_without_a_weight_do_not_count_whatever_they_are():
+    values = jnp.asarray([[1.0, 2.0], [np.nan, np.inf]])
+    np.testing.assert_array_equal(weighted_sum(values, jnp.asarray([2.0, 0.0])), [2.0, 4.0])
