@@ -4,6 +4,7 @@ import ast
 import contextlib
 import importlib.metadata
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -140,6 +141,18 @@ def test_the_address_is_written_at_release(tmp_path):
         assert links
         assert all(link.startswith(("https://", "#")) for link in links)
         assert f"{address}/raw/main/docs/first.png" in links
+
+
+@pytest.mark.parametrize(("native", "extensions"), [("0", 0), ("", 1)])
+def test_a_pure_wheel_has_no_extension(native, extensions, monkeypatch):
+    import setuptools
+
+    found = {}
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("FEDAX_NATIVE", native)
+    monkeypatch.setattr(setuptools, "setup", lambda **options: found.update(options))
+    runpy.run_path("setup.py")
+    assert len(found["ext_modules"]) == extensions
 
 
 STUB = """#!/bin/sh
