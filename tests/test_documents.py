@@ -77,6 +77,17 @@ def test_every_block_has_a_language_and_a_reason_names_what_exists():
     assert [path for path in named if not (ROOT / path.rstrip(".")).exists()] == []
 
 
+def test_code_on_pages_has_80_columns():
+    """A page of the site has room for so many."""
+    wide = [
+        f"{block}: {line}"
+        for block in BLOCKS
+        for line in block.text.splitlines()
+        if len(line) > 80 and block.language in ("python", "toml", "sh", "nginx")
+    ]
+    assert [line for line in wide if not line.startswith("CONTRIBUTING")] == []
+
+
 def test_blocks_are_found_in_lists_and_with_reasons():
     page = "1. a\n\n    <!-- not run: needs a\n    GPU -->\n    ```sh\n    make\n    ```\n\n```toml\n# a.toml\nb = 1\n```\n"
     first, second = blocks_of(page)
