@@ -143,6 +143,7 @@ def test_the_address_is_written_at_release(tmp_path):
         assert f"{address}/raw/main/docs/first.png" in links
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of setuptools, when it is imported late
 @pytest.mark.parametrize(("native", "extensions"), [("0", 0), ("", 1)])
 def test_a_pure_wheel_has_no_extension(native, extensions, monkeypatch):
     import setuptools
