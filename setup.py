@@ -1,5 +1,5 @@
 """The optional extension: layers for the CPU. Where there is no C++ compiler the package installs
-without it.
+without it. With FEDAX_NATIVE=0 nothing is compiled, and the wheel is one for every system.
 """
 
 import os
@@ -33,7 +33,9 @@ class BuildAtOnce(build_ext):
 
 setup(
     cmdclass={"build_ext": BuildAtOnce},
-    ext_modules=[
+    ext_modules=[]
+    if os.environ.get("FEDAX_NATIVE") == "0"
+    else [
         Extension(
             "fedax.ops._native",
             sorted(str(path) for path in FOLDER.glob("*.cpp")),

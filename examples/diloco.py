@@ -43,7 +43,7 @@ for name, server, keep in (
         solver=solver,
         schedule=schedule,
         rounds=10,
-        observe_every=10,
+        observe_every=2,
     )
     bits = history.metrics["train_loss"] / jnp.log(2)
     print(

@@ -45,7 +45,7 @@ for method, policy in (
     )
     observe = [fedax.observe.LocalAccuracy()]
     history = fedax.run(
-        method, task, solver=fedax.SGD(0.05), rounds=20, observe=observe, observe_every=20
+        method, task, solver=fedax.SGD(0.05), rounds=20, observe=observe, observe_every=4
     )
     print(
         f"{type(method).__name__}, statistics {policy}: local accuracy "

@@ -44,7 +44,7 @@ task = fedax.tasks.language(texts, model, tokens=tokens, length=32, test_fractio
 
 solver, schedule = fedax.SGD(0.4), fedax.Schedule(epochs=8, batch_size=8)
 history = fedax.run(
-    fedax.FedAvg(), task, solver=solver, schedule=schedule, rounds=40, observe_every=20
+    fedax.FedAvg(), task, solver=solver, schedule=schedule, rounds=40, observe_every=10
 )
 for t, loss, right in zip(
     history.rounds, *(history.metrics[f"train_{name}"] for name in ("loss", "accuracy"))

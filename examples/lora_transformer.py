@@ -66,7 +66,7 @@ def task_of(data, params, **frozen):
 
 
 solver, schedule = fedax.Optax(optax.adam(3e-3)), fedax.Schedule(epochs=3, batch_size=32)
-options = {"solver": solver, "schedule": schedule, "observe_every": 5}
+options = {"solver": solver, "schedule": schedule, "observe_every": 1}
 # the base learns small digits 0 to 4, the clients all of them
 data = fedax.data.digits("iid", clients=5)
 known = [{name: own[name][own["y"] < 5] for name in own} for own in data.train]

@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import importlib.metadata
+import os
 import re
 import shutil
 import subprocess
@@ -140,6 +141,25 @@ def test_the_address_is_written_at_release(tmp_path):
         assert links
         assert all(link.startswith(("https://", "#")) for link in links)
         assert f"{address}/raw/main/docs/first.png" in links
+
+
+@pytest.mark.parametrize(("native", "extensions"), [("0", 0), ("", 1)])
+def test_a_pure_wheel_has_no_extension(native, extensions):
+    """In a process, because setuptools replaces modules that others have imported."""
+    program = (
+        "import runpy, setuptools; found = {}; "
+        "setuptools.setup = lambda **options: found.update(options); "
+        "runpy.run_path('setup.py'); print(len(found['ext_modules']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=os.environ | {"FEDAX_NATIVE": native},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(done.stdout) == extensions
 
 
 STUB = """#!/bin/sh

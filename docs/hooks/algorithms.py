@@ -245,14 +245,20 @@ EXAMPLE = """\
 import fedax
 
 task = fedax.tasks.synthetic(alpha=1.0, beta=1.0, clients=6)
-history = fedax.run(fedax.{name}(), task, solver=fedax.SGD(0.01), schedule=fedax.Schedule(steps=5, batch_size=10), rounds=4)
+schedule = fedax.Schedule(steps=5, batch_size=10)
+solver = fedax.SGD(0.01)
+history = fedax.run(
+    fedax.{name}(), task, solver=solver, schedule=schedule, rounds=4
+)
 assert history.outcome.ok
 """
 
 
 def _example(name: str) -> list[str]:
     other = "fedprox" if name == "FedAvg" else "fedavg"
-    command = f"fedax compare {name.lower()} {other} --task synthetic:alpha=1,beta=1 --rounds 50"
+    command = (
+        f"fedax compare {name.lower()} {other} \\\n  --task synthetic:alpha=1,beta=1 --rounds 50"
+    )
     code = EXAMPLE.format(name=name).strip()
     return [
         "```python",
@@ -261,7 +267,7 @@ def _example(name: str) -> list[str]:
         "",
         "On the command line, beside a baseline:",
         "",
-        "```",
+        "```sh",
         command,
         "```",
     ]

@@ -1,6 +1,7 @@
 """Hooks of mkdocs: pages that are made when the site is built, its navigation, links, formulas."""
 
 import importlib.util
+import itertools
 import os
 import posixpath
 import re
@@ -11,6 +12,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import algorithms
 import figures
+import gallery
 import notebooks
 import reference
 from formulas import as_mathml
@@ -55,6 +57,12 @@ def on_config(config: Any) -> Any:
     ]
     config.nav = [
         {"Get started": [{"fedax": "index.md"}, "start.md", "tutorials/start.md", "choose.md"]},
+        {
+            "Examples": [
+                "gallery/index.md",
+                *(page for page in gallery.pages() if "index" not in page),
+            ]
+        },
         {"How to": [{title: [_page(name) for name in names]} for title, names in HOW_TO.items()]},
         {"Algorithms": ["algorithms/index.md", "algorithms/verbs.md", *families]},
         {"Benchmark": "benchmark/protocol.md"},
@@ -155,6 +163,7 @@ def on_files(files: Any, config: Any) -> Any:
     """Adds the pages that are made."""
     made = algorithms.pages(ROOT) | reference.pages() | {"assets/layers.svg": figures.layers(ROOT)}
     made |= {page: (ROOT / source).read_text() for source, page in COPIED.items()}
+    made |= gallery.pages()
     for path in sorted((DOCS / "tutorials").glob("*.py")):
         runs = _execute and importlib.util.find_spec(NEEDED.get(path.stem, "fedax")) is not None
         made[f"tutorials/{path.stem}.md"] = notebooks.page(path, runs)
@@ -200,6 +209,8 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
     return output.replace("https://unpkg.com/iframe-worker/shim", own)
 
 
+WORDY = 14
+"""Characters in a cell, on average, from which a table holds sentences rather than numbers."""
 BROAD = 1200
 """Pixels of width from which a picture scrolls on a phone rather than shrinks until its type is
 unreadable."""
@@ -218,8 +229,28 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
 
     html = re.sub(r'<p>(<img [^>]*src="([^"]*\.png)"[^>]*>)</p>', framed, html)
     return re.sub(
-        r"<table>.*?</table>",
-        lambda match: f'<div class="wide" tabindex="0">{match[0]}</div>',
-        html,
-        flags=re.DOTALL,
+        r"<table>.*?</table>", lambda match: framed_table(match[0]), html, flags=re.DOTALL
     )
+
+
+def framed_table(table: str) -> str:
+    """Returns a table in a frame that scrolls.
+
+    Tables of sentences become cards on a phone, for which each cell gets the head of its column.
+    """
+
+    def text(cell: str) -> str:
+        return re.sub(r"<[^>]+>", "", cell).strip()
+
+    heads = [text(cell) for cell in re.findall(r"<th[^>]*>(.*?)</th>", table, flags=re.DOTALL)]
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", table, flags=re.DOTALL)
+    words = sum(len(text(cell)) for cell in cells) / max(len(cells), 1)
+    if len(heads) < 2 or words < WORDY or len(cells) % len(heads):
+        return f'<div class="wide" tabindex="0">{table}</div>'
+    number = itertools.count()
+
+    def headed(match: re.Match[str]) -> str:
+        head = heads[next(number) % len(heads)].replace('"', "&quot;")
+        return f'{match[0][:-1]} data-head="{head}">' if head else match[0]
+
+    return f'<div class="wide stacked">{re.sub("<td[^>]*>", headed, table)}</div>'

@@ -13,8 +13,8 @@
 # %% [markdown]
 # # A first federation
 #
-# A task, a method, a run, a comparison, and a model to keep: all of it on the small digits that
-# scikit-learn ships, dealt out so that every client has few of the ten labels.
+# You make a task, run a method, compare several, and save a model. The data are the small digits
+# that scikit-learn ships. Every client has few of the ten labels.
 
 # %%
 import fedax
@@ -39,9 +39,9 @@ history = fedax.run(
 print(history.table())
 
 # %% [markdown]
-# In every round five clients are drawn; each takes two passes over its examples from the global
-# model, and the server averages. The table has what was observed: the loss on all training
-# examples, and the accuracy on all test examples. Everything else of the run is in the history too.
+# In every round fedax draws five clients. Each starts from the global model and takes two passes
+# over its examples, and the server averages the results. The table has the loss on all training
+# examples and the accuracy on all test examples. The history holds everything else of the run.
 
 # %%
 history.outcome.ok, int(history.bits.up.sum()), history.params.kernel.shape
@@ -49,8 +49,8 @@ history.outcome.ok, int(history.bits.up.sum()), history.params.kernel.shape
 # %% [markdown]
 # ## A comparison
 #
-# Methods are compared with the same seed: they see the same cohorts and the same minibatches.
-# Several seeds say how much is luck.
+# With the same seed, all methods see the same cohorts and minibatches. Several seeds show how much
+# of a difference is luck.
 
 # %%
 methods = {"FedAvg": fedax.FedAvg(), "FedProx": fedax.FedProx(mu=0.1), "SCAFFOLD": fedax.SCAFFOLD()}
@@ -67,8 +67,8 @@ for name, method in methods.items():
     )
 
 # %% [markdown]
-# SCAFFOLD's clients send their control variates beside their models: twice as much. A page with the
-# curves, the mean of the seeds and a band, that opens in any browser:
+# SCAFFOLD's clients also send control variates, so they send twice as much. `fedax.compare` writes
+# a page with the curves, as means over the seeds with a band, which opens in any browser:
 
 # %%
 fedax.compare(histories, "runs/tutorial.html")
@@ -78,7 +78,7 @@ fedax.compare(histories, "runs/tutorial.html")
 #
 # ## A mistake
 #
-# A mistake is said before anything is compiled:
+# fedax finds mistakes before it compiles anything, and says what is allowed:
 
 # %%
 try:
@@ -89,7 +89,7 @@ except fedax.InvalidInput as error:
 # %% [markdown]
 # ## A model to keep
 #
-# The model goes into a file, comes back in its structure, and can be the start of another run.
+# Save the model to a file, load it in its structure, and start another run from it.
 
 # %%
 from pathlib import Path
@@ -103,5 +103,5 @@ more = fedax.run(fedax.FedAvg(), task, params=again, rounds=5, observe_every=5, 
 more.metrics["train_loss"]
 
 # %% [markdown]
-# The first loss is the last one of the run above. From here: [your own model](own-model.md), [your
+# The first loss is the last one of the run above. Next: [your own model](own-model.md), [your
 # own data](own-data.md), [your own method](own-method.md).

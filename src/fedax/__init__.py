@@ -1,5 +1,4 @@
-"""Federated optimization in JAX: one text per algorithm, compiled for simulation, unchanged where
-it is deployed.
+"""Federated optimization in JAX: write a method once, simulate it fast, deploy the same code.
 
     history = fedax.run(fedax.FedAvg(), fedax.tasks.synthetic(), rounds=50)
 

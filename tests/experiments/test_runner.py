@@ -9,11 +9,12 @@ import pytest
 from rich.console import Console
 
 import fedax
+from fedax.cli.summary import print_summary
 from fedax.core import InvalidInput, RunExists
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory, fresh, slug
 from fedax.experiments.running import demo
-from fedax.experiments.running.progress import Display, Lines
+from fedax.experiments.running.progress import Display, Lines, summary_table
 from fedax.experiments.running.runner import run_experiment
 from fedax.report.tables.summary import summarize
 from fedax.utils.files import write
@@ -233,3 +234,24 @@ def test_plain_lines_for_logs(tmp_path):
     assert "  [1/2] FedAvg: round 1/2, " in text
     assert "rounds/s, loss " in text
     assert "[2/2] FedProx mu=1: 2 rounds in " in text
+
+
+def test_the_demo_says_how_to_read_its_tables(tmp_path):
+    """Before the path of the report: what was tuned, what the worst tenth is, why FedProx is slow."""
+    directory = RunDirectory.create(tmp_path / "demo", "A demo")
+    directory.configure([demo.experiments()[0].model_copy(update={"rounds": 1})])
+    directory.close("finished")
+    shown = io.StringIO()
+    print_summary(directory, Console(file=shown, width=80), demo.READING)
+    text = " ".join(shown.getvalue().split())
+    assert text.index("Worst tenth: the mean accuracy over") < text.index("Report: ")
+    assert "Do not rank the methods" in text
+    assert all(name in text for name in ("FedProx has mu = 1", "FedBC weighs", "FedDANE's mu"))
+
+
+def test_the_longest_label_of_the_demo_fits_a_terminal_of_80_columns():
+    shown = io.StringIO()
+    Console(file=shown, width=80).print(
+        summary_table("t", [record("FedDANE as released")], wide=False)
+    )
+    assert "FedDANE as released" in shown.getvalue()

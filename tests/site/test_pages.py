@@ -1,9 +1,13 @@
 """The pages of algorithms, before they are a site."""
 
+import json
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from sources import own_files
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "hooks"))
 
@@ -111,3 +115,44 @@ def test_every_algorithm_is_in_the_table_of_verbs():
     ]
     assert len(rows) == len(algorithms.algorithm_classes())
     assert all("solver" in row or "gradient" in row or "loop" in row for row in rows)
+
+
+def test_the_gallery_has_every_example_as_it_is_now():
+    """`python docs/hooks/gallery.py NAME` runs an example and draws its picture again."""
+    import gallery
+
+    made, pages = tomllib.loads(gallery.MADE.read_text()), gallery.pages()
+    assert set(pages) == {f"gallery/{name}.md" for name in [*gallery.examples(), "index"]}
+    for name, path in gallery.examples().items():
+        picture = gallery.FOLDER / f"{name}.png"
+        assert made[name]["sha256"] == gallery.digest(path), f"{name} has changed"
+        assert made[name]["output"]
+        assert picture.stat().st_size < 300_000
+        assert pages[f"gallery/{name}.md"].count(path.read_text().strip()) == 1
+        assert f"({name}.md)" in pages["gallery/index.md"]
+
+
+def test_hosted_notebooks_install_fedax_first_and_have_no_output():
+    books = own_files("docs/notebooks", suffix=".ipynb")
+    assert [path.stem for path in books] == ["compare", "own-method"]
+    for path in books:
+        code = [c for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code"]
+        assert "".join(code[0]["source"]).startswith('%pip install --quiet "fedax[')
+        assert not any(cell["outputs"] for cell in code)
+
+
+def test_pictures_of_the_docs_are_small():
+    large = [path for path in own_files("docs", suffix=".png") if path.stat().st_size > 300_000]
+    assert large == []
+
+
+def test_tables_of_sentences_become_cards_on_a_phone():
+    import build
+
+    table = "<table><thead><tr><th>a</th><th>b</th></tr></thead><tbody><tr><td>{}</td><td>{}</td></tr></tbody></table>"
+    numbers = build.framed_table(table.format(1, 2))
+    assert 'class="wide"' in numbers
+    assert "data-head" not in numbers
+    words = build.framed_table(table.format("a first sentence", "another <b>one</b> here"))
+    assert 'class="wide stacked"' in words
+    assert words.count('data-head="a"') == words.count('data-head="b"') == 1

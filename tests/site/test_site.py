@@ -327,3 +327,38 @@ def test_the_search_finds_every_algorithm_from_a_file(site):
     )
     found = json.loads(html.unescape(re.search(r'data-found="([^"]*)"', drawn)[1]))
     assert set(names) - set(found) == set()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+def test_pages_fit_the_screen(site):
+    """No page scrolls sideways, at a desk or on a phone; at a desk all tables and formulas fit."""
+    from site_layout import all_pages, overflowing
+
+    kinds = {name.partition("/")[0]: name for name in all_pages(site)}  # a page of each folder
+    found = overflowing(site, sorted({*kinds.values(), *(f"{page}.html" for page in PAGES)}))
+    assert [each for each in found if each["what"] == "page"] == []
+    assert [each for each in found if each["width"] == 1280 and each["what"] != "code"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("learning rate", "choose.html"),
+        ("LaTeX", "report.html"),
+        ("PyTorch", "tutorials/from-pytorch.html"),
+        ("worst client", "guides/heterogeneity.html"),
+    ],
+)
+def test_the_index_of_the_search_has_what_people_look_for(site, words, page):
+    """A page with all words, one of them in a title or often in the text."""
+    entries = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    found = [
+        entry["location"]
+        for entry in entries
+        if all(
+            word.lower() in (entry["title"] + " " + entry["text"]).lower() for word in words.split()
+        )
+    ]
+    assert any(location.partition("#")[0] == page for location in found), found[:20]

@@ -30,7 +30,7 @@ def demo(
 
     from fedax.cli.summary import print_summary
     from fedax.experiments.results.store import fresh
-    from fedax.experiments.running.demo import run_demo
+    from fedax.experiments.running.demo import READING, run_demo
     from fedax.experiments.running.progress import display_for
 
     console = Console()
@@ -44,4 +44,4 @@ def demo(
         )
         console.print(limit, style="dim")
     directory = run_demo(path, display_for(console), seconds=seconds, rounds=rounds)
-    print_summary(directory, console)
+    print_summary(directory, console, READING)

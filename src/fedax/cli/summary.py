@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from fedax.experiments.results.store import RunDirectory
 
 
-def print_summary(directory: RunDirectory, console: Console) -> None:
-    """Prints the table of finals of each task and the path of the report.
+def print_summary(directory: RunDirectory, console: Console, reading: str = "") -> None:
+    """Prints the table of finals of each task, how to read them, and the path of the report.
 
     Raises:
         typer.Exit: with the exit code of an interruption, if the runs were interrupted.
@@ -31,6 +31,8 @@ def print_summary(directory: RunDirectory, console: Console) -> None:
             if label != method:
                 text = f"Selected from the grid of {method}: {label}"
                 console.print(text, markup=False, highlight=False)
+    if reading:
+        console.print(f"\n{reading}", markup=False, highlight=False)
     console.print(f"\n{directory.line()}", markup=False, highlight=False)
     page = directory.path / "report.html"
     console.print(f"Report: {page}", markup=False, highlight=False, soft_wrap=True)

@@ -39,7 +39,7 @@ def status() -> Status:
         return Status(
             False,
             "",
-            "the extension has not been built: there was no C++ compiler when fedax was installed",
+            "this installation has no extension, as there was no C++ compiler or the wheel is pure",
         )
     try:
         library = ctypes.CDLL(str(files[0]))

@@ -168,6 +168,7 @@ def summary_table(
         header_style="dim",
         box=SIMPLE_HEAD,
         pad_edge=False,
+        collapse_padding=True,
     )
     table.add_column("algorithm", overflow="fold")
     table.add_column("rounds", justify="right")
