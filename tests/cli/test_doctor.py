@@ -33,7 +33,10 @@ def test_doctor_says_with_which_instruction_set(monkeypatch):
     ("reason", "remedy"),
     [
         ("the environment variable FEDAX_NATIVE is 0", "Unset FEDAX_NATIVE"),
-        ("this installation has no extension, as there was no C++ compiler", "Install g++ or clang"),
+        (
+            "this installation has no extension, as there was no C++ compiler",
+            "Install g++ or clang",
+        ),
     ],
 )
 def test_doctor_says_what_is_missing_and_what_it_costs(monkeypatch, reason, remedy):
