@@ -60,7 +60,7 @@ def test_as_many_ranks_as_clients_go_on(monkeypatch):
 
 
 def test_the_command_says_it(no_data, monkeypatch, tmp_path):
-    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda: None)
+    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(running, "MPI", ranks(monkeypatch, 3))
     (tmp_path / "a.toml").write_text(FILE)
