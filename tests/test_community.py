@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-import conftest
 from sources import own_files
 
 ROOT = Path(__file__).parent.parent
@@ -55,8 +54,9 @@ def test_the_public_ci_runs_the_one_job_on_the_oldest_python(project):
     ]
 
 
-def test_the_parts_are_all_of_it():
+def test_the_parts_are_all_of_it(pytestconfig):
     """Every slow test is in one of the 24 parts."""
+    conftest = pytestconfig.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
     nodes = [f"tests/laws/test_laws.py::test_it[{name}]" for name in ("FedAvg", "FedBC", "GD")] + [
         "tests/a.py::test_b"
     ]

@@ -21,7 +21,7 @@ from fedax.report.drawing.clients import picture
 
 @pytest.fixture(autouse=True)
 def _own_folder(monkeypatch, tmp_path):
-    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda: None)
+    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDAX_DATA", str(tmp_path / "data"))
 

@@ -8,7 +8,7 @@ from fedax.ops.extension import Status, status
 
 
 def answer(monkeypatch, native=None):
-    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda: None)
+    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
     if native is not None:
         monkeypatch.setattr("fedax.ops.extension.status", lambda: native)
     result = CliRunner().invoke(cli.app, ["doctor"])

@@ -18,7 +18,7 @@ from fedax.graphs import Graph
 
 @pytest.fixture(autouse=True)
 def _no_global_settings(monkeypatch, tmp_path):
-    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda: None)
+    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
     monkeypatch.chdir(tmp_path)
 
 

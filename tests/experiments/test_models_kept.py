@@ -33,7 +33,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _no_global_settings(monkeypatch):
-    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda: None)
+    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
 
 
 def files(directory):

@@ -86,7 +86,7 @@ def test_the_papers_rule_is_there_if_it_is_asked_for(folder):
 def test_the_best_model_on_validation_is_kept(folder, finished, tmp_path, monkeypatch):
     """It is the one of the last round here, where the loss is lowest; its predictions are written
     like those of any model."""
-    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda: None)
+    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
     (number,) = (i for i, record in finished.runs.items() if record.seed == 0)
     losses = finished.runs[number].metrics["validation_loss"]
     assert np.argmin(losses) == len(losses) - 1

@@ -172,7 +172,7 @@ REFUSED = {
     "personal": ('keep_models="personal"', r"keep_models: .*own models stay with them"),
     "simulation": ("simulation.chunk=1", r"simulation: got a table \[simulation\]"),
     "audit": ("audit={}", r"audit: got a table \[audit\]"),
-    "momentum": ("solver.momentum=0.9", r"algorithm.0: "),
+    "momentum": ("solver.momentum=0.9", r"line \d+: run\(solver=\.\.\.\): .*SGD without momentum"),
 }
 
 
