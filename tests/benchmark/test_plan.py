@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 from rich.console import Console
-from test_protocol import BUDGET, bench_of
+from test_protocol import BUDGET, bench_folder, bench_of
 
 from fedax.benchmark import command, plan, trials
 from fedax.benchmark.archive import Archive, Entry
@@ -18,6 +18,12 @@ from fedax.benchmark.trials import STANDING, Tuning
 from fedax.core import FedaxError, InvalidInput, Outcome, UnknownName
 from fedax.report import Record
 from fedax.utils.lock import held
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return bench_folder(tmp_path)
+
 
 ROUNDS = np.arange(0, 7)
 METHODS = [Method.parse(name) for name in ("qfedavg", "fedavg", "krum", "scaffold")]

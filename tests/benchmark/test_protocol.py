@@ -47,6 +47,24 @@ observe = ["train_loss", "client_accuracy"]
 task = {name = "synthetic", alpha = 0.5, beta = 0.5, clients = 4}
 schedule = {steps = 2, batch_size = 10}
 """
+
+
+def bench_folder(tmp_path):
+    """Returns a folder with one task that has a target."""
+    place = tmp_path / "tasks"
+    place.mkdir()
+    (place / "tiny.toml").write_text(TINY)
+    told = {"reference": "FedAvg", "settings": {}, "seeds": [1], "values": [1.9], "fedax": "0"}
+    task = load_tasks(place)["tiny"]
+    write_target(place, "tiny", Target(value=1.9, task=task.fingerprint, **told))
+    return place
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return bench_folder(tmp_path)
+
+
 BUDGET = Tuning(settings=2, screening=(10,), deciding=(11,), reported=(0, 1, 2))
 WRONG = '''
 from typing import ClassVar
