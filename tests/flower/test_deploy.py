@@ -257,7 +257,7 @@ def test_every_observer_is_allowed_or_refused_by_name(engine):
 
 def test_the_example_of_the_documentation_is_deployed(tmp_path):
     """`--clients` is that of the task, and changes by `--set` are in the file of the deployment."""
-    page = (Path(__file__).parents[2] / "docs" / "flower.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "flower.md").read_text().replace("\\\n", "")
     commands = re.findall(
         r"^fedax deploy init trial (.*examples/digits.toml.*)$", page, flags=re.MULTILINE
     )
