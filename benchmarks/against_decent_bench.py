@@ -2,9 +2,11 @@
 
 decent-bench needs Python 3.13 and stays in an environment of its own; the two meet in a file.
 
-    ENVIRONMENT/bin/python against_decent_bench.py theirs FILE    makes the problem, solves it with
-    decent-bench python against_decent_bench.py ours FILE                      solves the same
-    problem, compares the models
+    ENVIRONMENT/bin/python against_decent_bench.py theirs FILE
+    python against_decent_bench.py ours FILE
+
+The first command makes the problem and solves it with decent-bench. The second one solves it with
+fedax and compares the models.
 """
 
 import sys

@@ -6,10 +6,9 @@ of batches of 50. FedAvg and DSGD with learning rate 0.1, DFedAvgM with 0.01 and
 the paper; DSGD takes one step between communications. IID on a ring with 32, 16 and 8 bits; with
 two label shards each on graphs from the ring to the complete one.
 
-    python benchmarks/decentralized.py --out docs/decentralized        # metrics.csv, README.md and
-    lambda.png
+    python benchmarks/decentralized.py --out docs/decentralized
 
-Needs MNIST (`FEDAX_DATA`) and matplotlib.
+Writes metrics.csv, README.md and lambda.png. Needs MNIST (`FEDAX_DATA`) and matplotlib.
 """
 
 import argparse

@@ -10,10 +10,9 @@ of all turns stands beside that.
 The ideal ratio is that of the loads: the examples in all steps of these rounds, over those of the
 device with more of them, as the simulation deals the clients.
 
-    python benchmarks/devices.py            # a table; --workload, --repeat, --patience to change;
-    Linux only
+    python benchmarks/devices.py    # a table; --workload, --repeat, --patience to change
 
-Workloads are those of `benchmarks/peers`. `--profile` prints the parts of a round on one and on two
+It runs on Linux only. Workloads are those of `benchmarks/peers`. `--profile` prints the parts of a round on one and on two
 devices instead."""
 
 import argparse

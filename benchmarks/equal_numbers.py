@@ -1,7 +1,7 @@
 """Digests of a dozen experiments, to compare two states of the code bit by bit.
 
-    python benchmarks/equal_numbers.py > before.json            # at the first state python
-    benchmarks/equal_numbers.py --compare before.json    # at the second state, on the same machine
+    python benchmarks/equal_numbers.py > before.json             # at the first state
+    python benchmarks/equal_numbers.py --compare before.json     # at the second, same machine
 
 Every experiment stands for a path through the library: methods of all families, chunks, devices, a
 grid, the reference engine, MPI, state on disk, host data, privacy, codecs, availability. Each

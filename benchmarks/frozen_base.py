@@ -1,10 +1,9 @@
 """Memory of fine-tuning a large frozen base in a federation of 100 clients, against the base
 itself.
 
-    python benchmarks/frozen_base.py                          # 50 million parameters; low-rank
-    adapters of 0.1 million python benchmarks/frozen_base.py --width 1024             # a quarter of
-    them python benchmarks/frozen_base.py --numpy                  # the base as NumPy arrays, as
-    files are read
+    python benchmarks/frozen_base.py                 # 50 million, with adapters of 0.1 million
+    python benchmarks/frozen_base.py --width 1024    # a quarter of them
+    python benchmarks/frozen_base.py --numpy         # the base as NumPy arrays, as files are read
 
 Two processes do the same: one with the base, one with a base of next to nothing. What the peak of
 the first is above that of the second is what the base takes, copies of it included; without copies,

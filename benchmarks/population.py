@@ -2,9 +2,9 @@
 
 python benchmarks/population.py [--most 1000000] [--repeats 15] [--only asynchronous]
 
-`--only asynchronous` measures a server step of an asynchronous server with 1,000 clients at work, and
-a wake-up on a ring, with the time of the timetable. Beside it the time against the cohort, and the seconds and the memory that `FederatedData` and a
-task of the largest population take."""
+Beside it stand the time against the cohort, and the seconds and the memory that `FederatedData` and
+a task of the largest population take. `--only asynchronous` measures a step of an asynchronous
+server with 1,000 clients at work, and a wake-up on a ring, with the time of the timetable."""
 
 import argparse
 import dataclasses

@@ -9,8 +9,8 @@ bare loop has no federation at all: the rows of every step are drawn up beforeha
 is one loop over steps with a gather, a gradient and an update. fedax draws cohorts, shuffles every
 epoch, averages and keeps its history within its time.
 
-    python benchmarks/throughput.py                 # a table for each; --repeat, --workload to
-    change taskset -c 0 python benchmarks/throughput.py    # on one core
+    python benchmarks/throughput.py    # a table for each; --repeat, --workload to change
+    taskset -c 0 python benchmarks/throughput.py    # on one core
 """
 
 import argparse

@@ -18,6 +18,7 @@ import yaml
 from sources import own_files
 
 ROOT = Path(__file__).parent.parent
+COMMAND = re.compile(r"(?:taskset -c 0 )?(?:\S*/)?python \S+\.py")
 
 
 @pytest.fixture(scope="module")
@@ -311,3 +312,12 @@ def test_what_is_imported_is_declared_and_the_other_way_round(project):
             assert own & known, f"{path}: {name} is imported and not declared"
             imported |= own
     assert needed <= imported, f"declared and not imported: {needed - imported}"
+
+
+@pytest.mark.parametrize("path", own_files("benchmarks"), ids=lambda path: path.stem)
+def test_each_command_of_a_benchmark_has_a_line(path):
+    """Lines of an indented block in a module's docstring begin with a command."""
+    told = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")), clean=False) or ""
+    lines = [line.strip() for line in told.splitlines() if line.startswith("    ")]
+    assert [line for line in lines if not COMMAND.match(line)] == []
+    assert [line for line in lines if len(COMMAND.findall(line)) > 1] == []
