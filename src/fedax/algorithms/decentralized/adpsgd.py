@@ -69,5 +69,5 @@ class ADPSGD(Gossip):
         return Node(x, begun=x)
 
     def answer(self, client: Client, own: Node, received: Vector) -> Node:
-        """Takes the mean; the gradient of this client is still that of the model it began with."""
+        """Takes the mean, and goes on with the gradient that it computes."""
         return Node(received, own.begun)
