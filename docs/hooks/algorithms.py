@@ -13,6 +13,15 @@ from fedax.algorithms import algorithm_classes
 from fedax.core import Algorithm
 from fedax.report.methods import describe_algorithm
 
+VERBS = {
+    "client.minimize": "runs the local solver for the round's scheduled work",
+    "fed.average": "is the weighted mean of the uploads",
+    "fed.gather": "returns the uploads one by one",
+    "fed.exchange": "sends to the neighbours of a graph, and adds up what they send",
+    "fed.exchange_pair": "lets one client wake and average with a random neighbour",
+}
+"""What the verbs of a round do, for the pages that have them."""
+
 FAMILIES = {
     "server": "One model, with a server",
     "personalized": "A model for every client",
@@ -95,13 +104,10 @@ def page(kind: type[Algorithm[Any]], appearances: list[tuple[str, str]]) -> str:
         "",
     ]
     text += ["## Idea", "", parts["text"], ""]
-    text += ["## A round, as it runs", "", "```python", _code(kind), "```", ""]
-    text += [
-        "No loop over clients, steps or batches: the engine has it. `client.minimize` runs the "
-        "local solver for the round's",
-        "scheduled work; `fed.average` is the weighted mean of the uploads.",
-        "",
-    ]
+    code = _code(kind)
+    text += ["## A round, as it runs", "", "```python", code, "```", ""]
+    verbs = [f"`{verb}` {does}." for verb, does in VERBS.items() if f"{verb}(" in code]
+    text += ["No loop over clients, steps or batches: the engine has it.", *verbs, ""]
     text += ["## Hyperparameters", "", *_hyperparameters(facts, parts.get("Args", "")), ""]
     text += ["## Traffic, memory, gradients", "", *_costs(facts), ""]
     if facts["reductions"]:
