@@ -239,6 +239,20 @@ def test_a_client_without_neighbours_trains_alone():
     assert not history.bits.up.any()
 
 
+@pytest.mark.parametrize("engine", [fedax.Simulation(), fedax.Eager()], ids=["simulation", "eager"])
+def test_a_single_client_takes_plain_steps(engine):
+    """It meets itself, is one participant, and is observed as one."""
+    task, schedule = fedax.tasks.synthetic(clients=1), fedax.Schedule(steps=1, batch_size="full")
+    options = {"solver": fedax.SGD(0.1), "schedule": schedule, "rounds": 3}
+    options["observe"] = [fedax.observe.TrainLoss()]
+    alone, plain = (
+        fedax.run(method, task, engine=engine, **options)
+        for method in (fedax.ADPSGD(), fedax.FedAvg())
+    )
+    losses = (history.metrics["train_loss"] for history in (alone, plain))
+    np.testing.assert_allclose(*losses, rtol=1e-6)
+
+
 def test_files_have_wake_ups():
     text = """
 name = "gossip"

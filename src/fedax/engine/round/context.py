@@ -315,9 +315,11 @@ class RoundContext(Federation):
         }
         result = self.backend.exchange_pair(sending, pair, states)
         _require_unweighted("exchange_pair(send=...)", result)
-        # a client without neighbours meets itself, and sends nothing
-        messages = 2 * jnp.asarray(woken != neighbour, jnp.int32)
-        self._account(pair, sending, result._replace(client_states={}), messages)
+        # a client without neighbours meets itself: it counts once, and sends nothing
+        others = jnp.asarray(woken != neighbour, jnp.int32)
+        present = self.backend.present(clients[: self.clients], 1 + others)
+        met = self._cohort(*present, is_sampled=False)
+        self._account(met, sending, result._replace(client_states={}), 2 * others)
         states |= result.client_states
         mean = jax.tree.map(lambda rows: jnp.broadcast_to(rows.mean(0), rows.shape), result.rows[0])
         halves: Any = (answer, neighbour, self.round), (receive, woken, began)
