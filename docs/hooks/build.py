@@ -1,7 +1,6 @@
 """Hooks of mkdocs: pages that are made when the site is built, its navigation, links, formulas."""
 
 import importlib.util
-import itertools
 import os
 import posixpath
 import re
@@ -17,6 +16,7 @@ import notebooks
 import reference
 from formulas import as_mathml
 from mkdocs.structure.files import File
+from tables import framed_table
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -209,8 +209,6 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
     return output.replace("https://unpkg.com/iframe-worker/shim", own)
 
 
-WORDY = 14
-"""Characters in a cell, on average, from which a table holds sentences rather than numbers."""
 BROAD = 1200
 """Pixels of width from which a picture scrolls on a phone rather than shrinks until its type is
 unreadable."""
@@ -231,26 +229,3 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     return re.sub(
         r"<table>.*?</table>", lambda match: framed_table(match[0]), html, flags=re.DOTALL
     )
-
-
-def framed_table(table: str) -> str:
-    """Returns a table in a frame that scrolls.
-
-    Tables of sentences become cards on a phone, for which each cell gets the head of its column.
-    """
-
-    def text(cell: str) -> str:
-        return re.sub(r"<[^>]+>", "", cell).strip()
-
-    heads = [text(cell) for cell in re.findall(r"<th[^>]*>(.*?)</th>", table, flags=re.DOTALL)]
-    cells = re.findall(r"<td[^>]*>(.*?)</td>", table, flags=re.DOTALL)
-    words = sum(len(text(cell)) for cell in cells) / max(len(cells), 1)
-    if len(heads) < 2 or words < WORDY or len(cells) % len(heads):
-        return f'<div class="wide" tabindex="0">{table}</div>'
-    number = itertools.count()
-
-    def headed(match: re.Match[str]) -> str:
-        head = heads[next(number) % len(heads)].replace('"', "&quot;")
-        return f'{match[0][:-1]} data-head="{head}">' if head else match[0]
-
-    return f'<div class="wide stacked">{re.sub("<td[^>]*>", headed, table)}</div>'

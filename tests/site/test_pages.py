@@ -147,12 +147,12 @@ def test_pictures_of_the_docs_are_small():
 
 
 def test_tables_of_sentences_become_cards_on_a_phone():
-    import build
+    import tables
 
     table = "<table><thead><tr><th>a</th><th>b</th></tr></thead><tbody><tr><td>{}</td><td>{}</td></tr></tbody></table>"
-    numbers = build.framed_table(table.format(1, 2))
+    numbers = tables.framed_table(table.format(1, 2))
     assert 'class="wide"' in numbers
     assert "data-head" not in numbers
-    words = build.framed_table(table.format("a first sentence", "another <b>one</b> here"))
+    words = tables.framed_table(table.format("a first sentence", "another <b>one</b> here"))
     assert 'class="wide stacked"' in words
     assert words.count('data-head="a"') == words.count('data-head="b"') == 1
