@@ -223,6 +223,27 @@ def test_evidence_of_several_comparisons_names_each():
     assert by_loss.verdict == "holds"
 
 
+def test_evidence_of_many_tasks_is_its_extremes():
+    records = [
+        record(
+            label,
+            f"task {k}",
+            seed,
+            test_accuracy=np.array([0.1, 0.3, 0.5 + (label == "A") * k / 100]),
+        )
+        for k in range(1, 10)
+        for label in ("A", "B")
+        for seed in (0, 1)
+    ]
+    claim = Claim(text="c", check="better", a="A", b="B")
+    text = claim.judge(Results(records), "test_accuracy", "last").text
+    assert text.startswith("A minus B in points, claimed above 0: from task 1: +1 [")
+    assert " to task 9: +9 [" in text
+    assert text.endswith("; all 9 are in claims.csv (2 seeds)")
+    few = Results([r for r in records if r.task != "task 5"])
+    assert "task 4: +4 [" in claim.judge(few, "test_accuracy", "last").text
+
+
 def on(task, results):
     return [
         record(r.label, task, r.seed, test_accuracy=r.metrics["test_accuracy"])

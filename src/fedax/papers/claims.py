@@ -26,6 +26,8 @@ Verdict = Literal[
     "holds on what ran, in short runs",
 ]
 Checks = Literal["best", "better", "close", "order", "ratio", "below", "above", "diverges", "rises"]
+MOST_SHOWN = 8
+"""Tasks whose comparisons stand in a sentence; of more it has the extremes."""
 
 
 class Part(NamedTuple):
@@ -207,17 +209,21 @@ class Claim(BaseModel):
         kept: Sequence[Sequence[Part]],
         claimed: str,
     ) -> str:
-        """Returns the comparison of each task that says least for the claim, with what did not run
-        and what diverged.
+        """Returns the comparison of each task that says least for the claim, or of many tasks the
+        extremes, with what did not run and what diverged.
         """
         deciding = [max(group, key=lambda part: (part.ahead, -part.behind)) for group in kept]
         common = len({part.about for part in deciding}) == 1 and all(
             len(group) == 1 for group in kept
         )
         shown = []
-        for part in deciding:
+        extremes = sorted(deciding, key=lambda part: part.effect.mean)
+        many = len(deciding) > MOST_SHOWN and self.check != "diverges"
+        for part in (extremes[0], extremes[-1]) if many else deciding:
             head = ": ".join([part.task] * (len(groups) > 1) + [part.about] * (not common))
             shown.append((f"{head}: " if head else "") + part.text)
+        if many:
+            shown = [f"from {shown[0]} to {shown[1]}; all {len(deciding)} are in claims.csv"]
         if self.check != "diverges":
             shown[0] = (
                 f"{f'{deciding[0].about} {claimed}' if common else claimed.capitalize()}: "
