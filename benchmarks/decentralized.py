@@ -1,10 +1,11 @@
 """Decentralized federated averaging on MNIST: against FedAvg and DSGD, by bits, and by how well the
 graph is connected.
 
-The 2NN (199,210 parameters), 20 clients of 3000 images, all at work in every round: one local epoch
-of batches of 50. FedAvg and DSGD with learning rate 0.1, DFedAvgM with 0.01 and momentum 0.9, as
-the paper; DSGD takes one step between communications. IID on a ring with 32, 16 and 8 bits; with
-two label shards each on graphs from the ring to the complete one.
+This benchmark trains the 2NN (199,210 parameters) on 20 clients of 3000 images. All clients work in
+every round, with one local epoch of batches of 50. FedAvg and DSGD use the learning rate 0.1.
+DFedAvgM uses 0.01 and momentum 0.9, as in the paper. DSGD takes one step between communications.
+IID data run on a ring with 32, 16 and 8 bits. Data with two label shards for each client run on
+graphs from the ring to the complete one.
 
     python benchmarks/decentralized.py --out docs/decentralized
 
@@ -126,20 +127,24 @@ def text(rows, arguments):
         "",
         *(line for line in __doc__.split("\n\n")[1].splitlines()),
         "",
-        f"Rounds: {arguments.iid_rounds} (IID) and {arguments.rounds} (two shards each); seeds "
-        f"{arguments.seeds}. Test accuracy in",
-        "per cent, mean of the last three observations, ± the deviation over seeds: of the mean "
-        "of the clients' models, and mean",
-        "of their own.",
-        f"jax {version('jax')} on {jax.default_backend()}. Made by `python "
-        "benchmarks/decentralized.py`.",
+        f"IID runs have {arguments.iid_rounds} rounds, runs with two shards {arguments.rounds}. The "
+        f"seeds are {arguments.seeds}.",
+        "",
+        "The tables show test accuracy in per cent, as the mean of the last three observations with "
+        "the standard",
+        "deviation over seeds. *Mean model* is the mean of the clients' models, and *clients' models* "
+        "is the mean",
+        "accuracy of the individual models.",
+        "",
+        f"`python benchmarks/decentralized.py` writes this page (jax {version('jax')} on "
+        f"{jax.default_backend()}).",
     ]
     for data, title in (("iid", "IID, ring"), ("shards", "Two shards each")):
         lines += [
             "",
             f"## {title}",
             "",
-            "| method | lambda | mean model | clients' own models |",
+            "| method | lambda | mean model | clients' models |",
             "| --- | --- | --- | --- |",
         ]
         for method, lam in methods_of(rows, data):
@@ -158,22 +163,20 @@ def text(rows, arguments):
     own = mean("shards", "DFedAvgM, ring", "node_accuracy")
     lines += [
         "",
-        "## What this says",
+        "## Conclusions",
         "",
-        f"- IID, DFedAvgM on the ring is {mean('iid', 'FedAvg') - ring:.2f} points below FedAvg "
-        "after as many rounds and "
-        f"{ring - mean('iid', 'DSGD'):.1f} above DSGD.",
-        f"- 16 and 8 bits differ from 32 by {quantized[0] - ring:+.2f} and "
-        f"{quantized[1] - ring:+.2f} points.",
-        f"- With two shards each, FedAvg reaches {mean('shards', 'FedAvg'):.2f} %; on the ring "
-        "the mean of the models stays "
-        f"{mean('shards', 'FedAvg') - mean('shards', 'DFedAvgM, ring'):.1f} points below, the "
-        "clients' own models "
-        f"{mean('shards', 'FedAvg') - own:.0f}. The better the graph is connected, the smaller "
-        "the gap of the clients' own",
-        "  models; on the complete graph it is gone. lambda alone does not say all: at 0.77 a "
-        "random graph with four neighbours",
-        "  does better than the torus at 0.72.",
+        f"- On IID data, DFedAvgM on the ring is {mean('iid', 'FedAvg') - ring:.2f} points below "
+        f"FedAvg after the same number of rounds, and {ring - mean('iid', 'DSGD'):.1f} above DSGD.",
+        f"- With 16 bits the accuracy changes by {quantized[0] - ring:+.2f} points, with 8 bits by "
+        f"{quantized[1] - ring:+.2f}.",
+        f"- With two shards each, FedAvg reaches {mean('shards', 'FedAvg'):.2f} %. On the ring, the "
+        "mean model stays "
+        f"{mean('shards', 'FedAvg') - mean('shards', 'DFedAvgM, ring'):.1f} points below that",
+        f"  and the clients' models {mean('shards', 'FedAvg') - own:.0f} points.",
+        "- The better the graph is connected, the smaller the gap of the clients' models. On the "
+        "complete graph there is none.",
+        "- lambda alone does not decide: a random graph with four neighbours and lambda 0.77 does "
+        "better than the torus with 0.72.",
     ]
     return "\n".join([*lines, "", "![Accuracy against lambda](lambda.png)", ""])
 
