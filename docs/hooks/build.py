@@ -10,6 +10,7 @@ from typing import Any
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import algorithms
+import choose
 import figures
 import gallery
 import notebooks
@@ -17,6 +18,8 @@ import reference
 from formulas import as_mathml
 from mkdocs.structure.files import File
 from tables import framed_table
+
+from fedax.benchmark.page import render
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -36,6 +39,9 @@ NAMED = {
     "libraries": "Flax, Haiku, Equinox, PyTorch, pandas, the hub",
 }
 """Pages with a title in the navigation that differs from their heading."""
+
+STANDING = "benchmark/results.html"
+"""The benchmark's own page: leaderboards, profiles and curves of the archive."""
 
 _execute = True
 
@@ -65,7 +71,7 @@ def on_config(config: Any) -> Any:
         },
         {"How to": [{title: [_page(name) for name in names]} for title, names in HOW_TO.items()]},
         {"Algorithms": ["algorithms/index.md", "algorithms/verbs.md", *families]},
-        {"Benchmark": "benchmark/protocol.md"},
+        {"Benchmark": ["benchmark/protocol.md", {"All results": STANDING}]},
         {
             "Reproduction": [
                 {"Status": "reproduction/README.md"},
@@ -163,7 +169,7 @@ def on_files(files: Any, config: Any) -> Any:
     """Adds the pages that are made."""
     made = algorithms.pages(ROOT) | reference.pages() | {"assets/layers.svg": figures.layers(ROOT)}
     made |= {page: (ROOT / source).read_text() for source, page in COPIED.items()}
-    made |= gallery.pages()
+    made |= gallery.pages() | {STANDING: render(choose.archived())}
     for path in sorted((DOCS / "tutorials").glob("*.py")):
         runs = _execute and importlib.util.find_spec(NEEDED.get(path.stem, "fedax")) is not None
         made[f"tutorials/{path.stem}.md"] = notebooks.page(path, runs)

@@ -25,10 +25,14 @@ NAMES = {
 }
 
 
+def archived() -> Standing:
+    """Returns the places of all methods in the archive of the package."""
+    return Standing.of(list(load_tasks().values()), Archive([SHIPPED]))
+
+
 def page(standing: Standing | None = None) -> str:
     """Returns the page; by default from the archive in the package."""
-    if standing is None:
-        standing = Standing.of(list(load_tasks().values()), Archive([SHIPPED]))
+    standing = archived() if standing is None else standing
     return FRAME.read_text(encoding="utf-8").replace(PLACE, findings(standing))
 
 
