@@ -14,3 +14,8 @@ def slow(*values: Any, **options: Any) -> Any:
 def quick(values: Any, *names: str) -> list[Any]:
     """Returns cases by name: those of some names as they are, the others as slow ones."""
     return [name if name in names else slow(name) for name in values]
+
+
+def most_slow(cases, every):
+    """Returns cases of which every so many stay fast, from the first on."""
+    return [case if place % every == 0 else slow(case) for place, case in enumerate(cases)]

@@ -344,6 +344,7 @@ def test_help_and_complaints_of_the_command_line_come_without_jax():
     assert done == "0 False\n" * 2 + "2 False\n" * 3 + "0 False\n" + "2 False\n"
 
 
+@pytest.mark.slow
 def test_a_plain_run_directory_needs_nothing_of_the_papers(tmp_path):
     code = (
         "import sys; from typer.testing import CliRunner; from fedax.cli import app\n"

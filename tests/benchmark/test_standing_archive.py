@@ -73,6 +73,7 @@ def made_again(file, *numbers):
     return float(difference), same == "True"
 
 
+@pytest.mark.slow
 def test_the_beginning_of_a_small_cell_is_made_again():
     cells = [
         each

@@ -91,6 +91,7 @@ def test_a_single_client_with_a_single_example(kind):
     assert np.all(w < 1)
 
 
+@pytest.mark.slow
 def test_fedbc_without_multipliers_is_fedavg():
     """All weights are zero in every round; the default weights count, not 0/0."""
     curvatures, centres = random_quadratic()

@@ -255,6 +255,7 @@ def test_push_sum():
         assert history.bits.up.tolist() == [64 * (4 + 1) * 7] * ROUNDS
 
 
+@pytest.mark.slow
 def test_push_sum_on_a_symmetric_graph_is_dfedavgm():
     plain, pushed = fedax.DFedAvgM(graph=path_of_five()), fedax.PushSum(graph=path_of_five())
     np.testing.assert_allclose(

@@ -142,6 +142,7 @@ def beyond_consensus(world, local, dual_lr):
     return z, own, visited
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on", ["train", "test"])
 def test_fedbc_finetune(on):
     """The client's own last model is adapted, without the penalty; the global one before its first

@@ -145,6 +145,7 @@ def test_fedaware_as_the_paper_has_it():
     agree(run(fedax.FedAWARE(alpha=alpha, lr=lr)), x, 1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighted", [True, False])
 def test_fednova_as_released_with_fedaware(weighted):
     """Weights p_k / tau_k of the changes, normalised to 1; also as the harmonic mean of tau in
@@ -335,6 +336,7 @@ def test_fedaware_with_the_released_ids(startup, feedback):
     agree(found, x, 1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", ["updates", "momenta"])
 def test_fedaware_whose_cohorts_share(shared):
     """The clients of a cohort count alike, whatever their sizes; the others' momenta stay."""
@@ -580,6 +582,7 @@ def test_uniform_control_variates_lead_to_the_equally_weighted_optimum():
     assert np.linalg.norm(optima["uniform"] - optima["objective"]) > 0.01
 
 
+@pytest.mark.slow
 def test_only_sgd_takes_steps_beside_its_momentum():
     import optax
 

@@ -46,6 +46,7 @@ def runs(folder):
         return task, fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(0.1), rounds=2, observe=watch)
 
 
+@pytest.mark.slow
 def test_histories_have_the_numbers_of_a_client_by_name(runs):
     task, history = runs
     assert history.clients == tuple(NAMES)

@@ -105,6 +105,7 @@ def test_ef21_from_exact_vectors_against_the_released_steps():
         np.testing.assert_allclose(mine, g, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_ef21_divides_the_messages_of_unbiased_codecs():
     """As FL_PyTorch does; undivided, memories of RandK(2 / 6) would grow without bound."""
     x, g, count = np.zeros(DIM), np.zeros((CLIENTS, DIM)), 2
@@ -239,6 +240,7 @@ def test_absent_clients_keep_their_memory():
     assert history.bits.up.tolist() == [3 * 2 * (32 + 2)] * ROUNDS
 
 
+@pytest.mark.slow
 def test_memories_on_a_graph():
     """Neighbours add a node's message to the memory that they have of it."""
     graph, world = Graph.star(5), World()
@@ -292,6 +294,7 @@ def test_a_run_is_resumed_to_the_same_bits(name, tmp_path):
         )
 
 
+@pytest.mark.slow
 @every_codec
 def test_single_precision(name):
     codec, given = problem(name)

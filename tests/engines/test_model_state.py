@@ -118,6 +118,7 @@ def test_policies_are_what_they_say(policy, engine):
     )
 
 
+@pytest.mark.slow
 def test_state_counts_as_traffic_where_it_is_sent():
     model, state, count = 6 * 64, 3 * 64 + 32, 3 * 64 + 64  # a count is averaged as a real number
     assert history("average").bits.down[0] == 3 * (model + state)
@@ -185,6 +186,7 @@ def test_methods_that_refuse_a_state():
             history("average", method=lambda kind=kind: kind(head="w"), rounds=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["average", "local"])
 def test_a_sleeping_node_keeps_its_state(policy):
     """The running statistics of who sleeps stay as they were; the others' move."""

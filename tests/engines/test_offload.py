@@ -315,6 +315,7 @@ def test_rounds_move_their_cohorts_and_a_store_grows_by_those_who_worked():
         assert len(memory_of(history).written()[0]) == len(store)
 
 
+@pytest.mark.slow
 def test_stores_end_with_those_who_hold_them():
     gc.collect()
     before = len(STORES)

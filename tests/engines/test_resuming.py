@@ -136,6 +136,7 @@ def test_a_budget_holds_for_a_continued_run():
     )
 
 
+@pytest.mark.slow
 def test_checkpoints_keep_the_account(tmp_path):
     """Of the same privacy; other noise does not continue them."""
     kept = {"checkpoint": tmp_path, "checkpoint_every": 1}
@@ -156,6 +157,7 @@ def test_a_history_of_unknown_privacy_is_refused():
         go(channel=private(), resume=unknown, rounds=4)
 
 
+@pytest.mark.slow
 def test_a_grid_is_continued_in_its_order():
     methods = [fedax.FedProx(mu=mu) for mu in (0.1, 0.2)]
     given = {

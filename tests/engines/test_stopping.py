@@ -121,6 +121,7 @@ def test_a_break_changes_nothing(tmp_path):
     assert (on.best.round, a(on.best.params)) == (0, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "engine", [fedax.Simulation(), slow(fedax.Eager())], ids=["simulation", "eager"]
 )

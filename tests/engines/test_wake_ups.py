@@ -142,6 +142,7 @@ def test_adpsgd_against_its_pseudocode(how):
     assert not history.bits.down.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "engine",
     [
@@ -175,6 +176,7 @@ def test_the_same_seed_gives_the_same_bits_also_when_resumed(tmp_path):
     assert not np.array_equal(nodes(run(how, 14, seed=8)), nodes(straight))
 
 
+@pytest.mark.slow
 def test_seeds_and_rates_are_one_program():
     rates = [fedax.SGD(0.01), fedax.SGD(LR)]
     grid = fedax.run_grid(
@@ -253,6 +255,7 @@ def test_a_single_client_takes_plain_steps(engine):
     np.testing.assert_allclose(*losses, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_files_have_wake_ups():
     text = """
 name = "gossip"
@@ -337,6 +340,7 @@ def test_engines_on_which_clients_cannot_meet_are_refused_before_they_begin():
         assert "Simulation and Eager" in refusal(how, engine=Elsewhere())
 
 
+@pytest.mark.slow
 def test_momentum_and_rates_that_decay_count_wake_ups():
     """The local solver sees the wake-up at which its work began."""
     history = run(solver=fedax.SGD(LR, momentum=0.5, decay=0.9), rounds=12)

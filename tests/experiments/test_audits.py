@@ -210,6 +210,7 @@ schedule = {deadline = 5.0}
 """
 
 
+@pytest.mark.slow
 def test_audits_have_the_devices_of_their_file():
     """Without them, schedules on the virtual clock were valid and then refused when they ran."""
     experiment = Experiment.parse(ON_THE_CLOCK)

@@ -224,6 +224,7 @@ def test_own_models_of_many_clients_are_refused_before_they_run(monkeypatch, tmp
         run_experiment(Experiment.parse(text), tmp_path / "a", Display())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

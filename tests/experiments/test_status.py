@@ -114,6 +114,7 @@ def test_the_page_begins_with_one_row_for_each_paper(found):
     assert verdicts == len(found.claims) > 200
 
 
+@pytest.mark.slow
 def test_missed_cells_have_a_cause_or_are_unexplained(found):
     text = generated((REPRODUCTION / "README.md").read_text())
     missed = [

@@ -223,6 +223,7 @@ def test_an_interrupted_run_goes_on_with_its_copy(here):
         assert (record.metrics["train_loss"] == directory.runs[number].metrics["train_loss"]).all()
 
 
+@pytest.mark.slow
 def test_a_changed_file_is_not_resumed(here):
     run_experiment(Experiment.read(Path("mine.toml")), here / "out", Display())
     Path("code.py").write_text(CODE + "\nseven = 8\n")

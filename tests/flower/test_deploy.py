@@ -113,6 +113,7 @@ def test_a_node_takes_the_signed_app_and_no_other(made, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_keys_and_certificates_fit(made):
     keys = made / "keys"
     for k in range(3):

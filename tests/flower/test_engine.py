@@ -188,6 +188,7 @@ def test_checkpoints_by_time(seconds, tmp_path):
     assert first == max(kept)
 
 
+@pytest.mark.slow
 def test_versions_of_memories_are_dropped(tmp_path):
     algorithm = fedax.SCAFFOLD()
     options = {"checkpoint": tmp_path / "checkpoints", "checkpoint_every": 1, "rounds": 8}
@@ -197,6 +198,7 @@ def test_versions_of_memories_are_dropped(tmp_path):
         assert sum(t < 5 for t in rounds) <= 1  # checkpoints 6 and 7 are the last before round 7
 
 
+@pytest.mark.slow
 def test_several_seeds_have_memories_of_their_own(tmp_path):
     algorithm = fedax.SCAFFOLD()
     options = {

@@ -154,6 +154,7 @@ def test_a_repeated_order_gets_the_stored_message(tmp_path):
     assert not [path for path in files if path.stat().st_mode & 0o077]
 
 
+@pytest.mark.slow
 def test_a_message_that_is_no_longer_stored_is_not_made_again(tmp_path):
     engine = federation(tmp_path, LOCAL)
     run(engine, LOCAL, rounds=1)

@@ -79,6 +79,7 @@ def test_links_are_markov_chains(fails, recovers, both):
         np.testing.assert_array_equal(dense, dense.T)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("graph", "sums"),
     [
@@ -108,6 +109,7 @@ def test_sums_stay_as_declared(graph, sums):
         np.testing.assert_allclose(np.diag(w)[~awake], 1, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "graph",
     [
@@ -186,6 +188,7 @@ def test_who_sleeps_keeps_its_state_to_the_bit(kind, solver):
     assert (nodes(method, before)[awake] != nodes(method, after)[awake]).any(1).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [slow(fedax.DSGD), fedax.GradientTracking])
 def test_a_resumed_run_has_the_same_bits(kind):
     method = kind(graph=HARD.noisy(0.02))
@@ -240,6 +243,7 @@ def test_rules_of_availability_that_a_graph_ignores_are_refused(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_seconds_are_those_of_clients_that_are_awake():
     devices = fedax.Devices(speed=[1.0, 10.0, 10.0, 10.0, 10.0], down=1e9, up=1e9)
     always = run(fedax.DFedAvgM(graph=PATH), devices=devices, observe_every=1)

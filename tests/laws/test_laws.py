@@ -75,6 +75,16 @@ SWITCHES = [
     for choice in CHOICES
     if not choice.inherited
 ]
+WATCHED = {"FedAvg", "SCAFFOLD", "FedDANE", "FedAWARE", "PerFedBC", "Ditto", "DFedAvgM", "GTAdam"}
+
+
+def few(param):
+    """Returns a parameter that is slow unless its method is one of `WATCHED`."""
+    if param.id in WATCHED:
+        return param
+    return pytest.param(*param.values, marks=[*param.marks, pytest.mark.slow], id=param.id)
+
+
 every_algorithm = pytest.mark.parametrize("kind", KINDS)
 every_switch_too = pytest.mark.parametrize("kind", KINDS + SWITCHES)
 
@@ -110,6 +120,7 @@ def close(a, b, tolerance=1e-12):
     np.testing.assert_allclose(vector(a), vector(b), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
 @every_switch_too
 def test_pure(kind):
     """The same inputs give the same bits, and nothing is written into the task."""
@@ -235,8 +246,9 @@ def test_invariant_to_client_order(kind):
     obeys(laws.ignores_the_order, kind)
 
 
-@every_switch_too
+@pytest.mark.parametrize("kind", [few(param) for param in KINDS] + SWITCHES)
 def test_observers_do_not_matter(kind):
+    """Fast tests ask one method of each kind: the observers are the engine's, not the method's."""
     watched = go(
         kind(), observe=[fedax.observe.TrainLoss(), fedax.observe.Dissimilarity()], observe_every=2
     )

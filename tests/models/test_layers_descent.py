@@ -15,6 +15,7 @@ from fedax.ops import affine
 from fedax.ops.extension import status
 from fedax.tasks import classification
 from layer_samples import TOLERANCE, normal, thinned
+from marks import most_slow
 
 pytestmark = pytest.mark.skipif(
     not status().used or status().level == "plain", reason=status().reason or "narrow vectors"
@@ -37,7 +38,7 @@ def near(got, expected, dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("share", [1, 0.15, 0.0])
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("sizes", most_slow(SIZES, 3), ids=str)
 def test_a_step_is_the_product_and_the_sum(sizes, share, dtype):
     rng = np.random.default_rng(0)
     n, k, o = sizes
@@ -163,6 +164,7 @@ def steps_of(function, *arguments):
     return len(found), sum(equation.params["back"] for equation in found), leaves
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [jnp.float32(0.5), 0.5], ids=["array", "number"])
 @pytest.mark.parametrize(("function", "count", "back"), FOUND)
 def test_steps_that_are_found(function, count, back, rate):

@@ -19,6 +19,7 @@ from fedax.models import lenet
 from fedax.ops import activate, convolve, convolve_activate, pooled
 from fedax.ops.extension import status
 from layer_samples import agree, close, normal, plain_conv, plain_pool
+from marks import most_slow
 
 native = pytest.mark.skipif(not status().used, reason=status().reason)
 
@@ -91,7 +92,7 @@ def windows(gradient, winner, size, window):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 # of windows that have a winner: lists and plain sums
 @pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize("sizes", CASES[:-1], ids=str)
+@pytest.mark.parametrize("sizes", most_slow(CASES[:-1], 4), ids=str)
 def test_gradients_from_any_winners(sizes, share, dtype):
     (x, kernel, bias), ours, _, rng = case(sizes, dtype, 1)
     x, kernel = x[None], kernel[None]

@@ -20,6 +20,7 @@ from fedax.ops import activate, affine, convolve
 from fedax.ops.extension import status
 from fedax.ops.lay import laid
 from layer_samples import agree, close, normal, placed, plain_conv, thinned
+from marks import most_slow
 
 native = pytest.mark.skipif(not status().used, reason=status().reason)
 pytestmark = native
@@ -47,6 +48,7 @@ CASES = [  # batch, rows, columns, channels, height, width, outputs, stride, pad
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("sizes", CASES, ids=str)
 def test_gradients_of_few_numbers(sizes, dtype):
@@ -169,7 +171,7 @@ def through(x, kernel):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("share", [1, 0.2, 0.0])
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("sizes", most_slow(SIZES, 3), ids=str)
 def test_fully_connected(sizes, share, dtype):
     rng = np.random.default_rng(0)
     n, k, o = sizes

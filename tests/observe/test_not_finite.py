@@ -164,6 +164,7 @@ def test_a_best_model_is_finite_and_an_early_stop_says_what_was_not(value):
     assert none.best is None
 
 
+@pytest.mark.slow
 def test_a_best_model_of_another_metric_is_not_compared_after_a_resumption():
     options = {"observe": [observe.ValidationAccuracy(), observe.TrainLoss()]} | ONE
     task = watched([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])

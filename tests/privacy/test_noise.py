@@ -45,6 +45,7 @@ def test_no_noise_and_no_clipping_is_the_plain_run(method, schedule):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", [fedax.SCAFFOLD(), fedax.FedDANE()], ids=lambda m: type(m).__name__
 )

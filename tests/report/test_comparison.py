@@ -182,6 +182,7 @@ def test_other_endings_are_refused(histories, tmp_path):
         fedax.compare(histories, tmp_path / "a.txt")
 
 
+@pytest.mark.slow
 def test_data_frames(histories):
     pytest.importorskip("pandas")
     frame = histories["FedAvg"][0].to_pandas()

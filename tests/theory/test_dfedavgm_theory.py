@@ -87,6 +87,7 @@ def quantise(v, width, kind, rng):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [None, "stochastic", "down"])
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("kind", ["ring", "torus", "random"])

@@ -30,6 +30,7 @@ def task_of(q, l2=0.0):
     return Task(lambda key: jnp.zeros(q.b.shape[1]), quadratic, Ragged.of(clients), l2=l2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [0.0, 0.7], ids=["convex", "indefinite"])
 @pytest.mark.parametrize("dim", [1, 2, 30])
 def test_curvature_of_quadratics(dim, shift):

@@ -174,6 +174,7 @@ def log_cosh(scale):
     return loss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [20.0, 1e3, -1e5])
 def test_a_start_far_out_hides_no_curvature(start):
     """The curvature at the start underflows. At the bottom, which fits all examples, it is the
