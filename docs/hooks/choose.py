@@ -47,7 +47,7 @@ def findings(standing: Standing) -> str:
             empty.append(NAMES[family].lower())
     if empty:
         parts.append(
-            f"The archive has no results yet for: {'; '.join(empty)}. Nothing is derived for these."
+            f"The archive has no results yet for: {'; '.join(empty)}. This section says nothing about them."
         )
     return "\n\n".join(parts) + "\n"
 

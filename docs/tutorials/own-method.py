@@ -128,6 +128,10 @@ same = fedax.run(Anchored(mu=0.0), task, **setting)
 bool(jnp.allclose(plain.metrics["train_loss"], same.metrics["train_loss"], rtol=1e-6))
 
 # %% [markdown]
-# `fedax new algorithm NAME` writes a file with such a method and its test. In a checkout of fedax
-# it lies where the method is found, listed, documented and run through the conformance suite; the
-# [guide for contributors](../project/contributing.md) says what else belongs to it.
+# ## Use it anywhere
+#
+# Save the class in a file, say `anchored.py`. `anchored.py:Anchored` is then a name like `fedavg`:
+# in experiment files, in `fedax compare`, and in a deployment
+# ([your own code](../guides/own-code.md)). `fedax check anchored.py:Anchored` runs the tests that
+# all built-in methods pass. `fedax new algorithm NAME` writes such a file to begin with; to add a
+# method to fedax itself, see the [guide for contributors](../project/contributing.md).

@@ -74,7 +74,7 @@ for name, method in methods.items():
 fedax.compare(histories, "runs/tutorial.html")
 
 # %% [markdown]
-# `fedax compare` does the same on the command line, for the tasks that have a name there.
+# `fedax compare` does the same on the command line, also with your own task, model and method in files.
 #
 # ## A mistake
 #

@@ -111,7 +111,7 @@ def test_the_page_follows_from_the_archive():
         assert told in page
     # another archive is another page
     fewer = Standing(made.tasks, {name: {} for name in made.entries}, made.refused)
-    assert "Nothing is derived for these" in choose.page(fewer)
+    assert "This section says nothing about them" in choose.page(fewer)
     assert "| method |" not in choose.findings(fewer)
 
 

@@ -72,6 +72,14 @@ def test_the_table_is_checked():
         "slurm_partition": "gpu",
         "mem_gb": 16.0,
     }
+    text = SWEEP.replace("[cluster]", '[cluster]\naccount = "me"\noptions = {qos = "long"}')
+    others = Experiment.parse(text).cluster.model_copy(update={"setup": ["module load cuda"]})
+    assert {
+        "slurm_account": "me",
+        "slurm_additional_parameters": {"qos": "long"},
+        "slurm_setup": ["module load cuda"],
+    }.items() <= others.model_copy(update={"executor": "slurm"}).parameters().items()
+    assert not [name for name in others.parameters() if name.startswith("slurm")]
 
 
 def test_without_submitit_it_says_what_to_install(monkeypatch):

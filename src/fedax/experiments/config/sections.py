@@ -361,6 +361,9 @@ class ClusterSection(BaseModel):
 
     Args:
         partition: of the cluster; its default one if none is named.
+        account: that pays for the jobs, where the cluster asks for one.
+        options: further options of sbatch, such as `{qos = "long", constraint = "a100"}`.
+        setup: commands of the shell that each job runs first, such as `["module load cuda"]`.
         minutes: that a job may take, at least 1.
         cpus, gpus: of a job; at least 1 and at least 0.
         memory: of a job in GB, above 0; the partition's default if none is named.
@@ -372,6 +375,9 @@ class ClusterSection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     partition: str | None = None
+    account: str | None = None
+    options: dict[str, str | int | bool] = {}
+    setup: list[str] = []
     minutes: int = 60
     cpus: int = 1
     gpus: int = 0
@@ -398,6 +404,9 @@ class ClusterSection(BaseModel):
         }
         given |= {
             "slurm_partition": None if local else self.partition,
+            "slurm_account": None if local else self.account,
+            "slurm_additional_parameters": None if local else self.options or None,
+            "slurm_setup": None if local else self.setup or None,
             "mem_gb": None if local else self.memory,
         }
         return {name: value for name, value in given.items() if value is not None}
