@@ -185,6 +185,10 @@ def test_a_day_is_a_share_of_the_rounds_of_every_client():
     assert found[:8].any(1).all()  # somewhere it is day
     alike = table(Daily(0.25, period=8, spread=0.0), 8, 5)
     assert alike.tolist() == [[True] * 5] * 2 + [[False] * 5] * 6
+    half = table(Daily(0.25, period=8, spread=0.5), 8, 200)
+    days = {tuple(np.flatnonzero(column)) for column in half.T}
+    # two rounds from hour 0 on, for clients whose hour in round 0 is 0, 1, 2 or 3
+    assert days == {(0, 1), (0, 7), (6, 7), (5, 6)}
 
 
 def test_a_new_rule_is_one_class():

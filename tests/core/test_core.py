@@ -12,6 +12,7 @@ import fedax
 from fedax.algorithms import algorithm_classes, make_algorithm
 from fedax.communication.channel import bits_of
 from fedax.core import DataError, InvalidInput, Layout, LocalProblem, Ragged, UnknownName
+from fedax.core.hyper import Hyper, as_arrays
 from fedax.core.traffic import pack, unpack
 
 
@@ -54,6 +55,42 @@ def test_local_gradient_is_the_gradient_of_its_value():
 def test_local_needs_anchor_and_prox_together():
     with pytest.raises(InvalidInput, match="both or neither"):
         LocalProblem(prox=1.0)
+
+
+@pytest.mark.parametrize(
+    ("limits", "allowed", "outside"),
+    [
+        ({"low": 0.0, "high": 1.0}, "numbers in [0, 1]", [-1e-3, 1.001]),
+        (
+            {"low": 0.0, "open_low": True, "high": 1.0, "open_high": True},
+            "numbers in (0, 1)",
+            [0.0, 1.0],
+        ),
+        ({}, "numbers in (-infinity, infinity)", [-np.inf, np.inf]),
+        ({"default": np.inf, "low": 1.0}, "numbers in [1, infinity]", [0.999]),
+        ({"default": 2, "low": 1, "high": 9}, "whole numbers in [1, 9]", [0, 10]),
+    ],
+)
+def test_ranges_of_hyperparameters(limits, allowed, outside):
+    """Their text and the values next to them, all of which are refused; without bounds real numbers
+    are finite."""
+    limits = Hyper("x", **{"default": 0.5} | limits)
+    assert limits.allowed == allowed
+    none, word, nan, *found = limits.outside()
+    assert (none, type(word)) == (None, str)
+    assert np.isnan(nan)
+    assert found == outside
+    assert not any(map(limits.allows, (none, word, nan, *found)))
+
+
+def test_real_numbers_become_arrays_and_nothing_else_does():
+    tree = {"real": 0.5, "array": np.ones(2), "jax": jnp.ones(2), "whole": 3, "word": "a"}
+    found = as_arrays(tree, np.float32)
+    for name in ("real", "array", "jax"):
+        assert isinstance(found[name], jax.Array)
+        assert found[name].dtype == np.float32
+        np.testing.assert_array_equal(found[name], tree[name])
+    assert (found["whole"], type(found["whole"]), found["word"]) == (3, int, "a")
 
 
 @pytest.mark.parametrize("bits", [0, 1, 2**24 - 1, 2**24, 32 * 10**9 + 7])
@@ -126,6 +163,20 @@ def test_a_loss_must_be_per_example(loss, message):
 def test_task_refuses_test_data_of_other_clients():
     with pytest.raises(DataError, match="2 clients; allowed: 1, as in train"):
         fedax.tasks.from_loss(lambda w, x: (w - x) ** 2, 0.0, clients=[[1.0]], test=[[1.0], [2.0]])
+
+
+def test_a_score_never_gets_a_key():
+    """Not even when the task is made: it may fail with one."""
+
+    def score(w, x, key):
+        if key is not None:
+            raise ValueError("a key in evaluation")
+        return w - x
+
+    task = fedax.tasks.from_loss(
+        lambda w, x: (w - x) ** 2, 0.0, clients=[[1.0, 2.0]], scores={"off": score}
+    )
+    assert list(task.scores) == ["off"]
 
 
 @pytest.mark.slow

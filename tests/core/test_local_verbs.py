@@ -106,6 +106,33 @@ def test_a_hook_that_clips_is_the_solvers_clipping():
     np.testing.assert_allclose(vector(hooked), vector(built_in), rtol=0, atol=1e-14)
 
 
+class SumsOfWeights(Algorithm):
+    """Adds up the sum of the weights of gradients in the model's change, round by round."""
+
+    def round(self, fed, state):
+        return state + fed.average(self.look, fed.everyone, state)
+
+    def look(self, client, w):
+        return fedax.Upload(0 * w + client.solver.accumulated(client, 0.7))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.6])
+def test_the_sum_of_weights_is_the_change_under_a_gradient_of_one(momentum):
+    """Step by step with the velocity and the proximal term; the decay by round changes its pull."""
+    decay, expected = 0.5, 0.0
+    for t in range(3):
+        lr, speed, moved = 0.1 * decay**t, 0.0, 0.0
+        for _ in range(4):
+            speed = momentum * speed + 1 + 0.7 * moved
+            moved -= lr * speed
+        expected -= moved / lr
+    task = fedax.tasks.from_loss(lambda w, x: 0 * x + w, 0.0, clients=[[1.0] * 4])
+    schedule = fedax.Schedule(epochs=1, batch_size=1)
+    solver = fedax.SGD(0.1, momentum=momentum, decay=decay)
+    found = run(SumsOfWeights(), solver, rounds=3, schedule=schedule, task=task)
+    np.testing.assert_allclose(vector(found), expected, rtol=1e-12)
+
+
 class Means(Algorithm):
     """Notes means over the clients' examples, and takes one step along a gradient of its own on the
     first minibatches."""

@@ -523,6 +523,12 @@ def test_files_have_asynchronous_servers():
     assert last["asynchronous"] == {"concurrency": 4, "max_staleness": 2}
 
 
+def test_files_spell_what_differs_from_the_defaults():
+    server = fedax.Asynchronous(concurrency=4, max_staleness=2)
+    assert server.spelling == {"concurrency": 4, "max_staleness": 2}
+    assert fedax.Asynchronous.of(server.spelling) == server
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

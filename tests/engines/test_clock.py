@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import fedax
+from fedax.core.scheduling import devices as devices_module
 from fedax.core.scheduling.asynchronous import Timetable
 from fedax.core.scheduling.devices import Devices, uniform
 from fedax.errors import DataError, FedaxError, InvalidInput, SpecError, UnknownName
@@ -332,6 +333,8 @@ def test_named_clients_have_the_rows_of_their_names(tmp_path):
         run(devices=Devices(table=str(path)), task=task, rounds=1)
     with pytest.raises(InvalidInput, match="no row for 'berta'"):
         Devices(table={"client": ["anna"], "speed": [1.0]}).bound_to(names, 2)
+    with pytest.raises(InvalidInput, match="no row for 1, 2, 3 and 2 more; allowed"):
+        Devices(table={"client": ["0"], "speed": [1.0]}).bound_to(None, 6)
     with pytest.raises(DataError, match="each client once"):
         Devices(table={"client": ["anna", "anna"], "speed": [1.0, 1.0]}).bound_to(names, 2)
 
@@ -370,6 +373,19 @@ def test_draws_have_their_distributions_and_depend_on_nothing_else():
     assert Devices(**DRAWN | {"seed": 1}) != devices
     assert Devices(**DRAWN, server_seconds=1.0) != devices
     assert Devices(**DRAWN | {"seed": 1}).values("speed", [7], 0) != devices.values("speed", [7], 0)
+
+
+def test_draws_are_hashed_by_splitmix64():
+    """The first outputs of its reference implementation with the seed 1234567."""
+    states = np.uint64(1234567) + np.arange(3, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    known = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert devices_module._mixed(states).tolist() == known
+
+
+@pytest.mark.parametrize("name", ["uniform", "log_uniform"])
+def test_a_range_may_be_one_number(name):
+    devices = Devices(speed={"name": name, "low": 2.0, "high": 2.0})
+    np.testing.assert_allclose(devices.values("speed", [0, 1], 0), 2.0, rtol=1e-15)
 
 
 @pytest.mark.parametrize(

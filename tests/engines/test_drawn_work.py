@@ -174,6 +174,18 @@ def test_amounts_of_work_are_drawn_uniformly(options, size, steps):
     assert set(np.asarray(work).tolist()) == set(steps)
 
 
+def test_an_option_does_not_change_the_draws_of_another():
+    late, wide = {"steps": 4, "stragglers": 0.5}, {"batch_size": (2, 6)}
+    one, other, both = (
+        jax.vmap(lambda key, s=schedule: s.work(key, 9, 0))(all_keys())
+        for schedule in (
+            fedax.Schedule(**options) for options in (late, {"steps": 4} | wide, late | wide)
+        )
+    )
+    np.testing.assert_array_equal(one.steps, both.steps)
+    np.testing.assert_array_equal(other.batch, both.batch)
+
+
 @pytest.mark.parametrize(
     ("pair", "size", "numbers"),
     [
@@ -207,6 +219,32 @@ def test_steps_rounded_down_are_those_of_the_papers_formula(size):
     assert np.array_equal(steps, np.floor(epochs * size / batch))
     assert steps.max() <= down.most_steps(size)[1] == 5 * size // min(10, size)
     assert abs(down.mean_steps(size) - 3.5 * size // ((size + min(10, size)) / 2)) < 1
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "expected"),
+    [
+        ({"steps": (1, 4)}, 9, 2.5),
+        ({"epochs": 2, "batch_size": 4}, 5, 2 * 2),
+        ({"epochs": 2, "batch_size": 4, "epoch_steps": "floor"}, 5, 2 * 5 // 4),
+        ({"steps": 3, "batch_size": 4, "epoch_steps": "floor"}, 5, 3),
+        # a straggler does 1, 2, 3 or 4 of 4 steps, as often
+        ({"steps": 4, "stragglers": 0.5}, 9, (4 + 2.5) / 2),
+        ({"epochs": 3, "batch_size": 4, "stragglers": 1.0}, 9, 3 * 2),
+        # rounds of 1, 2, 1 and 4 steps
+        ({"times": (1, 3, 4, 8)}, 9, 2),
+        ({"times": (1, 3, 4, 8), "stragglers": 1.0}, 9, (1 + 1.5 + 1 + 2.5) / 4),
+    ],
+)
+def test_mean_steps_are_the_expectation(options, size, expected):
+    assert fedax.Schedule(**options).mean_steps(size) == expected
+
+
+def test_examples_of_a_round_are_counted_where_epochs_are_rounded_down():
+    schedule = fedax.Schedule(epochs=2**20, batch_size="full", epoch_steps="floor")
+    schedule.check_steps(2**11 - 1)
+    with pytest.raises(InvalidInput, match=f"got .*{2**31} examples of the largest client"):
+        schedule.check_steps(2**11)
 
 
 def test_times_give_the_steps_of_every_round():

@@ -89,6 +89,9 @@ def test_tasks_and_schedules_print_short():
     lines = repr(tasks[0]).splitlines()
     assert lines[0] == "Task"
     assert ["clients", "2"] in [line.split() for line in lines]
+    kinds = {name: values.dtype for name, values in tasks[1].train.arrays.items()}
+    arrays = next(line for line in repr(tasks[1]).splitlines() if line.split()[0] == "arrays")
+    assert arrays.split(maxsplit=1)[1] == f"x: {kinds['x']}[60], y: {kinds['y']}"
     assert ["training", "examples", "5"] in [line.split() for line in lines]
 
 

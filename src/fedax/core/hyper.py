@@ -74,7 +74,7 @@ class Hyper:
                 f'"{self.default}"'
             )
         left, right = (
-            "(["[not (self.open_low or self.low == -math.inf)],
+            "(["[not self.excludes_low],
             ")]"[self.reaches(self.top)],
         )
         low, high = (f"{bound:.10g}".replace("inf", "infinity") for bound in (self.low, self.top))
@@ -103,6 +103,11 @@ class Hyper:
             if self.counts and self.high == math.inf and not self.open_high
             else self.high
         )
+
+    @property
+    def excludes_low(self) -> bool:
+        """Whether the lower bound is exclusive."""
+        return self.open_low or self.low == -math.inf
 
     def reaches(self, bound: float) -> bool:
         """Returns whether an upper bound is inclusive."""
@@ -156,7 +161,7 @@ class Hyper:
         if numbers.ndim > (1 if self.per_client else 0):
             return False
         # comparisons with NaN are False, so NaN is refused here
-        above = numbers > self.low if self.open_low else numbers >= self.low
+        above = numbers > self.low if self.excludes_low else numbers >= self.low
         below = numbers <= self.top if self.reaches(self.top) else numbers < self.top
         return bool(np.all(above & below))
 
@@ -171,8 +176,7 @@ class Hyper:
             return
         yield math.nan
         step = 1 if self.counts else 1e-3
-        if self.low > -math.inf:
-            yield self.low if self.open_low else self.low - step
+        yield self.low if self.excludes_low else self.low - step
         if not self.reaches(self.top):
             yield self.top
         elif self.top < math.inf:

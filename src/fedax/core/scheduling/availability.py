@@ -69,17 +69,17 @@ class Availability(Rule, ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Daily(Availability):
-    """Day and night: every client is available for the same share of a day, from its hour on.
+    """Day and night: every client is available for the same share of a day.
 
-    The hours are whole rounds; they are drawn once, from `seed`, and do not depend on the seed of a
-    run.
+    A client's hour in round 0 is a whole number of rounds, drawn once, from `seed`, whatever the
+    seed of a run. It is available from hour 0 of its day on.
 
     Args:
         fraction: of a day for which a client is available, in (0, 1], rounded to whole rounds but
             at least one.
         period: rounds of a day, at least 1.
-        spread: the part of a day over which the clients begin, in [0, 1]: with 1 all over the
-            world, with 0 at the same hour.
+        spread: the part of a day over which the hours in round 0 are drawn, in [0, 1]: with 1 all
+            over the world, with 0 the same hour.
         seed: of the hours.
 
     >>> day = Daily(0.5, period=4, spread=0.0)
