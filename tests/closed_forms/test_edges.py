@@ -34,9 +34,9 @@ def task(curve, slopes, sizes=(1, 1, 1)):
 
 SAME, OPPOSITE = [[1, 2]] * 3, [[1, 2], [-1, -2], [0, 0]]
 CASES = {
-    "one example each, one client a round": task(1.0, np.zeros((3, 2))),
-    "the same constant gradient": task(0.0, SAME),
-    "constant gradients that cancel": task(0.0, OPPOSITE),
+    "one example each, one client a round": (1.0, np.zeros((3, 2))),
+    "the same constant gradient": (0.0, SAME),
+    "constant gradients that cancel": (0.0, OPPOSITE),
 }
 
 
@@ -78,7 +78,7 @@ def run(kind, task, schedule):
 def test_single_examples_single_cohorts_and_constant_gradients(kind):
     """Three rounds with a cohort of one: most clients are new or never seen."""
     for problem in CASES.values():
-        run(kind, problem, fedax.Schedule(cohort=1, batch_size=4, order="given"))
+        run(kind, task(*problem), fedax.Schedule(cohort=1, batch_size=4, order="given"))
 
 
 @pytest.mark.slow
@@ -113,7 +113,7 @@ def test_fedmgda_stays_where_gradients_cancel():
     zero."""
     w = run(
         fedax.FedMGDA,
-        CASES["constant gradients that cancel"],
+        task(*CASES["constant gradients that cancel"]),
         fedax.Schedule(batch_size=4, order="given"),
     )
     moved = np.linalg.norm(w - 1)
@@ -125,6 +125,6 @@ def test_fedaware_and_identical_updates():
     """Duplicates: whatever the weights, the combination is the common momentum, (1 - alpha^t) lr g
     after t visits."""
     schedule = fedax.Schedule(batch_size=4, order="given")
-    w = run(fedax.FedAWARE, CASES["the same constant gradient"], schedule)
+    w = run(fedax.FedAWARE, task(*CASES["the same constant gradient"]), schedule)
     g = 0.05 * np.array([1.0, 2.0])
     np.testing.assert_allclose(w, 1 - (0.5 + 0.75 + 0.875) * g, rtol=0, atol=1e-12)

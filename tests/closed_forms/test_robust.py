@@ -117,6 +117,61 @@ def test_the_geometric_median_is_found():
         np.testing.assert_allclose(vector(found), np.array(expected) + 1, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("size", [1.0, 1e-9])
+def test_krum_with_hostile_clients(size):
+    """A score sums over the n - f - 2 closest models, however close all models are."""
+    b, f, m = np.random.default_rng(4).normal(size=(7, 3)), 2, 3
+    picked = [krum(g, m)(b, None, 0) for g in (f, 0, -f)]  # f matters, and so does the score
+    assert all(np.abs(one - picked[0]).max() > 0.1 for one in (*picked[1:], b[:m].mean(0)))
+    found = run(
+        fedax.Krum(byzantine=f, selected=m),
+        task=quadratic(np.tile(np.eye(3), (7, 1, 1)), size * b),
+        solver=fedax.SGD(1.0),
+        schedule=fedax.Schedule(steps=1, batch_size="full"),
+        rounds=1,
+    )
+    np.testing.assert_allclose(vector(found), size * picked[0], rtol=0, atol=size * 1e-13)
+
+
+def vardi_zhang(models, shares, nu):
+    """Returns Weiszfeld's step from 0, or that of eq. (2.6) where it makes the smoothed objective
+    smaller, and whether it does."""
+    near = np.linalg.norm(models, axis=1) <= nu
+    pull = shares / np.maximum(nu, np.linalg.norm(models, axis=1))
+    plain = pull @ models / pull.sum()
+    rest = pull[~near] @ models[~near]  # R of the paper
+    part = min(1.0, shares[near].sum() / np.linalg.norm(rest))
+    escaped = (1 - part) * rest / pull[~near].sum()
+
+    def objective(v):
+        return sum(
+            share * (d if d > nu else d**2 / (2 * nu) + nu / 2)
+            for share, d in zip(shares, np.linalg.norm(models - v, axis=1), strict=True)
+        )
+
+    better = objective(escaped) < objective(plain)
+    return escaped if better else plain, better
+
+
+@pytest.mark.parametrize(
+    ("others", "escapes"),
+    [([[6, -4], [8, -4], [6, 7]], True), ([[-4, 1], [2, 4], [7, 4]], False)],
+)
+def test_a_geometric_median_that_starts_at_a_model(others, escapes):
+    """One model is at the start and one at distance nu from it."""
+    b, sizes, nu = np.array([[1, 0], [0, 0], *others], float), [1, 2, 1, 3, 1], 1.0
+    expected, better = vardi_zhang(b, np.array(sizes) / sum(sizes), nu)
+    assert better == escapes
+    found = run(
+        fedax.GeometricMedian(iterations=1, nu=nu),
+        task=quadratic(np.tile(np.eye(2), (5, 1, 1)), b, sizes),
+        solver=fedax.SGD(1.0),
+        schedule=fedax.Schedule(steps=1, batch_size="full"),
+        rounds=1,
+    )
+    np.testing.assert_allclose(vector(found), expected, rtol=0, atol=1e-13)
+
+
 def hostile_task(clients=20, dim=5):
     """Bowls around points near (1, ..., 1), whose mean is that point."""
     rng = np.random.default_rng(1)
@@ -238,13 +293,12 @@ def test_experiment_files_attack():
 
 
 def test_refusals():
-    for f in (2, 7):
+    for f, cohort, most in ((2, 5, 1), (7, 5, 1), (1, 4, 0), (1, 2, 0)):
         with pytest.raises(
             InvalidInput,
-            match=rf"Krum\(byzantine=...\): got {f}; allowed: 0 to "
-            r"1 with 5 clients",
+            match=rf"Krum\(byzantine=...\): got {f}; allowed: 0 to {most} with {cohort} clients",
         ):
-            run(fedax.Krum(byzantine=f), schedule=fedax.Schedule())
+            run(fedax.Krum(byzantine=f), schedule=fedax.Schedule(cohort=cohort))
     with pytest.raises(
         InvalidInput,
         match=r"Channel\(attack=...\): got 'noise'; allowed: an "

@@ -21,14 +21,14 @@ from transcription import L2, LR, ROUNDS, SCHEDULE, SEED, P, World
 ONE = fedax.Simulation("sequential", devices=1)
 
 
-def run(algorithm, momentum=0.0, schedule=SCHEDULE):
+def run(algorithm, momentum=0.0, schedule=SCHEDULE, rounds=ROUNDS):
     solver = fedax.SGD(LR, momentum=momentum)
     return fedax.run(
         algorithm,
         regression(),
         solver=solver,
         schedule=schedule,
-        rounds=ROUNDS,
+        rounds=rounds,
         seed=SEED,
         engine=ONE,
     )
@@ -496,7 +496,9 @@ def test_local_gd_at_given_times(weights, batch):
             points, met = np.tile(shares @ points, (5, 1)), np.zeros(5, int)
     schedule = fedax.Schedule(times=times, batch_size=batch, order="given", weights=weights)
     agree(run(fedax.LocalGD(), schedule=schedule), points[0])
-    agree(run(fedax.LocalGD(returned="mean"), schedule=schedule), np.mean(iterates, axis=0))
+    mean = fedax.LocalGD(returned="mean")
+    agree(run(mean, schedule=schedule), np.mean(iterates, axis=0))
+    agree(run(mean, schedule=schedule, rounds=0), world.start)
 
 
 def test_gradients_of_the_transcriptions_are_those_of_the_loss():
@@ -544,6 +546,18 @@ def test_scaffold_with_uniform_control_weights(form):
     history = fedax.run(method, regression(), rounds=ROUNDS, **options)
     agree(history, w)
     np.testing.assert_allclose(history.state.c, c, rtol=0, atol=1e-12)
+
+
+def test_released_control_variates_start_as_a_random_network():
+    """Uniform in +-1/sqrt(m): a matrix has as many inputs as rows, a vector as entries."""
+    params = {"a": np.zeros((25, 200)), "b": np.zeros(5000), "c": np.zeros((10, 10, 50))}
+    task = fedax.tasks.from_loss(lambda w, x: 0 * x[:, 0], params, [np.ones((1, 1))] * 2)
+    method = fedax.SCAFFOLD(form="as_released")
+    c = fedax.run(method, task, rounds=0, seed=SEED, engine=ONE).state.c
+    for part, m in zip(np.split(c, 3), (25, 5000, 100), strict=True):
+        quarters, _ = np.histogram(part * np.sqrt(m), bins=4, range=(-1, 1))
+        assert quarters.sum() == 5000
+        assert chisquare(quarters).pvalue > 1e-3
 
 
 def test_uniform_control_weights_are_the_objectives_where_these_are_equal():

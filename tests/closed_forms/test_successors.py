@@ -56,7 +56,7 @@ def dane_round(world, cohort, center, lam):
     )
 
 
-@pytest.mark.parametrize("mu", [0.0, 0.3])
+@pytest.mark.parametrize("mu", [0.0, 0.4])
 def test_sdane(mu):
     world, lam = World(), 0.7
     x = v = world.start

@@ -54,7 +54,7 @@ class FedAdam(FedAvg):
         lr: $\eta$, above 0.
         b1, b2: decay of the moments, in [0, 1).
         tau: $\tau$, degree of adaptivity, above 0.
-        v0: initial v in units of $\tau^2$; 1 as published.
+        v0: initial v in units of $\tau^2$, at least 0; 1 as published.
 
     Source: Reddi et al., Adaptive Federated Optimization, ICLR 2021, Alg. 2.
     """
