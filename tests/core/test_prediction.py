@@ -1,5 +1,6 @@
 """Predictions in Python: `task.predict`, `history.predict`."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ import pytest
 import fedax
 from fedax.core import DataError, InvalidInput, UnknownName
 from fedax.data import client_files
+from fedax.engine.round import evaluation
 
 RNG = np.random.default_rng(0)
 CLIENTS = {name: {"x": RNG.normal(size=(6, 2)), "y": np.arange(6.0) % 2} for name in ("a", "b")}
@@ -41,6 +43,20 @@ def test_more_examples_than_pass_at_once(monkeypatch):
     x = task.train.arrays["x"][:10]
     np.testing.assert_allclose(
         task.predict(params, x), task.predictions(params, {"x": jnp.asarray(x)}, None), rtol=1e-5
+    )
+
+
+def test_predictions_of_an_evaluation_pass_in_pieces(monkeypatch):
+    """The last of more than two is shorter."""
+    monkeypatch.setattr(evaluation, "PIECE", 100)
+    task = fedax.tasks.synthetic(clients=3)
+    start = task.start(jax.random.key(0))
+    params = jax.tree.map(lambda leaf: jnp.asarray(RNG.normal(size=leaf.shape), leaf.dtype), start)
+    whole = task.predictions(params, {"x": jnp.asarray(task.train.arrays["x"])}, None)
+    assert task.train.total > 200
+    assert task.train.total % 100
+    np.testing.assert_allclose(
+        evaluation.predictions(task, params, task.train), whole, rtol=1e-5, atol=1e-7
     )
 
 

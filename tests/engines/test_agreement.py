@@ -1,10 +1,14 @@
 """The same seed gives the same result, wherever clients are placed."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedax
+from fedax.engine.round.client import Setup
+from fedax.engine.round.single_client import SingleClient, single_client_task, sizes_only
+from fedax.utils.layout import Layout
 from problems import regression, vector
 
 ENGINES = {
@@ -129,3 +133,22 @@ def test_gather_keeps_uploads_with_their_clients(engine):
         assert valid.all()
         np.testing.assert_allclose(values, sizes[ids] / sizes.sum() * 70, rtol=1e-12)
         np.testing.assert_allclose(weights, sizes[ids] / sizes.sum(), rtol=1e-12)
+
+
+def test_a_client_by_itself_has_its_own_examples():
+    """As MPI ranks and Flower's devices run it: the gradient of mean (w - x)^2 / 2 is w - mean x."""
+    task = fedax.tasks.from_loss(
+        lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 3.0], [5.0], [-2.0, 0.0, 8.0]]
+    )
+    layout = Layout.of(task.start(jax.random.key(0)))
+    single = single_client_task(task, 2)
+    setup = Setup(single, fedax.SGD(0.1), fedax.Schedule(), layout, task.train.population)
+    client = SingleClient(setup, 2, 0, jax.random.key(0), 0)
+    assert int(client.size) == 3
+    np.testing.assert_allclose(client.gradient(jnp.array([0.5])), [0.5 - 2.0], rtol=1e-12)
+
+
+def test_of_other_clients_only_the_sizes_are_known():
+    others = sizes_only(regression().train, [3, 1, 2])
+    assert np.asarray(others.sizes).tolist() == [3, 1, 2]
+    assert (others.clients, others.largest) == (3, 3)

@@ -144,6 +144,22 @@ def test_phases_add_up_and_each_waits_for_its_slowest_client():
     np.testing.assert_allclose(history.notes["round_seconds"], [expected] * 2, rtol=1e-12)
 
 
+def test_devices_vary_within_rounds_that_are_not_observed():
+    task, devices, schedule = regression(), Devices(**DRAWN), fedax.Schedule(batch_size=4)
+    history = run(devices=devices, task=task, rounds=4, schedule=schedule, observe_every=4)
+    message, clients = 64 * vector(history).size, range(task.train.clients)
+    expected = []
+    for t in range(4):
+        value = {
+            name: devices.values(name, clients, t) for name in ("latency", "down", "speed", "up")
+        }
+        work = np.asarray(task.train.sizes) / value["speed"]
+        seconds = value["latency"] + message / value["down"] + work + message / value["up"]
+        expected.append(seconds.max())
+    assert len(set(expected)) == 4
+    np.testing.assert_allclose(history.notes["round_seconds"], expected, rtol=1e-12)
+
+
 def test_a_short_minibatch_counts_by_its_examples():
     task = regression()
     sizes = np.asarray(task.train.sizes)

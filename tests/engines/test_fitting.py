@@ -94,6 +94,10 @@ ROWS = "a,0,0,download,0.5,100,\na,0,0,compute,0.5,,10\n"
         (HEAD + ROWS, "client 0: got no row of upload; allowed: rows of download, compute, upload"),
         (HEAD, "no row below the header"),
         (HEAD.replace("bytes", "bits") + ROWS, "line 1: got no column bytes"),
+        (
+            HEAD.replace("client", "device") + ROWS,
+            "allowed: a header with client, round, phase, seconds, bytes, examples, each once",
+        ),
         (HEAD + ROWS + "a,0,0,upload,-0.1,100,\n", "line 4, seconds: got '-0.1'"),
         (HEAD + ROWS + "a,0,0,upload,-0.1,100,\n", "clocks that disagree"),
         (HEAD + ROWS + "a,0,0,upload,0.1,,\n", "line 4, bytes: got ''; allowed: finite numbers"),

@@ -30,6 +30,21 @@ def test_the_mean_of_ones_is_one(count):
     assert abs(float(history.params) - 1) < 5e-6
 
 
+@pytest.mark.parametrize(("batch_size", "width"), [(48, 48), ((1, 48), 32)], ids=["fixed", "drawn"])
+def test_only_batches_of_a_random_size_pass_in_pieces(batch_size, width):
+    """Batches of a fixed size pass through the model at once, up to `microbatch` examples."""
+    widths = set()
+
+    def loss(w, x):
+        widths.add(len(x))
+        return (w - x) ** 2 / 2
+
+    task = fedax.tasks.from_loss(loss, 0.0, clients=[np.ones(48)])
+    schedule = fedax.Schedule(steps=1, batch_size=batch_size)
+    fedax.run(fedax.FedAvg(), task, rounds=1, observe=[], engine=ONE, schedule=schedule)
+    assert widths & {32, 48} == {width}
+
+
 @pytest.mark.parametrize("length", [0.0, 1e-30, 1e-3, 0.5, 1.0, 1e10, 1e25, 3e38])
 @pytest.mark.parametrize("bound", [1e-3, 1.0, 1e20, np.inf])
 def test_clipped_uploads_have_the_length_they_may_have(length, bound):

@@ -4,6 +4,7 @@ holds."""
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -145,6 +146,66 @@ def test_the_noise_on_an_aggregate(method, privacy, expected):
     assert np.std(vector(go(method, privacy, task=STILL, rounds=1))) == pytest.approx(
         expected, rel=0.05
     )
+
+
+def test_the_noise_on_the_counts():
+    """All uploads are within their bounds, so that what differs from a share of 1 is the noise, of
+    deviation sigma_b sqrt(2) / m with two parts."""
+
+    class Zeros(fedax.Algorithm):
+        def round(self, fed, w):
+            fed.average(self.train, fed.sample(), w)
+            return w
+
+        def train(self, client, w):
+            return fedax.Upload((0 * w, 0 * w))
+
+    private = fedax.Privacy(noise=2.0, quantile=0.5, count_noise=1.25)
+    engine = fedax.Simulation(devices=1)
+    shares = go(Zeros(), private, rounds=200, engine=engine).notes["unclipped"]
+    assert shares.shape == (200, 2)
+    expected = 1.25 * math.sqrt(2) / 6
+    assert np.sqrt(np.mean((shares - 1) ** 2)) == pytest.approx(expected, rel=0.15)
+
+
+class Told(fedax.Algorithm):
+    """FedAvg that notes how many answered, and their part of the federation."""
+
+    def round(self, fed, w):
+        cohort = fed.sample()
+        w = fed.average(self.train, cohort, w)
+        fed.note(answered=fed.answered.count, coverage=cohort.coverage)
+        return w
+
+    def train(self, client, w):
+        return fedax.Upload(client.minimize(start=w), reference=w)
+
+
+def test_the_part_of_the_federation_is_the_expected_one():
+    """The actual one would tell how many clients a Poisson draw had."""
+    private, engine = fedax.Privacy(clip=9.0, noise=0.0), fedax.Simulation(devices=1)
+    history = go(Told(), private, POISSON, rounds=5, engine=engine)
+    np.testing.assert_allclose(history.notes["coverage"], 3 / 6)
+    assert len(set(history.notes["answered"].tolist())) > 1
+
+
+@pytest.mark.parametrize(
+    "engine", [fedax.Eager(), fedax.Simulation(devices=1)], ids=["eager", "simulation"]
+)
+def test_an_upload_that_is_not_finite_counts_as_zero_and_stays_hidden(engine):
+    """The others' clipped moves, divided by all six clients."""
+
+    def loss(w, x):
+        return jnp.where(x[:, 0] > 5, jnp.nan, 1.0) * ((w[None] - x) ** 2).sum(1) / 2
+
+    data = [*DATA[:5], np.full((1, DIM), 9.0)]
+    task = fedax.tasks.from_loss(loss, np.full(DIM, 0.2), clients=data)
+    moves = [RATE * (x[0] - 0.2) for x in data[:5]]
+    expected = 0.2 + sum(d * min(1, 0.7 / np.linalg.norm(d)) for d in moves) / 6
+    private = fedax.Privacy(clip=0.7, noise=0.0)
+    history = go(Told(), private, task=task, rounds=1, engine=engine, on_bad_client="drop")
+    np.testing.assert_allclose(vector(history), expected, rtol=1e-12)
+    assert history.notes["answered"].tolist() == [6]
 
 
 @pytest.mark.slow
