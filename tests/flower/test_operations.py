@@ -4,6 +4,9 @@
 import datetime
 import re
 import runpy
+import shutil
+import subprocess
+import textwrap
 
 import pytest
 
@@ -133,14 +136,35 @@ def test_an_old_and_a_new_authority_in_one_file(deployment, monkeypatch):
 
 def blocks(language):
     page = (ROOT / "docs" / "operations.md").read_text()
-    return re.findall(rf"^```{language}\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+    return re.findall(rf"^ *```{language}\n(.*?)^ *```", page, flags=re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.slow
-def test_clients_of_another_number_train_on_their_data_and_no_stand_in(tmp_path):
-    """The guide's task has one client, whose rows enter no step and no metric."""
-    (python,), (toml,) = blocks("python"), blocks("toml")
-    (tmp_path / "task.py").write_text(python)
+def test_copies_for_the_clients_have_your_code(tmp_path, monkeypatch):
+    """The loop of the guide, on a folder of `fedax deploy init` with the guide's task."""
+    monkeypatch.setattr(
+        "fedax.flower.deploy.trial.build_app",
+        lambda made: keys.sign(made.path("keys"), b"app"),
+    )
+    made = made_of_the_guide(tmp_path, "site", 2)
+    (loop,) = (block for block in blocks("sh") if "mkdir" in block)
+    loop = textwrap.dedent(loop).replace("0 1 2 3 4", "0 1")
+    subprocess.run(["sh", "-ec", loop], cwd=tmp_path, check=True)
+    shutil.rmtree(made.folder)
+    (tmp_path / "task.py").unlink()
+    with jax.enable_x64(False):
+        device = device_for(Deployment.load(tmp_path / "client-1"), 1, tmp_path / "mine.py")
+    assert device.task.train.total == 6
+    assert {path.name for path in (tmp_path / "client-1" / "keys").iterdir()} == {
+        "ca.crt",
+        "trusted.yaml",
+        "client-1",
+    }
+
+
+def made_of_the_guide(place, name, clients):
+    """The folder that `fedax deploy init` makes of the guide's stand-in task, and `mine.py`."""
+    python, toml = blocks("python")[0], blocks("toml")[0]
+    (place / "task.py").write_text(python)
     rest = """name = "stand-in"
 rounds = 2
 observe = ["train_loss"]
@@ -149,19 +173,24 @@ learning_rate = 0.1
 [[algorithm]]
 name = "fedavg"
 """
-    (tmp_path / "experiment.toml").write_text(rest.replace("[solver]", toml + "[solver]"))
-    mine = tmp_path / "mine.py"
-    mine.write_text(
+    (place / "experiment.toml").write_text(rest.replace("[solver]", toml + "[solver]"))
+    (place / "mine.py").write_text(
         "import numpy as np\ndef examples(partition):\n"
         "    rng = np.random.default_rng(partition)\n"
         "    x = rng.uniform(size=(5 + partition, 64)).astype('float32')\n"
         "    return {'x': x, 'y': rng.integers(0, 10, 5 + partition)}\n"
     )
-    options = ["--experiment", str(tmp_path / "experiment.toml"), "--clients", "3"]
+    options = ["--experiment", str(place / "experiment.toml"), "--clients", str(clients)]
     with jax.enable_x64(False):
-        done = CliRunner().invoke(app, ["deploy", "init", str(tmp_path / "d"), *options])
+        done = CliRunner().invoke(app, ["deploy", "init", str(place / name), *options])
     assert done.exit_code == 0, done.output
-    deployment = Deployment.load(tmp_path / "d")
+    return Deployment.load(place / name)
+
+
+@pytest.mark.slow
+def test_clients_of_another_number_train_on_their_data_and_no_stand_in(tmp_path):
+    """The guide's task has one client, whose rows enter no step and no metric."""
+    deployment, mine = made_of_the_guide(tmp_path, "d", 3), tmp_path / "mine.py"
     assert deployment.clients == 3
     with jax.enable_x64(False):
         devices = [device_for(deployment, k, mine) for k in range(3)]
