@@ -32,12 +32,18 @@ from typer.testing import CliRunner
 
 import fedax
 from fedax.cli import app
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.running.progress import Display
+from fedax.experiments.running.runner import run_experiment
 from fedax.flower.deploy import keys
 from fedax.flower.deploy.bundle import serve_app
 from fedax.flower.deploy.processes import TRUSTED, free_port, nodes
 from fedax.flower.deploy.settings import Deployment
 from fedax.flower.deploy.trial import client_process, run_server, submit
 from fedax.flower.deploy.worker import device_for, load_client_data
+from fedax.flower.protocol.plan import Assignment
+from fedax.flower.server.engine import here
+from fedax.flower.server.in_process import in_process
 from fedax.tasks import make_task
 
 METHODS = ["fedavg", "fedprox", "feddane", "scaffold", "fedbc", "fedaware"]
@@ -317,6 +323,20 @@ OWN = "import numpy as np\ndef examples(partition):\n    return {}\n"
 
 
 @pytest.mark.parametrize(
+def test_a_deployed_run_predicts_without_a_server(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
+    file = experiment(tmp_path / "experiment.toml", ["fedavg"], rounds=1, clients=3)
+    plan = Experiment.read(file).plan()
+    ((label, algorithm),) = plan.algorithms.items()
+    given = plan.arguments_of(label)
+    assignment = Assignment(algorithm, given["solver"], given["schedule"], given["channel"])
+    with here(in_process(plan.task, tmp_path / "clients", [assignment], deadline=60.0)):
+        run_experiment(Experiment.read(file, ['engine="flower"']), tmp_path / "run", Display())
+    done = CliRunner().invoke(app, ["predict", str(tmp_path / "run"), "--split", "test"])
+    assert done.exit_code == 0, done.output
+    assert len(done.stdout.splitlines()) == 1 + plan.task.test.total
+
+
     ("code", "message"),
     [
         ("{'x': np.zeros((4, 64)), 'y': np.zeros(4, int)}", None),
