@@ -178,6 +178,10 @@ REFUSED = {
     "server": ('algorithm.0.name="dsgd"', "algorithm.0: .*a method without a server"),
     "personal": ('keep_models="personal"', r"keep_models: .*own models stay with them"),
     "simulation": ("simulation.chunk=1", r"simulation: got a table \[simulation\]"),
+    "folder": (
+        'task={name="client_files",folder="sites"}',
+        r"task.folder: got 'sites'; allowed: an absolute path .* stand-in task",
+    ),
     "audit": ("audit={}", r"audit: got a table \[audit\]"),
     "momentum": ("solver.momentum=0.9", r"line \d+: run\(solver=\.\.\.\): .*SGD without momentum"),
 }
@@ -319,10 +323,6 @@ def test_the_engine_needs_a_server(made):
         Deployment.load(made).experiment("flower").plan()
 
 
-OWN = "import numpy as np\ndef examples(partition):\n    return {}\n"
-
-
-@pytest.mark.parametrize(
 def test_a_deployed_run_predicts_without_a_server(tmp_path, monkeypatch):
     monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
     file = experiment(tmp_path / "experiment.toml", ["fedavg"], rounds=1, clients=3)
@@ -337,6 +337,10 @@ def test_a_deployed_run_predicts_without_a_server(tmp_path, monkeypatch):
     assert len(done.stdout.splitlines()) == 1 + plan.task.test.total
 
 
+OWN = "import numpy as np\ndef examples(partition):\n    return {}\n"
+
+
+@pytest.mark.parametrize(
     ("code", "message"),
     [
         ("{'x': np.zeros((4, 64)), 'y': np.zeros(4, int)}", None),

@@ -25,7 +25,7 @@ from fedax.cli import app
 from fedax.flower.deploy import keys
 from fedax.flower.deploy.settings import Deployment
 from fedax.flower.deploy.trial import renew
-from fedax.flower.deploy.worker import device_for
+from fedax.flower.deploy.worker import device_for, load_client_data
 from fedax.flower.server.in_process import LocalGrid
 from fedax.flower.server.monitoring import KINDS, MetricsFile
 from sources import ROOT
@@ -210,6 +210,19 @@ def test_clients_of_another_number_train_on_their_data_and_no_stand_in(tmp_path)
     ):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
     assert history.metrics["train_loss"][-1] < history.metrics["train_loss"][0]
+
+
+def test_clients_with_a_csv_file_each(tmp_path):
+    stand_in, mine = blocks("python")[1:]
+    (tmp_path / "task.py").write_text(stand_in)
+    (tmp_path / "mine.py").write_text(mine.replace("/srv/data", str(tmp_path)))
+    task = runpy.run_path(str(tmp_path / "task.py"))["stand_in"]()
+    for k in range(3):
+        rows = "".join(f"{i},0.5,{k},{i % 2}\n" for i in range(5 + 5 * k))
+        (tmp_path / f"site-{k}.csv").write_text("age,dose,pressure,relapse\n" + rows)
+        read = load_client_data(task, k, tmp_path / "mine.py")
+        assert (read.train.total, read.test.total) == (4 + 4 * k, 1 + k)
+        assert read.test.arrays["x"][0].tolist() == [0.0, 0.5, k]
 
 
 def test_the_files_of_the_guide_are_there_and_can_be_read():
