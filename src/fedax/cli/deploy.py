@@ -188,8 +188,10 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
             raise typer.Exit(INTERRUPTED) from None
         if not result.complete:
             details = result.details.rstrip(".")
+            begun = f" Its results so far are in {out}. `{again}` continues it."
             raise FedaxError(
-                f"run {result.number} did not complete: {details}. Its results so far are in {out}."
+                f"run {result.number} did not complete: {details}."
+                + (begun if (out / "summary.json").exists() else "")
             )
         typer.echo(f"Results: {out}")
 

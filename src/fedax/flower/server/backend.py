@@ -394,7 +394,8 @@ class FlowerBackend(PythonBackend):
         if reasons and not self.setup.drop:
             told = "; ".join(f"client {k}: {reason}" for k, reason in reasons.items())
             raise NoAnswer(
-                f'{place}: {told}. With on_bad_client="drop" a run goes on without them.'
+                f"{place}: {told}. Once they answer, `fedax deploy resume FOLDER RUN` continues "
+                'this run. Only a new run with on_bad_client="drop" goes on without them.'
             )
 
     def _done(
