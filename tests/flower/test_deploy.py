@@ -1,6 +1,7 @@
 """Deployments: folder, keys, own data, and real processes with TLS and authentication."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed")
 
 import httpx
+import jax
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from deployed import (
     check_equal,
@@ -33,9 +35,11 @@ from typer.testing import CliRunner
 import fedax
 from fedax.cli import app
 from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
 from fedax.flower.deploy import keys
+from fedax.flower.deploy.app import _train
 from fedax.flower.deploy.bundle import serve_app
 from fedax.flower.deploy.processes import TRUSTED, free_port, nodes
 from fedax.flower.deploy.settings import Deployment
@@ -43,7 +47,7 @@ from fedax.flower.deploy.trial import client_process, run_server, submit
 from fedax.flower.deploy.worker import device_for, load_client_data
 from fedax.flower.protocol.plan import Assignment
 from fedax.flower.server.engine import here
-from fedax.flower.server.in_process import in_process
+from fedax.flower.server.in_process import LocalGrid, in_process
 from fedax.tasks import make_task
 
 METHODS = ["fedavg", "fedprox", "feddane", "scaffold", "fedbc", "fedaware"]
@@ -321,6 +325,44 @@ def test_the_engine_needs_a_server(made):
         fedax.FedaxError, match='engine = "flower" runs in a server of Flower: `fedax deploy init'
     ):
         Deployment.load(made).experiment("flower").plan()
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_is_marked_and_goes_on(tmp_path, monkeypatch):
+    """From its checkpoint, which `fedax export` names until a run is done."""
+    monkeypatch.setattr("fedax.flower.deploy.app._keep_warnings", lambda path: None)
+    file, folder, out = tmp_path / "experiment.toml", tmp_path / "d", tmp_path / "run"
+    experiment(file, ["fedavg"], rounds=2, clients=3)
+    arguments = ["--experiment", str(file), "--deadline", "0.5"]
+    with jax.enable_x64(False):
+        done = CliRunner().invoke(app, ["deploy", "init", str(folder), *arguments])
+        assert done.exit_code == 0, done.output
+        devices = [device_for(Deployment.load(folder), k) for k in range(3)]
+        config = {"deployment": str(folder), "out": str(out), "resume": False}
+        with pytest.raises(fedax.FedaxError, match="round 1: client 2: no answer"):
+            _train(Losing(devices), config)
+        summary = json.loads((out / "summary.json").read_text())
+        assert summary["status"] == "failed"
+        assert "round 1: client 2: no answer within 0.5 seconds" in summary["reason"]
+        asked = ["export", str(out), "--out", str(tmp_path / "model.npz")]
+        done = CliRunner().invoke(app, asked)
+        assert done.exit_code == 2
+        assert re.search(
+            r"no run is done yet \(failed\); its newest checkpoint is \S+0000/round-000000001\. "
+            "`fedax resume`, or `fedax deploy resume`",
+            done.output.replace("\n", " "),
+        )
+        _train(LocalGrid(devices), config | {"resume": True})
+    assert "reason" not in json.loads((out / "summary.json").read_text())
+    assert RunDirectory.load(out).status == "finished"
+
+
+class Losing(LocalGrid):
+    """Has no answer of client 2 in round 1."""
+
+    def answers(self, message):
+        k, round = message.metadata.dst_node_id - 100, message.content["order"].get("round")
+        return [] if (k, round) == (2, 1) else super().answers(message)
 
 
 def test_a_deployed_run_predicts_without_a_server(tmp_path, monkeypatch):

@@ -244,6 +244,8 @@ def test_how_a_run_is_continued_is_said_at_its_end(tmp_path, monkeypatch, comman
     if end == "failed":
         assert "run 7 did not complete: failed client 1: offline." in done.output
         assert f"`fedax deploy resume {folder} {out}` continues it." in done.output
+        closed = RunDirectory.load(out)
+        assert (closed.status, closed.reason) == ("failed", "failed client 1: offline")
         return
     assert f"Start it again with `fedax deploy server {folder}`." in done.output
     assert (

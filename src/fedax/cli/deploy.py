@@ -158,6 +158,7 @@ def continue_(
 
 def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
     from fedax.core import FedaxError
+    from fedax.flower.deploy.app import close_run
     from fedax.flower.deploy.processes import CONNECTION, connection_failure
     from fedax.flower.deploy.settings import Deployment
     from fedax.flower.deploy.trial import ServerLost, follow, run_all_processes, submit
@@ -188,6 +189,8 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
             raise typer.Exit(INTERRUPTED) from None
         if not result.complete:
             details = result.details.rstrip(".")
+            stopped = details.startswith("stopped")
+            close_run(out, "interrupted" if stopped else "failed", details)
             begun = f" Its results so far are in {out}. `{again}` continues it."
             raise FedaxError(
                 f"run {result.number} did not complete: {details}."

@@ -53,6 +53,11 @@ def select_run(directory: RunDirectory, number: int | None) -> int:
         f"{i}: {record.task}, {record.label}, seed {record.seed}"
         for i, record in sorted(runs.items())
     )
+    if not directory.runs:
+        newest = max(directory.path.glob("checkpoints/*/round-*"), key=lambda p: p.name, default="")
+        listed = f"none of {directory.path}, where no run is done yet ({directory.status})"
+        listed += f"; its newest checkpoint is {newest}" if newest else ""
+        listed += ". `fedax resume`, or `fedax deploy resume` of a deployment, continues it"
     raise InvalidInput.found(
         "--run",
         "none" if number is None else str(number),
