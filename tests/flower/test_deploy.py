@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import ssl
 import subprocess
@@ -38,10 +39,10 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
-from fedax.flower.deploy import keys
+from fedax.flower.deploy import keys, trial
 from fedax.flower.deploy.app import _train
 from fedax.flower.deploy.bundle import serve_app
-from fedax.flower.deploy.processes import TRUSTED, free_port, nodes
+from fedax.flower.deploy.processes import TRUSTED, Run, free_port, nodes
 from fedax.flower.deploy.settings import Deployment
 from fedax.flower.deploy.trial import client_process, run_server, submit
 from fedax.flower.deploy.worker import device_for, load_client_data
@@ -318,6 +319,42 @@ def test_the_exit_code_of_status(made, tmp_path):
         "No server at 127.0.0.1:9093: Connection refused.\n",
     )
     assert CliRunner().invoke(app, ["deploy", "status", str(tmp_path)]).exit_code == 2
+
+
+def test_status_for_people_and_for_scripts(made, monkeypatch):
+    monkeypatch.setattr(trial, "nodes", lambda deployment: {70: "offline", 50: "online", 9: "x"})
+    found = {3: Run("running", ""), 4: Run("finished:failed", "exit code 1")}
+    monkeypatch.setattr(trial, "runs", lambda deployment: found)
+    (made / "flower" / "nodes.json").write_text("[50, 70, 60]")
+    out = made / "runs" / "run-2"
+    RunDirectory.create(out, "a run").configure([Deployment.load(made).experiment("simulation")])
+    (out / "checkpoints" / "0000").mkdir(parents=True)
+    (out / "checkpoints" / "0000" / "round-000000004").mkdir()
+    done = CliRunner().invoke(app, ["deploy", "status", str(made), "--json"])
+    shutil.rmtree(made / "runs")
+    assert done.exit_code == 0, done.output
+    state = json.loads(done.output)
+    assert state["up"]
+    assert set(state["certificates"]) == {"ca.crt", "server.crt"}
+    assert [(c["name"], c["node"], c["online"]) for c in state["clients"]] == [
+        ("", "9", False),
+        ("client-0", "50", True),
+        ("client-1", "70", False),
+    ]
+    assert state["runs"][1] == {
+        "number": "4",
+        "status": "finished:failed",
+        "details": "exit code 1",
+    }
+    assert state["newest"] == {"folder": str(out), "status": "running", "round": 4, "rounds": 5}
+    lines = trial.status_lines(state)
+    assert lines[4:] == [
+        "client-0: online (node 50)",
+        "client-1: offline (node 70)",
+        "run 3: running",
+        "run 4: finished:failed exit code 1",
+        f"{out}: running, round 4 of 5",
+    ]
 
 
 def test_the_engine_needs_a_server(made):

@@ -1,5 +1,6 @@
 """`fedax deploy`: an experiment on real devices, over Flower."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -235,16 +236,22 @@ def renew(
 
 
 @app.command(cls=NeedsFlower)
-def status(folder: Folder) -> None:
-    """Show the server, its clients and its runs.
+def status(
+    folder: Folder,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the same and more as JSON, for scripts.")
+    ] = False,
+) -> None:
+    """Show the server, its clients with their nodes, its runs, and the newest run directory.
 
     The exit code is 0 if the server answers, 1 if it does not, and 2 if the folder cannot be read.
     """
     from fedax.flower.deploy.settings import Deployment
     from fedax.flower.deploy.trial import status as state
+    from fedax.flower.deploy.trial import status_lines
 
     found = state(Deployment.load(folder))
-    for line in found.lines:
+    for line in [json.dumps(found, indent=2)] if as_json else status_lines(found):
         typer.echo(line)
-    if not found.up:
+    if not found["up"]:
         raise typer.Exit(NO_SERVER)
