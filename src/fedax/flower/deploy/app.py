@@ -192,8 +192,9 @@ def _train(
     options |= {"most_examples": deployment.most_examples or None, "registered": registered}
     ends = certificate_ends(deployment.path("keys"))
     options["metrics_file"] = MetricsFile(deployment.path("metrics", "fedax.prom"), ends)
+    engine = Flower(grid, run=str(out), durations=out / DURATIONS, **options)
     try:
-        with here(Flower(grid, run=str(out), durations=out / DURATIONS, **options)):
+        with here(engine):
             if config["resume"]:
                 directory = _resumed(out, display)
             else:
@@ -201,6 +202,10 @@ def _train(
     except Exception as error:
         close_run(out, "failed", str(error) or type(error).__name__)
         raise
+    finally:
+        # of a grid that is gone, for example; it must not hide the error that ended the run
+        with contextlib.suppress(Exception):
+            engine.roster.list_nodes()
     print(directory.line())
 
 
