@@ -225,6 +225,18 @@ def test_clients_with_a_csv_file_each(tmp_path):
         assert read.test.arrays["x"][0].tolist() == [0.0, 0.5, k]
 
 
+def test_the_proxy_of_systemd_reads_the_folder_of_the_units():
+    """Its process file and its log are those of the distribution's unit."""
+    (systemd,) = (block for block in blocks("sh") if "nginx -t" in block)
+    command = re.search(r"^sed .*?(?= > )", systemd, flags=re.DOTALL | re.MULTILINE)[0]
+    done = subprocess.run(["sh", "-ec", command], cwd=ROOT, capture_output=True, check=True)
+    text = done.stdout.decode()
+    unit = (ROOT / "docs" / "deploy" / "fedax-server.service").read_text()
+    folder = re.search(r"deploy server (\S+)", unit)[1]
+    assert set(re.findall(r"\S+/keys/", text)) == {f"{folder}/keys/"}
+    assert not re.search(r"^(pid|error_log)", text, flags=re.MULTILINE)
+
+
 def test_the_files_of_the_guide_are_there_and_can_be_read():
     page, folder = (ROOT / "docs" / "operations.md").read_text(), ROOT / "docs" / "deploy"
     named = set(re.findall(r"\]\(deploy/([\w.@-]+)\)", page))
