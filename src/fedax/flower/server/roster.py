@@ -152,17 +152,13 @@ class Roster:
             if not (missing := [k for k in range(self.clients) if k not in self.nodes]):
                 return
             now, names = time.monotonic(), ", ".join(map(str, missing))
+            there = self.clients - len(missing)
+            who = f"{'client' if len(missing) == 1 else 'clients'} {names}"
+            who += f" ({there} of {self.clients} are there)"
             if now > end:
-                raise FedaxError(
-                    f"clients {names} of {self.clients} have not come within {patience:g} seconds"
-                )
+                raise FedaxError(f"{who} did not come within {patience:g} seconds")
             if now >= notice:
-                LOG.warning(
-                    "waiting up to %.0f seconds for clients %s of %d",
-                    end - now,
-                    names,
-                    self.clients,
-                )
+                LOG.warning("waiting up to %.0f seconds for %s", end - now, who)
                 notice = now + NOTICES[1]
             time.sleep(PAUSES[1])
 
