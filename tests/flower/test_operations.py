@@ -1,6 +1,7 @@
 """What the operations guide says: the file for Prometheus, renewed keys, stand-in data, files of
 `docs/deploy`."""
 
+import dataclasses
 import datetime
 import re
 import runpy
@@ -223,6 +224,19 @@ def test_clients_with_a_csv_file_each(tmp_path):
         read = load_client_data(task, k, tmp_path / "mine.py")
         assert (read.train.total, read.test.total) == (4 + 4 * k, 1 + k)
         assert read.test.arrays["x"][0].tolist() == [0.0, 0.5, k]
+
+
+def test_every_setting_of_a_deployment_says_when_it_takes_effect():
+    page = (ROOT / "docs" / "operations.md").read_text()
+    table = page.partition("### Changed settings")[2].partition("##")[0]
+    settings = {field.name for field in dataclasses.fields(Deployment)} - {"folder"}
+    assert settings <= set(re.findall(r"`(\w+)`", table))
+
+
+def test_the_help_names_all_private_files():
+    done = CliRunner().invoke(app, ["deploy", "init", "--help"])
+    for name in ("server.key", "noise.key", "client-K"):
+        assert f"keys/{name}" in done.output
 
 
 def test_the_proxy_of_systemd_reads_the_folder_of_the_units():

@@ -69,8 +69,8 @@ def init(
     """Write the folder of a deployment: settings, the Flower app, TLS certificates and keys for a
     trial.
 
-    A client elsewhere needs a copy of the folder without `keys/server.key` and without the other
-    clients' keys.
+    A client elsewhere needs a copy of the folder without the private files of others:
+    `keys/server.key`, `keys/noise.key`, and `keys/client-K` of other clients.
     """
     from fedax.flower.deploy.trial import make
 
