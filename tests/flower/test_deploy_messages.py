@@ -25,6 +25,7 @@ from fedax.experiments.results.store import RunDirectory
 from fedax.flower.client.device import Device
 from fedax.flower.client.relay import relay
 from fedax.flower.deploy import keys, processes, trial, worker
+from fedax.flower.deploy.app import mark_run
 from fedax.flower.deploy.processes import Run, connection_failure
 from fedax.flower.deploy.settings import Deployment
 from fedax.flower.protocol.plan import PROTOCOL
@@ -252,6 +253,22 @@ def test_how_a_run_is_continued_is_said_at_its_end(tmp_path, monkeypatch, comman
         f"`fedax deploy resume {folder} {out}` continues the run from its newest checkpoint."
         in done.output
     )
+
+
+def test_the_first_reason_of_an_end_is_kept_until_the_run_goes_on(tmp_path):
+    out = tmp_path / "out"
+    mark_run(out, "failed", "there is no such folder")
+    assert not out.exists()
+    RunDirectory.create(out, "a run")
+    for status, reason, expected in (
+        ("failed", "client 1: offline", ("failed", "client 1: offline")),
+        ("interrupted", "stopped", ("failed", "client 1: offline")),
+        ("running", "", ("running", "")),
+        ("interrupted", "stopped", ("interrupted", "stopped")),
+    ):
+        mark_run(out, status, reason)
+        found = RunDirectory.load(out)
+        assert (found.status, found.reason) == expected
 
 
 @pytest.fixture

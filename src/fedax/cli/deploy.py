@@ -159,7 +159,7 @@ def continue_(
 
 def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
     from fedax.core import FedaxError
-    from fedax.flower.deploy.app import close_run
+    from fedax.flower.deploy.app import mark_run
     from fedax.flower.deploy.processes import CONNECTION, connection_failure
     from fedax.flower.deploy.settings import Deployment
     from fedax.flower.deploy.trial import ServerLost, follow, run_all_processes, submit
@@ -191,7 +191,7 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
         if not result.complete:
             details = result.details.rstrip(".")
             stopped = details.startswith("stopped")
-            close_run(out, "interrupted" if stopped else "failed", details)
+            mark_run(out, "interrupted" if stopped else "failed", details)
             begun = f" Its results so far are in {out}. `{again}` continues it."
             raise FedaxError(
                 f"run {result.number} did not complete: {details}."

@@ -196,11 +196,12 @@ def _train(
     try:
         with here(engine):
             if config["resume"]:
+                mark_run(out, "running", "")
                 directory = _resumed(out, display)
             else:
                 directory = run_experiment(deployment.experiment("flower"), out, display)
     except Exception as error:
-        close_run(out, "failed", str(error) or type(error).__name__)
+        mark_run(out, "failed", str(error) or type(error).__name__)
         raise
     finally:
         # of a grid that is gone, for example; it must not hide the error that ended the run
@@ -209,12 +210,12 @@ def _train(
     print(directory.line())
 
 
-def close_run(out: Path, status: Status, reason: str) -> None:
-    """Marks a run directory whose run has ended before it was complete, unless that is done."""
+def mark_run(out: Path, status: Status, reason: str) -> None:
+    """Marks a run directory as running, or as ended with the reason; the first reason is kept."""
     # an error here must not hide the one that ended the run
-    with contextlib.suppress(FedaxError), held(out):
+    with contextlib.suppress(FedaxError, OSError), held(out):
         directory = RunDirectory.load(out, repair=True)
-        if directory.status == "running":
+        if "running" in (status, directory.status):
             directory.close(status, reason)
 
 
