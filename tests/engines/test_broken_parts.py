@@ -216,7 +216,7 @@ def test_a_run_that_leaves_out_is_resumed(tmp_path):
     )
     assert np.array_equal(vector(halves), vector(whole))
     assert halves.notes["dropped"].tolist() == whole.notes["dropped"].tolist()
-    with pytest.raises(InvalidInput, match="on_bad_client"):
+    with pytest.raises(InvalidInput, match=r"on_bad_client: got 'stop'; .* with 'drop'"):
         go(
             fedax.SCAFFOLD(),
             task_with(bad={2}),

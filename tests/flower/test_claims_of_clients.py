@@ -58,7 +58,7 @@ def test_a_key_is_bound_to_its_client(tmp_path, caplog, claimed):
     engine = lying(tmp_path, "query", lie, registered=registered, patience=0.0)
     with (
         caplog.at_level(logging.WARNING, logger="fedax.flower"),
-        pytest.raises(FedaxError, match="clients 1 of 4"),
+        pytest.raises(FedaxError, match=r"client 1 .* did not come"),
     ):
         run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
     assert (
@@ -73,7 +73,7 @@ def test_a_key_of_nobody_is_refused(tmp_path, caplog):
     engine = lying(tmp_path, "query", None, registered=lambda: known, patience=0.0)
     with (
         caplog.at_level(logging.WARNING, logger="fedax.flower"),
-        pytest.raises(FedaxError, match="clients 3 of 4"),
+        pytest.raises(FedaxError, match=r"client 3 .* did not come"),
     ):
         run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
     assert "node 103 refused: it says it is client 3, and its key is that of no client" in told(
@@ -99,7 +99,7 @@ def test_a_client_that_goes_while_it_is_asked_is_named(tmp_path, caplog):
     engine.grid.answers = answers
     with (
         caplog.at_level(logging.WARNING, logger="fedax.flower"),
-        pytest.raises(FedaxError, match="clients 1 of 4"),
+        pytest.raises(FedaxError, match=r"client 1 .* did not come"),
     ):
         run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
     assert "client 1 refused: it went offline before it answered (error 5)" in told(caplog)
@@ -116,7 +116,7 @@ def test_claimed_sizes_that_cannot_be_counted_name_the_client(tmp_path, caplog, 
     engine = lying(tmp_path, "query", lie, patience=0.0, **most)
     with (
         caplog.at_level(logging.WARNING, logger="fedax.flower"),
-        pytest.raises(FedaxError, match="clients 2 of 4"),
+        pytest.raises(FedaxError, match=r"client 2 .* did not come"),
     ):
         run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
     allowed = most.get("most_examples", (2**31 - 1) // CLIENTS)

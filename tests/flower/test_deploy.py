@@ -1,8 +1,10 @@
 """Deployments: folder, keys, own data, and real processes with TLS and authentication."""
 
 import contextlib
+import json
 import os
 import re
+import shutil
 import signal
 import ssl
 import subprocess
@@ -15,6 +17,7 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed")
 
 import httpx
+import jax
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from deployed import (
     check_equal,
@@ -32,12 +35,20 @@ from typer.testing import CliRunner
 
 import fedax
 from fedax.cli import app
-from fedax.flower.deploy import keys
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results.store import RunDirectory
+from fedax.experiments.running.progress import Display
+from fedax.experiments.running.runner import run_experiment
+from fedax.flower.deploy import keys, trial
+from fedax.flower.deploy.app import _train
 from fedax.flower.deploy.bundle import serve_app
-from fedax.flower.deploy.processes import TRUSTED, free_port, nodes
+from fedax.flower.deploy.processes import TRUSTED, Run, free_port, nodes
 from fedax.flower.deploy.settings import Deployment
 from fedax.flower.deploy.trial import client_process, run_server, submit
 from fedax.flower.deploy.worker import device_for, load_client_data
+from fedax.flower.protocol.plan import Assignment
+from fedax.flower.server.engine import here
+from fedax.flower.server.in_process import LocalGrid, in_process
 from fedax.tasks import make_task
 
 METHODS = ["fedavg", "fedprox", "feddane", "scaffold", "fedbc", "fedaware"]
@@ -172,6 +183,10 @@ REFUSED = {
     "server": ('algorithm.0.name="dsgd"', "algorithm.0: .*a method without a server"),
     "personal": ('keep_models="personal"', r"keep_models: .*own models stay with them"),
     "simulation": ("simulation.chunk=1", r"simulation: got a table \[simulation\]"),
+    "folder": (
+        'task={name="client_files",folder="sites"}',
+        r"task.folder: got 'sites'; allowed: an absolute path .* stand-in task",
+    ),
     "audit": ("audit={}", r"audit: got a table \[audit\]"),
     "momentum": ("solver.momentum=0.9", r"line \d+: run\(solver=\.\.\.\): .*SGD without momentum"),
 }
@@ -306,11 +321,99 @@ def test_the_exit_code_of_status(made, tmp_path):
     assert CliRunner().invoke(app, ["deploy", "status", str(tmp_path)]).exit_code == 2
 
 
+def test_status_for_people_and_for_scripts(made, monkeypatch):
+    monkeypatch.setattr(trial, "nodes", lambda deployment: {70: "offline", 50: "online", 9: "x"})
+    found = {3: Run("running", ""), 4: Run("finished:failed", "exit code 1")}
+    monkeypatch.setattr(trial, "runs", lambda deployment: found)
+    (made / "flower" / "nodes.json").write_text("[50, 70, 60]")
+    out = made / "runs" / "run-2"
+    RunDirectory.create(out, "a run").configure([Deployment.load(made).experiment("simulation")])
+    (out / "checkpoints" / "0000").mkdir(parents=True)
+    (out / "checkpoints" / "0000" / "round-000000004").mkdir()
+    done = CliRunner().invoke(app, ["deploy", "status", str(made), "--json"])
+    shutil.rmtree(made / "runs")
+    assert done.exit_code == 0, done.output
+    state = json.loads(done.output)
+    assert state["up"]
+    assert set(state["certificates"]) == {"ca.crt", "server.crt"}
+    assert [(c["name"], c["node"], c["online"]) for c in state["clients"]] == [
+        ("", "9", False),
+        ("client-0", "50", True),
+        ("client-1", "70", False),
+    ]
+    assert state["runs"][1] == {
+        "number": "4",
+        "status": "finished:failed",
+        "details": "exit code 1",
+    }
+    assert state["newest"] == {"folder": str(out), "status": "running", "round": 4, "rounds": 5}
+    lines = trial.status_lines(state)
+    assert lines[4:] == [
+        "client-0: online (node 50)",
+        "client-1: offline (node 70)",
+        "run 3: running",
+        "run 4: finished:failed exit code 1",
+        f"{out}: running, round 4 of 5",
+    ]
+
+
 def test_the_engine_needs_a_server(made):
     with pytest.raises(
         fedax.FedaxError, match='engine = "flower" runs in a server of Flower: `fedax deploy init'
     ):
         Deployment.load(made).experiment("flower").plan()
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_is_marked_and_goes_on(tmp_path, monkeypatch):
+    """From its checkpoint, which `fedax export` names until a run is done."""
+    monkeypatch.setattr("fedax.flower.deploy.app._keep_warnings", lambda path: None)
+    file, folder, out = tmp_path / "experiment.toml", tmp_path / "d", tmp_path / "run"
+    experiment(file, ["fedavg"], rounds=2, clients=3)
+    arguments = ["--experiment", str(file), "--deadline", "0.5"]
+    with jax.enable_x64(False):
+        done = CliRunner().invoke(app, ["deploy", "init", str(folder), *arguments])
+        assert done.exit_code == 0, done.output
+        devices = [device_for(Deployment.load(folder), k) for k in range(3)]
+        config = {"deployment": str(folder), "out": str(out), "resume": False}
+        with pytest.raises(fedax.FedaxError, match="round 1: client 2: no answer"):
+            _train(Losing(devices), config)
+        summary = json.loads((out / "summary.json").read_text())
+        assert summary["status"] == "failed"
+        assert "round 1: client 2: no answer within 0.5 seconds" in summary["reason"]
+        asked = ["export", str(out), "--out", str(tmp_path / "model.npz")]
+        done = CliRunner().invoke(app, asked)
+        assert done.exit_code == 2
+        assert re.search(
+            r"no run is done yet \(failed\); its newest checkpoint is \S+0000/round-000000001\. "
+            "`fedax resume`, or `fedax deploy resume`",
+            done.output.replace("\n", " "),
+        )
+        _train(LocalGrid(devices), config | {"resume": True})
+    assert "reason" not in json.loads((out / "summary.json").read_text())
+    assert RunDirectory.load(out).status == "finished"
+
+
+class Losing(LocalGrid):
+    """Has no answer of client 2 in round 1."""
+
+    def answers(self, message):
+        k, round = message.metadata.dst_node_id - 100, message.content["order"].get("round")
+        return [] if (k, round) == (2, 1) else super().answers(message)
+
+
+def test_a_deployed_run_predicts_without_a_server(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
+    file = experiment(tmp_path / "experiment.toml", ["fedavg"], rounds=1, clients=3)
+    plan = Experiment.read(file).plan()
+    ((label, algorithm),) = plan.algorithms.items()
+    given = plan.arguments_of(label)
+    assignment = Assignment(algorithm, given["solver"], given["schedule"], given["channel"])
+    with here(in_process(plan.task, tmp_path / "clients", [assignment], deadline=60.0)):
+        run_experiment(Experiment.read(file, ['engine="flower"']), tmp_path / "run", Display())
+    done = CliRunner().invoke(app, ["predict", str(tmp_path / "run"), "--split", "test"])
+    assert done.exit_code == 0, done.output
+    assert len(done.stdout.splitlines()) == 1 + plan.task.test.total
 
 
 OWN = "import numpy as np\ndef examples(partition):\n    return {}\n"

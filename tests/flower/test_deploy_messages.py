@@ -21,9 +21,11 @@ from typer.testing import CliRunner
 
 import fedax
 from fedax.cli import app
+from fedax.experiments.results.store import RunDirectory
 from fedax.flower.client.device import Device
 from fedax.flower.client.relay import relay
 from fedax.flower.deploy import keys, processes, trial, worker
+from fedax.flower.deploy.app import mark_run
 from fedax.flower.deploy.processes import Run, connection_failure
 from fedax.flower.deploy.settings import Deployment
 from fedax.flower.protocol.plan import PROTOCOL
@@ -212,7 +214,7 @@ def test_tracebacks_of_a_run_stay_in_its_log(followed, deployment, monkeypatch):
 
 
 @pytest.mark.parametrize("command", ["run", "resume"])
-@pytest.mark.parametrize("end", ["lost", "interrupted"])
+@pytest.mark.parametrize("end", ["lost", "interrupted", "failed"])
 def test_how_a_run_is_continued_is_said_at_its_end(tmp_path, monkeypatch, command, end):
     """By a server that has ended as by Ctrl-C, which leaves the run at the server."""
     folder, out = tmp_path / "d", tmp_path / "out"
@@ -221,6 +223,9 @@ def test_how_a_run_is_continued_is_said_at_its_end(tmp_path, monkeypatch, comman
     assert made.exit_code == 0, made.output
 
     def follow(deployment, number, say):
+        if end == "failed":
+            RunDirectory.create(out, "a run")
+            return trial.Result(7, False, "failed client 1: offline.")
         raise {
             "lost": trial.ServerLost("the server at a:1 has ended during run 7."),
             "interrupted": KeyboardInterrupt(),
@@ -237,11 +242,33 @@ def test_how_a_run_is_continued_is_said_at_its_end(tmp_path, monkeypatch, comman
         assert f"FLWR_HOME={folder / 'flower'} flwr stop 7 fedax" in done.output
         return
     assert done.exit_code == 2
+    if end == "failed":
+        assert "run 7 did not complete: failed client 1: offline." in done.output
+        assert f"`fedax deploy resume {folder} {out}` continues it." in done.output
+        closed = RunDirectory.load(out)
+        assert (closed.status, closed.reason) == ("failed", "failed client 1: offline")
+        return
     assert f"Start it again with `fedax deploy server {folder}`." in done.output
     assert (
         f"`fedax deploy resume {folder} {out}` continues the run from its newest checkpoint."
         in done.output
     )
+
+
+def test_the_first_reason_of_an_end_is_kept_until_the_run_goes_on(tmp_path):
+    out = tmp_path / "out"
+    mark_run(out, "failed", "there is no such folder")
+    assert not out.exists()
+    RunDirectory.create(out, "a run")
+    for status, reason, expected in (
+        ("failed", "client 1: offline", ("failed", "client 1: offline")),
+        ("interrupted", "stopped", ("failed", "client 1: offline")),
+        ("running", "", ("running", "")),
+        ("interrupted", "stopped", ("interrupted", "stopped")),
+    ):
+        mark_run(out, status, reason)
+        found = RunDirectory.load(out)
+        assert (found.status, found.reason) == expected
 
 
 @pytest.fixture

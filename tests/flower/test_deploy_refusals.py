@@ -49,7 +49,7 @@ def test_certificates_that_are_not_valid_are_named(tmp_path, monkeypatch, days):
 
 
 def test_the_line_of_a_log_that_says_why(tmp_path):
-    log = tmp_path / "a.log"
+    log = tmp_path / "client-3.log"
     assert "is empty" in last_line(log)
     log.write_text(
         "INFO starting\n\x1b[91m[Errno 98]\x1b[0m Address already in use\x1b[2J\nApplication "
@@ -62,9 +62,10 @@ def test_the_line_of_a_log_that_says_why(tmp_path):
         "[code: 2004] Failed to activate SuperNode.\nINFO:     Finished server process [1]\n"
     )
     assert (
-        "says '[code: 2004] Failed to activate SuperNode.'. The server does not know the key"
-        in last_line(log)
+        "says '[code: 2004] Failed to activate SuperNode.'. The server does not know the key of "
+        "this client-3. That is harmless right after a restart" in last_line(log)
     )
+    assert "copy keys/client-3.pub to the server's folder" in last_line(log)
     log.write_text(
         "INFO: SuperNode terminated gracefully.\nINFO:     Finished server process [1]\n"
     )

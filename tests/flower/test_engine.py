@@ -286,7 +286,7 @@ def test_uploads_that_the_connection_does_not_take(tmp_path):
 
 def test_clients_that_do_not_come(tmp_path):
     engine = federation(tmp_path, fedax.FedAvg(), clients=6, patience=0.0)
-    with pytest.raises(fedax.FedaxError, match="clients 4, 5 of 6 have not come within 0 seconds"):
+    with pytest.raises(fedax.FedaxError, match=r"clients 4, 5 \(4 of 6 are there\)"):
         run(fedax.FedAvg(), engine)
 
 

@@ -131,8 +131,8 @@ def test_a_run_that_may_not_go_on_without_them_says_so(tmp_path):
     )
     with pytest.raises(
         fedax.FedaxError,
-        match=r"round 0: client 3: no answer within 0.2 seconds. With "
-        r'on_bad_client="drop"',
+        match=r"round 0: client 3: no answer within 0.2 seconds. Once they answer, `fedax deploy "
+        r'resume FOLDER RUN` continues this run. Only a new run with on_bad_client="drop"',
     ):
         run(fedax.FedAvg(), engine, schedule=EVERYONE)
 
@@ -325,13 +325,12 @@ def test_a_wait_for_clients_at_the_start_is_logged(tmp_path, caplog, monkeypatch
     with_dead_clients(engine, {1, LAST})
     missing = pytest.raises(
         fedax.FedaxError,
-        match=r"clients 1, 3 of 4 have not come within "
-        r"1\.2 seconds",
+        match=r"clients 1, 3 \(2 of 4 are there\) did not come within 1\.2 seconds",
     )
     with caplog.at_level(logging.WARNING, logger="fedax.flower"), missing:
         run(fedax.FedAvg(), engine, rounds=0)
     assert [r.getMessage() for r in caplog.records] == [
-        "waiting up to 1 seconds for clients 1, 3 of 4"
+        "waiting up to 1 seconds for clients 1, 3 (2 of 4 are there)"
     ]
 
 
@@ -401,6 +400,40 @@ def test_a_wait_is_logged_and_ends_when_the_client_is_back(tmp_path, caplog, mon
         rtol=0,
         atol=1e-12,
     )
+
+
+def test_clients_online_while_the_server_waits(tmp_path, monkeypatch):
+    """At the start, and for a client that is away in a round."""
+    monkeypatch.setattr(roster, "AGAIN", 0.01)
+    path, method = tmp_path / "fedax.prom", fedax.FedAvg()
+    engine = federation(
+        tmp_path, method, schedule=EVERYONE, deadline=0.3, patience=0.7, metrics_file=path
+    )
+    state = with_dead_clients(engine, {LAST}, rounds=1)
+    state["round"] = 1
+    with pytest.raises(fedax.FedaxError, match=r"client 3 \(3 of 4"):
+        run(method, engine, rounds=0)
+    assert "fedax_clients_online 3\n" in path.read_text()
+    state["round"] = 0
+    run(method, engine, schedule=EVERYONE, rounds=1, observe=[])
+    assert "fedax_clients_online 4\n" in path.read_text()
+    with pytest.raises(fedax.FedaxError, match="client 3: offline"):
+        run(method, engine, schedule=EVERYONE, rounds=2, observe=[])
+    assert "fedax_clients_online 3\n" in path.read_text()
+
+
+@pytest.mark.parametrize("code", roster.NO_MESSAGE)
+def test_a_message_that_is_lost_is_absent(code, tmp_path, caplog):
+    """A ClientApp that crashed gives no answer, which is not a refused one."""
+    lost = of_the_last(lambda m, a: [Message(Error(code, "Message Unavailable"), reply_to=m)])
+    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=lost)
+    with caplog.at_level(logging.WARNING, logger="fedax.flower"):
+        history = run(
+            fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1, on_bad_client="drop", observe=[]
+        )
+    assert history.notes["absent"].tolist() == [1]
+    assert history.notes["refused"].tolist() == [0]
+    assert f"client 3: left out: error {code}: Message Unavailable" in caplog.text
 
 
 def test_fewer_than_the_minimum_are_waited_for(tmp_path, caplog, monkeypatch):

@@ -1,9 +1,13 @@
 """What the operations guide says: the file for Prometheus, renewed keys, stand-in data, files of
 `docs/deploy`."""
 
+import dataclasses
 import datetime
 import re
 import runpy
+import shutil
+import subprocess
+import textwrap
 
 import pytest
 
@@ -22,7 +26,7 @@ from fedax.cli import app
 from fedax.flower.deploy import keys
 from fedax.flower.deploy.settings import Deployment
 from fedax.flower.deploy.trial import renew
-from fedax.flower.deploy.worker import device_for
+from fedax.flower.deploy.worker import device_for, load_client_data
 from fedax.flower.server.in_process import LocalGrid
 from fedax.flower.server.monitoring import KINDS, MetricsFile
 from sources import ROOT
@@ -133,14 +137,35 @@ def test_an_old_and_a_new_authority_in_one_file(deployment, monkeypatch):
 
 def blocks(language):
     page = (ROOT / "docs" / "operations.md").read_text()
-    return re.findall(rf"^```{language}\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+    return re.findall(rf"^ *```{language}\n(.*?)^ *```", page, flags=re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.slow
-def test_clients_of_another_number_train_on_their_data_and_no_stand_in(tmp_path):
-    """The guide's task has one client, whose rows enter no step and no metric."""
-    (python,), (toml,) = blocks("python"), blocks("toml")
-    (tmp_path / "task.py").write_text(python)
+def test_copies_for_the_clients_have_your_code(tmp_path, monkeypatch):
+    """The loop of the guide, on a folder of `fedax deploy init` with the guide's task."""
+    monkeypatch.setattr(
+        "fedax.flower.deploy.trial.build_app",
+        lambda made: keys.sign(made.path("keys"), b"app"),
+    )
+    made = made_of_the_guide(tmp_path, "site", 2)
+    (loop,) = (block for block in blocks("sh") if "mkdir" in block)
+    loop = textwrap.dedent(loop).replace("0 1 2 3 4", "0 1")
+    subprocess.run(["sh", "-ec", loop], cwd=tmp_path, check=True)
+    shutil.rmtree(made.folder)
+    (tmp_path / "task.py").unlink()
+    with jax.enable_x64(False):
+        device = device_for(Deployment.load(tmp_path / "client-1"), 1, tmp_path / "mine.py")
+    assert device.task.train.total == 6
+    assert {path.name for path in (tmp_path / "client-1" / "keys").iterdir()} == {
+        "ca.crt",
+        "trusted.yaml",
+        "client-1",
+    }
+
+
+def made_of_the_guide(place, name, clients):
+    """The folder that `fedax deploy init` makes of the guide's stand-in task, and `mine.py`."""
+    python, toml = blocks("python")[0], blocks("toml")[0]
+    (place / "task.py").write_text(python)
     rest = """name = "stand-in"
 rounds = 2
 observe = ["train_loss"]
@@ -149,19 +174,24 @@ learning_rate = 0.1
 [[algorithm]]
 name = "fedavg"
 """
-    (tmp_path / "experiment.toml").write_text(rest.replace("[solver]", toml + "[solver]"))
-    mine = tmp_path / "mine.py"
-    mine.write_text(
+    (place / "experiment.toml").write_text(rest.replace("[solver]", toml + "[solver]"))
+    (place / "mine.py").write_text(
         "import numpy as np\ndef examples(partition):\n"
         "    rng = np.random.default_rng(partition)\n"
         "    x = rng.uniform(size=(5 + partition, 64)).astype('float32')\n"
         "    return {'x': x, 'y': rng.integers(0, 10, 5 + partition)}\n"
     )
-    options = ["--experiment", str(tmp_path / "experiment.toml"), "--clients", "3"]
+    options = ["--experiment", str(place / "experiment.toml"), "--clients", str(clients)]
     with jax.enable_x64(False):
-        done = CliRunner().invoke(app, ["deploy", "init", str(tmp_path / "d"), *options])
+        done = CliRunner().invoke(app, ["deploy", "init", str(place / name), *options])
     assert done.exit_code == 0, done.output
-    deployment = Deployment.load(tmp_path / "d")
+    return Deployment.load(place / name)
+
+
+@pytest.mark.slow
+def test_clients_of_another_number_train_on_their_data_and_no_stand_in(tmp_path):
+    """The guide's task has one client, whose rows enter no step and no metric."""
+    deployment, mine = made_of_the_guide(tmp_path, "d", 3), tmp_path / "mine.py"
     assert deployment.clients == 3
     with jax.enable_x64(False):
         devices = [device_for(deployment, k, mine) for k in range(3)]
@@ -181,6 +211,44 @@ name = "fedavg"
     ):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
     assert history.metrics["train_loss"][-1] < history.metrics["train_loss"][0]
+
+
+def test_clients_with_a_csv_file_each(tmp_path):
+    stand_in, mine = blocks("python")[1:]
+    (tmp_path / "task.py").write_text(stand_in)
+    (tmp_path / "mine.py").write_text(mine.replace("/srv/data", str(tmp_path)))
+    task = runpy.run_path(str(tmp_path / "task.py"))["stand_in"]()
+    for k in range(3):
+        rows = "".join(f"{i},0.5,{k},{i % 2}\n" for i in range(5 + 5 * k))
+        (tmp_path / f"site-{k}.csv").write_text("age,dose,pressure,relapse\n" + rows)
+        read = load_client_data(task, k, tmp_path / "mine.py")
+        assert (read.train.total, read.test.total) == (4 + 4 * k, 1 + k)
+        assert read.test.arrays["x"][0].tolist() == [0.0, 0.5, k]
+
+
+def test_every_setting_of_a_deployment_says_when_it_takes_effect():
+    page = (ROOT / "docs" / "operations.md").read_text()
+    table = page.partition("### Changed settings")[2].partition("##")[0]
+    settings = {field.name for field in dataclasses.fields(Deployment)} - {"folder"}
+    assert settings <= set(re.findall(r"`(\w+)`", table))
+
+
+def test_the_help_names_all_private_files():
+    done = CliRunner().invoke(app, ["deploy", "init", "--help"])
+    for name in ("server.key", "noise.key", "client-K"):
+        assert f"keys/{name}" in done.output
+
+
+def test_the_proxy_of_systemd_reads_the_folder_of_the_units():
+    """Its process file and its log are those of the distribution's unit."""
+    (systemd,) = (block for block in blocks("sh") if "nginx -t" in block)
+    command = re.search(r"^sed .*?(?= > )", systemd, flags=re.DOTALL | re.MULTILINE)[0]
+    done = subprocess.run(["sh", "-ec", command], cwd=ROOT, capture_output=True, check=True)
+    text = done.stdout.decode()
+    unit = (ROOT / "docs" / "deploy" / "fedax-server.service").read_text()
+    folder = re.search(r"deploy server (\S+)", unit)[1]
+    assert set(re.findall(r"\S+/keys/", text)) == {f"{folder}/keys/"}
+    assert not re.search(r"^(pid|error_log)", text, flags=re.MULTILINE)
 
 
 def test_the_files_of_the_guide_are_there_and_can_be_read():

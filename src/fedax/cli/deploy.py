@@ -1,5 +1,6 @@
 """`fedax deploy`: an experiment on real devices, over Flower."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,8 +69,8 @@ def init(
     """Write the folder of a deployment: settings, the Flower app, TLS certificates and keys for a
     trial.
 
-    A client elsewhere needs a copy of the folder without `keys/server.key` and without the other
-    clients' keys.
+    A client elsewhere needs a copy of the folder without the private files of others:
+    `keys/server.key`, `keys/noise.key`, and `keys/client-K` of other clients.
     """
     from fedax.flower.deploy.trial import make
 
@@ -158,6 +159,7 @@ def continue_(
 
 def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
     from fedax.core import FedaxError
+    from fedax.flower.deploy.app import mark_run
     from fedax.flower.deploy.processes import CONNECTION, connection_failure
     from fedax.flower.deploy.settings import Deployment
     from fedax.flower.deploy.trial import ServerLost, follow, run_all_processes, submit
@@ -188,8 +190,12 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
             raise typer.Exit(INTERRUPTED) from None
         if not result.complete:
             details = result.details.rstrip(".")
+            stopped = details.startswith("stopped")
+            mark_run(out, "interrupted" if stopped else "failed", details)
+            begun = f" Its results so far are in {out}. `{again}` continues it."
             raise FedaxError(
-                f"run {result.number} did not complete: {details}. Its results so far are in {out}."
+                f"run {result.number} did not complete: {details}."
+                + (begun if (out / "summary.json").exists() else "")
             )
         typer.echo(f"Results: {out}")
 
@@ -230,16 +236,22 @@ def renew(
 
 
 @app.command(cls=NeedsFlower)
-def status(folder: Folder) -> None:
-    """Show the server, its clients and its runs.
+def status(
+    folder: Folder,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the same and more as JSON, for scripts.")
+    ] = False,
+) -> None:
+    """Show the server, its clients with their nodes, its runs, and the newest run directory.
 
     The exit code is 0 if the server answers, 1 if it does not, and 2 if the folder cannot be read.
     """
     from fedax.flower.deploy.settings import Deployment
     from fedax.flower.deploy.trial import status as state
+    from fedax.flower.deploy.trial import status_lines
 
     found = state(Deployment.load(folder))
-    for line in found.lines:
+    for line in [json.dumps(found, indent=2)] if as_json else status_lines(found):
         typer.echo(line)
-    if not found.up:
+    if not found["up"]:
         raise typer.Exit(NO_SERVER)

@@ -20,7 +20,7 @@ def model_kind(best: bool, client: int | None) -> str:
 
 
 def task_of(directory: RunDirectory, number: int, trust: bool = False) -> Task:
-    """Returns the task of a run, made again from its experiment.
+    """Returns the task of a run, made again from its experiment, without the engine of the run.
 
     Args:
         directory: with the run.
@@ -28,7 +28,9 @@ def task_of(directory: RunDirectory, number: int, trust: bool = False) -> Task:
         trust: whether copies of user code in the directory may be run.
     """
     (slot,) = (slot for slot in list_run_ids(directory.experiments) if slot.number == number)
-    return plan_of(with_code(directory.experiments[slot.experiment], directory.path, trust)).task
+    experiment = with_code(directory.experiments[slot.experiment], directory.path, trust)
+    # a deployment's engine exists only in its server
+    return plan_of(experiment.model_copy(update={"engine": "simulation"})).task
 
 
 def select_run(directory: RunDirectory, number: int | None) -> int:
@@ -51,6 +53,11 @@ def select_run(directory: RunDirectory, number: int | None) -> int:
         f"{i}: {record.task}, {record.label}, seed {record.seed}"
         for i, record in sorted(runs.items())
     )
+    if not directory.runs:
+        newest = max(directory.path.glob("checkpoints/*/round-*"), key=lambda p: p.name, default="")
+        listed = f"none of {directory.path}, where no run is done yet ({directory.status})"
+        listed += f"; its newest checkpoint is {newest}" if newest else ""
+        listed += ". `fedax resume`, or `fedax deploy resume` of a deployment, continues it"
     raise InvalidInput.found(
         "--run",
         "none" if number is None else str(number),

@@ -14,7 +14,7 @@ from fedax.data import FederatedData
 from fedax.models import MLP, Model, Softmax
 from fedax.numerics.spectrum import mean_outer_norm
 from fedax.tasks.clients import parts_of_task
-from fedax.tasks.own_models.by_name import classify_with, is_network
+from fedax.tasks.own_models.by_name import classify_with, instantiate, is_network
 from fedax.utils.arguments import checked_arguments, checked_call
 
 Augment: TypeAlias = Callable[[Any, Any], Any]
@@ -167,8 +167,9 @@ def classification(
 
     Args:
         data: the clients' examples.
-        model: from `fedax.models`, anything like it, or a module of Flax or Equinox; its
-            logits have one column for each class.
+        model: from `fedax.models`, anything like it, a module of Flax or Equinox, or a class or a
+            function that makes one from some of the arguments `features`, `classes`, and `rngs` or
+            `key`; its logits have one column for each class.
         augment: changes inputs on their way into the model, such as `fedax.models.Augmentation`; at
             random in training steps, and without randomness in evaluation.
         l2: as in `fedax.Task`, at least 0.
@@ -185,6 +186,8 @@ def classification(
     >>> classification(data, Softmax(1, 2)).train.clients
     2
     """
+    columns = int(np.prod(np.shape(data.train[0]["x"])[1:]))
+    model = instantiate("classification", model, columns, data.classes)
     if is_network(model):
         if augment is not None:
             raise InvalidInput.of(

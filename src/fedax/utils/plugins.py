@@ -204,7 +204,8 @@ def _load_file(place: str, what: str) -> tuple[ModuleType, Path, str]:
     try:
         source = path.read_bytes()
     except OSError as error:
-        hint = "" if path.is_absolute() else f"Paths begin at the working directory, {Path.cwd()}."
+        begin = "Paths begin at the folder of the experiment file, or else at the working directory"
+        hint = "" if path.is_absolute() else f"{begin}, {Path.cwd()}."
         raise InvalidInput.because(
             what, f"{path} cannot be read: {error.strerror or error}", hint
         ) from error

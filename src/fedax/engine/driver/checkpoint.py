@@ -190,7 +190,10 @@ class Checkpoints:
 
     def _check(self, kept: dict[str, Any]) -> None:
         if found := first_difference(self.identity, kept):
-            name, mine, before = found
+            name, *values = found
+            # fingerprints leave this default out
+            default = "stop" if name == "on_bad_client" else None
+            mine, before = (default if value is None else value for value in values)
             hint = (
                 f"{self.folder} holds checkpoints of a run with {before!r}. Choose another folder"
             )

@@ -81,13 +81,16 @@ def make_folder(path: Path) -> None:
 _Name = Annotated[str, AfterValidator(printable)]
 _VERSIONS = TypeAdapter(dict[_Name, _Name | int | float | None])
 
+Status = Literal["running", "finished", "interrupted", "failed"]
+
 
 class _About(BaseModel):
     """The part of `summary.json` that is read again."""
 
     title: _Name
     notes: dict[_Name, _Name]
-    status: Literal["running", "finished", "interrupted"]
+    status: Status
+    reason: _Name = ""
     jobs: int = 1
 
 
@@ -105,24 +108,26 @@ class RunDirectory:
         path: the folder.
         title: heading of the report.
         notes: one line about a task, by the task's title.
-        status: `"running"`, `"finished"` or `"interrupted"`.
+        status: `"running"`, `"finished"`, `"interrupted"` or `"failed"`.
         runs: the runs so far by number, which is their place in the order of experiments,
             algorithms and seeds.
         experiments: what the folder is for, in its order.
         study: of the paper whose recipe they come from, if any.
         versions: of the libraries that the runs were made with, and the machine.
         jobs: processes among which the runs were spread.
+        reason: why a run failed or was interrupted, where that is known.
     """
 
     path: Path
     title: str
     notes: dict[str, str] = dataclasses.field(default_factory=dict[str, str])
-    status: Literal["running", "finished", "interrupted"] = "running"
+    status: Status = "running"
     runs: dict[int, Record] = dataclasses.field(default_factory=dict[int, Record])
     experiments: list[Experiment] = dataclasses.field(default_factory=list[Experiment])
     study: Study | None = None
     versions: dict[str, Any] = dataclasses.field(default_factory=provenance.versions)
     jobs: int = 1
+    reason: str = ""
 
     @classmethod
     def create(cls, path: Path, title: str, jobs: int = 1) -> "RunDirectory":
@@ -184,6 +189,7 @@ class RunDirectory:
                 study,
                 versions,
                 kept.jobs,
+                kept.reason,
             )
         except OSError as error:
             reason = f"not a run directory: {error.filename}: {error.strerror}"
@@ -231,9 +237,9 @@ class RunDirectory:
             self.runs[number] = made
         self.flush()
 
-    def close(self, status: Literal["finished", "interrupted"]) -> None:
+    def close(self, status: Status, reason: str = "") -> None:
         """Marks the directory as complete or not."""
-        self.status = status
+        self.status, self.reason = status, printable(reason)
         self.flush()
 
     def renew(self) -> None:
@@ -408,6 +414,7 @@ class RunDirectory:
         troubles = [f"{count} {kind}" for kind, count in ended.items() if count]
         status = {
             "running": " Still running.",
+            "failed": f" Failed: {self.reason}",
             "interrupted": " Interrupted before all runs were done.",
             "finished": "",
         }
@@ -419,6 +426,7 @@ class RunDirectory:
         return {
             "title": self.title,
             "status": self.status,
+            **({"reason": self.reason} if self.reason else {}),
             "jobs": self.jobs,
             "notes": self.notes,
             "warnings": self.warnings(),

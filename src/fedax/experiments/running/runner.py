@@ -242,7 +242,7 @@ def _work(
     ranks = team_of(directory.experiments, jobs)
     if ranks.rank == 0:
         ranks.broadcast((directory.experiments, directory.runs))
-    directory.status = "running"
+    directory.status, directory.reason = "running", ""
     kept = directory.path / "checkpoints"
     with display, Interruption(display, jobs > 1 or cluster is not None, ranks) as interruption:
         if directory.jobs != jobs:

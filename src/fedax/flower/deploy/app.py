@@ -2,6 +2,7 @@
 calls.
 """
 
+import contextlib
 import logging
 import os
 import time
@@ -11,9 +12,9 @@ from typing import Any
 
 from rich.console import Console
 
-from fedax.core import InvalidInput, RunExists
+from fedax.core import FedaxError, InvalidInput, RunExists
 from fedax.engine.round.timing.fitting import DURATIONS
-from fedax.experiments.results.store import RunDirectory
+from fedax.experiments.results.store import RunDirectory, Status
 from fedax.experiments.running.progress import Display, display_for
 from fedax.experiments.running.runner import resume, run_experiment
 from fedax.experiments.running.setup import set_up_jax
@@ -24,6 +25,7 @@ from fedax.flower.server import Flower
 from fedax.flower.server.engine import here
 from fedax.flower.server.monitoring import MetricsFile
 from fedax.utils.files import write, writing
+from fedax.utils.lock import held
 
 SECRET_BYTES = 32
 MOMENT = 60.0
@@ -190,12 +192,31 @@ def _train(
     options |= {"most_examples": deployment.most_examples or None, "registered": registered}
     ends = certificate_ends(deployment.path("keys"))
     options["metrics_file"] = MetricsFile(deployment.path("metrics", "fedax.prom"), ends)
-    with here(Flower(grid, run=str(out), durations=out / DURATIONS, **options)):
-        if config["resume"]:
-            directory = _resumed(out, display)
-        else:
-            directory = run_experiment(deployment.experiment("flower"), out, display)
+    engine = Flower(grid, run=str(out), durations=out / DURATIONS, **options)
+    try:
+        with here(engine):
+            if config["resume"]:
+                mark_run(out, "running", "")
+                directory = _resumed(out, display)
+            else:
+                directory = run_experiment(deployment.experiment("flower"), out, display)
+    except Exception as error:
+        mark_run(out, "failed", str(error) or type(error).__name__)
+        raise
+    finally:
+        # of a grid that is gone, for example; it must not hide the error that ended the run
+        with contextlib.suppress(Exception):
+            engine.roster.list_nodes()
     print(directory.line())
+
+
+def mark_run(out: Path, status: Status, reason: str) -> None:
+    """Marks a run directory as running, or as ended with the reason; the first reason is kept."""
+    # an error here must not hide the one that ended the run
+    with contextlib.suppress(FedaxError, OSError), held(out):
+        directory = RunDirectory.load(out, repair=True)
+        if "running" in (status, directory.status):
+            directory.close(status, reason)
 
 
 def owners_of(deployment: Deployment, grid: Any) -> dict[int, int]:

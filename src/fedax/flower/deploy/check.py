@@ -73,6 +73,16 @@ def check_experiment(
             experiment.refuse(
                 (name,), InvalidInput.found(name, f"a table [{name}]", "none, in a deployment")
             )
+    folder = experiment.task.options.get("folder")
+    if isinstance(folder, str) and not Path(folder).is_absolute():
+        hint = (
+            "A folder is not copied to the clients. A stand-in task keeps the examples with them: "
+            "see docs/operations.md#stand-in-data."
+        )
+        experiment.refuse(
+            ("task", "folder"),
+            InvalidInput.of("task.folder", folder, "an absolute path on every machine", hint),
+        )
     found = _clients_of(experiment)
     if clients is not None and found not in (1, clients):
         hint = f"Its task has {found}; --clients {found} fits."

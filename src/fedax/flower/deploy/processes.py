@@ -207,12 +207,13 @@ REASONS = {
     "Address already in use": "",
     "Connection refused": "",
     "not registered": "",
-    "Failed to activate SuperNode": "The server does not know the key: its folder needs this "
-    "client's client-K.pub",
+    "Failed to activate SuperNode": "The server does not know the key of this {client}. That is "
+    "harmless right after a restart of the server. If it stays so, copy keys/{client}.pub to the "
+    "server's folder and restart the server",
     "SuperNode terminated gracefully": "The server was started again, and takes it back",
 }
 """Words in the logs of Flower's programs that say why one of them has ended, before the words with
-which it ends, and a hint."""
+which it ends, and a hint, in which `{client}` stands for the name of the log."""
 
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -236,7 +237,7 @@ def last_line(log: Path) -> str:
         f"its log {log} {'ends with' if line is None else 'says'} "
         f"{printable((line or lines[-1]).strip())!r}"
     )
-    return f"{said}. {hint}" if hint else said
+    return f"{said}. {hint.format(client=log.stem)}" if hint else said
 
 
 def check_address(deployment: Deployment) -> None:

@@ -9,13 +9,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedax.core import FedaxError, InvalidInput, RunExists
 from fedax.experiments.config.user_code import copy_code
+from fedax.experiments.results.archive import kept_experiments
 from fedax.flower.deploy.app import write_app
 from fedax.flower.deploy.bundle import APP, build_app, serve_app
 from fedax.flower.deploy.check import check_experiment
@@ -406,27 +407,76 @@ class Shown:
         self._count = len(lines)
 
 
-class Status(NamedTuple):
-    """The state of a deployment: whether the server answers, and what is there in lines."""
+def status(deployment: Deployment) -> dict[str, Any]:
+    """Returns the state of a deployment as plain values: whether the server answers, the days until
+    which the certificates are valid, clients, the server's runs, and the newest run directory.
 
-    up: bool
-    lines: list[str]
-
-
-def status(deployment: Deployment) -> Status:
-    """Returns the state of a deployment."""
+    Numbers of nodes and runs are texts, because many readers of JSON round numbers of 64 bits.
+    """
+    found: dict[str, Any] = {"server": deployment.address, "up": True}
     try:
         states, known = nodes(deployment), runs(deployment)
     except FedaxError as error:
-        return Status(False, [f"No server at {deployment.address}: {error}."])
+        found |= {"up": False, "reason": str(error)}
+        states, known = {}, {}
     path = deployment.path("flower", NODES)
     numbers = json.loads(path.read_text("utf-8")) if path.exists() else []
     names = {node: f"client-{k}" for k, node in enumerate(numbers)}
-    lines = [f"Server at {deployment.address}."]
-    for file, end in certificate_ends(deployment.path("keys")).items():
-        day = datetime.datetime.fromtimestamp(end, datetime.UTC)
-        lines.append(f"keys/{file} is valid until {day:%Y-%m-%d}.")
-    lines += sorted(f"{names.get(node, f'node {node}')}: {state}" for node, state in states.items())
-    for number, run in known.items():
-        lines.append(f"run {number}: {run.status} {run.details}".rstrip())
-    return Status(True, lines)
+    ends = certificate_ends(deployment.path("keys"))
+    return found | {
+        "certificates": {
+            file: f"{datetime.datetime.fromtimestamp(end, datetime.UTC):%Y-%m-%d}"
+            for file, end in ends.items()
+        },
+        "clients": [
+            {
+                "name": names.get(node, ""),
+                "node": str(node),
+                "state": state,
+                "online": state == "online",
+            }
+            for node, state in sorted(states.items(), key=lambda item: names.get(item[0], ""))
+        ],
+        "runs": [{"number": str(number), **run._asdict()} for number, run in known.items()],
+        "newest": _newest_run(deployment),
+    }
+
+
+def _newest_run(deployment: Deployment) -> dict[str, Any] | None:
+    """Returns the newest run directory below `runs`, and the round of its newest checkpoint."""
+
+    def newest(paths: Iterable[Path]) -> Path | None:
+        return max(paths, key=lambda path: path.stat().st_mtime, default=None)
+
+    if (summary := newest(deployment.path("runs").glob("*/summary.json"))) is None:
+        return None
+    out, state = summary.parent, json.loads(summary.read_text("utf-8"))["status"]
+    rounds = max((experiment.rounds for experiment in kept_experiments(out)), default=0)
+    checkpoint = newest(out.glob("checkpoints/*/round-*"))
+    done = 0 if checkpoint is None else int(checkpoint.name.removeprefix("round-"))
+    done = rounds if state == "finished" else done
+    return {"folder": str(out), "status": state, "round": done, "rounds": rounds}
+
+
+def status_lines(found: dict[str, Any]) -> list[str]:
+    """Returns the state of a deployment in lines."""
+    if not found["up"]:
+        return [f"No server at {found['server']}: {found['reason']}."]
+    newest = found["newest"]
+    return [
+        f"Server at {found['server']}.",
+        *(f"keys/{file} is valid until {day}." for file, day in found["certificates"].items()),
+        *(
+            f"{client['name'] or 'unknown client'}: {client['state']} (node {client['node']})"
+            for client in found["clients"]
+        ),
+        *(f"run {r['number']}: {r['status']} {r['details']}".rstrip() for r in found["runs"]),
+        *(
+            [
+                f"{newest['folder']}: {newest['status']}, round {newest['round']} of "
+                f"{newest['rounds']}"
+            ]
+            if newest
+            else []
+        ),
+    ]

@@ -35,7 +35,7 @@ from fedax.flower.protocol.records import (
 )
 from fedax.flower.protocol.store import NEVER
 from fedax.flower.server.durations import DurationRecorder, Exchange
-from fedax.flower.server.roster import EVALUATE, TRAIN, Roster, contents
+from fedax.flower.server.roster import EVALUATE, NO_MESSAGE, TRAIN, Roster, contents
 from fedax.utils.layout import accumulator
 
 LOG = logging.getLogger("fedax.flower")
@@ -368,13 +368,16 @@ class FlowerBackend(PythonBackend):
         answers = self.roster.ask(orders, kind, group, place, self._enough(len(orders)))
         found: dict[int, Read] = {}
         refused: dict[int, str] = {}
+        absent = {k: self._silence(k) for k in orders if k not in answers}
         for k in [k for k in orders if k in answers]:
             try:
                 found[k] = read(k, contents(answers[k]))
             except SPOILED as error:
                 is_told = isinstance(error, FedaxError)
-                refused[k] = str(error) if is_told else f"not an answer ({error!r})"
-        return found, {k: self._silence(k) for k in orders if k not in answers}, refused
+                is_lost = answers[k].has_error() and answers[k].error.code in NO_MESSAGE
+                reasons = absent if is_lost else refused
+                reasons[k] = str(error) if is_told else f"not an answer ({error!r})"
+        return found, absent, refused
 
     def _check_is_to(self, order: RecordDict, facts: Any, k: int) -> None:
         asked: Any = order["order"]
@@ -394,7 +397,8 @@ class FlowerBackend(PythonBackend):
         if reasons and not self.setup.drop:
             told = "; ".join(f"client {k}: {reason}" for k, reason in reasons.items())
             raise NoAnswer(
-                f'{place}: {told}. With on_bad_client="drop" a run goes on without them.'
+                f"{place}: {told}. Once they answer, `fedax deploy resume FOLDER RUN` continues "
+                'this run. Only a new run with on_bad_client="drop" goes on without them.'
             )
 
     def _done(

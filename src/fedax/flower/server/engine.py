@@ -131,7 +131,12 @@ class Flower(Engine):
         clients = self.clients or setup.population.clients
         if self.roster is None or self.roster.clients != clients:
             self.roster = Roster(
-                self.grid, clients, self.deadline, self.most_examples, self.registered
+                self.grid,
+                clients,
+                self.deadline,
+                self.most_examples,
+                self.registered,
+                self.metrics_file,
             )
         self.roster.gather(self.patience)
         sizes = [self.roster.sizes[k] for k in range(self.roster.clients)]
@@ -260,9 +265,7 @@ class FlowerProgram(PythonProgram):
             backend.floor = max(floor, 0)
         advanced, logs = super().advance(states, first, count)
         if self.metrics_file is not None:
-            online = set(self.roster.grid.get_node_ids()) & set(self.roster.nodes.values())
-            self.metrics_file.set("fedax_clients", self.roster.clients)
-            self.metrics_file.set("fedax_clients_online", len(online))
+            self.roster.list_nodes()
             for i, log in enumerate(logs):
                 self.metrics_file.round(self._done, log.notes, **self._labels(i))
             self.metrics_file.write()

@@ -65,6 +65,14 @@ class MetricsFile:
         for name in ("answers", "absent", "refused", "message_bytes"):
             self.add(f"fedax_{name}_total", float(np.sum(notes.get(name, 0))), **labels)
 
+    def count_clients(self, clients: int, online: int) -> None:
+        """Sets the number of clients, and writes the file if it has changed."""
+        before = self._values["fedax_clients_online"].get("")
+        self.set("fedax_clients", clients)
+        self.set("fedax_clients_online", online)
+        if online != before:
+            self.write()
+
     def observe(self, metrics: Mapping[str, Any], **labels: str) -> None:
         """Sets the metrics of an observation that are single numbers."""
         for name, value in metrics.items():

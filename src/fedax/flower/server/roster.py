@@ -11,6 +11,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from fedax.core.hyper import MOST_COUNT
 from fedax.errors import FedaxError, printable, short
 from fedax.flower.protocol.plan import PROTOCOL
+from fedax.flower.server.monitoring import MetricsFile
 
 LOG = logging.getLogger("fedax.flower")
 PAUSES = 0.02, 0.5
@@ -25,6 +26,9 @@ NOBODY = -1
 """The owner of a key that belongs to no client."""
 NODE_UNAVAILABLE = 5
 """Flower's error of a node that is gone."""
+NO_MESSAGE = 3, 4
+"""Flower's errors of an order or an answer that has expired: a ClientApp that crashed, for
+example."""
 TRAIN, EVALUATE, QUERY = "train", "evaluate", "query"
 
 
@@ -96,6 +100,7 @@ class Roster:
         most_examples: the most training or test examples that a client may claim.
         registered: gives, for the nodes that are there, the clients whose keys they hold. Without
             it clients are believed.
+        metrics_file: which says how many clients are connected; by default none.
 
     Attributes:
         nodes: the node of each client.
@@ -112,13 +117,10 @@ class Roster:
         deadline: float,
         most_examples: int | None = None,
         registered: Callable[[], Mapping[int, int]] | None = None,
+        metrics_file: MetricsFile | None = None,
     ) -> None:
-        self.grid, self.clients, self.deadline, self.registered = (
-            grid,
-            clients,
-            deadline,
-            registered,
-        )
+        self.grid, self.clients, self.deadline = grid, clients, deadline
+        self.registered, self.metrics_file = registered, metrics_file
         self.pull = Puller(grid)
         self.most_examples = (
             MOST_COUNT // clients
@@ -129,6 +131,13 @@ class Roster:
         self.sizes: dict[int, Sizes] = {}
         self.offline = frozenset[int]()
         self.times: dict[int, tuple[float, float]] = {}
+
+    def list_nodes(self) -> set[int]:
+        """Returns the nodes that are connected, and counts those of clients for Prometheus."""
+        there = set(self.grid.get_node_ids())
+        if self.metrics_file is not None:
+            self.metrics_file.count_clients(self.clients, len(there & set(self.nodes.values())))
+        return there
 
     def gather(self, patience: float) -> None:
         """Waits until every client has a node.
@@ -143,23 +152,19 @@ class Roster:
             if not (missing := [k for k in range(self.clients) if k not in self.nodes]):
                 return
             now, names = time.monotonic(), ", ".join(map(str, missing))
+            there = self.clients - len(missing)
+            who = f"{'client' if len(missing) == 1 else 'clients'} {names}"
+            who += f" ({there} of {self.clients} are there)"
             if now > end:
-                raise FedaxError(
-                    f"clients {names} of {self.clients} have not come within {patience:g} seconds"
-                )
+                raise FedaxError(f"{who} did not come within {patience:g} seconds")
             if now >= notice:
-                LOG.warning(
-                    "waiting up to %.0f seconds for clients %s of %d",
-                    end - now,
-                    names,
-                    self.clients,
-                )
+                LOG.warning("waiting up to %.0f seconds for %s", end - now, who)
                 notice = now + NOTICES[1]
             time.sleep(PAUSES[1])
 
     def greet(self) -> None:
         """Asks the nodes that are new which client they are."""
-        there = set(self.grid.get_node_ids())
+        there = self.list_nodes()
         new = sorted(there - set(self.nodes.values()))
         owners = self.registered() if new and self.registered else None
         for node, answer in self._hellos(new).items():
@@ -286,7 +291,7 @@ class Roster:
 
     def _reached(self, clients: set[int]) -> list[int]:
         """Returns the clients whose node is connected; one that is gone may be back as another."""
-        there = set(self.grid.get_node_ids())
+        there = self.list_nodes()
         if any(self.nodes[k] not in there for k in clients) and there - set(self.nodes.values()):
             self.greet()
         return [k for k in sorted(clients) if self.nodes[k] in there]

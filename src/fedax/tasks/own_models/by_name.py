@@ -43,6 +43,20 @@ def make_model(
     if model in models:
         return models[model](*sizes)
     found = find("model", model, models, "a model, or a class or a function that makes one")
+    return instantiate(owner, found, *sizes)
+
+
+def instantiate(owner: str, found: Any, *sizes: int) -> Any:
+    """Returns the model that the user's class or function makes; a model is returned as it is.
+
+    Args:
+        owner: the task, for messages.
+        found: a model, or a class or a function that makes one.
+        sizes: features and classes.
+
+    Raises:
+        InvalidInput: a maker that takes other arguments.
+    """
     if not (inspect.isclass(found) or inspect.isroutine(found)):
         return found
     # the signature of an NNX class is that of its metaclass
@@ -61,7 +75,7 @@ def make_model(
             "or key (of Equinox)"
         )
         raise InvalidInput.found(
-            f"{owner}(model=...)", f"{model!r}, which cannot be called: {error}", allowed
+            f"{owner}(model=...)", f"{found.__name__!r}, which cannot be called: {error}", allowed
         ) from error
 
 
