@@ -69,7 +69,7 @@ def test_tables_and_pages_name_the_clients(runs, tmp_path):
     record = Record.of(history, task="files", label="FedAvg", seed=0)
     again = Record.from_bytes(record.to_bytes())
     assert again.clients == NAMES
-    head, *rows = csv.reader(io.StringIO(clients_csv([again])))
+    head, *rows = csv.reader(io.StringIO(clients_csv([again], [again])))
     assert [row[head.index("client")] for row in rows] == NAMES
     values = [float(row[head.index("client_accuracy (fraction)")]) for row in rows]
     np.testing.assert_allclose(values, history.metrics["client_accuracy"][-1], rtol=1e-6)
@@ -123,4 +123,5 @@ def test_clients_without_names_are_numbered():
     history = fedax.run(fedax.FedAvg(), task, rounds=0, observe=[fedax.observe.ClientAccuracy()])
     assert history.clients is None
     assert list(history.by_client("client_accuracy")) == ["0", "1", "2"]
-    assert clients_csv([Record.of(history, task="digits", label="FedAvg", seed=0)]).count("\n") == 1
+    record = Record.of(history, task="digits", label="FedAvg", seed=0)
+    assert clients_csv([record], [record]).count("\n") == 1

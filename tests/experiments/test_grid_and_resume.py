@@ -268,6 +268,22 @@ def test_a_diverged_run_counts_as_worst():
     assert ["test_accuracy (fraction)" in head for head in heads] == [True, False]
 
 
+def test_the_clients_of_a_report_are_those_of_the_reported_runs(tmp_path):
+    experiment = Experiment.parse(GRID)
+    directory = RunDirectory.create(tmp_path / "run", "Run")
+    directory.configure([experiment])
+    names = [f"hospital {k}" for k in range(15)]
+    for member in experiment.members():
+        for seed in (7, 8, 0):
+            curve = np.full((3, 15), 0.5 if seed else 0.25)
+            run = record(member.label, experiment.name, seed, client_accuracy=curve)
+            directory.add(dataclasses.replace(run, clients=names))
+    [sheet] = [sheet for sheet in directory.page().sheets if sheet.title.startswith("Clients")]
+    assert sheet.head == ["Client", "FedAvg", "FedProx mu=1, mu=0.0"]
+    assert sheet.rows[0] == ["hospital 0", "25.0", "25.0"]
+    assert ",selection,hospital 0,0.5\n" in (directory.path / "clients.csv").read_text()
+
+
 def test_grids_of_the_solver_run_together_and_those_of_the_schedule_apart():
     more = GRID + "solver.learning_rate = [0.1, 0.2]\nschedule.cohort = [1, 2]\n"
     batches = batches_of([Experiment.parse(more)])

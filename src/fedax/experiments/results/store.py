@@ -33,8 +33,8 @@ from fedax.experiments.results.settings import check_made, identity, made_with
 from fedax.experiments.results.study import Study, parse_study
 from fedax.report import Page, Record, render
 from fedax.report.drawing.charts import Chart
-from fedax.report.page import clients_sheet
-from fedax.report.record import by_task, clients_csv, of_clients, to_csv
+from fedax.report.page import clients_sheets
+from fedax.report.record import by_task, clients_csv, to_csv, with_named_clients
 from fedax.report.tables.comparison import differences_sheet
 from fedax.report.tables.membership import audits_among, membership_csv
 from fedax.report.tables.summary import Row, counted, summarize
@@ -280,8 +280,8 @@ class RunDirectory:
         """Rewrites the table, the summary and the report from the records."""
         write(self.path / "metrics.csv", to_csv(self.records))
         self._number_files()
-        if of_clients(self.records)[1]:
-            write(self.path / "clients.csv", clients_csv(self.records))
+        if with_named_clients(self.records):
+            write(self.path / "clients.csv", clients_csv(self.records, self.shown()))
         if audits_among(self.records):
             write(self.path / "audit.csv", membership_csv(self.records))
         self._compare()
@@ -333,7 +333,7 @@ class RunDirectory:
         sheets = self.study.sheets(self.shown(), self.experiments) if self.study else []
         sheets += [grid_sheet(experiment, self.records) for experiment in self.grids]
         sheets += [] if self.study else differences_sheet(self.shown(), self.reads)
-        sheets += clients_sheet(self.records)
+        sheets += clients_sheets(self.shown())
         charts = self._figures()
         reads, runs, others = self.reads, self.shown(), " ".join(provenance.others(self.records))
         made = self.versions | ({"taken over": others} if others else {})
