@@ -14,7 +14,7 @@ from fedax.data import FederatedData
 from fedax.models import MLP, Model, Softmax
 from fedax.numerics.spectrum import mean_outer_norm
 from fedax.tasks.clients import parts_of_task
-from fedax.tasks.own_models.by_name import classify_with, is_network
+from fedax.tasks.own_models.by_name import classify_with, is_network, make_model
 from fedax.utils.arguments import checked_arguments, checked_call
 
 Augment: TypeAlias = Callable[[Any, Any], Any]
@@ -168,7 +168,8 @@ def classification(
     Args:
         data: the clients' examples.
         model: from `fedax.models`, anything like it, or a module of Flax or Equinox; its
-            logits have one column for each class.
+            logits have one column for each class. Or a class or function that makes one from some
+            of the arguments features, classes, and rngs (of Flax NNX) or key (of Equinox).
         augment: changes inputs on their way into the model, such as `fedax.models.Augmentation`; at
             random in training steps, and without randomness in evaluation.
         l2: as in `fedax.Task`, at least 0.
@@ -185,6 +186,8 @@ def classification(
     >>> classification(data, Softmax(1, 2)).train.clients
     2
     """
+    columns = int(np.prod(data.train[0]["x"].shape[1:]))
+    model = make_model("classification", model, {}, columns, data.classes)
     if is_network(model):
         if augment is not None:
             raise InvalidInput.of(

@@ -98,7 +98,11 @@ def of_source(
             l2=l2,
         )
 
-    about = [f"model: one of {', '.join(models)}; or a model.", L2, *(CHANGES if more else ())]
+    about = [
+        f"model: one of {', '.join(models)}; or a model or maker, as in `classification`.",
+        L2,
+        *(CHANGES if more else ()),
+    ]
     return like_source(task, source, {"model": default, "l2": 0.0} | more, about)
 
 
