@@ -16,6 +16,7 @@ import pytest
 from fedax import papers
 from fedax.core import InvalidInput, RunExists, SpecError, WriteFailed
 from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results.archive import lines_of
 from fedax.experiments.results.grid import grid_csv, selected
 from fedax.experiments.results.reuse import import_runs
 from fedax.experiments.results.store import RunDirectory
@@ -268,7 +269,7 @@ def test_a_diverged_run_counts_as_worst():
     assert ["test_accuracy (fraction)" in head for head in heads] == [True, False]
 
 
-def test_the_clients_of_a_report_are_those_of_the_reported_runs(tmp_path):
+def test_tables_name_clients_of_reported_runs_and_units(tmp_path):
     experiment = Experiment.parse(GRID)
     directory = RunDirectory.create(tmp_path / "run", "Run")
     directory.configure([experiment])
@@ -282,6 +283,11 @@ def test_the_clients_of_a_report_are_those_of_the_reported_runs(tmp_path):
     assert sheet.head == ["Client", "FedAvg", "FedProx mu=1, mu=0.0"]
     assert sheet.rows[0] == ["hospital 0", "25.0", "25.0"]
     assert ",selection,hospital 0,0.5\n" in (directory.path / "clients.csv").read_text()
+    text = (directory.path / "runs.csv").read_text()
+    rows = {row["metric"]: row for row in csv.DictReader(text.splitlines())}
+    assert (rows["test_accuracy"]["unit"], rows["test_accuracy"]["last"]) == ("%", "80")
+    assert (rows["train_loss"]["unit"], rows["train_loss"]["last"]) == ("", "0.5")
+    assert lines_of(text)[0][0].numbers["test_accuracy", "last"] == 80
 
 
 def test_grids_of_the_solver_run_together_and_those_of_the_schedule_apart():

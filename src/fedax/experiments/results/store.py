@@ -303,11 +303,10 @@ class RunDirectory:
 
     def _number_files(self) -> list[Path]:
         """Writes the numbers of all runs, which a recipe with further readings extends."""
-        texts = {
-            "runs.csv": runs_csv(self.records, self.shown(), self.study and self.study.readings)
-        }
+        wanted, units = self.study and self.study.readings, self.study is None
+        texts = {"runs.csv": runs_csv(self.records, self.shown(), wanted, units)}
         if self.grids:
-            texts["grid.csv"] = grid_csv(self.grids, self.records, units=self.study is None)
+            texts["grid.csv"] = grid_csv(self.grids, self.records, units)
         for name, text in texts.items():
             write(self.path / name, text)
         return [self.path / name for name in texts]
