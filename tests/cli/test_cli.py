@@ -6,6 +6,7 @@ import sys
 import time
 import tomllib
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -93,6 +94,14 @@ def test_several_directories_on_one_page_and_as_figures(tmp_path):
     pytest.importorskip("matplotlib")
     assert "figures/train_loss.png" in call("figures", "a", "b", "--format", "png").stdout
     assert "format: got 'bmp'" in refused("figures", "a", "--format", "bmp")
+    assert "a/figures/train_loss.png" in call("figures", "a", "--format", "png").stdout
+    worst = {"client_accuracy_worst_tenth": np.linspace(0.1, 0.4, 3)}
+    directory.add(record("FedBC", **worst))
+    done = call("figures", "b", "--format", "png", "--metric", *worst)
+    assert done.stdout.split() == ["b/figures/client_accuracy_worst_tenth.png"]
+    for command in ("figures", "table"):
+        words = refused(command, "b", "--metric", "worst_tenth")
+        assert "Did you mean 'client_accuracy_worst_tenth'?" in words
 
 
 def test_recipes_are_listed_and_reproduced(tmp_path, monkeypatch):

@@ -340,14 +340,16 @@ class RunDirectory:
             self.title, self.line(), runs, self.notes, settings, made, sheets, prices, charts, reads
         )
 
-    def charts(self, against: str | None = None) -> list[Chart]:
-        """Returns the figures of its recipe; without a recipe's figures, or against an axis, the
-        curves of all metrics.
+    def charts(
+        self, against: str | None = None, metrics: Sequence[str] | None = None
+    ) -> list[Chart]:
+        """Returns the figures of its recipe; without a recipe's figures, or against an axis or of
+        some metrics, the curves.
         """
-        drawn = [] if against else self._figures()
+        drawn = [] if against or metrics else self._figures()
         if drawn and self.study and self.study.replaces_curves:
             return drawn
-        return [*drawn, *curves(self.shown(), self.experiments, against or "rounds")]
+        return [*drawn, *curves(self.shown(), self.experiments, against or "rounds", metrics)]
 
     def _figures(self) -> list[Chart]:
         return self.study.charts(self.shown(), self.experiments) if self.study else []
