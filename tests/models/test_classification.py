@@ -174,3 +174,5 @@ def test_classes_and_functions_that_make_a_model_are_called_with_the_sizes_of_th
 
     with pytest.raises(InvalidInput, match=r"Wide'>, which cannot be called: .*'width'"):
         classification(data, Wide)
+    with pytest.raises(InvalidInput, match=r"model: got 'softmax'; allowed: path/to/file\.py:Name"):
+        classification(data, "softmax")

@@ -12,8 +12,10 @@ def validate(file: File, settings: Settings = None) -> None:
     from fedax.experiments.config.experiment import Experiment
     from fedax.experiments.running import runner
     from fedax.experiments.running.batches import varied_programs
+    from fedax.experiments.running.trackers import check_installed
 
     experiment = Experiment.read(file, settings or ())
+    check_installed(experiment.trackers)
     plan = experiment.plan()
     typer.echo(experiment.toml())
     typer.echo(f"# {file} is valid: {runner.describe(experiment, plan)}", err=True)

@@ -85,7 +85,9 @@ def examples_of(task: Task, path: Path) -> Chosen:
         names = [name for name in columns if name != "y"] if task.columns is None else task.columns
         for name in names:
             if name not in columns:
-                raise UnknownName.among(f"{path.name}, column", name, read.seen)
+                reason = f"the column {name!r} is missing"
+                hint = f"The file has {', '.join(sorted(read.seen))}."
+                raise DataError.because(path.name, reason, hint)
         held = {"x": np.column_stack([columns[name] for name in names])} if names else {}
         held |= {"y": columns["y"]} if "y" in columns else {}
     else:
