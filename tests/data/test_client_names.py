@@ -87,6 +87,14 @@ def test_predictions_name_the_clients(runs):
     assert owners == [name for name in NAMES for _ in range(int(name.removeprefix("client")))]
 
 
+def test_probabilities_are_named_by_the_labels(tmp_path):
+    for name in ("east", "north"):
+        (tmp_path / f"{name}.csv").write_text("a,y\n0,healthy\n1,ill\n0,healthy\n1,ill\n")
+    task = fedax.tasks.client_files(tmp_path, labels=["healthy", "ill"])
+    table = predictions_csv(task, task.start(jax.random.key(0)), of_split(task, "train"))
+    assert table.splitlines()[0] == "client,y,label,probability_healthy,probability_ill"
+
+
 def test_predictions_read_columns_by_name(runs, tmp_path):
     task, _ = runs
     (tmp_path / "new.csv").write_text("b,a\n5,1\n6,0\n")
