@@ -172,6 +172,12 @@ def test_validate_runs_nothing_and_shows_the_whole_file(tmp_path, monkeypatch):
         == tomllib.loads(result.stdout)["schedule"]
     )
     assert "a.toml is valid: synthetic" in result.stderr
+    assert "# With --slurm: 2 jobs.\n" in result.stderr
+    several = ["--set", "grid.fedprox.mu=[0.1, 1.0]", "--set", "seeds_together=false"]
+    assert (
+        "# With --slurm: 2 jobs to select, then 4 jobs.\n"
+        in call("validate", "a.toml", *several).stderr
+    )
     assert "the number of clients" in refused("validate", "a.toml", "--set", "schedule.cohort=9")
     assert [file.name for file in tmp_path.iterdir()] == ["a.toml"]
     monkeypatch.setitem(sys.modules, "wandb", None)
