@@ -22,6 +22,7 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.observers import OBSERVERS, ON_DEMAND
 from fedax.experiments.config.schema import schema
 from fedax.experiments.config.sections import SOLVERS
+from fedax.tasks.splits import COMMON
 
 THEORY = [
     name
@@ -225,7 +226,10 @@ def _files() -> str:
             for key, value in tasks.defaults(name).items()
         )
         lines.append(f"| `{name}` | {options} |")
-    lines += ["", "Each is described in [`fedax.tasks`](fedax.tasks.md).", "", "## `[solver]`", ""]
+    python = ", ".join(f"`{key}` is `{code}`" for key, code in COMMON.items())
+    about = "Each is described in [`fedax.tasks`](fedax.tasks.md). Every task has three more keys"
+    lines += ["", f"{about}, which its function in Python does not take: {python}."]
+    lines += ["", "## `[solver]`", ""]
     for name, kind in SOLVERS.items():
         lines += [f'`name = "{name}"`', "", *_table(declared(kind)), ""]
     lines += ["## `[schedule]`", "", "| key | default |", "| --- | --- |"]

@@ -6,6 +6,7 @@ import sys
 import time
 import tomllib
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -93,6 +94,14 @@ def test_several_directories_on_one_page_and_as_figures(tmp_path):
     pytest.importorskip("matplotlib")
     assert "figures/train_loss.png" in call("figures", "a", "b", "--format", "png").stdout
     assert "format: got 'bmp'" in refused("figures", "a", "--format", "bmp")
+    assert "a/figures/train_loss.png" in call("figures", "a", "--format", "png").stdout
+    worst = {"client_accuracy_worst_tenth": np.linspace(0.1, 0.4, 3)}
+    directory.add(record("FedBC", **worst))
+    done = call("figures", "b", "--format", "png", "--metric", *worst)
+    assert done.stdout.split() == ["b/figures/client_accuracy_worst_tenth.png"]
+    for command in ("figures", "table"):
+        words = refused(command, "b", "--metric", "worst_tenth")
+        assert "Did you mean 'client_accuracy_worst_tenth'?" in words
 
 
 def test_recipes_are_listed_and_reproduced(tmp_path, monkeypatch):
@@ -110,7 +119,12 @@ def test_bad_input_is_one_message(tmp_path):
     assert "bad.toml, line 23: hyperparameter of FedProx: got 'mo'" in refused("run", "bad.toml")
     assert "broken.toml, line 1: not valid TOML" in refused("run", "broken.toml")
     assert "cannot be read" in refused("run", "none.toml")
-    assert "Did you mean 'fedavg'" in refused("compare", "fedavgg")
+    for name, near in (("fedavgg", "fedavg"), ("fedpull", "fedrep")):
+        words = refused("compare", name)
+        assert f"Did you mean '{near}'? Your own code is path/to/file.py:Name" in words
+    for method in ("fedprox", "proxskip"):
+        words = refused("compare", f"{method}:learning_rate=0.1")
+        assert "in [[algorithm]] as solver = {learning_rate = ...}, or in [grid]" in words
     assert "numbers in [0, infinity)" in refused("compare", "fedprox:mu=-1")
     assert "Did you mean 'synthetic'" in refused("compare", "fedavg", "--task", "sinthetic")
     assert "the number of clients" in refused(*COMPARE, "--schedule", "cohort=5")
@@ -150,7 +164,7 @@ def test_values_set_on_the_command_line_replace_those_of_the_file(tmp_path):
         assert "allowed: " in refused("run", "a.toml", "--set", wrong)
 
 
-def test_validate_runs_nothing_and_shows_the_whole_file(tmp_path):
+def test_validate_runs_nothing_and_shows_the_whole_file(tmp_path, monkeypatch):
     (tmp_path / "a.toml").write_text(TINY)
     result = call("validate", "a.toml", "--set", "schedule.cohort=3")
     assert (
@@ -158,8 +172,17 @@ def test_validate_runs_nothing_and_shows_the_whole_file(tmp_path):
         == tomllib.loads(result.stdout)["schedule"]
     )
     assert "a.toml is valid: synthetic" in result.stderr
+    assert "# With --slurm: 2 jobs.\n" in result.stderr
+    several = ["--set", "grid.fedprox.mu=[0.1, 1.0]", "--set", "seeds_together=false"]
+    assert (
+        "# With --slurm: 2 jobs to select, then 4 jobs.\n"
+        in call("validate", "a.toml", *several).stderr
+    )
     assert "the number of clients" in refused("validate", "a.toml", "--set", "schedule.cohort=9")
     assert [file.name for file in tmp_path.iterdir()] == ["a.toml"]
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    words = refused("validate", "a.toml", "--set", 'trackers=["wandb"]')
+    assert "tracker 'wandb': wandb is not installed" in words
 
 
 def test_the_schema_knows_every_hyperparameter():

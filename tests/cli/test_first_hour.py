@@ -125,7 +125,7 @@ def test_grid_seeds_table_figure_and_prediction(here):
     lines = command(
         here, "predict", "runs/study", "--run", number, "--data", "new.csv"
     ).splitlines()
-    assert lines[0] == "label,probability_0,probability_1"
+    assert lines[0] == "label,probability_healthy,probability_ill"
     assert [line.split(",")[0] for line in lines[1:]] == ["healthy", "ill"]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.core import UnknownName
+from fedax.core import DataError, UnknownName
 from fedax.experiments.running.predictions import examples_of, of_split, predictions_csv
 from fedax.report.record import Record, clients_csv
 from fedax.tasks import with_held_back
@@ -69,7 +69,7 @@ def test_tables_and_pages_name_the_clients(runs, tmp_path):
     record = Record.of(history, task="files", label="FedAvg", seed=0)
     again = Record.from_bytes(record.to_bytes())
     assert again.clients == NAMES
-    head, *rows = csv.reader(io.StringIO(clients_csv([again])))
+    head, *rows = csv.reader(io.StringIO(clients_csv([again], [again])))
     assert [row[head.index("client")] for row in rows] == NAMES
     values = [float(row[head.index("client_accuracy (fraction)")]) for row in rows]
     np.testing.assert_allclose(values, history.metrics["client_accuracy"][-1], rtol=1e-6)
@@ -87,12 +87,22 @@ def test_predictions_name_the_clients(runs):
     assert owners == [name for name in NAMES for _ in range(int(name.removeprefix("client")))]
 
 
+def test_probabilities_are_named_by_the_labels(tmp_path):
+    for name in ("east", "north"):
+        (tmp_path / f"{name}.csv").write_text("a,y\n0,healthy\n1,ill\n0,healthy\n1,ill\n")
+    task = fedax.tasks.client_files(tmp_path, labels=["healthy", "ill"])
+    table = predictions_csv(task, task.start(jax.random.key(0)), of_split(task, "train"))
+    assert table.splitlines()[0] == "client,y,label,probability_healthy,probability_ill"
+
+
 def test_predictions_read_columns_by_name(runs, tmp_path):
     task, _ = runs
     (tmp_path / "new.csv").write_text("b,a\n5,1\n6,0\n")
     assert examples_of(task, tmp_path / "new.csv").arrays["x"].tolist() == [[1, 5], [0, 6]]
     (tmp_path / "other.csv").write_text("b,c\n5,1\n")
-    with pytest.raises(UnknownName, match=r"other.csv, column: got 'a'; allowed: one of b, c"):
+    with pytest.raises(
+        DataError, match=r"other.csv: the column 'a' is missing. The file has b, c."
+    ):
         examples_of(task, tmp_path / "other.csv")
     (tmp_path / "more.csv").write_text("b,a,c\n5,1,ill\n")  # such as a label
     assert examples_of(task, tmp_path / "more.csv").arrays["x"].tolist() == [[1, 5]]
@@ -123,4 +133,5 @@ def test_clients_without_names_are_numbered():
     history = fedax.run(fedax.FedAvg(), task, rounds=0, observe=[fedax.observe.ClientAccuracy()])
     assert history.clients is None
     assert list(history.by_client("client_accuracy")) == ["0", "1", "2"]
-    assert clients_csv([Record.of(history, task="digits", label="FedAvg", seed=0)]).count("\n") == 1
+    record = Record.of(history, task="digits", label="FedAvg", seed=0)
+    assert clients_csv([record], [record]).count("\n") == 1

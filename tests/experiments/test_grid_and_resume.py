@@ -16,6 +16,7 @@ import pytest
 from fedax import papers
 from fedax.core import InvalidInput, RunExists, SpecError, WriteFailed
 from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results.archive import lines_of
 from fedax.experiments.results.grid import grid_csv, selected
 from fedax.experiments.results.reuse import import_runs
 from fedax.experiments.results.store import RunDirectory
@@ -266,6 +267,27 @@ def test_a_diverged_run_counts_as_worst():
     heads = [grid_csv([by_accuracy], good, units).splitlines()[0] for units in (True, False)]
     # archives of studies keep theirs
     assert ["test_accuracy (fraction)" in head for head in heads] == [True, False]
+
+
+def test_tables_name_clients_of_reported_runs_and_units(tmp_path):
+    experiment = Experiment.parse(GRID)
+    directory = RunDirectory.create(tmp_path / "run", "Run")
+    directory.configure([experiment])
+    names = [f"hospital {k}" for k in range(15)]
+    for member in experiment.members():
+        for seed in (7, 8, 0):
+            curve = np.full((3, 15), 0.5 if seed else 0.25)
+            run = record(member.label, experiment.name, seed, client_accuracy=curve)
+            directory.add(dataclasses.replace(run, clients=names))
+    [sheet] = [sheet for sheet in directory.page().sheets if sheet.title.startswith("Clients")]
+    assert sheet.head == ["Client", "FedAvg", "FedProx mu=1, mu=0.0"]
+    assert sheet.rows[0] == ["hospital 0", "25.0", "25.0"]
+    assert ",selection,hospital 0,0.5\n" in (directory.path / "clients.csv").read_text()
+    text = (directory.path / "runs.csv").read_text()
+    rows = {row["metric"]: row for row in csv.DictReader(text.splitlines())}
+    assert (rows["test_accuracy"]["unit"], rows["test_accuracy"]["last"]) == ("%", "80")
+    assert (rows["train_loss"]["unit"], rows["train_loss"]["last"]) == ("", "0.5")
+    assert lines_of(text)[0][0].numbers["test_accuracy", "last"] == 80
 
 
 def test_grids_of_the_solver_run_together_and_those_of_the_schedule_apart():

@@ -1,5 +1,6 @@
 """Cross-entropy and accuracy as per-example functions of a task."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from fedax.core import InvalidInput
 from fedax.data import FederatedData
 from fedax.models import MLP, Affine, Softmax
-from fedax.tasks import Accuracy, CrossEntropy, classification
+from fedax.tasks import Accuracy, CrossEntropy, classification, of_source
 
 RNG = np.random.default_rng(0)
 MODEL = Softmax(4, 3)
@@ -113,3 +114,65 @@ def test_a_task_holds_what_was_given():
 def test_a_model_that_does_not_fit_is_refused(model, options, message):
     with pytest.raises(InvalidInput, match=message):
         classification(data(), model, **options)
+
+
+def networks():
+    yield type("Ours", (Softmax,), {})
+    yield lambda features, classes: Softmax(features, classes)
+
+    class Equinox(eqx.Module):
+        layer: eqx.nn.Linear
+
+        def __init__(self, features, classes, key):
+            self.layer = eqx.nn.Linear(features, classes, key=key)
+
+        def __call__(self, x):
+            return self.layer(x)
+
+    yield Equinox
+    try:
+        from flax import linen, nnx
+    except ImportError:
+        return
+
+    class Nnx(nnx.Module):
+        def __init__(self, features, classes, rngs):
+            self.layer = nnx.Linear(features, classes, rngs=rngs)
+
+        def __call__(self, x):
+            return self.layer(x)
+
+    class Linen(linen.Module):
+        classes: int
+
+        @linen.compact
+        def __call__(self, x):
+            return linen.Dense(self.classes)(x)
+
+    yield from (Nnx, Linen)
+
+
+@jax.enable_x64(False)
+@jax.numpy_dtype_promotion("standard")
+def test_classes_and_functions_that_make_a_model_are_called_with_the_sizes_of_the_data():
+    data = FederatedData([{"x": np.ones((4, 3)), "y": [0, 1, 0, 1]}], classes=2)
+
+    def source():
+        """Makes data."""
+        return data
+
+    for network in networks():
+        for task in (
+            classification(data, network),
+            of_source(source)(model=network),
+        ):
+            shapes = sorted(leaf.shape for leaf in jax.tree.leaves(task.start(jax.random.key(0))))
+            assert shapes in ([(2,), (3, 2)], [(2,), (2, 3)]), network
+
+    class Wide(eqx.Module):
+        width: int
+
+    with pytest.raises(InvalidInput, match=r"Wide'>, which cannot be called: .*'width'"):
+        classification(data, Wide)
+    with pytest.raises(InvalidInput, match=r"model: got 'softmax'; allowed: path/to/file\.py:Name"):
+        classification(data, "softmax")

@@ -197,3 +197,13 @@ def test_heads_of_files_name_units():
     head = curves_csv([run]).splitlines()[0]
     assert head.startswith("task,algorithm,seed,draw,round,seconds,bits,train_loss")
     assert head.endswith("test_accuracy (fraction)")
+
+
+def test_the_smallest_client_is_the_one_with_fewest_examples():
+    runs = [record(client_accuracy_smallest=np.ones(3), client_accuracy_largest=np.ones(3))]
+    names = ["client_accuracy_smallest", "client_accuracy_largest"]
+    [table] = method_tables(runs, {}, names)
+    assert [column.title for column in table.columns] == [
+        "Client accuracy, client with fewest examples (%)",
+        "Client accuracy, client with most examples (%)",
+    ]

@@ -11,7 +11,8 @@ from fedax.core import FedaxError, InvalidInput, Outcome
 from fedax.experiments.results.figures import curves
 from fedax.report import Page, Record, Sheet, render
 from fedax.report.drawing.figures import save_charts, save_weights
-from fedax.report.record import to_csv
+from fedax.report.page import clients_sheets
+from fedax.report.record import clients_csv, to_csv
 from fedax.report.tables.means import band
 from fedax.report.tables.summary import COLUMNS, best, columns_of, shown, summarize
 from samples import record
@@ -237,6 +238,7 @@ def test_further_tables_and_prices_are_on_the_page():
             "rows": [[EVIL, "holds"]],
             "note": EVIL,
             "lead": True,
+            "first": 0,
         }
     ]
     assert made["prices"]["step"] == 0.5
@@ -308,3 +310,41 @@ def test_figures_say_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(FedaxError, match=r'pip install "matplotlib>='):
         save_charts(curves(runs()), tmp_path / "f")
+
+
+def test_clients_have_a_row_each_and_methods_a_column():
+    names = [f"c{k}" for k in range(12)]
+    values = np.linspace(0.9, 0.1, 12)
+
+    def of(label, seed, more, **lost):
+        curve = np.array([np.zeros(12), np.zeros(12), values + more])
+        curve[:, 3] = np.nan  # no test examples
+        for client, value in lost.items():
+            curve[-1, names.index(client)] = value
+        made = record(label, "A", seed, client_accuracy=curve, client_weight=curve)
+        return dataclasses.replace(made, clients=names)
+
+    runs = [of("FedAvg", 0, 0.0), of("FedAvg", 1, 0.1), of("FedHalf", 0, 0.05, c0=np.nan)]
+    [sheet] = clients_sheets(runs)
+    assert sheet.title == "Clients: accuracy (%)"
+    assert sheet.head == ["Client", "FedAvg", "FedHalf"]
+    assert sheet.rows[0] == ["c0", "95.0", "not finite"]
+    assert sheet.rows[1] == ["c11", "15.0", "15.0"]
+    assert [row[0] for row in sheet.rows[-2:]] == ["c2", "c1"]
+    assert len(sheet.rows) == 11
+    assert "mean of the runs" in sheet.note
+    assert clients_sheets([record(client_accuracy=np.ones((3, 2)))]) == []
+
+
+def test_the_csv_of_clients_says_which_runs_are_reported():
+    runs = [
+        dataclasses.replace(
+            record("FedAvg", "A", seed, client_accuracy=np.full((3, 1), 0.5)), clients=["north"]
+        )
+        for seed in range(2)
+    ]
+    assert clients_csv(runs, runs[1:]).splitlines() == [
+        "task,algorithm,seed,draw,purpose,client,client_accuracy (fraction)",
+        "A,FedAvg,0,0,selection,north,0.5",
+        "A,FedAvg,1,0,report,north,0.5",
+    ]

@@ -11,6 +11,7 @@ from typing import Any
 from fedax.core import Algorithm, InvalidInput, UnknownName
 from fedax.core.hyper import declared
 from fedax.core.hyper import is_concrete as _is_concrete
+from fedax.core.solver import SGD as _SGD
 from fedax.utils.arguments import checked_call as _checked_call
 from fedax.utils.plugins import find as _find
 
@@ -68,11 +69,18 @@ def make_algorithm(name: str, **hyperparameters: Any) -> Algorithm[Any]:
     known = declared(kind)
     for key in hyperparameters:
         if key not in known:
+            hint = ""
+            if key in declared(_SGD):
+                hint = (
+                    f"{key} belongs to the solver. In a file write it in [solver], in [[algorithm]]"
+                    f" as solver = {{{key} = ...}}, or in [grid] as solver.{key} = [...]."
+                )
             if not known:
                 raise InvalidInput.of(
-                    f"{kind.__name__}({key}=...)", hyperparameters[key], "no hyperparameters"
+                    f"{kind.__name__}({key}=...)", hyperparameters[key], "no hyperparameters", hint
                 )
-            raise UnknownName.among(f"hyperparameter of {kind.__name__}", key, known)
+            error = UnknownName.among(f"hyperparameter of {kind.__name__}", key, known)
+            raise UnknownName(f"{error} {hint}") if hint else error
         known[key].check(kind.__name__, hyperparameters[key])
     reals = {
         key: float(value) if _real(known[key].default, value) else value

@@ -29,7 +29,8 @@ def predict(
     """Predict with the model of a run: a CSV table with one line for each example.
 
     Of a classifier it has the label with the largest probability and the probabilities of all
-    classes; beside them the client and the true label, where they are known.
+    classes, in columns such as `probability_healthy` where the labels have names; beside them the
+    client and the true label, where they are known.
 
     Example: `fedax predict runs/digits --run 3 --split test --out predictions.csv`
     """

@@ -11,9 +11,12 @@ def validate(file: File, settings: Settings = None) -> None:
     """
     from fedax.experiments.config.experiment import Experiment
     from fedax.experiments.running import runner
-    from fedax.experiments.running.batches import varied_programs
+    from fedax.experiments.running.batches import jobs_of, varied_programs
+    from fedax.experiments.running.trackers import check_installed
+    from fedax.report.tables.summary import counted
 
     experiment = Experiment.read(file, settings or ())
+    check_installed(experiment.trackers)
     plan = experiment.plan()
     typer.echo(experiment.toml())
     typer.echo(f"# {file} is valid: {runner.describe(experiment, plan)}", err=True)
@@ -23,3 +26,6 @@ def validate(file: File, settings: Settings = None) -> None:
         reason = f"; each value of {', '.join(separate)} needs one" if separate else ""
         members = len(experiment.members())
         typer.echo(f"# The {members} settings of the grid compile to {number}{reason}.", err=True)
+    selecting, reporting = jobs_of(experiment)
+    first = f"{counted(selecting, 'job')} to select, then " if selecting else ""
+    typer.echo(f"# With --slurm: {first}{counted(reporting, 'job')}.", err=True)

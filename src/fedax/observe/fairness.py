@@ -21,10 +21,11 @@ class ClientAccuracy(Observer):
     Gives `client_<score>` (one per client, NaN for a client without test examples) and, over the
     clients that have some, `..._mean`, `..._variance`, `..._pooled` (every test example counts
     alike), `..._worst_tenth` (mean of the worst tenth, rounded up to whole clients: the lowest
-    accuracies, the highest losses), `..._smallest` and `..._largest` (the clients with the fewest
-    and the most training examples; the first of several). With `personal` the names begin with
-    `local_`. Where the score of a client with test examples is not finite, what is made of it is
-    not finite either.
+    accuracies, the highest losses), `..._smallest` and `..._largest`. Those two are the scores of
+    the client with the fewest and of the client with the most training examples (the first of
+    several), not the lowest and the highest score. With `personal` the names begin with `local_`.
+    Where the score of a client with test examples is not finite, what is made of it is not finite
+    either.
 
     Args:
         score: a score of the task.

@@ -24,7 +24,7 @@ class ClientWeights(Observer):
       objective's (see `Objective`).
     - `client_share`, shape (clients,): $n_k / \sum_j n_j$, of the training examples.
     - `client_weight_smallest`, `client_weight_largest`: the weights of the clients with the fewest
-      and the most training examples (the first of several).
+      and the most training examples (the first of several), not the lowest and highest weight.
     - `weight_raised`: of the clients with fewer examples than the mean, the part whose weight is
       above their share.
     - `weight_lowered`: of those with more examples than the mean, the part whose weight is below

@@ -13,13 +13,30 @@ from typing import Any
 
 import numpy as np
 
-from fedax.core.directions import worst_of
+from fedax.core.directions import Mode, worst_of
+from fedax.observe.modes import mode_of
 from fedax.report.drawing.charts import Chart, along, plain, staggered
 from fedax.report.drawing.styles import styles
-from fedax.report.record import Record, by_draw, by_label, by_task, of_clients, weights_at
+from fedax.report.record import (
+    Record,
+    by_draw,
+    by_label,
+    by_task,
+    is_percent,
+    weights_at,
+    with_named_clients,
+)
 from fedax.report.tables.means import aligned, band, curves_of, ended_early, mean_position
 from fedax.report.tables.reductions import describe_reduction
-from fedax.report.tables.summary import ABOUT, Row, best, columns_of, shown_in, summarize
+from fedax.report.tables.summary import (
+    ABOUT,
+    Row,
+    best,
+    columns_of,
+    scale_of,
+    shown_in,
+    summarize,
+)
 from fedax.report.theorems.marks import theory_charts
 
 
@@ -28,7 +45,7 @@ class Sheet:
     """A further table: a title, the heads of its columns, rows of texts, and a line below it.
 
     The words of verdicts (holds, does not hold, undecided, selected) are shown as such; a `lead`
-    stands before the charts.
+    stands before the charts. Of a table with `first`, rows after so many are shown on demand.
     """
 
     title: str
@@ -36,6 +53,7 @@ class Sheet:
     rows: Sequence[Sequence[str]]
     note: str = ""
     lead: bool = False
+    first: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,18 +98,63 @@ PRIVACY = (
 """The note beside runs with an epsilon."""
 
 MOST_CLIENTS = 200
-"""Rows of the table of clients; a folder's `clients.csv` has all."""
+"""Rows of a table of clients; a folder's `clients.csv` has all."""
 
 
-def clients_sheet(records: Sequence[Record]) -> list[Sheet]:
-    """Returns a table of the clients' final numbers by name; none where clients have no names or no
-    numbers of their own.
+def clients_sheets(records: Sequence[Record]) -> list[Sheet]:
+    """Returns a table of the clients' final scores for each task and score: a row for each client
+    by name, worst first, and a column for each algorithm.
+
+    None where clients have no names or no scores.
     """
-    head, rows = of_clients(records)
-    if not rows:
-        return []
-    note = f"The first {MOST_CLIENTS} of {len(rows)} rows." if len(rows) > MOST_CLIENTS else ""
-    return [Sheet("Clients", head, rows[:MOST_CLIENTS], note)]
+    tasks = by_task(with_named_clients(records))
+    return [
+        _clients_sheet(metric, mode, runs, title if len(tasks) > 1 else "")
+        for title, runs in tasks.items()
+        for metric in dict.fromkeys(name for run in runs for name in run.by_client)
+        if (mode := mode_of(f"{metric}_mean", [run.modes for run in runs]))
+    ]
+
+
+def _clients_sheet(metric: str, mode: Mode, runs: Sequence[Record], task: str) -> Sheet:
+    values: dict[str, dict[str, list[float]]] = {}  # of the runs, by client and algorithm
+    for run in runs:
+        curve = np.asarray(run.by_client.get(metric, np.zeros((1, 0))), float)
+        for client, first, last in zip(run.clients or (), curve[0], curve[-1], strict=False):
+            if np.isfinite(first):  # a client without test examples has no score at any time
+                values.setdefault(client, {}).setdefault(run.label, []).append(last)
+    labels = list(by_label(runs))
+    means = {
+        client: [float(np.mean(scores.get(label, math.nan))) for label in labels]
+        for client, scores in values.items()
+    }
+
+    def rank(client: str) -> float:
+        mean = float(np.mean(means[client]))
+        # one that is not finite is worse than all others
+        return (mean if mode == "max" else -mean) if math.isfinite(mean) else -math.inf
+
+    percent, several = is_percent(metric), len(runs) > len(labels)
+    form = "{:.1f}" if percent else "{:.4g}"
+    rows = [
+        [
+            client,
+            *(
+                form.format(mean * scale_of(metric)) if math.isfinite(mean) else "not finite"
+                for mean in means[client]
+            ),
+        ]
+        for client in sorted(means, key=rank)
+    ]
+    what = metric.removeprefix("client_").replace("_", " ") + (" (%)" if percent else "")
+    note = (
+        f"On each client's test examples, at the end{', mean of the runs' if several else ''}."
+        " Worst first, by the mean of the columns."
+    )
+    if len(rows) > MOST_CLIENTS:
+        note += f" The worst {MOST_CLIENTS} of {len(rows)} clients; clients.csv has all."
+    title = f"Clients: {what}" + (f", {task}" if task else "")
+    return Sheet(title, ["Client", *labels], rows[:MOST_CLIENTS], note, first=10)
 
 
 def render(page: Page) -> str:

@@ -317,32 +317,34 @@ def to_csv(records: Sequence[Record]) -> str:
     return buffer.getvalue()
 
 
-def of_clients(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
-    """Returns the head and the rows of a table of the clients' final numbers, of the runs whose
-    clients have names.
+def with_named_clients(records: Iterable[Record]) -> list[Record]:
+    """Returns the runs that have numbers of clients with names."""
+    return [record for record in records if record.clients and record.by_client]
+
+
+def clients_csv(records: Sequence[Record], reported: Sequence[Record]) -> str:
+    """Returns the clients' final numbers as CSV, one line for each run and client.
+
+    Args:
+        records: all runs.
+        reported: those that reports show; the others have the purpose `selection`.
     """
-    named = [record for record in records if record.clients and record.by_client]
+    named, shown = with_named_clients(records), {id(record) for record in reported}
     metrics = list(dict.fromkeys(name for record in named for name in record.by_client))
-    rows = list[list[str]]()
+    buffer = io.StringIO()
+    table = csv.writer(buffer, lineterminator="\n")
+    head = ["task", "algorithm", "seed", "draw", "purpose", "client"]
+    table.writerow([*head, *map(column_name, metrics)])
     for record in named:
+        purpose = "report" if id(record) in shown else "selection"
+        which = [record.task, record.label, record.seed, record.draw, purpose]
+        values = [record.by_client.get(name) for name in metrics]
         for k, client in enumerate(record.clients or ()):
-            values = [record.by_client.get(name) for name in metrics]
             numbers = [
                 "" if value is None or not np.isfinite(value[-1, k]) else f"{value[-1, k]:.9g}"
                 for value in values
             ]
-            rows.append(
-                [record.task, record.label, str(record.seed), str(record.draw), client, *numbers]
-            )
-    return ["task", "algorithm", "seed", "draw", "client", *metrics], rows
-
-
-def clients_csv(records: Sequence[Record]) -> str:
-    """Returns the table of the clients' final numbers as CSV, one line for each run and client."""
-    buffer = io.StringIO()
-    table = csv.writer(buffer, lineterminator="\n")
-    head, rows = of_clients(records)
-    table.writerows([list(map(column_name, head)), *rows])
+            table.writerow([*which, client, *numbers])
     return buffer.getvalue()
 
 

@@ -352,10 +352,18 @@
     section.querySelector(".note").textContent = sheet.note;
     section.querySelector(".scroll").tabIndex = 0;
     for (const title of sheet.head) section.querySelector("thead tr").append(Object.assign(el("th", title), { scope: "col" }));
-    for (const row of sheet.rows) {
+    const lines = sheet.rows.map((row) => {
       const line = el("tr");
       line.append(...row.map((text) => el("td", text, MARKS[text] || (text.length < 18 ? "short" : ""))));
-      section.querySelector("tbody").append(line);
+      return line;
+    });
+    section.querySelector("tbody").append(...lines);
+    const folded = sheet.first ? lines.slice(sheet.first) : [];
+    if (folded.length) {
+      const button = Object.assign(el("button", `Show all ${lines.length} rows`, "chip"), { type: "button" });
+      folded.forEach((line) => { line.hidden = true; });
+      button.addEventListener("click", () => { folded.forEach((line) => { line.hidden = false; }); button.remove(); });
+      section.querySelector(".scroll").after(button);
     }
     document.getElementById(!sheet.lead ? "sheets" : place === 0 ? "first" : "lead").append(section);
   }

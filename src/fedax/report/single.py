@@ -16,7 +16,7 @@ from fedax.core import FedaxError, History, InvalidInput, UnknownName
 from fedax.errors import short
 from fedax.report.drawing.charts import Chart
 from fedax.report.drawing.figures import FORMATS, save_charts
-from fedax.report.page import Page, clients_sheet, render
+from fedax.report.page import Page, clients_sheets, render
 from fedax.report.record import Record, column_name
 from fedax.report.tables.comparison import FORMS, differences_sheet, method_tables
 from fedax.report.versions import versions
@@ -138,7 +138,7 @@ def write_report(history: History, path: Path, title: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         about = {"settings": settings_of({history.algorithm: [history]}), "versions": versions()}
         line = f"{history.algorithm}: {record.ending}."
-        write(path, render(Page(title, line, [record], sheets=clients_sheet([record]), **about)))
+        write(path, render(Page(title, line, [record], sheets=clients_sheets([record]), **about)))
 
 
 @checked_call
@@ -200,7 +200,7 @@ def compare(
             label: list(runs) if isinstance(runs, Sequence) else [runs]
             for label, runs in histories.items()
         }
-        sheets = [*differences_sheet(records, {}), *clients_sheet(records)]
+        sheets = [*differences_sheet(records, {}), *clients_sheets(records)]
         about = {"settings": settings_of(given), "versions": versions(), "sheets": sheets}
         write(path, render(Page(title, words, records, **about)))
     return path

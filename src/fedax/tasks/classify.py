@@ -14,7 +14,7 @@ from fedax.data import FederatedData
 from fedax.models import MLP, Model, Softmax
 from fedax.numerics.spectrum import mean_outer_norm
 from fedax.tasks.clients import parts_of_task
-from fedax.tasks.own_models.by_name import classify_with, instantiate, is_network
+from fedax.tasks.own_models.by_name import classify_with, is_network, make_model
 from fedax.utils.arguments import checked_arguments, checked_call
 
 Augment: TypeAlias = Callable[[Any, Any], Any]
@@ -167,9 +167,9 @@ def classification(
 
     Args:
         data: the clients' examples.
-        model: from `fedax.models`, anything like it, a module of Flax or Equinox, or a class or a
-            function that makes one from some of the arguments `features`, `classes`, and `rngs` or
-            `key`; its logits have one column for each class.
+        model: from `fedax.models`, anything like it, or a module of Flax or Equinox; its
+            logits have one column for each class. Or a class or function that makes one from some
+            of the arguments features, classes, and rngs (of Flax NNX) or key (of Equinox).
         augment: changes inputs on their way into the model, such as `fedax.models.Augmentation`; at
             random in training steps, and without randomness in evaluation.
         l2: as in `fedax.Task`, at least 0.
@@ -187,7 +187,7 @@ def classification(
     2
     """
     columns = int(np.prod(np.shape(data.train[0]["x"])[1:]))
-    model = instantiate("classification", model, columns, data.classes)
+    model = make_model("classification", model, {}, columns, data.classes)
     if is_network(model):
         if augment is not None:
             raise InvalidInput.of(

@@ -16,7 +16,8 @@ from fedax.data.limits import real
 from fedax.numerics.spectrum import mean_outer_norm
 from fedax.tasks.clients import parts_of_task
 from fedax.tasks.sources import like_source
-from fedax.utils.arguments import check_call, checked_arguments, checked_call
+from fedax.tasks.splits import check_task_call
+from fedax.utils.arguments import checked_arguments, checked_call
 
 # Records rather than closures, so that tasks of equal width share compiled programs.
 
@@ -135,7 +136,7 @@ def logistic(
 
 
 def _libsvm(*positional: Any, l2: Any = None, **options: Any) -> Task:
-    check_call("libsvm", libsvm, positional, {"l2": l2} | options)
+    check_task_call("libsvm", libsvm, positional, {"l2": l2} | options)
     if l2 is not None and not real(low=0).allows(l2):
         raise InvalidInput.of("libsvm(l2=...)", l2, f"{real(low=0).allowed}, or None for 1/n")
     return logistic(data.libsvm(*positional, **options), l2=l2)

@@ -6,7 +6,6 @@ from typing import Any
 from fedax.core import InvalidInput, Task
 from fedax.data.limits import check_types
 from fedax.data.options import check_options, options_of
-from fedax.models import Model
 from fedax.tasks import sources
 from fedax.tasks.hub import hub
 from fedax.tasks.language import language
@@ -103,7 +102,7 @@ def make_task(name: str, **options: Any) -> Task:
     """
     known = defaults(name, **options)
     check_options("task", name, known, options)
-    if not isinstance(options.get("model", ""), str | Model):
+    if not (isinstance(options.get("model", ""), str) or callable(options["model"])):
         raise InvalidInput.of(
             f"{name}(model=...)", options["model"], "the name of a model, or a model"
         )

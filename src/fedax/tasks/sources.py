@@ -15,7 +15,8 @@ from fedax.models import MLP, Bigram, CharLSTM, Model, ResNet, Softmax, cifar_cn
 from fedax.tasks.classify import classification
 from fedax.tasks.images import CHANGES, DEFAULTS, IMAGE_FORMATS, check_preprocessing, preprocess
 from fedax.tasks.own_models.by_name import make_model
-from fedax.utils.arguments import check_call, checked_call
+from fedax.tasks.splits import check_task_call
+from fedax.utils.arguments import checked_call
 from fedax.utils.plugins import is_user_code
 
 Architecture = Callable[[int, int], Model]
@@ -73,7 +74,7 @@ def of_source(
         *positional: Any, model: str | Model = default, l2: float | int = 0.0, **options: Any
     ) -> Task:
         # every option is checked before any data are read
-        check_call(name, task, positional, {"model": model, "l2": l2} | options)
+        check_task_call(name, task, positional, {"model": model, "l2": l2} | options)
         check(name, {"l2": real(low=0)}, {"l2": l2})
         changes = {key: options.pop(key, value) for key, value in more.items()}
         if more:
@@ -98,7 +99,11 @@ def of_source(
             l2=l2,
         )
 
-    about = [f"model: one of {', '.join(models)}; or a model.", L2, *(CHANGES if more else ())]
+    about = [
+        f"model: one of {', '.join(models)}; or a model or maker, as in `classification`.",
+        L2,
+        *(CHANGES if more else ()),
+    ]
     return like_source(task, source, {"model": default, "l2": 0.0} | more, about)
 
 

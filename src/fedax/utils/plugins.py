@@ -163,12 +163,10 @@ def load(kind: str, name: str, known: Collection[str] = ()) -> Plugin:
     if match is None:
         if name.endswith(".py") or "/" in name:
             raise InvalidInput.of(kind, name, f"{FORM}, such as {name}:Name")
+        if not known:
+            raise UnknownName(str(InvalidInput.of(kind, name, FORM)))
         error = UnknownName.among(kind, name, known)
-        raise (
-            error
-            if "Did you mean" in str(error)
-            else UnknownName(f"{error} Your own code is {FORM}.")
-        )
+        raise UnknownName(f"{error} Your own code is {FORM}.")
     place, attribute = match["place"], match["name"]
     what = f"{kind} {name!r}"
     module, file, sha256 = (_load_file if place.endswith(".py") else _load_module)(place, what)

@@ -15,6 +15,7 @@ from fedax.observe.modes import mode_of
 from fedax.report import Record
 from fedax.report.drawing.charts import Chart
 from fedax.report.drawing.figures import save_charts, save_weights
+from fedax.report.tables.comparison import unit_of
 from fedax.report.tables.numbers import Line, number_of, stated_modes
 from fedax.report.tables.reductions import convert_to_rounds, is_value_reduction
 
@@ -48,6 +49,7 @@ def runs_csv(
     records: Sequence[Record],
     reported: Sequence[Record],
     wanted: Mapping[str, set[str]] | None = None,
+    units: bool = False,
 ) -> str:
     """Returns the numbers of every run: a line for each of its metrics, accuracies in percent.
 
@@ -56,12 +58,14 @@ def runs_csv(
         reported: those that reports show; the others have selected among the members of a grid.
         wanted: further readings with their metrics, which get columns. Those that are no values of
             a metric, such as rounds until something, are filled for these metrics only.
+        units: whether there is a column of units, which tables that are kept among earlier ones do
+            not have.
     """
     wanted = wanted or {}
     further = sorted(set(wanted) - set(READS))
     shown, buffer = {id(record) for record in reported}, io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
-    table.writerow([*_HEAD, *READS, *further])
+    table.writerow([*_HEAD, *["unit"] * units, *READS, *further])
     for run in records:
         purpose = "report" if id(run) in shown else "selection"
         which = [
@@ -87,7 +91,8 @@ def runs_csv(
                 "" if read is None else f"{number_of(run, metric, read, records):.9g}"
                 for read in own
             ]
-            table.writerow([*which, run.ending, int(run.diverged), metric, *numbers])
+            unit = [unit_of(metric)] * units
+            table.writerow([*which, run.ending, int(run.diverged), metric, *unit, *numbers])
     return buffer.getvalue()
 
 
@@ -111,7 +116,9 @@ def lines_of(text: str, observe_every: Mapping[str, int] | None = None) -> tuple
         if row["outcome"].startswith("interrupted"):  # it may be far from its end
             continue
         numbers = {
-            name: float(value) for name, value in row.items() if name not in _HEAD and value != ""
+            name: float(value)
+            for name, value in row.items()
+            if name not in (*_HEAD, "unit") and value != ""
         }
         every = (observe_every or {}).get(row["task"], 0)
         if every and int(row["rounds"]) % every == 0:  # the last observations are evenly spaced

@@ -446,21 +446,27 @@ def drawer(
 
 
 def curves(
-    records: Sequence[Record], experiments: Sequence[Experiment] = (), against: str = "rounds"
+    records: Sequence[Record],
+    experiments: Sequence[Experiment] = (),
+    against: str = "rounds",
+    metrics: Sequence[str] | None = None,
 ) -> list[Chart]:
-    """Returns one figure per metric, with a panel for every task.
+    """Returns one figure per metric, with a panel for every task; by default of those that reports
+    draw.
 
     Raises:
-        InvalidInput: an axis that is none of `AXES`, or of which the runs have no record.
+        InvalidInput: an axis that is none of `AXES`, or of which the runs have no record; a metric
+            that no run has.
     """
     if against not in AXES:
         raise InvalidInput.of("against", against, "one of " + ", ".join(AXES))
+    known = {name for record in records for name in record.scalars}
+    for metric in metrics or ():
+        if metric not in known:
+            raise UnknownName.among("metric", metric, known)
     draw = drawer(records, experiments)
-    figures = [
-        Figure(name=column.metric, x=against, y=column.metric)
-        for column in columns_of(records)
-        if column.chart
-    ]
+    metrics = metrics or [column.metric for column in columns_of(records) if column.chart]
+    figures = [Figure(name=metric, x=against, y=metric) for metric in metrics]
     return [chart for figure in figures if (chart := draw.chart(figure))]
 
 

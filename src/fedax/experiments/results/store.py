@@ -33,8 +33,8 @@ from fedax.experiments.results.settings import check_made, identity, made_with
 from fedax.experiments.results.study import Study, parse_study
 from fedax.report import Page, Record, render
 from fedax.report.drawing.charts import Chart
-from fedax.report.page import clients_sheet
-from fedax.report.record import by_task, clients_csv, of_clients, to_csv
+from fedax.report.page import clients_sheets
+from fedax.report.record import by_task, clients_csv, to_csv, with_named_clients
 from fedax.report.tables.comparison import differences_sheet
 from fedax.report.tables.membership import audits_among, membership_csv
 from fedax.report.tables.summary import Row, counted, summarize
@@ -286,8 +286,8 @@ class RunDirectory:
         """Rewrites the table, the summary and the report from the records."""
         write(self.path / "metrics.csv", to_csv(self.records))
         self._number_files()
-        if of_clients(self.records)[1]:
-            write(self.path / "clients.csv", clients_csv(self.records))
+        if with_named_clients(self.records):
+            write(self.path / "clients.csv", clients_csv(self.records, self.shown()))
         if audits_among(self.records):
             write(self.path / "audit.csv", membership_csv(self.records))
         self._compare()
@@ -309,11 +309,10 @@ class RunDirectory:
 
     def _number_files(self) -> list[Path]:
         """Writes the numbers of all runs, which a recipe with further readings extends."""
-        texts = {
-            "runs.csv": runs_csv(self.records, self.shown(), self.study and self.study.readings)
-        }
+        wanted, units = self.study and self.study.readings, self.study is None
+        texts = {"runs.csv": runs_csv(self.records, self.shown(), wanted, units)}
         if self.grids:
-            texts["grid.csv"] = grid_csv(self.grids, self.records, units=self.study is None)
+            texts["grid.csv"] = grid_csv(self.grids, self.records, units)
         for name, text in texts.items():
             write(self.path / name, text)
         return [self.path / name for name in texts]
@@ -339,7 +338,7 @@ class RunDirectory:
         sheets = self.study.sheets(self.shown(), self.experiments) if self.study else []
         sheets += [grid_sheet(experiment, self.records) for experiment in self.grids]
         sheets += [] if self.study else differences_sheet(self.shown(), self.reads)
-        sheets += clients_sheet(self.records)
+        sheets += clients_sheets(self.shown())
         charts = self._figures()
         reads, runs, others = self.reads, self.shown(), " ".join(provenance.others(self.records))
         made = self.versions | ({"taken over": others} if others else {})
@@ -347,14 +346,16 @@ class RunDirectory:
             self.title, self.line(), runs, self.notes, settings, made, sheets, prices, charts, reads
         )
 
-    def charts(self, against: str | None = None) -> list[Chart]:
-        """Returns the figures of its recipe; without a recipe's figures, or against an axis, the
-        curves of all metrics.
+    def charts(
+        self, against: str | None = None, metrics: Sequence[str] | None = None
+    ) -> list[Chart]:
+        """Returns the figures of its recipe; without a recipe's figures, or against an axis or of
+        some metrics, the curves.
         """
-        drawn = [] if against else self._figures()
+        drawn = [] if against or metrics else self._figures()
         if drawn and self.study and self.study.replaces_curves:
             return drawn
-        return [*drawn, *curves(self.shown(), self.experiments, against or "rounds")]
+        return [*drawn, *curves(self.shown(), self.experiments, against or "rounds", metrics)]
 
     def _figures(self) -> list[Chart]:
         return self.study.charts(self.shown(), self.experiments) if self.study else []

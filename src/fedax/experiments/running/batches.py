@@ -199,6 +199,25 @@ def varied_programs(experiment: Experiment) -> tuple[int, list[str]]:
     return len(set(programs.values())), list(separate)
 
 
+def jobs_of(experiment: Experiment) -> tuple[int, int]:
+    """Returns the jobs that `--slurm` submits: those that select among the members of a grid, then
+    those of the runs to report.
+
+    >>> experiment = Experiment.of(
+    ...     name="a",
+    ...     task={"name": "digits"},
+    ...     algorithm=[{"name": "fedavg"}, {"name": "fedprox"}],
+    ...     grid={"schedule": {"cohort": [5, 10]}},
+    ... )
+    >>> jobs_of(experiment)
+    (4, 2)
+    """
+    # whichever member is selected, its method needs as many jobs
+    chosen = {member.method: member.label for member in experiment.members()}
+    reporting = batches_of([experiment], {experiment.name: chosen})
+    return len(batches_of([experiment])), len(reporting)
+
+
 def _reported(
     experiment: Experiment, member: Member, chosen: Mapping[str, Mapping[str, str]]
 ) -> bool:

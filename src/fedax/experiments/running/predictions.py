@@ -85,7 +85,9 @@ def examples_of(task: Task, path: Path) -> Chosen:
         names = [name for name in columns if name != "y"] if task.columns is None else task.columns
         for name in names:
             if name not in columns:
-                raise UnknownName.among(f"{path.name}, column", name, read.seen)
+                reason = f"the column {name!r} is missing"
+                hint = f"The file has {', '.join(sorted(read.seen))}."
+                raise DataError.because(path.name, reason, hint)
         held = {"x": np.column_stack([columns[name] for name in names])} if names else {}
         held |= {"y": columns["y"]} if "y" in columns else {}
     else:
@@ -120,8 +122,9 @@ def predictions_csv(task: Task, params: PyTree, chosen: Chosen) -> str:
         columns |= {"y": _as_texts(task, chosen.arrays["y"])}
     flat = values.reshape(len(values), -1)
     if values.ndim == 2:
-        columns |= {"label": _as_texts(task, flat.argmax(1))} | {
-            f"probability_{c}": flat[:, c] for c in range(flat.shape[1])
+        labels = _as_texts(task, np.arange(flat.shape[1]))
+        columns |= {"label": labels[flat.argmax(1)]} | {
+            f"probability_{label}": flat[:, c] for c, label in enumerate(labels)
         }
     else:
         columns |= {
@@ -144,5 +147,6 @@ def predictions_csv(task: Task, params: PyTree, chosen: Chosen) -> str:
 
 def _as_texts(task: Task, labels: np.ndarray) -> np.ndarray:
     """Returns the texts of labels where the task knows them, else the labels."""
-    texts = task.categories.get("y")
-    return labels if texts is None else np.array(texts, dtype=str)[labels]
+    texts = task.categories.get("y", ())
+    # a model may have more outputs than there are labels
+    return labels if labels.max(initial=0) >= len(texts) else np.array(texts, dtype=str)[labels]

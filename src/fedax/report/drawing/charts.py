@@ -184,13 +184,18 @@ class Chart:
 def column_of(metric: str) -> Column:
     """Returns a metric as charts show it, also if tables do not.
 
-    >>> column_of("gradient_diversity").title
-    'Gradient diversity'
+    >>> column_of("gradient_diversity").title, column_of("client_accuracy_smallest").title
+    ('Gradient diversity', 'Client accuracy, client with fewest examples')
     """
     known = {column.metric: column for column in COLUMNS}
     if metric in known and metric not in _TITLES:
         return known[metric]
-    return Column(metric, _TITLES.get(metric, metric.replace("_", " ").capitalize()))
+    title = metric.replace("_", " ").capitalize()
+    for ending, size in ((" smallest", "fewest"), (" largest", "most")):
+        # of accuracies it would read as the lowest and the highest one
+        if metric.startswith(("client_", "local_")) and title.endswith(ending):
+            title = f"{title.removesuffix(ending)}, client with {size} examples"
+    return Column(metric, _TITLES.get(metric, title))
 
 
 def value_axis(metric: str, log: bool | None = None) -> Axis:

@@ -13,11 +13,12 @@ import numpy as np
 from fedax.core import InvalidInput, UnknownName
 from fedax.core.directions import Mode
 from fedax.observe.modes import mode_of
+from fedax.report.drawing.charts import column_of
 from fedax.report.page import Sheet
 from fedax.report.record import Record, by_label, by_task
 from fedax.report.tables.numbers import Results, Values, higher_is_better, quantity_of, stated_modes
 from fedax.report.tables.statistics import LEVEL, Effect, digits, effect_of, holm
-from fedax.report.tables.summary import COLUMNS, columns_of, counted, scale_of
+from fedax.report.tables.summary import columns_of, counted, scale_of
 
 
 class Cell(NamedTuple):
@@ -141,10 +142,7 @@ def unit_of(metric: str) -> str:
 
 
 def _titled(metric: str) -> str:
-    name = next(
-        (column.title for column in COLUMNS if column.metric == metric),
-        metric.replace("_", " ").capitalize(),
-    )
+    name = column_of(metric).title
     return f"{name} ({unit_of(metric)})" if unit_of(metric) else name
 
 

@@ -25,12 +25,12 @@ labels."""
 def make_model(
     owner: str, model: str | Any, models: Mapping[str, Callable[[int, int], Model]], *sizes: int
 ) -> Any:
-    """Returns the model of a name, with as many inputs and outputs as the data have.
+    """Returns the model of a name or of a maker, with as many inputs and outputs as the data have.
 
     Args:
         owner: the task, for messages.
-        model: a name of `models`, a reference to the user's model (see `fedax.utils.plugins`), or a
-            model, which is returned.
+        model: a name of `models`, a reference to the user's model (see `fedax.utils.plugins`), a
+            class or function that makes one, or a model, which is returned.
         models: makers of the built-in models by name, from features and classes.
         sizes: features and classes.
 
@@ -38,25 +38,10 @@ def make_model(
         UnknownName, InvalidInput: as `fedax.utils.plugins.find`; a maker that takes other
             arguments.
     """
-    if not isinstance(model, str):
-        return model
-    if model in models:
+    if isinstance(model, str) and model in models:
         return models[model](*sizes)
-    found = find("model", model, models, "a model, or a class or a function that makes one")
-    return instantiate(owner, found, *sizes)
-
-
-def instantiate(owner: str, found: Any, *sizes: int) -> Any:
-    """Returns the model that the user's class or function makes; a model is returned as it is.
-
-    Args:
-        owner: the task, for messages.
-        found: a model, or a class or a function that makes one.
-        sizes: features and classes.
-
-    Raises:
-        InvalidInput: a maker that takes other arguments.
-    """
+    allowed = "a model, or a class or a function that makes one"
+    found = find("model", model, models, allowed) if isinstance(model, str) else model
     if not (inspect.isclass(found) or inspect.isroutine(found)):
         return found
     # the signature of an NNX class is that of its metaclass
@@ -75,7 +60,7 @@ def instantiate(owner: str, found: Any, *sizes: int) -> Any:
             "or key (of Equinox)"
         )
         raise InvalidInput.found(
-            f"{owner}(model=...)", f"{found.__name__!r}, which cannot be called: {error}", allowed
+            f"{owner}(model=...)", f"{model!r}, which cannot be called: {error}", allowed
         ) from error
 
 
