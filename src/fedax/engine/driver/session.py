@@ -40,7 +40,7 @@ from fedax.engine.round.timing.asynchronous import server_steps_of
 from fedax.engine.round.timing.clock import clock_of
 from fedax.engine.round.timing.deadline import cutoff_of
 from fedax.errors import InvalidInput, short
-from fedax.models.storage import leaf_names, place_arrays, read_weights, state_in
+from fedax.models.storage import leaf_names, place_arrays, place_model, read_weights
 from fedax.observe.base import Observer
 from fedax.utils.arguments import checked_call
 from fedax.utils.layout import Layout
@@ -499,8 +499,7 @@ def with_initial_params(task: Task, params: Any) -> Task:
     if params is None:
         return task
     if isinstance(params, str | Path):
-        weights = read_weights(Path(params)).arrays
-        start = Given(place_arrays(weights, task, str(params)))
-        return dataclasses.replace(task.at(state_in(weights, task, str(params))), start=start)
+        start, task = place_model(read_weights(Path(params)).arrays, task, str(params))
+        return dataclasses.replace(task, start=Given(start))
     arrays = dict(zip(leaf_names(params), jax.tree.leaves(params), strict=True))
     return dataclasses.replace(task, start=Given(place_arrays(arrays, task, "run(params=...)")))
