@@ -172,6 +172,26 @@ def test_a_saved_model_is_a_state_dict(tmp_path):
     np.testing.assert_array_equal(net[1].weight.detach(), history.params["1.weight"])
 
 
+def test_statistics_are_in_saved_models_and_start_further_runs(tmp_path):
+    """By the names of PyTorch; parameters without them give a warning."""
+    safetensors = pytest.importorskip("safetensors.torch")
+    path = tmp_path / "model.safetensors"
+    net = nn.Sequential(nn.Flatten(), nn.Linear(4, 10), nn.BatchNorm1d(10))
+    x, y = images(8, 1, 2)
+    task = fedax.tasks.from_torch(net, cross_entropy, [{"x": x, "y": y}])
+    history = run(task, 2)
+    history.save(path)
+    net.load_state_dict(safetensors.load_file(path))
+    for name, tensor in fedax.tasks.torch_state_dict(net, fedax.load_params(path)).items():
+        assert torch.equal(tensor, net.state_dict()[name])
+    np.testing.assert_array_equal(net[2].running_mean, history.model_state["2.running_mean"])
+    for params in (history, path, net.state_dict()):
+        again = run(task, 0, params=params)
+        assert again.metrics["train_loss"][0] == history.metrics["train_loss"][-1]
+    with pytest.warns(UserWarning, match="without the model's state"):
+        run(task, 0, params=history.params)
+
+
 def test_data_sets_are_read_as_arrays():
     net, (x, y) = nn.Sequential(nn.Flatten(), nn.Linear(4, 10)), images(8, 1, 2)
     whole = TensorDataset(x, y)

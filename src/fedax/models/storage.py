@@ -221,7 +221,7 @@ def place_model(arrays: Mapping[str, Any], task: Task, where: str) -> tuple[PyTr
         InvalidInput: as `load_params`; no state, where training changes that of the task.
     """
     params, state = place_arrays(arrays, task, where), state_in(arrays, task, where)
-    if state is None and task.state is not None and task.state_policy != "frozen":
+    if state is None and needs_state(task):
         reason = "has the parameters without the model's state, such as batch statistics"
         hint = (
             "Older versions of fedax wrote the models of run directories so: run the experiment "
@@ -231,13 +231,18 @@ def place_model(arrays: Mapping[str, Any], task: Task, where: str) -> tuple[PyTr
     return params, task.at(state)
 
 
+def needs_state(task: Task) -> bool:
+    """Returns whether a model of the task is complete with its state only: training changes it."""
+    return task.state is not None and task.state_policy != "frozen"
+
+
 def named_arrays(params: PyTree, state: PyTree) -> dict[str, np.ndarray]:
     """Returns the arrays of a model and its state by name, as `read_weights` does."""
     leaves = [*zip(leaf_names(params), jax.tree.leaves(params), strict=True)]
     leaves += zip(
         (f"{_STATE}{name}" for name in leaf_names(state)), jax.tree.leaves(state), strict=True
     )
-    return {name: np.array(leaf) for name, leaf in leaves}
+    return {name: np.array(leaf) for name, leaf in leaves if _is_array(leaf)}
 
 
 def _state_names(task: Task) -> list[str]:
