@@ -232,6 +232,22 @@ class Branching(nn.Module):
         return x if x.sum() > 0 else -x
 
 
+class Taking(nn.Module):
+    def forward(self, x):
+        return x * x.max().item()
+
+
+class Packing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.LSTM(2, 10, batch_first=True)
+
+    def forward(self, x):
+        lengths = torch.full((x.shape[0],), 2)
+        packed = nn.utils.rnn.pack_padded_sequence(x[:, 0], lengths, batch_first=True)
+        return self.layer(packed)[1][0][-1]
+
+
 @pytest.mark.parametrize(
     ("module", "message"),
     [
@@ -239,17 +255,42 @@ class Branching(nn.Module):
             nn.Sequential(nn.Flatten(), nn.Linear(4, 4), Unknown()),
             r"matrix_exp.* of '2' \(Unknown\).*test_from_torch.py:\d+",
         ),
-        (nn.Sequential(nn.Flatten(), nn.Linear(4, 4), Branching()), "torch.export refuses"),
+        (
+            nn.Sequential(nn.Flatten(), nn.Linear(4, 4), Branching()),
+            r"in '2' \(Branching\), .*test_from_torch.py:\d+ in forward, code: return x if x.sum.*"
+            r"torch.where",
+        ),
+        (Taking(), r"_local_scalar_dense.*It is .item\(\)"),
+        (Packing(), "pass the padded ones"),
+        (nn.Sequential(nn.Flatten(), nn.LazyLinear(10)), "call the module on a batch first"),
+        (
+            nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4, momentum=None)),
+            r"in '1' \(BatchNorm1d\).*Give the norm a momentum",
+        ),
         (nn.Linear, "with parentheses"),
         (lambda x: x, "a torch.nn.Module"),
         (nn.Linear(7, 3), "torch.export refuses"),
     ],
-    ids=["operator", "branch", "class", "function", "shape"],
+    ids=["operator", "branch", "item", "packed", "lazy", "momentum", "class", "function", "shape"],
 )
 def test_what_cannot_be_taken_is_named(module, message):
     x, y = images(3, 1, 2)
     with pytest.raises(fedax.FedaxError, match=message):
         fedax.tasks.from_torch(module, cross_entropy, [{"x": x, "y": y}])
+
+
+def test_a_refusal_says_what_is_wrong_with_the_inputs_and_nothing_else(capfd):
+    net, (x, y) = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten()), images(3, 3, 4)
+    for inputs, message in (
+        ((255 * x.abs()).to(torch.uint8), "inputs are uint8.*x / 255"),
+        (x.permute(0, 2, 3, 1), r"batch, channels, rows, columns.*x.transpose\(0, 3, 1, 2\)"),
+    ):
+        with pytest.raises(fedax.FedaxError, match=message) as error:
+            fedax.tasks.from_torch(net, cross_entropy, [{"x": inputs, "y": y}])
+        assert "branches" not in str(error.value)
+    with pytest.raises(fedax.FedaxError):
+        fedax.tasks.from_torch(Branching(), cross_entropy, [{"x": x, "y": y}])
+    assert capfd.readouterr().err == ""
 
 
 def test_weights_of_another_module_are_refused():
