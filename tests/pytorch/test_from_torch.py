@@ -222,6 +222,47 @@ def test_data_sets_are_read_as_arrays():
             fedax.tasks.from_torch(net, cross_entropy, clients)
 
 
+def test_any_data_set_with_a_length_is_read_by_its_items():
+    """As of Flower's quickstart: dicts, by a transform."""
+
+    class Pictures:
+        def __init__(self, x, y):
+            self.x, self.y = x, y
+
+        def __len__(self):
+            return len(self.x)
+
+        def __getitem__(self, k):
+            return {"img": self.x[k], "label": int(self.y[k])}
+
+    net, (x, y) = nn.Sequential(nn.Flatten(), nn.Linear(4, 10)), images(8, 1, 2)
+
+    def of_labels(logits, examples):
+        return cross_entropy(logits, {"y": examples["label"]})
+
+    sets = [Pictures(x[:3], y[:3]), Pictures(x[3:], y[3:])]
+    sets[1].format, sets[1].shape = {"type": "custom"}, (5, 2)  # as those of Hugging Face have
+    task = fedax.tasks.from_torch(net, of_labels, sets, inputs="img", test=sets)
+    np.testing.assert_array_equal(task.train.arrays["img"], x)
+    np.testing.assert_array_equal(task.test.arrays["label"], y)
+
+
+def test_data_sets_of_hugging_face_are_read_with_their_transforms():
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    rows = datasets.Dataset.from_dict({"img": [[0.0, 1.0], [2.0, 3.0]], "label": [0, 1]})
+
+    def halved(batch):
+        return batch | {"img": [torch.tensor(x) / 2 for x in batch["img"]]}
+
+    task = fedax.tasks.from_torch(
+        nn.Linear(2, 2),
+        lambda logits, examples: cross_entropy(logits, {"y": examples["label"]}),
+        [rows.with_transform(halved)],
+        inputs="img",
+    )
+    np.testing.assert_array_equal(task.train.arrays["img"], [[0.0, 0.5], [1.0, 1.5]])
+
+
 class Unknown(nn.Module):
     def forward(self, x):
         return torch.linalg.matrix_exp(x.reshape(-1, 2, 2)).reshape(-1, 4)

@@ -35,8 +35,9 @@ def from_torch(
         module: a `torch.nn.Module`.
         loss: `loss(outputs, examples) -> (batch,)` in JAX, one loss per example.
         clients: as in `from_loss`, with arrays or tensors; or for each client a
-            `torch.utils.data.Dataset` with a length, whose items are pairs (x, y) or dicts. They
-            are read once, with their transforms.
+            `torch.utils.data.Dataset` or another data set with a length, such as one of Hugging
+            Face with a transform, whose items are pairs (x, y) or dicts. They are read once, with
+            their transforms.
         options: as in `from_flax`.
 
     Returns:

@@ -36,7 +36,7 @@ def with_arrays(clients: Any, where: str) -> Any:
 
 def _read(client: Any, where: str) -> Any:
     torch = needed("torch", "from_torch")
-    if isinstance(client, torch.utils.data.Dataset):
+    if _has_items(client, torch):
         return _items(client, where)
     if isinstance(client, torch.Tensor):
         return _array(client)
@@ -45,6 +45,22 @@ def _read(client: Any, where: str) -> Any:
     ):
         return {name: _array(values) for name, values in client.items()}
     return client
+
+
+def _has_items(client: Any, torch: Any) -> bool:
+    """Returns whether a client's examples are read one by one, as those of PyTorch's data sets.
+
+    Data sets of Hugging Face are read so if they have a transform or give tensors; their plain
+    columns are read whole.
+    """
+    if isinstance(client, torch.utils.data.Dataset):
+        return True
+    form = getattr(client, "format", None)
+    if isinstance(form, Mapping):
+        return form.get("type") in ("custom", "torch")
+    if isinstance(client, str | list | tuple | Mapping) or hasattr(client, "shape"):
+        return False
+    return hasattr(client, "__len__") and hasattr(client, "__getitem__")
 
 
 def _array(values: Any) -> Any:
