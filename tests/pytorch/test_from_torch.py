@@ -334,6 +334,25 @@ def test_a_refusal_says_what_is_wrong_with_the_inputs_and_nothing_else(capfd):
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), nn.functional.cross_entropy])
+def test_a_loss_of_torch_is_refused_with_its_form_in_jax(loss):
+    x, y = images(3, 1, 2)
+    with pytest.raises(fedax.InvalidInput, match=r"Write lambda .*optax.softmax_cross_entropy"):
+        fedax.tasks.from_torch(nn.Flatten(), loss, [{"x": x, "y": y}])
+
+
+def test_loaders_and_optimizers_of_torch_are_refused_with_what_to_write():
+    net, (x, y) = nn.Sequential(nn.Flatten(), nn.Linear(4, 10)), images(3, 1, 2)
+    loader = torch.utils.data.DataLoader(TensorDataset(x, y))
+    for clients in (loader, [loader]):
+        with pytest.raises(fedax.DataError, match=r"Give loader\.dataset"):
+            fedax.tasks.from_torch(net, cross_entropy, clients)
+    task = fedax.tasks.from_torch(net, cross_entropy, [loader.dataset])
+    for solver in (torch.optim.SGD(net.parameters(), lr=0.1), torch.optim.SGD):
+        with pytest.raises(fedax.InvalidInput, match=r"got SGD of PyTorch;.*fedax\.SGD"):
+            run(task, 1, solver=solver)
+
+
 def test_weights_of_another_module_are_refused():
     net = nn.Linear(2, 3)
     for other in ({"weight": np.ones((2, 3))}, {"kernel": np.ones((3, 2))}):

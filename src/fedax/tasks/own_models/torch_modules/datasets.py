@@ -20,6 +20,7 @@ def with_arrays(clients: Any, where: str) -> Any:
         DataError: a data set without a length, or with items that are no pairs and no dicts.
     """
     torch = needed("torch", "from_torch")
+    _refuse_loader(clients, where, torch)
     if isinstance(clients, torch.utils.data.Dataset):
         raise DataError.found(
             where,
@@ -36,6 +37,7 @@ def with_arrays(clients: Any, where: str) -> Any:
 
 def _read(client: Any, where: str) -> Any:
     torch = needed("torch", "from_torch")
+    _refuse_loader(client, where, torch)
     if _has_items(client, torch):
         return _items(client, where)
     if isinstance(client, torch.Tensor):
@@ -45,6 +47,12 @@ def _read(client: Any, where: str) -> Any:
     ):
         return {name: _array(values) for name, values in client.items()}
     return client
+
+
+def _refuse_loader(client: Any, where: str, torch: Any) -> None:
+    if isinstance(client, torch.utils.data.DataLoader):
+        hint = "Give loader.dataset; Schedule(batch_size=...) makes the minibatches."
+        raise DataError.found(where, "a DataLoader", "a data set", hint)
 
 
 def _has_items(client: Any, torch: Any) -> bool:
