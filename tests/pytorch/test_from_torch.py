@@ -353,6 +353,35 @@ def test_loaders_and_optimizers_of_torch_are_refused_with_what_to_write():
             run(task, 1, solver=solver)
 
 
+CLASS = """
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, features, classes):
+        super().__init__()
+        self.layer = nn.Linear(features, classes)
+
+    def forward(self, x):
+        return self.layer(x)
+"""
+
+
+def test_a_class_is_the_model_of_a_classification_task(tmp_path):
+    """With the same weights whenever it is made."""
+    (tmp_path / "net.py").write_text(CLASS)
+    name = f"{tmp_path / 'net.py'}:Net"
+    one, two = (fedax.tasks.synthetic(clients=3, model=name) for _ in range(2))
+    weights = [task.start(jax.random.key(0))["layer.weight"] for task in (one, two)]
+    np.testing.assert_array_equal(*weights)
+    module = runpy.run_path(str(tmp_path / "net.py"))["Net"](60, 10)
+    clients = fedax.data.FederatedData([one.train.client(k) for k in range(3)], classes=10)
+    task = fedax.tasks.classification(clients, module)
+    np.testing.assert_array_equal(
+        task.start(jax.random.key(0))["layer.weight"], module.layer.weight.detach()
+    )
+
+
 def test_weights_of_another_module_are_refused():
     net = nn.Linear(2, 3)
     for other in ({"weight": np.ones((2, 3))}, {"kernel": np.ones((3, 2))}):

@@ -167,7 +167,7 @@ def classification(
 
     Args:
         data: the clients' examples.
-        model: from `fedax.models`, anything like it, or a module of Flax or Equinox; its
+        model: from `fedax.models`, anything like it, or a module of Flax, Equinox or PyTorch; its
             logits have one column for each class.
         augment: changes inputs on their way into the model, such as `fedax.models.Augmentation`; at
             random in training steps, and without randomness in evaluation.
