@@ -46,12 +46,23 @@
 #
 # ## The same app, after
 #
-# `Net` and `load_data` stay; `train_fn`, both apps and their messages go:
+# `Net` and `load_data` stay; `train_fn`, both apps and their messages go. The examples of the
+# quickstart are dicts with the columns `img` and `label`, so `inputs` names the module's argument,
+# and the loss takes the labels by name:
 #
 # ```python
+# def cross_entropy(logits, examples):
+#     return optax.softmax_cross_entropy_with_integer_labels(logits, examples["label"])
+#
+# def accuracy(logits, examples):
+#     return (logits.argmax(1) == examples["label"]).astype(logits.dtype)
+#
 # net = Net()
-# clients = [load_data(k, 10)[0].dataset for k in range(10)]
-# task = fedax.tasks.from_torch(net, cross_entropy, clients)    # see "From PyTorch"
+# loaders = [load_data(k, 10) for k in range(10)]
+# task = fedax.tasks.from_torch(
+#     net, cross_entropy, [train.dataset for train, _ in loaders], inputs="img",
+#     test=[test.dataset for _, test in loaders], scores={"accuracy": accuracy},
+# )
 # history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(0.1), rounds=20,
 #                     schedule=fedax.Schedule(cohort=5, epochs=1, batch_size=32))
 # net.load_state_dict(fedax.tasks.torch_state_dict(net, history))
@@ -67,6 +78,8 @@
 # | the loss, `F.cross_entropy` | a function in JAX, one number for each example | changes |
 # | `ArrayRecord`, `MetricRecord`, `reply_to` | `Upload(...)` | changes |
 # | `"num-examples"` | the size of the client's data: weights of the mean, known to the library | changes |
+# | the strategies `FedAvgM`, `FedAdam`, `FedYogi`, `FedAdagrad`, `QFedAvg`, `Krum` | `fedax.FedAvgM()` and so on, by the same names | changes |
+# | `flwr_datasets` with `DirichletPartitioner`, `IidPartitioner`, `ShardPartitioner` | the loaded partitions as `clients`; or `fedax.data.dirichlet`, `iid`, `label_shards` of the whole data | changes |
 # | `fraction_train=0.5` | `Schedule(cohort=...)`: an exact number of clients | changes |
 # | `Strategy.configure_train`, `aggregate_train` | `round(self, fed, state)` | changes |
 # | `context.state` | memory that a method declares; on the client's disk when deployed | changes |
@@ -167,9 +180,11 @@ print(
 # An experiment file names task, algorithms and settings; the same file is simulated and deployed.
 #
 # ```
-# fedax run experiment.toml                                     # simulated fedax deploy init trial
-# --experiment experiment.toml --clients 5 fedax deploy run trial --trial
+# # simulated
+# fedax run experiment.toml
 # # SuperLink and five SuperNodes, with TLS, on this machine
+# fedax deploy init trial --experiment experiment.toml --clients 5
+# fedax deploy run trial --trial
 # ```
 #
 # With the same seed both give the same parameters to float32's rounding. What changes for a user of

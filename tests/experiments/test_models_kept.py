@@ -272,3 +272,100 @@ def test_the_model_of_a_file_is_the_start_of_a_task(finished, tmp_path):
     assert RunDirectory.load(again.path).experiments[0].task.options["params"] == str(path)
     with pytest.raises(fedax.InvalidInput, match=r"missing\.npz: cannot be read"):
         Experiment.parse(text.replace(str(path), "missing.npz")).plan()
+
+
+NORMED = """
+import numpy as np
+import optax
+from flax import nnx
+
+import fedax
+
+
+class Net(nnx.Module):
+    def __init__(self, rngs):
+        self.norm, self.head = nnx.BatchNorm(4, momentum=0.5, rngs=rngs), nnx.Linear(4, 2, rngs=rngs)
+
+    def __call__(self, x):
+        return self.head(self.norm(x))
+
+
+def loss(outputs, examples):
+    return optax.softmax_cross_entropy_with_integer_labels(outputs, examples["y"])
+
+
+def examples(seed):
+    x = np.random.default_rng(seed).normal(3.0 + seed, 2.0, (30, 4)).astype("float32")
+    return {"x": x, "y": (x.sum(1) > 15.0).astype(int)}
+
+
+def task(policy: str = "average"):
+    clients = [examples(k) for k in range(3)]
+    return fedax.tasks.from_flax(
+        Net, loss, clients, test=clients, holdout=examples(1), state_policy=policy
+    )
+"""
+NORMED_EXPERIMENT = """
+name = "Normed"
+rounds = 3
+observe = ["test_accuracy"]
+
+[task]
+name = "net.py:task"
+
+[solver]
+learning_rate = 0.1
+
+[[algorithm]]
+name = "fedavg"
+"""
+
+
+def accuracy_of(*arguments):
+    result = call("predict", *arguments)
+    assert result.exit_code == 0, result.output
+    rows = list(csv.DictReader(io.StringIO(result.stdout)))
+    return np.mean([row["y"] == row["label"] for row in rows])
+
+
+def test_a_models_state_is_kept_and_used(tmp_path, monkeypatch):
+    """Batch statistics of Flax: predictions, exports and further runs start from them, and an old
+    file without them is refused."""
+    pytest.importorskip("flax.nnx", reason="flax is not installed")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(NORMED)
+    directory = run_experiment(Experiment.parse(NORMED_EXPERIMENT), tmp_path / "a", Display())
+    (seen,) = (record.metrics["test_accuracy"][-1] for record in directory.runs.values())
+    kept = tmp_path / "a" / "models" / "0000.safetensors"
+    arguments = (directory.path, "--trust-code", "--split")
+    assert accuracy_of(*arguments, "holdout") == pytest.approx(seen)
+    for name in ("m.safetensors", "m.npz"):
+        assert call("export", directory.path, "--out", name).exit_code == 0
+        arrays = fedax.load_params(name)
+        assert {"norm.mean.value", "norm.var.value"} <= arrays.keys()
+    text = NORMED_EXPERIMENT.replace("rounds = 3", "rounds = 0")
+    text = text.replace('task"', 'task"\nparams = "m.safetensors"')
+    started = run_experiment(Experiment.parse(text), tmp_path / "b", Display())
+    assert started.runs[0].metrics["test_accuracy"][0] == pytest.approx(seen)
+    state = ("norm.mean.value", "norm.var.value")
+    fedax.save_params({name: a for name, a in arrays.items() if name not in state}, kept)
+    result = call("predict", *arguments, "holdout")
+    assert result.exit_code == 2
+    assert "without the model's state" in result.stderr
+
+
+@pytest.mark.slow
+def test_clients_own_states_are_kept_and_used(tmp_path, monkeypatch):
+    pytest.importorskip("flax.nnx", reason="flax is not installed")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(NORMED)
+    text = NORMED_EXPERIMENT.replace('task"', 'task"\npolicy = "local"')
+    text = text.replace("fedavg", "fedbn").replace("test_accuracy", "local_accuracy")
+    text = text.replace("rounds = 3", 'rounds = 3\nkeep_models = "personal"')
+    directory = run_experiment(Experiment.parse(text), tmp_path / "a", Display())
+    (record,) = directory.runs.values()
+    found = [
+        accuracy_of(directory.path, "--trust-code", "--split", "test", "--client", k)
+        for k in range(3)
+    ]
+    np.testing.assert_allclose(found, record.metrics["local_accuracy"][-1])

@@ -16,8 +16,9 @@ from federation import EVERYONE, client_of, federation, run
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 import fedax
+from fedax.flower.protocol.plan import Assignment
 from fedax.flower.server import roster
-from fedax.flower.server.in_process import LocalGrid
+from fedax.flower.server.in_process import LocalGrid, in_process
 from problems import vector
 
 LAST = 3
@@ -480,3 +481,15 @@ def test_half_an_answer_does_not_hold_up_the_others(monkeypatch, caplog):
     grid.over.set()
     pull._threads["half"].join()
     assert pull(["half", "later"]) == [grid.answer]
+
+
+def test_a_state_that_changes_is_refused_with_what_to_do(tmp_path):
+    def loss(w, x, *, key, state):
+        return (w - x) ** 2, state
+
+    clients = [np.ones(2), np.zeros(2)]
+    task = fedax.tasks.from_loss(loss, 0.0, clients, state={"mean": np.zeros(1)})
+    options = {"solver": fedax.SGD(0.1), "schedule": fedax.Schedule()}
+    assignment = Assignment(fedax.FedAvg(), *options.values())
+    with pytest.raises(fedax.InvalidInput, match="Replace batch norm by group norm"):
+        fedax.run(fedax.FedAvg(), task, **options, engine=in_process(task, tmp_path, [assignment]))

@@ -172,6 +172,26 @@ def test_a_saved_model_is_a_state_dict(tmp_path):
     np.testing.assert_array_equal(net[1].weight.detach(), history.params["1.weight"])
 
 
+def test_statistics_are_in_saved_models_and_start_further_runs(tmp_path):
+    """By the names of PyTorch; parameters without them give a warning."""
+    safetensors = pytest.importorskip("safetensors.torch")
+    path = tmp_path / "model.safetensors"
+    net = nn.Sequential(nn.Flatten(), nn.Linear(4, 10), nn.BatchNorm1d(10))
+    x, y = images(8, 1, 2)
+    task = fedax.tasks.from_torch(net, cross_entropy, [{"x": x, "y": y}])
+    history = run(task, 2)
+    history.save(path)
+    net.load_state_dict(safetensors.load_file(path))
+    for name, tensor in fedax.tasks.torch_state_dict(net, fedax.load_params(path)).items():
+        assert torch.equal(tensor, net.state_dict()[name])
+    np.testing.assert_array_equal(net[2].running_mean, history.model_state["2.running_mean"])
+    for params in (history, path, net.state_dict()):
+        again = run(task, 0, params=params)
+        assert again.metrics["train_loss"][0] == history.metrics["train_loss"][-1]
+    with pytest.warns(UserWarning, match="without the model's state"):
+        run(task, 0, params=history.params)
+
+
 def test_data_sets_are_read_as_arrays():
     net, (x, y) = nn.Sequential(nn.Flatten(), nn.Linear(4, 10)), images(8, 1, 2)
     whole = TensorDataset(x, y)
@@ -202,6 +222,47 @@ def test_data_sets_are_read_as_arrays():
             fedax.tasks.from_torch(net, cross_entropy, clients)
 
 
+def test_any_data_set_with_a_length_is_read_by_its_items():
+    """As of Flower's quickstart: dicts, by a transform."""
+
+    class Pictures:
+        def __init__(self, x, y):
+            self.x, self.y = x, y
+
+        def __len__(self):
+            return len(self.x)
+
+        def __getitem__(self, k):
+            return {"img": self.x[k], "label": int(self.y[k])}
+
+    net, (x, y) = nn.Sequential(nn.Flatten(), nn.Linear(4, 10)), images(8, 1, 2)
+
+    def of_labels(logits, examples):
+        return cross_entropy(logits, {"y": examples["label"]})
+
+    sets = [Pictures(x[:3], y[:3]), Pictures(x[3:], y[3:])]
+    sets[1].format, sets[1].shape = {"type": "custom"}, (5, 2)  # as those of Hugging Face have
+    task = fedax.tasks.from_torch(net, of_labels, sets, inputs="img", test=sets)
+    np.testing.assert_array_equal(task.train.arrays["img"], x)
+    np.testing.assert_array_equal(task.test.arrays["label"], y)
+
+
+def test_data_sets_of_hugging_face_are_read_with_their_transforms():
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    rows = datasets.Dataset.from_dict({"img": [[0.0, 1.0], [2.0, 3.0]], "label": [0, 1]})
+
+    def halved(batch):
+        return batch | {"img": [torch.tensor(x) / 2 for x in batch["img"]]}
+
+    task = fedax.tasks.from_torch(
+        nn.Linear(2, 2),
+        lambda logits, examples: cross_entropy(logits, {"y": examples["label"]}),
+        [rows.with_transform(halved)],
+        inputs="img",
+    )
+    np.testing.assert_array_equal(task.train.arrays["img"], [[0.0, 0.5], [1.0, 1.5]])
+
+
 class Unknown(nn.Module):
     def forward(self, x):
         return torch.linalg.matrix_exp(x.reshape(-1, 2, 2)).reshape(-1, 4)
@@ -212,6 +273,22 @@ class Branching(nn.Module):
         return x if x.sum() > 0 else -x
 
 
+class Taking(nn.Module):
+    def forward(self, x):
+        return x * x.max().item()
+
+
+class Packing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.LSTM(2, 10, batch_first=True)
+
+    def forward(self, x):
+        lengths = torch.full((x.shape[0],), 2)
+        packed = nn.utils.rnn.pack_padded_sequence(x[:, 0], lengths, batch_first=True)
+        return self.layer(packed)[1][0][-1]
+
+
 @pytest.mark.parametrize(
     ("module", "message"),
     [
@@ -219,17 +296,90 @@ class Branching(nn.Module):
             nn.Sequential(nn.Flatten(), nn.Linear(4, 4), Unknown()),
             r"matrix_exp.* of '2' \(Unknown\).*test_from_torch.py:\d+",
         ),
-        (nn.Sequential(nn.Flatten(), nn.Linear(4, 4), Branching()), "torch.export refuses"),
+        (
+            nn.Sequential(nn.Flatten(), nn.Linear(4, 4), Branching()),
+            r"in '2' \(Branching\), .*test_from_torch.py:\d+ in forward, code: return x if x.sum.*"
+            r"torch.where",
+        ),
+        (Taking(), r"_local_scalar_dense.*It is .item\(\)"),
+        (Packing(), "pass the padded ones"),
+        (nn.Sequential(nn.Flatten(), nn.LazyLinear(10)), "call the module on a batch first"),
+        (
+            nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4, momentum=None)),
+            r"in '1' \(BatchNorm1d\).*Give the norm a momentum",
+        ),
         (nn.Linear, "with parentheses"),
         (lambda x: x, "a torch.nn.Module"),
         (nn.Linear(7, 3), "torch.export refuses"),
     ],
-    ids=["operator", "branch", "class", "function", "shape"],
+    ids=["operator", "branch", "item", "packed", "lazy", "momentum", "class", "function", "shape"],
 )
 def test_what_cannot_be_taken_is_named(module, message):
     x, y = images(3, 1, 2)
     with pytest.raises(fedax.FedaxError, match=message):
         fedax.tasks.from_torch(module, cross_entropy, [{"x": x, "y": y}])
+
+
+def test_a_refusal_says_what_is_wrong_with_the_inputs_and_nothing_else(capfd):
+    net, (x, y) = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten()), images(3, 3, 4)
+    for inputs, message in (
+        ((255 * x.abs()).to(torch.uint8), "inputs are uint8.*x / 255"),
+        (x.permute(0, 2, 3, 1), r"batch, channels, rows, columns.*x.transpose\(0, 3, 1, 2\)"),
+    ):
+        with pytest.raises(fedax.FedaxError, match=message) as error:
+            fedax.tasks.from_torch(net, cross_entropy, [{"x": inputs, "y": y}])
+        assert "branches" not in str(error.value)
+    with pytest.raises(fedax.FedaxError):
+        fedax.tasks.from_torch(Branching(), cross_entropy, [{"x": x, "y": y}])
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), nn.functional.cross_entropy])
+def test_a_loss_of_torch_is_refused_with_its_form_in_jax(loss):
+    x, y = images(3, 1, 2)
+    with pytest.raises(fedax.InvalidInput, match=r"Write lambda .*optax.softmax_cross_entropy"):
+        fedax.tasks.from_torch(nn.Flatten(), loss, [{"x": x, "y": y}])
+
+
+def test_loaders_and_optimizers_of_torch_are_refused_with_what_to_write():
+    net, (x, y) = nn.Sequential(nn.Flatten(), nn.Linear(4, 10)), images(3, 1, 2)
+    loader = torch.utils.data.DataLoader(TensorDataset(x, y))
+    for clients in (loader, [loader]):
+        with pytest.raises(fedax.DataError, match=r"Give loader\.dataset"):
+            fedax.tasks.from_torch(net, cross_entropy, clients)
+    task = fedax.tasks.from_torch(net, cross_entropy, [loader.dataset])
+    for solver in (torch.optim.SGD(net.parameters(), lr=0.1), torch.optim.SGD):
+        with pytest.raises(fedax.InvalidInput, match=r"got SGD of PyTorch;.*fedax\.SGD"):
+            run(task, 1, solver=solver)
+
+
+CLASS = """
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, features, classes):
+        super().__init__()
+        self.layer = nn.Linear(features, classes)
+
+    def forward(self, x):
+        return self.layer(x)
+"""
+
+
+def test_a_class_is_the_model_of_a_classification_task(tmp_path):
+    """With the same weights whenever it is made."""
+    (tmp_path / "net.py").write_text(CLASS)
+    name = f"{tmp_path / 'net.py'}:Net"
+    one, two = (fedax.tasks.synthetic(clients=3, model=name) for _ in range(2))
+    weights = [task.start(jax.random.key(0))["layer.weight"] for task in (one, two)]
+    np.testing.assert_array_equal(*weights)
+    module = runpy.run_path(str(tmp_path / "net.py"))["Net"](60, 10)
+    clients = fedax.data.FederatedData([one.train.client(k) for k in range(3)], classes=10)
+    task = fedax.tasks.classification(clients, module)
+    np.testing.assert_array_equal(
+        task.start(jax.random.key(0))["layer.weight"], module.layer.weight.detach()
+    )
 
 
 def test_weights_of_another_module_are_refused():

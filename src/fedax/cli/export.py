@@ -27,13 +27,10 @@ def export(
 
     Example: `fedax export runs/digits --run 3 --out model.safetensors`
     """
-    import jax
-    import numpy as np
-
     from fedax.cli.models import model_kind, select_run, task_of
     from fedax.experiments.results.models import kept_model, own_model
     from fedax.experiments.results.store import RunDirectory
-    from fedax.models.storage import FORMATS, leaf_names, read_weights, to_bytes
+    from fedax.models.storage import FORMATS, named_arrays, read_weights, to_bytes
     from fedax.utils.files import write, writing
 
     directory = RunDirectory.load(folder)
@@ -48,11 +45,8 @@ def export(
     }
     arrays = source.arrays
     if client is not None:
-        own = own_model(path, client, task_of(directory, which, trust))
-        arrays, facts = (
-            dict(zip(leaf_names(own), map(np.asarray, jax.tree.leaves(own)), strict=True)),
-            facts | {"client": client},
-        )
+        own, task = own_model(path, client, task_of(directory, which, trust))
+        arrays, facts = named_arrays(own, task.state), facts | {"client": client}
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         write(out, to_bytes(arrays, chosen, about=facts))

@@ -38,7 +38,7 @@ def predict(
     from fedax.experiments.results.models import kept_model, own_model
     from fedax.experiments.results.store import RunDirectory
     from fedax.experiments.running.predictions import examples_of, of_split, predictions_csv
-    from fedax.models.storage import load_params
+    from fedax.models.storage import place_model, read_weights
     from fedax.utils.files import write, writing
 
     if (data is None) == (split is None):
@@ -49,7 +49,11 @@ def predict(
         kept_model(folder, which, model_kind(best, client)),
         task_of(directory, which, trust),
     )
-    params = load_params(path, like=task) if client is None else own_model(path, client, task)
+    params, task = (
+        place_model(read_weights(path).arrays, task, str(path))
+        if client is None
+        else own_model(path, client, task)
+    )
     chosen = of_split(task, split, client) if data is None else examples_of(task, data)
     table = predictions_csv(task, params, chosen)
     if out is None:

@@ -30,7 +30,10 @@ Axes: TypeAlias = Collection[str] | Mapping[str, Sequence[int]]
 that `numpy.transpose` takes.
 """
 
-_ABOUT, _STATE = "fedax", "state of the model: "
+_ABOUT, _STATE, _STATE_LEAVES = "fedax", "state of the model: ", "state_leaves"
+"""The metadata of a safetensors file, the mark of a state's arrays, and the fact that lists those
+that a file has without the mark.
+"""
 _TYPES = {
     **{f"F{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
     **{f"I{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
@@ -45,7 +48,7 @@ class Weights(NamedTuple):
     """The content of a model file.
 
     Attributes:
-        arrays: by name.
+        arrays: by name, those of the model's state with a mark before it.
         about: the facts that fedax wrote beside them; empty for files of others.
     """
 
@@ -132,7 +135,7 @@ def load_params(
         path: of the file.
         like: a model of the same structure, whose own numbers do not matter, or a task; leaves that
             are not arrays stay as they are in it. Without it, the arrays are returned by name, as
-            NumPy arrays.
+            NumPy arrays, with those of the model's state if the file has one.
         names: from the name of a leaf (see `leaf_names`) to that of its array in the file, a
             mapping (other leaves have their own name there) or a function; nothing is guessed.
         transpose: names of leaves whose arrays the file has transposed, all axes reversed, such as
@@ -164,7 +167,7 @@ def load_params(
             raise InvalidInput.because(
                 "load_params(like=...)", "needed for names and transposed axes"
             )
-        return arrays
+        return _without_marks(arrays)
     found = place_arrays(arrays, like, str(path), names=names, transpose=transpose, strict=strict)
     return like.assembled(found) if isinstance(like, Task) else found
 
@@ -196,14 +199,62 @@ def load_state(path: str | Path, like: PyTree) -> PyTree:
 
 
 def state_in(arrays: Mapping[str, Any], like: PyTree, where: str) -> PyTree:
-    """Extracts the state from the arrays of a file; see `load_state`."""
+    """Extracts the state from the arrays of a file; see `load_state`.
+
+    Of a task also from arrays without the mark of a state, as in the files of other libraries.
+    """
     held = {
         name.removeprefix(_STATE): values
         for name, values in arrays.items()
         if name.startswith(_STATE)
     }
-    like = like.state if isinstance(like, Task) else like
+    if isinstance(like, Task):
+        held = held or {name: arrays[name] for name in _state_names(like) if name in arrays}
+        like = like.state
     return place_arrays(held, like, f"{where}, state") if held and like is not None else None
+
+
+def place_model(arrays: Mapping[str, Any], task: Task, where: str) -> tuple[PyTree, Task]:
+    """Returns the trained leaves among the arrays of a model, and the task in the model's state.
+
+    Raises:
+        InvalidInput: as `load_params`; no state, where training changes that of the task.
+    """
+    params, state = place_arrays(arrays, task, where), state_in(arrays, task, where)
+    if state is None and needs_state(task):
+        reason = "has the parameters without the model's state, such as batch statistics"
+        hint = (
+            "Older versions of fedax wrote the models of run directories so: run the experiment "
+            "again. History.save and save_params(state=...) write the state."
+        )
+        raise InvalidInput.because(where, reason, hint)
+    return params, task.at(state)
+
+
+def needs_state(task: Task) -> bool:
+    """Returns whether a model of the task is complete with its state only: training changes it."""
+    return task.state is not None and task.state_policy != "frozen"
+
+
+def named_arrays(params: PyTree, state: PyTree) -> dict[str, np.ndarray]:
+    """Returns the arrays of a model and its state by name, as `read_weights` does."""
+    leaves = [*zip(leaf_names(params), jax.tree.leaves(params), strict=True)]
+    leaves += zip(
+        (f"{_STATE}{name}" for name in leaf_names(state)), jax.tree.leaves(state), strict=True
+    )
+    return {name: np.array(leaf) for name, leaf in leaves if _is_array(leaf)}
+
+
+def _state_names(task: Task) -> list[str]:
+    """Returns the names of the leaves of a task's state that no trained leaf has."""
+    trained = leaf_names(jax.eval_shape(task.start, jax.random.key(0)))
+    return [name for name in leaf_names(task.state) if name not in trained]
+
+
+def _without_marks(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the arrays without the mark of a state's, unless two would have the same name."""
+    plain = {name.removeprefix(_STATE): values for name, values in arrays.items()}
+    return plain if len(plain) == len(arrays) else dict(arrays)
 
 
 def place_arrays(
@@ -224,8 +275,19 @@ def place_arrays(
     strict = strict and not (isinstance(like, Task) and like.frozen is not None)
     shapes = jax.eval_shape(like.start, jax.random.key(0)) if isinstance(like, Task) else like
     leaves, structure = jax.tree.flatten(shapes)
-    arrays = {name: values for name, values in arrays.items() if not name.startswith(_STATE)}
     own, taken, made = leaf_names(shapes), set[str](), []
+    passed = set[str](_state_names(like)) if isinstance(like, Task) else set[str]()
+    # PyTorch counts batches beside the statistics; no state has them
+    passed |= {
+        f"{name.removesuffix('running_mean')}num_batches_tracked"
+        for name in passed
+        if name.endswith("running_mean")
+    }
+    arrays = {
+        name: values
+        for name, values in arrays.items()
+        if not name.startswith(_STATE) and name not in passed
+    }
     _check_leaves("names", names if isinstance(names, Mapping) else (), own)
     _check_leaves("transpose", transpose, own)
     for name, leaf in zip(own, leaves, strict=True):
@@ -279,13 +341,17 @@ def to_bytes(
         return _npz(arrays)
     from safetensors.numpy import save
 
+    # with the names alone, PyTorch reads parameters and buffers as a state_dict
+    plain = _without_marks(arrays)
     facts = {
         "fedax": version("fedax"),
         **(about or {}),
-        "leaves": list(arrays),
-        "sha256": _sum(arrays),
+        "leaves": list(plain),
+        "sha256": _sum(plain),
     }
-    return save(arrays, {_ABOUT: json.dumps(facts)})
+    if state_leaves := [name for name in plain if name not in arrays]:
+        facts[_STATE_LEAVES] = state_leaves
+    return save(plain, {_ABOUT: json.dumps(facts)})
 
 
 def read_weights(path: Path) -> Weights:
@@ -413,7 +479,11 @@ def _from_safetensors(content: bytes) -> Weights:
     about = {} if told is None else json.loads(told)
     if about and about["sha256"] != _sum(unsorted):
         raise ValueError("its checksum does not fit")
-    return Weights({name: unsorted[name] for name in about.get("leaves", sorted(unsorted))}, about)
+    marked = set(about.pop(_STATE_LEAVES, ()))
+    names = about.get("leaves", sorted(unsorted))
+    return Weights(
+        {(_STATE if name in marked else "") + name: unsorted[name] for name in names}, about
+    )
 
 
 def _npz(arrays: Mapping[str, np.ndarray]) -> bytes:

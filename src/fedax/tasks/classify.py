@@ -167,7 +167,7 @@ def classification(
 
     Args:
         data: the clients' examples.
-        model: from `fedax.models`, anything like it, or a module of Flax or Equinox; its
+        model: from `fedax.models`, anything like it, or a module of Flax, Equinox or PyTorch; its
             logits have one column for each class. Or a class or function that makes one from some
             of the arguments features, classes, and rngs (of Flax NNX) or key (of Equinox).
         augment: changes inputs on their way into the model, such as `fedax.models.Augmentation`; at

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,7 +13,7 @@ from fedax.core.task import Given
 from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, check
 from fedax.data.near_copies import warn_of_near_copies
 from fedax.data.overlap import Overlap, choose_unseen_clients, draw_rows
-from fedax.models.storage import load_params
+from fedax.models.storage import place_model, read_weights
 from fedax.utils.arguments import check_call, checked_call
 
 SPLITS = ("train", "test", "validation")
@@ -211,11 +212,10 @@ def apply_common_options(
         raise InvalidInput.of(f"{name}(params=...)", params, "the path of a file")
     seed = options.get("seed", 0)
     parts = with_validation(with_held_back(task, held_back or 0, seed), validation or 0, seed)
-    return (
-        parts
-        if params is None
-        else dataclasses.replace(parts, start=Given(load_params(params, like=parts)))
-    )
+    if params is None:
+        return parts
+    start, parts = place_model(read_weights(Path(params)).arrays, parts, params)
+    return dataclasses.replace(parts, start=Given(start))
 
 
 def _select_rows(data: Ragged, rows: list[Int[np.ndarray, "_"]]) -> Ragged:

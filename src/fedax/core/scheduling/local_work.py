@@ -77,7 +77,8 @@ class LocalWork(eqx.Module):
             f"{numbers}, or None",
         )
         fits = self.batch_size == "full" or counts(self.batch_size) or _pair(self.batch_size, "all")
-        self._require("batch_size", fits, f"{numbers} (the second may be 'all'), or \"full\"")
+        hint = 'Write batch_size="full".' if self.batch_size == "all" else ""
+        self._require("batch_size", fits, f"{numbers} (the second may be 'all'), or \"full\"", hint)
         self._require("order", self.order in ("shuffled", "given"), "one of 'shuffled', 'given'")
         self._require(
             "stragglers", real(self.stragglers) and 0 <= self.stragglers <= 1, "numbers in [0, 1]"
@@ -98,9 +99,9 @@ class LocalWork(eqx.Module):
         alone = p is None or (self.steps is None and times is None and not self.stragglers)
         self._require("sync_probability", alone, "None with steps, times or stragglers")
 
-    def _require(self, name: str, holds: bool, allowed: str) -> None:
+    def _require(self, name: str, holds: bool, allowed: str, hint: str = "") -> None:
         if not holds:
-            raise InvalidInput.of(f"Schedule({name}=...)", getattr(self, name), allowed)
+            raise InvalidInput.of(f"Schedule({name}=...)", getattr(self, name), allowed, hint)
 
     @property
     def rounds(self) -> int | None:

@@ -302,7 +302,16 @@ class RunOptions:
 
 
 def solver_of(value: Any) -> Any:
-    """Returns an Optax optimizer as a solver; other values are returned as they are."""
+    """Returns an Optax optimizer as a solver; other values are returned as they are.
+
+    Raises:
+        InvalidInput: an optimizer of PyTorch.
+    """
+    kind = value if isinstance(value, type) else type(value)
+    if kind.__module__.startswith("torch."):
+        hint = "Write fedax.SGD(0.1, momentum=0.9), or fedax.Optax(optax.adam(0.001))."
+        got, allowed = f"{kind.__name__} of PyTorch", "an object of Solver"
+        raise InvalidInput.found("run(solver=...)", got, allowed, hint)
     return Optax(value) if isinstance(value, optax.GradientTransformation) else value
 
 

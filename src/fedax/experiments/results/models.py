@@ -8,7 +8,9 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedax.core import History, InvalidInput, Task
-from fedax.models.storage import leaf_names, place_arrays, read_weights, to_bytes
+from fedax.core.bound_model import evaluated_state
+from fedax.core.federation import Memory
+from fedax.models.storage import named_arrays, place_model, read_weights, to_bytes
 from fedax.report import Record
 from fedax.utils.files import write
 from fedax.utils.memory_check import bytes_of
@@ -22,13 +24,23 @@ MOST = 1 << 30
 
 
 def arrays_of(history: History) -> dict[str, dict[str, np.ndarray]]:
-    """Returns the models of a run that are kept, as `Record.models` has them."""
-    models = {"": history.params} | ({} if history.best is None else {"best": history.best.params})
-    models |= {} if history.personal is None else {"personal": history.personal}
-    return {
-        which: dict(zip(leaf_names(params), map(np.array, jax.tree.leaves(params)), strict=True))
-        for which, params in models.items()
-    }
+    """Returns the models of a run that are kept, with their states, as `Record.models` has them."""
+    models = {"": (history.params, evaluated_state(history.model_state))}
+    if (best := history.best) is not None:
+        models["best"] = best.params, best.state
+    if history.personal is not None:
+        models["personal"] = history.personal, _states_of_clients(history)
+    return {which: named_arrays(*model) for which, model in models.items()}
+
+
+def _states_of_clients(history: History) -> PyTree:
+    """Returns the states in which the clients use their own models, with a first axis (clients,):
+    each client's own, or copies of the shared one.
+    """
+    state, clients = history.model_state, len(jax.tree.leaves(history.personal)[0])
+    if isinstance(state, Memory):
+        return state.all()
+    return jax.tree.map(lambda leaf: np.broadcast_to(leaf, (clients, *np.shape(leaf))), state)
 
 
 def check_own_models(task: Task) -> None:
@@ -38,7 +50,7 @@ def check_own_models(task: Task) -> None:
         InvalidInput: more than `MOST` bytes in a run.
     """
     clients = task.train.clients
-    needed = clients * bytes_of(jax.eval_shape(task.start, jax.random.key(0)))
+    needed = clients * bytes_of((jax.eval_shape(task.start, jax.random.key(0)), task.state))
     if needed > MOST:
         got = f"'personal', {clients:,} models of {needed / 2**30:,.1f} GiB together in every run"
         raise InvalidInput.found(
@@ -46,8 +58,8 @@ def check_own_models(task: Task) -> None:
         )
 
 
-def own_model(path: Path, client: int, task: Task) -> PyTree:
-    """Returns the model of one client from the file of all.
+def own_model(path: Path, client: int, task: Task) -> tuple[PyTree, Task]:
+    """Returns the model of one client from the file of all, and the task in the model's state.
 
     Raises:
         InvalidInput: a client that there is not.
@@ -55,7 +67,8 @@ def own_model(path: Path, client: int, task: Task) -> PyTree:
     if not 0 <= client < task.train.clients:
         raise InvalidInput.of("--client", client, f"0 to {task.train.clients - 1}")
     arrays = {name: rows[client] for name, rows in read_weights(path).arrays.items()}
-    return task.assembled(place_arrays(arrays, task, str(path)))
+    params, task = place_model(arrays, task, str(path))
+    return task.assembled(params), task
 
 
 def keep_models(folder: Path, number: int, record: Record) -> None:

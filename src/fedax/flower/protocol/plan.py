@@ -113,7 +113,10 @@ def plan_of(algorithm: Algorithm[Any], setup: Setup) -> Plan:
         InvalidInput: a method without a server, a model with a state that changes.
     """
     if setup.task.state is not None and setup.task.state_policy != "frozen":
-        hint = "Freeze it by state_policy='frozen', or use a simulation or MPI."
+        hint = (
+            "Replace batch norm by group norm, or freeze statistics that are trained already by "
+            "state_policy='frozen'. A simulation and MPI can change them."
+        )
         raise InvalidInput.because(
             "Flower engine", "a model with a state that changes, which is not sent", hint
         )

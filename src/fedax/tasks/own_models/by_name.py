@@ -1,9 +1,10 @@
 """Models by name, built-in ones and the user's, for tasks of labelled data."""
 
+import contextlib
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -15,6 +16,7 @@ from fedax.data import FederatedData
 from fedax.models import Model
 from fedax.tasks.own_models.from_equinox import from_equinox
 from fedax.tasks.own_models.from_flax import from_flax
+from fedax.tasks.own_models.from_torch import from_torch
 from fedax.utils.plugins import find
 
 SIZES = ("features", "classes")
@@ -53,7 +55,8 @@ def make_model(
     if draws := [name for name in ("rngs", "key") if name in names]:
         return _Drawn(maker, draws[0])
     try:
-        return maker()
+        with _seeded():
+            return maker()
     except TypeError as error:
         allowed = (
             "a maker with some of the arguments features, classes, and rngs (of Flax NNX) "
@@ -62,6 +65,16 @@ def make_model(
         raise InvalidInput.found(
             f"{owner}(model=...)", f"{model!r}, which cannot be called: {error}", allowed
         ) from error
+
+
+@contextlib.contextmanager
+def _seeded() -> Iterator[None]:
+    """Seeds PyTorch, if it is loaded, so that each process makes a module with the same weights."""
+    torch = sys.modules.get("torch")
+    with contextlib.nullcontext() if torch is None else torch.random.fork_rng(devices=[]):
+        if torch is not None:
+            torch.manual_seed(0)
+        yield
 
 
 class _Drawn:
@@ -75,8 +88,8 @@ class _Drawn:
 
 
 def is_network(model: Any) -> bool:
-    """Returns whether a model is a module of Flax or Equinox, or makes one."""
-    if isinstance(model, _Drawn):
+    """Returns whether a model is a module of Flax, Equinox or PyTorch, or makes one."""
+    if isinstance(model, _Drawn) or _is_torch(model):
         return True
     if isinstance(model, Model) and not _is_flax(model):
         return False
@@ -91,6 +104,10 @@ def _is_flax(model: Any) -> bool:
     return isinstance(model, linen.Module | nnx.Module)
 
 
+def _is_torch(model: Any) -> bool:
+    return "torch" in sys.modules and isinstance(model, sys.modules["torch"].nn.Module)
+
+
 def classify_with(model: Any, data: FederatedData, l2: float, name: str | None) -> Task:
     """Returns the classification task of a network, whose outputs are a column of logits for each
     class.
@@ -98,6 +115,8 @@ def classify_with(model: Any, data: FederatedData, l2: float, name: str | None) 
     Raises:
         InvalidInput: a network that does not fit the data.
     """
+    if _is_torch(model):
+        return from_torch(model, cross_entropy, data, l2=l2, name=name)
     flax = model.argument == "rngs" if isinstance(model, _Drawn) else _is_flax(model)
     return (from_flax if flax else from_equinox)(model, cross_entropy, data, l2=l2, name=name)
 

@@ -17,6 +17,18 @@ from fedax.tasks.own_models.torch_modules.program import export
 from fedax.utils.arguments import checked_call
 from fedax.utils.leaf_names import chosen, names_of
 
+_LOSSES = {
+    "CrossEntropyLoss": 'optax.softmax_cross_entropy_with_integer_labels(outputs, examples["y"])',
+    "MSELoss": '(outputs[:, 0] - examples["y"]) ** 2',
+    "BCEWithLogitsLoss": 'optax.sigmoid_binary_cross_entropy(outputs[:, 0], examples["y"])',
+}
+"""Losses of PyTorch by name, in JAX."""
+_LOSSES |= {
+    "cross_entropy": _LOSSES["CrossEntropyLoss"],
+    "mse_loss": _LOSSES["MSELoss"],
+    "binary_cross_entropy_with_logits": _LOSSES["BCEWithLogitsLoss"],
+}
+
 
 @checked_call
 def from_torch(
@@ -35,8 +47,9 @@ def from_torch(
         module: a `torch.nn.Module`.
         loss: `loss(outputs, examples) -> (batch,)` in JAX, one loss per example.
         clients: as in `from_loss`, with arrays or tensors; or for each client a
-            `torch.utils.data.Dataset` with a length, whose items are pairs (x, y) or dicts. They
-            are read once, with their transforms.
+            `torch.utils.data.Dataset` or another data set with a length, such as one of Hugging
+            Face with a transform, whose items are pairs (x, y) or dicts. They are read once, with
+            their transforms.
         options: as in `from_flax`.
 
     Returns:
@@ -58,6 +71,7 @@ def from_torch(
             f"Write {module.__name__}(...), with parentheses." if isinstance(module, type) else ""
         )
         raise InvalidInput.of("from_torch(module=...)", module, "a torch.nn.Module", hint)
+    _refuse_torch_loss(torch, loss)
     more: dict[str, Any] = dict(options)
     fixed = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
     if fixed:
@@ -70,6 +84,26 @@ def from_torch(
     data = with_arrays(clients, "clients")
     return from_network(
         "from_torch", lambda inputs: _network(copy.deepcopy(module), inputs), loss, data, **more
+    )
+
+
+def _refuse_torch_loss(torch: Any, loss: Any) -> None:
+    """Refuses losses of PyTorch, with their form in JAX.
+
+    Raises:
+        InvalidInput: such a loss.
+    """
+    kind = loss if isinstance(loss, type) or not isinstance(loss, torch.nn.Module) else type(loss)
+    if not str(getattr(kind, "__module__", "")).startswith("torch."):
+        return
+    name = getattr(kind, "__name__", "a loss")
+    form = _LOSSES.get(name)
+    hint = "" if form is None else f"Write lambda outputs, examples: {form}."
+    raise InvalidInput.found(
+        "from_torch(loss=...)",
+        f"{name} of PyTorch",
+        "a function in JAX, one loss per example",
+        hint,
     )
 
 

@@ -20,6 +20,7 @@ def with_arrays(clients: Any, where: str) -> Any:
         DataError: a data set without a length, or with items that are no pairs and no dicts.
     """
     torch = needed("torch", "from_torch")
+    _refuse_loader(clients, where, torch)
     if isinstance(clients, torch.utils.data.Dataset):
         raise DataError.found(
             where,
@@ -36,7 +37,8 @@ def with_arrays(clients: Any, where: str) -> Any:
 
 def _read(client: Any, where: str) -> Any:
     torch = needed("torch", "from_torch")
-    if isinstance(client, torch.utils.data.Dataset):
+    _refuse_loader(client, where, torch)
+    if _has_items(client, torch):
         return _items(client, where)
     if isinstance(client, torch.Tensor):
         return _array(client)
@@ -45,6 +47,28 @@ def _read(client: Any, where: str) -> Any:
     ):
         return {name: _array(values) for name, values in client.items()}
     return client
+
+
+def _refuse_loader(client: Any, where: str, torch: Any) -> None:
+    if isinstance(client, torch.utils.data.DataLoader):
+        hint = "Give loader.dataset; Schedule(batch_size=...) makes the minibatches."
+        raise DataError.found(where, "a DataLoader", "a data set", hint)
+
+
+def _has_items(client: Any, torch: Any) -> bool:
+    """Returns whether a client's examples are read one by one, as those of PyTorch's data sets.
+
+    Data sets of Hugging Face are read so if they have a transform or give tensors; their plain
+    columns are read whole.
+    """
+    if isinstance(client, torch.utils.data.Dataset):
+        return True
+    form = getattr(client, "format", None)
+    if isinstance(form, Mapping):
+        return form.get("type") in ("custom", "torch")
+    if isinstance(client, str | list | tuple | Mapping) or hasattr(client, "shape"):
+        return False
+    return hasattr(client, "__len__") and hasattr(client, "__getitem__")
 
 
 def _array(values: Any) -> Any:

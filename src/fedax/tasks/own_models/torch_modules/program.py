@@ -1,10 +1,15 @@
 """PyTorch's exported graph of a module, as a list of steps that JAX runs."""
 
+import contextlib
 import dataclasses
 import inspect
+import io
+import linecache
+import logging
 import re
+import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -113,8 +118,7 @@ def export(module: Any, inputs: Sequence[np.ndarray], *, training: bool) -> Prog
     examples = tuple(_as_tensor(torch, array, real) for array in inputs)
     batch = torch.export.Dim.DYNAMIC
     try:
-        with warnings.catch_warnings(), torch.enable_grad():
-            warnings.simplefilter("ignore")
+        with _quiet(), torch.enable_grad():
             exported = torch.export.export(
                 module, examples, dynamic_shapes=_in_signature(module, examples, {0: batch})
             )
@@ -125,10 +129,61 @@ def export(module: Any, inputs: Sequence[np.ndarray], *, training: bool) -> Prog
             exported = exported.run_decompositions(table)
     except Exception as error:
         shapes = [tuple(example.shape) for example in examples]
-        got = f"a module that torch.export refuses on inputs of shapes {shapes} ({_reason(error)})"
-        allowed = "a module without branches on values, for any number of examples"
-        raise InvalidInput.found("from_torch(module=...)", got, allowed) from error
+        where, advice = _place_and_advice(module, inputs, error)
+        reason = f"torch.export refuses it on inputs of shapes {shapes}{where} ({_reason(error)})"
+        raise InvalidInput.because("from_torch(module=...)", reason, advice) from error
     return _program(exported)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silences the warnings, logs and graphs that PyTorch writes when it refuses a module."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+
+
+def _place_and_advice(
+    module: Any, inputs: Sequence[np.ndarray], error: Exception
+) -> tuple[str, str]:
+    """Returns the submodule and the user's line that an error of PyTorch comes from, as far as they
+    are known, and what to do.
+    """
+    names = {id(part): name for name, part in module.named_modules()}
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    where, submodule = "", None
+    for frame in frames:
+        file, line, function = frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+        first = frame.f_locals.get((*frame.f_code.co_varnames, "")[0])
+        submodule = first if function == "forward" and id(first) in names else submodule
+        if submodule is not None and "/torch/" not in file:
+            code = linecache.getline(file, line).strip()
+            where = f", {file}:{line} in {function}, code: {code}"
+    if submodule is not None and names[id(submodule)]:
+        where = f" in {names[id(submodule)]!r} ({type(submodule).__name__})" + where
+    text, advice = str(error), ""
+    kinds = {type(value).__name__ for frame in frames for value in frame.f_locals.values()}
+    channels = re.search(r"expected input.* to have (\d+) channels", text)
+    if getattr(submodule, "momentum", 0) is None:
+        advice = "Give the norm a momentum: with momentum=None it counts batches."
+    elif "PackedSequence" in kinds:
+        advice = "Packed sequences have no form in JAX: pass the padded ones to the layer."
+    elif "ninitialized parameter" in text:
+        advice = "Lazy layers have no weights yet: call the module on a batch first, net(x)."
+    elif "unsigned char" in text and any(array.dtype == np.uint8 for array in inputs):
+        advice = "The inputs are uint8: scale them to float32, such as x / 255."
+    elif channels and any(a.ndim == 4 and a.shape[3] == int(channels[1]) for a in inputs):
+        advice = "Images are (batch, channels, rows, columns): x.transpose(0, 3, 1, 2)."
+    elif "data-dependent" in text:
+        advice = "Write branches on values as torch.where, and take no numbers by .item()."
+    elif "specialized it to be a constant" in text:
+        advice = "It fixes the number of examples: take x.shape[0], or -1 in reshape."
+    return where, advice
 
 
 def _as_tensor(torch: Any, array: np.ndarray, real: Any) -> Any:
@@ -208,9 +263,13 @@ def _refuse_unknown(nodes: Sequence[Any]) -> None:
     if unknown:
         got = "; ".join(f"the operator {name} {origin}" for name, origin in unknown.items())
         allowed = "operators that docs/libraries.md lists"
-        raise InvalidInput.found(
-            "from_torch(module=...)", got, allowed, "Write this part with other operators."
+        takes_number = any("_local_scalar_dense" in name for name in unknown)
+        hint = (
+            "It is .item() or float(): keep the number as a tensor."
+            if takes_number
+            else "Write this part with other operators."
         )
+        raise InvalidInput.found("from_torch(module=...)", got, allowed, hint)
 
 
 def _is_python(target: Any) -> bool:
