@@ -77,7 +77,7 @@ class LocalWork(eqx.Module):
             f"{numbers}, or None",
         )
         fits = self.batch_size == "full" or counts(self.batch_size) or _pair(self.batch_size, "all")
-        hint = 'Write batch_size="full".' if self.batch_size == "all" else ""
+        hint = 'Write batch_size="full".' if str(self.batch_size) == "all" else ""
         self._require("batch_size", fits, f"{numbers} (the second may be 'all'), or \"full\"", hint)
         self._require("order", self.order in ("shuffled", "given"), "one of 'shuffled', 'given'")
         self._require(
