@@ -94,6 +94,7 @@
 # | clients in other languages, on phones | stay with Flower |
 # | deployments with a state that changes (batch norm), or a solver with `keep=True` | simulate, use MPI, or freeze the state |
 # | metrics that a client computes by any code | observers in JAX |
+# | Flower's mods | codecs, privacy and attacks of fedax; a mod around messages has no place |
 #
 # The rest of this page runs the same experiment on digits with a model of the library.
 
