@@ -149,28 +149,3 @@ def test_a_class_of_linen_is_refused():
 
     with pytest.raises(fedax.InvalidInput, match=r"Write Net\(...\), with parentheses"):
         fedax.tasks.from_flax(Net, cross_entropy, clients((3,)))
-
-
-def test_classification_takes_the_class_of_a_network():
-    class Net(eqx.Module):
-        layer: eqx.nn.Linear
-
-        def __init__(self, features, classes, key):
-            self.layer = eqx.nn.Linear(features, classes, key=key)
-
-        def __call__(self, x):
-            return self.layer(x)
-
-    data = fedax.data.FederatedData(clients((4, 5)), 3)
-    task = fedax.tasks.classification(data, Net)
-    assert task.start(jax.random.key(0)).layer.weight.shape == (3, 6)
-    assert fedax.run(fedax.FedAvg(), task, rounds=1).outcome.ok
-
-    def wide(width):
-        return eqx.nn.MLP(6, 3, width, 1, key=jax.random.key(0))
-
-    with pytest.raises(
-        fedax.InvalidInput,
-        match=r"classification\(model=...\): got 'wide', which cannot be called: .*'width'",
-    ):
-        fedax.tasks.classification(data, wide)

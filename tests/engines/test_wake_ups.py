@@ -21,6 +21,7 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.tasks import from_loss
 from fedax.utils.layout import Layout
 from fedax.utils.random import stream
+from marks import slow
 from problems import regression, vector
 from transcription import LR, World
 
@@ -241,7 +242,9 @@ def test_a_client_without_neighbours_trains_alone():
     assert not history.bits.up.any()
 
 
-@pytest.mark.parametrize("engine", [fedax.Simulation(), fedax.Eager()], ids=["simulation", "eager"])
+@pytest.mark.parametrize(
+    "engine", [fedax.Simulation(), slow(fedax.Eager())], ids=["simulation", "eager"]
+)
 def test_a_single_client_takes_plain_steps(engine):
     """It meets itself, is one participant, and is observed as one."""
     task, schedule = fedax.tasks.synthetic(clients=1), fedax.Schedule(steps=1, batch_size="full")
