@@ -79,6 +79,7 @@ def test_compare_run_and_report(tmp_path):
     assert "already holds a run" in refused("run", "a/config.toml", "--out", "a")
 
 
+@pytest.mark.slow
 def test_several_directories_on_one_page_and_as_figures(tmp_path):
     for name, runs in (
         ("a", [record("FedAvg"), record("FedBC")]),

@@ -611,6 +611,7 @@ def test_only_sgd_takes_steps_beside_its_momentum():
             )
 
 
+@pytest.mark.slow
 def test_qfedavg_as_released_with_momentum():
     """As the code released for FedBC: the distance moved in place of the gradient, the learning
     rate as set, momentum 0.5."""

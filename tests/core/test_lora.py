@@ -24,6 +24,7 @@ TASK = fedax.tasks.from_loss(
 )
 
 
+@pytest.mark.slow
 def test_the_mean_of_adapters_is_the_mean_of_the_clients_models():
     history = fedax.run(
         fedax.FedAvg(), fedax.lora(TASK, rank=2, targets="*.kernel", alpha=3.0), rounds=1, **FULL

@@ -60,6 +60,7 @@ def test_predictions_of_an_evaluation_pass_in_pieces(monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_a_model_that_is_no_classifier_predicts_its_outputs():
     nnx = pytest.importorskip("flax.nnx")
     data = {

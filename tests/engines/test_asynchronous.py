@@ -242,6 +242,7 @@ def test_fedasync_against_its_pseudocode(weight):
     assert history.notes["staleness"].max() >= 2
 
 
+@pytest.mark.slow
 def test_float32_agrees_to_its_precision():
     with jax.enable_x64(False):
         single = vector(run(task=regression(dtype=np.float32)))
@@ -467,6 +468,7 @@ def test_a_server_without_devices_has_those_of_the_run():
     assert run(fedax.FedProx(), shared, 2, solver=fedax.Exact(1e-3), devices=costly).outcome.ok
 
 
+@pytest.mark.slow
 def test_joules_are_those_of_the_arrivals():
     how = schedule(devices=DEVICES, max_staleness=0)
     history, rows = run(how=how), _timetable(how).rows(0, ROUNDS)

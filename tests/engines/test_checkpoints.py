@@ -85,6 +85,7 @@ def test_the_eager_engine_continues_too(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_last_observation(tmp_path):
     part = go(
         checkpoint=tmp_path, checkpoint_every=100, progress=lambda progress: progress.round == 3

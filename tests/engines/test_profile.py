@@ -161,6 +161,7 @@ def test_operations_of_dense_models_are_those_of_the_closed_form():
     )
 
 
+@pytest.mark.slow
 def test_full_gradients_and_losses_are_counted_beside_the_steps():
     one = 2 * 128 * 3
     assert (
@@ -171,6 +172,7 @@ def test_full_gradients_and_losses_are_counted_beside_the_steps():
     assert counted(images(Softmax(128, 3)), fedax.IFCA(), epochs=2) == 3 * sum(SIZES) * one
 
 
+@pytest.mark.slow
 def test_operations_of_convolutions_are_the_same_in_every_form():
     """Along 8 pixels 3 places meet 22 numbers with zeros around them; with stride 2 and none, 3
     outputs meet 9."""

@@ -79,6 +79,7 @@ def test_others_are_a_program_each(solvers, engine, programs):
         np.testing.assert_array_equal(vector(history), vector(alone))
 
 
+@pytest.mark.slow
 def test_a_grid_of_solvers_resumes(tmp_path):
     """From checkpoints to the same bits, and not with other rates."""
     solvers = [fedax.SGD(rate) for rate in RATES]

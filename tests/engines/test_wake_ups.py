@@ -162,6 +162,7 @@ def test_engines_agree(engine):
     assert one.notes["clock"].tolist() == other.notes["clock"].tolist()
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bits_also_when_resumed(tmp_path):
     how = dataclasses.replace(CLOCKED, order="shuffled")
     straight = run(how, 14)
@@ -233,6 +234,7 @@ def test_seconds_joules_and_staleness():
     np.testing.assert_array_equal(nodes(own), nodes(history))
 
 
+@pytest.mark.slow
 def test_a_client_without_neighbours_trains_alone():
     history = run(method=fedax.ADPSGD(graph=fedax.Graph.isolated(5)), rounds=30)
     world, x = World(), np.tile(World().start, (5, 1))

@@ -191,6 +191,7 @@ def test_all_methods_of_a_demo_task_get_the_same_rounds(tmp_path):
     assert Experiment.read(tmp_path / "a" / "config-1.toml").rounds == 2
 
 
+@pytest.mark.slow
 def test_a_demo_of_fewer_rounds_is_a_run_directory_like_others(tmp_path):
     """Each run belongs to the settings that it was made with, which know the number of rounds only
     after the first."""

@@ -287,6 +287,7 @@ def test_a_node_that_comes_back_as_another_one(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_node_that_is_gone_for_a_moment_is_asked_again(tmp_path, monkeypatch):
     """Flower says at once that a node is gone; until the deadline the order is sent again, and
     nobody is left out."""
@@ -403,6 +404,7 @@ def test_a_wait_is_logged_and_ends_when_the_client_is_back(tmp_path, caplog, mon
     )
 
 
+@pytest.mark.slow
 def test_clients_online_while_the_server_waits(tmp_path, monkeypatch):
     """At the start, and for a client that is away in a round."""
     monkeypatch.setattr(roster, "AGAIN", 0.01)

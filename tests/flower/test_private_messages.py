@@ -232,6 +232,7 @@ def test_every_upload_is_counted_once(method, up, uploads, tmp_path):
     assert devices[0].spent(DELTA) == pytest.approx(history.metrics["epsilon"][-1])
 
 
+@pytest.mark.slow
 def test_an_upload_without_noise_is_in_the_account(tmp_path):
     """A client that takes part in a run without privacy too has given everything away."""
     whole, plain = task(), Assignment(fedax.FedAvg(), fedax.SGD(1.0), EVERYONE, None)

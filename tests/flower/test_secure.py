@@ -203,6 +203,7 @@ def test_clients_that_leave(stage, tmp_path):
     np.testing.assert_allclose(vector(ours), vector(theirs), rtol=0, atol=100 * STEP)
 
 
+@pytest.mark.slow
 def test_too_few_stay(tmp_path, caplog):
     """Three of four leave before they open the sum: nobody learns it, and the round changes
     nothing."""

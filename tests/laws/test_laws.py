@@ -87,6 +87,8 @@ def few(param):
 
 every_algorithm = pytest.mark.parametrize("kind", KINDS)
 every_switch_too = pytest.mark.parametrize("kind", KINDS + SWITCHES)
+# what the engine does for all methods alike: fast tests ask one method of each kind
+some_fast = pytest.mark.parametrize("kind", [few(param) for param in KINDS] + SWITCHES)
 
 
 @functools.cache
@@ -246,9 +248,8 @@ def test_invariant_to_client_order(kind):
     obeys(laws.ignores_the_order, kind)
 
 
-@pytest.mark.parametrize("kind", [few(param) for param in KINDS] + SWITCHES)
+@some_fast
 def test_observers_do_not_matter(kind):
-    """Fast tests ask one method of each kind: the observers are the engine's, not the method's."""
     watched = go(
         kind(), observe=[fedax.observe.TrainLoss(), fedax.observe.Dissimilarity()], observe_every=2
     )
@@ -258,7 +259,7 @@ def test_observers_do_not_matter(kind):
     )
 
 
-@every_switch_too
+@some_fast
 def test_resume_is_the_straight_run(kind):
     """A state saved at round 2 as plain arrays and taken up again ends in the same bits."""
     laws.resumes(method_of(kind))

@@ -206,6 +206,7 @@ def test_the_constants_of_a_ring():
     assert last["gradient_largest"] == pytest.approx(steepest)
 
 
+@pytest.mark.slow
 def test_a_graph_that_changes_says_its_period():
     rings = fedax.Graph.sequence(
         [fedax.Graph.ring(4), fedax.Graph.complete(4), fedax.Graph.ring(4)]

@@ -295,6 +295,7 @@ def test_weights_are_averaged_over_the_runs_on_the_same_data(tmp_path):
     assert file.stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_figures_of_what_the_first_task_does_not_have(tmp_path):
     """A metric, and weights, of a later task only; clients of equal size."""
     pytest.importorskip("matplotlib")

@@ -181,6 +181,7 @@ def test_dissimilarity_of_a_task_is_the_observers():
     assert found == pytest.approx(float(run.metrics["dissimilarity"][0]))
 
 
+@pytest.mark.slow
 def test_single_precision():
     q = quadratics(np.random.default_rng(0), dim=30)
     with jax.enable_x64(False):
