@@ -27,7 +27,9 @@ from fedax.tasks.splits import COMMON
 THEORY = [
     name
     for name, value in vars(fedax.theory).items()
-    if getattr(value, "__name__", "").startswith("fedax.theory.") and inspect.ismodule(value)
+    if getattr(value, "__name__", "").startswith("fedax.theory.")
+    and inspect.ismodule(value)
+    and not name.startswith("_")
 ]
 MODULES = (
     "fedax",

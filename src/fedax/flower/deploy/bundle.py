@@ -43,7 +43,8 @@ def build_app(deployment: Deployment) -> None:
         done = subprocess.run(
             command,
             cwd=place,
-            env=environment(deployment),
+            # the command imports the app, whose folder is listed and copied as it is
+            env=environment(deployment) | {"PYTHONDONTWRITEBYTECODE": "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
