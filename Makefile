@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadscope
 # many short processes import the same packages: none of them should have to compile these again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help environment demo torch test fast format generate all test-one test-plain slow native sanitize deployments fuzz faults docs wheel release-check lint check clean
+.PHONY: help environment demo torch test fast format generate all test-one test-plain slow native sanitize deployments fuzz faults docs pages wheel release-check lint check clean
 .DEFAULT_GOAL := demo
 
 help: ## list what make can do here
@@ -46,7 +46,7 @@ format: $(VENV)/.ready-to-test ## format the code and sort its imports
 generate: $(VENV)/.ready-to-test ## write exports, the list of the public interface and docs/choose.md, after a new algorithm, a changed signature or new benchmark results
 	$(BIN)/python .ci/generate
 
-all: test slow deployments torch check docs ## every test, check and page: some two hours on two cores
+all: test slow deployments torch check pages ## every test, check and page: some two hours on two cores
 
 # other tests than those of algorithms: make test-one K=partition IN=tests/data; types are checked by `make test`
 IN := tests/laws tests/closed_forms
@@ -100,9 +100,11 @@ $(VENV)/.ready-for-docs: $(VENV)/.ready-to-test
 	touch $@
 
 docs: export NO_MKDOCS_2_WARNING := 1
-docs: $(VENV)/.ready-for-docs ## the documentation as a site, in site/; then its links, its search, and its pages in a browser
+docs: $(VENV)/.ready-for-docs ## the documentation as a site, in site/
 	$(BIN)/mkdocs build --quiet
-	FEDAX_SITE=site $(BIN)/python -m pytest --quiet -m "slow or not slow" tests/site
+
+pages: docs ## the site's links, search and notebooks, and its pages in a browser (Chromium), two to four minutes
+	FEDAX_SITE=site $(PYTEST) --quiet -m slow tests/site
 
 wheel: ## install the wheel without constraints.txt, with the newest versions that pyproject.toml allows, and try it
 	.ci/wheel newest
