@@ -117,12 +117,14 @@ class ShadowAttack:
         self.attack = chosen = attack or Attack()
         options = {
             "learning_rate_init": chosen.learning_rate,
+            # of Adam, `max_iter` counts passes over the examples
             "max_iter": chosen.epochs,
             "random_state": seed,
         }
         self._classifier: Any = make_pipeline(
             StandardScaler(), MLPClassifier((chosen.hidden,), **options)
         )
+        # members first, as the labels of the next lines have them
         features = np.concatenate([largest(members, chosen.top), largest(others, chosen.top)])
         with warnings.catch_warnings():
             # the number of epochs is part of the attack
@@ -143,4 +145,5 @@ def largest(
     >>> largest(np.array([[0.1, 0.2, 0.3, 0.4]])).tolist()
     [[0.4, 0.3, 0.2]]
     """
+    # sorted by the negative, because NumPy sorts upwards
     return -np.sort(-probabilities, axis=1)[:, : min(top, probabilities.shape[1])]

@@ -79,15 +79,18 @@ def quarters(task: Task, seed: int = 0) -> Quarters:
     most one).
 
     Raises:
-        DataError: a client with fewer than four examples; InvalidInput: no classification task.
+        DataError: a client with fewer than four examples.
+        InvalidInput: no classification task.
     """
     check_auditable(task)
+    # four lists with a dictionary of arrays for each client
     rng, parts = np.random.default_rng(seed), [[], [], [], []]
     for k in range(task.train.clients):
         examples = {name: np.asarray(values) for name, values in task.train.client(k).items()}
         count = len(next(iter(examples.values())))
         for part, rows in zip(parts, np.array_split(rng.permutation(count), 4), strict=True):
             part.append({name: values[rows] for name, values in examples.items()})
+    # parts 0 and 2 are trained on, parts 1 and 3 are the examples that were not
     target, shadow = (dataclasses.replace(task, train=Ragged.of(parts[i])) for i in (0, 2))
     target_out, shadow_out = (
         {name: np.concatenate([client[name] for client in parts[i]]) for name in parts[i][0]}
@@ -128,6 +131,7 @@ def membership(
 
     Raises:
         InvalidInput: not a task of `fedax.tasks.classification`, or looks that do not ascend.
+        DataError: a client with fewer than four examples.
 
     Source: Sun, Li and Wang, Decentralized Federated Averaging, 2021, sec. 6; calibration: Watson
     et al., On the Importance of Difficulty Calibration in Membership Inference Attacks, ICLR 2022.
@@ -145,18 +149,22 @@ def membership(
         return False
 
     def train(name: str, rounds: int) -> History:
+        # observed at its end only, unless the options say otherwise
         common = {"rounds": rounds, "observe_every": max(looks[-1], 1), "progress": hook, **options}
         own, chance = (parts.target, seed) if name == "target" else (parts.shadow, seed + 1)
+        # without a folder a model goes on from its history, with one from its checkpoint
         where = {"resume": models[name]} if folder is None else {"checkpoint": folder / name}
         models[name] = history = run(algorithm, own, seed=chance, **where, **common)
         return history
 
     found: list[_Look] = []
     for rounds in looks:
+        # a look that is in a file is not made again, even if the models have to be
         look = None if folder is None else _Look.read(folder, rounds)
         if look is None:
             begun = time.perf_counter()
             target, shadow = train("target", rounds), train("shadow", rounds)
+            # the history ends with the worse of both outcomes, and no attack is made
             if not (target.outcome.ok and shadow.outcome.ok):
                 worse = target.outcome if not target.outcome.ok else shadow.outcome
                 models["target"] = dataclasses.replace(target, outcome=worse)
@@ -169,13 +177,16 @@ def membership(
             if folder is not None:
                 look.write(folder, rounds)
         found.append(look)
+        # the look during which the end was asked for is complete
         if asked and rounds < looks[-1]:
             models["target"] = dataclasses.replace(
                 models["target"] or train("target", rounds), outcome=Outcome("interrupted")
             )
             break
+    # all looks came from files: the target is trained, or read from its checkpoint
     history = models["target"] or train("target", looks[-1])
     spent = np.cumsum([look.seconds for look in found])
+    # shape (looks, 2), also if nothing was attacked
     accuracy = np.array([x.accuracy for x in found]).reshape(-1, 2)
     shadows, calibrated = tuple(x.shadow for x in found), tuple(x.calibrated for x in found)
     return Membership(np.array(looks[: len(found)]), shadows, calibrated, spent, history, accuracy)
@@ -252,6 +263,7 @@ def _attacked(
     None if a model gives no finite answers.
     """
     loss = parts.target.loss
+    # log probabilities, each of shape (examples, classes)
     known, unknown = parts.target.train.arrays, parts.target_out
     inside, outside = (answers(loss, target, examples["x"]) for examples in (known, unknown))
     mine, others = (
@@ -261,6 +273,7 @@ def _attacked(
         return None
     learned = ShadowAttack(np.exp(mine), np.exp(others), seed, attack)
     by_shadow = curve(learned.scores(np.exp(inside)), learned.scores(np.exp(outside)))
+    # how much larger the target's log probability of the true label is than the shadow's
     gains = [
         _at_label(own - answers(loss, shadow, examples["x"]), examples["y"])
         for own, examples in ((inside, known), (outside, unknown))
@@ -283,6 +296,7 @@ def answers(loss: Any, params: PyTree, x: Any) -> Float[np.ndarray, "some classe
         )
 
     log = jax.jit(log)
+    # the last piece is shorter, so its size is compiled once more
     pieces = [log(params, jnp.asarray(x[i : i + PIECE])) for i in range(0, len(x), PIECE)]
     return np.concatenate([np.asarray(piece) for piece in pieces])
 

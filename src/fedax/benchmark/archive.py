@@ -55,7 +55,7 @@ class Entry:
     versions: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
 
     def to_bytes(self) -> bytes:
-        """As compressed lines of JSON."""
+        """Returns the entry as compressed lines of JSON."""
         about = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
@@ -73,13 +73,13 @@ class Entry:
         about, runs = unpacked(data)
         try:
             return cls(**about, records=tuple(runs.values()))
-        except TypeError as error:  # a field more or less
+        except TypeError as error:  # other fields than those of an entry
             raise ValueError(f"not a file of the benchmark ({error})") from error
 
 
 def trimmed(run: Record, task: BenchTask) -> Record:
     """Returns a run with what the archive keeps: without wall times, which differ between equal
-    runs, and without metrics that nobody reads.
+    runs, and without metrics that are not used.
     """
     metrics = {name: run.metrics[name] for name in task.kept if name in run.metrics}
     return dataclasses.replace(
@@ -97,6 +97,7 @@ class Archive:
         """Returns the result of a method on a task if it was made as it would be now."""
         for folder in self.folders:
             file = folder / task / f"{portable(method)}{ENDING}"
+            # two titles may give one file name, so the title is compared too
             if file.exists() and (entry := _read(file)).key == key and entry.method == method:
                 return entry
         return None

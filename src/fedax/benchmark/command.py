@@ -84,6 +84,7 @@ class Bench:
             UnknownName: no such tier, task or search.
             InvalidInput: another search than the standing one, with the standing archive.
         """
+        # another search is an experiment: it needs Optuna, and never enters the standing archive
         if search not in SEARCHES:
             raise UnknownName.among("search", search, SEARCHES)
         if search != STANDING.search:
@@ -92,7 +93,9 @@ class Bench:
                 reason = f"the standing archive has settings of {STANDING.search} only"
                 raise InvalidInput.because(f"--search {search}", reason, "Name another --out.")
         place = folder or FOLDER
+        # spaces of the user's file replace those of the same class
         known = read_spaces(FILE) | (read_spaces(spaces) if spaces else {})
+        # results are found in both, and written to the first
         archives = [out] if out.resolve() == SHIPPED.resolve() else [out, SHIPPED]
         tuning = dataclasses.replace(STANDING, search=search)
         tasks = choose_tasks(load_tasks(place), tier, names)
@@ -118,13 +121,14 @@ class Bench:
             target = "not set" if task.target is None else f"{task.target.value:g}"
             rows.append((task.name, task.family, task.tier, task.title, task.metric, target))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:  # whole, whatever the terminal's width
+        for row in rows:  # whole lines, also in a narrow terminal
             cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
             console.print("  ".join(cells).rstrip(), highlight=False, soft_wrap=True)
 
     def set_targets(self, console: Console) -> None:
         """Sets the target of each task that has none, or that is the only one asked for."""
         for task in self.tasks:
+            # a target that was set stays, unless the task was asked for alone
             if task.target is not None and len(self.tasks) > 1:
                 console.print(f"{task.name}: {task.target.value:g}, set before.", highlight=False)
                 continue
@@ -147,6 +151,7 @@ class Bench:
         """
         everything = [name.lower() for name in names] == [ALL]
         methods = [Method.parse(name) for name in (algorithm_classes() if everything else names)]
+        # with `all`, methods that fit none of the tasks are passed over; a named one is an error
         for method in methods:
             if not any(task.fits(method) for task in self.tasks):
                 families = ", ".join(dict.fromkeys(task.family for task in self.tasks))
@@ -169,9 +174,11 @@ class Bench:
         Other processes may do so at the same time: each leaves the cells alone that another one
         works on. A task whose data are not there is left out, with the reason.
         """
+        # targets are needed by every key; asked for before anything runs
         for cell in cells:
             cell.task.required_target()
         makers, known, busy = _Data(console), self._known(), 0
+        # cells that are still to be made, for the estimate of the time
         missing = {cell.key: cell for cell in cells if self._find(cell) is None}
         for number, cell in enumerate(cells, 1):
             if (entry := self._find(cell)) is None:
@@ -179,6 +186,7 @@ class Bench:
                 if data is None:
                     continue
                 folder = self.out / cell.task.name
+                # the lock file lies in the folder of the task
                 with writing(folder):
                     folder.mkdir(parents=True, exist_ok=True)
                 try:
@@ -188,6 +196,7 @@ class Bench:
                 except RunExists:
                     busy += 1
                     continue
+                # measured seconds make the estimate of the rest better
                 known[cell.key] = entry.seconds
             missing.pop(cell.key, None)
             self._say(entry, f"{number}/{len(cells)}{_left(missing.values(), known)}", console)
@@ -213,10 +222,12 @@ class Bench:
         """Shows the core hours of the cells that are not in the archive, by task and by method."""
         missing, makers = [cell for cell in cells if self._find(cell) is None], _Data(console)
         timings = read_timings(self.out)
+        # only timings without which nothing can be estimated
         for cell in list(needed(missing, self._known())):
             data = makers.of(cell.task)
             if data is not None:
                 timings[cell.key] = time_cell(cell, self._space(cell), data, self.tuning)
+                # after each timing, so that an interrupted plan goes on where it was
                 write_timings(self.out, timings)
                 told = f"{cell.task.name}: {cell.method.label}: {timings[cell.key]:.0f} s"
                 console.print(told, highlight=False, soft_wrap=True)
@@ -244,6 +255,7 @@ class Bench:
 
     def _show(self, methods: Sequence[str], console: Console) -> None:
         """Shows the places of methods, and writes the table and the figure."""
+        # with another search, its methods beside those of the standing archive
         tunings = dict.fromkeys([self._standing_tuning, self.tuning])
         standing = Standing.of(self.tasks, self.archive, *tunings)
         if self.tuning.search != STANDING.search:
@@ -257,6 +269,7 @@ class Bench:
             console.print(f"\n{method}", style="bold")
             for line in describe_place(standing, method):
                 console.print(line, highlight=False, soft_wrap=True)
+        # references are the rows that others are compared with
         shown = [*methods, *(standing.reference(task) for task in standing.tasks)]
         table = standing.table("rounds", shown)
         console.print(f"\n{to_text(table)}", highlight=False, soft_wrap=True)
@@ -294,6 +307,7 @@ class _Data:
     def of(self, task: BenchTask) -> Task | None:
         """Returns the data of a task; None, after a message, where they are not there."""
         if task.name not in self.made:
+            # one task's data at a time, but a task that failed is not tried again
             lost: dict[str, Task | None] = {
                 name: None for name, data in self.made.items() if data is None
             }

@@ -58,6 +58,7 @@ def cost_to(run: Record, metric: str, target: float, measure: str) -> float:
     if run.diverged:
         return math.inf
     curve = np.asarray(run.scalars[metric], float)
+    # the curve is read along what was spent, so "rounds" stands for the unit of the cost
     return read_curve(
         curve, np.asarray(spent, float), f"rounds_to_{target!r}", is_higher(run, metric)
     )

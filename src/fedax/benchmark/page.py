@@ -85,9 +85,11 @@ def _cells(standing: Standing, task: BenchTask, measure: str) -> dict[str, list[
     found = {}
     for method in standing.entries[task.name]:
         numbers = standing.numbers(task, measure, method)
+        # costs may be infinite, and have a median; qualities have a mean
         value = typical(numbers) if measure in COSTS else float(numbers.mean())
         effect = told[method].effect if method in told else None
         gain = [None] * 3 if effect is None else _rounded([effect.mean, effect.low, effect.high])
+        # number, mean gain, its ends, verdict
         found[method] = [_finite(value), *gain, told[method].verdict if method in told else ""]
     return found
 
@@ -97,6 +99,7 @@ def _curve(task: BenchTask, entry: Entry) -> dict[str, Any]:
     runs = entry.records
     rounds, _ = aligned(runs)
     values = np.mean(curves_of(runs, task.metric, runs), axis=0)
+    # positions of evenly spaced points; short curves have fewer than `POINTS`
     shown = np.unique(np.linspace(0, len(rounds) - 1, POINTS).astype(int))
     return {
         "x": rounds[shown].tolist(),

@@ -51,6 +51,7 @@ def cells_of(tasks: Sequence[BenchTask], methods: Sequence[Method]) -> list[Cell
     """
     places = {name: i for i, name in enumerate(FIRST)}
     ranked = sorted(methods, key=lambda method: places.get(method.name, len(FIRST)))
+    # the well-known methods are one wave, the others waves of `WAVE`
     split = sum(method.name in places for method in ranked)
     waves = [ranked[:split]] + [ranked[i : i + WAVE] for i in range(split, len(ranked), WAVE)]
     return [
@@ -63,7 +64,7 @@ def cells_of(tasks: Sequence[BenchTask], methods: Sequence[Method]) -> list[Cell
 
 
 def archived_seconds(archive: Archive, tasks: Iterable[BenchTask]) -> Seconds:
-    """Returns what archived results have taken, whatever their task was like then."""
+    """Returns the seconds of archived results, also of earlier versions of a task."""
     return {
         (entry.task, entry.method): entry.seconds
         for task in tasks
@@ -79,12 +80,14 @@ def estimate(cells: Sequence[Cell], known: Mapping[tuple[str, str], float]) -> S
     The factors fit the known seconds by least squares in logarithms. A task or method of which
     nothing is known has the mean of the others.
     """
+    # tasks, then methods, of the known cells
     names = [list(dict.fromkeys(key[place] for key in known)) for place in (0, 1)]
     # a row for each known cell, with a column for each task and method
     rows = np.zeros((len(known), len(names[0]) + len(names[1])))
     for row, (task, label) in zip(rows, known, strict=True):
         row[[names[0].index(task), len(names[0]) + names[1].index(label)]] = 1.0
     logs = np.log(np.maximum(list(known.values()), 1.0))
+    # the factors of tasks and methods are only known up to a constant: the shortest solution
     fitted = np.linalg.lstsq(rows, logs, rcond=None)[0] if known else np.zeros(0)
     parts = np.split(fitted, [len(names[0])])
     factors = [
@@ -103,7 +106,9 @@ def needed(cells: Sequence[Cell], known: Seconds) -> Iterator[Cell]:
     """Yields the cells whose timing an estimate lacks: each task with its reference, and each
     method on the first task that it fits.
     """
+    # tasks and methods with a timing; both sets grow with every cell that is yielded
     tasks, methods = {task for task, _ in known}, {label for _, label in known}
+    # references come first: they tell how long a task takes
     for cell in sorted(cells, key=lambda cell: cell.method.name != cell.task.reference):
         is_reference = cell.method.name == cell.task.reference
         if cell.task.name not in tasks if is_reference else cell.method.label not in methods:
@@ -117,15 +122,19 @@ def time_cell(cell: Cell, space: Space, data: Task, tuning: Tuning) -> float:
     method that the task refuses.
     """
     task, method = cell
+    # the first draw stands for the second one, which depends on results
     settings = space.settings(unit_points(len(space.ranges), tuning.settings, tuning.draw))
+    # both draws on the screening seeds, and half of the settings on the deciding ones
     draws = 2 + len(tuning.deciding) / len(tuning.screening)
     seconds = 0.0
+    # (what is observed, settings, seeds, how often the stage runs)
     stages = (
         (task.selecting, settings, tuning.screening, draws),
         (task, settings[:1], tuning.reported, 1.0),
     )
     for observed, some, seeds, repeats in stages:
         few, rounds = int(task.experiment.get("observe_every", 1)), int(task.experiment["rounds"])
+        # CPU time, so that other processes on the machine do not count
         spent = [time.process_time()]
         # the first of each length compiles; an asynchronous server does for every length
         for short in (few, few, 4 * few, 4 * few):
@@ -137,8 +146,11 @@ def time_cell(cell: Cell, space: Space, data: Task, tuning: Tuning) -> float:
             except InvalidInput:
                 return 0.0
             spent.append(time.process_time())
+        # each length runs twice: the second time without compilation
         first, again, _, longer = (end - begin for begin, end in itertools.pairwise(spent))
+        # the longer run has 3 * few more rounds, and the same fixed cost
         a_round = max(longer - again, 0.0) / (3 * few)
+        # compilation once, then a run of `few` rounds and the rest of its rounds, each time
         seconds += first - again + repeats * (again + a_round * (rounds - few))
     return seconds
 

@@ -26,7 +26,7 @@ def ratios(costs: Table) -> Table:
     tiny = np.finfo(float).tiny
     finite = np.maximum(np.where(reached, costs, 1.0), tiny)
     best = np.where(reached, finite, np.inf).min(0)
-    # of a task that nobody solves any number will do
+    # where no method reaches the target, the divisor does not matter
     return np.where(reached, finite / np.where(reached.any(0), best, 1.0), np.inf)
 
 

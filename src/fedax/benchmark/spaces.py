@@ -40,12 +40,14 @@ class Range(NamedTuple):
     def at(self, place: float) -> float:
         """Returns the value at a place in [0, 1], to four digits: powers differ between systems."""
         low, high = self._ends
+        # `low` and `high` are logarithms on a logarithmic scale
         value = low + (high - low) * place
         return float(f"{math.exp(value) if self.log else value:.4g}")
 
     def edge(self, value: float) -> str:
         """Returns `low` or `high` if a value lies in that outer part of the range, else nothing."""
         low, high = self._ends
+        # 0 at the lower end, 1 at the upper one
         place = ((math.log(value) if self.log else value) - low) / (high - low)
         return "low" if place < EDGE else "high" if place > 1 - EDGE else ""
 
@@ -59,6 +61,7 @@ class Range(NamedTuple):
         if self.log:
             ends = [math.exp(end) for end in ends]
         least, most = (-math.inf, math.inf) if limits is None else (limits.low, limits.top)
+        # the range ends where the hyperparameter's does: nothing lies beyond
         if (self.low <= least) if edge == "low" else (self.high >= most):
             return None
         return Range(max(ends[0], least), min(ends[1], most), self.log)
@@ -95,6 +98,7 @@ class Space(NamedTuple):
         value, limits = self.ranges[key].at(place), self.limits.get(key)
         if limits is None or limits.allows(value):
             return value
+        # a little inside the range, where the rounded value is allowed
         return self.ranges[key].at(min(max(place, 0.001), 0.999))
 
     def edges(self, setting: Setting) -> dict[str, str]:
@@ -118,6 +122,7 @@ class Space(NamedTuple):
         """Returns the space from the lower to the upper end of both."""
         ranges = {
             key: Range(min(one.low, two.low), max(one.high, two.high), one.log)
+            # both spaces have the same keys in the same order
             for (key, one), two in zip(self.ranges.items(), other.ranges.values(), strict=True)
         }
         return self._replace(ranges=ranges)
@@ -175,9 +180,11 @@ def space_of(
     known, entry = declared(kind), spaces.get(kind.__name__.lower())
     rate = {"learning_rate": Range(*learning_rate, log=True)}
     if entry is None:
+        # without a declared space: a range for every real hyperparameter that is not fixed
         derived = {key: _derived(one) for key, one in known.items() if key not in fixed}
         ranges = {key: one for key, one in derived.items() if one is not None}
         return Space(rate | ranges, known, GENERAL if ranges else "no other hyperparameters")
+    # options of the local solver are searched under the prefix `solver.`
     inner = {f"solver.{key}": one for key, one in declared(SGD).items()}
     ranges = {
         key: _parsed(f"{kind.__name__}.{key}", given, known | inner, key)
@@ -192,6 +199,7 @@ def _parsed(field: str, given: Any, known: Mapping[str, Hyper], key: str) -> Ran
     if key not in known:
         raise UnknownName.among(field, key, known)
     allowed = "{log = [low, high]} or {linear = [low, high]} with low < high"
+    # anything else than one list of two numbers gives no numbers, and is refused
     scale, ends = next(iter(given.items()), ("", [])) if isinstance(given, dict) else ("", [])
     numbers = [one for one in ends if type(one) in (int, float)] if isinstance(ends, list) else []
     if scale not in ("log", "linear") or len(given) != 1 or not len(numbers) == len(ends) == 2:
@@ -199,6 +207,7 @@ def _parsed(field: str, given: Any, known: Mapping[str, Hyper], key: str) -> Ran
     found = Range(float(numbers[0]), float(numbers[1]), scale == "log")
     if not found.low < found.high or (found.log and found.low <= 0):
         raise InvalidInput.of(field, given, allowed)
+    # the ends themselves may be open, so points just inside are tried
     if known[key].counts or not all(known[key].allows(found.at(place)) for place in (0.001, 0.999)):
         raise InvalidInput.of(field, given, known[key].allowed)
     return found
@@ -209,6 +218,7 @@ def _derived(one: Hyper) -> Range | None:
     is_real = isinstance(one.default, float) and one.choices is None
     if not is_real or not math.isfinite(one.default) or one.default == 0:
         return None
+    # a bounded range is searched whole and linearly
     if math.isfinite(one.low) and math.isfinite(one.high):
         return Range(one.low, one.high)
     if one.default < 0 or one.low < 0:
@@ -251,10 +261,12 @@ def suggest_points(
         seed=seed, n_startup_trials=0, multivariate=True, constant_liar=True
     )
     study = optuna.create_study(sampler=sampler)
+    # scores are tuples: their ranks are numbers that the estimator can take
     ranked = sorted(scores)
     for point, score in zip(tried.tolist(), scores, strict=True):
         params = dict(zip(names, point, strict=True))
         value = float(ranked.index(score))
         study.add_trial(optuna.trial.create_trial(params=params, distributions=unit, value=value))
+    # all are asked for before any is run; `constant_liar` keeps them apart
     asked = [study.ask(unit) for _ in tried]
     return [[trial.params[name] for name in names] for trial in asked]

@@ -80,6 +80,7 @@ class Standing:
         ones.
         """
         known = [task for task in tasks if task.target is not None]
+        # by task, the fingerprints of the budgets that count
         judged = {
             task.name: {judged_by(task, tuning) for tuning in tunings or (STANDING,)}
             for task in known
@@ -108,6 +109,7 @@ class Standing:
 
     def methods(self, family: str) -> list[str]:
         """Returns the methods that have run on all tasks of a family, in alphabetical order."""
+        # a method that lacks one task of the family has no ratio there
         names = [set(self.entries[task.name]) for task in self.tasks_of(family)]
         return sorted(set.intersection(*names), key=str.lower) if names else []
 
@@ -131,6 +133,7 @@ class Standing:
         """
         methods = self.methods(family)
         tasks = [task for task in self.tasks_of(family) if measure in task.measures]
+        # the shape is set so that there are two axes without tasks too
         costs = np.array(
             [[typical(self.numbers(task, measure, method)) for task in tasks] for method in methods]
         ).reshape(len(methods), len(tasks))
@@ -144,6 +147,7 @@ class Standing:
         if not found.size:
             return []
         areas, (low, high) = area(found), interval(found)
+        # by task, then by method
         verdicts = {
             task.name: {m: d.verdict for m, d in self.differences(task, measure).items()}
             for task in self.tasks_of(family)
@@ -152,7 +156,9 @@ class Standing:
         is_ranked = found.shape[1] >= LEAST
         made = []
         for i, method in enumerate(methods):
+            # its verdict on each task; the reference itself has none
             told = [found.get(method, "") for found in verdicts.values()]
+            # equal areas share a rank
             rank = 1 + int((areas > areas[i]).sum()) if is_ranked else None
             numbers = float(areas[i]), float(low[i]), float(high[i])
             made.append(Placed(method, *numbers, rank, told.count("better"), told.count("worse")))
@@ -186,10 +192,12 @@ class Standing:
     def _effect(self, task: BenchTask, measure: str, method: str, reference: str) -> Effect:
         ours, theirs = (self.numbers(task, measure, name) for name in (method, reference))
         if measure in COSTS:
+            # speeds, because costs may be infinite: a run that never arrives has speed 0
             return effect_of(speed_gains(ours, theirs), "seeds")
         metric = task.quality[measure]
         every = [run for entry in self.entries[task.name].values() for run in entry.records]
         sign = 1.0 if is_higher(every[0], metric) else -1.0
+        # values at the start and at the end, of all methods on the task
         known = [run.scalars[metric][0] for run in every] + [quality_of(r, metric) for r in every]
         # a run that diverged counts as the worst of its task, as in reports
         worst = sign * float(np.nanmin(sign * np.array(known)))
@@ -237,9 +245,11 @@ class Standing:
             if not found.size:
                 continue
             references = {self.reference(task) for task in self.tasks_of(family)}
+            # by area; equal ones in alphabetical order
             best = [methods[i] for i in np.argsort(-area(found), kind="stable")[:DRAWN]]
             drawn = [m for m in methods if m in best or m in references or m == newcomer]
             shares = dict(zip(methods, profile(found, factors), strict=True))
+            # a method keeps its style in all panels
             series = [
                 Series(m, styles.setdefault(m, len(styles)), factors, shares[m]) for m in drawn
             ]
@@ -269,6 +279,7 @@ def _cell(numbers: np.ndarray, told: Difference | None) -> Cell:
 def describe_place(standing: Standing, method: str, measure: str = "rounds") -> list[str]:
     """Returns the place of a method in words: by family, and on each task against the reference."""
     lines = []
+    # by task: one method against the references, corrected for the number of tasks
     told = standing.verdicts(method, measure)
     for family in standing.families:
         tasks = [
@@ -291,6 +302,7 @@ def describe_place(standing: Standing, method: str, measure: str = "rounds") -> 
                 f"{len(placed)} methods."
             )
         for task in tasks:
+            # the median over the seeds
             cost = typical(standing.numbers(task, measure, method))
             text = (
                 f"{cost:.4g} {COSTS[measure].unit}"

@@ -130,11 +130,13 @@ class BenchTask(BaseModel):
             raise InvalidInput.of(
                 "learning_rate", self.learning_rate, "two numbers, 0 < low < high"
             )
+        # made only to be checked: an error of a task shows when it is read
         self.experiment_of(Method.parse(self.reference), [{}])
 
     @property
     def fingerprint(self) -> str:
         """The hash of what its results depend on, without the target."""
+        # titles and tiers may change without new results
         told = self.model_dump(include={"metric", "learning_rate", "options", "reference"})
         text = json.dumps(told | {"experiment": self.sections}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -151,6 +153,7 @@ class BenchTask(BaseModel):
         Others cost more than training on the networks.
         """
         names = [name if isinstance(name, str) else name["name"] for name in self.observers]
+        # the metrics of an observer begin with its name, such as `client_accuracy_mean`
         mine = [
             one
             for one, name in zip(self.observers, names, strict=True)
@@ -192,6 +195,8 @@ class BenchTask(BaseModel):
         """Returns the experiment of a method with some settings, labelled by their numbers."""
         sections = []
         for number, setting in enumerate(settings):
+            # the learning rate and names with the prefix go to the solver, everything else to the
+            # method
             solver = {
                 key.removeprefix("solver."): value
                 for key, value in setting.items()
@@ -200,6 +205,7 @@ class BenchTask(BaseModel):
             own = {
                 key: value
                 for key, value in setting.items()
+                # what the solver has taken already
                 if key.removeprefix("solver.") not in solver
             }
             sections.append(
@@ -215,7 +221,7 @@ class BenchTask(BaseModel):
 
 
 class Method(NamedTuple):
-    """A method as it is named: built-in, or `path/to/file.py:Class`, with fixed hyperparameters."""
+    """A method by name: built-in, or `path/to/file.py:Class`, with fixed hyperparameters."""
 
     name: str
     options: dict[str, Any]
@@ -253,11 +259,13 @@ class Method(NamedTuple):
         None for gossip of pairs: one wake-up is no round that others could be compared with.
         """
         if "topology" in declared(self.kind):
+            # told by the code: a round of gossip calls `exchange_pair`
             in_pairs = "exchange_pair" in inspect.unwrap(self.kind.round).__code__.co_names
             return () if in_pairs else ("decentralised",)
         room = self.kind.__module__.split(".")
         if room[:2] == ["fedax", "algorithms"]:
             return ("personal",) if room[2] == "personalized" else SERVER
+        # user code lies in no folder of the package: overriding `personal` makes it personal
         return ("personal",) if self.kind.personal is not Algorithm.personal else SERVER
 
 
@@ -279,6 +287,7 @@ def load_tasks(folder: Path = FOLDER) -> dict[str, BenchTask]:
         if file.name != TARGETS:
             task = BenchTask.parse(Source.read(file).text, file.stem)
             target = targets.get(task.name)
+            # a target of another version of the task is no target
             is_current = target is not None and target.task == task.fingerprint
             found.append(task.model_copy(update={"target": target}) if is_current else task)
     if not found:
@@ -309,7 +318,7 @@ def write_target(folder: Path, name: str, target: Target) -> None:
 def choose_tasks(
     tasks: Mapping[str, BenchTask], tier: str, names: Collection[str] = ()
 ) -> list[BenchTask]:
-    """Returns the tasks of a tier, or those of some names, whatever their tier.
+    """Returns the tasks of a tier, or those of some names from any tier.
 
     >>> [task.name for task in choose_tasks(load_tasks(), "quick", ["digits-ring"])]
     ['digits-ring']

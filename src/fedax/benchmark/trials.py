@@ -118,6 +118,7 @@ def run_method(
         search=tuning.search,
         versions=versions(),
     )
+    # such as a method with several phases on an asynchronous server
     try:
         tuned = tune(task, method, space, data, tuning, standing_score(task.metric, target))
     except InvalidInput as error:
@@ -146,13 +147,16 @@ def tune(
 
     All stages of the selection have equally many runs, so that one compiled program serves them.
     """
+    # shape (2 * settings, hyperparameters): the first draw, then the second
     points = unit_points(len(space.ranges), 2 * tuning.settings, tuning.draw)
     settings = space.settings(points[: tuning.settings])
     runs = _select(task, method, settings, data, tuning.screening)
     scores = [score(one) for one in runs]
     if tuning.search == "tpe":
+        # the estimator suggests points of the same space
         second, later = space, suggest_points(points[: tuning.settings], scores, tuning.draw)
     else:
+        # a best value at the edge of its range moves the second draw across this edge
         edges = space.edges(settings[scores.index(min(scores))])
         second, later = space.extended(edges), points[tuning.settings :]
     settings += second.settings(later)
@@ -164,8 +168,11 @@ def tune(
         chosen = [settings[i] for i in finalists]
         further = _select(task, method, chosen, data, tuning.deciding)
         for i, more in zip(finalists, further, strict=True):
+            # the finalists are judged on all of their runs
             scores[i] = score(runs[i] + more)
+    # only finalists: the scores of the others are of fewer runs
     selected = min(finalists, key=scores.__getitem__)
+    # edges of both draws together: beyond these nothing was tried
     left = space.joined(second).edges(settings[selected])
     records = run_settings(task, method, [settings[selected]], data, tuning.reported)
     return Tuned(
@@ -182,6 +189,7 @@ def _select(
 ) -> list[list[Record]]:
     """Returns the runs of each setting, which observe only what selects."""
     records, count = run_settings(task.selecting, method, settings, data, seeds), len(seeds)
+    # settings in order, each with all seeds
     return [records[i * count : (i + 1) * count] for i in range(len(settings))]
 
 
@@ -213,6 +221,7 @@ def standing_score(metric: str, target: float) -> Callable[[Sequence[Record]], S
         ]
         reached = [cost for cost in rounds if math.isfinite(cost)]
         finals = [_as_loss(run, metric, quality_of(run, metric)) for run in records]
+        # compared as a tuple: first who arrives, then how fast, then how good
         missed = float(len(rounds) - len(reached))
         return missed, statistics.fmean(reached or [0.0]), statistics.fmean(finals)
 
@@ -244,6 +253,7 @@ def set_target(
     Raises:
         InvalidInput: the reference does not become better than the initial model.
     """
+    # rounds in which the reference has to reach the target
     method, half = Method.parse(task.reference), int(task.sections["rounds"]) / 2
 
     def score(records: Sequence[Record]) -> Score:
@@ -256,6 +266,7 @@ def set_target(
     initial = float(first.scalars[task.metric][0])
     median = statistics.median(math.inf if math.isnan(value) else value for value in values)
     value = _easier(median, higher)
+    # rounding to the easier side may bring the target back to the initial value
     if not (value > initial if higher else value < initial):
         reason = f"its tuned reference does not leave the initial {task.metric} of {initial:.3g}"
         raise InvalidInput.because(f"task {task.name}", reason, "Give it more rounds.")

@@ -82,12 +82,14 @@ def run_audit(
     if out.exists() and any(out.iterdir()):
         raise RunExists(f"{out} is not empty. Choose another folder with --out.")
     plan, seed = experiment.plan(), experiment.seeds[0]
+    # the initial and the final model are always attacked
     looks = sorted({0, *range(every, experiment.rounds + 1, every), experiment.rounds})
     options = {name: plan.arguments[name] for name in ("solver", "schedule", "channel")}
     results: dict[str, Membership] = {}
     for label, algorithm in plan.algorithms.items():
         results[label] = membership(algorithm, plan.task, looks=looks, seed=seed, **options)
         show(_table(label, results[label]), console)
+    # a quarter of the training examples, about as many as others
     members = int(plan.task.train.total) // 4
     for label, attacked in results.items():
         console.print(f"{label}: {verdict(attacked, members)}", highlight=False)
@@ -132,6 +134,7 @@ def verdict(audit: Membership, members: int) -> str:
     """
     if not len(audit.rounds):
         return "not attacked; the model is not finite."
+    # two standard errors, see the docstring
     chance = 2 * math.sqrt((2 * members + 1) / 12) / members
     name, area = max(
         ((name, float(audit.auc[name][-1])) for name in ATTACKS), key=lambda each: each[1]
@@ -178,10 +181,12 @@ def write_picture(results: dict[str, Membership], path: Path) -> None:
         figure.add_trace(go.Scatter(x=x, y=y, mode="lines", **style), row=1, col=column)
 
     for i, (label, audit) in enumerate(results.items()):
+        # a colour for each algorithm, a dash for each attack
         for (name, title), dash in zip(ATTACKS.items(), ("dash", "solid"), strict=True):
             style = {"name": f"{label}, {title}", "legendgroup": f"{label}, {title}"}
             stroke = {"dash": dash, "color": COLORS[i % len(COLORS)]}
             line(audit.rounds, audit.auc[name], 1, line=stroke, **style)
+            # empty if no model was attacked
             for last in getattr(audit, name)[-1:]:
                 line(last.false, last.true, 2, line=stroke, showlegend=False, **style)
     guess = np.array([0.0, 1.0])

@@ -67,6 +67,7 @@ def bench(
 
     console = Console()
     bench = command.Bench.open(tier, task or (), tasks, spaces, out, search)
+    # the first of these that is asked for is done; --page goes with each of them
     if list_tasks:
         bench.show_tasks(console)
     elif targets:

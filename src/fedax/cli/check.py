@@ -39,7 +39,9 @@ def check(
             raise UnknownName.among("--only", name, LAWS)
     section, console = parse_section(method), Console()
     algorithm = make_algorithm(section.pop("name"), **section)
+    # in the order of the marks, for the last line
     counts = dict.fromkeys(MARKS, 0)
+    # verdicts come one by one: each law takes seconds
     for verdict in verdicts(algorithm, [LAWS[name] for name in only] if only else None):
         counts[verdict.kind] += 1
         console.print(

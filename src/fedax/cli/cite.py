@@ -25,6 +25,7 @@ def cite(
 
     Example: `fedax cite runs/demo`
     """
+    # of each run, its algorithms, its tasks and the paper of its recipe
     methods, tasks, papers = zip(*map(used_by, runs), strict=True)
     unique_methods = _unique(name for names in methods for name in names)
     unique_tasks = _unique(name for names in tasks for name in names)
@@ -43,7 +44,9 @@ def entries() -> list[Entry]:
     """Returns the bibliography of the methods and data sets."""
     text = files("fedax.cli").joinpath("references.bib").read_text(encoding="utf-8")
     found = []
+    # an entry ends with a brace at the beginning of a line
     for match in re.finditer(r"^@\w+\{(\w+),\n(.*?)^\}", text, flags=re.DOTALL | re.MULTILINE):
+        # the keywords are names of algorithms and tasks; they are not printed
         line = re.search(r"  keywords = \{(.*)\},\n", match[2])
         names = frozenset(line[1].split(", ")) if line else frozenset()
         found.append(Entry(match[1], match[0].replace(line[0], "") if line else match[0], names))
@@ -81,6 +84,7 @@ def bibtex(methods: Sequence[str], tasks: Sequence[str] = (), paper: str = "") -
     """
     from fedax.algorithms import algorithm_classes
 
+    # by entry, what it is cited for: several methods may share a paper
     known, parts, reasons = entries(), [], {}
     for name in (*methods, *tasks):
         if is_reference(name):
@@ -88,6 +92,7 @@ def bibtex(methods: Sequence[str], tasks: Sequence[str] = (), paper: str = "") -
             continue
         title = algorithm_classes()[name].__name__ if name in methods else f"data: {name}"
         cited = [entry for entry in known if name in entry.names]
+        # a method without an entry has at least its card
         if not cited and name in methods:
             cited = [
                 Entry(
@@ -98,6 +103,7 @@ def bibtex(methods: Sequence[str], tasks: Sequence[str] = (), paper: str = "") -
             ]
         for entry in cited:
             reasons.setdefault(entry, []).append(title)
+    # the number of an arXiv paper, by which its entry is found
     number = re.search(r"\d{4}\.\d{5}", paper)
     for entry in known if number else ():
         if number and number[0] in entry.text:

@@ -40,8 +40,10 @@ def fit(
 
     record = run / DURATIONS if run.is_dir() else run
     found = fit_devices(read_durations(record), str(record))
+    # beside the record, which may lie in the run directory
     path = record.with_name("devices.csv") if out is None else out
     found.write(path)
+    # relative errors of the rounds' durations
     median, most = np.quantile(found.errors, [0.5, 0.9])
     typer.echo(
         f"{len(found.clients)} clients, {len(found.errors)} rounds. Error of the predicted times "

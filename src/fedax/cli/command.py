@@ -22,12 +22,14 @@ class Command(TyperCommand):
     cpus: int | None = None
 
     def invoke(self, ctx: Any) -> Any:
+        # imported here, so that help does not load JAX
         from fedax.experiments.running import setup
 
         setup.set_up_jax(self.cpus)
         return super().invoke(ctx)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
+        # help texts are filled in only when they are shown: the names need the library
         for parameter in self.params:
             parameter.help = _fill(getattr(parameter, "help", None))  # pyright: ignore[reportAttributeAccessIssue]
         self.epilog = _fill(self.epilog)
@@ -73,6 +75,7 @@ def _refuse(message: str) -> None:
 
     from fedax.engine.distributed import abort
 
+    # None unless this process is one of several ranks
     here = abort.current_rank()
     head = f"Error ({here}): " if here and here.rank else "Error: "
     text = Text.assemble((head, "bold red"), (message, "red"))
@@ -81,6 +84,7 @@ def _refuse(message: str) -> None:
         Console(stderr=True).print(text, soft_wrap=True)
 
     if here:
+        # the other ranks would wait for this one
         abort.abort_all(say, 2, here)
     else:
         say()

@@ -41,6 +41,7 @@ def list_datasets() -> None:
             column, justify="right" if column == "classes" else "left", no_wrap=column == "name"
         )
     for name, entry in DATASETS.items():
+        # where the files come from: fetched, the user's, or none because the data are made
         files = (
             "fetched by prepare"
             if entry.files
@@ -77,14 +78,17 @@ def describe(name: Named) -> None:
     from fedax.experiments.config.shorthand import parse_section
 
     section = parse_section(name)
+    # texts have no labels, so their description is another one
     if section["name"] == TEXTS:
         _describe_texts({key: value for key, value in section.items() if key != "name"})
         return
+    # options of the data set and of the chosen partition
     options = dataset(section["name"]).defaults(
         section["name"], {k: v for k, v in section.items() if k != "name"}
     )
     console = Console()
     console.print(_description(load(section)))
+    # options that have to be given have no default; those that were not given are left out
     shown = {key: section.get(key, default) for key, default in options.items()}
     written = ", ".join(
         f"{key}={value}" for key, value in shown.items() if value is not inspect.Parameter.empty
@@ -151,7 +155,9 @@ def _describe_texts(options: Mapping[str, Any]) -> None:
     known = defaults(TEXTS, **options)
     task = make_task(TEXTS, **options)
     tested = 0 if task.test is None else task.test.total
+    # mask has shape (sequences, length), 0 at padding
     sizes, mask = np.asarray(task.train.sizes), np.asarray(task.train.arrays["mask"])
+    # by client: `reduceat` sums from each offset to the next
     tokens = np.add.reduceat(mask.sum(1), np.asarray(task.train.offsets)[:-1])
     lines = {
         "clients": str(task.train.clients),
@@ -177,6 +183,7 @@ def _vocabulary_size(task: Task) -> int:
     """Returns the number of tokens, which is the width of the predictions."""
     import jax
 
+    # shapes only: neither model nor prediction is computed
     predict, one = task.predictions, {key: values[:1] for key, values in task.train.arrays.items()}
     assert predict is not None, "of a language model"
     return jax.eval_shape(
@@ -190,6 +197,7 @@ def _description(federated: FederatedData) -> Group:
     from rich.table import Table
     from rich.text import Text
 
+    # of each client, the labels that occur
     kinds = (federated.label_counts > 0).sum(axis=1)
     tested = int(federated.test_sizes.sum())
     holdout = 0 if federated.holdout is None else len(federated.holdout["y"])
@@ -209,6 +217,7 @@ def _description(federated: FederatedData) -> Group:
     labels = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("label", "training examples", "clients"):
         labels.add_column(column, justify="right")
+    # label_counts has shape (clients, labels)
     for label, column in enumerate(federated.label_counts.T):
         labels.add_row(str(label), f"{column.sum():,}", str((column > 0).sum()))
     return Group(Text(federated.name, style="bold"), facts, Text(), labels)

@@ -1,4 +1,4 @@
-"""`fedax demo`: a comparison that fits into two minutes."""
+"""`fedax demo`: a comparison of five methods in three to five minutes."""
 
 from pathlib import Path
 from typing import Annotated

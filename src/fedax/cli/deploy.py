@@ -137,6 +137,7 @@ def run(
 
     deployment = Deployment.load(folder)
     path = (out or fresh(deployment.path("runs"), "run")).absolute()
+    # before anything is sent to the server
     if path.exists() and any(path.iterdir()):
         raise RunExists(f"{path} is not empty; `fedax deploy resume {folder} {path}` continues it.")
     check_experiment(
@@ -165,9 +166,11 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
     from fedax.flower.deploy.trial import ServerLost, follow, run_all_processes, submit
 
     deployment = Deployment.load(folder)
+    # the command that continues this run, for messages
     again = f"fedax deploy resume {folder} {out}" + (" --trial" if trial else "")
 
     def through() -> None:
+        # from here on the run goes on at the server, even if this command ends
         number = submit(deployment, out, resume)
         try:
             result = follow(deployment, number, typer.echo)
@@ -178,6 +181,7 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
                 f"{error} {start}`{again}` continues the run from its newest checkpoint. {log}"
             ) from None
         except KeyboardInterrupt:
+            # in a trial the server ends with this command, otherwise the run goes on without it
             if trial:
                 typer.echo(f"Interrupted. `{again}` continues the run from its newest checkpoint.")
             else:
@@ -190,8 +194,10 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
             raise typer.Exit(INTERRUPTED) from None
         if not result.complete:
             details = result.details.rstrip(".")
+            # a run that was stopped on purpose is no failure
             stopped = details.startswith("stopped")
             mark_run(out, "interrupted" if stopped else "failed", details)
+            # without a summary nothing was kept, and there is nothing to continue
             begun = f" Its results so far are in {out}. `{again}` continues it."
             raise FedaxError(
                 f"run {result.number} did not complete: {details}."
@@ -200,9 +206,11 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
         typer.echo(f"Results: {out}")
 
     if trial:
+        # starts the server and all clients, and ends them after the run
         with run_all_processes(deployment, typer.echo):
             through()
         return
+    # without a server there is nothing to submit to
     if (failure := connection_failure(deployment)) is not None:
         hint = (
             f"`fedax deploy server {folder}` starts it; --trial starts it with all clients on "
@@ -253,5 +261,6 @@ def status(
     found = state(Deployment.load(folder))
     for line in [json.dumps(found, indent=2)] if as_json else status_lines(found):
         typer.echo(line)
+    # for scripts: the exit code says whether the server answers
     if not found["up"]:
         raise typer.Exit(NO_SERVER)

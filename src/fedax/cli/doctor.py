@@ -1,4 +1,4 @@
-"""`fedax doctor`: what this installation uses, and what is missing."""
+"""`fedax doctor`: versions, devices and native layers that this installation uses or lacks."""
 
 import platform
 
@@ -36,6 +36,7 @@ def diagnosis() -> list[str]:
         f"devices: {len(devices)} x {devices[0].device_kind} ({jax.default_backend()})",
     ]
     native = status()
+    # native layers replace XLA's on CPUs only
     if jax.default_backend() != "cpu":
         return [*lines, "native layers: not needed; XLA's own run on this device"]
     missing = unavailable_reason()
@@ -45,6 +46,7 @@ def diagnosis() -> list[str]:
     )
     if native.used:
         return [*lines, f"native layers: in use, compiled for {native.level}"]
+    # switched off by the variable, or not compiled
     remedy = (
         f"Unset {VARIABLE}."
         if VARIABLE in native.reason

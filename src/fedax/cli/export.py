@@ -40,10 +40,12 @@ def export(
     chosen = out.suffix.removeprefix(".") if format is None else format
     if chosen not in FORMATS:
         raise InvalidInput.of("--format", chosen, "one of " + ", ".join(FORMATS))
+    # the checksum and the list of arrays are made again for the new file
     facts = {
         name: value for name, value in source.about.items() if name not in ("leaves", "sha256")
     }
     arrays = source.arrays
+    # the file of personal models has all clients'; the task says how they are laid out
     if client is not None:
         own, task = own_model(path, client, task_of(directory, which, trust))
         arrays, facts = named_arrays(own, task.state), facts | {"client": client}

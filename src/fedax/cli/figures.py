@@ -47,11 +47,13 @@ def figures(
 
     directories = [RunDirectory.load(folder) for folder in folders]
     records, names = merge_records(directories), [name.strip() for name in formats.split(",")]
+    # figures of a recipe belong to one directory
     if len(directories) == 1:
         charts = directories[0].charts(against, metric)
     else:
         charts = curves(records, against=against or "rounds", metrics=metric)
     parent = folders[0] if len(folders) == 1 else Path()
     files = save_charts(charts, out := out or parent / "figures", names)
+    # weights are drawn with the standard figures, not with chosen metrics
     for file in [*files, *([] if metric else save_weights(records, out, names))]:
         typer.echo(str(file))

@@ -48,6 +48,7 @@ def graph(
     from fedax.cli.tables import show
 
     console = Console()
+    # all arguments are parsed before anything is printed
     parsed = [parse_graph(text, clients) for text in graphs]
     coders = {text: parse_codec(text) for text in codec or ["none", "quantizer:b=8"]}
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
@@ -63,10 +64,13 @@ def graph(
     ):
         table.add_column(title, justify="left" if title == "graph" else "right")
     for each in parsed:
+        # shape (rounds of the period, clients)
         degrees = np.asarray(each.degrees)
         low, high = degrees.min(), degrees.max()
         links = np.mean([each.network(t).number_of_edges() for t in range(each.period)])
+        # messages of a round, in the mean over the period
         messages = degrees.sum(1).mean()
+        # lambda is that of doubly stochastic matrices only
         shrinks = each.sums == "both"
         table.add_row(
             each.name,
@@ -105,6 +109,7 @@ def constructors() -> dict[str, list[str]]:
     found = {}
     for name, member in vars(Graph).items():
         if isinstance(member, classmethod) and not name.startswith("_"):
+            # graphs from a matrix or edges do not begin with a number of clients
             first, *options = inspect.signature(getattr(Graph, name)).parameters
             if first == "clients":
                 found[name] = options
@@ -141,10 +146,12 @@ def parse_graph(text: str, clients: int) -> Graph:
     if name not in (graphs := constructors()):
         raise UnknownName.among("graph", name, tuple(graphs))
     parameters = inspect.signature(getattr(Graph, name)).parameters
+    # `**options` of a graph stands for its mixing weights
     known = ["mixing" if key == "options" else key for key in graphs[name]]
     for key in options:
         if key not in known:
             raise UnknownName.among(f"option of graph {name!r}", key, known)
+    # options without a default have to be given
     for key in known:
         if (
             key in parameters
@@ -184,6 +191,7 @@ def positions(graph: Graph) -> np.ndarray:
         if circular
         else nx.spring_layout(network, seed=0, iterations=200)
     )
+    # scaled to the unit square; a side without extent is divided by 1
     places = np.array([layout[i] for i in range(graph.clients)])
     low, high = places.min(0), places.max(0)
     return (places - low) / np.where(high > low, high - low, 1)
@@ -193,12 +201,15 @@ def draw_text(graph: Graph) -> str:
     """Draws a graph as text: clients as numbers, links as dots."""
     import numpy as np
 
+    # columns and rows; three columns are left for the last client's number
     places = positions(graph) * [WIDTH - 3, HEIGHT - 1]
     page = np.full((HEIGHT, WIDTH), " ")
     for i, j in graph.network().edges:
+        # at least two points for each character that a link crosses
         steps = np.linspace(0, 1, 2 * int(np.abs(places[i] - places[j]).max()) + 2)[:, None]
         line = np.rint(places[i] + steps * (places[j] - places[i])).astype(int)
         page[line[:, 1], line[:, 0]] = "\N{MIDDLE DOT}"
+    # numbers are written over the links
     for i, (x, y) in enumerate(np.rint(places).astype(int)):
         for offset, letter in enumerate(str(i)[: WIDTH - x]):
             page[y, x + offset] = letter
@@ -211,6 +222,7 @@ def write_picture(graph: Graph, path: Path) -> None:
     import plotly.graph_objects as go
 
     places = positions(graph)
+    # NaN between two links, so that no line joins them
     ends = [np.array([places[i], places[j], [np.nan, np.nan]]) for i, j in graph.network().edges]
     lines = np.concatenate([*ends, np.zeros((0, 2))])
     numbers = [f"client {i}" for i in range(graph.clients)]

@@ -114,7 +114,9 @@ def main() -> None:
     except Exception as error:
         from fedax.engine.distributed import abort
 
+        # one process: the traceback is enough
         if (here := abort.current_rank()) is None:
             raise
+        # the other ranks would wait for this one
         abort.abort_with(error, here)
         raise

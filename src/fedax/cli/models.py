@@ -27,6 +27,7 @@ def task_of(directory: RunDirectory, number: int, trust: bool = False) -> Task:
         number: of the run.
         trust: whether copies of user code in the directory may be run.
     """
+    # numbers are unique in a directory
     (slot,) = (slot for slot in list_run_ids(directory.experiments) if slot.number == number)
     experiment = with_code(directory.experiments[slot.experiment], directory.path, trust)
     # a deployment's engine exists only in its server
@@ -39,7 +40,9 @@ def select_run(directory: RunDirectory, number: int | None) -> int:
     Raises:
         InvalidInput: no such run, or several to choose from.
     """
+    # by identity: `shown` returns the directory's objects
     shown = {id(record) for record in directory.shown()}
+    # without a number only reported runs count; with one, also those that select
     runs = {
         i: record
         for i, record in directory.runs.items()
@@ -54,6 +57,7 @@ def select_run(directory: RunDirectory, number: int | None) -> int:
         for i, record in sorted(runs.items())
     )
     if not directory.runs:
+        # a directory without runs may have checkpoints that can be continued
         newest = max(directory.path.glob("checkpoints/*/round-*"), key=lambda p: p.name, default="")
         listed = f"none of {directory.path}, where no run is done yet ({directory.status})"
         listed += f"; its newest checkpoint is {newest}" if newest else ""

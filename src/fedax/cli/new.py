@@ -73,8 +73,8 @@ def new_algorithm(name: str, family: str, folder: Path | None) -> list[Path]:
             directory itself.
 
     Raises:
-        InvalidInput: a name or family that cannot be. RunExists: a file is there already; nothing
-            is written.
+        InvalidInput: a name or family that cannot be.
+        RunExists: a file is there already; nothing is written.
     """
     from fedax.algorithms import algorithm_classes
 
@@ -85,6 +85,7 @@ def new_algorithm(name: str, family: str, folder: Path | None) -> list[Path]:
     if family not in FAMILIES:
         raise InvalidInput.of("--family", family, "one of " + ", ".join(FAMILIES))
     checkout = Path("src", "fedax", "algorithms", family)
+    # in a checkout the files go where algorithms are found by themselves
     inside = folder is None and checkout.is_dir()
     source, tests = (
         (checkout, Path("tests", "closed_forms"))
@@ -118,6 +119,7 @@ def _fill_skeleton(skeleton: str, name: str, module: str) -> str:
 
 
 def _write_new(texts: dict[Path, str]) -> list[Path]:
+    # all files are checked before one is written
     for file in texts:
         if file.exists():
             raise RunExists(f"{file} is there already; nothing was overwritten.")

@@ -41,6 +41,7 @@ def predict(
     from fedax.models.storage import place_model, read_weights
     from fedax.utils.files import write, writing
 
+    # exactly one of the two
     if (data is None) == (split is None):
         raise InvalidInput.because("predict", "needs either --data or --split")
     directory = RunDirectory.load(folder)
@@ -49,6 +50,7 @@ def predict(
         kept_model(folder, which, model_kind(best, client)),
         task_of(directory, which, trust),
     )
+    # the task comes back in the state of the model, such as statistics of its layers
     params, task = (
         place_model(read_weights(path).arrays, task, str(path))
         if client is None

@@ -49,6 +49,7 @@ def profile(
     from fedax.experiments.config.experiment import Experiment
 
     plan, console = (experiment := Experiment.read(file, settings or ())).plan(), Console()
+    # options that `profile` of the engine takes
     names = ("solver", "schedule", "channel", "engine", "observe")
     options = {name: plan.arguments[name] for name in names if name in plan.arguments}
     profiles: dict[str, Profile] = {}
@@ -81,6 +82,7 @@ def table_of(label: str, found: Profile) -> Table:
     table.add_row("one observation", f"{found.observe_ms:.3g}", "")
     table.add_row("compiling", f"{1e3 * found.compile_s:.3g}", "once")
     table.add_section()
+    # rates of matrix products; None where a program has operations that cannot be counted
     for part, rate, fraction in (
         ("products of the round", found.rate, found.fraction),
         ("products over gradients", found.gradients_rate, found.gradients_fraction),
@@ -107,8 +109,10 @@ def write_picture(found: Mapping[str, Profile], path: Path) -> None:
 
     figure = go.Figure()
     parts = dict.fromkeys(part for each in found.values() for part in each.parts)
+    # a name such as "train: gradients" is work of clients in a phase
     for part in sorted(parts, key=lambda part: ": " not in part):  # the clients' work first
         kind = part.split(": ")[-1]
+        # one number for each algorithm, 0 where it has no such part
         bars = [each.parts.get(part, 0.0) for each in found.values()]
         color = (COLORS | OTHERS).get(kind, "#9aa0a6")
         style = {"color": color, "line": {"color": "white", "width": 1}}
@@ -140,4 +144,5 @@ def _peak() -> float | None:
     except ImportError:  # Windows
         return None
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # in bytes on macOS, in kilobytes elsewhere
     return most / 1e6 if sys.platform == "darwin" else most / 1e3

@@ -27,7 +27,9 @@ def report(
     from fedax.utils.files import write
 
     only = folders[0] if len(folders) == 1 else None
+    # no run directory, but a folder that --keep has made
     if only and not (only / "summary.json").exists() and (only / "runs.csv").exists():
+        # with curves everything is made again; older copies have numbers for the tables only
         if is_archive(only):
             files = RunDirectory.load(only).renew_archive()
         else:

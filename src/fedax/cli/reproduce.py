@@ -59,6 +59,7 @@ def reproduce(
     path = out or fresh(Path("runs"), slug(f"{Path(name).stem} {scale}"))
     display = display_for(console)
     directory = run_recipe(recipe, scale, path, display, jobs, reuse or (), elsewhere)
+    # the directory's recipe says at which scale it ran
     study = directory.study if isinstance(directory.study, PaperStudy) else PaperStudy(recipe)
     show_comparison(study.comparison(directory.shown(), directory.experiments), console)
     print_summary(directory, console)

@@ -27,9 +27,11 @@ def resume(
 
     if hosts:
         connect_hosts()
+    # ranks other than 0 have no folder; they wait for what rank 0 sends
     if follow_rank_0(team()):
         return
     console = Console()
+    # the table [cluster] of the directory's own file
     cluster = (
         cluster_for(RunDirectory.load(folder, repair=True).experiments[0], jobs) if slurm else None
     )

@@ -45,8 +45,10 @@ def run(
 
     if hosts:
         connect_hosts()
+    # before the file is read: ranks other than 0 get the experiment from rank 0
     if follow_rank_0(team()):
         return
+    # --engine is a setting as well, so it comes last and wins
     changes = [*(settings or ()), *([] if engine is None else [f'engine="{engine}"'])]
     experiment = Experiment.read(file, changes)
     # a launcher whose environment variables `team` does not know shows its ranks only through MPI
@@ -63,7 +65,8 @@ def cluster_for(experiment: Experiment, jobs: int) -> ClusterSection:
     """Returns the cluster of an experiment, once it is known that jobs can be submitted.
 
     Raises:
-        InvalidInput: processes beside jobs. FedaxError: submitit is not installed.
+        InvalidInput: processes beside jobs.
+        FedaxError: submitit is not installed.
     """
     from fedax.errors import InvalidInput
     from fedax.experiments.config.sections import ClusterSection

@@ -27,6 +27,7 @@ def print_summary(directory: RunDirectory, console: Console, reading: str = "") 
         console.print()
         wide = console.width >= 120
         console.print(summary_table(title, records, wide, reads.get(title, "last")))
+        # of grids; a method without one is its own label
         for method, label in chosen.get(title, {}).items():
             if label != method:
                 text = f"Selected from the grid of {method}: {label}"
@@ -40,4 +41,5 @@ def print_summary(directory: RunDirectory, console: Console, reading: str = "") 
         message = f"Interrupted. {directory.path} holds the runs so far and is complete for them."
         message += f" `fedax resume {directory.path}` continues."
         console.print(message, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        # after everything was printed: scripts see the interruption by the exit code
         raise typer.Exit(INTERRUPTED)

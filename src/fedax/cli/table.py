@@ -43,6 +43,7 @@ def table(
     if len(asked) > 1:
         raise InvalidInput.because("table", f"--{asked[0]} and --{asked[1]} exclude each other")
     directories = [RunDirectory.load(folder) for folder in folders]
+    # reversed, so that the first directory with a task says how its curves are read
     reads = {
         task: read for directory in reversed(directories) for task, read in directory.reads.items()
     }

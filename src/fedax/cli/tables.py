@@ -10,8 +10,7 @@ MOST = 2_000
 
 
 def show(table: Table, console: Console) -> None:
-    """Prints a table with whole cells, whatever the terminal's width: lines that are longer are the
-    terminal's to break.
+    """Prints a table with whole cells; the terminal breaks lines that are longer than it is wide.
 
     >>> import io
     >>> from rich.console import Console
@@ -24,6 +23,8 @@ def show(table: Table, console: Console) -> None:
     random_regular(4)  1,019,955,200
     """
     wide = console.options.update(max_width=MOST)
+    # the width that the table would like to have
     width = max(Measurement.get(console, wide, table).maximum, 1)
     lines = Segments(console.render(table, wide.update(width=width)))
+    # neither cut nor wrapped at the terminal's width
     console.print(lines, crop=False, soft_wrap=True, end="")

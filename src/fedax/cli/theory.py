@@ -49,6 +49,7 @@ def theory(
     table.add_column("source", no_wrap=True)
     prices = price or [0.1, 1.0, 10.0, 100.0, 1000.0]
     found = suggestions(paper, experiment.plan(), accuracy, prices, experiment.seeds[0])
+    # texts, for the terminal and for the picture's page alike
     rows = [(row.quantity, _format(row.value), row.source) for row in found.rows]
     for row in rows:
         table.add_row(*row)

@@ -64,6 +64,7 @@ def _curves(
     """Draws curves over a logarithmic axis; numbers that are not positive are left out."""
     series = []
     for place, (label, y) in enumerate(lines.items()):
+        # a logarithmic axis cannot show other numbers
         good = np.isfinite(y) & (y > 0)
         if good.any():
             marked = staggered(int(good.sum()), place, len(lines))
@@ -96,8 +97,10 @@ def local_gd_panels(given: dict[str, Any], rate: float, prices: Sequence[float])
     their largest step sizes.
     """
     smooth, variance, distance = given["smoothness"], given["variance"], given["distance"]
+    # the largest H for which this step size is allowed
     most = max(int(1 / (4 * smooth * rate) * (1 + 1e-12)), 1)
     intervals = np.unique(np.geomspace(1, most, POINTS).round()).astype(int)
+    # what the floor of the bound leaves of the accuracy; none of it above some H
     left = given["accuracy"] - 24 * rate**2 * variance * intervals.astype(float) ** 2 * smooth
     steps = np.where(left > 0, 2 * distance**2 / (rate * np.where(left > 0, left, 1)), np.nan)
     costs = {f"a communication at {price:g}": steps * (1 + price / intervals) for price in prices}
@@ -108,6 +111,7 @@ def local_gd_panels(given: dict[str, Any], rate: float, prices: Sequence[float])
         intervals,
         costs,
     )
+    # up to four times the fewest steps that reach the accuracy, and at least a million
     times = np.geomspace(1e2, max(1e6, 4 * float(np.nanmin(steps))), POINTS).round()
     options = {"distance": distance, "variance": variance, "smoothness": smooth}
     bounds = {
@@ -166,7 +170,9 @@ def dfedavgm_panels(
     most = dfedavgm.largest_step_size(
         smoothness=setting.smoothness, local_steps=setting.local_steps, momentum=setting.momentum
     )
+    # rounding down allows half of the step size, see `best_step_size`
     most *= 0.5 if rounding is not None and rounding.kind == "down" else 1.0
+    # just below the largest step size, where gamma is 0 and the bound infinite
     rates = np.geomspace(most * 1e-4, most * 0.999, POINTS)
     found = [dfedavgm.constants(replace(setting, rate=float(eta)), rounding) for eta in rates]
     parts = {
@@ -223,6 +229,7 @@ def fedaware_panels(
     """Draws the clients' weights and those of the shortest combination, and each client's work
     against its dissimilarity.
     """
+    # from the client with the most examples
     order = np.argsort(-weights, kind="stable")
     place = np.arange(1, len(order) + 1)
     lines = {"share of the examples": weights[order], "shortest combination": shortest[order]}
@@ -238,6 +245,7 @@ def fedbc_panels(smoothness: np.ndarray, delta: float, accuracy: float) -> list[
     """Returns the interval of each client's multiplier, and the bound on consensus over a
     multiplier of all.
     """
+    # from the smoothest client
     order = np.argsort(smoothness)
     bounds, place = fedbc.multiplier_bounds(smoothness[order]), np.arange(1, len(order) + 1)
     lines = {"lowest, 1 + L_i": bounds.low, "highest, (1 + L_i)²/L_i": bounds.high}
@@ -245,6 +253,7 @@ def fedbc_panels(smoothness: np.ndarray, delta: float, accuracy: float) -> list[
         "Interval of the multipliers", "client, from the smoothest", "multiplier", place, lines
     )
     smooth = float(smoothness.max())
+    # Lemma B.2 needs more than L/2
     multipliers = np.geomspace(smooth / 2 * 1.01, smooth * 100, POINTS)
 
     def spread(multiplier: float, error: float) -> float:

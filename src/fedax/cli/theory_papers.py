@@ -88,6 +88,7 @@ class Measured(constants.Measured):
         super().__init__(task, schedule, weights, [initial_params(task, question.seed)[0]])
         self.start = self.losses.start
         self.sizes = [int(n) for n in task.train.sizes]
+        # local steps of each client in a round, on average
         self.steps = np.array([max(round(schedule.mean_steps(n)), 1) for n in self.sizes])
 
     @functools.cached_property
@@ -99,6 +100,7 @@ class Measured(constants.Measured):
             estimate.lowest_eigenvalue(self.losses, client=k, tolerance=1e-3)
             for k in range(self.losses.clients)
         )
+        # an iteration may end slightly below 0
         return max(found, 0.0) if self.source == constants.CLOSED_FORM else found
 
     @functools.cached_property
@@ -113,6 +115,7 @@ class Measured(constants.Measured):
         """Returns the largest variance of a client's minibatch gradients; of a drawn batch size, at
         the smallest batch.
         """
+        # "full", a number, or the range that it is drawn from
         batch = self.schedule.batch_size
         least = batch[0] if isinstance(batch, tuple) else batch
         if least == "full":
@@ -138,6 +141,7 @@ class Measured(constants.Measured):
 def _local_gd(question: Question) -> Answer:
     used = Used.of(question.plan, LocalGD)
     found = Measured(question, "equal", used.schedule)
+    # the theorem is about convex losses, which have a minimum
     best = estimate.optimum(found.losses)
     distance = float(np.linalg.norm(best.w - np.asarray(found.start)))
     smooth, variance = (
@@ -158,8 +162,10 @@ def _local_gd(question: Question) -> Answer:
         Row("sigma^2", variance, "after Assumption 1"),
         Row("communications T/H", local_gd.communications(**given), "eq. (6)"),
     ]
+    # usual intervals, and that of the file
     for interval in sorted({1, 4, 16, found.interval}):
         rate = local_gd.step_size(smooth, interval)
+        # the step size of the theorem for H, or the smaller one that the accuracy needs
         plan = local_gd.plan(rate=min(rate, local_gd.plan(**given).rate / interval), **given)
         rows.append(Row(f"gamma for H = {interval}", plan.rate, f"T = {math.ceil(plan.steps):,}"))
     # the largest step size with which one local step reaches the accuracy in the bound, a tenth of
@@ -183,6 +189,7 @@ def _feddane(question: Question) -> Answer:
     smooth, concavity = float(found.smoothness.max()), max(-found.lowest, 0.0)
     b = feddane.dissimilarity(found.gradients, found.losses.shares)
     given = {"smoothness": smooth, "dissimilarity": b, "concavity": concavity}
+    # the gap to 0, because f* is not known
     best, gap = feddane.best_mu(**given), found.losses.value(found.start)
     rows = [
         *found.common(),
@@ -202,11 +209,13 @@ def _feddane(question: Question) -> Answer:
     ]
     chosen: dict[str, tuple[float, float]] = {}
     for label, method in plan.algorithms.items():
+        # derived classes may have other rounds
         if type(method) is not FedDANE:
             continue
         rho, source = _rho(found, given, method, plan, label)
         rows.append(Row(f"rho of {label}", rho, source))
         mu = method.mu
+        # only a single mu has a place in the picture
         if not isinstance(mu, Mapping) and np.ndim(mu) == 0 and isinstance(rho, float) and rho > 0:
             chosen[label] = float(mu), rho
     return Answer(rows, figures.feddane_panels(given, gap, question.accuracy, chosen))
@@ -220,6 +229,7 @@ def _rho(
     """
     arguments = plan.arguments_of(label)
     solver, mu = arguments["solver"], np.asarray(method.mu, float)
+    # with `Exact`: the text says separately how local problems are solved
     told = settings_of(
         method,
         RunOptions(solver=Exact(), schedule=arguments["schedule"], channel=arguments["channel"]),
@@ -227,6 +237,7 @@ def _rho(
     missing = premises.feddane(told, found.losses.clients, by_device=True)
     gamma = float(solver.gamma) if isinstance(solver, Inexact) else 0.0
     exact = "" if isinstance(solver, Exact | Inexact) else ", if solved exactly"
+    # the theorems need mu above the concavity for every device
     if mu.min() <= given["concavity"]:
         return -math.inf, "no decrease is promised"
     if mu.ndim == 0:
@@ -261,6 +272,7 @@ def _dfedavgm(question: Question) -> Answer:
     )
     most = dfedavgm.largest_step_size(smoothness=smooth, local_steps=k, momentum=momentum)
     rounding, unbounded = _rounding(used.method, dim, found.losses.clients)
+    # half of the largest step size; for rounding down, which allows half as much, a quarter
     half = 0.25 if rounding is not None and rounding.kind == "down" else 0.5
     setting = dfedavgm.Setting(
         smooth,
@@ -272,6 +284,7 @@ def _dfedavgm(question: Question) -> Answer:
         momentum=momentum,
         mixing=_mixing(used.method, found.losses.clients),
     )
+    # bounds fall like 1/sqrt(T): with this T they are of the order of the accuracy
     gap, rounds = found.losses.value(found.start), math.ceil(1 / question.accuracy**2)
     rows = [
         *found.common(),
@@ -356,13 +369,16 @@ def _rounding(method: Any, dim: int, clients: int) -> tuple[dfedavgm.Rounding | 
 def _fedaware(question: Question) -> Answer:
     used = Used.of(question.plan, FedAWARE)
     found = Measured(question, "shares", used.schedule)
+    # inner products of the clients' gradients, shape (clients, clients)
     gram = jnp.asarray(found.gradients @ found.gradients.T)
     shortest = np.asarray(min_norm(gram, jnp.ones(len(gram), bool)).weights, float)
+    # the solver's weights add up to 1 in single precision only
     shortest, shares = shortest / shortest.sum(), found.losses.shares
     between, zeta = (
         fedaware.divergence(shortest, shares),
         fedaware.dissimilarities(found.gradients, shares),
     )
+    # a step size may be symbolic, so it is resolved with the measured constants
     smooth, rate = float(found.smoothness.max()), float(used.solver.fitted(found).step_size())
     work: dict[str, Any] = {"local_steps": found.steps, "dissimilarities": zeta}
     rows = [
@@ -399,7 +415,9 @@ def _fedaware(question: Question) -> Answer:
 
 def _fedbc(question: Question) -> Answer:
     found = Measured(question, "equal", Used.of(question.plan, FedBC).schedule)
+    # one interval for each client
     bounds = fedbc.multiplier_bounds(found.smoothness)
+    # the interval that all clients share, if low < high
     low, high, smooth = (
         float(bounds.low.max()),
         float(bounds.high.min()),

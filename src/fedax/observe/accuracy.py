@@ -17,8 +17,8 @@ class TrainLoss(Observer):
 
     $\sum_k \frac{n_k}{n} f_k(w)$.
 
-    Every example counts alike, whatever the objective, so that it compares methods; see `Objective`
-    for what a run minimises.
+    Every example counts alike, also if the objective counts clients alike, so that it compares
+    methods; see `Objective` for what a run minimises.
     """
 
     lower_is_better = ("train_loss",)

@@ -104,7 +104,7 @@ class View(ABC):
     def overall(self, split: Split, score: str) -> Float[Array, ""]:
         """Computes the mean over all examples of a split.
 
-        Every example counts alike, so clients weigh n_k, whatever the objective.
+        Every example counts alike, so clients weigh n_k, also if the objective counts them alike.
         """
 
     def objective(self) -> Float[Array, ""]:
@@ -148,8 +148,8 @@ class View(ABC):
 
         NaN for a client without any.
 
-        With `steps`, after so many local steps of the run's solver on the client's own training
-        examples, from the global model.
+        With `steps`, after that number of local steps of the run's solver on the client's own
+        training examples, from the global model.
 
         Raises:
             InvalidInput: on engines that do not know these clients.
@@ -180,6 +180,7 @@ class Gradients(eqx.Module):
     def terms(gradient: Float[Array, "dim"], share: Float[Array, ""], clients: int) -> "Gradients":
         """Returns one client's terms of the moments, which are sums over all clients."""
         square = gradient @ gradient
+        # divided by the number of clients here, so that moments are plain sums over clients
         return Gradients(
             share * gradient,
             share * square,
@@ -191,6 +192,7 @@ class Gradients(eqx.Module):
     @property
     def variance(self) -> Float[Array, ""]:
         r"""Computes $\frac1N \sum_k \lVert \nabla f_k - \nabla f \rVert^2$."""
+        # the square written out; rounding may put it below 0
         return jnp.maximum(
             self.mean_square_uniform - 2 * self.mean_uniform @ self.mean + self.mean @ self.mean, 0
         )
@@ -254,6 +256,7 @@ def on_host(
     Raises:
         InvalidInput: two metrics of one name.
     """
+    # sees the raw arrays too, which the next line leaves out
     made = [observer.on_host(seen, task) for observer in observers]
     kept = {name: value for name, value in seen.items() if not name.startswith(RAW)}
     return {name: np.asarray(value) for name, value in joined([kept, *made]).items()}
@@ -268,6 +271,7 @@ def joined(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for one in metrics:
         for name in one:
+            # two observers of predictions may ask for the same raw array
             if name in found and not name.startswith(RAW):
                 hint = "Rename one of them, or watch the second in another run."
                 raise InvalidInput.of(

@@ -49,6 +49,7 @@ class Extremes(Observer):
         cohort, sizes = view.cohort(), jnp.asarray(view.task.train.sizes).astype(view.w.dtype)
         present = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
         drawn = sizes[cohort.ids]
+        # padding must never win: infinite for the smallest, -1 for the largest
         smallest = jnp.argmin(jnp.where(present, drawn, jnp.inf))
         largest = jnp.argmax(jnp.where(present, drawn, -1))
 
@@ -62,6 +63,7 @@ class Extremes(Observer):
                 f"{name}_gap": jnp.abs(high - low),
             }
 
+        # the method's own weights, zero for padding
         own = None if view.weights is None else jnp.where(present, view.weights[cohort.ids], 0)
         weight, share = (
             normalized_weights(jnp.where(present, cohort.weights, 0), own),

@@ -28,6 +28,7 @@ class Constraints(Observer):
 
     def __call__(self, view: View) -> dict[str, Any]:
         none = jnp.zeros(view.task.train.clients, view.w.dtype)
+        # without constraints every client has the global model, and multipliers of 0
         found = view.constraints or Constraint(jnp.tile(view.w[None], (len(none), 1)), none, none)
         violation = ((found.model - view.w[None]) ** 2).sum(1) - found.tolerance
         return {

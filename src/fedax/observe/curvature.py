@@ -42,6 +42,7 @@ class Curvature(Observer):
             )
 
         low, high = view.each(ends)
+        # a negative eigenvalue may be the largest in absolute value
         most = jnp.maximum(jnp.abs(low), jnp.abs(high))
         return {
             "smoothness": most,

@@ -24,8 +24,8 @@ class ClientAccuracy(Observer):
     accuracies, the highest losses), `..._smallest` and `..._largest`. Those two are the scores of
     the client with the fewest and of the client with the most training examples (the first of
     several), not the lowest and the highest score. With `personal` the names begin with `local_`.
-    Where the score of a client with test examples is not finite, what is made of it is not finite
-    either.
+    Where the score of a client with test examples is not finite, the numbers made of it are not
+    finite either.
 
     Args:
         score: a score of the task.
@@ -52,13 +52,16 @@ class ClientAccuracy(Observer):
         # the worst come first; sorting puts NaN last, as if it were best, which is mended below
         sign = -1 if mode == "min" else 1
         ranked = sign * jnp.sort(jnp.where(known, sign * values, jnp.inf))
+        # marks of the first tenth in the order of scores; at least one client
         tenth = jnp.arange(ranked.shape[0], dtype=values.dtype) < jnp.ceil(count / 10)
+        # training and test examples by client, as numbers of the scores' type
         sizes, tests = (
             jnp.asarray(d.sizes).astype(values.dtype)
             for d in (view.task.train, view.task.test)
             if d is not None
         )
         worst = jnp.where(tenth, ranked, 0).sum() / tenth.sum(dtype=values.dtype)
+        # NaN of clients without test examples does not count
         broken = jnp.isnan(jnp.where(known, values, 0)).any()
         name = self._name
         return {

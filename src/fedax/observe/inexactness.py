@@ -38,15 +38,18 @@ class Inexactness(Observer):
 
     def __call__(self, view: View) -> dict[str, Any]:
         w, gradient = view.w, view.gradients().mean.astype(view.w.dtype)
+        # a tolerance near rounding: the minimiser has to be much more exact than the solution
         exact = Exact(tol=float(jnp.finfo(w.dtype).eps) ** 0.6, max_steps=self.max_steps)
 
         def reached(client: Client) -> tuple[Float[Array, ""], Float[Array, ""]]:
             found = view.method.solved(client, w, gradient, None)
+            # methods other than FedDANE solve no such problem
             if found is None:
                 return jnp.full((), jnp.nan, w.dtype), jnp.full((), jnp.nan, w.dtype)
             best = exact.minimize(client, found.problem, w)
             moved = jnp.linalg.norm(best - w)
             off = jnp.linalg.norm(found.solution - best)
+            # 0 if neither has moved, infinite if only the solution has
             return jnp.where(moved > 0, off / moved, jnp.where(off > 0, jnp.inf, 0)), jnp.asarray(
                 found.problem.prox, w.dtype
             )

@@ -41,6 +41,7 @@ class LocalSpread(Observer):
     minimum: float | None = eqx.field(static=True, default=None)
 
     def __call__(self, view: View) -> dict[str, Any]:
+        # clients of one example each: with full batches the steps do not depend on the sizes
         schedule, sizes = view.schedule, [1] * view.task.train.clients
         if (
             schedule.times is not None
@@ -58,16 +59,19 @@ class LocalSpread(Observer):
                 gradient = client.gradient(x)
                 return x - rate * gradient, (x, gradient)
 
+            # the points before each step, with their gradients: shape (H, dim)
             return jax.lax.scan(step, view.w, length=steps)[1]
 
         models, gradients = view.each(path)  # shape (clients, H, dim)
         mean = models.mean(0)
         found = {
+            # squared distances summed over dim, then the mean over clients: shape (H,)
             "spread": ((models - mean[None]) ** 2).sum(2).mean(0),
             "spread_gradient": (gradients.mean(0) ** 2).sum(1),
             "spread_rate": jnp.asarray(rate, view.w.dtype),
         }
         if self.minimum is None:
             return found
+        # f at the mean model of each step: shape (clients, H)
         losses = view.each(lambda client: jax.lax.map(client.loss, mean))
         return found | {"spread_gap": losses.mean(0) - self.minimum}

@@ -37,6 +37,7 @@ class LocalWork(Observer):
 
     def __call__(self, view: View) -> dict[str, Any]:
         dtype, clients = view.w.dtype, view.task.train.clients
+        # shape (clients, dim)
         models = view.nodes if view.nodes is not None else jnp.tile(view.w[None], (clients, 1))
         solver: Any = view.solver
         momentum, method = getattr(solver, "momentum", 0.0), cast(Any, view.method)
@@ -50,6 +51,7 @@ class LocalWork(Observer):
         def look(
             client: Client, w: Float[Array, "dim"]
         ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+            # the full gradient, and the model as a pytree, which minibatches take
             whole, params = client.gradient(w), client.layout.unravel(w)
 
             def add(carry: tuple[Array, Array], batch: Minibatch) -> tuple[Array, Array]:
@@ -61,14 +63,17 @@ class LocalWork(Observer):
             )
             return whole @ whole, jnp.where(count > 0, total / jnp.where(count > 0, count, 1), 0)
 
+        # each of shape (clients,)
         squares, noise = view.each(look, models)
         mixing, period = jnp.zeros((), dtype), 1
         if view.nodes is not None:
             # the mixing of a whole period, per round
             graph, product = method.network(clients), jnp.eye(clients, dtype=dtype)
             period = graph.period
+            # mixing the identity gives the product of the matrices of a period
             for t in range(period):
                 product = graph.mix(product, t)
+            # distance to complete averaging, as a geometric mean over the rounds
             mixing = jnp.linalg.norm(product - 1 / clients, 2) ** (1 / period)
             # infinite without a fixed doubly stochastic matrix; the weights may be traced
             off = jnp.maximum(jnp.abs(product.sum(0) - 1).max(), jnp.abs(product.sum(1) - 1).max())
@@ -79,7 +84,9 @@ class LocalWork(Observer):
             "local_steps": view.schedule.most_steps(view.task.train.largest)[1],
             "local_momentum": momentum,
         }
+        # NaN where the step of the grid differs by message
         step = getattr(method, "step", 0.0) or (jnp.nan if hasattr(method, "rounding") else 0.0)
+        # NaN where another codec decides about rounding
         step = step if getattr(method, "code", None) is None else jnp.nan
         numbers |= {"graph_period": period}
         numbers |= {"rounding_square": view.w.shape[0] * step**2}

@@ -145,6 +145,7 @@ class _OnProbabilities(OnPredictions):
 
     def check(self, task: Task) -> None:
         super().check(task)
+        # (batch, classes) of the predictions, and the shape of one label
         shape, own = predicted_shape(task), np.shape(self._examples(task)["y"])[1:]
         name = f"observe {type(self).__name__}"
         if own:
@@ -174,7 +175,9 @@ class AUC(_OnProbabilities):
     def _measure(self, labels: np.ndarray, predictions: np.ndarray) -> float:
         from sklearn.metrics import roc_auc_score
 
+        # with two classes both areas are the same
         classes = [1] if predictions.shape[1] == 2 else range(predictions.shape[1])
+        # an area needs examples inside and outside of the class
         known = [c for c in classes if 0 < np.count_nonzero(labels == c) < len(labels)]
         areas = [roc_auc_score(labels == c, predictions[:, c]) for c in known]
         return float(np.mean(areas)) if areas else float("nan")
@@ -231,8 +234,10 @@ class CalibrationError(_OnProbabilities):
 
     def _measure(self, labels: np.ndarray, predictions: np.ndarray) -> float:
         sure, right = predictions.max(1), predictions.argmax(1) == labels
+        # bins are open below, so 0 would lie before the first one
         place = np.clip(np.ceil(sure * self.bins).astype(int) - 1, 0, self.bins - 1)
         gaps = np.zeros(self.bins)
+        # a bin's gap times its size: accuracies and confidences summed over its examples
         np.add.at(gaps, place, right - sure)
         return float(np.abs(gaps).sum() / len(labels))
 

@@ -38,11 +38,13 @@ class SolveErrors(Observer):
         z, held, clients = view.w, view.constraints, view.task.train.clients
         if held is None:
             return self._nothing(clients, z.dtype)
+        # each with a first axis over clients
         rows = (held.model, held.multiplier, held.tolerance)
 
         def solve(client: Client, x: Any, lam: Any, gamma: Any) -> Any:
             gradient = client.gradient(z)
             found = view.method.solved(client, z, gradient, Constraint(x, lam, gamma))
+            # decided by the method, not by values: None for all clients
             if found is None:
                 return None
             residual = client.gradient_of(found.problem, found.solution)
@@ -55,6 +57,7 @@ class SolveErrors(Observer):
         models, errors, gradients, solved = found
         low, high = held.multiplier.min(), held.multiplier.max()
 
+        # this client's gradient at every client's solution, against that client's own
         def compare(client: Client, model: Any, own: Any, other: Any) -> tuple[Array, Array]:
             def at(given: tuple[Array, Array]) -> tuple[Array, Array]:
                 x, theirs = given
@@ -62,12 +65,14 @@ class SolveErrors(Observer):
                 return _farthest(here, theirs, low, high), _quotient(here - own, x - model, own)
 
             unlike, steep = jax.lax.map(at, (models, solved))
+            # `other` is 0 for the client itself
             return (unlike * other).max(), (steep * other).max()
 
         unlike, steep = view.each(compare, models, solved, 1 - jnp.eye(clients, dtype=z.dtype))
         return {
             "solve_error": errors,
             "solve_error_largest": errors.max(),
+            # one model at a time, so that clients x clients x dim numbers are never held
             "solve_apart": jax.lax.map(
                 lambda x: ((models - x[None]) ** 2).sum(1).max(), models
             ).max(),

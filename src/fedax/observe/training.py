@@ -42,6 +42,7 @@ class TrainingLoss(Observer):
                 here, total, count = carry
                 params = layout.unravel(here)
                 return (
+                    # the loss is taken before the step
                     here - rate * layout.ravel(batch.gradient(params)),
                     total + batch.loss(params),
                     count + 1,
@@ -59,6 +60,7 @@ class TrainingLoss(Observer):
             return jax.lax.cond(chosen > 0, lambda: train(client), lambda: (zero, zero))
 
         total, count = view.each(look, drawn)
+        # minibatches of all clients count alike, so clients with many steps count more
         steps = count.sum()
         return {
             "training_loss": jnp.where(

@@ -1,4 +1,4 @@
-"""Clients that never took part: how the model serves them, as it is and adapted to each."""
+"""Clients that never took part: how the model serves them, before and after adapting to each."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -124,9 +124,12 @@ def beside(
     for metric, tasks in targets.items():
         for task, numbers in tasks.items():
             for algorithm, target in numbers.items():
+                # targets without runs are left out: at a smaller scale not all tasks and algorithms
+                # run
                 bad, ran = results.diverged(task, algorithm)
                 if not ran:
                     continue
+                # of a metric without a direction there is no worst value to count a lost run as
                 worst = math.nan if mode_of(metric, stated_modes(results.records)) is None else None
                 ours, *others = (
                     _number(results, results.of(task, algorithm, metric, way, worst))
@@ -143,6 +146,7 @@ def _number(results: Results, values: Values) -> Number:
     """Returns the mean over the units of statistics; infinite if one of them is."""
     units, _ = results.units(values)
     finite = bool(np.isfinite(units).all())
+    # the infinite value itself: a mean of both infinities would be NaN
     mean = float(units.mean()) if finite else float(units[~np.isfinite(units)][0])
     return Number(
         mean, float(units.std(ddof=1)) if finite and len(units) > 1 else math.nan, len(units)

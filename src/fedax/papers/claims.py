@@ -40,7 +40,7 @@ class Part(NamedTuple):
             `ratio` the ratio, of `below` and `above` the number itself. The margin of the claim is
             not part of it.
         ahead, behind: p-values of the two verdicts, as those of `Effect`.
-        agrees: whether the mean is as claimed, whatever its p-value; None without runs.
+        agrees: whether the mean is as claimed, without regard to its p-value; None without runs.
         text: the effect with its interval.
     """
 
@@ -58,11 +58,11 @@ class Evidence(NamedTuple):
 
     Attributes:
         verdict: of all tasks together.
-        text: the quantity that is compared and what is claimed of it; the deciding comparison of
-            each task with its interval; how many runs diverged.
+        text: the compared quantity and the claim about it; the deciding comparison of each task
+            with its interval; how many runs diverged.
         direction: on how many tasks the means are as claimed, as a phrase.
         parts: all comparisons.
-        claimed: the quantity that they are of, and what is claimed of it.
+        claimed: the quantity of the comparisons, and the claim about it.
     """
 
     verdict: Verdict
@@ -87,7 +87,7 @@ class Claim(BaseModel):
         margin: as the check says, in the metric's unit (accuracies in percent).
         tasks: titles of the tasks on which it is claimed, by default all.
         at_least: on how many of them it is claimed to hold, by default on each.
-        metric, read: what is compared, by default those of the recipe.
+        metric, read: the compared numbers, by default those of the recipe.
         exact: the runs do not depend on chance, so that a single one decides.
         mode: `"max"` or `"min"`, the direction of a metric that no observer of this package gives.
     """
@@ -119,7 +119,7 @@ class Claim(BaseModel):
 
         It holds if every comparison on every task has p < 0.05 (`Effect.ahead` at most `LEVEL`),
         and does not hold if one has p < 0.05 for the opposite after Holm's correction over tasks
-        and pairs. With `at_least` the same of so many tasks, see
+        and pairs. With `at_least` it needs that number of tasks, see
         `fedax.report.tables.statistics.at_least`. Where tasks or algorithms of the claim have not
         run, it can hold on what ran only.
 
@@ -131,6 +131,7 @@ class Claim(BaseModel):
         """
         named = list(self.tasks or tasks or results.tasks)
         parts = self._parts(results, self.metric or metric, self.read or read, named, algorithms)
+        # by task (or by step, for `rises`), all comparisons
         by_task: dict[str, list[Part]] = {}
         for part in parts:
             by_task.setdefault(part.task, []).append(part)
@@ -143,6 +144,7 @@ class Claim(BaseModel):
             return Evidence("undecided", "no runs", "", parts)
         is_complete = sum(map(len, ran)) == len(parts)
         verdict = self._verdict(groups, [] if is_complete else ran)
+        # tasks on which every mean is as claimed; p-values do not count here
         agreeing = sum(all(part.agrees for part in group) for group in ran)
         claimed = self._claimed(results, self.metric or metric, self.read or read)
         text, direction = (
@@ -160,6 +162,7 @@ class Claim(BaseModel):
             groups: of each task all comparisons; those without runs have p = 1 for and against.
             ran: those that have runs, where they are not all.
         """
+        # tasks on which the claim has to hold
         needed = self.at_least or len(groups)
         # a task is as claimed if all of its comparisons are: the largest p counts, without a
         # correction
@@ -172,6 +175,7 @@ class Claim(BaseModel):
         )
         if at_least(against, len(groups) - needed + 1) <= LEVEL:
             return "does not hold"
+        # the same test as the first one, on the comparisons that have runs
         some = np.array([max(part.ahead for part in group) for group in ran])
         if len(some) and at_least(some, min(needed, len(ran))) <= LEVEL:
             return "holds on what ran"
@@ -184,7 +188,7 @@ class Claim(BaseModel):
         return f"as claimed on {agreeing} of {counted(total, unit)}"
 
     def _claimed(self, results: Results, metric: str, read: str) -> str:
-        """Returns the quantity that `_text` lists, and what is claimed of it."""
+        """Returns the quantity that `_text` lists, and the claim about it."""
         ranks = self.check in ("best", "better", "order")  # other checks need no direction
         m, lower = (
             digits(self.margin),
@@ -199,6 +203,7 @@ class Claim(BaseModel):
         }.get(self.check, f"below {digits(0.0 - self.margin)}" if lower else f"above {m}")
         quantity = quantity_of(metric, read)
         if self.check in ("below", "above"):  # a value, not a difference
+            # accuracies themselves are in percent, their differences in points
             quantity = quantity.replace("points", "percent", 1)
         return f"in {quantity}, claimed {claimed}"
 
@@ -212,11 +217,14 @@ class Claim(BaseModel):
         """Returns the comparison of each task that says least for the claim, or of many tasks the
         extremes, with what did not run and what diverged.
         """
+        # of each task the comparison that says least for the claim: the largest p-value for it
         deciding = [max(group, key=lambda part: (part.ahead, -part.behind)) for group in kept]
+        # one comparison per task, the same everywhere: it is named once, in front
         common = len({part.about for part in deciding}) == 1 and all(
             len(group) == 1 for group in kept
         )
         shown = []
+        # of many tasks only the smallest and the largest mean are written out
         extremes = sorted(deciding, key=lambda part: part.effect.mean)
         many = len(deciding) > MOST_SHOWN and self.check != "diverges"
         for part in (extremes[0], extremes[-1]) if many else deciding:
@@ -225,6 +233,7 @@ class Claim(BaseModel):
         if many:
             shown = [f"from {shown[0]} to {shown[1]}; all {len(deciding)} are in claims.csv"]
         if self.check != "diverges":
+            # the claimed quantity stands once, before the first comparison
             shown[0] = (
                 f"{f'{deciding[0].about} {claimed}' if common else claimed.capitalize()}: "
                 f"{shown[0]}"
@@ -256,6 +265,7 @@ class Claim(BaseModel):
         algorithms: Sequence[str],
     ) -> list[Part]:
         if self.check == "rises":
+            # runs of two neighbouring tasks are paired by draw and seed
             a = self._named(self.a)
             curves = [(task, results.of(task, a, metric, read, mode=self.mode)) for task in tasks]
             steps = [
@@ -276,8 +286,10 @@ class Claim(BaseModel):
         if self.check == "diverges":
             return [self._divergence(results, task, len(values(self.a)))]
         if self.check == "ratio":
+            # runs without a number count against the claim: a small numerator, a large denominator
             return [self._ratio(results, task, values(self.a, -math.inf), values(self.b, math.inf))]
         if self.check in ("below", "above"):
+            # as if `above` were claimed of the values, or of their opposites
             side = 1 if self.check == "above" else -1
             numbers = values(self.a, -side * math.inf)
             single = {run: side * (value - self.margin) for run, value in numbers.items()}
@@ -292,12 +304,14 @@ class Claim(BaseModel):
                 )
                 for a, b in self.pairs(algorithms)
             ]
+        # positive differences speak for the claim, whether more or less is better
         sign = 1 if higher_is_better(metric, read, results.records, self.mode) else -1
         return [
             self._compared(
                 results,
                 task,
                 f"{a} minus {b}",
+                # tested: the gain beyond the margin; shown: the plain difference
                 _paired(values(a), values(b), lambda x, y: sign * (x - y) - self.margin),
                 _paired(values(a), values(b), lambda x, y: x - y),
             )
@@ -333,6 +347,7 @@ class Claim(BaseModel):
         test, effect = (
             effect_of(*results.units(values), exact=self.exact) for values in (claimed, shown)
         )
+        # without runs it neither agrees nor disagrees
         agrees = test.mean > 0 if test.units else None
         return Part(task, about, effect, test.ahead, test.behind, agrees, effect.in_words(sign))
 
@@ -341,6 +356,8 @@ class Claim(BaseModel):
         test = effect_of(
             *results.units(_paired(a, b, lambda x, y: x - self.margin * y)), exact=self.exact
         )
+        # numerator and denominator from the same runs, so that Fieller's interval can use their
+        # covariance
         both = [run for run in a if run in b]
         (top, unit), (below, _) = (
             results.units({run: values[run] for run in both}) for values in (a, b)
@@ -360,15 +377,17 @@ class Claim(BaseModel):
         )
 
     def _closeness(self, results: Results, task: str, about: str, differences: Values) -> Part:
-        """Runs two one-sided tests."""
+        """Tests with two one-sided tests whether the difference is within the margin."""
         values, unit = results.units(differences)
         effect = effect_of(values, unit, self.exact)
+        # the difference is below the margin, and its opposite is as well
         sides = [effect_of(self.margin - side * values, unit, self.exact) for side in (1, -1)]
         agrees = all(side.mean >= 0 for side in sides) if effect.units else None
         return Part(
             task,
             about,
             effect,
+            # both sides must hold, but one that fails is enough to refute the claim
             max(s.ahead for s in sides),
             min(s.behind for s in sides),
             agrees,
@@ -383,6 +402,7 @@ class Claim(BaseModel):
             task,
             self._named(self.a),
             nothing,
+            # exact, without a test: p is 0 or 1
             float(bad < max(runs, 1)),
             float(bad > 0 or not runs),
             agrees,
@@ -395,7 +415,8 @@ class Claim(BaseModel):
         metric: str,
         algorithms: Sequence[str],
     ) -> tuple[int, int] | None:
-        """On how many tasks the paper's own numbers are as claimed, and on how many they can tell.
+        """Counts the tasks on which the paper's own numbers are as claimed, and those on which they
+        decide.
 
         Args:
             targets: by task and algorithm.
@@ -406,8 +427,10 @@ class Claim(BaseModel):
             None if they say nothing about the claim: other checks than of values, tasks or
             algorithms without numbers.
         """
+        # cells are values of a metric: they say nothing about rounds or changes
         read = self.read is None or is_value_reduction(self.read)
         compare = self._cell_check(metric, algorithms) if read else None
+        # only tasks of which the paper prints numbers
         tasks = [task for task in self.tasks or targets if task in targets]
         if compare is None or not tasks:
             return None
@@ -425,6 +448,7 @@ class Claim(BaseModel):
                 side, a = 1 if self.check == "above" else -1, self._named(self.a)
                 return side * (cells[a] - self.margin) > 0 if a in cells else None
             pairs = [(a, b) for a, b in self.pairs(algorithms) if a in cells and b in cells]
+            # the paper prints no number of one of the two
             if not pairs:
                 return None
             if self.check == "close":
@@ -450,6 +474,7 @@ def _counts(groups: Sequence[Sequence[Part]]) -> str:
     >>> _counts([])
     ''
     """
+    # (how many, "draws" or "seeds") of each comparison
     units = {
         (part.effect.units, part.effect.unit)
         for group in groups
@@ -466,5 +491,5 @@ def _counts(groups: Sequence[Sequence[Part]]) -> str:
 
 def _paired(a: Values, b: Values, difference: Callable[[float, float], float]) -> Values:
     made = {run: difference(a[run], b[run]) for run in a if run in b}
-    # neither of two gets there
+    # infinite minus infinite: neither of the two gets there
     return {run: 0.0 if math.isnan(value) else value for run, value in made.items()}

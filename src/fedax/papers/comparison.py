@@ -68,11 +68,13 @@ class Comparison:
     ) -> None:
         self.recipe, ran = recipe, {experiment.name for experiment in experiments}
         self.left_out = [title for title in recipe.titles if title not in ran]
+        # by label: of a grid's members, the algorithm that they stand for
         methods = {member.label: member.method for e in experiments for member in e.members()}
         complete = [
             r for r in records if not (isinstance(r, Record) and r.outcome.kind == "interrupted")
         ]
         self.results = results = Results(complete, methods)
+        # a recipe without a scale (`ran` is None) is compared as if at the paper's
         self.read, self.comparable = (
             recipe.table_read,
             recipe.ran is None or recipe.scale[recipe.ran].comparable,
@@ -82,6 +84,7 @@ class Comparison:
         )
         self.verdicts: list[tuple[str, Evidence]] = []
         for claim in recipe.claim:
+            # claims about attacks are judged on the audits, all others on the plain tasks
             leaks = (claim.metric or recipe.metric).startswith("auc")
             named = [title for title in recipe.titles if title.endswith(AUDITED) == leaks]
             evidence = claim.judge(results, recipe.metric, self.read, named, recipe.rivals(claim.a))
@@ -187,12 +190,14 @@ class Comparison:
         )
 
     def _line(self, row: Cell) -> list[str]:
+        # the paper's mean, deviation and runs; then ours, units, runs and how many diverged
         numbers = [f"{x:.6g}" for x in (*row.paper, *row.ours, row.runs, row.diverged)]
         errors = [f"{x:.6g}" for x in (row.difference, row.error, row.welch)]
         within = [
             "" if verdict is None else str(int(verdict))
             for verdict in (row.within_points, row.within_errors)
         ]
+        # runs of another model get empty verdicts: their columns stay
         verdicts = (
             [*errors, *within, row.status] if self.comparable else [*[""] * 5, "no comparison"]
         )
@@ -209,6 +214,7 @@ class Comparison:
             for part, adjusted in zip(
                 evidence.parts, holm([part.behind for part in evidence.parts]), strict=True
             ):
+                # mean and interval of the effect, then the p-values for and against
                 values = [*part.effect[:3], part.ahead, part.behind, adjusted]
                 which = [
                     text,
@@ -247,6 +253,7 @@ class Comparison:
             parts.append(f"Data not obtainable: {recipe.not_obtainable}.")
         if self.left_out:
             parts.append(f"Not run: {', '.join(self.left_out)}.")
+        # a sheet of one column is a list, others are tables
         for sheet in self.sheets():
             head = [" | ".join(sheet.head), " | ".join("---" for _ in sheet.head)]
             rows = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in sheet.rows]
@@ -292,6 +299,7 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
             box=SIMPLE_HEAD,
             pad_edge=False,
         )
+        # the first two columns are names, the others numbers
         for position, head in enumerate(sheet.head):
             table.add_column(head.lower(), justify="left" if position < 2 else "right")
         for row in sheet.rows:

@@ -79,6 +79,7 @@ def status_of(folder: Path) -> Status:
     """
     catalogue = {name: papers.load(name) for name in papers.recipe_files()}
     kept: dict[str, list[_Folder]] = {name: [] for name in catalogue}
+    # folders are named by a recipe, or by one and a suffix: the longest name that fits
     for below in sorted(path.parent for path in folder.glob("*/results.csv")):
         names = [
             name for name in catalogue if below.name == name or below.name.startswith(f"{name}-")
@@ -89,6 +90,7 @@ def status_of(folder: Path) -> Status:
     made = [
         entry for name, recipe in catalogue.items() for entry in _entries(name, recipe, kept[name])
     ]
+    # (paper, table) pairs of the recipes that count
     tables = {(recipe.paper, recipe.shows) for recipe in catalogue.values() if recipe.counted}
     claims = [
         judged
@@ -118,10 +120,12 @@ def _judged(
     The `second` recipe of a table repeats the claims about its numbers, but not those about other
     metrics.
     """
+    # of several folders the first one in order has the last word
     found = {text: verdict for own in reversed(kept) for text, verdict in own.verdicts.items()}
     own = [
         claim for claim in recipe.claim if not second or claim.metric not in (None, *recipe.cells)
     ]
+    # folders of recipes that this one has replaced
     before = [
         _Folder.alone(folder / former)
         for former in recipe.formerly
@@ -145,6 +149,7 @@ def _entries(name: str, recipe: Recipe, kept: Sequence["_Folder"]) -> list[Entry
                 deviation = float(target[1]) if len(target) > 1 else math.nan
                 paper = Number(float(target[0]), deviation, recipe.paper_runs or 0)
                 blank = Cell(task, algorithm, metric, paper, Number(math.nan), 0)
+                # another form of a method repeats cells, which count once
                 counted = recipe.counted and algorithm not in recipe.repeats
                 found, below, cell = (
                     ("data not obtainable", "", blank)
@@ -159,18 +164,20 @@ def _best(folders: Sequence["_Folder"], blank: Cell) -> tuple[str, str, Cell]:
     """Returns the comparison at the largest scale, of settings that the recipe still has if there
     are any.
     """
+    # (scale, folder, cell) of every folder that has the number
     found = [
         (at, folder.path.name, cell)
         for folder in folders
         if (cell := folder.cell(blank))
         for at in [folder.scale(blank)]
     ]
+    # the first folder wins among those of one scale
     order = [*COMPARED, "older settings"]
     return min(found, key=lambda entry: order.index(entry[0])) if found else ("not run", "", blank)
 
 
 class _Folder:
-    """The archive of a recipe's run directory, beside the recipe as it is now."""
+    """The archive of a recipe's run directory, beside the present recipe."""
 
     def __init__(self, path: Path, recipe: Recipe) -> None:
         self.path, self.now = path, recipe
@@ -178,9 +185,11 @@ class _Folder:
             self.rows = list(csv.DictReader(stream))
         self.own: Recipe | None = None
         self.ran = ""
+        # by "task\nalgorithm", the identities of the runs that the folder was made for
         self.runs: dict[str, set[str]] = {}
+        # by task, seeds over all draws: fewer runs than these are not yet a comparison
         self.planned: dict[str, int] = {}
-        # a recipe or settings of an older version that are no longer valid are older settings
+        # a recipe or settings that are no longer valid count as older settings
         with contextlib.suppress(FedaxError):
             self.own = Recipe.parse(read_text(path / "recipe.toml"))
             self.ran = self.own.ran or ""
@@ -190,6 +199,7 @@ class _Folder:
                 self.planned[experiment.name] = self.planned.get(experiment.name, 0) + len(
                     experiment.seeds
                 )
+        # by the same keys, what the recipe asks for now
         self.expected = _runs(recipe.experiments(self.ran)) if self.ran else {}
         self.comparable = not self.ran or recipe.scale[self.ran].comparable
 
@@ -208,6 +218,7 @@ class _Folder:
         table = self.path / "claims.csv"
         if self.ran != "paper" or self.own is None or not table.exists():
             return {}
+        # a claim that has changed since was not judged by this folder
         same = {
             text
             for text, about in _claims_of(self.own).items()
@@ -218,6 +229,7 @@ class _Folder:
             for row in csv.DictReader(stream):
                 if row["claim"] not in same:
                     continue
+                # a claim has a line for each comparison; one of them with runs makes it undecided
                 decided, ran = row["verdict"] in ("holds", "does not hold"), int(row["units"]) > 0
                 if decided or ran:
                     found[row["claim"]] = row["verdict"] if decided else "undecided"
@@ -228,6 +240,7 @@ class _Folder:
         the paper's model.
         """
         for row in self.rows if self.comparable else ():
+            # files of earlier versions have no column of metrics, units or divergence
             which = (row["task"], row["algorithm"], row.get("metric", self.now.metric))
             if which == blank[:3] and int(row["runs"]) >= self.planned.get(blank.task, 0):
                 count, deviation = int(row.get("units", row["runs"])), float(row["ours_deviation"])
@@ -241,18 +254,19 @@ class _Folder:
         """Returns the scale of a comparison, or that it has other settings than the recipe now."""
         which = f"{cell.task}\n{cell.algorithm}"
         runs, expected = self.runs.get(which, set()), self.expected.get(which)
-        # more seeds than the recipe has are no other settings
+        # further seeds do not make the settings differ
         return (
             self.ran if self.ran in COMPARED and expected and expected <= runs else "older settings"
         )
 
 
 def _runs(experiments: Sequence[Experiment]) -> dict[str, set[str]]:
-    """Returns the identity of the runs of each task and algorithm, whatever else is observed."""
+    """Returns the identities of the runs of each task and algorithm; observers do not count."""
     made: dict[str, set[str]] = {}
     for slot, run in identified(
         [experiment.model_copy(update={"observe": None}) for experiment in experiments]
     ):
+        # the identity is a text of the whole configuration, without what is observed
         made.setdefault(f"{experiments[slot.experiment].name}\n{slot.member.method}", set()).add(
             run
         )
@@ -260,11 +274,12 @@ def _runs(experiments: Sequence[Experiment]) -> dict[str, set[str]]:
 
 
 def _claims_of(recipe: Recipe) -> dict[str, tuple[Claim, str, str, Sequence[str]]]:
-    """By text, the claims with what they take from their recipe: metric, reading, and the
-    algorithms that `best` is over.
+    """Returns the claims by text, with what they take from their recipe: metric, reading, and the
+    rivals of a `best` without a list.
     """
     made = {}
     for claim in recipe.claim:
+        # only `best` without a list depends on the recipe's other algorithms
         rivals = recipe.rivals(claim.a) if claim.check == "best" and claim.among is None else []
         made[claim.text] = (
             claim,
@@ -301,6 +316,7 @@ def cells_csv(found: Sequence[Entry]) -> str:
     for e in found:
         which = [e.recipe, e.shows, e.cell.task, e.cell.algorithm, e.cell.metric, int(e.counted)]
         numbers = [f"{e.cell.paper.mean:.6g}", f"{e.cell.paper.deviation:.6g}", e.found]
+        # columns of a number without runs stay, but are empty
         blank: list[str] = [""] * (len(ours) + len(verdicts) + 1)
         table.writerow([*which, *numbers, *(_ours(e) if e.folder else blank)])
     return buffer.getvalue()
@@ -396,6 +412,7 @@ def _by_recipe(found: Sequence[Entry]) -> str:
         groups.setdefault(entry.recipe, []).append(entry)
     for entry in found:
         if entry.counted or entry.found not in COMPARED:
+            # repeated cells are listed only where they were compared
             continue
         title = (
             f"{entry.recipe}: {entry.cell.algorithm}, again"
@@ -403,8 +420,9 @@ def _by_recipe(found: Sequence[Entry]) -> str:
             else (f"{entry.recipe}, again")
         )
         groups.setdefault(title, []).append(entry)
-    # of `ELSE`, in words that fit
+    # the last columns are those of `ELSE`, in shorter words
     head = ["Recipe", "Cells", *_COUNTED, "Short runs", "Older", "No data", "Not run"]
+    # the sum has each cell once: repeated ones are in `groups`, not in `cells`
     rows = [[name, *_counts(own)] for name, own in [*groups.items(), ("**All**", cells)]]
     short = {
         name: own
@@ -476,7 +494,7 @@ def _table(lines: Sequence[Sequence[str]]) -> str:
 
 
 def with_summary(text: str, status: Status) -> str:
-    """Returns a page with its generated parts made anew; what is written by hand stays.
+    """Returns a page with new generated parts; text that was written by hand stays.
 
     Raises:
         InvalidInput: a page without the four marks, each once.
@@ -484,6 +502,7 @@ def with_summary(text: str, status: Status) -> str:
     for (begin, end), made in ((OVERVIEW, overview(status)), (CELLS, details(status))):
         if not text.count(begin) == text.count(end) == 1:
             raise InvalidInput.because("README.md", f"needs the lines {begin} and {end}, once each")
+        # what stands between the marks is replaced, the rest of the page stays
         before, rest = text.split(begin)
         text = f"{before}{begin}\n\n{made}\n\n{end}{rest.split(end)[1]}"
     return text

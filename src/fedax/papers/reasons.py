@@ -84,6 +84,7 @@ class Reasons:
         except ValidationError as error:
             raise source.error(*explain_error(error, _ReasonsFile)) from error
         _check(file, catalogue)
+        # recipes that no group has taken yet: each belongs to one row
         left, groups = dict(catalogue), []
         for section in file.group:
             names = frozenset(
@@ -93,6 +94,7 @@ class Reasons:
             )
             groups.append(Group(section.title, names, section.reason))
             left = {name: recipe for name, recipe in left.items() if name not in names}
+        # recipes that no group names get a row for each paper
         for paper in dict.fromkeys(recipe.paper for recipe in left.values()):
             groups.append(
                 Group(
@@ -114,6 +116,7 @@ class Reasons:
 
 def _check(file: _ReasonsFile, catalogue: Mapping[str, Recipe]) -> None:
     """Refuses names that no recipe has."""
+    # patterns may match several recipes, but must match one
     for group in file.group:
         for pattern in group.recipes:
             if not any(fnmatchcase(name, pattern) for name in catalogue):

@@ -62,7 +62,8 @@ class Recipe(BaseModel):
         paper: authors, title, where it appeared.
         shows: which table or figure.
         title: of the report.
-        metric, read: what is compared with the paper, see `fedax.report.tables.numbers.Results.of`.
+        metric, read: the numbers compared with the paper, see
+            `fedax.report.tables.numbers.Results.of`.
         also_read: further readings that tables show beside `read`, values of the metric; claims and
             cells are judged by `read`.
         chosen: what the paper leaves open, and what was chosen, a sentence each.
@@ -71,7 +72,7 @@ class Recipe(BaseModel):
             one runs on all. By default all.
         experiment: the common part, as in an experiment file, without `name`.
         variant: the tasks; the claims and targets name them.
-        audit: membership inference beside every variant, as tasks of their own
+        audit: membership inference beside every variant, as separate tasks
             (`<variant>, membership inference`).
         scale: for each of `smoke`, `small` and `paper`, what it changes.
         targets: the paper's numbers, by variant and algorithm, `[mean]` or `[mean, deviation]`;
@@ -139,6 +140,7 @@ class Recipe(BaseModel):
 
     def check(self) -> None:
         """Refuses names of variants, algorithms and scales that are not there."""
+        # the scales come first, because everything below runs through them
         if set(self.scale) != set(SCALES):
             raise InvalidInput.of("scale", sorted(self.scale), "exactly smoke, small and paper")
         self._check_readings()
@@ -149,8 +151,10 @@ class Recipe(BaseModel):
                 _among("scale.variants", name, variants)
             for name in self.scale[scale].algorithms or ():
                 _among("scale.algorithms", name, algorithms)
+            # made only to be checked: errors of a scale show when the recipe is read
             self.experiments(scale)
         for figure in self.figure:
+            # figures may name any variant, so they are checked on all, not on those of a scale
             figure.check([self._experiment(variant, {}) for variant in self.variant])
         for targets in self.cells.values():
             for task, numbers in targets.items():
@@ -189,12 +193,14 @@ class Recipe(BaseModel):
         versions only.
         """
         every = self.experiment.get("observe_every", 1)
+        # everything that may have another reading than the recipe
         parts = (*self.scale.values(), *self.claim, *self.figure)
         for read in (
             self.read,
             *self.also_read,
             *(part.read for part in parts if part.read is not None),
         ):
+            # in a run directory's copy, readings may be those of an earlier version
             if self.ran is None:
                 check_reduction(read, every if isinstance(every, int) else 1)
             else:
@@ -243,6 +249,7 @@ class Recipe(BaseModel):
         Raises:
             UnknownName: no such scale, variant or algorithm.
         """
+        # names are checked against the scale, which may have fewer
         made = self.experiments(scale)
         for name in variants:
             _among("variant", name, {experiment.name for experiment in made})
@@ -266,14 +273,19 @@ class Recipe(BaseModel):
             )
         made = []
         for variant in (*self.variant, *self._audited()):
+            # an audit is run where its variant is
             names = {variant.name, variant.name.removesuffix(AUDITED)}
             if size.variants is not None and not names & set(size.variants):
                 continue
+            # None stands for the task's own seed
             for draw in draws or [None]:
                 changes = size.set | ({} if draw is None else {"task.seed": draw})
                 read = size.read or self.read
+                # other readings are no choice of an experiment file
                 if is_value_reduction(read):
                     changes = {"read": read} | changes
+                # on these draws no member runs to be selected: the one from the other draws is
+                # reported
                 if (
                     self.select_draws is not None
                     and draw not in self.select_draws
@@ -291,10 +303,13 @@ class Recipe(BaseModel):
 
     def _experiment(self, variant: Variant, changes: dict[str, Any]) -> Experiment:
         sections: dict[str, Any] = {"name": variant.name, **copy.deepcopy(self.experiment)}
+        # a scale may shorten audits, which plain variants do not have
         changes = {
             p: v for p, v in changes.items() if "audit" in variant.set or not p.startswith("audit.")
         }
+        # a scale's value replaces that of the variant
         for path, value in (variant.set | changes).items():
+            # numbers in a path are positions in arrays
             place: KeyPath = tuple(
                 int(part) if part.isdigit() else part for part in path.split(".")
             )
@@ -316,7 +331,7 @@ class Recipe(BaseModel):
 
     @property
     def text(self) -> str:
-        """As TOML."""
+        """The recipe as TOML text."""
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
 

@@ -130,17 +130,20 @@ class PaperStudy(Study):
 
         Both are empty if at most one folder is of a recipe.
         """
+        # by folder, then by cell: task, algorithm, metric and the paper's number
         found = {
             name: {cell[:4]: cell for cell in study.comparison(records, experiments).rows}
             for name, (study, records, experiments) in named.items()
             if isinstance(study, PaperStudy)
         }
+        # all cells of all folders, in the order of their first appearance
         keys = list(dict.fromkeys(key for cells in found.values() for key in cells))
         if len(found) < 2 or not keys:
             return [], []
         several = len({metric for _, _, metric, _ in keys}) > 1
         rows = []
         for key in keys:
+            # None where a folder does not have the cell
             ours = [cells.get(key) for cells in found.values()]
             texts = [
                 "-" if cell is None else f"{in_digits(cell.ours)} ({cell.difference:+.2f})"
@@ -223,6 +226,7 @@ def top_of(folder: Path, recipe: Recipe) -> list[str]:
     titles = {"paper": "The paper beside ours"} | {
         figure.name: figure.title for figure in recipe.figure
     }
+    # figures of the recipe first, in its order, then other pictures in the folder
     for name in dict.fromkeys((*titles, *(file.stem for file in sorted(folder.glob("*.png"))))):
         if (file := folder / f"{name}.png").exists():
             title = titles.get(name) or column_of(name).title
@@ -240,6 +244,8 @@ def _dots(metric: str, keys: Sequence[Key], found: Mapping[str, Mapping[Key, Cel
     panels = []
     for task in dict.fromkeys(key[0] for key in keys if key[2] == metric):
         own = [key for key in keys if (key[0], key[2]) == (task, metric)]
+        # rows are numbered downwards; within one, the paper is on top and folders share 0.54 of the
+        # height
         places, step = -np.arange(len(own), dtype=float), 0.54 / len(found)
         papers = [
             _across(
@@ -273,5 +279,6 @@ def _across(
 ) -> Series:
     mean = np.array([number.mean for number in numbers], float)
     spread = np.nan_to_num(np.array([number.deviation for number in numbers], float))
+    # infinite means are not drawn
     mean = np.where(np.isfinite(mean), mean, np.nan)
     return Series(label, style, mean, places, mean - spread, mean + spread, kind)

@@ -54,6 +54,7 @@ def _forms(kind: type[Algorithm[Any]]) -> Iterator[tuple[dict[str, Any], tuple[P
     """Yields choices and switches that change what a round calls, sends or computes."""
     default = _default_footprint(kind).phases
     for name, limits in declared(kind).items():
+        # each choice on its own, with the defaults of everything else
         for choice in limits.choices or ():
             phases = (
                 default if choice == limits.default else footprint(kind(**{name: choice})).phases

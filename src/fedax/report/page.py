@@ -45,7 +45,8 @@ class Sheet:
     """A further table: a title, the heads of its columns, rows of texts, and a line below it.
 
     The words of verdicts (holds, does not hold, undecided, selected) are shown as such; a `lead`
-    stands before the charts. Of a table with `first`, rows after so many are shown on demand.
+    stands before the charts. Of a table with `first`, the rows after that number are shown on
+    demand.
     """
 
     title: str
@@ -163,6 +164,7 @@ def render(page: Page) -> str:
     >>> "<h1>a &lt; b</h1>" in render(Page("a < b", "", records=[]))
     True
     """
+    # styles over all tasks, so that an algorithm looks the same in each
     here, looks = files("fedax.report"), styles(record.label for record in page.records)
     data = {
         "tasks": [
@@ -196,6 +198,7 @@ def _task(
     title: str, runs: Sequence[Record], note: str, read: str, looks: Mapping[str, int]
 ) -> dict[str, Any]:
     columns, rows = columns_of(runs), summarize(runs, read)
+    # bands and deviations need several runs
     several = any(row.runs > 1 for row in rows)
     band = "mean of the runs, ± one standard deviation" if several else ""
     charts = [
@@ -260,6 +263,7 @@ def _task(
         "algorithms": algorithms,
         "table": {
             "head": ["Algorithm", "Runs", "Rounds", *(c.title for c in columns), "Outcome"],
+            # the columns of counts and outcome need no explanation
             "about": ["", "", "", *(ABOUT.get(c.metric, "") for c in columns), ""],
             "rows": _rows(rows, runs),
         },
@@ -295,19 +299,23 @@ def _algorithm(
     rounds, _ = aligned(runs)
     series = {}
     for metric in (column.metric for column in columns_of(runs) if column.chart):
+        # a mean over some of the runs would be read as one over all
         if not all(metric in run.scalars for run in runs):
             continue
         mean, low, high = band(curves_of(runs, metric, on_task))
         series[metric] = {"mean": _numbers(mean)}
         if len(runs) > 1:
             series[metric] |= {"low": _numbers(low), "high": _numbers(high)}
+    # positions on all axes that the page can switch to
     x = {"rounds": rounds.tolist()}
     x |= {
         name: _numbers(mean_position(runs, [getattr(run, name) for run in runs]))
         for name in ("bits", "seconds")
     }
+    # runs without a record of gradients stand at 0
     counts = [np.zeros(len(run.rounds)) if run.gradients is None else run.gradients for run in runs]
     x["gradients"] = _numbers(mean_position(runs, counts))
+    # the choice of axes is one for the task, so all of its runs need a clock
     if all(run.time is not None for run in on_task):
         x |= {
             name: _numbers(mean_position(runs, [along(run, name) for run in runs]))
@@ -334,8 +342,10 @@ def _ranked(runs: Sequence[Record]) -> list[float | None]:
     ]
     # of a client without test examples all are NaN
     curves = [curve[:, np.isfinite(curve[0])] for curve in curves]
+    # ranks can be averaged only over equally many clients
     if not curves or len({curve.shape[1] for curve in curves}) > 1:
         return []
+    # from first and last accuracies
     worst = worst_of(np.concatenate([curve[[0, -1]].ravel() for curve in curves]), "max")
     final = [np.sort(np.where(np.isfinite(curve[-1]), curve[-1], worst)) for curve in curves]
     return _numbers(np.mean(final, axis=0))
@@ -354,5 +364,5 @@ def _weights(runs: Sequence[Record]) -> list[list[float | None]]:
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:
-    """For JSON: five digits, and gaps where a number is not finite."""
+    """Returns numbers for JSON: five digits, and None where a number is not finite."""
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]

@@ -38,7 +38,7 @@ class Record:
         gradients: expected minibatch gradients of one client so far, shape (observations,); None if
             not known.
         settings: the configuration that it was made with, as plain values; None if not known.
-        fitted: numbers that the run put in place of words such as "theory", see `History.fitted`.
+        fitted: numbers that the run used for words such as "theory", see `History.fitted`.
         compiling: of `seconds`, those spent on compiling, shape (observations,); None if not known.
         versions: of the libraries and the machine that it was made with, if it was taken over from
             elsewhere.
@@ -108,16 +108,19 @@ class Record:
         of the last round before each observation. The note `overflow` of quantizers is the metric
         of that name, all entries that were clipped so far.
         """
+        # traffic by rounds completed, read at the rounds of the observations
         bits, taken = (
             history.bits.cumulative[history.rounds],
             None if gradients is None else history.rounds * gradients,
         )
         metrics = history.metrics
         if "dropped" in history.notes:
+            # client numbers by round, filled up with -1; the first 0 is that of the initial model
             left_out = np.cumsum([0, *(history.notes["dropped"] >= 0).sum(1)])
             metrics = metrics | {"dropped": left_out[history.rounds].astype(float)}
         if "gap" in history.notes and np.ndim(history.notes["gap"]) == 1:
             metrics = metrics | {
+                # there is no gap before the first round
                 "frank_wolfe_gap": np.array([np.nan, *history.notes["gap"]])[history.rounds]
             }
         if "overflow" in history.notes and np.ndim(history.notes["overflow"]) == 1:
@@ -126,6 +129,7 @@ class Record:
         fitted = {name: values.tolist() for name, values in history.fitted.items()}
         books = history.rounds, history.seconds, bits, metrics, history.outcome, taken
         names = None if history.clients is None else list(history.clients)
+        # only what the built-in observers do not state
         modes: dict[str, Mode] = {
             name: mode for name, mode in history.modes.items() if mode_of(name) != mode
         }
@@ -168,6 +172,7 @@ class Record:
         worst of its task.
         """
         losses = self.metrics.get("train_loss")
+        # `not <=` rather than `>`, so that NaN counts as risen
         rose = losses is not None and not losses[-1] <= losses[0]
         return self.outcome.kind in ("diverged", "non-finite") or bool(rose)
 
@@ -185,7 +190,7 @@ class Record:
         return dataclasses.replace(self, label=label)
 
     def to_bytes(self) -> bytes:
-        """As an `.npz` archive, with a SHA-256 sum of it all as the archive's comment."""
+        """Returns an `.npz` archive, whose comment is the SHA-256 sum of everything before it."""
         buffer = io.BytesIO()
         meta = {
             "task": self.task,
@@ -194,6 +199,7 @@ class Record:
             "draw": self.draw,
             "summed": True,
         }
+        # a name is written only where there is one
         meta["outcome"] = {
             key: value
             for key, value in dataclasses.asdict(self.outcome).items()
@@ -215,7 +221,9 @@ class Record:
         arrays |= {name: values for name, values in more.items() if values is not None}
         np.savez_compressed(buffer, **cast(Any, arrays))
         with zipfile.ZipFile(buffer, "a") as archive:
+            # the comment ends the file: 64 zero bytes reserve the place of the digits
             archive.comment = _SUM + bytes(64)
+        # the sum covers everything before it, the word "sha256:" included
         body = buffer.getvalue()[:-64]
         return body + hashlib.sha256(body).hexdigest().encode()
 
@@ -227,11 +235,13 @@ class Record:
             ValueError: damaged data.
         """
         try:
+            # a comment with a sum ends every file of this version
             summed = data[-64 - len(_SUM) : -64] == _SUM
             if summed and hashlib.sha256(data[:-64]).hexdigest().encode() != data[-64:]:
                 raise ValueError("its checksum does not fit")
             with np.load(io.BytesIO(data), allow_pickle=False) as stored:
                 meta = json.loads(str(stored["meta"]))
+                # the file says that it had a sum: the comment was cut off
                 if meta.pop("summed", False) and not summed:
                     raise ValueError("its checksum is missing")
                 metrics = {
@@ -278,6 +288,7 @@ def to_csv(records: Sequence[Record]) -> str:
     """Returns all scalar metrics of all runs as one long table: one row per run and observation.
     Heads name units.
     """
+    # columns of all runs; a run without a metric has empty cells
     names = list(dict.fromkeys(name for record in records for name in record.scalars))
     # only where a run has devices, so that other tables stay as they are
     clocks = (
@@ -329,6 +340,7 @@ def clients_csv(records: Sequence[Record], reported: Sequence[Record]) -> str:
         records: all runs.
         reported: those that reports show; the others have the purpose `selection`.
     """
+    # by identity: `reported` holds objects of `records`
     named, shown = with_named_clients(records), {id(record) for record in reported}
     metrics = list(dict.fromkeys(name for record in named for name in record.by_client))
     buffer = io.StringIO()
@@ -341,6 +353,7 @@ def clients_csv(records: Sequence[Record], reported: Sequence[Record]) -> str:
         values = [record.by_client.get(name) for name in metrics]
         for k, client in enumerate(record.clients or ()):
             numbers = [
+                # clients without examples have no number
                 "" if value is None or not np.isfinite(value[-1, k]) else f"{value[-1, k]:.9g}"
                 for value in values
             ]
@@ -349,7 +362,7 @@ def clients_csv(records: Sequence[Record], reported: Sequence[Record]) -> str:
 
 
 def by_label(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Runs grouped by algorithm, in the order of first appearance."""
+    """Groups runs by algorithm, in the order of first appearance."""
     groups: dict[str, list[Record]] = {}
     for record in records:
         groups.setdefault(record.label, []).append(record)
@@ -357,7 +370,7 @@ def by_label(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def by_task(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Runs grouped by task, in the order of first appearance."""
+    """Groups runs by task, in the order of first appearance."""
     groups: dict[str, list[Record]] = {}
     for record in records:
         groups.setdefault(record.task, []).append(record)
@@ -365,7 +378,7 @@ def by_task(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def by_draw(records: Iterable[Record]) -> list[list[Record]]:
-    """Runs grouped by the draw of their data, in the order of first appearance."""
+    """Groups runs by the draw of their data, in the order of first appearance."""
     groups: dict[int, list[Record]] = {}
     for record in records:
         groups.setdefault(record.draw, []).append(record)

@@ -30,7 +30,7 @@ def curves_of(history: History) -> dict[str, np.ndarray]:
 
 
 def table_of(history: History, every: int = 1) -> str:
-    """See `History.table`; the last observation is always there."""
+    """Returns what `History.table` does; the last observation is always there."""
     columns = {
         "round": [str(t) for t in history.rounds],
         "seconds": [f"{s:.2f}" for s in history.seconds],
@@ -41,6 +41,7 @@ def table_of(history: History, every: int = 1) -> str:
         name: [f"{value:.6g}" for value in values] for name, values in curves_of(history).items()
     }
     count = len(history.rounds)
+    # every n-th observation, and the last one
     rows = [i for i in range(count) if i % max(every, 1) == 0 or i == count - 1]
     widths = {name: max(map(len, [name, *texts])) for name, texts in columns.items()}
     head = "  ".join(name.rjust(widths[name]) for name in columns)
@@ -56,7 +57,7 @@ def table_of(history: History, every: int = 1) -> str:
 
 
 def frame_of(history: History) -> Any:
-    """See `History.to_pandas`."""
+    """Returns what `History.to_pandas` does."""
     try:
         import pandas as pd
     except ImportError as error:
@@ -76,7 +77,7 @@ def frame_of(history: History) -> Any:
 
 
 def figure_of(history: History, metrics: Sequence[str] = ()) -> Any:
-    """See `History.plot`."""
+    """Returns what `History.plot` does."""
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
 
@@ -102,6 +103,7 @@ def settings_of(histories: Mapping[str, Sequence[History]]) -> dict[str, str]:
     for label, runs in histories.items():
         shown = [run.arguments | _in_full(run) for run in runs]
         names = dict.fromkeys(name for arguments in shown for name in arguments)
+        # what differs between the runs of a label is listed
         values = {
             name: list(dict.fromkeys(arguments.get(name, "") for arguments in shown))
             for name in names
@@ -129,8 +131,9 @@ def _in_full(run: History) -> dict[str, str]:
 
 
 def write_report(history: History, path: Path, title: str) -> None:
-    """See `History.report`."""
+    """Writes what `History.report` does."""
     if path.suffix.removeprefix(".") in FORMATS:
+        # figures are drawn by the function for several runs
         compare({history.algorithm: history}, path, title=title)
         return
     record = Record.of(history, task=title, label=history.algorithm, seed=0)
@@ -265,6 +268,7 @@ def _records(histories: Any, title: str, name: str) -> list[Record]:
                 f"{label!r} without runs",
                 "a History, or several, for each name",
             )
+        # the place in the list stands for the seed: it pairs the runs of several labels
         records += [
             Record.of(run, task=title, label=label, seed=seed) for seed, run in enumerate(several)
         ]
@@ -277,6 +281,7 @@ def _write_figure(records: Sequence[Record], path: Path, title: str) -> Path:
     """Draws the curves of all metrics into one file, a panel for each."""
     # a room above this one
     charts = importlib.import_module("fedax.experiments.results.figures").curves(records)
+    # the vertical axis names the metric; the title of a panel would name the task again
     panels = [dataclasses.replace(panel, title="") for chart in charts for panel in chart.panels]
     if not panels:
         raise InvalidInput.found(
@@ -288,5 +293,6 @@ def _write_figure(records: Sequence[Record], path: Path, title: str) -> Path:
     with writing(path), tempfile.TemporaryDirectory() as folder:
         (drawn,) = save_charts([chart], Path(folder), [path.suffix.removeprefix(".")])
         path.parent.mkdir(parents=True, exist_ok=True)
+        # drawn elsewhere first: the file is whole, or as it was
         write(path, drawn.read_bytes())
     return path

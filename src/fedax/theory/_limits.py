@@ -48,13 +48,15 @@ def check(function: str, **values: Any) -> None:
     value for each client.
     """
     for name, value in values.items():
+        # a quantity may be one number or one for each client
         limits = dataclasses.replace(_LIMITS[name], per_client=np.ndim(value) > 0)
         limits.check(function, int(value) if isinstance(value, np.integer) else value)
 
 
 def check_weights(function: str, name: str, weights: np.ndarray, positive: bool = False) -> None:
-    """Returns the weights of the clients, checked: at least 0 (or above it), of sum 1."""
+    """Refuses weights of the clients that are below 0 (or 0 if `positive`), or not of sum 1."""
     fits = np.all(weights > 0) if positive else np.all(weights >= 0)
+    # weights that come from single precision have a sum of about 1
     if weights.ndim != 1 or not fits or not math.isclose(float(weights.sum()), 1, rel_tol=1e-5):
         allowed = f"one number {'above' if positive else 'of at least'} 0 for each client, of sum 1"
         raise InvalidInput.of(f"{function}({name}=...)", weights.tolist(), allowed)

@@ -71,6 +71,7 @@ class Measured(Constants):
 
     @functools.cached_property
     def _found(self) -> tuple[Float[np.ndarray, "clients"], str]:
+        # from the strongest statement to the weakest: a bound, an exact value, an estimate
         if (stated := closed_form(self.task)) is not None:
             return _positive(stated, ""), CLOSED_FORM
         if is_quadratic(self.task):
@@ -79,6 +80,7 @@ class Measured(Constants):
                 for k in range(self.losses.clients)
             ]
             return _positive(np.array(each) * (1 + _ROUNDING), "at the start"), EXACT
+        # all starts of the runs: curvature may differ between them
         points = [self.losses.layout.ravel(start) for start in self._starts] or [self.losses.start]
         with np.errstate(over="ignore", invalid="ignore"):  # of trial steps far out
             paths = [trial_smoothness(self.losses, np.asarray(point, float)) for point in points]
@@ -136,6 +138,7 @@ def is_quadratic(task: Task) -> bool:
         task: whose loss it is.
     """
     losses = Losses(task)
+    # two examples are enough: the loss is the same function of each
     batch: Mapping[str, Any] = {
         name: jnp.asarray(values[:2]) for name, values in task.train.arrays.items()
     }
@@ -147,7 +150,7 @@ def is_quadratic(task: Task) -> bool:
 
     try:
         jax.eval_shape(jax.linear_transpose(gradient, losses.start), losses.start)
-    except Exception:  # whatever a rule of transposition, or its absence, raises
+    except Exception:  # missing rules of transposition raise errors of many kinds
         return False
     return True
 
@@ -166,6 +169,7 @@ def trial_smoothness(losses: Losses, start: np.ndarray) -> Float[np.ndarray, "cl
         losses: of the task.
         start: the point that the path leaves, flat.
     """
+    # points of every client: the start, the origin and the path of the mean loss
     shared = [start, np.zeros_like(start), *_middle_and_end(_descend(losses, start, None).points)]
     found = []
     for client in range(losses.clients):
@@ -203,12 +207,14 @@ def _curvature(losses: Losses, w: np.ndarray, client: int | None) -> float:
     """Returns the largest absolute eigenvalue of a Hessian: 0 if that is not finite, less if the
     iteration does not converge.
     """
+    # one product shows whether the Hessian is finite, before the iteration begins
     if not np.isfinite(losses.hessian_product(w, np.ones_like(w), client)).all():
         return 0.0
     unsettled: Any = scipy.sparse.linalg.ArpackNoConvergence
     try:
         return smoothness(losses, w, client=client, tolerance=_COARSE)
     except unsettled as error:
+        # the largest of the eigenvalues that have converged
         return float(np.max(np.abs(error.eigenvalues), initial=0.0))
 
 
@@ -222,10 +228,12 @@ def _descend(losses: Losses, start: np.ndarray, client: int | None) -> _Path:
 
     def step(here: _Trial, rate: float) -> _Trial:
         trial = evaluate(here.w - rate * here.gradient)
+        # trial steps count too, even those that the search refuses
         quotients.append(_quotient(here, trial, dtype))
         return trial
 
     here, points, curvature = evaluate(start), [start], _curvature(losses, start, client)
+    # the best step if the loss were a quadratic with this curvature
     rate = 1 / curvature if curvature > 0 else 1.0
     while len(points) <= STEPS and np.isfinite(here.gradient).all() and np.any(here.gradient):
         found = _search(here, functools.partial(step, here), rate, float(jnp.finfo(dtype).eps))
@@ -248,15 +256,18 @@ def _search(
     square, best, halved = float(here.gradient @ here.gradient), None, False
     for _ in range(_SEARCH):
         promised = rate * square / 2
+        # a smaller fall could not be told from rounding
         if promised <= 10 * eps * abs(here.value):
             return best
         trial = step(rate)
         finite = np.isfinite(trial.value) and np.isfinite(trial.gradient).all()
         falls = finite and trial.value <= here.value - promised
+        # doubled once too often: the step before was the best one
         if best is not None and (not falls or trial.value >= best[0].value):
             return best
         if falls:
             best = trial, rate
+            # halved until it fell, so a doubled step has failed already
             if halved:
                 return best
         halved = not falls

@@ -73,6 +73,7 @@ class Losses:
         )
         self._piece = min(piece, task.train.largest)
         dtype = self.start.dtype
+        # weights by example: p_k / n_k in f, and 1 / n_k in the loss of its client
         self._of_all = jnp.asarray(
             np.repeat(self.shares / sizes, np.asarray(task.train.sizes)), dtype
         )
@@ -119,6 +120,7 @@ class Losses:
         chosen = first + (np.arange(size) if rows is None else np.asarray(rows))
         return np.concatenate(
             [
+                # 64 gradients at a time: each has as many numbers as the model
                 self._squares_of(self._as_point(w), self._rows(chosen[i : i + 64]))
                 for i in range(0, len(chosen), 64)
             ]
@@ -151,7 +153,8 @@ class Losses:
     def _loss(
         self, w: Array, arrays: dict[str, Array], scale: Array, begin: Array, end: Array
     ) -> Array:
-        """Of one piece from `begin`, l2 in the share of its examples."""
+        """Returns the loss of one piece from `begin`, with l2 in the share of its examples."""
+        # a piece may reach beyond the end: rows there have weight 0
         place = begin + jnp.arange(self._piece, dtype=jnp.int32)
         inside, place = place < end, jnp.minimum(place, scale.shape[0] - 1)
         weight = jnp.where(inside, scale[place], 0)
@@ -159,6 +162,7 @@ class Losses:
         losses = self.task.total(
             self.task.functions["loss"], self.layout.unravel(w), examples, weight, None
         )
+        # the weights of all pieces add up to 1, so l2 counts once
         return losses + weight.sum() * self.task.l2 / 2 * (w @ w)
 
     def _pieces(self, one: Any, begin: Array, end: Array, zero: Array) -> Array:
@@ -250,6 +254,7 @@ def lowest_eigenvalue(
     largest = smoothness(losses, w, client=client, tolerance=max(tolerance, 1e-3))
     if largest == 0:
         return 0.0
+    # a little above, so that the shifted matrix is positive definite
     shift = 1.01 * largest
     # the largest eigenvalue of shift - H, which is positive definite; a lowest one near 0 would
     # never converge by itself
@@ -266,7 +271,9 @@ def _extreme(
     def product(v: np.ndarray) -> np.ndarray:
         return shift * v + sign * losses.hessian_product(point, v.ravel(), client)
 
+    # a fixed start, so that equal tasks give equal numbers
     start = np.random.default_rng(0).normal(size=dim)
+    # ARPACK needs at least two dimensions, and an operator that is not 0
     if dim == 1 or not np.any(product(start)):
         return float(product(start)[0] / start[0])
     lanczos: Any = scipy.sparse.linalg.eigsh
@@ -318,17 +325,21 @@ def optimum(losses: Losses, *, tolerance: float = 1e-10, steps: int = 100) -> Op
             break
         matvec = functools.partial(losses.hessian_product, w)
         operator = _operator(len(w), lambda v, matvec=matvec: matvec(v.ravel()))
+        # solved more exactly as the gradient falls, which keeps Newton's method fast
         direction = scipy.sparse.linalg.cg(
             operator, -gradient, rtol=min(0.1, math.sqrt(norm)) * 0.1, maxiter=4 * len(w)
         )[0]
+        # rounding may give a tiny negative curvature of convex losses
         if direction @ matvec(direction) < -1e-6 * (direction @ direction):
             raise InvalidInput.found("optimum(losses=...)", "negative curvature", "convex losses")
         rate = 1.0
+        # Armijo's rule: the fall is at least a small part of what the slope promises
         while (
             losses.value(w + rate * direction) > value + 1e-4 * rate * (gradient @ direction)
             and rate > 1e-6
         ):
             rate /= 2
+        # rounding decides: the value cannot fall any further
         if rate <= 1e-6:
             break
         w, value = w + rate * direction, losses.value(w + rate * direction)
@@ -384,14 +395,18 @@ def local_variance(
     all_of_them = samples is None or samples >= size
     rows = None if all_of_them else np.random.default_rng(seed).choice(size, samples, replace=False)
     squares = np.asarray(losses.squares(w, client, rows), float)
+    # single gradients have no l2, so it is taken out of the mean too
     mean = losses.gradient(w, client) - losses.task.l2 * np.asarray(w, float)
+    # draws without replacement: the factor is 0 for a batch of all examples
     scale = (size - batch_size) / max(size - 1, 1) / batch_size
+    # half of the interval of the mean of squares, from a sample without replacement
     error = (
         0.0
         if all_of_them
         else 1.96 * squares.std(ddof=1) * math.sqrt((1 - len(squares) / size) / len(squares))
     )
     middle = float(squares.mean() - mean @ mean)
+    # the mean, and both ends of its interval
     return Sampled(*(scale * max(middle + side * error, 0.0) for side in (0, -1, 1)))
 
 
@@ -408,6 +423,7 @@ def global_variance(losses: Losses, points: list[Point]) -> float:
     most = 0.0
     for w in points:
         found = losses.gradients(w)
+        # squared distances to the mean gradient, in the mean over the clients
         most = max(
             most, float(losses.shares @ np.sum((found - losses.shares @ found) ** 2, axis=1))
         )

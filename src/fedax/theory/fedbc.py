@@ -90,8 +90,10 @@ def heterogeneity(gradients: Models, *, low: float, high: float) -> float:
     """
     found = rows("heterogeneity", "gradients", gradients)
     check("heterogeneity", multiplier=np.array([low, high]))
+    # four arrays of shape (clients, clients, dim): the first axis is i, the second j
     corners = [a * found[:, None] - b * found[None] for a in (low, high) for b in (low, high)]
     lengths = np.linalg.norm(np.array(corners), axis=-1).max(0)
+    # a device is not compared with itself
     return float(np.where(np.eye(len(found)), 0, lengths).max())
 
 
@@ -162,7 +164,7 @@ def lagrangian(*, losses: PerDevice, violations: PerDevice, multipliers: PerDevi
 def lagrangian_gradient_bound(
     *, moved: float, error: float, smoothness: float, multiplier: float
 ) -> float:
-    r"""Returns the Lagrangian's squared gradients by the local models, before a round.
+    r"""Returns a bound on the Lagrangian's squared gradients by the local models, before a round.
 
     $$ \frac1N \sum_i \lVert \nabla_{x_i} \mathcal L_i(x_i^t, z^t, \lambda_i^t) \rVert^2 \le 2 (L +
     2\lambda_{\max})^2 D + 2 \varepsilon. $$
@@ -291,6 +293,7 @@ def consensus_bound(
         raise InvalidInput.of(
             "consensus_bound(multiplier=...)", multiplier, f"numbers above L/2 = {smoothness / 2:g}"
         )
+    # the numerator: errors of both solves, and the dissimilarity of the gradients
     apart = math.sqrt(error) / multiplier + heterogeneity / (2 * multiplier**2)
     return (apart / (1 - smoothness / (2 * multiplier))) ** 2
 
@@ -364,11 +367,13 @@ def stationarity_bound(
         gradient_bound=gradient_bound,
     )
     check("stationarity_bound", tolerance=tolerance)
+    # L, and the mean of 1 / (2 L_i)
     most, halves = float(np.max(smoothness)), float(np.mean(0.5 / np.asarray(smoothness)))
     if multiplier < 1 + most:
         raise InvalidInput.of(
             "stationarity_bound(multiplier=...)", multiplier, f"numbers >= 1 + L = {1 + most:g}"
         )
+    # M_1 squared
     square = (most + 2 * multiplier) ** 2
     first = 4 * square * (gap + gradient_bound**2 * halves + multiplier * tolerance) / rounds
     apart = (4 * (most**2 + 4 * multiplier**2) + 4 * square * multiplier) * spread
@@ -400,12 +405,13 @@ def relaxed_multipliers(
     """
     check("relaxed_multipliers", dual_rate=dual_rate)
     total = np.cumsum(np.where(np.asarray(violated), 1.0, -1.0))
+    # the walk of signs, reflected at 0: its distance to the lowest point so far
     return dual_rate * (total - np.minimum(np.minimum.accumulate(total), 0))
 
 
 @checked_call
 def local_gradient_bound(*, error: float, multiplier: float, distance: float) -> float:
-    r"""Returns the squared gradient of a device's loss at its own model.
+    r"""Returns a bound on the squared gradient of a device's loss at its own model.
 
     $$ \lVert \nabla f_i(x_i^{t+1}) \rVert^2 \le (\sqrt\varepsilon + 2 \lambda \lVert x_i^{t+1} -
     z^t \rVert)^2. $$

@@ -79,6 +79,7 @@ def inexactness_bound(*, residual: float, moved: float, curvature: float) -> flo
     """
     check("inexactness_bound", residual=residual, moved=moved, curvature=curvature)
     error = residual / curvature
+    # a residual of 0 is exact, also if the model has not moved
     return error / (moved - error) if error < moved else 0.0 if residual == 0 else math.inf
 
 
@@ -188,7 +189,9 @@ def decrease(
 def _decrease(
     mu: float, smoothness: float, dissimilarity: float, inexactness: float, concavity: float
 ) -> float:
+    # m and B^2 - 1 of the formula
     modulus, more = mu - concavity, dissimilarity**2 - 1
+    # the term of the local solutions, which appears twice
     solved = smoothness * (1 + inexactness) ** 2 / modulus**2
     first = 1 / mu - 1.5 * inexactness / modulus - solved - 1.5 * smoothness / (mu * modulus)
     return first - more * (solved + smoothness / (mu * modulus) + inexactness / modulus)
@@ -234,6 +237,7 @@ def best_mu(
         concavity=concavity,
     )
     more = dissimilarity**2 - 1
+    # rho = linear / mu - square / mu^2 for convex losses
     linear = 1 - inexactness * (1.5 + more)
     if linear <= 0:
         return Best(math.inf, 0.0)
@@ -244,6 +248,7 @@ def best_mu(
         # rho(mu) rises from -infinity to its only maximum, which lies above that of the convex case
         high = 16 * (best + concavity / linear)
         found: Any = scipy.optimize.minimize_scalar(
+            # mu above the concavity, on a logarithmic scale
             lambda log: -_decrease(concavity + math.exp(log), *given),
             bounds=(math.log(best / 2), math.log(high)),
         )
@@ -262,7 +267,7 @@ def decrease_by_device(
     overall: float | None = None,
     weights: Float[Array | np.ndarray, "devices"] | None = None,
 ) -> float:
-    r"""Returns $\rho$ for convex devices with constants of their own.
+    r"""Returns $\rho$ for convex devices with different constants.
 
     $$ \rho = \sum_k p_k \Big( \frac{1}{\mu_k} - \frac{3\gamma_k}{2\mu_k} -
     \frac{L(1+\gamma_k)^2}{\mu_k^2}
@@ -298,6 +303,7 @@ def decrease_by_device(
         dissimilarity=dissimilarity,
         inexactness=inexactness,
     )
+    # single numbers become one for each device
     m, own, gamma = np.broadcast_arrays(
         *(np.atleast_1d(np.asarray(each, float)) for each in (mu, smoothness, inexactness))
     )
@@ -311,7 +317,7 @@ def decrease_by_device(
 
 @checked_call
 def rounds(*, gap: float, rho: float, accuracy: float) -> int:
-    r"""Rounds after which the squared gradients are $\varepsilon$ on average.
+    r"""Returns the rounds after which the squared gradients are at most $\varepsilon$ on average.
 
     $$ T \ge \frac{\Delta}{\rho \varepsilon} \quad\Rightarrow\quad
        \frac1T \sum_{t<T} \mathbb E \lVert \nabla f(w^t) \rVert^2 \le \varepsilon. $$
@@ -332,4 +338,5 @@ def rounds(*, gap: float, rho: float, accuracy: float) -> int:
     Source: Theorem 6.
     """
     check("rounds", gap=gap, rho=rho, accuracy=accuracy)
+    # a quotient that is whole must not be rounded up
     return max(math.ceil(gap / (rho * accuracy) * (1 - 1e-12)), 1)

@@ -96,6 +96,7 @@ def feddane_descent(
         )
     options = {"smoothness": smoothness, "inexactness": inexactness, "concavity": concavity}
     rho = [
+        # B before each round: the last entry belongs to no round
         feddane.decrease(mu=mu, dissimilarity=each, **options) if mu > concavity else -np.inf
         for each in b[:-1]
     ]

@@ -268,7 +268,7 @@ def spread_excess_bound(
 
     Source: Lemma 2, second inequality.
     """
-    # checks
+    # called for its checks of the arguments
     spread_bound(gaps=gaps, variance=variance, smoothness=smoothness, interval=interval, rate=rate)
     found = np.asarray(gaps, float)
     return float(
@@ -346,7 +346,7 @@ def plan(
     $$ T(\gamma) = \frac{4 \lVert x_0 - x_* \rVert^2}{\varepsilon \gamma}, \qquad
        H(\gamma) = \frac{1}{4 \gamma \max\{L, \sigma \sqrt{3L/\varepsilon}\}}. $$
 
-    T/H is `communications` whatever the step size. An interval below 1 says that the step size is
+    T/H is `communications` for every step size. An interval below 1 says that the step size is
     too large for this accuracy; the default is the largest that gives H = 1.
 
     Args:
@@ -362,6 +362,7 @@ def plan(
     Source: Section 2.3, after eq. (6).
     """
     check("plan", distance=distance, variance=variance, smoothness=smoothness, accuracy=accuracy)
+    # the larger of the two terms decides how many steps may lie between communications
     scale = max(smoothness, math.sqrt(3 * variance * smoothness / accuracy))
     rate = 1 / (4 * scale) if rate is None else rate
     _check_rate("plan", rate, smoothness, 1)
@@ -419,7 +420,9 @@ def best_interval(
     }
     check("best_interval", price=price, **given)
     _check_rate("best_interval", rate, smoothness, 1)
+    # all intervals for which the step size is allowed: at most 1/(4LH)
     intervals = np.arange(1, min(most, int(1 / (4 * smoothness * rate) * (1 + 1e-12))) + 1)
+    # accuracy left for the first term of the bound: what the floor does not take
     left = accuracy - 24 * rate**2 * variance * intervals**2 * smoothness
     if left[0] <= 0:
         largest = math.sqrt(accuracy / (24 * variance * smoothness))
@@ -428,6 +431,7 @@ def best_interval(
             rate,
             f"numbers below {largest:g}, with which H = 1 reaches the accuracy",
         )
+    # without the common factors; infinite where the floor is above the accuracy
     cost = np.where(left > 0, (1 + price / intervals) / np.where(left > 0, left, 1), np.inf)
     return int(intervals[np.argmin(cost)])
 

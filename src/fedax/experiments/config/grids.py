@@ -32,7 +32,7 @@ class GridSection(BaseModel):
     for validation, else the lowest training loss, as in the papers; test examples select only if
     they are named. The experiment's `read` says how a curve becomes a number. A member that
     diverged in any run counts as worst. What is selected on the same runs that are reported looks
-    better than it is, so the members run with `seeds` of their own, none of which is among the
+    better than it is, so the members run with separate `seeds`, none of which is among the
     experiment's; only the selected member then runs with those of the experiment. By default there
     are as many as the experiment has, from the first number after its largest on. `selects = false`
     is for experiments that stand beside others with the same title, on other draws of the data: no
@@ -74,6 +74,7 @@ class GridSection(BaseModel):
         if not self.selects:
             return []
         first = max(reported) + 1
+        # the range begins after the largest reported seed, so the two sets cannot overlap
         return list(range(first, first + len(reported))) if self.seeds is None else self.seeds
 
     def check(self, owners: Sequence[str], reported: Sequence[int], validation: bool) -> None:
@@ -84,6 +85,7 @@ class GridSection(BaseModel):
         """
         if self.select is not None and self.select not in SELECT:
             raise UnknownName.among("grid.select", self.select, SELECT)
+        # `select` names a validation metric, but the task keeps no validation examples
         if self.metric(validation).startswith("validation") and not validation:
             hint = "Keep some: [task] validation = 0.2."
             raise InvalidInput.found(
@@ -105,6 +107,7 @@ class GridSection(BaseModel):
                 if any(isinstance(c, dict) for c in listed):
                     hint = "Write an [[algorithm]] with its label for each."
                     raise InvalidInput.of(field, choices, "values that are no tables", hint)
+                # as texts: labels of members are made of them, and lists have no hash
                 if len(set(map(str, choices))) < len(choices):
                     raise InvalidInput.of(f"grid.{owner}.{key}", choices, "values that differ")
 
@@ -130,7 +133,9 @@ class GridSection(BaseModel):
             for owner in owners
             for key, choices in self.lists.get(owner, {}).items()
         ]
+        # the last axis varies fastest, as in nested loops
         for values in itertools.product(*(choices for _, _, choices in axes)):
+            # by owner, then by key
             point: dict[str, dict[str, Any]] = {}
             for (owner, key, _), value in zip(axes, values, strict=True):
                 point.setdefault(owner, {})[key] = value

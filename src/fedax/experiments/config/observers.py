@@ -82,10 +82,12 @@ def observer_of(
 
     `best` is the minimiser, where it was computed.
     """
+    # the gap of `objective` needs a minimum: a given one comes before the computed one
     least = best.value if minimum is None and best is not None else minimum
     given: dict[str, dict[str, Any]] = {
         name: {"minimum": least} for name in ("objective", "local_spread")
     }
+    # without a minimiser the point is empty, which `Optimum` refuses for its size
     given["optimum"] = {"point": jnp.asarray([] if best is None else best.w, float)}
     given["held_back_accuracy"] = {} if held_back_steps is None else {"steps": held_back_steps}
     found = find(
@@ -109,17 +111,20 @@ def minimiser(task: Task, runs: Sequence[tuple[Algorithm[Any], Schedule]]) -> Op
         InvalidInput: objectives that differ in the clients' weights, that are not convex, or for
             which no minimiser was found.
     """
+    # whether clients count alike, over all runs; both values would mean two objectives
     equal = {schedule.weights == "equal" or method.equal_weights for method, schedule in runs}
     if len(equal) > 1:
         allowed = "algorithms with one objective, of clients that count alike or by size"
         raise InvalidInput.of("observe", "optimum", allowed)
     losses = Losses(task, weights="equal" if equal == {True} else "shares")
     curved = smoothness(losses, tolerance=1e-2)
+    # Lanczos is approximate: a small negative eigenvalue may be noise of a convex task
     if lowest_eigenvalue(losses, tolerance=1e-2) < -0.05 * curved:
         raise InvalidInput.found(
             "observe", "optimum, for a task with negative curvature at the start", "convex tasks"
         )
     found, first = optimum(losses), float(np.linalg.norm(losses.gradient(losses.start)))
+    # what remains is compared with the gradient at the start, in the number type's accuracy
     if not found.gradient <= math.sqrt(jnp.finfo(losses.start.dtype).eps) * max(first, 1.0):
         got = f"optimum, for a task on which a gradient of {found.gradient:.2g} remains"
         raise InvalidInput.found(

@@ -23,6 +23,7 @@ def upgrade_spelling(sections: Mapping[str, Any], kept: bool = False) -> dict[st
             return dict(owner)
         rest = {key: value for key, value in schedule.items() if key != "decay"}
         solver = owner.get("solver") or {}
+        # 1 is the default and need not be written; a decay that the solver has already wins
         if schedule["decay"] != 1 and isinstance(solver, dict):
             solver = {"decay": schedule["decay"]} | solver
         return {**owner, "schedule": rest} | ({"solver": solver} if solver else {})

@@ -47,8 +47,8 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """One algorithm as it is run: `label` is its own, `method` that of its section, `settings` what
-    the grid says.
+    """One algorithm of the grid: `label` is unique, `method` is the label of its section, and
+    `settings` are the values that the grid gives it.
     """
 
     label: str

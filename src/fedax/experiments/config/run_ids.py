@@ -40,10 +40,12 @@ def list_run_ids(experiments: Sequence[Experiment]) -> list[RunId]:
         members = experiment.members()
         methods = [member.method for member in members]
         for member in members:
+            # an algorithm with a single member has nothing to select
             contested = experiment.grid is not None and methods.count(member.method) > 1
             trial = (
                 experiment.grid.selecting(experiment.seeds) if experiment.grid and contested else []
             )
+            # `made` does not grow inside a comprehension: numbers are 0, 1, 2, ... without gaps
             made += [
                 RunId(len(made) + i, position, member, seed, True) for i, seed in enumerate(trial)
             ]

@@ -33,6 +33,7 @@ def schema() -> dict[str, Any]:
     >>> schema()["properties"]["rounds"]["minimum"]
     0
     """
+    # pydantic writes the tables; what follows replaces parts that depend on registries and ranges
     made = Experiment.model_json_schema()
     properties = made["properties"]
     properties["rounds"] |= {"minimum": 0}
@@ -77,6 +78,7 @@ def schema() -> dict[str, Any]:
         "minItems": 1,
         "items": {"oneOf": [*members, _USER]},
     }
+    # choices and ranges that the types do not say
     properties["trackers"] = {"type": "array", "items": {"enum": list(TRACKERS)}}
     properties["checkpoint_every"] = {"type": "integer", "minimum": 0}
     properties["seeds_together"] = {"type": "boolean"}
@@ -91,6 +93,7 @@ def schema() -> dict[str, Any]:
     lists = {"type": "object", "additionalProperties": {"type": "array", "minItems": 1}}
     made["$defs"]["GridSection"]["additionalProperties"] = lists
     made["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    # the parts that refer to them are replaced above
     unused = (
         "Section",
         "SolverSection",
@@ -133,6 +136,7 @@ def _named(
 
 
 def _values(limits: Hyper) -> dict[str, Any]:
+    # JSON has no infinity
     finite = not isinstance(limits.default, float) or math.isfinite(limits.default)
     about = {"description": limits.doc} | ({"default": limits.default} if finite else {})
     if limits.choices is not None:
@@ -142,10 +146,12 @@ def _values(limits: Hyper) -> dict[str, Any]:
             "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]
         }
     bounds: dict[str, Any] = {"type": "integer" if limits.counts else "number"}
+    # (bound, whether it is excluded, keyword of JSON schema)
     ends = ((limits.low, limits.open_low, "minimum"), (limits.top, limits.open_high, "maximum"))
     for bound, excluded, word in ends:
         if math.isfinite(bound):
             bounds[f"exclusive{word.capitalize()}" if excluded else word] = bound
+    # a list of one number per client, and words such as "theory", where the declaration allows them
     more = [{"type": "array", "items": bounds}] * limits.per_client + [
         {"enum": list(limits.words)}
     ] * bool(limits.words)

@@ -118,6 +118,7 @@ def remembered(make: Callable[[Any], Made]) -> Callable[[Any], Made]:
             # dates, numbers and lists that JSON cannot hold
             return make(given)
         if key not in made:
+            # a full cache starts again: a long session would otherwise keep every value
             if len(made) == MOST_REMEMBERED:
                 made.clear()
             made[key] = make(given)
@@ -388,6 +389,7 @@ class ClusterSection(BaseModel):
     def check(self) -> None:
         """Refuses numbers out of range."""
         limits = {"minutes": whole(low=1), "cpus": whole(low=1), "gpus": whole(low=0)}
+        # optional numbers are checked only if they are given
         limits |= {} if self.memory is None else {"memory": real(low=0, open_low=True)}
         limits |= {} if self.jobs is None else {"jobs": whole(low=1)}
         _check_numbers(
@@ -417,7 +419,7 @@ class CostSection(BaseModel):
     change them.
 
     Args:
-        round: of one communication round, whatever is sent.
+        round: of one communication round, without regard to its traffic.
         step: of one local step, which all clients of a round take at the same time.
         gigabit: of 10^9 bits sent, both directions, all participants.
     """
@@ -481,7 +483,7 @@ def as_declared(options: Mapping[str, Any], known: Mapping[str, Any]) -> dict[st
 
     def real_number(key: str, value: Any) -> Any:
         whole = type(value) is int and key in known and not known[key].counts
-        # a larger one is refused as it is
+        # larger numbers fit into no float; they stay, and the range check refuses them
         return float(value) if whole and abs(value) < 1 << 1000 else value
 
     return {key: real_number(key, value) for key, value in options.items()}
@@ -496,7 +498,7 @@ def check_names(field: str, given: dict[str, Any], known: Any) -> None:
 
 def schedule_of(given: dict[str, Any]) -> Schedule:
     """Makes a schedule from arguments after a check of their keys."""
-    # they are in files
+    # user code and availability are read from files, which may change between two calls
     may_change = "availability" in given or is_reference(rule_name(given.get("sampling")))
     return _read_schedule(given) if may_change else _schedule(given)
 
@@ -536,6 +538,8 @@ def explain_error(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPa
     place = first["loc"]
     field = ".".join(str(key) for key in place)
     if first["type"] == "extra_forbidden":
+        # an unknown key is reported with the keys of its table; tables without one here have
+        # `model`'s
         tables = {
             "stop": StopSection,
             "channel": ChannelSection,
@@ -559,6 +563,7 @@ def explain_error(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPa
         )
     if first["type"] == "missing":
         return place, f"{field}: missing; it is needed."
+    # pydantic's wording becomes that of the other errors: "got ...; allowed: ..."
     allowed = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     allowed = allowed.replace("String should have at", "texts of at").replace(
         "List should have at", "lists of at"

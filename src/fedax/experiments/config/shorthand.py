@@ -66,6 +66,7 @@ def parse_numbers(field: str, text: str) -> list[int]:
 def _split(text: str) -> list[str]:
     parts, depth, begin = [], 0, 0
     for position, letter in enumerate(text):
+        # commas inside lists and tables do not separate options
         depth += (letter in "[{") - (letter in "]}")
         if letter == "," and depth == 0:
             parts.append(text[begin:position])
@@ -82,6 +83,7 @@ def typed(text: str) -> Any:
     (0.5, [1, 2], [1, 2], 'full')
     """
     try:
+        # 1,2 is no TOML value by itself
         numbers = re.fullmatch(r"[\d\s.+e-]+(,[\d\s.+e-]+)+", text, flags=re.ASCII)
         return tomllib.loads(f"value = [{text}]" if numbers else f"value = {text}")["value"]
     except (ValueError, RecursionError):  # no TOML, or more digits or brackets than can be read

@@ -44,6 +44,7 @@ class Source:
 
     def __init__(self, text: str, name: str) -> None:
         self.text, self.name = text, name
+        # checked before the parser, which is slow on such keys
         if found := _DEEP.search(text):
             line = text.count("\n", 0, found.start()) + 1
             raise SpecError(
@@ -80,6 +81,7 @@ class Source:
         """
         path, equals, value = setting.partition("=")
         parts = path.strip().split(".")
+        # digits are positions in an array; a key of digits cannot be set this way
         place: KeyPath = tuple(
             int(part) if re.fullmatch("[0-9]{1,9}", part) else part for part in parts
         )
@@ -89,7 +91,7 @@ class Source:
                 "task.alpha=0.5 or algorithm.0.mu=1."
             )
         given = typed(value.strip())
-        # a single one, as `compare --seeds` takes it
+        # a single seed is allowed, as in `compare --seeds`
         if place == ("seeds",) and type(given) is int:
             given = [given]
         place_value(self.document, place, given, f"--set {setting}")
@@ -134,7 +136,9 @@ class Source:
             return None
         # The statement that brings the place ends the shortest run of statements, from the first
         # on, that has it.
+        # (characters, lines) at the end of each statement; (0, 0) stands for the empty text
         ends = [(0, 0), *_statements(self.text)]
+        # the prefixes up to a statement are valid TOML; about log2(statements) of them are parsed
         there = bisect.bisect_left(
             ends, True, key=lambda end: _find(tomllib.loads(self.text[: end[0]]), place) is not None
         )
@@ -144,6 +148,7 @@ class Source:
         """Returns a `SpecError` that begins with the file and the line of a path, or with the
         setting that put the value there.
         """
+        # the longest prefix that --set has replaced: the value does not come from the file
         for length in range(len(place), 0, -1):
             if place[:length] in self.settings:
                 return SpecError(f"--set {self.settings[place[:length]]}: {message}")
@@ -161,6 +166,7 @@ def place_value(document: Any, place: KeyPath, value: Any, what: str) -> None:
     table: Any = document
     for depth, key in enumerate(place):
         known, has = _parts(table)
+        # an integer needs an existing position, a text needs a table
         if (key not in known) if isinstance(key, int) else (has != "keys"):
             where = ".".join(map(str, place[:depth])) or "the file"
             raise SpecError(f"{what}: got {str(key)!r}; allowed: {where} has {has}.")
@@ -204,6 +210,7 @@ def _unprintable(document: dict[str, Any]) -> tuple[KeyPath, str] | None:
     """Finds a key or a text with control characters other than ends of lines and tabs, and its
     place.
     """
+    # (path, value) pairs still to look at
     left: list[tuple[KeyPath, Any]] = [((), document)]
     while left:
         place, value = left.pop()
@@ -229,6 +236,7 @@ def _find(document: Any, place: KeyPath) -> Any:
 
 def _reason(message: str, text: str) -> tuple[str, int]:
     """Returns the parser's message without its trailing position, and the line."""
+    # at the end of the document the parser names no line
     match = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", message)
     if match is None:
         return message, 1

@@ -21,9 +21,10 @@ def user_code(experiment: Any, member: Member | None = None) -> dict[str, str]:
     `fedax.utils.plugins`).
 
     Args:
-        experiment: as it is read.
-        member: one of its members, whose code is meant; that of all by default.
+        experiment: the experiment.
+        member: one of its members, for its code alone; by default the code of all.
     """
+    # (kind, name) of everything that may be a reference; None where the file has no such table
     named: list[tuple[str, Any]] = [
         ("task", experiment.task.name),
         ("model", experiment.task.options.get("model")),
@@ -32,12 +33,14 @@ def user_code(experiment: Any, member: Member | None = None) -> dict[str, str]:
     for part, kind in (("up", "codec"), ("down", "codec"), ("attack", "attack")):
         section = getattr(experiment.channel, part, None)
         named.append((kind, getattr(section, "name", None)))
+        # the codec inside `ef21` or `diana`
         named.append(("codec", getattr(getattr(section, "codec", None), "name", None)))
     for one in experiment.members() if member is None else [member]:
         named += [("algorithm", one.algorithm.name), ("solver", one.solver.name)]
         named += [
             (kind, rule_name(one.schedule.get(kind))) for kind in ("sampling", "availability")
         ]
+    # a stored experiment says which names are code: what is installed here does not matter
     if experiment.is_stored:
         return {
             name: kind for kind, name in named if is_reference(name) or name in experiment.sources
@@ -81,6 +84,7 @@ def check_sources(experiment: Any) -> dict[str, str]:
         raise InvalidInput.because(experiment.name, reason)
     found = {name: load(kind, name).sha256 for name, kind in code.items()}
     for name, before in experiment.sources.items():
+        # a recorded name that is no longer used counts as unchanged
         now = str(found.get(name, before))
         if now != before:
             reason = (
@@ -111,11 +115,14 @@ def with_code(experiment: Any, folder: Path, trust: bool) -> Any:
     if not experiment.is_stored or not user_code(experiment):
         return experiment
     document = experiment.resolved()
+    # each name keeps its file, or is replaced by the copy in the run directory
     for name in user_code(experiment):
         file, _, title = name.rpartition(":")
+        # a module is imported by its name, from where it is installed
         if not file.endswith(".py"):
             continue
         sha256, path = experiment.sources.get(name, ""), Path(file).expanduser()
+        # the user's own file comes first; one inside the directory may come from somebody else
         if not path.resolve().is_relative_to(folder.resolve()) and _sha256(path) == sha256:
             continue
         copy = folder / copy_of(name, sha256)
@@ -156,6 +163,7 @@ def copy_code(experiment: Any, folder: Path, text: str) -> str:
     """Copies the files of user code into a folder, and returns the text of the experiment's file,
     which names them there.
     """
+    # references to the files that were copied; others in the text stay
     names = set[str]()
     for name, kind in user_code(experiment).items():
         if is_reference(name) and name.rpartition(":")[0].endswith(".py"):
@@ -165,6 +173,7 @@ def copy_code(experiment: Any, folder: Path, text: str) -> str:
             )
 
     def renamed(match: re.Match[str]) -> str:
+        # group 1 is the quote, group 2 the reference without its folders
         return f"{match[1]}{match[2]}{match[1]}" if match[2] in names else match[0]
 
     return re.sub(r"""(["'])(?:[^"'\n]*/)?([^"'/\n]+\.py:\w+)\1""", renamed, text)
@@ -178,6 +187,7 @@ def fingerprint_sources(
     """
     names = user_code(experiment, member)
     for name in names:
+        # a moved file must not change the fingerprint
         settings = _renamed(settings, name, without_folders(name))
     hashes = {without_folders(name): experiment.sources.get(name, "") for name in names}
     return settings | ({"sources": hashes} if hashes else {})
@@ -188,7 +198,7 @@ def _sha256(path: Path) -> str:
 
 
 def _renamed(value: Any, name: str, other: str) -> Any:
-    """Returns plain values with another text in the place of a text, also as a key."""
+    """Returns plain values in which one text, also as a key, is replaced by another."""
     if isinstance(value, dict):
         return {
             other if key == name else key: _renamed(item, name, other)

@@ -63,6 +63,7 @@ def runs_csv(
     """
     wanted = wanted or {}
     further = sorted(set(wanted) - set(READS))
+    # by identity: `reported` holds objects of `records`
     shown, buffer = {id(record) for record in reported}, io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
     table.writerow([*_HEAD, *["unit"] * units, *READS, *further])
@@ -78,13 +79,14 @@ def runs_csv(
             f"{run.seconds[-1]:.1f}",
         ]
         for metric in run.scalars:
+            # a reading for each column; None leaves the cell empty
             own = [
                 read
                 if is_value_reduction(read) or read in READS or metric in wanted[read]
                 else None
                 for read in (*READS, *further)
             ]
-            # of what has no direction there is no best value
+            # a metric without a direction has no best value
             if mode_of(metric, stated_modes(records)) is None:
                 own = [None if read == "best" else read for read in own]
             numbers = [
@@ -105,6 +107,7 @@ def lines_of(text: str, observe_every: Mapping[str, int] | None = None) -> tuple
         observe_every: by task. Columns of earlier versions, which count observations, are read as
             rounds with it.
     """
+    # by run, then by (metric, reading)
     runs: dict[tuple[str, ...], dict[tuple[str, str], float]] = {}
     seconds: dict[tuple[str, ...], float] = {}
     for row in csv.DictReader(io.StringIO(text)):
@@ -112,8 +115,10 @@ def lines_of(text: str, observe_every: Mapping[str, int] | None = None) -> tuple
             row[name]
             for name in ("task", "algorithm", "seed", "draw", "diverged", "rounds", "purpose")
         )
+        # assigned, not added up: each run has a line for every metric
         seconds[run] = float(row["seconds"])
         if row["outcome"].startswith("interrupted"):  # it may be far from its end
+            # its seconds count, its numbers do not
             continue
         numbers = {
             name: float(value)
@@ -122,6 +127,7 @@ def lines_of(text: str, observe_every: Mapping[str, int] | None = None) -> tuple
         }
         every = (observe_every or {}).get(row["task"], 0)
         if every and int(row["rounds"]) % every == 0:  # the last observations are evenly spaced
+            # with both spellings, the earlier and the present one find the number
             numbers = {
                 convert_to_rounds(name, every): value for name, value in numbers.items()
             } | numbers
@@ -159,8 +165,8 @@ def kept_experiments(folder: Path) -> list[Experiment]:
 
 
 def copy_kept(folder: Path, target: Path) -> None:
-    """Copies the small files of a run directory into another folder, over what is there; settings
-    of an earlier copy go.
+    """Copies the small files of a run directory into another folder, over files of the same name.
+    Settings of an earlier copy are removed.
     """
     target.mkdir(parents=True, exist_ok=True)
     for file in settings_of(target):

@@ -43,6 +43,7 @@ def note_of(
         band: whether curves have bands.
         base: the method whose runs are subtracted, for differences.
     """
+    # the largest series decides whether the caption speaks of a mean
     count = max(map(len, runs))
     mean = f"mean over {_counted(runs)}"
     diamonds = " Diamonds: the paper, with its standard deviation." if printed else ""
@@ -79,6 +80,7 @@ def _counted(runs: Sequence[Sequence[Record]]) -> str:
     """Returns the number of runs of a mean as text."""
     sizes = sorted({len(own) for own in runs})
     draws = {len({record.draw for record in own}) for own in runs}
+    # as many draws as runs: each run of a series is another draw
     word = (
         "draws of the data"
         if draws == set(sizes) and sizes != [1]

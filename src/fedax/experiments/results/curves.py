@@ -35,6 +35,7 @@ def packed(about: Mapping[str, Any], runs: Mapping[int, Record]) -> bytes:
         lines.append(
             line
             | {
+                # with the type, so that float32 comes back as float32
                 "curves": {
                     name: [values.dtype.name, _digits(values)] for name, values in curves.items()
                 }
@@ -71,6 +72,7 @@ def _run(line: dict[str, Any]) -> tuple[int, Record]:
 
 def _digits(values: np.ndarray) -> list[float]:
     """Returns the shortest decimals that give the same numbers in the array's type."""
+    # `str` of a float32 has few digits, `tolist` those of the float64 with the same value
     return (
         [float(str(value)) for value in values] if values.dtype == np.float32 else values.tolist()
     )

@@ -66,8 +66,9 @@ class Figure(BaseModel):
             their mean with its 95 % interval.
         names: how values of the variants are called in titles, by path:
             `{ "task.clients" = "N = {}" }`.
-        panels: what has panels of its own, of `DIMENSIONS` or paths of values; everything else is a
-            series. By default variants, metrics and axes have for curves, metrics for values.
+        panels: the dimensions that divide the figure into panels, of `DIMENSIONS` or paths of
+            values; everything else is a series. By default variants, metrics and axes for curves,
+            metrics for values.
         variants, algorithms: only these.
         log, log_x: whether the axes are logarithmic; by default losses and gaps are.
         points: of curves, the single observations of the first run, where the paper shows points.
@@ -116,6 +117,7 @@ class Figure(BaseModel):
         field = f"figure {self.name!r}"
         if self.read is not None:
             parse_reduction(self.read)
+        # x is one or several axes of curves, or "paper", or one dotted path
         if not self.against_value and self.axes != ["paper"]:
             for axis in self.axes:
                 if axis not in AXES:
@@ -137,6 +139,7 @@ class Figure(BaseModel):
                 )
         if "cost" not in self.axes and self.prices:
             raise InvalidInput.because(f"{field}: prices", 'only with x = "cost"')
+        # in every experiment at least one algorithm must have the value
         for path in (*(self.axes if self.against_value else ()), *(self.panels or ())):
             if path not in DIMENSIONS:
                 for experiment in experiments:
@@ -149,6 +152,7 @@ class Figure(BaseModel):
                             path,
                             f"a dimension or a value of {experiment.name!r}",
                         )
+        # variants of the figure and its marks, and its methods, must be those of the recipe
         variants = list(dict.fromkeys(experiment.name for experiment in experiments))
         algorithms = list(
             dict.fromkeys(section.shown() for e in experiments for section in e.algorithm)
@@ -202,12 +206,14 @@ class Split(NamedTuple):
             for k, (name, length) in enumerate(zip(self.dimensions, self.lengths, strict=True))
             if length > 1 and name not in ("metric", "x")
         ]
+        # a single panel still says which variant it shows
         if not differing and "variant" in self.dimensions and len(self.panels) == 1:
             differing = [self.dimensions.index("variant")]
         return ", ".join(key[k] for k in differing)
 
     def columns(self, figure: Figure) -> int:
         """Returns the number of panels in a row."""
+        # dimensions with one value make no rows or columns
         spread = [length for length in self.lengths if length > 1]
         # only a complete grid keeps its columns; otherwise rows of at most four, equally full
         is_grid = len(spread) > 1 and len(self.panels) == math.prod(spread)
@@ -223,7 +229,7 @@ class Drawer:
 
     Args:
         runs: all of a directory.
-        metric, read: what is compared with the paper.
+        metric, read: the numbers compared with the paper.
         targets: the paper's numbers.
         source: the paper with its table or figure, for captions.
     """
@@ -244,6 +250,7 @@ class Drawer:
         spots = self._spots(figure, runs)
         if not spots:
             return None
+        # by task and method, to look up the experiment of a spot
         own = {(run.task, run.method): run for run in runs}
         split = _split(figure, spots, own)
         reduction = figure.read or self.read
@@ -300,6 +307,8 @@ class Drawer:
             if axis != "cost":
                 found.append((axis, None))
                 continue
+            # prices of the figure, else those of the first experiment that has some, else the
+            # default ones
             own = [run.experiment.cost for run in runs if run.experiment and run.experiment.cost]
             found += [
                 (axis, price.model_dump()) for price in figure.prices or own[:1] or [CostSection()]
@@ -320,21 +329,25 @@ class Drawer:
     ) -> Any:
         if figure.axes == ["paper"]:
             return dot_panel(title, spots, choice)
+        # by dimension that does not split panels: the values in this panel
         inside = {
             name: list(dict.fromkeys(_place(s, own, name) for s in spots))
             for name in DIMENSIONS
             if name not in split
         }
+        # only dimensions that vary in the panel are named in labels
         named = [name for name, values in inside.items() if len(values) > 1]
         if figure.against_value:
             path = figure.axes[0]
             by_variant = not path.startswith("algorithm.")
+            # what the horizontal axis varies would otherwise give each point a series
             named = [name for name in named if name != ("variant" if by_variant else "algorithm")]
             values = [
                 (spot, _number(own[spot.task, spot.method].experiment, path, spot.method))
                 for spot in spots
             ]
             path_title = figure.x_title or path.rpartition(".")[2].replace("_", " ")
+            # by label, the points (x, spot) of one series
             rows: dict[str, list[tuple[float, Spot]]] = {}
             for spot, value in values:
                 label = (
@@ -344,6 +357,7 @@ class Drawer:
                 )
                 rows.setdefault(label, []).append((value, spot))
             for label, points in rows.items():
+                # two spots at the same x would lie on top of each other
                 if len({value for value, _ in points}) < len(points):
                     raise InvalidInput.of(
                         f"figure {figure.name!r}: panels",
@@ -352,6 +366,7 @@ class Drawer:
                     )
             choice = choice._replace(x_title=path_title)
             if figure.minus is not None:
+                # taken from all runs: the figure itself may leave this algorithm out
                 base = {run.task: run.records for run in self.runs if run.method == figure.minus}
                 return difference_panel(title, rows, base, figure.minus, choice)
             return value_panel(title, rows, choice, _marks(figure, spots))
@@ -408,11 +423,12 @@ def drawer(
     targets: Targets | None = None,
     source: str = "",
 ) -> Drawer:
-    """Runs with what is known about them: the algorithms that labels stand for, and the
-    hyperparameters of their panels.
+    """Returns the material of figures: the runs with the algorithms that their labels stand for,
+    and with the hyperparameters of their panels.
 
     Without the experiments a label is its algorithm.
     """
+    # by (task, label), the member that the label stands for, and its experiment
     members = {(e.name, member.label): (member, e) for e in experiments for member in e.members()}
     found = []
     for task, own in by_task(records).items():
@@ -421,8 +437,10 @@ def drawer(
             found.append(
                 (task, label if member is None else member.method, member, experiment, runs)
             )
+    # methods of the files come first, so that styles do not depend on what has run
     methods = [section.shown() for e in experiments for section in e.algorithm]
     looks = styles([*methods, *(method for _, method, *_ in found)])
+    # by method and option, the values over all members: only options that vary are shown
     used: dict[str, dict[str, set[str]]] = {}
     for member, _ in members.values():
         for key, value in _options(member).items():
@@ -440,6 +458,7 @@ def drawer(
             else f"{key.replace('_', ' ')} {value}"
             for key, value in options.items()
         )
+        # an audit is drawn with the variant that it is about
         variant, beside = task.removesuffix(AUDITED), task.endswith(AUDITED)
         made.append(Runs(variant, method, looks[method], text, runs, experiment, beside))
     return Drawer(made, metric, read, targets or {}, source)
@@ -486,6 +505,7 @@ def charts_of(figures: Sequence[Figure], draw: Drawer) -> list[Chart]:
         )
         for metric, targets in draw.targets.items()
         if any(len(numbers) > 1 for numbers in targets.values())
+        # a figure of this metric against a value has the paper's numbers already
         and not any(
             figure.against_value and figure.y in (metric, None if metric == draw.metric else metric)
             for figure in figures
@@ -502,6 +522,7 @@ def _options(member: Any) -> dict[str, Any]:
 
 def _label(spot: Spot, own: Mapping[Any, Runs], named: Sequence[str]) -> str:
     parts = [_place(spot, own, name) for name in named]
+    # after the first part, titles of metrics lose their capital, but not AUC
     words = [
         part[:1].lower() + part[1:] if name == "metric" and not part.isupper() else part
         for name, part in zip(named, parts, strict=True)

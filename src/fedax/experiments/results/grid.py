@@ -54,6 +54,7 @@ def standings(experiment: Experiment, records: Sequence[Record]) -> dict[str, li
         if runs:
             measured = [run for run in runs if select in run.scalars]
             ends = [read_runs([run], select, experiment.reads, on_task) for run in measured]
+            # a run can be lost without having diverged, if its number is not finite
             lost = {id(run) for run, (_, count) in zip(measured, ends, strict=True) if count}
             mean = (
                 float(np.mean([value for value, _ in ends]))
@@ -92,6 +93,7 @@ def grids_of(experiments: Sequence[Experiment]) -> list[Experiment]:
     selecting = [
         experiment for experiment in experiments if experiment.grid and experiment.grid.selects
     ]
+    # of experiments with one name the first counts: later entries replace earlier ones in a dict
     return list({experiment.name: experiment for experiment in reversed(selecting)}.values())[::-1]
 
 
@@ -106,6 +108,7 @@ def edges(experiment: Experiment, records: Sequence[Record]) -> list[str]:
     for method, label in selected(experiment, records).items():
         member = members[label]
         for key, value in member.settings.items():
+            # the values of the key among the members of the algorithm
             others = {
                 other.settings.get(key) for other in members.values() if other.method == method
             }
@@ -114,6 +117,7 @@ def edges(experiment: Experiment, records: Sequence[Record]) -> list[str]:
                 for other in others
                 if isinstance(other, int | float) and not isinstance(other, bool)
             )
+            # a value at the end of its declared range has nothing beyond it
             if (
                 len(numbers) < 2
                 or value not in (numbers[0], numbers[-1])
@@ -160,6 +164,7 @@ def grid_csv(
         chosen = set(selected(experiment, records).values())
         for member in experiment.members():
             settings = _settings(member)
+            # all runs of the member: those that select and those that are reported
             for run in records:
                 if (run.task, run.label) != (experiment.name, member.label):
                     continue
@@ -172,6 +177,7 @@ def grid_csv(
                 which = [
                     experiment.name,
                     member.method,
+                    # without commas, so that the cell needs no quotes
                     settings.replace(", ", " "),
                     purpose,
                     run.seed,
@@ -196,6 +202,7 @@ def grid_sheet(experiment: Experiment, records: Sequence[Record]) -> Sheet:
             )
     title = column.title + (" (%)" if column.percent else "")
     on_test, seeds = column.metric.startswith("test"), ", ".join(str(seed) for seed in trial)
+    # the reading in words that fit into the sentence below
     read = {"last": "final value", "best": "best value over the rounds"}.get(experiment.reads)
     read = read or describe_reduction(experiment.reads).replace("Means", "mean", 1)
     highest = "highest" if is_higher_better(column.metric) else "lowest"

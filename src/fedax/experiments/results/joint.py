@@ -16,6 +16,7 @@ def merge_records(directories: Sequence[RunDirectory]) -> list[Record]:
     A label that several directories use for one task gets its folder's name. Tasks of equal titles
     are merged.
     """
+    # by (task, label), the directories that have it
     used: dict[tuple[str, str], set[Path]] = {}
     for directory in directories:
         for record in directory.shown():
@@ -43,11 +44,13 @@ def comparison_page(directories: Sequence[RunDirectory]) -> Page:
     ):
         page = directory.page()
         notes |= page.notes
+        # the right side wins: the first directory with a task says how its curves are read
         reads = dict(page.reads) | reads
         settings |= {f"{name}/{file}": text for file, text in page.settings.items()}
         sheets += [
             dataclasses.replace(sheet, title=f"{sheet.title}: {name}") for sheet in page.sheets
         ]
+    # by name of the directory; those without a recipe have no study
     studies = {
         name: (directory.study, directory.shown(), directory.experiments)
         for directory, name in zip(directories, _names([d.path for d in directories]), strict=True)
@@ -55,6 +58,7 @@ def comparison_page(directories: Sequence[RunDirectory]) -> Page:
     }
     first, table, charts = directories[0].page(), list[Sheet](), list[Chart]()
     if studies:
+        # any of them: the comparison is over all that are passed
         any_study = next(iter(studies.values()))[0]
         table, charts = any_study.side_by_side(studies)
     line = (

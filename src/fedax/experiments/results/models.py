@@ -50,6 +50,7 @@ def check_own_models(task: Task) -> None:
         InvalidInput: more than `MOST` bytes in a run.
     """
     clients = task.train.clients
+    # from shapes alone: no model is made
     needed = clients * bytes_of((jax.eval_shape(task.start, jax.random.key(0)), task.state))
     if needed > MOST:
         got = f"'personal', {clients:,} models of {needed / 2**30:,.1f} GiB together in every run"
@@ -81,6 +82,7 @@ def keep_models(folder: Path, number: int, record: Record) -> None:
     facts |= {"rounds": int(record.rounds[-1]), "outcome": str(record.outcome)}
     for which, model in record.models.items():
         (folder / FOLDER).mkdir(exist_ok=True)
+        # a model of another directory is read, because its file gets the facts of this run
         arrays: Mapping[str, np.ndarray] = (
             read_weights(model).arrays if isinstance(model, Path) else model
         )

@@ -23,7 +23,7 @@ def import_runs(
     """Imports the runs of some experiments that are finished in other run directories, by number.
 
     A run is the same if its data, model, method, solver, schedule, seed, rounds and observations
-    are, whatever its names.
+    are; names do not count.
 
     Args:
         experiments: of the new directory, in order.
@@ -42,8 +42,10 @@ def import_runs(
         now = versions()
         for slot, run in identified(directory.experiments):
             record = directory.runs.get(slot.number)
+            # the files may have been edited since: label and seed must be those of the number
             if record is None or not slot.is_of(record) or record.outcome.kind == "interrupted":
                 continue
+            # a run that was imported itself says with which versions it was made
             made = record.versions or directory.versions
             if (
                 other := [name for name, value in now.items() if made.get(name) != value]
@@ -55,9 +57,11 @@ def import_runs(
                 reason = f"made with other versions, so its runs cannot be reused: {listed}"
                 raise InvalidInput.because(str(folder), reason, hint)
             models = models_in(folder, slot.number)
+            # the first folder that has a run counts
             known.setdefault(
                 run, dataclasses.replace(record, models=models, versions=made if other else None)
             )
+    # the same run may have another number, title or label here
     return {
         slot.number: dataclasses.replace(
             known[run],

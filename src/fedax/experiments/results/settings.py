@@ -37,6 +37,7 @@ def configured(
     """Yields all runs, or those of some numbers, with the configuration that determines them as
     plain values.
     """
+    # by experiment, what all of its runs have in common
     shared: dict[int, dict[str, Any]] = {}
     wanted = None if numbers is None else set(numbers)
     for slot in list_run_ids(experiments):
@@ -54,8 +55,10 @@ def configured(
             for section in (slot.member.algorithm, slot.member.solver)
         ]
         run = common | dict(zip(("algorithm", "solver"), own, strict=True)) | {"seed": slot.seed}
+        # the member's options come over the common ones
         run["schedule"] = _without_new(common["schedule"] | slot.member.schedule)
         run = fingerprint_sources(experiment, slot.member, run)
+        # through JSON, so that it compares equal with what a record has stored
         yield slot, json.loads(json.dumps(run, sort_keys=True, default=_plain))
 
 
@@ -82,8 +85,10 @@ def check_made(
         if number not in expected:
             raise InvalidInput.because(file, "the configuration beside it has no such run", _HINT)
         slot, run = expected[number]
+        # a record that is filed under another task or label is refused as well
         mine = {"name": experiments[slot.experiment].name, "label": slot.member.label} | run
         kept = {"name": record.task, "label": record.label} | (record.settings or {})
+        # taken out first: JAX's settings are compared only if further runs are made
         jax_then = kept.pop("jax", None)
         if going_on:
             mine, kept = {"jax": random_settings()} | mine, {"jax": jax_then} | kept

@@ -50,6 +50,7 @@ def refuse_if_taken(path: Path) -> None:
             f"{path} is in use by {who}; nothing was overwritten. Choose another folder."
         )
     if path.is_dir() and any(path.iterdir()):
+        # `create` writes this file before anything runs
         held = (path / "summary.json").exists()
         what = "already holds a run" if held else "is not empty"
         way = f"continue it with `fedax resume {path}`" if held else "remove this one"
@@ -172,6 +173,7 @@ class RunDirectory:
                 about = json.loads(read_text(path / "summary.json"))
             kept = _About.model_validate(about)
             for file in sorted((path / "runs").glob("*.npz")):
+                # with `repair` a damaged run is left out, and made again
                 with contextlib.suppress(*([ValueError] if repair else [])):
                     runs[int(file.stem)] = _record(file)
             experiments = kept_experiments(path)
@@ -192,6 +194,7 @@ class RunDirectory:
                 kept.reason,
             )
         except OSError as error:
+            # every kind of damage ends in one error that names the directory
             reason = f"not a run directory: {error.filename}: {error.strerror}"
             raise InvalidInput.because(str(path), reason) from error
         except InvalidInput as error:
@@ -232,6 +235,7 @@ class RunDirectory:
         for number, record in runs.items():
             made = dataclasses.replace(record, settings=made_with(self.experiments, number))
             keep_models(self.path, number, made)
+            # on disk now; in memory the models of all runs would add up
             made = dataclasses.replace(made, models={})
             write(self.path / "runs" / f"{number:04d}.npz", made.to_bytes())
             self.runs[number] = made
@@ -261,6 +265,7 @@ class RunDirectory:
                 overwritten.
             WriteFailed: a full disk, for example.
         """
+        # runs that only the earlier copy has must not be lost
         if is_archive(target):
             mine = {identity(run) for run in self.records}
             others = RunDirectory.load(target).records
@@ -280,6 +285,7 @@ class RunDirectory:
             write(target / CURVES, packed(about, self.runs))
             if self.study is not None:
                 draw_pictures(self.charts(), self.shown(), target)
+                # last, because README.md lists the settings and pictures that lie in the folder
                 self._compare(target)
 
     def flush(self) -> None:

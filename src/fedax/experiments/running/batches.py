@@ -52,6 +52,7 @@ class Batch:
 
     def heading(self, experiment: Experiment, several: bool) -> str:
         """Returns the heading of its progress bar."""
+        # such as "FedAvg and 3 more"
         what = self.labels[0] + (
             f" and {len(self.labels) - 1} more" if len(self.labels) > 1 else ""
         )
@@ -67,14 +68,17 @@ class Batch:
         plan = plan_of(experiment)
         every = experiment.checkpoint_every
         every = max(experiment.rounds // 10, 1) if every is None else every
+        # 0 means no checkpoints
         checkpoints = {"checkpoint": self.folder(out), "checkpoint_every": every} if every else {}
         common = {"task": experiment.name, "draw": draw_of(experiment), "hook": hook}
         if experiment.audit is not None:
+            # an audit is always a batch of one run
             return [
                 run_audited(
                     plan, experiment.audit, self.labels[0], self.seeds[0], **common, **checkpoints
                 )
             ]
+        # runs that only select are many: their models are kept only with `all`
         keep = experiment.keep_models in (
             ("all",) if self.selecting else ("all", "reported", "personal")
         )
@@ -99,9 +103,10 @@ _newest: dict[str, Plan] = {}
 
 
 def plan_of(experiment: Experiment) -> Plan:
-    """The plan of an experiment; the newest is kept, because the compiled programs of a task serve
-    all its methods and seeds.
+    """Returns the plan of an experiment. The newest plan is kept, because the compiled programs of
+    a task serve all its methods and seeds.
     """
+    # with the data folder: another one may hold other files of the same name
     key = repr((str(data_folder()), experiment.model_dump()))
     if key not in _newest:
         _newest.clear()  # before the next data are made
@@ -112,7 +117,7 @@ def plan_of(experiment: Experiment) -> Plan:
 def batches_of(
     experiments: Sequence[Experiment], chosen: Mapping[str, Mapping[str, str]] | None = None
 ) -> list[Batch]:
-    """Returns all of one stage, in the order of experiments, algorithms and seeds.
+    """Returns all batches of one stage, in the order of experiments, algorithms and seeds.
 
     Args:
         experiments: of the directory.
@@ -122,6 +127,7 @@ def batches_of(
     made: list[Batch] = []
     slots = list_run_ids(experiments)
     for position, experiment in enumerate(experiments):
+        # by program, then by label; the ids are in the order of the seeds
         groups: dict[Any, dict[str, list[RunId]]] = {}
         for slot in slots:
             member = slot.member
@@ -136,13 +142,16 @@ def batches_of(
                 member.label, []
             ).append(slot)
         for group in groups.values():
+            # every label of a group has the same seeds
             seeds = [slot.seed for slot in next(iter(group.values()))]
+            # positions of the seeds of each batch
             places = (
                 [range(len(seeds))]
                 if shares_program(experiment)
                 else [[i] for i in range(len(seeds))]
             )
             for part in places:
+                # the first label with all seeds, then the next
                 numbers = tuple(group[label][i].number for label in group for i in part)
                 made.append(
                     Batch(
@@ -160,7 +169,7 @@ def _program_of(experiment: Experiment, member: Member) -> Any:
     """Returns a key that is equal for the members that one compiled program can serve."""
     shares = experiment.grid and not experiment.audit
     compiled = shares and experiment.engine == "simulation"
-    # what these make of a schedule is computed before the program
+    # privacy, devices and symbolic values use numbers of the schedule before the program runs
     private = experiment.channel is not None and experiment.channel.privacy is not None
     apart = not compiled or private or experiment.devices is not None or _has_symbolic(experiment)
     return (
@@ -190,6 +199,7 @@ def varied_programs(experiment: Experiment) -> tuple[int, list[str]]:
     programs = {member.label: _program_of(experiment, member) for member in members}
     separate = dict[str, None]()
     for key in dict.fromkeys(key for member in members for key in member.settings):
+        # by the other settings, the programs of members that differ in this key only
         alike = dict[Any, set[Any]]()
         for member in members:
             others = str({k: v for k, v in member.settings.items() if k != key})
@@ -238,8 +248,8 @@ def shares_program(experiment: Experiment) -> bool:
 
 
 def _has_symbolic(experiment: Experiment) -> bool:
-    """Whether a solver, an algorithm or a grid of the experiment has a value such as "theory" in
-    place of a number.
+    """Returns whether a solver, an algorithm or a grid of the experiment has a value such as
+    "theory" instead of a number.
     """
 
     def found(value: Any) -> bool:
@@ -265,7 +275,8 @@ def run_batch(
     keep: bool = False,
     **checkpoints: Any,
 ) -> list[Record]:
-    """Algorithms of a plan that one program can serve, each with all seeds (see `fedax.run_grid`).
+    """Runs algorithms of a plan that one program can serve, each with all seeds (see
+    `fedax.run_grid`).
 
     With `keep` the records come with the models; `checkpoints` are further arguments of the run.
 
@@ -275,9 +286,11 @@ def run_batch(
     """
     arguments = plan.arguments_of(labels[0]) | checkpoints
     members = [plan.algorithms[label] for label in labels]
+    # a single run needs no axis over runs
     if len(members) == len(seeds) == 1:
         histories = [run(members[0], plan.task, seed=seeds[0], progress=hook, **arguments)]
     else:
+        # a list has one solver or schedule for each member; equal ones are passed once
         for name in ("solver", "schedule"):
             each = [plan.arguments_of(label)[name] for label in labels]
             same = all(one is each[0] or str(one) == str(each[0]) for one in each)
@@ -285,6 +298,7 @@ def run_batch(
         histories = run_grid(members, plan.task, seed=seeds, progress=hook, **arguments)
     cost = footprint(members[0], plan.task, solver=plan.arguments_of(labels[0])["solver"])
     schedules = {label: plan.arguments_of(label)["schedule"] for label in labels}
+    # minibatch gradients of a client in a round, in the mean over the clients
     gradients = {
         label: float(
             np.mean(
@@ -297,6 +311,7 @@ def run_batch(
         for label, schedule in schedules.items()
     }
     n = len(histories)
+    # wall time is divided evenly: the runs were one program
     shares = [
         dataclasses.replace(h, seconds=h.seconds / n, compiling=h.compiling / n) for h in histories
     ]
@@ -323,8 +338,10 @@ def run_audited(
     hook: Callable[[Progress], bool | None] | None = None,
     **checkpoints: Any,
 ) -> Record:
-    """Membership inference on one algorithm of a plan: the curves of the attacked model at the
-    looks, with `auc` (the shadow attack) and `auc_calibrated` (the calibrated loss).
+    """Runs membership inference on one algorithm of a plan.
+
+    The record has the curves of the attacked model at the attacks, with `auc` (the shadow attack)
+    and `auc_calibrated` (the calibrated loss).
     """
     arguments = plan.arguments_of(label)
     names = ("solver", "schedule", "engine", "channel", "devices", "observe", "on_bad_client")
@@ -334,6 +351,7 @@ def run_audited(
         algorithm, plan.task, looks=looks, seed=seed, attack=audit.make(), progress=hook, **options
     )
     history, areas = found.history, found.auc
+    # the observations at which an attack was made, so that all curves have one length
     seen = np.isin(history.rounds, found.rounds)
     metrics = {"auc": areas["shadow"], "auc_calibrated": areas["calibrated"]}
     metrics |= {name: values[seen] for name, values in history.metrics.items()}

@@ -112,6 +112,7 @@ def run_demo(
     """
     refuse_if_taken(out)
     comparisons = list(chosen())
+    # all data are made before the clock starts
     plans = [experiment.plan() for experiment in comparisons]
     directory = RunDirectory.create(out, "Federated optimizers on heterogeneous data")
     end = time.perf_counter() + seconds
@@ -119,6 +120,7 @@ def run_demo(
         try:
             directory.configure(comparisons)
             for i, plan in enumerate(plans):
+                # the remaining time is divided equally among the remaining tasks
                 budget = Budget(
                     (end - time.perf_counter()) / (len(plans) - i), len(plan.algorithms)
                 )
@@ -139,8 +141,8 @@ def _one_task(
     budget: "Budget",
     rounds: int | None,
 ) -> None:
-    """All methods on the task of an experiment of the directory, for as many rounds as the first
-    one gets.
+    """Runs all methods on the task of an experiment of the directory, for as many rounds as the
+    first one gets.
     """
     experiment, length = directory.experiments[number], _FIXED if rounds is not None else _TIMED
     common = {"task": experiment.name, "draw": int(experiment.task.options.get("seed", 0))}
@@ -156,6 +158,7 @@ def _one_task(
             "enough": enough,
         }
         record = run_one(limited, label, experiment.seeds[0], **common, **tools)
+        # the first method sets the number of rounds for the others
         rounds = rounds or max(int(record.rounds[-1]), 1)
         if (
             directory.experiments[number].rounds != rounds
@@ -210,6 +213,8 @@ class Budget:
         self.begun = time.perf_counter()
 
     def __call__(self, observation: Progress) -> bool:
+        # seconds of the run so far, without compilation
         rounds = time.perf_counter() - self.begun - observation.compiling
+        # compilation of all runs is paid first, but a third of the time is for rounds
         left = max(self.seconds - observation.compiling * self.runs, self.seconds / 3)
         return observation.round >= self.least and rounds * self.runs >= left

@@ -46,10 +46,12 @@ class Interruption:
         """Sends the records of rank 0 to all ranks, and interrupts all if one of them was
         interrupted.
         """
+        # ranks decide together: one that stopped alone would leave the others waiting
         self.asked = self.ranks.any(self.asked)
         return self.ranks.broadcast(records)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
+        # the next Ctrl-C raises KeyboardInterrupt
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self.display.say("Stopping after the current round; press Ctrl-C again to stop at once.")

@@ -45,7 +45,7 @@ class Pool(Protocol):
 
 
 class LocalPool:
-    """Processes of this machine, each on cores of its own."""
+    """Processes of this machine, each on separate cores."""
 
     def __init__(self, pool: ProcessPoolExecutor, folder: Path) -> None:
         self.pool, self.folder = pool, folder
@@ -73,6 +73,7 @@ def local_pool(jobs: int, folder: Path) -> Iterator[LocalPool]:
     """Starts processes, and ends them after the block; what has not begun is cancelled if the block
     fails.
     """
+    # a forked process would inherit JAX's threads and locks
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
         jobs, context, initializer=_begin, initargs=(context.Value("i", 0), jobs)
@@ -85,12 +86,13 @@ def local_pool(jobs: int, folder: Path) -> Iterator[LocalPool]:
 
 
 def _begin(places: Synchronized, jobs: int) -> None:
-    """Sets up a process of a queue. It ends with the one that began it, however that ends: nobody
-    else may go on writing.
+    """Sets up a process of a pool. It ends when the process that began it ends, because no other
+    process may go on writing.
 
     It stays on its cores: processes that move between each other's lose what the caches hold.
     """
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    # processes take the numbers 0, 1, 2, ... in the order in which they start
     with places.get_lock():
         place, places.value = places.value, places.value + 1
     own = share_of_cores(place, jobs)
@@ -102,6 +104,7 @@ def _begin(places: Synchronized, jobs: int) -> None:
 def _end_with_parent() -> None:
     if parent := multiprocessing.parent_process():
         parent.join()
+        # `sys.exit` would end only this thread
         os._exit(1)
 
 
@@ -125,6 +128,7 @@ class ClusterPool:
     def work(
         self, batches: Sequence[Batch], experiments: Sequence[Experiment]
     ) -> Iterator[tuple[Batch, list[Record]]]:
+        # reversed, so that `pop` takes the first batch
         waiting, running, failed = list(batches)[::-1], dict[Any, Batch](), list[str]()
         while waiting or running:
             while waiting and (self.most is None or len(running) < self.most):
@@ -151,6 +155,7 @@ class ClusterPool:
         owner = (socket.gethostname(), os.getpid())
         job = self.executor.submit(work_on, batch, experiment, self.folder, owner)
         self.jobs.append(job)
+        # after each submission, so that a killed process leaves the ids of all its jobs
         write(self.logs / "jobs.txt", "".join(f"{each.job_id}\n" for each in self.jobs))
         return job
 
@@ -173,6 +178,7 @@ def cluster_pool(cluster: ClusterSection, folder: Path) -> Iterator[ClusterPool]
     submitit = _submitit()
     place = folder / "slurm"
     earlier = place / "jobs.txt"
+    # its jobs would go on writing into the same folder
     if earlier.exists() and cluster.executor == "slurm":
         ids = earlier.read_text(encoding="utf-8").split()
         subprocess.run(["scancel", *ids], check=False, capture_output=True)
@@ -182,6 +188,7 @@ def cluster_pool(cluster: ClusterSection, folder: Path) -> Iterator[ClusterPool]
     except (RuntimeError, NameError, TypeError, ValueError) as error:
         raise FedaxError(f"--slurm: {error}") from error
     place.mkdir(exist_ok=True)
+    # by default all on a cluster, and one for each core here
     most = cluster.jobs or (len(cores()) if cluster.executor == "local" else None)
     pool = ClusterPool(executor, folder, place, most)
     try:
@@ -232,6 +239,7 @@ def work_on(
 def _end_with(process: int) -> None:
     while True:
         try:
+            # signal 0 only asks whether the process is there
             os.kill(process, 0)
         except OSError:
             os._exit(1)

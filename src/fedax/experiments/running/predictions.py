@@ -29,8 +29,9 @@ class Chosen(NamedTuple):
 
 
 def of_split(task: Task, split: str | None, client: int | None = None) -> Chosen:
-    """The examples of a split of a task, or one client's; `held_back` are the test examples of
-    clients that never took part.
+    """Returns the examples of a split of a task, or one client's.
+
+    `held_back` are the test examples of clients that never took part.
 
     Raises:
         UnknownName: no such split.
@@ -42,6 +43,7 @@ def of_split(task: Task, split: str | None, client: int | None = None) -> Chosen
         raise InvalidInput.of(
             "--split", split, "a split by client, with --client: train, validation, test"
         )
+    # its examples belong to no client
     if split == "holdout" and task.holdout is not None:
         return Chosen({name: np.asarray(values) for name, values in task.holdout.items()}, None)
     owner, name = (task.held_back, "test") if split == "held_back" else (task, split)
@@ -51,6 +53,7 @@ def of_split(task: Task, split: str | None, client: int | None = None) -> Chosen
         raise InvalidInput.of(
             "--split", split, f"one that task {task.name!r} has: {', '.join(have)}"
         )
+    # the client of each row: rows are ordered by client
     owners = np.repeat(np.arange(data.clients), np.asarray(data.sizes))
     own = slice(None) if client is None else owners == client
     return Chosen(
@@ -61,10 +64,10 @@ def of_split(task: Task, split: str | None, client: int | None = None) -> Chosen
 
 
 def examples_of(task: Task, path: Path) -> Chosen:
-    """The examples of a file, checked against the task's: an `.npz` of its arrays, or a table whose
-    columns are the features.
+    """Returns the examples of a file, checked against the task's.
 
-    Labels are not needed.
+    The file is an `.npz` of its arrays, or a table whose columns are the features. Labels are not
+    needed.
 
     Raises:
         DataError: a file that cannot be read, or whose examples are not such as the task's.
@@ -75,6 +78,7 @@ def examples_of(task: Task, path: Path) -> Chosen:
     elif path.suffix in TABLES:
         # labels and other columns are not needed, and may hold texts
         features = {column: texts for column, texts in task.categories.items() if column != "y"}
+        # with named columns only those are read, and y unless it holds texts
         read = Columns(
             words=features,
             only=None
@@ -82,6 +86,7 @@ def examples_of(task: Task, path: Path) -> Chosen:
             else {*task.columns, *({"y"} - task.categories.keys())},
         )
         columns = TABLES[path.suffix](path, read)
+        # without named columns, all but y are features, in the order of the file
         names = [name for name in columns if name != "y"] if task.columns is None else task.columns
         for name in names:
             if name not in columns:
@@ -120,13 +125,16 @@ def predictions_csv(task: Task, params: PyTree, chosen: Chosen) -> str:
         )
     if "y" in chosen.arrays and chosen.arrays["y"].ndim == 1:
         columns |= {"y": _as_texts(task, chosen.arrays["y"])}
+    # shape (examples, outputs)
     flat = values.reshape(len(values), -1)
     if values.ndim == 2:
+        # outputs are the probabilities of the labels
         labels = _as_texts(task, np.arange(flat.shape[1]))
         columns |= {"label": labels[flat.argmax(1)]} | {
             f"probability_{label}": flat[:, c] for c, label in enumerate(labels)
         }
     else:
+        # outputs are numbers, such as those of a regression
         columns |= {
             f"prediction_{c}" if flat.shape[1] > 1 else "prediction": flat[:, c]
             for c in range(flat.shape[1])
@@ -134,6 +142,7 @@ def predictions_csv(task: Task, params: PyTree, chosen: Chosen) -> str:
     buffer = io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
     table.writerow(columns)
+    # nine digits give every float32 back
     form = [
         (lambda v: f"{v:.9g}") if np.issubdtype(column.dtype, np.floating) else str
         for column in columns.values()

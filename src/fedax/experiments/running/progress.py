@@ -130,7 +130,7 @@ class Lines(Display):
 
 
 def display_for(console: Console) -> Display:
-    """Bars if somebody watches a terminal, else lines."""
+    """Returns bars for a terminal, else lines."""
     return Bars(console) if console.is_terminal else Lines(console)
 
 
@@ -155,8 +155,8 @@ def _range(values: Any) -> str:
 def summary_table(
     title: str, records: list[Record], wide: bool = True, read: str = "last"
 ) -> Table:
-    """The values of one task as a table for the terminal, of fewer columns unless it is wide; best
-    values are bold.
+    """Returns the values of one task as a table for the terminal, with fewer columns unless it is
+    wide; best values are bold.
     """
     columns, rows = (
         [column for column in columns_of(records) if wide or column.brief],
@@ -175,6 +175,7 @@ def summary_table(
     for column in columns:
         table.add_column(column.title.lower(), justify="right")
     table.add_column("outcome")
+    # labels of the best rows, by metric
     winners = {column.metric: best(column, rows) for column in columns}
     for row in rows:
         cells = [

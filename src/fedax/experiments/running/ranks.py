@@ -32,7 +32,7 @@ class Following(RunDirectory):
         self.runs |= runs
 
     def flush(self) -> None:
-        """Nothing is written."""
+        """Does nothing: only rank 0 writes."""
 
 
 def team() -> ProcessGroup:
@@ -50,6 +50,7 @@ def team_of(experiments: Sequence[Experiment], jobs: int) -> ProcessGroup:
         InvalidInput: several ranks, each of which would run all of it; processes beside ranks.
     """
     engines = {experiment.engine for experiment in experiments}
+    # several hosts run one simulation together
     if (hosts := multihost_group()).size > 1:
         if engines != {"simulation"} or jobs > 1:
             got = f"{', '.join(sorted(engines))} with --jobs {jobs}"
@@ -61,6 +62,7 @@ def team_of(experiments: Sequence[Experiment], jobs: int) -> ProcessGroup:
                 "--jobs", jobs, "1 with the MPI engine, whose processes are its ranks"
             )
         return MPI().process_group
+    # started by mpiexec with an engine that knows no ranks: each process would run everything
     if (size := team().size) > 1:
         hint = "Start it without mpiexec, or with --engine mpi."
         raise InvalidInput.of(
@@ -72,5 +74,6 @@ def team_of(experiments: Sequence[Experiment], jobs: int) -> ProcessGroup:
 def followed(ranks: ProcessGroup) -> Following:
     """Returns the directory that rank 0 works on, once it has said that it can keep it."""
     experiments, runs = ranks.broadcast(None)
+    # only rank 0 sends curves to trackers
     quiet = [experiment.model_copy(update={"trackers": []}) for experiment in experiments]
     return Following(NOWHERE, "", runs=runs, experiments=quiet, versions={})

@@ -46,7 +46,7 @@ def run_one(
     """Runs one algorithm of a plan.
 
     Args:
-        plan: what is run.
+        plan: of the experiment.
         label: which algorithm.
         seed: of the run.
         task: title of the task, for the record.
@@ -54,7 +54,7 @@ def run_one(
         display: where progress is shown.
         interruption: checked after every observation.
         enough: whether the run may end early; a run that it ends is complete, not interrupted.
-        heading: shown in place of the label.
+        heading: shown instead of the label.
 
     Returns:
         The record; its outcome is `interrupted` only if a person asked for it.
@@ -69,6 +69,7 @@ def run_one(
 
     display.begin(heading or label, plan.arguments["rounds"])
     (record,) = run_batch(plan, [label], [seed], task=task, draw=draw, hook=hook, keep=True)
+    # `enough` ends a run the way Ctrl-C does, but such a run is complete
     if ended and not interruption.asked and record.outcome.kind == "interrupted":
         record = dataclasses.replace(record, outcome=Outcome())
     display.end(heading or label, record)
@@ -89,7 +90,7 @@ def run_experiment(
         out: the run directory, new or empty.
         display: where progress is shown.
         jobs: processes.
-        cluster: whose jobs do the work, in place of processes here.
+        cluster: whose jobs do the work, instead of processes here.
 
     Returns:
         The directory, with status `finished`, or `interrupted` after Ctrl-C.
@@ -120,11 +121,14 @@ def run_experiments(
     *,
     cluster: ClusterSection | None = None,
 ) -> RunDirectory:
-    """The same for several experiments in one directory; `study` is of the paper they come from.
+    """Runs several experiments into one directory, as `run_experiment` does one.
+
+    `study` is of the paper that they come from.
 
     Runs that are finished in one of the folders `reuse` are taken from there (see `import_runs`),
     `elsewhere` also those that were made with other versions or on another machine.
     """
+    # what can be refused is refused before the folder exists
     team_of(experiments, jobs)
     refuse_if_taken(out)
     check_installed(experiments[0].trackers)
@@ -133,6 +137,7 @@ def run_experiments(
         plan_of(experiment)
     with writing(out):
         directory = RunDirectory.create(out, title, jobs)
+    # the lock is held until the last run is written
     with held(out):
         with writing(out):
             if study is not None:
@@ -143,8 +148,9 @@ def run_experiments(
 
 
 def _kinds(experiments: Sequence[Experiment]) -> list[Experiment]:
-    """The first of each data set, and of each that is audited: what may be missing or unfit, before
-    anything is compiled.
+    """Returns the first experiment of each data set, and of each that is audited.
+
+    Their plans show before anything is compiled what is missing or does not fit.
     """
     found: dict[Any, Experiment] = {}
     for experiment in experiments:
@@ -199,6 +205,7 @@ def resume(
         with_code(experiment, out, trust) for experiment in directory.experiments
     ]
     check_made(directory.experiments, directory.runs, going_on=True)
+    # by package, the version at the beginning and now
     other = {name: (directory.versions.get(name), now) for name, now in packages().items()}
     if changed := [
         f"{name} {then} then, {now} now" for name, (then, now) in other.items() if then != now
@@ -207,6 +214,7 @@ def resume(
         raise InvalidInput.because(
             str(out), f"begun with other versions: {'; '.join(changed)}", hint
         )
+    # finished runs that still stand where the files say; all others run again
     made = {slot.number: slot for slot in list_run_ids(directory.experiments)}
     directory.runs = {
         number: record
@@ -241,6 +249,7 @@ def _work(
     """
     ranks = team_of(directory.experiments, jobs)
     if ranks.rank == 0:
+        # ranks that follow get the experiments and the finished runs by this call
         ranks.broadcast((directory.experiments, directory.runs))
     directory.status, directory.reason = "running", ""
     kept = directory.path / "checkpoints"
@@ -253,6 +262,7 @@ def _work(
             )
             directory.jobs = jobs
         try:
+            # selection comes first, because it decides which runs are reported
             if selecting := batches_of(directory.experiments):
                 _stage(directory, selecting, display, interruption, jobs, known, cluster)
                 if interruption.asked:
@@ -265,6 +275,7 @@ def _work(
             reported = batches_of(directory.experiments, directory.selections())
             _stage(directory, reported, display, interruption, jobs, known, cluster)
         except KeyboardInterrupt:
+            # checkpoints stay for `resume`
             directory.close("interrupted")
         except OSError as error:
             reason = error.strerror or str(error)
@@ -273,6 +284,7 @@ def _work(
             ) from error
         else:
             directory.close("finished")
+            # every run is finished: checkpoints are no longer needed
             shutil.rmtree(kept, ignore_errors=True)
     return directory
 
@@ -287,10 +299,12 @@ def _stage(
     cluster: ClusterSection | None,
 ) -> None:
     if known is not None:
+        # only runs of this stage: `known` also has those of the other one
         wanted = {number for batch in batches for number in batch.numbers}
         taken = {number: record for number, record in known.items() if number in wanted}
         directory.take(taken)
         display.say(f"{len(taken)} runs are taken over.")
+    # a batch runs as a whole, even if only one of its runs is missing
     batches = [batch for batch in batches if not set(batch.numbers) <= directory.runs.keys()]
     if jobs == 1 and cluster is None:
         done = _in_turn(directory, batches, display, interruption)
@@ -301,7 +315,9 @@ def _stage(
             directory.add(record, number)
         if any(record.outcome.kind == "interrupted" for record in records):
             raise KeyboardInterrupt
+        # not before the records are on disk: until then the checkpoint is the only copy
         shutil.rmtree(batch.folder(directory.path), ignore_errors=True)
+        # Ctrl-C in the last batch leaves nothing to interrupt
         if interruption.asked and batch is not batches[-1]:
             raise KeyboardInterrupt
 
@@ -316,6 +332,7 @@ def _in_turn(
             f"{batch.heading(experiment, len(directory.experiments) > 1)}"
         )
         directory.notes.setdefault(experiment.name, describe(experiment, plan_of(experiment)))
+        # a batch of several runs is sent to trackers when it has ended
         live = _tracking(experiment, batch, 0, directory.path) if batch.alone else None
 
         def hook(observation: Progress, live: Tracking | None = live) -> bool:
@@ -324,8 +341,10 @@ def _in_turn(
                 live(observation)
             return interruption.asked
 
+        # runs that select show the metric that decides
         display.metric = experiment.select if batch.selecting else "train_loss"
         display.begin(heading, experiment.rounds)
+        # all ranks get rank 0's records, and stop together
         records = interruption.settled(batch.run(experiment, directory.path, hook))
         display.end(heading, records[0])
         if live:
@@ -346,6 +365,7 @@ def _in_processes(
     experiments = directory.experiments
     for experiment in experiments:
         if experiment.name not in directory.notes:
+            # only for the note: processes make their own plans
             directory.notes[experiment.name] = describe(experiment, plan_of(experiment))
     with (
         local_pool(jobs, directory.path)

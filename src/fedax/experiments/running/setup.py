@@ -25,6 +25,7 @@ def share_of_cores(place: int, processes: int) -> list[int]:
     True
     """
     every = cores()
+    # with more processes than cores, several share one
     each = max(1, len(every) // processes)
     begin = place % processes * each % len(every)
     return every[begin : begin + each]

@@ -211,11 +211,12 @@ class Tracking:
         self._each(lambda tracker: tracker.finish())
 
     def _each(self, act: Callable[[Tracker], None]) -> None:
+        # a copy: a tracker that fails is removed inside the loop
         for tracker in list(self.trackers):
             try:
                 act(tracker)
             except Exception as error:
-                # a sink's failure, of whatever kind, is no reason to lose the run
+                # an error of any kind in a tracker must not end the run
                 self.trackers.remove(tracker)
                 warnings.warn(
                     f"{type(tracker).__name__} failed and is left out: {error}", stacklevel=3

@@ -130,6 +130,7 @@ class Chart:
 
     def __post_init__(self) -> None:
         if self.shared:
+            # panels row by row; only those of one row share an axis
             rows = [
                 self.panels[i : i + self.columns] for i in range(0, len(self.panels), self.columns)
             ]
@@ -147,7 +148,8 @@ class Chart:
         )
 
     def settings(self) -> dict[str, str | None]:
-        """By label, the hyperparameters of a series; None where its panels differ in them."""
+        """Returns the hyperparameters of series by label; None where panels differ in them."""
+        # by label, the hyperparameters in all panels
         found: dict[str, set[str]] = {}
         for panel in self.panels:
             for series in panel.series:
@@ -192,7 +194,7 @@ def column_of(metric: str) -> Column:
         return known[metric]
     title = metric.replace("_", " ").capitalize()
     for ending, size in ((" smallest", "fewest"), (" largest", "most")):
-        # of accuracies it would read as the lowest and the highest one
+        # "smallest" would read as the lowest accuracy: it is that of the smallest client
         if metric.startswith(("client_", "local_")) and title.endswith(ending):
             title = f"{title.removesuffix(ending)}, client with {size} examples"
     return Column(metric, _TITLES.get(metric, title))
@@ -214,6 +216,7 @@ def along(record: Record, axis: str, prices: dict[str, float] | None = None) -> 
         InvalidInput: gradients, or the virtual clock, are needed, but the run has no record of
             them.
     """
+    # axes that not every run has are refused before anything is drawn
     if axis in ("time", "energy") and getattr(record, axis) is None:
         raise InvalidInput.of(
             "against", axis, "another axis, as some of these runs have no devices"
@@ -242,6 +245,7 @@ def staggered(length: int, position: int, count: int) -> tuple[int, ...]:
     >>> staggered(60, 0, 2), staggered(60, 1, 2)
     ((0, 10, 20, 30, 40, 50), (5, 15, 25, 35, 45, 55))
     """
+    # about `_MARKERS` markers, but never fewer points between two than there are curves
     step = max(length // _MARKERS, min(count, length))
     return tuple(range(step * position // max(count, 1), length, step))
 
@@ -269,15 +273,18 @@ def ranged(panel: Panel, percent: bool) -> Panel:
     curves = [series for series in panel.series if len(series.x)]
     if not percent or panel.y.log or not curves:
         return panel
+    # all curves share the horizontal axis, so its first tenth is the same for all
     start = min(float(np.min(s.x)) for s in curves)
     end = max(float(np.max(s.x)) for s in curves)
     found = [mark.value for mark in panel.marks]
     for series in curves:
+        # only a curve rises from chance; single points count from the first one on
         late = (
             series.x >= start + _EARLY * (end - start)
             if series.kind == "curve" and len(series.x) > 2
             else slice(None)
         )
+        # ends of intervals may be empty
         for values in (series.y, series.low, series.high):
             found += [
                 float(v) for v in (values[late] if len(values) else values) if math.isfinite(v)
@@ -285,8 +292,10 @@ def ranged(panel: Panel, percent: bool) -> Panel:
     if not found:
         return panel
     low, high = min(found), max(found)
+    # a constant curve still needs an axis with some height
     pad = 0.06 * (high - low) or 1.0
     bounds = (
+        # accuracies stay between 0 and 100
         max(low - pad, 0.0) if low >= 0 else low - pad,
         min(high + pad, 100.0) if high <= 100 else high + pad,
     )
@@ -299,6 +308,7 @@ def on_one_axis(panels: Sequence[Panel]) -> list[Panel]:
     every = [values for each in series for values in (each.y, each.low, each.high)]
     values = np.concatenate([*every, [mark.value for panel in panels for mark in panel.marks]])
     values = values[np.isfinite(values)]
+    # panels of other metrics or with logarithmic axes keep their ends
     if (
         not len(values)
         or len({panel.y.title for panel in panels}) > 1
@@ -315,7 +325,7 @@ def on_one_axis(panels: Sequence[Panel]) -> list[Panel]:
 
 
 def plain(chart: Chart) -> dict[str, Any]:
-    """For the page: plain values, and gaps where a number is not finite."""
+    """Returns a chart as plain values for the page, with None where a number is not finite."""
 
     def numbers(values: np.ndarray) -> list[float | None]:
         return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]

@@ -23,7 +23,9 @@ def picture(federated: FederatedData) -> Any:
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
 
+    # stable, so that clients of equal size keep their order
     order = np.argsort(-(federated.sizes + federated.test_sizes), kind="stable")
+    # shape (clients, labels)
     counts = federated.label_counts[order]
     shares = counts / counts.sum(axis=1, keepdims=True)
     ranks, names = np.arange(len(order)), [f"client {client}" for client in order.tolist()]
@@ -43,6 +45,7 @@ def picture(federated: FederatedData) -> Any:
     heat = go.Heatmap(
         x=ranks,
         y=np.arange(federated.classes),
+        # rows of the picture are labels, columns are clients
         z=shares.T,
         text=counts.T,
         customdata=np.tile(names, (federated.classes, 1)),

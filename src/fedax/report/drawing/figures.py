@@ -32,7 +32,7 @@ def save_charts(
     other.
 
     Args:
-        charts: what is drawn.
+        charts: the charts.
         folder: where they are written; made if it does not exist.
         formats: of `FORMATS`.
 
@@ -48,14 +48,17 @@ def save_charts(
         folder.mkdir(parents=True, exist_ok=True)
     for chart in charts:
         plain = portable(chart.name)
+        # two names that differ in their case only would be one file on some systems
         named = (plain if i == 1 else f"{plain}-{i}" for i in itertools.count(1))
         name = next(name for name in named if name.casefold() not in taken)
         taken.add(name.casefold())
         figure = make(figsize=_size(chart), layout="constrained")
+        # rows of panels, the last one perhaps not full
         down = -(-len(chart.panels) // chart.columns)
         panels: Any = figure.subplots(down, chart.columns, squeeze=False)
         for place, panel in enumerate(chart.panels):
             _draw(panels.flat[place], panel, chart, place)
+        # the places of the last row that stay empty
         for panel in list(panels.flat)[len(chart.panels) :]:
             panel.remove()
         files += _finish(figure, _legend(chart), folder / name, formats, chart.caption)
@@ -95,6 +98,7 @@ def save_weights(
     means of the runs on the same data. Arguments, returns and errors are those of `save_charts`.
     """
     make = _figure_maker(formats)
+    # by task, the runs
     weighed = {
         title: runs
         for title, runs in by_task(records).items()
@@ -112,6 +116,7 @@ def save_weights(
             _scatter(panel, title, runs, part)
         row[0].set_ylabel("weight of the client", fontsize=_LABEL)
     shown = [panel.get_legend_handles_labels() for panel in panels.flat]
+    # one entry for each label, also if several panels show it
     entries = {
         label: handle
         for handles, labels in shown
@@ -137,8 +142,9 @@ def _finish(
 ) -> list[Path]:
     """Adds the legend and writes the files, with the caption inside."""
     labels = list(entries)
-    # of an entry: its line, and eight-point letters
+    # the width of an entry: its line, and letters of eight points
     inches = 0.6 + 0.068 * max(len(label) for label in labels)
+    # as many columns as fit into the width, then all rows equally full
     rows = -(-len(labels) // max(1, int(figure.get_figwidth() / inches)))
     columns = -(-len(labels) // rows)
     figure.set_figheight(figure.get_figheight() + 0.18 * rows)  # the panels keep their size
@@ -172,12 +178,14 @@ def caption_in(png: bytes) -> str:
             return (
                 text.decode("latin-1") if kind == b"tEXt" else text.removeprefix(bytes(4)).decode()
             )
+        # four bytes each of length, kind and checksum
         place += length + 12
     return ""
 
 
 def _style(series: Series) -> dict[str, Any]:
     """Returns colour, dash and marker of a series as Matplotlib's options."""
+    # squares and crosses: the verdict can be read without colours
     if series.kind in ("held", "failed"):
         good = series.kind == "held"
         shape = {"marker": "s" if good else "X", "markersize": 4.5, "markeredgewidth": 0}
@@ -210,6 +218,7 @@ def _legend(chart: Chart) -> dict[str, Any]:
     Our series share one sample where every panel is about the method that its title names.
     """
     entries = {text: _key(series) for text, series in chart.legend().items()}
+    # of each panel, all series but the paper's
     ours = [
         [series for series in panel.series if series.kind != "published"] for panel in chart.panels
     ]
@@ -256,9 +265,11 @@ def _draw(axes: Any, panel: Panel, chart: Chart, index: int) -> None:
 
 def _draw_series(axes: Any, series: Series, panel: Panel) -> None:
     """Draws a series with its intervals: error bars of single values, a band of a curve."""
+    # intervals of `paper` and `ours` lie along x, those of other kinds along y
     style, across = _style(series), series.kind not in ("points", "published")
     if series.kind in ("paper", "ours", "points", "published") and len(series.low):
         middle = series.x if across else series.y
+        # shape (2, points): the lengths below and above the mean
         ends = np.abs(np.stack([middle - series.low, series.high - middle]))
         bars = {"xerr": ends} if across else {"yerr": ends}
         axes.errorbar(series.x, series.y, **bars, **style, capsize=2, elinewidth=0.9)
@@ -286,8 +297,10 @@ def _draw_series(axes: Any, series: Series, panel: Panel) -> None:
 
 def _frame(axes: Any, panel: Panel, chart: Chart, place: int) -> None:
     """Sets the title, and the names of the axes where the panels beside and below have others."""
+    # lines of hyperparameters above the panel push the title up
     lifted = 1 + len(_settings_of(panel, chart))
     row, title = _in_grid(chart, place)
+    # letters that fit into the width of a panel: 72 points an inch, 0.62 of the size each
     letters = int(72 * _size(chart)[0] / chart.columns / (0.62 * _TITLE))
     axes.set_title(
         textwrap.fill(title, letters), fontsize=_TITLE, pad=3 + 1.2 * _NOTE * (lifted - 1)
@@ -296,6 +309,7 @@ def _frame(axes: Any, panel: Panel, chart: Chart, place: int) -> None:
     axes.grid(alpha=0.25, linewidth=0.5)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_linewidth(0.6)
+    # a name stands only where the neighbour does not already have it
     below = (
         chart.panels[place + chart.columns] if place + chart.columns < len(chart.panels) else None
     )
@@ -305,6 +319,7 @@ def _frame(axes: Any, panel: Panel, chart: Chart, place: int) -> None:
     if first or chart.panels[place - 1].y.title != panel.y.title:
         title = textwrap.fill(panel.y.title, _LETTERS)
         axes.set_ylabel(f"{row}\n{title}" if row else title, fontsize=_LABEL)
+    # rows of equal names are written at the first column only
     named = panel.y.ticks and len({other.y.ticks for other in chart.panels}) == 1
     if not first and (named or chart.shared):
         axes.tick_params(labelleft=False)
@@ -315,9 +330,11 @@ def _in_grid(chart: Chart, place: int) -> tuple[str, str]:
 
     In a grid of panels the title is the name of the column, above the first row only.
     """
+    # (row, column) of each panel whose title is "row, column"
     parts = [panel.title.partition(", ")[::2] for panel in chart.panels]
     rows = [parts[i : i + chart.columns] for i in range(0, len(parts), chart.columns)]
     columns = [second for _, second in rows[0]]
+    # a grid: the panels of the first row name different columns
     whole = all(columns) and len(set(columns)) == chart.columns > 1
     if not whole or any(
         len({first for first, _ in row}) > 1 or [second for _, second in row] != columns
@@ -343,6 +360,7 @@ def _scale(axes: Any, panel: Panel) -> None:
             getattr(axes, f"set_{name}lim")(axis.low, axis.high)
     if panel.x.title.endswith("rounds") and not panel.x.log:
         axes.locator_params(axis="x", integer=True)
+    # large numbers get a letter, such as 20k, and fewer ticks
     if not panel.x.ticks and not panel.x.log and axes.get_xlim()[1] >= 1e4:
         from matplotlib.ticker import EngFormatter
 
@@ -397,12 +415,15 @@ def _scatter(panel: Any, title: str, records: Sequence[Record], part: float) -> 
     """Draws the clients' weights against their shares of the examples, after a fraction of the
     observations.
     """
+    # the round of the last label; 0 if nothing was observed
     done = 0
     looks = styles(record.label for record in records)
     for label, runs in by_label(records).items():
+        # draws of which all runs have weights: means over some of them would mix data
         drawn = [own for own in by_draw(runs) if all("client_weight" in run.metrics for run in own)]
         if not drawn:
             continue
+        # the longest run says which observation the fraction means; others may have ended
         longest = max((run.rounds for own in drawn for run in own), key=len)
         at = round(part * (len(longest) - 1))
         done = longest[at]
@@ -420,6 +441,7 @@ def _scatter(panel: Any, title: str, records: Sequence[Record], part: float) -> 
             alpha=0.75,
             linewidths=0,
         )
+        # on this line a client's weight is its share of the examples
         ends = [shares.min(), shares.max()]
         panel.plot(ends, ends, color="0.5", linestyle=":", linewidth=1)
     panel.set_title(f"{title}, round {done}", fontsize=_TITLE)

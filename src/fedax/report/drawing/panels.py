@@ -67,6 +67,7 @@ def units(
     In the unit of `scale_of`. A run that has no number, as it was stopped or is not finite, counts
     as the worst of its task, whose runs are `among`.
     """
+    # of each draw, the numbers of its runs
     draws = [
         read_runs(own, metric, read, among or runs, scale_of(metric))[0] for own in by_draw(runs)
     ]
@@ -135,9 +136,12 @@ def wave_panel(
         for (_, spot), lines in zip(curves, made, strict=True)
         if not all(map(is_lost, spot.runs))
     ]
+    # runs that were lost do not shorten the others
     end = min(float(lines[0][-1]) for lines in whole or made) if first.axis == "cost" else math.inf
     for place, ((label, spot), lines) in enumerate(zip(curves, made, strict=True)):
+        # each of shape (observations,), up to the end
         x, mean, low, high = (values[lines[0] <= end] for values in lines)
+        # 8 looks further on is the same colour with another dash or marker
         style = spot.style + 8 * metrics.index(spot.metric) if styled else place
         marked = staggered(len(x), place, len(curves))
         if len(spot.runs) < 2 or choice.points or not choice.band:
@@ -193,7 +197,9 @@ class _Slots(NamedTuple):
         gaps = np.diff(np.log(self.values) if self.log else self.values)
         # all slots together fill 0.3 of the smallest gap
         width = 0.3 * float(gaps.min()) if len(self.values) > 1 else 0.3
+        # symmetric about the value: the middle slot lies on it
         shift = width * ((slot + 0.5) / self.count - 0.5) if self.count > 1 else 0.0
+        # on a logarithmic axis a shift is a factor
         return np.array(
             [value * math.exp(shift) if self.log else value + shift for value, _ in points]
         )
@@ -256,8 +262,10 @@ def difference_panel(
     """
     values = sorted({value for points in rows.values() for value, _ in points})
     series: list[Series] = []
+    # by value, pairs of which one has no number
     lost = dict.fromkeys(values, 0)
     for position, (label, points) in enumerate(rows.items()):
+        # series share 0.6 of the distance between two values
         shift = 0.6 * ((position + 0.5) / len(rows) - 0.5)
         style = points[0][1].style if len(points) == 1 else position
         dots, means = [], []
@@ -266,9 +274,12 @@ def difference_panel(
             finite = gaps[np.isfinite(gaps)]
             lost[value] += len(gaps) - len(finite)
             place = values.index(value) + shift
+            # single units to the right of their mean
             dots += [(place + 0.08, gap) for gap in finite]
+            # a mean without the lost pairs would be too good, so there is none
             if len(finite) == len(gaps) > 0:
                 means.append((place - 0.08, float(gaps.mean()), *interval(gaps)))
+        # reshaped, because an empty list has one axis only
         x, y = np.array(dots).reshape(-1, 2).T
         series.append(Series("single draws", style, x, y, kind="runs"))
         x, y, low, high = np.array(means).reshape(-1, 4).T
@@ -281,6 +292,7 @@ def difference_panel(
     metric = next(iter(rows.values()))[0][1].metric
     upright = value_axis(metric, log=False)
     upright = upright._replace(title=choice.y_title or f"{upright.title} minus {name}'s")
+    # values are numbered, so their places are 0, 1, 2, ...
     across = Axis(choice.x_title, low=-0.6, high=len(values) - 0.4, ticks=ticks)
     return Panel(title, across, upright, series, [Mark(name, 0.0)])
 
@@ -293,6 +305,7 @@ def paired_units(
 
     Where a run of either has no number, because it diverged, the difference is NaN.
     """
+    # by draw and seed, the run to subtract
     seen = {(run.draw, run.seed): run for run in base}
     both = [run for run in runs if (run.draw, run.seed) in seen]
     if not both:
@@ -301,8 +314,9 @@ def paired_units(
     gaps = units(both, metric, read) - units(others, metric, read)
     lost = [is_lost(run) or is_lost(other) for run, other in zip(both, others, strict=True)]
     draws = [run.draw for run in both]
-    # as `units` has them
+    # in the order in which `units` returns them
     groups = list(dict.fromkeys(draws)) if len(set(draws)) > 1 else range(len(both))
+    # the unit of each run: its draw, or the run itself if there is one draw
     owners = draws if len(set(draws)) > 1 else range(len(both))
     without = {owner for owner, gone in zip(owners, lost, strict=True) if gone}
     return np.where([group in without for group in groups], np.nan, gaps)
@@ -313,6 +327,7 @@ def dot_panel(title: str, spots: Sequence[Spot], choice: Choice) -> Panel:
 
     The paper's number with its deviation stands above ours with the interval and the single runs.
     """
+    # rows are numbered downwards, the first one on top
     rows = -np.arange(len(spots), dtype=float)
     among = _by_task(spots)
     numbers = [units(spot.runs, spot.metric, choice.read, among[spot.task]) for spot in spots]
@@ -329,6 +344,7 @@ def dot_panel(title: str, spots: Sequence[Spot], choice: Choice) -> Panel:
     low, high = (np.array(side) for side in zip(*ends, strict=True))
     paper = np.array([spot.paper[0] if spot.paper else math.nan for spot in spots], float)
     spread = np.array([spot.paper[1] if len(spot.paper) > 1 else 0.0 for spot in spots], float)
+    # single runs stand at the height of their row
     heights = np.concatenate(
         [np.full(len(good), row) for good, row in zip(finite, rows, strict=True)]
     )
@@ -345,6 +361,7 @@ def dot_panel(title: str, spots: Sequence[Spot], choice: Choice) -> Panel:
         Series("ours, 95 % interval of the mean", 0, means, rows - 0.17, low, high, "ours"),
         Series("single runs", 0, np.concatenate(finite), heights - 0.17, kind="runs"),
     ]
+    # may add a series of arrows for means beyond the axis
     across = framed(value_axis(spots[0].metric, bool(choice.log)), series)
     ticks = tuple((float(row), _row_name(spot)) for row, spot in zip(rows, spots, strict=True))
     return Panel(title, across, Axis("", low=float(rows[-1]) - 0.6, high=0.6, ticks=ticks), series)
@@ -409,6 +426,7 @@ def _bounds(paper: np.ndarray, means: np.ndarray) -> tuple[float, float] | None:
     if np.isnan(paper).all():
         return None
     low, high = float(np.nanmin(paper)), float(np.nanmax(paper))
+    # one and a half times the paper's range on both sides, at least 0.15 of its largest number
     reach = max(1.5 * (high - low), 0.15 * abs(high))
     return (
         (low - reach, high + reach)

@@ -60,19 +60,22 @@ def styles(labels: Iterable[str]) -> dict[str, int]:
     names = list(dict.fromkeys(labels))
     found: dict[str, int] = {}
     taken, seen = set[int](), set[str]()
+    # known methods first, so that their colours are taken before others choose
     forms = sorted((name for name in names if _method(name)), key=_rank)
     for name in forms:
         method = _method(name)
         form = name.removeprefix(method).strip(" ,")
+        # a form has the method's colour with another dash, 8 looks further on
         if form in _FORMS:
             number = _METHODS[method] + 8 * _FORMS.index(form)
-        else:  # settings of a method that is there without others are no further form
+        else:  # settings make a further form only beside another label of the method
             number = _METHODS[method] + 8 * (len(_FORMS) if method in seen else 0)
         seen.add(method)
         found[name] = _free(number, taken)
         taken.add(found[name])
     used, number = {style % 8 for style in taken}, 0
     for name in (name for name in names if name not in found):
+        # colours that no known method has, as long as there are any
         while len(used) < 8 and number % 8 in used:
             number += 1
         found[name] = _free(number, taken, 1)
@@ -109,7 +112,7 @@ def marker_of(style: int) -> str:
 
 
 def _rank(name: str) -> bool:
-    """Forms with a look of their own come first, so that others do not take it."""
+    """Returns the sort key that puts forms with a fixed look before those that take a free one."""
     form = name.removeprefix(_method(name)).strip(" ,")
     return form not in _FORMS
 

@@ -79,14 +79,17 @@ def compare_methods(records: Sequence[Record], metric: str, read: str = "last") 
     if not with_metric:
         return ComparedColumn(title, {}, {})
     results, task = Results(with_metric), with_metric[0].task
+    # by label, then by run: numbers in the unit of the table
     values = {
         label: results.of(task, label, metric, read, mode=_mode(with_metric, metric))
         for label in by_label(with_metric)
     }
+    # means over runs, also where the tests are on means over seeds
     means = {label: float(np.mean(list(own.values()))) for label, own in values.items()}
     differences: dict[str, Difference] = {}
     best = None
     if _mode(with_metric, metric) is not None and len(values) > 1:
+        # with the sign, smaller is better and a positive difference is worse
         sign = -1.0 if higher_is_better(metric, read, with_metric) else 1.0
         finite = {label: mean for label, mean in means.items() if not math.isnan(mean)}
         best = min(finite, key=lambda label: sign * finite[label]) if finite else None
@@ -95,6 +98,7 @@ def compare_methods(records: Sequence[Record], metric: str, read: str = "last") 
             for label, own in values.items()
             if best not in (None, label)
         }
+        # `ahead` is the p-value that the method is worse than the best
         adjusted = holm([effect.ahead for effect in tested.values()])
         differences = {
             label: Difference(str(best), effect, p)
@@ -114,6 +118,7 @@ def compare_methods(records: Sequence[Record], metric: str, read: str = "last") 
 
 
 def _effect(results: Results, own: Values, best: Values, sign: float) -> Effect:
+    # pairs by draw and seed: runs that only one of the two has are left out
     common = [run for run in own if run in best]
     with np.errstate(invalid="ignore"):
         # infinite minus infinite is level
@@ -186,6 +191,7 @@ def method_tables(
         if metric not in known:
             raise UnknownName.among("metric", metric, known)
     tasks, reads = by_task(records), reads or {}
+    # one metric: tasks become the columns
     if metrics and len(metrics) == 1 and len(tasks) > 1:
         columns = [
             compare_methods(runs, metrics[0], reads.get(task, "last"))._replace(title=task)
@@ -226,6 +232,7 @@ def _note(records: Sequence[Record]) -> str:
 
 def to_text(table: MethodTable) -> str:
     """Formats a table for terminals: the best and those level with it have a star."""
+    # without the star two spaces keep the numbers below each other
     rows = _rows(table, lambda cell: _number(cell, " ± ") + (" *" if cell.is_top else "  "))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
@@ -287,12 +294,14 @@ def to_csv(tables: Sequence[MethodTable]) -> str:
                 if (cell := column.cells.get(method)) is None:
                     continue
                 other = column.differences.get(method)
+                # the best itself, and untested methods, have empty cells
                 test = (
                     ["", "", "", ""]
                     if other is None
                     else [other.effect.mean, other.effect.low, other.effect.high, other.p]
                 )
                 numbers = [_plain(value) for value in (cell.mean, cell.deviation)]
+                # 1 also for methods that are not significantly worse
                 best = int(cell.is_top)
                 row = [
                     table.title,
@@ -330,6 +339,7 @@ def differences_sheet(records: Sequence[Record], reads: Mapping[str, str]) -> li
             for method, (best, effect, p) in compare_methods(
                 runs, column.metric, read
             ).differences.items():
+                # a single pair decides nothing
                 if effect.units > 1:
                     verdict = "worse" if p <= LEVEL else "not distinguishable"
                     quantity = quantity_of(column.metric, read)

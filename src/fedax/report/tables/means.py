@@ -19,12 +19,16 @@ def aligned(runs: Sequence[Record]) -> tuple[np.ndarray, list[np.ndarray]]:
 
     A run that has ended has its last observation there; see `has_ended`.
     """
+    # rounds of any observation
     every = sorted({t for run in runs for t in run.rounds.tolist()})
+    # of each run, the rounds of its observations and the last one
     seen = [(set(run.rounds.tolist()), int(run.rounds[-1])) for run in runs]
     rounds = np.array([t for t in every if all(t in own or t > last for own, last in seen)])
+    # evenly thinned, with the first and the last round
     rounds = rounds[
         np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), _POINTS)).round().astype(int))
     ]
+    # positions in each run's curves; after its end, the last one
     return rounds, [
         np.minimum(np.searchsorted(run.rounds, rounds), len(run.rounds) - 1) for run in runs
     ]
@@ -42,7 +46,9 @@ def mean_position(runs: Sequence[Record], curves: Sequence[np.ndarray]) -> np.nd
     """
     rounds, at = aligned(runs)
     values = np.stack([np.asarray(curve, float)[i] for curve, i in zip(curves, at, strict=True)])
+    # both over runs: shapes (runs, rounds) and (rounds,)
     running, mean = ~has_ended(runs, rounds), values.mean(0)
+    # in order, because each mean builds on the one before
     for t in np.flatnonzero(~running.all(0)):
         mean[t] = mean[t - 1] + (values[running[:, t], t] - values[running[:, t], t - 1]).mean()
     return mean
@@ -67,6 +73,7 @@ def curves_of(runs: Sequence[Record], metric: str, among: Sequence[Record] = ())
     )
     lost = np.array([is_lost(run) for run in runs])[:, None]
     # what made a run non-finite is in its last observation
+    # from there on a diverged run has no value
     gone = lost & (has_ended(runs, rounds) | ~np.isfinite(values))
     if not gone.any():
         return values
@@ -76,6 +83,7 @@ def curves_of(runs: Sequence[Record], metric: str, among: Sequence[Record] = ())
         if mode is None
         else worst_of(np.concatenate([run.scalars[metric] for run in among]), mode)
     )
+    # where all are gone there is nothing to average
     return np.where(np.all(gone, axis=0, keepdims=True), np.nan, np.where(gone, worst, values))
 
 

@@ -35,6 +35,7 @@ def membership_csv(records: Sequence[Record]) -> str:
 
 def membership_sheet(records: Sequence[AnyRun]) -> Sheet:
     """Returns the table of the AUC after the last round, for the report."""
+    # by task and label
     groups: dict[tuple[str, str], list[AnyRun]] = {}
     for run in records:
         if "auc" in run.scalars:

@@ -79,9 +79,9 @@ class Results:
         """Returns the number of every run, in the unit of `fedax.report.tables.summary.scale_of`.
 
         A run that has none, because it was stopped as diverging or is not finite, counts as the
-        worst of its task: as the worst of all runs' numbers and initial values, whatever the
-        algorithm. Where the number is not a value of the metric (rounds until something), it is
-        infinite, as that of a run that never gets there.
+        worst of its task: as the worst of the numbers and initial values of all algorithms. Where
+        the number is not a value of the metric (rounds until something), it is infinite, as that of
+        a run that never gets there.
 
         Args:
             task: title of the task.
@@ -92,6 +92,7 @@ class Results:
             mode: direction of a metric that states none.
         """
         found: Values = {}
+        # of all methods, because the worst value is taken over the task
         on_task = self._on(task)
         for record in on_task:
             if self.methods.get(record.label, record.label) != algorithm:
@@ -116,6 +117,7 @@ class Results:
         groups = [
             np.array([value for run, value in values.items() if run.draw == draw]) for draw in draws
         ]
+        # means of both infinities are NaN: level, so 0
         with np.errstate(invalid="ignore"):
             return np.nan_to_num(
                 [group.mean() for group in groups], nan=0.0, posinf=math.inf, neginf=-math.inf
@@ -157,8 +159,10 @@ class Results:
         on_task = self._on(task)
         runs = [record for record in on_task if metric in record.scalars]
         mode: Mode = "max" if higher_is_better(metric, read, on_task, told) else "min"
+        # no value of the metric stands for it: the infinity that is worse than all numbers
         if not is_value_reduction(read):
             return worst_of([], mode)
+        # the initial value counts too, because a run that diverged may be worse than all finals
         seen = [
             [number_of(run, metric, "first", on_task), number_of(run, metric, read, on_task)]
             for run in runs
@@ -177,6 +181,7 @@ def number_of(run: AnyRun, metric: str, read: str, among: Sequence[AnyRun] = ())
         InvalidInput: a line that does not have it.
     """
     if isinstance(run, Line):
+        # a line has no curve, so it has only the readings of its columns
         if (metric, read) not in run.numbers:
             known = ", ".join(sorted({way for _, way in run.numbers}))
             raise InvalidInput.of(f"{metric} of {run.label} in runs.csv", read, known)
@@ -219,7 +224,7 @@ def higher_is_better(
     metric: str, read: str = "last", runs: Sequence[AnyRun] = (), told: Mode | None = None
 ) -> bool:
     """Returns whether a larger number is better. Of rounds and bits until something, and of
-    changes, less is, whatever the metric.
+    changes, less is.
 
     `told` is the direction of a metric that neither the runs nor the built-in observers state.
 

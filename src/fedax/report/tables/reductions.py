@@ -148,12 +148,15 @@ def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -
         # the initial model counts only if nothing else was observed
         return float(np.mean(curve[1:][rounds[1:] > rounds[-1] - int(match["rounds"])]))
     if match["value"]:
+        # NaN is never as good as the level
         reached = curve >= float(match["value"]) if higher else curve <= float(match["value"])
         return float(rounds[np.argmax(reached)]) if reached.any() else math.inf
     if read == "mean_change":
+        # observations in the second half of the rounds
         second = curve[rounds >= rounds[-1] / 2]
         return float(np.abs(np.diff(second)).mean()) if len(second) > 1 else math.nan
     if read == "last_over_half":
+        # `argmax` of booleans finds the first observation from half of the rounds on
         return float(curve[-1] / curve[np.argmax(rounds >= rounds[-1] / 2)])
     return float(curve[-1]) if read == "last" else _best(curve, higher)
 

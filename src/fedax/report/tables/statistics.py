@@ -67,7 +67,9 @@ def paired_t(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np
     count = values.shape[-1]
     mean, error = values.mean(-1), values.std(-1, ddof=1) / math.sqrt(count)
     with np.errstate(divide="ignore", invalid="ignore"):
+        # without any spread t is infinite, but 0 if there is no difference either
         ratio = np.where(mean == 0, 0.0, mean / error)
+    # twice the one-sided p-values, see `Effect`
     ahead, behind = (
         np.minimum(2 * scipy.stats.t.sf(side * ratio, count - 1), 1.0) for side in (1, -1)
     )
@@ -87,11 +89,14 @@ def effect_of(values: np.ndarray, unit: str, exact: bool = False) -> Effect:
     if not count:
         return Effect(math.nan, math.nan, math.nan, 1.0, 1.0, 0, unit)
     finite = bool(np.isfinite(values).all())
+    # of infinite values the median is still meaningful
     mean = float(values.mean() if finite else np.median(values))
+    # all units agree (p = 0), or nothing is decided (p = 1)
     if exact:
         return Effect(
             mean, math.nan, math.nan, float(above < count), float(below < count), count, unit
         )
+    # the sign test: at least k of the units on one side, if both sides were equally likely
     if not finite:
         ahead, behind = (
             min(2 * float(scipy.stats.binom.sf(k - 1, count, 0.5)), 1.0) for k in (above, below)
@@ -128,12 +133,15 @@ def ratio_of(a: np.ndarray, b: np.ndarray, unit: str, exact: bool = False) -> Ef
     found = nothing._replace(mean=mean, units=count)
     if exact or count == 1 or not np.isfinite([a, b]).all():
         return found
+    # covariances of the means, and the squared quantile of t
     c, r2 = np.cov(a, b) / count, float(scipy.stats.t.ppf(1 - LEVEL / 2, count - 1)) ** 2
+    # coefficients of the quadratic in m that Fieller's interval solves
     top, both, below = (
         a.mean() ** 2 - r2 * c[0, 0],
         a.mean() * b.mean() - r2 * c[0, 1],
         b.mean() ** 2 - r2 * c[1, 1],
     )
+    # b may be 0 in the mean: the set of factors is not an interval
     if below <= 0:
         return found
     half = math.sqrt(max(both**2 - top * below, 0.0))
@@ -148,15 +156,17 @@ def holm(p: Sequence[float]) -> list[float]:
     [0.03, 0.06, 0.06]
     """
     order, adjusted, highest = np.argsort(p, kind="stable"), [1.0] * len(p), 0.0
+    # from the smallest p on, times the number of hypotheses that are left
     for place, position in enumerate(order):
+        # adjusted values do not fall: a larger p is never the more significant one
         highest = max(highest, min((len(p) - place) * p[position], 1.0))
         adjusted[position] = highest
     return adjusted
 
 
 def at_least(p: np.ndarray, count: int) -> np.ndarray:
-    r"""Computes the p-value of "at least `count` of the n hold": $(n - c + 1)\, p_{(c)}$, whatever
-    the dependence between them.
+    r"""Computes the p-value of "at least `count` of the n hold": $(n - c + 1)\, p_{(c)}$, under any
+    dependence between them.
 
     With c = n it is the largest p-value (all hold, without any correction), with c = 1
     Bonferroni's, the first step of Holm's. Source: Benjamini and Heller, Screening for partial

@@ -126,7 +126,9 @@ def summarize(records: Sequence[Record], read: str = "last") -> list[Row]:
         values, lost = dict[str, tuple[float, float]](), dict[str, int]()
         for metric in (column.metric for column in columns_of(runs)):
             own = [run for run in runs if metric in run.scalars]
+            # `records` are all runs of the task: the worst value is taken over these
             found, lost[metric] = read_runs(own, metric, read, records)
+            # if all runs are lost there is no number, only the worst initial value
             if lost[metric] == len(own):
                 found = np.full(len(own), math.nan)
             with np.errstate(invalid="ignore"):
@@ -175,19 +177,21 @@ def best(column: Column, rows: Sequence[Row]) -> set[str]:
     """Returns the labels whose shown mean is best in a column: the highest accuracy, the lowest
     loss.
 
-    None for what is only watched, or has no direction. A mean that is not finite is worse than all
-    others.
+    None for metrics that are only watched, or have no direction. A mean that is not finite is worse
+    than all others.
     """
     rows = [row for row in rows if column.metric in row.values]
     mode = next((row.modes.get(column.metric) for row in rows), None)
     if mode is None or column.metric in ("dissimilarity", "weight_gap"):
         return set()
     means = {row.label: row.values[column.metric][0] for row in rows}
+    # rounded as shown, so that equal texts are marked alike
     finite = {
         label: float(f"{mean:{_digits(mean)}}")
         for label, mean in means.items()
         if math.isfinite(mean)
     }
+    # nothing is best if all are equal, unless one was lost
     if not finite or (len(finite) == len(means) and len(set(finite.values())) < 2):
         return set()
     top = (max if mode == "max" else min)(finite.values())
@@ -195,7 +199,7 @@ def best(column: Column, rows: Sequence[Row]) -> set[str]:
 
 
 def _outcome(runs: Sequence[Record]) -> str:
-    """`ok`, `diverged at round 12`, or counts such as `2 ok, 1 diverged`."""
+    """Returns `ok`, `diverged at round 12`, or counts such as `2 ok, 1 diverged`."""
     if len(runs) == 1:
         return runs[0].ending
     kinds = ["diverged" if run.diverged else run.outcome.kind for run in runs]

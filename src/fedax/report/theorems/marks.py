@@ -29,6 +29,7 @@ def theory_charts(records: Sequence[Record]) -> list[Chart]:
     charts = []
     for task, runs in by_task(records).items():
         for label, own in by_label(runs).items():
+            # expectations are over seeds, on the same data
             own = [run for run in own if run.draw == own[0].draw]
             for look in PAPERS:
                 found = look(own)

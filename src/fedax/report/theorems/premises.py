@@ -61,6 +61,7 @@ def feddane(settings: Settings | None, clients: int, *, by_device: bool = False)
     if settings is None:
         return UNKNOWN
     algorithm, schedule = settings["algorithm"], settings["schedule"]
+    # with all clients nothing is drawn, so premises about the draws do not matter
     everyone = everyone_works(settings, clients)
     return first(
         [
@@ -160,6 +161,7 @@ def everyone_works(settings: Settings, clients: int) -> bool:
         schedule.get("cohort"),
         schedule.get("sampling") in ("uniform", "proportional_without_replacement"),
     )
+    # drawn with replacement, a cohort of that size may lack clients
     return cohort is None or (once and cohort == clients)
 
 
@@ -213,6 +215,7 @@ def _repeats(settings: Settings) -> bool:
     solver, schedule = settings["solver"], settings["schedule"]
     if solver.get("type") in _SOLVED:
         return True
+    # a list is a range that amounts are drawn from
     amounts = [schedule.get(name) for name in ("epochs", "steps", "batch_size")]
     by_chance = schedule.get("stragglers", 0.0) > 0 or schedule.get("sync_probability") is not None
     drawn = by_chance or any(isinstance(amount, list) for amount in amounts)

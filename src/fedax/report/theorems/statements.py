@@ -58,6 +58,7 @@ def over_seeds(runs: Sequence[np.ndarray]) -> Interval:
         if count > 1
         else np.nan
     )
+    # NaN behind the end of the shortest run, so that all series have one length
     low, high = (_filled(end, max(map(len, runs))) for end in (mean - spread, mean + spread))
     return Interval(_filled(mean, len(low)), low, high)
 
@@ -91,12 +92,14 @@ def reasons(checks: Sequence[Check]) -> str:
 
 def strip(rounds: np.ndarray, checks: Sequence[Check]) -> Panel:
     """Returns a row of marks for each statement."""
+    # (label, kind of the marks, value of `held`)
     kinds: tuple[tuple[str, Kind, float], ...] = (
         ("holds", "held", 1.0),
         ("does not hold", "failed", 0.0),
     )
     series = []
     for label, kind, value in kinds:
+        # (round, row) of each mark; rows are numbered downwards
         places = [
             (t, -row) for row, check in enumerate(checks) for t in rounds[check.held == value]
         ]
@@ -107,6 +110,7 @@ def strip(rounds: np.ndarray, checks: Sequence[Check]) -> Panel:
         series.append(Series(label, 0, x, y, kind=kind))
     ticks = tuple((float(-row), check.name) for row, check in enumerate(checks))
     above = Axis("", low=0.6 - len(checks), high=0.6, ticks=ticks)
+    # a little room, so that marks at the first and the last round are not cut
     span = float(max(rounds[-1], 1))
     return Panel(
         "Which statement holds",
@@ -125,7 +129,7 @@ def panel(
     unit: str = "",
     marks: Sequence[Mark] = (),
 ) -> Panel:
-    """Draws the curves; on a logarithmic axis only what is positive."""
+    """Draws the curves; on a logarithmic axis only positive numbers."""
     series = []
     for place, (label, values) in enumerate(lines.items()):
         found = np.asarray(values, float)

@@ -60,7 +60,9 @@ def feddane_of(runs: Sequence[Record]) -> Held | None:
     known = series_of(run, *names)
     if known is None:
         return None
+    # each of shape (observations,)
     _, _, b, _, lowest, mu = known
+    # the panels show the first run; the others only count in the means
     gamma, found = _gamma(run), [_descent(each, names) for each in runs]
     fell, promised, clients = found[0].fell, found[0].promised, _clients(run)
     why = premises.feddane(run.settings, clients)
@@ -127,6 +129,7 @@ def _descent(run: Record, names: Sequence[str]) -> _Descent:
         }
         best[t] = feddane.best_mu(**given).mu
         if mu[t] > concavity[t] and gamma[t] < 1:
+            # rho stays -infinity where the theorem does not apply
             rho[t] = feddane.decrease(mu=float(mu[t]), inexactness=float(gamma[t]), **given)
     # a fall of f belongs to a round only where the next observation is one round later
     follows = np.append(np.diff(run.rounds) == 1, False)
@@ -134,6 +137,7 @@ def _descent(run: Record, names: Sequence[str]) -> _Descent:
     promised = np.where(rho > 0, rho * gradient**2, np.nan)
     # below some roundings of f a promised fall cannot be seen
     rounding = 8 * np.finfo(np.asarray(run.metrics["objective"]).dtype).eps * np.abs(f)
+    # with a negative rho too: a mean over seeds must not leave these rounds out
     excess = np.where(
         follows & np.isfinite(rho), fell - np.where(np.isfinite(rho), rho, 0) * gradient**2, np.nan
     )
@@ -209,6 +213,7 @@ def local_gd_of(runs: Sequence[Record]) -> Held | None:
         if why is None:
             worst = np.argmax(square / np.where(bound > 0, bound, np.inf), axis=1)
             at = np.arange(len(spread)), worst
+            # of each round, the step at which the bound is nearest to what was measured
             lines = {"|g_t|², where it is nearest": square[at], "2 L² V_t + 4 L D_f": bound[at]}
             panels.append(panel("Mean gradient against Lemma 3", run.rounds, lines))
         if "optimum_variance" in run.metrics:
@@ -227,6 +232,7 @@ def local_gd_of(runs: Sequence[Record]) -> Held | None:
             "interval": interval,
             "rate": rate,
         }
+        # after 0 steps there is no mean of iterates
         for t in np.flatnonzero((steps > 0) & (small and reason is None)):
             bound[t] = local_gd.bound(distance=float(distance[0]), steps=int(steps[t]), **options)
         checks.append(Check("Theorem 1", flags(gap <= bound, np.isfinite(bound)), reason))
@@ -262,7 +268,9 @@ def _epochs(
     # Lemma 2 bounds sums over the steps of a round; shapes (observations, steps) become
     # (observations,)
     excess = (1.5 * given["smoothness"] * spread - gaps).sum(1)
+    # rounds without a bound get no mark
     said = np.isfinite(bound)
+    # both sides are sums with rounding errors in proportion to their terms
     room = 1e-6 * (1.5 * given["smoothness"] * spread + gaps).sum(1)
     checks.append(
         Check("Lemma 2 in every round", flags(spread.sum(1) <= bound * (1 + 1e-6), said), why)
@@ -299,6 +307,7 @@ def dfedavgm_of(runs: Sequence[Record]) -> Held | None:
     small = setting is not None and setting.rate <= 1 / (
         8 * setting.smoothness * setting.local_steps
     ) * (1 + 1e-9)
+    # the lemma in the form that holds, and as the paper prints it
     bounds = dict.fromkeys(("corrected", "as printed"), math.nan)
     if setting is not None and small:
         bounds = {
@@ -312,6 +321,7 @@ def dfedavgm_of(runs: Sequence[Record]) -> Held | None:
     lemma, after = "Lemma 5" if rounding else "Lemma 4", run.rounds > 0
     checks = [Check("eta at most 1/(8LK)", np.full(len(consensus), float(small)), why)]
     for name, bound in bounds.items():
+        # the interval of bound minus mean; its ends change places
         below = decided(Interval(bound - found.mean, bound - found.high, bound - found.low))[
             : len(consensus)
         ]
@@ -371,6 +381,7 @@ def _setting(
     runs: Sequence[Record], known: Sequence[np.ndarray], constants: Sequence[str]
 ) -> dfedavgm.Setting | None:
     """Returns the constants of the lemmas, the largest of all runs; None where there are none."""
+    # settings do not change during a run: the first observation has them
     _, steps, rate, momentum, mixing = (values[0] for values in known[:5])
     smooth, steepest, noise, between = (
         max(float(np.nanmax(each.metrics[name])) for each in runs) for name in constants
@@ -379,6 +390,7 @@ def _setting(
     try:
         return dfedavgm.Setting(smooth, noise, between, steepest, int(steps), **own)
     except InvalidInput:
+        # a disconnected graph, or a model without curvature
         return None
 
 
@@ -417,6 +429,7 @@ def fedbc_of(runs: Sequence[Record]) -> Held | None:
     """Checks the multipliers' interval, and Lemma B.2 for the local models of the next round."""
     run = runs[0]
     known = series_of(run, "violation_largest", "violated", "multiplier", "lagrangian")
+    # multipliers are 0 for methods without constraints
     if known is None or not known[2].any():
         return None
     largest, violated, multiplier, lagrangian = known
@@ -468,6 +481,7 @@ def _fedbc_consensus(
     # the local models leave the paths along which L was measured, so both places count
     constant, lam = float(np.nanmax([*smooth, *steep])), multiplier.min(1)
     bound = np.full(len(apart), np.nan)
+    # only rounds that the lemma covers have a bound
     for t in np.flatnonzero(
         (lam > constant / 2) & np.isfinite(error) & np.isfinite(delta) & (why is None)
     ):

@@ -22,7 +22,7 @@ class Setting:
         global_variance:
             $\sigma_g^2 = \frac1m \sum_i \sup_x \lVert \nabla f_i(x) - \nabla f(x) \rVert^2$, at
             least 0. Assumption 2 has the supremum outside the mean, but Lemma 3 needs each client
-            at a point of its own.
+            at another point.
         gradient_bound: B, of all $\lVert \nabla f_i \rVert$ (Assumption 3); at least 0.
         local_steps: K, at least 1.
         rate: $\eta$, above 0.
@@ -202,10 +202,12 @@ def consensus_bound(
     Source: Lemmas 4 and 5, corrected.
     """
     _check_rate("consensus_bound", setting)
+    # the parts of training and of rounding, without the factor of the mixing matrix
     moved, rounded = setting.c2 * setting.rate**2, rounding.square if rounding else 0.0
     if as_printed:
         return (2 * moved + 2 * rounded if rounding else moved) / (1 - setting.mixing)
     down = rounding is not None and rounding.kind == "down"
+    # an error with a mean adds up in norm, one without bias only in squares
     both = (math.sqrt(moved) + math.sqrt(rounded)) ** 2 if down else moved + rounded / 4
     return both * (setting.mixing / (1 - setting.mixing)) ** 2
 
@@ -237,6 +239,7 @@ def effective_steps(*, local_steps: int, momentum: float, as_printed: bool = Fal
     check("effective_steps", local_steps=local_steps, momentum=momentum)
     if as_printed:
         return (local_steps - momentum) / (1 - momentum)
+    # the sum in closed form
     return (
         local_steps / (1 - momentum) - momentum * (1 - momentum**local_steps) / (1 - momentum) ** 2
     )
@@ -296,13 +299,16 @@ def constants(
     eta, smooth, k = setting.rate, setting.smoothness, setting.local_steps
     steps = effective_steps(local_steps=k, momentum=setting.momentum, as_printed=as_printed)
     if as_printed:
+        # the constants of Theorem 1 as printed
         first = smooth**2 * k**2 * eta**3 / steps + smooth * eta**2
         gamma = eta * steps - 64 * k**2 * first
         away = 64 * smooth**2 * k**2 * eta**2 * first
         return Constants(
             gamma, first * setting.c1 / gamma, away * setting.c2 / ((1 - setting.mixing) * gamma)
         )
+    # `rest` is R, and 0 if nothing is rounded
     curved, rest = eta * steps * smooth**2, 0.0
+    # D, whose second part doubles where rounding has a mean
     descent = curved + smooth / 2
     if rounding is not None and rounding.kind == "down":
         descent = curved + smooth
@@ -310,7 +316,9 @@ def constants(
             2 * setting.gradient_bound * math.sqrt(rounding.square) + 2 * smooth * rounding.square
         )
     elif rounding is not None:
+        # without bias the clients' errors average out
         rest = smooth * rounding.square / (4 * rounding.clients)
+    # the descent of a round; alpha and beta are divided by it below
     gamma = eta * steps - 128 * k**2 * eta**2 * descent
     alpha = 2 * descent * setting.c1 * eta**2 + rest
     beta = (
@@ -323,7 +331,7 @@ def constants(
 def stationarity_bound(
     setting: Setting, rounding: Rounding | None = None, *, gap: float, rounds: int
 ) -> float:
-    r"""Returns the squared gradient at the mean model in the best of T rounds.
+    r"""Returns a bound on the squared gradient at the mean model in the best of T rounds.
 
     $$ \min_{t \le T} \mathbb E \lVert \nabla f(\bar x^t) \rVert^2 \le \frac{2 (f(\bar x^1) - \min
     f)}{\gamma T} + \alpha + \beta. $$
@@ -370,6 +378,7 @@ def pl_bound(
     """
     check("pl_bound", gap=gap, rounds=rounds, curvature=curvature)
     found = _descending("pl_bound", setting, rounding)
+    # a factor below 0 would mean that one round is enough
     return max(1 - curvature * found.gamma, 0.0) ** rounds * gap + (found.alpha + found.beta) / (
         2 * curvature
     )
@@ -377,6 +386,7 @@ def pl_bound(
 
 def _check_rate(function: str, setting: Setting) -> None:
     most = 1 / (8 * setting.smoothness * setting.local_steps)
+    # with room for rounding, so that the largest step size itself is allowed
     if setting.rate > most * (1 + 1e-12):
         raise InvalidInput.of(
             f"{function}(setting.rate)", setting.rate, f"numbers in (0, 1/(8LK) = {most:g}]"

@@ -35,6 +35,7 @@ def largest_step_size(*, smoothness: float, local_steps: int, momentum: float = 
     """
     check("largest_step_size", smoothness=smoothness, local_steps=local_steps, momentum=momentum)
     steps = effective_steps(local_steps=local_steps, momentum=momentum)
+    # (S/K)^2; below is the positive root of the quadratic equation of the docstring
     ratio = (steps / local_steps) ** 2
     return min(
         (math.sqrt(1 + ratio / 8) - 1) / (4 * smoothness * steps),
@@ -79,6 +80,7 @@ def best_step_size(
     most = largest_step_size(
         smoothness=setting.smoothness, local_steps=setting.local_steps, momentum=setting.momentum
     )
+    # rounding down doubles a part of D, so half of the step size is safe
     halved = 0.5 if rounding is not None and rounding.kind == "down" else 1.0
 
     def value(log: float) -> float:
@@ -86,6 +88,7 @@ def best_step_size(
             replace(setting, rate=math.exp(log)), rounding, gap=gap, rounds=rounds
         )
 
+    # on a logarithmic scale, over 13 decades below the largest step size
     high = math.log(most * halved * (1 - 1e-9))
     found: Any = scipy.optimize.minimize_scalar(value, bounds=(high - 30, high), method="bounded")
     return math.exp(float(found.x))
@@ -186,6 +189,7 @@ def coarsest_accuracy(
         )
     if rounding.kind == "stochastic":
         return 0.0
+    # the bracket of the formula: 2 Delta and C_1 / K^2
     noise = 2 * gap + setting.c1 / setting.local_steps**2
     scale = (
         (1 - setting.momentum) ** 2

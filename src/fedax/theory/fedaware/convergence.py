@@ -21,7 +21,7 @@ def drift_bound(
     dissimilarities: Float[Array | np.ndarray, "clients"],
     gradient: float,
 ) -> Float[np.ndarray, "clients"]:
-    r"""Returns the drift of each client from the global model in its $K_i$ local steps.
+    r"""Returns bounds on the drift of each client from the global model in its $K_i$ local steps.
 
     $$ \mathbb E \lVert x_i^{t,k} - x^t \rVert^2 \le 5 K_i \eta_l^2 (\sigma_l^2 + 6 K_i \zeta_i + 6
     K_i \lVert \nabla f(x^t) \rVert^2). $$
@@ -88,6 +88,7 @@ def heterogeneity(
     """
     k = np.asarray(local_steps, float)
     check("heterogeneity", rate=rate, variance=np.asarray(dissimilarities))
+    # the paper sums without weights
     given = np.ones(len(k)) if as_printed else shares("heterogeneity", weights, len(k))
     return float(30 * rate * (given * (k - k.min())) @ np.asarray(dissimilarities))
 
@@ -103,7 +104,7 @@ def mean_drift_bound(
     gradient: float,
     weights: Weights | None = None,
 ) -> float:
-    r"""Returns the drift of all clients on average.
+    r"""Returns a bound on the mean drift of the clients.
 
     $$ \sum_i \lambda_i \mathbb E \lVert x_i^{t,k} - x^t \rVert^2 \le \Phi_{\text{Hetero}}
        + 5 \eta_l (\sigma_l^2 + 6 K_{\min} \sigma_g^2 + 6 \tilde K \lVert \nabla f \rVert^2). $$
@@ -126,6 +127,7 @@ def mean_drift_bound(
 
     Source: Lemma 3.2 and Corollary 3.2, eqs. (4) and (5), corrected.
     """
+    # 1/sqrt(12) for L turns the same check into the rate of at most 1/K_i
     k = _steps("mean_drift_bound", local_steps, rate, max(smoothness, 1 / math.sqrt(12)))
     check(
         "mean_drift_bound", smoothness=smoothness, local_variance=local_variance, gradient=gradient
@@ -142,8 +144,9 @@ def mean_drift_bound(
 def momentum_error_bound(
     *, error: float, moved: float, drift: float, smoothness: float, share: float
 ) -> float:
-    r"""Returns $e_t = \sum_i \lambda_i \mathbb E \lVert m_i^t - \nabla f_i(x^t) \rVert^2$ after a
-    round, from that before it.
+    r"""Returns a bound on the momenta's error after a round, from the error before it.
+
+    The error is $e_t = \sum_i \lambda_i \mathbb E \lVert m_i^t - \nabla f_i(x^t) \rVert^2$.
 
     $$ e_t \le \Big(1 - \frac\beta2\Big) e_{t-1} + \frac{2 L^2}{\beta} \lVert x^t - x^{t-1} \rVert^2
     + \beta r_t, \qquad \beta = (1 - \alpha) p. $$
@@ -159,8 +162,8 @@ def momentum_error_bound(
         error: $e_{t-1}$, at least 0.
         moved: $\lVert x^t - x^{t-1} \rVert$, at least 0.
         drift: $r_t = \sum_i \lambda_i \mathbb E \lVert g_i - \nabla f_i(x^t) \rVert^2$, of the
-            updates in the scale of
-        gradients; at least 0. smoothness: L, above 0.
+            updates in the scale of gradients; at least 0.
+        smoothness: L, above 0.
         share: $\beta = (1-\alpha) p$, above 0 and at most 1.
 
     Raises:
@@ -204,7 +207,7 @@ def direction_error_bound(*, found: Divergence, global_variance: float, error: f
     ... )
     3.0
 
-    Source: in place of eq. (14).
+    Source: replaces eq. (14).
     """
     check("direction_error_bound", global_variance=global_variance, error=error)
     return math.sqrt(found.pearson * global_variance) + math.sqrt(error)
@@ -214,7 +217,7 @@ def direction_error_bound(*, found: Divergence, global_variance: float, error: f
 def stationarity_bound(
     *, gap: float, rate: float, smoothness: float, errors: Float[Array | np.ndarray, "rounds"]
 ) -> float:
-    r"""Returns the squared gradient in the best of T rounds, for any directions d.
+    r"""Returns a bound on the squared gradient in the best of T rounds, for any directions d.
 
     $$ \min_{t < T} \lVert \nabla f(x^t) \rVert^2 \le \frac{2 (f(x^0) - \min f)}{\eta T}
        + \frac1T \sum_t \lVert d^t - \nabla f(x^t) \rVert^2, $$

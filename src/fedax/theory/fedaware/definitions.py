@@ -55,6 +55,7 @@ def diversity(
         )
     )
     above = math.sqrt(float(given @ np.sum(found**2, axis=1)))
+    # 0/0 counts as equal gradients
     return above / below if below else math.inf if above else 1.0
 
 
@@ -120,6 +121,7 @@ def dissimilarity_offset(
         )
     found = np.asarray(gradients, float)
     given = shares("dissimilarity_offset", weights, found.shape[1])
+    # both of shape (points,)
     square = np.sum(found**2, axis=2) @ given
     mean = np.sum(np.einsum("k,pkd->pd", given, found) ** 2, axis=1)
     return math.sqrt(max(float(np.max(square - dissimilarity**2 * mean)), 0.0))
@@ -208,8 +210,8 @@ def divergence(surrogate: Weights, weights: Weights | None = None) -> Divergence
 def surrogate_gradient_bound(
     found: Divergence, *, global_variance: float, gradient: float, as_printed: bool = False
 ) -> float:
-    r"""Returns the squared gradient of the surrogate objective, with the Pearson divergence
-    $\chi_P^2$ of its weights.
+    r"""Returns a bound on the squared gradient of the surrogate objective, with the Pearson
+    divergence $\chi_P^2$ of its weights.
 
     $$ \lVert \nabla \tilde f \rVert^2 \le \Big( \lVert \nabla f \rVert + \sqrt{\chi_P^2} \sigma_g
     \Big)^2. $$

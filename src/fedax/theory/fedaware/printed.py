@@ -60,7 +60,7 @@ def rho_as_printed(
     \qquad
        g = N + \chi^2 - 2 \chi. $$
 
-    It is negative from g = 0.382 on, whatever the rest is.
+    It is negative from g = 0.382 on for all other arguments.
 
     Args:
         found: $\chi^2$ and g of the round's surrogate weights; see `divergence`.
@@ -181,6 +181,7 @@ def stationarity_as_printed(
             raise InvalidInput.of(
                 f"{own}, rho", rho, "numbers above 0; with others the theorem says nothing"
             )
+        # the same product as in rho, without 6 and the mean steps
         drift = share * smoothness * gradient_bound * math.sqrt(each.square)
         total += drift * noise / (len(found) * rho * diversity)
     return total
