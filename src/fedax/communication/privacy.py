@@ -243,7 +243,7 @@ def noised(
     """
     leaves, structure = jax.tree.flatten(tree)
     for i, leaf in enumerate(leaves):
-        # a Python zero adds no operation; 0 times infinity would be NaN besides
+        # a Python zero adds no operation, and the leaf keeps its bits
         if isinstance(deviations[i], float) and not deviations[i]:
             continue
         if gaussians is None:
@@ -304,6 +304,7 @@ class LocalNoise(eqx.Module):
         parts = bounded(value, jnp.asarray(self.bounds, float), near).value
         # J parts together are one mechanism of multiplier z, so each has sqrt(J) times its noise
         share = self.privacy.noise * math.sqrt(len(self.bounds))
+        # without noise a bound may be infinite, and 0 times infinity is NaN
         deviations = [share * c for c in self.bounds] if share else [0.0] * len(self.bounds)
         return moved(noised(parts, deviations, key, self.gaussians), near)
 

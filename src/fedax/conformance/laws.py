@@ -481,7 +481,7 @@ def keeps_a_flat_model(method: Method) -> None:
     "Return the given state's fields where nothing was uploaded.",
 )
 def keeps_its_state_without_clients(method: Method) -> None:
-    # of two clients with probability 1/2 each, nobody is drawn in a quarter of the rounds
+    # of two clients with probability 1/2 each, none is drawn in a quarter of the rounds
     schedule = Schedule(cohort=1, sampling="poisson", steps=1, batch_size=4, order="given")
     task, common = regression(sizes=(4, 5)), {"schedule": schedule, "observe_every": 1}
     history = method.run(task, rounds=0, **common)
