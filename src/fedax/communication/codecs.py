@@ -172,8 +172,8 @@ class Quantizer(Codec):
 
     def _range(self, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
         """Returns the lowest and the highest level; the float type must hold the highest one."""
-        # the float type may round this up, to a level that does not fit into its bits
         exact = (1 << (self.b - 1)) - 1
+        # the float type may round this up, to a level that does not fit into b bits
         top = np.asarray(exact, dtype)
         return np.asarray(-(1 << (self.b - 1)), dtype), top if int(top) <= exact else np.asarray(
             np.nextafter(top, 0 * top)

@@ -272,12 +272,12 @@ class Gathered(eqx.Module, Generic[Value]):
 
         Weights and ids stay.
         """
+        # rows of left-out clients and padding sort last on both sides
         by_rank, by_id = (jnp.lexsort((keys, ~self.valid)) for keys in (ranks, self.ids))
         value = jax.tree.map(lambda rows: rows.at[by_rank].set(rows[by_id]), self.value)
         return Gathered(value, self.weights, self.ids, self.valid)
 
     def diversity(self) -> dict[str, Float[Array, ""]]:
-        # rows of left-out clients and padding sort last on both sides
         r"""Returns the disagreement of uploads $g_i$ that are vectors, in two forms, each at least
         1.
 

@@ -339,6 +339,7 @@ def _is_factory(value: object) -> bool:
     if not inspect.isfunction(value):
         return False
     parameters = dict(inspect.signature(value).parameters)
+    # a learning rate, and nothing else that has to be given
     return parameters.pop("learning_rate", None) is not None and all(
         p.default is not p.empty for p in parameters.values()
     )
@@ -374,7 +375,6 @@ def optax_solver(name: str) -> type[Descent]:
     }
 
     def transformation(self: Any) -> optax.GradientTransformation:
-        # those that need nothing but a learning rate
         return factory(self.learning_rate, **{key: getattr(self, key) for key in known})
 
     fields = {

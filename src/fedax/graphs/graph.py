@@ -413,10 +413,8 @@ class Graph(MixingWeights):
     def _circulant(
         cls, clients: int, jumps: list[int], name: str, options: dict[str, Any]
     ) -> "Graph":
-        # as (sender, receiver): row i lists the clients that i hears
         return cls.of(nx.circulant_graph(_count(clients), jumps), name=name, **options)
 
-    # an undirected graph has each link once, a directed one both directions
     @classmethod
     def _drawn(
         cls, draw: Callable[[int], Any], name: str, what: float, seed: int, options: dict[str, Any]
@@ -436,9 +434,11 @@ class Graph(MixingWeights):
         """Returns the links of a round as a NetworkX graph; directed, from sender to receiver, if
         some go one way.
         """
+        # as (sender, receiver): row i lists the clients that i hears
         links = {(j, i) for i, row in enumerate(self._rows(round)) for j in row if i != j}
         one_way = any((j, i) not in links for i, j in links)
         network = nx.empty_graph(self.clients, create_using=nx.DiGraph if one_way else nx.Graph)
+        # an undirected graph has each link once, a directed one both directions
         network.add_edges_from(sorted(link for link in links if one_way or link[0] < link[1]))
         return network
 

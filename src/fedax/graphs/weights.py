@@ -87,7 +87,7 @@ class MixingWeights(eqx.Module):
         """Which sums of the weights are 1 in every round: "both", those of each "row" or "column",
         or "none".
         """
-        # a loss moves its weight to one side, whose sums alone stay
+        # who makes up for lost weights decides which sums stay 1
         lost = "both"
         # sleeping cuts both directions of a link, which keeps symmetric weights symmetric
         if self.drops or self.fails or (self.awake != 1 and not self._is_symmetric):

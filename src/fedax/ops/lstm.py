@@ -207,7 +207,7 @@ def _gradient(
 
 def _grouped(one: Any) -> Any:
     def plain(*operands: Array, peep: bool) -> list[Array]:
-        # without a batch axis, which would only be of length 1
+        # one group needs no vmap
         if operands[0].shape[0] == 1:
             return [x[None] for x in one(*(x[0] for x in operands), peep)]
         return jax.vmap(partial(one, peep=peep))(*operands)

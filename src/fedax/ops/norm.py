@@ -206,8 +206,8 @@ def _gradient(
 def _tangent(*operands: Any, groups: int, relu: bool, stride: int, size: Any) -> list[Any]:
     (dx, dscale, doffset, *dshortcut), (x, mean, rate, scale, *out) = _linear(operands, stride)
     rates = _spread(rate, x)
-    # mean and deviation move with x, which takes out its parts along 1 and along z
     z = (x - _spread(mean, x)) * rates
+    # mean and deviation move with x, which takes out the parts of dx along 1 and along z
     dz = rates * (dx - _spread(_means(dx, groups), x) - z * _spread(_means(dx * z, groups), x))
     dy = dz * _channels(scale) + z * _channels(dscale) + _channels(doffset)
     dy = dy + taken(dshortcut[0], x.shape[4], stride) if stride else dy

@@ -58,11 +58,11 @@ def _by_spans(padded: Images, kernel: tuple[int, ...], gradient: Images) -> Kern
     span = min(columns, width + 2)
     spans = -(-columns // span)
     filled = ((0, 0), (0, 0), (0, spans * span - columns), (0, 0))
-    # (batch rows spans, span outputs)
+    # (batch x rows x spans, span x outputs)
     right = jnp.pad(gradient, filled).reshape(-1, span * outputs)
-    # (batch, rows, spans, length): the pixels that each span sees, channels innermost
     seen = jnp.pad(padded, filled).reshape(batch, padded.shape[1], -1)
     step, length = span * channels, (span + width - 1) * channels
+    # (batch, rows, spans, length): the pixels that each span sees, channels innermost
     seen = jnp.stack([seen[:, :, k * step : k * step + length] for k in range(spans)], 2)
 
     def row(i: int) -> Array:

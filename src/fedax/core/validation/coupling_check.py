@@ -71,6 +71,7 @@ def check_separate(
     Raises:
         InvalidInput: it couples the examples of a batch, or looks at their places.
     """
+    # within a trace there are no numbers to evaluate on
     if getattr(function, "separate", False) or any(
         isinstance(values, Tracer) for values in arrays.values()
     ):
@@ -81,7 +82,6 @@ def check_separate(
     # a `Bound` would be held with all its arrays
     key: Any = None if isinstance(function, Bound) else (function, type(start), forms, training)
     try:
-        # within a trace there are no numbers to evaluate on
         found = _PROBED.get(key)
     except TypeError:  # not hashable, so not remembered
         key = found = None
@@ -152,12 +152,12 @@ def _places(batch: dict[str, np.ndarray]) -> np.ndarray:
     """Returns an order of three examples in a longer batch, in which each has many places."""
     small = sum(values.size for values in batch.values()) <= _SMALL
     rng = np.random.default_rng(1)
+    # at first each of the three stands at another place than its own
     return np.concatenate(
         [[2, 0, 1], *(rng.permutation(3) for _ in range(_REPEATS - 1 if small else 1))]
     )
 
 
-# each of the three stands at another place first
 def _rows_of(batch: dict[str, np.ndarray], rows: Any) -> dict[str, np.ndarray]:
     return {key: values[rows] for key, values in batch.items()}
 
