@@ -62,7 +62,7 @@ def prepare(name: str, chosen: DataSet, folder: Path | None, console: Console) -
 
 
 def _download(name: str, chosen: DataSet, destination: Path, console: Console) -> None:
-    # beside the destination, so that files move within one file system
+    # inside the destination, so that files move within one file system
     with tempfile.TemporaryDirectory(prefix=".fetching-", dir=destination) as staging:
         _fetch_files(name, chosen, Path(staging), console)
         # reads what was fetched, and so verifies it

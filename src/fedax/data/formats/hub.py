@@ -376,7 +376,7 @@ def _pixels(value: Any, where: str) -> np.ndarray:
         raise DataError.found(
             where, "nothing", "an image or numbers in every row", "Drop such rows."
         )
-    # of an image of Pillow
+    # images of Pillow have a mode; arrays have none
     mode = getattr(value, "mode", None) if hasattr(value, "convert") else None
     if mode == "P":
         value = value.convert("RGBA" if "transparency" in value.info else "RGB")
