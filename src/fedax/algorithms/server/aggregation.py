@@ -26,6 +26,5 @@ def ascending(sent: Gathered[Vector]) -> tuple[Float[Array, "capacity dim"], Int
     """Returns the uploads sorted in every coordinate, and how many count; the rows from there on
     are infinite.
     """
-    # invalid rows are sorted to the end
     counting = jnp.where(sent.valid[:, None], sent.value, jnp.inf)
     return jnp.sort(counting, axis=0), sent.valid.sum(dtype=jnp.int32)

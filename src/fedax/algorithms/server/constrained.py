@@ -62,7 +62,6 @@ class Constrained(Algorithm[BeyondConsensusState]):
             "lam_max": (1 + constants.smoothness) ** 2 / constants.smoothness,
         }
         bounded = dataclasses.replace(self, **{name: bounds[name] for name in given})
-        # multipliers begin within their bounds
         within = jnp.clip(jnp.asarray(self.lam), number(bounded.lam_min), number(bounded.lam_max))
         return dataclasses.replace(bounded, lam=within)
 

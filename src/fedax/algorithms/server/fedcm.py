@@ -75,7 +75,6 @@ class FedCM(Algorithm[MomentumState]):
         return MomentumState(state.w + self.lr * change, m)
 
     def train(self, client: Client, w: Vector, m: Vector) -> Upload[tuple[Vector, Vector]]:
-        # scales the minibatch's gradient alone; m comes in by `linear`
         def scaled(batch: Minibatch, params: Any) -> Any:
             return jax.tree.map(lambda slope: self.alpha * slope, batch.gradient(params))
 

@@ -73,7 +73,6 @@ class FedSpeed(Algorithm[FedSpeedState]):
         (x, change), memory = fed.average(
             self.train, fed.sample().distinct, state.w, memory=state.memory
         )
-        # the mean over all clients moves by the cohort's part
         mean = state.mean + fed.answered.coverage * change
         return FedSpeedState(x + mean, mean, memory)
 
