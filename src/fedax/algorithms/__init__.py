@@ -30,6 +30,7 @@ def algorithm_classes() -> dict[str, type[Algorithm[Any]]]:
         for name, member in inspect.getmembers(module, inspect.isclass):
             if (
                 issubclass(member, Algorithm)
+                # defined here, not imported; bases that methods share have no card
                 and member.__module__ == module.__name__
                 and "card" in vars(member)
             ):
@@ -70,6 +71,7 @@ def make_algorithm(name: str, **hyperparameters: Any) -> Algorithm[Any]:
     for key in hyperparameters:
         if key not in known:
             hint = ""
+            # an option of SGD written among those of the method: say where it belongs
             if key in declared(_SGD):
                 hint = (
                     f"{key} belongs to the solver. In a file write it in [solver], in [[algorithm]]"

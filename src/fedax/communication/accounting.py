@@ -78,8 +78,10 @@ def _dp() -> Any:
 def _events(releases: tuple[Release, ...], noise: float, halved: bool) -> list[Any]:
     dp, found = _dp(), []
     for release in releases:
+        # where one client's data are replaced, a sum moves by 2C instead of C
         gaussian = dp.GaussianDpEvent(noise / 2 if halved else noise)
         sums = gaussian if release.times == 1 else dp.SelfComposedDpEvent(gaussian, release.times)
+        # everyone takes part: the draw hides nothing
         if release.rate >= 1:
             found.append(sums)
         elif release.population:
@@ -100,6 +102,7 @@ def _renyi(releases: tuple[Release, ...], noise: float, halved: bool) -> np.ndar
     dp = _dp()
     from dp_accounting.rdp import RdpAccountant
 
+    # shape (orders,); the divergences of several releases add up
     total = np.zeros(len(_orders()))
     for release in releases:
         found = []
@@ -214,9 +217,11 @@ def noise_of(ledger: Ledger, epsilon: float, delta: float, rounds: int) -> float
     """
     if not 0 < epsilon < math.inf:
         raise InvalidInput.of("epsilon", epsilon, "finite numbers > 0")
+    # doubles until the noise suffices
     low, high = 0.0, 1.0
     while epsilon_of(ledger, high, delta, rounds) > epsilon:
         low, high = high, 2 * high
+    # `high` always meets the budget, `low` never does
     while high - low > 1e-3 * high:
         middle = (low + high) / 2
         low, high = (
@@ -237,7 +242,9 @@ def rounds_of(ledger: Ledger, noise: float, delta: float, budget: float, most: i
         most: where to stop.
     """
     low, high = 0, most
+    # `low` rounds always fit, and the answer is at most `high`
     while low < high:
+        # rounded up, so that the interval shrinks when two numbers are left
         middle = (low + high + 1) // 2
         low, high = (
             (middle, high)

@@ -43,6 +43,7 @@ class Attack(eqx.Module):
         >>> Attack(share=0.3).members(10).tolist()
         [2, 4, 6]
         """
+        # the head of a permutation: with the same seed a larger share contains the smaller one
         count = whole_part(self.share, clients)
         return np.sort(np.random.default_rng(self.seed).permutation(clients)[:count]).astype(
             np.int32
@@ -157,8 +158,10 @@ class LabelFlip(Attack):
                 f"a task with the arrays {sorted(task.train.arrays)}",
                 "one with whole labels 'y'",
             )
+        # a copy, because other runs may use the same examples
         labels = np.array(labels)
         classes = self._classes(task, labels, clients)
+        # k counts in the population, rows in the examples at hand, which begin with client `first`
         for k in self.members(clients):
             if first <= k < first + task.train.clients:
                 rows = slice(offsets[k - first], offsets[k - first + 1])
@@ -177,6 +180,7 @@ class LabelFlip(Attack):
             raise InvalidInput.of(
                 field, self.classes, "the number of classes, for a task without predictions", hint
             )
+        # the classes there are; labels tell them only if they are those of all clients
         most = predicted if predicted is not None else _largest(task) + 1 if whole else None
         classes = self.classes or most or needed
         if classes < max(needed, 2):
@@ -197,6 +201,7 @@ def _predicted(task: Task) -> int | None:
     """Returns the number of classes that a task predicts; None if it predicts no probabilities."""
     if (predictions := task.predictions) is None:
         return None
+    # one example, by shape alone: nothing is computed
     arrays = {
         name: jax.ShapeDtypeStruct((1, *values.shape[1:]), values.dtype)
         for name, values in task.train.arrays.items()

@@ -117,6 +117,7 @@ class Codec(eqx.Module):
 
         By default error feedback: the memory is what earlier messages lost, and is added to v.
         """
+        # `due` and `message.value` both contain `near`, so that their difference is what was lost
         due = v + memory
         message = self.message(due, key, near)
         return message, due - message.value
@@ -259,6 +260,7 @@ def encode(
     """
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_message)
     places, after = [i for i, leaf in enumerate(leaves) if is_vector(leaf)], []
+    # `memories` has an entry for each vector, not for each leaf
     for number, place in enumerate(places):
         v, own_key = leaves[place], jax.random.fold_in(key, number)
         reference = None if number else near
@@ -290,9 +292,11 @@ def apply_attack(
         )
     for i, leaf in enumerate(leaves):
         if is_vector(leaf):
+            # hostility is traced: the attack is computed for every client, and chosen afterwards
             wrong = attack.sent(
                 leaf, jnp.zeros_like(leaf) if near is None else near, jax.random.fold_in(key, i)
             )
+            # `near` belongs to the first vector only
             leaves[i], near = jnp.where(hostile, wrong, leaf), None
     return jax.tree.unflatten(structure, leaves)
 

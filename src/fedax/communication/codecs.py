@@ -108,9 +108,11 @@ class Quantizer(Codec):
         # a client that diverged must not look healthy
         step = jnp.where(jnp.isfinite(v).all(), self._step(v), jnp.nan)
         bottom, top = self._range(v.dtype)
+        # a NaN step fails the comparison too; `restore` gives 0 * NaN for it
         exact = jnp.where(step > 0, v / step.astype(v.dtype), 0)
         levels = jnp.floor(exact)
         if self.rounding == "stochastic":
+            # up with the probability of the fraction that is cut off
             levels = jnp.where(
                 exact - levels + jax.random.uniform(key, v.shape, v.dtype) >= 1, levels + 1, levels
             )
@@ -143,6 +145,7 @@ class Quantizer(Codec):
         return square / 4 if self.rounding == "stochastic" else square
 
     def encode(self, parts: Any, dim: int) -> bytes:
+        # levels from 0 on, which `packed` needs
         levels = np.asarray(parts["levels"], np.int64) + (1 << (self.b - 1))
         return np.asarray(parts["step"], "<f4").tobytes() + packed(levels, self.b)
 
@@ -159,6 +162,7 @@ class Quantizer(Codec):
         """Returns the 32-bit step whose highest level is `largest`, rounded up."""
         top = self._range(largest.dtype)[1]
         step = (largest / top).astype(jnp.float32)
+        # a step that was rounded down would put the largest entry beyond the grid
         low = (step <= 0) | (largest / step.astype(largest.dtype) > top)
         return jnp.where(
             largest > 0,
@@ -169,6 +173,7 @@ class Quantizer(Codec):
     def _range(self, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
         """Returns the lowest and the highest level; the float type must hold the highest one."""
         exact = (1 << (self.b - 1)) - 1
+        # the float type may round this up, to a level that does not fit into b bits
         top = np.asarray(exact, dtype)
         return np.asarray(-(1 << (self.b - 1)), dtype), top if int(top) <= exact else np.asarray(
             np.nextafter(top, 0 * top)
@@ -209,7 +214,7 @@ class QSGD(Quantizer):
         scale = scale_of(v)  # squares of large and small entries fit
         return self._fitting(
             jnp.maximum(scale * jnp.sqrt(((v / scale) ** 2).sum()), jnp.abs(v).max())
-        )  # a lone one is rounded
+        )  # rounding may put the norm of a single entry below it
 
 
 class TopK(Codec):
@@ -254,6 +259,7 @@ class TopK(Codec):
     def encode(self, parts: Any, dim: int) -> bytes:
         values = np.asarray(parts["values"], "<f4").view("<u4").astype(np.int64)
         width = _place_bits(dim)
+        # the value in the high bits and the place in the low ones, at most 63 bits together
         return packed((values << width) + np.asarray(parts["places"], np.int64), SCALE + width)
 
     def decode(self, data: bytes, dim: int) -> Any:
@@ -289,7 +295,7 @@ class RandK(TopK):
     def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, None]:
         dim, count = v.shape[0], self.count(v.shape[0])
         places = jax.random.permutation(key, jnp.arange(dim, dtype=jnp.int32))[:count]
-        # as in `Quantizer`
+        # a client that diverged must not look healthy, whichever of its entries are sent
         values = jnp.where(jnp.isfinite(v).all(), v[places] * (dim / count), jnp.nan)
         return {"places": places, "values": values.astype(jnp.float32)}, None
 
@@ -319,6 +325,7 @@ class Natural(Codec):
         part, above = jnp.frexp(v)  # |v| = |part| 2^above with |part| in [1/2, 1)
         up = jax.random.uniform(key, v.shape, v.dtype) < 2 * jnp.abs(part) - 1
         exponent = above - 1 + up.astype(above.dtype)
+        # code 0 is zero, 1 to 254 are the exponents -126 to 127, 255 is NaN
         codes = jnp.where((v == 0) | (exponent < -126), 0, jnp.minimum(exponent, 127) + 127)
         # a client that diverged must not look healthy
         codes = jnp.where(jnp.isfinite(v), codes, 255).astype(jnp.int32)
@@ -435,6 +442,7 @@ def make_codec(name: str, **options: Any) -> Codec:
         hint = 'Write codec = {name = "topk", fraction = 0.1}.'
         raise InvalidInput.because(f"codec {name!r}", "it has no codec for its messages", hint)
     if isinstance(inner, Mapping):
+        # the codec around it has the memory, so this one must have none
         known = declared(class_of("codec", CODECS, inner["name"]))
         off: dict[str, Any] = {"feedback": False} if "feedback" in known else {}
         inner = make_codec(**{**off, **inner})
@@ -449,6 +457,7 @@ def packed(values: np.ndarray, width: int) -> bytes:
         values: from 0 to 2^width - 1.
         width: bits of each, the highest first.
     """
+    # one row of bits for each number, the highest bit first
     shifts = np.arange(width - 1, -1, -1, dtype=np.int64)
     return np.packbits(((values[:, None] >> shifts) & 1).astype(np.uint8)).tobytes()
 

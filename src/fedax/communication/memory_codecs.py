@@ -150,6 +150,7 @@ class EF21(SharedMemory):
         return decoded if scale == 1 else scale * decoded
 
     def _scale(self, dim: int) -> float:
+        # the error of a biased codec is no variance to divide by
         omega = self.codec.relative_error(dim) if self.codec.is_unbiased else None
         return 1 / (1 + (omega or 0.0))
 
@@ -267,6 +268,7 @@ class PowerSGD(Codec):
         return self if self.shapes else dataclasses.replace(self, shapes=layout.shapes)
 
     def initial_memory(self, dim: int, dtype: Any, key: Key[Array, ""]) -> Any:
+        # what messages lost, and the right factors of the matrices
         return jnp.zeros(dim, dtype), self._gaussian(dim, dtype, key)
 
     def message_and_memory(
@@ -278,6 +280,7 @@ class PowerSGD(Codec):
     ) -> tuple[Message, Any]:
         lost, right = memory
         due = v + lost
+        # `near` is left out of the compression, but is part of `due` and of the message's value
         values, right = self._iterate(due if near is None else due - near, right)
         message = Message({"values": values}, None, self, v.shape[0], str(v.dtype), near)
         return message, (due - message.value, right)
@@ -291,6 +294,7 @@ class PowerSGD(Codec):
         if values.dtype != dtype:  # as decoded from bytes
             values = jax.lax.bitcast_convert_type(values, dtype)
         for size, rows, columns in self._pieces(dim):
+            # rows and columns are 0 for what goes uncompressed, hence `or`
             end = begin + (self.rank * (rows + columns) or size)
             piece = values[begin:end]
             if rows:
@@ -314,6 +318,7 @@ class PowerSGD(Codec):
         return np.asarray(parts["values"]).tobytes()
 
     def decode(self, data: bytes, dim: int) -> Any:
+        # bytes of a number from the length: bits(dim, 8) / 8 is how many numbers there are
         return {"values": np.frombuffer(data, f"<u{8 * len(data) // self.bits(dim, 8)}")}
 
     def _iterate(
@@ -350,6 +355,7 @@ class PowerSGD(Codec):
         """Returns the size of each piece of a vector, and rows and columns of those sent as
         factors, else 0.
         """
+        # a vector of another length than the model's has no matrices
         sizes = [math.prod(shape) for shape in self.shapes]
         if sum(sizes) != dim:
             return [(dim, 0, 0)]

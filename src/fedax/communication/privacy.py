@@ -91,6 +91,7 @@ class Privacy(eqx.Module):
     budget: float = eqx.field(static=True, default=math.inf)
 
     def __check_init__(self) -> None:
+        # infinite bounds are allowed without noise only
         clips = self.clip if isinstance(self.clip, tuple) else (self.clip,)
         longest = f"numbers in (0, infinity{']' if self.noise == 0 else ')'}, or a tuple of them"
         fits = clips and all(real(c) and c > 0 and (c < math.inf or self.noise == 0) for c in clips)
@@ -212,6 +213,7 @@ def bounded(
     """
     leaves, structure = jax.tree.flatten(value)
     inside = []
+    # `bounds` follows the order of the leaves
     for i, leaf in enumerate(leaves):
         if near is not None and jnp.ndim(leaf) == 1:
             leaf, near = leaf - near, None
@@ -219,8 +221,10 @@ def bounded(
         scale = scale_of(wide)  # squares of a long upload do not fit
         scaled, bound = wide / scale, bounds[i].astype(wide.dtype)
         length = jnp.sqrt(jnp.sum(scaled * scaled))
+        # compared in units of `scale`, in which squares fit
         short = length <= bound / scale
         factor = jnp.where(short, 1, bound / jnp.where(short, 1, length)).astype(leaf.dtype)
+        # a part within its bound keeps its bits
         leaves[i] = jnp.where(short, leaf, leaf / scale.astype(leaf.dtype) * factor)
         inside.append(short.astype(jnp.float32) - 0.5)
     return Bounded(jax.tree.unflatten(structure, leaves), jnp.stack(inside))
@@ -239,6 +243,7 @@ def noised(
     """
     leaves, structure = jax.tree.flatten(tree)
     for i, leaf in enumerate(leaves):
+        # a Python zero adds no operation, and the leaf keeps its bits
         if isinstance(deviations[i], float) and not deviations[i]:
             continue
         if gaussians is None:
@@ -265,6 +270,7 @@ def system_gaussians(shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
     """
     sizes = [math.prod(shape) for shape in shapes]
     half = -(-sum(sizes) // 2)
+    # two words of 53 bits make two Gaussian numbers
     words = np.frombuffer(os.urandom(16 * half), np.uint64).reshape(2, half) >> np.uint64(11)
     # the length in (0, 1]
     length, angle = (words[0] + 1.0) * 2.0**-53, 2 * np.pi * words[1] * 2.0**-53
@@ -296,7 +302,9 @@ class LocalNoise(eqx.Module):
         The first vector is added to `near` again, if that is given.
         """
         parts = bounded(value, jnp.asarray(self.bounds, float), near).value
+        # J parts together are one mechanism of multiplier z, so each has sqrt(J) times its noise
         share = self.privacy.noise * math.sqrt(len(self.bounds))
+        # without noise a bound may be infinite, and 0 times infinity is NaN
         deviations = [share * c for c in self.bounds] if share else [0.0] * len(self.bounds)
         return moved(noised(parts, deviations, key, self.gaussians), near)
 

@@ -82,6 +82,7 @@ def learns(method: Method) -> None:
 )
 def repeats(method: Method) -> None:
     task = regression()
+    # copies, which a run that writes into its data cannot change
     before = [np.array(leaf) for leaf in jax.tree.leaves(task.train)]
     require_equal(
         method.run(task), method.straight, "a second run with the same seed gave another state"
@@ -111,6 +112,7 @@ def follows_the_seed(method: Method) -> None:
     "by seed, round and client.",
 )
 def has_no_constant_key(method: Method) -> None:
+    # the method's classes up to `Algorithm`
     for kind in method.kind.__mro__:
         if kind is Algorithm:
             return
@@ -163,6 +165,7 @@ def _agrees(method: Method, engine: Any, rounds: int) -> None:
 def ignores_the_order(method: Method) -> None:
     if method.make() and getattr(method.make(), "ids", "aligned") not in ("aligned", None):
         raise Skipped("this form pairs clients by their numbers")
+    # all examples of all clients: cohorts and minibatches are drawn by the clients' numbers
     schedule, order = Schedule(steps=2, batch_size="full"), (3, 0, 4, 2, 1)
     phases, known = (
         method.footprint.phases,
@@ -174,6 +177,7 @@ def ignores_the_order(method: Method) -> None:
     linked = any(phase.links for phase in phases)
     if linked and "graph" not in fields:
         raise Skipped("its graph cannot be renumbered: it has no field `graph`")
+    # other codecs draw by the client's number
     code = {"code": Identity()} if any(phase.coded for phase in phases) and "code" in fields else {}
     graph = Graph.ring(5)
     graphs = [{"graph": g} if linked else {} for g in (graph, graph.renumbered(order))]
@@ -207,6 +211,7 @@ def varies_in_a_grid(method: Method) -> None:
     if not reals:
         raise Skipped("it has no real hyperparameters")
     limits = declared(method.kind)
+    # the defaults, and all reals halved at once where their ranges allow it
     settings = [
         {},
         {name: value / 2 for name, value in reals.items() if limits[name].allows(value / 2)},
@@ -237,14 +242,17 @@ def varies_in_a_grid(method: Method) -> None:
 def compiles_once(method: Method) -> None:
     traces: list[int] = []
 
+    # runs when a program is traced, not in every round
     def counted(self: Any, fed: Any, state: Any) -> Any:
         traces.append(1)
         return method.kind.round(self, fed, state)
 
+    # a subclass counts, so that the user's class stays as it is
     metaclass: Any = type(method.kind)
     kind: Any = metaclass(
         method.kind.__name__, (method.kind,), {"round": counted, "__module__": __name__}
     )
+    # fields of this instance, which may differ from the defaults of the class
     own = {name: getattr(method.make(), name) for name in declared(method.kind)}
     task, schedule = regression(), Schedule(cohort=2, steps=1, batch_size=4, order="given")
     short = Method(lambda **others: kind(**(own | others)), kind)
@@ -279,13 +287,14 @@ def counts_its_traffic(method: Method) -> None:
             )
         graph: Any = network(5)
         links = int(np.asarray(graph.degrees).sum())
+    # messages of each phase: all links, a pair, everyone, or a cohort of three
     senders = [
         links if phase.links else min(links, 2) if phase.pair else 5 if phase.everyone else 3
         for phase in phases
     ]
     down = sum(phase.down_bits * n for phase, n in zip(phases, senders, strict=True))
     up = sum(phase.up_bits * n for phase, n in zip(phases, senders, strict=True))
-    bits = method.straight.bits  # who works in round 0 may be a choice
+    bits = method.straight.bits  # without round 0, in which a method may ask other clients
     seen = set(bits.down.tolist()[1:]), set(bits.up.tolist()[1:])
     require(
         seen == ({down}, {up}),
@@ -361,6 +370,8 @@ def leaves_memories_alone(method: Method) -> None:
     with _patched(ReferenceBackend, "work", work):
         for _ in range(4):
             worked.clear()
+            # one round twice: with the memories as they are, and with NaN in those of clients
+            # outside
             after, _ = steps.step(state)
             outside = np.array(sorted(set(range(5)) - worked), np.int32)
             poisoned = with_memories(state.value, functools.partial(_poison, ids=outside))
@@ -368,6 +379,7 @@ def leaves_memories_alone(method: Method) -> None:
                 isinstance(leaf, Memory) for leaf in jax.tree.leaves(poisoned, is_leaf=_is_memory)
             )
             again, _ = steps.step(RunState(state.round, poisoned))
+            # without the rows of clients outside, which hold NaN on one side only
             seen, poisoned = (
                 with_memories(s.value, functools.partial(_rows, ids=sorted(worked)))
                 for s in (after, again)
@@ -423,6 +435,7 @@ def refuses_bad_hyperparameters(method: Method) -> None:
 )
 def names_a_broken_client(method: Method) -> None:
     clients = examples_of((7, 20, 33, 4, 11))
+    # inputs by which `_broken` knows the examples of client 2
     clients[2] = {"x": clients[2]["x"] + 1e7, "y": clients[2]["y"]}
     task = from_loss(_broken, {"b": 0.0, "w": np.zeros(3)}, clients)
     outcome = method.run(
@@ -447,6 +460,7 @@ def _broken(params: Any, examples: Any) -> Any:
 )
 def keeps_a_flat_model(method: Method) -> None:
     begin = {"a": np.ones(2), "b": np.ones(2)}
+    # depends on parameters and examples, with gradient 0 everywhere
     task = from_loss(
         lambda p, x: 0 * (p["a"] + p["b"]).sum() + 0 * x, begin, clients=[[1.0, 2.0], [3.0]]
     )
@@ -467,9 +481,11 @@ def keeps_a_flat_model(method: Method) -> None:
     "Return the given state's fields where nothing was uploaded.",
 )
 def keeps_its_state_without_clients(method: Method) -> None:
+    # of two clients with probability 1/2 each, none is drawn in a quarter of the rounds
     schedule = Schedule(cohort=1, sampling="poisson", steps=1, batch_size=4, order="given")
     task, common = regression(sizes=(4, 5)), {"schedule": schedule, "observe_every": 1}
     history = method.run(task, rounds=0, **common)
+    # resumed after every round, to compare the states before and after it
     for t in range(1, 13):
         after = method.run(task, rounds=t, resume=history, **common)
         require(
@@ -505,6 +521,7 @@ def weighs_examples_alike(method: Method) -> None:
     if not _declares(method, "by_examples"):
         raise Skipped("its card does not say by_examples=True")
     clients = examples_of((6, 3, 12))
+    # twelve examples become clients of four and of eight
     halves = [
         {name: values[part] for name, values in clients[2].items()}
         for part in (slice(0, 4), slice(4, None))
@@ -531,14 +548,17 @@ def is_exact(method: Method) -> None:
         raise Skipped("its card does not say exact=True")
     rng, clients = np.random.default_rng(0), list[Any]()
     for size in (1, 2, 3, 2):
+        # a random symmetric matrix with eigenvalues in [0.5, 2]
         basis, _ = np.linalg.qr(rng.normal(size=(3, 3)))
         curvature, centre = basis @ np.diag(rng.uniform(0.5, 2.0, 3)) @ basis.T, rng.normal(size=3)
+        # every example of a client has the client's quadratic, so that p_k weighs it
         clients.append(
             {"a": np.repeat(curvature[None], size, 0), "b": np.repeat(centre[None], size, 0)}
         )
     curvatures, centres = (
         np.concatenate([client[name] for client in clients]) for name in ("a", "b")
     )
+    # where sum_n A_n (w - b_n) = 0 over all examples n
     minimum = np.linalg.solve(curvatures.sum(0), np.einsum("nij,nj->i", curvatures, centres))
     task = from_loss(_quadratic, np.zeros(3), clients)
     for sampling in ("uniform", "proportional"):
@@ -555,6 +575,7 @@ def is_exact(method: Method) -> None:
 
 
 def _quadratic(w: Any, examples: Any) -> Any:
+    # (examples, 3): distances to each example's centre
     off = w[None, :] - examples["b"]
     return jnp.einsum("ni,nij,nj->n", off, examples["a"], off) / 2
 

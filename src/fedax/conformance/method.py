@@ -43,6 +43,7 @@ def examples_of(sizes: Sequence[int], dtype: Any = float) -> list[dict[str, np.n
     """
     rng = np.random.default_rng(0)
     return [
+        # the targets of client k are shifted by k
         {"x": rng.normal(size=(n, 3)).astype(dtype), "y": (rng.normal(size=n) + k).astype(dtype)}
         for k, n in enumerate(sizes)
     ]
@@ -118,6 +119,7 @@ class Method:
     @property
     def reals(self) -> dict[str, float]:
         """The real hyperparameters that are inputs of a program, with finite defaults, by name."""
+        # static fields are parts of the program, not inputs
         static = {
             field.name for field in dataclasses.fields(self.kind) if field.metadata.get("static")
         }

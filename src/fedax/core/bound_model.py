@@ -60,11 +60,13 @@ class Bound(eqx.Module):
         more, wanted = dict[str, Any](), takes(self.function)
         if "mask" in wanted:
             more["mask"] = (
+                # without a mask every example counts
                 jnp.ones(len(jax.tree.leaves(examples)[0]), bool) if mask is None else mask
             )
         if "state" in wanted:
             more["state"] = self.state
         values = self.function(assembled(params, self.frozen), examples, key, **more)
+        # in evaluation a function may return its values alone
         return values if "state" in wanted and isinstance(values, tuple) else (values, self.state)
 
 
@@ -108,6 +110,7 @@ def evaluated_state(state: Any) -> PyTree:
     """
     if isinstance(state, Memory):
         return (
+            # one client's state tells the types
             state_from_mean(state.each(state_in_reals).mean(), state.of(0))
             if state.in_process
             else None

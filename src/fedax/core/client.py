@@ -104,6 +104,7 @@ class Client(ABC):
         self.task, self.solver, self.schedule, self.layout = task, solver, schedule, layout
         self._streams = streams
         self.staleness: Index = 0
+        # `_place` is the trace in which gradients train the state, None outside of steps
         self.model_state, self.trained, self._place = task.state, False, None
         self.solver_state: PyTree = None
         self._has_solved = False
@@ -125,6 +126,7 @@ class Client(ABC):
 
     def mean_of(self, function: Callable[..., Any], w: Float[Array, "dim"]) -> PyTree:
         """Returns the mean of a function over all training examples, see `Minibatch.mean_of`."""
+        # so many examples are all of them
         return self.first(MOST_COUNT).mean_of(function, self.layout.unravel(w))
 
     def for_each_minibatch(
@@ -141,6 +143,7 @@ class Client(ABC):
         if self.model_state is None:
             return self.fold(step, carry, batches)
 
+        # the carry is a pair: the caller's, and the model's state
         def with_state(carry: Any, *minibatches: Minibatch) -> Any:
             return self._threaded(carry[1], lambda: step(carry[0], *minibatches))
 
@@ -215,6 +218,7 @@ class Client(ABC):
         """
         if not any(part.chosen):
             return w
+        # a stored state has the structure of the whole model
         if self.solver_state is not None:
             allowed = "False for methods that train some leaves apart from the others"
             raise InvalidInput.of("run(solver=...), keep", True, allowed)
@@ -222,6 +226,7 @@ class Client(ABC):
         own, others = copy.copy(self), part.others
         own.layout, own.task = part.layout, self.task.holding(others.layout.unravel(others.take(w)))
         w = part.put(w, own.minimize(start=part.take(w)))
+        # training moved the state of the copy
         self.model_state, self.trained = own.model_state, own.trained
         return w
 

@@ -130,6 +130,7 @@ def with_memories(tree: PyTree, change: Callable[[Memory], Memory]) -> PyTree:
 
 def rows_as(kept: np.ndarray, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
     """Converts rows read from a file, or their bytes, to a type and a shape."""
+    # the bytes are those of `dtype` already, perhaps under another name
     rows = np.ascontiguousarray(kept).view(dtype)
     return rows.reshape(len(rows), *shape)
 
@@ -167,6 +168,7 @@ class Cohort(eqx.Module):
         if isinstance(condition, bool):
             return one if condition else other
         capacity = max(one.ids.shape[0], other.ids.shape[0])
+        # `where` needs equal shapes
         return jax.tree.map(
             lambda a, b: jnp.where(condition, a, b), one.padded(capacity), other.padded(capacity)
         )
@@ -270,6 +272,7 @@ class Gathered(eqx.Module, Generic[Value]):
 
         Weights and ids stay.
         """
+        # rows of left-out clients and padding sort last on both sides
         by_rank, by_id = (jnp.lexsort((keys, ~self.valid)) for keys in (ranks, self.ids))
         value = jax.tree.map(lambda rows: rows.at[by_rank].set(rows[by_id]), self.value)
         return Gathered(value, self.weights, self.ids, self.valid)
@@ -288,6 +291,7 @@ class Gathered(eqx.Module, Generic[Value]):
         lengths = jnp.linalg.norm(vectors, axis=1)
         shares = self.valid.astype(lengths.dtype) / self.valid.sum(dtype=lengths.dtype)
         mean = shares @ vectors
+        # opposite uploads cancel to a mean of length 0
         length = jnp.sqrt(jnp.maximum(mean @ mean, jnp.finfo(mean.dtype).tiny))
         return {
             "diversity": jnp.sqrt(shares @ lengths**2) / length,

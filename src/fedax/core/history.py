@@ -203,6 +203,7 @@ class History:
         `History.seconds` is the wall time.
         """
         spent = {
+            # sums after 0, 1, 2, ... rounds, read at the rounds of the observations
             name: np.concatenate([[0.0], np.cumsum(self.notes[name])])[self.rounds]
             for name in (SECONDS, JOULES)
             if name in self.notes

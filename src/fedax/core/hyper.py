@@ -133,6 +133,7 @@ class Hyper:
 
     def allows(self, value: Any) -> bool:
         if self.choices is not None:
+            # of one type, because True == 1 == 1.0
             return any(type(value) is type(choice) and value == choice for choice in self.choices)
         if self.leaves:
             names = [value] if isinstance(value, str) else value
@@ -153,6 +154,7 @@ class Hyper:
         if self.counts:
             return self.low <= value <= self.top
         try:
+            # objects, bools, texts, dates and complex numbers are refused
             if not isinstance(value, int) and np.asarray(value).dtype.kind in "ObUSMmc":
                 return False
             numbers = np.asarray(value, dtype=float)
@@ -224,6 +226,7 @@ def hyper(default: Any, *, static: bool = False, **limits: Any) -> Any:
 
 def _by_index(value: Any) -> Any:
     """Converts a list to an array, and a mapping or pandas series to a mapping by name."""
+    # by type, because a bool is an int
     if isinstance(value, list | tuple) and all(
         type(one) in (int, float) or isinstance(one, np.floating) for one in value
     ):
@@ -231,6 +234,7 @@ def _by_index(value: Any) -> Any:
     series: Any = value  # of pandas, which is not imported here
     items: list[tuple[Any, Any]] = list(value.items()) if isinstance(value, Mapping) else []
     if hasattr(series, "index") and hasattr(series, "to_numpy") and np.ndim(series) == 1:
+        # a default index is no list of names
         if list(series.index) == list(range(len(series))):
             return series.to_numpy()
         items = list(zip(series.index, series.to_numpy().tolist(), strict=True))
@@ -278,6 +282,7 @@ def described(owner: type) -> str:
     }
     inherited = {
         name: one
+        # from the most general base on, so that later declarations win
         for base in owner.__mro__[:0:-1]
         if dataclasses.is_dataclass(base)
         for name, one in declared(base).items()
@@ -341,6 +346,7 @@ def class_of(kind: str, known: Mapping[str, type[Owner]], name: str) -> type[Own
         UnknownName, InvalidInput: as `fedax.utils.plugins.find`.
     """
     lines = [each.__mro__ for each in known.values()]
+    # the first class in the lines of all built-in ones
     base = next(each for each in lines[0] if all(each in line for line in lines))
     return find(
         kind,

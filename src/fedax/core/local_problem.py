@@ -89,6 +89,7 @@ class LocalProblem(eqx.Module):
         r"""Returns the added terms,
         $\langle \ell, w \rangle + \frac{\rho}{2}\lVert w - a \rVert^2$.
         """
+        # a zero of w's type, which stays NaN where w is
         value = (w * 0).sum()
         if self.linear is not None:
             value = value + self.linear @ w

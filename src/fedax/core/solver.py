@@ -60,6 +60,7 @@ class Descent(Solver):
     def initial_state(self, params: PyTree) -> PyTree:
         with jax.numpy_dtype_promotion("standard"):
             state = self.transformation().init(params) if self.keep else None
+        # plain SGD has a state without arrays, and stores nothing
         return state if jax.tree.leaves(state) else None
 
     def factor(self, round: Index, dtype: Any) -> Any:
@@ -81,6 +82,7 @@ class Descent(Solver):
     ) -> Float[Array, "dim"]:
         layout, optimizer = client.layout, self.transformation()
         if self.decay != 1:
+            # steps of the rounds before, which a decay over the run counts too
             begun = client.steps_before if self.decay_by == "run" else 0
             by_step = optax.scale_by_schedule(
                 lambda count: self._decayed(begun + cast(Array, count), layout.dtype)
@@ -165,6 +167,7 @@ class SGD(Descent):
         )
 
     def step_size(self) -> Scalar:
+        # formulas with a step size need steps of exactly that size along gradients
         plain = not (self.momentum or self._changing or self._changed)
         return number(self.learning_rate) if plain else super().step_size()
 
@@ -192,10 +195,12 @@ class SGD(Descent):
         # without momentum a geometric series in 1 - pull
         if not self.momentum:
             kept, some = 1 - pull, jnp.where(pull > 0, pull, 1)
+            # without a pull every gradient counts once
             return jnp.where(pull > 0, (1 - kept**steps) / some, steps)
 
         def step(_: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
             speed, total = state
+            # steps along a gradient of 1: `total` is the change so far, against which the pull acts
             speed = self.momentum * speed + 1 - pull * total
             return speed, total + speed
 
@@ -309,6 +314,7 @@ def sharp_gradient(rho: Any, problem: LocalProblem | None = None) -> Callable[..
     def gradient(batch: Minibatch, params: Any) -> Any:
         ascent = inner.minibatch_gradient(batch, params)
         norm = optax.tree.norm(ascent)
+        # a gradient of 0 has no direction: the point itself then
         length = jnp.where(norm > 0, rho / jnp.where(norm > 0, norm, 1), 0)
         worst = jax.tree.map(lambda w, g: w + (length * g).astype(w.dtype), params, ascent)
         return inner.minibatch_gradient(batch, worst)
@@ -333,6 +339,7 @@ def _is_factory(value: object) -> bool:
     if not inspect.isfunction(value):
         return False
     parameters = dict(inspect.signature(value).parameters)
+    # a learning rate, and nothing else that has to be given
     return parameters.pop("learning_rate", None) is not None and all(
         p.default is not p.empty for p in parameters.values()
     )
@@ -360,6 +367,7 @@ def optax_solver(name: str) -> type[Descent]:
         for key, one in inspect.signature(factory).parameters.items()
         if key != "learning_rate"
     }
+    # values that a file can spell; other arguments, such as masks, keep Optax's defaults
     known = {
         key: value
         for key, value in defaults.items()
@@ -427,6 +435,7 @@ class Exact(Solver):
             w, tangent = primals[0], tangents[0]
             return objective(w, None), client.gradient_of(problem, w) @ tangent
 
+        # after `max_steps` the best point so far
         method = optx.BestSoFarMinimiser(optx.BFGS(rtol=tol, atol=tol))
         return optx.minimise(objective, method, start, max_steps=self.max_steps, throw=False).value
 
@@ -495,6 +504,7 @@ class Inexact(Solver):
             w = w - self.learning_rate * gradient
             return w, client.gradient_of(problem, w), done + 1
 
+        # (w, gradient of P at w, steps)
         return jax.lax.while_loop(
             unmet, step, (start, client.gradient_of(problem, start), jnp.int32(0))
         )[0]

@@ -151,6 +151,8 @@ class Task(eqx.Module):
         }
         for name, function in self.functions.items():
             check_per_example(name, function, self.start, probe, training=name == "loss")
+            # a loss may couple examples in training if it takes the state or the mask, see
+            # `couples`
             check_separate(name, function, self.start, self.train.arrays, training=not self.couples)
         parts = [
             part.arrays for part in (self.train, self.test, self.validation) if part is not None
@@ -187,7 +189,7 @@ class Task(eqx.Module):
             }
         for where, arrays in held.items():
             if {name: (values.shape[1:], values.dtype) for name, values in arrays.items()} != form:
-                # finds the words, or that types alone differ
+                # raises and says what differs, unless the types alone do and can be converted
                 conformed(arrays, self.train.arrays, where)
 
     def __repr__(self) -> str:
@@ -267,6 +269,7 @@ class Task(eqx.Module):
             if self.predictor is None
             else functools.partial(_bound_at, self.predictor, self.frozen, self.state)
         )
+        # no examples, only their shapes and types
         like = {
             name: jax.ShapeDtypeStruct((0, *a.shape[1:]), a.dtype)
             for name, a in self.train.arrays.items()
@@ -305,6 +308,7 @@ class Task(eqx.Module):
     def holding(self, params: PyTree) -> "Task":
         """Returns the task with further leaves frozen: those that are not None in `params`."""
         frozen = assembled(params, self.frozen)
+        # `frozen` may be None, which is replaced too
         return eqx.tree_at(
             lambda task: task.frozen, self, frozen, is_leaf=lambda leaf: leaf is None
         )
@@ -348,6 +352,7 @@ class Task(eqx.Module):
         loss = self.functions["loss"]
         if not isinstance(loss, Bound):
             return self.total(loss, params, data, weight, key), None
+        # the mask is False for padding
         values, state = loss.update(params, data, key, weight > 0)
         return weighted_sum(values, weight), jax.lax.stop_gradient(state)
 
@@ -358,6 +363,7 @@ def _bound_at(
     """Returns a function of the trained parameters, in another state than the first one if there is
     one.
     """
+    # nothing to bind: the function itself
     alone = frozen is None and state is None and not takes(function)
     return (
         function
@@ -368,6 +374,7 @@ def _bound_at(
 
 def weighted_sum(values: Any, weight: Float[Array, "batch"]) -> Float[Array, "*row"]:
     """Returns a weighted sum of rows; values of weight 0 do not count, not even NaN."""
+    # one weight for each row, shape (batch, 1, ...)
     if values.ndim > 1:
         weight = weight.reshape(-1, *(1,) * (values.ndim - 1))
     # not a plain product: 0 times NaN is NaN

@@ -62,8 +62,10 @@ def prepare(name: str, chosen: DataSet, folder: Path | None, console: Console) -
 
 
 def _download(name: str, chosen: DataSet, destination: Path, console: Console) -> None:
+    # inside the destination, so that files move within one file system
     with tempfile.TemporaryDirectory(prefix=".fetching-", dir=destination) as staging:
         _fetch_files(name, chosen, Path(staging), console)
+        # reads what was fetched, and so verifies it
         still_missing = _missing(chosen, Path(staging))
         if still_missing is not None:
             raise still_missing

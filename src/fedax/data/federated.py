@@ -103,6 +103,7 @@ class FederatedData:
                 )
         put(self, "holdout", _in_order(frames, self.holdout, "holdout"))
         put(self, "train", self._together("train"))
+        # known only after the clients are stacked
         if not self.sizes.all():
             place = f"train[{np.argmin(self.sizes)}]"
             raise DataError.of(
@@ -230,13 +231,16 @@ class FederatedData:
         # each client's rows in the order in which they are drawn: the first ones are trained on
         rng = np.random.default_rng([seed, 1])  # the partition itself may have used the plain seed
         order, sizes = np.concatenate(partition), np.array([len(indices) for indices in partition])
+        # the client of each row
         owners = np.repeat(np.arange(len(sizes)), sizes)
+        # by client, and at random within each
         if split.startswith("shuffled") and len(sizes) > MANY:
             order = order[np.lexsort((rng.random(len(order)), owners))]
         elif split.startswith("shuffled"):
             order = np.concatenate([rng.permutation(indices) for indices in partition])
         cuts = np.maximum(1, whole_part(1 - test_fraction, sizes))  # `train_size` of all
         begins = np.cumsum(sizes) - sizes
+        # the place of a row among its client's rows, against where the client's are cut
         trained = np.arange(len(order)) - np.repeat(begins, sizes) < np.repeat(cuts, sizes)
         # (rows, sizes) for training and test; one pass over all rows, for millions of clients
         sides = (order[trained], cuts), (order[~trained], sizes - cuts)
@@ -316,6 +320,7 @@ class FederatedData:
     def label_counts(self) -> Int[np.ndarray, "clients classes"]:
         """Counts each label among each client's training examples."""
         train = _stacked(self.train)
+        # one cell for each client and label, client after client
         cells = train.owners * self.classes + train.arrays["y"]
         return np.bincount(cells, minlength=self.clients * self.classes).reshape(
             self.clients, self.classes
@@ -325,6 +330,7 @@ class FederatedData:
         """Concatenates the clients' arrays of a split; names the first client that does not fit."""
         clients = getattr(self, split)
         together = Stacked.of(clients)
+        # all clients at once; only where they do not fit, each by itself, to name the first
         if together is None or not self._sound(together):
             together = Stacked.of(
                 [self._fixed(client, f"{split}[{k}]") for k, client in enumerate(clients)]
@@ -414,6 +420,7 @@ def _check_indices(partition: Sequence[Integer[np.ndarray, "_"]], examples: int)
         [len(indices) for indices in partition],
         np.concatenate([np.zeros(0, int), *partition]),
     )
+    # all clients at once, as long as they fit
     inside = len(every) and min(sizes) and every.min() >= 0 and every.max() < examples
     if inside and np.bincount(every, minlength=examples).max() <= 1:
         return
@@ -431,6 +438,7 @@ def _check_indices(partition: Sequence[Integer[np.ndarray, "_"]], examples: int)
             raise DataError.of(
                 f"partition[{k}]", f"index {bad}", f"indices from 0 to {examples - 1}"
             )
+        # counts an index that is twice in one client too
         np.add.at(seen, indices, 1)
         if seen[indices].max() > 1:
             twice = indices[seen[indices] > 1][0]

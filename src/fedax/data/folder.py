@@ -108,9 +108,11 @@ def read_whole(path: Path, how: str = "") -> bytes:
         if path.exists() and not path.is_file():
             raise DataError.of(path.name, f"no plain file at {path}", "a data file", how)
         with path.open("rb") as raw:
+            # the mark of gzip, whatever the name says
             packed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
             with gzip.open(raw) if packed else raw as source:
+                # a byte more tells that there is more
                 content = source.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         raise DataError.of(
@@ -133,6 +135,7 @@ def read_npz(path: Path, how: str = "") -> dict[str, np.ndarray]:
         if not os.path.isfile(path):
             raise ValueError("no plain file")
         with zipfile.ZipFile(path) as archive:
+            # before anything is unpacked
             size = sum(entry.file_size for entry in archive.infolist())
         if size > MOST_BYTES:
             raise ValueError(f"{size} bytes unpacked; at most {MOST_BYTES} are read")

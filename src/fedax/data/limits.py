@@ -80,6 +80,7 @@ def check_types(owner: str, function: Callable[..., Any], values: dict[str, Any]
         if name not in values or not set(kinds) <= set(_WORDS):
             continue
         value = values[name]
+        # a bool is an int in Python, and a whole number passes for a real one
         fits = (
             bool in kinds
             if isinstance(value, bool)

@@ -173,6 +173,7 @@ def _gray(values: np.ndarray) -> Images | None:
         shape = (*shape, 1)
     if len(shape) != 3 or min(shape[0], shape[2]) > 4:
         return None
+    # channels last or first, at most four of them
     images = values.reshape(-1, *shape).mean(3 if shape[2] <= 4 else 1, dtype=np.float32)
     if flat:
         centred = images - images.mean(0)
@@ -181,6 +182,7 @@ def _gray(values: np.ndarray) -> Images | None:
             return None
     if min(images.shape[1:]) < 8:
         return None
+    # means over whole blocks of pixels
     block = max(1, min(images.shape[1:]) // SIDE)
     tall, wide = (size // block for size in images.shape[1:])
     cut = images[:, : tall * block, : wide * block]
@@ -210,6 +212,7 @@ def _spectra(images: Images) -> Features:
     images /= np.maximum(np.sqrt((images**2).mean((1, 2), keepdims=True)), 1e-12)
     low = [np.arange(min(FREQUENCIES, size // 2) + 1) for size in images.shape[1:]]
     sizes = np.abs(np.fft.rfft2(images)[:, :, low[1]])
+    # -u are the negative frequencies of the first axis
     same, mirrored = sizes[:, low[0]], sizes[:, -low[0]]
     return np.concatenate([same + mirrored, np.abs(same - mirrored)], axis=1).reshape(
         len(images), -1
@@ -228,6 +231,7 @@ def _copies(
         owners: clients of the training examples.
     """
     mean, spread = known.mean(0), known.std(0)
+    # columns that hardly vary get an infinite scale, and do not count
     scale = np.where(spread > 1e-6 * spread.max(), spread, np.inf).astype(known.dtype)
     known = (known - mean) / scale
     k = min(NEIGHBOURS, len(known) // 4)
@@ -237,6 +241,7 @@ def _copies(
     for version in versions:
         squares = _squared_distances((version - mean) / scale, known)
         if not equal_count:
+            # rows with equal numbers are no copies here
             squares[squares < 1e-12 * np.median(squares[:, 0])] = np.inf
         if version is versions[0]:
             reference = np.partition(squares, k - 1, axis=1)[:, k - 1]
@@ -244,8 +249,10 @@ def _copies(
         limit = _limit(dimension, k)
         at = squares.argmin(1)
         closest = squares[np.arange(len(at)), at]
+        # the first version that is close decides
         close = (closest < limit * reference) & ~found
         for row in np.flatnonzero(close):
+            # close also against the examples of the client that has it
             close[row] = closest[row] < limit * np.median(squares[row, owners == owners[at[row]]])
         nearest = np.where(close, at, nearest)
         found |= close
@@ -267,6 +274,7 @@ def _dimension(squares: Float[np.ndarray, "some trained"], k: int) -> float:
     first = np.sort(np.partition(squares, 2 * k - 1, axis=1)[:, : 2 * k], axis=1)
     dimension = _growth(first[:, k - 1], first[:, -1])
     copies = (first < _limit(dimension, k) * first[:, k - 1 : k]).sum(1)
+    # the neighbours behind those that look like copies
     rows, few = np.arange(len(first)), np.minimum(copies + max(1, k // 3) - 1, k - 1)
     return min(
         dimension,
@@ -286,4 +294,5 @@ def _squared_distances(
     squares = rows @ (-2 * known.T)
     squares += (rows**2).sum(1)[:, None]
     squares += (known**2).sum(1)
+    # rounding may give less than 0
     return np.maximum(squares, 0, out=squares)

@@ -66,6 +66,7 @@ def check_partition_options(
         UnknownName: such an option; the message lists those of the function and of the partition.
     """
     if "partition" in inspect.signature(function).parameters:
+        # those of the function and of its partition
         known = options_of(name, function, given)
         for key in given.get("options", {}):
             if key not in known:

@@ -91,6 +91,7 @@ class Overlap:
     @property
     def any(self) -> bool:
         """Whether some examples overlap."""
+        # fewer different examples than examples
         return self.places is not None or (
             len(self.copies) > 0 and int(self.copies.max()) + 1 < len(self.copies)
         )
@@ -145,6 +146,7 @@ def divide(
         return _draw_with_copies(found.copies, orders, counts)
     if found.places is None:  # in a given order, in which equal examples may come again
         return plain
+    # windows at the edges of a block overlap with trained ones, and belong to neither side
     trained = np.concatenate([kept for kept, _ in plain])
     return [(kept, found.clear(away, trained)) for kept, away in plain]
 
@@ -179,6 +181,7 @@ def split_rows(
     if not any(len(away) for _, away in parts):
         hint = "Examples that overlap with others, copies or windows, cannot be put aside alone."
         raise DataError.of(field, share, "a share that leaves some client an example", hint)
+    # only where likeness is not explained by a named array or by windows
     if together is None and found.places is None:
         trained, held_out = ([rows[side] for rows in parts] for side in (0, 1))
         warn_of_near_copies(arrays, trained, held_out, field)
@@ -210,6 +213,7 @@ def draw_rows(
         DataError: nothing is left to put aside.
     """
     sizes = np.diff(offsets)
+    # a stream for each client, which the others do not change
     rngs = (np.random.default_rng([seed, 2, k]) for k in range(len(sizes)))
     within = [
         rng.permutation(n) if split.startswith("shuffled") else np.arange(n)
@@ -253,6 +257,7 @@ def choose_unseen_clients(
     marks.data[:] = 1
     # entry (i, j): how many examples of client i client j has too
     common = (table @ marks.T).tocoo()
+    # client j has at least half of client i's examples
     close = 2 * common.data >= np.asarray(sizes)[common.row]
     links = coo_array((np.ones(close.sum()), (common.row[close], common.col[close])), common.shape)
     group = connected_components(links, directed=False)[1]
@@ -285,6 +290,7 @@ def _cut_block(
 ) -> tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]:
     """Cuts a block of consecutive windows out; returns the other rows and the block."""
     ordered = rows[np.argsort(places[rows], kind="stable")]
+    # from 0, the first windows, to `count`, the last ones
     begin = round(block * count)
     away = slice(begin, begin + len(rows) - count)
     return np.delete(ordered, away), ordered[away]
@@ -303,7 +309,9 @@ def _draw_with_copies(
     # by copy, whether it is put aside, once that is decided; by client, how many rows stay
     aside, left = dict[int, bool](), [len(rows) for rows in orders]
     for client, (rows, count) in enumerate(zip(orders, counts, strict=True)):
+        # rows that are still to be put aside
         room = left[client] - count
+        # the last rows of the order first
         for copy in copies[rows[::-1]].tolist():
             if room <= 0:
                 break
@@ -319,6 +327,7 @@ def _draw_with_copies(
                 room -= needed[client]
                 for other, number in needed.items():
                     left[other] -= number
+        # copies that were not reached stay
         for copy in copies[rows].tolist():
             aside.setdefault(copy, False)
     marks = [np.array([aside[copy] for copy in copies[rows].tolist()], bool) for rows in orders]

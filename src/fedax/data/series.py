@@ -15,6 +15,7 @@ _BLOCK = 1 << 20
 def hashes(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Computes a number for each row; equal rows have equal numbers."""
     total = np.zeros(len(next(iter(arrays.values()))), np.uint64)
+    # the order of the names, not of the dict
     for turn, name in enumerate(sorted(arrays)):
         values = arrays[name]
         width = max(1, int(np.prod(values.shape[1:])))
@@ -22,10 +23,12 @@ def hashes(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         for begin in range(0, len(values), step):
             block = values[begin : begin + step, ...]
             numbers = (
+                # a digest for long rows, arithmetic over all rows for short ones
                 _row_digests(block)
                 if width * values.itemsize >= 64
                 else _step_hashes(block, whole=True)
             )
+            # with the place of the array, so that two that are exchanged differ
             total[begin : begin + step] += _mix_bits(numbers + np.uint64(turn + 1))
     return total
 
@@ -48,8 +51,10 @@ def _step_hashes(values: np.ndarray, whole: bool = False) -> np.ndarray:
     """Computes a number for each row and step of the second axis, or for each row if `whole`."""
     plain = _canonical_bits(values)
     bits = plain.view(f"u{plain.dtype.itemsize}").astype(np.uint64)
+    # (rows, steps, numbers of a step)
     flat = bits.reshape(len(values), 1 if whole or values.ndim < 2 else values.shape[1], -1)
     with np.errstate(over="ignore"):
+        # with the place in the step, so that numbers that are exchanged differ
         own = _mix_bits(np.arange(1, flat.shape[2] + 1, dtype=np.uint64) * _BASE)
         numbers = _mix_bits(flat + own).sum(axis=2, dtype=np.uint64)
     return numbers[:, 0] if whole else numbers
@@ -89,12 +94,14 @@ def _shift_in_order(values: np.ndarray) -> int | None:
 
     And in no other row; None if there is none.
     """
+    # up to 64 pairs of neighbouring rows, and rows far away for comparison
     pairs = np.linspace(0, len(values) - 2, min(len(values) - 1, 64)).astype(int)
     some, after, length = values[pairs], values[pairs + 1], values.shape[1]
     others = values[(pairs + 1 + len(values) // 2) % len(values)]
     for s in range(1, length):
         fits, chance = (_equal(some[:, s:], part[:, : length - s]) for part in (after, others))
         if fits.mean() >= 0.5 and fits.sum() >= 2:
+            # what goes on in distant rows too, such as constant rows, is no evidence
             return s if chance.mean() <= 0.1 else None
     return None
 
@@ -109,6 +116,7 @@ def _places_in_order(values: np.ndarray, shift: int) -> np.ndarray:
     for begin in range(0, len(goes_on), step):
         rows = np.asarray(values[begin : begin + step + 1])
         goes_on[begin : begin + step] = _equal(rows[:-1, shift:], rows[1:, : length - shift])
+    # four lengths apart, beyond any overlap
     return np.cumsum(np.concatenate([[0], np.where(goes_on, shift, 4 * length)]))
 
 
@@ -129,6 +137,7 @@ def _longest_shift(values: np.ndarray) -> int:
     by_chance, at = _successors(steps, length - 1, backwards=True)
     longest = length - 1
     if (by_chance >= 0).any():
+        # shifts at which chance finds overlaps, and a few shorter ones, say nothing
         longest = int(at[by_chance >= 0].min()) - 1 - max(2, length // 10)
     after, _ = _successors(steps, longest)
     return max(longest, 0) if int((after >= 0).sum()) >= max(2, len(values) // 20) else 0
@@ -148,6 +157,7 @@ def _successors(
     # Sums of hashes times powers of a base: those of equal pieces differ by a power, so that every
     # piece is compared at the cost of one number, as in the search of Rabin and Karp.
     with np.errstate(over="ignore"):
+        # an odd base has no power that is 0 in 64 bits
         powers = np.cumprod(
             np.concatenate([[np.uint64(1)], np.full(length, _BASE | np.uint64(1), np.uint64)])
         )
@@ -155,6 +165,7 @@ def _successors(
             _cumulative_sums(part * powers[:length])
             for part in (steps, steps[:, ::-1] if backwards else steps)
         )
+        # how many of the first steps differ from the one before
         changes = _cumulative_sums(steps[:, 1:] != steps[:, :-1])
     after, shift = np.full(count, -1), np.zeros(count, np.int64)
     for s in range(1, longest + 1):
@@ -163,12 +174,14 @@ def _successors(
             break
         with np.errstate(over="ignore"):
             ends = sums[open_, length] - sums[open_, s]  # steps s to length of the open rows
+            # steps 0 to length - s of all rows, with the powers that `ends` has
             begins = others[:, length - s] * powers[s]
         # of one value only, or found in several rows: no evidence
         telling = changes[open_, length - 1] > changes[open_, s]
         distinct, where, times = np.unique(begins, return_index=True, return_counts=True)
         at = np.minimum(np.searchsorted(distinct, ends), len(distinct) - 1)
         fits = telling & (distinct[at] == ends) & (times[at] == 1) & (where[at] != open_)
+        # nor may several rows end alike
         _, where_end, times_end = np.unique(ends, return_inverse=True, return_counts=True)
         fits &= times_end[where_end] == 1
         after[open_[fits]], shift[open_[fits]] = where[at[fits]], s
@@ -184,9 +197,11 @@ def _cumulative_sums(values: np.ndarray) -> np.ndarray:
 def _follow_chains(after: np.ndarray, shift: np.ndarray, length: int) -> np.ndarray:
     """Computes places along chains of windows; chains that end in others are laid beside them."""
     places = np.full(len(after), -1, np.int64)
+    # rows that no other goes on in begin chains
     heads = np.setdiff1d(np.arange(len(after)), after[after >= 0])
     base = 0
     follow, steps = after.tolist(), shift.tolist()
+    # and then all rows, for circles without a beginning
     for head in [*heads.tolist(), *range(len(after))]:
         # follow to a row that has a place, to the end, or back to the chain (a periodic series)
         chain, row = list[int](), head
@@ -198,6 +213,7 @@ def _follow_chains(after: np.ndarray, shift: np.ndarray, length: int) -> np.ndar
         if not chain:
             continue
         offsets = np.cumsum([0, *(steps[k] for k in chain[:-1])])
+        # a chain that runs into another is laid so that the two fit
         joins = row >= 0 and places[row] >= 0
         start = places[row] - steps[chain[-1]] - offsets[-1] if joins else base
         places[chain] = start + offsets

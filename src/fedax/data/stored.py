@@ -100,6 +100,7 @@ def write_clients(
         for part, each in parts.items():
             if each is None:
                 continue
+            # all parts have the shapes and types of the training examples
             forms["train"], written = _write(draft / part, part, each, classes, forms.get("train"))
             count = written if count is None else count
             if part == "test" and written != count:
@@ -204,6 +205,7 @@ def _write(
             done += len(block)
         if not done:
             raise DataError.found(part, "no client", "at least one client")
+        # refuses more examples than can be counted
         offsets_of(np.concatenate(sizes))
     finally:
         for column in columns.values():
@@ -223,6 +225,7 @@ def _client_blocks(clients: Iterable[Labelled]) -> Iterator[list[Labelled]]:
             if isinstance(client, Mapping)
             else 0
         )
+        # whichever is reached first, for few large clients and for many small ones
         if total > BLOCK or len(block) == MANY:
             yield block
             block, total = [], 0
@@ -235,11 +238,13 @@ def _check_block(block: list[Labelled], part: str, begin: int, classes: int) -> 
 
     `FederatedData` checks them, and names the first that does not fit.
     """
+    # a client may have no test examples, but `FederatedData` wants some to train on
     some = block if part == "train" else [_with_example(client) for client in block]
     try:
         FederatedData(some, classes)
     except DataError as error:
         raise DataError(
+            # the client's number among all, not in the block
             re.sub(r"train\[(\d+)\]", lambda at: f"{part}[{begin + int(at[1])}]", str(error))
         ) from error
     together = Stacked.of(block)

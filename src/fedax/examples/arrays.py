@@ -34,6 +34,7 @@ def as_array(values: Any, where: str) -> np.ndarray:
     >>> as_array(jnp.ones(2, jnp.bfloat16), "x").dtype
     dtype('float32')
     """
+    # the usual case: neither copied nor looked at
     if type(values) is np.ndarray and values.dtype.kind in _KINDS and values.dtype.isnative:
         return values
     array = as_ndarray(values, where)
@@ -71,6 +72,7 @@ def as_ndarray(values: Any, where: str) -> np.ndarray:
             where, f"a sparse array ({type(values).__name__})", "dense arrays", hint
         )
     try:
+        # a memory-mapped array stays one
         return np.asanyarray(values) if isinstance(values, np.memmap) else np.asarray(values)
     except TracerArrayConversionError as error:
         hint = "Make data and tasks outside of jax.jit, jax.vmap and jax.grad."
@@ -173,11 +175,13 @@ class Frames:
         framed = [
             name
             for name, values in arrays.items()
+            # frames and series of pandas, whose labels must not be lost
             if type(values) is not np.ndarray and _has_labels(values)
         ]
         if not framed:
             return arrays
         rows = [(name, list(arrays[name].index)) for name in framed]
+        # the same labels in another order are a mistake; other labels mean nothing here
         for name, labels in rows[1:]:
             if (
                 labels != rows[0][1]
@@ -248,9 +252,11 @@ def canonical(values: Any, where: str = "data") -> np.ndarray:
     if isinstance(values, np.memmap) and values.dtype == kind:
         return values
     check_range(values, kind, where)
+    # room to begin at a multiple of ALIGNED
     raw = np.empty(values.size * kind.itemsize + ALIGNED, np.uint8)
     begin = -raw.ctypes.data % ALIGNED
     copy = raw[begin : begin + values.size * kind.itemsize].view(kind).reshape(values.shape)
+    # what overflows is looked for below
     with np.errstate(over="ignore", invalid="ignore"):
         np.copyto(copy, values, casting="unsafe")
     narrowed = values.dtype.kind == "f" and kind.itemsize < values.dtype.itemsize

@@ -74,12 +74,15 @@ def client_name(value: Any, where: str) -> str:
     ('3', 'anna')
     """
     hint = "Drop these rows, or give each of them a client."
+    # numbers and texts of NumPy become those of Python
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, bytes):
         value = value.decode("utf-8", errors="replace")
+    # NaN is not equal to itself
     if value is None or type(value).__name__ in ("NAType", "NaTType") or value != value:
         raise DataError.of(where, value, "a name or number for each client", hint)
+    # 3.0 and 3 are the same client
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() else str(value)
     if isinstance(value, int) or hasattr(value, "isoformat"):
@@ -98,6 +101,7 @@ def check_distinct(names: Sequence[str], where: str) -> None:
     """
     first = dict[str, str]()
     for name in names:
+        # NFC joins letters and their accents, which may be written in two ways
         other = first.setdefault(unicodedata.normalize("NFC", name).strip(), name)
         if other != name:
             got, allowed = (
@@ -114,6 +118,8 @@ def natural(name: str) -> tuple[Any, ...]:
     ['client1', 'client2', 'client10']
     """
     parts = re.split(r"([0-9]+)", name)
+    # texts and digits take turns, numbers sort before texts, and the name decides between a1 and
+    # a01
     return tuple(
         (0, int(part), "") if i % 2 else (1, 0, part) for i, part in enumerate(parts) if part
     ), name
@@ -148,12 +154,14 @@ def grouped_by_name(values: Any, where: str) -> tuple[list[str], np.ndarray]:
         )
     if column.dtype.kind == "f" and np.isnan(column).any():
         client_name(np.nan, f"{where}, row {int(np.argmax(np.isnan(column)))}")
+    # in the order of their values
     if column.dtype.kind in "iufb":
         found, owner = np.unique(column, return_inverse=True)
         return [client_name(value, where) for value in found], owner
     raw = column.tolist()
     names = [client_name(value, f"{where}, row {row}") for row, value in enumerate(raw)]
     first = dict[str, Any]()
+    # 3 and "3" would be one client
     for name, value in zip(names, raw, strict=True):
         if first.setdefault(name, value) != value:
             got = f"{first[name]!r} and {value!r}, which have the same name"
@@ -170,6 +178,7 @@ def _column(values: Any) -> np.ndarray:
     plain = np.asarray(listed) if len({type(value) for value in listed}) <= 1 else np.empty(0)
     if plain.shape == (len(listed),) and len(listed):
         return plain
+    # assigned, because NumPy would look into values that are lists
     column = np.empty(len(listed), dtype=object)
     column[:] = listed
     return column
@@ -191,6 +200,7 @@ def number_of(name: str, names: Sequence[str] | None, clients: int, where: str) 
     """
     if names is not None and name in names:
         return names.index(name)
+    # no more digits than a number of 32 bits has
     number = int(name) if re.fullmatch(r"[0-9]{1,10}", name) else None
     if names is None:
         if number is None or number >= clients:

@@ -57,6 +57,7 @@ def offsets_of(sizes: Sequence[int] | np.ndarray) -> Int[np.ndarray, "bounds"]:
 
     Raises `DataError` for too many.
     """
+    # in 64 bits first, so that a sum beyond 32 bits is seen
     ends = np.cumsum(np.asarray(sizes, dtype=np.int64))
     if len(ends) and ends[-1] > MOST_EXAMPLES:
         raise DataError.of("examples of all clients", int(ends[-1]), f"at most {MOST_EXAMPLES}")
@@ -142,10 +143,12 @@ class Ragged(eqx.Module):
         """
         if not len(clients):
             raise DataError.found(where, "an empty list", "at least one client")
+        # as it comes, and then in the types of the training examples
         if like is not None:
             made = cls.of(clients, where=where, allow_empty=allow_empty)
             return dataclasses.replace(made, arrays=conformed(made.arrays, like.arrays, where))
         together = Stacked.of(clients)
+        # all clients at once; only where they do not fit, each is looked at below
         if together is not None and together.finite and (allow_empty or together.sizes.min() > 0):
             return cls.flat(together.arrays, together.sizes, where)
         names = set(clients[0])  # the first client that does not fit is looked for
@@ -269,7 +272,9 @@ def _conformed(values: Any, like: Any, where: str) -> Any:
         raise DataError.found(where, got, allowed)
     if values.dtype == like.dtype:
         return values
+    # "f" real, "i" and "u" whole, "b" true or false
     kinds = values.dtype.kind, like.dtype.kind
+    # real numbers that are whole pass for whole ones, and 0 and 1 for truth values
     if kinds[1] != "f" and (kinds[0] == "f" or kinds[1] == "b"):
         whole = np.asarray(values)
         if kinds[1] == "b" and not np.isin(whole, (0, 1)).all():

@@ -76,6 +76,7 @@ def check_indices(
             far = rows | {
                 key: np.where(rows[key] < 0, np.asarray(_FAR).astype(rows[key].dtype), rows[key])
             }
+            # narrow types do not hold _FAR
             if rows[key].dtype.itemsize >= 4 and _out_of_bounds(function, start, far) is not None:
                 found = f"{key!r} with {int(rows[key].min())} counts from the end"
     if found is not None:
@@ -117,6 +118,7 @@ def _check_classes(
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         params = jax.eval_shape(start, jax.random.key(0))
         program = jax.make_jaxpr(lambda p, b: function(p, b, None))(params, rows)
+    # unknown parameters: values that depend on them are None
     leaves = [None] * len(jax.tree.leaves(params)) + jax.tree.leaves(rows)
     with jax.ensure_compile_time_eval():
         found = list(
@@ -152,6 +154,7 @@ def _encoded(
 
     Values that depend on the parameters, which are None here, are left out.
     """
+    # values are computed only where a `one_hot` asks for them
     known: dict[Any, Callable[[], Any]] = {
         var: lambda value=value: value for var, value in zip(jaxpr.constvars, consts)
     }
@@ -164,12 +167,15 @@ def _encoded(
         inputs = [value_of(var) for var in equation.invars]
         inner = equation.params.get("jaxpr") if equation.primitive.name in ("jit", "pjit") else None
         if inner is not None and equation.params["name"] == _ONE_HOT:
+            # the program compares with an iota, as long as there are classes
             iota = next((one for one in inner.jaxpr.eqns if one.primitive.name == "iota"), None)
             given = inputs[0]()
             if iota is not None and given is not None:
                 yield iota.params["shape"][iota.params["dimension"]], np.asarray(given)
+        # and within compiled functions of the loss
         if inner is not None:
             yield from _encoded(inner.jaxpr, inner.consts, inputs)
+        # once for all results of an equation
         outputs = functools.cache(functools.partial(_outputs, equation, inputs))
         for i, var in enumerate(equation.outvars):
             known[var] = lambda outputs=outputs, i=i: outputs()[i]
@@ -194,8 +200,10 @@ def _extremes(parts: Sequence[Mapping[str, Any]], whole: Sequence[str]) -> dict[
             values = np.asarray(part[key])
             if not values.size:
                 continue
+            # numbers of an example, to find its row
             width = values.size // len(values)
             for row in (int(values.argmin()) // width, int(values.argmax()) // width):
+                # the whole example, because its arrays belong together
                 for other in found:
                     found[other].append(np.asarray(part[other][row]))
     return {key: np.stack(rows) for key, rows in found.items()}
@@ -254,5 +262,6 @@ class _Case:
 def _evaluated(case: _Case, key: Any) -> str | None:
     del key
     message = case.message()
+    # the cache keeps the case, which must not keep the data
     del case.rows
     return message

@@ -38,6 +38,7 @@ class RowReader:
             and READS
         ):
             self._first = values.offset
+            # a slice keeps the offset of the whole array, so that its rows do not end with the file
             if self._first + values.nbytes == os.path.getsize(values.filename):
                 self._file = open(values.filename, "rb", buffering=0)  # noqa: SIM115, closed with the reader
 
@@ -55,6 +56,7 @@ class RowReader:
         view, place = rows.reshape(-1).view(np.uint8).data, self._place(begin)
         done = 0
         while done < len(view):
+            # a read may return less than it was asked for
             got = os.preadv(self._file.fileno(), [view[done:]], place + done)
             if not got:
                 raise OSError(

@@ -87,6 +87,7 @@ class Stacked(Sequence[Mapping[str, np.ndarray]]):
         return Stacked(
             {**self.arrays, **arrays},
             self.sizes,
+            # other real numbers would have to be looked at again
             self._finite and all(v.dtype.kind != "f" for v in arrays.values()),
         )
 
@@ -100,6 +101,7 @@ class Stacked(Sequence[Mapping[str, np.ndarray]]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[k] for k in range(*index.indices(len(self)))]
+        # also of an index from the end
         end = int(self._ends[index])
         rows = slice(end - int(self.sizes[index]), end)
         return MappingProxyType({name: values[rows] for name, values in self.arrays.items()})

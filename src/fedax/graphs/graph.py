@@ -102,7 +102,9 @@ class Graph(MixingWeights):
         if not clients:
             raise InvalidInput.found("Graph.of(network=...)", "0 nodes", "at least one node")
         nodes = client_names.ordered_nodes(network, order)
+        # client number of each node of the network
         place = {node: i for i, node in enumerate(nodes)}
+        # without loops: `network_rows` puts the rest of each row on the diagonal
         links: list[list[int]] = [
             sorted({place[v] for v in network[u]} - {place[u]}) for u in nodes
         ]
@@ -128,6 +130,7 @@ class Graph(MixingWeights):
         nodes = client_names.names_of_frame(matrix, field)
         check_mixing_matrix(w, field)
         rows = [
+            # the own weight is listed even where it is 0, because `tables` looks it up
             {i: float(w[i, i]), **{int(j): float(w[i, j]) for j in np.flatnonzero(w[i]) if j != i}}
             for i in range(len(w))
         ]
@@ -166,7 +169,9 @@ class Graph(MixingWeights):
             raise InvalidInput.found(
                 "Graph.sequence(graphs=...)", "other names", allowed, "Give all the same order=..."
             )
+        # a graph that changes itself contributes every round of its period
         rows = [graph._rows(t) for graph in graphs for t in range(graph.period)]
+        # links of all rounds together: what one round does not reach, a later one may
         union = nx.Graph([(i, j) for step in rows for i, row in enumerate(step) for j in row])
         if not nx.is_connected(union):
             raise InvalidInput.found(
@@ -188,6 +193,7 @@ class Graph(MixingWeights):
         """Links every client with those 1, 2, 4, ... places away on the ring."""
         return cls._circulant(
             clients,
+            # jumps up to half the ring; longer ones are the same links seen from the other end
             [2**k for k in range(max(clients // 2, 1).bit_length())],
             "exponential",
             options,
@@ -233,6 +239,7 @@ class Graph(MixingWeights):
         """Draws uniformly from the connected graphs in which each client has `degree` neighbours;
         `clients * degree` is even.
         """
+        # other degrees have no simple regular graph
         if not (0 < degree < clients and clients * degree % 2 == 0):
             allowed = f"1 to {clients - 1}, with an even product of clients and degree"
             raise InvalidInput.of("Graph.random_regular(degree=...)", degree, allowed)
@@ -322,6 +329,7 @@ class Graph(MixingWeights):
                 "Add links.",
             )
         nodes = client_names.ordered_nodes(network, order)
+        # senders of each client by number, without loops
         senders = [
             sorted({nodes.index(v) for v in network.predecessors(u)} - {i})
             for i, u in enumerate(nodes)
@@ -412,6 +420,7 @@ class Graph(MixingWeights):
         cls, draw: Callable[[int], Any], name: str, what: float, seed: int, options: dict[str, Any]
     ) -> "Graph":
         for attempt in range(ATTEMPTS):
+            # different seeds never share an attempt
             network = draw(seed * ATTEMPTS + attempt)
             if nx.is_connected(network):
                 return cls.of(network, name=f"{name}({what:g})", order=list(network), **options)
@@ -425,15 +434,18 @@ class Graph(MixingWeights):
         """Returns the links of a round as a NetworkX graph; directed, from sender to receiver, if
         some go one way.
         """
+        # as (sender, receiver): row i lists the clients that i hears
         links = {(j, i) for i, row in enumerate(self._rows(round)) for j in row if i != j}
         one_way = any((j, i) not in links for i, j in links)
         network = nx.empty_graph(self.clients, create_using=nx.DiGraph if one_way else nx.Graph)
+        # an undirected graph has each link once, a directed one both directions
         network.add_edges_from(sorted(link for link in links if one_way or link[0] < link[1]))
         return network
 
     @checked_call
     def renumbered(self, order: Sequence[int]) -> "Graph":
         """Returns the same graph where the client `order[i]` has become client i."""
+        # new number of each client by its old one
         new = {old: i for i, old in enumerate(order)}
         if sorted(new) != list(range(self.clients)):
             raise InvalidInput.of(
@@ -457,6 +469,7 @@ class Graph(MixingWeights):
         Raises:
             InvalidInput: nodes that have other names than the clients.
         """
+        # without names on either side, node i is client i
         if self.nodes is None or names is None or list(self.nodes) == list(names):
             return self
         return self.renumbered(client_names.places_of(names, self.nodes, "graph"))

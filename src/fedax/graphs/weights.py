@@ -31,6 +31,7 @@ def _added(default: Any) -> Any:
 class MixingWeights(eqx.Module):
     """The part of `Graph` that a round uses: weights of all rounds, as lists of neighbours."""
 
+    # in each row the client itself comes first, and again as padding up to the width
     neighbours: Int[Array, "period clients width"]
     weights: Float[Array | np.ndarray, "period clients width"]
     name: str = eqx.field(static=True, default="graph")
@@ -76,6 +77,8 @@ class MixingWeights(eqx.Module):
         """Returns W in a round."""
         neighbours, weights = np.asarray(self.neighbours), np.asarray(self.weights, float)
         w, t = np.zeros((self.clients, self.clients)), round % self.period
+        # adds instead of assigning: padding repeats the client, and its 0 would overwrite the own
+        # weight
         np.add.at(w, (np.arange(self.clients)[:, None], neighbours[t]), weights[t])
         return w
 
@@ -84,7 +87,9 @@ class MixingWeights(eqx.Module):
         """Which sums of the weights are 1 in every round: "both", those of each "row" or "column",
         or "none".
         """
+        # who makes up for lost weights decides which sums stay 1
         lost = "both"
+        # sleeping cuts both directions of a link, which keeps symmetric weights symmetric
         if self.drops or self.fails or (self.awake != 1 and not self._is_symmetric):
             lost = self.repair
         return mixing.unit_sums(np.asarray(self.neighbours), np.asarray(self.weights, float), lost)
@@ -103,6 +108,7 @@ class MixingWeights(eqx.Module):
                 self.name,
                 "graphs without losses and sleeping clients whose rows and columns sum to 1",
             )
+        # W_T ... W_1: later rounds multiply from the left
         product = functools.reduce(
             lambda done, t: self.matrix(t) @ done, range(self.period), np.eye(self.clients)
         )
@@ -188,6 +194,7 @@ class MixingWeights(eqx.Module):
         """
         if awake is not None and not 0 < awake <= 1:
             raise InvalidInput.of("Graph.sleeping(awake=...)", awake, "numbers in (0, 1], or None")
+        # a receiver that takes its own vector instead would break the sums of columns
         repair = "sender" if self.sums == "column" else self.repair
         return dataclasses.replace(self, awake=awake, repair=repair)
 
@@ -252,10 +259,12 @@ class MixingWeights(eqx.Module):
             jnp.asarray(self.neighbours)[round % self.period],
             jnp.asarray(self.weights)[round % self.period],
         )
+        # masks of shape (clients, width), True where a message does not arrive
         both, lost = self.repair == "both", list[Array]()
         if self.drops and key is not None:
             lost.append(links.lost_alone(neighbours, key, self.drops, both))
         if self.fails and chain is not None:
+            # by the round itself, not its place in the period: a burst goes on in the next period
             now = jnp.asarray(round, jnp.int32)
             lost.append(
                 links.lost_in_bursts(neighbours, chain, now, self.fails, self.recovers, both)
@@ -263,6 +272,7 @@ class MixingWeights(eqx.Module):
         if awake is not None:
             lost.append(links.asleep(neighbours, awake))
         if lost:
+            # a message is lost if anything takes it
             any_lost = functools.reduce(jnp.logical_or, lost)
             weights = links.weights_left(neighbours, weights, any_lost, self.repair)
         return neighbours, weights

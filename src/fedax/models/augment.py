@@ -60,9 +60,11 @@ class Augmentation:
             raise InvalidInput.of("Augmentation(deviation=...)", self.deviation, "numbers > 0")
 
     def __call__(self, x: Any, key: Any) -> Float[Array, "batch ..."]:
+        # whole numbers, such as bytes, become JAX's default float type
         dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.zeros(()).dtype
         images = as_images(x, self.shape, dtype)
         if key is not None:
+            # split whatever is drawn: a flip is the same with and without crops
             crop_key, flip_key = jax.random.split(key)
             images = random_crop(images, self.crop, crop_key) if self.crop else images
             images = random_flip(images, flip_key) if self.flip else images
@@ -80,6 +82,7 @@ def random_crop(images: Images, pad: int, key: Any) -> Images:
     """
     batch, *size = images.shape
     padded = jnp.pad(images, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    # from 0 to 2 pad, both included
     corners = jax.random.randint(key, (batch, 2), 0, 2 * pad + 1)
 
     def window(image: Float[Array, "tall wide channels"], corner: Any) -> Array:

@@ -30,6 +30,7 @@ def as_images(x: Any, shape: tuple[int, int, int], dtype: Any) -> Images:
     >>> as_images(jnp.zeros((2, 12)), (2, 2, 3), float).shape
     (2, 2, 2, 3)
     """
+    # as they are, flat, or without the axis of a single channel
     if tuple(x.shape[1:]) not in (
         shape,
         (math.prod(shape),),
@@ -122,6 +123,7 @@ class CNN:
     def _flat(self) -> int:
         rows, columns, channels = self.shape
         for outputs, size, pool in self.stages:
+            # a kernel inside the image loses size - 1 pixels along each axis
             lost = 0 if self.padding == "SAME" else size - 1
             rows, columns, channels = max(rows - lost, 0), max(columns - lost, 0), outputs
             if pool:
@@ -140,6 +142,7 @@ class CNN:
             (glorot, glorot) if self.start == "glorot" else (fan_out_normal, narrow_normal)
         )
         channels = [self.shape[2], *(stage.outputs for stage in self.stages)]
+        # the first one is what the stages leave, flat
         widths = [self._flat, *self.widths, self.classes]
         keys = jax.random.split(key, len(self.stages) + len(widths) - 1)
         convolutions = [
@@ -153,6 +156,7 @@ class CNN:
         return CNNParams(tuple(convolutions), tuple(affine))
 
     def __call__(self, params: CNNParams, x: Any, key: Any = None) -> Float[Array, "batch classes"]:
+        # once, into the order in which the extension reads images
         h = laid(as_images(x, self.shape, params.dense[0].kernel.dtype))
         for layer, stage in zip(params.convolutions, self.stages):
             h = convolve_activate(h, *layer, window=2 if stage.pool else 1, padding=self.padding)
@@ -176,7 +180,7 @@ def mnist_cnn(classes: int = 10) -> CNN:
 def lenet(classes: int = 10, shape: tuple[int, int, int] = (32, 32, 3)) -> CNN:
     """Returns LeNet with ReLU: two convolutions of 5 x 5, three fully connected layers.
 
-    As FedBC trains it on CIFAR-10 (LeCun et al., 1998); 62,006 parameters with 10 classes.
+    As FedBC trains it on CIFAR-10 (LeCun et al., 1998).
 
     62,006 parameters with 10 classes.
 

@@ -150,6 +150,7 @@ class MLP:
         self, params: tuple[Affine, ...], x: Float[Array, "batch features"], key: Any = None
     ) -> Float[Array, "batch classes"]:
         *hidden, last = params
+        # one key for each hidden layer; none without a key, that is in evaluation
         keys = [None] * len(hidden) if key is None else jax.random.split(key, len(hidden))
         for layer, own in zip(hidden, keys):
             x = jax.nn.relu(dropout(layer(x), self.dropout, own))

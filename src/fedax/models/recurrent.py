@@ -72,6 +72,7 @@ class CharLSTM:
     def init(self, key: Key[Array, ""]) -> CharLSTMParams:
         """Draws parameters as `start` says."""
         uniform = self.start == "uniform"
+        # two layers, the vectors, the last kernel
         keys, hidden = jax.random.split(key, 4), self.hidden
         layers = [
             LSTM.init(
@@ -89,6 +90,7 @@ class CharLSTM:
         self, params: CharLSTMParams, x: Int[Array, "batch steps"], key: Any = None
     ) -> Float[Array, "batch vocabulary"]:
         # a product, because the gradient of a lookup scatters
+        # (steps, batch, vocabulary): steps come first in an LSTM; -1 gives zeros
         marked = jax.nn.one_hot(x.T, self.vocabulary, dtype=params.embedding.dtype)
         h = (marked.reshape(-1, self.vocabulary) @ params.embedding).reshape(
             *marked.shape[:2], self.vectors
@@ -159,6 +161,7 @@ class SentimentLSTM:
     def __call__(
         self, params: SentimentLSTMParams, x: Float[Array, "batch steps vectors"], key: Any = None
     ) -> Float[Array, "batch 2"]:
+        # (steps, batch, vectors)
         h = x.transpose(1, 0, 2)
         for layer in params.layers:
             h = layer(h, forget_bias=1.0)

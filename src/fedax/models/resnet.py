@@ -109,8 +109,10 @@ class ResNet:
 
         Scales are 1, offsets 0, and the classifier is narrow.
         """
+        # channels after each block: 1, 2 and 4 times the width
         outputs = [self.width * 2 ** (k // self.blocks) for k in range(3 * self.blocks)]
         inputs = [self.width, *outputs]
+        # two convolutions for each block
         first, last, *keys = jax.random.split(key, 2 + 2 * len(outputs))
         blocks = [
             (Normed.init(a, before, after), Normed.init(b, after, after))

@@ -209,6 +209,7 @@ def state_in(arrays: Mapping[str, Any], like: PyTree, where: str) -> PyTree:
         if name.startswith(_STATE)
     }
     if isinstance(like, Task):
+        # files of other libraries have the state's arrays without the mark
         held = held or {name: arrays[name] for name in _state_names(like) if name in arrays}
         like = like.state
     return place_arrays(held, like, f"{where}, state") if held and like is not None else None
@@ -273,9 +274,11 @@ def place_arrays(
     `where` is for messages. Arrays of leaves that a task has frozen are passed over.
     """
     strict = strict and not (isinstance(like, Task) and like.frozen is not None)
+    # shapes alone; the starting point is not drawn
     shapes = jax.eval_shape(like.start, jax.random.key(0)) if isinstance(like, Task) else like
     leaves, structure = jax.tree.flatten(shapes)
     own, taken, made = leaf_names(shapes), set[str](), []
+    # arrays that the state takes, see `state_in`
     passed = set[str](_state_names(like)) if isinstance(like, Task) else set[str]()
     # PyTorch counts batches beside the statistics; no state has them
     passed |= {
@@ -349,6 +352,7 @@ def to_bytes(
         "leaves": list(plain),
         "sha256": _sum(plain),
     }
+    # names that lost the mark of a state
     if state_leaves := [name for name in plain if name not in arrays]:
         facts[_STATE_LEAVES] = state_leaves
     return save(plain, {_ABOUT: json.dumps(facts)})
@@ -427,6 +431,7 @@ def _turned(array: np.ndarray, name: str, transpose: Axes, back: bool = False) -
         raise InvalidInput.of(
             f"transpose[{name!r}]", axes, f"the axes 0 to {array.ndim - 1}, each once"
         )
+    # back into the file: the inverse permutation
     return array.transpose(np.argsort(axes) if back else axes)
 
 
@@ -442,12 +447,14 @@ def _fitted(array: np.ndarray, leaf: Any, name: str, where: str, transpose: Axes
             f"{where}: {name}", f"shape {array.shape}", f"shape {shape}, as the model has", turned
         )
     real, wanted = (jnp.issubdtype(kind, jnp.floating) for kind in (array.dtype, dtype))
+    # real numbers may change their precision, all others keep their type
     if real != wanted or (not real and array.dtype != dtype):
         raise InvalidInput.found(
             f"{where}: {name}", str(array.dtype), "real numbers" if wanted else str(dtype)
         )
     with np.errstate(over="ignore"):
         narrowed = array.astype(dtype)
+    # finite numbers that became infinite
     if not np.array_equal(np.isfinite(narrowed), np.isfinite(array)):
         raise InvalidInput.found(
             f"{where}: {name}", "numbers beyond the range", f"numbers that {dtype} can hold"
@@ -458,6 +465,7 @@ def _fitted(array: np.ndarray, leaf: Any, name: str, where: str, transpose: Axes
 def _sum(arrays: Mapping[str, np.ndarray]) -> str:
     total = hashlib.sha256()
     for name, array in sorted(arrays.items()):
+        # the type and shape too: other arrays may have the same bytes
         total.update(f"{name}{array.dtype}{array.shape}".encode())
         total.update(array.reshape(-1).view(np.uint8).data)
     return total.hexdigest()
@@ -466,9 +474,11 @@ def _sum(arrays: Mapping[str, np.ndarray]) -> str:
 def _from_safetensors(content: bytes) -> Weights:
     from safetensors import deserialize
 
+    # eight bytes with the length of the header, then the header as JSON
     length = int.from_bytes(content[:8], "little")
     told = (
         json.loads(content[8 : 8 + length]).get("__metadata__", {}).get(_ABOUT)
+        # `deserialize` refuses a length beyond the file
         if length < len(content)
         else None
     )
@@ -480,6 +490,7 @@ def _from_safetensors(content: bytes) -> Weights:
     if about and about["sha256"] != _sum(unsorted):
         raise ValueError("its checksum does not fit")
     marked = set(about.pop(_STATE_LEAVES, ()))
+    # in the order of the leaves, where the file tells it
     names = about.get("leaves", sorted(unsorted))
     return Weights(
         {(_STATE if name in marked else "") + name: unsorted[name] for name in names}, about
@@ -491,6 +502,7 @@ def _npz(arrays: Mapping[str, np.ndarray]) -> bytes:
     # numpy.savez names its own arguments like arrays, and writes the time
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, array in arrays.items():
+            # types that NumPy does not know, such as bfloat16
             known = array.dtype.kind != "V"
             body = io.BytesIO()
             np.lib.format.write_array(

@@ -116,6 +116,7 @@ class Transformer:
         Where a layer adds to its input, the deviation is divided by sqrt(2 layers).
         """
         width, keys = self.width, jax.random.split(key, self.layers + 3)
+        # after the keys of tokens, places and classes
         blocks = tuple(self._block(own) for own in keys[3:])
         tokens, places = (
             _normal(keys[0], (self.vocabulary, width)),
@@ -129,6 +130,7 @@ class Transformer:
     def _block(self, key: Key[Array, ""]) -> Block:
         width, keys = self.width, jax.random.split(key, 4)
 
+        # layers that add to their input, see `init`
         def less(key: Any, shape: tuple[int, ...]) -> Array:
             return _normal(key, shape) / (2 * self.layers) ** 0.5
 
@@ -157,10 +159,12 @@ class Transformer:
         # seen[b, t, s]: whether place t looks at place s
         real = x != 0
         if self.classes is None:
+            # place t sees the places up to t; padding comes after all tokens
             seen = jnp.broadcast_to(
                 jnp.tril(jnp.ones((steps, steps), bool))[None], (batch, steps, steps)
             )
         else:
+            # all places see the tokens, and none sees padding
             seen = jnp.broadcast_to(real[:, None, :], (batch, steps, steps))
         for block in params.blocks:
             h = h + self._attended(block, block.before(h), seen)

@@ -42,6 +42,7 @@ def product(
     >>> product(jnp.ones((2, 3)), jnp.ones((3, 4))).tolist()
     [[3.0, 3.0, 3.0, 3.0], [3.0, 3.0, 3.0, 3.0]]
     """
+    # all operations here have a first axis of groups; one model is one group
     if _is_worth_a_call(x, kernel, kernel.shape[1]):
         return outputs_p.bind(*aligned(x[None], kernel[None]), native=True)[0][0]
     # kernel' x' and not x kernel: the kernel's gradient then comes out in its own order if many
@@ -58,6 +59,7 @@ def product_by_rows(
     (2, 4)
     """
     if _is_worth_a_call(x, kernel, kernel.shape[0]):
+        # sum_k x_nk w_ok has the form of the gradient by the examples
         return input_gradient_p.bind(*aligned(x[None], kernel[None]), native=True)[0][0]
     return lax.dot_general(kernel, x, (((1,), (1,)), ((), ()))).T
 
@@ -75,6 +77,7 @@ def _is_worth_a_call(x: Any, kernel: Any, outputs: int) -> bool:
 
 def multiplications(a: tuple[int, ...], b: tuple[int, ...], name: str) -> int:
     """Returns the flops of a product by its name, for the shapes of its operands."""
+    # every number of the first operand meets one axis of the second
     return math.prod(a) * b[1 if name == input_gradient_p.name else 2]
 
 
@@ -92,6 +95,7 @@ def _input_gradient(gradient: Any, kernel: Any) -> list[Any]:
 
 def _made(name: str, kind: int, plain: Any) -> Any:
     def results(a: Any, b: Any, **_: Any) -> list[Result]:
+        # (groups, rows, columns) of the three products in turn
         return [Result((a.shape[0], a.shape[1 + kind % 2], b.shape[2 - kind // 2]), a.dtype, False)]
 
     def numbers(a: Any, b: Any) -> list[int] | None:
@@ -151,6 +155,7 @@ def _batched(made: Any, plain: Any, examples: bool) -> None:
     """
 
     def rule(operands: Any, dims: Any, **params: Any) -> Any:
+        # the kernel is shared: the batch joins the examples
         if examples and dims[1] is None:
             (out,) = made.bind(folded(operands[0], dims[0], 1), operands[1], **params)
             return [unfolded(out, batch_size(operands, dims), 1)], [1]

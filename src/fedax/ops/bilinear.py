@@ -70,7 +70,9 @@ def pairs(
     >>> pairs(4, 3, 4, low=1), pairs(4, 3, 2)
     (10, 6)
     """
+    # (outputs, window): the place of each kernel position in the image
     places = stride * np.arange(outputs)[:, None] + apart * np.arange(window) - low
+    # inside the image, and on a number instead of a zero between two
     return int(((places >= 0) & (places <= (size - 1) * spread) & (places % spread == 0)).sum())
 
 
@@ -80,6 +82,7 @@ def multiplications(a: tuple[int, ...], b: tuple[int, ...], plan: Plan, name: st
     """
     each = zip(plan.image, plan.window, plan.outputs, plan.strides, plan.borders)
     along = [pairs(n, k, m, stride=s, low=low) for n, k, m, s, (low, _) in each]
+    # the second operand has the channels of the image, unless it is a gradient of outputs
     channels = a[4] if name.endswith("kernel_gradient") else b[3]
     return a[0] * a[1] * channels * b[4] * math.prod(along)
 
@@ -99,6 +102,7 @@ def _plain(kind: int) -> Any:
             )
         if kind == 0:
             return xla(a, b, plan)
+        # transposes of XLA's convolution, by the shape of what it is linear in
         if kind == 1:
             image = jax.ShapeDtypeStruct((a.shape[0], *plan.image, b.shape[2]), a.dtype)
             return jax.linear_transpose(lambda x: xla(x, b, plan), image)(a)[0]
@@ -155,6 +159,7 @@ def bilinear(made: Any, first: Any, second: Any) -> None:
 
     def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
         (a, b, *others), (da, db, *_) = primals, tangents
+        # a tangent that is zero adds no product
         parts = [] if isinstance(da, ad.Zero) else [made.bind(da, b, *others, **params)[0]]
         parts += [] if isinstance(db, ad.Zero) else [made.bind(a, db, *others, **params)[0]]
         return made.bind(*primals, **params), [sum(parts[1:], parts[0])]
@@ -199,6 +204,7 @@ def joined(made: Any, *cases: tuple[tuple[int | None, ...], int]) -> None:
 
     def rule(operands: Any, dims: Any, **params: Any) -> Any:
         for axes, to in cases:
+            # a case fits if the same operands have a batch
             if all((d is None) == (axis is None) for d, axis in zip(dims, axes, strict=True)):
                 whole = [
                     x if axis is None else folded(x, d, axis)
@@ -211,6 +217,7 @@ def joined(made: Any, *cases: tuple[tuple[int | None, ...], int]) -> None:
     batching.primitive_batchers[made] = rule
 
 
+# whichever operand is shared, the batch joins the axis that it does not have
 joined(outputs_p, ((1, None), 1), ((None, 4), 4))
 joined(image_gradient_p, ((1, None), 1), ((None, 3), 4))
 joined(kernel_gradient_p, ((4, None), 3), ((None, 4), 4))

@@ -67,6 +67,7 @@ def convolve(
     if formulation == "native" and not status().used:
         raise InvalidInput(f"convolve(formulation='native'): {status().reason}")
     native = choose(x, kernel, native=None if formulation is None else formulation == "native")
+    # the form wherever the extension does not serve
     by_products = formulation == "products" or (
         formulation is None and jax.default_backend() == "cpu"
     )
@@ -109,6 +110,7 @@ def borders(
         allowed = "'SAME', 'VALID' or numbers >= 0, and strides >= 1"
         raise InvalidInput.of("convolve(padding, stride)", (padding, strides), allowed)
     if padding == "SAME":
+        # as many zeros as the last of ceil(n / s) windows reaches beyond the image
         added = [max((-(-n // s) - 1) * s + k - n, 0) for n, k, s in zip(image, kernel, strides)]
         return (added[0] // 2, added[0] - added[0] // 2), (added[1] // 2, added[1] - added[1] // 2)
     around = ((0, 0), (0, 0)) if isinstance(padding, str) else padding

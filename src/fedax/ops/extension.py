@@ -47,6 +47,7 @@ def status() -> Status:
             jax.ffi.register_ffi_target(
                 name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu"
             )
+        # -1 keeps the best instruction set of this machine
         level = library.fedax_level(LEVELS.index(wanted) if wanted in LEVELS else -1)
     except Exception as error:
         # an older system library, another interface: the layers without it still work

@@ -52,6 +52,7 @@ class LSTM(NamedTuple):
             (4 * hidden,),
             (3, hidden),
         ]
+        # a key for each, used or not: no option changes the draws of another
         keys, bound = jax.random.split(key, len(shapes)), hidden**-0.5
         if uniform:
             parts = [
@@ -80,6 +81,7 @@ class LSTM(NamedTuple):
         hidden = self.recurrent.shape[0]
         bias = self.bias if self.second_bias is None else self.bias + self.second_bias
         if forget_bias:
+            # gates lie side by side as i, f, g, o: a step of the second quarter
             bias = bias + forget_bias * jnp.repeat(jnp.array([0, 1, 0, 0], bias.dtype), hidden)
         # the inputs of all steps at once: one long product in place of many short ones
         projected = (x.reshape(-1, features) @ self.inputs).reshape(steps, batch, -1) + bias[
@@ -108,6 +110,7 @@ def recur(
 
 
 def _forward(projected: Gates, kernel: Array, peepholes: Array, peep: bool) -> tuple[Array, Any]:
+    # with a first axis of one group
     operands = aligned(projected[None], kernel[None], peepholes[None])
     hs, cs, gates = (x[0] for x in recur_p.bind(*operands, peep=peep, native=_native(*operands)))
     return hs, (hs, cs, gates, kernel, peepholes)
@@ -124,9 +127,11 @@ def _backward(
     operands = aligned(*(x[None] for x in (gradient, gates, cs, kernel, peepholes)))
     da = recur_gradient_p.bind(*operands, peep=peep, native=_native(*operands))[0][0]
     width = kernel.shape[0]
+    # sums h of the step before times da, over all steps and examples
     dkernel = _shifted(hs).reshape(-1, width).T @ da.reshape(-1, 4 * width)
     if not peep:
         return da, dkernel, jnp.zeros_like(peepholes)
+    # i and f see the cell before the step, o the one after it
     before = _shifted(cs)
     di, df, _, do = jnp.split(da, 4, axis=2)
     return (
@@ -140,6 +145,7 @@ recur.defvjp(_forward, _backward)
 
 
 def _native(*operands: Array) -> bool:
+    # the last operand is the peepholes, shape (groups, 3, hidden)
     return choose(*operands, native=None if operands[-1].shape[2] >= SMALLEST else False)
 
 
@@ -154,6 +160,7 @@ def _sigmoid(x: Array) -> Array:
 
 def _states(projected: Gates, kernel: Array, peepholes: Array, peep: bool) -> list[Array]:
     """Returns hidden states, cells, and the four gates side by side, after every step."""
+    # shape (batch, hidden)
     zero = jnp.zeros_like(projected[0, :, : kernel.shape[0]])
 
     def step(state: tuple[Array, Array], projected: Array) -> tuple[Any, Any]:
@@ -180,12 +187,14 @@ def _gradient(
         dh, dc = carry
         gradient, gates, c, c_before = now
         i, f, g, o = jnp.split(gates, 4, axis=1)
+        # from the step after it, and from this step's own output
         dh, tanh = dh + gradient, jnp.tanh(c)
         do = dh * tanh * o * (1 - o)
         dc = dc + dh * o * (1 - tanh * tanh)
         if peep:
             dc = dc + do * peepholes[2][None, :]
         di, df, dg = dc * g * i * (1 - i), dc * c_before * f * (1 - f), dc * i * (1 - g * g)
+        # what reaches the cell before: along c, and through the gates that see it
         dc = dc * f
         if peep:
             dc = dc + di * peepholes[0][None, :] + df * peepholes[1][None, :]
@@ -198,6 +207,7 @@ def _gradient(
 
 def _grouped(one: Any) -> Any:
     def plain(*operands: Array, peep: bool) -> list[Array]:
+        # one group needs no vmap
         if operands[0].shape[0] == 1:
             return [x[None] for x in one(*(x[0] for x in operands), peep)]
         return jax.vmap(partial(one, peep=peep))(*operands)

@@ -131,8 +131,10 @@ def _statistics(x: Any, groups: int) -> tuple[Any, Any]:
 
 
 def _means(x: Any, groups: int) -> Any:
+    # (group, example, channel)
     sums = x.sum((2, 3))
     count = x.shape[2] * x.shape[3] * x.shape[4] // groups
+    # a group of channels are neighbours; turned to (group, channel group, example)
     return sums.reshape(*sums.shape[:2], groups, -1).sum(3).transpose(0, 2, 1) / count
 
 
@@ -154,6 +156,7 @@ def _norm(
     y = (x - _spread(mean, x)) * (_spread(rate, x) * _channels(scale)) + _channels(offset)
     y = y + taken(shortcut[0], x.shape[4], stride) if shortcut else y
     y = jax.nn.relu(y) if relu else y
+    # the output twice, see `residual`
     return [y, y, mean, rate]
 
 
@@ -173,10 +176,13 @@ def _gradient(
 
     `rest` are one or two parts of the gradient g, and the outputs where there is ReLU.
     """
+    # the two equal outputs have a gradient each, or one of them has none
     parts = rest[: len(rest) - relu]
     gradient: Any = sum(parts[1:], parts[0])
+    # where the output is 0, ReLU is flat
     gradient = jnp.where(rest[-1] <= 0, jnp.zeros_like(gradient), gradient) if relu else gradient
     rates, centred = _spread(rate, x), x - _spread(mean, x)
+    # sums over pixels of g and of g z, shape (group, example, channel)
     total, along = gradient.sum((2, 3)), (gradient * centred).sum((2, 3)) * rates[:, :, 0, 0]
     count = x.shape[2] * x.shape[3] * x.shape[4] // groups
 
@@ -201,6 +207,7 @@ def _tangent(*operands: Any, groups: int, relu: bool, stride: int, size: Any) ->
     (dx, dscale, doffset, *dshortcut), (x, mean, rate, scale, *out) = _linear(operands, stride)
     rates = _spread(rate, x)
     z = (x - _spread(mean, x)) * rates
+    # mean and deviation move with x, which takes out the parts of dx along 1 and along z
     dz = rates * (dx - _spread(_means(dx, groups), x) - z * _spread(_means(dx * z, groups), x))
     dy = dz * _channels(scale) + z * _channels(dscale) + _channels(doffset)
     dy = dy + taken(dshortcut[0], x.shape[4], stride) if stride else dy
@@ -210,6 +217,7 @@ def _tangent(*operands: Any, groups: int, relu: bool, stride: int, size: Any) ->
 
 def _linear(operands: Any, stride: int) -> tuple[Any, Any]:
     """Returns the tangents among the operands of `_tangent`, and the point of linearisation."""
+    # x, scale, offset, and perhaps the shortcut
     count = 4 if stride else 3
     return operands[:count], operands[count:]
 
@@ -233,6 +241,7 @@ def _tangent_results(dx: Any, *_: Any, **__: Any) -> list[Result]:
 
 
 def _numbers(kind: int) -> Any:
+    # the last number says whether the gradient comes in two parts
     def numbers(*shapes: Any, groups: int, relu: bool, stride: int, size: Any) -> list[int]:
         return [kind, groups, int(relu), stride, int(kind == 1 and len(shapes) - relu == 6)]
 
@@ -267,16 +276,19 @@ def _norm_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
     both = tangent_p.bind(
         *whole, x, mean, rate, scale, *([out] if params["relu"] else []), **params
     )
+    # the statistics are results too, and have tangents
     _, statistics = jax.jvp(lambda x: _statistics(x, params["groups"]), (x,), whole[:1])
     return [out, again, mean, rate], [*both, *statistics]
 
 
 def _tangent_transpose(cotangents: Any, *operands: Any, **params: Any) -> Any:
     tangents, (x, mean, rate, scale, *out) = _linear(operands, params["stride"])
+    # of the two outputs those that were used
     given = [cotangent for cotangent in cotangents if not isinstance(cotangent, ad.Zero)]
     if not given:
         return [None] * len(operands)
     gradients = gradient_p.bind(x, mean, rate, scale, *given, *out, **params)
+    # no gradient for the point of linearisation
     own = [
         gradient if ad.is_undefined_primal(dx) else None
         for gradient, dx in zip(gradients, tangents)
@@ -287,6 +299,7 @@ def _tangent_transpose(cotangents: Any, *operands: Any, **params: Any) -> Any:
 def _gradient_transpose(cotangents: Any, *operands: Any, **params: Any) -> Any:
     if all(isinstance(cotangent, ad.Zero) for cotangent in cotangents):
         return [None] * len(operands)
+    # linear in the parts of the gradient alone, whose transpose is the tangent
     out = operands[-1:] if params["relu"] else ()
     image = tangent_p.bind(*map(ad.instantiate_zeros, cotangents), *operands[:4], *out, **params)[0]
     return [image if ad.is_undefined_primal(operand) else None for operand in operands]

@@ -80,6 +80,7 @@ def _windows(x: Any, window: Window) -> Any:
     """Splits images into windows, shape (group, example, tall, height, wide, width, channel)."""
     groups, batch, rows, columns, channels = x.shape
     tall, wide = rows // window[0], columns // window[1]
+    # rows and columns that fill no window are cut off
     whole = x[:, :, : tall * window[0], : wide * window[1]]
     return whole.reshape(groups, batch, tall, window[0], wide, window[1], channels)
 
@@ -97,6 +98,7 @@ def _spread(bias: Any) -> Any:
 
 def _pool(x: Any, bias: Any, *, size: Window, window: Window, relu: bool) -> list[Any]:
     best = _windows(x, window).max((3, 5))
+    # from the last pixel backwards: of equal ones the first stays
     first = jnp.full(best.shape, window[0] * window[1] - 1, jnp.uint8)
     for k, pixels in reversed(list(enumerate(_each(x, window)[:-1]))):
         first = jnp.where(pixels == best, jnp.uint8(k), first)
@@ -109,11 +111,13 @@ def _pool(x: Any, bias: Any, *, size: Window, window: Window, relu: bool) -> lis
 def _tangent(
     x: Any, bias: Any, winner: Any, *, size: Window, window: Window, relu: bool
 ) -> list[Any]:
+    # a bias moves nothing where ReLU is flat
     total = jnp.where(
         winner == FLAT,
         jnp.zeros_like(bias, shape=()),
         jnp.broadcast_to(_spread(bias), winner.shape),
     )
+    # FLAT is no number of a pixel, so nothing passes there
     for k, pixels in enumerate(_each(x, window)):
         total = total + jnp.where(winner == k, pixels, jnp.zeros_like(pixels))
     return [total]
@@ -124,13 +128,15 @@ def _gradient(gradient: Any, winner: Any, *, size: Window, window: Window, relu:
     place = jnp.arange(window[0] * window[1], dtype=jnp.uint8).reshape(
         1, 1, 1, window[0], 1, window[1], 1
     )
+    # (group, example, tall, height, wide, width, channel), as in `_windows`
     chosen = winner[:, :, :, None, :, None, :] == place
     image = jnp.where(chosen, gradient[:, :, :, None, :, None, :], jnp.zeros((), gradient.dtype))
     image = image.reshape(groups, batch, tall * window[0], wide * window[1], channels)
+    # zeros for the rows and columns that no window had
     left = [(0, 0), (0, 0), *((0, n - m) for n, m in zip(size, image.shape[2:4])), (0, 0)]
     image = jnp.pad(image, left) if any(pair[1] for pair in left) else image
     kept = jnp.where(winner == FLAT, jnp.zeros((), gradient.dtype), gradient)
-    # otherwise it is made anew for everything that needs it
+    # without the barrier, XLA computes it again for everything that needs it
     return [lax.optimization_barrier(image), kept.sum((1, 2, 3))]
 
 
@@ -174,6 +180,7 @@ in_groups(gradient_p)
 def _pool_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
     out, winner = pool_p.bind(*primals, **params)
     (tangent,) = tangent_p.bind(*map(ad.instantiate_zeros, tangents[:2]), winner, **params)
+    # winners are whole numbers, whose tangents have the type float0
     return [out, winner], [tangent, ad.Zero(jax.typeof(winner).update(dtype=jax.dtypes.float0))]
 
 

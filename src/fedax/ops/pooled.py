@@ -63,6 +63,7 @@ def _block(x: Any, kernel: Any, bias: Any, *, plan: Plan, window: pool.Window) -
 
 def _outputs(x: Any, kernel: Any, winner: Any, *, plan: Plan, window: pool.Window) -> list[Any]:
     (outputs,) = bilinear.outputs_p.bind(x, kernel, **_products(plan))
+    # no tangent of the bias: this is the convolution's alone
     nothing = jnp.zeros_like(outputs, shape=(outputs.shape[0], outputs.shape[4]))
     return pool.tangent_p.bind(*aligned(outputs, nothing), winner, **_pooling(plan, window))
 
@@ -144,6 +145,7 @@ bias_gradient_p = primitive(
     "fedax_bias_gradient",
     _of_bias,
     _bias_gradient,
+    # operation 3 of the pooling, with a window of 1 x 1 and ReLU
     ("fedax_pool", lambda *_: [3, 1, 1, 1]),
     (True, True),
 )
@@ -205,6 +207,7 @@ _linear(bias_tangent_p, bias_gradient_p)
 def _block_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
     x, kernel, _ = primals
     out, winner = block_p.bind(*primals, **params)
+    # the tangent sums a term for each operand that has one
     forms = (
         lambda dx: outputs_p.bind(dx, kernel, winner, **params),
         lambda dkernel: outputs_p.bind(x, dkernel, winner, **params),

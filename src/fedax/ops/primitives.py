@@ -58,6 +58,7 @@ def primitive(
     @made.def_abstract_eval
     def abstract(*operands: Any, **params: Any) -> list[Any]:
         return [
+            # all else, such as the axes of a mesh, is as in the first operand
             operands[0].update(shape=r.shape, dtype=np.dtype(r.dtype))
             for r in results(*operands, **params)
         ]
@@ -67,10 +68,12 @@ def primitive(
     def native(*operands: Any, **params: Any) -> Sequence[Any]:
         assert call is not None
         target, numbers = call
+        # the condition is evaluated first, so that `numbers` gets no `native`
         own = numbers(*(x.shape for x in operands), **params) if params.pop("native") else None
         if own is None:
             return plain(*operands, **params)
         outs = list(results(*operands, **params, native=True))
+        # the second result is the first again, and not computed
         del outs[1 : 1 + again]
         run = jax.ffi.ffi_call(
             target,
@@ -88,6 +91,7 @@ def primitive(
     def everywhere(*operands: Any, native: bool, **params: Any) -> Sequence[Any]:
         return plain(*operands, **params)
 
+    # for all platforms; that of the CPU below goes before it
     mlir.register_lowering(made, mlir.lower_fun(everywhere, multiple_results=True))
     if call is not None:
         mlir.register_lowering(made, mlir.lower_fun(native, multiple_results=True), platform="cpu")
@@ -103,6 +107,7 @@ def primitive(
 
 def choose(*operands: Any, native: bool | None = None) -> bool:
     """Returns whether the extension serves these operands; by default wherever it can."""
+    # the extension has no half precision, and no mixture
     fits = {str(x.dtype) for x in operands} in ({"float32"}, {"float64"})
     return fits and usable() if native is None else native and fits
 
@@ -149,6 +154,7 @@ def batch_groups(
     """Makes every member of the batch a group, or several."""
     size = batch_size(operands, dims)
     joined = [
+        # operands without a batch are copied for each member
         folded(jnp.broadcast_to(x[None], (size, *x.shape)), 0, 0) if d is None else folded(x, d, 0)
         for x, d in zip(operands, dims)
     ]

@@ -54,17 +54,21 @@ def _by_spans(padded: Images, kernel: tuple[int, ...], gradient: Images) -> Kern
     """
     height, width, channels, outputs = kernel
     batch, rows, columns, _ = gradient.shape
+    # outputs of a row that one product computes side by side
     span = min(columns, width + 2)
     spans = -(-columns // span)
     filled = ((0, 0), (0, 0), (0, spans * span - columns), (0, 0))
+    # (batch x rows x spans, span x outputs)
     right = jnp.pad(gradient, filled).reshape(-1, span * outputs)
     seen = jnp.pad(padded, filled).reshape(batch, padded.shape[1], -1)
     step, length = span * channels, (span + width - 1) * channels
+    # (batch, rows, spans, length): the pixels that each span sees, channels innermost
     seen = jnp.stack([seen[:, :, k * step : k * step + length] for k in range(spans)], 2)
 
     def row(i: int) -> Array:
         product = seen[:, i : i + rows].reshape(-1, length).T @ right
         blocks = product.reshape(span + width - 1, channels, span, outputs)
+        # output t of a span sees its pixels t to t + width - 1
         places = [blocks[t : t + width, :, t] for t in range(span)]
         return sum(places[1:], places[0])
 
@@ -98,10 +102,12 @@ def _by_flipped_kernel(gradient: Images, kernel: Kernel, plan: Any) -> Images:
     """Computes, for stride 1, a convolution of the gradient in the order of axes for which XLA has
     a fast one.
     """
+    # zeros that give a result of the image's size; negative ones cut
     widths = [
         (k - 1 - low, n + low - m)
         for k, n, m, (low, _) in zip(plan.window, plan.image, plan.outputs, plan.borders)
     ]
+    # turned by 180 degrees, with channels and outputs exchanged
     turned = kernel[::-1, ::-1].transpose(0, 1, 3, 2)
     return _native(_padded(gradient, (widths[0], widths[1])), turned)
 
@@ -111,15 +117,18 @@ def _by_adding(gradient: Images, kernel: Kernel, plan: Any) -> Images:
     height, width, channels, outputs = kernel.shape
     (top, bottom), (left, right) = plan.borders
     batch, rows, columns, _ = gradient.shape
+    # what each output sends to every kernel position and channel
     parts = gradient.reshape(-1, outputs) @ kernel.transpose(3, 0, 1, 2).reshape(outputs, -1)
     parts = parts.reshape(batch, rows, columns, height, width, channels)
     (down, across), (tall, wide) = plan.strides, plan.image
     total = jnp.zeros((batch, tall + top + bottom, wide + left + right, channels), gradient.dtype)
     for i in range(height):
         for j in range(width):
+            # the pixels under position (i, j), one for each output
             total = total.at[:, i : i + down * rows : down, j : j + across * columns : across].add(
                 parts[:, :, :, i, j]
             )
+    # without the borders
     return total[:, top : top + tall, left : left + wide]
 
 
@@ -133,12 +142,15 @@ def _in_blocks(x: Images, kernel: Kernel, borders: Borders) -> Images:
     (top, bottom), (left, right) = borders
     height, width, channels, outputs = kernel.shape
     rows, columns = x.shape[1] + top + bottom - height + 1, x.shape[2] + left + right - width + 1
+    # blocks that the shifted kernel spans
     tall, wide = -(-(height + 1) // 2), -(-(width + 1) // 2)
+    # zeros behind the image, up to the last block that is needed
     ends = [
         2 * (-(-n // 2) + taps - 1) - size
         for n, taps, size in ((rows, tall, x.shape[1]), (columns, wide, x.shape[2]))
     ]
     folded = _fold(_padded(x, ((top, ends[0] - top), (left, ends[1] - left))))
+    # for each output of a block, the kernel shifted to its place
     places = [
         jnp.pad(kernel, ((p, 2 * tall - height - p), (q, 2 * wide - width - q), (0, 0), (0, 0)))
         for p in (0, 1)
@@ -147,6 +159,7 @@ def _in_blocks(x: Images, kernel: Kernel, borders: Borders) -> Images:
     block = jnp.stack(places, 3).reshape(tall, 2, wide, 2, channels, 4 * outputs)
     block = block.transpose(0, 2, 1, 3, 4, 5).reshape(tall, wide, 4 * channels, 4 * outputs)
     y = _native(folded, block)
+    # odd sizes leave a row or column too many
     return _unfold(y)[:, :rows, :columns]
 
 

@@ -68,8 +68,10 @@ def taken(shortcut: Any, channels: int, stride: int) -> Any:
 
 def scattered(gradient: Any, size: Any, stride: int) -> Any:
     """Transposes `taken`, for shortcuts of a size (rows, columns, channels)."""
+    # zeros between pixels, and behind the last one up to the old size
     ends = [n - stride * (m - 1) - 1 for n, m in zip(size, gradient.shape[2:4])]
     between = [(0, 0, 0), (0, 0, 0), *((0, end, stride - 1) for end in ends), (0, 0, 0)]
+    # channels that the shortcut lacks get nothing
     return lax.pad(gradient[..., : size[2]], jnp.zeros((), gradient.dtype), between)
 
 

@@ -137,6 +137,7 @@ def _check_vocabulary(parts: dict[str, Any], model: Model) -> None:
         return
     for where in ("train", "test", "validation", "holdout"):
         part = parts.get(where)
+        # the holdout is a dict of arrays, the other parts hold theirs
         x = None if part is None else np.asarray((part if where == "holdout" else part.arrays)["x"])
         if x is None or not x.size:
             continue
@@ -186,6 +187,7 @@ def classification(
     >>> classification(data, Softmax(1, 2)).train.clients
     2
     """
+    # numbers of an example, which makers of models are told
     columns = int(np.prod(np.shape(data.train[0]["x"])[1:]))
     model = make_model("classification", model, {}, columns, data.classes)
     if is_network(model):
@@ -207,6 +209,7 @@ def classification(
         name=data.name if name is None else name,
         predictor=Probabilities(model, augment),
     )
+    # one example, by shape alone
     probe = jax.ShapeDtypeStruct(
         (1, *task.train.arrays["x"].shape[1:]), task.train.arrays["x"].dtype
     )

@@ -60,6 +60,7 @@ def read_clients(
         clients = client_files(clients)
     if isinstance(clients, FederatedData):
         own = clients.test if test is None else test
+        # examples in flat arrays stay there, as they may lie in files
         train = (
             clients.train
             if isinstance(clients.train, Stacked)
@@ -85,6 +86,7 @@ def read_clients(
         clients, test = splits["train"], splits.get("test") if test is None else test
         validation = splits.get("validation") if validation is None else validation
     train, names = _group_by_client(clients, column, "clients"), None
+    # clients without names keep their places, named ones may come in another order elsewhere
     if not isinstance(train, dict):
         train = _as_list(train, "clients")
         parts = [
@@ -162,6 +164,7 @@ def _group_by_client(clients: Any, column: str | None, where: str) -> Any:
     arrays = _read_columns(clients, column, where)
     owners = arrays.pop(str(column))
     names, owner = grouped_by_name(owners, f"{where}[{column!r}]")
+    # rows by client, in the table's order within each
     order, sizes = np.argsort(owner, kind="stable"), np.bincount(owner, minlength=len(names))
     rows = np.split(order, np.cumsum(sizes)[:-1])
     found = {
@@ -267,6 +270,7 @@ def named_arrays(
         return clients
     found = []
     for k, client in enumerate(clients):
+        # a mapping where an array is expected, or the other way round
         if isinstance(client, Mapping) is plain:
             allowed = "an array" if plain else "a mapping of arrays"
             raise DataError.found(

@@ -25,6 +25,7 @@ def _hub(
     check(
         "hub", {"predict": choice("label", "next"), "tokens": KIND}, {"predict": predict} | options
     )
+    # options that are read here, defaults included
     bound = inspect.signature(data.hub).bind(*positional, **options)
     bound.apply_defaults()
     chosen = bound.arguments
@@ -40,6 +41,7 @@ def _hub(
         raise InvalidInput.of(
             "hub(predict=...)", predict, "'label', or 'next' with a column of texts, text=..."
         )
+    # options that `hub_texts` has as well
     taken = {
         key: chosen[key] for key in inspect.signature(data.hub_texts).parameters if key != "options"
     }

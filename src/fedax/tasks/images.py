@@ -106,6 +106,7 @@ def preprocess(
             for client in data.train
         ]
         data = dataclasses.replace(data, train=train)
+    # what is left to be drawn in every step
     at_steps = (0, False) if frozen else (crop, flip)
     if at_steps == (0, False) and normalize == "none":
         return data, None
@@ -115,6 +116,7 @@ def preprocess(
 def _statistics(data: FederatedData, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     pixels = [np.asarray(client["x"]).reshape(-1, channels) for client in data.train]
     count = sum(map(len, pixels))
+    # in 64 bits, because sums over all pixels are long
     mean = sum(part.sum(0, dtype=np.float64) for part in pixels) / count
     square = sum((part**2).sum(0, dtype=np.float64) for part in pixels) / count
     return tuple(np.asarray(mean).tolist()), tuple(np.sqrt(square - np.asarray(mean) ** 2).tolist())
@@ -124,9 +126,11 @@ def _crop_and_flip(
     x: Rows, shape: tuple[int, int, int], crop: int, flip: bool, rng: np.random.Generator
 ) -> Rows:
     """Crops each image at random from itself with zeros around it, and mirrors half of them."""
+    # (examples, 1, 1), to index each image by itself
     images, place = x.reshape(-1, *shape), np.arange(len(x))[:, None, None]
     if crop:
         padded = np.pad(images, ((0, 0), (crop, crop), (crop, crop), (0, 0)))
+        # row and column of the corner of each window, from 0 to 2 crop
         corners = rng.integers(0, 2 * crop + 1, (2, len(x), 1))
         rows, columns = corners[0] + np.arange(shape[0]), corners[1] + np.arange(shape[1])
         images = padded[place, rows[:, :, None], columns[:, None, :]]

@@ -236,6 +236,7 @@ def _training_texts(
     for texts in clients:
         sizes = np.cumsum([len(text) for text in texts])
         left = whole_part(1 - test_fraction, sizes[-1]) + 1 if cuts and len(sizes) else None
+        # the first `left` characters of the client, over all its texts
         for text, end in zip(texts, sizes, strict=True):
             yield text if left is None else text[: max(left - int(end) + len(text), 0)]
 

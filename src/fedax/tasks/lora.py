@@ -191,6 +191,7 @@ def lora(
     is_trained = Adapted(
         jax.tree.map(lambda _: False, base), trains_left, trains_right, whole.scale
     )
+    # each part has None where the other has the leaf
     trained, frozen = eqx.partition(whole, is_trained)
     return _with_adapters(task, trained, frozen)
 
@@ -201,7 +202,9 @@ def _factors(name: str, leaf: Array, rank: int, key: Any) -> tuple[Array, Array,
     """
     rows, columns = leaf.shape
     outputs_first = name.rpartition(".")[2] == "weight"
+    # the inputs are columns if outputs come first, else rows
     bound = 1 / math.sqrt(columns if outputs_first else rows)
+    # the factor on the side of the inputs is drawn, the other is zero
     shape = (rank, columns) if outputs_first else (rows, rank)
     drawn = jax.random.uniform(key, shape, leaf.dtype, -bound, bound)
     if outputs_first:

@@ -106,6 +106,7 @@ def make_task(name: str, **options: Any) -> Task:
         raise InvalidInput.of(
             f"{name}(model=...)", options["model"], "the name of a model, or a model"
         )
+    # the maker's own options, and those that every task has
     own, common = (
         {k: v for k, v in options.items() if (k in COMMON) == wanted} for wanted in (False, True)
     )

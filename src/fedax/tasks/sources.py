@@ -76,6 +76,7 @@ def of_source(
         # every option is checked before any data are read
         check_task_call(name, task, positional, {"model": model, "l2": l2} | options)
         check(name, {"l2": real(low=0)}, {"l2": l2})
+        # options of images are taken here, the source gets the others
         changes = {key: options.pop(key, value) for key, value in more.items()}
         if more:
             check_preprocessing(name, changes)
@@ -85,6 +86,7 @@ def of_source(
         check_partition_options(name, task, bound.arguments)
         federated, augment = source(*positional, **options), None
         if more:
+            # the seed of the source, given or by default, draws frozen changes too
             bound.apply_defaults()
             federated, augment = preprocess(
                 name, federated, bound.arguments.get("seed", 0), **changes
@@ -122,6 +124,7 @@ def like_source(
         about: a line on each of them, for the docstring.
     """
     own = list(inspect.signature(source).parameters.values())
+    # a `**options` stays last
     split = len(own) - sum(parameter.kind is parameter.VAR_KEYWORD for parameter in own)
     keywords = [
         inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=value)

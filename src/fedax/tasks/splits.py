@@ -137,6 +137,7 @@ def with_held_back(task: Task, share: float, seed: int = 0) -> Task:
         split: data for split in SPLITS if (data := getattr(task, split)) is not None
     }
     names = task.train.arrays
+    # examples of all splits together, so that copies across them are found; training comes first
     found = Overlap.of(
         {
             name: np.concatenate([np.asarray(data.arrays[name]) for data in parts.values()])
@@ -151,6 +152,7 @@ def with_held_back(task: Task, share: float, seed: int = 0) -> Task:
     clear = _mark_clear(
         found, parts, np.flatnonzero(~np.isin(np.repeat(np.arange(clients), task.train.sizes), out))
     )
+    # clients with at least one training example that no other client trains on
     left = out[[bool(clear["train"][_slice_of(task.train, k)].any()) for k in out.tolist()]]
     if not len(left):
         hint = "Give the clients different examples, or hold back a smaller share."
@@ -160,6 +162,7 @@ def with_held_back(task: Task, share: float, seed: int = 0) -> Task:
             "a share of clients who have examples that no other client trains on",
             hint,
         )
+    # rows of each client, none for those of the other group
     trained, unseen = (
         [
             np.arange(*task.train.offsets[k : k + 2]) if k in chosen else np.zeros(0, int)
@@ -172,6 +175,7 @@ def with_held_back(task: Task, share: float, seed: int = 0) -> Task:
         warn_of_near_copies(
             arrays, trained, [rows[clear["train"][rows]] for rows in unseen], "with_held_back"
         )
+    # a global test set stays with the clients that take part
     away = dataclasses.replace(task, **_select_clients(task, left, clear), holdout=None)
     return dataclasses.replace(task, **_select_clients(task, rest), held_back=away)
 
@@ -211,6 +215,7 @@ def apply_common_options(
     if params is not None and not isinstance(params, str):
         raise InvalidInput.of(f"{name}(params=...)", params, "the path of a file")
     seed = options.get("seed", 0)
+    # unseen clients first: validation examples are taken from those that take part
     parts = with_validation(with_held_back(task, held_back or 0, seed), validation or 0, seed)
     if params is None:
         return parts
@@ -239,6 +244,7 @@ def _select_clients(
         if data is None:
             return None
         offsets = np.asarray(data.offsets)
+        # none of these clients has examples in this split
         if not any(offsets[k + 1] > offsets[k] for k in clients):
             return None
         rows = [np.arange(int(offsets[k]), int(offsets[k + 1])) for k in clients]

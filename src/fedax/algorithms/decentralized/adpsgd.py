@@ -65,6 +65,7 @@ class ADPSGD(Gossip):
         return Upload(own.x)
 
     def receive(self, client: Client, own: Node, received: Vector) -> Node:
+        # the step of the older model, added to the mean of the pair
         x = received + client.minimize(start=own.begun) - own.begun
         return Node(x, begun=x)
 

@@ -78,6 +78,7 @@ class BEER(Gossip):
 
     def init(self, fed: Federation, w: Vector) -> Memory:
         zero = jnp.zeros_like(w)
+        # everybody starts at w, so its copy and the weighted mean of copies around it are w as well
         return fed.memory(Beer(w, zero, zero, Known(w, w), Known(zero, zero)))
 
     def send(self, client: Client, own: Beer) -> Upload[Any]:

@@ -61,6 +61,7 @@ class ExactDiffusion(Gossip):
         return Upload(corrected, memory=Adapted(corrected, y))
 
     def receive(self, client: Client, own: Adapted, received: Vector) -> Adapted:
+        # (I + W) / 2: what is received has the weights W, and half is the client's own
         return Adapted((own.x + received) / 2, own.y)
 
 

@@ -60,4 +60,5 @@ class EXTRA(Gossip):
     def receive(self, client: Client, own: TwoPoints, received: Vector) -> TwoPoints:
         g = client.gradient(own.x)
         x = own.x + received - own.back - client.learning_rate * (g - own.g)
+        # the second entry is (I + W) / 2 of this round's models, which the next round subtracts
         return TwoPoints(x, (own.x + received) / 2, g)

@@ -56,6 +56,7 @@ class GradientTracking(Gossip):
 
     def send(self, client: Client, own: Tracked) -> Upload[tuple[Vector, Vector]]:
         g = client.gradient(own.x)
+        # the change of the gradient since the last round, known only at the new model
         own = dataclasses.replace(own, y=own.y + g - own.g, g=g)
         return Upload((own.x, own.y), memory=own)
 

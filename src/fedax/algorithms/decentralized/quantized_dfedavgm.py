@@ -107,6 +107,7 @@ class QuantizedDFedAvgM(Gossip):
     def send(self, client: Client, own: Copies) -> Upload[Any]:
         z = client.minimize(start=own.x)
         message = self.codec.message(z - own.known, client.key("codec"))
+        # CHOCO goes on from the trained model, the others add the messages to the old one
         return Upload(
             message,
             memory=Copies(

@@ -99,6 +99,7 @@ class APFL(Algorithm[ModelAndMemory]):
                 if self.learned
                 else own.alpha
             )
+            # all three steps are from the values before the minibatch
             return mine - rate * gradient(mine), Mixture(own.v - rate * own.alpha * slope, alpha)
 
         mine, own = client.for_each_minibatch(step, (w, own))

@@ -115,6 +115,7 @@ class FedALA(FullyAveraged):
     def start(self, client: Client, w: Vector, own: Blend) -> tuple[Vector, Own]:
         """Returns the model that the client trains from, and the learned weights."""
         layout, part = client.layout, self.own(client.layout)
+        # without a head of its own, in the first round, the client starts at the global model
         gap = jnp.where(own.rounds > 0, part.take(w) - own.head, 0)
 
         def mixed(weights: Own) -> Vector:

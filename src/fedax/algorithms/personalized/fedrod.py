@@ -86,6 +86,7 @@ class FedRoD(FullyAveraged):
 
         def step(now: tuple[Vector, Own], batch: Minibatch) -> tuple[Vector, Own]:
             w, own = now
+            # this loss trains the client's part only; the shared model is a constant in it
             slope = layout.ravel(batch.gradient(layout.unravel(self.summed(client, w, own))))
             return w - rate * layout.ravel(
                 generic(batch, layout.unravel(w))

@@ -71,6 +71,7 @@ class IFCA(Algorithm[Float[Array, "clusters dim"]]):
     ) -> Float[Array, "clusters dim"]:
         sent = fed.gather(self.train, fed.sample(), state)
         models, choices = sent.value
+        # clusters x capacity
         member = (
             choices[None] == jnp.arange(self.clusters, dtype=jnp.int32)[:, None]
         ) & sent.valid[None]

@@ -67,6 +67,7 @@ class Parted(Algorithm[Parts]):
         many words.
         """
         own, which = self.own(layout).chosen, getattr(self, self.chooses)
+        # equal if all leaves stay, or none
         if any(own) == all(own) and which not in ((), "*", ("*",)):
             meant = (
                 f"{'a predicate' if callable(which) else repr(which)}, by which "

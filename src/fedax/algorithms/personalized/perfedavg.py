@@ -76,6 +76,7 @@ class PerFedAvg(Algorithm[Vector]):
             w: Any, inner: Minibatch, outer: Minibatch, curved: Minibatch | None = None
         ) -> Any:
             meta_gradient = outer.gradient(move(w, -self.alpha, inner.gradient(w)))
+            # times I - alpha H, with the product of the Hessian as the derivative of a gradient
             if curved is not None:
                 meta_gradient = move(
                     meta_gradient, -self.alpha, jax.jvp(curved.gradient, (w,), (meta_gradient,))[1]

@@ -92,6 +92,7 @@ class PFedMe(Algorithm[ModelAndMemory]):
         change, memory = fed.average(
             self.train, fed.everyone if everybody else drawn, state.w, memory=state.memory
         )
+        # all clients have trained, and only the drawn ones send
         if everybody:
             change, memory = fed.average(self.send, drawn, memory=memory)
         return ModelAndMemory(state.w + self.beta * change, memory)

@@ -38,12 +38,14 @@ def until_settled(
 
     def minibatch(now: tuple[Array, ...], batch: Minibatch) -> tuple[Array, ...]:
         vector, loss, done = now
+        # minibatches beyond the share change nothing
         after = jax.lax.cond(done < batches, lambda: step(vector, batch), lambda: (vector, loss))
         return *after, done + 1
 
     def one_pass(now: tuple[Array, ...]) -> tuple[Array, ...]:
         vector, losses, count = now
         vector, loss, _ = client.for_each_minibatch(minibatch, (vector, zero, zero))
+        # a ring of the losses of the last passes
         return vector, losses.at[count % WINDOW].set(loss), count + 1
 
     def goes_on(now: tuple[Array, ...]) -> Array:

@@ -87,6 +87,7 @@ class FedBC(Constrained):
     )
 
     def round(self, fed: Federation, state: BeyondConsensusState) -> BeyondConsensusState:
+        # the clock counts the dual steps of all clients in all rounds
         cohort, before = fed.sample(), state.clock
         after = before + cohort.count
         turns = (Turns(before, after, cohort.ids),) if self.dual_buffer == "shared" else ()
@@ -110,6 +111,7 @@ class FedBC(Constrained):
         *turns, own = rest
         dual, bounds = own.dual, (client.mine(self.lam_min), client.mine(self.lam_max))
         ascent = Ascent(self.dual_lr, self.dual_momentum, bounds, self.learn_gamma)
+        # "shared": momenta move the multiplier until the client's turn, then until the round's end
         for turn in turns:
             dual = ascent.coast(dual, turn.of(client))
         x = self.primal(client, z, own.x if self.start == "own" else z, dual.lam)

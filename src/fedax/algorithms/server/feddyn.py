@@ -64,6 +64,7 @@ class FedDyn(Algorithm[DynState]):
     def round(self, fed: Federation, state: DynState) -> DynState:
         cohort = fed.sample().distinct
         mean, memory = fed.average(self.train, cohort, state.w, memory=state.memory)
+        # h is a sum over all clients, of which the cohort's part moves
         h = state.h - self.alpha * fed.answered.coverage * (mean - state.w)
         return DynState(mean - h / self.alpha, h, memory)
 

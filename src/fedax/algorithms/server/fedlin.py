@@ -63,6 +63,7 @@ class FedLin(Algorithm[Vector]):
         return Upload(client.gradient(w))
 
     def train(self, client: Client, w: Vector, g: Vector) -> Upload[Vector]:
+        # clients that only fill a chunk take no steps
         steps = jnp.maximum(jnp.asarray(client.steps, w.dtype), 1)
         factor = 1 / steps if self.rates == "by_steps" else jnp.ones_like(steps)
 

@@ -39,7 +39,7 @@ class FedNova(Algorithm[Vector]):
             $p_k / \tau_k$ of the changes anew,
             $$ w \leftarrow w - \frac{\sum_S (p_k / \tau_k) (w - w_k)}{\sum_S p_k / \tau_k}, $$
             so that $\tau_{\text{eff}}$ is the harmonic mean of the numbers of steps: another
-                method, with shorter steps.
+            method, with shorter steps.
         ids: whose weight a client's change has, "aligned" or "mixed" as in that code; see `FedAvg`.
 
     Example:

@@ -64,6 +64,7 @@ class FedRed(Algorithm[Vector]):
         return Upload(client.gradient(x))
 
     def train(self, client: Client, x: Vector, g: Vector) -> Upload[Vector]:
+        # an implicit step on the proximal term is an explicit one with this factor on every term
         factor = 1 / (1 + client.nominal_learning_rate * self.lam)
 
         def shortened(batch: Minibatch, params: Any) -> Any:

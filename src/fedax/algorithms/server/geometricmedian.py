@@ -57,6 +57,7 @@ class GeometricMedian(Aggregation):
 
         def objective(v: Vector) -> Scalar:
             distance = jnp.linalg.norm(changes - v[None], axis=1)
+            # the smoothed norm: quadratic within nu, so that its slope exists at a model
             return shares @ jnp.where(
                 distance > nu, distance, (distance * (distance / nu) + nu) / 2
             )

@@ -54,12 +54,15 @@ class Krum(Aggregation):
         changes, place = sent.value - w[None], jnp.arange(sent.valid.shape[0], dtype=jnp.int32)
         # squares of large and small changes fit
         near = changes / scale_of(jnp.where(sent.valid[:, None], changes, 0))
+        # row by row: all differences at once are capacity x capacity x dim
         squares = jax.lax.map(lambda own: ((near - own[None]) ** 2).sum(1), near)
         other = sent.valid[None] & (place[:, None] != place[None])
         closest = jnp.sort(jnp.where(other, squares, jnp.inf), axis=1)
         count = sent.valid.sum(dtype=jnp.int32)
+        # n - f - 2 neighbours count, at least one
         counted = place < jnp.maximum(count - self.byzantine - 2, 1)
         scores = jnp.where(counted[None], closest, 0).sum(1)
+        # the lowest scores first, invalid rows last
         best = jnp.lexsort((scores, ~sent.valid))
         taken = (
             jnp.zeros(place.shape, w.dtype)

@@ -106,6 +106,7 @@ class MOON(Algorithm[ModelAndMemory]):
             z, near, far = (
                 directions(features(model, examples, key)) for model in (params, pulling, pushing)
             )
+            # -log(e^a / (e^a + e^b)) is softplus(b - a), which does not overflow
             return jax.nn.softplus(((z * far).sum(1) - (z * near).sum(1)) / self.temperature)
 
         return loss

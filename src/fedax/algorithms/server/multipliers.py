@@ -86,6 +86,7 @@ class Ascent(eqx.Module):
             jnp.asarray(self.momentum, own.lam.dtype),
             (until - own.clock).astype(own.lam.dtype),
         )
+        # far / rate is theta + ... + theta^steps
         kept, far = theta**steps, self.rate * theta * (1 - theta**steps) / (1 - theta)
         up, down = own.lam_speed, own.gamma_speed
         return self._moved(own, far * up, far * down, kept * up, kept * down, until)

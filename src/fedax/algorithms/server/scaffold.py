@@ -104,6 +104,7 @@ class SCAFFOLD(Algorithm[ScaffoldState]):
     def round(self, fed: Federation, state: ScaffoldState) -> ScaffoldState:
         cohort, x, c = fed.sample().distinct, state.x, state.c
         (dx, dc), memory = fed.average(self.train, cohort, x, c, memory=state.memory)
+        # c is a sum over all clients, of which the cohort's part moves
         answered = fed.answered
         part = (
             answered.coverage

@@ -106,5 +106,6 @@ class SCAFFOLDM(Algorithm[ScaffoldMState]):
         added = self.beta * (c - own) + (1 - self.beta) * g
         change = client.minimize(LocalProblem(linear=added, step_gradient=scaled), start=x) - x
         direction = -change / (client.learning_rate * jnp.asarray(client.steps, x.dtype))
+        # the mean gradient of the steps: beta times it and the added vector make the direction
         new = (direction - added) / self.beta
         return Upload((change, direction, new - own), memory=new, is_change=True)

@@ -130,6 +130,7 @@ class AccSDANE(SDANE):
     def round(self, fed: Federation, state: StabilizedState) -> AcceleratedState:
         assert isinstance(state, AcceleratedState), "a state of another method"
         x, v, total, b = state.x, state.v, state.a, state.b
+        # the positive root of lam a^2 = (total + a) b
         half = b / (2 * self.lam)
         a = half + jnp.sqrt(half**2 + total * b / self.lam)
         x, g = self.solutions(fed, fed.sample(), (total * x + a * v) / (total + a))

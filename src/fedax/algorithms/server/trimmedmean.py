@@ -50,6 +50,7 @@ class TrimmedMean(Aggregation):
         # in floating point 0.07 of 100 is above 7; the error is relative, so that any share above 0
         # leaves out a value
         least = exact * (1 - 8 * jnp.finfo(w.dtype).eps)
+        # at least one value stays
         cut = jnp.minimum(jnp.ceil(least).astype(jnp.int32), (count - 1) // 2)
         place = jnp.arange(ordered.shape[0], dtype=jnp.int32)
         left = (place >= cut) & (place < count - cut)

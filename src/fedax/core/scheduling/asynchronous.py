@@ -268,11 +268,13 @@ class Timetable:
         self._events: list[tuple[float, int, int, int, float]] = []
         self._now, self._version, self._dispatches, self._sent, self._discarded = 0.0, 0, 0, 0, 0
         self._buffer: list[tuple[int, int, int]] = []  # (number of the dispatch, client, version)
+        # slots of the versions that are still referred to
         self._slot_of: dict[int, int] = {}
         # dispatches by version whose uploads no step has taken
         self._outstanding: dict[int, int] = {}
         self._free_slots: list[int] = []
         self._slots = [0]  # those in use before each step, the largest so far
+        # for each step: clients, versions, slots, stored, sent, discarded
         self._rows: list[tuple[list[int], list[int], list[int], int, int, int]] = []
         self._times: list[float] = []
         self._dispatch()
@@ -304,6 +306,7 @@ class Timetable:
         clients, versions, slots, stored, sent, discarded = (
             np.asarray(column, np.int32) for column in columns
         )
+        # staleness: steps between the version and the one that takes the upload
         factors = self.server.factors(np.arange(first, first + count)[:, None] - versions)
         found = (clients, versions, slots, factors, stored, sent, discarded)
         more = (padded or count) - count
@@ -329,6 +332,7 @@ class Timetable:
                 self._free.add(client)
             else:
                 self._buffer.append((number, client, version))
+            # after the last arrival of a step, clients wait for the version that it makes
             if self.server.dispatch == "arrival" and len(self._buffer) < self.cohort:
                 self._dispatch()
         self._take_buffer(limit)
@@ -336,8 +340,10 @@ class Timetable:
 
     def _take_buffer(self, limit: float) -> None:
         """Takes the server step of a full buffer."""
+        # by the number of the dispatch, not by the arrival
         _, clients, versions = (list(column) for column in zip(*sorted(self._buffer), strict=True))
         slots = [self._slot_of[version] for version in versions]
+        # no client received this version if no slot was taken for it
         stored = self._slot_of.get(self._version, NO_SLOT)
         self._rows.append((clients, versions, slots, stored, self._sent, self._discarded))
         self._now += self._busy
@@ -354,6 +360,7 @@ class Timetable:
             for v in set(versions) | {self._version - 1}
             if v in self._slot_of and not self._outstanding[v]
         ]
+        # the one version that this step makes too old; those before it went earlier
         oldest = self._version - 1 - limit
         gone += [v for v in (oldest,) if v in self._slot_of and v not in gone]
         for version in gone:
@@ -369,6 +376,7 @@ class Timetable:
         count = min(self._concurrency - len(self._events), self._free.count)
         if count <= 0:
             return
+        # everyone is free and a whole cohort is needed: the draw of a synchronous round
         if count == self.cohort and self._free.count == self._clients:
             clients = [int(k) for k in self._draw(self._version)]
             for client in clients:
@@ -376,11 +384,13 @@ class Timetable:
         else:
             clients = [self._free.draw(self._random) for _ in range(count)]
         if self._version not in self._slot_of:
+            # no slot is free, so those in use are 0 to `used` - 1
             used = len(self._slot_of)
             self._slot_of[self._version] = (
                 heapq.heappop(self._free_slots) if self._free_slots else used
             )
             self._outstanding[self._version] = 0
+            # the largest number of slots so far
             self._slots[-1] = max(self._slots[-1], self._slot_of[self._version] + 1)
         self._outstanding[self._version] += count
         self._sent += count
@@ -434,6 +444,7 @@ class WakeUps(Timetable):
     ) -> None:
         self._neighbours, self._answer, self._partners = neighbours, answer, list[list[int]]()
         weights = np.ones(len(neighbours), int)
+        # cohorts of one, and everyone at work: this draw of a cohort occurs with one client only
         super().__init__(server, 1, weights, seconds, lambda version: [0], seed, joules)
 
     def rows(self, first: int, count: int, padded: int | None = None) -> Arrivals:
@@ -443,6 +454,7 @@ class WakeUps(Timetable):
         return rows._replace(partners=partners)
 
     def _take_buffer(self, limit: float) -> None:
+        # the buffer holds one arrival, which is a step
         ((_, client, _),) = self._buffer
         around = self._neighbours[client]
         partner = int(around[self._random.integers(len(around))]) if len(around) else client
@@ -462,9 +474,12 @@ class _Ranking:
     def __init__(self, weights: np.ndarray) -> None:
         size = len(weights)
         self.weights, self.count, self.total = [int(w) for w in weights], size, int(np.sum(weights))
+        # the largest power of two up to `size`: the first step of a search
         self.top = 1 << (size.bit_length() - 1)
         sums = np.concatenate([[0], np.cumsum(np.asarray(weights, np.int64))])
         ends = np.arange(size + 1)
+        # tree[i] sums the weights of the clients i - lowbit(i) to i - 1, where i & -i is the lowest
+        # bit
         self.tree: list[int] = (sums - sums[ends - (ends & -ends)]).tolist()
 
     def add(self, client: int) -> None:

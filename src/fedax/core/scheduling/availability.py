@@ -96,6 +96,7 @@ class Daily(Availability):
         check_declared(self)
 
     def available(self, key: Key[Array, ""], round: Index, clients: int) -> Bool[Array, "clients"]:
+        # in rounds: over how many the hours are drawn, and for how many a client is available
         span, long = (
             max(1, whole_part(self.spread, self.period)),
             max(1, math.floor(self.fraction * self.period + 0.5)),
@@ -171,6 +172,7 @@ class Trace(Availability):
         intervals = list[Interval]()
         for interval in self.intervals:
             client, where = interval.client, f"{self.file}, line {interval.line}, device"
+            # a client may be called "7": names go before numbers
             number = known.get(str(client))
             number = number_of(str(client), names, clients, where) if number is None else number
             intervals.append(interval._replace(client=number))
@@ -210,6 +212,7 @@ def _read(file: str, length: Fraction) -> tuple[Interval, ...]:
             "availability", f"a file at {file} that cannot be read ({error})", "a trace in CSV"
         ) from error
     try:
+        # (line, row); an empty file has a header without names, which is refused below
         header, *rows = [
             (i, row) for i, row in enumerate(csv.reader(text.splitlines(), strict=True), 1) if row
         ] or [(1, [])]
@@ -225,6 +228,7 @@ def _read(file: str, length: Fraction) -> tuple[Interval, ...]:
             )
     if not rows:
         raise DataError.found(file, "no line below the header", "at least one interval")
+    # places of the columns, the intervals, and those of each device in order of time
     places, found, own = (
         [names.index(name) for name in COLUMNS],
         [],
@@ -246,6 +250,7 @@ def _read(file: str, length: Fraction) -> tuple[Interval, ...]:
                 f"more than from, {row[places[1]].strip()}",
             )
         _check_apart(file, own.setdefault(device, []), (begin, end, line))
+        # the rounds t with from <= t * length < to: both ends round up
         first, last = (min(math.ceil(t / length), MOST_COUNT) for t in (begin, end))
         found.append(Interval(device, first, last, line))
     return tuple(found)
@@ -253,8 +258,10 @@ def _read(file: str, length: Fraction) -> tuple[Interval, ...]:
 
 def _device(file: str, line: int, text: str) -> int | str:
     """Returns the number of a client if the text is one, else its name."""
+    # no leading zeros: 007 is a name
     if re.fullmatch(r"0|[1-9][0-9]{0,9}", text, re.ASCII) and int(text) <= MOST_COUNT:
         return int(text)
+    # other numbers, such as -1 and 1.5, are mistakes and no names
     number = re.fullmatch(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?", text, re.ASCII)
     if not text or (number and not text.isdigit()):
         raise DataError.of(
@@ -264,6 +271,7 @@ def _device(file: str, line: int, text: str) -> int | str:
 
 
 def _number(file: str, line: int, name: str, text: str) -> Fraction:
+    # bounded, because a Fraction of 1e999999999 would never be finished
     if not re.fullmatch(r"\d{1,30}(\.\d{0,30})?([eE][+-]?\d{1,2})?", text, re.ASCII):
         raise DataError.of(f"{file}, line {line}, {name}", text, "finite numbers >= 0")
     return Fraction(text)

@@ -54,5 +54,6 @@ def first_answers(
     taken = order[seconds[order] <= deadline][:most]
     counts = np.zeros(len(clients), bool)
     counts[taken] = True
+    # with enough answers, or all of them, the server waits no longer
     is_complete = len(taken) in (most, len(clients))
     return counts, float(seconds[taken].max(initial=0.0)) if is_complete else deadline

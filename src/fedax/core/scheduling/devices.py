@@ -171,6 +171,7 @@ class Distribution:
         if self.name == "choice":
             several = np.asarray(values["values"], np.float64)
             ends = np.cumsum(np.asarray(values["weights"] or np.ones(len(several)), np.float64))
+            # rounding may put `luck` behind the last end
             return several[
                 np.minimum(np.searchsorted(ends, luck * ends[-1], side="right"), len(several) - 1)
             ]
@@ -263,6 +264,7 @@ class Devices:
                 raise InvalidInput.of(
                     field, spelling, f"tables with name = one of {', '.join(Distribution.known)}"
                 )
+            # factors of rates are above 0, those of times and energies may be 0
             factors[name] = Distribution.of(
                 field, spelling, Range("factors", CHARACTERISTICS[name].is_rate)
             )
@@ -284,11 +286,12 @@ class Devices:
         object.__setattr__(self, "digest", self._digest())
 
     def _source(self, name: str, rows: "Table | None") -> Any:
-        """Returns a characteristic as a number, an array over clients or over rows of the table, or
-        a distribution.
+        """Returns a characteristic as a number, an array over clients or a distribution; None if
+        the table has it.
         """
         value, limits, field = getattr(self, name), CHARACTERISTICS[name], f"Devices({name}=...)"
         if rows is not None and name in rows.columns:
+            # a value beside the column is refused, unless it is the default
             default = next(one.default for one in dataclasses.fields(self) if one.name == name)
             if not (real(value) and value == default):
                 raise InvalidInput.found(
@@ -368,13 +371,16 @@ class Devices:
         """
         me: Any = self
         for name, value in me._values.items():
+            # how many clients there are is known here, not when the devices were made
             if isinstance(value, np.ndarray) and len(value) != clients:
                 got = f"{len(value)} values"
                 raise InvalidInput.found(
                     f"Devices({name}=...)", got, f"{clients} values, one for each client"
                 )
+        # rows without clients are types of devices, which `_rows_of` draws
         if me._table is None or me._table.clients is None:
             return self
+        # the row of each client, -1 for none yet
         rows = np.full(clients, -1, np.int64)
         known = {name: k for k, name in enumerate(names or ())}
         for row, name in enumerate(me._table.clients):
@@ -410,6 +416,7 @@ class Devices:
         return (
             found
             if factor is None
+            # a stream by another name, so that factor and value are independent
             else found * factor(uniform(self.seed, f"{name} of a round", ids, round))
         )
 
@@ -521,6 +528,7 @@ def _from_columns(
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise DataError.of(source, lengths, "columns of one length")
+    # empty at first, because its `place` is needed for messages
     table = Table(source, None, {}, lines)
     clients = None
     if "client" in columns:
@@ -529,6 +537,7 @@ def _from_columns(
             for row, value in enumerate(columns["client"])
         )
     for name, column in columns.items():
+        # one of FedScale's columns may stand for several characteristics
         targets, convert = FOREIGN.get(name, ((name,), lambda values: values))
         if not set(targets) <= set(CHARACTERISTICS):
             continue
@@ -541,8 +550,10 @@ def _from_columns(
             try:
                 values[row] = float(value)
             except (TypeError, ValueError):
+                # refused below, with its line
                 values[row] = math.nan
             fits = (0 < values[row] < math.inf) if foreign else limits.allows(values[row])
+            # float(True) is 1
             if not fits or isinstance(value, bool):
                 raise DataError.of(f"{table.place(row)}, {name}", value, allowed)
         for target in targets:
@@ -567,7 +578,9 @@ def _from_file(file: str) -> Table:
         # a pipe or device would never end
         if not path.is_file() or path.stat().st_size > MOST_BYTES:
             raise ValueError(f"no plain file of at most {MOST_BYTES} bytes")
+        # files of spreadsheets may begin with a byte-order mark
         text = path.read_text(encoding="utf-8-sig")
+        # blank lines are dropped after they were counted
         rows = [
             (i, row) for i, row in enumerate(csv.reader(text.splitlines(), strict=True), 1) if row
         ]
@@ -602,10 +615,12 @@ def uniform(seed: int, name: str, *counts: Any) -> Numbers:
 
     Source: Steele et al., Fast Splittable Pseudorandom Number Generators, OOPSLA 2014, Fig. 15.
     """
+    # the numbers of clients broadcast against one round
     arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(count, np.uint64)) for count in counts))
     state = np.full(arrays[0].shape, seed, np.uint64)
     for word in (np.full(state.shape, zlib.crc32(name.encode()), np.uint64), *arrays):
         state = _mixed(_mixed(state) ^ word)
+    # the upper 53 bits, and half a step more, so that 0 does not occur
     return ((_mixed(state) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
 

@@ -143,12 +143,14 @@ class LocalWork(eqx.Module):
             batch = size
         elif isinstance(self.batch_size, tuple):
             low, top = self.batch_size
+            # a client with fewer than `low` examples has one batch of all of them
             high = jnp.asarray(size) if isinstance(top, str) else jnp.minimum(top, size)
             batch = jax.random.randint(batch_key, (), jnp.minimum(low, size), high + 1, jnp.int32)
         else:
             batch = self.batch_size
         amount: Any = self.epochs if self._in_epochs else self.steps
         if self.times is not None:
+            # `times` counts steps from the start of the run
             amount = jnp.diff(jnp.asarray((0, *self.times), jnp.int32))[round]
         if self.sync_probability is not None:
             assert shared is not None, "clients without a common stream"
@@ -172,6 +174,7 @@ class LocalWork(eqx.Module):
             return 1
         # in (0, 1], so that the logarithm is finite
         luck = 1 - jax.random.uniform(key, (), jnp.float32)
+        # inverts the geometric law: more than k steps have the probability (1 - p)^k
         return 1 + jnp.floor(jnp.log(luck) / single(tail)).astype(jnp.int32)
 
     @property
@@ -179,6 +182,7 @@ class LocalWork(eqx.Module):
         """The logarithm of the probability that a coin does not end the round."""
         p = self.sync_probability
         assert p is not None, "no coins"
+        # within a sweep p is a traced array
         if not real(p):
             return jnp.log1p(-p)
         return -math.inf if p == 1 else math.log1p(-p)
@@ -195,6 +199,7 @@ class LocalWork(eqx.Module):
             return amount
         if self.epoch_steps == "ceil":
             return amount * -(-size // batch)
+        # over all epochs at once: a short last batch is not rounded up in each of them
         return larger(amount * size // batch, 1)
 
     def most_steps(self, largest: int) -> tuple[str, Any]:
@@ -203,12 +208,14 @@ class LocalWork(eqx.Module):
         `largest` is the size of the largest client.
         """
         if self.sync_probability is not None:
+            # the steps that the smallest draw gives
             longest = SMALLEST_LUCK / self._log_tail
             whole = int(longest) if isinstance(longest, float) else longest.astype(jnp.int32)
             return "sync_probability", 1 + whole
         name = (
             "times" if self.times is not None else "steps" if self.steps is not None else "epochs"
         )
+        # the most epochs, at the smallest batch
         return name, self._steps_of(self._ends[1], largest, _examples(self._batch_ends[0], largest))
 
     def check_steps(self, largest: int) -> None:
@@ -216,6 +223,7 @@ class LocalWork(eqx.Module):
         `largest` examples.
         """
         name, most = self.most_steps(largest)
+        # `_steps_of` forms this product in 32 bits before it divides
         examples = self._ends[1] * largest
         if self._in_epochs and self.epoch_steps == "floor" and examples >= 2**31:
             got = (
@@ -235,6 +243,7 @@ class LocalWork(eqx.Module):
         if self.sync_probability is not None:
             return True
         least, most = self._ends
+        # a part of one step is that step
         if least != most or (can_be(self.stragglers) and most > 1):
             return False
         if not self._in_epochs or self.batch_size == "full":
@@ -260,6 +269,7 @@ class LocalWork(eqx.Module):
 
         Of a drawn batch size, the steps at its mean.
         """
+        # the last time is the number of all steps
         amount = sum(self._ends) / 2 if self.times is None else self.times[-1] / len(self.times)
         if self.sync_probability is not None:
             amount = 1 / self.sync_probability
@@ -280,8 +290,8 @@ class LocalWork(eqx.Module):
 
     @property
     def _ends(self) -> tuple[int, int]:
-        """The least and the most epochs, or steps, of a round; with `times` twice those of the
-        longest one.
+        """The least and the most epochs, or steps, of a round; with `times` both are the steps of
+        the longest round.
         """
         if self.times is not None:
             longest = max(b - a for a, b in itertools.pairwise((0, *self.times)))

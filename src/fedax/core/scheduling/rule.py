@@ -27,6 +27,7 @@ class Rule:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        # a class with its own table begins a family, and is no rule itself
         if "known" not in vars(cls):
             cls.known[cls.name()] = cls
 
@@ -51,6 +52,7 @@ class Rule:
         field = f"Schedule({cls.argument}=...)"
         parameters = dict(spelling) if isinstance(spelling, dict) else {"name": spelling}
         name = str(parameters.pop("name", ""))
+        # a class in a file or module of the user, see `fedax.utils.plugins`
         if is_user_code(cls.argument, name) and name not in cls.known:
             allowed = f"a frozen dataclass derived from {cls.__name__}"
             rule = find(
@@ -60,12 +62,14 @@ class Rule:
                 allowed,
                 lambda found: isinstance(found, type) and issubclass(found, cls),
             )
+            # `name` spells it so from now on
             rule.reference = name
         else:
             rule = cls.known.get(name)
         if rule is None:
             names = ", ".join(map(repr, cls.known))
             raise InvalidInput.of(field, spelling, f"one of {names}, or a `{cls.__name__}`")
+        # without derived fields, such as the intervals of a trace
         fields = [field for field in dataclasses.fields(rule) if field.init]
         if unknown := set(parameters) - {own.name for own in fields}:
             names = [own.name for own in fields]

@@ -81,6 +81,7 @@ class Sampling(Rule, ABC):
         draw among the available clients.
         """
         ids, count = self.draw(key, offsets, cohort)
+        # padding behind `count` drops out too
         return first(ids, available[ids] & (jnp.arange(ids.shape[0], dtype=jnp.int32) < count))
 
 
@@ -122,8 +123,10 @@ class Proportional(Sampling):
         # examples of clients that are not available are taken out of the range of tickets
         sizes = jnp.where(available, jnp.diff(offsets), 0)
         within = jnp.concatenate([jnp.zeros(1, sizes.dtype), jnp.cumsum(sizes)])
+        # a range must not be empty, even where no client is available
         tickets = jax.random.randint(key, (cohort,), 0, jnp.maximum(within[-1], 1), jnp.int32)
         ids = jnp.searchsorted(within, tickets, side="right").astype(jnp.int32) - 1
+        # where no client has examples, the search ends behind the last one
         return jnp.minimum(ids, available.shape[0] - 1), jnp.where(
             available.any(), cohort, 0
         ).astype(jnp.int32)
@@ -175,6 +178,7 @@ def subset(key: Key[Array, ""], clients: int, count: int) -> Int[Array, "count"]
 
     Source: Bentley and Floyd, A sample of brilliance, Communications of the ACM 30(9), 1987.
     """
+    # step i draws from 0 to tops[i], one number more than the step before
     tops = jnp.arange(clients - count, clients, dtype=jnp.int32)
     tickets = jax.random.randint(key, (count,), 0, tops + 1, jnp.int32)
 
@@ -197,6 +201,7 @@ def successive_subset(
 
     def ticket(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         done, tries, chosen = state
+        # `tries` numbers the keys: the same key would give a client drawn before again and again
         row = jax.random.randint(jax.random.fold_in(key, tries), (), 0, offsets[-1], jnp.int32)
         drawn = jnp.searchsorted(offsets, row, side="right").astype(jnp.int32) - 1
         new = jnp.all(chosen != drawn)
@@ -221,6 +226,7 @@ def weighted_subset(
     noise = jax.random.gumbel(key, weights.shape, weights.dtype)
     # two sort keys: an offset that puts weights of 0 last would round their noise away
     scores = jnp.where(weights > 0, jnp.log(jnp.where(weights > 0, weights, 1)), 0) + noise
+    # the last key counts first
     return jnp.lexsort((-scores, weights <= 0))[:count].astype(jnp.int32)
 
 

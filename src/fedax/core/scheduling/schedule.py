@@ -194,6 +194,7 @@ class Schedule(LocalWork):
         changed: dict[str, Any] = {}
         if self.availability_rule is not None:
             changed["availability"] = self.availability_rule.bound_to(names, clients)
+        # devices of a user's class know their clients themselves
         if self.server is not None and isinstance(self.server.devices, Devices):
             devices = self.server.devices.bound_to(names, clients)
             changed["asynchronous"] = dataclasses.replace(self.server, devices=devices)
@@ -301,6 +302,7 @@ class Schedule(LocalWork):
     ) -> Bool[Array, "clients"] | None:
         """Returns which clients are available in a round of a run, None for all."""
         rule = self.availability_rule
+        # named by the round alone, so that all draws of a round see the same clients
         key = stream(root, "available", round)
         return None if rule is None else rule.available(key, round, clients)
 
@@ -342,6 +344,7 @@ class Schedule(LocalWork):
         if self.cohort is None:
             every = jnp.arange(clients, dtype=jnp.int32)
             return (every, clients) if available is None else first(every, available)
+        # weights given by the method replace the rule of sampling
         if weights is not None:
             if available is None:
                 return weighted_subset(key, weights, self.cohort), self.cohort
@@ -361,6 +364,7 @@ def as_inputs(schedules: Sequence[Schedule]) -> tuple[Schedule, ...]:
     >>> float(other.dropouts), other.stragglers
     (0.5, 0.0)
     """
+    # the leaves of a schedule are its probabilities
     rows = [jax.tree.leaves(schedule) for schedule in schedules]
     differs = [len(set(column)) > 1 for column in zip(*rows, strict=True)]
     made = list[Schedule]()
@@ -396,11 +400,14 @@ def cohort_weights(
     """
     equal = schedule.weights == "equal"
     objective = jnp.ones_like(share) if equal else share
+    # a draw by size has the sizes in it, so that its weights are equal
     weights = jnp.ones_like(share) if drawn and schedule.weights_equal else objective
     terms = jnp.where(jnp.arange(ids.shape[0], dtype=jnp.int32) < count, objective, 0)
     if drawn and schedule.cohort is not None and schedule.rule.repeats:
         # a client's first draw comes first, and padding after those that work
         order = jnp.argsort(ids, stable=True)
         again = jnp.diff(ids[order], prepend=-1) == 0
+        # the objective has each client once, however often it was drawn
         terms = terms.at[order].mul(jnp.where(again, 0, 1).astype(terms.dtype))
+    # over everyone, shares sum to 1 and equal weights to the number of clients
     return Weights(weights, terms, terms.sum() / (clients if equal else 1))

@@ -71,6 +71,7 @@ def check_separate(
     Raises:
         InvalidInput: it couples the examples of a batch, or looks at their places.
     """
+    # within a trace there are no numbers to evaluate on
     if getattr(function, "separate", False) or any(
         isinstance(values, Tracer) for values in arrays.values()
     ):
@@ -88,6 +89,7 @@ def check_separate(
         found = _values(function, start, arrays, training)
     if key is not None:
         _PROBED[key] = found
+        # the oldest goes
         if len(_PROBED) > _MOST_PROBED:
             _PROBED.pop(next(iter(_PROBED)), None)
     for reason, expected, values in found:
@@ -110,6 +112,7 @@ def _values(
     """Returns pairs of values of the same examples that should be equal."""
     batch, changed = _batches(arrays)
     order = _places(batch)
+    # two examples of which the first is unchanged, and all three at many places
     fewer, repeated = _rows_of(changed, [0, 1]), _rows_of(batch, order)
     pairs = list[_Pair]()
     lenient = (
@@ -117,6 +120,7 @@ def _values(
         jax.numpy_rank_promotion("allow"),
         np.errstate(all="ignore"),
     )
+    # evaluates at once even within a trace; `check_per_example` reports functions that fail
     with contextlib.ExitStack() as stack, contextlib.suppress(Exception):
         for setting in (jax.ensure_compile_time_eval(), *lenient):
             stack.enter_context(setting)
@@ -129,9 +133,11 @@ def _values(
         )
         evaluate = _evaluated(function, moved, batch)
         values = evaluate(moved, batch, None)
+        # away from the start the function may leave its domain
         if not np.isfinite(values[0]).all():
             moved, values = params, evaluate(params, batch, None)
         pairs.append((_OTHERS, values[:1], evaluate(moved, fewer, None)[:1]))
+        # what couples examples depends on places too, and one reason is enough
         if not _differences(*pairs[0][1:]).any():
             pairs.append((_PLACE, values[order], evaluate(moved, repeated, None)))
         key = jax.random.key(1)
@@ -146,6 +152,7 @@ def _places(batch: dict[str, np.ndarray]) -> np.ndarray:
     """Returns an order of three examples in a longer batch, in which each has many places."""
     small = sum(values.size for values in batch.values()) <= _SMALL
     rng = np.random.default_rng(1)
+    # at first each of the three stands at another place than its own
     return np.concatenate(
         [[2, 0, 1], *(rng.permutation(3) for _ in range(_REPEATS - 1 if small else 1))]
     )
@@ -170,6 +177,7 @@ def _batches(arrays: Any) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
         # a client may have fewer than three examples; some then occur twice
         rows = rows[[0, len(rows) // 2, -1]]
         others = rows[[0, 2, 1]]
+        # other integers may be out of range, such as labels, so they are only exchanged
         if rows.dtype.kind not in "iub":
             others = np.concatenate([rows[:1], (others[1:] * 0.5 + 0.25).astype(rows.dtype)])
         batch[key], changed[key] = rows, others
@@ -179,6 +187,7 @@ def _batches(arrays: Any) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
 def _evaluated(function: Callable[..., Any], params: Any, batch: Any) -> Callable[..., Any]:
     """Returns a function that evaluates `function`; long ones are compiled, uncached."""
     equations = jax.make_jaxpr(lambda p, b: function(p, b, None))(params, batch).eqns
+    # a loop has few equations and many operations
     loops = any(equation.primitive.name in ("scan", "while", "cond") for equation in equations)
     if len(equations) <= _OPERATIONS and not loops:
         return lambda *arguments: _wide(function(*arguments))
@@ -189,6 +198,7 @@ def _evaluated(function: Callable[..., Any], params: Any, batch: Any) -> Callabl
         program = jax.jit(lambda h, p, b: eqx.combine(h, code)(p, b, key)).lower(
             held, params, batch
         )
+        # evaluated only a few times, so that compiling is what takes time
         options: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
         return _wide(program.compile(options)(held, params, batch))
 

@@ -58,12 +58,15 @@ class Predictor(NamedTuple):
             for i in range(0, rows, PIECE)
         ]
         return np.concatenate(
+            # without rows, one empty piece gives the shape of the predictions
             [np.asarray(_predict_piece(function, params, piece)) for piece in pieces or [examples]]
         )
 
     def _examples(self, x: Any) -> dict[str, Any]:
         """Converts the inputs to arrays by name."""
+        # labels are inputs only where there is nothing else
         inputs = [name for name in self.like if name != "y"] or list(self.like)
+        # tables are read by the names of their columns, whatever their order
         if self.columns is not None and hasattr(x, "columns"):
             return {"x": np.column_stack([self._column(x, name) for name in self.columns])}
         if not isinstance(x, Mapping):

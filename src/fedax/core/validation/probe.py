@@ -70,6 +70,7 @@ def check_per_example(
         raise InvalidInput.found(
             field, got, "a function that fits", _reason(in_training[1], examples)
         ) from in_training[1]
+    # traced twice, what changes something outside gives two programs
     if noisy and _program(function, params, probe) != _program(function, params, probe):
         hint = (
             "It changes something outside, such as a list or a module that it closes over: pass "
@@ -129,6 +130,7 @@ def _tried(function: Any, params: Any, probe: Any, key: Any) -> tuple[Any, Excep
 
 def _program(function: Any, params: Any, probe: Any) -> str:
     """Returns the text of a function's jaxpr in evaluation, without addresses."""
+    # functions in a jaxpr's text have their addresses
     return re.sub(
         r"0x[0-9a-f]+", "", str(jax.make_jaxpr(lambda p, b: function(p, b, None))(params, probe))
     )

@@ -117,6 +117,7 @@ def client_files(
             "clients with a file in train too",
         )
     first = next(iter(train.values()))
+    # for clients without a test part
     nothing = {key: values[:0] for key, values in first.items()}
     labels = [
         part["y"] for part in (*train.values(), *test.values()) if part["y"].dtype.kind in "iu"
@@ -179,6 +180,7 @@ def _from_table(
         if is_path
         else _frame(path, order, table, [str(c) for c in table.columns])
     )
+    # the column of clients is no feature
     names, owner = grouped_by_name(columns.pop(client), f"{path.name}, column {client!r}")
     examples = order(path, columns)
     order.check_drop()
@@ -295,6 +297,7 @@ class Columns:
     def numbers(self, path: Path, column: str, cells: Sequence[Any]) -> np.ndarray:
         """Converts the cells of a column to numbers, but for the clients' names."""
         if column == self.client:
+            # cells of CSV come as tuples of text, those of frames as lists
             return np.array(cells) if not isinstance(cells, tuple) else np.array(cells, str)
         return _numbers(path, column, cells, self.label, self.words)
 
@@ -306,6 +309,7 @@ class Columns:
             raise DataError.of(
                 path.name, f"only the column {self.label!r}", "at least one column of features"
             )
+        # the first table decides, and the others follow
         self.names = self.names or names
         if set(names) != set(self.names):
             raise DataError.of(
@@ -314,6 +318,7 @@ class Columns:
                 f"those of the first file: {self.names}",
                 f"The file is {path}.",
             )
+        # labels that no float holds exactly stay real, and `FederatedData` refuses them
         small = (
             np.isfinite(labels).all()
             and (np.abs(labels) < 2.0**53).all()
@@ -328,6 +333,7 @@ class Columns:
 def _check_names(path: Path, names: Sequence[str], columns: Mapping[str, np.ndarray]) -> None:
     """Refuses columns that are no features but the saved index of a table."""
     for name in names:
+        # names that pandas and Arrow give to an index that was saved
         unnamed = not name.strip() or re.fullmatch(r"Unnamed: [0-9]+|__index_level_[0-9]+__", name)
         counted = name.strip().lower() in ("index", "level_0") and _counts(columns[name])
         numbered = _ROW_NUMBER.fullmatch(name.strip()) and _counts(columns[name], step=1)
@@ -404,6 +410,7 @@ def _csv(path: Path, order: Columns) -> dict[str, np.ndarray]:
         ) or [[]]
         if not header:
             raise ValueError("no header in the first line")
+        # without empty lines
         rows = [row for row in rows if row]
         for row in rows:
             if len(row) != len(header):
@@ -501,6 +508,7 @@ def _frame(path: Path, order: Columns, table: Any, names: Sequence[str]) -> dict
             raise DataError.found(
                 path.name, f"dates in the column {column!r}", allowed, f"Pass drop=[{column!r}]."
             )
+    # what `order.numbers` converts: texts, categories, and the clients' names
     texts = {column for column, values in held.items() if values.dtype.kind not in "fiub"} | {
         *order.words,
         order.client,

@@ -85,6 +85,7 @@ def hub(
     table, held = _load_splits(dataset, train, test, config, revision, cache)
     label = _label_column(table, label)
     y = _labels(table, label)
+    # with texts, rows stand for them until they are dealt out
     x = _inputs(table, features, flat) if text is None else np.arange(len(y))[:, None]
     parts, names = _parts(table, y, partition, clients, seed, user, options)
     labels = None if held is None else _labels(held, label)
@@ -200,6 +201,7 @@ def _as_tokens(
 
     `held` has the rows of the global test set, and their labels.
     """
+    # tokens are learned from training texts only
     known = Tokens.of(
         [texts[int(row)] for client in found.train for row in client["x"][:, 0]], kind, vocabulary
     )
@@ -235,8 +237,10 @@ def _load_splits(
 def _load(dataset: str, split: str, wanted: dict[str, Any]) -> Any:
     datasets = import_extra("datasets", "hub", f"hub({dataset!r})")
     try:
+        # several splits in one folder
         if (Path(dataset) / "dataset_dict.json").is_file():
             return datasets.load_from_disk(dataset)[split]
+        # a single split, whatever its name
         if (Path(dataset) / "state.json").is_file():
             return datasets.load_from_disk(dataset)
         return datasets.load_dataset(dataset, split=split, **wanted)
@@ -352,6 +356,7 @@ def _inputs(table: Any, name: str, flat: bool) -> np.ndarray:
             f"hub(features={name!r})", f"images or rows of {kinds}", "inputs of one type"
         )
     x = np.stack(rows)
+    # other types hold numbers, not pixels
     if x.dtype not in _LARGEST:
         return as_array(x, f"hub(features={name!r})")
     largest = np.float32(_LARGEST[x.dtype])
@@ -371,6 +376,7 @@ def _pixels(value: Any, where: str) -> np.ndarray:
         raise DataError.found(
             where, "nothing", "an image or numbers in every row", "Drop such rows."
         )
+    # images of Pillow have a mode; arrays have none
     mode = getattr(value, "mode", None) if hasattr(value, "convert") else None
     if mode == "P":
         value = value.convert("RGBA" if "transparency" in value.info else "RGB")

@@ -49,6 +49,7 @@ def read_users(path: str | Path) -> Users:
 
 def _document(file: Path) -> Users:
     with reading(file, "LEAF JSON with the keys users, num_samples and user_data"):
+        # of equal keys, JSON would keep the last one without a word
         document = json.loads(read_whole(file), object_pairs_hook=_unique)
         if not isinstance(document["users"], list):
             raise TypeError(f"users of {type(document['users']).__name__}")
@@ -136,6 +137,7 @@ def of_users(
     names = list(training)
     if test is None:
         return FederatedData(clients, classes, name=name, names=names)
+    # for users without test examples
     nothing = {key: values[:0] for key, values in clients[0].items()} if clients else {}
     others = [
         change(*test[user], f"user {user!r}") if test.get(user, ([], []))[1] else nothing
@@ -155,6 +157,7 @@ def numbers(x: list[Any], y: list[Any], where: str) -> Labelled:
     """
     try:
         labels = np.array(
+            # 3.0 and "3" are 3; other labels stay, and are refused
             [int(label) if float(label) == int(float(label)) else label for label in y]
         )
         return {"x": np.asarray(x, dtype=np.float32), "y": labels}

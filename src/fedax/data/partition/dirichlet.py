@@ -64,6 +64,7 @@ def dirichlet(
             f"had more than {smallest} of {n} examples",
             "Take a larger alpha, fewer clients, or a smaller minimum.",
         )
+    # pieces[class][client]
     pieces = [
         np.split(rng.permutation(members), np.cumsum(row)[:-1])
         for members, row in zip(classes, counts)
@@ -80,11 +81,13 @@ def _dirichlet_counts(
     """
     counts = np.zeros((len(sizes), clients), dtype=int)
     for row, size in zip(counts, sizes):
+        # clients with their equal share get no more
         open_to = counts.sum(axis=0) < sum(sizes) / clients
         share = rng.dirichlet(np.full(clients, float(alpha))) * open_to
         if share.sum() == 0:  # a tiny alpha can put all mass on a client that has enough
             return np.zeros_like(counts)
         ends = (np.cumsum(share / share.sum()) * size).astype(int)
+        # rounding must not lose the last example
         ends[-1] = size
         row[:] = np.diff(ends, prepend=0)
     return counts

@@ -79,6 +79,7 @@ def label_histogram(labels: Any, clients: int, counts: Any = (), seed: int = 0) 
             )
     rng = np.random.default_rng(seed)
     pieces = [
+        # what follows the last cut is asked for by no client
         np.split(rng.permutation(np.flatnonzero(labels == label)), np.cumsum(column))[:-1]
         for label, column in enumerate(table.T)
     ]

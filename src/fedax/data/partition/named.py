@@ -86,5 +86,6 @@ def partition_by(name: str, labels: Any, clients: int, seed: int = 0, **options:
     check_partition(name, clients, seed, **options)
     function = PARTITIONS[name]
     takes = inspect.signature(function).parameters
+    # not every partition draws
     drawn = {"seed": seed} if "seed" in takes else {}
     return function(len(labels) if "n" in takes else labels, clients=clients, **drawn, **options)

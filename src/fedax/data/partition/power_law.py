@@ -73,6 +73,7 @@ def power_law(
         most = math.ceil(room[client] / classes_per_client)
         for kind in order:
             take(client, kind, most)
+    # the rest of all classes, to the largest clients first
     while any(room):
         for client in reversed(range(clients)):
             for kind in range(len(classes)):
@@ -94,6 +95,7 @@ def _power_law_sizes(n: int, clients: int, ratio: float | int) -> list[int]:
         )
     sizes = [math.floor(power * base) for power in powers.tolist()]
     left = n - sum(sizes)
+    # rounded up, so that it comes to an end
     while left:
         for client in reversed(range(clients)):
             piece = math.ceil(left / ratio)

@@ -59,7 +59,9 @@ def quantity_skew(n: int, clients: int, sigma: float | int = 1.0, seed: int = 0)
     enough("quantity_skew", n, clients)
     rng = np.random.default_rng(seed)
     exponents = sigma * rng.standard_normal(clients)
+    # the largest exponent is 0, so that nothing overflows
     weights = np.exp(exponents - exponents.max())
+    # the one example of each client that was set aside: + 1, 2, ...
     ends = np.rint(np.cumsum(weights) / weights.sum() * (n - clients)).astype(int) + np.arange(
         1, clients + 1
     )

@@ -118,4 +118,5 @@ def _records(path: Path, sha256: str) -> np.ndarray:
 
 
 def _image(records: np.ndarray) -> np.ndarray:
+    # colour after colour becomes channels last
     return records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)

@@ -58,9 +58,11 @@ def digit_pairs(
             clients,
             f"at most {short}, the examples of the smallest class",
         )
+    # (classes, groups of ten devices, first or second class of the device)
     shares = np.random.RandomState(seed).lognormal(
         0, float(sigma), (CLASSES, clients // CLASSES, 2)
     )
+    # N/5 devices take 5 examples of a class, N in all
     spare = np.array([len(own) - clients for own in members])
     more = (shares / shares.sum(axis=(1, 2), keepdims=True) * spare[:, None, None]).astype(int)
     taken = np.zeros(CLASSES, dtype=int)
@@ -70,6 +72,7 @@ def digit_pairs(
         hands[device].append(members[label][taken[label] : taken[label] + count])
         taken[label] += count
 
+    # all devices take their first examples before any takes more
     pairs = [
         (device, turn, (device + turn) % CLASSES) for device in range(clients) for turn in (0, 1)
     ]
@@ -112,6 +115,7 @@ def mnist_devices(
     parts = digit_pairs(images.y, clients, sigma, seed)
     raw = images.x.reshape(len(images.x), -1)
     mean = raw.mean(axis=0)
+    # squares of bytes fit into 16 bits
     deviation = np.sqrt((raw.astype(np.uint16) ** 2).mean(axis=0) - mean**2)
     x = (raw - mean.astype(np.float32)) / (deviation + 1e-3).astype(np.float32)
     name = "MNIST devices"

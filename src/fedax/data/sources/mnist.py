@@ -169,12 +169,14 @@ def read_images(name: str, folder: str | Path | None) -> Images:
         "distributes MNIST"
     )
     how = f"Put {file} there: {arrays}; or the four IDX files in the folder {_FOLDERS[name][0]}."
+    # the first of the four files stands for all
     packed = [f"{place}/{_IDX[0]}{end}" for place in _FOLDERS[name] for end in ("", ".gz")]
     path = data_file(file, folder, how, packed)
     if path.suffix == ".npz":
         images = Images(*read_arrays(path, _KEYS, how))
     else:
         rest = (
+            # the others are packed as the first one is
             data_file(f"{part}{path.suffix * (path.suffix == '.gz')}", path.parent, how)
             for part in _IDX
         )

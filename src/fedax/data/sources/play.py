@@ -132,10 +132,12 @@ def play(
         parts = [(rows[:count], rows[count:]) for rows, count in zip(orders, counts, strict=True)]
     else:
         # Where windows begin is known. A random block begins at the same part of each role's text.
+        # Roles are placed far apart, so that their windows never overlap.
         places = np.concatenate([stride * np.arange(n) for n in sizes]) + np.repeat(
             np.arange(len(sizes)) << 32, sizes
         )
         block = float(np.random.default_rng([seed, 5]).random()) if split == "shuffled" else 1.0
+        # with the character that follows a window
         overlap = Overlap(np.arange(sum(sizes)), places, length + 1)
         parts = divide(overlap, orders, counts, block)
     every_x, every_y = np.concatenate(x), np.concatenate(y)

@@ -47,6 +47,7 @@ class Images(NamedTuple):
 
     def chosen(self, examples: int, merged: bool) -> "Images":
         """Returns the first `examples` images of each part, all if 0, in one part if `merged`."""
+        # 0 is all
         some = Images(*(part[: examples or None] for part in self))
         return some.merged() if merged else some
 

@@ -66,6 +66,7 @@ def synthetic(
     Source: Li et al., Federated Optimization in Heterogeneous Networks (arXiv:1812.06127), Sec.
     5.1.
     """
+    # the generator's two streams
     rng, shuffler = np.random.RandomState(seed), random.Random(seed)
     sizes = rng.lognormal(4, 2, clients).astype(int) + 50
     if 8 * FEATURES * int(sizes.sum()) > MOST_BYTES:
@@ -74,6 +75,7 @@ def synthetic(
             "synthetic(clients=...)", got, f"at most {MOST_BYTES // (8 * FEATURES)} examples"
         )
     if iid:
+        # all clients share the model and the centre
         centres = np.zeros((clients, FEATURES))
         shared = rng.normal(0, 1, (FEATURES, CLASSES)), rng.normal(0, 1, CLASSES)
         models = [shared] * clients

@@ -59,6 +59,7 @@ def texts_by_client(
         raise MissingFile.of("texts_by_client(source=...)", str(source), allowed)
     files = dict[str, Path]()
     for file in sorted(path.iterdir(), key=_by_name):
+        # a second file of a client, such as a gzipped one, is refused
         if _is_text(file) and files.setdefault(_client_of(file), file) != file:
             got = f"two files of {_client_of(file)!r} in {path}"
             raise DataError.found("texts_by_client(source=...)", got, "one file for each client")

@@ -265,16 +265,19 @@ def _users(
                 clients,
                 f"1 to {len(every)}, the users with {minimum} tweets, or None",
             )
+        # from another stream than the split
         some = np.sort(np.random.default_rng([seed, 4]).permutation(len(every))[:clients])
         every = {user: every[user] for user in (list(every)[k] for k in some)}
     parts: tuple[Users, Users] = {}, {}
     texts = [tweet[-1] for x, _ in every.values() for tweet in x]
+    # tweets of the same text are copies
     same = {"text": np.unique(np.array(texts, dtype=str), return_inverse=True)[1]}
     offsets = np.cumsum([0, *(len(y) for _, y in every.values())])
     sides = draw_rows(
         same, offsets, test_fraction, seed, together="text", field="sent140(test_fraction=...)"
     )
     for part, side in zip(parts, sides, strict=True):
+        # rows count over the tweets of all users
         for begin, rows, (user, (x, y)) in zip(offsets.tolist(), side, every.items(), strict=False):
             part[user] = [x[i - begin] for i in rows], [y[i - begin] for i in rows]
     return parts[0], parts[1] if test_fraction else None

@@ -72,16 +72,19 @@ class Tokens:
         if kind == "characters":
             order = Counter(character for text in every for character in text)
             order.pop(_UNKNOWN, None)
+            # ties by the character, so that the vocabulary is the same everywhere
             frequent = sorted(order, key=lambda character: (-order[character], character))[
                 : width - 2
             ]
             known = {character: i for i, character in enumerate([_UNKNOWN, *sorted(frequent)])}
+            # without merges it takes characters one by one
             return cls(library.Tokenizer(library.models.BPE(known, [], unk_token=_UNKNOWN)), width)
         made = library.Tokenizer(
             library.models.BPE(
                 _bytes() if kind == "bytes" else None, [] if kind == "bytes" else None
             )
         )
+        # text of the kind "bytes" is not cut into words first
         made.pre_tokenizer = library.pre_tokenizers.ByteLevel(
             add_prefix_space=False, use_regex=kind == "bpe"
         )
@@ -89,6 +92,7 @@ class Tokens:
         if kind == "bpe":
             alphabet = sorted(_bytes())
             trainer = library.trainers.BpeTrainer(
+                # padding is no token of the library
                 vocab_size=width - 1,
                 initial_alphabet=alphabet,
                 special_tokens=[],
@@ -140,6 +144,7 @@ class Tokens:
         known = [
             i for token in tokens if (i := int(token) - 1) >= 0 and self.tokenizer.id_to_token(i)
         ]
+        # characters have no decoder
         pieces = None if self.tokenizer.decoder else [self.tokenizer.id_to_token(i) for i in known]
         return (
             self.tokenizer.decode(known, skip_special_tokens=False)
@@ -184,6 +189,7 @@ class Tokens:
         starts = [
             (tokens, i) for tokens in self.encode(texts) for i in range(0, len(tokens) - 1, step)
         ]
+        # nothing follows the last token, so x leaves it out
         x, _ = pad([tokens[i : min(i + step, len(tokens) - 1)] for tokens, i in starts], step)
         y, mask = pad([tokens[i + 1 : i + 1 + step] for tokens, i in starts], step)
         return {"x": x, "y": y, "mask": mask}

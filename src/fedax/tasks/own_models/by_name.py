@@ -52,6 +52,7 @@ def make_model(
     maker = functools.partial(
         found, **{name: size for name, size in zip(SIZES, sizes, strict=True) if name in names}
     )
+    # made later, from the random numbers of a seed
     if draws := [name for name in ("rngs", "key") if name in names]:
         return _Drawn(maker, draws[0])
     try:
@@ -91,6 +92,7 @@ def is_network(model: Any) -> bool:
     """Returns whether a model is a module of Flax, Equinox or PyTorch, or makes one."""
     if isinstance(model, _Drawn) or _is_torch(model):
         return True
+    # a module of Flax has `init` and can be called, as the models here
     if isinstance(model, Model) and not _is_flax(model):
         return False
     return isinstance(model, eqx.Module) or _is_flax(model)

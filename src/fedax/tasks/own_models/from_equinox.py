@@ -82,6 +82,7 @@ def _network(module: Any) -> Network:
                 (model(*inputs, **more), None) if state is None else model(*inputs, state, **more)
             )
 
+        # an axis of examples for inputs and keys, none for the state, which all share
         axes = (0, None, None if keys is None else 0)
         return jax.vmap(one, axis_name="batch", in_axes=axes, out_axes=(0, None))(
             inputs, state, keys

@@ -100,6 +100,7 @@ def _linen(module: Any, inputs: tuple[Any, ...]) -> Network:
 
     def apply(params: PyTree, state: PyTree, inputs: tuple[Any, ...], key: Any, mask: Any) -> Any:
         def masked(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+            # a mask that the module gives itself goes first
             if (
                 isinstance(context.module, linen.BatchNorm)
                 and context.method_name == "__call__"
@@ -115,10 +116,12 @@ def _linen(module: Any, inputs: tuple[Any, ...]) -> Network:
         with linen.intercept_methods(masked):
             if key is None:
                 return module.apply(variables, *inputs, **more), state
+            # collections that a training step may change
             mutable = list(state or {})
             found = module.apply(variables, *inputs, **more, rngs={"dropout": key}, mutable=mutable)
             return (found[0], {name: found[1][name] for name in mutable})
 
+    # all other collections are the state
     rest = {name: values for name, values in start(jax.random.key(0)).items() if name != "params"}
     return Network(apply, params, none_if_empty(rest), sees_padding=True)
 
@@ -127,6 +130,7 @@ def _nnx(example: Any, made: Callable[[Any], Any] | None) -> Network:
     from flax import nnx
 
     graph, params, streams, state = nnx.split(example, nnx.Param, nnx.RngState, ...)
+    # shape and type of each leaf of the random streams
     form, flag = (
         jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), streams),
         find_training_flag(type(example).__call__),
@@ -136,6 +140,7 @@ def _nnx(example: Any, made: Callable[[Any], Any] | None) -> Network:
     def drawn(key: Any) -> PyTree:
         """Makes the streams of random numbers from a key; a module sees no other one."""
         base = jax.random.key(0) if key is None else key
+        # keys by place from the key of this call, counts of draws from 0
         leaves = [
             jax.random.fold_in(base, i)
             if jnp.issubdtype(dtype, jax.dtypes.prng_key)
@@ -176,6 +181,7 @@ def _mask_norms(model: Any, mask: Any) -> None:
             return super().__call__(x, use_running_average, mask=_rows(mask, x))
 
     for _, part in nnx.iter_graph(model):
+        # in the copy of this call only
         if type(part) is nnx.BatchNorm:
             part.__class__ = Masked
 

@@ -64,6 +64,7 @@ def _network(hk: Any, function: Callable[..., Any], inputs: tuple[Any, ...]) -> 
 
     def apply(params: PyTree, state: PyTree, inputs: tuple[Any, ...], key: Any, mask: Any) -> Any:
         del mask
+        # Haiku wants an empty state instead of None
         outputs, new = transformed.apply(
             params, state or {}, key, *inputs, **training_argument(flag, key is not None)
         )

@@ -115,6 +115,7 @@ def from_loss(
         if given_ is not None and not any(map(_rows, given_)):
             allowed = f"at least 1 example in all, or {split}=None"
             raise DataError.found(f"from_loss({split}=...)", "clients without any example", allowed)
+    # each client is one array, without a name
     plain = bool(data.train) and not isinstance(data.train[0], Mapping)
     parts = parts_of_task(data if holdout is None else data._replace(holdout=holdout), plain)
     functions = {
@@ -171,6 +172,7 @@ def starting_point(
         InvalidInput: leaves that cannot be trained, each named, with advice.
     """
     leaves = jax.tree.leaves(params)
+    # a plain function is a leaf by itself; a model that can be called has leaves of its own
     make = params if callable(params) and len(leaves) == 1 and leaves[0] is params else None
     example = params if make is None else _made_by(make)
     names, leaves, structure = _read_leaves(example)
@@ -243,6 +245,7 @@ def _float_types(trained: list[Any], compute: Any) -> tuple[str | None, Types]:
         None if leaf is None else str(jax.dtypes.canonicalize_dtype(_real(leaf).dtype))
         for leaf in trained
     ]
+    # all in one type already
     if compute is None and len({*own} - {None}) <= 1:
         return None, None
     types = tuple(own) if compute is None else tuple(kind and _float_type(compute) for kind in own)
@@ -287,6 +290,7 @@ def _numeric(leaf: Any, name: str) -> Any:
     if isinstance(leaf, bool):
         return np.asarray(leaf)
     known = isinstance(leaf, int | float | np.generic | jax.Array) and not isinstance(leaf, Tracer)
+    # arrays of NumPy with numbers, also of types such as bfloat16
     if known or (
         isinstance(leaf, np.ndarray) and (leaf.dtype.kind in "fiubc" or leaf.dtype.isbuiltin == 2)
     ):
@@ -323,6 +327,7 @@ def _state_leaf(leaf: Any) -> jax.Array:
 
 def _check_leaf(name: str, leaf: Any) -> None:
     field = f"from_loss(params=...), leaf {name!r}" if name else "from_loss(params=...)"
+    # Haiku joins its names by slashes
     if any(part in _STATISTICS for part in name.replace("/", ".").split(".")):
         hint = (
             "Give it as state=..., and let the loss take `state` and return (losses, new "
@@ -369,6 +374,7 @@ def _placed(leaf: Any) -> Any:
     """
     if not (isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fiub"):
         return leaf
+    # aligned, so that `device_put` takes the copy itself
     room = np.empty(leaf.nbytes + _ALIGNED, np.uint8)
     begin = -room.ctypes.data % _ALIGNED
     own = room[begin : begin + leaf.nbytes].view(leaf.dtype).reshape(leaf.shape)

@@ -82,6 +82,7 @@ def from_torch(
     if "holdout" in more:
         more["holdout"] = with_arrays([more["holdout"]], "holdout")[0]
     data = with_arrays(clients, "clients")
+    # a copy, because the export sets the mode of the module
     return from_network(
         "from_torch", lambda inputs: _network(copy.deepcopy(module), inputs), loss, data, **more
     )
@@ -133,9 +134,11 @@ def _network(module: Any, inputs: tuple[Any, ...]) -> Network:
             raise InvalidInput.found(
                 "from_torch(module=...)", got, "changes of buffers of real numbers only"
             )
+    # buffers that training changes are the state, the others stay constants
     state = {name: buffers.pop(name) for name in changed}
 
     def apply(params: PyTree, state: PyTree, inputs: tuple[Any, ...], key: Any, mask: Any) -> Any:
+        # tied parameters are one array under several names
         tensors = buffers | (state or {}) | {name: params[own] for name, own in names.items()}
         outputs, updates = (evaluation if key is None else training)(tensors, inputs, key, mask)
         if key is None or state is None:
@@ -203,6 +206,7 @@ def torch_state_dict(module: Any, result: History | Mapping[str, Any]) -> dict[s
             )
 
     def trained(name: str, tensor: Any) -> Any:
+        # tied parameters are trained under the first of their names
         array = result.get(names.get(name, name))
         return (
             tensor.clone() if array is None else torch.from_numpy(np.array(array)).to(tensor.dtype)

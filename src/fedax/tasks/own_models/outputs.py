@@ -86,6 +86,7 @@ class OfOutputs:
         """Returns the signature: with the state if there is one, the mask if that matters."""
         used = ["params", "examples"]
         named = ["key"] + ["state"] * (self.network.state is not None)
+        # padding matters only where a state is learned from the batch
         named += ["mask"] * (self.network.state is not None and self.network.sees_padding)
         kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
         every = [(name, kinds[0]) for name in used] + [(name, kinds[1]) for name in named]
@@ -192,6 +193,7 @@ def from_network(
     columns = _logit_columns(form, two)
     if columns > 1 and "accuracy" not in functions:
         functions["accuracy"] = OfOutputs(network, accuracy, inputs, False)
+    # logits become probabilities; other outputs predict as they are if they have a row per example
     if predict is None and columns > 1:
         predict = probabilities
     elif predict is None and getattr(form, "shape", ())[:1] == (2,):
@@ -236,6 +238,7 @@ def _output_form(network: Network, arguments: tuple[Any, ...]) -> Any:
     """
 
     def outputs() -> Any:
+        # a function of a key; a model itself may be callable too
         params = (
             network.start(jax.random.key(0)) if inspect.isroutine(network.start) else network.start
         )
@@ -263,6 +266,7 @@ def _check_labels(maker: str, loss: OfOutputs, data: Clients, columns: int) -> N
 
     That is, if it is not finite for the largest one.
     """
+    # the largest label of all clients, and the example that has it
     client = max(data.train, key=lambda own: np.max(own["y"], initial=-1))
     top = int(np.argmax(client["y"]))
     label = int(np.asarray(client["y"])[top])
@@ -312,6 +316,7 @@ def find_training_flag(function: Callable[..., Any]) -> str | None:
 
 def training_argument(flag: str | None, training: bool) -> dict[str, bool]:
     """Returns the keyword argument that tells a model whether it trains."""
+    # `FLAGS` is True for names that mean the opposite
     return {} if flag is None else {flag: training is not FLAGS[flag]}
 
 

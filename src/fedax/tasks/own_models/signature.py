@@ -57,6 +57,7 @@ def called_with(function: Callable[..., Any], field: str) -> tuple[str | bool, s
         False,
     )
     required = [p for p in required if p.name != key]
+    # without a name for it, the key is an argument right behind `examples` that has to be given
     if not key and required and required[0] is rest[0] and required[0].kind in _POSITIONAL:
         key, required = True, required[1:]
     if required:

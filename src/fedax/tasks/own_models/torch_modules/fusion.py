@@ -60,6 +60,7 @@ def fused(steps: Sequence[Step], inputs: Iterable[str], results: Sequence[Any]) 
         )
         made[step.name] = found[0]
         gone |= set(found[1])
+    # in the order of the graph, with what stands for each step
     every = [step for own in steps if own.name in made for step in made[own.name]]
     return _with_layouts(_with_twins(every), set(inputs))
 
@@ -105,8 +106,10 @@ Found = tuple[list[Step], Sequence[str]] | None
 
 
 def _activated_convolution(graph: _Graph, last: Step) -> Found:
+    # the steps behind a convolution, at most one ReLU and one pooling
     around: dict[str, Step] = {}
     step: Step | None = last
+    # backwards, as long as no other step reads what is in between
     while (
         step is not None
         and step.operator in ("relu.default", "max_pool2d.default")
@@ -136,20 +139,24 @@ def _normed_sum(graph: _Graph, last: Step) -> Found:
     norm, shortcut, gone = graph.only(last.args[0], "group_norm.default"), None, []
     total = graph.only(last.args[0], "add.Tensor")
     if total is not None and len(total.args) == 2 and not total.kwargs:
+        # either side of the sum may be the norm
         sides = [
             (graph.only(total.args[k], "group_norm.default"), total.args[1 - k]) for k in (0, 1)
         ]
         norm, shortcut = next((side for side in sides if side[0] is not None), (None, None))
+        # a shortcut that broadcasts is no case of fedax's operation
         other = graph.steps.get(shortcut.name) if isinstance(shortcut, Ref) else None
         if norm is None or other is None or other.shape != norm.shape:
             return None
         gone.append(total.name)
     if norm is None or norm.shape is None:
         return None
+    # arguments behind `groups` that the graph leaves out
     defaults: tuple[Any, ...] = (None, None, 1e-5, True)
     x, groups, weight, bias, eps, _ = (*norm.args, *defaults[len(norm.args) - 2 :])
     if norm.kwargs or not layers.group_norm_fits(len(norm.shape), eps):
         return None
+    # one operation with two results, which the last step and its twin take
     both = f"{last.name} twice"
     steps = [
         Step(both, layers.normed_sum, (x, groups, weight, bias, shortcut)),
@@ -212,11 +219,13 @@ def _lstm(graph: _Graph, step: Step) -> Step:
     """Returns the step, with a start of None if it is zeros and nothing reads the last cells."""
     if step.operator != "lstm.input":
         return step
+    # hidden states and cells before the first step
     starts = [graph.steps.get(ref.name) for ref in step.args[1]]
     zeros = all(
         start is not None and start.operator == "full.default" and start.args[1] == 0
         for start in starts
     )
+    # result 2 is the last cells
     reads_cells = any(
         user.args[1] == 2 and graph.is_read(user.name) for user in graph.users.get(step.name, [])
     )

@@ -113,12 +113,14 @@ def _convolution(
     if convolution_fits(x.ndim, dilation, transposed, groups):
         y = convolve(
             channels_last(x),
+            # from (outputs, channels, height, width) to (height, width, channels, outputs)
             weight.transpose(2, 3, 1, 0),
             stride=pair(stride),
             padding=borders(padding),
         )
         return channels_first(y if bias is None else y + bias)
     if transposed:
+        # a convolution over inputs that the stride spreads apart
         sizes = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:])]
         widths = [
             (size - p, size - p + more) for size, p, more in zip(sizes, padding, output_padding)
@@ -214,7 +216,9 @@ def _pool(
     )
     ends = []
     for size, k, s, p, d in zip(x.shape[-count:], window, stride, padding, dilation):
+        # how far behind the first window the last one may begin
         free = size + 2 * p - d * (k - 1) - 1
+        # what a last, partly filled window needs beyond the input
         more = -free % s if ceil else 0
         # a window that begins in the padding behind is left out
         if more and (-(-free // s)) * s >= size + p:
@@ -239,6 +243,7 @@ def _average_pool(
     divisor: int | None = None,
 ) -> Array:
     total = _pool(x, window, stride, padding, [1], ceil, 0.0, lax.add)
+    # all windows count equally many numbers
     if divisor is not None or (count_padding and not ceil) or (not any(padding) and not ceil):
         return total / (divisor or math.prod(window))
     ones = jnp.ones(x.shape[-len(window) :], x.dtype)
@@ -277,6 +282,7 @@ def _upsample_nearest(x: Array, sizes: Sizes | None, factors: Sequence[float] | 
         size = (
             sizes[axis - 2] if sizes is not None else int(x.shape[axis] * (factors or ())[axis - 2])
         )
+        # factors that are given count as they are, not the ratio of the rounded sizes
         step = x.shape[axis] / size if factors is None else 1 / factors[axis - 2]
         places = [min(int(k * step), x.shape[axis] - 1) for k in range(size)]
         x = jnp.take(x, jnp.asarray(places), axis=axis)
@@ -296,6 +302,7 @@ def _upsample_linear(
             if corners
             else (np.arange(size) + 0.5) * step - 0.5
         )
+        # places beyond the border lie on it
         places = np.clip(places, 0, length - 1)
         # each output lies between two neighbours
         x = _mixed(x, axis, np.maximum(1 - abs(places[:, None] - np.arange(length)), 0))
@@ -349,6 +356,7 @@ def _group_norm(
     weight, bias = _affine(x, weight, bias)
     if group_norm_fits(x.ndim, eps):
         return channels_first(group_norm(channels_last(x), weight, bias, groups))
+    # (batch, groups, numbers of a group)
     parts = x.reshape(x.shape[0], groups, -1)
     centred = parts - parts.mean(2, keepdims=True)
     y = (centred * lax.rsqrt((centred**2).mean(2, keepdims=True) + eps)).reshape(x.shape)
@@ -389,6 +397,7 @@ def _batch_norm(
     if not training:
         return (*_normalised(x, weight, bias, mean, var, eps), mean, var)
     own, spread, count = _statistics(context, x)
+    # the running variance is that of a sample, as in PyTorch: count / (count - 1)
     fresh = (
         (1 - momentum) * mean + momentum * own,
         (1 - momentum) * var + momentum * spread * (count / (count - 1)),
@@ -415,9 +424,11 @@ def _batch_norm_in_evaluation(
 def _statistics(context: Context, x: Array) -> tuple[Array, Array, Any]:
     """Returns mean and variance of each channel, over how many numbers."""
     over, mask = (0, *range(2, x.ndim)), context.mask
+    # where the first axis is no longer that of the examples, the mask does not fit
     if mask is None or mask.shape[0] != x.shape[0]:
         return x.mean(over), x.var(over), math.prod(x.shape) / x.shape[1]
     real = mask.reshape(-1, *(1,) * (x.ndim - 1))
+    # numbers of each channel that are no padding
     count = mask.sum().astype(x.dtype) * math.prod(x.shape[2:])
     mean = jnp.where(real, x, 0).sum(over) / count
     centred = jnp.where(real, x - _by_channel(mean, x), 0)
@@ -478,6 +489,7 @@ def _attention(
     if causal:
         mask = jnp.tril(jnp.ones(scores.shape[-2:], bool))
     if mask is not None:
+        # True takes part; numbers are added
         scores = jnp.where(mask, scores, -jnp.inf) if mask.dtype == bool else scores + mask
     weights = jax.nn.softmax(scores, axis=-1)
     weights = drop(context, weights, dropout)

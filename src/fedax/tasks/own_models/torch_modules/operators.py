@@ -96,6 +96,7 @@ def _prelu(x: Array, slope: Array) -> Array:
 
 @operator("softplus.default")
 def _softplus(x: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
+    # beyond the threshold the identity; the minimum keeps the other branch's derivative finite
     return jnp.where(
         x * beta > threshold, x, jax.nn.softplus(jnp.minimum(x * beta, threshold)) / beta
     )
@@ -252,6 +253,7 @@ _overloads("min", _with_place(jnp.argmin), "dim")
 
 @operator("var.correction", "var.dim")
 def _var(x: Array, dim: Dims = None, *, correction: Any = None, keepdim: bool = False) -> Array:
+    # PyTorch's default is the variance of a sample
     return jnp.var(
         x, axis=axes(dim), ddof=1 if correction is None else correction, keepdims=keepdim
     )
@@ -334,6 +336,7 @@ def _t(x: Array) -> Array:
 @operator("expand.default")
 def _expand(x: Array, shape: Sequence[int], *, implicit: bool = False) -> Array:
     known = (1,) * (len(shape) - x.ndim) + x.shape
+    # -1 keeps the length of an axis
     return jnp.broadcast_to(
         x, tuple(n if size == -1 else size for n, size in zip(known, shape, strict=True))
     )
@@ -447,6 +450,7 @@ def _index_select(x: Array, dim: int, index: Array) -> Array:
 
 @operator("gather.default")
 def _gather(x: Array, dim: int, index: Array, *, sparse_grad: bool = False) -> Array:
+    # the index may be shorter than x along the other axes
     kept = tuple(
         builtins.slice(0, n) if d != dim % x.ndim else builtins.slice(None)
         for d, n in enumerate(index.shape)
@@ -508,4 +512,5 @@ def _scalar(value: Any, *, dtype: Any = None) -> Array:
 
 @operator("arange.default", "arange.start", "arange.start_step")
 def _arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None) -> Array:
+    # a single argument is the end
     return jnp.arange(0 if end is None else start, start if end is None else end, step, dtype)

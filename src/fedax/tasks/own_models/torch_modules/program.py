@@ -114,14 +114,17 @@ def export(module: Any, inputs: Sequence[np.ndarray], *, training: bool) -> Prog
     """
     torch = needed("torch", "from_torch")
     module.train(training)
+    # inputs get the precision of the parameters
     real = next((p.dtype for p in module.parameters() if p.dtype.is_floating_point), torch.float32)
     examples = tuple(_as_tensor(torch, array, real) for array in inputs)
+    # of any number of examples
     batch = torch.export.Dim.DYNAMIC
     try:
         with _quiet(), torch.enable_grad():
             exported = torch.export.export(
                 module, examples, dynamic_shapes=_in_signature(module, examples, {0: batch})
             )
+            # everything is broken down but the operators of _KEPT
             table = torch.export.default_decompositions()
             for overload in list(table):
                 if overload.name().split("::")[1].split(".")[0] in _KEPT:
@@ -155,11 +158,14 @@ def _place_and_advice(
     are known, and what to do.
     """
     names = {id(part): name for name, part in module.named_modules()}
+    # from the outermost call to the error
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     where, submodule = "", None
     for frame in frames:
         file, line, function = frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+        # `self` of a method
         first = frame.f_locals.get((*frame.f_code.co_varnames, "")[0])
+        # the innermost module that runs
         submodule = first if function == "forward" and id(first) in names else submodule
         if submodule is not None and "/torch/" not in file:
             code = linecache.getline(file, line).strip()
@@ -224,6 +230,7 @@ def _program(exported: Any) -> Program:
     (returned,) = next(node for node in nodes if node.op == "output").args
     refs = [_argument(value) for value in returned]
     updates, results = {}, []
+    # among the results are the new values of buffers
     for spec, ref in zip(signature.output_specs, refs, strict=True):
         if spec.kind.name == "BUFFER_MUTATION":
             updates[spec.target] = ref
@@ -281,6 +288,7 @@ def _is_python(target: Any) -> bool:
 
 def _origin(node: Any) -> str:
     """Returns the submodule and the line of source that call an operator."""
+    # the innermost module
     path, kind = list(node.meta.get("nn_module_stack", {"": ("", "")}).values())[-1]
     kind = kind if isinstance(kind, str) else kind.__qualname__
     lines = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")

@@ -59,6 +59,7 @@ def _layers(
     """
     params, biases, layers, dropout, training, bidirectional, batch_first = settings
     x = x.swapaxes(0, 1) if batch_first else x
+    # arrays of a layer and direction: two kernels, and two biases if there are any
     directions, each = 1 + bidirectional, 2 + 2 * biases
     last = []
     for layer in range(layers):
@@ -66,6 +67,7 @@ def _layers(
         for side in range(directions):
             place = layer * directions + side
             begin = None if start is None else tuple(part[place] for part in start)
+            # the second direction reads the steps from the end
             states, end = run(
                 x[::-1] if side else x, params[place * each : (place + 1) * each], begin
             )
@@ -104,6 +106,7 @@ def _by_cell(cell: Cell, *, joined: bool = False) -> Callable[..., Any]:
         projected = _project(x, inputs)
         projected = projected + biases[0] if biases else projected
         projected = projected + biases[1] if biases and joined else projected
+        # that of a GRU lies within the reset gate, so it cannot be joined
         bias = biases[1] if biases and not joined else None
 
         def step(state: tuple[Array, ...], now: Array) -> tuple[tuple[Array, ...], Array]:
@@ -132,6 +135,7 @@ def _gru_cell(
     own = h @ recurrent.T if bias is None else h @ recurrent.T + bias
     (r, z, n), (own_r, own_z, own_n) = jnp.split(now, 3, axis=1), jnp.split(own, 3, axis=1)
     r, z = jax.nn.sigmoid(r + own_r), jax.nn.sigmoid(z + own_z)
+    # the reset gate acts on the product with the state, as in PyTorch
     n = jnp.tanh(n + r * own_n)
     return ((1 - z) * n + z * h,)
 
