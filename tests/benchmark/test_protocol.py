@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import types
 from pathlib import Path
 
 import numpy as np
@@ -248,6 +249,25 @@ def test_a_target_is_what_the_reference_reaches_in_half_of_the_rounds(folder):
     # a changed task has no target
     (folder / "tiny.toml").write_text(TINY.replace("rounds = 6", "rounds = 7"))
     assert load_tasks(folder)["tiny"].target is None
+
+
+@pytest.mark.parametrize(("higher", "reached"), [(True, 0.5), (False, 0.9)])
+def test_a_reference_that_diverged_sets_no_target_out_of_reach(
+    folder, monkeypatch, higher, reached
+):
+    """A run without a number counts as the worst: of 0.5, 0.9 and NaN the median is 0.5 where
+    higher is better, else 0.9."""
+    values = iter([0.5, 0.9, math.nan])
+    first = types.SimpleNamespace(scalars={"m": [0.0 if higher else 2.0]})
+    tuned = types.SimpleNamespace(records=[first] * 3, settings=[{}], selected=0)
+    monkeypatch.setattr(trials, "tune", lambda *_: tuned)
+    monkeypatch.setattr(trials, "search_space", lambda *_: None)
+    monkeypatch.setattr(trials, "is_higher", lambda *_: higher)
+    monkeypatch.setattr(trials, "best_value", lambda *_: next(values))
+    task = load_tasks(folder)["tiny"].model_copy(update={"metric": "m"})
+    assert (
+        trials.set_target(task, {}, trials.make_data(load_tasks(folder)["tiny"])).value == reached
+    )
 
 
 @pytest.mark.slow

@@ -263,6 +263,10 @@ def test_other_pictures(tmp_path):
     panel = Panel("A", Axis("x"), Axis("y"), [Series("s", 0, np.arange(3.0), np.arange(3.0))])
     save_figure(tmp_path / "a.svg", "T", [panel, panel], [])
     assert (tmp_path / "a.svg").read_text().startswith("<?xml")
+    # the file has exactly the name that was asked for, and a panel may be empty
+    empty = Panel("A", Axis("x"), Axis("y"), [])
+    save_figure(tmp_path / "new" / "my fig.b.svg", "T", [empty], [])
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["my fig.b.svg"]
     with pytest.raises(
         InvalidInput,
         match=r"figure: got '.*a.txt'; allowed: a file that ends "

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 import fedax
+from fedax.cli.report import report
 from fedax.cli.summary import print_summary
 from fedax.core import InvalidInput, RunExists
 from fedax.experiments.config.experiment import Experiment
@@ -151,6 +152,16 @@ def test_an_interrupted_run_leaves_a_valid_directory(tmp_path):
     ]
     assert len(rows(tmp_path / "a" / "metrics.csv")) == 3 + 2
     assert "Interrupted before all runs were done" in (tmp_path / "a" / "report.html").read_text()
+
+
+def test_several_folders_are_not_kept(tmp_path):
+    """--keep copies one run directory; it is not ignored elsewhere."""
+    for folders in (("a", "b"), ("a",)):
+        (tmp_path / "a").mkdir(exist_ok=True)
+        (tmp_path / "a" / "runs.csv").touch()
+        with pytest.raises(InvalidInput, match=r"--keep: got .*; allowed: one run directory"):
+            report([tmp_path / name for name in folders], keep=tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):

@@ -110,7 +110,10 @@ def test_a_failed_job_leaves_the_others_and_is_resumed(submitit, tmp_path, monke
     monkeypatch.setattr(pools, "work_on", fails_for_fedprox)
     with pytest.raises(RunFailed, match=r"1 jobs failed: FedProx mu=1 \(job \w+: .*out of memory"):
         run_experiment(experiment, tmp_path / "out", Display(), cluster=LOCAL)
-    assert [record.label for record in RunDirectory.load(tmp_path / "out").records] == ["FedAvg"]
+    left = RunDirectory.load(tmp_path / "out")
+    assert [record.label for record in left.records] == ["FedAvg"]
+    assert left.status == "failed"
+    assert "out of memory" in left.line()
     monkeypatch.setattr(pools, "work_on", original)
     directory = resume(tmp_path / "out", Display(), cluster=LOCAL)
     assert directory.status == "finished"

@@ -362,6 +362,9 @@ def test_entry_points_are_names(here, monkeypatch):
     )
     directory = run_experiment(Experiment.read(Path("half.toml")), here / "out", Display())
     assert directory.records[0].settings["sources"].keys() == {"half", "code.py:lines"}
+    cited = call("cite", "half.toml")
+    assert cited.exit_code == 0, cited.output
+    assert "% half: your own code (half)" in cited.stdout
     # the package is not installed
     monkeypatch.setattr("fedax.utils.plugins._entry_points", lambda kind: {})
     assert call("report", here / "out").exit_code == 0

@@ -185,6 +185,8 @@ def test_differences_have_a_point_for_every_draw():
         [means.y[0], means.low[0], means.high[0]], [0.1, 0.1 - reach, 0.1 + reach], atol=1e-12
     )
     assert len(means.y) == 1
+    assert "minus that of FedAvg" in chart.note
+    assert "95 % confidence interval" in chart.note
     assert [text for _, text in panel.x.ticks] == ["0", "1\n1 diverged"]
     assert (panel.y.title, [mark.value for mark in panel.marks]) == (
         "Train loss minus FedAvg's",

@@ -264,7 +264,9 @@ def set_target(
     values = [best_value(run, task.metric, half) for run in tuned.records]
     first, higher = tuned.records[0], is_higher(tuned.records[0], task.metric)
     initial = float(first.scalars[task.metric][0])
-    median = statistics.median(math.inf if math.isnan(value) else value for value in values)
+    # a run that diverged is the worst of all
+    worst = -math.inf if higher else math.inf
+    median = statistics.median(worst if math.isnan(value) else value for value in values)
     value = _easier(median, higher)
     # rounding to the easier side may bring the target back to the initial value
     if not (value > initial if higher else value < initial):

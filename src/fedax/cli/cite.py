@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 import fedax
-from fedax.utils.plugins import is_reference, title_of
+from fedax.utils.plugins import is_user_code, title_of
 
 AUTHORS = "The fedax contributors"
 
@@ -68,7 +68,7 @@ def used_by(path: Path) -> tuple[list[str], list[str], str]:
         directory = RunDirectory.load(path)
         experiments, paper = directory.experiments, directory.study.paper if directory.study else ""
     names = [section.name for experiment in experiments for section in experiment.algorithm]
-    methods = [name if is_reference(name) else name.lower() for name in names]
+    methods = [name if is_user_code("algorithm", name) else name.lower() for name in names]
     return _unique(methods), _unique(experiment.task.name for experiment in experiments), paper
 
 
@@ -87,7 +87,7 @@ def bibtex(methods: Sequence[str], tasks: Sequence[str] = (), paper: str = "") -
     # by entry, what it is cited for: several methods may share a paper
     known, parts, reasons = entries(), [], {}
     for name in (*methods, *tasks):
-        if is_reference(name):
+        if is_user_code("algorithm" if name in methods else "task", name):
             parts.append(f"% {title_of(name)}: your own code ({name}), which has no entry here")
             continue
         title = algorithm_classes()[name].__name__ if name in methods else f"data: {name}"

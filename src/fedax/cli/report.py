@@ -21,12 +21,17 @@ def report(
 
     In a folder that --keep has made, the tables are made again, and the report where it has curves.
     """
+    from fedax.core import InvalidInput
     from fedax.experiments.results.joint import comparison_page
     from fedax.experiments.results.store import RunDirectory, is_archive
     from fedax.report import render
     from fedax.utils.files import write
 
     only = folders[0] if len(folders) == 1 else None
+    kept = only is not None and not (only / "summary.json").exists()
+    if keep is not None and (only is None or kept):
+        given = f"{keep} with {'a folder that --keep has made' if kept else 'several folders'}"
+        raise InvalidInput.found("--keep", given, "one run directory")
     # no run directory, but a folder that --keep has made
     if only and not (only / "summary.json").exists() and (only / "runs.csv").exists():
         # with curves everything is made again; older copies have numbers for the tables only

@@ -31,8 +31,7 @@ def resume(
     if follow_rank_0(team()):
         return
     console = Console()
-    # the table [cluster] of the directory's own file
-    cluster = (
-        cluster_for(RunDirectory.load(folder, repair=True).experiments[0], jobs) if slurm else None
-    )
+    # [cluster] of the directory's own file; a directory without one is refused by `resume`
+    experiments = RunDirectory.load(folder, repair=True).experiments if slurm else []
+    cluster = cluster_for(experiments[0], jobs) if experiments else None
     print_summary(runner.resume(folder, display_for(console), jobs, trust, cluster), console)

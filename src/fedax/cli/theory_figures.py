@@ -10,7 +10,7 @@ import numpy as np
 
 from fedax.core import InvalidInput
 from fedax.report.drawing.charts import Axis, Chart, Panel, Series, staggered
-from fedax.report.drawing.figures import FORMATS, save_charts
+from fedax.report.drawing.figures import FORMATS, save_chart
 from fedax.report.page import Page, Sheet, render
 from fedax.theory import dfedavgm, fedbc, feddane, local_gd
 from fedax.utils.files import write, writing
@@ -32,7 +32,7 @@ def save_figure(
         raise InvalidInput.of("figure", str(path), "a file that ends in .html, .svg, .pdf or .png")
     chart = Chart(path.stem, "", panels, len(panels))
     if kind != "html":
-        save_charts([chart], path.parent, [kind])
+        save_chart(chart, path)
         return
     sheet = Sheet("Numbers", ["Quantity", "Value", "Source"], rows, lead=True)
     with writing(path):

@@ -4,7 +4,6 @@ several.
 
 import dataclasses
 import importlib
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import tomli_w
 from fedax.core import FedaxError, History, InvalidInput, UnknownName
 from fedax.errors import short
 from fedax.report.drawing.charts import Chart
-from fedax.report.drawing.figures import FORMATS, save_charts
+from fedax.report.drawing.figures import FORMATS, save_chart
 from fedax.report.page import Page, clients_sheets, render
 from fedax.report.record import Record, column_name
 from fedax.report.tables.comparison import FORMS, differences_sheet, method_tables
@@ -290,9 +289,4 @@ def _write_figure(records: Sequence[Record], path: Path, title: str) -> Path:
             "runs with losses or scores",
         )
     chart = Chart(path.stem, title, panels, min(len(panels), 3), charts[0].note)
-    with writing(path), tempfile.TemporaryDirectory() as folder:
-        (drawn,) = save_charts([chart], Path(folder), [path.suffix.removeprefix(".")])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # drawn elsewhere first: the file is whole, or as it was
-        write(path, drawn.read_bytes())
-    return path
+    return save_chart(chart, path)

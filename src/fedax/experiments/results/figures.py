@@ -400,6 +400,8 @@ def _note(figure: Figure, reduction: str, runs: Sequence[Runs], spots: Sequence[
     """Returns the note of a chart: what is drawn, and which runs ended early."""
     if figure.axes == ["paper"]:
         kind = "paper"
+    elif figure.minus is not None:
+        kind = "minus"
     elif figure.against_value:
         kind = "value"
     else:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedax.core import InvalidInput, Outcome, RunExists, WriteFailed
+from fedax.core import FedaxError, InvalidInput, Outcome, RunExists, WriteFailed
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.driver.run import Progress
 from fedax.experiments.config.experiment import Experiment, Plan
@@ -282,6 +282,12 @@ def _work(
             raise WriteFailed(
                 f"{directory.path}: cannot be written: {reason}. What was kept is whole."
             ) from error
+        except WriteFailed:
+            raise
+        except FedaxError as error:
+            # `resume` takes up a failed run as well
+            directory.close("failed", str(error))
+            raise
         else:
             directory.close("finished")
             # every run is finished: checkpoints are no longer needed

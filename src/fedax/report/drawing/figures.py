@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import tempfile
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from fedax.errors import install_hint
 from fedax.report.drawing.charts import PUBLISHED, Chart, Panel, Series
 from fedax.report.drawing.styles import COLOURS, colour_of, dash_of, marker_of, styles
 from fedax.report.record import Record, by_draw, by_label, by_task, weights_at
-from fedax.utils.files import portable, writing
+from fedax.utils.files import portable, write, writing
 
 FORMATS = ("pdf", "png", "svg")
 _COLUMN, _TEXT = 3.4, 7.0  # inches: the width of a column and of the text of a paper
@@ -63,6 +64,21 @@ def save_charts(
             panel.remove()
         files += _finish(figure, _legend(chart), folder / name, formats, chart.caption)
     return files
+
+
+def save_chart(chart: Chart, path: Path) -> Path:
+    """Draws one chart into the file of this name, whose ending is the format.
+
+    Raises:
+        FedaxError: Matplotlib is not installed.
+        InvalidInput: an unknown format.
+    """
+    with writing(path), tempfile.TemporaryDirectory() as folder:
+        (drawn,) = save_charts([chart], Path(folder), [path.suffix.removeprefix(".")])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # drawn elsewhere first: the file is whole, or as it was
+        write(path, drawn.read_bytes())
+    return path
 
 
 def _size(chart: Chart) -> tuple[float, float]:
@@ -143,19 +159,20 @@ def _finish(
     """Adds the legend and writes the files, with the caption inside."""
     labels = list(entries)
     # the width of an entry: its line, and letters of eight points
-    inches = 0.6 + 0.068 * max(len(label) for label in labels)
+    inches = 0.6 + 0.068 * max((len(label) for label in labels), default=0)
     # as many columns as fit into the width, then all rows equally full
     rows = -(-len(labels) // max(1, int(figure.get_figwidth() / inches)))
-    columns = -(-len(labels) // rows)
-    figure.set_figheight(figure.get_figheight() + 0.18 * rows)  # the panels keep their size
-    figure.legend(
-        list(entries.values()),
-        labels,
-        loc="outside lower center",
-        ncols=columns,
-        frameon=False,
-        fontsize=_LABEL,
-    )
+    # without series there is no legend
+    if rows:
+        figure.set_figheight(figure.get_figheight() + 0.18 * rows)  # the panels keep their size
+        figure.legend(
+            list(entries.values()),
+            labels,
+            loc="outside lower center",
+            ncols=-(-len(labels) // rows),
+            frameon=False,
+            fontsize=_LABEL,
+        )
     files = [path.parent / f"{path.name}.{name}" for name in formats]
     for name, file in zip(formats, files, strict=True):
         # no date inside: the same runs give the same file
