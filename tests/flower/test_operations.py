@@ -8,12 +8,15 @@ import runpy
 import shutil
 import subprocess
 import textwrap
+import tomllib
 
 import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import yaml
 from cryptography import x509
@@ -23,10 +26,13 @@ from typer.testing import CliRunner
 
 import fedax
 from fedax.cli import app
+from fedax.core import DataError, InvalidInput
+from fedax.flower.client.device import Device
 from fedax.flower.deploy import keys
 from fedax.flower.deploy.settings import Deployment
 from fedax.flower.deploy.trial import renew
 from fedax.flower.deploy.worker import device_for, load_client_data
+from fedax.flower.protocol.plan import Assignment
 from fedax.flower.server.in_process import LocalGrid
 from fedax.flower.server.monitoring import KINDS, MetricsFile
 from sources import ROOT
@@ -213,17 +219,115 @@ def test_clients_of_another_number_train_on_their_data_and_no_stand_in(tmp_path)
     assert history.metrics["train_loss"][-1] < history.metrics["train_loss"][0]
 
 
-def test_clients_with_a_csv_file_each(tmp_path):
-    stand_in, mine = blocks("python")[1:]
-    (tmp_path / "task.py").write_text(stand_in)
-    (tmp_path / "mine.py").write_text(mine.replace("/srv/data", str(tmp_path)))
-    task = runpy.run_path(str(tmp_path / "task.py"))["stand_in"]()
-    for k in range(3):
-        rows = "".join(f"{i},0.5,{k},{i % 2}\n" for i in range(5 + 5 * k))
-        (tmp_path / f"site-{k}.csv").write_text("age,dose,pressure,relapse\n" + rows)
-        read = load_client_data(task, k, tmp_path / "mine.py")
-        assert (read.train.total, read.test.total) == (4 + 4 * k, 1 + k)
-        assert read.test.arrays["x"][0].tolist() == [0.0, 0.5, k]
+HEADER = "age,dose,pressure,relapse\n"
+
+
+def write_rows(folder, count, header=HEADER):
+    """Writes a client's file: the only one of its folder."""
+    folder.mkdir()
+    rows = "".join(f"{i},0.5,{count},{('no', 'yes')[i % 2]}\n" for i in range(count))
+    (folder / "own.csv").write_text(header + rows)
+
+
+@pytest.fixture
+def tables(tmp_path):
+    """The guide's task with the stand-in's file, and how a client's file is read."""
+    write_rows(tmp_path / "stand-in", 10)
+    options = tomllib.loads(blocks("toml")[1])["task"]
+    options["folder"] = options["folder"].replace("/srv", str(tmp_path))
+    task = fedax.tasks.make_task(options.pop("name"), **options)
+    code = blocks("python")[1]
+
+    def read(name, code=code):
+        (tmp_path / "mine.py").write_text(code.replace("/srv/data", str(tmp_path / name)))
+        return load_client_data(task, 0, tmp_path / "mine.py")
+
+    return task, read
+
+
+def test_clients_with_a_csv_file_each(tables, tmp_path):
+    read = tables[1]
+    for k, count in enumerate((10, 25, 40)):
+        write_rows(tmp_path / f"site-{k}", count)
+        own = read(f"site-{k}")
+        sizes = [part.total for part in (own.train, own.validation, own.test)]
+        assert sum(sizes) == count
+        assert sizes[2] == count // 5
+        assert all(part.clients == 1 for part in (own.train, own.validation, own.test))
+        assert {float(row[2]) for row in own.validation.arrays["x"]} == {count}
+
+
+def test_measurements_are_of_the_clients_own_validation_rows(tables, tmp_path):
+    """Not of the stand-in's: the loss that a deployed run reports is the mean over the clients'
+    rows at its last model."""
+    task, read = tables
+    for k, count in enumerate((10, 25, 40)):
+        write_rows(tmp_path / f"site-{k}", count)
+    owns = [read(f"site-{k}") for k in range(3)]
+    method, solver, schedule = fedax.FedAvg(), fedax.SGD(0.01), fedax.Schedule(steps=2)
+    assignment = Assignment(method, solver, schedule, None)
+    devices = [Device(own, k, tmp_path / f"d{k}", [assignment]) for k, own in enumerate(owns)]
+    history = fedax.run(
+        method,
+        task,
+        solver=solver,
+        schedule=schedule,
+        rounds=2,
+        engine=fedax.Flower(LocalGrid(devices), clients=3, deadline=10.0),
+        observe=[fedax.observe.ValidationLoss()],
+    )
+    losses = [
+        task.loss(history.params, jax.tree.map(jnp.asarray, own.validation.arrays), None)
+        for own in owns
+    ]
+    assert len(np.concatenate(losses)) == sum(own.validation.total for own in owns)
+    expected = np.concatenate(losses).mean()
+    np.testing.assert_allclose(history.last("validation_loss"), expected, rtol=1e-6)
+
+
+def test_a_device_has_examples_of_one_client(tables, tmp_path):
+    write_rows(tmp_path / "site", 40)
+    two = fedax.tasks.with_validation(fedax.tasks.synthetic(clients=2), 0.2)
+    mixed = eqx.tree_at(lambda t: t.train, two, tables[1]("site").train)
+    with pytest.raises(InvalidInput, match="test: got examples of 2 clients; allowed: of one"):
+        Device(mixed, 0, tmp_path / "device", [])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("data.with_validation(0.2)", "data", "got no validation examples; allowed: .training, te"),
+        ("data.with_validation(0.2)", "(1, 2, 3, 4)", "got 4 values; allowed: the training"),
+        ('["no", "yes"]', '["yes", "no"]', r"categories: got .*; allowed: .*'no', 'yes'"),
+    ],
+)
+def test_rows_that_are_not_the_tasks_are_refused(tables, tmp_path, old, new, message):
+    write_rows(tmp_path / "site", 40)
+    with pytest.raises(DataError, match=message):
+        tables[1]("site", blocks("python")[1].replace(old, new))
+
+
+def test_other_columns_are_refused(tables, tmp_path):
+    """As many, but in another order: without names they would be mixed up."""
+    write_rows(tmp_path / "site", 40, "dose,age,pressure,relapse\n")
+    with pytest.raises(DataError, match=r"columns: got \['dose', 'age'.*allowed: \['age', 'dose'"):
+        tables[1]("site")
+
+
+def test_test_rows_that_nobody_uses_are_refused(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n"
+        "def examples(k):\n"
+        "    rows = {'x': np.zeros((3, 2)), 'y': np.zeros(3)}\n"
+        "    return rows, rows\n"
+    )
+    task = fedax.tasks.from_loss(
+        lambda w, example: (example["x"] @ w - example["y"]) ** 2,
+        np.zeros(2),
+        [{"x": np.zeros((3, 2)), "y": np.zeros(3)}],
+    )
+    with pytest.raises(DataError, match="got test examples; allowed: none, because the experiment"):
+        load_client_data(task, 0, tmp_path / "mine.py")
 
 
 def test_every_setting_of_a_deployment_says_when_it_takes_effect():

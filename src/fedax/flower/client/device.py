@@ -91,6 +91,13 @@ class Device:
             )
             raise InvalidInput.of("Device(partition=...)", partition, most)
         self.task = task if clients == 1 else single_client_task(task, partition)
+        # sums of one client are reported with the number of all examples of a split
+        for split in ("test", "validation"):
+            data = getattr(self.task, split)
+            if data is not None and data.clients != 1:
+                raise InvalidInput.found(
+                    f"Device(task=...), {split}", f"examples of {data.clients} clients", "of one"
+                )
         self.partition, self.folder, self.secure = partition, Path(folder), secure
         self.layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
         dtype = self.layout.dtype

@@ -19,6 +19,7 @@ import numpy as np
 
 from fedax.core import DataError, InvalidInput, Task
 from fedax.core.task import Ragged
+from fedax.data import FederatedData
 from fedax.flower.client.device import Device
 from fedax.flower.deploy.settings import Deployment
 from fedax.flower.protocol.plan import Assignment
@@ -57,12 +58,15 @@ def load_client_data(task: Task, partition: int, path: Path) -> Task:
     """Returns the task with one client's examples instead of all others.
 
     The file defines `examples(partition)`, which returns the training examples, a dictionary of
-    arrays with one row each, or a pair of those and test examples. Names, types and shapes of rows
-    are those of the task.
+    arrays with one row each; or a tuple of training and test examples; or a tuple of training, test
+    and validation examples, where None stands for no test examples; or data of one client, as
+    `fedax.data.client_files` reads them. Names, types and shapes of rows are those of the task.
 
     Raises:
         InvalidInput: no such file or function.
-        DataError: examples of another form.
+        DataError: examples of another form, or of other columns or categories; validation examples
+            are missing although the task has some; test or validation examples that the task has no
+            use for.
     """
     if not path.is_file():
         raise InvalidInput.of(
@@ -74,20 +78,77 @@ def load_client_data(task: Task, partition: int, path: Path) -> Task:
             "--data", f"{path} without examples(partition)", "a file that defines this function"
         )
     given = examples(partition)
-    train, test = given if isinstance(given, tuple) else (given, None)
+    if isinstance(given, FederatedData):
+        parts = _parts_of(given, task, f"{path}, examples(partition)")
+    else:
+        parts = given if isinstance(given, tuple) else (given,)
+    if not 1 <= len(parts) <= 3:
+        raise DataError.found(
+            f"{path}, examples(partition)",
+            f"{len(parts)} values",
+            "the training examples, (training, test) or (training, test, validation)",
+        )
+    train, test, validation = (*parts, None, None)[:3]
+    # without this, the client would measure on the stand-in's rows
+    if task.validation is not None and validation is None:
+        raise DataError.found(
+            f"{path}, examples(partition)",
+            "no validation examples",
+            "(training, test, validation), because the experiment's task has validation examples",
+        )
     own = eqx.tree_at(
-        lambda t: t.train, task, _checked(task.train, train, f"{path}, training examples")
+        lambda t: t.train, task, _checked(task, "train", train, f"{path}, training examples")
     )
-    if task.test is None:
-        return own
-    nothing = {name: values[:0] for name, values in task.test.arrays.items()}
-    rows = _checked(
-        task.test, nothing if test is None else test, f"{path}, test examples", allow_empty=True
-    )
-    return eqx.tree_at(lambda t: t.test, own, rows)
+    for split, rows in (("test", test), ("validation", validation)):
+        like: Ragged | None = getattr(task, split)
+        if like is None:
+            if rows is not None:
+                raise DataError.found(
+                    f"{path}, examples(partition)",
+                    f"{split} examples",
+                    "none, because the experiment's task has none",
+                )
+            continue
+        nothing = {name: values[:0] for name, values in like.arrays.items()}
+        mine = _checked(
+            task, split, nothing if rows is None else rows, f"{path}, {split} examples", True
+        )
+        own = eqx.tree_at(lambda t, s=split: getattr(t, s), own, mine)
+    return own
 
 
-def _checked(like: Ragged, given: Any, where: str, allow_empty: bool = False) -> Ragged:
+def _parts_of(data: FederatedData, task: Task, where: str) -> tuple[Any, ...]:
+    """Returns the training, test and validation examples of the only client.
+
+    Raises:
+        DataError: several clients, or other columns or categories than those of the task.
+    """
+    if data.clients != 1:
+        raise DataError.found(where, f"data of {data.clients} clients", "data of one client")
+    # other columns may have as many numbers in a row
+    for name in ("columns", "categories"):
+        own, known = getattr(data, name), getattr(task, name)
+        if own is not None and known is not None and _plain(own) != _plain(known):
+            allowed = f"{_plain(known)}, as in the experiment's task"
+            raise DataError.of(f"{where}, {name}", _plain(own), allowed)
+    parts = (data.train, data.test, data.validation)
+    return tuple(None if part is None else dict(part[0]) for part in parts)
+
+
+def _plain(value: Any) -> Any:
+    """Returns lists in place of other sequences, so that they compare by their elements."""
+    if isinstance(value, Mapping):
+        return {key: list(texts) for key, texts in value.items()}
+    return list(value)
+
+
+def _checked(task: Task, split: str, given: Any, where: str, allow_empty: bool = False) -> Ragged:
+    """Returns a client's examples as those of the task's split.
+
+    Raises:
+        DataError: other names, shapes or types, or whole numbers outside of those in all splits.
+    """
+    like: Ragged = getattr(task, split)
     forms = {name: (values.shape[1:], str(values.dtype)) for name, values in like.arrays.items()}
     if not isinstance(given, Mapping) or set(given) != set(forms):
         got = sorted(given) if isinstance(given, Mapping) else given
@@ -102,8 +163,15 @@ def _checked(like: Ragged, given: Any, where: str, allow_empty: bool = False) ->
                 got,
                 f"{dtype} rows of shape {shape}, as in the experiment's task",
             )
-        if known.dtype.kind in "iu" and values.size and known.size:
-            least, most = int(known.min()), int(known.max())
+        # a few test rows of a stand-in may lack a class that its training rows have
+        others = [
+            np.asarray(data.arrays[name])
+            for data in (task.train, task.test, task.validation)
+            if data is not None and name in data.arrays and data.total
+        ]
+        if known.dtype.kind in "iu" and values.size and others:
+            least = min(int(numbers.min()) for numbers in others)
+            most = max(int(numbers.max()) for numbers in others)
             if values.min() < least or values.max() > most:
                 got = f"numbers from {values.min()} to {values.max()}"
                 raise DataError.found(
