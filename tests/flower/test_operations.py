@@ -29,6 +29,7 @@ from fedax.cli import app
 from fedax.core import DataError, InvalidInput
 from fedax.flower.client.device import Device
 from fedax.flower.deploy import keys
+from fedax.flower.deploy.check import check_experiment
 from fedax.flower.deploy.settings import Deployment
 from fedax.flower.deploy.trial import renew
 from fedax.flower.deploy.worker import device_for, load_client_data
@@ -194,6 +195,22 @@ name = "fedavg"
     return Deployment.load(place / name)
 
 
+def test_a_cohort_is_drawn_from_the_clients_and_not_from_the_stand_in(tmp_path):
+    """The guide's task has one client, the deployment three."""
+    (tmp_path / "task.py").write_text(blocks("python")[0])
+    (tmp_path / "a.toml").write_text(
+        'name = "a"\nrounds = 1\nobserve = ["train_loss"]\n'
+        + blocks("toml")[0]
+        + '[[algorithm]]\nname = "fedavg"\n'
+    )
+    settings = Deployment(tmp_path / "d", clients=3)
+    with jax.enable_x64(False):
+        _, clients = check_experiment(tmp_path / "a.toml", ["schedule.cohort=3"], settings, 3)
+        assert clients == 3
+        with pytest.raises(InvalidInput, match=r"cohort=...\): got 4; allowed: 1 to 3"):
+            check_experiment(tmp_path / "a.toml", ["schedule.cohort=4"], settings, 3)
+
+
 @pytest.mark.slow
 def test_clients_of_another_number_train_on_their_data_and_no_stand_in(tmp_path):
     """The guide's task has one client, whose rows enter no step and no metric."""
@@ -264,7 +281,8 @@ def test_measurements_are_of_the_clients_own_validation_rows(tables, tmp_path):
     for k, count in enumerate((10, 25, 40)):
         write_rows(tmp_path / f"site-{k}", count)
     owns = [read(f"site-{k}") for k in range(3)]
-    method, solver, schedule = fedax.FedAvg(), fedax.SGD(0.01), fedax.Schedule(steps=2)
+    method, solver = fedax.FedAvg(), fedax.SGD(0.01)
+    schedule = fedax.Schedule(cohort=2, steps=2)
     assignment = Assignment(method, solver, schedule, None)
     devices = [Device(own, k, tmp_path / f"d{k}", [assignment]) for k, own in enumerate(owns)]
     history = fedax.run(

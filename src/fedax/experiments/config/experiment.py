@@ -433,11 +433,12 @@ class Experiment(BaseModel):
                 made.append(Member(label, method, algorithm, solver, schedule, settings))
         return made
 
-    def plan(self, task: Task | None = None) -> Plan:
+    def plan(self, task: Task | None = None, clients: int | None = None) -> Plan:
         """Makes the task (which may read or draw data) and everything else that `fedax.run` needs.
 
         Args:
             task: what the table `[task]` makes, where that was done before.
+            clients: how many take part, where the task is a stand-in with one.
 
         Raises:
             InvalidInput: options that do not fit the task or its data; a `SpecError` with the line
@@ -450,9 +451,14 @@ class Experiment(BaseModel):
                 task = tasks.make_task(self.task.name, **self.task.options)
             if self.audit is not None:
                 check_auditable(task)
+        with self._at("simulation"):
+            engine = engine_of(self.engine, self.simulation)
+        sizes, names = np.asarray(task.train.sizes).tolist(), task.names
+        if len(sizes) == 1 and (clients := clients or getattr(engine, "clients", None)):
+            sizes, names = sizes * clients, None
         with self._at("schedule"):
             schedule = schedule_of(self.schedule)
-            schedule.check_population(np.asarray(task.train.sizes).tolist(), task.names)
+            schedule.check_population(sizes, names)
         members = self.members()
         made = {member.label: member.algorithm.make() for member in members}
         own = {
@@ -465,11 +471,9 @@ class Experiment(BaseModel):
             )
         with self._at("grid"):
             for member, arguments in own.items():
-                arguments["schedule"].check_population(
-                    np.asarray(task.train.sizes).tolist(), task.names
-                )
-                made[member] = bound_to(made[member], task.names, task.train.clients)
-                check_population(made[member], task.train.clients)
+                arguments["schedule"].check_population(sizes, names)
+                made[member] = bound_to(made[member], names, len(sizes))
+                check_population(made[member], len(sizes))
         stop = [
             section.make()
             for section in (self.stop, self.early_stopping, self.budget)
@@ -485,8 +489,6 @@ class Experiment(BaseModel):
             "rounds": self.rounds,
             "observe": observers,
         }
-        with self._at("simulation"):
-            engine = engine_of(self.engine, self.simulation)
         arguments |= {"engine": engine, "channel": self.channel and self.channel.make()}
         arguments |= {
             "observe_every": self.observe_every,
@@ -499,8 +501,10 @@ class Experiment(BaseModel):
             "devices": self.devices and self.devices.make(),
         }
         plan = Plan(task, made, arguments, own)
-        with self._at("algorithm"):
-            plan.check()
+        # a check with a stand-in would be one of a single client; its runs are checked at the start
+        if len(sizes) == task.train.clients:
+            with self._at("algorithm"):
+                plan.check()
         return plan
 
     def _watched(self) -> dict[str, str]:
@@ -524,9 +528,7 @@ class Experiment(BaseModel):
         return select_observers(self.observe, self._observer, task, runs)
 
     def resolved(self) -> dict[str, Any]:
-        """Returns the experiment with every default written out, as plain values that `of`
-        takes.
-        """
+        """Returns the experiment with every default written out, as values that `of` takes."""
         every = (
             tasks.defaults(self.task.name, **self.task.options)
             if self.loads(self.task.name)

@@ -83,7 +83,8 @@ def check_experiment(
             ("task", "folder"),
             InvalidInput.of("task.folder", folder, "an absolute path on every machine", hint),
         )
-    found = _clients_of(experiment)
+    rehearsed = experiment.model_copy(update={"engine": "simulation"})
+    found = rehearsed.plan(clients=clients or CLIENTS).task.train.clients
     if clients is not None and found not in (1, clients):
         hint = f"Its task has {found}; --clients {found} fits."
         raise InvalidInput.of("--clients", clients, "as many as the experiment's task has", hint)
@@ -93,11 +94,6 @@ def check_experiment(
         for position, label in enumerate(plan.algorithms):
             _check_run(experiment, plan, position, label)
     return experiment, clients
-
-
-def _clients_of(experiment: Experiment) -> int:
-    """Returns the number of clients of the experiment's task."""
-    return experiment.model_copy(update={"engine": "simulation"}).plan().task.train.clients
 
 
 def _check_run(experiment: Experiment, plan: Plan, position: int, label: str) -> None:

@@ -41,7 +41,7 @@ def device_for(deployment: Deployment, partition: int, data: Path | None = None)
             the experiment's task.
     """
     experiment = deployment.experiment("simulation")
-    plan = experiment.plan()
+    plan = experiment.plan(clients=deployment.clients)
     task = plan.task if data is None else load_client_data(plan.task, partition, data)
     assignments = []
     for label, algorithm in plan.algorithms.items():
