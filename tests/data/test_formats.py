@@ -423,6 +423,20 @@ def test_a_data_set_that_the_library_saved(tmp_path):
         assert (found.holdout is None) == (name == "one")
 
 
+@pytest.mark.parametrize("split", [{"test": "test"}, {"test": "train"}, {"train": "validation"}])
+def test_a_folder_of_one_split_has_no_other(tmp_path, split):
+    datasets = pytest.importorskip("datasets")
+    table = datasets.Dataset.from_dict({"image": [[0.0], [1.0]], "label": [0, 1]})
+    table.save_to_disk(tmp_path / "one")
+    (option,) = split
+    allowed = "'train'" if option == "train" else "None"
+    with pytest.raises(
+        DataError,
+        match=rf"hub\({option}=...\).*; allowed: {allowed} for .*one, a folder of one split",
+    ):
+        data.hub(str(tmp_path / "one"), clients=1, **split)
+
+
 def test_the_only_column_of_classes_is_the_label(tmp_path):
     datasets = pytest.importorskip("datasets")
     for names, columns in (("one", ["digit"]), ("two", ["digit", "writer"])):
