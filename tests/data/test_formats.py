@@ -403,6 +403,7 @@ def test_a_data_set_of_the_hub_is_a_task(hub):
     task = fedax.tasks.make_task("hub", **options)
     assert (task.train.clients, task.train.arrays["x"].shape) == (3, (6, 4))
     kept = data.hub(**options, flat=False)
+    assert fedax.tasks.make_task("hub", **options, model=None).train.clients == 3
     first = min(kept.train[1]["x"], key=lambda image: image.min())
     np.testing.assert_allclose(first, np.array([[1, 2], [3, 4]]) / 255, rtol=1e-6)
     with pytest.raises(InvalidInput, match=r"hub\(dataset=\.\.\.\): got nothing"):
