@@ -15,6 +15,7 @@ import pytest
 import fedax
 from fedax import data, tasks
 from fedax.core import DataError, InvalidInput
+from fedax.experiments.running.predictions import examples_of
 from fedax.models import SentimentLSTM
 
 
@@ -338,6 +339,34 @@ def test_clients_of_a_folder_agree(tmp_path):
         data.client_files(tmp_path)
     with pytest.raises(DataError, match="no folder"):
         data.client_files(tmp_path / "nowhere")
+
+
+def test_an_array_y_beside_other_labels(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.ones((2, 3)), target=np.array([0, 1]), y=np.array([1, 1]))
+    with pytest.raises(DataError, match=r"a.npz: got the array 'y' beside the labels 'target'"):
+        data.client_files(tmp_path, label="target")
+    found = data.client_files(tmp_path, label="target", drop="y")
+    assert found.train[0]["y"].tolist() == [0, 1]
+    assert data.client_files(tmp_path, drop="target").train[0]["y"].tolist() == [1, 1]
+
+
+def test_a_feature_y_beside_other_labels(tmp_path):
+    """It is no label of a table to predict for, and the texts of the labels are not its own."""
+    pandas = pytest.importorskip("pandas")
+    (tmp_path / "one").mkdir()
+    table = pandas.DataFrame({"y": [3.0, 1.0], "target": ["no", "yes"]})
+    table.to_csv(tmp_path / "one" / "a.csv", index=False)
+    options = {"label": "target", "labels": ["no", "yes"]}
+    with pytest.raises(InvalidInput, match="got the feature 'y' beside the labels 'target'"):
+        data.client_files(tmp_path / "one", **options, categories={"y": ["low", "high"]})
+    task = fedax.tasks.client_files(tmp_path / "one", **options)
+    assert task.train.client(0)["x"].tolist() == [[3.0], [1.0]]
+    params = task.start(jax.random.key(0))
+    np.testing.assert_array_equal(
+        task.predict(params, table), task.predict(params, np.array([[3.0], [1.0]], np.float32))
+    )
+    chosen = examples_of(task, tmp_path / "one" / "a.csv")
+    assert list(chosen.arrays) == ["x"]
 
 
 def test_parquet_without_its_package(tmp_path, monkeypatch):

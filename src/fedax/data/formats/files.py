@@ -216,6 +216,9 @@ def _words(labels: Any, categories: Any, label: str) -> dict[str, list[str]]:
             categories,
             "lists of texts, by the name of their column",
         )
+    if label != "y" and "y" in (categories or {}):
+        got = f"the feature 'y' beside the labels {label!r}, which are called 'y' in the data"
+        raise InvalidInput.found("client_files(categories=...)", got, "features of other names")
     given = dict(categories or {}) | ({label: labels} if labels is not None and len(labels) else {})
     for column, texts in given.items():
         option = "labels" if column == label else f"categories[{column!r}]"
@@ -397,10 +400,14 @@ def _npz(path: Path, label: str, order: Columns) -> Labelled:
                 "arrays of one row per example",
                 f"The file is {path}.",
             )
-    return {
-        ("y" if key == label else key): values
-        for key, values in _with_label(path, label, held).items()
-    }
+    if label != "y" and "y" in _with_label(path, label, held):
+        raise DataError.found(
+            path.name,
+            f"the array 'y' beside the labels {label!r}",
+            "one array of labels",
+            f"Leave one out: drop=['y'], or drop=[{label!r}]. The file is {path}.",
+        )
+    return {("y" if key == label else key): values for key, values in held.items()}
 
 
 def _csv(path: Path, order: Columns) -> dict[str, np.ndarray]:
