@@ -322,23 +322,39 @@ def test_bad_client_files_are_refused(tmp_path, name, content, message):
         data.client_files(tmp_path)
 
 
-def test_clients_of_a_folder_agree(tmp_path):
+@pytest.mark.parametrize("test_fraction", [0, 0.5])
+def test_clients_of_a_folder_agree(tmp_path, test_fraction):
     np.savez(tmp_path / "a.npz", x=np.ones((2, 3)), y=np.zeros(2, int))
     np.savez(tmp_path / "b.npz", x=np.ones((2, 3)), y=np.zeros(3, int))
     with pytest.raises(DataError, match=r"train\[1\]: got \{'x': 2, 'y': 3\}; .* same length"):
-        data.client_files(tmp_path)
-    np.savez(tmp_path / "b.npz", x=np.ones((2, 3)), y=np.zeros(2, int), other=np.ones(2))
-    with pytest.raises(
-        DataError,
-        match=r"train\[1\]: got \['other', 'x', 'y'\]; .*as the first "
-        r"client has",
+        data.client_files(tmp_path, test_fraction=test_fraction)
+    for more, message in (
+        ({"x": np.ones((2, 3)), "other": np.ones(2)}, r": got \['other', 'x', 'y'\]"),
+        ({"x": np.ones((2, 4))}, r"\['x'\]: got 'rows of shape \(4,\)'"),
     ):
-        data.client_files(tmp_path)
+        np.savez(tmp_path / "b.npz", y=np.zeros(2, int), **more)
+        with pytest.raises(DataError, match=rf"train\[1\]{message}; .*as the first client has"):
+            data.client_files(tmp_path, test_fraction=test_fraction)
     (tmp_path / "a.csv").write_text("a,y\n1,0\n")
     with pytest.raises(DataError, match="two files of 'a'"):
         data.client_files(tmp_path)
     with pytest.raises(DataError, match="no folder"):
         data.client_files(tmp_path / "nowhere")
+
+
+def test_rows_of_clients_that_do_not_fit_are_not_taken_for_others(tmp_path):
+    """Two clients with as many inputs as labels together, though not each by itself."""
+    np.savez(tmp_path / "a.npz", x=np.ones((2, 3)), y=np.zeros(3, int))
+    np.savez(tmp_path / "b.npz", x=np.ones((3, 3)), y=np.zeros(2, int))
+    with pytest.raises(DataError, match=r"train\[0\]: got \{'x': 2, 'y': 3\}; .* same length"):
+        data.client_files(tmp_path, test_fraction=0.5)
+
+
+def test_a_table_of_no_clients(tmp_path):
+    (tmp_path / "all.csv").write_text("who,a,y\n")
+    for test_fraction in (0, 0.5):
+        with pytest.raises(DataError, match="train: got 'an empty list'; allowed: at least one cl"):
+            data.client_files(tmp_path / "all.csv", client="who", test_fraction=test_fraction)
 
 
 def test_an_array_y_beside_other_labels(tmp_path):
