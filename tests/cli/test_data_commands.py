@@ -138,6 +138,11 @@ def test_missing_files_are_fetched_and_kept(server, tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     assert f"toy: fetched and verified in {tmp_path / 'data'}" in result.stdout
     assert "synthetic: nothing to prepare" in result.stdout
+    # their files are no data of the data folder
+    for name in ("hub", "client_files"):
+        assert (
+            f"{name}: nothing to prepare: it reads no file of the" in call("prepare", name).stdout
+        )
     assert (tmp_path / "data" / "libsvm" / "toy").read_text() == (served / "source").read_text()
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["libsvm"]
     (served / "source").unlink()

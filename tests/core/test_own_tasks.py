@@ -292,6 +292,15 @@ MISTAKES = {
         lambda: from_loss(cross_entropy, START, frame(), client="owner"),
         "got 'owner'; allowed: one of the columns 'user', 'x', 'y'",
     ),
+    "a table without rows": (
+        lambda: from_loss(
+            cross_entropy,
+            START,
+            {key: a[:0] for key, a in POOLED.items()} | {"user": []},
+            client="user",
+        ),
+        "clients: got no client; allowed: at least one client",
+    ),
     "labels as text": (
         lambda: from_loss(cross_entropy, START, lists(y=lambda c: c["y"].astype(str))),
         r"clients\[0\]\['y'\]: got text such as '1'; allowed: arrays of real or whole numbers",

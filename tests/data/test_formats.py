@@ -15,6 +15,7 @@ import pytest
 import fedax
 from fedax import data, tasks
 from fedax.core import DataError, InvalidInput
+from fedax.experiments.running.predictions import examples_of
 from fedax.models import SentimentLSTM
 
 
@@ -321,23 +322,67 @@ def test_bad_client_files_are_refused(tmp_path, name, content, message):
         data.client_files(tmp_path)
 
 
-def test_clients_of_a_folder_agree(tmp_path):
+@pytest.mark.parametrize("test_fraction", [0, 0.5])
+def test_clients_of_a_folder_agree(tmp_path, test_fraction):
     np.savez(tmp_path / "a.npz", x=np.ones((2, 3)), y=np.zeros(2, int))
     np.savez(tmp_path / "b.npz", x=np.ones((2, 3)), y=np.zeros(3, int))
     with pytest.raises(DataError, match=r"train\[1\]: got \{'x': 2, 'y': 3\}; .* same length"):
-        data.client_files(tmp_path)
-    np.savez(tmp_path / "b.npz", x=np.ones((2, 3)), y=np.zeros(2, int), other=np.ones(2))
-    with pytest.raises(
-        DataError,
-        match=r"train\[1\]: got \['other', 'x', 'y'\]; .*as the first "
-        r"client has",
+        data.client_files(tmp_path, test_fraction=test_fraction)
+    for more, message in (
+        ({"x": np.ones((2, 3)), "other": np.ones(2)}, r": got \['other', 'x', 'y'\]"),
+        ({"x": np.ones((2, 4))}, r"\['x'\]: got 'rows of shape \(4,\)'"),
     ):
-        data.client_files(tmp_path)
+        np.savez(tmp_path / "b.npz", y=np.zeros(2, int), **more)
+        with pytest.raises(DataError, match=rf"train\[1\]{message}; .*as the first client has"):
+            data.client_files(tmp_path, test_fraction=test_fraction)
     (tmp_path / "a.csv").write_text("a,y\n1,0\n")
     with pytest.raises(DataError, match="two files of 'a'"):
         data.client_files(tmp_path)
     with pytest.raises(DataError, match="no folder"):
         data.client_files(tmp_path / "nowhere")
+
+
+def test_rows_of_clients_that_do_not_fit_are_not_taken_for_others(tmp_path):
+    """Two clients with as many inputs as labels together, though not each by itself."""
+    np.savez(tmp_path / "a.npz", x=np.ones((2, 3)), y=np.zeros(3, int))
+    np.savez(tmp_path / "b.npz", x=np.ones((3, 3)), y=np.zeros(2, int))
+    with pytest.raises(DataError, match=r"train\[0\]: got \{'x': 2, 'y': 3\}; .* same length"):
+        data.client_files(tmp_path, test_fraction=0.5)
+
+
+def test_a_table_of_no_clients(tmp_path):
+    (tmp_path / "all.csv").write_text("who,a,y\n")
+    for test_fraction in (0, 0.5):
+        with pytest.raises(DataError, match="train: got 'an empty list'; allowed: at least one cl"):
+            data.client_files(tmp_path / "all.csv", client="who", test_fraction=test_fraction)
+
+
+def test_an_array_y_beside_other_labels(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.ones((2, 3)), target=np.array([0, 1]), y=np.array([1, 1]))
+    with pytest.raises(DataError, match=r"a.npz: got the array 'y' beside the labels 'target'"):
+        data.client_files(tmp_path, label="target")
+    found = data.client_files(tmp_path, label="target", drop="y")
+    assert found.train[0]["y"].tolist() == [0, 1]
+    assert data.client_files(tmp_path, drop="target").train[0]["y"].tolist() == [1, 1]
+
+
+def test_a_feature_y_beside_other_labels(tmp_path):
+    """It is no label of a table to predict for, and the texts of the labels are not its own."""
+    pandas = pytest.importorskip("pandas")
+    (tmp_path / "one").mkdir()
+    table = pandas.DataFrame({"y": [3.0, 1.0], "target": ["no", "yes"]})
+    table.to_csv(tmp_path / "one" / "a.csv", index=False)
+    options = {"label": "target", "labels": ["no", "yes"]}
+    with pytest.raises(InvalidInput, match="got the feature 'y' beside the labels 'target'"):
+        data.client_files(tmp_path / "one", **options, categories={"y": ["low", "high"]})
+    task = fedax.tasks.client_files(tmp_path / "one", **options)
+    assert task.train.client(0)["x"].tolist() == [[3.0], [1.0]]
+    params = task.start(jax.random.key(0))
+    np.testing.assert_array_equal(
+        task.predict(params, table), task.predict(params, np.array([[3.0], [1.0]], np.float32))
+    )
+    chosen = examples_of(task, tmp_path / "one" / "a.csv")
+    assert list(chosen.arrays) == ["x"]
 
 
 def test_parquet_without_its_package(tmp_path, monkeypatch):
@@ -403,6 +448,7 @@ def test_a_data_set_of_the_hub_is_a_task(hub):
     task = fedax.tasks.make_task("hub", **options)
     assert (task.train.clients, task.train.arrays["x"].shape) == (3, (6, 4))
     kept = data.hub(**options, flat=False)
+    assert fedax.tasks.make_task("hub", **options, model=None).train.clients == 3
     first = min(kept.train[1]["x"], key=lambda image: image.min())
     np.testing.assert_allclose(first, np.array([[1, 2], [3, 4]]) / 255, rtol=1e-6)
     with pytest.raises(InvalidInput, match=r"hub\(dataset=\.\.\.\): got nothing"):
@@ -421,6 +467,20 @@ def test_a_data_set_that_the_library_saved(tmp_path):
             [[0.0, 1.0], [2.0, 3.0]]
         ] * 3
         assert (found.holdout is None) == (name == "one")
+
+
+@pytest.mark.parametrize("split", [{"test": "test"}, {"test": "train"}, {"train": "validation"}])
+def test_a_folder_of_one_split_has_no_other(tmp_path, split):
+    datasets = pytest.importorskip("datasets")
+    table = datasets.Dataset.from_dict({"image": [[0.0], [1.0]], "label": [0, 1]})
+    table.save_to_disk(tmp_path / "one")
+    (option,) = split
+    allowed = "'train'" if option == "train" else "None"
+    with pytest.raises(
+        DataError,
+        match=rf"hub\({option}=...\).*; allowed: {allowed} for .*one, a folder of one split",
+    ):
+        data.hub(str(tmp_path / "one"), clients=1, **split)
 
 
 def test_the_only_column_of_classes_is_the_label(tmp_path):

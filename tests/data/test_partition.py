@@ -379,6 +379,7 @@ LABELS = np.arange(40) % 4
         ),
         (lambda: by_index(3, 4), r"by_index\(clients=...\): got '4 clients'; allowed: .*, 3\."),
         (lambda: by_user(np.arange(3), 0), r"by_user\(minimum=...\): got 0"),
+        (lambda: by_user([]), r"by_user\(users=...\): got no example"),
         (
             lambda: label_histogram(LABELS, 2, [[1, 1, 1, 1]]),
             r"got an array of int64 of shape \(1, 4\); allowed: 2 rows of 4",

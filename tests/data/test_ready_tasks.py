@@ -188,6 +188,7 @@ def test_unknown_names_are_answered_with_the_nearest(name, options, message):
             r"partition",
         ),
         ("digits", {"model": 3}, r"digits\(model=...\): got 3; allowed: the name of a model"),
+        ("digits", {"model": None}, r"digits\(model=...\): got None; allowed: the name"),
         (
             "digits",
             {"clients": 2.5},

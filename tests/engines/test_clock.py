@@ -543,3 +543,9 @@ def test_files_have_devices_and_tables_have_their_clock(tmp_path):
 def test_files_refuse_devices_with_their_line(text, words):
     with pytest.raises(SpecError, match=re.escape(words)):
         Experiment.parse(text)
+
+
+def test_uniform_numbers_stay_below_one():
+    """The count is the one for which all 53 bits of the hash are set."""
+    count = np.array([0x6FEB8F2EE54C0AE9], np.uint64)
+    assert uniform(0, "speed", count).tolist() == [1 - 2.0**-53]

@@ -101,6 +101,24 @@ def test_batch_norm_leaves_padding_out_and_its_statistics_are_the_state():
     np.testing.assert_allclose(history.metrics["train_loss"][-1], loss, atol=1e-10)
 
 
+def test_a_minibatch_of_one_example_has_variance_zero():
+    """PyTorch refuses it; here clients of all sizes train together."""
+
+    def normed():
+        return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4), nn.Linear(4, 10)), *images(5, 1, 2)
+
+    net, x, y = double(normed)
+    task = fedax.tasks.from_torch(net, cross_entropy, [{"x": x, "y": y}])
+    # minibatches of four examples and of one
+    history = run(task, rounds=1, schedule=fedax.Schedule(epochs=1, batch_size=4, order="given"))
+    net(x[:4])
+    for name, last in (("running_mean", x[4].flatten()), ("running_var", 0)):
+        expected = 0.9 * net.state_dict()[f"1.{name}"] + 0.1 * last
+        np.testing.assert_allclose(history.state_dict()[f"1.{name}"], expected, atol=1e-12)
+    assert history.outcome.ok
+    assert np.isfinite(history.metrics["train_loss"]).all()
+
+
 def test_statistics_that_clients_keep_go_back_as_their_mean():
     def normed():
         return nn.Sequential(nn.Flatten(), nn.Linear(4, 10), nn.BatchNorm1d(10)), *images(8, 1, 2)

@@ -1,5 +1,7 @@
 """Exported operators compute what PyTorch computes, with its gradients, fused or one by one."""
 
+import inspect
+
 import jax
 import numpy as np
 import pytest
@@ -10,7 +12,8 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from fedax.tasks.own_models.torch_modules import layers  # noqa: E402
-from fedax.tasks.own_models.torch_modules.program import export  # noqa: E402
+from fedax.tasks.own_models.torch_modules.operators import OPERATORS  # noqa: E402
+from fedax.tasks.own_models.torch_modules.program import _PLACES, export  # noqa: E402
 
 
 class Call(nn.Module):
@@ -213,6 +216,45 @@ def test_batch_norm_in_both_modes(training):
     check(
         nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)), normal(3, 4, 5, 5), training=training
     )
+
+
+@pytest.mark.parametrize("real", [0, 1, 2])
+def test_batch_norm_of_a_padded_batch(real):
+    """Padding alone, or one example, has variance 0 and finite gradients."""
+    norm, x = nn.BatchNorm1d(4).double(), normal(3, 4)
+    program = export(norm, [x[:2].numpy()], training=True)
+    tensors = {name: np.asarray(tensor.detach()) for name, tensor in norm.state_dict().items()}
+    mask = np.arange(3) < real
+
+    def total(tensors):
+        outputs, updates = program(tensors, [x.numpy()], mask=mask)
+        return (outputs * mask[:, None]).sum(), updates
+
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        gradient, found = jax.grad(total, has_aux=True, allow_int=True)(tensors)
+    examples = x[:real].numpy()
+    mean = examples.mean(0) if real else 0
+    var = examples.var(0, ddof=1) if real > 1 else 0
+    np.testing.assert_allclose(found["running_mean"], 0.1 * mean, atol=1e-12)
+    np.testing.assert_allclose(found["running_var"], 0.9 + 0.1 * var, atol=1e-12)
+    assert all(np.isfinite(gradient[name]).all() for name in ("weight", "bias"))
+
+
+def test_functions_take_the_arguments_of_their_operators():
+    for name, function in (OPERATORS | layers.CONTEXTUAL).items():
+        packet, _, overload = name.partition(".")
+        known = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+        if known is None:  # an operator of other versions of PyTorch
+            continue
+        arguments = known._schema.arguments
+        places = [None] * (name in layers.CONTEXTUAL)
+        places += [None for argument in arguments if not argument.kwarg_only]
+        named = {argument.name: None for argument in arguments if argument.kwarg_only}
+        named = {key: value for key, value in named.items() if key not in _PLACES}
+        try:
+            inspect.signature(function).bind(*places, **named)
+        except TypeError as error:
+            pytest.fail(f"{known._schema}: {error}")
 
 
 class Recurrent(nn.Module):

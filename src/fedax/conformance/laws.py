@@ -163,7 +163,8 @@ def _agrees(method: Method, engine: Any, rounds: int) -> None:
     "Pair values of clients by `ids`, which `gather` returns in the order of its values.",
 )
 def ignores_the_order(method: Method) -> None:
-    if method.make() and getattr(method.make(), "ids", "aligned") not in ("aligned", None):
+    algorithm = method.make()
+    if getattr(algorithm, "ids", "aligned") not in ("aligned", None):
         raise Skipped("this form pairs clients by their numbers")
     # all examples of all clients: cohorts and minibatches are drawn by the clients' numbers
     schedule, order = Schedule(steps=2, batch_size="full"), (3, 0, 4, 2, 1)
@@ -171,7 +172,7 @@ def ignores_the_order(method: Method) -> None:
         method.footprint.phases,
         set(declared(method.kind)) | set(getattr(method.kind, "__annotations__", {})),
     )
-    fields = {name for name in ("graph", "code") if hasattr(method.make(), name)} | known
+    fields = {name for name in ("graph", "code") if hasattr(algorithm, name)} | known
     if any(phase.pair for phase in phases):
         raise Skipped("the clients that meet are drawn by their numbers")
     linked = any(phase.links for phase in phases)

@@ -48,7 +48,7 @@ def prepare(name: str, chosen: DataSet, folder: Path | None, console: Console) -
             is stored then.
     """
     if not chosen.local:
-        return "nothing to prepare: it needs no file"
+        return "nothing to prepare: it reads no file of the data folder"
     destination = data_folder(folder)
     missing = _missing(chosen, destination)
     if missing is None:

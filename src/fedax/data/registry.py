@@ -1,5 +1,6 @@
 """Registry of data sets: what they are, which function makes them, where their files come from."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,8 +36,9 @@ class DataSet:
 
     @property
     def local(self) -> bool:
-        """Whether it reads files."""
-        return "folder" in options_of("", self.make, {})
+        """Whether it reads files of the data folder: its option `folder` has a default."""
+        needed = inspect.Parameter.empty
+        return options_of("", self.make, {}).get("folder", needed) is not needed
 
     def defaults(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Checks options, and returns all options with their defaults."""

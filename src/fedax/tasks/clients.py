@@ -166,12 +166,12 @@ def _group_by_client(clients: Any, column: str | None, where: str) -> Any:
     names, owner = grouped_by_name(owners, f"{where}[{column!r}]")
     # rows by client, in the table's order within each
     order, sizes = np.argsort(owner, kind="stable"), np.bincount(owner, minlength=len(names))
-    rows = np.split(order, np.cumsum(sizes)[:-1])
-    found = {
+    # split at all ends, because a table without rows has no client
+    rows = np.split(order, np.cumsum(sizes))[:-1]
+    return {
         name: {key: values[own] for key, values in arrays.items()}
         for name, own in zip(names, rows, strict=True)
     }
-    return found if len(owners) else {}
 
 
 def _read_columns(table: Any, column: str | None, where: str) -> dict[str, Any]:

@@ -102,10 +102,10 @@ def make_task(name: str, **options: Any) -> Task:
     """
     known = defaults(name, **options)
     check_options("task", name, known, options)
-    if not (isinstance(options.get("model", ""), str) or callable(options["model"])):
-        raise InvalidInput.of(
-            f"{name}(model=...)", options["model"], "the name of a model, or a model"
-        )
+    model = options.get("model", known.get("model"))
+    # None is allowed where it is the default
+    if not (isinstance(model, str) or callable(model) or model is known.get("model")):
+        raise InvalidInput.of(f"{name}(model=...)", model, "the name of a model, or a model")
     # the maker's own options, and those that every task has
     own, common = (
         {k: v for k, v in options.items() if (k in COMMON) == wanted} for wanted in (False, True)

@@ -621,7 +621,9 @@ def uniform(seed: int, name: str, *counts: Any) -> Numbers:
     for word in (np.full(state.shape, zlib.crc32(name.encode()), np.uint64), *arrays):
         state = _mixed(_mixed(state) ^ word)
     # the upper 53 bits, and half a step more, so that 0 does not occur
-    return ((_mixed(state) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    steps = (_mixed(state) >> np.uint64(11)).astype(np.float64) + 0.5
+    # the last half step rounds up to 2^53, which would give 1
+    return np.minimum(steps, 2.0**53 - 1) * 2.0**-53
 
 
 def _mixed(state: np.ndarray) -> np.ndarray:

@@ -86,7 +86,8 @@ class Predictor(NamedTuple):
         if name not in frame.columns:
             raise UnknownName.among("predict(x), column", name, map(str, frame.columns))
         cells = np.asarray(frame[name])
-        if name not in self.categories:
+        # by "y" the categories have the labels' texts, also where a feature has this name
+        if name == "y" or name not in self.categories:
             return as_array(cells, f"predict(x)[{name!r}]").astype(float)
         texts = list(self.categories[name])
         unknown = [str(cell) for cell in cells if str(cell).strip() not in texts]

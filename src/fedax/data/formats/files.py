@@ -1,6 +1,7 @@
 """A folder with one file per client: `.npz`, CSV or Parquet."""
 
 import csv
+import dataclasses
 import io
 import os
 import re
@@ -129,10 +130,6 @@ def client_files(
             f"a label {most} without the number of classes",
             "that number",
         )
-    kept, tested = (
-        list(train.values()),
-        [test.get(client, nothing) for client in train] if test else None,
-    )
     if test_fraction and test:
         hint = "Leave test_fraction out, or the folder."
         raise InvalidInput.of(
@@ -141,17 +138,16 @@ def client_files(
             "0 beside a folder of test parts",
             hint,
         )
-    if test_fraction:
-        kept, tested = _divided(kept, test_fraction, seed, split)
-    return FederatedData(
-        kept,
+    whole = FederatedData(
+        list(train.values()),
         classes or max(most + 1, len(words.get(label, ()))),
-        tested,
+        [test.get(client, nothing) for client in train] if test else None,
         name=name or folder.name,
         names=ClientNames(train),
         columns=order.names,
         categories=order.categories,
     )
+    return _divided(whole, list(train.values()), test_fraction, seed, split)
 
 
 def _from_table(
@@ -185,27 +181,36 @@ def _from_table(
     examples = order(path, columns)
     order.check_drop()
     rows = [np.flatnonzero(owner == k) for k in range(len(names))]
-    train, tested = [{key: values[own] for key, values in examples.items()} for own in rows], None
-    if held[0]:
-        train, tested = _divided(train, *held)
+    train = [{key: values[own] for key, values in examples.items()} for own in rows]
     y = examples["y"]
     most = int(y.max(initial=0)) if y.dtype.kind in "iu" else 0
     number = classes or max(most + 1, len(order.words.get(order.label, ())))
     more = {"names": ClientNames(names), "columns": order.names, "categories": order.categories}
-    return FederatedData(train, number, tested, name=name or path.stem, **more)
+    whole = FederatedData(train, number, name=name or path.stem, **more)
+    return _divided(whole, train, *held)
 
 
 def _divided(
-    clients: Sequence[Labelled], share: float, seed: int, split: str
-) -> tuple[list[dict[str, np.ndarray]], list[dict[str, np.ndarray]]]:
-    """Divides the examples of each client into those for training and those for testing."""
+    whole: FederatedData, clients: Sequence[Labelled], share: float, seed: int, split: str
+) -> FederatedData:
+    """Divides the examples of each client into those for training and those for testing.
+
+    Args:
+        whole: data that have been checked, so that the clients' arrays fit each other.
+        clients: the arrays as they were read.
+        share: for testing.
+        seed: of the draw.
+        split: see `client_files`.
+    """
+    if not share:
+        return whole
     offsets = np.concatenate([[0], np.cumsum([len(own["y"]) for own in clients])])
     arrays = {key: np.concatenate([np.asarray(own[key]) for own in clients]) for key in clients[0]}
     parts = draw_rows(arrays, offsets, share, seed, split, field="client_files(test_fraction=...)")
     train, test = (
         [{key: values[rows] for key, values in arrays.items()} for rows in part] for part in parts
     )
-    return train, test
+    return dataclasses.replace(whole, train=train, test=test)
 
 
 def _words(labels: Any, categories: Any, label: str) -> dict[str, list[str]]:
@@ -216,6 +221,9 @@ def _words(labels: Any, categories: Any, label: str) -> dict[str, list[str]]:
             categories,
             "lists of texts, by the name of their column",
         )
+    if label != "y" and "y" in (categories or {}):
+        got = f"the feature 'y' beside the labels {label!r}, which are called 'y' in the data"
+        raise InvalidInput.found("client_files(categories=...)", got, "features of other names")
     given = dict(categories or {}) | ({label: labels} if labels is not None and len(labels) else {})
     for column, texts in given.items():
         option = "labels" if column == label else f"categories[{column!r}]"
@@ -397,10 +405,14 @@ def _npz(path: Path, label: str, order: Columns) -> Labelled:
                 "arrays of one row per example",
                 f"The file is {path}.",
             )
-    return {
-        ("y" if key == label else key): values
-        for key, values in _with_label(path, label, held).items()
-    }
+    if label != "y" and "y" in _with_label(path, label, held):
+        raise DataError.found(
+            path.name,
+            f"the array 'y' beside the labels {label!r}",
+            "one array of labels",
+            f"Leave one out: drop=['y'], or drop=[{label!r}]. The file is {path}.",
+        )
+    return {("y" if key == label else key): values for key, values in held.items()}
 
 
 def _csv(path: Path, order: Columns) -> dict[str, np.ndarray]:

@@ -49,7 +49,8 @@ def hub(
 
     Args:
         dataset: its name on the hub, such as "ylecun/mnist", or a local folder: of data files, or
-            of a data set that the library wrote with `save_to_disk`.
+            of a data set that the library wrote with `save_to_disk`; one of a single split is all
+            dealt out.
         partition: a name of `fedax.data.partition`; "user" makes one client of each value of the
             column `user`.
         clients: at least 1; without effect under "user".
@@ -226,6 +227,12 @@ def _load_splits(
     cache: str | Path | None,
 ) -> list[Any]:
     """Loads the split that is dealt out, and the one for testing or None."""
+    if _is_single_split(dataset):
+        hint = "Save all splits together (DatasetDict.save_to_disk), or use test_fraction."
+        for option, split, only in (("train", train, "train"), ("test", test, None)):
+            if split != only:
+                allowed = f"{only!r} for {dataset}, a folder of one split without a name"
+                raise DataError.of(f"hub({option}=...)", split, allowed, hint)
     wanted = {
         "name": config,
         "revision": revision,
@@ -234,15 +241,21 @@ def _load_splits(
     return [None if split is None else _load(dataset, split, wanted) for split in (train, test)]
 
 
+def _is_single_split(dataset: str) -> bool:
+    """Returns whether a folder was saved from a `Dataset`, not from a `DatasetDict`."""
+    files = ("state.json", "dataset_dict.json")
+    has_state, has_splits = (os.path.isfile(Path(dataset) / name) for name in files)
+    return has_state and not has_splits
+
+
 def _load(dataset: str, split: str, wanted: dict[str, Any]) -> Any:
     datasets = import_extra("datasets", "hub", f"hub({dataset!r})")
     try:
+        if _is_single_split(dataset):
+            return datasets.load_from_disk(dataset)
         # several splits in one folder
         if (Path(dataset) / "dataset_dict.json").is_file():
             return datasets.load_from_disk(dataset)[split]
-        # a single split, whatever its name
-        if (Path(dataset) / "state.json").is_file():
-            return datasets.load_from_disk(dataset)
         return datasets.load_dataset(dataset, split=split, **wanted)
     except Exception as error:
         # the library raises its own errors, those of the network and those of files

@@ -92,6 +92,8 @@ def by_user(users: Any, minimum: int = 1) -> Partition:
 def named_users(users: Any, minimum: int = 1) -> dict[str, Int[np.ndarray, "_"]]:
     """Returns the examples of each user by name; see `by_user`."""
     names, owner = grouped_by_name(users, "by_user(users=...)")
+    if not names:
+        raise DataError.found("by_user(users=...)", "no example", "the users of some examples")
     counts = np.bincount(owner, minlength=len(names))
     parts = np.split(np.argsort(owner, kind="stable"), np.cumsum(counts)[:-1])
     found = {name: part for name, part in zip(names, parts, strict=True) if len(part) >= minimum}

@@ -97,8 +97,8 @@ class Grid:
     """Runs that one program serves: the first algorithm with all seeds, then the next.
 
     Construction checks everything before anything is compiled, in steps: resolve the arguments,
-        check that all ranks got the same
-    ones, put the setup of a round together, and make the engine's program of rounds.
+    check that all ranks got the same ones, put the setup of a round together, and make the engine's
+    program of rounds.
 
     Args:
         algorithms: of one class, which differ in real hyperparameters only.

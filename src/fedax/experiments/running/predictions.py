@@ -94,7 +94,8 @@ def examples_of(task: Task, path: Path) -> Chosen:
                 hint = f"The file has {', '.join(sorted(read.seen))}."
                 raise DataError.because(path.name, reason, hint)
         held = {"x": np.column_stack([columns[name] for name in names])} if names else {}
-        held |= {"y": columns["y"]} if "y" in columns else {}
+        # beside other labels, a feature may have this name
+        held |= {"y": columns["y"]} if "y" in columns and "y" not in names else {}
     else:
         raise DataError.of("--data", str(path), "names that end in .npz, " + ", ".join(TABLES))
     for name in held:

@@ -41,7 +41,8 @@ def from_torch(
     order of axes, so that images are (batch, channels, rows, columns). PyTorch itself computes
     nothing in a run, and the module is not changed. Dropout gets a random key in training. Buffers
     that training changes, such as batch statistics, are the model's state; padding is left out of
-    them. Parameters without `requires_grad` are frozen. All seeds start from the module's weights.
+    them, and a minibatch of one number per channel, which PyTorch refuses, has variance 0 there.
+    Parameters without `requires_grad` are frozen. All seeds start from the module's weights.
 
     Args:
         module: a `torch.nn.Module`.

@@ -390,17 +390,20 @@ def _by_channel(values: Array, x: Array) -> Array:
 def _batch_norm(
     context: Context, x: Array, weight: Any, bias: Any, mean: Array, var: Array, *settings: Any
 ) -> tuple[Any, ...]:
-    """Returns outputs, two that nothing reads, and the new running statistics; padding is left out
-    of these.
+    """Returns outputs, two that nothing reads, and the new running statistics.
+
+    Padding is left out of the statistics. A batch with a single number per channel, which PyTorch
+    refuses, has variance 0, as in Flax.
     """
     training, momentum, eps = settings
     if not training:
         return (*_normalised(x, weight, bias, mean, var, eps), mean, var)
     own, spread, count = _statistics(context, x)
-    # the running variance is that of a sample, as in PyTorch: count / (count - 1)
+    # the running variance is that of a sample, as in PyTorch: count / (count - 1), but not 1 / 0
+    divisor = count - 1 + (count < 2)
     fresh = (
         (1 - momentum) * mean + momentum * own,
-        (1 - momentum) * var + momentum * spread * (count / (count - 1)),
+        (1 - momentum) * var + momentum * spread * (count / divisor),
     )
     # like running statistics, without a gradient
     return (*_normalised(x, weight, bias, own, spread, eps), *map(lax.stop_gradient, fresh))
@@ -428,8 +431,9 @@ def _statistics(context: Context, x: Array) -> tuple[Array, Array, Any]:
     if mask is None or mask.shape[0] != x.shape[0]:
         return x.mean(over), x.var(over), math.prod(x.shape) / x.shape[1]
     real = mask.reshape(-1, *(1,) * (x.ndim - 1))
-    # numbers of each channel that are no padding
-    count = mask.sum().astype(x.dtype) * math.prod(x.shape[2:])
+    # numbers of each channel that are no padding, at least 1: batches of padding alone are computed
+    # for clients that have ended their work before others, and must not give NaN
+    count = jnp.maximum(mask.sum().astype(x.dtype) * math.prod(x.shape[2:]), 1)
     mean = jnp.where(real, x, 0).sum(over) / count
     centred = jnp.where(real, x - _by_channel(mean, x), 0)
     return mean, (centred**2).sum(over) / count, count

@@ -251,7 +251,7 @@ _overloads("max", _with_place(jnp.argmax), "dim")
 _overloads("min", _with_place(jnp.argmin), "dim")
 
 
-@operator("var.correction", "var.dim")
+@operator("var.correction")
 def _var(x: Array, dim: Dims = None, *, correction: Any = None, keepdim: bool = False) -> Array:
     # PyTorch's default is the variance of a sample
     return jnp.var(
@@ -486,12 +486,12 @@ def _detach(x: Array) -> Array:
 
 
 @operator("_to_copy.default", "to.dtype", "to.dtype_layout")
-def _to_copy(x: Array, dtype: Any = None, *rest: Any) -> Array:
+def _to_copy(x: Array, dtype: Any = None, *rest: Any, copy: bool = False) -> Array:
     return x if dtype is None else x.astype(dtype)
 
 
 @operator("copy.default")
-def _copy(x: Array, source: Array) -> Array:
+def _copy(x: Array, source: Array, non_blocking: bool = False) -> Array:
     return jnp.broadcast_to(source.astype(x.dtype), x.shape)
 
 
