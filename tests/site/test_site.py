@@ -235,6 +235,14 @@ def test_links_lead_somewhere(site, pages):
 
 
 @pytest.mark.slow
+def test_every_recipe_is_in_the_navigation(site):
+    folders = [path.parent.name for path in (ROOT / "docs" / "reproduction").glob("*/README.md")]
+    text = (site / "reproduction" / "index.html").read_text()
+    sidebar = text.partition("md-sidebar--primary")[2].partition("md-sidebar--secondary")[0]
+    assert [name for name in folders if not re.search(rf">\s*{name}\s*<", sidebar)] == []
+
+
+@pytest.mark.slow
 def test_pages_load_nothing_from_elsewhere(site, pages):
     assert [
         f"{path}: {link}"
