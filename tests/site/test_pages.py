@@ -155,7 +155,7 @@ def test_tables_of_sentences_become_cards_on_a_phone():
     numbers = tables.framed_table(table.format(1, 2))
     assert 'class="wide"' in numbers
     assert "data-head" not in numbers
-    assert "1&nbsp;±&nbsp;2" in tables.framed_table(table.format("1 ± 2", 3))
+    assert 'class="whole">1.5 ± 0.2<' in tables.framed_table(table.format("1.5 ± 0.2", 3))
     words = tables.framed_table(table.format("a first sentence", "another <b>one</b> here"))
     assert 'class="wide stacked"' in words
     assert words.count('data-head="a"') == words.count('data-head="b"') == 1
