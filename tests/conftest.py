@@ -83,7 +83,6 @@ LONG = (
     "single.compare",
     "from_equinox.from_equinox",
     "transformer.Transformer",
-    "local.in_process",
 )
 """Examples of docstrings that take seconds."""
 

@@ -15,6 +15,7 @@ MODULES = [
     "attacks",
     "codecs",
     "data",
+    "flower",
     "graphs",
     "layers",
     "models",

@@ -173,6 +173,7 @@ def _code(kind: type[Algorithm[Any]]) -> str:
             blocks.append(f"# of {place.__name__}\n\n{source}" if place is not kind else source)
     code = re.sub(r"\) -> [^:\n]+:\n", "):\n", "\n".join(blocks).rstrip())
     code = re.sub(r"  # type: ignore.*", "", code)
+    code = re.sub(r"\(\n +(self, [^\n]*?),?\n\):\n", r"(\1):\n", code)
     return re.sub(r"(\w): (?:[A-Z]\w*(?:\[[^\n=]*?\])?)(?=[,)])", r"\1", code)
 
 

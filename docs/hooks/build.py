@@ -110,6 +110,18 @@ def on_config(config: Any) -> Any:
     return config
 
 
+def on_nav(nav: Any, config: Any, files: Any) -> Any:
+    """Keeps the folders of recipes apart from the heading above them.
+
+    The theme takes the first index of a section out of its list, and links the section's title to it.
+    """
+    for page in nav.pages:
+        if re.fullmatch(r"reproduction/.+/README\.md", page.file.src_uri):
+            assert page.file.dest_uri  # which follows from the name, and is computed once
+            page.file.name = "README"
+    return nav
+
+
 HOW_TO = {
     "Your model, data and method": (
         "tutorials/own-data",

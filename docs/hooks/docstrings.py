@@ -43,7 +43,17 @@ def shown(text: str) -> str:
         a: Two.
         b: Two.
     """
-    return _options(_separate(_formulas(_fenced(text))))
+    return _options(_separate(_formulas(_fenced(_plain_examples(text)))))
+
+
+def _plain_examples(text: str) -> str:
+    """With examples of one line of code in fences."""
+    return re.sub(
+        r"^Example:\n {4}(\w[\w. ]*[=(][^\n]*\))$",
+        r"Example:\n    ```python\n    \1\n    ```",
+        text,
+        flags=re.MULTILINE,
+    )
 
 
 def _fenced(text: str) -> str:

@@ -5,6 +5,8 @@ import re
 
 from latex2mathml.converter import convert
 
+LONG = 50
+"""Characters from which a formula within a line scrolls on a phone."""
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 
 
@@ -19,7 +21,8 @@ def as_mathml(page: str) -> str:
             if bracket == "["
             else _converted(tex, "inline")
         )
-        return f'<{tag} class="formula" data-search-exclude>{made}</{tag}>'
+        kind = "formula long" if bracket == "(" and len(tex) > LONG else "formula"
+        return f'<{tag} class="{kind}" data-search-exclude>{made}</{tag}>'
 
     return FORMULA.sub(one, page)
 

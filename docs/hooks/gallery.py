@@ -91,8 +91,7 @@ def pages() -> dict[str, str]:
             ]
         )
     head = (
-        "# Examples\n\nTwo notebooks run in a hosted notebook once fedax is on the package index, from which their first "
-        "cell installs it: "
+        "# Examples\n\nTwo notebooks are made for a hosted notebook service, where you upload them with a wheel of fedax: "
         "[compare methods on your data](../notebooks/compare.ipynb) and [write your own "
         "method](../notebooks/own-method.ipynb).\n\nEach page has a picture, what the example prints, and its code, which is a file of the "
         'folder `examples`.\n\n<div class="grid-links" markdown>\n\n'

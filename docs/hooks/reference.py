@@ -38,6 +38,7 @@ MODULES = (
     "fedax.models",
     "fedax.data",
     "fedax.codecs",
+    "fedax.flower",
     "fedax.attacks",
     "fedax.graphs",
     "fedax.layers",

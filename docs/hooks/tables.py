@@ -11,7 +11,9 @@ def framed_table(table: str) -> str:
     """Returns a table in a frame that scrolls.
 
     Tables of sentences become cards on a phone, for which each cell gets the head of its column.
+    There a deviation stays on the line of its mean.
     """
+    table = re.sub(r"[\d.,+-]+ ± [\d.,]+", r'<span class="whole">\g<0></span>', table)
 
     def text(cell: str) -> str:
         return re.sub(r"<[^>]+>", "", cell).strip()

@@ -13,14 +13,14 @@
 # %% [markdown]
 # # From Flower
 #
-# In Flower a method is spread over two programs: a strategy on the server, which chooses clients
-# and aggregates their messages, and a client, which trains. In fedax it is one class. The same
-# class runs compiled on one machine, for research, and over Flower's own SuperLink and SuperNodes,
-# for [deployment](../flower.md); you keep the network, the keys and the tools.
+# A Flower method has two halves. A strategy on the server chooses clients and aggregates their
+# messages, and a client app trains. In fedax a method is one class. On one machine it is compiled
+# and runs as a simulation. For [deployment](../flower.md) the same class runs over Flower's
+# SuperLink and SuperNodes, so you keep your network, keys and tools.
 #
-# ## A Flower app, before
+# ## Before: a Flower app
 #
-# The client trains PyTorch's module on its partition, the server app averages:
+# The client app trains a PyTorch module on its partition. The server app averages the results:
 #
 # ```python
 # # client_app.py
@@ -44,11 +44,11 @@
 #     torch.save(result.arrays.to_torch_state_dict(), "model.pt")
 # ```
 #
-# ## The same app, after
+# ## After: the same experiment in fedax
 #
-# `Net` and `load_data` stay; `train_fn`, both apps and their messages go. The examples of the
-# quickstart are dicts with the columns `img` and `label`, so `inputs` names the module's argument,
-# and the loss takes the labels by name:
+# You keep `Net` and `load_data`. You no longer need `train_fn`, the two apps and their messages.
+# Each example of Flower's quickstart is a dict with the columns `img` and `label`. So `inputs`
+# names the column that the module takes, and the loss looks up the labels by name:
 #
 # ```python
 # def cross_entropy(logits, examples):
@@ -69,34 +69,36 @@
 # torch.save(net.state_dict(), "model.pt")
 # ```
 #
-# | Flower | in fedax | |
+# | Flower | fedax | what you do |
 # |---|---|---|
-# | `Net`, a `torch.nn.Module` | `fedax.tasks.from_torch` | stays |
-# | `load_data(partition_id, num_partitions)` | one entry of `clients`, or a data set with a partition | stays |
-# | SuperLink, SuperNodes, keys, TLS | `fedax deploy`, see [its page](../flower.md) | stays |
-# | the body of `train` | `client.minimize(start=w)` with a solver and a `Schedule` | changes |
-# | the loss, `F.cross_entropy` | a function in JAX, one number for each example | changes |
-# | `ArrayRecord`, `MetricRecord`, `reply_to` | `Upload(...)` | changes |
-# | `"num-examples"` | the size of the client's data: weights of the mean, known to the library | changes |
-# | the strategies `FedAvgM`, `FedAdam`, `FedYogi`, `FedAdagrad`, `QFedAvg`, `Krum` | `fedax.FedAvgM()` and so on, by the same names | changes |
-# | `flwr_datasets` with `DirichletPartitioner`, `IidPartitioner`, `ShardPartitioner` | the loaded partitions as `clients`; or `fedax.data.dirichlet`, `iid`, `label_shards` of the whole data | changes |
-# | `fraction_train=0.5` | `Schedule(cohort=...)`: an exact number of clients | changes |
-# | `Strategy.configure_train`, `aggregate_train` | `round(self, fed, state)` | changes |
-# | `context.state` | memory that a method declares; on the client's disk when deployed | changes |
-# | `evaluate_fn`, `aggregate_evaluate` | observers | changes |
-# | `client_resources`, Ray's actors | nothing: the clients of a round are one compiled program | goes |
+# | `Net`, a `torch.nn.Module` | `fedax.tasks.from_torch` | keep it |
+# | `load_data(partition_id, num_partitions)` | one entry of `clients` | keep it |
+# | SuperLink, SuperNodes, keys, TLS | `fedax deploy` ([its page](../flower.md)) | keep them |
+# | the body of `train` | `client.minimize(start=w)` with a solver and a `Schedule` | replace it |
+# | the loss, `F.cross_entropy` | a JAX function that returns one number per example | rewrite it |
+# | `ArrayRecord`, `MetricRecord`, `reply_to` | `Upload(...)` | replace them |
+# | `"num-examples"` | nothing: fedax knows the sizes of the clients and weights the mean by them | drop it |
+# | the strategies `FedAvgM`, `FedAdam`, `FedYogi`, `FedAdagrad`, `QFedAvg`, `Krum` | classes with the same names, such as `fedax.FedAvgM()` | replace them |
+# | `flwr_datasets` with `DirichletPartitioner`, `IidPartitioner`, `ShardPartitioner` | pass the loaded partitions as `clients`, or split all data with `fedax.data.dirichlet`, `iid` or `label_shards` | keep or replace them |
+# | `fraction_train=0.5` | `Schedule(cohort=...)`, an exact number of clients | replace it |
+# | `Strategy.configure_train`, `aggregate_train` | `round(self, fed, state)` | rewrite them |
+# | `context.state` | client state that the method declares; a deployed client stores it on its disk | rewrite it |
+# | `evaluate_fn`, `aggregate_evaluate` | observers | replace them |
+# | `client_resources`, Ray's actors | nothing: the clients of a round are one compiled program | drop them |
 #
-# | cannot be done | instead |
+# Some things have no equivalent:
+#
+# | in Flower | what to do |
 # |---|---|
-# | a client's training in scikit-learn, XGBoost or any library but JAX | stay with Flower; a PyTorch module is exported to JAX |
-# | a module that branches on values, or with operators without a form in JAX | refused with module and line; rewrite that part |
-# | another model at each client | personalized methods with private leaves, of one form |
-# | clients in other languages, on phones | stay with Flower |
-# | deployments with a state that changes (batch norm), or a solver with `keep=True` | simulate, use MPI, or freeze the state |
-# | metrics that a client computes by any code | observers in JAX |
-# | Flower's mods | codecs, privacy and attacks of fedax; a mod around messages has no place |
+# | training in scikit-learn, XGBoost or another library than JAX and PyTorch | stay with Flower |
+# | a PyTorch module that branches on values or has operators without a JAX form | fedax refuses it and names the module and the line; rewrite that part |
+# | clients with different architectures | use a personalized method: clients share one architecture and keep some of its layers to themselves |
+# | clients in other languages or on phones | stay with Flower |
+# | deployed batch norm, or a deployed solver with `keep=True` | simulate, use MPI, or freeze the statistics |
+# | metrics that a client computes with arbitrary code | write an observer in JAX |
+# | Flower's mods | use fedax's codecs, privacy and attacks |
 #
-# The rest of this page runs the same experiment on digits with a model of the library.
+# The rest of this page runs an experiment like this on digits, with a model of fedax.
 
 # %%
 import fedax
@@ -116,14 +118,13 @@ for t, value in zip(history.rounds, history.metrics["test_accuracy"], strict=Tru
 # %% [markdown]
 # ## Your own strategy
 #
-# A strategy that keeps a momentum on the server and lets the last two cohorts count would override
-# `aggregate_train`, hold arrays between rounds, and zip lists of NumPy arrays. As an algorithm it
-# reads like its definition,
+# In Flower, a strategy with server momentum overrides `aggregate_train`, stores arrays between
+# rounds and combines lists of NumPy arrays. In fedax the code reads like the definition:
 #
 # $$ m \leftarrow \beta m + (\bar w - w), \qquad w \leftarrow w + m . $$
 #
-# `init` makes the state, `model` says which part of it is the model, and `fed.average` is the only
-# communication.
+# `init` creates the state, and `model` says which part of it is the model. All communication
+# happens in `fed.average`.
 
 # %%
 from typing import NamedTuple
@@ -162,7 +163,7 @@ heavy = fedax.run(Heavy(beta=0.5), task, **arguments)
 print(f"accuracy {heavy.last('test_accuracy'):.2f}")
 
 # %% [markdown]
-# The library has this one as `FedAvgM(momentum=0.5)`; both agree.
+# fedax has this method as `FedAvgM(momentum=0.5)`. The largest difference of the two models:
 
 # %%
 import jax
@@ -178,7 +179,8 @@ print(
 # %% [markdown]
 # ## Back onto Flower's network
 #
-# An experiment file names task, algorithms and settings; the same file is simulated and deployed.
+# An experiment file names the task, the algorithms and their settings. You simulate and deploy the
+# same file:
 #
 # ```
 # # simulated
@@ -188,5 +190,5 @@ print(
 # fedax deploy run trial --trial
 # ```
 #
-# With the same seed both give the same parameters to float32's rounding. What changes for a user of
-# Flower in a deployment, and what stays, is on [its page](../flower.md#for-users-of-flower).
+# With the same seed both give the same parameters, up to rounding in float32.
+# [For users of Flower](../flower.md#for-users-of-flower) says what else changes in a deployment.

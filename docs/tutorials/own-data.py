@@ -13,13 +13,13 @@
 # %% [markdown]
 # # Your own data
 #
-# Data come in one of three ways: already by client, as one pool that you want to deal out, or as
-# files. All end as a task.
+# Your data are already split by client, or they are one pool that you want to split, or they are
+# files. This page makes a task from each.
 #
-# ## Already by client
+# ## Already split by client
 #
-# A list with one entry for each client, each a dictionary of arrays with one row per example.
-# Clients may have different numbers of examples.
+# Make a list with one entry for each client. Each entry is a dictionary of arrays with one row per
+# example. Clients may have different numbers of examples.
 
 # %%
 import numpy as np
@@ -33,19 +33,19 @@ data = FederatedData(clients, classes=3, name="three clients")
 data.sizes, data.label_counts
 
 # %% [markdown]
-# `FederatedData` checks shapes, labels and missing values once, and says which client is at fault.
-# With a model of `fedax.models` it becomes a classification task with cross-entropy as the loss and
-# accuracy as a score.
+# `FederatedData` checks shapes, labels and missing values, and names the client of a mistake. Add a
+# model from `fedax.models`, and you have a classification task. Its loss is the cross-entropy, and
+# its score is the accuracy.
 
 # %%
 task = fedax.tasks.classification(data, fedax.models.Softmax(5, 3))
 fedax.run(fedax.FedAvg(), task, rounds=3).outcome.ok
 
 # %% [markdown]
-# ## A pool, dealt out
+# ## Split a pool
 #
-# A partition is a list of index arrays. Those of `fedax.data` make clients differ in labels, in
-# size, or in both; anything else that you compute is as good.
+# A partition is a list of index arrays, one for each client. The functions of `fedax.data` make
+# partitions whose clients differ in labels, in size, or in both. You can also compute your own.
 
 # %%
 x, y = rng.normal(size=(600, 5)), rng.integers(0, 3, size=600)
@@ -56,8 +56,8 @@ for name, partition in (("alpha = 100", even), ("alpha = 0.2", skewed), ("one sh
     print(f"{name:15}", [np.bincount(y[part], minlength=3).tolist() for part in partition])
 
 # %% [markdown]
-# A share of each client's examples is kept for testing, which is what `ClientAccuracy` looks at; a
-# `holdout` belongs to no client and is what `TestAccuracy` looks at.
+# `test_fraction` keeps a share of each client's examples for testing. `ClientAccuracy` uses those. A
+# `holdout` is a test set that belongs to no client. `TestAccuracy` uses that if there is one.
 
 # %%
 data = FederatedData.partitioned(x, y, skewed, classes=3, test_fraction=0.2)
@@ -66,11 +66,12 @@ data.sizes, data.test_sizes
 # %% [markdown]
 # ## Files
 #
-# `client_files` reads one CSV, NumPy or Parquet file for each client, or one table of all (a file,
-# or a frame of pandas): `client_files("all.csv", client="hospital", label="diagnosis",
-# labels=["healthy", "ill"], test_fraction=0.2)`. `fedax data list` on the command line names the
-# data sets that are known by name, where they are looked for, and how to download them; `digits`
-# and `synthetic` need no download.
+# `client_files` reads a folder with one CSV, NumPy or Parquet file for each client. It also reads one
+# table of all clients, from a file or a pandas frame:
+# `client_files("all.csv", client="hospital", label="diagnosis", labels=["healthy", "ill"], test_fraction=0.2)`.
+#
+# `fedax data list` on the command line lists the data sets that fedax knows by name, where it looks
+# for them, and how to download them. `digits` and `synthetic` need no download.
 
 # %%
 from pathlib import Path
@@ -86,9 +87,10 @@ with TemporaryDirectory() as folder:
 task.train.clients, task.train.sizes
 
 # %% [markdown]
-# ## Unequal clients on purpose
+# ## Vary the heterogeneity
 #
-# The same pool at several levels of heterogeneity tells more than one split:
+# One split says little. Compare the same pool at several levels of heterogeneity. `B` is 1 if all
+# clients agree ([Measure it](../guides/heterogeneity.md#measure-it)):
 
 # %%
 for alpha in (100.0, 1.0, 0.1):

@@ -13,12 +13,12 @@
 # %% [markdown]
 # # Your own method
 #
-# An algorithm is a record of hyperparameters with three functions: `init` makes the state, `round`
-# is one communication round, `model` says which part of the state is the model. `round` is written
-# over a *federation*, whose few verbs are all the communication there is. This page writes a method
-# with memory, runs it, and looks at its cost.
+# An algorithm is a class with hyperparameters and three functions. `init` creates the state, `round`
+# runs one communication round, and `model` returns the model in the state. In `round`, all
+# communication goes through the methods of a *federation*, `fed`. On this page you write a method
+# with client states, run it, and look at its cost.
 #
-# ## The smallest one
+# ## The smallest method
 
 # %%
 import jax.numpy as jnp
@@ -48,15 +48,15 @@ setting = {
 fedax.run(Averaging(), task, **setting).last("train_loss")
 
 # %% [markdown]
-# `train` is a *work function*: it runs on a client and sees that client, what was sent down, and
-# nothing else. There is no loop over clients, steps or batches; `client.minimize` runs the local
+# `train` is a *work function*. It runs on a client, and sees only that client and the values that
+# were sent to it. You write no loop over clients, steps or batches: `client.minimize` runs the local
 # solver for the work that the schedule gives the client.
 #
-# ## Hyperparameters, a local problem, memory
+# ## Hyperparameters, a local problem, client states
 #
-# The next method remembers on every client where its last local model was, and pulls the local work
-# towards it. `hyper` declares a range once: it is checked when the object is made, and shown in
-# help, messages and documents.
+# In the next method every client stores its last local model, and pulls its local work towards it.
+# `hyper` declares the range of a hyperparameter. fedax checks the range when the object is created,
+# and shows it in help, messages and documentation.
 
 
 # %%
@@ -84,7 +84,7 @@ for mu in (0.0, 0.1, 1.0):
     print(f"mu = {mu}: {fedax.run(Anchored(mu=mu), task, **setting).last('train_loss'):.4f}")
 
 # %% [markdown]
-# A value out of range is refused with the field, the value and the range:
+# fedax refuses a value out of range, and names the field, the value and the range:
 
 # %%
 try:
@@ -93,8 +93,8 @@ except fedax.InvalidInput as error:
     print(error)
 
 # %% [markdown]
-# Nothing about the cost has to be declared. One abstract trace of a round gives phases, traffic,
-# memory and gradients:
+# You don't declare the cost. fedax traces one round, and finds its phases, traffic, client states and
+# gradients:
 
 # %%
 cost = fedax.footprint(Anchored())
@@ -103,9 +103,8 @@ cost = fedax.footprint(Anchored())
 # %% [markdown]
 # ## Step by step
 #
-# To look into a state, step a session by hand, or use the engine that compiles nothing:
-# `fedax.Eager()` runs the same text in plain Python, so that `print` and a debugger work inside a
-# work function.
+# To look into a state, step through a session by hand. Or use the engine `fedax.Eager()`: it runs the
+# same code in plain Python, so `print` and a debugger work inside a work function.
 
 # %%
 session = fedax.start(
@@ -119,8 +118,8 @@ report.outcome, report.up
 # %% [markdown]
 # ## Checks
 #
-# With μ = 0 the pull is gone, and the method is federated averaging. Such an identity is the best
-# first test of a new method:
+# With μ = 0 there is no pull, and the method is federated averaging. Such an identity is a good first
+# test of a new method:
 
 # %%
 plain = fedax.run(Averaging(), task, **setting)
@@ -130,8 +129,8 @@ bool(jnp.allclose(plain.metrics["train_loss"], same.metrics["train_loss"], rtol=
 # %% [markdown]
 # ## Use it anywhere
 #
-# Save the class in a file, say `anchored.py`. `anchored.py:Anchored` is then a name like `fedavg`:
-# in experiment files, in `fedax compare`, and in a deployment
+# Save the class in a file, say `anchored.py`. You can then use the name `anchored.py:Anchored` like
+# `fedavg`: in experiment files, in `fedax compare`, and in a deployment
 # ([your own code](../guides/own-code.md)). `fedax check anchored.py:Anchored` runs the tests that
-# all built-in methods pass. `fedax new algorithm NAME` writes such a file to begin with; to add a
+# all built-in methods pass. `fedax new algorithm NAME` writes such a file for a start. To add a
 # method to fedax itself, see the [guide for contributors](../project/contributing.md).

@@ -13,11 +13,11 @@
 # %% [markdown]
 # # Your own model
 #
-# A model is any pytree of numbers, and a loss that gives **one number per example**. fedax averages
-# over examples, weighs clients and takes gradients. This page trains a small network three times:
-# in plain JAX, as an Equinox and as a Flax module.
+# You need a pytree of parameters, and a loss that returns **one number per example**. fedax averages
+# over the examples, weights the clients and takes the gradients. This page trains a small network
+# three times: in plain JAX, as an Equinox module and as a Flax module.
 #
-# The data are made here: four clients, each with points from two of four clusters.
+# The data are made up: four clients, each with points from two of four clusters.
 
 # %%
 import jax
@@ -41,10 +41,10 @@ holdout = client([0, 1, 2, 3], count=200)
 # %% [markdown]
 # ## In plain JAX
 #
-# `examples` is what a client holds, with a first axis over the examples of a minibatch. The loss
-# returns an array of that length, not its mean: minibatches of different sizes, padding and the
-# weights of clients are then exact. A loss that couples examples is refused before anything is
-# compiled, unless it says so (see the end of this page).
+# `examples` is a minibatch of a client. The first axis of each array runs over its examples. The
+# loss returns an array of that length, not its mean, so that fedax can weight minibatches of
+# different sizes, padding and clients exactly. fedax refuses a loss that couples examples before it
+# compiles anything, unless the loss declares it (see the end of this page).
 
 
 # %%
@@ -86,7 +86,7 @@ for t, value in zip(history.rounds, history.metrics["test_accuracy"], strict=Tru
     print(f"round {t:2}: accuracy {value:.2f}")
 
 # %% [markdown]
-# `history.params` is the trained model in the form in which the start was given.
+# `history.params` is the trained model. It has the structure of the initial parameters.
 
 # %%
 jax.tree.map(jnp.shape, history.params)
@@ -94,9 +94,10 @@ jax.tree.map(jnp.shape, history.params)
 # %% [markdown]
 # ## An Equinox module
 #
-# A module also holds values that are not trained, such as activation functions. `from_equinox` splits that
-# off and puts it back; the loss is a function of the module's outputs and the examples. A function
-# of a random key instead of the module gives every seed its own starting point.
+# A module also holds values that are not trained, such as activation functions. `from_equinox` takes
+# them out and puts them back. The loss is a function of the module's outputs and the examples. If
+# you pass a function of a random key, as here, every seed starts from a different model. If you pass
+# a module, all seeds start from it.
 
 # %%
 import equinox as eqx
@@ -127,8 +128,8 @@ history = fedax.run(
 print(f"accuracy {history.last('test_accuracy'):.2f}")
 
 # %% [markdown]
-# Accuracy is a score by itself where there are whole labels and an output for each.
-# `history.params` is a module again:
+# If the labels are whole numbers and the model has an output for each class, accuracy is a score by
+# default. `history.params` is a module again:
 
 # %%
 [int(history.params(jnp.array(centre)).argmax()) for centre in centres]
@@ -136,9 +137,9 @@ print(f"accuracy {history.last('test_accuracy'):.2f}")
 # %% [markdown]
 # ## A Flax module
 #
-# `from_flax` takes a module of NNX or Linen: its class, and every seed gets a starting point of its
-# own. Batch statistics, dropout and whether the model trains are dealt with. Needs `pip install
-# flax`; [Haiku](../libraries.md) modules go in by `from_haiku`.
+# `from_flax` takes a module of NNX or Linen. If you pass the class, every seed starts from a
+# different model. `from_flax` handles batch statistics, dropout and the training flag. It needs
+# `pip install flax`. For Haiku there is [`from_haiku`](../libraries.md).
 
 # %%
 from flax import nnx
@@ -167,21 +168,20 @@ for name, runs in comparison.items():
     print(f"{name}: accuracy {np.mean([run.last('test_accuracy') for run in runs]):.2f}")
 
 # %% [markdown]
-# The curves of several runs on one page, which opens in a browser:
+# `fedax.compare` writes the curves of several runs to one page, which opens in a browser:
 
 # %%
 fedax.compare(comparison, "comparison.html", title="Own network")
 
 # %% [markdown]
-# ## The usual stumbles
+# ## Common mistakes
 #
-# - **A scalar loss.** `jnp.mean` inside the loss is refused with the shape that was expected.
-# - **Randomness.** A loss with a third argument gets a key: `loss(params, examples, key)`. The key
-#   is `None` when the loss is only
-#   observed, so that dropout is off there.
-# - **State beside parameters.** Running averages are a state: modules of Flax bring theirs, a loss
-#   of your own takes `state` and
-#   returns `(losses, new state)`. A loss that couples the examples of a minibatch takes `mask`, which is False for padding.
-# - **Precision.** Parameters keep the type in which they are given; Python numbers become JAX's
-#   default, 32 bits unless
-#   `jax_enable_x64` is set.
+# - **A scalar loss.** fedax refuses a loss with `jnp.mean` inside, and names the expected shape.
+# - **Randomness.** A loss with a third argument gets a random key: `loss(params, examples, key)`. In
+#   evaluation the key is `None`, so switch dropout off there.
+# - **State besides parameters.** Running averages are a state. Flax modules bring their own. Your own
+#   loss takes the argument `state` and returns `(losses, new state)`.
+# - **Coupled examples.** A loss that couples the examples of a minibatch takes the argument `mask`,
+#   which is False for padding.
+# - **Precision.** Parameters keep their type. Python numbers get JAX's default, which is 32 bits
+#   unless `jax_enable_x64` is set.

@@ -13,8 +13,8 @@
 # %% [markdown]
 # # A first federation
 #
-# You make a task, run a method, compare several, and save a model. The data are the small digits
-# that scikit-learn ships. Every client has few of the ten labels.
+# On this page you make a task, run a method, compare three methods, and save a model. The data are
+# the small digits that come with scikit-learn. Each client has only a few of the ten labels.
 
 # %%
 import fedax
@@ -23,8 +23,8 @@ data = fedax.data.digits("shards", clients=10)
 data.label_counts
 
 # %% [markdown]
-# Each row is a client, each column a digit. The task of the same name has a model, softmax
-# regression, and examples of each client kept for testing.
+# Each row is a client, and each column is a digit. `fedax.tasks.digits` makes a task of these data:
+# it adds a model, softmax regression, and keeps examples of each client for testing.
 
 # %%
 task = fedax.tasks.digits("shards", clients=10)
@@ -49,8 +49,8 @@ history.outcome.ok, int(history.bits.up.sum()), history.params.kernel.shape
 # %% [markdown]
 # ## A comparison
 #
-# With the same seed, all methods see the same cohorts and minibatches. Several seeds show how much
-# of a difference is luck.
+# With the same seed, all methods get the same cohorts and minibatches. With several seeds you see how
+# much of a difference is chance.
 
 # %%
 methods = {"FedAvg": fedax.FedAvg(), "FedProx": fedax.FedProx(mu=0.1), "SCAFFOLD": fedax.SCAFFOLD()}
@@ -78,7 +78,7 @@ fedax.compare(histories, "runs/tutorial.html")
 #
 # ## A mistake
 #
-# fedax finds mistakes before it compiles anything, and says what is allowed:
+# fedax finds mistakes before it compiles anything, and names the allowed values:
 
 # %%
 try:
@@ -103,5 +103,5 @@ more = fedax.run(fedax.FedAvg(), task, params=again, rounds=5, observe_every=5, 
 more.metrics["train_loss"]
 
 # %% [markdown]
-# The first loss is the last one of the run above. Next: [your own model](own-model.md), [your
+# The first loss equals the last one of the run above. Next: [your own model](own-model.md), [your
 # own data](own-data.md), [your own method](own-method.md).

@@ -98,6 +98,7 @@ Modules:
 - `attacks`: harm that a part of the clients does.
 - `codecs`: quantization and sparsification.
 - `data`: federated data sets and partitions.
+- `flower`: deployment with Flower, and trials of it in one process.
 - `graphs`: topologies and mixing matrices.
 - `models`: the papers' models.
 - `observe`: observers of a run.

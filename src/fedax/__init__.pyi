@@ -4,6 +4,7 @@ from . import algorithms as algorithms
 from . import attacks as attacks
 from . import codecs as codecs
 from . import data as data
+from . import flower as flower
 from . import graphs as graphs
 from . import layers as layers
 from . import models as models

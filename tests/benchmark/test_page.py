@@ -109,6 +109,7 @@ PROBE = """<script>
   const press = (name, value) => document.querySelector(`input[name=${name}][value=${value}]`).click();
   await pause();
   found.rounds = rows();
+  found.ranking = document.getElementById("ranking").textContent;
   found.paths = document.querySelectorAll("#profile path").length;
   document.querySelector("tbody button").click(); await pause();
   found.curve = document.querySelector("#curve h2").textContent;
@@ -129,7 +130,35 @@ PROBE = """<script>
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
 @pytest.mark.parametrize("width", [1200, 390])
 def test_the_page_in_a_browser(width, tmp_path):
-    page = render(standing()).replace("</body>", PROBE + "</body>")
+    found = in_browser(standing(), width, tmp_path)
+    assert [row[0] for row in found["rounds"]] == ["1. Fast", "2. FedAvg", "3. <Slow>", "3. Lost"]
+    assert found["rounds"][0][2] == "6 / 0"
+    assert found["rounds"][3][3] == "never"
+    assert found["ranking"].startswith("Ranked")
+    assert found["paths"] == 4
+    assert found["curve"] == "Fast on Task 0"
+    assert found["lines"] == 3
+    assert found["theme"] != found["other"]
+    assert len(found["final"][0]) == 1 + LEAST
+    assert "</script>" in found["refused"]
+    assert not found["wide"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+def test_a_family_with_results_of_some_tasks_has_no_columns_of_ranks(tmp_path):
+    whole = standing()
+    first = whole.tasks[0].name
+    entries = {name: found if name == first else {} for name, found in whole.entries.items()}
+    found = in_browser(Standing(whole.tasks, entries, whole.refused), 1200, tmp_path)
+    assert found["ranking"].startswith(f"No ranking yet: 1 of {LEAST} tasks have results.")
+    assert [row[0] for row in found["rounds"]] == ["<Slow>", "Fast", "FedAvg", "Lost"]
+    assert {len(row) for row in found["rounds"]} == {1 + LEAST}
+
+
+def in_browser(standing, width, tmp_path):
+    """What the probe finds on the page."""
+    page = render(standing).replace("</body>", PROBE + "</body>")
     (tmp_path / "index.html").write_text(page)
     flags = "--headless --no-sandbox --disable-gpu --no-first-run --enable-logging=stderr"
     done = subprocess.run(
@@ -149,17 +178,7 @@ def test_the_page_in_a_browser(width, tmp_path):
     )
     assert "CONSOLE" not in done.stderr
     text = re.search(r'data-found="(.*?)"', done.stdout)[1]
-    found = json.loads(text.replace("&quot;", '"').replace("&lt;", "<").replace("&gt;", ">"))
-    assert [row[0] for row in found["rounds"]] == ["1. Fast", "2. FedAvg", "3. <Slow>", "3. Lost"]
-    assert found["rounds"][0][2] == "6 / 0"
-    assert found["rounds"][3][3] == "never"
-    assert found["paths"] == 4
-    assert found["curve"] == "Fast on Task 0"
-    assert found["lines"] == 3
-    assert found["theme"] != found["other"]
-    assert len(found["final"][0]) == 1 + LEAST
-    assert "</script>" in found["refused"]
-    assert not found["wide"]
+    return json.loads(text.replace("&quot;", '"').replace("&lt;", "<").replace("&gt;", ">"))
 
 
 def test_the_numbers_of_the_page_are_those_of_the_standing():

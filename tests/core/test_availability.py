@@ -338,8 +338,7 @@ def test_empty_rounds_and_draws_are_the_same_on_every_engine(written, tmp_path):
     assert two.bits.up[1] == 0
     assert four.notes["drawn"].tolist() == [1, 0, 2, 2]
     pytest.importorskip("flwr", reason="flwr is not installed")
-    from fedax.flower.protocol.plan import Assignment
-    from fedax.flower.server.in_process import in_process
+    from fedax.flower import Assignment, in_process
 
     assignments = [Assignment(method, options["solver"], schedule)]
     for engine in (fedax.Eager(), in_process(quadratic(a, b), tmp_path, assignments)):

@@ -132,12 +132,14 @@ def test_the_gallery_has_every_example_as_it_is_now():
         assert f"({name}.md)" in pages["gallery/index.md"]
 
 
-def test_hosted_notebooks_install_fedax_first_and_have_no_output():
+def test_hosted_notebooks_install_an_uploaded_wheel_first_and_have_no_output():
+    """No name of a package index is known to belong to the project."""
     books = own_files("docs/notebooks", suffix=".ipynb")
     assert [path.stem for path in books] == ["compare", "own-method"]
     for path in books:
         code = [c for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code"]
-        assert "".join(code[0]["source"]).startswith('%pip install --quiet "fedax[')
+        assert '%pip install --quiet "{wheels[-1]}' in "".join(code[0]["source"])
+        assert not any("%pip install" in "".join(cell["source"]) for cell in code[1:])
         assert not any(cell["outputs"] for cell in code)
 
 
@@ -153,6 +155,25 @@ def test_tables_of_sentences_become_cards_on_a_phone():
     numbers = tables.framed_table(table.format(1, 2))
     assert 'class="wide"' in numbers
     assert "data-head" not in numbers
+    assert 'class="whole">1.5 ± 0.2<' in tables.framed_table(table.format("1.5 ± 0.2", 3))
     words = tables.framed_table(table.format("a first sentence", "another <b>one</b> here"))
     assert 'class="wide stacked"' in words
     assert words.count('data-head="a"') == words.count('data-head="b"') == 1
+
+
+def test_examples_of_one_line_are_code_in_the_reference():
+    pytest.importorskip("griffe", reason="a library of other people")
+    import docstrings
+
+    text = docstrings.shown("A.\n\nExample:\n    task = from_flax(CNN, loss)\n\nRaises:\n    E: b.")
+    assert "Example:\n    ```python\n    task = from_flax(CNN, loss)\n    ```\n" in text
+    words = "A.\n\nExample:\n    The mean of all numbers:\n"
+    assert docstrings.shown(words).strip() == words.strip()
+
+
+def test_signatures_of_methods_are_one_line():
+    import algorithms
+
+    import fedax
+
+    assert "def train(self, client, x, c, own):\n" in algorithms._code(fedax.SCAFFOLD)

@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from fedax.algorithms import algorithm_classes
+from sources import own_files
 
 ROOT = Path(__file__).parents[2]
 HOOKS = ROOT / "docs" / "hooks"
@@ -235,6 +236,15 @@ def test_links_lead_somewhere(site, pages):
 
 
 @pytest.mark.slow
+def test_every_recipe_is_in_the_navigation(site):
+    folders = {file.parent.name for file in own_files("docs/reproduction", suffix="README.md")}
+    text = (site / "reproduction" / "index.html").read_text()
+    sidebar = text.partition("md-sidebar--primary")[2].partition("md-sidebar--secondary")[0]
+    names = set(re.findall(r">\s*([\w-]+)\s*<", sidebar))
+    assert folders - names == {"reproduction"}
+
+
+@pytest.mark.slow
 def test_pages_load_nothing_from_elsewhere(site, pages):
     assert [
         f"{path}: {link}"
@@ -336,7 +346,8 @@ def test_pages_fit_the_screen(site):
     from site_layout import all_pages, overflowing
 
     kinds = {name.partition("/")[0]: name for name in all_pages(site)}  # a page of each folder
-    found = overflowing(site, sorted({*kinds.values(), *(f"{page}.html" for page in PAGES)}))
+    long = {"algorithms/fedadam.html", "reference/fedax.theory.fedaware.html"}  # formulas in a line
+    found = overflowing(site, sorted({*kinds.values(), *long, *(f"{page}.html" for page in PAGES)}))
     assert [each for each in found if each["what"] == "page"] == []
     assert [each for each in found if each["width"] == 1280 and each["what"] != "code"] == []
 

@@ -54,11 +54,11 @@ class Known(NamedTuple):
 
 
 class Device:
-    """One client. Of its examples nothing leaves it but their number, and what the work functions
-    upload.
+    """A client that answers the messages of a server with work on its examples.
 
-    Its memories are in a folder, so an answer depends on the order and the folder alone: a process
-    for each order does as well as one for all.
+    Nothing about the examples leaves the client but their number, and the uploads of the method.
+    All states are files in a folder, so an answer depends on the message and that folder alone. You
+    can start a new process for every message, or use one for all.
 
     With `Privacy(where="client")` the noise comes from the operating system, new for every message.
     A message with noise or under masks is stored before it is sent and answers its order if that
@@ -66,12 +66,22 @@ class Device:
     would exceed the budget is refused.
 
     Args:
-        task: what is learned, with everybody's examples, of which it takes its own, or with its own
-            alone.
-        partition: its number, from 0.
-        folder: for its memories.
-        assignments: the runs that it takes part in; orders of others are refused.
-        secure: whether it answers under masks alone, which hide its uploads from the server.
+        task: the task, with the examples of all clients, or with those of this client alone.
+        partition: the client's number, from 0.
+        folder: where the client stores its states.
+        assignments: the runs that it takes part in. It refuses messages of other runs.
+        secure: whether it only answers under masks, which hide its uploads from the server.
+
+    Raises:
+        InvalidInput: a partition that the task does not have.
+
+    >>> import fedax
+    >>> from fedax.flower import Assignment, Device
+    >>> task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2, 0.0, clients=[[1.0], [2.0, 3.0]])
+    >>> run = Assignment(fedax.FedAvg(), fedax.SGD(0.5), fedax.Schedule())
+    >>> device = Device(task, 1, "states", [run])  # then device.answer(message.content)
+    >>> int(device.task.train.total)
+    2
     """
 
     def __init__(

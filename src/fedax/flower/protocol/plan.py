@@ -156,7 +156,22 @@ def _same(one: Phase, other: Phase) -> bool:
 
 
 class Assignment(NamedTuple):
-    """All that a client has to know of a run beside its own examples; the server has the same."""
+    """A run that clients take part in: what a client has to know besides its examples.
+
+    Server and clients need equal assignments. A client refuses the messages of any other run.
+
+    Attributes:
+        algorithm: the method.
+        solver: the local solver.
+        schedule: the work of a round.
+        channel: codecs, privacy and attacks, None for plain messages.
+
+    >>> import fedax
+    >>> from fedax.flower import Assignment
+    >>> run = Assignment(fedax.FedAvg(), fedax.SGD(0.5), fedax.Schedule(steps=2))
+    >>> run.schedule.steps, run.channel is None
+    (2, True)
+    """
 
     algorithm: Algorithm[Any]
     solver: Solver

@@ -87,15 +87,22 @@ class LocalGrid(Grid):
 def in_process(
     task: Task, folder: Path | str, assignments: Sequence[Assignment], **options: Any
 ) -> Flower:
-    """Returns the engine with a device for every client of a task, all in this process.
+    """Returns an engine whose clients all run in this process, without a network.
+
+    Server and clients exchange the messages of a deployment, so a method that runs here also runs
+    deployed.
 
     Args:
-        task: with everybody's examples.
-        folder: for the clients' memories.
-        assignments: the runs that there will be.
-        options: of `Flower`.
+        task: the task with the examples of all clients.
+        folder: where the clients store their states, a subfolder each.
+        assignments: the runs that the clients take part in. They refuse others.
+        options: of `fedax.Flower`, such as `deadline` and `minimum`.
+
+    Raises:
+        FedaxError: Flower is not installed, or another version is.
 
     >>> import tempfile, fedax
+    >>> from fedax.flower import Assignment, in_process
     >>> task = fedax.tasks.from_loss(
     ...     lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]]
     ... )
