@@ -44,7 +44,7 @@ from fedax.flower.deploy.app import _train
 from fedax.flower.deploy.bundle import serve_app
 from fedax.flower.deploy.processes import TRUSTED, Run, free_port, nodes
 from fedax.flower.deploy.settings import Deployment
-from fedax.flower.deploy.trial import client_process, run_server, submit
+from fedax.flower.deploy.trial import client_process, run_server, stop_runs, submit
 from fedax.flower.deploy.worker import device_for, load_client_data
 from fedax.flower.protocol.plan import Assignment
 from fedax.flower.server.engine import here
@@ -497,13 +497,13 @@ def test_real_processes_give_the_parameters_of_the_simulation(tmp_path):
 
 @pytest.mark.slow
 def test_killed_processes(tmp_path):
-    """SCAFFOLD with three clients. One is killed in the middle of a round and comes back; then
-    everything is ended, and resumed.
+    """SCAFFOLD with three clients. One is killed in the middle of a round and comes back; then the
+    run is stopped, everything is ended, and resumed.
 
     The result is that of the rounds with exactly the uploads that were taken: nothing is lost or
     counted twice."""
     folder, out = tmp_path / "d", tmp_path / "out"
-    file = experiment(tmp_path / "experiment.toml", ["scaffold"], rounds=8, clients=3)
+    file = experiment(tmp_path / "experiment.toml", ["scaffold"], rounds=12, clients=3)
     file.write_text(file.read_text().replace("seeds =", 'on_bad_client = "drop"\nseeds =', 1))
     options = ["--clients", 3, "--port", free_port(), "--deadline", 30]
     assert fedax_command("deploy", "init", folder, "--experiment", file, *options).returncode == 0
@@ -518,6 +518,15 @@ def test_killed_processes(tmp_path):
         stack.enter_context(client_process(deployment, 0))
         wait_for_round(folder, 1, newest(folder, 0) + 2)
         assert "online" in nodes(deployment).values()
+        assert len(stop_runs(deployment)) == 1
+        finish = time.monotonic() + 120
+        while RunDirectory.load(out).status == "running":
+            assert time.monotonic() < finish, "it goes on"
+            time.sleep(0.5)
+        assert RunDirectory.load(out).status == "interrupted"
+    (log,) = (folder / "logs").glob("run-*.log")
+    assert re.search(r"SCAFFOLD: round \d+/12", log.read_text())  # nobody has followed the run
+    assert not any("\x1b" in path.read_text() for path in (folder / "logs").iterdir())
     kept = max(int(path.name.removeprefix("round-")) for path in out.rglob("round-*"))
     before = left_out(folder)
     again = fedax_command("deploy", "resume", folder, out, "--trial")

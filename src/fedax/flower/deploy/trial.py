@@ -41,6 +41,7 @@ from fedax.flower.deploy.processes import (
     nodes,
     process,
     register,
+    run_log,
     runs,
     superlink,
     supernode,
@@ -322,6 +323,18 @@ def submit(deployment: Deployment, out: Path, resume: bool) -> int:
     return int(flwr(deployment, "run", APP, CONNECTION, "--run-config", config)["run-id"])
 
 
+def stop_runs(deployment: Deployment) -> list[int]:
+    """Stops the runs that are not over. Returns their numbers at the server.
+
+    Raises:
+        FedaxError: the server cannot be reached.
+    """
+    going = [number for number, run in runs(deployment).items() if not run.status.startswith(OVER)]
+    for number in going:
+        flwr(deployment, "stop", str(number), CONNECTION)
+    return going
+
+
 def follow(deployment: Deployment, number: int, say: Say) -> Result:
     """Shows a run's own output until it is over, with the tracebacks in it left to its log.
 
@@ -329,13 +342,11 @@ def follow(deployment: Deployment, number: int, say: Say) -> Result:
         ServerLost: the server has ended, or one that does not know the run is in its place.
     """
     command = ["flwr", "log", str(number), CONNECTION, "--stream"]
-    log = deployment.path("logs", f"run-{number}.log")
-    shown = Shown(log, say)
-    with process(command, log, environment(deployment)) as stream:
+    shown = Shown(run_log(deployment, number), say)
+    # The server writes the log, also while nobody follows it. Flower's command ends with the run.
+    with process(command, Path(os.devnull), environment(deployment)) as stream:
         while stream.poll() is None and not _is_lost(deployment):
-            text = (
-                shown.read()
-            )  # one second late: what `flwr log` says about a lost server is not shown
+            text = shown.read()  # one second late: what a run says about a lost server is not shown
             time.sleep(1)
             if stream.poll() is None:
                 shown.show(text)
@@ -343,8 +354,9 @@ def follow(deployment: Deployment, number: int, say: Say) -> Result:
     while not run.status.startswith(OVER):  # the stream may end before the run
         time.sleep(AGAIN)
         run = _run(deployment, number)
-    shown.show(shown.read())
     status = run.status.removeprefix(OVER)
+    if status != "stopped":  # the last words of a stopped run are about requests that are refused
+        shown.show(shown.read())
     return Result(number, status == "completed", f"{status} {run.details}".strip())
 
 
@@ -390,7 +402,7 @@ class Shown:
 
     def read(self) -> str:
         """Returns the text of the log."""
-        return self.log.read_text("utf-8", errors="replace")
+        return self.log.read_text("utf-8", errors="replace") if self.log.exists() else ""
 
     def show(self, text: str) -> None:
         """Shows those of the log's lines that are new."""
