@@ -319,6 +319,14 @@ def test_the_exit_code_of_status(made, tmp_path):
         "No server at 127.0.0.1:9093: Connection refused.\n",
     )
     assert CliRunner().invoke(app, ["deploy", "status", str(tmp_path)]).exit_code == 2
+    # a client's copy lacks the server's keys
+    shutil.copy(made / "deployment.toml", tmp_path)
+    for command in ("status", "stop"):
+        done = CliRunner().invoke(app, ["deploy", command, str(tmp_path)])
+        assert done.exit_code == 2
+        assert "such as a client's copy; allowed: the server's folder" in " ".join(
+            done.stderr.split()
+        )
 
 
 def test_status_for_people_and_for_scripts(made, monkeypatch):

@@ -225,7 +225,7 @@ def stop(folder: Folder) -> None:
     from fedax.flower.deploy.settings import Deployment
     from fedax.flower.deploy.trial import stop_runs
 
-    numbers = stop_runs(Deployment.load(folder))
+    numbers = stop_runs(Deployment.load(folder).at_server())
     for number in numbers:
         typer.echo(f"Run {number} is stopped. `fedax deploy resume {folder} DIR` continues it.")
     if not numbers:
@@ -270,7 +270,7 @@ def status(
     from fedax.flower.deploy.trial import status as state
     from fedax.flower.deploy.trial import status_lines
 
-    found = state(Deployment.load(folder))
+    found = state(Deployment.load(folder).at_server())
     for line in [json.dumps(found, indent=2)] if as_json else status_lines(found):
         typer.echo(line)
     # for scripts: the exit code says whether the server answers

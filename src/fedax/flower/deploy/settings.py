@@ -122,6 +122,18 @@ class Deployment:
         """Returns a path in the folder."""
         return self.folder.joinpath(*map(str, parts))
 
+    def at_server(self) -> "Deployment":
+        """Returns the deployment itself, if it is the server's.
+
+        Raises:
+            InvalidInput: a client's copy of the folder.
+        """
+        if not self.path("keys", "server.key").exists():
+            hint = "Run the command where the server runs."
+            what = f"{self.folder} without keys/server.key, such as a client's copy"
+            raise InvalidInput.found("FOLDER", what, "the server's folder", hint)
+        return self
+
     def experiment(self, engine: str) -> Experiment:
         """Returns the experiment, on an engine."""
         return Experiment.read(self.path("experiment.toml"), [f'engine="{engine}"'])
