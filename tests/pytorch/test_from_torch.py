@@ -210,6 +210,16 @@ def test_statistics_are_in_saved_models_and_start_further_runs(tmp_path):
         run(task, 0, params=history.params)
 
 
+def test_adapters_start_from_a_state_dict_with_its_statistics():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(4, 10), nn.BatchNorm1d(10))
+    x, y = images(8, 1, 2)
+    task = fedax.tasks.from_torch(net, cross_entropy, [{"x": x, "y": y}])
+    history = run(task, 2)
+    for params in (history, history.state_dict()):
+        adapted = fedax.lora(task, 2, targets="1.weight", params=params)
+        assert run(adapted, 0).metrics["train_loss"][0] == history.metrics["train_loss"][-1]
+
+
 def test_data_sets_are_read_as_arrays():
     net, (x, y) = nn.Sequential(nn.Flatten(), nn.Linear(4, 10)), images(8, 1, 2)
     whole = TensorDataset(x, y)
