@@ -1,5 +1,6 @@
 """Modules of PyTorch train as PyTorch trains them, step by step."""
 
+import copy
 import runpy
 
 import jax
@@ -218,6 +219,22 @@ def test_adapters_start_from_a_state_dict_with_its_statistics():
     for params in (history, history.state_dict()):
         adapted = fedax.lora(task, 2, targets="1.weight", params=params)
         assert run(adapted, 0).metrics["train_loss"][0] == history.metrics["train_loss"][-1]
+
+
+def test_merged_adapters_go_back_into_the_module_with_its_statistics():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(4, 10), nn.BatchNorm1d(10)).double()
+    x, y = images(8, 1, 2)
+    task = fedax.tasks.from_torch(net, cross_entropy, [{"x": x, "y": y}])
+    history = run(fedax.lora(task, 2, targets="1.weight"), 2)
+    tensors = history.state_dict()
+    np.testing.assert_array_equal(tensors["1.weight"], history.params.merged()["1.weight"])
+    other = copy.deepcopy(net)
+    other.load_state_dict(fedax.tasks.torch_state_dict(net, history))
+    net.load_state_dict(tensors)
+    for module in (net, other):
+        with torch.no_grad():
+            outputs = torch.softmax(module.eval()(x.double()), 1)
+        np.testing.assert_allclose(outputs, history.predict(x.numpy()), rtol=0, atol=1e-12)
 
 
 def test_data_sets_are_read_as_arrays():

@@ -37,7 +37,11 @@ class Adapted(eqx.Module):
     scale: float = eqx.field(static=True)
 
     def merged(self) -> PyTree:
-        """Returns the model's own pytree with the adapters added, as it is used without fedax."""
+        """Returns the model's own pytree with the adapters added, as it is used without fedax.
+
+        It has no state such as batch statistics: that is `History.model_state`. For modules of
+        PyTorch, `History.state_dict` has both.
+        """
         leaves, structure = jax.tree.flatten(self.base)
         return jax.tree.unflatten(structure, map(self._added, names_of(self.base), leaves))
 
