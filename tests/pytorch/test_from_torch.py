@@ -154,6 +154,38 @@ def test_dropout_draws_in_training_alone():
     assert abs(one.mean() - 3) < 0.1
 
 
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_dropout_of_channels_draws_for_each_example_and_channel(axes):
+    layer, size = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)[axes - 1], 2**axes
+    net = nn.Sequential(layer(0.25), nn.Flatten(), nn.Linear(3 * size, 1, bias=False)).double()
+    with torch.no_grad():
+        net[2].weight.copy_(2.0 ** torch.arange(3 * size))
+    x = np.ones((400, 3, *(2,) * axes))
+    task = fedax.tasks.from_torch(net, lambda z, e: z[:, 0], [x])
+    params = task.start(jax.random.key(0))
+    found = np.asarray(task.loss(params, {"x": x}, key=jax.random.key(0))) * 0.75
+    # the bits of an output are the inputs that were kept
+    kept = (np.rint(found).astype(int)[:, None] >> np.arange(3 * size)) & 1
+    kept = kept.reshape(400, 3, size)
+    assert (kept == kept[:, :, :1]).all()
+    assert abs(kept.mean() - 0.75) < 0.05
+    assert len(np.unique(kept[:, :, 0], axis=0)) == 8
+    np.testing.assert_array_equal(task.loss(params, {"x": x}, key=None), 2.0 ** (3 * size) - 1)
+
+
+def test_alpha_dropout_has_the_two_values_of_torch():
+    net = nn.Sequential(nn.AlphaDropout(0.25), nn.Linear(1, 1, bias=False)).double()
+    with torch.no_grad():
+        net[1].weight.fill_(1)
+    x = np.ones((1000, 1))
+    task = fedax.tasks.from_torch(net, lambda z, e: z[:, 0], [x])
+    found = task.loss(task.start(jax.random.key(0)), {"x": x}, key=jax.random.key(0))
+    with torch.no_grad():
+        expected = net.train()(torch.ones((1000, 1), dtype=torch.float64)).numpy()
+    np.testing.assert_allclose(np.unique(found), np.unique(expected), rtol=1e-6)
+    assert abs(np.mean(found) - expected.mean()) < 0.2
+
+
 def test_parameters_keep_names_ties_and_what_is_not_trained():
     class Tied(nn.Module):
         def __init__(self):
@@ -318,6 +350,11 @@ class Branching(nn.Module):
         return x if x.sum() > 0 else -x
 
 
+class Drawing(nn.Module):
+    def forward(self, x):
+        return x * torch.empty_like(x).bernoulli_(0.5)
+
+
 class Taking(nn.Module):
     def forward(self, x):
         return x * x.max().item()
@@ -346,6 +383,10 @@ class Packing(nn.Module):
             r"in '2' \(Branching\), .*test_from_torch.py:\d+ in forward, code: return x if x.sum.*"
             r"torch.where",
         ),
+        (
+            nn.Sequential(nn.Flatten(), nn.Linear(4, 4), Drawing()),
+            "random numbers in evaluation.*if self.training",
+        ),
         (Taking(), r"_local_scalar_dense.*It is .item\(\)"),
         (Packing(), "pass the padded ones"),
         (nn.Sequential(nn.Flatten(), nn.LazyLinear(10)), "call the module on a batch first"),
@@ -357,7 +398,7 @@ class Packing(nn.Module):
         (lambda x: x, "a torch.nn.Module"),
         (nn.Linear(7, 3), "torch.export refuses"),
     ],
-    ids=["operator", "branch", "item", "packed", "lazy", "momentum", "class", "function", "shape"],
+    ids=["operator", "branch", "draws", "item", "packed", "lazy", "norm", "class", "call", "shape"],
 )
 def test_what_cannot_be_taken_is_named(module, message):
     x, y = images(3, 1, 2)
