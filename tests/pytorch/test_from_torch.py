@@ -1,6 +1,7 @@
 """Modules of PyTorch train as PyTorch trains them, step by step."""
 
 import copy
+import pickle
 import runpy
 
 import jax
@@ -9,6 +10,8 @@ import optax
 import pytest
 
 import fedax
+from fedax.core.hyper import declared
+from fedax.engine.driver.options import check_kind
 from sources import ROOT
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
@@ -437,6 +440,34 @@ def test_loaders_and_optimizers_of_torch_are_refused_with_what_to_write():
     for solver in (torch.optim.SGD(net.parameters(), lr=0.1), torch.optim.SGD):
         with pytest.raises(fedax.InvalidInput, match=r"got SGD of PyTorch;.*fedax\.SGD"):
             run(task, 1, solver=solver)
+
+
+def test_habits_of_torch_are_refused_with_what_to_write():
+    net, x, y = nn.Linear(4, 3), torch.ones(6, 4), torch.arange(6) % 3
+    task = fedax.tasks.from_torch(net, cross_entropy, [{"x": x, "y": y}])
+    history = run(task, 0)
+    scheduler = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(net.parameters(), lr=0.1), 3)
+
+    def torch_loss(logits, examples):
+        return nn.functional.cross_entropy(logits, examples["y"], reduction="none")
+
+    def make(clients, loss=cross_entropy, **more):
+        return fedax.tasks.from_torch(net, loss, clients, **more)
+
+    one = [{"x": x, "y": y}]
+    for refused, message in (
+        # as the constructor and `run` do, which these tests type-check before
+        (lambda: declared(fedax.SGD)["decay"].check("SGD", scheduler), r"decay=0\.99.*Optax"),
+        (lambda: make(one, device="cuda"), "argument of from_torch: got 'device'.*JAX_PLATFORMS"),
+        (lambda: make(one, torch_loss), "calls PyTorch: write it with optax"),
+        (lambda: make([(x, y)]), r"TensorDataset\(x, y\)"),
+        (lambda: check_kind("run", net, fedax.Task), r"an object of Linear;.*tasks\.from_torch"),
+        (lambda: history.predict(TensorDataset(x, y)), r"np\.stack"),
+        (lambda: pickle.dumps(history), r"history\.save\(FILE\)"),
+    ):
+        with pytest.raises(fedax.InvalidInput, match=message):
+            refused()
+    assert copy.deepcopy(history).predict(x.numpy()).shape == (6, 3)
 
 
 CLASS = """

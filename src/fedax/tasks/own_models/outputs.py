@@ -14,6 +14,7 @@ from fedax.core import DataError, InvalidInput, Task
 from fedax.examples.arrays import as_array
 from fedax.tasks.clients import Clients, read_clients
 from fedax.tasks.own_models.from_loss import from_loss
+from fedax.utils.arguments import unknown_argument
 
 Inputs = str | tuple[str, ...] | Callable[[Any], Any] | None
 """The arguments of a model: an array's name, several, or a function of the examples; by default x,
@@ -45,6 +46,17 @@ class Network:
     start: Any
     state: PyTree = None
     sees_padding: bool = False
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        reason = "a model of another library, and a history that predicts by it, cannot be pickled"
+        hint = "Write history.save(FILE), or torch.save(history.state_dict(), FILE)."
+        raise InvalidInput.because("pickle", reason, hint)
+
+    def __deepcopy__(self, memo: Any = None) -> "Network":
+        return self
+
+    # copies would be made by `__reduce_ex__`
+    __copy__ = __deepcopy__
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -157,6 +169,11 @@ def from_network(
         predict: the predictions, a function of outputs and examples; by default the softmax of
             outputs with a column for each class, else the outputs.
     """
+    # `from_loss` would refuse an unknown option by its name instead of the maker's
+    known = {*inspect.signature(from_loss).parameters, "inputs"} - {"params", "state"}
+    for option in options:
+        if option not in known:
+            raise unknown_argument(maker, option, known)
     if not callable(loss):
         raise InvalidInput.of(
             f"{maker}(loss=...)", loss, "a function (outputs, examples) -> (batch,)"
