@@ -460,6 +460,7 @@ def test_habits_of_torch_are_refused_with_what_to_write():
         (lambda: declared(fedax.SGD)["decay"].check("SGD", scheduler), r"decay=0\.99.*Optax"),
         (lambda: make(one, device="cuda"), "argument of from_torch: got 'device'.*JAX_PLATFORMS"),
         (lambda: make(one, torch_loss), "calls PyTorch: write it with optax"),
+        (lambda: make([{"a": x, "b": x, "y": y}]), r"from_torch\(inputs"),
         (lambda: make([(x, y)]), r"TensorDataset\(x, y\)"),
         (lambda: check_kind("run", net, fedax.Task), r"an object of Linear;.*tasks\.from_torch"),
         (lambda: history.predict(TensorDataset(x, y)), r"np\.stack"),

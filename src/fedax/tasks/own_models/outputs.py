@@ -105,8 +105,8 @@ class OfOutputs:
         return inspect.Signature([inspect.Parameter(name, kind) for name, kind in every])
 
 
-def select_inputs(examples: Any, inputs: Inputs) -> tuple[Any, ...]:
-    """Returns the arguments of a model."""
+def select_inputs(examples: Any, inputs: Inputs, maker: str = "") -> tuple[Any, ...]:
+    """Returns the arguments of a model; `maker` is for the message where there is no x."""
     if callable(inputs):
         found = inputs(examples)
         return found if isinstance(found, tuple) else (found,)
@@ -120,7 +120,7 @@ def select_inputs(examples: Any, inputs: Inputs) -> tuple[Any, ...]:
         )
         if len(found) != 1:
             allowed = f"one of {', '.join(found)}, or several; there is no x"
-            raise InvalidInput.found("from_...(inputs=...)", "nothing", allowed)
+            raise InvalidInput.found(f"{maker}(inputs=...)", "nothing", allowed)
         return (examples[found[0]],)
     return tuple(examples[name] for name in ((inputs,) if isinstance(inputs, str) else inputs))
 
@@ -183,7 +183,7 @@ def from_network(
         raise InvalidInput.of("clients", "an empty list", "at least one client")
     two = _two_examples(data)
     try:
-        arguments = select_inputs(two, inputs)
+        arguments = select_inputs(two, inputs, maker)
     except (KeyError, StopIteration) as error:
         have = sorted(two) if isinstance(two, Mapping) else "one array"
         raise InvalidInput.of(
