@@ -127,6 +127,12 @@ def __getattr__(name: str) -> Any:
         return found
     from difflib import get_close_matches
 
+    known = {
+        "Adam": " Write fedax.Optax(optax.adam(0.001)).",
+        "AdamW": " Write fedax.Optax(optax.adamw(0.001)).",
+        "load": " Write fedax.load_params.",
+        "save": " Write history.save, or fedax.save_params.",
+    }
     close = get_close_matches(name, __all__, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
+    hint = known.get(name) or (f" Did you mean {close[0]!r}?" if close else "")
     raise AttributeError(f"module 'fedax' has no attribute {name!r}.{hint}")

@@ -129,13 +129,14 @@ class UnknownName(InvalidInput):
     """A name that is not in a list of choices; the message holds the nearest one."""
 
     @classmethod
-    def among(cls, field: str, name: str, known: Iterable[str]) -> "UnknownName":
+    def among(cls, field: str, name: str, known: Iterable[str], hint: str = "") -> "UnknownName":
+        """Builds the message, with the nearest known name unless there is a `hint`."""
         names = sorted(known)
         # a typo, or an end such as worst_tenth of client_accuracy_worst_tenth, or anything alike
         near = difflib.get_close_matches(name[:_SHOWN], names, n=1, cutoff=0.8)
         near = near or [known for known in names if known.endswith(f"_{name}")]
         near = near or difflib.get_close_matches(name[:_SHOWN], names, n=1, cutoff=0.5)
-        hint = f"Did you mean {near[0]!r}?" if near else ""
+        hint = hint or (f"Did you mean {near[0]!r}?" if near else "")
         return cls(str(cls.of(field, name, "one of " + ", ".join(names), hint)))
 
 

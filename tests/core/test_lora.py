@@ -101,7 +101,7 @@ def test_a_pretrained_transformer_learns_by_its_attention():
         ({"targets": "*.kernel", "rank": 5}, "rank, 5"),
         ({"targets": "*.kernel", "rank": 0}, ">= 1"),
         ({"targets": "*.kernel", "alpha": 0}, "> 0"),
-        ({"targets": "*.kernel", "params": {"kernel": jnp.ones((6, 4))}}, "structure"),
+        ({"targets": "*.kernel", "params": {"kernel": jnp.ones((6, 4))}}, "dense.bias"),
     ],
 )
 def test_what_does_not_fit_is_refused(more, message):
@@ -113,3 +113,36 @@ def test_l2_is_refused():
     task = fedax.tasks.from_loss(loss, BASE, CLIENTS, l2=0.1)
     with pytest.raises(InvalidInput, match="l2"):
         fedax.lora(task, 2, targets="*.kernel")
+
+
+def centred(p, e, *, state, training):
+    """The loss of inputs less their mean over the minibatch, or less the running mean."""
+    mean = e["x"].mean(0) if training else state["mean"]
+    losses = loss(p, e | {"x": e["x"] - mean[None, :]})
+    return (losses, {"mean": 0.5 * state["mean"] + 0.5 * mean}) if training else losses
+
+
+def test_a_pretrained_model_brings_its_state_in_every_form(tmp_path):
+    """The run of the adapters starts at the loss where the pretrained model is."""
+    task = fedax.tasks.from_loss(centred, BASE, CLIENTS[:1], state={"mean": np.zeros(6)})
+    settings = FULL | {"observe": [fedax.observe.TrainLoss()]}
+    pretrained = fedax.run(fedax.FedAvg(), task, rounds=2, **settings)
+    pretrained.save(tmp_path / "model.safetensors")
+    whole = {"dense.kernel": pretrained.params["dense"]["kernel"], **pretrained.model_state}
+    whole["dense.bias"] = pretrained.params["dense"]["bias"]
+    for params in (pretrained, str(tmp_path / "model.safetensors"), whole):
+        adapted = fedax.lora(task, 2, targets="*.kernel", params=params)
+        begun = fedax.run(fedax.FedAvg(), adapted, rounds=0, **settings)
+        np.testing.assert_array_equal(adapted.state["mean"], pretrained.model_state["mean"])
+        assert begun.metrics["train_loss"][0] == pretrained.metrics["train_loss"][-1]
+    with pytest.warns(UserWarning, match=r"lora\(params=...\): .*without the model's state"):
+        fedax.lora(task, 2, targets="*.kernel", params=pretrained.params)
+    with pytest.raises(InvalidInput, match=r"right.dense.kernel.*fedax.lora\(task, params=...\)"):
+        fedax.run(fedax.FedAvg(), adapted, rounds=0, params=pretrained)
+
+
+def test_a_pretrained_model_replaces_frozen_leaves():
+    task = fedax.tasks.from_loss(loss, BASE, CLIENTS, frozen="bias")
+    given = jax.tree.map(lambda leaf: leaf + 1, BASE)
+    adapted = fedax.lora(task, 2, targets="*.kernel", params=given)
+    jax.tree.map(np.testing.assert_array_equal, adapted.frozen.base, given)

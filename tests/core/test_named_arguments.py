@@ -8,12 +8,14 @@ import pickle
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import fedax
 from fedax import codecs, core, data, models, observe
 from fedax.algorithms import algorithm_classes
 from fedax.core import InvalidInput
+from fedax.core.hyper import declared
 from fedax.core.scheduling.sampling import Sampling
 from fedax.utils.arguments import check_call, checked_call
 
@@ -246,3 +248,29 @@ def test_a_type_error_of_the_function_itself_is_passed_on():
 
     with pytest.raises(TypeError, match="not iterable"):
         sum_of(3)
+
+
+def check_of_sgd(name, value):
+    """Checks a hyperparameter as the constructor does, which these tests type-check before."""
+    declared(fedax.SGD)[name].check("SGD", value)
+
+
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        (lambda: fedax.SGD(lr=0.1), r"argument of SGD: got 'lr'.*Write learning_rate=\."),
+        (
+            lambda: check_of_sgd("learning_rate", optax.constant_schedule(0.1)),
+            r'decay=0\.99.*decay_by="run"',
+        ),
+        (lambda: fedax.Adam, r"Write fedax\.Optax\(optax\.adam\(0\.001\)\)"),
+        (lambda: fedax.load, r"Write fedax\.load_params"),
+        (lambda: fedax.save, r"Write history\.save"),
+        (lambda: fedax.run(fedax.FedAvg(), TASK, device="cuda"), "fedax doctor.*JAX_PLATFORMS"),
+        (lambda: fedax.run(fedax.FedAvg(), TASK, epochs=2), r"fedax\.Schedule\(epochs=2\)"),
+        (lambda: fedax.run(fedax.FedAvg(), TASK, batch_size=8), r"Schedule\(batch_size=8\)"),
+    ],
+)
+def test_habits_of_other_libraries_are_refused_with_what_to_write(refused, message):
+    with pytest.raises((InvalidInput, TypeError, AttributeError), match=message):
+        refused()

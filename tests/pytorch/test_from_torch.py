@@ -1,5 +1,7 @@
 """Modules of PyTorch train as PyTorch trains them, step by step."""
 
+import copy
+import pickle
 import runpy
 
 import jax
@@ -8,6 +10,8 @@ import optax
 import pytest
 
 import fedax
+from fedax.core.hyper import declared
+from fedax.engine.driver.options import check_kind
 from sources import ROOT
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
@@ -153,6 +157,38 @@ def test_dropout_draws_in_training_alone():
     assert abs(one.mean() - 3) < 0.1
 
 
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_dropout_of_channels_draws_for_each_example_and_channel(axes):
+    layer, size = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)[axes - 1], 2**axes
+    net = nn.Sequential(layer(0.25), nn.Flatten(), nn.Linear(3 * size, 1, bias=False)).double()
+    with torch.no_grad():
+        net[2].weight.copy_(2.0 ** torch.arange(3 * size))
+    x = np.ones((400, 3, *(2,) * axes))
+    task = fedax.tasks.from_torch(net, lambda z, e: z[:, 0], [x])
+    params = task.start(jax.random.key(0))
+    found = np.asarray(task.loss(params, {"x": x}, key=jax.random.key(0))) * 0.75
+    # the bits of an output are the inputs that were kept
+    kept = (np.rint(found).astype(int)[:, None] >> np.arange(3 * size)) & 1
+    kept = kept.reshape(400, 3, size)
+    assert (kept == kept[:, :, :1]).all()
+    assert abs(kept.mean() - 0.75) < 0.05
+    assert len(np.unique(kept[:, :, 0], axis=0)) == 8
+    np.testing.assert_array_equal(task.loss(params, {"x": x}, key=None), 2.0 ** (3 * size) - 1)
+
+
+def test_alpha_dropout_has_the_two_values_of_torch():
+    net = nn.Sequential(nn.AlphaDropout(0.25), nn.Linear(1, 1, bias=False)).double()
+    with torch.no_grad():
+        net[1].weight.fill_(1)
+    x = np.ones((1000, 1))
+    task = fedax.tasks.from_torch(net, lambda z, e: z[:, 0], [x])
+    found = task.loss(task.start(jax.random.key(0)), {"x": x}, key=jax.random.key(0))
+    with torch.no_grad():
+        expected = net.train()(torch.ones((1000, 1), dtype=torch.float64)).numpy()
+    np.testing.assert_allclose(np.unique(found), np.unique(expected), rtol=1e-6)
+    assert abs(np.mean(found) - expected.mean()) < 0.2
+
+
 def test_parameters_keep_names_ties_and_what_is_not_trained():
     class Tied(nn.Module):
         def __init__(self):
@@ -208,6 +244,32 @@ def test_statistics_are_in_saved_models_and_start_further_runs(tmp_path):
         assert again.metrics["train_loss"][0] == history.metrics["train_loss"][-1]
     with pytest.warns(UserWarning, match="without the model's state"):
         run(task, 0, params=history.params)
+
+
+def test_adapters_start_from_a_state_dict_with_its_statistics():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(4, 10), nn.BatchNorm1d(10))
+    x, y = images(8, 1, 2)
+    task = fedax.tasks.from_torch(net, cross_entropy, [{"x": x, "y": y}])
+    history = run(task, 2)
+    for params in (history, history.state_dict()):
+        adapted = fedax.lora(task, 2, targets="1.weight", params=params)
+        assert run(adapted, 0).metrics["train_loss"][0] == history.metrics["train_loss"][-1]
+
+
+def test_merged_adapters_go_back_into_the_module_with_its_statistics():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(4, 10), nn.BatchNorm1d(10)).double()
+    x, y = images(8, 1, 2)
+    task = fedax.tasks.from_torch(net, cross_entropy, [{"x": x, "y": y}])
+    history = run(fedax.lora(task, 2, targets="1.weight"), 2)
+    tensors = history.state_dict()
+    np.testing.assert_array_equal(tensors["1.weight"], history.params.merged()["1.weight"])
+    other = copy.deepcopy(net)
+    other.load_state_dict(fedax.tasks.torch_state_dict(net, history))
+    net.load_state_dict(tensors)
+    for module in (net, other):
+        with torch.no_grad():
+            outputs = torch.softmax(module.eval()(x.double()), 1)
+        np.testing.assert_allclose(outputs, history.predict(x.numpy()), rtol=0, atol=1e-12)
 
 
 def test_data_sets_are_read_as_arrays():
@@ -291,6 +353,11 @@ class Branching(nn.Module):
         return x if x.sum() > 0 else -x
 
 
+class Drawing(nn.Module):
+    def forward(self, x):
+        return x * torch.empty_like(x).bernoulli_(0.5)
+
+
 class Taking(nn.Module):
     def forward(self, x):
         return x * x.max().item()
@@ -319,6 +386,10 @@ class Packing(nn.Module):
             r"in '2' \(Branching\), .*test_from_torch.py:\d+ in forward, code: return x if x.sum.*"
             r"torch.where",
         ),
+        (
+            nn.Sequential(nn.Flatten(), nn.Linear(4, 4), Drawing()),
+            "random numbers in evaluation.*if self.training",
+        ),
         (Taking(), r"_local_scalar_dense.*It is .item\(\)"),
         (Packing(), "pass the padded ones"),
         (nn.Sequential(nn.Flatten(), nn.LazyLinear(10)), "call the module on a batch first"),
@@ -330,7 +401,7 @@ class Packing(nn.Module):
         (lambda x: x, "a torch.nn.Module"),
         (nn.Linear(7, 3), "torch.export refuses"),
     ],
-    ids=["operator", "branch", "item", "packed", "lazy", "momentum", "class", "function", "shape"],
+    ids=["operator", "branch", "draws", "item", "packed", "lazy", "norm", "class", "call", "shape"],
 )
 def test_what_cannot_be_taken_is_named(module, message):
     x, y = images(3, 1, 2)
@@ -369,6 +440,35 @@ def test_loaders_and_optimizers_of_torch_are_refused_with_what_to_write():
     for solver in (torch.optim.SGD(net.parameters(), lr=0.1), torch.optim.SGD):
         with pytest.raises(fedax.InvalidInput, match=r"got SGD of PyTorch;.*fedax\.SGD"):
             run(task, 1, solver=solver)
+
+
+def test_habits_of_torch_are_refused_with_what_to_write():
+    net, x, y = nn.Linear(4, 3), torch.ones(6, 4), torch.arange(6) % 3
+    task = fedax.tasks.from_torch(net, cross_entropy, [{"x": x, "y": y}])
+    history = run(task, 0)
+    scheduler = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(net.parameters(), lr=0.1), 3)
+
+    def torch_loss(logits, examples):
+        return nn.functional.cross_entropy(logits, examples["y"], reduction="none")
+
+    def make(clients, loss=cross_entropy, **more):
+        return fedax.tasks.from_torch(net, loss, clients, **more)
+
+    one = [{"x": x, "y": y}]
+    for refused, message in (
+        # as the constructor and `run` do, which these tests type-check before
+        (lambda: declared(fedax.SGD)["decay"].check("SGD", scheduler), r"decay=0\.99.*Optax"),
+        (lambda: make(one, device="cuda"), "argument of from_torch: got 'device'.*JAX_PLATFORMS"),
+        (lambda: make(one, torch_loss), "calls PyTorch: write it with optax"),
+        (lambda: make([{"a": x, "b": x, "y": y}]), r"from_torch\(inputs"),
+        (lambda: make([(x, y)]), r"TensorDataset\(x, y\)"),
+        (lambda: check_kind("run", net, fedax.Task), r"an object of Linear;.*tasks\.from_torch"),
+        (lambda: history.predict(TensorDataset(x, y)), r"np\.stack"),
+        (lambda: pickle.dumps(history), r"history\.save\(FILE\)"),
+    ):
+        with pytest.raises(fedax.InvalidInput, match=message):
+            refused()
+    assert copy.deepcopy(history).predict(x.numpy()).shape == (6, 3)
 
 
 CLASS = """

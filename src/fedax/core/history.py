@@ -234,6 +234,8 @@ class History:
     def state_dict(self) -> dict[str, Any]:
         """Returns parameters and buffers of a task of `from_torch` as tensors, by PyTorch's names.
 
+        Adapters of `fedax.lora` are added to the weights.
+
         What was neither trained nor updated is not among them, so it is loaded with
         `module.load_state_dict(history.state_dict(), strict=False)`. `fedax.tasks.torch_state_dict`
         has all entries of a module and checks their names and shapes.

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import warnings
 import zipfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.metadata import version
@@ -15,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from fedax.core import InvalidInput, Task, UnknownName
+from fedax.core import History, InvalidInput, Task, UnknownName
+from fedax.core.bound_model import evaluated_state
 from fedax.examples.arrays import as_array, as_ndarray
 from fedax.utils.arguments import checked_call
 from fedax.utils.files import read, write, writing
@@ -232,6 +234,44 @@ def place_model(arrays: Mapping[str, Any], task: Task, where: str) -> tuple[PyTr
     return params, task.at(state)
 
 
+def initial_model(task: Task, params: Any, caller: str) -> tuple[PyTree, Task]:
+    """Returns the trained leaves of a model to start from, and the task in the model's state.
+
+    Warns if training changes a state of the task that a pytree of parameters does not have.
+
+    Args:
+        task: of the model.
+        params: a pytree with leaves of the task's names and shapes, a history, or the path of a
+            file; with the model's state, if training changes that.
+        caller: the function with the argument `params`, for messages.
+
+    Raises:
+        InvalidInput: a model that is not the task's; the message names the leaf.
+    """
+    where, is_pytree = f"{caller}(params=...)", not isinstance(params, str | Path | History)
+    if isinstance(params, str | Path):
+        where, arrays = str(params), read_weights(Path(params)).arrays
+    elif isinstance(params, History):
+        where = f"{caller}(params=history)"
+        arrays = named_arrays(params.params, evaluated_state(params.model_state))
+    else:
+        arrays = dict(zip(leaf_names(params), jax.tree.leaves(params), strict=True))
+    trained = leaf_names(eqx.filter_eval_shape(task.start, jax.random.key(0)))
+    if task.frozen is not None and not any(name in arrays for name in trained):
+        reason = f"has none of the leaves that the task trains, {', '.join(trained)}"
+        hint = "Give a pretrained model to the task, as by fedax.lora(task, params=...)."
+        raise InvalidInput.because(where, reason, hint)
+    if is_pytree and needs_state(task) and state_in(arrays, task, where) is None:
+        text = (
+            f"{where}: the parameters come without the model's state, such as batch statistics, "
+            "so the run starts from the task's state. Pass params=history, or a file that "
+            "History.save wrote."
+        )
+        warnings.warn(text, stacklevel=3)
+        return place_arrays(arrays, task, where), task
+    return place_model(arrays, task, where)
+
+
 def needs_state(task: Task) -> bool:
     """Returns whether a model of the task is complete with its state only: training changes it."""
     return task.state is not None and task.state_policy != "frozen"
@@ -248,7 +288,7 @@ def named_arrays(params: PyTree, state: PyTree) -> dict[str, np.ndarray]:
 
 def _state_names(task: Task) -> list[str]:
     """Returns the names of the leaves of a task's state that no trained leaf has."""
-    trained = leaf_names(jax.eval_shape(task.start, jax.random.key(0)))
+    trained = leaf_names(eqx.filter_eval_shape(task.start, jax.random.key(0)))
     return [name for name in leaf_names(task.state) if name not in trained]
 
 
@@ -275,7 +315,9 @@ def place_arrays(
     """
     strict = strict and not (isinstance(like, Task) and like.frozen is not None)
     # shapes alone; the starting point is not drawn
-    shapes = jax.eval_shape(like.start, jax.random.key(0)) if isinstance(like, Task) else like
+    shapes = (
+        eqx.filter_eval_shape(like.start, jax.random.key(0)) if isinstance(like, Task) else like
+    )
     leaves, structure = jax.tree.flatten(shapes)
     own, taken, made = leaf_names(shapes), set[str](), []
     # arrays that the state takes, see `state_in`

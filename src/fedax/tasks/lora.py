@@ -12,6 +12,7 @@ from jaxtyping import Array, PyTree
 
 from fedax.core import InvalidInput, Task
 from fedax.core.task import Given
+from fedax.models.storage import initial_model
 from fedax.utils.arguments import checked_call
 from fedax.utils.leaf_names import Which, chosen, names_of
 
@@ -36,7 +37,11 @@ class Adapted(eqx.Module):
     scale: float = eqx.field(static=True)
 
     def merged(self) -> PyTree:
-        """Returns the model's own pytree with the adapters added, as it is used without fedax."""
+        """Returns the model's own pytree with the adapters added, as it is used without fedax.
+
+        It has no state such as batch statistics: that is `History.model_state`. For modules of
+        PyTorch, `History.state_dict` has both.
+        """
         leaves, structure = jax.tree.flatten(self.base)
         return jax.tree.unflatten(structure, map(self._added, names_of(self.base), leaves))
 
@@ -96,8 +101,10 @@ def lora(
         targets: matrices by name, such as `["*.query.kernel", "*.value.kernel"]`, or a predicate of
             name and leaf. A name that ends in `weight` has outputs first, as PyTorch does; others
             have inputs first.
-        params: the pretrained model, in the task's own pytree; by default the task's starting point
-            for `seed`.
+        params: the pretrained model, as `fedax.run(params=...)` takes it: a history, the path of a
+            file, a `state_dict`, or the task's own pytree. The run starts from its state, such as
+            batch statistics; a pytree without it gives a warning. By default the task's starting
+            point for `seed`.
         alpha: above 0; r by default, for a factor of 1.
         average: `"exact"`, or `"factors"`: A and B are trained and averaged each for itself, which
             is not the mean of the clients' models.
@@ -118,8 +125,8 @@ def lora(
         (6, 4)
 
     Raises:
-        InvalidInput: an argument out of range, targets that are no matrices, a task with l2, which
-            would shrink the adapters instead of the model.
+        InvalidInput: an argument out of range, targets that are no matrices, parameters of another
+            model, a task with l2, which would shrink the adapters instead of the model.
 
     Source: Hu et al., LoRA: Low-Rank Adaptation of Large Language Models, ICLR 2022, Eq. 3; exact
     averages: Sun et al., Improving LoRA in Privacy-preserving Federated Learning, ICLR 2024, Sec.
@@ -133,18 +140,11 @@ def lora(
         raise InvalidInput.of(
             "lora(task=...), l2", task.l2, "0: l2 would shrink the adapters instead of the model"
         )
-    base = (
-        task.assembled(task.start(jax.random.key(seed)))
-        if params is None
-        else jax.tree.map(jnp.asarray, params)
-    )
-    shapes = jax.eval_shape(lambda key: task.assembled(task.start(key)), jax.random.key(0))
-    if jax.tree.structure(base) != jax.tree.structure(shapes):
-        raise InvalidInput.found(
-            "lora(params=...)",
-            "another structure",
-            "the parameters of the task's model, such as history.params",
-        )
+    if params is None:
+        base = task.assembled(task.start(jax.random.key(seed)))
+    else:
+        base, pretrained = initial_model(_all_trained(task), params, "lora")
+        task = task.at(pretrained.state)
     picked = chosen(base, targets, "lora(targets=...)")
     leaves = {
         name: leaf
@@ -194,6 +194,19 @@ def lora(
     # each part has None where the other has the leaf
     trained, frozen = eqx.partition(whole, is_trained)
     return _with_adapters(task, trained, frozen)
+
+
+def _all_trained(task: Task) -> Task:
+    """Returns the task without frozen leaves, so that a pretrained model gives those as well."""
+    if task.frozen is None:
+        return task
+    # `dataclasses.replace` would check that the frozen leaves can be trained
+    return eqx.tree_at(
+        lambda task: (task.start, task.frozen),
+        task,
+        (lambda key: task.assembled(task.start(key)), None),
+        is_leaf=lambda leaf: leaf is None,
+    )
 
 
 def _factors(name: str, leaf: Array, rank: int, key: Any) -> tuple[Array, Array, bool]:

@@ -4,13 +4,22 @@ import copyreg
 import functools
 import inspect
 from abc import ABCMeta
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fedax.errors import InvalidInput, UnknownName
 
 Owner = TypeVar("Owner", bound=type)
 Function = TypeVar("Function", bound=Callable[..., Any])
+ON_DEVICES = "JAX chooses the device: see `fedax doctor` and JAX_PLATFORMS."
+_HINTS = {("SGD", "lr"): "Write learning_rate=.", ("from_torch", "device"): ON_DEVICES}
+"""What to write instead of arguments that other libraries have, by function and argument."""
+
+
+def unknown_argument(function: str, argument: str, known: Iterable[str]) -> UnknownName:
+    """Returns the error about an argument that a function does not take."""
+    hint = _HINTS.get((function, argument), "")
+    return UnknownName.among(f"argument of {function}", argument, known, hint)
 
 
 def check_call(
@@ -43,7 +52,7 @@ def _check(
         known, values = known[1:], values[1:]
     names = [one.name for one in known if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     if unknown := [key for key in options if key not in names]:
-        raise UnknownName.among(f"argument of {name}", unknown[0], names or ["(none)"]) from None
+        raise unknown_argument(name, unknown[0], names or ["(none)"]) from None
     positional = [
         one for one in known if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
     ]

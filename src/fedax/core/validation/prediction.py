@@ -69,6 +69,9 @@ class Predictor(NamedTuple):
         # tables are read by the names of their columns, whatever their order
         if self.columns is not None and hasattr(x, "columns"):
             return {"x": np.column_stack([self._column(x, name) for name in self.columns])}
+        if any(base.__module__.startswith("torch.utils.data") for base in type(x).__mro__):
+            hint = "Write predict(np.stack([item[0] for item in data_set]))."
+            raise DataError.found("predict(x)", f"a {type(x).__name__} of PyTorch", "arrays", hint)
         if not isinstance(x, Mapping):
             if len(inputs) > 1:
                 raise DataError.found("predict(x)", "one array", f"a dict of the arrays {inputs}")

@@ -189,4 +189,10 @@ def _reason(error: Exception, examples: dict[str, Any] | None = None) -> str:
             f"arrays {sorted(examples)}."
         )
     text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0].rstrip('.')}." if text else type(error).__name__ + "."
+    reason = (
+        f"{type(error).__name__}: {text[0].rstrip('.')}." if text else type(error).__name__ + "."
+    )
+    # functions of PyTorch, and `torch.tensor`, on a tracer
+    if any(part in reason for part in ("must be Tensor, not", "__dlpack_device__")):
+        reason += " It calls PyTorch: write it with optax or jax.numpy."
+    return reason

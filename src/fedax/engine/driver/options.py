@@ -32,9 +32,10 @@ from fedax.engine.driver.early_stopping import Budget as Budget
 from fedax.engine.driver.early_stopping import Divergence as Divergence
 from fedax.engine.driver.early_stopping import EarlyStopping, Rule, rules_of
 from fedax.engine.round.engine import Engine
-from fedax.errors import InvalidInput
+from fedax.errors import InvalidInput, shown
 from fedax.observe import TestAccuracy, TrainLoss, TrainScore
 from fedax.observe.base import Observer, modes_of
+from fedax.utils.arguments import ON_DEVICES
 
 BAD_CLIENT = ("stop", "drop")
 """The choices of `run(on_bad_client=...)`."""
@@ -144,10 +145,12 @@ class RunOptions:
         for name in given:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
-                raise TypeError(
-                    f"no option {name!r} of a run."
-                    + (f" Did you mean {near[0]!r}?" if near else "")
-                )
+                hint = f" Did you mean {near[0]!r}?" if near else ""
+                if name == "device":
+                    hint = f" {ON_DEVICES}"
+                elif name in (field.name for field in dataclasses.fields(Schedule)):
+                    hint = f" Write schedule=fedax.Schedule({name}={shown(given[name])})."
+                raise TypeError(f"no option {name!r} of a run.{hint}")
         # None counts as not given, so that a caller can pass its own optional arguments on
         used = {name: value for name, value in given.items() if value is not None}
         return cls(**used | ({"solver": solver_of(used["solver"])} if "solver" in used else {}))
@@ -323,7 +326,8 @@ def check_kind(
         kinds = kind if isinstance(kind, tuple) else (kind,)
         allowed = "an object of " + " or ".join(each.__name__ for each in kinds)
         allowed += ", or None" if optional else ""
-        if isinstance(value, eqx.Module):  # the text of a task or a schedule fills the screen
+        # the text of a task, a schedule or a network fills the screen
+        if isinstance(value, eqx.Module) or _is_torch_module(value):
             raise InvalidInput.found(
                 field, f"an object of {type(value).__name__}", allowed, _advice(value, kinds[0])
             )
@@ -338,6 +342,8 @@ def _advice(value: Any, kind: type) -> str:
         return "Several solvers are a grid: run_grid([algorithm], task, solver=[...])."
     if kind is Schedule and isinstance(value, Sequence) and not isinstance(value, str):
         return "Several schedules are a grid: run_grid([algorithm], task, schedule=[...])."
+    if kind is Task and _is_torch_module(value):
+        return "Write fedax.tasks.from_torch(net, loss, clients)."
     if kind is Solver and isinstance(value, int | float) and not isinstance(value, bool):
         return f"Write fedax.SGD({value!r})."
     if isinstance(value, str) and kind in (Algorithm, Task):
@@ -353,6 +359,11 @@ def _advice(value: Any, kind: type) -> str:
         near = difflib.get_close_matches(value.lower().replace("_", ""), plain, n=1)
         return f"Write {place}{plain[near[0]]}()." if near else ""
     return ""
+
+
+def _is_torch_module(value: Any) -> bool:
+    """Returns whether a value is a module of PyTorch, which is not imported for that."""
+    return any(base.__module__.startswith("torch.nn.") for base in type(value).__mro__)
 
 
 def _factory(kind: type, name: str) -> str:

@@ -112,6 +112,7 @@ def run(
             "Write run(algorithm, task), in this order.",
         )
     check_kind("run(algorithm=...)", algorithm, Algorithm)
+    check_kind("run(task=...)", task, Task)
     for name, kind in (("solver", Solver), ("schedule", Schedule)):
         if isinstance(given := options.get(name), list):
             check_kind(f"run({name}=...)", given, kind)

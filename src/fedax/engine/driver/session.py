@@ -3,9 +3,7 @@
 """
 
 import dataclasses
-import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, SupportsIndex, Unpack
 
 import jax
@@ -14,9 +12,9 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 from fedax.core.algorithm import Algorithm
-from fedax.core.bound_model import evaluated_state, takes
+from fedax.core.bound_model import takes
 from fedax.core.client import Solver
-from fedax.core.history import History, Outcome
+from fedax.core.history import Outcome
 from fedax.core.hyper import as_arrays, bound_to, check_population, with_defaults
 from fedax.core.scheduling.schedule import Schedule, as_inputs
 from fedax.core.task import Given, Task
@@ -41,15 +39,7 @@ from fedax.engine.round.timing.asynchronous import server_steps_of
 from fedax.engine.round.timing.clock import clock_of
 from fedax.engine.round.timing.deadline import cutoff_of
 from fedax.errors import InvalidInput, short
-from fedax.models.storage import (
-    leaf_names,
-    named_arrays,
-    needs_state,
-    place_arrays,
-    place_model,
-    read_weights,
-    state_in,
-)
+from fedax.models.storage import initial_model
 from fedax.observe.base import Observer
 from fedax.utils.arguments import checked_call
 from fedax.utils.layout import Layout
@@ -495,32 +485,8 @@ def start(
 
 
 def with_initial_params(task: Task, params: Any) -> Task:
-    """Returns the task with other initial parameters, whatever the seed; the same task for None.
-
-    Args:
-        task: of the run.
-        params: a pytree with leaves of the task's names and shapes, a history, or the path of a
-            file; with the model's state, if training changes that.
-
-    Raises:
-        InvalidInput: a model that is not the task's; the message names the leaf.
-    """
+    """Returns the task with other initial parameters, whatever the seed; the same task for None."""
     if params is None:
         return task
-    if isinstance(params, str | Path):
-        start, task = place_model(read_weights(Path(params)).arrays, task, str(params))
-    elif isinstance(params, History):
-        arrays = named_arrays(params.params, evaluated_state(params.model_state))
-        start, task = place_model(arrays, task, "run(params=history)")
-    else:
-        arrays = dict(zip(leaf_names(params), jax.tree.leaves(params), strict=True))
-        start, state = (find(arrays, task, "run(params=...)") for find in (place_arrays, state_in))
-        if state is None and needs_state(task):
-            text = (
-                "run(params=...): the parameters come without the model's state, such as batch "
-                "statistics, so the run starts from the task's state. Pass params=history, or a "
-                "file that History.save wrote."
-            )
-            warnings.warn(text, stacklevel=2)
-        task = task.at(state)
+    start, task = initial_model(task, params, "run")
     return dataclasses.replace(task, start=Given(start))

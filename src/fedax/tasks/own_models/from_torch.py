@@ -10,6 +10,7 @@ from jaxtyping import PyTree
 
 from fedax.core import History, InvalidInput, Task
 from fedax.core.bound_model import evaluated_state
+from fedax.tasks.lora import Adapted
 from fedax.tasks.own_models.libraries import Options, needed
 from fedax.tasks.own_models.outputs import Network, from_network, none_if_empty
 from fedax.tasks.own_models.torch_modules.datasets import with_arrays
@@ -170,8 +171,11 @@ def state_dict_of(history: History) -> dict[str, Any]:
 
 
 def _arrays(history: History) -> dict[str, Any]:
-    """Returns parameters and state by name; of states that clients keep, their mean."""
+    """Returns parameters with adapters merged, and state; of states that clients keep, their
+    mean.
+    """
     params, state = history.params, evaluated_state(history.model_state) or {}
+    params = params.merged() if isinstance(params, Adapted) else params
     if not isinstance(params, dict) or not isinstance(state, dict):
         raise InvalidInput.found(
             "state_dict()", type(params).__name__, "the history of a task of from_torch"

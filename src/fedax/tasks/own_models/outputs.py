@@ -14,6 +14,7 @@ from fedax.core import DataError, InvalidInput, Task
 from fedax.examples.arrays import as_array
 from fedax.tasks.clients import Clients, read_clients
 from fedax.tasks.own_models.from_loss import from_loss
+from fedax.utils.arguments import unknown_argument
 
 Inputs = str | tuple[str, ...] | Callable[[Any], Any] | None
 """The arguments of a model: an array's name, several, or a function of the examples; by default x,
@@ -45,6 +46,17 @@ class Network:
     start: Any
     state: PyTree = None
     sees_padding: bool = False
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        reason = "a model of another library, and a history that predicts by it, cannot be pickled"
+        hint = "Write history.save(FILE), or torch.save(history.state_dict(), FILE)."
+        raise InvalidInput.because("pickle", reason, hint)
+
+    def __deepcopy__(self, memo: Any = None) -> "Network":
+        return self
+
+    # copies would be made by `__reduce_ex__`
+    __copy__ = __deepcopy__
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -93,8 +105,8 @@ class OfOutputs:
         return inspect.Signature([inspect.Parameter(name, kind) for name, kind in every])
 
 
-def select_inputs(examples: Any, inputs: Inputs) -> tuple[Any, ...]:
-    """Returns the arguments of a model."""
+def select_inputs(examples: Any, inputs: Inputs, maker: str = "") -> tuple[Any, ...]:
+    """Returns the arguments of a model; `maker` is for the message where there is no x."""
     if callable(inputs):
         found = inputs(examples)
         return found if isinstance(found, tuple) else (found,)
@@ -108,7 +120,7 @@ def select_inputs(examples: Any, inputs: Inputs) -> tuple[Any, ...]:
         )
         if len(found) != 1:
             allowed = f"one of {', '.join(found)}, or several; there is no x"
-            raise InvalidInput.found("from_...(inputs=...)", "nothing", allowed)
+            raise InvalidInput.found(f"{maker}(inputs=...)", "nothing", allowed)
         return (examples[found[0]],)
     return tuple(examples[name] for name in ((inputs,) if isinstance(inputs, str) else inputs))
 
@@ -157,6 +169,11 @@ def from_network(
         predict: the predictions, a function of outputs and examples; by default the softmax of
             outputs with a column for each class, else the outputs.
     """
+    # `from_loss` would refuse an unknown option by its name instead of the maker's
+    known = {*inspect.signature(from_loss).parameters, "inputs"} - {"params", "state"}
+    for option in options:
+        if option not in known:
+            raise unknown_argument(maker, option, known)
     if not callable(loss):
         raise InvalidInput.of(
             f"{maker}(loss=...)", loss, "a function (outputs, examples) -> (batch,)"
@@ -166,7 +183,7 @@ def from_network(
         raise InvalidInput.of("clients", "an empty list", "at least one client")
     two = _two_examples(data)
     try:
-        arguments = select_inputs(two, inputs)
+        arguments = select_inputs(two, inputs, maker)
     except (KeyError, StopIteration) as error:
         have = sorted(two) if isinstance(two, Mapping) else "one array"
         raise InvalidInput.of(

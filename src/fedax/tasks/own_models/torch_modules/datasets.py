@@ -38,6 +38,9 @@ def with_arrays(clients: Any, where: str) -> Any:
 def _read(client: Any, where: str) -> Any:
     torch = needed("torch", "from_torch")
     _refuse_loader(client, where, torch)
+    if isinstance(client, tuple):
+        hint = 'Write {"x": x, "y": y}, or TensorDataset(x, y).'
+        raise DataError.found(where, "a tuple", "a dict of arrays, or a data set", hint)
     if _has_items(client, torch):
         return _items(client, where)
     if isinstance(client, torch.Tensor):

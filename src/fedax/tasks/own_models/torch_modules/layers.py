@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
+from fedax.core import InvalidInput
 from fedax.ops import convolve, convolve_activate, group_norm, max_pool, residual
 from fedax.ops.affine import product_by_rows
 from fedax.ops.lay import laid
@@ -469,6 +470,18 @@ def _native_dropout(
 @contextual("dropout.default")
 def _dropout(context: Context, x: Array, rate: float, training: bool) -> Array:
     return drop(context, x, rate) if training else x
+
+
+@contextual("bernoulli.p")
+def _bernoulli(context: Context, x: Array, rate: float) -> Array:
+    """Returns ones with a probability, else zeros: the draws of dropout of whole channels and of
+    alpha dropout, which PyTorch exports as arithmetic.
+    """
+    if context.key is None:
+        reason, hint = "draws random numbers in evaluation", "Draw them if self.training."
+        raise InvalidInput.because("from_torch(module=...)", reason, hint)
+    # of a weak type, so that layers in half precision stay so
+    return jnp.where(jax.random.bernoulli(context.next_key(), rate, x.shape), 1.0, 0.0)
 
 
 @contextual("scaled_dot_product_attention.default")

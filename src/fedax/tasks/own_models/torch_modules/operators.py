@@ -495,6 +495,11 @@ def _copy(x: Array, source: Array, non_blocking: bool = False) -> Array:
     return jnp.broadcast_to(source.astype(x.dtype), x.shape)
 
 
+@operator("empty.memory_format", "empty_permuted.default")
+def _empty(shape: Sequence[int], *order: Any, dtype: Any = None) -> Array:
+    return jnp.zeros(tuple(shape), dtype)
+
+
 @operator("full.default")
 def _full(shape: Sequence[int], value: Any, *, dtype: Any = None) -> Array:
     return jnp.full(tuple(shape), value, dtype)
