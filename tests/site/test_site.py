@@ -12,7 +12,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -65,6 +65,21 @@ def test_the_page_of_commands_names_what_options_take(hooks):
     text = hooks("reference")._command_line()
     assert re.findall(r"\{\w+\}", text) == []
     assert f"Observers: {', '.join(OBSERVERS)}." in text
+
+
+@pytest.mark.parametrize(
+    ("address", "meta"),
+    [
+        ("reproduction/fedbc-figure-4/README.md", {"search": {"boost": 0.05}}),
+        ("reproduction/README.md", {}),
+        ("guides/heterogeneity.md", {}),
+    ],
+)
+def test_pages_of_recipes_come_late_in_the_search(hooks, address, meta):
+    pytest.importorskip("mkdocs")
+    page = SimpleNamespace(file=SimpleNamespace(src_uri=address), meta={})
+    assert hooks("build").on_page_markdown("text", page, None, None) == "text"
+    assert page.meta == meta
 
 
 def test_every_public_name_has_an_entry(hooks):
@@ -369,6 +384,12 @@ def test_pages_fit_the_screen(site):
         ("LaTeX", "report.html"),
         ("PyTorch", "tutorials/from-pytorch.html"),
         ("worst client", "guides/heterogeneity.html"),
+        ("accuracy per client", "guides/heterogeneity.html"),
+        ("flower speed", "project/comparison.html"),
+        ("StepLR", "evaluation.html"),
+        ("scheduler", "evaluation.html"),
+        ("cuda", "guides/hosts.html"),
+        ("DataFrame", "libraries.html"),
     ],
 )
 def test_the_index_of_the_search_has_what_people_look_for(site, words, page):
