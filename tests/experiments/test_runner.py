@@ -48,6 +48,7 @@ def test_a_finished_directory(finished):
     summary = json.loads((path / "summary.json").read_text())
     assert summary["status"] == "finished"
     assert [run["outcome"] for run in summary["runs"]] == ["ok"] * 4
+    assert [run["number"] for run in summary["runs"]] == [0, 1, 2, 3]
     kept = json.loads((path / "versions.json").read_text())
     assert {
         "fedax",
