@@ -15,6 +15,7 @@ from pydantic import BaseModel
 import fedax
 from fedax import cli, codecs, tasks
 from fedax.algorithms import algorithm_classes
+from fedax.cli.names import fill_names
 from fedax.core import Algorithm, Schedule
 from fedax.core.hyper import Hyper, declared
 from fedax.core.scheduling.sampling import SAMPLING
@@ -193,7 +194,8 @@ def _option(parameter: Any) -> str:
     )
     default = parameter.default if not callable(parameter.default) else None
     shown = "" if default in (None, "", (), [], False) else f"`{default}`"
-    return f"| {name} | {(getattr(parameter, 'help', '') or '').replace('|', '/')} | {shown} |"
+    about = fill_names(getattr(parameter, "help", "") or "").replace("|", "/")
+    return f"| {name} | {about} | {shown} |"
 
 
 def _files() -> str:

@@ -20,7 +20,8 @@
 #
 # ## Before: a Flower app
 #
-# The client app trains a PyTorch module on its partition. The server app averages the results:
+# The client app trains a PyTorch module on its partition. The server app averages the results. An app
+# with `client_fn` and a `NumPyClient` moves the same way, and the table below has its functions:
 #
 # ```python
 # # client_app.py
@@ -48,7 +49,8 @@
 #
 # You keep `Net` and `load_data`. You no longer need `train_fn`, the two apps and their messages.
 # Each example of Flower's quickstart is a dict with the columns `img` and `label`. So `inputs`
-# names the column that the module takes, and the loss looks up the labels by name:
+# names the column that the module takes, and the loss looks up the labels by name. fedax adds the
+# accuracy by itself only where the labels are called `y`, so this task gets it by `scores`:
 #
 # ```python
 # def cross_entropy(logits, examples):
@@ -65,7 +67,7 @@
 # )
 # history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(0.1), rounds=20,
 #                     schedule=fedax.Schedule(cohort=5, epochs=1, batch_size=32))
-# net.load_state_dict(fedax.tasks.torch_state_dict(net, history))
+# net.load_state_dict(history.state_dict())
 # torch.save(net.state_dict(), "model.pt")
 # ```
 #
@@ -74,17 +76,29 @@
 # | `Net`, a `torch.nn.Module` | `fedax.tasks.from_torch` | keep it |
 # | `load_data(partition_id, num_partitions)` | one entry of `clients` | keep it |
 # | SuperLink, SuperNodes, keys, TLS | `fedax deploy` ([its page](../flower.md)) | keep them |
-# | the body of `train` | `client.minimize(start=w)` with a solver and a `Schedule` | replace it |
+# | the body of `train`, or `NumPyClient.fit` | `client.minimize(start=w)` with a solver and a `Schedule` | replace it |
+# | `client_fn`, `get_parameters`, `set_parameters` | nothing: fedax passes the model and takes the `Upload` | drop them |
+# | `on_fit_config_fn` with a learning rate for each round | the solver's decay: `fedax.SGD(0.5, decay=0.9)` multiplies the rate by 0.9 after every round, and [a schedule](../evaluation.md#learning-rates-over-a-run-weight-decay-clipping) gives any other factors | replace it |
 # | the loss, `F.cross_entropy` | a JAX function that returns one number per example | rewrite it |
 # | `ArrayRecord`, `MetricRecord`, `reply_to` | `Upload(...)` | replace them |
 # | `"num-examples"` | nothing: fedax knows the sizes of the clients and weights the mean by them | drop it |
+# | `NumPyClient.evaluate` with a `weighted_average` of the accuracies | the observer `fedax.observe.ClientAccuracy()`; its metric `client_accuracy_pooled` weights clients by their test examples | replace them |
+# | the strategy `FedProx`, and its term in the client's loss | `fedax.FedProx(mu=0.1)`, which adds the term | replace it |
+# | the strategies `FedMedian`, `FedTrimmedAvg` | `fedax.CoordinateMedian()`, `fedax.TrimmedMean(beta=0.2)`, which rounds the number of left-out clients up where Flower rounds it down | replace them |
 # | the strategies `FedAvgM`, `FedAdam`, `FedYogi`, `FedAdagrad`, `QFedAvg`, `Krum` | classes with the same names, such as `fedax.FedAvgM()` | replace them |
 # | `flwr_datasets` with `DirichletPartitioner`, `IidPartitioner`, `ShardPartitioner` | pass the loaded partitions as `clients`, or split all data with `fedax.data.dirichlet`, `iid` or `label_shards` | keep or replace them |
-# | `fraction_train=0.5` | `Schedule(cohort=...)`, an exact number of clients | replace it |
+# | `DifferentialPrivacyServerSideFixedClipping` and the other wrappers | `channel=fedax.Channel(privacy=fedax.Privacy(...))`, with `quantile=0.5` for adaptive clipping ([privacy](../privacy.md)) | replace them |
+# | `run_config` and its values in `pyproject.toml` | the experiment file ([below](#back-onto-flowers-network)) | replace it |
+# | `fraction_train=0.5`, `fraction_fit=0.5` | `Schedule(cohort=...)`, an exact number of clients | replace it |
 # | `Strategy.configure_train`, `aggregate_train` | `round(self, fed, state)` | rewrite them |
 # | `context.state` | client state that the method declares; a deployed client stores it on its disk | rewrite it |
 # | `evaluate_fn`, `aggregate_evaluate` | observers | replace them |
 # | `client_resources`, Ray's actors | nothing: the clients of a round are one compiled program | drop them |
+#
+# `fedax.observe.TestLoss()` and `TestAccuracy()` look at the task's `holdout`. Without one they look
+# at the test examples of all clients together. Flower's distributed loss is the mean over the
+# clients' test examples. If your task has a `holdout`, observe `fedax.observe.ClientAccuracy("loss")`
+# for it: the metric is `client_loss_pooled`.
 #
 # Some things have no equivalent:
 #

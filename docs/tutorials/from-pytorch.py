@@ -62,7 +62,8 @@ holdout = Subset(images, held.tolist())
 # ## The loss is a function in JAX
 #
 # It gives one number for each example, what `reduction="none"` gives in PyTorch. fedax takes the
-# mean: `reduction="mean"` would weigh a short last minibatch as much as a full one.
+# mean: `reduction="mean"` would weigh a short last minibatch as much as a full one. The first
+# `from_torch` of a process can take ten seconds or more, because it loads `torch.export`.
 
 # %%
 import optax
@@ -83,6 +84,9 @@ task = fedax.tasks.from_torch(net, cross_entropy, clients, holdout=holdout)
 # |---|---|
 # | `torch.optim.SGD(lr=0.02, momentum=0.9)` | `fedax.SGD(0.02, momentum=0.9)`; any Optax optimizer by `fedax.Optax` |
 # | `DataLoader(batch_size=20, shuffle=True)`, one epoch | `fedax.Schedule(batch_size=20, epochs=1)` |
+# | `DataLoader(batch_size=len(data))` | `fedax.Schedule(batch_size="full")` |
+# | `DataLoader(shuffle=False)` | `fedax.Schedule(order="given")` |
+# | a scheduler of the learning rate, such as `StepLR` | `fedax.SGD(0.02, decay=0.9)` for a factor after every round, or [any schedule](../evaluation.md#learning-rates-over-a-run-weight-decay-clipping) |
 # | `rng.choice(10, size=5, replace=False)` | `fedax.Schedule(cohort=5)` |
 # | `weighted_mean(updates, sizes)` | part of the algorithm: `fedax.FedAvg()` |
 # | `torch.manual_seed(0)` | `seed=0`, which fixes every draw |
@@ -113,9 +117,12 @@ for algorithm in (fedax.FedAvg(), fedax.FedProx(mu=0.1), fedax.SCAFFOLD(), fedax
 
 # %% [markdown]
 # ## The weights go back
+#
+# `history.state_dict()` has what was trained, by PyTorch's names. Load it with `strict=False` if some
+# parameters are frozen or if the module has buffers that training does not change.
 
 # %%
-net.load_state_dict(fedax.tasks.torch_state_dict(net, history))
+net.load_state_dict(history.state_dict())
 with torch.no_grad():
     right = net.eval()(torch.stack([image for image, _ in holdout])).argmax(1).numpy() == y[held]
 print(f"accuracy in PyTorch {right.mean():.2f}")

@@ -150,6 +150,7 @@ def test_the_command_that_tests_a_new_algorithm_works_outside_of_a_checkout(ther
     result = call("new", "algorithm", "FedHalf")
     assert result.exit_code == 0
     assert "make" not in result.output
+    assert "Check it: fedax check fedhalf.py:FedHalf\n" in result.output
     assert ("-m pip install pytest" in result.output) == (not there)
     assert f"Run it: {sys.executable} -m pytest test_fedhalf.py" in result.output
 

@@ -118,7 +118,7 @@ def test_grid_seeds_table_figure_and_prediction(here):
     (here / "new.csv").write_text("diagnosis,sex,dose,age\n?,f,-2,0\n?,m,2,1\n")
     summary = json.loads((here / "runs/study/summary.json").read_text())["runs"]
     number = next(
-        int(run["file"][5:9])
+        run["number"]
         for run in summary
         if run["algorithm"].startswith("FedHalf") and run["seed"] == 0
     )

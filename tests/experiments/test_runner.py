@@ -16,6 +16,7 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory, fresh, slug
 from fedax.experiments.running import demo
 from fedax.experiments.running.progress import Display, Lines, summary_table
+from fedax.experiments.running.progress import finished as line_about
 from fedax.experiments.running.runner import run_experiment
 from fedax.report.tables.summary import summarize
 from fedax.utils.files import write
@@ -48,6 +49,7 @@ def test_a_finished_directory(finished):
     summary = json.loads((path / "summary.json").read_text())
     assert summary["status"] == "finished"
     assert [run["outcome"] for run in summary["runs"]] == ["ok"] * 4
+    assert [run["number"] for run in summary["runs"]] == [0, 1, 2, 3]
     kept = json.loads((path / "versions.json").read_text())
     assert {
         "fedax",
@@ -267,3 +269,29 @@ def test_the_longest_label_of_the_demo_fits_a_terminal_of_80_columns():
         summary_table("t", [record("FedDANE as released")], wide=False)
     )
     assert "FedDANE as released" in shown.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [
+        (60, ["FedProx", "mu=1,", "learning_", "rate=0.05"]),
+        (80, ["FedProx mu=1,", "learning_rate=0.05"]),
+        (120, ["FedProx mu=1, learning_rate=0.05"]),
+    ],
+)
+def test_a_narrow_table_breaks_labels_between_words(width, lines):
+    shown = io.StringIO()
+    runs = [record("FedProx mu=1, learning_rate=0.05", seed=seed) for seed in range(3)]
+    Console(file=shown, width=width).print(summary_table("t", runs, wide=False))
+    rows = shown.getvalue().partition("── \n")[2].splitlines()
+    assert [row.strip().split("  ")[0] for row in rows if row.strip()] == lines
+
+
+def test_a_line_about_several_runs_is_about_all_of_them():
+    good, worse = record(losses=(2.0, 1.0, 0.5)), record(losses=(2.0, 1.0, 0.75), seed=1)
+    lost = record(losses=(2.0, 9.0, np.nan), seed=2)
+    assert line_about("t", [good]) == "t: 2 rounds in 1.0 s, loss 0.5"
+    assert line_about("t", [good, worse]) == "t: 2 rounds in 2.0 s, loss 0.5 to 0.75"
+    text = line_about("t", [good, lost])
+    assert text == "t: 2 rounds in 2.0 s, loss 0.5, diverged: above its initial loss (1 of 2 runs)"
+    assert "loss nan" in line_about("t", [lost])

@@ -204,7 +204,7 @@ def test_an_interrupted_run_goes_on_with_its_copy(here):
     """If the file is gone, and only with --trust-code."""
 
     class Stop(Display):
-        def end(self, heading, record):
+        def end(self, heading, records):
             raise KeyboardInterrupt
 
     straight = run_experiment(Experiment.read(Path("mine.toml")), here / "straight", Display())

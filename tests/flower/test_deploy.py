@@ -37,6 +37,7 @@ import fedax
 from fedax.cli import app
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory
+from fedax.experiments.running.batches import count_runs
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
 from fedax.flower.deploy import keys, trial
@@ -63,6 +64,7 @@ def made(tmp_path_factory):
         app, ["deploy", "init", str(place / "d"), "--experiment", str(file), "--clients", "3"]
     )
     assert done.exit_code == 0, done.output
+    assert done.output.endswith("The experiment makes 1 run of 5 rounds.\n")
     return place / "d"
 
 
@@ -172,6 +174,23 @@ def test_settings_out_of_range(made, arguments, message, tmp_path):
     assert done.exit_code == 2
     assert message in done.output.replace("\n", " ")
     assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ([], "4 runs of 5 rounds."),
+        (
+            ["grid.solver.learning_rate=[0.1,0.2,0.3]"],
+            "16 runs of 5 rounds: 12 to select in the grid, 4 to report.",
+        ),
+        (["algorithm=[{name='fedavg'}]", "grid={}", "seeds=0"], "1 run of 5 rounds."),
+    ],
+)
+def test_the_number_of_runs_counts_methods_seeds_and_the_grid(changes, text, tmp_path):
+    file = experiment(tmp_path / "experiment.toml", ["fedavg", "fedprox"], clients=3)
+    found = Experiment.read(file, ["seeds=[0,1]", 'engine="flower"', *changes])
+    assert count_runs(found) == f"The experiment makes {text}"
 
 
 REFUSED = {

@@ -10,6 +10,7 @@ import pytest
 import fedax
 from fedax import observe
 from fedax.core import InvalidInput, UnknownName
+from fedax.engine.driver.progress_bar import rate_and_value
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +151,15 @@ def test_the_last_value_of_a_metric_that_is_not_there_is_refused_by_name(history
 def test_progress_prints_one_line():
     values = {"train_loss": np.float32(0.123456), "client_accuracy": np.zeros(100)}
     assert str(fedax.Progress(5, 20, 1.25, values, 0.5)) == "round 5/20, 1.2 s, train_loss 0.1235"
+    several = fedax.Progress(5, 20, 1.25, values, 0.5, 3)
+    assert str(several) == "round 5/20, 1.2 s, train_loss 0.1235 (first of 3 runs)"
+    assert rate_and_value(several, 0.0)[1] == "loss 0.1235 (first of 3 runs)"
+
+
+def test_progress_of_a_grid_says_how_many_runs_go_together():
+    task, seen = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[4.0]]), []
+    fedax.run_grid([fedax.FedAvg()], task, seed=[0, 1], rounds=1, progress=seen.append)
+    assert [each.runs for each in seen] == [2, 2]
 
 
 def test_data_print_short():

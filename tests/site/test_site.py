@@ -12,7 +12,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -56,6 +56,30 @@ def test_every_key_of_a_file_is_explained(hooks):
     text = hooks("reference")._files()
     for key in schema()["properties"]:
         assert f"| `{key}` |" in text or f"`[{key}]`" in text or f"`[[{key}]]`" in text, key
+
+
+def test_the_page_of_commands_names_what_options_take(hooks):
+    """As `--help` does: lists of names in place of `{observers}` and the like."""
+    from fedax.experiments.config.observers import OBSERVERS
+
+    text = hooks("reference")._command_line()
+    assert re.findall(r"\{\w+\}", text) == []
+    assert f"Observers: {', '.join(OBSERVERS)}." in text
+
+
+@pytest.mark.parametrize(
+    ("address", "meta"),
+    [
+        ("reproduction/fedbc-figure-4/README.md", {"search": {"boost": 0.05}}),
+        ("reproduction/README.md", {}),
+        ("guides/heterogeneity.md", {}),
+    ],
+)
+def test_pages_of_recipes_come_late_in_the_search(hooks, address, meta):
+    pytest.importorskip("mkdocs")
+    page = SimpleNamespace(file=SimpleNamespace(src_uri=address), meta={})
+    assert hooks("build").on_page_markdown("text", page, None, None) == "text"
+    assert page.meta == meta
 
 
 def test_every_public_name_has_an_entry(hooks):
@@ -360,16 +384,23 @@ def test_pages_fit_the_screen(site):
         ("LaTeX", "report.html"),
         ("PyTorch", "tutorials/from-pytorch.html"),
         ("worst client", "guides/heterogeneity.html"),
+        ("accuracy per client", "guides/heterogeneity.html"),
+        ("flower speed", "project/comparison.html"),
+        ("StepLR", "evaluation.html"),
+        ("scheduler", "evaluation.html"),
+        ("cuda", "guides/hosts.html"),
+        ("DataFrame", "libraries.html"),
     ],
 )
 def test_the_index_of_the_search_has_what_people_look_for(site, words, page):
-    """A page with all words, one of them in a title or often in the text."""
+    """A section with all words, each at the beginning of a word there, which is where the search
+    looks."""
     entries = json.loads((site / "search" / "search_index.json").read_text())["docs"]
-    found = [
-        entry["location"]
-        for entry in entries
-        if all(
-            word.lower() in (entry["title"] + " " + entry["text"]).lower() for word in words.split()
-        )
-    ]
+
+    def has_all(entry):
+        text = re.sub(r"<[^>]+>", " ", f"{entry['title']} {entry['text']}")
+        starts = re.split(r"[\s-]+", text.lower())
+        return all(any(s.startswith(word.lower()) for s in starts) for word in words.split())
+
+    found = [entry["location"] for entry in entries if has_all(entry)]
     assert any(location.partition("#")[0] == page for location in found), found[:20]

@@ -72,6 +72,7 @@ def init(
     A client elsewhere needs a copy of the folder without the private files of others:
     `keys/server.key`, `keys/noise.key`, and `keys/client-K` of other clients.
     """
+    from fedax.experiments.running.batches import count_runs
     from fedax.flower.deploy.trial import make
 
     options = {"host": host, "port": port, "deadline": float(deadline), "minimum": minimum}
@@ -80,6 +81,7 @@ def init(
         f"{folder} is ready for {made.clients} clients. `fedax deploy run {folder} "
         "--trial` runs it on this machine."
     )
+    typer.echo(count_runs(made.experiment("flower")))
 
 
 @app.command(cls=NeedsFlower)

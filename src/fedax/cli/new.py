@@ -38,6 +38,7 @@ def algorithm(
     """
     source, test = new_algorithm(name, family, folder)
     typer.echo(f"Algorithm: {source}\nTest: {test}")
+    typer.echo(f"Check it: fedax check {source.as_posix()}:{name}")
     typer.echo(f"Compare it: fedax compare fedavg {source.as_posix()}:{name}")
     if importlib.util.find_spec("pytest") is None:
         typer.echo(f"Install pytest: {sys.executable} -m pip install pytest")

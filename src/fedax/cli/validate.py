@@ -11,7 +11,7 @@ def validate(file: File, settings: Settings = None) -> None:
     """
     from fedax.experiments.config.experiment import Experiment
     from fedax.experiments.running import runner
-    from fedax.experiments.running.batches import jobs_of, varied_programs
+    from fedax.experiments.running.batches import stages_of, varied_programs
     from fedax.experiments.running.trackers import check_installed
     from fedax.report.tables.summary import counted
 
@@ -27,6 +27,7 @@ def validate(file: File, settings: Settings = None) -> None:
         reason = f"; each value of {', '.join(separate)} needs one" if separate else ""
         members = len(experiment.members())
         typer.echo(f"# The {members} settings of the grid compile to {number}{reason}.", err=True)
-    selecting, reporting = jobs_of(experiment)
+    # --slurm submits a job for each batch
+    selecting, reporting = map(len, stages_of(experiment))
     first = f"{counted(selecting, 'job')} to select, then " if selecting else ""
     typer.echo(f"# With --slurm: {first}{counted(reporting, 'job')}.", err=True)

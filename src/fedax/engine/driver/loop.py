@@ -210,6 +210,7 @@ class RoundLoop:
             self.clock.now,
             self.recorders[0].latest,
             self.clock.compiling,
+            len(self.recorders),
         )
         with self.interrupts.allowed(self.states):
             wants_stop = callable(self.options.progress) and self.options.progress(progress)

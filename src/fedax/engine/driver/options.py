@@ -52,6 +52,8 @@ class Progress(NamedTuple):
         seconds: wall time since the run began.
         metrics: by name, what was observed.
         compiling: of `seconds`, those spent on compiling.
+        runs: runs that proceed together, as those of `run_grid` do. The metrics are those of the
+            first one.
     """
 
     round: int
@@ -59,13 +61,15 @@ class Progress(NamedTuple):
     seconds: float
     metrics: dict[str, Any]
     compiling: float = 0.0
+    runs: int = 1
 
     def __str__(self) -> str:
         """Returns one line, with the metrics that are single numbers."""
         values = [
             f"{name} {value:.4g}" for name, value in self.metrics.items() if np.ndim(value) == 0
         ]
-        return ", ".join([f"round {self.round}/{self.rounds}", f"{self.seconds:.1f} s", *values])
+        line = ", ".join([f"round {self.round}/{self.rounds}", f"{self.seconds:.1f} s", *values])
+        return f"{line} (first of {self.runs} runs)" if values and self.runs > 1 else line
 
 
 class Setting(TypedDict, total=False):

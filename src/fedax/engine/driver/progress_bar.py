@@ -34,8 +34,9 @@ def rate_and_value(progress: Progress, begun: float, metric: str = "train_loss")
     """
     value = progress.metrics.get(metric)
     speed = progress.round / max(time.perf_counter() - begun - progress.compiling, 1e-9)
+    which = f" (first of {progress.runs} runs)" if progress.runs > 1 else ""
     return f"{speed:.3g} rounds/s", "" if value is None else (
-        f"{word_for(metric)} {float(value):.4g}"
+        f"{word_for(metric)} {float(value):.4g}{which}"
     )
 
 

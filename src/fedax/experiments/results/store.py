@@ -443,6 +443,7 @@ class RunDirectory:
             },
             "runs": [
                 {
+                    "number": i,
                     "file": f"runs/{i:04d}.npz",
                     "task": r.task,
                     "algorithm": r.label,

@@ -18,6 +18,7 @@ from fedax.experiments.config.run_ids import RunId, draw_of, list_run_ids
 from fedax.experiments.config.sections import AuditSection, schedule_of
 from fedax.experiments.results.models import arrays_of, check_own_models
 from fedax.report import Record
+from fedax.report.tables.summary import counted
 
 Hook = Callable[[Progress], bool | None]
 
@@ -209,9 +210,10 @@ def varied_programs(experiment: Experiment) -> tuple[int, list[str]]:
     return len(set(programs.values())), list(separate)
 
 
-def jobs_of(experiment: Experiment) -> tuple[int, int]:
-    """Returns the jobs that `--slurm` submits: those that select among the members of a grid, then
-    those of the runs to report.
+def stages_of(experiment: Experiment) -> tuple[list[Batch], list[Batch]]:
+    """Returns the batches that select among the members of a grid, and those of the runs to report.
+
+    Which members are reported is known only after the selection, their number before.
 
     >>> experiment = Experiment.of(
     ...     name="a",
@@ -219,13 +221,22 @@ def jobs_of(experiment: Experiment) -> tuple[int, int]:
     ...     algorithm=[{"name": "fedavg"}, {"name": "fedprox"}],
     ...     grid={"schedule": {"cohort": [5, 10]}},
     ... )
-    >>> jobs_of(experiment)
-    (4, 2)
+    >>> [len(stage) for stage in stages_of(experiment)]
+    [4, 2]
     """
-    # whichever member is selected, its method needs as many jobs
+    # whichever member is selected, its method needs as many batches
     chosen = {member.method: member.label for member in experiment.members()}
-    reporting = batches_of([experiment], {experiment.name: chosen})
-    return len(batches_of([experiment])), len(reporting)
+    return batches_of([experiment]), batches_of([experiment], {experiment.name: chosen})
+
+
+def count_runs(experiment: Experiment) -> str:
+    """Returns a sentence with the number of runs of an experiment."""
+    selecting, reporting = (
+        sum(len(batch.numbers) for batch in stage) for stage in stages_of(experiment)
+    )
+    runs, rounds = counted(selecting + reporting, "run"), counted(experiment.rounds, "round")
+    parts = f": {selecting} to select in the grid, {reporting} to report" if selecting else ""
+    return f"The experiment makes {runs} of {rounds}{parts}."
 
 
 def _reported(

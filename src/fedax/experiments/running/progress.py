@@ -1,12 +1,15 @@
 """Progress of runs on the screen: bars in a terminal, plain lines elsewhere."""
 
+import re
 import time
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, ConsoleOptions
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -42,8 +45,8 @@ class Display:
     def observe(self, observation: Observation) -> None:
         """Shows the observation of a run."""
 
-    def end(self, title: str, record: Record) -> None:
-        """Shows that a run has ended."""
+    def end(self, title: str, records: Sequence[Record]) -> None:
+        """Shows that a run, or several that went together, has ended."""
 
     def say(self, message: str) -> None:
         """Shows a remark."""
@@ -82,12 +85,13 @@ class Bars(Display):
             self.bar, completed=observation.round, total=observation.rounds, rate=rate, value=value
         )
 
-    def end(self, title: str, record: Record) -> None:
+    def end(self, title: str, records: Sequence[Record]) -> None:
         self._clear()
+        good = all(record.ending == "ok" for record in records)
         self.bars.console.print(
             Text.assemble(
-                ("✓ ", "green") if record.ending == "ok" else ("! ", "yellow"),
-                finished(title, record, self.metric),
+                ("✓ ", "green") if good else ("! ", "yellow"),
+                finished(title, records, self.metric),
             )
         )
 
@@ -119,8 +123,8 @@ class Lines(Display):
                 f"  {self.title}: round {observation.round}/{observation.rounds}, {rate}, {value}"
             )
 
-    def end(self, title: str, record: Record) -> None:
-        self._line(finished(title, record, self.metric))
+    def end(self, title: str, records: Sequence[Record]) -> None:
+        self._line(finished(title, records, self.metric))
 
     def say(self, message: str) -> None:
         self._line(message)
@@ -134,22 +138,63 @@ def display_for(console: Console) -> Display:
     return Bars(console) if console.is_terminal else Lines(console)
 
 
-def finished(title: str, record: Record, metric: str = "train_loss") -> str:
-    """Returns one line about a run that ended, with the last value of a metric."""
-    values = record.metrics.get(metric)
-    compiled = 0.0 if record.compiling is None else float(record.compiling[-1])
-    parts = [f"{int(record.rounds[-1])} rounds in {record.seconds[-1]:.1f} s"]
+def finished(title: str, records: Sequence[Record], metric: str = "train_loss") -> str:
+    """Returns one line about runs that went together and have ended, with the last values of a
+    metric.
+    """
+    values = [record.metrics[metric][-1] for record in records if metric in record.metrics]
+    # each record has its part of the time
+    seconds = sum(record.seconds[-1] for record in records)
+    compiled = sum(record.compiling[-1] for record in records if record.compiling is not None)
+    parts = [f"{max(int(record.rounds[-1]) for record in records)} rounds in {seconds:.1f} s"]
     parts += [f"{compiled:.1f} s of them compiling"] if compiled >= 0.1 else []
-    parts += [] if values is None else [f"{word_for(metric)} {values[-1]:.4g}"]
-    parts += [] if record.ending == "ok" else [record.ending]
-    parts += [f"{name} {_range(numbers)} by theory" for name, numbers in record.fitted.items()]
+    finite = [value for value in values if np.isfinite(value)]
+    parts += [f"{word_for(metric)} {_range(finite or values)}"] if values else []
+    endings = [record.ending for record in records if record.ending != "ok"]
+    of_all = f" ({len(endings)} of {len(records)} runs)" if len(records) > 1 else ""
+    parts += [f"{ending}{of_all}" for ending in endings[:1]]
+    first = records[0].fitted
+    parts += [f"{name} {_range(numbers)} by theory" for name, numbers in first.items()]
     return f"{title}: {', '.join(parts)}"
 
 
 def _range(values: Any) -> str:
     """Returns a number, or the smallest and the largest of several."""
     low, high = np.min(values), np.max(values)
-    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+    return f"{low:.4g} to {high:.4g}" if low < high else f"{low:.4g}"
+
+
+class Label:
+    """An algorithm's label, which a narrow column breaks after a space, `=` or `_`.
+
+    >>> from rich.console import Console
+    >>> Console(width=12).print(Label("FedAvg, learning_rate=0.8"))
+    FedAvg,
+    learning_
+    rate=0.8
+
+    Args:
+        text: the label.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(max(map(len, re.split("[ =_]", self.text))) + 1, len(self.text))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        width, lines = options.max_width, [""]
+        for word in self.text.split(" "):
+            # a word that fits is not broken
+            pieces = [word] if len(word) <= width else re.findall("[^=_]*[=_]|[^=_]+", word)
+            for i, piece in enumerate(pieces):
+                added = f" {piece}" if i == 0 and lines[-1] else piece
+                if lines[-1] and len(lines[-1] + added) > width:
+                    lines.append(piece)
+                else:
+                    lines[-1] += added
+        yield Text("\n".join(lines))
 
 
 def summary_table(
@@ -183,7 +228,7 @@ def summary_table(
             for c in columns
         ]
         table.add_row(
-            Text(row.label),
+            Label(row.label),
             str(row.rounds),
             *cells,
             Text(row.outcome, style="" if row.ok else "bold red"),

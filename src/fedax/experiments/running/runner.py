@@ -72,7 +72,7 @@ def run_one(
     # `enough` ends a run the way Ctrl-C does, but such a run is complete
     if ended and not interruption.asked and record.outcome.kind == "interrupted":
         record = dataclasses.replace(record, outcome=Outcome())
-    display.end(heading or label, record)
+    display.end(heading or label, [record])
     return record
 
 
@@ -352,7 +352,7 @@ def _in_turn(
         display.begin(heading, experiment.rounds)
         # all ranks get rank 0's records, and stop together
         records = interruption.settled(batch.run(experiment, directory.path, hook))
-        display.end(heading, records[0])
+        display.end(heading, records)
         if live:
             live.finish()
         else:
@@ -384,7 +384,7 @@ def _in_processes(
             display.metric = experiment.select if batch.selecting else "train_loss"
             display.end(
                 f"[{position}/{len(batches)}] {batch.heading(experiment, len(experiments) > 1)}",
-                records[0],
+                records,
             )
             _replay(experiment, batch, records, directory.path)
             yield batch, records

@@ -77,7 +77,7 @@ def check_experiment(
     if isinstance(folder, str) and not Path(folder).is_absolute():
         hint = (
             "A folder is not copied to the clients. A stand-in task keeps the examples with them: "
-            "see docs/operations.md#stand-in-data."
+            'see "Stand-in data" in the guide "Running a federation" of the documentation.'
         )
         experiment.refuse(
             ("task", "folder"),

@@ -269,7 +269,7 @@ def _refuse_unknown(nodes: Sequence[Any]) -> None:
             unknown.setdefault(str(node.target), _origin(node))
     if unknown:
         got = "; ".join(f"the operator {name} {origin}" for name, origin in unknown.items())
-        allowed = "operators that docs/libraries.md lists"
+        allowed = 'operators that "PyTorch modules" in the documentation lists'
         takes_number = any("_local_scalar_dense" in name for name in unknown)
         hint = (
             "It is .item() or float(): keep the number as a tensor."
