@@ -141,6 +141,9 @@ def test_the_same_file_on_three_clients_with_tls(here):
         "seeds=[0]",
         "--set",
         "grid.solver.learning_rate=[0.1, 1.0]",
+        # clients are not in the folder of the file
+        "--set",
+        f"task.folder={here / 'hospitals.csv'}",
     ]
     command(
         here,

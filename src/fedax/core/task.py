@@ -1,5 +1,6 @@
 """Tasks: per-example losses and scores, federated data, the starting point."""
 
+import copy
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -298,6 +299,23 @@ class Task(eqx.Module):
             if self.test is not None and self.test.total
             else None
         )
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it has one client, which may stand in for all clients of a deployment."""
+        return self.train.clients == 1
+
+    def for_clients(self, count: int | None) -> "Task":
+        """Returns the task for a deployment of `count` clients.
+
+        The name of a stand-in's only client is the name of none of them.
+        """
+        if not self.is_single or count in (None, 1) or self.names is None:
+            return self
+        # `dataclasses.replace` would check the model again
+        task = copy.copy(self)
+        object.__setattr__(task, "names", None)
+        return task
 
     def at(self, state: PyTree) -> "Task":
         """Returns the task with another state of the model."""

@@ -192,6 +192,8 @@ def run_grid(
     for member in algorithms:
         check_kind("run_grid(algorithms=...)", member, Algorithm)
     check_kind("run_grid(task=...)", task, Task)
+    # clients of a deployment, of which the task may be a stand-in
+    task = task.for_clients(getattr(options.get("engine"), "clients", None))
     algorithms = [bound_to(member, task.names, task.train.clients) for member in algorithms]
     if len({program_key(member) for member in algorithms}) != 1:
         names = ", ".join(repr(member) for member in algorithms)

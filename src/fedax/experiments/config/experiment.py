@@ -453,12 +453,12 @@ class Experiment(BaseModel):
                 check_auditable(task)
         with self._at("simulation"):
             engine = engine_of(self.engine, self.simulation)
-        sizes, names = np.asarray(task.train.sizes).tolist(), task.names
-        if len(sizes) == 1 and (clients := clients or getattr(engine, "clients", None)):
-            sizes, names = sizes * clients, None
+        clients = clients or getattr(engine, "clients", None)
+        task = task.for_clients(clients)
+        sizes = np.asarray(task.train.sizes).tolist() * (clients or 1 if task.is_single else 1)
         with self._at("schedule"):
             schedule = schedule_of(self.schedule)
-            schedule.check_population(sizes, names)
+            schedule.check_population(sizes, task.names)
         members = self.members()
         made = {member.label: member.algorithm.make() for member in members}
         own = {
@@ -471,8 +471,8 @@ class Experiment(BaseModel):
             )
         with self._at("grid"):
             for member, arguments in own.items():
-                arguments["schedule"].check_population(sizes, names)
-                made[member] = bound_to(made[member], names, len(sizes))
+                arguments["schedule"].check_population(sizes, task.names)
+                made[member] = bound_to(made[member], task.names, len(sizes))
                 check_population(made[member], len(sizes))
         stop = [
             section.make()
