@@ -27,6 +27,9 @@ from typer.testing import CliRunner
 import fedax
 from fedax.cli import app
 from fedax.core import DataError, InvalidInput
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.running.progress import Display
+from fedax.experiments.running.runner import run_experiment
 from fedax.flower.client.device import Device
 from fedax.flower.deploy import keys
 from fedax.flower.deploy.check import check_experiment
@@ -34,6 +37,7 @@ from fedax.flower.deploy.settings import Deployment
 from fedax.flower.deploy.trial import renew
 from fedax.flower.deploy.worker import device_for, load_client_data
 from fedax.flower.protocol.plan import Assignment
+from fedax.flower.server.engine import here
 from fedax.flower.server.in_process import LocalGrid
 from fedax.flower.server.monitoring import KINDS, MetricsFile
 from sources import ROOT
@@ -309,6 +313,32 @@ def test_measurements_are_of_the_clients_own_validation_rows(tables, tmp_path):
     assert len(np.concatenate(losses)) == sum(own.validation.total for own in owns)
     expected = np.concatenate(losses).mean()
     np.testing.assert_allclose(history.last("validation_loss"), expected, rtol=1e-6)
+
+
+def test_runs_on_a_stand_in_predict(tables, tmp_path, monkeypatch):
+    """With a cohort that is larger than the stand-in, whose one client has a name."""
+    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
+    _, read = tables
+    section = blocks("toml")[1].replace("/srv", str(tmp_path))
+    (tmp_path / "a.toml").write_text(
+        'name = "a"\nrounds = 1\n[[algorithm]]\nname = "fedavg"\n[schedule]\ncohort = 2\n' + section
+    )
+    plan = Experiment.read(tmp_path / "a.toml").plan(clients=2)
+    ((label, algorithm),) = plan.algorithms.items()
+    given = plan.arguments_of(label)
+    assignment = Assignment(algorithm, given["solver"], given["schedule"], given["channel"])
+    devices = []
+    for k in range(2):
+        write_rows(tmp_path / f"site-{k}", 10)
+        devices.append(Device(read(f"site-{k}"), k, tmp_path / f"d{k}", [assignment]))
+    with here(fedax.Flower(LocalGrid(devices), clients=2, deadline=60.0)):
+        experiment = Experiment.read(tmp_path / "a.toml", ['engine="flower"'])
+        run_experiment(experiment, tmp_path / "run", Display())
+    (tmp_path / "new.csv").write_text("age,dose,pressure\n1,2,3\n")
+    command = ["predict", str(tmp_path / "run"), "--data", str(tmp_path / "new.csv")]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[0].startswith("label")
 
 
 def test_a_device_has_examples_of_one_client(tables, tmp_path):

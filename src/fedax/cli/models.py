@@ -4,7 +4,7 @@ from fedax.core import InvalidInput, Task
 from fedax.experiments.config.run_ids import list_run_ids
 from fedax.experiments.config.user_code import with_code
 from fedax.experiments.results.store import RunDirectory
-from fedax.experiments.running.batches import plan_of
+from fedax.tasks import make_task
 
 
 def model_kind(best: bool, client: int | None) -> str:
@@ -30,8 +30,9 @@ def task_of(directory: RunDirectory, number: int, trust: bool = False) -> Task:
     # numbers are unique in a directory
     (slot,) = (slot for slot in list_run_ids(directory.experiments) if slot.number == number)
     experiment = with_code(directory.experiments[slot.experiment], directory.path, trust)
-    # a deployment's engine exists only in its server
-    return plan_of(experiment.model_copy(update={"engine": "simulation"})).task
+    # not the whole plan: a deployment's engine exists only in its server, and the cohort of a
+    # deployment may be larger than its stand-in task
+    return make_task(experiment.task.name, **experiment.task.options)
 
 
 def select_run(directory: RunDirectory, number: int | None) -> int:
