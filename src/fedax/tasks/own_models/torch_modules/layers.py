@@ -473,7 +473,7 @@ def _dropout(context: Context, x: Array, rate: float, training: bool) -> Array:
 
 
 @contextual("bernoulli.p")
-def _bernoulli(context: Context, x: Array, rate: float) -> Array:
+def _bernoulli(context: Context, x: Array, rate: float, *, generator: None = None) -> Array:
     """Returns ones with a probability, else zeros: the draws of dropout of whole channels and of
     alpha dropout, which PyTorch exports as arithmetic.
     """
