@@ -3,6 +3,11 @@
     python benchmarks/equal_numbers.py > before.json             # at the first state
     python benchmarks/equal_numbers.py --compare before.json     # at the second, same machine
 
+Other devices round differently. There the parameters after ten rounds are compared:
+
+    JAX_PLATFORMS=cpu python benchmarks/equal_numbers.py --values cpu.npz
+    python benchmarks/equal_numbers.py --near cpu.npz            # on the GPU
+
 Every experiment stands for a path through the library: methods of all families, chunks, devices, a
 grid, the reference engine, MPI, state on disk, host data, privacy, codecs, availability. Each
 digest covers the parameters and all metrics."""
@@ -91,6 +96,23 @@ EXPERIMENTS = {
 }
 
 
+def parameters(result) -> np.ndarray:
+    """Returns all parameters of a result in one row."""
+    histories = result if isinstance(result, list) else [result]
+    leaves = [leaf for history in histories for leaf in jax.tree.leaves(history.params)]
+    return np.concatenate([np.ravel(leaf) for leaf in leaves])
+
+
+def distances(expected: dict[str, np.ndarray]) -> None:
+    """Prints how far each experiment ends from these parameters, relative to their norm."""
+    print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}")
+    for name, values in expected.items():
+        if name == "two devices" and len(jax.devices()) < 2:
+            continue
+        found = parameters(EXPERIMENTS[name]())
+        print(f"{np.linalg.norm(found - values) / np.linalg.norm(values):.1e}  {name}", flush=True)
+
+
 def digest(result) -> str:
     """Returns a hash of all parameters and metrics, to the bit."""
     hashed = hashlib.sha256()
@@ -126,6 +148,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--compare", type=Path, help="the digests of another state")
+    parser.add_argument("--values", type=Path, help="write the parameters to this file")
+    parser.add_argument("--near", type=Path, help="the parameters on another device")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.rank:
@@ -137,6 +161,14 @@ def main() -> None:
             schedule=fedax.Schedule(epochs=1, batch_size=8),
         )
         print("digest", digest(history), flush=True)
+        return
+    if given.values:
+        values = {name: parameters(experiment()) for name, experiment in EXPERIMENTS.items()}
+        np.savez(given.values, **values)
+        return
+    if given.near:
+        with np.load(given.near) as expected:
+            distances(dict(expected))
         return
     found = {name: digest(experiment()) for name, experiment in EXPERIMENTS.items()} | {
         "four MPI ranks": ranks()

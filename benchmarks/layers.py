@@ -7,7 +7,11 @@ process for each core with one thread. The benchmark itself only coordinates; ev
 process of its own, is warmed up, and they run in turns. Beside the samples per second of wall time
 stand those per second of CPU time, which other programs on the machine disturb less.
 
+With `--gpu` all contestants work on one GPU, with eight times as many clients. PyTorch is one
+process then, also with its step captured as a CUDA graph. Both libraries may use TF32.
+
     python benchmarks/layers.py            # tables; --workload, --repeat to change
+    python benchmarks/layers.py --gpu      # on a GPU, with JAX and PyTorch built for it
 """
 
 import argparse
@@ -35,6 +39,10 @@ ROUNDS = {
     "resnet20": 2,
     "transformer": 4,
 }  # in each turn, a second or two
+GPU = "FEDAX_LAYERS_GPU" in os.environ
+"""Whether the contestants work on a GPU; they inherit the variable from `main`."""
+if GPU:
+    SIZES = {name: (8 * clients, *rest) for name, (clients, *rest) in SIZES.items()}
 RATE = 0.01
 TEXTS = "lstm", "transformer"
 
@@ -49,11 +57,15 @@ def inputs(name, count):
 
 
 def fedax_runner(name, kind, devices, threads):
-    os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
+    if not GPU:
+        os.environ["XLA_FLAGS"] = (
+            f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
+        )
     import jax
     import numpy as np
 
     jax.config.update("jax_num_cpu_devices", devices)
+    assert (jax.default_backend() != "cpu") == GPU, jax.default_backend()
 
     import fedax
 
@@ -179,15 +191,19 @@ def torch_model(name):
     return nn.Sequential(*layers[:-1])
 
 
-def torch_runner(name, threads, channels_last):
+def torch_runner(name, threads, channels_last, captured):
     import torch
 
-    torch.set_num_threads(threads)
+    device = "cuda" if GPU else "cpu"
     clients, size, batch, classes = SIZES[name]
-    # a process with one of the threads has its share of the clients
-    clients = clients * threads // (os.cpu_count() or 1)
-    x, y = torch.from_numpy(inputs(name, size)), torch.arange(size) % classes
-    model = torch_model(name)
+    if GPU:
+        torch.set_float32_matmul_precision("high")
+    else:
+        torch.set_num_threads(threads)
+        # a process with one of the threads has its share of the clients
+        clients = clients * threads // (os.cpu_count() or 1)
+    x, y = torch.from_numpy(inputs(name, size)).to(device), torch.arange(size, device=device)
+    y, model = y % classes, torch_model(name).to(device)
     x = x.long() if name in TEXTS else x.reshape(images(name, size))
     if channels_last and name not in TEXTS:
         model, x = (
@@ -197,23 +213,55 @@ def torch_runner(name, threads, channels_last):
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     criterion = torch.nn.CrossEntropyLoss()
 
+    def step(rows):
+        optimizer.zero_grad()
+        criterion(model(x[rows]), y[rows]).backward()
+        optimizer.step()
+
     def once():
         for _ in range(ROUNDS[name] * clients):
-            order = torch.randperm(size)
+            order = torch.randperm(size, device=device)
             for begin in range(0, size, batch):
-                rows = order[begin : begin + batch]
-                optimizer.zero_grad()
-                criterion(model(x[rows]), y[rows]).backward()
-                optimizer.step()
+                steps(order[begin : begin + batch])
+        if GPU:
+            torch.cuda.synchronize()
 
+    steps = capture(step, x, size, batch) if captured else step
     return once, ROUNDS[name] * clients * size
+
+
+def capture(step, x, size, batch):
+    """Returns the step as one CUDA graph for each size of a batch, which reads its rows from one
+    place."""
+    import torch
+
+    graphs = {}
+    for rows in {batch, size % batch} - {0}:
+        place, side = torch.arange(rows, device=x.device), torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # as PyTorch asks for before it captures
+            for _ in range(3):
+                step(place)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step(place)
+        graphs[rows] = place, graph
+
+    def replay(rows):
+        place, graph = graphs[len(rows)]
+        place.copy_(rows)
+        graph.replay()
+
+    return replay
 
 
 def serve(name, kind, first, second):
     """Warms up, then runs once for every line on standard input, and answers with the seconds."""
-    torch = kind == "torch"
     once, samples = (
-        torch_runner(name, first, second) if torch else fedax_runner(name, kind, first, second)
+        torch_runner(name, first, second, kind == "captured")
+        if kind in ("torch", "captured")
+        else fedax_runner(name, kind, first, second)
     )
     begun = time.perf_counter()
     once()
@@ -256,7 +304,8 @@ class Contestant:
             part.wait()
 
 
-def measure(name, repeat, only):
+def cpu_entries(name):
+    """Returns the arguments of `Contestant` for every contestant on the machine's cores."""
     cores = os.cpu_count() or 1
     entries = {
         f"fedax, {cores} devices": ("fedax", cores, 1),
@@ -268,6 +317,24 @@ def measure(name, repeat, only):
     if name not in TEXTS:
         entries[f"PyTorch channels last, {cores} threads"] = ("torch", cores, True)
         entries[f"PyTorch channels last, {cores} processes"] = ("torch", 1, True, cores)
+    return entries
+
+
+def gpu_entries(name):
+    """Returns the arguments of `Contestant` for every contestant on one GPU."""
+    entries = {
+        "fedax": ("fedax", 1, 1),
+        "from_torch": ("from_torch", 1, 1),
+        "PyTorch": ("torch", 1, False),
+        "PyTorch, CUDA graph": ("captured", 1, False),
+    }
+    if name not in TEXTS:
+        entries["PyTorch channels last, CUDA graph"] = ("captured", 1, True)
+    return entries
+
+
+def measure(name, repeat, only):
+    entries = gpu_entries(name) if GPU else cpu_entries(name)
     contestants = {
         label: Contestant(name, *entry)
         for label, entry in entries.items()
@@ -320,6 +387,11 @@ if __name__ == "__main__":
             default=[],
             help="contestants whose names contain one of these words",
         )
+        parser.add_argument("--gpu", action="store_true", help="all contestants on one GPU")
         arguments = parser.parse_args()
+        if arguments.gpu and not GPU:  # once more, with the sizes for a GPU
+            # JAX leaves memory to the other contestants
+            shared = {"FEDAX_LAYERS_GPU": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+            os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | shared)
         for workload in arguments.workload:
             measure(workload, arguments.repeat, arguments.only)

@@ -16,7 +16,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from fedax.core import InvalidInput
-from fedax.ops import activate, convolve, group_norm, join, lstm, max_pool
+from fedax.ops import activate, conv, convolve, group_norm, join, lstm, max_pool
 from fedax.ops.extension import status
 from fedax.ops.lstm import SMALLEST, recur, recur_gradient_p, recur_p
 from layer_samples import agree, close, normal, placed, plain_conv, plain_norm, plain_pool
@@ -90,6 +90,13 @@ def test_forms_without_the_extension(sizes, formulation):
 
 
 FORMS = ["products", *(["native"] if status().used else [])]
+
+
+@pytest.mark.parametrize("mapped", [(0, None), (None, 0), (0, 0)])
+def test_convolution_under_vmap_on_other_devices(mapped, monkeypatch):
+    monkeypatch.setattr(conv, "choose", lambda *operands, native: False)
+    monkeypatch.setattr(conv, "plain_form", lambda formulation: "by_groups")
+    test_convolution_under_vmap(mapped, None)
 
 
 @pytest.mark.parametrize("formulation", FORMS)

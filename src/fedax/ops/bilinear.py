@@ -7,7 +7,7 @@ $$y_{gnrcq} = \sum_{ijp} x_{gn,\, sr+i,\, sc+j,\, p}\, k_{gijpq}.$$
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -30,6 +30,9 @@ Borders = tuple[tuple[int, int], tuple[int, int]]
 Groups = Float[Array, "groups _ _ _ _"]
 """Images (group, example, row, column, channel) or kernels (group, height, width, channel,
 output)."""
+PlainForm = Literal["products", "by_groups", "xla"]
+"""A convolution without the extension: as matrix products; as products where several clients have
+kernels of their own, and by XLA elsewhere; by XLA."""
 
 
 class Plan(NamedTuple):
@@ -109,7 +112,8 @@ def _plain(kind: int) -> Any:
         kernel = jax.ShapeDtypeStruct((*plan.window, a.shape[3], b.shape[3]), a.dtype)
         return jax.linear_transpose(lambda k: xla(a, k, plan), kernel)(b)[0]
 
-    def grouped(a: Groups, b: Groups, *, plan: Plan, by_products: bool) -> list[Any]:
+    def grouped(a: Groups, b: Groups, *, plan: Plan, plain: PlainForm) -> list[Any]:
+        by_products = plain == "products" or (plain == "by_groups" and a.shape[0] > 1)
         if a.shape[0] == 1:
             return [one(a[0], b[0], plan, by_products)[None]]
         return [jax.vmap(lambda a, b: one(a, b, plan, by_products))(a, b)]
@@ -130,7 +134,7 @@ def _results(kind: int) -> Any:
 
 
 def _numbers(kind: int) -> Any:
-    def numbers(_a: Any, _b: Any, *, plan: Plan, by_products: bool) -> list[int]:
+    def numbers(_a: Any, _b: Any, *, plan: Plan, plain: PlainForm) -> list[int]:
         return [kind, *plan.strides, plan.borders[0][0], plan.borders[1][0]]
 
     return numbers
@@ -223,9 +227,9 @@ joined(image_gradient_p, ((1, None), 1), ((None, 3), 4))
 joined(kernel_gradient_p, ((4, None), 3), ((None, 4), 4))
 
 
-def convolved(x: Any, kernel: Any, plan: Plan, native: bool, by_products: bool) -> Any:
+def convolved(x: Any, kernel: Any, plan: Plan, native: bool, plain: PlainForm) -> Any:
     """Returns the outputs for images (example, row, column, channel) and a kernel (height, width,
     channel, output).
     """
     x, kernel = aligned(x[None], kernel[None])
-    return outputs_p.bind(x, kernel, plan=plan, native=native, by_products=by_products)[0][0]
+    return outputs_p.bind(x, kernel, plan=plan, native=native, plain=plain)[0][0]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from fedax.errors import InvalidInput
-from fedax.ops.bilinear import Borders, Plan, convolved
+from fedax.ops.bilinear import Borders, PlainForm, Plan, convolved
 from fedax.ops.extension import status
 from fedax.ops.primitives import choose
 from fedax.utils.arguments import checked_call
@@ -50,7 +50,7 @@ def convolve(
         formulation: "native" calls the extension of fedax on CPUs; "products" writes all in
             products that XLA runs fast on a CPU; "xla" leaves all to XLA. None: "native" on CPUs
             where the extension is there and the type is float32 or float64, "products" on other
-            CPUs, "xla" elsewhere.
+            CPUs; elsewhere "products" where clients have kernels of their own, and else "xla".
 
     Raises:
         InvalidInput: another formulation or one that is not there, another padding or stride,
@@ -67,11 +67,15 @@ def convolve(
     if formulation == "native" and not status().used:
         raise InvalidInput(f"convolve(formulation='native'): {status().reason}")
     native = choose(x, kernel, native=None if formulation is None else formulation == "native")
-    # the form wherever the extension does not serve
-    by_products = formulation == "products" or (
-        formulation is None and jax.default_backend() == "cpu"
-    )
-    return convolved(x, kernel, plan, native, by_products)
+    return convolved(x, kernel, plan, native, plain_form(formulation))
+
+
+def plain_form(formulation: str | None) -> PlainForm:
+    """Returns the form wherever the extension does not serve."""
+    if formulation in ("products", "xla"):
+        return formulation
+    # cuDNN is slow with a kernel for each client
+    return "products" if jax.default_backend() == "cpu" else "by_groups"
 
 
 def planned(x: Images, kernel: Kernel, stride: int | tuple[int, int], padding: Padding) -> Plan:

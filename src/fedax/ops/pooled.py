@@ -49,7 +49,7 @@ def convolve_activate(
 
 
 def _products(plan: Plan) -> dict[str, Any]:
-    return {"plan": plan, "native": True, "by_products": False}
+    return {"plan": plan, "native": True, "plain": "xla"}
 
 
 def _pooling(plan: Plan, window: pool.Window) -> dict[str, Any]:
