@@ -5,7 +5,7 @@
 
 Other devices round differently. There the parameters after ten rounds are compared:
 
-    JAX_PLATFORMS=cpu python benchmarks/equal_numbers.py --values cpu.npz
+    python benchmarks/equal_numbers.py --values cpu.npz          # with JAX_PLATFORMS=cpu
     python benchmarks/equal_numbers.py --near cpu.npz            # on the GPU
 
 Every experiment stands for a path through the library: methods of all families, chunks, devices, a
