@@ -431,3 +431,25 @@ def test_clients_held_back_adapt_the_state_too(policy):
     ):
         expected = (((own["x"] - running) * scale @ w - own["y"]) ** 2 / 2).mean()
         np.testing.assert_allclose(found.metrics[name][-1], expected, rtol=1e-10)
+
+
+def test_a_fixed_state_from_a_file_stays_with_the_model(tmp_path):
+    """The state of a task with `state_policy="frozen"` is that of the file it starts from."""
+    task = fedax.tasks.from_loss(
+        centred,
+        START,
+        CLIENTS,
+        state=STATE,
+        state_policy="frozen",
+        predict=lambda p, e, *, state: e["x"] - state["mean"][None, :],
+    )
+    given = {"count": np.asarray(7, np.int32), "mean": np.full(3, 5.0)}
+    fedax.save_params(START, tmp_path / "given.npz", state=given)
+    begun = fedax.run(fedax.FedAvg(), task, rounds=1, params=tmp_path / "given.npz")
+    again = fedax.run(fedax.FedAvg(), task, rounds=1, params=begun)
+    for history in (begun, again):
+        np.testing.assert_array_equal(history.predict({"x": np.zeros((1, 3))}), -5)
+        history.save(tmp_path / "final.npz")
+        state = fedax.load_state(tmp_path / "final.npz", task)
+        np.testing.assert_array_equal(state["mean"], 5)
+        assert state["count"] == 7

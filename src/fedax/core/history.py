@@ -143,6 +143,7 @@ class History:
             among the observed ones.
         model_state: what the final model updates without a gradient, such as batch statistics, if
             that changes: a pytree, or the clients' memories of theirs.
+        fixed_state: the model's state if training does not change it (`state_policy="frozen"`).
         clients: the names of the clients, in their order; None if they have no names.
         solver_states: what the clients store for a solver with `keep=True`.
         bounds: with adaptive clipping (see `Privacy`), what the next round clips at, shape
@@ -182,6 +183,7 @@ class History:
     clients: tuple[str, ...] | None = dataclasses.field(repr=False, default=None)
     solver_states: Any = dataclasses.field(repr=False, default=None)
     predictor: Any = dataclasses.field(repr=False, default=None)
+    fixed_state: Any = dataclasses.field(repr=False, default=None)
 
     def __repr__(self) -> str:
         head = f"{self.algorithm}: {len(self.bits.up)} rounds, {self.outcome}"
@@ -192,6 +194,14 @@ class History:
         )
 
     modes: dict[str, Mode] = dataclasses.field(repr=False, default_factory=dict[str, Mode])
+
+    @property
+    def final_state(self) -> PyTree:
+        """The model's state in which the final model is evaluated, None if it has none: of states
+        that clients keep, their mean.
+        """
+        state = evaluated_state(self.model_state)
+        return self.fixed_state if state is None else state
 
     @property
     def clock(self) -> ClockReadings | None:
@@ -219,15 +229,14 @@ class History:
 
         `fedax.load_params` and `load_state` read it.
 
-        With its state, such as batch statistics, if it has one that changes: of states that clients
-        keep, their mean.
+        With its state, such as batch statistics, if it has one: see `final_state`.
 
         Raises:
             InvalidInput: another ending.
             WriteFailed: a file that cannot be written.
         """
         _upper("models.storage").save_params(
-            self.params, path, about=self.about, state=evaluated_state(self.model_state)
+            self.params, path, about=self.about, state=self.final_state
         )
 
     @checked_call
@@ -236,7 +245,7 @@ class History:
 
         Adapters of `fedax.lora` are added to the weights.
 
-        What was neither trained nor updated is not among them, so it is loaded with
+        Frozen parameters are not among them, so it is loaded with
         `module.load_state_dict(history.state_dict(), strict=False)`. `fedax.tasks.torch_state_dict`
         has all entries of a module and checks their names and shapes.
 
@@ -279,7 +288,7 @@ class History:
             )
         if best and self.best is not None:
             return self.predictor(self.best.params, x, self.best.state)
-        return self.predictor(self.params, x, evaluated_state(self.model_state))
+        return self.predictor(self.params, x, self.final_state)
 
     @checked_call
     def table(self, every: int = 1) -> str:

@@ -17,7 +17,6 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedax.core import History, InvalidInput, Task, UnknownName
-from fedax.core.bound_model import evaluated_state
 from fedax.examples.arrays import as_array, as_ndarray
 from fedax.utils.arguments import checked_call
 from fedax.utils.files import read, write, writing
@@ -253,7 +252,7 @@ def initial_model(task: Task, params: Any, caller: str) -> tuple[PyTree, Task]:
         where, arrays = str(params), read_weights(Path(params)).arrays
     elif isinstance(params, History):
         where = f"{caller}(params=history)"
-        arrays = named_arrays(params.params, evaluated_state(params.model_state))
+        arrays = named_arrays(params.params, params.final_state)
     else:
         arrays = dict(zip(leaf_names(params), jax.tree.leaves(params), strict=True))
     trained = leaf_names(eqx.filter_eval_shape(task.start, jax.random.key(0)))

@@ -210,8 +210,7 @@ def run_grid(
     settings, before = dataclasses.replace(RunOptions.of(options), **several), list(resume or ())
     with progress_hook(settings.progress, type(algorithms[0]).__name__) as hook:
         settings = dataclasses.replace(settings, progress=hook)
-        histories = _run_grid(algorithms, task, seeds, settings, before)
-    return [dataclasses.replace(history, predictor=task.as_predictor) for history in histories]
+        return _run_grid(algorithms, task, seeds, settings, before)
 
 
 def _run_grid(
@@ -381,4 +380,8 @@ def _run(grid: Grid, resume: list[History]) -> list[History]:
     """Runs the rounds of a grid, while no other process may use the folder of its checkpoints."""
     checkpoints = open_checkpoints(grid)
     with checkpoints.locked() if checkpoints else contextlib.nullcontext():
-        return RoundLoop(grid, resume, checkpoints).run()
+        histories = RoundLoop(grid, resume, checkpoints).run()
+    # the grid's task: in the state that came with `params`
+    fixed = grid.task.state if grid.task.state_policy == "frozen" else None
+    kept = {"predictor": grid.task.as_predictor, "fixed_state": fixed}
+    return [dataclasses.replace(history, **kept) for history in histories]

@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedax.core import History, InvalidInput, Task
-from fedax.core.bound_model import evaluated_state
 from fedax.core.federation import Memory
 from fedax.models.storage import named_arrays, place_model, read_weights, to_bytes
 from fedax.report import Record
@@ -25,9 +24,9 @@ MOST = 1 << 30
 
 def arrays_of(history: History) -> dict[str, dict[str, np.ndarray]]:
     """Returns the models of a run that are kept, with their states, as `Record.models` has them."""
-    models = {"": (history.params, evaluated_state(history.model_state))}
+    models = {"": (history.params, history.final_state)}
     if (best := history.best) is not None:
-        models["best"] = best.params, best.state
+        models["best"] = best.params, history.fixed_state if best.state is None else best.state
     if history.personal is not None:
         models["personal"] = history.personal, _states_of_clients(history)
     return {which: named_arrays(*model) for which, model in models.items()}
@@ -37,9 +36,10 @@ def _states_of_clients(history: History) -> PyTree:
     """Returns the states in which the clients use their own models, with a first axis (clients,):
     each client's own, or copies of the shared one.
     """
-    state, clients = history.model_state, len(jax.tree.leaves(history.personal)[0])
-    if isinstance(state, Memory):
-        return state.all()
+    clients = len(jax.tree.leaves(history.personal)[0])
+    if isinstance(history.model_state, Memory):
+        return history.model_state.all()
+    state = history.final_state
     return jax.tree.map(lambda leaf: np.broadcast_to(leaf, (clients, *np.shape(leaf))), state)
 
 

@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedax.core import History, InvalidInput, Task
-from fedax.core.bound_model import evaluated_state
 from fedax.tasks.lora import Adapted
 from fedax.tasks.own_models.libraries import Options, needed
 from fedax.tasks.own_models.outputs import Network, from_network, none_if_empty
@@ -174,7 +173,7 @@ def _arrays(history: History) -> dict[str, Any]:
     """Returns parameters with adapters merged, and state; of states that clients keep, their
     mean.
     """
-    params, state = history.params, evaluated_state(history.model_state) or {}
+    params, state = history.params, history.final_state or {}
     params = params.merged() if isinstance(params, Adapted) else params
     if not isinstance(params, dict) or not isinstance(state, dict):
         raise InvalidInput.found(
