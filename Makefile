@@ -43,7 +43,7 @@ format: $(VENV)/.ready-to-test ## format the code and sort its imports
 	$(BIN)/ruff check --quiet --fix src tests benchmarks docs || true
 	$(BIN)/ruff format src tests benchmarks docs
 
-generate: $(VENV)/.ready-to-test ## write exports, the list of the public interface and docs/choose.md, after a new algorithm, a changed signature or new benchmark results
+generate: $(VENV)/.ready-to-test ## write exports, the list of the public interface and the pages on the benchmark, after a new algorithm, a changed signature or new benchmark results
 	$(BIN)/python .ci/generate
 
 all: test slow deployments torch check pages ## every test, check and page: some two hours on two cores

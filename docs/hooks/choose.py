@@ -1,15 +1,16 @@
-"""The page on choosing an algorithm: what follows from the benchmark's archive, in a frame.
+"""Pages that follow from the benchmark's archive: on choosing an algorithm, and its findings.
 
     make generate        # after new results in the archive, or a change of choose.txt
 
-The frame is `choose.txt`. Its other numbers stand beside links to folders of runs, against which
-tests check them.
+The frame of the first is `choose.txt`. Its other numbers stand beside links to folders of runs,
+against which tests check them.
 """
 
 from pathlib import Path
 
 from fedax.benchmark.archive import SHIPPED, Archive
-from fedax.benchmark.standing import LEAST, Standing
+from fedax.benchmark.measures import COSTS, QUALITIES
+from fedax.benchmark.standing import LEAST, Difference, Standing
 from fedax.benchmark.task import BenchTask, load_tasks
 
 DOCS = Path(__file__).parents[1]
@@ -89,5 +90,114 @@ def _family(standing: Standing, family: str, tasks: list[BenchTask]) -> str:
     return "\n".join([text, "", *lines])
 
 
+ARTICLE = """# The benchmark: which methods beat tuned FedAvg
+
+<!-- Written by `make generate` from the benchmark's archive. -->
+
+Every method has the same tasks, seeds and budget of tuning ([protocol](../benchmark/protocol.md)).
+The reference is tuned FedAvg, or tuned DSGD where there is no server.
+
+A cell counts the tasks on which a method is significantly better and worse than the reference: five
+paired seeds, Student's t-test, Holm's correction over the methods of a task, p < 0.05. Costs are
+those until the target, and a run that never reaches it has speed 0. *Area* is the area under the
+performance profile by rounds, with its 95 % bootstrap interval over the tasks; it is in [0, 1], and
+a method that is best on every task has 1. Every single difference with its interval, the profiles
+and the curves are on the page that `fedax bench --page` writes.
+
+"""
+HEADS = {
+    "rounds": "rounds",
+    "gigabits": "traffic",
+    "gradients": "gradients",
+    "hours": "clock",
+    "final": "final quality",
+    "mean": "mean over clients",
+    "worst_tenth": "worst tenth",
+}
+
+
+def article(standing: Standing | None = None) -> str:
+    """Returns the article with the findings of every family; by default from the archive in the
+    package."""
+    standing = archived() if standing is None else standing
+    families = [family for family in NAMES if _results(standing, family)]
+    return ARTICLE + "\n".join(_findings_of(standing, family) for family in families)
+
+
+def _results(standing: Standing, family: str) -> list[BenchTask]:
+    return [task for task in standing.tasks_of(family) if compared(standing, task)]
+
+
+def _findings_of(standing: Standing, family: str) -> str:
+    tasks = _results(standing, family)
+    reference, total = standing.reference(tasks[0]), len(standing.tasks_of(family))
+    measures = [
+        measure
+        for measure in (*COSTS, *QUALITIES)
+        if any(measure in (*task.measures, *task.quality) for task in tasks)
+    ]
+    told = {measure: _by_method(standing, tasks, measure) for measure in measures}
+    placed = {one.method: one for one in standing.placed(family, "rounds")}
+    # by area, then those that lack a task of the family
+    methods = sorted(
+        told["rounds"], key=lambda m: (-placed[m].area if m in placed else 1.0, m.lower())
+    )
+    lines = [
+        f"## {NAMES[family]}",
+        "",
+        f"{len(tasks)} of {total} tasks have results. Better than tuned {reference} on at least half "
+        f"of them and worse on none, of {len(methods)} methods, by",
+        "",
+        *(f"- {HEADS[measure]}: {_often_better(told[measure])}" for measure in measures),
+        "",
+        f"| method | tasks | area | {' | '.join(HEADS[measure] for measure in measures)} |",
+        "| --- " * (3 + len(measures)) + "|",
+    ]
+    for method in methods:
+        one = placed.get(method)
+        area = "" if one is None else f"{one.area:.2f} [{one.low:.2f}, {one.high:.2f}]"
+        counts = [_counted(told[measure].get(method, [])) for measure in measures]
+        lines.append(
+            f"| {method} | {len(told['rounds'][method])} | {area} | {' | '.join(counts)} |"
+        )
+    if reference in placed:
+        one = placed[reference]
+        area = f"{one.area:.2f} [{one.low:.2f}, {one.high:.2f}]"
+        blank = "| - " * len(measures)
+        lines.append(f"| {reference}, the reference | {len(tasks)} | {area} {blank}|")
+    return "\n".join(lines) + "\n"
+
+
+def _by_method(
+    standing: Standing, tasks: list[BenchTask], measure: str
+) -> dict[str, list[Difference]]:
+    """Returns the differences to the reference on all tasks that have the measure."""
+    found: dict[str, list[Difference]] = {}
+    for task in tasks:
+        if measure in (*task.measures, *task.quality):
+            for method, told in standing.differences(task, measure).items():
+                found.setdefault(method, []).append(told)
+    return found
+
+
+def _counted(told: list[Difference]) -> str:
+    """Returns how many differences are better, and how many worse."""
+    verdicts = [one.verdict for one in told]
+    return f"{verdicts.count('better')} / {verdicts.count('worse')}" if told else ""
+
+
+def _often_better(told: dict[str, list[Difference]]) -> str:
+    """Returns the methods that are better on at least half of their tasks and worse on none, with
+    the number of these tasks."""
+    good = {}
+    for method, differences in told.items():
+        verdicts = [one.verdict for one in differences]
+        if 2 * verdicts.count("better") >= len(verdicts) and "worse" not in verdicts:
+            good[method] = verdicts.count("better")
+    ranked = sorted(good.items(), key=lambda one: (-one[1], one[0].lower()))
+    return ", ".join(f"{method} ({count})" for method, count in ranked) or "none"
+
+
 if __name__ == "__main__":
     (DOCS / "choose.md").write_text(page(), encoding="utf-8")
+    (DOCS / "findings" / "benchmark.md").write_text(article(), encoding="utf-8")

@@ -97,10 +97,11 @@ def test_the_page_follows_from_the_archive():
     sys.path.insert(0, str(ROOT / "docs" / "hooks"))
     try:
         choose = __import__("choose")
-        page = choose.page()
+        page, article = choose.page(), choose.article()
     finally:
         sys.path.remove(str(ROOT / "docs" / "hooks"))
     assert (ROOT / "docs" / "choose.md").read_text() == page, "run make generate"
+    assert (ROOT / "docs" / "findings" / "benchmark.md").read_text() == article, "run make generate"
     made = standing()
     for family in FAMILIES:
         told = (
@@ -113,6 +114,22 @@ def test_the_page_follows_from_the_archive():
     fewer = Standing(made.tasks, {name: {} for name in made.entries}, made.refused)
     assert "This section says nothing about them" in choose.page(fewer)
     assert "| method |" not in choose.findings(fewer)
+    assert "| method |" not in choose.article(fewer)
+
+
+def test_the_article_counts_the_verdicts():
+    sys.path.insert(0, str(ROOT / "docs" / "hooks"))
+    try:
+        article = __import__("choose").article()
+    finally:
+        sys.path.remove(str(ROOT / "docs" / "hooks"))
+    made = standing()
+    tasks = [task for task in made.tasks_of("convex") if "SCAFFOLD" in made.entries[task.name]]
+    (row,) = [line for line in article.split("## ")[1].splitlines() if line.startswith("| SCAFFOLD |")]
+    by_rounds = [made.differences(task, "rounds")["SCAFFOLD"] for task in tasks]
+    ahead = sum(one.ahead <= 0.05 for one in by_rounds)
+    behind = sum(one.behind <= 0.05 for one in by_rounds)
+    assert row.split(" | ")[1:4:2] == [str(len(tasks)), f"{ahead} / {behind}"]
 
 
 def plain_cost(run, metric, target, higher):
