@@ -21,6 +21,7 @@ from fedax.report.drawing.panels import (
     dot_panel,
     value_panel,
     wave_panel,
+    with_common_values,
 )
 from fedax.report.drawing.styles import styles
 from fedax.report.record import by_label, by_task
@@ -268,6 +269,8 @@ class Drawer:
             for key, inside in split.panels.items()
         ]
         columns = split.columns(figure)
+        if figure.against_value:
+            panels = with_common_values(panels, columns)
         shared = (
             figure.against_value and not figure.minus if figure.shared is None else figure.shared
         )

@@ -1,5 +1,6 @@
 """Panels from runs: curves, means against a value, and the paper's numbers beside ours."""
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -231,12 +232,33 @@ def _means(
     )
 
 
-def _ticks(values: Sequence[float], log: bool) -> tuple[tuple[float, str], ...]:
-    """Returns ticks at the values, without those too near to the one before (0.06 of the axis)."""
+def with_common_values(panels: Sequence[Panel], columns: int) -> list[Panel]:
+    """Returns panels against a value with one horizontal axis: the values of all of them, and fewer
+    ticks where panels are narrow.
+    """
+    if len({(panel.x.title, panel.x.log) for panel in panels}) > 1:
+        return list(panels)
+    points = np.concatenate([series.x for panel in panels for series in panel.series])
+    values = sorted({value for panel in panels for value, _ in panel.x.ticks})
+    x = panels[0].x._replace(ticks=_ticks(values, panels[0].x.log, 0.06 if columns < 5 else 0.3))
+    # the margin that charts have by default, 0.05 of the axis
+    ends = np.log(points) if x.log else points
+    margin = 0.05 * float(np.ptp(ends))
+    if margin:
+        low, high = ends.min() - margin, ends.max() + margin
+        ends = np.exp([low, high]) if x.log else np.array([low, high])
+        x = x._replace(low=float(ends[0]), high=float(ends[1]))
+    return [dataclasses.replace(panel, x=x) for panel in panels]
+
+
+def _ticks(values: Sequence[float], log: bool, gap: float = 0.06) -> tuple[tuple[float, str], ...]:
+    """Returns ticks at the values, without those nearer than this part of the axis to the one
+    before.
+    """
     positions = np.log(values) if log else np.array(values)
     ticks, last = [], -math.inf
     for value, position in zip(values, positions, strict=True):
-        if position - last >= 0.06 * (positions[-1] - positions[0]):
+        if position - last >= gap * (positions[-1] - positions[0]):
             last = position
             ticks.append((value, f"{value:g}"))
     return tuple(ticks)
