@@ -269,7 +269,7 @@ class Drawer:
             for key, inside in split.panels.items()
         ]
         columns = split.columns(figure)
-        if figure.against_value:
+        if figure.against_value and figure.minus is None:
             panels = with_common_values(panels, columns)
         shared = (
             figure.against_value and not figure.minus if figure.shared is None else figure.shared
