@@ -12,6 +12,7 @@ from fedax.benchmark.archive import SHIPPED, Archive
 from fedax.benchmark.measures import COSTS, QUALITIES
 from fedax.benchmark.standing import LEAST, Difference, Standing
 from fedax.benchmark.task import BenchTask, load_tasks
+from fedax.report.drawing.figures import save_charts
 
 DOCS = Path(__file__).parents[1]
 FRAME = Path(__file__).with_suffix(".txt")
@@ -103,6 +104,11 @@ those until the target, and a run that never reaches it has speed 0. *Area* is t
 performance profile by rounds, with its 95 % bootstrap interval over the tasks; it is in [0, 1], and
 a method that is best on every task has 1. Every single difference with its interval, the profiles
 and the curves are on the page that `fedax bench --page` writes.
+
+![Share of the tasks on which a method needs at most so many times the rounds of the best one, for each family](../benchmark/profiles-rounds.png)
+
+*Performance profiles by rounds to the target: the best six methods of each family and the reference,
+with the number of tasks in brackets.*
 
 """
 HEADS = {
@@ -198,6 +204,17 @@ def _often_better(told: dict[str, list[Difference]]) -> str:
     return ", ".join(f"{method} ({count})" for method, count in ranked) or "none"
 
 
-if __name__ == "__main__":
+def main() -> None:
     (DOCS / "choose.md").write_text(page(), encoding="utf-8")
-    (DOCS / "findings" / "benchmark.md").write_text(article(), encoding="utf-8")
+    path, text = DOCS / "findings" / "benchmark.md", article()
+    # other versions of matplotlib draw other bytes, so the picture is drawn with new results only
+    if path.exists() and path.read_text(encoding="utf-8") == text:
+        return
+    path.write_text(text, encoding="utf-8")
+    for file in save_charts([archived().chart("rounds")], DOCS / "benchmark"):
+        if file.suffix != ".png":
+            file.unlink()
+
+
+if __name__ == "__main__":
+    main()
