@@ -151,8 +151,8 @@ def _findings_of(standing: Standing, family: str) -> str:
     lines = [
         f"## {NAMES[family]}",
         "",
-        f"{len(tasks)} of {total} tasks have results. Better than tuned {reference} on at least half "
-        f"of them and worse on none, of {len(methods)} methods, by",
+        f"{len(tasks)} of {total} tasks have results. {_overall(told['rounds'], reference)} Better on "
+        f"at least half of the tasks and worse on none, of {len(methods)} methods, by",
         "",
         *(f"- {HEADS[measure]}: {_often_better(told[measure])}" for measure in measures),
         "",
@@ -190,6 +190,15 @@ def _counted(told: list[Difference]) -> str:
     """Returns how many differences are better, and how many worse."""
     verdicts = [one.verdict for one in told]
     return f"{verdicts.count('better')} / {verdicts.count('worse')}" if told else ""
+
+
+def _overall(told: dict[str, list[Difference]], reference: str) -> str:
+    """Returns how many of all differences by rounds are significant."""
+    verdicts = [one.verdict for differences in told.values() for one in differences]
+    return (
+        f"Of {len(verdicts)} comparisons with tuned {reference} by rounds, a method is significantly "
+        f"better in {verdicts.count('better')} and worse in {verdicts.count('worse')}."
+    )
 
 
 def _often_better(told: dict[str, list[Difference]]) -> str:
