@@ -41,6 +41,13 @@ def test_costs_are_read_at_the_first_observation_at_the_target():
     assert best_value(run, "test_accuracy", 3) == 0.5
 
 
+def test_a_target_costs_at_least_a_round():
+    """Clients that adapt the initial model may be at the target without a message."""
+    run = record([3.0, 2.0, 1.0], [0.9, 0.4, 0.8])
+    assert cost_to(run, "test_accuracy", 0.5, "rounds") == 4
+    assert cost_to(run, "test_accuracy", 0.4, "rounds") == 2
+
+
 @pytest.mark.parametrize(
     "run",
     [

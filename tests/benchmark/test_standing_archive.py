@@ -140,7 +140,7 @@ def plain_cost(run, metric, target, higher):
     if ended or not losses[-1] <= losses[0]:
         return math.inf
     for rounds, value in zip(run["curves"]["rounds"][1], values, strict=True):
-        if value >= target if higher else value <= target:
+        if rounds and (value >= target if higher else value <= target):
             return float(rounds)
     return math.inf
 

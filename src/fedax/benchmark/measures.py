@@ -50,17 +50,19 @@ def cost_to(run: Record, metric: str, target: float, measure: str) -> float:
     """Returns what a run has spent when its metric is first as good as the target.
 
     Infinite if it never is, or if the run diverged. NaN where the cost is not known, such as hours
-    without devices.
+    without devices. Observations before the first round do not count: where clients adapt the
+    initial model on their own, it can be as good as the target without any message.
     """
     spent = COSTS[measure].spent(run)
     if spent is None:
         return math.nan
     if run.diverged:
         return math.inf
-    curve = np.asarray(run.scalars[metric], float)
+    begun = np.asarray(run.rounds) > 0
+    curve = np.asarray(run.scalars[metric], float)[begun]
     # the curve is read along what was spent, so "rounds" stands for the unit of the cost
     return read_curve(
-        curve, np.asarray(spent, float), f"rounds_to_{target!r}", is_higher(run, metric)
+        curve, np.asarray(spent, float)[begun], f"rounds_to_{target!r}", is_higher(run, metric)
     )
 
 
