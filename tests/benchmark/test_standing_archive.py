@@ -125,7 +125,9 @@ def test_the_article_counts_the_verdicts():
         sys.path.remove(str(ROOT / "docs" / "hooks"))
     made = standing()
     tasks = [task for task in made.tasks_of("convex") if "SCAFFOLD" in made.entries[task.name]]
-    (row,) = [line for line in article.split("## ")[1].splitlines() if line.startswith("| SCAFFOLD |")]
+    (row,) = [
+        line for line in article.split("## ")[1].splitlines() if line.startswith("| SCAFFOLD |")
+    ]
     by_rounds = [made.differences(task, "rounds")["SCAFFOLD"] for task in tasks]
     ahead = sum(one.ahead <= 0.05 for one in by_rounds)
     behind = sum(one.behind <= 0.05 for one in by_rounds)
