@@ -155,7 +155,10 @@ def _findings_of(standing: Standing, family: str) -> str:
         f"{len(tasks)} of {total} tasks have results. {_overall(told['rounds'], reference)} Better on "
         f"at least half of the tasks and worse on none, of {len(methods)} methods, by",
         "",
-        *(f"- {HEADS[measure]}: {_often_better(told[measure])}" for measure in measures),
+        *(
+            f"- {HEADS[measure]}: {_often_better(told[measure], tasks, measure)}"
+            for measure in measures
+        ),
         "",
         f"| method | tasks | area | {' | '.join(HEADS[measure] for measure in measures)} |",
         "| --- " * (3 + len(measures)) + "|",
@@ -202,13 +205,14 @@ def _overall(told: dict[str, list[Difference]], reference: str) -> str:
     )
 
 
-def _often_better(told: dict[str, list[Difference]]) -> str:
-    """Returns the methods that are better on at least half of their tasks and worse on none, with
-    the number of these tasks."""
+def _often_better(told: dict[str, list[Difference]], tasks: list[BenchTask], measure: str) -> str:
+    """Returns the methods that are better on at least half of the tasks that have the measure and
+    worse on none, with the number of these tasks."""
+    having = sum(measure in (*task.measures, *task.quality) for task in tasks)
     good = {}
     for method, differences in told.items():
         verdicts = [one.verdict for one in differences]
-        if 2 * verdicts.count("better") >= len(verdicts) and "worse" not in verdicts:
+        if 2 * verdicts.count("better") >= having and "worse" not in verdicts:
             good[method] = verdicts.count("better")
     ranked = sorted(good.items(), key=lambda one: (-one[1], one[0].lower()))
     return ", ".join(f"{method} ({count})" for method, count in ranked) or "none"
