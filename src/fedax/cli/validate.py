@@ -25,8 +25,8 @@ def validate(file: File, settings: Settings = None) -> None:
         programs, separate = varied_programs(experiment)
         number = f"{programs} programs" if programs > 1 else "one program"
         reason = f"; each value of {', '.join(separate)} needs one" if separate else ""
-        settings = counted(len(experiment.members()), "setting")
-        typer.echo(f"# The grid has {settings}, compiled to {number}{reason}.", err=True)
+        members = counted(len(experiment.members()), "setting")
+        typer.echo(f"# The grid has {members}, compiled to {number}{reason}.", err=True)
     # --slurm submits a job for each batch
     selecting, reporting = map(len, stages_of(experiment))
     first = f"{counted(selecting, 'job')} to select, then " if selecting else ""
