@@ -447,7 +447,8 @@ def test_a_fixed_state_from_a_file_stays_with_the_model(tmp_path):
     fedax.save_params(START, tmp_path / "given.npz", state=given)
     begun = fedax.run(fedax.FedAvg(), task, rounds=1, params=tmp_path / "given.npz")
     again = fedax.run(fedax.FedAvg(), task, rounds=1, params=begun)
-    for history in (begun, again):
+    resumed = fedax.run(fedax.FedAvg(), task, rounds=2, resume=begun)
+    for history in (begun, again, resumed):
         np.testing.assert_array_equal(history.predict({"x": np.zeros((1, 3))}), -5)
         history.save(tmp_path / "final.npz")
         state = fedax.load_state(tmp_path / "final.npz", task)

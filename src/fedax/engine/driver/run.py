@@ -223,6 +223,9 @@ def _run_grid(
     """Runs a grid whose arguments are checked, by as many programs as it needs."""
     for history in before:
         check_kind("run(resume=...)", history, History)
+    if before and settings.params is None:
+        # a fixed state that came with `params` of the run before
+        task = task.at(before[0].fixed_state)
     with settings.engine.process_group.abort_on_error():
         groups = _groups_by_schedule(algorithms, settings)
         if len(groups) > 1:
