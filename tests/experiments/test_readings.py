@@ -14,12 +14,14 @@ from rich.console import Console
 
 from fedax import papers
 from fedax.core import InvalidInput, SpecError, UnknownName
+from fedax.core.history import Outcome
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.archive import lines_of, runs_csv
 from fedax.experiments.results.store import RunDirectory
 from fedax.papers.comparison import Comparison, show_comparison
 from fedax.papers.recipe import Recipe
 from fedax.papers.study import PaperStudy, tables_of
+from fedax.report.tables.finals import read_runs
 from fedax.report.tables.numbers import Results, number_of
 from fedax.report.tables.reductions import (
     convert_to_rounds,
@@ -27,6 +29,7 @@ from fedax.report.tables.reductions import (
     is_value_reduction,
     read_curve,
 )
+from fedax.report.tables.summary import scale_of
 from samples import OWN, TINY, record
 
 REPRODUCTION = Path(__file__).parents[2] / "docs" / "reproduction"
@@ -239,6 +242,31 @@ def test_runs_csv_has_all_that_cells_and_claims_read():
     assert from_lines.csv() == from_runs.csv()
     assert from_lines.readme({}, [], 0.0) == from_runs.readme({}, [], 0.0)
     assert len(recipe.readings) == 6
+
+
+@pytest.mark.parametrize(
+    ("metric", "read", "worst"),
+    [
+        ("train_loss", "last", 9.0),
+        ("train_loss", "rounds_to_1", np.inf),
+        ("train_loss", "last_over_half", np.inf),
+        ("train_loss", "mean_change", np.inf),
+        ("test_accuracy", "last", 0.1),
+        ("test_accuracy", "last_over_half", -np.inf),
+        ("test_accuracy", "mean_change", np.inf),
+    ],
+)
+def test_tables_and_claims_read_a_lost_run_alike(metric, read, worst):
+    """The second run diverged: its number is the worst value of the task, or the infinity that is
+    worse than all numbers."""
+    curves = {"losses": (9.0, 3.0, 0.5), "test_accuracy": np.array([0.1, 0.6, 0.8])}
+    outcomes = [None, Outcome("diverged", 2)]
+    runs = [record("A", seed=s, outcome=outcomes[s], **curves) for s in range(2)]
+    values, lost = read_runs(runs, metric, read)
+    assert (values[1], lost) == (worst, 1)
+    scale = scale_of(metric)
+    claimed = list(Results(runs).of("T", "A", metric, read).values())
+    np.testing.assert_allclose(read_runs(runs, metric, read, scale=scale)[0], claimed)
 
 
 def test_captions_name_every_reading():

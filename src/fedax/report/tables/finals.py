@@ -62,13 +62,15 @@ def worst_value(runs: Sequence[Record], metric: str, read: str, scale: float = 1
     values.
 
     Infinite where the number is no value of the metric (rounds until something, which such a run
-    does not reach), and NaN for a metric whose direction is not known.
+    does not reach, or changes), and NaN for a metric whose direction is not known.
     """
-    if "_to_" in read:
+    if "_to_" in read or read == "mean_change":
         return math.inf
     mode = mode_of(metric, [run.modes for run in runs])
-    if mode is None or not is_value_reduction(read):
+    if mode is None:
         return math.nan
+    if not is_value_reduction(read):
+        return worst_of([], mode)
     own = [run for run in runs if metric in run.scalars]
     # pairs of the initial and the final number of each run
     return worst_of(
