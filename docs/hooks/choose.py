@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedax.benchmark.archive import SHIPPED, Archive
 from fedax.benchmark.measures import COSTS, QUALITIES
-from fedax.benchmark.standing import LEAST, Difference, Standing
+from fedax.benchmark.standing import LEAST, Difference, Placed, Standing
 from fedax.benchmark.task import BenchTask, load_tasks
 from fedax.report.drawing.figures import save_charts
 
@@ -42,7 +42,7 @@ def findings(standing: Standing) -> str:
     """Returns a paragraph and a table for each family, and the families without results."""
     parts, empty = [], []
     for family in NAMES:
-        tasks = [task for task in standing.tasks_of(family) if compared(standing, task)]
+        tasks = _results(standing, family)
         if tasks:
             parts.append(_family(standing, family, tasks))
         else:
@@ -103,7 +103,8 @@ A cell counts the tasks on which a method is significantly better and worse than
 paired seeds, Student's t-test, Holm's correction over the methods of a task, p < 0.05. Costs are
 those until the target, and a run that never reaches it has speed 0. *Area* is the area under the
 performance profile by rounds, with its 95 % bootstrap interval over the tasks; it is in [0, 1], and
-a method that is best on every task has 1. Every single difference with its interval, the profiles
+a method that is best on every task has 1. *Gradients* are those of all clients over their number, so
+that a method in which all work costs more than one with a cohort. Every single difference with its interval, the profiles
 and the curves are on the page that `fedax bench --page` writes.
 
 ![Share of the tasks on which a method needs at most so many times the rounds of the best one, for each family](../benchmark/profiles-rounds.png)
@@ -145,10 +146,15 @@ def _findings_of(standing: Standing, family: str) -> str:
     ]
     told = {measure: _by_method(standing, tasks, measure) for measure in measures}
     placed = {one.method: one for one in standing.placed(family, "rounds")}
-    # by area, then those that lack a task of the family
-    methods = sorted(
-        told["rounds"], key=lambda m: (-placed[m].area if m in placed else 1.0, m.lower())
-    )
+    is_ranked = len(tasks) >= LEAST
+
+    def rank(method: str) -> tuple[float, str]:
+        # by area, then those that lack a task of the family; few tasks have no ranking
+        area = -placed[method].area if method in placed else 1.0
+        return area if is_ranked else 0.0, method.lower()
+
+    methods = sorted(told["rounds"], key=rank)
+    order = f"In alphabetical order: there is no ranking with fewer than {LEAST} tasks."
     lines = [
         f"## {NAMES[family]}",
         "",
@@ -160,22 +166,25 @@ def _findings_of(standing: Standing, family: str) -> str:
             for measure in measures
         ),
         "",
+        *([] if is_ranked else [order, ""]),
         f"| method | tasks | area | {' | '.join(HEADS[measure] for measure in measures)} |",
         "| --- " * (3 + len(measures)) + "|",
     ]
     for method in methods:
-        one = placed.get(method)
-        area = "" if one is None else f"{one.area:.2f} [{one.low:.2f}, {one.high:.2f}]"
+        area = _area(placed[method], tasks) if method in placed else ""
         counts = [_counted(told[measure].get(method, [])) for measure in measures]
         lines.append(
             f"| {method} | {len(told['rounds'][method])} | {area} | {' | '.join(counts)} |"
         )
     if reference in placed:
-        one = placed[reference]
-        area = f"{one.area:.2f} [{one.low:.2f}, {one.high:.2f}]"
-        blank = "| - " * len(measures)
+        area, blank = _area(placed[reference], tasks), "| - " * len(measures)
         lines.append(f"| {reference}, the reference | {len(tasks)} | {area} {blank}|")
     return "\n".join(lines) + "\n"
+
+
+def _area(one: Placed, tasks: list[BenchTask]) -> str:
+    """Returns an area with its interval over tasks, which a single task does not have."""
+    return f"{one.area:.2f}" + (f" [{one.low:.2f}, {one.high:.2f}]" if len(tasks) > 1 else "")
 
 
 def _by_method(

@@ -43,7 +43,7 @@ def test_costs_are_read_at_the_first_observation_at_the_target():
 
 def test_a_target_costs_at_least_a_round():
     """Clients that adapt the initial model may be at the target without a message."""
-    run = record([3.0, 2.0, 1.0], [0.9, 0.4, 0.8])
+    run = record([3.0, 2.0, 1.0], [0.6, 0.4, 0.8])
     assert cost_to(run, "test_accuracy", 0.5, "rounds") == 4
     assert cost_to(run, "test_accuracy", 0.4, "rounds") == 2
 
@@ -51,14 +51,24 @@ def test_a_target_costs_at_least_a_round():
 @pytest.mark.parametrize(
     "run",
     [
-        record([3.0, 1.0, 4.0], [0.1, 0.9, 0.9]),  # above its initial loss
+        record([3.0, 1.0, 1.0], [0.6, 0.9, 0.5]),  # below its initial accuracy
+        record([3.0, 1.0, 1.0], [0.6, 0.9, math.nan]),
         record([3.0, 1.0, 1.0], [0.1, 0.9, 0.9], Outcome("non-finite", 2)),
     ],
 )
 def test_a_run_that_diverged_costs_infinitely_much(run):
     assert cost_to(run, "test_accuracy", 0.5, "rounds") == math.inf
-    assert math.isnan(quality_of(run, "test_accuracy"))
+    assert math.isnan(quality_of(run, "train_loss", "test_accuracy"))
     assert math.isnan(best_value(run, "test_accuracy", 10))
+
+
+def test_the_metric_of_the_task_says_what_diverged():
+    """A loss that rises may go with accuracies that rise."""
+    run = record([3.0, 1.0, 4.0], [0.1, 0.5, 0.9])
+    assert cost_to(run, "test_accuracy", 0.5, "rounds") == 2
+    assert quality_of(run, "test_accuracy", "test_accuracy") == 0.9
+    assert cost_to(run, "train_loss", 1.0, "rounds") == math.inf
+    assert math.isnan(quality_of(run, "test_accuracy", "train_loss"))
 
 
 def test_profiles_areas_and_intervals_are_those_of_loops():

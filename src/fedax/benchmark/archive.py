@@ -16,6 +16,9 @@ SHIPPED = Path(__file__).parent / "archive"
 """The archive of the standing benchmark."""
 ENDING = ".jsonl.xz"
 
+Keys = Mapping[tuple[str, str], str]
+"""Fingerprints of current results, by task and title of the method."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
@@ -110,17 +113,21 @@ class Archive:
             write(file, entry.to_bytes())
         return file
 
-    def entries(self, task: str, judged: Container[str] | None = None) -> Iterator[Entry]:
+    def entries(
+        self, task: str, judged: Container[str] | None = None, keys: Keys | None = None
+    ) -> Iterator[Entry]:
         """Yields the results on a task with some targets and budgets, in the order of the titles;
         without `judged` with all.
 
-        Of a method that several folders have, the first counts.
+        Of a method that several folders have, the first counts. Results of the titles in `keys`
+        count only with the key that these have.
         """
         found: dict[str, Entry] = {}
         for folder in self.folders:
             for file in sorted((folder / task).glob(f"*{ENDING}")):
                 entry = _read(file)
-                if judged is None or entry.judged in judged:
+                is_current = (keys or {}).get((task, entry.method), entry.key) == entry.key
+                if is_current and (judged is None or entry.judged in judged):
                     found.setdefault(entry.method, entry)
         yield from (found[method] for method in sorted(found, key=str.lower))
 

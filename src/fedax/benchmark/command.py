@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from fedax.algorithms import algorithm_classes
-from fedax.benchmark.archive import SHIPPED, Archive, Entry
+from fedax.benchmark.archive import SHIPPED, Archive, Entry, Keys
 from fedax.benchmark.page import render
 from fedax.benchmark.plan import (
     Cell,
@@ -39,12 +39,14 @@ from fedax.benchmark.trials import (
     title_of,
 )
 from fedax.core import InvalidInput, Task, UnknownName
+from fedax.core.hyper import declared
 from fedax.data.folder import import_extra
 from fedax.errors import RunExists
 from fedax.report.drawing.figures import save_charts
 from fedax.report.tables.comparison import to_latex, to_text
 from fedax.utils.files import portable, write, writing
 from fedax.utils.lock import held
+from fedax.utils.plugins import is_user_code
 
 ALL = "all"
 """Stands for all built-in methods."""
@@ -108,7 +110,29 @@ class Bench:
 
     def standing(self) -> Standing:
         """Returns what all archives have about the tasks; nothing that another search has tuned."""
-        return Standing.of(self.tasks, self.archive, self._standing_tuning)
+        return Standing.of(self.tasks, self.archive, self._standing_tuning, keys=self._keys())
+
+    def _keys(self, methods: Sequence[Method] = ()) -> Keys:
+        """Returns the fingerprints of current results: of built-in methods with the benchmark's
+        search spaces, and of some methods with the spaces of this command.
+        """
+        standing, keys = read_spaces(FILE), dict[tuple[str, str], str]()
+        builtin = [Method(name, {}) for name in algorithm_classes()]
+        for task in self.tasks:
+            if task.target is None:
+                continue
+            for some, spaces, tuning in (
+                (builtin, standing, self._standing_tuning),
+                (methods, self.spaces, self.tuning),
+            ):
+                keys |= {
+                    (task.name, title_of(method, tuning)): key_of(
+                        task, method, search_space(task, method, spaces), tuning
+                    )
+                    for method in some
+                    if task.fits(method)
+                }
+        return keys
 
     @property
     def _standing_tuning(self) -> Tuning:
@@ -123,23 +147,21 @@ class Bench:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:  # whole lines, also in a narrow terminal
             cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-            console.print("  ".join(cells).rstrip(), highlight=False, soft_wrap=True)
+            _print(console, "  ".join(cells).rstrip())
 
     def set_targets(self, console: Console) -> None:
         """Sets the target of each task that has none, or that is the only one asked for."""
         for task in self.tasks:
             # a target that was set stays, unless the task was asked for alone
             if task.target is not None and len(self.tasks) > 1:
-                console.print(f"{task.name}: {task.target.value:g}, set before.", highlight=False)
+                _print(console, f"{task.name}: {task.target.value:g}, set before.")
                 continue
             begin = time.perf_counter()
             target = set_target(task, self.spaces, make_data(task))
             write_target(self.folder, task.name, target)
             seconds = time.perf_counter() - begin
             told = f"{task.metric} {target.value:g}, {target.reference} {target.settings}"
-            console.print(
-                f"{task.name}: {told} ({seconds:.0f} s).", highlight=False, soft_wrap=True
-            )
+            _print(console, f"{task.name}: {told} ({seconds:.0f} s).")
 
     def run(self, names: Sequence[str], console: Console, *, only_plan: bool = False) -> None:
         """Runs methods on the tasks that fit them, and shows where they stand.
@@ -160,13 +182,33 @@ class Bench:
                     raise InvalidInput.because(method.label, reason)
             for task in self.tasks:  # typos in spaces before anything runs
                 search_space(task, method, self.spaces)
+            if is_user_code("algorithm", method.name):
+                self._show_space(method, console)
+        titles = [method.label for method in methods]
+        for title in titles:
+            # results are found by their title
+            if titles.count(title) > 1:
+                reason = f"{titles.count(title)} of the methods have this title"
+                raise InvalidInput.because(title, reason, "Give each its own label=....")
         cells = cells_of(self.tasks, methods)
         if only_plan:
             self._show_plan(cells, console)
             return
         self.results(cells, console)
         if not everything:
-            self._show([title_of(method, self.tuning) for method in methods], console)
+            self._show(methods, console)
+
+    def _show_space(self, method: Method, console: Console) -> None:
+        """Says which hyperparameters of a user's method are searched, and which keep a value."""
+        task = next(task for task in self.tasks if task.fits(method))
+        ranges = search_space(task, method, self.spaces).ranges
+        searched = [
+            f"{key} {'log' if one.log else 'linear'} [{one.low:g}, {one.high:g}]"
+            for key, one in ranges.items()
+        ]
+        fixed = [key for key in declared(method.kind) if key not in ranges]
+        kept = f" Not searched: {', '.join(fixed)}." if fixed else ""
+        _print(console, f"{method.label} searches {', '.join(searched)}.{kept}")
 
     def results(self, cells: Sequence[Cell], console: Console) -> None:
         """Makes the results of cells that are not in the archive.
@@ -201,7 +243,10 @@ class Bench:
             missing.pop(cell.key, None)
             self._say(entry, f"{number}/{len(cells)}{_left(missing.values(), known)}", console)
         if busy:
-            console.print(f"Another process works on {busy} of them.", highlight=False)
+            _print(
+                console,
+                f"Another process works on {busy} of them; run it again for their results.",
+            )
 
     def _space(self, cell: Cell) -> Space:
         return search_space(cell.task, cell.method, self.spaces)
@@ -230,18 +275,17 @@ class Bench:
                 # after each timing, so that an interrupted plan goes on where it was
                 write_timings(self.out, timings)
                 told = f"{cell.task.name}: {cell.method.label}: {timings[cell.key]:.0f} s"
-                console.print(told, highlight=False, soft_wrap=True)
+                _print(console, told)
         seconds = estimate(missing, self._known())
         for place, title in enumerate(("task", "method")):
             console.print(f"\n{title}: cells, core hours", style="bold")
             for name, count, hours in hours_by(place, seconds):
-                console.print(f"{name}: {count}, {hours:.2f}", highlight=False, soft_wrap=True)
+                _print(console, f"{name}: {count}, {hours:.2f}")
         total = sum(seconds.values()) / 3600
-        console.print(
+        _print(
+            console,
             f"\n{len(missing)} of {len(cells)} cells are missing: {total:.1f} core hours. "
             "Several processes may share them; what is done stays.",
-            highlight=False,
-            soft_wrap=True,
         )
 
     def _say(self, entry: Entry, progress: str, console: Console) -> None:
@@ -251,36 +295,36 @@ class Bench:
             edges = f" (at the edge: {', '.join(entry.edges)})" if entry.edges else ""
             told = f"{chosen}{edges}, {entry.seconds:.0f} s"
         line = f"{progress} {entry.task}: {entry.method}: {told}"
-        console.print(line, highlight=False, soft_wrap=True)
+        _print(console, line)
 
-    def _show(self, methods: Sequence[str], console: Console) -> None:
+    def _show(self, methods: Sequence[Method], console: Console) -> None:
         """Shows the places of methods, and writes the table and the figure."""
         # with another search, its methods beside those of the standing archive
         tunings = dict.fromkeys([self._standing_tuning, self.tuning])
-        standing = Standing.of(self.tasks, self.archive, *tunings)
+        standing = Standing.of(self.tasks, self.archive, *tunings, keys=self._keys(methods))
         if self.tuning.search != STANDING.search:
-            console.print(
+            _print(
+                console,
                 f"\nTuned by {self.tuning.search}: compared with the standing table, which it "
                 "does not enter.",
-                highlight=False,
-                soft_wrap=True,
             )
-        for method in methods:
-            console.print(f"\n{method}", style="bold")
-            for line in describe_place(standing, method):
-                console.print(line, highlight=False, soft_wrap=True)
+        titles = [title_of(method, self.tuning) for method in methods]
+        for title in titles:
+            _print(console, f"\n{title}", style="bold")
+            for line in describe_place(standing, title):
+                _print(console, line)
         # references are the rows that others are compared with
-        shown = [*methods, *(standing.reference(task) for task in standing.tasks)]
+        shown = [*titles, *(standing.reference(task) for task in standing.tasks)]
         table = standing.table("rounds", shown)
-        console.print(f"\n{to_text(table)}", highlight=False, soft_wrap=True)
+        _print(console, f"\n{to_text(table)}")
         with writing(self.out):
             self.out.mkdir(parents=True, exist_ok=True)
             write(self.out / "table.tex", to_latex(table) + "\n")
         files = [self.out / "table.tex"]
-        chart = standing.chart("rounds", methods[0])
+        chart = standing.chart("rounds", titles[0])
         if chart.panels and importlib.util.find_spec("matplotlib"):
             files += save_charts([chart], self.out)
-        console.print("\n" + "\n".join(map(str, files)), highlight=False, soft_wrap=True)
+        _print(console, "\n" + "\n".join(map(str, files)))
 
     def write_page(self) -> Path:
         """Writes the page of all archived results on the tasks, and returns its file."""
@@ -289,6 +333,11 @@ class Bench:
             self.out.mkdir(parents=True, exist_ok=True)
             write(file, render(self.standing()))
         return file
+
+
+def _print(console: Console, text: str, **style: Any) -> None:
+    # titles and messages of users may have brackets, which rich would take for markup
+    console.print(text, highlight=False, soft_wrap=True, markup=False, **style)
 
 
 def _left(missing: Collection[Cell], known: Seconds) -> str:
@@ -315,5 +364,5 @@ class _Data:
                 self.made = lost | {task.name: make_data(task)}
             except InvalidInput as error:
                 self.made = lost | {task.name: None}
-                self.console.print(f"{task.name} is left out: {error}", highlight=False)
+                _print(self.console, f"{task.name} is left out: {error}")
         return self.made[task.name]

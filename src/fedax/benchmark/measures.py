@@ -28,7 +28,7 @@ class Cost(NamedTuple):
 COSTS = {
     "rounds": Cost("Rounds", "rounds", lambda run: run.rounds),
     "gigabits": Cost("Traffic", "Gbit", lambda run: run.bits / 1e9),
-    "gradients": Cost("Gradients", "minibatch gradients of a client", lambda run: run.gradients),
+    "gradients": Cost("Gradients", "minibatch gradients per client", lambda run: run.gradients),
     "hours": Cost("Clock", "h", lambda run: None if run.time is None else run.time / 3600),
 }
 """Costs until the target, by name."""
@@ -46,6 +46,18 @@ def is_higher(run: Record, metric: str) -> bool:
     return is_higher_better(metric, [run.modes])
 
 
+def has_diverged(run: Record, metric: str) -> bool:
+    """Returns whether a run counts as diverged on a task with some metric.
+
+    It was stopped for that, is not finite, or its metric ends worse than it began. The metric of
+    the task decides, not the training loss: a loss that rises may go with accuracies that rise.
+    """
+    first, last = (float(run.scalars[metric][i]) for i in (0, -1))
+    # `not` of a comparison, so that NaN counts as worse
+    has_worsened = not (last >= first if is_higher(run, metric) else last <= first)
+    return run.outcome.kind in ("diverged", "non-finite") or has_worsened
+
+
 def cost_to(run: Record, metric: str, target: float, measure: str) -> float:
     """Returns what a run has spent when its metric is first as good as the target.
 
@@ -56,7 +68,7 @@ def cost_to(run: Record, metric: str, target: float, measure: str) -> float:
     spent = COSTS[measure].spent(run)
     if spent is None:
         return math.nan
-    if run.diverged:
+    if has_diverged(run, metric):
         return math.inf
     begun = np.asarray(run.rounds) > 0
     curve = np.asarray(run.scalars[metric], float)[begun]
@@ -66,14 +78,16 @@ def cost_to(run: Record, metric: str, target: float, measure: str) -> float:
     )
 
 
-def quality_of(run: Record, metric: str) -> float:
-    """Returns the final value of a metric; NaN for a run that diverged."""
-    return math.nan if run.diverged else float(run.scalars[metric][-1])
+def quality_of(run: Record, metric: str, decisive: str) -> float:
+    """Returns the final value of a metric; NaN for a run that diverged by the decisive one, the
+    task's.
+    """
+    return math.nan if has_diverged(run, decisive) else float(run.scalars[metric][-1])
 
 
 def best_value(run: Record, metric: str, rounds: float) -> float:
     """Returns the best value of a metric in the first rounds; NaN for a run that diverged."""
     curve = np.asarray(run.scalars[metric], float)[np.asarray(run.rounds) <= rounds]
-    if run.diverged or not np.isfinite(curve).any():
+    if has_diverged(run, metric) or not np.isfinite(curve).any():
         return math.nan
     return float(np.nanmax(curve) if is_higher(run, metric) else np.nanmin(curve))

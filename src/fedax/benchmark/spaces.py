@@ -1,5 +1,6 @@
 """Search spaces of methods, and settings drawn from them by a quasi-random sequence."""
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -181,11 +182,19 @@ def space_of(
     rate = {"learning_rate": Range(*learning_rate, log=True)}
     if entry is None:
         # without a declared space: a range for every real hyperparameter that is not fixed
-        derived = {key: _derived(one) for key, one in known.items() if key not in fixed}
+        derived = {
+            key: _derived(one)
+            for key, one in known.items()
+            if key not in fixed and not _is_static(kind, key)
+        }
         ranges = {key: one for key, one in derived.items() if one is not None}
         return Space(rate | ranges, known, GENERAL if ranges else "no other hyperparameters")
     # options of the local solver are searched under the prefix `solver.`
     inner = {f"solver.{key}": one for key, one in declared(SGD).items()}
+    for key in entry:
+        if key in known and _is_static(kind, key):
+            reason = "it is static: all settings run as one program, so they cannot differ in it"
+            raise InvalidInput.because(f"{kind.__name__}.{key}", reason, "Leave out static=True.")
     ranges = {
         key: _parsed(f"{kind.__name__}.{key}", given, known | inner, key)
         for key, given in entry.items()
@@ -213,6 +222,15 @@ def _parsed(field: str, given: Any, known: Mapping[str, Hyper], key: str) -> Ran
     return found
 
 
+def _is_static(kind: type, key: str) -> bool:
+    """Returns whether a hyperparameter is part of the compiled program."""
+    return next(
+        field.metadata.get("static", False)
+        for field in dataclasses.fields(kind)
+        if field.name == key
+    )
+
+
 def _derived(one: Hyper) -> Range | None:
     """Returns the range of a real hyperparameter; None for what keeps its default."""
     is_real = isinstance(one.default, float) and one.choices is None
@@ -221,7 +239,8 @@ def _derived(one: Hyper) -> Range | None:
     # a bounded range is searched whole and linearly
     if math.isfinite(one.low) and math.isfinite(one.high):
         return Range(one.low, one.high)
-    if one.default < 0 or one.low < 0:
+    # without a declared range, a positive default stands for positive numbers
+    if one.default < 0 or (math.isfinite(one.low) and one.low < 0):
         return None
     low = max(one.default / FACTOR, one.low)
     return Range(low, min(one.default * FACTOR, one.high), log=True)

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedax.benchmark.archive import Archive, Entry
+from fedax.benchmark.archive import Archive, Entry, Keys
 from fedax.benchmark.measures import COSTS, QUALITIES, cost_to, is_higher, quality_of
 from fedax.benchmark.scores import LIMIT, area, interval, profile, ratios, speed_gains, typical
 from fedax.benchmark.task import FAMILIES, BenchTask, Method
 from fedax.benchmark.trials import STANDING, Tuning, judged_by
-from fedax.report.drawing.charts import Axis, Chart, Panel, Series
+from fedax.report.drawing.charts import Axis, Chart, Panel, Series, staggered
 from fedax.report.tables.comparison import Cell, ComparedColumn, MethodTable
 from fedax.report.tables.statistics import LEVEL, Effect, effect_of, holm
 
@@ -75,9 +75,18 @@ class Standing:
     refused: Mapping[str, Mapping[str, str]]
 
     @classmethod
-    def of(cls, tasks: Sequence[BenchTask], archive: Archive, *tunings: Tuning) -> "Standing":
+    def of(
+        cls,
+        tasks: Sequence[BenchTask],
+        archive: Archive,
+        *tunings: Tuning,
+        keys: Keys | None = None,
+    ) -> "Standing":
         """Reads the results on all tasks that have a target; of the standing budget, or of several
         ones.
+
+        With `keys`, the fingerprints of current results by task and title, results of these titles
+        with other ones are left out: those of an older file, or of other search spaces.
         """
         known = [task for task in tasks if task.target is not None]
         # by task, the fingerprints of the budgets that count
@@ -85,7 +94,9 @@ class Standing:
             task.name: {judged_by(task, tuning) for tuning in tunings or (STANDING,)}
             for task in known
         }
-        found = {task.name: list(archive.entries(task.name, judged[task.name])) for task in known}
+        found = {
+            task.name: list(archive.entries(task.name, judged[task.name], keys)) for task in known
+        }
         return cls(
             known,
             {
@@ -121,7 +132,7 @@ class Standing:
         if measure in COSTS:
             target = task.required_target()
             return np.array([cost_to(run, task.metric, target, measure) for run in runs])
-        return np.array([quality_of(run, task.quality[measure]) for run in runs])
+        return np.array([quality_of(run, task.quality[measure], task.metric) for run in runs])
 
     def reference(self, task: BenchTask) -> str:
         """Returns the title of a task's reference."""
@@ -198,7 +209,8 @@ class Standing:
         every = [run for entry in self.entries[task.name].values() for run in entry.records]
         sign = 1.0 if is_higher(every[0], metric) else -1.0
         # values at the start and at the end, of all methods on the task
-        known = [run.scalars[metric][0] for run in every] + [quality_of(r, metric) for r in every]
+        known = [run.scalars[metric][0] for run in every]
+        known += [quality_of(run, metric, task.metric) for run in every]
         # a run that diverged counts as the worst of its task, as in reports
         worst = sign * float(np.nanmin(sign * np.array(known)))
         ours, theirs = (np.where(np.isnan(values), worst, values) for values in (ours, theirs))
@@ -251,7 +263,14 @@ class Standing:
             shares = dict(zip(methods, profile(found, factors), strict=True))
             # a method keeps its style in all panels
             series = [
-                Series(m, styles.setdefault(m, len(styles)), factors, shares[m]) for m in drawn
+                Series(
+                    m,
+                    styles.setdefault(m, len(styles)),
+                    factors,
+                    shares[m],
+                    marked=staggered(len(factors), position, len(drawn)),
+                )
+                for position, m in enumerate(drawn)
             ]
             ticks = tuple((float(tick), f"{tick:g}") for tick in (1, 1.5, 2, 3, 4))
             x = Axis("factor of the best cost", True, 1.0, LIMIT, ticks)
@@ -297,10 +316,9 @@ def describe_place(standing: Standing, method: str, measure: str = "rounds") -> 
                 if own.rank
                 else f"no ranking with fewer than {LEAST} tasks ({len(tasks)})"
             )
-            lines.append(
-                f"{family}: area {own.area:.2f} [{own.low:.2f}, {own.high:.2f}], {ranked}; "
-                f"{len(placed)} methods."
-            )
+            # one task has no interval over tasks
+            ends = f" [{own.low:.2f}, {own.high:.2f}]" if len(tasks) > 1 else ""
+            lines.append(f"{family}: area {own.area:.2f}{ends}, {ranked}; {len(placed)} methods.")
         for task in tasks:
             # the median over the seeds
             cost = typical(standing.numbers(task, measure, method))

@@ -1,5 +1,6 @@
 """Tasks of the benchmark: TOML files in the folder `tasks`, and their targets."""
 
+import functools
 import hashlib
 import inspect
 import json
@@ -10,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedax.algorithms import algorithm_class
+from fedax.algorithms import algorithm_class, algorithm_classes
 from fedax.benchmark.measures import COSTS, QUALITIES
 from fedax.core import Algorithm, InvalidInput, UnknownName
 from fedax.core.hyper import declared
@@ -19,7 +20,7 @@ from fedax.experiments.config.sections import AlgorithmSection, explain_error
 from fedax.experiments.config.shorthand import parse_section
 from fedax.experiments.config.toml import Source
 from fedax.utils.files import write, writing
-from fedax.utils.plugins import is_reference, load
+from fedax.utils.plugins import is_user_code, load
 
 FOLDER = Path(__file__).parent / "tasks"
 """The folder of the standing benchmark's tasks."""
@@ -187,7 +188,8 @@ class BenchTask(BaseModel):
         ones.
         """
         known = declared(method.kind)
-        return {key: value for key, value in self.options.items() if key in known} | method.options
+        fixed = {key: value for key, value in method.options.items() if key != "label"}
+        return {key: value for key, value in self.options.items() if key in known} | fixed
 
     def experiment_of(
         self, method: "Method", settings: Sequence[Mapping[str, float]]
@@ -202,16 +204,15 @@ class BenchTask(BaseModel):
                 for key, value in setting.items()
                 if key == "learning_rate" or key.startswith("solver.")
             }
-            own = {
+            hyperparameters = {
                 key: value
                 for key, value in setting.items()
-                # what the solver has taken already
-                if key.removeprefix("solver.") not in solver
+                if key != "learning_rate" and not key.startswith("solver.")
             }
             sections.append(
                 {"name": method.name, "label": str(number), "solver": solver}
                 | self.options_for(method)
-                | own
+                | hyperparameters
             )
         return Experiment.of(name=self.name, algorithm=sections, **self.sections)
 
@@ -231,11 +232,27 @@ class Method(NamedTuple):
         """Parses `name:key=value,...`, and checks name and options.
 
         Raises:
-            UnknownName, InvalidInput: as `fedax.algorithms.make_algorithm`.
+            UnknownName, InvalidInput: as `fedax.algorithms.make_algorithm`; also options that the
+                benchmark sets itself, and the title of a built-in method for another one.
         """
         section = parse_section(text)
         AlgorithmSection(**section).make()
-        return cls(section.pop("name"), section)
+        method = cls(section.pop("name"), section)
+        for key in ("solver", "schedule"):
+            # they would replace what is searched, under the title of the tuned method
+            if key in method.options:
+                reason = "the benchmark tunes the local solver, and its tasks set the schedule"
+                hint = "Declare ranges such as solver.momentum in a file for --spaces."
+                raise InvalidInput.because(f"{method.name}: {key}", reason, hint)
+        if "learning_rate" in declared(method.kind):
+            reason = "the benchmark searches the learning rate of the local solver by this name"
+            raise InvalidInput.because(
+                f"{method.name}: learning_rate", reason, "Give the hyperparameter another name."
+            )
+        if method.label in builtin_labels() and not method.is_builtin:
+            reason = "a built-in method has this title, and results are found by it"
+            raise InvalidInput.because(method.label, reason, "Add label=..., or rename the class.")
+        return method
 
     @property
     def kind(self) -> type[Algorithm[Any]]:
@@ -248,9 +265,16 @@ class Method(NamedTuple):
         return AlgorithmSection(name=self.name, **self.options).shown()
 
     @property
+    def is_builtin(self) -> bool:
+        """Whether this is a method of fedax with no options beside its hyperparameters."""
+        return self.name.lower() in algorithm_classes() and "label" not in self.options
+
+    @property
     def sha256(self) -> str:
         """The hash of a user's file; empty for built-in methods."""
-        return load("algorithm", self.name).sha256 if is_reference(self.name) else ""
+        if not is_user_code("algorithm", self.name):
+            return ""
+        return load("algorithm", self.name).sha256
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -267,6 +291,16 @@ class Method(NamedTuple):
             return ("personal",) if room[2] == "personalized" else SERVER
         # user code lies in no folder of the package: overriding `personal` makes it personal
         return ("personal",) if self.kind.personal is not Algorithm.personal else SERVER
+
+
+@functools.cache
+def builtin_labels() -> frozenset[str]:
+    """Returns the titles of the built-in methods with their default hyperparameters.
+
+    >>> "FedAvg" in builtin_labels()
+    True
+    """
+    return frozenset(AlgorithmSection(name=name).shown() for name in algorithm_classes())
 
 
 def load_tasks(folder: Path = FOLDER) -> dict[str, BenchTask]:

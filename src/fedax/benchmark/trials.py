@@ -9,13 +9,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 import fedax
 from fedax import tasks
 from fedax.benchmark.archive import Entry, trimmed
-from fedax.benchmark.measures import best_value, cost_to, is_higher, quality_of
+from fedax.benchmark.measures import best_value, cost_to, has_diverged, is_higher
 from fedax.benchmark.spaces import Setting, Space, space_of, suggest_points, unit_points
 from fedax.benchmark.task import BenchTask, Method, Target
 from fedax.core import InvalidInput, Task
+from fedax.engine.round.footprint import footprint
+from fedax.experiments.config.plan import Plan
 from fedax.experiments.results.provenance import versions
 from fedax.experiments.running.batches import run_batch
 from fedax.report import Record
@@ -123,6 +127,10 @@ def run_method(
         tuned = tune(task, method, space, data, tuning, standing_score(task.metric, target))
     except InvalidInput as error:
         return dataclasses.replace(entry, refused=str(error))
+    # a user's file is read again by every stage
+    if key_of(task, method, space, tuning) != entry.key:
+        reason = "its file changed while it ran, so that these results belong to neither version"
+        raise InvalidInput.because(method.label, reason, "Run the command again.")
     return dataclasses.replace(
         entry,
         settings=tuned.settings,
@@ -203,7 +211,31 @@ def run_settings(
     """Runs settings with seeds as one program: the first setting with all seeds, then the next."""
     experiment = task.experiment_of(method, settings)
     plan, labels = experiment.plan(data), [str(number) for number in range(len(settings))]
-    return run_batch(plan, labels, seeds, task=task.name, draw=0)
+    records = run_batch(plan, labels, seeds, task=task.name, draw=0)
+    # settings differ in numbers only, so that one stands for all
+    gradients = gradients_per_client(plan, labels[0])
+    return [dataclasses.replace(run, gradients=run.rounds * gradients) for run in records]
+
+
+def gradients_per_client(plan: Plan, label: str) -> float:
+    """Returns the expected minibatch gradients of a round over the number of all clients.
+
+    A phase of a drawn cohort counts with the cohort's share of the clients, because methods differ
+    in who works: with 5 of 20 clients, gradient descent by all costs four times FedAvg's work of
+    the same length.
+    """
+    arguments = plan.arguments_of(label)
+    schedule, sizes = arguments["schedule"], plan.task.train.sizes
+    phases = footprint(plan.algorithms[label], plan.task, solver=arguments["solver"]).phases
+    share = 1.0 if schedule.cohort is None else schedule.cohort / len(sizes)
+    # means over the clients, which have unequally many examples
+    steps = float(np.mean([schedule.mean_steps(int(n)) for n in sizes]))
+    epoch = float(np.mean([schedule.mean_epoch(int(n)) for n in sizes]))
+    return sum(
+        (phase.step_gradients * steps + phase.full_gradients * epoch)
+        * (1.0 if phase.everyone else share)
+        for phase in phases
+    )
 
 
 def standing_score(metric: str, target: float) -> Callable[[Sequence[Record]], Score]:
@@ -216,21 +248,19 @@ def standing_score(metric: str, target: float) -> Callable[[Sequence[Record]], S
 
     def score(records: Sequence[Record]) -> Score:
         rounds = [
-            math.inf if _worsened(run, metric) else cost_to(run, metric, target, "rounds")
+            math.inf if has_diverged(run, metric) else cost_to(run, metric, target, "rounds")
             for run in records
         ]
         reached = [cost for cost in rounds if math.isfinite(cost)]
-        finals = [_as_loss(run, metric, quality_of(run, metric)) for run in records]
+        finals = [
+            _as_loss(run, metric, math.nan if run.diverged else float(run.scalars[metric][-1]))
+            for run in records
+        ]
         # compared as a tuple: first who arrives, then how fast, then how good
         missed = float(len(rounds) - len(reached))
         return missed, statistics.fmean(reached or [0.0]), statistics.fmean(finals)
 
     return score
-
-
-def _worsened(run: Record, metric: str) -> bool:
-    first, last = (_as_loss(run, metric, float(run.scalars[metric][i])) for i in (0, -1))
-    return last > first
 
 
 def _as_loss(run: Record, metric: str, value: float) -> float:
