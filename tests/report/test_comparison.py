@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 
 import numpy as np
 import pytest
@@ -13,12 +14,16 @@ from fedax.core import Outcome
 from fedax.experiments.results.store import RunDirectory
 from fedax.report.record import to_csv as curves_csv
 from fedax.report.tables.comparison import (
+    Cell,
+    ComparedColumn,
+    MethodTable,
     compare_methods,
     differences_sheet,
     method_tables,
     to_csv,
     to_latex,
     to_markdown,
+    to_text,
 )
 from fedax.report.tables.statistics import holm, paired_t
 from samples import record
@@ -207,3 +212,19 @@ def test_the_smallest_client_is_the_one_with_fewest_examples():
         "Client accuracy, client with fewest examples (%)",
         "Client accuracy, client with most examples (%)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("mean", "deviation", "text"),
+    [
+        (0.0009, 0.00012, "0.0009 ± 0.00012"),
+        (0.0011, 0.00012, "0.0011 ± 0.0001"),
+        (2.5e6, 1.25e5, "2500000 ± 125000"),
+        (0.0009, math.nan, "0.0009"),
+    ],
+)
+def test_small_and_large_means_have_their_deviations(mean, deviation, text):
+    table = MethodTable(
+        "T", ["A"], [ComparedColumn("c", {"A": Cell(mean, deviation, 5, 0, 1.0)}, {})], ""
+    )
+    assert f"{text} *" in to_text(table)

@@ -75,27 +75,29 @@ def compare_methods(records: Sequence[Record], metric: str, read: str = "last") 
         read: how a curve becomes a number, see `read_curve`.
     """
     with_metric = [record for record in records if metric in record.scalars]
-    title = _titled(metric)
+    title = _column_title(metric)
     if not with_metric:
         return ComparedColumn(title, {}, {})
     results, task = Results(with_metric), with_metric[0].task
     # by label, then by run: numbers in the unit of the table
     values = {
-        label: results.of(task, label, metric, read, mode=_mode(with_metric, metric))
+        label: results.of(task, label, metric, read, mode=_metric_mode(with_metric, metric))
         for label in by_label(with_metric)
     }
     # means over runs, also where the tests are on means over seeds
-    means = {label: float(np.mean(list(own.values()))) for label, own in values.items()}
+    means = {
+        label: float(np.mean(list(label_values.values()))) for label, label_values in values.items()
+    }
     differences: dict[str, Difference] = {}
     best = None
-    if _mode(with_metric, metric) is not None and len(values) > 1:
+    if _metric_mode(with_metric, metric) is not None and len(values) > 1:
         # with the sign, smaller is better and a positive difference is worse
         sign = -1.0 if higher_is_better(metric, read, with_metric) else 1.0
         finite = {label: mean for label, mean in means.items() if not math.isnan(mean)}
         best = min(finite, key=lambda label: sign * finite[label]) if finite else None
         tested = {
-            label: _effect(results, own, values[best], sign)
-            for label, own in values.items()
+            label: _compute_effect(results, label_values, values[best], sign)
+            for label, label_values in values.items()
             if best not in (None, label)
         }
         # `ahead` is the p-value that the method is worse than the best
@@ -105,8 +107,11 @@ def compare_methods(records: Sequence[Record], metric: str, read: str = "last") 
             for (label, effect), p in zip(tested.items(), adjusted, strict=True)
         }
     cells = {}
-    for label, own in values.items():
-        numbers, lost = np.array(list(own.values())), results.lost(task, label, metric, read)[0]
+    for label, label_values in values.items():
+        numbers, lost = (
+            np.array(list(label_values.values())),
+            results.lost(task, label, metric, read)[0],
+        )
         deviation = (
             float(numbers.std(ddof=1))
             if len(numbers) > 1 and np.isfinite(numbers).all()
@@ -117,19 +122,21 @@ def compare_methods(records: Sequence[Record], metric: str, read: str = "last") 
     return ComparedColumn(title, cells, differences)
 
 
-def _effect(results: Results, own: Values, best: Values, sign: float) -> Effect:
+def _compute_effect(
+    results: Results, method_values: Values, best_values: Values, sign: float
+) -> Effect:
     # pairs by draw and seed: runs that only one of the two has are left out
-    common = [run for run in own if run in best]
+    common = [run for run in method_values if run in best_values]
     with np.errstate(invalid="ignore"):
         # infinite minus infinite is level
-        paired = {run: sign * (own[run] - best[run]) for run in common}
+        paired = {run: sign * (method_values[run] - best_values[run]) for run in common}
     values, unit = results.units(
         {run: 0.0 if math.isnan(value) else value for run, value in paired.items()}
     )
     return effect_of(values, unit)
 
 
-def _mode(records: Sequence[Record], metric: str) -> Mode | None:
+def _metric_mode(records: Sequence[Record], metric: str) -> Mode | None:
     return (
         None
         if metric in ("dissimilarity", "weight_gap")
@@ -146,7 +153,7 @@ def unit_of(metric: str) -> str:
     return {100.0: "%", 1e4: "squared points"}.get(scale_of(metric), "")
 
 
-def _titled(metric: str) -> str:
+def _column_title(metric: str) -> str:
     name = column_of(metric).title
     return f"{name} ({unit_of(metric)})" if unit_of(metric) else name
 
@@ -186,10 +193,10 @@ def method_tables(
     """
     if not records:
         raise InvalidInput.found("table", "no runs", "at least one")
-    known = list(dict.fromkeys(name for record in records for name in record.scalars))
+    known_metrics = list(dict.fromkeys(name for record in records for name in record.scalars))
     for metric in metrics or ():
-        if metric not in known:
-            raise UnknownName.among("metric", metric, known)
+        if metric not in known_metrics:
+            raise UnknownName.among("metric", metric, known_metrics)
     tasks, reads = by_task(records), reads or {}
     # one metric: tasks become the columns
     if metrics and len(metrics) == 1 and len(tasks) > 1:
@@ -197,7 +204,9 @@ def method_tables(
             compare_methods(runs, metrics[0], reads.get(task, "last"))._replace(title=task)
             for task, runs in tasks.items()
         ]
-        return [MethodTable(_titled(metrics[0]), list(by_label(records)), columns, _note(records))]
+        return [
+            MethodTable(_column_title(metrics[0]), list(by_label(records)), columns, _note(records))
+        ]
     return [
         MethodTable(
             task,
@@ -213,7 +222,11 @@ def method_tables(
 
 
 def _note(records: Sequence[Record]) -> str:
-    most = max(len(runs) for own in by_task(records).values() for runs in by_label(own).values())
+    most = max(
+        len(runs)
+        for task_runs in by_task(records).values()
+        for runs in by_label(task_runs).values()
+    )
     draws = len({record.draw for record in records}) > 1
     text = (
         f"Means and sample standard deviations over {counted(most, 'run')}. "
@@ -233,7 +246,9 @@ def _note(records: Sequence[Record]) -> str:
 def to_text(table: MethodTable) -> str:
     """Formats a table for terminals: the best and those level with it have a star."""
     # without the star two spaces keep the numbers below each other
-    rows = _rows(table, lambda cell: _number(cell, " ± ") + (" *" if cell.is_top else "  "))
+    rows = _table_rows(
+        table, lambda cell: _format_number(cell, " ± ") + (" *" if cell.is_top else "  ")
+    )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for first, *numbers in rows:
@@ -246,24 +261,29 @@ def to_text(table: MethodTable) -> str:
 
 def to_markdown(table: MethodTable) -> str:
     """Formats a table in Markdown."""
-    head, *rows = _rows(
-        table, lambda cell: f"**{_number(cell, ' ± ')}**" if cell.is_top else _number(cell, " ± ")
+    head, *rows = _table_rows(
+        table,
+        lambda cell: (
+            f"**{_format_number(cell, ' ± ')}**" if cell.is_top else _format_number(cell, " ± ")
+        ),
     )
     rule = ["---", *["---:"] * len(table.columns)]
-    lines = [f"| {' | '.join(_piped(text) for text in row)} |" for row in (head, rule, *rows)]
+    lines = [
+        f"| {' | '.join(_escape_markdown(text) for text in row)} |" for row in (head, rule, *rows)
+    ]
     return "\n".join([f"**{table.title}**", "", *lines, "", table.note])
 
 
 def to_latex(table: MethodTable) -> str:
     """Formats a table for LaTeX with the package booktabs."""
 
-    def shown(cell: Cell) -> str:
-        number = _number(cell, r" \pm ")
+    def format_cell(cell: Cell) -> str:
+        number = _format_number(cell, r" \pm ")
         if not math.isfinite(cell.mean):
             return number
         return rf"$\mathbf{{{number}}}$" if cell.is_top else f"${number}$"
 
-    head, *rows = _rows(table, shown, escape=_escaped)
+    head, *rows = _table_rows(table, format_cell, escape=_escape_latex)
     lines = [
         f"% {table.title}: {table.note}",
         rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
@@ -293,14 +313,19 @@ def to_csv(tables: Sequence[MethodTable]) -> str:
             for column in table.columns:
                 if (cell := column.cells.get(method)) is None:
                     continue
-                other = column.differences.get(method)
+                difference = column.differences.get(method)
                 # the best itself, and untested methods, have empty cells
-                test = (
+                test_cells = (
                     ["", "", "", ""]
-                    if other is None
-                    else [other.effect.mean, other.effect.low, other.effect.high, other.p]
+                    if difference is None
+                    else [
+                        difference.effect.mean,
+                        difference.effect.low,
+                        difference.effect.high,
+                        difference.p,
+                    ]
                 )
-                numbers = [_plain(value) for value in (cell.mean, cell.deviation)]
+                numbers = [_format_plain(value) for value in (cell.mean, cell.deviation)]
                 # 1 also for methods that are not significantly worse
                 best = int(cell.is_top)
                 row = [
@@ -311,7 +336,7 @@ def to_csv(tables: Sequence[MethodTable]) -> str:
                     cell.lost,
                     *numbers,
                     best,
-                    *map(_plain, test),
+                    *map(_format_plain, test_cells),
                 ]
                 writer.writerow(row)
     return buffer.getvalue()
@@ -364,27 +389,32 @@ def differences_sheet(records: Sequence[Record], reads: Mapping[str, str]) -> li
     return [Sheet("Paired differences", head, rows, note)] if rows else []
 
 
-def _rows(
-    table: MethodTable, shown: Callable[[Cell], str], escape: Callable[[str], str] = str
+def _table_rows(
+    table: MethodTable, format_cell: Callable[[Cell], str], escape: Callable[[str], str] = str
 ) -> list[list[str]]:
     rows = [["Algorithm", *(escape(column.title) for column in table.columns)]]
     for method in table.methods:
         cells = [column.cells.get(method) for column in table.columns]
-        rows.append([escape(method), *("-" if cell is None else shown(cell) for cell in cells)])
+        rows.append(
+            [escape(method), *("-" if cell is None else format_cell(cell) for cell in cells)]
+        )
     return rows
 
 
-def _number(cell: Cell, sign: str) -> str:
+def _format_number(cell: Cell, sign: str) -> str:
     if not math.isfinite(cell.mean):
         return "diverged" if math.isnan(cell.mean) else "never"
-    places = 2 if 1 <= abs(cell.mean) < 1000 or not cell.mean else 4
-    if not 1e-3 <= abs(cell.mean) < 1e6 and cell.mean:
-        return digits(cell.mean)
-    text = f"{cell.mean:.{places}f}"
-    return text + (f"{sign}{cell.deviation:.{places}f}" if math.isfinite(cell.deviation) else "")
+    decimals = 2 if 1 <= abs(cell.mean) < 1000 or not cell.mean else 4
+    # very small and very large numbers by significant digits
+    is_extreme = not 1e-3 <= abs(cell.mean) < 1e6 and cell.mean
+    mean, deviation = (
+        digits(value) if is_extreme else f"{value:.{decimals}f}"
+        for value in (cell.mean, cell.deviation)
+    )
+    return mean + (f"{sign}{deviation}" if math.isfinite(cell.deviation) else "")
 
 
-def _plain(value: float | str) -> str:
+def _format_plain(value: float | str) -> str:
     return (
         value
         if isinstance(value, str)
@@ -396,11 +426,11 @@ def _plain(value: float | str) -> str:
     )
 
 
-def _piped(text: str) -> str:
+def _escape_markdown(text: str) -> str:
     return text.replace("|", r"\|")
 
 
-def _escaped(text: str) -> str:
+def _escape_latex(text: str) -> str:
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     return "".join(
         special.get(letter, f"\\{letter}" if letter in "&%$#_{}" else letter) for letter in text
