@@ -123,16 +123,16 @@ __version__ = _version("fedax")
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        globals()[name] = found = _load(name)
-        return found
+        globals()[name] = value = _load(name)
+        return value
     from difflib import get_close_matches
 
-    known = {
+    hints = {
         "Adam": " Write fedax.Optax(optax.adam(0.001)).",
         "AdamW": " Write fedax.Optax(optax.adamw(0.001)).",
         "load": " Write fedax.load_params.",
         "save": " Write history.save, or fedax.save_params.",
     }
-    close = get_close_matches(name, __all__, n=1)
-    hint = known.get(name) or (f" Did you mean {close[0]!r}?" if close else "")
+    matches = get_close_matches(name, __all__, n=1)
+    hint = hints.get(name) or (f" Did you mean {matches[0]!r}?" if matches else "")
     raise AttributeError(f"module 'fedax' has no attribute {name!r}.{hint}")

@@ -84,16 +84,16 @@ def install_hint(extra: str) -> str:
     >>> install_hint("paper").endswith(' install "matplotlib>=3.9"')
     True
     """
-    known = [requirement.partition(";") for requirement in requires("fedax") or ()]
-    needed = [
+    requirements = [requirement.partition(";") for requirement in requires("fedax") or ()]
+    packages = [
         name.strip()
-        for name, _, marker in known
+        for name, _, marker in requirements
         if marker.replace("'", '"').strip() == f'extra == "{extra}"'
     ]
     pip = f"{sys.executable} -m pip install"
     if importlib.util.find_spec("pip") is None:  # environments of uv
         pip = f"uv pip install --python {sys.executable}"
-    return " ".join([pip, *(f'"{name}"' for name in needed)])
+    return " ".join([pip, *(f'"{name}"' for name in packages)])
 
 
 class FedaxError(Exception):
@@ -133,10 +133,10 @@ class UnknownName(InvalidInput):
         """Builds the message, with the nearest known name unless there is a `hint`."""
         names = sorted(known)
         # a typo, or an end such as worst_tenth of client_accuracy_worst_tenth, or anything alike
-        near = difflib.get_close_matches(name[:_SHOWN], names, n=1, cutoff=0.8)
-        near = near or [known for known in names if known.endswith(f"_{name}")]
-        near = near or difflib.get_close_matches(name[:_SHOWN], names, n=1, cutoff=0.5)
-        hint = hint or (f"Did you mean {near[0]!r}?" if near else "")
+        matches = difflib.get_close_matches(name[:_SHOWN], names, n=1, cutoff=0.8)
+        matches = matches or [known for known in names if known.endswith(f"_{name}")]
+        matches = matches or difflib.get_close_matches(name[:_SHOWN], names, n=1, cutoff=0.5)
+        hint = hint or (f"Did you mean {matches[0]!r}?" if matches else "")
         return cls(str(cls.of(field, name, "one of " + ", ".join(names), hint)))
 
 

@@ -32,7 +32,7 @@ NEEDED = {
     "parquet": (
         ["pyarrow", "pyarrow.parquet"],
         lambda folder: call(
-            "fedax.data.formats.files._parquet", folder / "a.parquet", files.Columns()
+            "fedax.data.formats.files._read_parquet", folder / "a.parquet", files.Columns()
         ),
     ),
     "hub": (
@@ -42,15 +42,15 @@ NEEDED = {
     "privacy": (["dp_accounting"], lambda folder: call("fedax.communication.accounting._dp")),
     "tensorboard": (
         ["tensorboardX"],
-        lambda folder: call("fedax.experiments.running.trackers._module", "tensorboard"),
+        lambda folder: call("fedax.experiments.running.trackers._import_module", "tensorboard"),
     ),
     "mlflow": (
         ["mlflow"],
-        lambda folder: call("fedax.experiments.running.trackers._module", "mlflow"),
+        lambda folder: call("fedax.experiments.running.trackers._import_module", "mlflow"),
     ),
     "wandb": (
         ["wandb"],
-        lambda folder: call("fedax.experiments.running.trackers._module", "wandb"),
+        lambda folder: call("fedax.experiments.running.trackers._import_module", "wandb"),
     ),
 }
 

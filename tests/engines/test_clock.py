@@ -13,7 +13,7 @@ from fedax.core.scheduling.asynchronous import Timetable
 from fedax.core.scheduling.devices import Devices, uniform
 from fedax.errors import DataError, FedaxError, InvalidInput, SpecError, UnknownName
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.results.settings import configured
+from fedax.experiments.results.settings import run_configurations
 from fedax.report.drawing.charts import along
 from fedax.report.record import Record, to_csv
 from fedax.report.tables.finals import read_run
@@ -395,7 +395,7 @@ def test_draws_are_hashed_by_splitmix64():
     """The first outputs of its reference implementation with the seed 1234567."""
     states = np.uint64(1234567) + np.arange(3, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     known = [6457827717110365317, 3203168211198807973, 9817491932198370423]
-    assert devices_module._mixed(states).tolist() == known
+    assert devices_module._mix(states).tolist() == known
 
 
 @pytest.mark.parametrize("name", ["uniform", "log_uniform"])
@@ -493,8 +493,14 @@ def test_files_have_devices_and_tables_have_their_clock(tmp_path):
     assert plan.arguments["devices"] == Devices(**experiment.devices.model_extra)
     assert Experiment.parse(experiment.toml()).resolved() == experiment.resolved()
     without = Experiment.parse(FILE.partition("[devices]")[0])
-    assert not {"devices", "budget"} & {*without.resolved(), *next(iter(configured([without])))[1]}
-    assert next(iter(configured([experiment])))[1]["devices"] == experiment.devices.model_dump()
+    assert not {"devices", "budget"} & {
+        *without.resolved(),
+        *next(iter(run_configurations([without])))[1],
+    }
+    assert (
+        next(iter(run_configurations([experiment])))[1]["devices"]
+        == experiment.devices.model_dump()
+    )
     arguments = plan.arguments_of("FedAvg")
     history = fedax.run(plan.algorithms["FedAvg"], plan.task, seed=0, **arguments)
     record = Record.of(history, task="digits", label="FedAvg", seed=0)

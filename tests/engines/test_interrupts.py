@@ -67,7 +67,7 @@ def interrupts_call(monkeypatch):
     """Sends SIGINT when a call of a program returns, by its number from 1."""
 
     def arrange(number):
-        timed, counts = CallLength.timed, []
+        timed, counts = CallLength.measure, []
 
         @contextlib.contextmanager
         def interrupted(self, rounds):
@@ -77,7 +77,7 @@ def interrupts_call(monkeypatch):
             if len(counts) == number:
                 signal.raise_signal(signal.SIGINT)
 
-        monkeypatch.setattr(CallLength, "timed", interrupted)
+        monkeypatch.setattr(CallLength, "measure", interrupted)
         monkeypatch.setattr(interrupts, "CALL_SECONDS", 1e9)
         return lambda: monkeypatch.undo() or sum(counts)
 
@@ -197,14 +197,14 @@ def test_calls_grow_from_one_round_to_the_affordable_number(monkeypatch):
     monkeypatch.setattr(interrupts.time, "perf_counter", lambda: clock[0])
     for _ in range(4):
         counts.append(calls.rounds)
-        with calls.timed(calls.rounds):
+        with calls.measure(calls.rounds):
             clock[0] += 0.1 * calls.rounds
     assert counts == [1, 20, 20, 20]
-    with calls.timed(3):  # a slow one
+    with calls.measure(3):  # a slow one
         clock[0] += 30.0
     assert calls.rounds == 1
     for _ in range(2):  # fast ones, from which the growth is bounded
-        with calls.timed(calls.rounds):
+        with calls.measure(calls.rounds):
             clock[0] += 1e-6
     assert calls.rounds == GROWTH**2
     assert CallLength(bounded=False).rounds > 10**9

@@ -347,7 +347,7 @@ def test_versions(place):
 
     expected = {0: [None, None, None], a: [1, 2, None], b: [1, 3, 4], c: [5, 6, 4]}
     assert {version: seen(version) for version in expected} == expected
-    assert [store.written(version).tolist() for version in (0, a, b)] == [[], [5, 7], [5, 7, 8]]
+    assert [store.written_ids(version).tolist() for version in (0, a, b)] == [[], [5, 7], [5, 7, 8]]
     assert store.write(a, np.array([7, 8]), rows(3, 4)) == b
     assert store.write(b, np.array([1000]), rows(1)) == b
     copy = store.copy(a, "host")

@@ -18,13 +18,13 @@ SMALL = {"cohort": 3, "steps": 3, "batch_size": 4}
 @pytest.fixture
 def programs(monkeypatch):
     """Counts how often a round is traced for a program of its own."""
-    made, original = [], simulation._rounds
+    made, original = [], simulation._run_rounds
 
     def counted(*arguments):
         made.append(arguments)
         return original(*arguments)
 
-    monkeypatch.setattr(simulation, "_rounds", counted)
+    monkeypatch.setattr(simulation, "_run_rounds", counted)
     return made
 
 

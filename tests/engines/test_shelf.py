@@ -171,7 +171,7 @@ def test_rounds_read_their_cohorts_and_no_one_else(data, monkeypatch):
 def test_cohorts_are_read_ahead_in_the_order_of_their_rounds(folder, monkeypatch):
     """The clients that are read ahead are those that work, drawn for the rounds to come."""
     ahead, worked = [], []
-    monkeypatch.setattr(HostExamples, "ahead", lambda self, k: ahead.append(k))
+    monkeypatch.setattr(HostExamples, "read_ahead", lambda self, k: ahead.append(k))
     monkeypatch.setattr(
         HostExamples,
         "client",
@@ -196,7 +196,7 @@ def test_cohorts_are_read_ahead_in_the_order_of_their_rounds(folder, monkeypatch
 
 def test_reading_ahead_waits_for_the_work_and_ends_when_told(folder, monkeypatch):
     shelved, ahead = HostExamples(task_of(stored_clients(folder)).train), []
-    monkeypatch.setattr(HostExamples, "ahead", lambda self, k: ahead.append(k))
+    monkeypatch.setattr(HostExamples, "read_ahead", lambda self, k: ahead.append(k))
     thread = _Prefetcher(shelved, iter([0] * 10**6))
     thread.window = 20
     thread.start()

@@ -18,7 +18,7 @@ from fedax.engine.profiling.flops import count_flops
 from fedax.models import MLP
 from fedax.ops import activate, affine, convolve
 from fedax.ops.extension import status
-from fedax.ops.lay import laid
+from fedax.ops.lay import lay_images
 from layer_samples import agree, close, normal, placed, plain_conv, thinned
 from marks import most_slow
 
@@ -143,10 +143,10 @@ def test_pooling_and_relu_through_a_network():
 )
 def test_images_laid_out_are_the_same(shape, dtype):
     x = normal(np.random.default_rng(5), shape, dtype)
-    assert (jax.jit(laid)(x) == x).all()
+    assert (jax.jit(lay_images)(x) == x).all()
     stacked = jnp.stack([x, 2 * x, -x], 2)
-    assert (jax.vmap(laid, 2, 1)(stacked) == jnp.moveaxis(stacked, 2, 1)).all()
-    value, slope = jax.jvp(jax.grad(lambda x: (laid(x) ** 3).sum()), (x,), (x,))
+    assert (jax.vmap(lay_images, 2, 1)(stacked) == jnp.moveaxis(stacked, 2, 1)).all()
+    value, slope = jax.jvp(jax.grad(lambda x: (lay_images(x) ** 3).sum()), (x,), (x,))
     close(value, 3 * x**2)
     close(slope, 6 * x**2)
 

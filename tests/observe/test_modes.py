@@ -203,10 +203,10 @@ def test_claims_and_tables_use_the_direction_that_a_run_states():
     claim = Claim(text="A is better.", check="better", a="A", b="B", exact=True)
     assert claim.judge(Results([*records, *others]), "test_recall", "last").verdict == "holds"
     with pytest.raises(InvalidInput, match="direction"):
-        claim.judge(Results([others[0], others[0].renamed("A")]), "test_recall", "last")
+        claim.judge(Results([others[0], others[0].with_label("A")]), "test_recall", "last")
     told = claim.model_copy(update={"mode": "min"})
     assert (
-        told.judge(Results([others[0], others[0].renamed("A")]), "test_recall", "last").verdict
+        told.judge(Results([others[0], others[0].with_label("A")]), "test_recall", "last").verdict
         != "holds"
     )
 

@@ -37,7 +37,7 @@ def test_claims_hold_in_the_papers_own_cells(name):
             # claim
             continue
         metric = claim.metric or recipe.metric
-        found = claim.in_cells(recipe.cells.get(metric, {}), metric, recipe.rivals(claim.a))
+        found = claim.count_in_cells(recipe.cells.get(metric, {}), metric, recipe.rivals(claim.a))
         if found is not None:
             assert found[0] >= (claim.at_least or found[1]), claim.text
             assert claim.at_least is None or found == (
@@ -50,7 +50,7 @@ def test_cells_are_asked_in_the_sense_of_the_claim():
     cells = {"T": {"A": [3.0], "B": [2.0], "C": [1.0]}, "U": {"A": [2.0], "B": [2.0], "C": [3.0]}}
 
     def found(metric="test_accuracy", **claim):
-        return Claim(text="c", **claim).in_cells(cells, metric, ["A", "B", "C"])
+        return Claim(text="c", **claim).count_in_cells(cells, metric, ["A", "B", "C"])
 
     assert found(check="best", a="A") == (1, 2)
     assert found(check="best", a="A", metric="train_loss") == (0, 2)

@@ -360,13 +360,13 @@ def test_legends_say_the_hyperparameters_of_their_own_panel():
     draw = drawer([r for _, runs in made for r in runs], [e for e, _ in made])
     chart = draw.chart(Figure(name="f", y="train_loss"))
     assert list(chart.legend()) == ["A", "B"]
-    assert [[text for _, text in chart.own(panel)] for panel in chart.panels] == [
+    assert [[text for _, text in chart.panel_settings(panel)] for panel in chart.panels] == [
         ["mu 0.1"],
         ["mu 1"],
     ]
     same = draw.chart(Figure(name="f", y="train_loss", variants=["Two"]))
     assert list(same.legend()) == ["A", "B, mu 1"]
-    assert same.own(same.panels[0]) == []
+    assert same.panel_settings(same.panels[0]) == []
 
 
 def test_legends_say_what_a_variant_changes_in_an_algorithm():
@@ -379,7 +379,7 @@ def test_legends_say_what_a_variant_changes_in_an_algorithm():
         for name, own in zip(("One", "Two"), algorithms, strict=True)
     ]
     chart = drawer([run("B", "One"), run("B", "Two")], made).chart(Figure(name="f", y="train_loss"))
-    assert [[text for _, text in chart.own(panel)] for panel in chart.panels] == [
+    assert [[text for _, text in chart.panel_settings(panel)] for panel in chart.panels] == [
         ["mu 1"],
         ["mu 0.5"],
     ]
@@ -401,10 +401,13 @@ def test_panels_and_series():
 
 
 def test_more_algorithms_than_colours_have_looks_of_their_own():
-    from fedax.report.drawing.figures import _style
+    from fedax.report.drawing.figures import _style_options
 
     (chart,) = (c for c in curves([run(f"A{i}") for i in range(16)]) if c.name == "train_loss")
-    looks = {(s["color"], s["linestyle"], s["marker"]) for s in map(_style, chart.panels[0].series)}
+    looks = {
+        (s["color"], s["linestyle"], s["marker"])
+        for s in map(_style_options, chart.panels[0].series)
+    }
     assert len(looks) == 16
 
 

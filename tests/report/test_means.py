@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from fedax.core import Outcome
 from fedax.experiments.results.figures import curves
 from fedax.report import Page, Record, render
-from fedax.report.tables.means import aligned, curves_of, ended_early, mean_position
+from fedax.report.tables.means import aligned, curves_of, describe_early_ends, mean_position
 from fedax.report.tables.numbers import Results
-from fedax.report.tables.summary import shown_in, summarize
+from fedax.report.tables.summary import format_row_value, summarize
 
 LOST = Outcome("diverged", 2)
 
@@ -37,7 +37,7 @@ def test_seeds_that_ended_at_30_30_and_3_rounds():
     assert (found[2, 4:] == 0.1).all(), "the worst accuracy of the task"
     assert (curves_of(runs, "train_loss")[2, 4:] == 1.9).all(), "the worst loss"
     np.testing.assert_allclose(mean_position(runs, [r.seconds for r in runs]), rounds * 0.5)
-    assert ended_early("A", runs) == (
+    assert describe_early_ends("A", runs) == (
         "A: 1 of 3 diverged (after 3 rounds) and counts as the worst from there."
     )
 
@@ -46,8 +46,11 @@ def test_a_run_that_stopped_early_keeps_its_last_value():
     runs = [run(), run(seed=1, rounds=12, outcome=Outcome("stopped", 11))]
     found = curves_of(runs, "test_accuracy")
     assert (found[1, 12:] == runs[1].metrics["test_accuracy"][-1]).all()
-    assert ended_early("A", runs) == "A: 1 of 2 ended after 12 rounds and keeps the last value."
-    assert not ended_early("A", runs[:1])
+    assert (
+        describe_early_ends("A", runs)
+        == "A: 1 of 2 ended after 12 rounds and keeps the last value."
+    )
+    assert not describe_early_ends("A", runs[:1])
 
 
 @given(
@@ -91,7 +94,7 @@ def test_tables_reports_figures_and_comparisons_count_it_as_the_worst():
     from fedax.report.tables.summary import COLUMNS
 
     accuracy = next(c for c in COLUMNS if c.metric == "test_accuracy")
-    assert shown_in(row, accuracy).endswith("(1 of 3 as the worst)")
+    assert format_row_value(row, accuracy).endswith("(1 of 3 as the worst)")
     results = Results(runs)
     np.testing.assert_allclose(
         list(results.of("T", "A", "test_accuracy", "last").values()), [90, 90, 10]

@@ -299,12 +299,12 @@ def test_an_incomplete_grid_has_at_most_four_panels_in_a_row():
 def test_wide_logarithmic_axes_have_ticks_that_do_not_overlap():
     """Curves begin at 0, which a logarithmic axis does not show."""
     pyplot = pytest.importorskip("matplotlib.pyplot", reason="needs the extra paper")
-    from fedax.report.drawing.figures import _spaced
+    from fedax.report.drawing.figures import _set_log_ticks
 
     figure, axes = pyplot.subplots(figsize=(2, 2))
     axes.plot([0.0, 1e-3, 1.5], [1.0, 2.0, 3.0])
     axes.set_xscale("log")
-    _spaced(axes.xaxis)
+    _set_log_ticks(axes.xaxis)
     figure.canvas.draw()
     boxes = [
         label.get_window_extent()

@@ -7,10 +7,10 @@ from scipy import stats
 
 from fedax.report.tables.statistics import (
     LEVEL,
-    at_least,
     effect_of,
     holm,
     paired_t,
+    partial_conjunction,
     ratio_of,
     welch,
 )
@@ -75,8 +75,8 @@ def test_claims_on_many_tasks_and_pairs_are_seldom_refuted_falsely(count, heavy)
     _, _, ahead, behind = paired_t(values)
     for needed in (1, 3, TASKS):
         against = np.minimum(PAIRS * behind.min(-1), 1.0)
-        assert rate(at_least(against, TASKS - needed + 1)) <= LEVEL
-        assert rate(at_least(ahead.max(-1), needed)) <= LEVEL
+        assert rate(partial_conjunction(against, TASKS - needed + 1)) <= LEVEL
+        assert rate(partial_conjunction(ahead.max(-1), needed)) <= LEVEL
     assert rate(behind.min((-1, -2))) > 5 * LEVEL, "without the correction"
 
 
@@ -88,16 +88,16 @@ def test_claims_are_seldom_confirmed_falsely(count):
         shifted = values.copy()
         shifted[:, : needed - 1] += 1000.0
         _, _, ahead, _ = paired_t(shifted)
-        assert rate(at_least(ahead.max(-1), needed)) <= LEVEL
+        assert rate(partial_conjunction(ahead.max(-1), needed)) <= LEVEL
         shifted[:, needed - 1, 1:] += 1000.0  # one comparison of the last task is lacking
         _, _, ahead, _ = paired_t(shifted)
-        assert rate(at_least(ahead.max(-1), needed)) <= LEVEL
+        assert rate(partial_conjunction(ahead.max(-1), needed)) <= LEVEL
 
 
 def test_what_is_true_is_found():
     values = draws_of(np.random.default_rng(0), 5, False, (TASKS, PAIRS)) + 20.0
     _, _, ahead, _ = paired_t(values)
-    assert rate(at_least(ahead.max(-1), TASKS)) > 0.9
+    assert rate(partial_conjunction(ahead.max(-1), TASKS)) > 0.9
 
 
 def test_the_decision_is_the_paired_t_test():
@@ -146,7 +146,7 @@ def test_holm_rejects_what_the_stepwise_rule_rejects():
                 break
             rejected[position] = True
         assert [value <= LEVEL for value in holm(list(p))] == rejected.tolist()
-        assert (min(holm(list(p))) <= LEVEL) == (at_least(p, 1) <= LEVEL)
+        assert (min(holm(list(p))) <= LEVEL) == (partial_conjunction(p, 1) <= LEVEL)
 
 
 def test_welch_is_scipys_on_the_runs_themselves():

@@ -23,7 +23,7 @@ SCHEDULE = {
 }
 
 
-def made_with(algorithm, solver="Exact", **options):
+def current_configuration(algorithm, solver="Exact", **options):
     """Settings as a run keeps them, by which premises are checked."""
     known = {
         "algorithm": {"type": algorithm} | options,
@@ -82,7 +82,7 @@ FEDDANE = {
 def test_feddane_round_by_round():
     """rho is 0.1 with mu = 5 and L = 1: promised and kept, promised and not kept, mu not above the
     concavity, nothing left."""
-    (chart,) = theory_charts([run_of([0, 1, 2, 3], made_with("FedDANE"), **FEDDANE)])
+    (chart,) = theory_charts([run_of([0, 1, 2, 3], current_configuration("FedDANE"), **FEDDANE)])
     assert marks(chart) == {
         "mu > -lambda_min": ([0, 1, 3], [2]),
         "gamma < 1": ([0, 1, 2], [3]),
@@ -101,7 +101,7 @@ def test_feddane_round_by_round():
 
 
 def test_a_promise_is_about_one_round():
-    (chart,) = theory_charts([run_of([0, 2, 3, 4], made_with("FedDANE"), **FEDDANE)])
+    (chart,) = theory_charts([run_of([0, 2, 3, 4], current_configuration("FedDANE"), **FEDDANE)])
     assert marks(chart)["f fell by rho |∇f|²"] == ([], [2])
 
 
@@ -151,8 +151,8 @@ GOSSIP = {
     "graph_period": [1.0],
 }
 PLAIN, REPLICA = (
-    made_with("DFedAvgM", "SGD"),
-    made_with("QuantizedDFedAvgM", "SGD", mode="replica", rounding="floor"),
+    current_configuration("DFedAvgM", "SGD"),
+    current_configuration("QuantizedDFedAvgM", "SGD", mode="replica", rounding="floor"),
 )
 
 
@@ -187,7 +187,7 @@ def test_surrogates_and_constraints():
         "surrogate_distance": [0.1, 4.0],
         "surrogate_gap": [1e-9, 1e-9],
     }
-    (chart,) = theory_charts([run_of([0, 1], made_with("FedAWARE"), **surrogate)])
+    (chart,) = theory_charts([run_of([0, 1], current_configuration("FedAWARE"), **surrogate)])
     assert marks(chart)["surrogate diversity finite"] == ([0], [1])
     assert marks(chart)["Theorem 4.1's rho may be positive"] == ([0], [1])
     constraints = {
@@ -197,7 +197,7 @@ def test_surrogates_and_constraints():
         "lagrangian": [1.0, 1.0],
         "smoothness": [[1.0, 1.0], [1.0, 1.0]],
     }
-    (chart,) = theory_charts([run_of([0, 1], made_with("FedBC"), **constraints)])
+    (chart,) = theory_charts([run_of([0, 1], current_configuration("FedBC"), **constraints)])
     assert marks(chart) == {
         "all constraints hold": ([0], [1]),
         "multipliers ≥ 1 + L_i": ([0], [1]),
@@ -219,7 +219,7 @@ def test_local_models_of_fedbc_against_lemma_b_2():
         "solve_heterogeneity_largest": [0.0],
         "solve_smoothness": [0.5],
     }
-    (chart,) = theory_charts([run_of([0, 1, 2], made_with("FedBC"), **solves)])
+    (chart,) = theory_charts([run_of([0, 1, 2], current_configuration("FedBC"), **solves)])
     assert marks(chart)["smallest multiplier > L/2"] == ([0, 1], [2])
     assert marks(chart)["local models as near as Lemma B.2 says"] == ([0], [1])
     np.testing.assert_allclose(curves(chart)["Lemma B.2"], [4.0, 4.0, np.nan])

@@ -25,7 +25,7 @@ from fedax.observe import (
 from fedax.report import Record
 from fedax.report.theorems import premises
 from fedax.report.theorems.marks import theory_charts
-from fedax.report.theorems.statements import Interval, decided, over_seeds
+from fedax.report.theorems.statements import Interval, decide_sign, mean_over_seeds
 from fedax.theory import feddane, local_gd
 from marks import slow
 from problems import quadratic, random_quadratic
@@ -224,7 +224,7 @@ def many():
 
 
 def test_an_interval_that_has_both_decides_nothing():
-    found = over_seeds(
+    found = mean_over_seeds(
         [np.array([1.0, 1.0, -1.0]), np.array([1.1, -1.0, -1.1]), np.array([0.9, 0.5, -0.9])]
     )
     np.testing.assert_allclose(found.mean, [1.0, 1 / 6, -1.0])
@@ -232,11 +232,11 @@ def test_an_interval_that_has_both_decides_nothing():
         4.302652729911275 * np.std([1.0, 1.1, 0.9], ddof=1) / np.sqrt(3)
     )  # 97.5 % of Student's t with 2 degrees of freedom
     np.testing.assert_allclose([found.low[0], found.high[0]], [1 - half, 1 + half])
-    np.testing.assert_array_equal(decided(found), [1, np.nan, 0])
-    alone = over_seeds([np.ones(2)])
-    np.testing.assert_array_equal(decided(alone), [np.nan, np.nan])
-    short = over_seeds([np.ones(3), np.ones(2)])
-    np.testing.assert_array_equal(decided(short), [1, 1, np.nan])
+    np.testing.assert_array_equal(decide_sign(found), [1, np.nan, 0])
+    alone = mean_over_seeds([np.ones(2)])
+    np.testing.assert_array_equal(decide_sign(alone), [np.nan, np.nan])
+    short = mean_over_seeds([np.ones(3), np.ones(2)])
+    np.testing.assert_array_equal(decide_sign(short), [1, 1, np.nan])
     assert isinstance(short, Interval)
 
 
@@ -375,12 +375,12 @@ def test_settings_of_runs_and_of_files_have_one_form(tmp_path):
     """The settings that a run keeps have the keys that an experiment's runs have, with the same
     values."""
     from fedax.experiments.config.experiment import Experiment
-    from fedax.experiments.results.settings import configured
+    from fedax.experiments.results.settings import run_configurations
     from samples import TINY
 
     experiment = Experiment.parse(TINY)
     plan = experiment.plan()
-    for slot, told in configured([experiment]):
+    for slot, told in run_configurations([experiment]):
         label = slot.member.label
         history = fedax.run(
             plan.algorithms[label], plan.task, **plan.arguments_of(label) | {"rounds": 0}

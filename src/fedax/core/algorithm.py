@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from fedax.core.client import Client
 from fedax.core.constants import Constants
 from fedax.core.federation import Federation, Memory
-from fedax.core.hyper import check_declared, described
+from fedax.core.hyper import check_declared, describe_with_hyperparameters
 from fedax.core.local_problem import LocalProblem
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
@@ -40,7 +40,7 @@ class Personal(NamedTuple):
     @classmethod
     def remembered(cls, memory: Memory) -> "Personal":
         """Returns the models that the clients' memories hold."""
-        return cls(lambda client, own: own, (), memory)
+        return cls(lambda client, model: model, (), memory)
 
 
 @checked_arguments
@@ -137,14 +137,14 @@ class Algorithm(eqx.Module, Generic[State]):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if cls.__dict__.get("__doc__"):
-            cls.__doc__ = described(cls)
+            cls.__doc__ = describe_with_hyperparameters(cls)
 
     def __new__(cls, *values: Any, **hyperparameters: Any) -> "Algorithm[State]":
         if values:
-            known = ", ".join(f"{field.name}=..." for field in dataclasses.fields(cls))
+            keywords = ", ".join(f"{field.name}=..." for field in dataclasses.fields(cls))
             allowed = (
-                f"hyperparameters by name, {cls.__name__}({known})"
-                if known
+                f"hyperparameters by name, {cls.__name__}({keywords})"
+                if keywords
                 else "no hyperparameters"
             )
             raise InvalidInput.of(f"{cls.__name__}(...)", values[0], allowed)

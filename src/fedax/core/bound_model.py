@@ -57,17 +57,21 @@ class Bound(eqx.Module):
         self, params: PyTree, examples: Any, key: Any, mask: Bool[Array, "batch"] | None
     ) -> tuple[Any, PyTree]:
         """Returns the values, and the new state (the old one if the function returns none)."""
-        more, wanted = dict[str, Any](), takes(self.function)
-        if "mask" in wanted:
-            more["mask"] = (
+        extra_arguments, argument_names = dict[str, Any](), takes(self.function)
+        if "mask" in argument_names:
+            extra_arguments["mask"] = (
                 # without a mask every example counts
                 jnp.ones(len(jax.tree.leaves(examples)[0]), bool) if mask is None else mask
             )
-        if "state" in wanted:
-            more["state"] = self.state
-        values = self.function(assembled(params, self.frozen), examples, key, **more)
+        if "state" in argument_names:
+            extra_arguments["state"] = self.state
+        values = self.function(assembled(params, self.frozen), examples, key, **extra_arguments)
         # in evaluation a function may return its values alone
-        return values if "state" in wanted and isinstance(values, tuple) else (values, self.state)
+        return (
+            values
+            if "state" in argument_names and isinstance(values, tuple)
+            else (values, self.state)
+        )
 
 
 def assembled(params: PyTree, frozen: PyTree) -> PyTree:
@@ -81,25 +85,25 @@ def state_in_reals(state: PyTree) -> PyTree:
     Whole numbers such as counts come back by `state_from_mean`.
     """
 
-    def real(leaf: Any) -> Any:
+    def to_real(leaf: Any) -> Any:
         return (
             leaf
             if jnp.issubdtype(leaf.dtype, jnp.floating)
             else leaf.astype(accumulator(jnp.result_type(float)))
         )
 
-    return jax.tree.map(real, state)
+    return jax.tree.map(to_real, state)
 
 
 def state_from_mean(mean: PyTree, like: PyTree) -> PyTree:
     """Converts a mean of states to the types of a state; whole numbers are rounded."""
 
     # a mean of counts is rarely whole
-    def of(value: Any, old: Any) -> Any:
-        whole = not jnp.issubdtype(old.dtype, jnp.floating)
-        return (jnp.round(value) if whole else value).astype(old.dtype)
+    def convert(value: Any, old: Any) -> Any:
+        is_integer = not jnp.issubdtype(old.dtype, jnp.floating)
+        return (jnp.round(value) if is_integer else value).astype(old.dtype)
 
-    return jax.tree.map(of, mean, like)
+    return jax.tree.map(convert, mean, like)
 
 
 def evaluated_state(state: Any) -> PyTree:

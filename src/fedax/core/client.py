@@ -104,8 +104,8 @@ class Client(ABC):
         self.task, self.solver, self.schedule, self.layout = task, solver, schedule, layout
         self._streams = streams
         self.staleness: Index = 0
-        # `_place` is the trace in which gradients train the state, None outside of steps
-        self.model_state, self.trained, self._place = task.state, False, None
+        # `_step_trace` is the trace in which gradients train the state, None outside of steps
+        self.model_state, self.trained, self._step_trace = task.state, False, None
         self.solver_state: PyTree = None
         self._has_solved = False
 
@@ -119,10 +119,10 @@ class Client(ABC):
 
     def gradient_of(self, problem: LocalProblem, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
         """Returns the gradient of a local problem at w, over all training examples."""
-        added = problem.added_gradient(
+        gradient = problem.added_gradient(
             self.layout, self.layout.unravel(self.gradient(w)), self.layout.unravel(w)
         )
-        return self.layout.ravel(added)
+        return self.layout.ravel(gradient)
 
     def mean_of(self, function: Callable[..., Any], w: Float[Array, "dim"]) -> PyTree:
         """Returns the mean of a function over all training examples, see `Minibatch.mean_of`."""
@@ -145,7 +145,7 @@ class Client(ABC):
 
         # the carry is a pair: the caller's, and the model's state
         def with_state(carry: Any, *minibatches: Minibatch) -> Any:
-            return self._threaded(carry[1], lambda: step(carry[0], *minibatches))
+            return self._run_with_state(carry[1], lambda: step(carry[0], *minibatches))
 
         carry, self.model_state = self.fold(with_state, (carry, self.model_state), batches)
         self.trained = True
@@ -160,7 +160,7 @@ class Client(ABC):
             return jax.lax.fori_loop(0, count, lambda _, carry: step(carry), carry)
 
         def with_state(_: Any, carry: Any) -> Any:
-            return self._threaded(carry[1], lambda: step(carry[0]))
+            return self._run_with_state(carry[1], lambda: step(carry[0]))
 
         carry, state = jax.lax.fori_loop(0, count, with_state, (carry, self.model_state))
         self.take_over(state)
@@ -172,18 +172,18 @@ class Client(ABC):
         Does nothing if the state is frozen, or if the gradient was taken inside a transformation
         such as `jax.jvp`, where the state is a tracer that must not leak.
         """
-        if self.task.state_policy != "frozen" and self._place == get_opaque_trace_state():
+        if self.task.state_policy != "frozen" and self._step_trace == get_opaque_trace_state():
             self.model_state = state
 
-    def _threaded(self, state: PyTree, work: Callable[[], Any]) -> tuple[Any, PyTree]:
+    def _run_with_state(self, state: PyTree, work: Callable[[], Any]) -> tuple[Any, PyTree]:
         """Runs work from a model's state on; returns the result and the state after it."""
         # the trace of the step tells later which gradients are training steps, see `take_over`
-        before = self.model_state, self._place
-        self.model_state, self._place = state, get_opaque_trace_state()
+        previous = self.model_state, self._step_trace
+        self.model_state, self._step_trace = state, get_opaque_trace_state()
         try:
             return work(), self.model_state
         finally:
-            self.model_state, self._place = before
+            self.model_state, self._step_trace = previous
 
     @abstractmethod
     def fold(self, step: Callable[..., Carry], carry: Carry, batches: int) -> Carry:
@@ -223,11 +223,14 @@ class Client(ABC):
             allowed = "False for methods that train some leaves apart from the others"
             raise InvalidInput.of("run(solver=...), keep", True, allowed)
         # a copy sees the chosen leaves as the whole model, so that any solver works on them
-        own, others = copy.copy(self), part.others
-        own.layout, own.task = part.layout, self.task.holding(others.layout.unravel(others.take(w)))
-        w = part.put(w, own.minimize(start=part.take(w)))
+        partial_client, others = copy.copy(self), part.others
+        partial_client.layout, partial_client.task = (
+            part.layout,
+            self.task.holding(others.layout.unravel(others.take(w))),
+        )
+        w = part.put(w, partial_client.minimize(start=part.take(w)))
         # training moved the state of the copy
-        self.model_state, self.trained = own.model_state, own.trained
+        self.model_state, self.trained = partial_client.model_state, partial_client.trained
         return w
 
     def store_solver_state(self, state: PyTree) -> None:
@@ -341,17 +344,19 @@ class Solver(eqx.Module):
             "SGD without momentum, clipping, weight decay or decay by step, which this "
             "method's formulas need"
         )
-        raise InvalidInput.found("run(solver=...)", self._said(), allowed)
+        raise InvalidInput.found("run(solver=...)", self._describe(), allowed)
 
     def nominal_step_size(self) -> Scalar:
         """Returns the learning rate as set, before the round's factor, momentum, clipping and
         decay.
         """
         raise InvalidInput.found(
-            "run(solver=...)", self._said(), "SGD, whose learning rate this method's formulas need"
+            "run(solver=...)",
+            self._describe(),
+            "SGD, whose learning rate this method's formulas need",
         )
 
-    def _said(self) -> str:
+    def _describe(self) -> str:
         """Returns the solver with settings that are not the defaults, for messages.
 
         The learning rate is left out: where messages are made it is a tracer.
@@ -362,8 +367,8 @@ class Solver(eqx.Module):
         )
         settings = [
             f"{name}={value!r}"
-            for name, value, usual in fields
-            if isinstance(value, int | float) and value != usual
+            for name, value, default in fields
+            if isinstance(value, int | float) and value != default
         ]
         return f"{type(self).__name__}({', '.join(settings)})"
 
@@ -375,4 +380,4 @@ class Solver(eqx.Module):
         allowed = (
             "SGD without clipping, weight decay or decay by step, which this method's formulas need"
         )
-        raise InvalidInput.found("run(solver=...)", self._said(), allowed)
+        raise InvalidInput.found("run(solver=...)", self._describe(), allowed)

@@ -36,27 +36,27 @@ def check_mode(field: str, mode: Any, optional: bool = True) -> None:
 def find_mode(
     field: str,
     name: str,
-    told: Mode | None,
+    requested: Mode | None,
     stated: Mapping[str, Mode],
     hint: str,
     by: str = "observers",
 ) -> Mode:
-    """Returns the direction of a metric: the one stated where it is defined, otherwise the one told
-    here.
+    """Returns the direction of a metric: the one stated where it is defined, otherwise the
+    requested one.
 
     Raises:
         InvalidInput: neither is known, or they contradict each other.
     """
-    known = stated.get(name)
-    if known is None and told is None:
+    stated_mode = stated.get(name)
+    if stated_mode is None and requested is None:
         raise InvalidInput.of(
             field, name, f"{by} that give {name} and state whether more of it is better", hint
         )
-    if known is not None and told is not None and known != told:
+    if stated_mode is not None and requested is not None and stated_mode != requested:
         raise InvalidInput.of(
-            f"{field}, mode", told, f'"{known}", as {name} states where it is defined'
+            f"{field}, mode", requested, f'"{stated_mode}", as {name} states where it is defined'
         )
-    return told or known or "min"
+    return requested or stated_mode or "min"
 
 
 def is_better(value: float, than: float | None, mode: Mode) -> bool:

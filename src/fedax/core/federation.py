@@ -92,13 +92,15 @@ class Memory(eqx.Module):
 
         Out-of-range ids are ignored.
         """
-        own, structure = jax.tree.flatten(self._rows)
+        leaves, structure = jax.tree.flatten(self._rows)
         arrays = [
-            jnp.asarray(rows_as(kept, like.dtype, like.shape[1:]))
-            for kept, like in zip(rows, own, strict=True)
+            jnp.asarray(rows_as(stored, like.dtype, like.shape[1:]))
+            for stored, like in zip(rows, leaves, strict=True)
         ]
-        given = jax.tree.unflatten(structure, arrays)
-        return self._with(given) if ids is None else self.put(jnp.asarray(ids), given)
+        restored_rows = jax.tree.unflatten(structure, arrays)
+        return (
+            self._with(restored_rows) if ids is None else self.put(jnp.asarray(ids), restored_rows)
+        )
 
     def copied(self) -> "Memory":
         """Returns a copy that no program changes; for engines."""
@@ -128,10 +130,10 @@ def with_memories(tree: PyTree, change: Callable[[Memory], Memory]) -> PyTree:
     )
 
 
-def rows_as(kept: np.ndarray, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
+def rows_as(stored: np.ndarray, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
     """Converts rows read from a file, or their bytes, to a type and a shape."""
     # the bytes are those of `dtype` already, perhaps under another name
-    rows = np.ascontiguousarray(kept).view(dtype)
+    rows = np.ascontiguousarray(stored).view(dtype)
     return rows.reshape(len(rows), *shape)
 
 
@@ -252,11 +254,11 @@ class Gathered(eqx.Module, Generic[Value]):
 
         Equal ones if all that count have weight 0.
         """
-        own = jnp.where(self.valid, self.weights if weights is None else weights, 0)
-        equal = self.valid.astype(own.dtype)
+        masked = jnp.where(self.valid, self.weights if weights is None else weights, 0)
+        equal = self.valid.astype(masked.dtype)
         # all weights may vanish, and the shares must not be 0/0
-        own = jnp.where(own.sum() > 0, own, equal)
-        return own / own.sum()
+        masked = jnp.where(masked.sum() > 0, masked, equal)
+        return masked / masked.sum()
 
     def mean(self) -> Float[Array, "dim"]:
         """Returns the weighted mean of uploads that are vectors."""

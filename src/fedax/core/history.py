@@ -17,7 +17,7 @@ from fedax.errors import InvalidInput, UnknownName
 from fedax.utils.arguments import checked_call
 
 
-def _upper(module: str) -> Any:
+def _import_module(module: str) -> Any:
     """Imports a module of a room above core: a history holds data, and is written and shown by
     those rooms.
     """
@@ -108,8 +108,8 @@ def is_by_client(metric: str, values: np.ndarray, clients: Sequence[str] | None 
 
     `clients` are their names, if known.
     """
-    each = np.ndim(values) == 2 and metric.startswith(("client_", "local_"))
-    return each and (clients is None or values.shape[1] == len(clients))
+    has_client_axis = np.ndim(values) == 2 and metric.startswith(("client_", "local_"))
+    return has_client_axis and (clients is None or values.shape[1] == len(clients))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -235,7 +235,7 @@ class History:
             InvalidInput: another ending.
             WriteFailed: a file that cannot be written.
         """
-        _upper("models.storage").save_params(
+        _import_module("models.storage").save_params(
             self.params, path, about=self.about, state=self.final_state
         )
 
@@ -252,7 +252,7 @@ class History:
         Raises:
             InvalidInput: the history of another task.
         """
-        return _upper("tasks.own_models.from_torch").state_dict_of(self)
+        return _import_module("tasks.own_models.from_torch").state_dict_of(self)
 
     @checked_call
     def predict(self, x: Any, *, best: bool = False) -> np.ndarray:
@@ -301,7 +301,7 @@ class History:
         """
         if not isinstance(every, int | np.integer) or every < 1:
             raise InvalidInput.of("History.table(every=...)", every, "whole numbers >= 1")
-        return _upper("report.single").table_of(self, every)
+        return _import_module("report.single").table_of(self, every)
 
     @checked_call
     def plot(self, *metrics: str) -> Any:
@@ -310,7 +310,7 @@ class History:
         Raises:
             UnknownName: a metric that the run does not have.
         """
-        return _upper("report.single").figure_of(self, metrics)
+        return _import_module("report.single").figure_of(self, metrics)
 
     @checked_call
     def report(self, path: str | Path, title: str = "Run") -> None:
@@ -324,7 +324,7 @@ class History:
         Raises:
             WriteFailed: a file that cannot be written.
         """
-        _upper("report.single").write_report(self, Path(path), title)
+        _import_module("report.single").write_report(self, Path(path), title)
 
     @checked_call
     def to_pandas(self) -> Any:
@@ -334,7 +334,7 @@ class History:
         Accuracies are fractions from 0 to 1, as in `metrics`, and their columns say so:
         `test_accuracy (fraction)`. `fedax.table` gives percent.
         """
-        return _upper("report.single").frame_of(self)
+        return _import_module("report.single").frame_of(self)
 
     @property
     def about(self) -> dict[str, Any]:
@@ -361,21 +361,21 @@ class History:
                 client.
             InvalidInput: a run without any metric by client.
         """
-        counted = {
+        client_metrics = {
             name: values
             for name, values in self.metrics.items()
             if is_by_client(name, values, self.clients)
         }
-        if metric not in counted:
-            if not counted:
+        if metric not in client_metrics:
+            if not client_metrics:
                 raise InvalidInput.found(
                     "History.by_client(metric)",
                     f"{metric!r}, and no metric by client was observed",
                     "runs with such an observer",
                     "Pass run(observe=[fedax.observe.ClientAccuracy()]).",
                 )
-            raise UnknownName.among("History.by_client(metric)", metric, counted)
-        values = counted[metric]
+            raise UnknownName.among("History.by_client(metric)", metric, client_metrics)
+        values = client_metrics[metric]
         names = self.clients or [str(k) for k in range(values.shape[1])]
         return dict(zip(names, values.T, strict=True))
 

@@ -78,14 +78,14 @@ class Hyper:
                 "names of leaves, or parts of them, with * for any text; a predicate; "
                 f'"{self.default}"'
             )
-        left, right = (
+        opening, closing = (
             "(["[not self.excludes_low],
             ")]"[self.reaches(self.top)],
         )
         low, high = (f"{bound:.10g}".replace("inf", "infinity") for bound in (self.low, self.top))
         kind = "whole numbers" if self.counts else "numbers"
         return (
-            f"{kind} in {left}{low}, {high}{right}"
+            f"{kind} in {opening}{low}, {high}{closing}"
             + (
                 ", one or one per client (in their order, or by their names)"
                 if self.per_client
@@ -155,7 +155,9 @@ class Hyper:
             return (
                 self.per_client
                 and bool(value)
-                and all(np.ndim(one) == 0 and self.allows(one) for one in value.values())
+                and all(
+                    np.ndim(element) == 0 and self.allows(element) for element in value.values()
+                )
             )
         # bool is an int in Python, and True would pass as 1
         if isinstance(value, bool) or value is None or (self.counts and not isinstance(value, int)):
@@ -229,15 +231,17 @@ def hyper(default: Any, *, static: bool = False, **limits: Any) -> Any:
     if limits.get("leaves"):
         return eqx.field(default=default, static=True, converter=as_tuple, metadata=metadata)
     if limits.get("per_client"):
-        return eqx.field(default=default, static=static, metadata=metadata, converter=_by_index)
+        return eqx.field(
+            default=default, static=static, metadata=metadata, converter=_convert_per_client
+        )
     return eqx.field(default=default, static=static, metadata=metadata)
 
 
-def _by_index(value: Any) -> Any:
+def _convert_per_client(value: Any) -> Any:
     """Converts a list to an array, and a mapping or pandas series to a mapping by name."""
     # by type, because a bool is an int
     if isinstance(value, list | tuple) and all(
-        type(one) in (int, float) or isinstance(one, np.floating) for one in value
+        type(element) in (int, float) or isinstance(element, np.floating) for element in value
     ):
         return np.asarray(value, dtype=float)
     series: Any = value  # of pandas, which is not imported here
@@ -250,12 +254,14 @@ def _by_index(value: Any) -> Any:
     if not items:
         return value
     # Keys of one type: JAX sorts those of a pytree.
-    named = [(client_name(key, "a value for each client, its name"), one) for key, one in items]
-    if len(dict(named)) < len(named):
+    named_values = [
+        (client_name(key, "a value for each client, its name"), element) for key, element in items
+    ]
+    if len(dict(named_values)) < len(named_values):
         raise DataError.found(
             "values for each client", "a name twice", "a different name for each client"
         )
-    return dict(named)
+    return dict(named_values)
 
 
 @checked_call
@@ -263,16 +269,16 @@ def declared(owner: type | object) -> dict[str, Hyper]:
     """Returns the hyperparameters of a class or an object by name, in the constructor's order."""
     kind = owner if isinstance(owner, type) else type(owner)
     if "__dataclass_fields__" not in vars(kind):  # a class that is being made
-        return _read(kind)
+        return _read_declarations(kind)
     if kind not in _DECLARED:
-        _DECLARED[kind] = _read(kind)
+        _DECLARED[kind] = _read_declarations(kind)
     return dict(_DECLARED[kind])
 
 
 _DECLARED: "weakref.WeakKeyDictionary[type, dict[str, Hyper]]" = weakref.WeakKeyDictionary()
 
 
-def _read(kind: type) -> dict[str, Hyper]:
+def _read_declarations(kind: type) -> dict[str, Hyper]:
     # keyword-only fields come last in a constructor
     fields = sorted(dataclasses.fields(kind), key=lambda field: field.kw_only is True)
     return {
@@ -282,37 +288,37 @@ def _read(kind: type) -> dict[str, Hyper]:
     }
 
 
-def described(owner: type) -> str:
+def describe_with_hyperparameters(owner: type) -> str:
     """Returns the docstring of a new class, with its hyperparameters appended."""
     fields = {
-        name: Hyper(name, **one.metadata["hyper"])
-        for name, one in vars(owner).items()
-        if _declares(one)
+        name: Hyper(name, **field.metadata["hyper"])
+        for name, field in vars(owner).items()
+        if _is_declaration(field)
     }
     inherited = {
-        name: one
+        name: field
         # from the most general base on, so that later declarations win
         for base in owner.__mro__[:0:-1]
         if dataclasses.is_dataclass(base)
-        for name, one in declared(base).items()
+        for name, field in declared(base).items()
     }
     rows = [
-        f"    {one.name}: {one.doc}; {one.allowed}; default {one.default!r}."
-        for one in (inherited | fields).values()
+        f"    {field.name}: {field.doc}; {field.allowed}; default {field.default!r}."
+        for field in (inherited | fields).values()
     ]
     return "\n".join(
         [inspect.cleandoc(owner.__doc__ or ""), *(["", "Hyperparameters:", *rows] if rows else [])]
     )
 
 
-def _declares(value: Any) -> bool:
+def _is_declaration(value: Any) -> bool:
     return isinstance(value, dataclasses.Field) and "hyper" in value.metadata
 
 
 def is_new(field: dataclasses.Field[Any], value: Any) -> bool:
     """Returns whether a field is a hyperparameter declared `later`, at its default."""
-    known = field.metadata.get("hyper", {})
-    return known.get("later", False) and value == known["default"]
+    declaration = field.metadata.get("hyper", {})
+    return declaration.get("later", False) and value == declaration["default"]
 
 
 def check_declared(owner: object) -> None:
@@ -324,21 +330,21 @@ def check_declared(owner: object) -> None:
 @checked_call
 def make(
     kind: str,
-    known: Mapping[str, type[Owner]],
+    known_classes: Mapping[str, type[Owner]],
     name: str,
     options: Mapping[str, Any],
     **fields: Any,
 ) -> Owner:
     """Makes an object by the name of its class, with options.
 
-    `kind` is the word for such objects in messages, `known` has the classes by name, `fields` are
-    those that are no hyperparameters.
+    `kind` is the word for such objects in messages, `known_classes` has the classes by name,
+    `fields` are those that are no hyperparameters.
 
     Raises:
         UnknownName: no such name or option.
         InvalidInput: an option out of its range.
     """
-    owner = class_of(kind, known, name)
+    owner = class_of(kind, known_classes, name)
     allowed = [*declared(owner), *fields]
     for key in options:
         if key not in allowed:
@@ -346,7 +352,7 @@ def make(
     return owner(**options, **fields)
 
 
-def class_of(kind: str, known: Mapping[str, type[Owner]], name: str) -> type[Owner]:
+def class_of(kind: str, known_classes: Mapping[str, type[Owner]], name: str) -> type[Owner]:
     """Returns the class of a name, among built-in ones or the user's (see `fedax.utils.plugins`).
 
     The user's class derives from the class of records that the built-in ones have in common.
@@ -354,13 +360,13 @@ def class_of(kind: str, known: Mapping[str, type[Owner]], name: str) -> type[Own
     Raises:
         UnknownName, InvalidInput: as `fedax.utils.plugins.find`.
     """
-    lines = [each.__mro__ for each in known.values()]
+    mros = [cls.__mro__ for cls in known_classes.values()]
     # the first class in the lines of all built-in ones
-    base = next(each for each in lines[0] if all(each in line for line in lines))
+    base = next(cls for cls in mros[0] if all(cls in mro for mro in mros))
     return find(
         kind,
         name,
-        known,
+        known_classes,
         f"a class derived from {base.__name__}",
         lambda value: is_concrete(value, base),
     )
@@ -382,11 +388,11 @@ def symbolic(owner: object) -> list[str]:
 
 def with_defaults(owner: Any) -> Any:
     """Replaces symbolic hyperparameters and mappings of clients' names by their defaults."""
-    changed = [
+    names = [
         *symbolic(owner),
         *(name for name in declared(owner) if isinstance(getattr(owner, name), Mapping)),
     ]
-    return dataclasses.replace(owner, **{name: declared(owner)[name].default for name in changed})
+    return dataclasses.replace(owner, **{name: declared(owner)[name].default for name in names})
 
 
 def number(value: PerClient | Word) -> Any:

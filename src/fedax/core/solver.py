@@ -64,9 +64,13 @@ class Descent(Solver):
         return state if jax.tree.leaves(state) else None
 
     def factor(self, round: Index, dtype: Any) -> Any:
-        return self._decayed(round, dtype) if self.decay != 1 and self.decay_by == "round" else 1.0
+        return (
+            self._decay_factor(round, dtype)
+            if self.decay != 1 and self.decay_by == "round"
+            else 1.0
+        )
 
-    def _decayed(self, count: Index, dtype: Any) -> Array:
+    def _decay_factor(self, count: Index, dtype: Any) -> Array:
         schedule: Callable[..., Any] = (
             self.decay if callable(self.decay) else optax.exponential_decay(1.0, 1, self.decay)
         )
@@ -83,9 +87,9 @@ class Descent(Solver):
         layout, optimizer = client.layout, self.transformation()
         if self.decay != 1:
             # steps of the rounds before, which a decay over the run counts too
-            begun = client.steps_before if self.decay_by == "run" else 0
+            steps_before = client.steps_before if self.decay_by == "run" else 0
             by_step = optax.scale_by_schedule(
-                lambda count: self._decayed(begun + cast(Array, count), layout.dtype)
+                lambda count: self._decay_factor(steps_before + cast(Array, count), layout.dtype)
             )
             optimizer = optax.chain(
                 optimizer, optax.scale(client.rate) if self.decay_by == "round" else by_step
@@ -168,24 +172,24 @@ class SGD(Descent):
 
     def step_size(self) -> Scalar:
         # formulas with a step size need steps of exactly that size along gradients
-        plain = not (self.momentum or self._changing or self._changed)
-        return number(self.learning_rate) if plain else super().step_size()
+        is_plain = not (self.momentum or self._has_step_decay or self._changes_gradients)
+        return number(self.learning_rate) if is_plain else super().step_size()
 
     def nominal_step_size(self) -> Scalar:
         return number(self.learning_rate)
 
     @property
-    def _changing(self) -> bool:
+    def _has_step_decay(self) -> bool:
         """Whether the learning rate is another one in every step."""
         return self.decay != 1 and self.decay_by != "round"
 
     @property
-    def _changed(self) -> bool:
+    def _changes_gradients(self) -> bool:
         """Whether steps are along other vectors than gradients of the local problem."""
         return self.clip < math.inf or self.weight_decay > 0 or (self.keep and self.momentum > 0)
 
     def accumulated(self, client: Client, prox: Scalar) -> Float[Array, ""]:
-        if self._changing or self._changed:
+        if self._has_step_decay or self._changes_gradients:
             return super().accumulated(client, prox)
         dtype = client.layout.dtype
         steps, pull = (
@@ -194,9 +198,9 @@ class SGD(Descent):
         )
         # without momentum a geometric series in 1 - pull
         if not self.momentum:
-            kept, some = 1 - pull, jnp.where(pull > 0, pull, 1)
+            contraction, safe_pull = 1 - pull, jnp.where(pull > 0, pull, 1)
             # without a pull every gradient counts once
-            return jnp.where(pull > 0, (1 - kept**steps) / some, steps)
+            return jnp.where(pull > 0, (1 - contraction**steps) / safe_pull, steps)
 
         def step(_: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
             speed, total = state
@@ -210,9 +214,9 @@ class SGD(Descent):
         # without a velocity to carry if there is none
         steps = optax.sgd(number(self.learning_rate), self.momentum or None)
         # clipping bounds the gradient alone, so weight decay comes after it
-        before = [optax.clip_by_global_norm(self.clip)] * (self.clip < math.inf)
-        before += [optax.add_decayed_weights(self.weight_decay)] * (self.weight_decay > 0)
-        return optax.chain(*before, steps) if before else steps
+        transforms = [optax.clip_by_global_norm(self.clip)] * (self.clip < math.inf)
+        transforms += [optax.add_decayed_weights(self.weight_decay)] * (self.weight_decay > 0)
+        return optax.chain(*transforms, steps) if transforms else steps
 
 
 class Optax(Descent):
@@ -282,8 +286,10 @@ class SAM(Solver):
     def minimize(
         self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]
     ) -> Float[Array, "dim"]:
-        changed = dataclasses.replace(problem, step_gradient=sharp_gradient(self.rho, problem))
-        return self.solver.minimize(client, changed, start)
+        sharp_problem = dataclasses.replace(
+            problem, step_gradient=sharp_gradient(self.rho, problem)
+        )
+        return self.solver.minimize(client, sharp_problem, start)
 
     def initial_state(self, params: PyTree) -> PyTree:
         return self.solver.initial_state(params)
@@ -326,13 +332,13 @@ def optax_names() -> list[str]:
     """Returns the names of Optax's optimizers with a learning rate, such as `adam` and
     `contrib.muon`.
     """
-    places = {"": optax, "contrib.": optax.contrib}
-    named = {
+    modules = {"": optax, "contrib.": optax.contrib}
+    functions = {
         prefix + name: value
-        for prefix, place in places.items()
-        for name, value in vars(place).items()
+        for prefix, module in modules.items()
+        for name, value in vars(module).items()
     }
-    return sorted(name for name, value in named.items() if _is_factory(value))
+    return sorted(name for name, value in functions.items() if _is_factory(value))
 
 
 def _is_factory(value: object) -> bool:
@@ -363,30 +369,31 @@ def optax_solver(name: str) -> type[Descent]:
         raise UnknownName.among("solver", name, optax_names())
     factory = operator.attrgetter(name)(optax)
     defaults = {
-        key: one.default
-        for key, one in inspect.signature(factory).parameters.items()
+        key: parameter.default
+        for key, parameter in inspect.signature(factory).parameters.items()
         if key != "learning_rate"
     }
     # values that a file can spell; other arguments, such as masks, keep Optax's defaults
-    known = {
+    spellable = {
         key: value
         for key, value in defaults.items()
         if value is None or isinstance(value, bool | int | float | str)
     }
 
     def transformation(self: Any) -> optax.GradientTransformation:
-        return factory(self.learning_rate, **{key: getattr(self, key) for key in known})
+        return factory(self.learning_rate, **{key: getattr(self, key) for key in spellable})
 
     fields = {
-        key: hyper(default, static=True, doc=f"see optax.{name}") for key, default in known.items()
+        key: hyper(default, static=True, doc=f"see optax.{name}")
+        for key, default in spellable.items()
     }
     fields = {"learning_rate": hyper(0.001, low=0.0, open_low=True, doc="step size")} | fields
-    types = {"learning_rate": Scalar} | dict.fromkeys(known, Any)
-    about = f"Optax's `{name}`, with a fresh state in every round unless `keep` is set."
+    types = {"learning_rate": Scalar} | dict.fromkeys(spellable, Any)
+    docstring = f"Optax's `{name}`, with a fresh state in every round unless `keep` is set."
     body = {
         "__annotations__": types,
         "__module__": __name__,
-        "__doc__": about,
+        "__doc__": docstring,
         "transformation": transformation,
         **fields,
     }
@@ -483,28 +490,28 @@ class Inexact(Solver):
         problem.require_function("Inexact")
         anchor, mu = problem.anchor, problem.prox
         if anchor is None or mu is None:
-            lacks = "Inexact, with a method whose local problem has no proximal term"
+            got = "Inexact, with a method whose local problem has no proximal term"
             raise InvalidInput.found(
                 "run(solver=...)",
-                lacks,
+                got,
                 "with such methods, other solvers; its rule is made of that term",
             )
-        enough = self.gamma * (mu - self.concavity) / (1 + self.gamma)
+        tolerance_factor = self.gamma * (mu - self.concavity) / (1 + self.gamma)
         # no steps for the padding of a chunk
-        most = jnp.where(jnp.asarray(client.steps) > 0, self.max_steps, 0)
+        max_steps = jnp.where(jnp.asarray(client.steps) > 0, self.max_steps, 0)
 
-        def unmet(state: tuple[Any, Any, Any]) -> Any:
-            w, gradient, done = state
-            return (done < most) & (
-                jnp.linalg.norm(gradient) > enough * jnp.linalg.norm(w - anchor)
+        def continues(state: tuple[Any, Any, Any]) -> Any:
+            w, gradient, steps = state
+            return (steps < max_steps) & (
+                jnp.linalg.norm(gradient) > tolerance_factor * jnp.linalg.norm(w - anchor)
             )
 
         def step(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-            w, gradient, done = state
+            w, gradient, steps = state
             w = w - self.learning_rate * gradient
-            return w, client.gradient_of(problem, w), done + 1
+            return w, client.gradient_of(problem, w), steps + 1
 
         # (w, gradient of P at w, steps)
         return jax.lax.while_loop(
-            unmet, step, (start, client.gradient_of(problem, start), jnp.int32(0))
+            continues, step, (start, client.gradient_of(problem, start), jnp.int32(0))
         )[0]

@@ -136,7 +136,7 @@ class Task(eqx.Module):
                     f"{data.clients} clients",
                     f"{self.train.clients}, as in train",
                 )
-        self._check_parts()
+        self._check_splits()
         if self.names is not None and len(self.names) != self.train.clients:
             raise DataError.of(
                 "Task(names=...)",
@@ -155,24 +155,26 @@ class Task(eqx.Module):
             # a loss may couple examples in training if it takes the state or the mask, see
             # `couples`
             check_separate(name, function, self.start, self.train.arrays, training=not self.couples)
-        parts = [
-            part.arrays for part in (self.train, self.test, self.validation) if part is not None
+        split_arrays = [
+            examples.arrays
+            for examples in (self.train, self.test, self.validation)
+            if examples is not None
         ]
         check_indices(
             "loss",
             self.functions["loss"],
             self.start,
-            parts + ([] if self.holdout is None else [self.holdout]),
+            split_arrays + ([] if self.holdout is None else [self.holdout]),
         )
         if (predictions := self.predictions) is not None:
             check_rows("predict", predictions, self.start, probe)
             check_separate("predict", predictions, self.start, self.train.arrays, training=False)
 
-    def _check_parts(self) -> None:
+    def _check_splits(self) -> None:
         """Refuses test, validation and unseen examples of another form than the training
         examples.
         """
-        parts = {
+        splits = {
             "test": self.test,
             "validation": self.validation,
             "held_back": self.held_back and self.held_back.train,
@@ -180,18 +182,18 @@ class Task(eqx.Module):
         form = {
             name: (values.shape[1:], values.dtype) for name, values in self.train.arrays.items()
         }
-        held: dict[str, Examples] = {
-            where: data.arrays for where, data in parts.items() if data is not None
+        arrays_by_split: dict[str, Examples] = {
+            split: data.arrays for split, data in splits.items() if data is not None
         }
         if self.holdout is not None:
             rows_of(self.holdout, "holdout")
-            held["holdout"] = {
+            arrays_by_split["holdout"] = {
                 name: as_array(values, "holdout") for name, values in self.holdout.items()
             }
-        for where, arrays in held.items():
+        for split, arrays in arrays_by_split.items():
             if {name: (values.shape[1:], values.dtype) for name, values in arrays.items()} != form:
                 # raises and says what differs, unless the types alone do and can be converted
-                conformed(arrays, self.train.arrays, where)
+                conformed(arrays, self.train.arrays, split)
 
     def __repr__(self) -> str:
         """Returns a short table: examples, their arrays, scores."""
@@ -218,10 +220,10 @@ class Task(eqx.Module):
     @property
     def score_modes(self) -> dict[str, Mode]:
         """The directions of the loss and of all scores that have one."""
-        known: dict[str, Mode] = {
+        default_modes: dict[str, Mode] = {
             name: mode for name, mode in SCORES.items() if name in ("loss", *self.scores)
         }
-        return known | self.modes
+        return default_modes | self.modes
 
     @property
     def functions(self) -> dict[str, Callable[[PyTree, Any, Any], Any]]:
@@ -229,14 +231,14 @@ class Task(eqx.Module):
         alone.
         """
         return {
-            name: self._bound(function)
+            name: self._bind(function)
             for name, function in {"loss": self.loss, **self.scores}.items()
         }
 
     @property
     def predictions(self) -> Callable[[PyTree, Any, Any], Any] | None:
         """As `functions`: the model's predictions, None if the task has none."""
-        return None if self.predictor is None else self._bound(self.predictor)
+        return None if self.predictor is None else self._bind(self.predictor)
 
     def predict(self, params: PyTree, x: Any) -> np.ndarray:
         """Returns the predictions of a trained model for new inputs, one row for each example.
@@ -265,20 +267,20 @@ class Task(eqx.Module):
     @property
     def as_predictor(self) -> Predictor:
         """What `predict` needs, without the data."""
-        bound = (
+        function = (
             None
             if self.predictor is None
-            else functools.partial(_bound_at, self.predictor, self.frozen, self.state)
+            else functools.partial(_bind_function, self.predictor, self.frozen, self.state)
         )
         # no examples, only their shapes and types
         like = {
             name: jax.ShapeDtypeStruct((0, *a.shape[1:]), a.dtype)
             for name, a in self.train.arrays.items()
         }
-        return Predictor(self.name, bound, like, self.columns, self.categories)
+        return Predictor(self.name, function, like, self.columns, self.categories)
 
-    def _bound(self, function: PerExample) -> Callable[[PyTree, Any, Any], Any]:
-        return _bound_at(function, self.frozen, self.state)
+    def _bind(self, function: PerExample) -> Callable[[PyTree, Any, Any], Any]:
+        return _bind_function(function, self.frozen, self.state)
 
     @property
     def couples(self) -> bool:
@@ -357,7 +359,7 @@ class Task(eqx.Module):
         """Returns the weighted sums over the examples of a function that gives a pytree with one
         row per example.
         """
-        values = self._bound(function)(params, data, key)
+        values = self._bind(function)(params, data, key)
         return jax.tree.map(lambda rows: weighted_sum(rows, weight), values)
 
     def trained(
@@ -375,18 +377,18 @@ class Task(eqx.Module):
         return weighted_sum(values, weight), jax.lax.stop_gradient(state)
 
 
-def _bound_at(
-    function: PerExample, frozen: PyTree, state: PyTree, other: PyTree = None
+def _bind_function(
+    function: PerExample, frozen: PyTree, state: PyTree, new_state: PyTree = None
 ) -> Callable[[PyTree, Any, Any], Any]:
     """Returns a function of the trained parameters, in another state than the first one if there is
     one.
     """
     # nothing to bind: the function itself
-    alone = frozen is None and state is None and not takes(function)
+    is_plain = frozen is None and state is None and not takes(function)
     return (
         function
-        if alone
-        else Bound(function, frozen, state if other is None or state is None else other)
+        if is_plain
+        else Bound(function, frozen, state if new_state is None or state is None else new_state)
     )
 
 

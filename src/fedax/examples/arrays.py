@@ -43,7 +43,10 @@ def as_array(values: Any, where: str) -> np.ndarray:
         array = array.astype(np.float32 if jnp.issubdtype(array.dtype, jnp.floating) else np.int32)
     if array.dtype.kind not in _KINDS:
         raise DataError.found(
-            where, _kind_of(array), "arrays of real or whole numbers", _hint_of(array)
+            where,
+            _describe_kind(array),
+            "arrays of real or whole numbers",
+            _suggest_conversion(array),
         )
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
@@ -108,7 +111,7 @@ def _is_masked(values: Any) -> bool:
     return isinstance(values, np.ma.MaskedArray) and bool(np.ma.is_masked(values))
 
 
-def _kind_of(array: np.ndarray) -> str:
+def _describe_kind(array: np.ndarray) -> str:
     kinds = {
         "O": "objects",
         "U": "text",
@@ -123,37 +126,37 @@ def _kind_of(array: np.ndarray) -> str:
     return kind
 
 
-def _hint_of(array: np.ndarray) -> str:
+def _suggest_conversion(array: np.ndarray) -> str:
     if array.dtype.kind in "US":
         return "Number the classes or categories: np.unique(values, return_inverse=True)."
     return "Convert them to numbers." if array.dtype.kind in "OcMm" else ""
 
 
-def concatenated(parts: Sequence[np.ndarray], where: str) -> np.ndarray:
+def concatenate(arrays: Sequence[np.ndarray], where: str) -> np.ndarray:
     """Concatenates the arrays of all clients.
 
     Whole numbers stay whole, also of types that NumPy joins as reals.
 
     Args:
-        parts: at least one.
+        arrays: at least one.
         where: names the array in messages.
 
     Raises:
         DataError: whole numbers that 64 bits with a sign cannot hold, beside negative ones.
 
-    >>> concatenated([np.array([1], np.uint64), np.array([-2])], "x").dtype
+    >>> concatenate([np.array([1], np.uint64), np.array([-2])], "x").dtype
     dtype('int64')
     """
-    kinds = {part.dtype for part in parts}
+    kinds = {array.dtype for array in arrays}
     if (
         len(kinds) > 1
         and all(kind.kind in "iub" for kind in kinds)
         and np.result_type(*kinds).kind == "f"
     ):
-        for part in parts:
-            check_range(part, np.int64, where)
-        parts = [part.astype(np.int64) for part in parts]
-    return np.concatenate(parts)
+        for array in arrays:
+            check_range(array, np.int64, where)
+        arrays = [array.astype(np.int64) for array in arrays]
+    return np.concatenate(arrays)
 
 
 class Frames:
@@ -172,15 +175,15 @@ class Frames:
             DataError: other columns than those of the first frame, one twice, or rows of two arrays
                 in different orders.
         """
-        framed = [
+        labelled = [
             name
             for name, values in arrays.items()
             # frames and series of pandas, whose labels must not be lost
             if type(values) is not np.ndarray and _has_labels(values)
         ]
-        if not framed:
+        if not labelled:
             return arrays
-        rows = [(name, list(arrays[name].index)) for name in framed]
+        rows = [(name, list(arrays[name].index)) for name in labelled]
         # the same labels in another order are a mistake; other labels mean nothing here
         for name, labels in rows[1:]:
             if (
@@ -198,24 +201,24 @@ class Frames:
                 )
         return {
             **arrays,
-            **{name: self.array(arrays[name], f"{where}[{name!r}]", name) for name in framed},
+            **{name: self.array(arrays[name], f"{where}[{name!r}]", name) for name in labelled},
         }
 
     def array(self, values: Any, where: str, name: str = "x") -> Any:
         """Returns the values with their columns in order; see `client`."""
         if type(values) is np.ndarray or not _has_labels(values) or not hasattr(values, "columns"):
             return values
-        own = list(values.columns)
-        if len(set(own)) < len(own):
-            twice = next(column for i, column in enumerate(own) if column in own[:i])
+        labels = list(values.columns)
+        if len(set(labels)) < len(labels):
+            twice = next(column for i, column in enumerate(labels) if column in labels[:i])
             raise DataError.found(
                 where, f"the column {twice!r} twice", "columns of different names"
             )
-        columns = self._columns.setdefault(name, own)
-        if own == columns:
+        columns = self._columns.setdefault(name, labels)
+        if labels == columns:
             return values
-        if set(own) != set(columns):
-            raise DataError.of(where, own, f"the columns {columns}, as the first frame has")
+        if set(labels) != set(columns):
+            raise DataError.of(where, labels, f"the columns {columns}, as the first frame has")
         return values[columns]
 
 

@@ -33,8 +33,8 @@ class ClientNames(Sequence[str]):
             raise DataError.of(where, names, "a list with the name of each client, in their order")
         self._names = tuple(client_name(name, f"{where}[{k}]") for k, name in enumerate(names))
         if len(set(self._names)) < len(self._names):
-            seen = set[str]()
-            twice = next(name for name in self._names if name in seen or seen.add(name))
+            previous = set[str]()
+            twice = next(name for name in self._names if name in previous or previous.add(name))
             raise DataError.found(where, f"{twice!r} twice", "a different name for each client")
         check_distinct(self._names, where)
 
@@ -117,11 +117,13 @@ def natural(name: str) -> tuple[Any, ...]:
     >>> sorted(["client10", "client2", "client1"], key=natural)
     ['client1', 'client2', 'client10']
     """
-    parts = re.split(r"([0-9]+)", name)
+    segments = re.split(r"([0-9]+)", name)
     # texts and digits take turns, numbers sort before texts, and the name decides between a1 and
     # a01
     return tuple(
-        (0, int(part), "") if i % 2 else (1, 0, part) for i, part in enumerate(parts) if part
+        (0, int(segment), "") if i % 2 else (1, 0, segment)
+        for i, segment in enumerate(segments)
+        if segment
     ), name
 
 
@@ -140,7 +142,7 @@ def grouped_by_name(values: Any, where: str) -> tuple[list[str], np.ndarray]:
     >>> names, owner.tolist()
     (['b9', 'b10'], [1, 0, 1])
     """
-    column = values if isinstance(values, np.ndarray) else _column(values)
+    column = values if isinstance(values, np.ndarray) else _to_column(values)
     if isinstance(column, np.ma.MaskedArray):
         if np.ma.is_masked(column):
             row = int(np.flatnonzero(np.ma.getmaskarray(column))[0])
@@ -156,8 +158,8 @@ def grouped_by_name(values: Any, where: str) -> tuple[list[str], np.ndarray]:
         client_name(np.nan, f"{where}, row {int(np.argmax(np.isnan(column)))}")
     # in the order of their values
     if column.dtype.kind in "iufb":
-        found, owner = np.unique(column, return_inverse=True)
-        return [client_name(value, where) for value in found], owner
+        unique, owner = np.unique(column, return_inverse=True)
+        return [client_name(value, where) for value in unique], owner
     raw = column.tolist()
     names = [client_name(value, f"{where}, row {row}") for row, value in enumerate(raw)]
     first = dict[str, Any]()
@@ -172,7 +174,7 @@ def grouped_by_name(values: Any, where: str) -> tuple[list[str], np.ndarray]:
     return ordered, np.array([number[name] for name in names], dtype=np.int64)
 
 
-def _column(values: Any) -> np.ndarray:
+def _to_column(values: Any) -> np.ndarray:
     """Returns a column of mixed values as objects, which NumPy would turn into text."""
     listed = list(values)
     plain = np.asarray(listed) if len({type(value) for value in listed}) <= 1 else np.empty(0)
@@ -210,15 +212,15 @@ def number_of(name: str, names: Sequence[str] | None, clients: int, where: str) 
                 f"numbers of clients, 0 to {clients - 1}",
             )
         return number
-    if number is not None and number < clients and _ends_in(names[number], number):
-        ending = [k for k, other in enumerate(names) if _ends_in(other, number)]
-        if ending == [number]:
+    if number is not None and number < clients and _ends_with_number(names[number], number):
+        candidates = [k for k, other in enumerate(names) if _ends_with_number(other, number)]
+        if candidates == [number]:
             return number
-    some = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"Did you mean {near[0]!r}?" if near else ""
+    examples = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
+    matches = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"Did you mean {matches[0]!r}?" if matches else ""
     hint = hint if number is None else "Clients have names here: write them instead of numbers."
-    raise DataError.of(where, name, f"names of clients: {some}", hint)
+    raise DataError.of(where, name, f"names of clients: {examples}", hint)
 
 
 def in_order(
@@ -239,29 +241,31 @@ def in_order(
     >>> in_order({"b": 2, "a": 1}, ["a", "b"], 2, "mu"), in_order({1: 2, 0: 1}, None, 2, "mu")
     ([1, 2], [1, 2])
     """
-    known = {name: k for k, name in enumerate(names or ())}
-    found = dict[int, Any]()
+    number_by_name = {name: k for k, name in enumerate(names or ())}
+    value_by_number = dict[int, Any]()
     for key, value in values.items():
         name = client_name(key, where)
-        number = known.get(name)
+        number = number_by_name.get(name)
         number = number_of(name, names, clients, where) if number is None else number
-        if number in found:
+        if number in value_by_number:
             raise DataError.of(where, name, "each client once")
-        found[number] = value
-    missing = [names[k] if names is not None else k for k in range(clients) if k not in found]
+        value_by_number[number] = value
+    missing = [
+        names[k] if names is not None else k for k in range(clients) if k not in value_by_number
+    ]
     if missing:
-        some = ", ".join(map(repr, missing[:3])) + (
+        missing_text = ", ".join(map(repr, missing[:3])) + (
             f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         )
         raise InvalidInput.found(
-            where, f"no value for {some}", "a value for each client, or one number for all"
+            where, f"no value for {missing_text}", "a value for each client, or one number for all"
         )
-    return [found[k] for k in range(clients)]
+    return [value_by_number[k] for k in range(clients)]
 
 
-def _ends_in(name: str, number: int) -> bool:
-    found = re.search(r"([0-9]+)$", name)
-    return found is not None and int(found[1]) == number
+def _ends_with_number(name: str, number: int) -> bool:
+    match = re.search(r"([0-9]+)$", name)
+    return match is not None and int(match[1]) == number
 
 
 @checked_call
@@ -279,11 +283,11 @@ def ordered_nodes(network: Any, order: Iterable[Any] | None) -> list[Any]:
     if order is not None:
         nodes = list(order)
         if len(set(nodes)) != len(nodes) or set(nodes) != set(network):
-            strange = [node for node in nodes if node not in network] or [
+            mismatched = [node for node in nodes if node not in network] or [
                 node for node in network if node not in nodes
             ]
             allowed = f"all {len(network)} nodes, each once"
-            raise InvalidInput.of("Graph.of(order=...)", (strange or nodes)[:3], allowed)
+            raise InvalidInput.of("Graph.of(order=...)", (mismatched or nodes)[:3], allowed)
         return nodes
     if any(isinstance(node, str) for node in network):
         hint = "Say which client each node is: order=task.names, or order=list(network)."
@@ -297,7 +301,7 @@ def ordered_nodes(network: Any, order: Iterable[Any] | None) -> list[Any]:
     return numbers if set(network) == set(numbers) else list(network)
 
 
-def of_nodes(nodes: Sequence[Any]) -> ClientNames | None:
+def names_of_nodes(nodes: Sequence[Any]) -> ClientNames | None:
     """Returns the names of nodes, None if none of them is text."""
     return (
         ClientNames(nodes, "Graph.of(network=...), a node")
@@ -332,22 +336,22 @@ def names_of_frame(matrix: Any, where: str) -> ClientNames | None:
     return None
 
 
-def places_of(names: Sequence[str], nodes: Sequence[str], where: str) -> list[int]:
-    """Returns the place of each client among nodes of the same names.
+def node_indices(names: Sequence[str], nodes: Sequence[str], where: str) -> list[int]:
+    """Returns the index of each client among nodes of the same names.
 
     Raises:
         InvalidInput: a client without a node, or a node that is no client.
     """
-    place = {node: i for i, node in enumerate(nodes)}
-    missing = [name for name in names if name not in place]
-    strange = sorted(set(place) - set(names))
-    if missing or strange:
+    index_by_node = {node: i for i, node in enumerate(nodes)}
+    missing = [name for name in names if name not in index_by_node]
+    unknown = sorted(set(index_by_node) - set(names))
+    if missing or unknown:
         got = (
             f"no node for {missing[:3]}"
             if missing
-            else (f"nodes that are no clients, {strange[:3]}")
+            else (f"nodes that are no clients, {unknown[:3]}")
         )
         raise InvalidInput.found(
             where, got, "a node for each client, by the names of the task's clients"
         )
-    return [place[name] for name in names]
+    return [index_by_node[name] for name in names]

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from fedax.errors import DataError, shown
-from fedax.examples.arrays import as_array, canonical, check_range, concatenated
+from fedax.examples.arrays import as_array, canonical, check_range, concatenate
 from fedax.examples.ragged import Stacked
 from fedax.utils.random import Index
 
@@ -145,12 +145,12 @@ class Ragged(eqx.Module):
             raise DataError.found(where, "an empty list", "at least one client")
         # as it comes, and then in the types of the training examples
         if like is not None:
-            made = cls.of(clients, where=where, allow_empty=allow_empty)
-            return dataclasses.replace(made, arrays=conformed(made.arrays, like.arrays, where))
-        together = Stacked.of(clients)
+            ragged = cls.of(clients, where=where, allow_empty=allow_empty)
+            return dataclasses.replace(ragged, arrays=conformed(ragged.arrays, like.arrays, where))
+        stacked = Stacked.of(clients)
         # all clients at once; only where they do not fit, each is looked at below
-        if together is not None and together.finite and (allow_empty or together.sizes.min() > 0):
-            return cls.flat(together.arrays, together.sizes, where)
+        if stacked is not None and stacked.finite and (allow_empty or stacked.sizes.min() > 0):
+            return cls.flat(stacked.arrays, stacked.sizes, where)
         names = set(clients[0])  # the first client that does not fit is looked for
         sizes = []
         for k, client in enumerate(clients):
@@ -168,18 +168,18 @@ class Ragged(eqx.Module):
                 )
         arrays = {}
         for name in clients[0]:
-            parts = [
+            client_arrays = [
                 as_array(client[name], f"{where}[{k}][{name!r}]")
                 for k, client in enumerate(clients)
             ]
-            shapes = {part.shape[1:] for part in parts}
+            shapes = {array.shape[1:] for array in client_arrays}
             if len(shapes) > 1:
                 raise DataError.of(
                     f"{where}[...][{name!r}]",
                     sorted(shapes),
                     "the same shape of one example in all clients",
                 )
-            arrays[name] = concatenated(parts, f"{where}[...][{name!r}]")
+            arrays[name] = concatenate(client_arrays, f"{where}[...][{name!r}]")
         return cls.flat(arrays, sizes, where)
 
     @classmethod
@@ -258,12 +258,12 @@ def conformed(arrays: Examples, like: Examples, where: str) -> dict[str, Any]:
             where, sorted(arrays), f"the arrays {sorted(like)}, as the training examples have"
         )
     return {
-        name: _conformed(arrays[name], values, f"{where}[{name!r}]")
+        name: _conform_array(arrays[name], values, f"{where}[{name!r}]")
         for name, values in like.items()
     }
 
 
-def _conformed(values: Any, like: Any, where: str) -> Any:
+def _conform_array(values: Any, like: Any, where: str) -> Any:
     if values.shape[1:] != like.shape[1:]:
         got, allowed = (
             f"rows of shape {values.shape[1:]}",
@@ -276,19 +276,19 @@ def _conformed(values: Any, like: Any, where: str) -> Any:
     kinds = values.dtype.kind, like.dtype.kind
     # real numbers that are whole pass for whole ones, and 0 and 1 for truth values
     if kinds[1] != "f" and (kinds[0] == "f" or kinds[1] == "b"):
-        whole = np.asarray(values)
-        if kinds[1] == "b" and not np.isin(whole, (0, 1)).all():
+        numbers = np.asarray(values)
+        if kinds[1] == "b" and not np.isin(numbers, (0, 1)).all():
             raise DataError.found(
                 where,
                 f"values of type {values.dtype}",
                 "true or false, as the training examples have",
             )
-        if not np.array_equal(whole, np.floor(whole)):
+        if not np.array_equal(numbers, np.floor(numbers)):
             raise DataError.found(
                 where,
                 f"real numbers ({values.dtype})",
                 f"whole numbers ({like.dtype}), as in training",
             )
-        values = whole if kinds[1] == "b" else whole.astype(np.int64)
+        values = numbers if kinds[1] == "b" else numbers.astype(np.int64)
     check_range(np.asarray(values), like.dtype, where)
     return canonical(np.asarray(values).astype(like.dtype), where)

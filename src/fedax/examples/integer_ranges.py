@@ -25,7 +25,7 @@ def check_indices(
     name: str,
     function: Callable[..., Any],
     start: Callable[[Any], Any],
-    parts: Sequence[Mapping[str, Any]],
+    splits: Sequence[Mapping[str, Any]],
 ) -> None:
     """Refuses examples with whole numbers that a function uses as indices out of range.
 
@@ -40,7 +40,7 @@ def check_indices(
         name: its argument of `Task`.
         function: per example.
         start: of the task.
-        parts: training, test and other examples.
+        splits: training, test and other examples.
 
     Raises:
         DataError: an index or a class out of range.
@@ -48,53 +48,56 @@ def check_indices(
     Warns:
         UserWarning: a class below 0 in `one_hot`, which may be meant for examples without a class.
     """
-    whole = [
+    integer_keys = [
         key
-        for key, values in parts[0].items()
+        for key, values in splits[0].items()
         if values.dtype.kind in "iu" and not isinstance(values, np.memmap)
     ]
-    values = [values for part in parts for values in part.values()]
+    values = [values for split in splits for values in split.values()]
     if getattr(function, "separate", False) or any(isinstance(v, Tracer) for v in values):
         return
     # What is looked up shows in the traced program; most losses look nothing up and end here.
-    probe = {key: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for key, v in parts[0].items()}
-    text = _program(function, start, probe)
+    probe = {key: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for key, v in splits[0].items()}
+    text = _jaxpr_text(function, start, probe)
     if f"name={_ONE_HOT}\n" in text:
-        real = [
+        real_keys = [
             key
-            for key, v in parts[0].items()
+            for key, v in splits[0].items()
             if v.dtype.kind == "f" and v.ndim == 1 and not isinstance(v, np.memmap)
         ]
-        _check_classes(name, function, start, _extremes(parts, whole + real))
-    if not whole or re.search(r"\b(gather|dynamic_slice)\[", text) is None:
+        _check_classes(name, function, start, _select_extremes(splits, integer_keys + real_keys))
+    if not integer_keys or re.search(r"\b(gather|dynamic_slice)\[", text) is None:
         return
     # NumPy's small negative indices are valid: they are told by far ones, which no table reaches.
-    rows = _extremes(parts, whole)
-    if (found := _out_of_bounds(function, start, rows)) is None:
-        negative = [key for key in whole if rows[key].size and rows[key].min() < 0]
+    rows = _select_extremes(splits, integer_keys)
+    if (problem := _find_out_of_bounds(function, start, rows)) is None:
+        negative = [key for key in integer_keys if rows[key].size and rows[key].min() < 0]
         for key in negative:
-            far = rows | {
+            far_rows = rows | {
                 key: np.where(rows[key] < 0, np.asarray(_FAR).astype(rows[key].dtype), rows[key])
             }
             # narrow types do not hold _FAR
-            if rows[key].dtype.itemsize >= 4 and _out_of_bounds(function, start, far) is not None:
-                found = f"{key!r} with {int(rows[key].min())} counts from the end"
-    if found is not None:
+            if (
+                rows[key].dtype.itemsize >= 4
+                and _find_out_of_bounds(function, start, far_rows) is not None
+            ):
+                problem = f"{key!r} with {int(rows[key].min())} counts from the end"
+    if problem is not None:
         ranges = ", ".join(
             f"{key!r} from {int(rows[key].min())} to {int(rows[key].max())}"
-            for key in whole
+            for key in integer_keys
             if rows[key].size
         )
         hint = "Number categories from 0 on, and make tables as long as there are categories."
         raise DataError.found(
             f"Task({name}=...)",
-            f"whole numbers {ranges}, of which {found}",
+            f"whole numbers {ranges}, of which {problem}",
             "indices within tables",
             hint,
         )
 
 
-def _program(
+def _jaxpr_text(
     function: Callable[..., Any], start: Callable[[Any], Any], probe: Mapping[str, Any]
 ) -> str:
     try:
@@ -121,10 +124,12 @@ def _check_classes(
     # unknown parameters: values that depend on them are None
     leaves = [None] * len(jax.tree.leaves(params)) + jax.tree.leaves(rows)
     with jax.ensure_compile_time_eval():
-        found = list(
-            _encoded(program.jaxpr, program.consts, [lambda leaf=leaf: leaf for leaf in leaves])
+        encodings = list(
+            _find_one_hot_calls(
+                program.jaxpr, program.consts, [lambda leaf=leaf: leaf for leaf in leaves]
+            )
         )
-    for classes, values in found:
+    for classes, values in encodings:
         if not values.size:
             continue
         low, high = values.min(), values.max()
@@ -145,7 +150,7 @@ def _check_classes(
             warnings.warn(f"{text}. Number classes from 0 on if it is one of them.", stacklevel=2)
 
 
-def _encoded(
+def _find_one_hot_calls(
     jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Callable[[], Any]]
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Yields the number of classes and the values of every `one_hot`.
@@ -155,61 +160,63 @@ def _encoded(
     Values that depend on the parameters, which are None here, are left out.
     """
     # values are computed only where a `one_hot` asks for them
-    known: dict[Any, Callable[[], Any]] = {
+    thunks: dict[Any, Callable[[], Any]] = {
         var: lambda value=value: value for var, value in zip(jaxpr.constvars, consts)
     }
-    known |= dict(zip(jaxpr.invars, arguments, strict=True))
+    thunks |= dict(zip(jaxpr.invars, arguments, strict=True))
 
     def value_of(atom: Any) -> Callable[[], Any]:
-        return (lambda: atom.val) if hasattr(atom, "val") else known[atom]  # literals have no hash
+        return (lambda: atom.val) if hasattr(atom, "val") else thunks[atom]  # literals have no hash
 
     for equation in jaxpr.eqns:
         inputs = [value_of(var) for var in equation.invars]
         inner = equation.params.get("jaxpr") if equation.primitive.name in ("jit", "pjit") else None
         if inner is not None and equation.params["name"] == _ONE_HOT:
             # the program compares with an iota, as long as there are classes
-            iota = next((one for one in inner.jaxpr.eqns if one.primitive.name == "iota"), None)
-            given = inputs[0]()
-            if iota is not None and given is not None:
-                yield iota.params["shape"][iota.params["dimension"]], np.asarray(given)
+            iota = next((eqn for eqn in inner.jaxpr.eqns if eqn.primitive.name == "iota"), None)
+            indices = inputs[0]()
+            if iota is not None and indices is not None:
+                yield iota.params["shape"][iota.params["dimension"]], np.asarray(indices)
         # and within compiled functions of the loss
         if inner is not None:
-            yield from _encoded(inner.jaxpr, inner.consts, inputs)
+            yield from _find_one_hot_calls(inner.jaxpr, inner.consts, inputs)
         # once for all results of an equation
-        outputs = functools.cache(functools.partial(_outputs, equation, inputs))
+        outputs = functools.cache(functools.partial(_evaluate_equation, equation, inputs))
         for i, var in enumerate(equation.outvars):
-            known[var] = lambda outputs=outputs, i=i: outputs()[i]
+            thunks[var] = lambda outputs=outputs, i=i: outputs()[i]
 
 
-def _outputs(equation: Any, inputs: Sequence[Callable[[], Any]]) -> list[Any]:
+def _evaluate_equation(equation: Any, inputs: Sequence[Callable[[], Any]]) -> list[Any]:
     values = [value() for value in inputs]
     if any(value is None for value in values):
         return [None] * len(equation.outvars)
     bound = equation.primitive.get_bind_params(equation.params)
     # a pair in earlier versions of JAX
     functions, options = bound if isinstance(bound, tuple) else ((), bound)
-    found = equation.primitive.bind(*functions, *values, **options)
-    return list(found) if equation.primitive.multiple_results else [found]
+    results = equation.primitive.bind(*functions, *values, **options)
+    return list(results) if equation.primitive.multiple_results else [results]
 
 
-def _extremes(parts: Sequence[Mapping[str, Any]], whole: Sequence[str]) -> dict[str, np.ndarray]:
+def _select_extremes(
+    splits: Sequence[Mapping[str, Any]], keys: Sequence[str]
+) -> dict[str, np.ndarray]:
     """Returns the examples with the smallest and the largest number of each array."""
-    found: dict[str, list[np.ndarray]] = {key: [] for key in parts[0]}
-    for part in parts:
-        for key in whole:
-            values = np.asarray(part[key])
+    rows_by_key: dict[str, list[np.ndarray]] = {key: [] for key in splits[0]}
+    for split in splits:
+        for key in keys:
+            values = np.asarray(split[key])
             if not values.size:
                 continue
             # numbers of an example, to find its row
             width = values.size // len(values)
             for row in (int(values.argmin()) // width, int(values.argmax()) // width):
                 # the whole example, because its arrays belong together
-                for other in found:
-                    found[other].append(np.asarray(part[other][row]))
-    return {key: np.stack(rows) for key, rows in found.items()}
+                for name in rows_by_key:
+                    rows_by_key[name].append(np.asarray(split[name][row]))
+    return {key: np.stack(rows) for key, rows in rows_by_key.items()}
 
 
-def _out_of_bounds(
+def _find_out_of_bounds(
     function: Callable[..., Any], start: Callable[[Any], Any], rows: Mapping[str, np.ndarray]
 ) -> str | None:
     """Returns what is out of bounds, in words; None if nothing is."""
@@ -218,7 +225,7 @@ def _out_of_bounds(
         for name, values in sorted(rows.items())
     )
     try:
-        return _evaluated(_Case(function, start, rows), key)
+        return _evaluate_case(_Case(function, start, rows), key)
     except TypeError:  # a function without a hash
         return _Case(function, start, rows).message()
 
@@ -239,18 +246,18 @@ class _Case:
         )
 
     def message(self) -> str | None:
-        held, code = eqx.partition(self.function, eqx.is_array)
+        arrays, code = eqx.partition(self.function, eqx.is_array)
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             params = self.start(jax.random.key(0))
 
-            def values(held: Any, params: Any, rows: Any) -> Any:
-                return eqx.combine(held, code)(params, rows, None)
+            def values(arrays: Any, params: Any, rows: Any) -> Any:
+                return eqx.combine(arrays, code)(params, rows, None)
 
             try:
                 checked = jax.jit(checkify.checkify(values, errors=checkify.index_checks))
                 options: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
-                error, _ = checked.lower(held, params, self.rows).compile(options)(
-                    held, params, self.rows
+                error, _ = checked.lower(arrays, params, self.rows).compile(options)(
+                    arrays, params, self.rows
                 )
                 message = error.get()
             except Exception:  # an operation that checkify does not know
@@ -259,7 +266,7 @@ class _Case:
 
 
 @functools.lru_cache(16)
-def _evaluated(case: _Case, key: Any) -> str | None:
+def _evaluate_case(case: _Case, key: Any) -> str | None:
     del key
     message = case.message()
     # the cache keeps the case, which must not keep the data

@@ -30,16 +30,16 @@ class RowReader:
 
     def __init__(self, values: np.ndarray) -> None:
         self.values, self.bytes = values, values.dtype.itemsize * int(np.prod(values.shape[1:]))
-        self._file, self._first = None, 0
+        self._file, self._file_offset = None, 0
         if (
             isinstance(values, np.memmap)
             and values.filename is not None
             and values.flags.c_contiguous
             and READS
         ):
-            self._first = values.offset
+            self._file_offset = values.offset
             # a slice keeps the offset of the whole array, so that its rows do not end with the file
-            if self._first + values.nbytes == os.path.getsize(values.filename):
+            if self._file_offset + values.nbytes == os.path.getsize(values.filename):
                 self._file = open(values.filename, "rb", buffering=0)  # noqa: SIM115, closed with the reader
 
     @property
@@ -53,17 +53,17 @@ class RowReader:
         if self._file is None:
             return self.values[begin : begin + count]
         rows = np.empty((count, *self.values.shape[1:]), self.values.dtype)
-        view, place = rows.reshape(-1).view(np.uint8).data, self._place(begin)
+        view, offset = rows.reshape(-1).view(np.uint8).data, self._byte_offset(begin)
         done = 0
         while done < len(view):
             # a read may return less than it was asked for
-            got = os.preadv(self._file.fileno(), [view[done:]], place + done)
-            if not got:
+            received = os.preadv(self._file.fileno(), [view[done:]], offset + done)
+            if not received:
                 raise OSError(
-                    f"{self._file.name} ends after {place + done} bytes; it was "
+                    f"{self._file.name} ends after {offset + done} bytes; it was "
                     "longer when it was opened"
                 )
-            done += got
+            done += received
         return rows
 
     def ahead(self, begin: int, count: int) -> None:
@@ -72,11 +72,14 @@ class RowReader:
         """
         if self._file is not None and hasattr(os, "posix_fadvise"):
             os.posix_fadvise(
-                self._file.fileno(), self._place(begin), count * self.bytes, os.POSIX_FADV_WILLNEED
+                self._file.fileno(),
+                self._byte_offset(begin),
+                count * self.bytes,
+                os.POSIX_FADV_WILLNEED,
             )
 
-    def _place(self, begin: int) -> int:
-        return self._first + begin * self.bytes
+    def _byte_offset(self, begin: int) -> int:
+        return self._file_offset + begin * self.bytes
 
     def __del__(self) -> None:
         file = getattr(self, "_file", None)

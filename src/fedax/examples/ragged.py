@@ -7,7 +7,7 @@ from typing import Any, overload
 import numpy as np
 from jaxtyping import Int
 
-from fedax.examples.arrays import as_array, concatenated
+from fedax.examples.arrays import as_array, concatenate
 from fedax.examples.memmap import blocks
 
 
@@ -36,7 +36,7 @@ class Stacked(Sequence[Mapping[str, np.ndarray]]):
         self._finite = finite
         self.sizes = np.asarray(sizes, np.int64)
         self.arrays = MappingProxyType(
-            {name: _read_only(values) for name, values in arrays.items()}
+            {name: _make_read_only(values) for name, values in arrays.items()}
         )
         self._ends = np.cumsum(self.sizes)
 
@@ -56,11 +56,11 @@ class Stacked(Sequence[Mapping[str, np.ndarray]]):
             if any(len(client) != len(names) for client in clients):
                 return None
             columns = {name: [as_array(client[name], name) for client in clients] for name in names}
-            sizes = {name: [len(part) for part in parts] for name, parts in columns.items()}
-            if any(own != sizes[names[0]] for own in sizes.values()):
+            sizes = {name: [len(array) for array in arrays] for name, arrays in columns.items()}
+            if any(column_sizes != sizes[names[0]] for column_sizes in sizes.values()):
                 return None
             return cls(
-                {name: concatenated(parts, name) for name, parts in columns.items()},
+                {name: concatenate(arrays, name) for name, arrays in columns.items()},
                 sizes[names[0]],
             )
         except (TypeError, ValueError, LookupError, AttributeError, OverflowError):
@@ -110,7 +110,7 @@ class Stacked(Sequence[Mapping[str, np.ndarray]]):
         return (self[k] for k in range(len(self)))
 
 
-def _read_only(values: np.ndarray) -> np.ndarray:
+def _make_read_only(values: np.ndarray) -> np.ndarray:
     view = values.view()
     view.flags.writeable = False
     return view

@@ -103,14 +103,14 @@ class Graph(MixingWeights):
             raise InvalidInput.found("Graph.of(network=...)", "0 nodes", "at least one node")
         nodes = client_names.ordered_nodes(network, order)
         # client number of each node of the network
-        place = {node: i for i, node in enumerate(nodes)}
+        client_of = {node: i for i, node in enumerate(nodes)}
         # without loops: `network_rows` puts the rest of each row on the diagonal
         links: list[list[int]] = [
-            sorted({place[v] for v in network[u]} - {place[u]}) for u in nodes
+            sorted({client_of[v] for v in network[u]} - {client_of[u]}) for u in nodes
         ]
         rows = network_rows(links, mixing)
         check_connected(rows, name, connected)
-        return cls(*tables([rows]), name, client_names.of_nodes(nodes))
+        return cls(*tables([rows]), name, client_names.names_of_nodes(nodes))
 
     @classmethod
     @checked_call
@@ -160,9 +160,9 @@ class Graph(MixingWeights):
                 "graphs without them",
                 "Add them to the sequence.",
             )
-        named = [graph for graph in graphs if graph.nodes is not None]
-        if named and any(
-            graph.nodes is None or list(graph.nodes) != list(named[0].nodes or ())
+        named_graphs = [graph for graph in graphs if graph.nodes is not None]
+        if named_graphs and any(
+            graph.nodes is None or list(graph.nodes) != list(named_graphs[0].nodes or ())
             for graph in graphs
         ):
             allowed = "graphs whose nodes have the same names in the same order"
@@ -179,19 +179,19 @@ class Graph(MixingWeights):
                 f"{nx.number_connected_components(union)} parts that never meet",
                 "one part",
             )
-        return cls(*tables(rows), name, named[0].nodes if named else None)
+        return cls(*tables(rows), name, named_graphs[0].nodes if named_graphs else None)
 
     @classmethod
     @checked_call
     def ring(cls, clients: int, **options: Any) -> "Graph":
         """Links every client with the next one and the one before."""
-        return cls._circulant(clients, [1], "ring", options)
+        return cls._make_circulant(clients, [1], "ring", options)
 
     @classmethod
     @checked_call
     def exponential(cls, clients: int, **options: Any) -> "Graph":
         """Links every client with those 1, 2, 4, ... places away on the ring."""
-        return cls._circulant(
+        return cls._make_circulant(
             clients,
             # jumps up to half the ring; longer ones are the same links seen from the other end
             [2**k for k in range(max(clients // 2, 1).bit_length())],
@@ -203,26 +203,26 @@ class Graph(MixingWeights):
     @checked_call
     def complete(cls, clients: int, **options: Any) -> "Graph":
         """Links all clients: all weights are 1/clients, and one exchange is the mean."""
-        return cls.of(nx.complete_graph(_count(clients)), name="complete", **options)
+        return cls.of(nx.complete_graph(_check_count(clients)), name="complete", **options)
 
     @classmethod
     @checked_call
     def star(cls, clients: int, **options: Any) -> "Graph":
         """Links client 0 with all others."""
-        return cls.of(nx.star_graph(_count(clients) - 1), name="star", **options)
+        return cls.of(nx.star_graph(_check_count(clients) - 1), name="star", **options)
 
     @classmethod
     @checked_call
     def grid(cls, clients: int, **options: Any) -> "Graph":
         """Makes a rectangle as square as `clients` allows; a client has up to four neighbours."""
-        return cls.of(nx.grid_2d_graph(*sides(_count(clients))), name="grid", **options)
+        return cls.of(nx.grid_2d_graph(*sides(_check_count(clients))), name="grid", **options)
 
     @classmethod
     @checked_call
     def torus(cls, clients: int, **options: Any) -> "Graph":
         """Makes a grid whose borders are joined."""
         return cls.of(
-            nx.grid_2d_graph(*sides(_count(clients)), periodic=True),
+            nx.grid_2d_graph(*sides(_check_count(clients)), periodic=True),
             name="torus",
             **options,
         )
@@ -231,7 +231,7 @@ class Graph(MixingWeights):
     @checked_call
     def isolated(cls, clients: int) -> "Graph":
         """Makes W = I: no client talks. For comparisons; it is not connected."""
-        return cls.of(nx.empty_graph(_count(clients)), name="isolated", connected=False)
+        return cls.of(nx.empty_graph(_check_count(clients)), name="isolated", connected=False)
 
     @classmethod
     @checked_call
@@ -243,7 +243,7 @@ class Graph(MixingWeights):
         if not (0 < degree < clients and clients * degree % 2 == 0):
             allowed = f"1 to {clients - 1}, with an even product of clients and degree"
             raise InvalidInput.of("Graph.random_regular(degree=...)", degree, allowed)
-        return cls._drawn(
+        return cls._draw_connected(
             lambda rng: nx.random_regular_graph(degree, clients, rng),
             "random_regular",
             degree,
@@ -259,8 +259,8 @@ class Graph(MixingWeights):
         """
         if not 0 < p <= 1:
             raise InvalidInput.of("Graph.erdos_renyi(p=...)", p, "numbers in (0, 1]")
-        return cls._drawn(
-            lambda rng: nx.gnp_random_graph(_count(clients), p, rng),
+        return cls._draw_connected(
+            lambda rng: nx.gnp_random_graph(_check_count(clients), p, rng),
             "erdos_renyi",
             p,
             seed,
@@ -279,7 +279,7 @@ class Graph(MixingWeights):
             raise InvalidInput.of("Graph.small_world(degree=...)", degree, f"2 to {clients - 1}")
         if not 0 <= p <= 1:
             raise InvalidInput.of("Graph.small_world(p=...)", p, "numbers in [0, 1]")
-        return cls._drawn(
+        return cls._draw_connected(
             lambda rng: nx.watts_strogatz_graph(clients, degree, p, rng),
             "small_world",
             p,
@@ -335,7 +335,7 @@ class Graph(MixingWeights):
             for i, u in enumerate(nodes)
         ]
         rows = sequences.divided(senders) if stochastic == "column" else sequences.averaged(senders)
-        return cls(*tables([rows]), name, client_names.of_nodes(nodes))
+        return cls(*tables([rows]), name, client_names.names_of_nodes(nodes))
 
     @classmethod
     @checked_call
@@ -346,7 +346,7 @@ class Graph(MixingWeights):
         Weights are 1/2. With $m = 2^k$ clients, k rounds are an exact average (Ying et al., NeurIPS
         2021).
         """
-        rows = sequences.one_peer_exponential(_count(clients))
+        rows = sequences.one_peer_exponential(_check_count(clients))
         return cls(*tables(rows), "one_peer_exponential")
 
     @classmethod
@@ -367,7 +367,7 @@ class Graph(MixingWeights):
         NeurIPS 2023, as in the authors' code (github.com/yukiTakezawa/BaseGraph); the paper was not
         read.
         """
-        rows = sequences.base_k(_count(clients), _count(k, "k"))
+        rows = sequences.base_k(_check_count(clients), _check_count(k, "k"))
         return cls(*tables(rows), f"base_k({k})")
 
     @classmethod
@@ -377,7 +377,7 @@ class Graph(MixingWeights):
         repeat after `period` rounds.
         """
         steps = sequences.matchings(
-            _count(clients), _count(period, "period"), np.random.default_rng(seed)
+            _check_count(clients), _check_count(period, "period"), np.random.default_rng(seed)
         )
         return cls(*tables(steps), "matchings")
 
@@ -390,10 +390,10 @@ class Graph(MixingWeights):
         The draws repeat after `period` rounds. Methods without push-sum's scalar have a biased mean
         on it.
         """
-        if not 0 < degree < _count(clients):
+        if not 0 < degree < _check_count(clients):
             raise InvalidInput.of("Graph.random_out(degree=...)", degree, f"1 to {clients - 1}")
         rows = sequences.random_receivers(
-            clients, degree, _count(period, "period"), np.random.default_rng(seed)
+            clients, degree, _check_count(period, "period"), np.random.default_rng(seed)
         )
         return cls(*tables(rows), f"random_out({degree})")
 
@@ -410,23 +410,30 @@ class Graph(MixingWeights):
         return getattr(cls, topology)(clients)
 
     @classmethod
-    def _circulant(
+    def _make_circulant(
         cls, clients: int, jumps: list[int], name: str, options: dict[str, Any]
     ) -> "Graph":
-        return cls.of(nx.circulant_graph(_count(clients), jumps), name=name, **options)
+        return cls.of(nx.circulant_graph(_check_count(clients), jumps), name=name, **options)
 
     @classmethod
-    def _drawn(
-        cls, draw: Callable[[int], Any], name: str, what: float, seed: int, options: dict[str, Any]
+    def _draw_connected(
+        cls,
+        draw: Callable[[int], Any],
+        name: str,
+        parameter: float,
+        seed: int,
+        options: dict[str, Any],
     ) -> "Graph":
         for attempt in range(ATTEMPTS):
             # different seeds never share an attempt
             network = draw(seed * ATTEMPTS + attempt)
             if nx.is_connected(network):
-                return cls.of(network, name=f"{name}({what:g})", order=list(network), **options)
+                return cls.of(
+                    network, name=f"{name}({parameter:g})", order=list(network), **options
+                )
         allowed = "enough links for a connected graph"
         raise InvalidInput.found(
-            f"Graph.{name}", f"{ATTEMPTS} draws with {what:g}, none of them connected", allowed
+            f"Graph.{name}", f"{ATTEMPTS} draws with {parameter:g}, none of them connected", allowed
         )
 
     @checked_call
@@ -446,14 +453,14 @@ class Graph(MixingWeights):
     def renumbered(self, order: Sequence[int]) -> "Graph":
         """Returns the same graph where the client `order[i]` has become client i."""
         # new number of each client by its old one
-        new = {old: i for i, old in enumerate(order)}
-        if sorted(new) != list(range(self.clients)):
+        new_number = {old: i for i, old in enumerate(order)}
+        if sorted(new_number) != list(range(self.clients)):
             raise InvalidInput.of(
                 "Graph.renumbered(order=...)", list(order), f"an order of 0 to {self.clients - 1}"
             )
         steps = [self._rows(t) for t in range(self.period)]
         neighbours, weights = tables(
-            [[{new[j]: w for j, w in rows[old].items()} for old in order] for rows in steps]
+            [[{new_number[j]: w for j, w in rows[old].items()} for old in order] for rows in steps]
         )
         nodes = None if self.nodes is None else self.nodes.taken(order)
         return dataclasses.replace(self, neighbours=neighbours, weights=weights, nodes=nodes)
@@ -472,14 +479,14 @@ class Graph(MixingWeights):
         # without names on either side, node i is client i
         if self.nodes is None or names is None or list(self.nodes) == list(names):
             return self
-        return self.renumbered(client_names.places_of(names, self.nodes, "graph"))
+        return self.renumbered(client_names.node_indices(names, self.nodes, "graph"))
 
 
 TOPOLOGIES = ("ring", "torus", "grid", "exponential", "star", "complete", "isolated")
 """Graphs that are known once the number of clients is."""
 
 
-def _count(number: int, field: str = "clients") -> int:
+def _check_count(number: int, field: str = "clients") -> int:
     if not isinstance(number, int) or number < 1:
         raise InvalidInput.of(f"Graph({field}=...)", number, "whole numbers >= 1")
     return number

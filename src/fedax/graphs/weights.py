@@ -21,7 +21,7 @@ from fedax.utils.random import Index
 Weights = TypeVar("Weights", bound="MixingWeights")
 
 
-def _added(default: Any) -> Any:
+def _later_field(default: Any) -> Any:
     """Declares a field that fingerprints leave out at its default."""
     return eqx.field(
         static=True, default=default, metadata={"hyper": {"default": default, "later": True}}
@@ -36,12 +36,12 @@ class MixingWeights(eqx.Module):
     weights: Float[Array | np.ndarray, "period clients width"]
     name: str = eqx.field(static=True, default="graph")
     nodes: ClientNames | None = eqx.field(static=True, default=None)
-    drops: float = _added(0.0)
-    repair: str = _added("receiver")
-    fails: float = _added(0.0)
-    recovers: float = _added(1.0)
-    noise: float = _added(0.0)
-    awake: float | None = _added(1.0)
+    drops: float = _later_field(0.0)
+    repair: str = _later_field("receiver")
+    fails: float = _later_field(0.0)
+    recovers: float = _later_field(1.0)
+    noise: float = _later_field(0.0)
+    awake: float | None = _later_field(1.0)
 
     @property
     def clients(self) -> int:
@@ -88,11 +88,13 @@ class MixingWeights(eqx.Module):
         or "none".
         """
         # who makes up for lost weights decides which sums stay 1
-        lost = "both"
+        repair = "both"
         # sleeping cuts both directions of a link, which keeps symmetric weights symmetric
         if self.drops or self.fails or (self.awake != 1 and not self._is_symmetric):
-            lost = self.repair
-        return mixing.unit_sums(np.asarray(self.neighbours), np.asarray(self.weights, float), lost)
+            repair = self.repair
+        return mixing.unit_sums(
+            np.asarray(self.neighbours), np.asarray(self.weights, float), repair
+        )
 
     @property
     def lam(self) -> float:
@@ -156,8 +158,8 @@ class MixingWeights(eqx.Module):
                 raise InvalidInput.of(f"Graph.lossy({field}=...)", value, "numbers in [0, 1)")
         if not 0 < recovers <= 1:
             raise InvalidInput.of("Graph.lossy(recovers=...)", recovers, "numbers in (0, 1]")
-        if repair not in (known := ("receiver", "sender", "both")):
-            raise UnknownName.among("Graph.lossy(repair=...)", repair, known)
+        if repair not in (repairs := ("receiver", "sender", "both")):
+            raise UnknownName.among("Graph.lossy(repair=...)", repair, repairs)
         if repair == "both" and not self._is_symmetric:
             raise InvalidInput.of(
                 "Graph.lossy(repair=...)",
@@ -260,20 +262,22 @@ class MixingWeights(eqx.Module):
             jnp.asarray(self.weights)[round % self.period],
         )
         # masks of shape (clients, width), True where a message does not arrive
-        both, lost = self.repair == "both", list[Array]()
+        is_bidirectional, masks = self.repair == "both", list[Array]()
         if self.drops and key is not None:
-            lost.append(links.lost_alone(neighbours, key, self.drops, both))
+            masks.append(links.lost_alone(neighbours, key, self.drops, is_bidirectional))
         if self.fails and chain is not None:
             # by the round itself, not its place in the period: a burst goes on in the next period
             now = jnp.asarray(round, jnp.int32)
-            lost.append(
-                links.lost_in_bursts(neighbours, chain, now, self.fails, self.recovers, both)
+            masks.append(
+                links.lost_in_bursts(
+                    neighbours, chain, now, self.fails, self.recovers, is_bidirectional
+                )
             )
         if awake is not None:
-            lost.append(links.asleep(neighbours, awake))
-        if lost:
+            masks.append(links.asleep(neighbours, awake))
+        if masks:
             # a message is lost if anything takes it
-            any_lost = functools.reduce(jnp.logical_or, lost)
+            any_lost = functools.reduce(jnp.logical_or, masks)
             weights = links.weights_left(neighbours, weights, any_lost, self.repair)
         return neighbours, weights
 

@@ -93,5 +93,5 @@ def random_crop(images: Images, pad: int, key: Any) -> Images:
 
 def random_flip(images: Images, key: Any) -> Images:
     """Mirrors each image left and right with probability 1/2."""
-    mirrored = jax.random.bernoulli(key, 0.5, images.shape[:1])
-    return jnp.where(mirrored[:, None, None, None], images[:, :, ::-1], images)
+    is_mirrored = jax.random.bernoulli(key, 0.5, images.shape[:1])
+    return jnp.where(is_mirrored[:, None, None, None], images[:, :, ::-1], images)

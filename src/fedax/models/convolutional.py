@@ -14,7 +14,7 @@ from fedax.models.base import parameter_count
 from fedax.models.dense import Affine, narrow_normal
 from fedax.ops import Convolution, convolve_activate
 from fedax.ops.conv import Images, fan_out_normal
-from fedax.ops.lay import laid
+from fedax.ops.lay import lay_images
 from fedax.utils.arguments import checked_arguments, checked_call
 
 
@@ -36,8 +36,8 @@ def as_images(x: Any, shape: tuple[int, int, int], dtype: Any) -> Images:
         (math.prod(shape),),
         shape[:2] if shape[2] == 1 else shape,
     ):
-        turned = tuple(x.shape[1:]) == (shape[2], *shape[:2])
-        hint = "Channels come last: write x.transpose(0, 2, 3, 1)." if turned else ""
+        is_channels_first = tuple(x.shape[1:]) == (shape[2], *shape[:2])
+        hint = "Channels come last: write x.transpose(0, 2, 3, 1)." if is_channels_first else ""
         allowed = (
             f"{shape}, rows, columns and channels, or {math.prod(shape)} numbers in that order"
         )
@@ -112,7 +112,7 @@ class CNN:
             raise InvalidInput.of(
                 "CNN(padding, start)", got, "'SAME' or 'VALID', and 'glorot' or 'he'"
             )
-        if self._flat < 1:
+        if self._flat_size < 1:
             raise InvalidInput.of(
                 "CNN(shape=...)",
                 self.shape,
@@ -120,7 +120,7 @@ class CNN:
             )
 
     @property
-    def _flat(self) -> int:
+    def _flat_size(self) -> int:
         rows, columns, channels = self.shape
         for outputs, size, pool in self.stages:
             # a kernel inside the image loses size - 1 pixels along each axis
@@ -143,7 +143,7 @@ class CNN:
         )
         channels = [self.shape[2], *(stage.outputs for stage in self.stages)]
         # the first one is what the stages leave, flat
-        widths = [self._flat, *self.widths, self.classes]
+        widths = [self._flat_size, *self.widths, self.classes]
         keys = jax.random.split(key, len(self.stages) + len(widths) - 1)
         convolutions = [
             Convolution.init(k, stage.size, inputs, stage.outputs, convolution)
@@ -157,7 +157,7 @@ class CNN:
 
     def __call__(self, params: CNNParams, x: Any, key: Any = None) -> Float[Array, "batch classes"]:
         # once, into the order in which the extension reads images
-        h = laid(as_images(x, self.shape, params.dense[0].kernel.dtype))
+        h = lay_images(as_images(x, self.shape, params.dense[0].kernel.dtype))
         for layer, stage in zip(params.convolutions, self.stages):
             h = convolve_activate(h, *layer, window=2 if stage.pool else 1, padding=self.padding)
         h = h.reshape(h.shape[0], -1)

@@ -152,6 +152,6 @@ class MLP:
         *hidden, last = params
         # one key for each hidden layer; none without a key, that is in evaluation
         keys = [None] * len(hidden) if key is None else jax.random.split(key, len(hidden))
-        for layer, own in zip(hidden, keys):
-            x = jax.nn.relu(dropout(layer(x), self.dropout, own))
+        for layer, layer_key in zip(hidden, keys):
+            x = jax.nn.relu(dropout(layer(x), self.dropout, layer_key))
         return last(x)

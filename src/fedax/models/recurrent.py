@@ -91,9 +91,9 @@ class CharLSTM:
     ) -> Float[Array, "batch vocabulary"]:
         # a product, because the gradient of a lookup scatters
         # (steps, batch, vocabulary): steps come first in an LSTM; -1 gives zeros
-        marked = jax.nn.one_hot(x.T, self.vocabulary, dtype=params.embedding.dtype)
-        h = (marked.reshape(-1, self.vocabulary) @ params.embedding).reshape(
-            *marked.shape[:2], self.vectors
+        one_hot = jax.nn.one_hot(x.T, self.vocabulary, dtype=params.embedding.dtype)
+        h = (one_hot.reshape(-1, self.vocabulary) @ params.embedding).reshape(
+            *one_hot.shape[:2], self.vectors
         )
         for layer in params.layers:
             h = layer(h, forget_bias=0.0 if self.start == "uniform" else 1.0)
@@ -152,10 +152,14 @@ class SentimentLSTM:
 
     def init(self, key: Key[Array, ""]) -> SentimentLSTMParams:
         """Draws Glorot-uniform kernels; biases are zero."""
-        one, two, three, four = jax.random.split(key, 4)
-        layers = LSTM.init(one, self.vectors, self.hidden), LSTM.init(two, self.hidden, self.hidden)
+        first_key, second_key, dense_key, last_key = jax.random.split(key, 4)
+        layers = (
+            LSTM.init(first_key, self.vectors, self.hidden),
+            LSTM.init(second_key, self.hidden, self.hidden),
+        )
         return SentimentLSTMParams(
-            layers, (Affine.init(three, self.hidden, self.dense), Affine.init(four, self.dense, 1))
+            layers,
+            (Affine.init(dense_key, self.hidden, self.dense), Affine.init(last_key, self.dense, 1)),
         )
 
     def __call__(

@@ -12,7 +12,7 @@ from fedax.models.convolutional import as_images
 from fedax.models.dense import Affine, narrow_normal
 from fedax.ops import GroupNorm, convolve, residual
 from fedax.ops.conv import Images, Kernel, fan_out_normal
-from fedax.ops.lay import laid
+from fedax.ops.lay import lay_images
 from fedax.utils.arguments import checked_arguments
 
 
@@ -39,8 +39,8 @@ class Normed(NamedTuple):
 
         Returns what the next layer and the next shortcut take.
         """
-        inner = convolve(x, self.kernel, stride=stride, padding="SAME")
-        return residual(inner, *self.norm, groups, shortcut, every)
+        convolved = convolve(x, self.kernel, stride=stride, padding="SAME")
+        return residual(convolved, *self.norm, groups, shortcut, every)
 
 
 class ResNetParams(NamedTuple):
@@ -127,11 +127,11 @@ class ResNet:
     def __call__(
         self, params: ResNetParams, x: Any, key: Any = None
     ) -> Float[Array, "batch classes"]:
-        h = laid(as_images(x, self.shape, params.last.kernel.dtype))
-        # h goes into the next layer, `kept` around it
-        h, kept = params.first(h, self.groups)
-        for one, two in params.blocks:
-            stride = two.kernel.shape[2] // h.shape[3]  # 2 where the channels double
-            inner, _ = one(h, self.groups, stride=stride)
-            h, kept = two(inner, self.groups, kept, every=stride)
+        h = lay_images(as_images(x, self.shape, params.last.kernel.dtype))
+        # h goes into the next layer, `shortcut` around it
+        h, shortcut = params.first(h, self.groups)
+        for first, second in params.blocks:
+            stride = second.kernel.shape[2] // h.shape[3]  # 2 where the channels double
+            inner, _ = first(h, self.groups, stride=stride)
+            h, shortcut = second(inner, self.groups, shortcut, every=stride)
         return params.last(h.mean((1, 2)))

@@ -168,9 +168,9 @@ def load_params(
             raise InvalidInput.because(
                 "load_params(like=...)", "needed for names and transposed axes"
             )
-        return _without_marks(arrays)
-    found = place_arrays(arrays, like, str(path), names=names, transpose=transpose, strict=strict)
-    return like.assembled(found) if isinstance(like, Task) else found
+        return _strip_marks(arrays)
+    params = place_arrays(arrays, like, str(path), names=names, transpose=transpose, strict=strict)
+    return like.assembled(params) if isinstance(like, Task) else params
 
 
 @checked_call
@@ -204,16 +204,22 @@ def state_in(arrays: Mapping[str, Any], like: PyTree, where: str) -> PyTree:
 
     Of a task also from arrays without the mark of a state, as in the files of other libraries.
     """
-    held = {
+    state_arrays = {
         name.removeprefix(_STATE): values
         for name, values in arrays.items()
         if name.startswith(_STATE)
     }
     if isinstance(like, Task):
         # files of other libraries have the state's arrays without the mark
-        held = held or {name: arrays[name] for name in _state_names(like) if name in arrays}
+        state_arrays = state_arrays or {
+            name: arrays[name] for name in _state_names(like) if name in arrays
+        }
         like = like.state
-    return place_arrays(held, like, f"{where}, state") if held and like is not None else None
+    return (
+        place_arrays(state_arrays, like, f"{where}, state")
+        if state_arrays and like is not None
+        else None
+    )
 
 
 def place_model(arrays: Mapping[str, Any], task: Task, where: str) -> tuple[PyTree, Task]:
@@ -291,10 +297,10 @@ def _state_names(task: Task) -> list[str]:
     return [name for name in leaf_names(task.state) if name not in trained]
 
 
-def _without_marks(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _strip_marks(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Returns the arrays without the mark of a state's, unless two would have the same name."""
-    plain = {name.removeprefix(_STATE): values for name, values in arrays.items()}
-    return plain if len(plain) == len(arrays) else dict(arrays)
+    unmarked = {name.removeprefix(_STATE): values for name, values in arrays.items()}
+    return unmarked if len(unmarked) == len(arrays) else dict(arrays)
 
 
 def place_arrays(
@@ -318,39 +324,42 @@ def place_arrays(
         eqx.filter_eval_shape(like.start, jax.random.key(0)) if isinstance(like, Task) else like
     )
     leaves, structure = jax.tree.flatten(shapes)
-    own, taken, made = leaf_names(shapes), set[str](), []
+    model_names, used, placed = leaf_names(shapes), set[str](), []
     # arrays that the state takes, see `state_in`
-    passed = set[str](_state_names(like)) if isinstance(like, Task) else set[str]()
+    ignored = set[str](_state_names(like)) if isinstance(like, Task) else set[str]()
     # PyTorch counts batches beside the statistics; no state has them
-    passed |= {
+    ignored |= {
         f"{name.removesuffix('running_mean')}num_batches_tracked"
-        for name in passed
+        for name in ignored
         if name.endswith("running_mean")
     }
     arrays = {
         name: values
         for name, values in arrays.items()
-        if not name.startswith(_STATE) and name not in passed
+        if not name.startswith(_STATE) and name not in ignored
     }
-    _check_leaves("names", names if isinstance(names, Mapping) else (), own)
-    _check_leaves("transpose", transpose, own)
-    for name, leaf in zip(own, leaves, strict=True):
+    _check_leaves("names", names if isinstance(names, Mapping) else (), model_names)
+    _check_leaves("transpose", transpose, model_names)
+    for name, leaf in zip(model_names, leaves, strict=True):
         if not _is_array(leaf):
-            made.append(leaf)
+            placed.append(leaf)
             continue
-        key = _outside(name, names)
+        key = _array_name(name, names)
         if key not in arrays:
             raise UnknownName.among(f"{where}: no array for the leaf {name!r}, name", key, arrays)
-        taken.add(key)
-        made.append(
-            _fitted(as_ndarray(arrays[key], f"{where}: {name}"), leaf, name, where, transpose)
+        used.add(key)
+        placed.append(
+            _fit_array(as_ndarray(arrays[key], f"{where}: {name}"), leaf, name, where, transpose)
         )
-    if strict and (left := [key for key in arrays if key not in taken]):
+    if strict and (unused := [key for key in arrays if key not in used]):
         hint = "Pass strict=False to pass over them, or names={leaf: array}."
         raise InvalidInput.found(
-            where, f"arrays that no leaf takes: {left}", f"those of the leaves {own}", hint
+            where,
+            f"arrays that no leaf takes: {unused}",
+            f"those of the leaves {model_names}",
+            hint,
         )
-    return jax.tree.unflatten(structure, made)
+    return jax.tree.unflatten(structure, placed)
 
 
 def to_bytes(
@@ -363,40 +372,41 @@ def to_bytes(
     state: PyTree = None,
 ) -> bytes:
     """Serializes a model; see `save_params`. Equal models with equal facts give equal bytes."""
-    own = leaf_names(params)
-    _check_leaves("names", names if isinstance(names, Mapping) else (), own)
-    _check_leaves("transpose", transpose, own)
+    model_names = leaf_names(params)
+    _check_leaves("names", names if isinstance(names, Mapping) else (), model_names)
+    _check_leaves("transpose", transpose, model_names)
     arrays: dict[str, np.ndarray] = {}
-    for name, leaf in zip(own, jax.tree.leaves(params), strict=True):
+    for name, leaf in zip(model_names, jax.tree.leaves(params), strict=True):
         if _is_array(leaf):
-            key = _outside(name, names)
+            key = _array_name(name, names)
             if key in arrays:
                 raise InvalidInput.of(
                     "save_params(names=...)", key, "a different name for every leaf"
                 )
             arrays[key] = np.asarray(
-                _turned(_plain(leaf, name), name, transpose, back=True), order="C"
+                _transpose(_to_native(leaf, name), name, transpose, inverse=True), order="C"
             )
-    own_state = zip(leaf_names(state), jax.tree.leaves(state), strict=True)
+    named_state = zip(leaf_names(state), jax.tree.leaves(state), strict=True)
     arrays |= {
-        f"{_STATE}{name}": np.asarray(_plain(leaf, name), order="C") for name, leaf in own_state
+        f"{_STATE}{name}": np.asarray(_to_native(leaf, name), order="C")
+        for name, leaf in named_state
     }
     if format == "npz":
-        return _npz(arrays)
+        return _to_npz(arrays)
     from safetensors.numpy import save
 
     # with the names alone, PyTorch reads parameters and buffers as a state_dict
-    plain = _without_marks(arrays)
+    unmarked = _strip_marks(arrays)
     facts = {
         "fedax": version("fedax"),
         **(about or {}),
-        "leaves": list(plain),
-        "sha256": _sum(plain),
+        "leaves": list(unmarked),
+        "sha256": _checksum(unmarked),
     }
     # names that lost the mark of a state
-    if state_leaves := [name for name in plain if name not in arrays]:
+    if state_leaves := [name for name in unmarked if name not in arrays]:
         facts[_STATE_LEAVES] = state_leaves
-    return save(plain, {_ABOUT: json.dumps(facts)})
+    return save(unmarked, {_ABOUT: json.dumps(facts)})
 
 
 def read_weights(path: Path) -> Weights:
@@ -435,7 +445,7 @@ def _is_array(leaf: Any) -> bool:
     return eqx.is_array_like(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
 
 
-def _plain(leaf: Any, name: str) -> np.ndarray:
+def _to_native(leaf: Any, name: str) -> np.ndarray:
     """Returns a leaf in this machine's byte order; refuses masked arrays.
 
     Safetensors writes the machine's order.
@@ -446,13 +456,13 @@ def _plain(leaf: Any, name: str) -> np.ndarray:
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def _check_leaves(argument: str, given: Collection[str], own: Sequence[str]) -> None:
-    for name in given:
-        if name not in own:
-            raise UnknownName.among(f"{argument} of the model's leaves", name, own)
+def _check_leaves(argument: str, names: Collection[str], model_names: Sequence[str]) -> None:
+    for name in names:
+        if name not in model_names:
+            raise UnknownName.among(f"{argument} of the model's leaves", name, model_names)
 
 
-def _outside(name: str, names: Names) -> str:
+def _array_name(name: str, names: Names) -> str:
     return (
         name
         if names is None
@@ -462,7 +472,7 @@ def _outside(name: str, names: Names) -> str:
     )
 
 
-def _turned(array: np.ndarray, name: str, transpose: Axes, back: bool = False) -> np.ndarray:
+def _transpose(array: np.ndarray, name: str, transpose: Axes, inverse: bool = False) -> np.ndarray:
     if name not in transpose:
         return array
     axes = (
@@ -473,25 +483,25 @@ def _turned(array: np.ndarray, name: str, transpose: Axes, back: bool = False) -
             f"transpose[{name!r}]", axes, f"the axes 0 to {array.ndim - 1}, each once"
         )
     # back into the file: the inverse permutation
-    return array.transpose(np.argsort(axes) if back else axes)
+    return array.transpose(np.argsort(axes) if inverse else axes)
 
 
-def _fitted(array: np.ndarray, leaf: Any, name: str, where: str, transpose: Axes) -> jax.Array:
-    array, shape, dtype = _turned(array, name, transpose), np.shape(leaf), jnp.result_type(leaf)
+def _fit_array(array: np.ndarray, leaf: Any, name: str, where: str, transpose: Axes) -> jax.Array:
+    array, shape, dtype = _transpose(array, name, transpose), np.shape(leaf), jnp.result_type(leaf)
     if array.shape != shape:
-        turned = (
+        hint = (
             f"Its transpose fits: transpose=[{name!r}]."
             if array.T.shape == shape and name not in transpose
             else ""
         )
         raise InvalidInput.found(
-            f"{where}: {name}", f"shape {array.shape}", f"shape {shape}, as the model has", turned
+            f"{where}: {name}", f"shape {array.shape}", f"shape {shape}, as the model has", hint
         )
-    real, wanted = (jnp.issubdtype(kind, jnp.floating) for kind in (array.dtype, dtype))
+    is_real, wants_real = (jnp.issubdtype(kind, jnp.floating) for kind in (array.dtype, dtype))
     # real numbers may change their precision, all others keep their type
-    if real != wanted or (not real and array.dtype != dtype):
+    if is_real != wants_real or (not is_real and array.dtype != dtype):
         raise InvalidInput.found(
-            f"{where}: {name}", str(array.dtype), "real numbers" if wanted else str(dtype)
+            f"{where}: {name}", str(array.dtype), "real numbers" if wants_real else str(dtype)
         )
     with np.errstate(over="ignore"):
         narrowed = array.astype(dtype)
@@ -503,7 +513,7 @@ def _fitted(array: np.ndarray, leaf: Any, name: str, where: str, transpose: Axes
     return jnp.asarray(narrowed)
 
 
-def _sum(arrays: Mapping[str, np.ndarray]) -> str:
+def _checksum(arrays: Mapping[str, np.ndarray]) -> str:
     total = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         # the type and shape too: other arrays may have the same bytes
@@ -517,37 +527,37 @@ def _from_safetensors(content: bytes) -> Weights:
 
     # eight bytes with the length of the header, then the header as JSON
     length = int.from_bytes(content[:8], "little")
-    told = (
+    metadata = (
         json.loads(content[8 : 8 + length]).get("__metadata__", {}).get(_ABOUT)
         # `deserialize` refuses a length beyond the file
         if length < len(content)
         else None
     )
     unsorted = {
-        name: np.frombuffer(held["data"], _TYPES[held["dtype"]]).reshape(held["shape"])
-        for name, held in deserialize(content)
+        name: np.frombuffer(tensor["data"], _TYPES[tensor["dtype"]]).reshape(tensor["shape"])
+        for name, tensor in deserialize(content)
     }
-    about = {} if told is None else json.loads(told)
-    if about and about["sha256"] != _sum(unsorted):
+    about = {} if metadata is None else json.loads(metadata)
+    if about and about["sha256"] != _checksum(unsorted):
         raise ValueError("its checksum does not fit")
-    marked = set(about.pop(_STATE_LEAVES, ()))
+    state_names = set(about.pop(_STATE_LEAVES, ()))
     # in the order of the leaves, where the file tells it
     names = about.get("leaves", sorted(unsorted))
     return Weights(
-        {(_STATE if name in marked else "") + name: unsorted[name] for name in names}, about
+        {(_STATE if name in state_names else "") + name: unsorted[name] for name in names}, about
     )
 
 
-def _npz(arrays: Mapping[str, np.ndarray]) -> bytes:
+def _to_npz(arrays: Mapping[str, np.ndarray]) -> bytes:
     buffer = io.BytesIO()
     # numpy.savez names its own arguments like arrays, and writes the time
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, array in arrays.items():
             # types that NumPy does not know, such as bfloat16
-            known = array.dtype.kind != "V"
+            is_native = array.dtype.kind != "V"
             body = io.BytesIO()
             np.lib.format.write_array(
-                body, array if known else array.astype(np.float32), allow_pickle=False
+                body, array if is_native else array.astype(np.float32), allow_pickle=False
             )
             archive.writestr(zipfile.ZipInfo(f"{name}.npy"), body.getvalue())
     return buffer.getvalue()

@@ -117,7 +117,7 @@ class Transformer:
         """
         width, keys = self.width, jax.random.split(key, self.layers + 3)
         # after the keys of tokens, places and classes
-        blocks = tuple(self._block(own) for own in keys[3:])
+        blocks = tuple(self._init_block(block_key) for block_key in keys[3:])
         tokens, places = (
             _normal(keys[0], (self.vocabulary, width)),
             _normal(keys[1], (self.length, width)),
@@ -127,20 +127,20 @@ class Transformer:
         )
         return TransformerParams(tokens, places, blocks, Norm.init(width), classes)
 
-    def _block(self, key: Key[Array, ""]) -> Block:
+    def _init_block(self, key: Key[Array, ""]) -> Block:
         width, keys = self.width, jax.random.split(key, 4)
 
         # layers that add to their input, see `init`
-        def less(key: Any, shape: tuple[int, ...]) -> Array:
+        def draw_residual(key: Any, shape: tuple[int, ...]) -> Array:
             return _normal(key, shape) / (2 * self.layers) ** 0.5
 
         attention = (
             Affine.init(keys[0], width, 3 * width, _normal),
-            Affine.init(keys[1], width, width, less),
+            Affine.init(keys[1], width, width, draw_residual),
         )
         dense = (
             Affine.init(keys[2], width, 4 * width, _normal),
-            Affine.init(keys[3], 4 * width, width, less),
+            Affine.init(keys[3], 4 * width, width, draw_residual),
         )
         return Block(Norm.init(width), *attention, Norm.init(width), *dense)
 
@@ -154,45 +154,45 @@ class Transformer:
                 "Transformer(length=...)", self.length, f"at least the {steps} steps of the inputs"
             )
         # a product, because the gradient of a lookup scatters; it costs as much as the logits
-        marked = jax.nn.one_hot(x, self.vocabulary, dtype=params.tokens.dtype)
-        h = marked @ params.tokens + params.places[None, :steps]
-        # seen[b, t, s]: whether place t looks at place s
-        real = x != 0
+        one_hot = jax.nn.one_hot(x, self.vocabulary, dtype=params.tokens.dtype)
+        h = one_hot @ params.tokens + params.places[None, :steps]
+        # visible[b, t, s]: whether place t looks at place s
+        is_token = x != 0
         if self.classes is None:
             # place t sees the places up to t; padding comes after all tokens
-            seen = jnp.broadcast_to(
+            visible = jnp.broadcast_to(
                 jnp.tril(jnp.ones((steps, steps), bool))[None], (batch, steps, steps)
             )
         else:
             # all places see the tokens, and none sees padding
-            seen = jnp.broadcast_to(real[:, None, :], (batch, steps, steps))
+            visible = jnp.broadcast_to(is_token[:, None, :], (batch, steps, steps))
         for block in params.blocks:
-            h = h + self._attended(block, block.before(h), seen)
-            wide = jax.nn.gelu(_rowwise(block.wide, block.between(h)))
-            h = h + _rowwise(block.narrow, wide)
+            h = h + self._attend(block, block.before(h), visible)
+            wide = jax.nn.gelu(_apply_rowwise(block.wide, block.between(h)))
+            h = h + _apply_rowwise(block.narrow, wide)
         h = params.last(h)
         if params.classes is None:
             return jnp.einsum("btw,vw->btv", h, params.tokens)
-        return params.classes(_mean_of(h, real))
+        return params.classes(_mean_over_tokens(h, is_token))
 
-    def _attended(
+    def _attend(
         self,
         block: Block,
         h: Float[Array, "batch steps width"],
-        seen: Bool[Array, "batch steps steps"],
+        visible: Bool[Array, "batch steps steps"],
     ) -> Float[Array, "batch steps width"]:
         batch, steps, width = h.shape
         size = width // self.heads
         # (batch, steps, 3, heads, size): queries, keys and values
-        three = _rowwise(block.attention, h).reshape(batch, steps, 3, self.heads, size)
-        queries, keys, values = (three[:, :, i] for i in range(3))
+        projected = _apply_rowwise(block.attention, h).reshape(batch, steps, 3, self.heads, size)
+        queries, keys, values = (projected[:, :, i] for i in range(3))
         scores = jnp.einsum("bthd,bshd->bhts", queries, keys) / size**0.5
         # a text of padding alone sees all places alike, and stays finite
         weights = jax.nn.softmax(
-            jnp.where(seen[:, None], scores, jnp.finfo(scores.dtype).min), axis=-1
+            jnp.where(visible[:, None], scores, jnp.finfo(scores.dtype).min), axis=-1
         )
         mixed = jnp.einsum("bhts,bshd->bthd", weights, values)
-        return _rowwise(block.mixing, mixed.reshape(batch, steps, width))
+        return _apply_rowwise(block.mixing, mixed.reshape(batch, steps, width))
 
 
 @checked_arguments
@@ -237,23 +237,23 @@ class BagOfTokens:
     def __call__(
         self, params: Affine, x: Int[Array, "batch steps"], key: Any = None
     ) -> Float[Array, "batch classes"]:
-        marked = jax.nn.one_hot(x, self.vocabulary, dtype=params.kernel.dtype)
-        return params(_mean_of(marked, x != 0))
+        one_hot = jax.nn.one_hot(x, self.vocabulary, dtype=params.kernel.dtype)
+        return params(_mean_over_tokens(one_hot, x != 0))
 
 
 def _normal(key: Key[Array, ""], shape: tuple[int, ...]) -> Array:
     return 0.02 * jax.random.normal(key, shape)
 
 
-def _rowwise(
+def _apply_rowwise(
     layer: Affine, x: Float[Array, "batch steps inputs"]
 ) -> Float[Array, "batch steps outputs"]:
     return layer(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:2], -1)
 
 
-def _mean_of(
-    h: Float[Array, "batch steps width"], real: Bool[Array, "batch steps"]
+def _mean_over_tokens(
+    h: Float[Array, "batch steps width"], is_token: Bool[Array, "batch steps"]
 ) -> Float[Array, "batch width"]:
     """Computes the mean over the places that are not padding; zeros if there are none."""
-    count = jnp.maximum(real.sum(1, dtype=jnp.int32), 1).astype(h.dtype)
-    return jnp.where(real[:, :, None], h, 0).sum(1) / count[:, None]
+    count = jnp.maximum(is_token.sum(1, dtype=jnp.int32), 1).astype(h.dtype)
+    return jnp.where(is_token[:, :, None], h, 0).sum(1) / count[:, None]

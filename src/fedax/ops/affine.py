@@ -22,9 +22,9 @@ from fedax.ops.primitives import (
     batch_groups,
     batch_size,
     choose,
-    folded,
+    fold_batch,
     primitive,
-    unfolded,
+    unfold_batch,
 )
 from fedax.utils.jax_internals import batching
 
@@ -67,12 +67,12 @@ def product_by_rows(
 def _is_worth_a_call(x: Any, kernel: Any, outputs: int) -> bool:
     """Returns whether the extension is faster; with narrow vectors XLA's product is."""
     least = LEAST_PRODUCTS if outputs >= NARROWEST else LEAST_NARROW
-    worth = (
+    is_large_enough = (
         max(kernel.shape) >= NARROWEST
         and kernel.size <= LARGEST
         and x.shape[0] * kernel.size >= least
     )
-    return worth and choose(x, kernel) and status().level != "plain"
+    return is_large_enough and choose(x, kernel) and status().level != "plain"
 
 
 def multiplications(a: tuple[int, ...], b: tuple[int, ...], name: str) -> int:
@@ -93,7 +93,7 @@ def _input_gradient(gradient: Any, kernel: Any) -> list[Any]:
     return [jnp.einsum("gno,gko->gnk", gradient, kernel)]
 
 
-def _made(name: str, kind: int, plain: Any) -> Any:
+def _make_primitive(name: str, kind: int, plain: Any) -> Any:
     def results(a: Any, b: Any, **_: Any) -> list[Result]:
         # (groups, rows, columns) of the three products in turn
         return [Result((a.shape[0], a.shape[1 + kind % 2], b.shape[2 - kind // 2]), a.dtype, False)]
@@ -106,15 +106,15 @@ def _made(name: str, kind: int, plain: Any) -> Any:
     return primitive(name, results, plain, ("fedax_affine", numbers), (False, False))
 
 
-outputs_p = _made("fedax_affine_outputs", 0, _outputs)
-kernel_gradient_p = _made("fedax_affine_kernel_gradient", 1, _kernel_gradient)
-input_gradient_p = _made("fedax_affine_input_gradient", 2, _input_gradient)
+outputs_p = _make_primitive("fedax_affine_outputs", 0, _outputs)
+kernel_gradient_p = _make_primitive("fedax_affine_kernel_gradient", 1, _kernel_gradient)
+input_gradient_p = _make_primitive("fedax_affine_input_gradient", 2, _input_gradient)
 
 PRODUCTS = (outputs_p.name, kernel_gradient_p.name, input_gradient_p.name)
 """Their names in traced programs."""
 
 
-def _by_kernel(x: Any, gradient: Any, params: Any) -> Any:
+def _gradient_by_kernel(x: Any, gradient: Any, params: Any) -> Any:
     """Computes the kernel's gradient.
 
     With few outputs transposed, so that the inputs fill vector registers.
@@ -124,7 +124,7 @@ def _by_kernel(x: Any, gradient: Any, params: Any) -> Any:
     return kernel_gradient_p.bind(x, gradient, **params)[0]
 
 
-def _by_examples(gradient: Any, kernel: Any, params: Any) -> Any:
+def _gradient_by_examples(gradient: Any, kernel: Any, params: Any) -> Any:
     """Computes the examples' gradient; with few outputs by the transposed kernel."""
     if gradient.shape[2] < NARROWEST <= kernel.shape[1]:
         return outputs_p.bind(gradient, kernel.swapaxes(1, 2), **params)[0]
@@ -133,22 +133,22 @@ def _by_examples(gradient: Any, kernel: Any, params: Any) -> Any:
 
 bilinear(
     outputs_p,
-    _by_examples,
-    lambda dy, x, params: _by_kernel(x, dy, params),
+    _gradient_by_examples,
+    lambda dy, x, params: _gradient_by_kernel(x, dy, params),
 )
 bilinear(
     kernel_gradient_p,
-    lambda dk, gradient, params: _by_examples(gradient, dk, params),
+    lambda dk, gradient, params: _gradient_by_examples(gradient, dk, params),
     lambda dk, x, params: outputs_p.bind(x, dk, **params)[0],
 )
 bilinear(
     input_gradient_p,
     lambda dx, kernel, params: outputs_p.bind(dx, kernel, **params)[0],
-    lambda dx, gradient, params: _by_kernel(dx, gradient, params),
+    lambda dx, gradient, params: _gradient_by_kernel(dx, gradient, params),
 )
 
 
-def _batched(made: Any, plain: Any, examples: bool) -> None:
+def _register_batching(operation: Any, plain: Any, examples: bool) -> None:
     """Registers: more examples, if only the operand that has them is batched and the result has
     them; otherwise groups where both operands have the batch, and XLA's product where one has it,
     which needs no copies of the other one.
@@ -157,15 +157,15 @@ def _batched(made: Any, plain: Any, examples: bool) -> None:
     def rule(operands: Any, dims: Any, **params: Any) -> Any:
         # the kernel is shared: the batch joins the examples
         if examples and dims[1] is None:
-            (out,) = made.bind(folded(operands[0], dims[0], 1), operands[1], **params)
-            return [unfolded(out, batch_size(operands, dims), 1)], [1]
+            (out,) = operation.bind(fold_batch(operands[0], dims[0], 1), operands[1], **params)
+            return [unfold_batch(out, batch_size(operands, dims), 1)], [1]
         if None not in dims:
-            return batch_groups(made, operands, dims, params)
+            return batch_groups(operation, operands, dims, params)
         return jax.vmap(plain, tuple(dims))(*operands), [0]
 
-    batching.primitive_batchers[made] = rule
+    batching.primitive_batchers[operation] = rule
 
 
-_batched(outputs_p, _outputs, True)
-_batched(kernel_gradient_p, _kernel_gradient, False)
-_batched(input_gradient_p, _input_gradient, True)
+_register_batching(outputs_p, _outputs, True)
+_register_batching(kernel_gradient_p, _kernel_gradient, False)
+_register_batching(input_gradient_p, _input_gradient, True)

@@ -20,9 +20,9 @@ from fedax.ops.primitives import (
     aligned,
     batch_groups,
     batch_size,
-    folded,
+    fold_batch,
     primitive,
-    unfolded,
+    unfold_batch,
 )
 from fedax.utils.jax_internals import ad, batching
 
@@ -74,54 +74,56 @@ def pairs(
     (10, 6)
     """
     # (outputs, window): the place of each kernel position in the image
-    places = stride * np.arange(outputs)[:, None] + apart * np.arange(window) - low
+    positions = stride * np.arange(outputs)[:, None] + apart * np.arange(window) - low
     # inside the image, and on a number instead of a zero between two
-    return int(((places >= 0) & (places <= (size - 1) * spread) & (places % spread == 0)).sum())
+    return int(
+        ((positions >= 0) & (positions <= (size - 1) * spread) & (positions % spread == 0)).sum()
+    )
 
 
 def multiplications(a: tuple[int, ...], b: tuple[int, ...], plan: Plan, name: str) -> int:
     """Returns the flops of one of the three products by its name, alone or behind pooling, for the
     shapes of its operands.
     """
-    each = zip(plan.image, plan.window, plan.outputs, plan.strides, plan.borders)
-    along = [pairs(n, k, m, stride=s, low=low) for n, k, m, s, (low, _) in each]
+    axes = zip(plan.image, plan.window, plan.outputs, plan.strides, plan.borders)
+    counts = [pairs(n, k, m, stride=s, low=low) for n, k, m, s, (low, _) in axes]
     # the second operand has the channels of the image, unless it is a gradient of outputs
     channels = a[4] if name.endswith("kernel_gradient") else b[3]
-    return a[0] * a[1] * channels * b[4] * math.prod(along)
+    return a[0] * a[1] * channels * b[4] * math.prod(counts)
 
 
-def _plain(kind: int) -> Any:
+def _make_plain_form(kind: int) -> Any:
     """Computes the product for one group by `products`, or by XLA's convolution."""
 
-    def xla(x: Any, kernel: Any, plan: Plan) -> Any:
+    def convolve_by_xla(x: Any, kernel: Any, plan: Plan) -> Any:
         return lax.conv_general_dilated(
             x, kernel, plan.strides, plan.borders, dimension_numbers=("NHWC", "HWIO", "NHWC")
         )
 
-    def one(a: Any, b: Any, plan: Plan, by_products: bool) -> Any:
+    def apply_to_group(a: Any, b: Any, plan: Plan, by_products: bool) -> Any:
         if by_products:
             return (products.outputs, products.image_gradient, products.kernel_gradient)[kind](
                 a, b, plan
             )
         if kind == 0:
-            return xla(a, b, plan)
+            return convolve_by_xla(a, b, plan)
         # transposes of XLA's convolution, by the shape of what it is linear in
         if kind == 1:
             image = jax.ShapeDtypeStruct((a.shape[0], *plan.image, b.shape[2]), a.dtype)
-            return jax.linear_transpose(lambda x: xla(x, b, plan), image)(a)[0]
+            return jax.linear_transpose(lambda x: convolve_by_xla(x, b, plan), image)(a)[0]
         kernel = jax.ShapeDtypeStruct((*plan.window, a.shape[3], b.shape[3]), a.dtype)
-        return jax.linear_transpose(lambda k: xla(a, k, plan), kernel)(b)[0]
+        return jax.linear_transpose(lambda k: convolve_by_xla(a, k, plan), kernel)(b)[0]
 
-    def grouped(a: Groups, b: Groups, *, plan: Plan, plain: PlainForm) -> list[Any]:
+    def apply_to_groups(a: Groups, b: Groups, *, plan: Plan, plain: PlainForm) -> list[Any]:
         by_products = plain == "products" or (plain == "by_groups" and a.shape[0] > 1)
         if a.shape[0] == 1:
-            return [one(a[0], b[0], plan, by_products)[None]]
-        return [jax.vmap(lambda a, b: one(a, b, plan, by_products))(a, b)]
+            return [apply_to_group(a[0], b[0], plan, by_products)[None]]
+        return [jax.vmap(lambda a, b: apply_to_group(a, b, plan, by_products))(a, b)]
 
-    return grouped
+    return apply_to_groups
 
 
-def _results(kind: int) -> Any:
+def _make_results(kind: int) -> Any:
     def results(a: Any, b: Any, *, plan: Plan, **_: Any) -> list[Result]:
         shape = (
             (*a.shape[:2], *plan.outputs, b.shape[4]),
@@ -133,28 +135,34 @@ def _results(kind: int) -> Any:
     return results
 
 
-def _numbers(kind: int) -> Any:
+def _make_numbers(kind: int) -> Any:
     def numbers(_a: Any, _b: Any, *, plan: Plan, plain: PlainForm) -> list[int]:
         return [kind, *plan.strides, plan.borders[0][0], plan.borders[1][0]]
 
     return numbers
 
 
-def _made(name: str, kind: int) -> Any:
+def _make_primitive(name: str, kind: int) -> Any:
     images = (True, kind == 2)
-    return primitive(name, _results(kind), _plain(kind), ("fedax_convolve", _numbers(kind)), images)
+    return primitive(
+        name,
+        _make_results(kind),
+        _make_plain_form(kind),
+        ("fedax_convolve", _make_numbers(kind)),
+        images,
+    )
 
 
-outputs_p = _made("fedax_outputs", 0)
-image_gradient_p = _made("fedax_image_gradient", 1)
-kernel_gradient_p = _made("fedax_kernel_gradient", 2)
+outputs_p = _make_primitive("fedax_outputs", 0)
+image_gradient_p = _make_primitive("fedax_image_gradient", 1)
+kernel_gradient_p = _make_primitive("fedax_kernel_gradient", 2)
 
 
-PRODUCTS = tuple(made.name for made in (outputs_p, image_gradient_p, kernel_gradient_p))
+PRODUCTS = tuple(operation.name for operation in (outputs_p, image_gradient_p, kernel_gradient_p))
 """Their names in traced programs."""
 
 
-def bilinear(made: Any, first: Any, second: Any) -> None:
+def bilinear(operation: Any, first: Any, second: Any) -> None:
     """Registers derivatives of what is bilinear in its first two operands.
 
     `first` and `second` are the transposes by them, of the other one and the cotangent; further
@@ -164,9 +172,9 @@ def bilinear(made: Any, first: Any, second: Any) -> None:
     def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
         (a, b, *others), (da, db, *_) = primals, tangents
         # a tangent that is zero adds no product
-        parts = [] if isinstance(da, ad.Zero) else [made.bind(da, b, *others, **params)[0]]
-        parts += [] if isinstance(db, ad.Zero) else [made.bind(a, db, *others, **params)[0]]
-        return made.bind(*primals, **params), [sum(parts[1:], parts[0])]
+        terms = [] if isinstance(da, ad.Zero) else [operation.bind(da, b, *others, **params)[0]]
+        terms += [] if isinstance(db, ad.Zero) else [operation.bind(a, db, *others, **params)[0]]
+        return operation.bind(*primals, **params), [sum(terms[1:], terms[0])]
 
     def transpose(cotangents: Any, a: Any, b: Any, *others: Any, **params: Any) -> Any:
         (cotangent,) = cotangents
@@ -177,8 +185,8 @@ def bilinear(made: Any, first: Any, second: Any) -> None:
             return [first(cotangent, b, params, *others), None, *constants]
         return [None, second(cotangent, a, params, *others), *constants]
 
-    ad.primitive_jvps[made] = jvp
-    ad.primitive_transposes[made] = transpose
+    ad.primitive_jvps[operation] = jvp
+    ad.primitive_transposes[operation] = transpose
 
 
 bilinear(
@@ -198,7 +206,7 @@ bilinear(
 )
 
 
-def joined(made: Any, *cases: tuple[tuple[int | None, ...], int]) -> None:
+def join_batches(operation: Any, *cases: tuple[tuple[int | None, ...], int]) -> None:
     """Registers: a batch of some operands joins the axis that these operands share with the result
     (examples, channels or outputs).
 
@@ -207,27 +215,27 @@ def joined(made: Any, *cases: tuple[tuple[int | None, ...], int]) -> None:
     """
 
     def rule(operands: Any, dims: Any, **params: Any) -> Any:
-        for axes, to in cases:
+        for axes, result_axis in cases:
             # a case fits if the same operands have a batch
             if all((d is None) == (axis is None) for d, axis in zip(dims, axes, strict=True)):
-                whole = [
-                    x if axis is None else folded(x, d, axis)
+                joined_operands = [
+                    x if axis is None else fold_batch(x, d, axis)
                     for x, d, axis in zip(operands, dims, axes)
                 ]
-                (out,) = made.bind(*whole, **params)
-                return [unfolded(out, batch_size(operands, dims), to)], [to]
-        return batch_groups(made, operands, dims, params)
+                (out,) = operation.bind(*joined_operands, **params)
+                return [unfold_batch(out, batch_size(operands, dims), result_axis)], [result_axis]
+        return batch_groups(operation, operands, dims, params)
 
-    batching.primitive_batchers[made] = rule
+    batching.primitive_batchers[operation] = rule
 
 
 # whichever operand is shared, the batch joins the axis that it does not have
-joined(outputs_p, ((1, None), 1), ((None, 4), 4))
-joined(image_gradient_p, ((1, None), 1), ((None, 3), 4))
-joined(kernel_gradient_p, ((4, None), 3), ((None, 4), 4))
+join_batches(outputs_p, ((1, None), 1), ((None, 4), 4))
+join_batches(image_gradient_p, ((1, None), 1), ((None, 3), 4))
+join_batches(kernel_gradient_p, ((4, None), 3), ((None, 4), 4))
 
 
-def convolved(x: Any, kernel: Any, plan: Plan, native: bool, plain: PlainForm) -> Any:
+def bind_convolution(x: Any, kernel: Any, plan: Plan, native: bool, plain: PlainForm) -> Any:
     """Returns the outputs for images (example, row, column, channel) and a kernel (height, width,
     channel, output).
     """

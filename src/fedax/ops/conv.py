@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from fedax.errors import InvalidInput
-from fedax.ops.bilinear import Borders, PlainForm, Plan, convolved
+from fedax.ops.bilinear import Borders, PlainForm, Plan, bind_convolution
 from fedax.ops.extension import status
 from fedax.ops.primitives import choose
 from fedax.utils.arguments import checked_call
@@ -63,11 +63,11 @@ def convolve(
         raise InvalidInput.of(
             "convolve(formulation=...)", formulation, "'native', 'products', 'xla' or None"
         )
-    plan = planned(x, kernel, stride, padding)
+    plan = make_plan(x, kernel, stride, padding)
     if formulation == "native" and not status().used:
         raise InvalidInput(f"convolve(formulation='native'): {status().reason}")
     native = choose(x, kernel, native=None if formulation is None else formulation == "native")
-    return convolved(x, kernel, plan, native, plain_form(formulation))
+    return bind_convolution(x, kernel, plan, native, plain_form(formulation))
 
 
 def plain_form(formulation: str | None) -> PlainForm:
@@ -78,7 +78,7 @@ def plain_form(formulation: str | None) -> PlainForm:
     return "products" if jax.default_backend() == "cpu" else "by_groups"
 
 
-def planned(x: Images, kernel: Kernel, stride: int | tuple[int, int], padding: Padding) -> Plan:
+def make_plan(x: Images, kernel: Kernel, stride: int | tuple[int, int], padding: Padding) -> Plan:
     """Returns the sizes of a convolution.
 
     Raises:
@@ -91,11 +91,11 @@ def planned(x: Images, kernel: Kernel, stride: int | tuple[int, int], padding: P
         )
     strides = (stride, stride) if isinstance(stride, int) else stride
     sizes = (x.shape[1], x.shape[2]), (kernel.shape[0], kernel.shape[1])
-    around = borders(*sizes, strides, padding)
+    border_widths = borders(*sizes, strides, padding)
     rows, columns = (
-        (n + sum(b) - k) // s + 1 for n, b, k, s in zip(sizes[0], around, sizes[1], strides)
+        (n + sum(b) - k) // s + 1 for n, b, k, s in zip(sizes[0], border_widths, sizes[1], strides)
     )
-    return Plan(*sizes, (rows, columns), strides, around)
+    return Plan(*sizes, (rows, columns), strides, border_widths)
 
 
 def borders(
@@ -117,12 +117,12 @@ def borders(
         # as many zeros as the last of ceil(n / s) windows reaches beyond the image
         added = [max((-(-n // s) - 1) * s + k - n, 0) for n, k, s in zip(image, kernel, strides)]
         return (added[0] // 2, added[0] - added[0] // 2), (added[1] // 2, added[1] - added[1] // 2)
-    around = ((0, 0), (0, 0)) if isinstance(padding, str) else padding
-    if min(n + sum(pair) - k for n, pair, k in zip(image, around, kernel)) < 0:
+    widths = ((0, 0), (0, 0)) if isinstance(padding, str) else padding
+    if min(n + sum(pair) - k for n, pair, k in zip(image, widths, kernel)) < 0:
         raise InvalidInput.of(
             "convolve(x=...)", image, f"images of at least {kernel[0]} x {kernel[1]}"
         )
-    return around
+    return widths
 
 
 class Convolution(NamedTuple):

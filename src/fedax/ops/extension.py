@@ -30,11 +30,11 @@ class Status(NamedTuple):
 @cache
 def status() -> Status:
     """Loads the extension at the first call; never fails."""
-    wanted = os.environ.get(VARIABLE, "")
-    if wanted == "0":
+    requested = os.environ.get(VARIABLE, "")
+    if requested == "0":
         return Status(False, "", f"the environment variable {VARIABLE} is 0")
-    found = [Path(__file__).with_name(f"_native{suffix}") for suffix in EXTENSION_SUFFIXES]
-    files = [path for path in found if path.is_file()]
+    candidates = [Path(__file__).with_name(f"_native{suffix}") for suffix in EXTENSION_SUFFIXES]
+    files = [path for path in candidates if path.is_file()]
     if not files:
         return Status(
             False,
@@ -48,7 +48,7 @@ def status() -> Status:
                 name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu"
             )
         # -1 keeps the best instruction set of this machine
-        level = library.fedax_level(LEVELS.index(wanted) if wanted in LEVELS else -1)
+        level = library.fedax_level(LEVELS.index(requested) if requested in LEVELS else -1)
     except Exception as error:
         # an older system library, another interface: the layers without it still work
         return Status(False, "", f"{files[0].name} cannot be used: {error}")

@@ -9,7 +9,7 @@ from fedax.ops.primitives import Result, batch_by, choose, primitive
 from fedax.utils.jax_internals import ad
 
 
-def laid(x: Images) -> Images:
+def lay_images(x: Images) -> Images:
     """Returns the same images in another memory layout.
 
     Called once, before the first layer, where XLA would copy number by number.

@@ -55,24 +55,24 @@ class LSTM(NamedTuple):
         # a key for each, used or not: no option changes the draws of another
         keys, bound = jax.random.split(key, len(shapes)), hidden**-0.5
         if uniform:
-            parts = [
+            arrays = [
                 jax.random.uniform(k, shape, minval=-bound, maxval=bound)
                 for k, shape in zip(keys, shapes)
             ]
         else:
             # one matrix over inputs and state together, as cells with a single kernel draw it
             joint = jax.nn.initializers.glorot_uniform()(keys[0], (features + hidden, 4 * hidden))
-            parts = [
+            arrays = [
                 joint[:features],
                 joint[features:],
                 *(jnp.zeros(shape) for shape in shapes[2:]),
             ]
         return cls(
-            parts[0],
-            parts[1],
-            parts[2],
-            parts[3] if biases == 2 else None,
-            parts[4] if peepholes else None,
+            arrays[0],
+            arrays[1],
+            arrays[2],
+            arrays[3] if biases == 2 else None,
+            arrays[4] if peepholes else None,
         )
 
     def __call__(self, x: Sequence, forget_bias: float = 0.0) -> Float[Array, "steps batch hidden"]:
@@ -112,7 +112,9 @@ def recur(
 def _forward(projected: Gates, kernel: Array, peepholes: Array, peep: bool) -> tuple[Array, Any]:
     # with a first axis of one group
     operands = aligned(projected[None], kernel[None], peepholes[None])
-    hs, cs, gates = (x[0] for x in recur_p.bind(*operands, peep=peep, native=_native(*operands)))
+    hs, cs, gates = (
+        x[0] for x in recur_p.bind(*operands, peep=peep, native=_uses_extension(*operands))
+    )
     return hs, (hs, cs, gates, kernel, peepholes)
 
 
@@ -125,31 +127,37 @@ def _backward(
     """
     hs, cs, gates, kernel, peepholes = saved
     operands = aligned(*(x[None] for x in (gradient, gates, cs, kernel, peepholes)))
-    da = recur_gradient_p.bind(*operands, peep=peep, native=_native(*operands))[0][0]
+    da = recur_gradient_p.bind(*operands, peep=peep, native=_uses_extension(*operands))[0][0]
     width = kernel.shape[0]
     # sums h of the step before times da, over all steps and examples
-    dkernel = _shifted(hs).reshape(-1, width).T @ da.reshape(-1, 4 * width)
+    dkernel = _shift(hs).reshape(-1, width).T @ da.reshape(-1, 4 * width)
     if not peep:
         return da, dkernel, jnp.zeros_like(peepholes)
     # i and f see the cell before the step, o the one after it
-    before = _shifted(cs)
+    previous_cells = _shift(cs)
     di, df, _, do = jnp.split(da, 4, axis=2)
     return (
         da,
         dkernel,
-        jnp.stack([(di * before).sum((0, 1)), (df * before).sum((0, 1)), (do * cs).sum((0, 1))]),
+        jnp.stack(
+            [
+                (di * previous_cells).sum((0, 1)),
+                (df * previous_cells).sum((0, 1)),
+                (do * cs).sum((0, 1)),
+            ]
+        ),
     )
 
 
 recur.defvjp(_forward, _backward)
 
 
-def _native(*operands: Array) -> bool:
+def _uses_extension(*operands: Array) -> bool:
     # the last operand is the peepholes, shape (groups, 3, hidden)
     return choose(*operands, native=None if operands[-1].shape[2] >= SMALLEST else False)
 
 
-def _shifted(states: Float[Array, "steps batch hidden"]) -> Float[Array, "steps batch hidden"]:
+def _shift(states: Float[Array, "steps batch hidden"]) -> Float[Array, "steps batch hidden"]:
     """Returns the states before every step."""
     return jnp.concatenate([jnp.zeros_like(states[:1]), states[:-1]])
 
@@ -158,7 +166,7 @@ def _sigmoid(x: Array) -> Array:
     return 0.5 * jnp.tanh(0.5 * x) + 0.5  # on CPUs faster than by the exponential
 
 
-def _states(projected: Gates, kernel: Array, peepholes: Array, peep: bool) -> list[Array]:
+def _compute_states(projected: Gates, kernel: Array, peepholes: Array, peep: bool) -> list[Array]:
     """Returns hidden states, cells, and the four gates side by side, after every step."""
     # shape (batch, hidden)
     zero = jnp.zeros_like(projected[0, :, : kernel.shape[0]])
@@ -177,15 +185,15 @@ def _states(projected: Gates, kernel: Array, peepholes: Array, peep: bool) -> li
     return list(lax.scan(step, (zero, zero), projected)[1])
 
 
-def _gradient(
+def _compute_gradient(
     gradient: Array, gates: Gates, cs: Array, kernel: Array, peepholes: Array, peep: bool
 ) -> list[Array]:
     """Computes the gradient of the gates' inputs from that of the hidden states."""
-    turned = kernel.T
+    transposed = kernel.T
 
-    def step(carry: tuple[Array, Array], now: tuple[Array, ...]) -> tuple[Any, Array]:
+    def step(carry: tuple[Array, Array], inputs: tuple[Array, ...]) -> tuple[Any, Array]:
         dh, dc = carry
-        gradient, gates, c, c_before = now
+        gradient, gates, c, c_before = inputs
         i, f, g, o = jnp.split(gates, 4, axis=1)
         # from the step after it, and from this step's own output
         dh, tanh = dh + gradient, jnp.tanh(c)
@@ -199,18 +207,18 @@ def _gradient(
         if peep:
             dc = dc + di * peepholes[0][None, :] + df * peepholes[1][None, :]
         da = jnp.concatenate([di, df, dg, do], axis=1)
-        return (da @ turned, dc), da
+        return (da @ transposed, dc), da
 
     zero = jnp.zeros_like(gradient[0])
-    return [lax.scan(step, (zero, zero), (gradient, gates, cs, _shifted(cs)), reverse=True)[1]]
+    return [lax.scan(step, (zero, zero), (gradient, gates, cs, _shift(cs)), reverse=True)[1]]
 
 
-def _grouped(one: Any) -> Any:
+def _vmap_groups(function: Any) -> Any:
     def plain(*operands: Array, peep: bool) -> list[Array]:
         # one group needs no vmap
         if operands[0].shape[0] == 1:
-            return [x[None] for x in one(*(x[0] for x in operands), peep)]
-        return jax.vmap(partial(one, peep=peep))(*operands)
+            return [x[None] for x in function(*(x[0] for x in operands), peep)]
+        return jax.vmap(partial(function, peep=peep))(*operands)
 
     return plain
 
@@ -222,18 +230,18 @@ def _state_shapes(projected: Any, kernel: Any, _: Any, **params: Any) -> list[Re
     ]
 
 
-def _gradient_shape(_: Any, gates: Any, *rest: Any, **params: Any) -> list[Result]:
+def _gradient_shape(_: Any, gates: Any, *others: Any, **params: Any) -> list[Result]:
     return [Result(gates.shape, gates.dtype, images=False)]
 
 
-def _call(which: int) -> Any:
-    return "fedax_recur", lambda *shapes, peep: [which, peep]
+def _make_call(kind: int) -> Any:
+    return "fedax_recur", lambda *shapes, peep: [kind, peep]
 
 
-_all_states, _all_gradients = _grouped(_states), _grouped(_gradient)
-recur_p = primitive("fedax_recur", _state_shapes, _all_states, _call(0), (False,) * 3)
+_all_states, _all_gradients = _vmap_groups(_compute_states), _vmap_groups(_compute_gradient)
+recur_p = primitive("fedax_recur", _state_shapes, _all_states, _make_call(0), (False,) * 3)
 recur_gradient_p = primitive(
-    "fedax_recur_gradient", _gradient_shape, _all_gradients, _call(1), (False,) * 5
+    "fedax_recur_gradient", _gradient_shape, _all_gradients, _make_call(1), (False,) * 5
 )
 batch_by(recur_p, (2, None, None), (2, 2, 2))
 batch_by(recur_gradient_p, (2, 2, 2, None, None), (2,))

@@ -19,7 +19,7 @@ from fedax.ops.primitives import (
     in_groups,
     primitive,
 )
-from fedax.ops.shortcut import check_fit, scattered, taken
+from fedax.ops.shortcut import check_fit, scatter, subsample
 from fedax.utils.arguments import checked_call
 from fedax.utils.jax_internals import ad
 
@@ -66,7 +66,7 @@ def group_norm(
     ... ).ravel().round(3).tolist()
     [3.0, 7.0]
     """
-    return _normed("group_norm", (x, scale, offset), groups, relu=False, stride=0)[0]
+    return _apply_norm("group_norm", (x, scale, offset), groups, relu=False, stride=0)[0]
 
 
 @checked_call
@@ -102,12 +102,12 @@ def residual(
     [0.0, 3.0]
     """
     if shortcut is None:
-        return _normed("residual", (x, scale, offset), groups, relu=True, stride=0)
+        return _apply_norm("residual", (x, scale, offset), groups, relu=True, stride=0)
     check_fit("residual(x, shortcut, stride)", x, shortcut, stride)
-    return _normed("residual", (x, scale, offset, shortcut), groups, relu=True, stride=stride)
+    return _apply_norm("residual", (x, scale, offset, shortcut), groups, relu=True, stride=stride)
 
 
-def _normed(
+def _apply_norm(
     name: str, operands: tuple[Any, ...], groups: int, *, relu: bool, stride: int
 ) -> tuple[Images, Images]:
     channels = operands[0].shape[3]
@@ -115,22 +115,22 @@ def _normed(
         raise InvalidInput.of(f"{name}(groups=...)", groups, f"divisors of {channels}")
     size = operands[3].shape[1:] if stride else ()
     operands = aligned(*(x[None] for x in operands))
-    out, again, *_ = norm_p.bind(
+    out, copy, *_ = norm_p.bind(
         *operands, groups=groups, relu=relu, stride=stride, size=size, native=choose(*operands)
     )
-    return out[0], again[0]
+    return out[0], copy[0]
 
 
 def _statistics(x: Any, groups: int) -> tuple[Any, Any]:
     """Returns the mean of each group and one over its standard deviation: (group of examples, group
     of channels, example).
     """
-    mean = _means(x, groups)
-    centred = x - _spread(mean, x)
-    return mean, 1 / jnp.sqrt(_means(centred * centred, groups) + EPSILON)
+    mean = _group_means(x, groups)
+    centred = x - _broadcast_groups(mean, x)
+    return mean, 1 / jnp.sqrt(_group_means(centred * centred, groups) + EPSILON)
 
 
-def _means(x: Any, groups: int) -> Any:
+def _group_means(x: Any, groups: int) -> Any:
     # (group, example, channel)
     sums = x.sum((2, 3))
     count = x.shape[2] * x.shape[3] * x.shape[4] // groups
@@ -138,14 +138,14 @@ def _means(x: Any, groups: int) -> Any:
     return sums.reshape(*sums.shape[:2], groups, -1).sum(3).transpose(0, 2, 1) / count
 
 
-def _spread(statistic: Any, x: Any) -> Any:
+def _broadcast_groups(statistic: Any, x: Any) -> Any:
     """Repeats a statistic for every channel of every image."""
     return jnp.repeat(statistic.transpose(0, 2, 1), x.shape[4] // statistic.shape[1], axis=2)[
         :, :, None, None, :
     ]
 
 
-def _channels(x: Any) -> Any:
+def _broadcast_channels(x: Any) -> Any:
     return x[:, None, None, None, :]
 
 
@@ -153,8 +153,10 @@ def _norm(
     x: Any, scale: Any, offset: Any, *shortcut: Any, groups: int, relu: bool, stride: int, size: Any
 ) -> list[Any]:
     mean, rate = _statistics(x, groups)
-    y = (x - _spread(mean, x)) * (_spread(rate, x) * _channels(scale)) + _channels(offset)
-    y = y + taken(shortcut[0], x.shape[4], stride) if shortcut else y
+    y = (x - _broadcast_groups(mean, x)) * (
+        _broadcast_groups(rate, x) * _broadcast_channels(scale)
+    ) + _broadcast_channels(offset)
+    y = y + subsample(shortcut[0], x.shape[4], stride) if shortcut else y
     y = jax.nn.relu(y) if relu else y
     # the output twice, see `residual`
     return [y, y, mean, rate]
@@ -165,7 +167,7 @@ def _gradient(
     mean: Any,
     rate: Any,
     scale: Any,
-    *rest: Any,
+    *gradients_and_output: Any,
     groups: int,
     relu: bool,
     stride: int,
@@ -174,48 +176,63 @@ def _gradient(
     """Computes, with z the normalised image, dx = rate (g scale - mean(g scale) - z mean(g scale
     z)), means over the group.
 
-    `rest` are one or two parts of the gradient g, and the outputs where there is ReLU.
+    `gradients_and_output` are one or two parts of the gradient g, and the outputs where there is
+    ReLU.
     """
     # the two equal outputs have a gradient each, or one of them has none
-    parts = rest[: len(rest) - relu]
-    gradient: Any = sum(parts[1:], parts[0])
+    gradients = gradients_and_output[: len(gradients_and_output) - relu]
+    gradient: Any = sum(gradients[1:], gradients[0])
     # where the output is 0, ReLU is flat
-    gradient = jnp.where(rest[-1] <= 0, jnp.zeros_like(gradient), gradient) if relu else gradient
-    rates, centred = _spread(rate, x), x - _spread(mean, x)
+    gradient = (
+        jnp.where(gradients_and_output[-1] <= 0, jnp.zeros_like(gradient), gradient)
+        if relu
+        else gradient
+    )
+    rates, centred = _broadcast_groups(rate, x), x - _broadcast_groups(mean, x)
     # sums over pixels of g and of g z, shape (group, example, channel)
-    total, along = gradient.sum((2, 3)), (gradient * centred).sum((2, 3)) * rates[:, :, 0, 0]
+    total, projected = gradient.sum((2, 3)), (gradient * centred).sum((2, 3)) * rates[:, :, 0, 0]
     count = x.shape[2] * x.shape[3] * x.shape[4] // groups
 
-    def over_groups(sums: Any) -> Any:
-        parts = (sums * scale[:, None, :]).reshape(*sums.shape[:2], groups, -1).sum(3)
-        return _spread(parts.transpose(0, 2, 1), x) / count
+    def mean_over_groups(sums: Any) -> Any:
+        group_sums = (sums * scale[:, None, :]).reshape(*sums.shape[:2], groups, -1).sum(3)
+        return _broadcast_groups(group_sums.transpose(0, 2, 1), x) / count
 
     dx = (
-        gradient * (rates * _channels(scale))
-        - rates * over_groups(total)
-        - centred * (rates * rates * over_groups(along))
+        gradient * (rates * _broadcast_channels(scale))
+        - rates * mean_over_groups(total)
+        - centred * (rates * rates * mean_over_groups(projected))
     )
     return [
         dx,
-        along.sum(1),
+        projected.sum(1),
         total.sum(1),
-        *([scattered(gradient, size, stride)] if stride else []),
+        *([scatter(gradient, size, stride)] if stride else []),
     ]
 
 
 def _tangent(*operands: Any, groups: int, relu: bool, stride: int, size: Any) -> list[Any]:
-    (dx, dscale, doffset, *dshortcut), (x, mean, rate, scale, *out) = _linear(operands, stride)
-    rates = _spread(rate, x)
-    z = (x - _spread(mean, x)) * rates
+    (dx, dscale, doffset, *dshortcut), (x, mean, rate, scale, *out) = _split_operands(
+        operands, stride
+    )
+    rates = _broadcast_groups(rate, x)
+    z = (x - _broadcast_groups(mean, x)) * rates
     # mean and deviation move with x, which takes out the parts of dx along 1 and along z
-    dz = rates * (dx - _spread(_means(dx, groups), x) - z * _spread(_means(dx * z, groups), x))
-    dy = dz * _channels(scale) + z * _channels(dscale) + _channels(doffset)
-    dy = dy + taken(dshortcut[0], x.shape[4], stride) if stride else dy
+    dz = rates * (
+        dx
+        - _broadcast_groups(_group_means(dx, groups), x)
+        - z * _broadcast_groups(_group_means(dx * z, groups), x)
+    )
+    dy = (
+        dz * _broadcast_channels(scale)
+        + z * _broadcast_channels(dscale)
+        + _broadcast_channels(doffset)
+    )
+    dy = dy + subsample(dshortcut[0], x.shape[4], stride) if stride else dy
     dy = jnp.where(out[0] <= 0, jnp.zeros_like(dy), dy) if relu else dy
     return [dy, dy]
 
 
-def _linear(operands: Any, stride: int) -> tuple[Any, Any]:
+def _split_operands(operands: Any, stride: int) -> tuple[Any, Any]:
     """Returns the tangents among the operands of `_tangent`, and the point of linearisation."""
     # x, scale, offset, and perhaps the shortcut
     count = 4 if stride else 3
@@ -240,7 +257,7 @@ def _tangent_results(dx: Any, *_: Any, **__: Any) -> list[Result]:
     return [Result(dx.shape, dx.dtype)] * 2
 
 
-def _numbers(kind: int) -> Any:
+def _make_numbers(kind: int) -> Any:
     # the last number says whether the gradient comes in two parts
     def numbers(*shapes: Any, groups: int, relu: bool, stride: int, size: Any) -> list[int]:
         return [kind, groups, int(relu), stride, int(kind == 1 and len(shapes) - relu == 6)]
@@ -252,7 +269,7 @@ norm_p = primitive(
     "fedax_norm",
     _norm_results,
     _norm,
-    ("fedax_norm", _numbers(0)),
+    ("fedax_norm", _make_numbers(0)),
     (True, False, False, True),
     again=True,
 )
@@ -260,7 +277,7 @@ gradient_p = primitive(
     "fedax_norm_gradient",
     _gradient_results,
     _gradient,
-    ("fedax_norm", _numbers(1)),
+    ("fedax_norm", _make_numbers(1)),
     (True, False, False, False, True, True, True),
 )
 tangent_p = primitive("fedax_norm_tangent", _tangent_results, _tangent, None, ())
@@ -271,29 +288,29 @@ in_groups(tangent_p)
 
 def _norm_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
     x, scale = primals[:2]
-    out, again, mean, rate = norm_p.bind(*primals, **params)
-    whole = tuple(map(ad.instantiate_zeros, tangents))
-    both = tangent_p.bind(
-        *whole, x, mean, rate, scale, *([out] if params["relu"] else []), **params
+    out, copy, mean, rate = norm_p.bind(*primals, **params)
+    dense_tangents = tuple(map(ad.instantiate_zeros, tangents))
+    output_tangents = tangent_p.bind(
+        *dense_tangents, x, mean, rate, scale, *([out] if params["relu"] else []), **params
     )
     # the statistics are results too, and have tangents
-    _, statistics = jax.jvp(lambda x: _statistics(x, params["groups"]), (x,), whole[:1])
-    return [out, again, mean, rate], [*both, *statistics]
+    _, statistics = jax.jvp(lambda x: _statistics(x, params["groups"]), (x,), dense_tangents[:1])
+    return [out, copy, mean, rate], [*output_tangents, *statistics]
 
 
 def _tangent_transpose(cotangents: Any, *operands: Any, **params: Any) -> Any:
-    tangents, (x, mean, rate, scale, *out) = _linear(operands, params["stride"])
+    tangents, (x, mean, rate, scale, *out) = _split_operands(operands, params["stride"])
     # of the two outputs those that were used
-    given = [cotangent for cotangent in cotangents if not isinstance(cotangent, ad.Zero)]
-    if not given:
+    used_cotangents = [cotangent for cotangent in cotangents if not isinstance(cotangent, ad.Zero)]
+    if not used_cotangents:
         return [None] * len(operands)
-    gradients = gradient_p.bind(x, mean, rate, scale, *given, *out, **params)
+    gradients = gradient_p.bind(x, mean, rate, scale, *used_cotangents, *out, **params)
     # no gradient for the point of linearisation
-    own = [
+    results = [
         gradient if ad.is_undefined_primal(dx) else None
         for gradient, dx in zip(gradients, tangents)
     ]
-    return own + [None] * (4 + len(out))
+    return results + [None] * (4 + len(out))
 
 
 def _gradient_transpose(cotangents: Any, *operands: Any, **params: Any) -> Any:

@@ -37,7 +37,7 @@ def max_pool(x: Images, window: int | Window = 2) -> Images:
     >>> max_pool(jnp.arange(16.0).reshape(1, 4, 4, 1))[0, :, :, 0].tolist()
     [[5.0, 7.0], [13.0, 15.0]]
     """
-    return _pooled(x, jnp.zeros(x.shape[3], x.dtype), window, False)
+    return _apply_pool(x, jnp.zeros(x.shape[3], x.dtype), window, False)
 
 
 @checked_call
@@ -50,11 +50,13 @@ def activate(x: Images, bias: Float[Array, "channels"], window: int | Window = 1
     ... ).ravel().tolist()
     [3.5, 0.0]
     """
-    return _pooled(x, bias, window, True)
+    return _apply_pool(x, bias, window, True)
 
 
-def _pooled(x: Images, bias: Float[Array, "channels"], window: int | Window, relu: bool) -> Images:
-    window = checked(window)
+def _apply_pool(
+    x: Images, bias: Float[Array, "channels"], window: int | Window, relu: bool
+) -> Images:
+    window = check_window(window)
     images, offsets = aligned(x[None], bias[None])
     native = choose(images, offsets)
     return pool_p.bind(
@@ -62,7 +64,7 @@ def _pooled(x: Images, bias: Float[Array, "channels"], window: int | Window, rel
     )[0][0]
 
 
-def checked(window: int | Window) -> Window:
+def check_window(window: int | Window) -> Window:
     """Returns rows and columns of a window that may be given by one number.
 
     Raises:
@@ -76,36 +78,36 @@ def checked(window: int | Window) -> Window:
     return window
 
 
-def _windows(x: Any, window: Window) -> Any:
+def _split_windows(x: Any, window: Window) -> Any:
     """Splits images into windows, shape (group, example, tall, height, wide, width, channel)."""
     groups, batch, rows, columns, channels = x.shape
     tall, wide = rows // window[0], columns // window[1]
     # rows and columns that fill no window are cut off
-    whole = x[:, :, : tall * window[0], : wide * window[1]]
-    return whole.reshape(groups, batch, tall, window[0], wide, window[1], channels)
+    cropped = x[:, :, : tall * window[0], : wide * window[1]]
+    return cropped.reshape(groups, batch, tall, window[0], wide, window[1], channels)
 
 
-def _each(x: Any, window: Window) -> list[Any]:
-    squares = _windows(x, window)
+def _window_pixels(x: Any, window: Window) -> list[Any]:
+    windows = _split_windows(x, window)
     return [
-        squares[:, :, :, k // window[1], :, k % window[1]] for k in range(window[0] * window[1])
+        windows[:, :, :, k // window[1], :, k % window[1]] for k in range(window[0] * window[1])
     ]
 
 
-def _spread(bias: Any) -> Any:
+def _broadcast_bias(bias: Any) -> Any:
     return bias[:, None, None, None, :]
 
 
 def _pool(x: Any, bias: Any, *, size: Window, window: Window, relu: bool) -> list[Any]:
-    best = _windows(x, window).max((3, 5))
+    largest = _split_windows(x, window).max((3, 5))
     # from the last pixel backwards: of equal ones the first stays
-    first = jnp.full(best.shape, window[0] * window[1] - 1, jnp.uint8)
-    for k, pixels in reversed(list(enumerate(_each(x, window)[:-1]))):
-        first = jnp.where(pixels == best, jnp.uint8(k), first)
-    value = best + _spread(bias)
+    winner = jnp.full(largest.shape, window[0] * window[1] - 1, jnp.uint8)
+    for k, pixels in reversed(list(enumerate(_window_pixels(x, window)[:-1]))):
+        winner = jnp.where(pixels == largest, jnp.uint8(k), winner)
+    value = largest + _broadcast_bias(bias)
     if not relu:
-        return [value, first]
-    return [jax.nn.relu(value), jnp.where(value <= 0, jnp.uint8(FLAT), first)]
+        return [value, winner]
+    return [jax.nn.relu(value), jnp.where(value <= 0, jnp.uint8(FLAT), winner)]
 
 
 def _tangent(
@@ -115,29 +117,29 @@ def _tangent(
     total = jnp.where(
         winner == FLAT,
         jnp.zeros_like(bias, shape=()),
-        jnp.broadcast_to(_spread(bias), winner.shape),
+        jnp.broadcast_to(_broadcast_bias(bias), winner.shape),
     )
     # FLAT is no number of a pixel, so nothing passes there
-    for k, pixels in enumerate(_each(x, window)):
+    for k, pixels in enumerate(_window_pixels(x, window)):
         total = total + jnp.where(winner == k, pixels, jnp.zeros_like(pixels))
     return [total]
 
 
 def _gradient(gradient: Any, winner: Any, *, size: Window, window: Window, relu: bool) -> list[Any]:
     groups, batch, tall, wide, channels = gradient.shape
-    place = jnp.arange(window[0] * window[1], dtype=jnp.uint8).reshape(
+    pixel_ids = jnp.arange(window[0] * window[1], dtype=jnp.uint8).reshape(
         1, 1, 1, window[0], 1, window[1], 1
     )
-    # (group, example, tall, height, wide, width, channel), as in `_windows`
-    chosen = winner[:, :, :, None, :, None, :] == place
-    image = jnp.where(chosen, gradient[:, :, :, None, :, None, :], jnp.zeros((), gradient.dtype))
+    # (group, example, tall, height, wide, width, channel), as in `_split_windows`
+    is_winner = winner[:, :, :, None, :, None, :] == pixel_ids
+    image = jnp.where(is_winner, gradient[:, :, :, None, :, None, :], jnp.zeros((), gradient.dtype))
     image = image.reshape(groups, batch, tall * window[0], wide * window[1], channels)
     # zeros for the rows and columns that no window had
-    left = [(0, 0), (0, 0), *((0, n - m) for n, m in zip(size, image.shape[2:4])), (0, 0)]
-    image = jnp.pad(image, left) if any(pair[1] for pair in left) else image
-    kept = jnp.where(winner == FLAT, jnp.zeros((), gradient.dtype), gradient)
+    missing = [(0, 0), (0, 0), *((0, n - m) for n, m in zip(size, image.shape[2:4])), (0, 0)]
+    image = jnp.pad(image, missing) if any(pair[1] for pair in missing) else image
+    active = jnp.where(winner == FLAT, jnp.zeros((), gradient.dtype), gradient)
     # without the barrier, XLA computes it again for everything that needs it
-    return [lax.optimization_barrier(image), kept.sum((1, 2, 3))]
+    return [lax.optimization_barrier(image), active.sum((1, 2, 3))]
 
 
 def _pool_results(x: Any, *_: Any, window: Window, **__: Any) -> list[Result]:
@@ -157,19 +159,25 @@ def _gradient_results(gradient: Any, _: Any, *, size: Window, **__: Any) -> list
     ]
 
 
-def _numbers(kind: int) -> Any:
+def _make_numbers(kind: int) -> Any:
     return lambda *_, window, relu, **__: [kind, *window, int(relu)]
 
 
-pool_p = primitive("fedax_pool", _pool_results, _pool, ("fedax_pool", _numbers(0)), (True, False))
+pool_p = primitive(
+    "fedax_pool", _pool_results, _pool, ("fedax_pool", _make_numbers(0)), (True, False)
+)
 gradient_p = primitive(
-    "fedax_pool_gradient", _gradient_results, _gradient, ("fedax_pool", _numbers(1)), (True, True)
+    "fedax_pool_gradient",
+    _gradient_results,
+    _gradient,
+    ("fedax_pool", _make_numbers(1)),
+    (True, True),
 )
 tangent_p = primitive(
     "fedax_pool_tangent",
     _tangent_results,
     _tangent,
-    ("fedax_pool", _numbers(2)),
+    ("fedax_pool", _make_numbers(2)),
     (True, False, True),
 )
 batch_by(pool_p, (1, None), (1, 1))

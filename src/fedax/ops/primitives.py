@@ -52,10 +52,10 @@ def primitive(
         again: the second result is the first one once more, in the same memory, with a cotangent of
             its own.
     """
-    made = Primitive(name)
-    made.multiple_results = True
+    operation = Primitive(name)
+    operation.multiple_results = True
 
-    @made.def_abstract_eval
+    @operation.def_abstract_eval
     def abstract(*operands: Any, **params: Any) -> list[Any]:
         return [
             # all else, such as the axes of a mesh, is as in the first operand
@@ -63,14 +63,16 @@ def primitive(
             for r in results(*operands, **params)
         ]
 
-    laid = {place for place, is_images in enumerate(images) if is_images}
+    image_operands = {index for index, is_images in enumerate(images) if is_images}
 
     def native(*operands: Any, **params: Any) -> Sequence[Any]:
         assert call is not None
         target, numbers = call
         # the condition is evaluated first, so that `numbers` gets no `native`
-        own = numbers(*(x.shape for x in operands), **params) if params.pop("native") else None
-        if own is None:
+        extension_numbers = (
+            numbers(*(x.shape for x in operands), **params) if params.pop("native") else None
+        )
+        if extension_numbers is None:
             return plain(*operands, **params)
         outs = list(results(*operands, **params, native=True))
         # the second result is the first again, and not computed
@@ -79,30 +81,32 @@ def primitive(
             target,
             [jax.ShapeDtypeStruct(r.shape, r.dtype) for r in outs],
             input_layouts=[
-                IMAGES if place in laid else tuple(range(x.ndim))
-                for place, x in enumerate(operands)
+                IMAGES if index in image_operands else tuple(range(x.ndim))
+                for index, x in enumerate(operands)
             ],
             output_layouts=[IMAGES if r.images else tuple(range(len(r.shape))) for r in outs],
-            input_output_aliases={place: place for place in range(in_place)},
+            input_output_aliases={index: index for index in range(in_place)},
         )
-        made = run(*operands, numbers=np.array(own, np.int64))
-        return [*made[:again], *made]
+        computed = run(*operands, numbers=np.array(extension_numbers, np.int64))
+        return [*computed[:again], *computed]
 
-    def everywhere(*operands: Any, native: bool, **params: Any) -> Sequence[Any]:
+    def lower_plain(*operands: Any, native: bool, **params: Any) -> Sequence[Any]:
         return plain(*operands, **params)
 
     # for all platforms; that of the CPU below goes before it
-    mlir.register_lowering(made, mlir.lower_fun(everywhere, multiple_results=True))
+    mlir.register_lowering(operation, mlir.lower_fun(lower_plain, multiple_results=True))
     if call is not None:
-        mlir.register_lowering(made, mlir.lower_fun(native, multiple_results=True), platform="cpu")
+        mlir.register_lowering(
+            operation, mlir.lower_fun(native, multiple_results=True), platform="cpu"
+        )
 
-    @made.def_impl
+    @operation.def_impl
     def eager(*operands: Any, **params: Any) -> Any:
         # one operation is a program in any case; without this it would call itself
         with jax.disable_jit(False):
-            return jax.jit(made.bind, static_argnames=tuple(params))(*operands, **params)
+            return jax.jit(operation.bind, static_argnames=tuple(params))(*operands, **params)
 
-    return made
+    return operation
 
 
 def choose(*operands: Any, native: bool | None = None) -> bool:
@@ -114,15 +118,15 @@ def choose(*operands: Any, native: bool | None = None) -> bool:
 
 def aligned(*operands: Any) -> tuple[Any, ...]:
     """Returns the operands of one operation, all varying over the same axes of a mesh."""
-    axes = [_varying(x) for x in operands]
-    everything = frozenset().union(*axes)
+    axes = [_varying_axes(x) for x in operands]
+    all_axes = frozenset().union(*axes)
     return tuple(
-        _vary(x, tuple(everything - own)) if everything - own else x
-        for x, own in zip(operands, axes)
+        _vary(x, tuple(all_axes - varying_axes)) if all_axes - varying_axes else x
+        for x, varying_axes in zip(operands, axes)
     )
 
 
-def _varying(x: Any) -> frozenset[Any]:
+def _varying_axes(x: Any) -> frozenset[Any]:
     kind = jax.typeof(x)  # JAX has renamed the attribute
     return kind.mat.varying if hasattr(kind, "mat") else getattr(kind, "vma", frozenset())
 
@@ -133,14 +137,14 @@ def _vary(x: Any, axes: tuple[Any, ...]) -> Any:
     return lax.pvary(x, axes)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def folded(x: Any, batch: int, axis: int) -> Any:
+def fold_batch(x: Any, batch: int, axis: int) -> Any:
     """Joins the batch axis to another one, outside of it."""
     moved = jnp.moveaxis(x, batch, axis)
     return moved.reshape(*moved.shape[:axis], -1, *moved.shape[axis + 2 :])
 
 
-def unfolded(x: Any, size: int, axis: int) -> Any:
-    """Inverts `folded`: the batch axis stands at `axis`."""
+def unfold_batch(x: Any, size: int, axis: int) -> Any:
+    """Inverts `fold_batch`: the batch axis stands at `axis`."""
     return x.reshape(*x.shape[:axis], size, x.shape[axis] // size, *x.shape[axis + 1 :])
 
 
@@ -149,59 +153,65 @@ def batch_size(operands: Sequence[Any], dims: Sequence[Any]) -> int:
 
 
 def batch_groups(
-    made: Primitive, operands: Sequence[Any], dims: Sequence[Any], params: Any
+    operation: Primitive, operands: Sequence[Any], dims: Sequence[Any], params: Any
 ) -> tuple[Any, Any]:
     """Makes every member of the batch a group, or several."""
     size = batch_size(operands, dims)
     joined = [
         # operands without a batch are copied for each member
-        folded(jnp.broadcast_to(x[None], (size, *x.shape)), 0, 0) if d is None else folded(x, d, 0)
+        fold_batch(jnp.broadcast_to(x[None], (size, *x.shape)), 0, 0)
+        if d is None
+        else fold_batch(x, d, 0)
         for x, d in zip(operands, dims)
     ]
-    outs = made.bind(*joined, **params)
-    return [unfolded(out, size, 0) for out in outs], [0] * len(outs)
+    outs = operation.bind(*joined, **params)
+    return [unfold_batch(out, size, 0) for out in outs], [0] * len(outs)
 
 
-def batch_by(made: Primitive, axes: Sequence[int | None], to: Sequence[int]) -> None:
+def batch_by(operation: Primitive, axes: Sequence[int | None], result_axes: Sequence[int]) -> None:
     """Registers: more examples where only operands with an axis of examples have the batch.
 
     Otherwise more groups.
 
     Args:
-        made: the operation.
+        operation: the operation.
         axes: of the examples in each operand, None where there is none.
-        to: the axis of the examples in each result.
+        result_axes: the axis of the examples in each result.
     """
 
     def rule(operands: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[Any, Any]:
         if any((d is None) != (axis is None) for d, axis in zip(dims, axes)):
-            return batch_groups(made, operands, dims, params)
+            return batch_groups(operation, operands, dims, params)
         joined = [
-            x if axis is None else folded(x, d, axis) for x, d, axis in zip(operands, dims, axes)
+            x if axis is None else fold_batch(x, d, axis)
+            for x, d, axis in zip(operands, dims, axes)
         ]
         size = batch_size(operands, dims)
         return [
-            unfolded(out, size, axis) for out, axis in zip(made.bind(*joined, **params), to)
-        ], list(to)
+            unfold_batch(out, size, axis)
+            for out, axis in zip(operation.bind(*joined, **params), result_axes)
+        ], list(result_axes)
 
-    batching.primitive_batchers[made] = rule
+    batching.primitive_batchers[operation] = rule
 
 
-def in_groups(made: Primitive) -> None:
+def in_groups(operation: Primitive) -> None:
     """Registers: batches are groups."""
-    batching.primitive_batchers[made] = lambda operands, dims, **params: batch_groups(
-        made, operands, dims, params
+    batching.primitive_batchers[operation] = lambda operands, dims, **params: batch_groups(
+        operation, operands, dims, params
     )
 
 
-def differentiate_by(made: Primitive, plain: Callable[..., Sequence[Any]]) -> None:
+def differentiate_by(operation: Primitive, plain: Callable[..., Sequence[Any]]) -> None:
     """Registers: forward derivatives by all operands are those of the plain form."""
 
     def rule(
         primals: Sequence[Any], tangents: Sequence[Any], *, native: bool, **params: Any
     ) -> tuple[Any, Any]:
-        whole = tuple(map(ad.instantiate_zeros, tangents))
-        _, out = jax.jvp(lambda *operands: plain(*operands, **params), tuple(primals), whole)
-        return made.bind(*primals, native=native, **params), out
+        dense_tangents = tuple(map(ad.instantiate_zeros, tangents))
+        _, out = jax.jvp(
+            lambda *operands: plain(*operands, **params), tuple(primals), dense_tangents
+        )
+        return operation.bind(*primals, native=native, **params), out
 
-    ad.primitive_jvps[made] = rule
+    ad.primitive_jvps[operation] = rule

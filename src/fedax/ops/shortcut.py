@@ -54,7 +54,7 @@ def check_fit(name: str, x: Images, shortcut: Images, stride: int) -> None:
         raise InvalidInput.of(name, got, "sizes of x that the stride makes of the shortcut's")
 
 
-def taken(shortcut: Any, channels: int, stride: int) -> Any:
+def subsample(shortcut: Any, channels: int, stride: int) -> Any:
     """Returns every stride-th pixel of a shortcut (group, example, row, column, channel), zeros in
     missing channels.
     """
@@ -66,27 +66,27 @@ def taken(shortcut: Any, channels: int, stride: int) -> Any:
     )
 
 
-def scattered(gradient: Any, size: Any, stride: int) -> Any:
-    """Transposes `taken`, for shortcuts of a size (rows, columns, channels)."""
+def scatter(gradient: Any, size: Any, stride: int) -> Any:
+    """Transposes `subsample`, for shortcuts of a size (rows, columns, channels)."""
     # zeros between pixels, and behind the last one up to the old size
     ends = [n - stride * (m - 1) - 1 for n, m in zip(size, gradient.shape[2:4])]
-    between = [(0, 0, 0), (0, 0, 0), *((0, end, stride - 1) for end in ends), (0, 0, 0)]
+    widths = [(0, 0, 0), (0, 0, 0), *((0, end, stride - 1) for end in ends), (0, 0, 0)]
     # channels that the shortcut lacks get nothing
-    return lax.pad(gradient[..., : size[2]], jnp.zeros((), gradient.dtype), between)
+    return lax.pad(gradient[..., : size[2]], jnp.zeros((), gradient.dtype), widths)
 
 
 def _join(x: Any, shortcut: Any, *, stride: int, size: Any) -> list[Any]:
-    return [jax.nn.relu(x + taken(shortcut, x.shape[4], stride))]
+    return [jax.nn.relu(x + subsample(shortcut, x.shape[4], stride))]
 
 
 def _tangent(dx: Any, dshortcut: Any, out: Any, *, stride: int, size: Any) -> list[Any]:
-    total = dx + taken(dshortcut, dx.shape[4], stride)
+    total = dx + subsample(dshortcut, dx.shape[4], stride)
     return [jnp.where(out <= 0, jnp.zeros_like(total), total)]
 
 
 def _gradient(gradient: Any, out: Any, *, stride: int, size: Any) -> list[Any]:
     dx = jnp.where(out <= 0, jnp.zeros_like(gradient), gradient)
-    return [dx, scattered(dx, size, stride)]
+    return [dx, scatter(dx, size, stride)]
 
 
 def _results(x: Any, *_: Any, **__: Any) -> list[Result]:
@@ -100,13 +100,17 @@ def _gradient_results(gradient: Any, _: Any, *, size: Any, **__: Any) -> list[Re
     ]
 
 
-def _numbers(kind: int) -> Any:
+def _make_numbers(kind: int) -> Any:
     return lambda *_, stride, size: [kind, stride]
 
 
-join_p = primitive("fedax_join", _results, _join, ("fedax_join", _numbers(0)), (True, True))
+join_p = primitive("fedax_join", _results, _join, ("fedax_join", _make_numbers(0)), (True, True))
 gradient_p = primitive(
-    "fedax_join_gradient", _gradient_results, _gradient, ("fedax_join", _numbers(1)), (True, True)
+    "fedax_join_gradient",
+    _gradient_results,
+    _gradient,
+    ("fedax_join", _make_numbers(1)),
+    (True, True),
 )
 tangent_p = primitive("fedax_join_tangent", _results, _tangent, None, ())
 batch_by(join_p, (1, 1), (1,))

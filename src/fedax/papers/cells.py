@@ -102,7 +102,7 @@ class Cell(NamedTuple):
         return "within two standard errors" if self.within_errors else "missed"
 
 
-def beside(
+def compare_cells(
     results: Results,
     targets: Mapping[str, Targets],
     read: str,
@@ -126,23 +126,34 @@ def beside(
             for algorithm, target in numbers.items():
                 # targets without runs are left out: at a smaller scale not all tasks and algorithms
                 # run
-                bad, ran = results.diverged(task, algorithm)
-                if not ran:
+                diverged, run_count = results.diverged(task, algorithm)
+                if not run_count:
                     continue
                 # of a metric without a direction there is no worst value to count a lost run as
                 worst = math.nan if mode_of(metric, stated_modes(results.records)) is None else None
-                ours, *others = (
-                    _number(results, results.of(task, algorithm, metric, way, worst))
-                    for way in (read, *also)
+                ours, *also_numbers = (
+                    _average(results, results.of(task, algorithm, metric, reading, worst))
+                    for reading in (read, *also)
                 )
                 paper = Number(
                     float(target[0]), float(target[1]) if len(target) > 1 else math.nan, runs or 0
                 )
-                cells.append(Cell(task, algorithm, metric, paper, ours, ran, bad, tuple(others)))
+                cells.append(
+                    Cell(
+                        task,
+                        algorithm,
+                        metric,
+                        paper,
+                        ours,
+                        run_count,
+                        diverged,
+                        tuple(also_numbers),
+                    )
+                )
     return cells
 
 
-def _number(results: Results, values: Values) -> Number:
+def _average(results: Results, values: Values) -> Number:
     """Returns the mean over the units of statistics; infinite if one of them is."""
     units, _ = results.units(values)
     finite = bool(np.isfinite(units).all())

@@ -12,7 +12,14 @@ from fedax.core import InvalidInput
 from fedax.core.directions import Mode
 from fedax.report.tables.numbers import Results, Values, higher_is_better, quantity_of
 from fedax.report.tables.reductions import is_value_reduction
-from fedax.report.tables.statistics import LEVEL, Effect, at_least, digits, effect_of, ratio_of
+from fedax.report.tables.statistics import (
+    LEVEL,
+    Effect,
+    digits,
+    effect_of,
+    partial_conjunction,
+    ratio_of,
+)
 from fedax.report.tables.summary import counted
 
 Verdict = Literal[
@@ -120,8 +127,8 @@ class Claim(BaseModel):
         It holds if every comparison on every task has p < 0.05 (`Effect.ahead` at most `LEVEL`),
         and does not hold if one has p < 0.05 for the opposite after Holm's correction over tasks
         and pairs. With `at_least` it needs that number of tasks, see
-        `fedax.report.tables.statistics.at_least`. Where tasks or algorithms of the claim have not
-        run, it can hold on what ran only.
+        `fedax.report.tables.statistics.partial_conjunction`. Where tasks or algorithms of the claim
+        have not run, it can hold on what ran only.
 
         Args:
             results: the runs.
@@ -129,33 +136,39 @@ class Claim(BaseModel):
             tasks, algorithms: that the claim is about, if it names none; by default those that have
                 run.
         """
-        named = list(self.tasks or tasks or results.tasks)
-        parts = self._parts(results, self.metric or metric, self.read or read, named, algorithms)
+        task_names = list(self.tasks or tasks or results.tasks)
+        comparisons = self._make_comparisons(
+            results, self.metric or metric, self.read or read, task_names, algorithms
+        )
         # by task (or by step, for `rises`), all comparisons
         by_task: dict[str, list[Part]] = {}
-        for part in parts:
-            by_task.setdefault(part.task, []).append(part)
+        for comparison in comparisons:
+            by_task.setdefault(comparison.task, []).append(comparison)
         groups = list(by_task.values())
         # of each task the comparisons that have runs
         ran = [
-            own for group in groups if (own := [part for part in group if part.agrees is not None])
+            with_runs
+            for group in groups
+            if (with_runs := [comparison for comparison in group if comparison.agrees is not None])
         ]
         if not ran:
-            return Evidence("undecided", "no runs", "", parts)
-        is_complete = sum(map(len, ran)) == len(parts)
-        verdict = self._verdict(groups, [] if is_complete else ran)
+            return Evidence("undecided", "no runs", "", comparisons)
+        is_complete = sum(map(len, ran)) == len(comparisons)
+        verdict = self._decide_verdict(groups, [] if is_complete else ran)
         # tasks on which every mean is as claimed; p-values do not count here
-        agreeing = sum(all(part.agrees for part in group) for group in ran)
-        claimed = self._claimed(results, self.metric or metric, self.read or read)
+        agreeing = sum(all(comparison.agrees for comparison in group) for group in ran)
+        claimed = self._describe_claim(results, self.metric or metric, self.read or read)
         text, direction = (
-            self._text(results, groups, ran, claimed),
-            self._direction(agreeing, len(ran), len(groups)),
+            self._describe_comparisons(results, groups, ran, claimed),
+            self._describe_direction(agreeing, len(ran), len(groups)),
         )
         return Evidence(
-            verdict, text, direction, parts, "" if self.check == "diverges" else claimed
+            verdict, text, direction, comparisons, "" if self.check == "diverges" else claimed
         )
 
-    def _verdict(self, groups: Sequence[Sequence[Part]], ran: Sequence[Sequence[Part]]) -> Verdict:
+    def _decide_verdict(
+        self, groups: Sequence[Sequence[Part]], ran: Sequence[Sequence[Part]]
+    ) -> Verdict:
         """Decides the claim by the p-values of its comparisons.
 
         Args:
@@ -166,29 +179,32 @@ class Claim(BaseModel):
         needed = self.at_least or len(groups)
         # a task is as claimed if all of its comparisons are: the largest p counts, without a
         # correction
-        whole = np.array([max(part.ahead for part in group) for group in groups])
-        if at_least(whole, needed) <= LEVEL:
+        task_p = np.array([max(comparison.ahead for comparison in group) for group in groups])
+        if partial_conjunction(task_p, needed) <= LEVEL:
             return "holds"
         # it is refuted by one comparison, so the smallest p counts, corrected for their number
         against = np.array(
-            [min(len(group) * min(part.behind for part in group), 1.0) for group in groups]
+            [
+                min(len(group) * min(comparison.behind for comparison in group), 1.0)
+                for group in groups
+            ]
         )
-        if at_least(against, len(groups) - needed + 1) <= LEVEL:
+        if partial_conjunction(against, len(groups) - needed + 1) <= LEVEL:
             return "does not hold"
         # the same test as the first one, on the comparisons that have runs
-        some = np.array([max(part.ahead for part in group) for group in ran])
-        if len(some) and at_least(some, min(needed, len(ran))) <= LEVEL:
+        ran_p = np.array([max(comparison.ahead for comparison in group) for group in ran])
+        if len(ran_p) and partial_conjunction(ran_p, min(needed, len(ran))) <= LEVEL:
             return "holds on what ran"
         return "undecided"
 
-    def _direction(self, agreeing: int, ran: int, total: int) -> str:
+    def _describe_direction(self, agreeing: int, ran: int, total: int) -> str:
         unit = "step" if self.check == "rises" else "task"
         if ran < total:
             return f"as claimed on {agreeing} of the {counted(ran, unit)} that ran (of {total})"
         return f"as claimed on {agreeing} of {counted(total, unit)}"
 
-    def _claimed(self, results: Results, metric: str, read: str) -> str:
-        """Returns the quantity that `_text` lists, and the claim about it."""
+    def _describe_claim(self, results: Results, metric: str, read: str) -> str:
+        """Returns the quantity that `_describe_comparisons` lists, and the claim about it."""
         ranks = self.check in ("best", "better", "order")  # other checks need no direction
         m, lower = (
             digits(self.margin),
@@ -207,56 +223,68 @@ class Claim(BaseModel):
             quantity = quantity.replace("points", "percent", 1)
         return f"in {quantity}, claimed {claimed}"
 
-    def _text(
+    def _describe_comparisons(
         self,
         results: Results,
         groups: Sequence[Sequence[Part]],
-        kept: Sequence[Sequence[Part]],
+        ran: Sequence[Sequence[Part]],
         claimed: str,
     ) -> str:
         """Returns the comparison of each task that says least for the claim, or of many tasks the
         extremes, with what did not run and what diverged.
         """
         # of each task the comparison that says least for the claim: the largest p-value for it
-        deciding = [max(group, key=lambda part: (part.ahead, -part.behind)) for group in kept]
+        deciding = [
+            max(group, key=lambda comparison: (comparison.ahead, -comparison.behind))
+            for group in ran
+        ]
         # one comparison per task, the same everywhere: it is named once, in front
-        common = len({part.about for part in deciding}) == 1 and all(
-            len(group) == 1 for group in kept
+        common = len({comparison.about for comparison in deciding}) == 1 and all(
+            len(group) == 1 for group in ran
         )
-        shown = []
+        phrases = []
         # of many tasks only the smallest and the largest mean are written out
-        extremes = sorted(deciding, key=lambda part: part.effect.mean)
+        extremes = sorted(deciding, key=lambda comparison: comparison.effect.mean)
         many = len(deciding) > MOST_SHOWN and self.check != "diverges"
-        for part in (extremes[0], extremes[-1]) if many else deciding:
-            head = ": ".join([part.task] * (len(groups) > 1) + [part.about] * (not common))
-            shown.append((f"{head}: " if head else "") + part.text)
+        for comparison in (extremes[0], extremes[-1]) if many else deciding:
+            head = ": ".join(
+                [comparison.task] * (len(groups) > 1) + [comparison.about] * (not common)
+            )
+            phrases.append((f"{head}: " if head else "") + comparison.text)
         if many:
-            shown = [f"from {shown[0]} to {shown[1]}; all {len(deciding)} are in claims.csv"]
+            phrases = [f"from {phrases[0]} to {phrases[1]}; all {len(deciding)} are in claims.csv"]
         if self.check != "diverges":
             # the claimed quantity stands once, before the first comparison
-            shown[0] = (
+            phrases[0] = (
                 f"{f'{deciding[0].about} {claimed}' if common else claimed.capitalize()}: "
-                f"{shown[0]}"
+                f"{phrases[0]}"
             )
-            shown[-1] += _counts(kept)
-        lacking = sorted({part.about for group in groups for part in group if part.agrees is None})
-        if len(kept) < len(groups):
-            shown.append(f"only {len(kept)} of {len(groups)} tasks ran")
+            phrases[-1] += _format_counts(ran)
+        lacking = sorted(
+            {
+                comparison.about
+                for group in groups
+                for comparison in group
+                if comparison.agrees is None
+            }
+        )
+        if len(ran) < len(groups):
+            phrases.append(f"only {len(ran)} of {len(groups)} tasks ran")
         elif lacking:
-            shown.append(f"did not run: {', '.join(lacking)}")
+            phrases.append(f"did not run: {', '.join(lacking)}")
         if self.check != "diverges":
-            shown += self._diverged(results)
-        return "; ".join(shown)
+            phrases += self._describe_diverged(results)
+        return "; ".join(phrases)
 
-    def _diverged(self, results: Results) -> Iterator[str]:
+    def _describe_diverged(self, results: Results) -> Iterator[str]:
         """Yields for each task and method of the claim how many runs diverged, where some did."""
         for task in results.tasks:
             for name in dict.fromkeys(filter(None, (self.a, self.b, *(self.among or ())))):
-                bad, total = results.diverged(task, name)
-                if bad and (self.tasks is None or task in self.tasks):
-                    yield f"{task}: {bad} of {total} runs of {name} diverged"
+                diverged, total = results.diverged(task, name)
+                if diverged and (self.tasks is None or task in self.tasks):
+                    yield f"{task}: {diverged} of {total} runs of {name} diverged"
 
-    def _parts(
+    def _make_comparisons(
         self,
         results: Results,
         metric: str,
@@ -266,54 +294,62 @@ class Claim(BaseModel):
     ) -> list[Part]:
         if self.check == "rises":
             # runs of two neighbouring tasks are paired by draw and seed
-            a = self._named(self.a)
+            a = self._require_name(self.a)
             curves = [(task, results.of(task, a, metric, read, mode=self.mode)) for task in tasks]
             steps = [
-                (f"{low} to {high}", _paired(above, below, lambda x, y: x - y))
-                for (low, below), (high, above) in itertools.pairwise(curves)
+                (f"{low} to {high}", _pair(high_values, low_values, lambda x, y: x - y))
+                for (low, low_values), (high, high_values) in itertools.pairwise(curves)
             ]
-            return [self._compared(results, step, a, rise, rise) for step, rise in steps]
+            return [self._test_difference(results, step, a, rise, rise) for step, rise in steps]
         return [
-            part for task in tasks for part in self._on(results, task, metric, read, algorithms)
+            comparison
+            for task in tasks
+            for comparison in self._compare_on_task(results, task, metric, read, algorithms)
         ]
 
-    def _on(
+    def _compare_on_task(
         self, results: Results, task: str, metric: str, read: str, algorithms: Sequence[str]
     ) -> list[Part]:
         def values(algorithm: str | None, worst: float | None = None) -> Values:
-            return results.of(task, self._named(algorithm), metric, read, worst, self.mode)
+            return results.of(task, self._require_name(algorithm), metric, read, worst, self.mode)
 
         if self.check == "diverges":
-            return [self._divergence(results, task, len(values(self.a)))]
+            return [self._test_divergence(results, task, len(values(self.a)))]
         if self.check == "ratio":
             # runs without a number count against the claim: a small numerator, a large denominator
-            return [self._ratio(results, task, values(self.a, -math.inf), values(self.b, math.inf))]
+            return [
+                self._test_ratio(results, task, values(self.a, -math.inf), values(self.b, math.inf))
+            ]
         if self.check in ("below", "above"):
             # as if `above` were claimed of the values, or of their opposites
             side = 1 if self.check == "above" else -1
             numbers = values(self.a, -side * math.inf)
             single = {run: side * (value - self.margin) for run, value in numbers.items()}
-            return [self._compared(results, task, self._named(self.a), single, numbers, sign="")]
+            return [
+                self._test_difference(
+                    results, task, self._require_name(self.a), single, numbers, sign=""
+                )
+            ]
         if self.check == "close":
             return [
-                self._closeness(
+                self._test_closeness(
                     results,
                     task,
                     f"{a} minus {b}",
-                    _paired(values(a), values(b), lambda x, y: x - y),
+                    _pair(values(a), values(b), lambda x, y: x - y),
                 )
                 for a, b in self.pairs(algorithms)
             ]
         # positive differences speak for the claim, whether more or less is better
         sign = 1 if higher_is_better(metric, read, results.records, self.mode) else -1
         return [
-            self._compared(
+            self._test_difference(
                 results,
                 task,
                 f"{a} minus {b}",
                 # tested: the gain beyond the margin; shown: the plain difference
-                _paired(values(a), values(b), lambda x, y: sign * (x - y) - self.margin),
-                _paired(values(a), values(b), lambda x, y: x - y),
+                _pair(values(a), values(b), lambda x, y: sign * (x - y) - self.margin),
+                _pair(values(a), values(b), lambda x, y: x - y),
             )
             for a, b in self.pairs(algorithms or results.algorithms(task))
         ]
@@ -326,44 +362,44 @@ class Claim(BaseModel):
             return list(itertools.pairwise(self.among or []))
         if self.check == "best":
             return [
-                (self._named(self.a), other)
+                (self._require_name(self.a), other)
                 for other in self.among or algorithms
                 if other != self.a
             ]
-        return [(self._named(self.a), self._named(self.b))]
+        return [(self._require_name(self.a), self._require_name(self.b))]
 
-    def _compared(
+    def _test_difference(
         self,
         results: Results,
         task: str,
         about: str,
         claimed: Values,
-        shown: Values,
+        displayed: Values,
         sign: str = "+",
     ) -> Part:
-        """Tests whether `claimed` is above zero, and shows the quantity `shown`, of which it is a
-        shift or its opposite.
+        """Tests whether `claimed` is above zero, and shows the quantity `displayed`, of which it is
+        a shift or its opposite.
         """
         test, effect = (
-            effect_of(*results.units(values), exact=self.exact) for values in (claimed, shown)
+            effect_of(*results.units(values), exact=self.exact) for values in (claimed, displayed)
         )
         # without runs it neither agrees nor disagrees
         agrees = test.mean > 0 if test.units else None
         return Part(task, about, effect, test.ahead, test.behind, agrees, effect.in_words(sign))
 
-    def _ratio(self, results: Results, task: str, a: Values, b: Values) -> Part:
+    def _test_ratio(self, results: Results, task: str, a: Values, b: Values) -> Part:
         """Tests whether a - margin b is above zero, and shows a / b."""
         test = effect_of(
-            *results.units(_paired(a, b, lambda x, y: x - self.margin * y)), exact=self.exact
+            *results.units(_pair(a, b, lambda x, y: x - self.margin * y)), exact=self.exact
         )
         # numerator and denominator from the same runs, so that Fieller's interval can use their
         # covariance
-        both = [run for run in a if run in b]
-        (top, unit), (below, _) = (
-            results.units({run: values[run] for run in both}) for values in (a, b)
+        common = [run for run in a if run in b]
+        (numerators, unit), (denominators, _) = (
+            results.units({run: values[run] for run in common}) for values in (a, b)
         )
         effect, agrees = (
-            ratio_of(top, below, unit, self.exact),
+            ratio_of(numerators, denominators, unit, self.exact),
             test.mean > 0 if test.units else None,
         )
         return Part(
@@ -376,7 +412,7 @@ class Claim(BaseModel):
             effect.in_words(),
         )
 
-    def _closeness(self, results: Results, task: str, about: str, differences: Values) -> Part:
+    def _test_closeness(self, results: Results, task: str, about: str, differences: Values) -> Part:
         """Tests with two one-sided tests whether the difference is within the margin."""
         values, unit = results.units(differences)
         effect = effect_of(values, unit, self.exact)
@@ -394,22 +430,22 @@ class Claim(BaseModel):
             effect.text,
         )
 
-    def _divergence(self, results: Results, task: str, runs: int) -> Part:
-        bad, _ = results.diverged(task, self._named(self.a))
+    def _test_divergence(self, results: Results, task: str, runs: int) -> Part:
+        diverged, _ = results.diverged(task, self._require_name(self.a))
         nothing = effect_of(np.array([]), "seeds")
-        agrees = None if not runs else bad == runs
+        agrees = None if not runs else diverged == runs
         return Part(
             task,
-            self._named(self.a),
+            self._require_name(self.a),
             nothing,
             # exact, without a test: p is 0 or 1
-            float(bad < max(runs, 1)),
-            float(bad > 0 or not runs),
+            float(diverged < max(runs, 1)),
+            float(diverged > 0 or not runs),
             agrees,
-            f"{bad} of {runs} runs diverged",
+            f"{diverged} of {runs} runs diverged",
         )
 
-    def in_cells(
+    def count_in_cells(
         self,
         targets: Mapping[str, Mapping[str, Sequence[float]]],
         metric: str,
@@ -429,7 +465,7 @@ class Claim(BaseModel):
         """
         # cells are values of a metric: they say nothing about rounds or changes
         read = self.read is None or is_value_reduction(self.read)
-        compare = self._cell_check(metric, algorithms) if read else None
+        compare = self._make_cell_check(metric, algorithms) if read else None
         # only tasks of which the paper prints numbers
         tasks = [task for task in self.tasks or targets if task in targets]
         if compare is None or not tasks:
@@ -437,15 +473,15 @@ class Claim(BaseModel):
         verdicts = [
             compare({name: number[0] for name, number in targets[task].items()}) for task in tasks
         ]
-        known = [verdict for verdict in verdicts if verdict is not None]
-        return (sum(known), len(known)) if known else None
+        decided = [verdict for verdict in verdicts if verdict is not None]
+        return (sum(decided), len(decided)) if decided else None
 
-    def _cell_check(
+    def _make_cell_check(
         self, metric: str, algorithms: Sequence[str]
     ) -> Callable[[Mapping[str, float]], bool | None] | None:
         def check(cells: Mapping[str, float]) -> bool | None:
             if self.check in ("below", "above"):
-                side, a = 1 if self.check == "above" else -1, self._named(self.a)
+                side, a = 1 if self.check == "above" else -1, self._require_name(self.a)
                 return side * (cells[a] - self.margin) > 0 if a in cells else None
             pairs = [(a, b) for a, b in self.pairs(algorithms) if a in cells and b in cells]
             # the paper prints no number of one of the two
@@ -455,12 +491,12 @@ class Claim(BaseModel):
                 return all(abs(cells[a] - cells[b]) <= self.margin for a, b in pairs)
             if self.check == "ratio":
                 return all(cells[a] >= self.margin * cells[b] for a, b in pairs)
-            sign = 1 if higher_is_better(metric, told=self.mode) else -1
+            sign = 1 if higher_is_better(metric, default_mode=self.mode) else -1
             return all(sign * (cells[a] - cells[b]) > self.margin for a, b in pairs)
 
         return None if self.check in ("diverges", "rises") else check
 
-    def _named(self, algorithm: str | None) -> str:
+    def _require_name(self, algorithm: str | None) -> str:
         if algorithm is None:
             raise InvalidInput.because(
                 f"claim {self.text!r}", f"the check {self.check!r} needs more algorithms"
@@ -468,18 +504,18 @@ class Claim(BaseModel):
         return algorithm
 
 
-def _counts(groups: Sequence[Sequence[Part]]) -> str:
+def _format_counts(groups: Sequence[Sequence[Part]]) -> str:
     """Returns how many units, draws or seeds, the comparisons are of, in brackets.
 
-    >>> _counts([])
+    >>> _format_counts([])
     ''
     """
     # (how many, "draws" or "seeds") of each comparison
     units = {
-        (part.effect.units, part.effect.unit)
+        (comparison.effect.units, comparison.effect.unit)
         for group in groups
-        for part in group
-        if part.effect.units
+        for comparison in group
+        if comparison.effect.units
     }
     if not units:
         return ""
@@ -489,7 +525,7 @@ def _counts(groups: Sequence[Sequence[Part]]) -> str:
     return f" ({fewest} {unit if fewest != 1 else unit.removesuffix('s')})"
 
 
-def _paired(a: Values, b: Values, difference: Callable[[float, float], float]) -> Values:
-    made = {run: difference(a[run], b[run]) for run in a if run in b}
+def _pair(a: Values, b: Values, difference: Callable[[float, float], float]) -> Values:
+    differences = {run: difference(a[run], b[run]) for run in a if run in b}
     # infinite minus infinite: neither of the two gets there
-    return {run: 0.0 if math.isnan(value) else value for run, value in made.items()}
+    return {run: 0.0 if math.isnan(value) else value for run, value in differences.items()}

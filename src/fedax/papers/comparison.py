@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedax.experiments.config.experiment import Experiment
-from fedax.papers.cells import Cell, Number, beside
+from fedax.papers.cells import Cell, Number, compare_cells
 from fedax.papers.claims import Evidence, Verdict
 from fedax.papers.recipe import Recipe
 from fedax.report import Record, Sheet
@@ -66,8 +66,8 @@ class Comparison:
     def __init__(
         self, recipe: Recipe, records: Sequence[AnyRun], experiments: Sequence[Experiment]
     ) -> None:
-        self.recipe, ran = recipe, {experiment.name for experiment in experiments}
-        self.left_out = [title for title in recipe.titles if title not in ran]
+        self.recipe, ran_tasks = recipe, {experiment.name for experiment in experiments}
+        self.left_out = [title for title in recipe.titles if title not in ran_tasks]
         # by label: of a grid's members, the algorithm that they stand for
         methods = {member.label: member.method for e in experiments for member in e.members()}
         complete = [
@@ -79,18 +79,22 @@ class Comparison:
             recipe.table_read,
             recipe.ran is None or recipe.scale[recipe.ran].comparable,
         )
-        self.rows: list[Cell] = beside(
+        self.rows: list[Cell] = compare_cells(
             results, recipe.cells, self.read, recipe.paper_runs, recipe.also_read
         )
         self.verdicts: list[tuple[str, Evidence]] = []
         for claim in recipe.claim:
             # claims about attacks are judged on the audits, all others on the plain tasks
-            leaks = (claim.metric or recipe.metric).startswith("auc")
-            named = [title for title in recipe.titles if title.endswith(AUDITED) == leaks]
-            evidence = claim.judge(results, recipe.metric, self.read, named, recipe.rivals(claim.a))
-            self.verdicts.append((claim.text, self._at_this_length(evidence)))
+            is_audit_claim = (claim.metric or recipe.metric).startswith("auc")
+            task_titles = [
+                title for title in recipe.titles if title.endswith(AUDITED) == is_audit_claim
+            ]
+            evidence = claim.judge(
+                results, recipe.metric, self.read, task_titles, recipe.rivals(claim.a)
+            )
+            self.verdicts.append((claim.text, self._qualify_verdict(evidence)))
 
-    def _at_this_length(self, evidence: Evidence) -> Evidence:
+    def _qualify_verdict(self, evidence: Evidence) -> Evidence:
         if self.recipe.ran == "smoke":
             return NOT_JUDGED
         return (
@@ -114,19 +118,19 @@ class Comparison:
             lead=True,
         )
         title = "What the paper leaves open, and what was chosen"
-        open_ = Sheet(title, ["Choice"], [[text] for text in self.recipe.chosen])
-        leaks = membership_sheet(self.results.records)
-        return [sheet for sheet in (claims, self.cell_sheet(), leaks, open_) if sheet.rows]
+        choices = Sheet(title, ["Choice"], [[text] for text in self.recipe.chosen])
+        membership = membership_sheet(self.results.records)
+        return [sheet for sheet in (claims, self.cell_sheet(), membership, choices) if sheet.rows]
 
     def cell_sheet(self) -> Sheet:
         """Returns the paper's numbers beside ours."""
-        recipe, several = self.recipe, len({row.metric for row in self.rows}) > 1
+        recipe, has_several_metrics = self.recipe, len({row.metric for row in self.rows}) > 1
         ours = (
             [f"Ours, {describe_reduction(read).lower()}" for read in (self.read, *recipe.also_read)]
             if recipe.also_read
             else ["Ours"]
         )
-        metric = ["Metric"] if several else []
+        metric = ["Metric"] if has_several_metrics else []
         heads = [
             "Task",
             "Algorithm",
@@ -138,7 +142,7 @@ class Comparison:
             "p (Welch)",
             "Status",
         ]
-        rows = [self._texts(row, several) for row in self.rows]
+        rows = [self._format_cells(row, has_several_metrics) for row in self.rows]
         remarks = (
             [f"Scale: {recipe.ran}.", _CELLS]
             if self.comparable
@@ -151,13 +155,14 @@ class Comparison:
                 f"{describe_reduction(self.read).lower()}.",
             )
         note = (
-            f"{words(recipe.metric)}, {describe_reduction(self.read).lower()}. {' '.join(remarks)}"
+            f"{metric_heading(recipe.metric)}, {describe_reduction(self.read).lower()}. "
+            f"{' '.join(remarks)}"
         )
         return Sheet("The paper beside ours", heads, rows, note, lead=True)
 
-    def _texts(self, cell: Cell, several: bool) -> list[str]:
-        metric = [words(cell.metric)] if several else []
-        ours = [in_digits(number) for number in (cell.ours, *cell.also)]
+    def _format_cells(self, cell: Cell, with_metric: bool) -> list[str]:
+        metric = [metric_heading(cell.metric)] if with_metric else []
+        ours = [format_number(number) for number in (cell.ours, *cell.also)]
         runs = str(cell.runs) + (f" ({cell.diverged} diverged)" if cell.diverged else "")
         p = f"{cell.welch:.2g}" if math.isfinite(cell.welch) else "-"
         verdict = (
@@ -165,7 +170,15 @@ class Comparison:
             if self.comparable
             else ["-", "-", "no comparison"]
         )
-        return [cell.task, cell.algorithm, *metric, in_digits(cell.paper), *ours, runs, *verdict]
+        return [
+            cell.task,
+            cell.algorithm,
+            *metric,
+            format_number(cell.paper),
+            *ours,
+            runs,
+            *verdict,
+        ]
 
     def csv(self) -> str:
         """Returns the numbers as a table; verdicts are 1 or 0, or empty where there is none."""
@@ -182,14 +195,16 @@ class Comparison:
             "status",
         ]
         also = [
-            f"{read}_{part}" for read in self.recipe.also_read for part in ("mean", "deviation")
+            f"{read}_{statistic}"
+            for read in self.recipe.also_read
+            for statistic in ("mean", "deviation")
         ]
-        return _csv(
+        return _to_csv(
             ["task", "algorithm", "metric", *paper, *ours, *verdicts, *also],
-            map(self._line, self.rows),
+            map(self._csv_cells, self.rows),
         )
 
-    def _line(self, row: Cell) -> list[str]:
+    def _csv_cells(self, row: Cell) -> list[str]:
         # the paper's mean, deviation and runs; then ours, units, runs and how many diverged
         numbers = [f"{x:.6g}" for x in (*row.paper, *row.ours, row.runs, row.diverged)]
         errors = [f"{x:.6g}" for x in (row.difference, row.error, row.welch)]
@@ -211,22 +226,24 @@ class Comparison:
         numbers = ["mean", "low", "high", "p_for", "p_against", "p_against_holm"]
         rows = []
         for text, evidence in self.verdicts:
-            for part, adjusted in zip(
-                evidence.parts, holm([part.behind for part in evidence.parts]), strict=True
+            for comparison, adjusted in zip(
+                evidence.parts,
+                holm([comparison.behind for comparison in evidence.parts]),
+                strict=True,
             ):
                 # mean and interval of the effect, then the p-values for and against
-                values = [*part.effect[:3], part.ahead, part.behind, adjusted]
-                which = [
+                values = [*comparison.effect[:3], comparison.ahead, comparison.behind, adjusted]
+                claim_cells = [
                     text,
                     evidence.verdict,
-                    part.task,
-                    part.about,
+                    comparison.task,
+                    comparison.about,
                     evidence.claimed,
-                    part.effect.units,
-                    part.effect.unit,
+                    comparison.effect.units,
+                    comparison.effect.unit,
                 ]
-                rows.append([*which, *(f"{value:.6g}" for value in values)])
-        return _csv(
+                rows.append([*claim_cells, *(f"{value:.6g}" for value in values)])
+        return _to_csv(
             ["claim", "verdict", "task", "comparison", "quantity", "units", "unit", *numbers], rows
         )
 
@@ -248,39 +265,43 @@ class Comparison:
             top: paragraphs above the tables: the conclusion and the pictures.
         """
         recipe = self.recipe
-        parts = [f"# {recipe.title}", f"{recipe.paper}, {recipe.shows}. Scale: {recipe.ran}.", *top]
+        sections = [
+            f"# {recipe.title}",
+            f"{recipe.paper}, {recipe.shows}. Scale: {recipe.ran}.",
+            *top,
+        ]
         if recipe.not_obtainable:
-            parts.append(f"Data not obtainable: {recipe.not_obtainable}.")
+            sections.append(f"Data not obtainable: {recipe.not_obtainable}.")
         if self.left_out:
-            parts.append(f"Not run: {', '.join(self.left_out)}.")
+            sections.append(f"Not run: {', '.join(self.left_out)}.")
         # a sheet of one column is a list, others are tables
         for sheet in self.sheets():
             head = [" | ".join(sheet.head), " | ".join("---" for _ in sheet.head)]
             rows = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in sheet.rows]
             table = "\n".join(f"| {line} |" for line in [*head, *rows])
-            listed = "\n".join(f"- {row[0]}" for row in sheet.rows)
-            body = table if len(sheet.head) > 1 else listed
-            parts.append("\n\n".join(filter(None, [f"## {sheet.title}", body, sheet.note])))
-        made = ", ".join(f"{name} {version}" for name, version in versions.items())
+            bullet_list = "\n".join(f"- {row[0]}" for row in sheet.rows)
+            body = table if len(sheet.head) > 1 else bullet_list
+            sections.append("\n\n".join(filter(None, [f"## {sheet.title}", body, sheet.note])))
+        version_text = ", ".join(f"{name} {version}" for name, version in versions.items())
         spent = f"Wall time of all runs together: {seconds:.0f} s."
-        parts.append(f"## How it was made\n\n{' '.join([spent, f'{made}.', *others])}")
-        parts.append(f"Settings: {', '.join(f'`{name}`' for name in settings)}.")
-        return "\n\n".join(parts) + "\n"
+        sections.append(f"## How it was made\n\n{' '.join([spent, f'{version_text}.', *others])}")
+        sections.append(f"Settings: {', '.join(f'`{name}`' for name in settings)}.")
+        return "\n\n".join(sections) + "\n"
 
 
-def words(metric: str) -> str:
+def metric_heading(metric: str) -> str:
     """Returns the name of a metric as a heading."""
     return metric.replace("_", " ").capitalize()
 
 
-def in_digits(number: Number) -> str:
+def format_number(number: Number) -> str:
     """Returns a mean, with its deviation where it is known."""
     return f"{number.mean:.2f}" + (
         f" ± {number.deviation:.2f}" if math.isfinite(number.deviation) else ""
     )
 
 
-def _csv(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def _to_csv(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     buffer = io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
     table.writerow(head)

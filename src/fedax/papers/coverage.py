@@ -15,7 +15,7 @@ from fedax import papers
 from fedax.core import FedaxError, InvalidInput
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.archive import kept_experiments
-from fedax.experiments.results.reuse import identified
+from fedax.experiments.results.reuse import identify_runs
 from fedax.papers.cells import Cell, Number
 from fedax.papers.claims import Claim
 from fedax.papers.reasons import Group, Reasons
@@ -78,29 +78,35 @@ def status_of(folder: Path) -> Status:
     folder.
     """
     catalogue = {name: papers.load(name) for name in papers.recipe_files()}
-    kept: dict[str, list[_Folder]] = {name: [] for name in catalogue}
+    folders_by_recipe: dict[str, list[_Folder]] = {name: [] for name in catalogue}
     # folders are named by a recipe, or by one and a suffix: the longest name that fits
-    for below in sorted(path.parent for path in folder.glob("*/results.csv")):
+    for run_folder in sorted(path.parent for path in folder.glob("*/results.csv")):
         names = [
-            name for name in catalogue if below.name == name or below.name.startswith(f"{name}-")
+            name
+            for name in catalogue
+            if run_folder.name == name or run_folder.name.startswith(f"{name}-")
         ]
         if names:
             name = max(names, key=len)
-            kept[name].append(_Folder(below, catalogue[name]))
-    made = [
-        entry for name, recipe in catalogue.items() for entry in _entries(name, recipe, kept[name])
+            folders_by_recipe[name].append(_Folder(run_folder, catalogue[name]))
+    entries = [
+        entry
+        for name, recipe in catalogue.items()
+        for entry in _make_entries(name, recipe, folders_by_recipe[name])
     ]
     # (paper, table) pairs of the recipes that count
     tables = {(recipe.paper, recipe.shows) for recipe in catalogue.values() if recipe.counted}
     claims = [
         judged
         for name, recipe in catalogue.items()
-        for judged in _judged(name, recipe, kept[name], folder, _is_second(recipe, tables))
+        for judged in _judge_claims(
+            name, recipe, folders_by_recipe[name], folder, _repeats_table(recipe, tables)
+        )
     ]
-    return Status(made, claims, Reasons.read(folder, catalogue))
+    return Status(entries, claims, Reasons.read(folder, catalogue))
 
 
-def _is_second(recipe: Recipe, tables: Set[tuple[str, str]]) -> bool:
+def _repeats_table(recipe: Recipe, tables: Set[tuple[str, str]]) -> bool:
     """Returns whether another recipe, which counts, has the table of the paper that this one begins
     with.
     """
@@ -110,8 +116,8 @@ def _is_second(recipe: Recipe, tables: Set[tuple[str, str]]) -> bool:
     )
 
 
-def _judged(
-    name: str, recipe: Recipe, kept: Sequence["_Folder"], folder: Path, second: bool
+def _judge_claims(
+    name: str, recipe: Recipe, folders: Sequence["_Folder"], folder: Path, second: bool
 ) -> list[Judged]:
     """Returns the claims of a recipe.
 
@@ -121,28 +127,32 @@ def _judged(
     metrics.
     """
     # of several folders the first one in order has the last word
-    found = {text: verdict for own in reversed(kept) for text, verdict in own.verdicts.items()}
+    verdicts = {
+        text: verdict for own in reversed(folders) for text, verdict in own.verdicts.items()
+    }
     own = [
         claim for claim in recipe.claim if not second or claim.metric not in (None, *recipe.cells)
     ]
     # folders of recipes that this one has replaced
-    before = [
-        _Folder.alone(folder / former)
+    former_folders = [
+        _Folder.from_own_recipe(folder / former)
         for former in recipe.formerly
         if (folder / former / "results.csv").exists()
     ]
     earlier = [
-        Judged(name, text, verdict) for old in before for text, verdict in old.verdicts.items()
+        Judged(name, text, verdict)
+        for former_folder in former_folders
+        for text, verdict in former_folder.verdicts.items()
     ]
-    made = [Judged(name, claim.text, found.get(claim.text, "not run")) for claim in own]
-    return [judged for judged in made if not earlier or judged.verdict != "not run"] + (
-        earlier if any(judged.verdict == "not run" for judged in made) else []
+    judged_claims = [Judged(name, claim.text, verdicts.get(claim.text, "not run")) for claim in own]
+    return [judged for judged in judged_claims if not earlier or judged.verdict != "not run"] + (
+        earlier if any(judged.verdict == "not run" for judged in judged_claims) else []
     )
 
 
-def _entries(name: str, recipe: Recipe, kept: Sequence["_Folder"]) -> list[Entry]:
+def _make_entries(name: str, recipe: Recipe, folders: Sequence["_Folder"]) -> list[Entry]:
     """Returns all numbers of a recipe."""
-    made = []
+    entries = []
     for metric, tasks in recipe.cells.items():
         for task, numbers in tasks.items():
             for algorithm, target in numbers.items():
@@ -151,29 +161,33 @@ def _entries(name: str, recipe: Recipe, kept: Sequence["_Folder"]) -> list[Entry
                 blank = Cell(task, algorithm, metric, paper, Number(math.nan), 0)
                 # another form of a method repeats cells, which count once
                 counted = recipe.counted and algorithm not in recipe.repeats
-                found, below, cell = (
+                scale, folder_name, cell = (
                     ("data not obtainable", "", blank)
                     if recipe.not_obtainable
-                    else _best(kept, blank)
+                    else _best_comparison(folders, blank)
                 )
-                made.append(Entry(name, recipe.shows, counted, found, below, cell))
-    return made
+                entries.append(Entry(name, recipe.shows, counted, scale, folder_name, cell))
+    return entries
 
 
-def _best(folders: Sequence["_Folder"], blank: Cell) -> tuple[str, str, Cell]:
+def _best_comparison(folders: Sequence["_Folder"], blank: Cell) -> tuple[str, str, Cell]:
     """Returns the comparison at the largest scale, of settings that the recipe still has if there
     are any.
     """
     # (scale, folder, cell) of every folder that has the number
-    found = [
-        (at, folder.path.name, cell)
+    comparisons = [
+        (scale, folder.path.name, cell)
         for folder in folders
         if (cell := folder.cell(blank))
-        for at in [folder.scale(blank)]
+        for scale in [folder.scale(blank)]
     ]
     # the first folder wins among those of one scale
     order = [*COMPARED, "older settings"]
-    return min(found, key=lambda entry: order.index(entry[0])) if found else ("not run", "", blank)
+    return (
+        min(comparisons, key=lambda entry: order.index(entry[0]))
+        if comparisons
+        else ("not run", "", blank)
+    )
 
 
 class _Folder:
@@ -194,17 +208,17 @@ class _Folder:
             self.own = Recipe.parse(read_text(path / "recipe.toml"))
             self.ran = self.own.ran or ""
             settings = kept_experiments(path)
-            self.runs = _runs(settings)
+            self.runs = _identify_runs(settings)
             for experiment in settings:
                 self.planned[experiment.name] = self.planned.get(experiment.name, 0) + len(
                     experiment.seeds
                 )
         # by the same keys, what the recipe asks for now
-        self.expected = _runs(recipe.experiments(self.ran)) if self.ran else {}
+        self.expected = _identify_runs(recipe.experiments(self.ran)) if self.ran else {}
         self.comparable = not self.ran or recipe.scale[self.ran].comparable
 
     @classmethod
-    def alone(cls, path: Path) -> "_Folder":
+    def from_own_recipe(cls, path: Path) -> "_Folder":
         """Returns a folder of a recipe that the package no longer has, beside its own copy of
         it.
         """
@@ -219,21 +233,24 @@ class _Folder:
         if self.ran != "paper" or self.own is None or not table.exists():
             return {}
         # a claim that has changed since was not judged by this folder
-        same = {
+        unchanged = {
             text
             for text, about in _claims_of(self.own).items()
             if about == _claims_of(self.now).get(text)
         }
-        found: dict[str, str] = {}
+        verdicts: dict[str, str] = {}
         with table.open(encoding="utf-8") as stream:
             for row in csv.DictReader(stream):
-                if row["claim"] not in same:
+                if row["claim"] not in unchanged:
                     continue
                 # a claim has a line for each comparison; one of them with runs makes it undecided
-                decided, ran = row["verdict"] in ("holds", "does not hold"), int(row["units"]) > 0
-                if decided or ran:
-                    found[row["claim"]] = row["verdict"] if decided else "undecided"
-        return found
+                decided, has_runs = (
+                    row["verdict"] in ("holds", "does not hold"),
+                    int(row["units"]) > 0,
+                )
+                if decided or has_runs:
+                    verdicts[row["claim"]] = row["verdict"] if decided else "undecided"
+        return verdicts
 
     def cell(self, blank: Cell) -> Cell | None:
         """Returns a number of the paper with ours, if the folder has all runs of it and they are of
@@ -241,8 +258,8 @@ class _Folder:
         """
         for row in self.rows if self.comparable else ():
             # files of earlier versions have no column of metrics, units or divergence
-            which = (row["task"], row["algorithm"], row.get("metric", self.now.metric))
-            if which == blank[:3] and int(row["runs"]) >= self.planned.get(blank.task, 0):
+            key = (row["task"], row["algorithm"], row.get("metric", self.now.metric))
+            if key == blank[:3] and int(row["runs"]) >= self.planned.get(blank.task, 0):
                 count, deviation = int(row.get("units", row["runs"])), float(row["ours_deviation"])
                 ours = Number(float(row["ours_mean"]), deviation, count)
                 return blank._replace(
@@ -252,45 +269,45 @@ class _Folder:
 
     def scale(self, cell: Cell) -> str:
         """Returns the scale of a comparison, or that it has other settings than the recipe now."""
-        which = f"{cell.task}\n{cell.algorithm}"
-        runs, expected = self.runs.get(which, set()), self.expected.get(which)
+        key = f"{cell.task}\n{cell.algorithm}"
+        runs, expected = self.runs.get(key, set()), self.expected.get(key)
         # further seeds do not make the settings differ
         return (
             self.ran if self.ran in COMPARED and expected and expected <= runs else "older settings"
         )
 
 
-def _runs(experiments: Sequence[Experiment]) -> dict[str, set[str]]:
+def _identify_runs(experiments: Sequence[Experiment]) -> dict[str, set[str]]:
     """Returns the identities of the runs of each task and algorithm; observers do not count."""
-    made: dict[str, set[str]] = {}
-    for slot, run in identified(
+    identities: dict[str, set[str]] = {}
+    for run_id, run in identify_runs(
         [experiment.model_copy(update={"observe": None}) for experiment in experiments]
     ):
         # the identity is a text of the whole configuration, without what is observed
-        made.setdefault(f"{experiments[slot.experiment].name}\n{slot.member.method}", set()).add(
-            run
-        )
-    return made
+        identities.setdefault(
+            f"{experiments[run_id.experiment].name}\n{run_id.member.method}", set()
+        ).add(run)
+    return identities
 
 
 def _claims_of(recipe: Recipe) -> dict[str, tuple[Claim, str, str, Sequence[str]]]:
     """Returns the claims by text, with what they take from their recipe: metric, reading, and the
     rivals of a `best` without a list.
     """
-    made = {}
+    claims = {}
     for claim in recipe.claim:
         # only `best` without a list depends on the recipe's other algorithms
         rivals = recipe.rivals(claim.a) if claim.check == "best" and claim.among is None else []
-        made[claim.text] = (
+        claims[claim.text] = (
             claim,
             claim.metric or recipe.metric,
             claim.read or recipe.table_read,
             rivals,
         )
-    return made
+    return claims
 
 
-def cells_csv(found: Sequence[Entry]) -> str:
+def cells_csv(entries: Sequence[Entry]) -> str:
     """Returns all numbers as a table; verdicts are 1 or 0, or empty where there is none."""
     buffer = io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
@@ -313,48 +330,57 @@ def cells_csv(found: Sequence[Entry]) -> str:
         "folder",
     ]
     table.writerow(head)
-    for e in found:
-        which = [e.recipe, e.shows, e.cell.task, e.cell.algorithm, e.cell.metric, int(e.counted)]
-        numbers = [f"{e.cell.paper.mean:.6g}", f"{e.cell.paper.deviation:.6g}", e.found]
+    for entry in entries:
+        entry_cells = [
+            entry.recipe,
+            entry.shows,
+            entry.cell.task,
+            entry.cell.algorithm,
+            entry.cell.metric,
+            int(entry.counted),
+        ]
+        numbers = [f"{entry.cell.paper.mean:.6g}", f"{entry.cell.paper.deviation:.6g}", entry.found]
         # columns of a number without runs stay, but are empty
         blank: list[str] = [""] * (len(ours) + len(verdicts) + 1)
-        table.writerow([*which, *numbers, *(_ours(e) if e.folder else blank)])
+        table.writerow([*entry_cells, *numbers, *(_our_cells(entry) if entry.folder else blank)])
     return buffer.getvalue()
 
 
-def _ours(entry: Entry) -> list[str]:
+def _our_cells(entry: Entry) -> list[str]:
     cell = entry.cell
-    own = [f"{x:.6g}" for x in (*cell.ours[:2], cell.runs, cell.diverged, cell.difference)]
+    numbers = [f"{x:.6g}" for x in (*cell.ours[:2], cell.runs, cell.diverged, cell.difference)]
     within = [
         "" if verdict is None else str(int(verdict))
         for verdict in (cell.within_points, cell.within_errors)
     ]
     verdicts = [f"{cell.welch:.6g}", *within, cell.status] if entry.found in COMPARED else [""] * 4
-    return [*own, *verdicts, entry.folder]
+    return [*numbers, *verdicts, entry.folder]
 
 
 def overview(status: Status) -> str:
     """Returns the papers with their claims and numbers, as Markdown."""
     cells = [entry for entry in status.entries if entry.counted]
     compared = [entry for entry in cells if entry.found == "paper"]
-    lost = sum(entry.found == "data not obtainable" for entry in cells)
+    unobtainable = sum(entry.found == "data not obtainable" for entry in cells)
     text = (
-        f"The papers' tables and texts have {len(cells)} numbers, {len(cells) - lost} of them "
-        "on data that can be had."
-        f" {len(compared)} are compared at paper scale: {_within(compared, 'points')} are "
+        f"The papers' tables and texts have {len(cells)} numbers, {len(cells) - unobtainable} of "
+        "them on data that can be had."
+        f" {len(compared)} are compared at paper scale: {_count_within(compared, 'points')} are "
         "within 2 points,"
-        f" {_within(compared, 'errors')} within two standard errors, {_missed(compared)} missed "
-        "(neither). Cell by cell:"
+        f" {_count_within(compared, 'errors')} within two standard errors, "
+        f"{_count_missed(compared)} missed (neither). Cell by cell:"
         " [cells.csv](cells.csv)."
     )
-    return "\n\n".join([text, _overview(status), _ABOUT])
+    return "\n\n".join([text, _overview_table(status), _ABOUT])
 
 
 def details(status: Status) -> str:
     """Returns the tables recipe by recipe, and the cells that were missed, as Markdown."""
     compared = [entry for entry in status.entries if entry.counted and entry.found == "paper"]
-    parts = ["### Recipe by recipe", _by_recipe(status.entries), _AGAIN]
-    return "\n\n".join([*parts, *_obtainable(), *_missed_list(compared, status.reasons), _MADE])
+    sections = ["### Recipe by recipe", _recipe_tables(status.entries), _AGAIN]
+    return "\n\n".join(
+        [*sections, *_list_unobtainable(), *_list_missed(compared, status.reasons), _MADE]
+    )
 
 
 _ABOUT = (
@@ -375,7 +401,7 @@ _AGAIN = (
 _MADE = "Made by `fedax recipes --status docs/reproduction`."
 
 
-def _overview(status: Status) -> str:
+def _overview_table(status: Status) -> str:
     """Returns a row for each paper with its claims and cells, and below the main reasons for the
     misses.
     """
@@ -386,8 +412,8 @@ def _overview(status: Status) -> str:
     reasons = [
         f"- {group.title}: {group.reason}" for group in status.reasons.groups if group.reason
     ]
-    parts = ["Main reasons:", "\n".join(reasons)] if reasons else []
-    return "\n\n".join([_table([head, ["---", *["---:"] * 7], *rows]), *parts])
+    sections = ["Main reasons:", "\n".join(reasons)] if reasons else []
+    return "\n\n".join([_format_table([head, ["---", *["---:"] * 7], *rows]), *sections])
 
 
 def _overview_row(group: Group, status: Status) -> list[str]:
@@ -398,19 +424,19 @@ def _overview_row(group: Group, status: Status) -> list[str]:
     verdicts = [
         claims.count(verdict) for verdict in ("holds", "does not hold", "undecided", "not run")
     ]
-    within = [len(cells), _within(cells, "points"), _within(cells, "errors")]
-    return [group.title, *map(_number, (*verdicts, *within))]
+    within = [len(cells), _count_within(cells, "points"), _count_within(cells, "errors")]
+    return [group.title, *map(_format_count, (*verdicts, *within))]
 
 
-def _by_recipe(found: Sequence[Entry]) -> str:
+def _recipe_tables(all_entries: Sequence[Entry]) -> str:
     """Returns the counts by recipe; those that are again other cells are not in the sum, and are
     listed if compared.
     """
-    cells = [entry for entry in found if entry.counted]
+    cells = [entry for entry in all_entries if entry.counted]
     groups: dict[str, list[Entry]] = {}
     for entry in cells:
         groups.setdefault(entry.recipe, []).append(entry)
-    for entry in found:
+    for entry in all_entries:
         if entry.counted or entry.found not in COMPARED:
             # repeated cells are listed only where they were compared
             continue
@@ -423,37 +449,42 @@ def _by_recipe(found: Sequence[Entry]) -> str:
     # the last columns are those of `ELSE`, in shorter words
     head = ["Recipe", "Cells", *_COUNTED, "Short runs", "Older", "No data", "Not run"]
     # the sum has each cell once: repeated ones are in `groups`, not in `cells`
-    rows = [[name, *_counts(own)] for name, own in [*groups.items(), ("**All**", cells)]]
+    rows = [[name, *_format_counts(group)] for name, group in [*groups.items(), ("**All**", cells)]]
     short = {
-        name: own
+        name: group
         for name, entries in groups.items()
-        if (own := [e for e in entries if e.found == "small"])
+        if (group := [e for e in entries if e.found == "small"])
     }
-    shorter = [[name, *map(_number, _compared(own))] for name, own in short.items()]
-    parts = [_table([head, ["---", *["---:"] * (len(head) - 1)], *rows])]
+    shorter = [[name, *map(_format_count, _count_compared(group))] for name, group in short.items()]
+    sections = [_format_table([head, ["---", *["---:"] * (len(head) - 1)], *rows])]
     if short:
-        parts += [
+        sections += [
             "Short runs:",
-            _table([["Recipe", *_COUNTED], ["---", *["---:"] * len(_COUNTED)], *shorter]),
+            _format_table([["Recipe", *_COUNTED], ["---", *["---:"] * len(_COUNTED)], *shorter]),
         ]
-    return "\n\n".join(parts)
+    return "\n\n".join(sections)
 
 
 _COUNTED = ("Compared", "Within 2 points", "Within two standard errors", "Missed")
-"""Columns that `_compared` counts."""
+"""Columns that `_count_compared` counts."""
 
 
-def _compared(entries: Sequence[Entry]) -> list[int]:
-    return [len(entries), _within(entries, "points"), _within(entries, "errors"), _missed(entries)]
+def _count_compared(entries: Sequence[Entry]) -> list[int]:
+    return [
+        len(entries),
+        _count_within(entries, "points"),
+        _count_within(entries, "errors"),
+        _count_missed(entries),
+    ]
 
 
-def _counts(found: Sequence[Entry]) -> list[str]:
-    at_scale = [entry for entry in found if entry.found == "paper"]
-    elsewhere = [sum(entry.found == word for entry in found) for word in ("small", *ELSE)]
-    return list(map(_number, (len(found), *_compared(at_scale), *elsewhere)))
+def _format_counts(entries: Sequence[Entry]) -> list[str]:
+    at_scale = [entry for entry in entries if entry.found == "paper"]
+    elsewhere = [sum(entry.found == state for entry in entries) for state in ("small", *ELSE)]
+    return list(map(_format_count, (len(entries), *_count_compared(at_scale), *elsewhere)))
 
 
-def _obtainable() -> list[str]:
+def _list_unobtainable() -> list[str]:
     """Returns the recipes whose data cannot be had, with the reason."""
     lines = [
         f"- {name}: {reason}"
@@ -463,7 +494,7 @@ def _obtainable() -> list[str]:
     return ["Data not obtainable:", "\n".join(lines)] if lines else []
 
 
-def _missed_list(compared: Sequence[Entry], reasons: Reasons) -> list[str]:
+def _list_missed(compared: Sequence[Entry], reasons: Reasons) -> list[str]:
     """Returns the cells at paper scale that are missed, each with its cause."""
     lines = [
         f"- {e.recipe}, {e.cell.task}, {e.cell.algorithm}: {e.cell.ours.mean:.2f} (paper "
@@ -475,21 +506,22 @@ def _missed_list(compared: Sequence[Entry], reasons: Reasons) -> list[str]:
     return ["### Missed at paper scale", "\n".join(lines)] if lines else []
 
 
-def _within(found: Sequence[Entry], what: str) -> int:
+def _count_within(entries: Sequence[Entry], criterion: str) -> int:
     return sum(
-        bool(e.cell.within_points if what == "points" else e.cell.within_errors) for e in found
+        bool(e.cell.within_points if criterion == "points" else e.cell.within_errors)
+        for e in entries
     )
 
 
-def _missed(found: Sequence[Entry]) -> int:
-    return sum(entry.cell.status == "missed" for entry in found)
+def _count_missed(entries: Sequence[Entry]) -> int:
+    return sum(entry.cell.status == "missed" for entry in entries)
 
 
-def _number(count: int) -> str:
+def _format_count(count: int) -> str:
     return str(count) if count else "-"
 
 
-def _table(lines: Sequence[Sequence[str]]) -> str:
+def _format_table(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
@@ -499,12 +531,12 @@ def with_summary(text: str, status: Status) -> str:
     Raises:
         InvalidInput: a page without the four marks, each once.
     """
-    for (begin, end), made in ((OVERVIEW, overview(status)), (CELLS, details(status))):
+    for (begin, end), generated in ((OVERVIEW, overview(status)), (CELLS, details(status))):
         if not text.count(begin) == text.count(end) == 1:
             raise InvalidInput.because("README.md", f"needs the lines {begin} and {end}, once each")
         # what stands between the marks is replaced, the rest of the page stays
-        before, rest = text.split(begin)
-        text = f"{before}{begin}\n\n{made}\n\n{end}{rest.split(end)[1]}"
+        before, after = text.split(begin)
+        text = f"{before}{begin}\n\n{generated}\n\n{end}{after.split(end)[1]}"
     return text
 
 

@@ -83,22 +83,23 @@ class Reasons:
             file = _ReasonsFile.model_validate(source.document)
         except ValidationError as error:
             raise source.error(*explain_error(error, _ReasonsFile)) from error
-        _check(file, catalogue)
+        _check_names(file, catalogue)
         # recipes that no group has taken yet: each belongs to one row
-        left, groups = dict(catalogue), []
+        ungrouped, groups = dict(catalogue), []
         for section in file.group:
             names = frozenset(
                 name
-                for name in left
+                for name in ungrouped
                 if any(fnmatchcase(name, pattern) for pattern in section.recipes)
             )
             groups.append(Group(section.title, names, section.reason))
-            left = {name: recipe for name, recipe in left.items() if name not in names}
+            ungrouped = {name: recipe for name, recipe in ungrouped.items() if name not in names}
         # recipes that no group names get a row for each paper
-        for paper in dict.fromkeys(recipe.paper for recipe in left.values()):
+        for paper in dict.fromkeys(recipe.paper for recipe in ungrouped.values()):
             groups.append(
                 Group(
-                    paper, frozenset(name for name, recipe in left.items() if recipe.paper == paper)
+                    paper,
+                    frozenset(name for name, recipe in ungrouped.items() if recipe.paper == paper),
                 )
             )
         return cls(tuple(groups), tuple(file.cause))
@@ -114,7 +115,7 @@ class Reasons:
         return UNEXPLAINED
 
 
-def _check(file: _ReasonsFile, catalogue: Mapping[str, Recipe]) -> None:
+def _check_names(file: _ReasonsFile, catalogue: Mapping[str, Recipe]) -> None:
     """Refuses names that no recipe has."""
     # patterns may match several recipes, but must match one
     for group in file.group:
@@ -127,7 +128,10 @@ def _check(file: _ReasonsFile, catalogue: Mapping[str, Recipe]) -> None:
         if not cause.text.strip():
             raise InvalidInput.of(f"{NAME}: text of a cause", cause.text, "a sentence")
         recipe = catalogue[cause.recipe]
-        for known, names in ((recipe.titles, cause.tasks), (recipe.algorithms, cause.algorithms)):
+        for known_names, names in (
+            (recipe.titles, cause.tasks),
+            (recipe.algorithms, cause.algorithms),
+        ):
             for name in names or ():
-                if name not in known:
-                    raise UnknownName.among(f"{NAME}: cause of {cause.recipe}", name, known)
+                if name not in known_names:
+                    raise UnknownName.among(f"{NAME}: cause of {cause.recipe}", name, known_names)

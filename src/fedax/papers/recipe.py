@@ -148,27 +148,27 @@ class Recipe(BaseModel):
         algorithms = self.algorithms
         for scale in SCALES:
             for name in self.scale[scale].variants or ():
-                _among("scale.variants", name, variants)
+                _check_name("scale.variants", name, variants)
             for name in self.scale[scale].algorithms or ():
-                _among("scale.algorithms", name, algorithms)
+                _check_name("scale.algorithms", name, algorithms)
             # made only to be checked: errors of a scale show when the recipe is read
             self.experiments(scale)
         for figure in self.figure:
             # figures may name any variant, so they are checked on all, not on those of a scale
-            figure.check([self._experiment(variant, {}) for variant in self.variant])
+            figure.check([self._make_experiment(variant, {}) for variant in self.variant])
         for targets in self.cells.values():
             for task, numbers in targets.items():
-                _among("targets", task, variants)
+                _check_name("targets", task, variants)
                 for algorithm in numbers:
-                    _among(f"targets.{task}", algorithm, algorithms)
+                    _check_name(f"targets.{task}", algorithm, algorithms)
         for name in (*self.repeats, *self.repeats.values()):
-            _among("repeats", name, algorithms)
+            _check_name("repeats", name, algorithms)
         for claim in self.claim:
             for task in claim.tasks or ():
-                _among(f"tasks of the claim {claim.text!r}", task, variants)
+                _check_name(f"tasks of the claim {claim.text!r}", task, variants)
             for name in (claim.a, claim.b, *(claim.among or ())):
                 if name is not None:
-                    _among(f"claim {claim.text!r}", name, algorithms)
+                    _check_name(f"claim {claim.text!r}", name, algorithms)
             if claim.at_least is not None and not 1 <= claim.at_least <= (
                 most := len(claim.tasks or variants)
             ):
@@ -181,28 +181,30 @@ class Recipe(BaseModel):
     @property
     def readings(self) -> dict[str, set[str]]:
         """All readings of its cells and claims, each with the metrics that it is for."""
-        wanted: dict[str, set[str]] = {}
+        metrics_by_reading: dict[str, set[str]] = {}
         for read in (self.table_read, *self.also_read):
-            wanted.setdefault(read, set()).update([self.metric, *self.cells])
+            metrics_by_reading.setdefault(read, set()).update([self.metric, *self.cells])
         for claim in self.claim:
-            wanted.setdefault(claim.read or self.table_read, set()).add(claim.metric or self.metric)
-        return wanted
+            metrics_by_reading.setdefault(claim.read or self.table_read, set()).add(
+                claim.metric or self.metric
+            )
+        return metrics_by_reading
 
     def _check_readings(self) -> None:
         """Refuses unknown readings. Those that count observations are allowed in copies of earlier
         versions only.
         """
-        every = self.experiment.get("observe_every", 1)
+        observe_every = self.experiment.get("observe_every", 1)
         # everything that may have another reading than the recipe
-        parts = (*self.scale.values(), *self.claim, *self.figure)
+        sections = (*self.scale.values(), *self.claim, *self.figure)
         for read in (
             self.read,
             *self.also_read,
-            *(part.read for part in parts if part.read is not None),
+            *(section.read for section in sections if section.read is not None),
         ):
             # in a run directory's copy, readings may be those of an earlier version
             if self.ran is None:
-                check_reduction(read, every if isinstance(every, int) else 1)
+                check_reduction(read, observe_every if isinstance(observe_every, int) else 1)
             else:
                 parse_reduction(read)
         for read in self.also_read:
@@ -224,7 +226,7 @@ class Recipe(BaseModel):
     @property
     def algorithms(self) -> list[str]:
         """The labels of all algorithms."""
-        return [section.shown() for section in self._experiment(self.variant[0], {}).algorithm]
+        return [section.shown() for section in self._make_experiment(self.variant[0], {}).algorithm]
 
     def rivals(self, label: str | None) -> list[str]:
         """Returns an algorithm and those that a claim about it can be against: the papers' own, not
@@ -250,11 +252,13 @@ class Recipe(BaseModel):
             UnknownName: no such scale, variant or algorithm.
         """
         # names are checked against the scale, which may have fewer
-        made = self.experiments(scale)
+        experiments = self.experiments(scale)
         for name in variants:
-            _among("variant", name, {experiment.name for experiment in made})
+            _check_name("variant", name, {experiment.name for experiment in experiments})
         for name in algorithms:
-            _among("algorithm", name, {section.shown() for section in made[0].algorithm})
+            _check_name(
+                "algorithm", name, {section.shown() for section in experiments[0].algorithm}
+            )
         fewer = {"variants": list(variants) or None, "algorithms": list(algorithms) or None}
         size = self.scale[scale].model_copy(
             update={key: names for key, names in fewer.items() if names}
@@ -271,8 +275,8 @@ class Recipe(BaseModel):
             raise InvalidInput.of(
                 "select_draws", self.select_draws, f"some of the draws {draws} of the scale {scale}"
             )
-        made = []
-        for variant in (*self.variant, *self._audited()):
+        experiments = []
+        for variant in (*self.variant, *self._audit_variants()):
             # an audit is run where its variant is
             names = {variant.name, variant.name.removesuffix(AUDITED)}
             if size.variants is not None and not names & set(size.variants):
@@ -292,16 +296,16 @@ class Recipe(BaseModel):
                     and "grid" in self.experiment
                 ):
                     changes = changes | {"grid.selects": False}
-                experiment = self._experiment(variant, changes)
-                chosen = [
+                experiment = self._make_experiment(variant, changes)
+                algorithms = [
                     s
                     for s in experiment.algorithm
                     if size.algorithms is None or s.shown() in size.algorithms
                 ]
-                made.append(experiment.only(chosen))
-        return made
+                experiments.append(experiment.only(algorithms))
+        return experiments
 
-    def _experiment(self, variant: Variant, changes: dict[str, Any]) -> Experiment:
+    def _make_experiment(self, variant: Variant, changes: dict[str, Any]) -> Experiment:
         sections: dict[str, Any] = {"name": variant.name, **copy.deepcopy(self.experiment)}
         # a scale may shorten audits, which plain variants do not have
         changes = {
@@ -310,13 +314,11 @@ class Recipe(BaseModel):
         # a scale's value replaces that of the variant
         for path, value in (variant.set | changes).items():
             # numbers in a path are positions in arrays
-            place: KeyPath = tuple(
-                int(part) if part.isdigit() else part for part in path.split(".")
-            )
-            place_value(sections, place, value, f"set {path}")
+            key_path: KeyPath = tuple(int(key) if key.isdigit() else key for key in path.split("."))
+            place_value(sections, key_path, value, f"set {path}")
         return Experiment.of(**(sections if self.ran is None else with_read_in_rounds(sections)))
 
-    def _audited(self) -> list[Variant]:
+    def _audit_variants(self) -> list[Variant]:
         if self.audit is None:
             return []
         return [
@@ -327,7 +329,7 @@ class Recipe(BaseModel):
     @property
     def titles(self) -> list[str]:
         """The tasks' titles: the variants, then their audits."""
-        return [variant.name for variant in (*self.variant, *self._audited())]
+        return [variant.name for variant in (*self.variant, *self._audit_variants())]
 
     @property
     def text(self) -> str:
@@ -335,9 +337,9 @@ class Recipe(BaseModel):
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
 
-def _among(field: str, name: str, known: Any) -> None:
-    if name not in known:
-        raise UnknownName.among(field, name, known)
+def _check_name(field: str, name: str, options: Any) -> None:
+    if name not in options:
+        raise UnknownName.among(field, name, options)
 
 
 def recipe_files() -> dict[str, Any]:
@@ -365,9 +367,9 @@ def load(name: str) -> Recipe:
         return Recipe.parse(Source.read(Path(name)).text, name)
     if name not in recipe_files():
         raise UnknownName.among("recipe", name, recipe_files())
-    return _of_package(name)
+    return _load_from_package(name)
 
 
 @functools.cache
-def _of_package(name: str) -> Recipe:
+def _load_from_package(name: str) -> Recipe:
     return Recipe.parse(recipe_files()[name].read_text(encoding="utf-8"), f"{name}.toml")

@@ -12,7 +12,7 @@ import numpy as np
 from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results import provenance
-from fedax.experiments.results.archive import kept_experiments, lines_of, settings_of
+from fedax.experiments.results.archive import kept_experiments, list_config_files, parse_runs_csv
 from fedax.experiments.results.captions import source_of
 from fedax.experiments.results.figures import charts_of, drawer
 from fedax.experiments.results.store import RunDirectory
@@ -20,12 +20,12 @@ from fedax.experiments.results.study import Study
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiments
 from fedax.papers.cells import Cell, Number
-from fedax.papers.comparison import Comparison, in_digits, words
+from fedax.papers.comparison import Comparison, format_number, metric_heading
 from fedax.papers.recipe import Recipe
 from fedax.report import Record, Sheet
 from fedax.report.drawing.charts import Axis, Chart, Panel, Series, column_of, value_axis
 from fedax.report.drawing.figures import caption_in
-from fedax.report.drawing.panels import framed
+from fedax.report.drawing.panels import cut_axis
 from fedax.report.tables.numbers import AnyRun
 from fedax.utils.files import read_text, write, writing
 from fedax.utils.plugins import forbidden
@@ -93,15 +93,20 @@ class PaperStudy(Study):
     ) -> dict[str, str]:
         seconds = sum(float(record.seconds[-1]) for record in made)
         return self._tables(
-            folder, records, experiments, versions, seconds, provenance.others(made)
+            folder,
+            records,
+            experiments,
+            versions,
+            seconds,
+            provenance.describe_other_versions(made),
         )
 
-    def rebuilt(self, folder: Path) -> dict[str, str]:
+    def rebuild_tables(self, folder: Path) -> dict[str, str]:
         """Returns the tables of an archive, made from its `runs.csv`."""
         versions = json.loads(read_text(folder / "versions.json"))
         experiments = kept_experiments(folder)
-        every = {experiment.name: experiment.observe_every for experiment in experiments}
-        lines, seconds = lines_of(read_text(folder / "runs.csv"), every)
+        observe_every = {experiment.name: experiment.observe_every for experiment in experiments}
+        lines, seconds = parse_runs_csv(read_text(folder / "runs.csv"), observe_every)
         return self._tables(folder, lines, experiments, versions, seconds)
 
     def _tables(
@@ -114,7 +119,7 @@ class PaperStudy(Study):
         others: Sequence[str] = (),
     ) -> dict[str, str]:
         comparison = self.comparison(records, experiments)
-        settings = [file.name for file in settings_of(folder)]
+        settings = [file.name for file in list_config_files(folder)]
         top = top_of(folder, self.recipe)
         return {
             "README.md": comparison.readme(versions, settings, seconds, others, top),
@@ -131,29 +136,38 @@ class PaperStudy(Study):
         Both are empty if at most one folder is of a recipe.
         """
         # by folder, then by cell: task, algorithm, metric and the paper's number
-        found = {
+        cells_by_folder = {
             name: {cell[:4]: cell for cell in study.comparison(records, experiments).rows}
             for name, (study, records, experiments) in named.items()
             if isinstance(study, PaperStudy)
         }
         # all cells of all folders, in the order of their first appearance
-        keys = list(dict.fromkeys(key for cells in found.values() for key in cells))
-        if len(found) < 2 or not keys:
+        keys = list(dict.fromkeys(key for cells in cells_by_folder.values() for key in cells))
+        if len(cells_by_folder) < 2 or not keys:
             return [], []
-        several = len({metric for _, _, metric, _ in keys}) > 1
+        has_several_metrics = len({metric for _, _, metric, _ in keys}) > 1
         rows = []
         for key in keys:
             # None where a folder does not have the cell
-            ours = [cells.get(key) for cells in found.values()]
+            ours = [cells.get(key) for cells in cells_by_folder.values()]
             texts = [
-                "-" if cell is None else f"{in_digits(cell.ours)} ({cell.difference:+.2f})"
+                "-" if cell is None else f"{format_number(cell.ours)} ({cell.difference:+.2f})"
                 for cell in ours
             ]
-            metric = [words(key[2])] if several else []
-            rows.append([key[0], key[1], *metric, in_digits(key[3]), *texts])
-        head = ["Task", "Algorithm", *(["Metric"] if several else []), "Paper", *found]
+            metric = [metric_heading(key[2])] if has_several_metrics else []
+            rows.append([key[0], key[1], *metric, format_number(key[3]), *texts])
+        head = [
+            "Task",
+            "Algorithm",
+            *(["Metric"] if has_several_metrics else []),
+            "Paper",
+            *cells_by_folder,
+        ]
         note = "Means ± standard deviations; in brackets the difference to the paper."
-        charts = [_dots(metric, keys, found) for metric in dict.fromkeys(key[2] for key in keys)]
+        charts = [
+            _cells_chart(metric, keys, cells_by_folder)
+            for metric in dict.fromkeys(key[2] for key in keys)
+        ]
         title = "The papers' numbers beside those of every folder"
         return [Sheet(title, head, rows, note, lead=True)], charts
 
@@ -204,7 +218,7 @@ def tables_of(folder: Path) -> dict[str, str]:
         InvalidInput: a folder without that file, its recipe or versions.
     """
     try:
-        return PaperStudy.parse(read_text(folder / "recipe.toml")).rebuilt(folder)
+        return PaperStudy.parse(read_text(folder / "recipe.toml")).rebuild_tables(folder)
     except OSError as error:
         reason = (
             f"neither a run directory nor an archive of one: {error.filename}: {error.strerror}"
@@ -222,7 +236,7 @@ def top_of(folder: Path, recipe: Recipe) -> list[str]:
         recipe: whose figures they are.
     """
     conclusion = folder / CONCLUSION
-    parts = [conclusion.read_text(encoding="utf-8").strip()] if conclusion.exists() else []
+    paragraphs = [conclusion.read_text(encoding="utf-8").strip()] if conclusion.exists() else []
     titles = {"paper": "The paper beside ours"} | {
         figure.name: figure.title for figure in recipe.figure
     }
@@ -233,52 +247,60 @@ def top_of(folder: Path, recipe: Recipe) -> list[str]:
             caption = caption_in(file.read_bytes()) or (
                 f"{title}. {source_of(recipe.paper, recipe.shows)}."
             )
-            parts += [f"![{caption}]({file.name})", f"*{caption}*"]
-    return parts
+            paragraphs += [f"![{caption}]({file.name})", f"*{caption}*"]
+    return paragraphs
 
 
-def _dots(metric: str, keys: Sequence[Key], found: Mapping[str, Mapping[Key, Cell]]) -> Chart:
+def _cells_chart(
+    metric: str, keys: Sequence[Key], cells_by_folder: Mapping[str, Mapping[Key, Cell]]
+) -> Chart:
     """Draws a panel for each task and a row for each algorithm: the paper's number, below it ours
     of every folder.
     """
     panels = []
     for task in dict.fromkeys(key[0] for key in keys if key[2] == metric):
-        own = [key for key in keys if (key[0], key[2]) == (task, metric)]
+        task_keys = [key for key in keys if (key[0], key[2]) == (task, metric)]
         # rows are numbered downwards; within one, the paper is on top and folders share 0.54 of the
         # height
-        places, step = -np.arange(len(own), dtype=float), 0.54 / len(found)
+        heights, step = -np.arange(len(task_keys), dtype=float), 0.54 / len(cells_by_folder)
         papers = [
-            _across(
-                "paper, ± standard deviation", 0, [key[3] for key in own], places + 0.27, "paper"
+            _row_series(
+                "paper, ± standard deviation",
+                0,
+                [key[3] for key in task_keys],
+                heights + 0.27,
+                "paper",
             )
         ]
         ours = [
-            _across(
+            _row_series(
                 name,
                 i,
-                [cells[k].ours if k in cells else _NONE for k in own],
-                places + 0.27 - step * (i + 1),
+                [cells[k].ours if k in cells else _NONE for k in task_keys],
+                heights + 0.27 - step * (i + 1),
                 "ours",
             )
-            for i, (name, cells) in enumerate(found.items())
+            for i, (name, cells) in enumerate(cells_by_folder.items())
         ]
-        ticks = tuple((float(place), key[1]) for place, key in zip(places, own, strict=True))
-        rows = Axis("", low=float(places[-1]) - 0.6, high=0.6, ticks=ticks)
+        ticks = tuple(
+            (float(height), key[1]) for height, key in zip(heights, task_keys, strict=True)
+        )
+        rows = Axis("", low=float(heights[-1]) - 0.6, high=0.6, ticks=ticks)
         series = [*papers, *ours]
-        panels.append(Panel(task, framed(value_axis(metric), series), rows, series))
-    title = f"{words(metric)}: the papers' numbers beside those of every folder"
+        panels.append(Panel(task, cut_axis(value_axis(metric), series), rows, series))
+    title = f"{metric_heading(metric)}: the papers' numbers beside those of every folder"
     return Chart(f"cells-{metric}", title, panels, min(3, len(panels)))
 
 
-def _across(
+def _row_series(
     label: str,
     style: int,
     numbers: Sequence[Number],
-    places: np.ndarray,
+    heights: np.ndarray,
     kind: Literal["paper", "ours"],
 ) -> Series:
     mean = np.array([number.mean for number in numbers], float)
     spread = np.nan_to_num(np.array([number.deviation for number in numbers], float))
     # infinite means are not drawn
     mean = np.where(np.isfinite(mean), mean, np.nan)
-    return Series(label, style, mean, places, mean - spread, mean + spread, kind)
+    return Series(label, style, mean, heights, mean - spread, mean + spread, kind)

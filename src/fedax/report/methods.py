@@ -28,11 +28,11 @@ def describe_algorithm(kind: type[Algorithm[Any]]) -> dict[str, Any]:
         "class": f"{module}.{kind.__name__}",
         "paper": card.paper,
         "equation": card.equation,
-        "hyperparameters": [_limits(limits) for limits in declared(kind).values()],
+        "hyperparameters": [_describe_hyperparameter(limits) for limits in declared(kind).values()],
         "memory": default.memory._asdict(),
-        "phases": [_phase(phase) for phase in default.phases],
+        "phases": [_describe_phase(phase) for phase in default.phases],
         "forms": [
-            {"setting": setting, "phases": [_phase(phase) for phase in phases]}
+            {"setting": setting, "phases": [_describe_phase(phase) for phase in phases]}
             for setting, phases in _forms(kind)
         ],
         "reductions": [dataclasses.asdict(reduction) for reduction in card.reductions],
@@ -63,7 +63,7 @@ def _forms(kind: type[Algorithm[Any]]) -> Iterator[tuple[dict[str, Any], tuple[P
                 yield {name: choice}, phases
 
 
-def _phase(phase: PhaseCost) -> dict[str, Any]:
+def _describe_phase(phase: PhaseCost) -> dict[str, Any]:
     return {
         "work": phase.work,
         "down": phase.down._asdict(),
@@ -74,7 +74,7 @@ def _phase(phase: PhaseCost) -> dict[str, Any]:
     }
 
 
-def _limits(limits: Hyper) -> dict[str, Any]:
+def _describe_hyperparameter(limits: Hyper) -> dict[str, Any]:
     finite = {
         key: bound if math.isfinite(bound) else None
         for key, bound in (("low", limits.low), ("high", limits.high))
@@ -108,13 +108,13 @@ def panel(kind: type[Algorithm[Any]]) -> RenderableType:
         table.add_row(limits.name, str(limits.default), limits.allowed, limits.doc)
     facts = [
         ("paper", f"{card.paper}; {card.equation}"),
-        ("round", "; ".join(_traffic(phase) for phase in default.phases)),
+        ("round", "; ".join(_format_traffic(phase) for phase in default.phases)),
         *(
-            (_pairs(setting), "; ".join(_traffic(phase) for phase in phases))
+            (_format_pairs(setting), "; ".join(_format_traffic(phase) for phase in phases))
             for setting, phases in _forms(kind)
         ),
-        ("memory", _amount(*default.memory)),
-        *(("special case", _identity(reduction)) for reduction in card.reductions),
+        ("memory", _format_amount(*default.memory)),
+        *(("special case", _format_reduction(reduction)) for reduction in card.reductions),
     ]
     lines = Table.grid(padding=(0, 2, 0, 0))
     for name, fact in facts:
@@ -128,7 +128,7 @@ def panel(kind: type[Algorithm[Any]]) -> RenderableType:
     )
 
 
-def _traffic(phase: PhaseCost) -> str:
+def _format_traffic(phase: PhaseCost) -> str:
     counts = (
         f"{phase.step_gradients} a step" * (phase.step_gradients > 0),
         f"{phase.full_gradients} full" * (phase.full_gradients > 0),
@@ -137,29 +137,32 @@ def _traffic(phase: PhaseCost) -> str:
     if phase.links or phase.pair:
         receivers = "one neighbour and back" if phase.pair else "every neighbour"
         return (
-            f"{phase.work}: {_amount(*phase.up)}{' in few bits' * phase.coded} to {receivers}"
-            f"{gradients}"
+            f"{phase.work}: {_format_amount(*phase.up)}{' in few bits' * phase.coded} to "
+            f"{receivers}{gradients}"
         )
-    return f"{phase.work}: down {_amount(*phase.down)}, up {_amount(*phase.up)}{gradients}"
+    return (
+        f"{phase.work}: down {_format_amount(*phase.down)}, up {_format_amount(*phase.up)}"
+        f"{gradients}"
+    )
 
 
-def _amount(vectors: int, numbers: int) -> str:
-    parts = [f"{vectors} model{'s' * (vectors != 1)}"] * (vectors > 0) + [
+def _format_amount(vectors: int, numbers: int) -> str:
+    phrases = [f"{vectors} model{'s' * (vectors != 1)}"] * (vectors > 0) + [
         f"{numbers} number{'s' * (numbers != 1)}"
     ] * (numbers > 0)
-    return " + ".join(parts) or "nothing"
+    return " + ".join(phrases) or "nothing"
 
 
-def _identity(reduction: Reduction) -> str:
+def _format_reduction(reduction: Reduction) -> str:
     other = algorithm_classes()[reduction.to].__name__ + (
-        f"({_pairs(reduction.other)})" if reduction.other else ""
+        f"({_format_pairs(reduction.other)})" if reduction.other else ""
     )
-    return f"{_pairs(reduction.setting)} is {other}" + (
+    return f"{_format_pairs(reduction.setting)} is {other}" + (
         " if all clients have equally many examples" if reduction.equal_sizes else ""
     )
 
 
-def _pairs(values: dict[str, Any]) -> str:
+def _format_pairs(values: dict[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in values.items())
 
 

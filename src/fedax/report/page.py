@@ -26,15 +26,15 @@ from fedax.report.record import (
     weights_at,
     with_named_clients,
 )
-from fedax.report.tables.means import aligned, band, curves_of, ended_early, mean_position
+from fedax.report.tables.means import aligned, band, curves_of, describe_early_ends, mean_position
 from fedax.report.tables.reductions import describe_reduction
 from fedax.report.tables.summary import (
     ABOUT,
     Row,
     best,
     columns_of,
+    format_row_value,
     scale_of,
-    shown_in,
     summarize,
 )
 from fedax.report.theorems.marks import theory_charts
@@ -135,7 +135,7 @@ def _clients_sheet(metric: str, mode: Mode, runs: Sequence[Record], task: str) -
         # one that is not finite is worse than all others
         return (mean if mode == "max" else -mean) if math.isfinite(mean) else -math.inf
 
-    percent, several = is_percent(metric), len(runs) > len(labels)
+    percent, has_several_runs = is_percent(metric), len(runs) > len(labels)
     form = "{:.1f}" if percent else "{:.4g}"
     rows = [
         [
@@ -147,14 +147,15 @@ def _clients_sheet(metric: str, mode: Mode, runs: Sequence[Record], task: str) -
         ]
         for client in sorted(means, key=rank)
     ]
-    what = metric.removeprefix("client_").replace("_", " ") + (" (%)" if percent else "")
+    score_name = metric.removeprefix("client_").replace("_", " ") + (" (%)" if percent else "")
     note = (
-        f"On each client's test examples, at the end{', mean of the runs' if several else ''}."
+        "On each client's test examples, at the "
+        f"end{', mean of the runs' if has_several_runs else ''}."
         " Worst first, by the mean of the columns."
     )
     if len(rows) > MOST_CLIENTS:
         note += f" The worst {MOST_CLIENTS} of {len(rows)} clients; clients.csv has all."
-    title = f"Clients: {what}" + (f", {task}" if task else "")
+    title = f"Clients: {score_name}" + (f", {task}" if task else "")
     return Sheet(title, ["Client", *labels], rows[:MOST_CLIENTS], note, first=10)
 
 
@@ -165,10 +166,15 @@ def render(page: Page) -> str:
     True
     """
     # styles over all tasks, so that an algorithm looks the same in each
-    here, looks = files("fedax.report"), styles(record.label for record in page.records)
+    package_files, style_numbers = (
+        files("fedax.report"),
+        styles(record.label for record in page.records),
+    )
     data = {
         "tasks": [
-            _task(title, runs, page.notes.get(title, ""), page.reads.get(title, "last"), looks)
+            _task_data(
+                title, runs, page.notes.get(title, ""), page.reads.get(title, "last"), style_numbers
+            )
             for title, runs in by_task(page.records).items()
         ],
         "settings": dict(page.settings),
@@ -180,27 +186,27 @@ def render(page: Page) -> str:
     }
     from plotly.offline import get_plotlyjs  # takes long to import, so only on demand
 
-    parts = {
+    fields = {
         "title": html.escape(page.title),
         "summary": html.escape(page.summary),
         "footnote": html.escape(f"Made by fedax {page.versions.get('fedax', '')}".strip() + "."),
-        "style": here.joinpath("style.css").read_text(encoding="utf-8"),
-        "script": here.joinpath("report.js").read_text(encoding="utf-8"),
+        "style": package_files.joinpath("style.css").read_text(encoding="utf-8"),
+        "script": package_files.joinpath("report.js").read_text(encoding="utf-8"),
         "plotly": get_plotlyjs(),
         # the only character sequences that could end a script element begin with "<"
         "data": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
     }
-    template = here.joinpath("template.html").read_text(encoding="utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
+    template = package_files.joinpath("template.html").read_text(encoding="utf-8")
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], template)
 
 
-def _task(
-    title: str, runs: Sequence[Record], note: str, read: str, looks: Mapping[str, int]
+def _task_data(
+    title: str, runs: Sequence[Record], note: str, read: str, style_numbers: Mapping[str, int]
 ) -> dict[str, Any]:
     columns, rows = columns_of(runs), summarize(runs, read)
     # bands and deviations need several runs
-    several = any(row.runs > 1 for row in rows)
-    band = "mean of the runs, ± one standard deviation" if several else ""
+    has_several_runs = any(row.runs > 1 for row in rows)
+    band = "mean of the runs, ± one standard deviation" if has_several_runs else ""
     charts = [
         {
             "metric": c.metric,
@@ -214,11 +220,13 @@ def _task(
     ]
     labels = by_label(runs)
     algorithms = [
-        _algorithm(label, own, runs, place, len(labels), looks[label])
-        for place, (label, own) in enumerate(labels.items())
+        _algorithm_data(label, label_runs, runs, position, len(labels), style_numbers[label])
+        for position, (label, label_runs) in enumerate(labels.items())
     ]
     if any(algorithm["clients"] for algorithm in algorithms):
-        ranks = "on its own test examples, sorted" + ("; mean of the runs" if several else "")
+        ranks = "on its own test examples, sorted" + (
+            "; mean of the runs" if has_several_runs else ""
+        )
         charts.append(
             {
                 "metric": "clients",
@@ -231,7 +239,7 @@ def _task(
     if any(algorithm["weights"] for algorithm in algorithms):
         points = (
             "at the end"
-            + ("; mean of the runs" if several else "")
+            + ("; mean of the runs" if has_several_runs else "")
             + ("; dotted: by the number of examples")
         )
         charts.append(
@@ -247,13 +255,19 @@ def _task(
     caption = (
         f"{values}; ± is the sample standard deviation over the runs; bands stay within their "
         "range."
-        if several
+        if has_several_runs
         else f"{values} of a single run: small differences may be chance."
     )
     if any("epsilon" in run.metrics for run in runs):
         note = f"{note} {PRIVACY}".strip()
     caption = " ".join(
-        [caption, *filter(None, (ended_early(label, own) for label, own in labels.items()))]
+        [
+            caption,
+            *filter(
+                None,
+                (describe_early_ends(label, label_runs) for label, label_runs in labels.items()),
+            ),
+        ]
     )
     return {
         "title": title,
@@ -265,18 +279,21 @@ def _task(
             "head": ["Algorithm", "Runs", "Rounds", *(c.title for c in columns), "Outcome"],
             # the columns of counts and outcome need no explanation
             "about": ["", "", "", *(ABOUT.get(c.metric, "") for c in columns), ""],
-            "rows": _rows(rows, runs),
+            "rows": _table_rows(rows, runs),
         },
     }
 
 
-def _rows(rows: Sequence[Row], runs: Sequence[Record]) -> list[dict[str, Any]]:
+def _table_rows(rows: Sequence[Row], runs: Sequence[Record]) -> list[dict[str, Any]]:
     columns = columns_of(runs)
     winners = {column.metric: best(column, rows) for column in columns}
 
     def cells(row: Row) -> list[dict[str, str]]:
         values = [
-            {"text": shown_in(row, c), "mark": "best" if row.label in winners[c.metric] else ""}
+            {
+                "text": format_row_value(row, c),
+                "mark": "best" if row.label in winners[c.metric] else "",
+            }
             for c in columns
         ]
         counts = [{"text": str(row.runs), "mark": ""}, {"text": str(row.rounds), "mark": ""}]
@@ -285,11 +302,11 @@ def _rows(rows: Sequence[Row], runs: Sequence[Record]) -> list[dict[str, Any]]:
     return [{"label": row.label, "cells": cells(row)} for row in rows]
 
 
-def _algorithm(
+def _algorithm_data(
     label: str,
     runs: Sequence[Record],
     on_task: Sequence[Record],
-    place: int,
+    position: int,
     count: int,
     style: int,
 ) -> dict[str, Any]:
@@ -303,33 +320,33 @@ def _algorithm(
         if not all(metric in run.scalars for run in runs):
             continue
         mean, low, high = band(curves_of(runs, metric, on_task))
-        series[metric] = {"mean": _numbers(mean)}
+        series[metric] = {"mean": _to_json_numbers(mean)}
         if len(runs) > 1:
-            series[metric] |= {"low": _numbers(low), "high": _numbers(high)}
+            series[metric] |= {"low": _to_json_numbers(low), "high": _to_json_numbers(high)}
     # positions on all axes that the page can switch to
     x = {"rounds": rounds.tolist()}
     x |= {
-        name: _numbers(mean_position(runs, [getattr(run, name) for run in runs]))
+        name: _to_json_numbers(mean_position(runs, [getattr(run, name) for run in runs]))
         for name in ("bits", "seconds")
     }
     # runs without a record of gradients stand at 0
     counts = [np.zeros(len(run.rounds)) if run.gradients is None else run.gradients for run in runs]
-    x["gradients"] = _numbers(mean_position(runs, counts))
+    x["gradients"] = _to_json_numbers(mean_position(runs, counts))
     # the choice of axes is one for the task, so all of its runs need a clock
     if all(run.time is not None for run in on_task):
         x |= {
-            name: _numbers(mean_position(runs, [along(run, name) for run in runs]))
+            name: _to_json_numbers(mean_position(runs, [along(run, name) for run in runs]))
             for name in ("time", "energy")
         }
-    shown = {
-        "clients": _ranked(runs),
-        "weights": _weights(runs),
-        "marked": staggered(len(rounds), place, count),
+    extras = {
+        "clients": _sort_accuracies(runs),
+        "weights": _mean_weights(runs),
+        "marked": staggered(len(rounds), position, count),
     }
-    return {"label": label, "style": style, "x": x, "series": series} | shown
+    return {"label": label, "style": style, "x": x, "series": series} | extras
 
 
-def _ranked(runs: Sequence[Record]) -> list[float | None]:
+def _sort_accuracies(runs: Sequence[Record]) -> list[float | None]:
     """Returns the final accuracies of the clients with test examples, sorted within each run,
     averaged by rank.
 
@@ -348,21 +365,21 @@ def _ranked(runs: Sequence[Record]) -> list[float | None]:
     # from first and last accuracies
     worst = worst_of(np.concatenate([curve[[0, -1]].ravel() for curve in curves]), "max")
     final = [np.sort(np.where(np.isfinite(curve[-1]), curve[-1], worst)) for curve in curves]
-    return _numbers(np.mean(final, axis=0))
+    return _to_json_numbers(np.mean(final, axis=0))
 
 
-def _weights(runs: Sequence[Record]) -> list[list[float | None]]:
+def _mean_weights(runs: Sequence[Record]) -> list[list[float | None]]:
     """Returns the final shares of examples and the weights of the clients, averaged over the runs
     on the same data.
     """
     final = [
-        weights_at(own, -1)
-        for own in by_draw(runs)
-        if all("client_weight" in run.metrics for run in own)
+        weights_at(draw_runs, -1)
+        for draw_runs in by_draw(runs)
+        if all("client_weight" in run.metrics for run in draw_runs)
     ]
-    return [_numbers(np.concatenate(values)) for values in zip(*final, strict=True)]
+    return [_to_json_numbers(np.concatenate(values)) for values in zip(*final, strict=True)]
 
 
-def _numbers(values: np.ndarray) -> list[float | None]:
+def _to_json_numbers(values: np.ndarray) -> list[float | None]:
     """Returns numbers for JSON: five digits, and None where a number is not finite."""
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]

@@ -109,7 +109,7 @@ class Record:
         of that name, all entries that were clipped so far.
         """
         # traffic by rounds completed, read at the rounds of the observations
-        bits, taken = (
+        bits, gradient_counts = (
             history.bits.cumulative[history.rounds],
             None if gradients is None else history.rounds * gradients,
         )
@@ -127,7 +127,7 @@ class Record:
             clipped = np.cumsum([0, *history.notes["overflow"]])
             metrics = metrics | {"overflow": clipped[history.rounds].astype(float)}
         fitted = {name: values.tolist() for name, values in history.fitted.items()}
-        books = history.rounds, history.seconds, bits, metrics, history.outcome, taken
+        curves = history.rounds, history.seconds, bits, metrics, history.outcome, gradient_counts
         names = None if history.clients is None else list(history.clients)
         # only what the built-in observers do not state
         modes: dict[str, Mode] = {
@@ -138,7 +138,7 @@ class Record:
             label,
             seed,
             draw,
-            *books,
+            *curves,
             settings=history.settings,
             fitted=fitted,
             compiling=history.compiling,
@@ -185,7 +185,7 @@ class Record:
             f"diverged: {self.outcome}" if self.outcome.kind == "non-finite" else str(self.outcome)
         )
 
-    def renamed(self, label: str) -> "Record":
+    def with_label(self, label: str) -> "Record":
         """Returns the run with another label."""
         return dataclasses.replace(self, label=label)
 
@@ -217,8 +217,10 @@ class Record:
             "bits": self.bits,
             "meta": np.array(json.dumps(meta)),
         }
-        more = {name: getattr(self, name) for name in ("gradients", "compiling", "time", "energy")}
-        arrays |= {name: values for name, values in more.items() if values is not None}
+        optional = {
+            name: getattr(self, name) for name in ("gradients", "compiling", "time", "energy")
+        }
+        arrays |= {name: values for name, values in optional.items() if values is not None}
         np.savez_compressed(buffer, **cast(Any, arrays))
         with zipfile.ZipFile(buffer, "a") as archive:
             # the comment ends the file: 64 zero bytes reserve the place of the digits
@@ -250,8 +252,16 @@ class Record:
                     if name.startswith("metrics/")
                 }
                 outcome = Outcome(**meta.pop("outcome"))
-                known = ("rounds", "seconds", "bits", "gradients", "compiling", "time", "energy")
-                curves = {name: stored[name] for name in known if name in stored.files}
+                curve_names = (
+                    "rounds",
+                    "seconds",
+                    "bits",
+                    "gradients",
+                    "compiling",
+                    "time",
+                    "energy",
+                )
+                curves = {name: stored[name] for name in curve_names if name in stored.files}
                 return cls(**meta, **curves, metrics=metrics, outcome=outcome)
         except Exception as error:  # zip, zlib, header, JSON: any layer below can fail
             raise ValueError(str(error) or type(error).__name__) from error
@@ -313,14 +323,14 @@ def to_csv(records: Sequence[Record]) -> str:
     )
     for record in records:
         scalars = [record.scalars.get(name) for name in names]
-        for i, done in enumerate(record.rounds):
-            which = [record.task, record.label, record.seed, record.draw]
-            spent = [int(done), f"{record.seconds[i]:.4f}", int(record.bits[i])]
+        for i, completed in enumerate(record.rounds):
+            run_cells = [record.task, record.label, record.seed, record.draw]
+            spent = [int(completed), f"{record.seconds[i]:.4f}", int(record.bits[i])]
             readings = (getattr(record, name) for name in clocks.values())
             spent += ["" if values is None else f"{values[i]:.9g}" for values in readings]
             table.writerow(
                 [
-                    *which,
+                    *run_cells,
                     *spent,
                     *("" if values is None else f"{values[i]:.9g}" for values in scalars),
                 ]
@@ -341,15 +351,15 @@ def clients_csv(records: Sequence[Record], reported: Sequence[Record]) -> str:
         reported: those that reports show; the others have the purpose `selection`.
     """
     # by identity: `reported` holds objects of `records`
-    named, shown = with_named_clients(records), {id(record) for record in reported}
-    metrics = list(dict.fromkeys(name for record in named for name in record.by_client))
+    runs, reported_ids = with_named_clients(records), {id(record) for record in reported}
+    metrics = list(dict.fromkeys(name for record in runs for name in record.by_client))
     buffer = io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
     head = ["task", "algorithm", "seed", "draw", "purpose", "client"]
     table.writerow([*head, *map(column_name, metrics)])
-    for record in named:
-        purpose = "report" if id(record) in shown else "selection"
-        which = [record.task, record.label, record.seed, record.draw, purpose]
+    for record in runs:
+        purpose = "report" if id(record) in reported_ids else "selection"
+        run_cells = [record.task, record.label, record.seed, record.draw, purpose]
         values = [record.by_client.get(name) for name in metrics]
         for k, client in enumerate(record.clients or ()):
             numbers = [
@@ -357,7 +367,7 @@ def clients_csv(records: Sequence[Record], reported: Sequence[Record]) -> str:
                 "" if value is None or not np.isfinite(value[-1, k]) else f"{value[-1, k]:.9g}"
                 for value in values
             ]
-            table.writerow([*which, client, *numbers])
+            table.writerow([*run_cells, client, *numbers])
     return buffer.getvalue()
 
 
@@ -392,11 +402,11 @@ def weights_at(records: Sequence[Record], observation: int) -> tuple[np.ndarray,
     A run that has ended by then counts with its last observation.
     """
     shares, weights = (
-        np.mean([_at(run.metrics[name], observation) for run in records], axis=0)
+        np.mean([_value_at(run.metrics[name], observation) for run in records], axis=0)
         for name in ("client_share", "client_weight")
     )
     return shares, weights
 
 
-def _at(values: np.ndarray, observation: int) -> np.ndarray:
+def _value_at(values: np.ndarray, observation: int) -> np.ndarray:
     return np.asarray(values[min(observation, len(values) - 1)], float)

@@ -80,14 +80,14 @@ def figure_of(history: History, metrics: Sequence[str] = ()) -> Any:
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
 
-    known = curves_of(history)
+    curves = curves_of(history)
     for name in metrics:
-        if name not in known:
-            raise UnknownName.among("History.plot(metrics)", name, known)
-    shown = list(metrics or known)
+        if name not in curves:
+            raise UnknownName.among("History.plot(metrics)", name, curves)
+    shown = list(metrics or curves)
     figure = make_subplots(rows=1, cols=max(len(shown), 1), subplot_titles=shown)
     for column, name in enumerate(shown, start=1):
-        line = go.Scatter(x=history.rounds, y=known[name], mode="lines", name=name)
+        line = go.Scatter(x=history.rounds, y=curves[name], mode="lines", name=name)
         figure.add_trace(line, row=1, col=column)
         figure.update_xaxes(title_text="round", row=1, col=column)
     figure.update_layout(template="plotly_white", title=history.algorithm, showlegend=False)
@@ -98,22 +98,25 @@ def settings_of(histories: Mapping[str, Sequence[History]]) -> dict[str, str]:
     """Returns the settings of some runs by their names in the legend, as TOML text: one value, or a
     list where runs differ.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for label, runs in histories.items():
-        shown = [run.arguments | _in_full(run) for run in runs]
-        names = dict.fromkeys(name for arguments in shown for name in arguments)
+        run_arguments = [run.arguments | _write_out_arguments(run) for run in runs]
+        names = dict.fromkeys(name for arguments in run_arguments for name in arguments)
         # what differs between the runs of a label is listed
         values = {
-            name: list(dict.fromkeys(arguments.get(name, "") for arguments in shown))
+            name: list(dict.fromkeys(arguments.get(name, "") for arguments in run_arguments))
             for name in names
         }
-        found[label] = tomli_w.dumps(
-            {name: several[0] if len(several) == 1 else several for name, several in values.items()}
+        texts[label] = tomli_w.dumps(
+            {
+                name: distinct[0] if len(distinct) == 1 else distinct
+                for name, distinct in values.items()
+            }
         )
-    return {label: text for label, text in found.items() if text}
+    return {label: text for label, text in texts.items() if text}
 
 
-def _in_full(run: History) -> dict[str, str]:
+def _write_out_arguments(run: History) -> dict[str, str]:
     """Returns algorithm, solver and schedule with their defaults, which `History.arguments` leaves
     out.
     """
@@ -121,10 +124,10 @@ def _in_full(run: History) -> dict[str, str]:
     for name in ("algorithm", "solver", "schedule"):
         settings = (run.settings or {}).get(name)
         if isinstance(settings, Mapping) and name in run.arguments:
-            known = {
+            options = {
                 key: value for key, value in settings.items() if key != "type" and value is not None
             }
-            shown = ", ".join(f"{k}={v!r}" for k, v in known.items())
+            shown = ", ".join(f"{k}={v!r}" for k, v in options.items())
             full[name] = short(f"{settings.get('type', 'Schedule')}({shown})")
     return full
 
@@ -138,9 +141,9 @@ def write_report(history: History, path: Path, title: str) -> None:
     record = Record.of(history, task=title, label=history.algorithm, seed=0)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        about = {"settings": settings_of({history.algorithm: [history]}), "versions": versions()}
+        extras = {"settings": settings_of({history.algorithm: [history]}), "versions": versions()}
         line = f"{history.algorithm}: {record.ending}."
-        write(path, render(Page(title, line, [record], sheets=clients_sheets([record]), **about)))
+        write(path, render(Page(title, line, [record], sheets=clients_sheets([record]), **extras)))
 
 
 @checked_call
@@ -182,7 +185,7 @@ def compare(
         ...     fedax.compare(runs, f"{folder}/page.html").name
         'page.html'
     """
-    path, records = Path(path), _records(histories, title, "compare")
+    path, records = Path(path), _make_records(histories, title, "compare")
     if path.suffix.removeprefix(".") in FORMATS:
         return _write_figure(records, path, title)
     if path.suffix not in (".html", ".htm"):
@@ -191,20 +194,20 @@ def compare(
             str(path),
             "names that end in .html, " + ", ".join(f".{f}" for f in FORMATS),
         )
-    words = (
+    summary = (
         f"{len(histories)} methods, {len(records)} runs."
         if len(histories) > 1
         else (f"{len(records)} runs.")
     )
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        given = {
+        runs_by_label = {
             label: list(runs) if isinstance(runs, Sequence) else [runs]
             for label, runs in histories.items()
         }
         sheets = [*differences_sheet(records, {}), *clients_sheets(records)]
-        about = {"settings": settings_of(given), "versions": versions(), "sheets": sheets}
-        write(path, render(Page(title, words, records, **about)))
+        extras = {"settings": settings_of(runs_by_label), "versions": versions(), "sheets": sheets}
+        write(path, render(Page(title, summary, records, **extras)))
     return path
 
 
@@ -247,10 +250,10 @@ def table(
     """
     if form not in FORMS:
         raise UnknownName.among("table(form=...)", form, FORMS)
-    return FORMS[form](method_tables(_records(histories, title, "table"), metrics=metrics))
+    return FORMS[form](method_tables(_make_records(histories, title, "table"), metrics=metrics))
 
 
-def _records(histories: Any, title: str, name: str) -> list[Record]:
+def _make_records(histories: Any, title: str, name: str) -> list[Record]:
     """Returns the records of runs by label; `name` is that of the public function, for messages."""
     records = list[Record]()
     if not isinstance(histories, Mapping):
@@ -260,8 +263,8 @@ def _records(histories: Any, title: str, name: str) -> list[Record]:
             'a dict of runs by name, as in {"FedAvg": history}',
         )
     for label, runs in histories.items():
-        several = list(runs) if isinstance(runs, Sequence) else [runs]
-        if not several or not all(isinstance(run, History) for run in several):
+        run_list = list(runs) if isinstance(runs, Sequence) else [runs]
+        if not run_list or not all(isinstance(run, History) for run in run_list):
             raise InvalidInput.found(
                 f"{name}(histories=...)",
                 f"{label!r} without runs",
@@ -269,7 +272,7 @@ def _records(histories: Any, title: str, name: str) -> list[Record]:
             )
         # the place in the list stands for the seed: it pairs the runs of several labels
         records += [
-            Record.of(run, task=title, label=label, seed=seed) for seed, run in enumerate(several)
+            Record.of(run, task=title, label=label, seed=seed) for seed, run in enumerate(run_list)
         ]
     if not records:
         raise InvalidInput.found(f"{name}(histories=...)", "no runs", "at least one")

@@ -16,10 +16,10 @@ _HINTS = {("SGD", "lr"): "Write learning_rate=.", ("from_torch", "device"): ON_D
 """What to write instead of arguments that other libraries have, by function and argument."""
 
 
-def unknown_argument(function: str, argument: str, known: Iterable[str]) -> UnknownName:
+def unknown_argument(function: str, argument: str, names: Iterable[str]) -> UnknownName:
     """Returns the error about an argument that a function does not take."""
     hint = _HINTS.get((function, argument), "")
-    return UnknownName.among(f"argument of {function}", argument, known, hint)
+    return UnknownName.among(f"argument of {function}", argument, names, hint)
 
 
 def check_call(
@@ -47,14 +47,20 @@ def _check(
         return
     except TypeError as failure:
         error = failure
-    known = list(signature.parameters.values())
-    if known and known[0].name in ("self", "cls") and "." in name:
-        known, values = known[1:], values[1:]
-    names = [one.name for one in known if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    parameters = list(signature.parameters.values())
+    if parameters and parameters[0].name in ("self", "cls") and "." in name:
+        parameters, values = parameters[1:], values[1:]
+    names = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    ]
     if unknown := [key for key in options if key not in names]:
         raise unknown_argument(name, unknown[0], names or ["(none)"]) from None
     positional = [
-        one for one in known if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+        parameter
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
     if len(values) > len(positional):
         by_name = ", ".join(f"{key}=..." for key in names)
@@ -97,11 +103,11 @@ def _reduce(self: Any, protocol: Any) -> Any:
     """Describes an object for `pickle` and `copy`, which make it without arguments and then fill
     it.
     """
-    made = object.__reduce_ex__(self, protocol)
+    reduced = object.__reduce_ex__(self, protocol)
     make: Any = getattr(copyreg, "__newobj__")  # noqa: B009, which type checkers do not know
-    if isinstance(made, tuple) and made[:2] == (make, (type(self),)):
-        return (_unfilled, *made[1:])
-    return made
+    if isinstance(reduced, tuple) and reduced[:2] == (make, (type(self),)):
+        return (_unfilled, *reduced[1:])
+    return reduced
 
 
 def _unfilled(cls: type) -> Any:
@@ -115,8 +121,8 @@ class _SignatureOf:
         self.constructor = constructor
 
     def __get__(self, _: Any, owner: Any) -> inspect.Signature:
-        takes = self.constructor(owner)
-        return inspect.Signature() if takes is owner else inspect.signature(takes)
+        target = self.constructor(owner)
+        return inspect.Signature() if target is owner else inspect.signature(target)
 
 
 def checked_call(function: Function) -> Function:

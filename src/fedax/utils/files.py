@@ -54,11 +54,11 @@ def read(path: Path, most: int = MOST_BYTES) -> bytes:
     """
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with os.fdopen(handle, "rb") as stream:
-        about = os.fstat(handle)
-        if not stat.S_ISREG(about.st_mode):
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
             raise InvalidInput.because(str(path), "not a regular file")
-        if about.st_size > most:
-            raise InvalidInput.found(str(path), f"{about.st_size:,} bytes", f"at most {most:,}")
+        if status.st_size > most:
+            raise InvalidInput.found(str(path), f"{status.st_size:,} bytes", f"at most {most:,}")
         return stream.read(most + 1)
 
 
@@ -130,10 +130,10 @@ def write(path: Path, content: str | bytes, mode: int = 0o666) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
-    _settle(path.parent)
+    _sync_folder(path.parent)
 
 
-def _settle(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     """Forces a new name to the disk, where the system can do that for folders."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)

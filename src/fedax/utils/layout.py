@@ -12,7 +12,7 @@ from jax import lax
 from jaxtyping import Array, Float, PyTree
 
 from fedax.errors import InvalidInput
-from fedax.utils.leaf_names import WORDS, Which, chosen, names_of, of_word
+from fedax.utils.leaf_names import WORDS, Which, chosen, names_of, select_by_word
 
 Vector: TypeAlias = Float[Array, "dim"]
 """A model, a gradient or a direction: all parameters in one flat vector."""
@@ -82,7 +82,7 @@ class Layout(eqx.Module):
 
     def unravel(self, vector: Float[Array, "dim"]) -> PyTree:
         """Returns the model's own pytree."""
-        return jax.tree.unflatten(self.treedef, _blocks(self, vector))
+        return jax.tree.unflatten(self.treedef, _split_vector(self, vector))
 
     @property
     def form(self) -> PyTree:
@@ -105,7 +105,7 @@ class Layout(eqx.Module):
         """
         model = self.form
         if isinstance(which, str) and which in WORDS:
-            return Part(self, tuple(of_word(model, which, field)))
+            return Part(self, tuple(select_by_word(model, which, field)))
         return Part(self, tuple(chosen(model, which, field)))
 
 
@@ -126,7 +126,7 @@ def _ravel(layout: Layout, leaves: list[Any]) -> Array:
 
 
 @functools.partial(jax.jit, static_argnums=0, inline=True)
-def _blocks(layout: Layout, vector: Array) -> list[Array]:
+def _split_vector(layout: Layout, vector: Array) -> list[Array]:
     ends = np.cumsum(layout.blocks)
     return [
         vector[end - size : end].reshape(shape)
@@ -155,41 +155,44 @@ class Part(eqx.Module):
     @property
     def others(self) -> "Part":
         """Returns the part with all other leaves."""
-        return Part(self.whole, tuple(not own for own in self.chosen))
+        return Part(self.whole, tuple(not is_chosen for is_chosen in self.chosen))
 
     @property
     def layout(self) -> Layout:
         """Returns the layout of the part; the other leaves are None in the pytree."""
-        ids = [i if own else None for i, own in enumerate(self.chosen)]
+        ids = [i if is_chosen else None for i, is_chosen in enumerate(self.chosen)]
         treedef = jax.tree.structure(jax.tree.unflatten(self.whole.treedef, ids))
         return Layout(
             treedef,
-            tuple(s for s, own in zip(self.whole.shapes, self.chosen) if own),
+            tuple(s for s, is_chosen in zip(self.whole.shapes, self.chosen) if is_chosen),
             self.whole.dtype,
         )
 
     @property
-    def _places(self) -> list[tuple[slice, slice]]:
+    def _slices(self) -> list[tuple[slice, slice]]:
         """Returns slices of the model's vector, merged where adjacent, and of the part's."""
-        places, begin, filled = list[tuple[slice, slice]](), 0, 0
-        for size, own in zip(self.whole.blocks, self.chosen):
-            if own:
-                here, there = slice(begin, begin + size), slice(filled, filled + size)
-                if places and places[-1][0].stop == begin:
-                    last = places.pop()
-                    here, there = slice(last[0].start, here.stop), slice(last[1].start, there.stop)
-                places.append((here, there))
+        slices, begin, filled = list[tuple[slice, slice]](), 0, 0
+        for size, is_chosen in zip(self.whole.blocks, self.chosen):
+            if is_chosen:
+                model_slice, part_slice = slice(begin, begin + size), slice(filled, filled + size)
+                if slices and slices[-1][0].stop == begin:
+                    last = slices.pop()
+                    model_slice, part_slice = (
+                        slice(last[0].start, model_slice.stop),
+                        slice(last[1].start, part_slice.stop),
+                    )
+                slices.append((model_slice, part_slice))
                 filled += size
             begin += size
-        return places
+        return slices
 
     def take(self, w: Float[Array, "dim"]) -> Float[Array, "part"]:
         """Extracts the part from a model."""
-        pieces = [w[here] for here, _ in self._places]
+        pieces = [w[model_slice] for model_slice, _ in self._slices]
         return pieces[0] if len(pieces) == 1 else jnp.concatenate([w[:0], *pieces])
 
     def put(self, w: Float[Array, "dim"], part: Float[Array, "part"]) -> Float[Array, "dim"]:
         """Returns the model with another part."""
-        for here, there in self._places:
-            w = w.at[here].set(part[there])
+        for model_slice, part_slice in self._slices:
+            w = w.at[model_slice].set(part[part_slice])
         return w

@@ -14,7 +14,7 @@ Which: TypeAlias = str | Sequence[str] | Callable[[str, Any], bool]
 its array.
 """
 WORDS = ("last", "norms")
-"""Leaves that a method can ask for without a name, see `of_word`."""
+"""Leaves that a method can ask for without a name, see `select_by_word`."""
 
 
 def names_of(tree: PyTree) -> list[str]:
@@ -48,18 +48,18 @@ def chosen(tree: PyTree, which: Which, field: str) -> list[bool]:
     names, leaves = names_of(tree), jax.tree.leaves(tree)
     if callable(which):
         return [bool(which(name, leaf)) for name, leaf in zip(names, leaves, strict=True)]
-    found = [False] * len(names)
+    selected = [False] * len(names)
     for pattern in [which] if isinstance(which, str) else which:
         hits = [_matches(name, pattern) for name in names]
         if not any(hits):
             raise InvalidInput.of(
                 field, pattern, "the names of leaves, or parts of them: " + ", ".join(names)
             )
-        found = [old or new for old, new in zip(found, hits, strict=True)]
-    return found
+        selected = [old or new for old, new in zip(selected, hits, strict=True)]
+    return selected
 
 
-def of_word(tree: PyTree, word: str, field: str) -> list[bool]:
+def select_by_word(tree: PyTree, word: str, field: str) -> list[bool]:
     """Returns for each leaf, in flat order, whether a word means it.
 
     `"last"` is the last layer of models whose layers are in order (tuples, named tuples,
@@ -67,9 +67,11 @@ def of_word(tree: PyTree, word: str, field: str) -> list[bool]:
     array itself. `"norms"` are leaves with a part of their name that contains "norm" or begins with
     "bn", in any case; a model may have none.
 
-    >>> of_word(({"kernel": 0.0}, {"bias": 0.0, "kernel": 0.0}), "last", "head")
+    >>> select_by_word(({"kernel": 0.0}, {"bias": 0.0, "kernel": 0.0}), "last", "head")
     [False, True, True]
-    >>> of_word({"BatchNorm_0": {"scale": 0.0}, "Dense_0": {"kernel": 0.0}}, "norms", "norms")
+    >>> select_by_word(
+    ...     {"BatchNorm_0": {"scale": 0.0}, "Dense_0": {"kernel": 0.0}}, "norms", "norms"
+    ... )
     [True, False]
 
     Args:
@@ -81,13 +83,16 @@ def of_word(tree: PyTree, word: str, field: str) -> list[bool]:
         InvalidInput: the last of layers that a dict holds, which are in no order.
     """
     if word == "norms":
-        parts = [name.lower().split(".") for name in names_of(tree)]
-        return [any("norm" in part or part.startswith("bn") for part in own) for own in parts]
+        split_names = [name.lower().split(".") for name in names_of(tree)]
+        return [
+            any("norm" in segment or segment.startswith("bn") for segment in segments)
+            for segments in split_names
+        ]
     paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
     depth = 0
     while len(paths) > 1 and len({path[: depth + 1] for path in paths}) == 1:
         depth += 1
-    if _unordered([path[depth:] for path in paths]):
+    if _is_unordered([path[depth:] for path in paths]):
         allowed = "the names of leaves, or parts of them: " + ", ".join(names_of(tree))
         raise InvalidInput.found(
             field, f"{word!r} of layers that a dict holds, which are in no order", allowed
@@ -95,7 +100,7 @@ def of_word(tree: PyTree, word: str, field: str) -> list[bool]:
     return [path[: depth + 1] == paths[-1][: depth + 1] for path in paths]
 
 
-def _unordered(paths: Sequence[Sequence[Any]]) -> bool:
+def _is_unordered(paths: Sequence[Sequence[Any]]) -> bool:
     """Returns whether these are layers by name, which JAX sorts.
 
     They are if there are more than the two arrays of one layer.

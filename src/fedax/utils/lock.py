@@ -28,10 +28,10 @@ def held(folder: Path, name: str = _NAME) -> Generator[None]:
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         if not _take(handle):
-            who = _text(handle)
+            process = _read_holder(handle)
             os.close(handle)
             raise RunExists(
-                f"{folder} is in use by {who}. Wait until it ends, or choose another folder."
+                f"{folder} is in use by {process}. Wait until it ends, or choose another folder."
             )
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(handle), os.stat(path)):
@@ -58,12 +58,12 @@ def holder(folder: Path) -> str | None:
     except OSError:
         return None
     try:
-        return None if _take(handle) else _text(handle)
+        return None if _take(handle) else _read_holder(handle)
     finally:
         os.close(handle)
 
 
-def _text(handle: int) -> str:
+def _read_holder(handle: int) -> str:
     os.lseek(handle, 0, os.SEEK_SET)
     return os.read(handle, 300).decode("utf-8", "replace") or "another process"
 

@@ -42,11 +42,11 @@ def check_room(owner: str, clients: int, needed: int, what: str, hint: str = "")
     Raises:
         InvalidInput: more than there is.
     """
-    most = machine_memory()
-    if needed > most:
+    available = machine_memory()
+    if needed > available:
         got = f"{clients:,} clients, whose {what} take {needed / 2**30:,.1f} GiB"
         raise InvalidInput.found(
-            owner, got, f"at most {most / 2**30:,.1f} GiB, the memory of this machine", hint
+            owner, got, f"at most {available / 2**30:,.1f} GiB, the memory of this machine", hint
         )
 
 

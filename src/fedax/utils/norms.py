@@ -20,10 +20,10 @@ def power_of_two(largest: Float[Array, "..."]) -> Float[Array, "..."]:
     so that usual vectors keep their bits.
     """
     exponent = jnp.frexp(largest)[1]
-    usual = (jnp.abs(exponent) <= _SAFE) | ~jnp.isfinite(largest) | (largest == 0)
+    is_safe = (jnp.abs(exponent) <= _SAFE) | ~jnp.isfinite(largest) | (largest == 0)
     info = jnp.finfo(largest.dtype)
     exponent = jnp.clip(exponent, info.minexp + 4, info.maxexp - 2)  # the power itself has to fit
-    return jnp.where(usual, 1, jnp.ldexp(jnp.ones_like(largest), jnp.where(usual, 0, exponent)))
+    return jnp.where(is_safe, 1, jnp.ldexp(jnp.ones_like(largest), jnp.where(is_safe, 0, exponent)))
 
 
 @checked_call

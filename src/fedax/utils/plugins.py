@@ -118,7 +118,7 @@ def without_folders(name: str) -> str:
 def find(
     kind: str,
     name: str,
-    known: Mapping[str, Any],
+    built_in: Mapping[str, Any],
     allowed: str,
     accepts: Callable[[Any], bool] = callable,
 ) -> Any:
@@ -127,7 +127,7 @@ def find(
     Args:
         kind: a key of `GROUPS`, also the word for messages.
         name: of a built-in object, an entry point, or a reference.
-        known: the built-in objects by name.
+        built_in: the built-in objects by name.
         allowed: what the object has to be, for the message.
         accepts: whether the user's object is that.
 
@@ -135,20 +135,20 @@ def find(
         UnknownName: no such name; the message holds the nearest one.
         InvalidInput: user code that cannot be loaded, or that is something else.
     """
-    if name in known:
-        return known[name]
-    value = load(kind, name, known).value
+    if name in built_in:
+        return built_in[name]
+    value = load(kind, name, built_in).value
     if not accepts(value):
-        what = (
+        description = (
             f"class {value.__name__}"
             if isinstance(value, type)
             else (f"an object of {type(value).__name__}")
         )
-        raise InvalidInput.found(kind, f"{name!r}, {what}", allowed)
+        raise InvalidInput.found(kind, f"{name!r}, {description}", allowed)
     return value
 
 
-def load(kind: str, name: str, known: Collection[str] = ()) -> Plugin:
+def load(kind: str, name: str, built_in: Collection[str] = ()) -> Plugin:
     """Loads user code by name. A file is read at every call, and run again only if it has changed.
 
     Raises:
@@ -163,20 +163,22 @@ def load(kind: str, name: str, known: Collection[str] = ()) -> Plugin:
     if match is None:
         if name.endswith(".py") or "/" in name:
             raise InvalidInput.of(kind, name, f"{FORM}, such as {name}:Name")
-        if not known:
+        if not built_in:
             raise UnknownName(str(InvalidInput.of(kind, name, FORM)))
-        error = UnknownName.among(kind, name, known)
+        error = UnknownName.among(kind, name, built_in)
         raise UnknownName(f"{error} Your own code is {FORM}.")
-    place, attribute = match["place"], match["name"]
-    what = f"{kind} {name!r}"
-    module, file, sha256 = (_load_file if place.endswith(".py") else _load_module)(place, what)
+    location, attribute = match["place"], match["name"]
+    subject = f"{kind} {name!r}"
+    module, file, sha256 = (_load_file if location.endswith(".py") else _load_module)(
+        location, subject
+    )
     if not hasattr(module, attribute):
         public = [
             key
             for key, value in vars(module).items()
             if not key.startswith("_") and callable(value)
         ]
-        raise UnknownName.among(f"{kind}, name in {place}", attribute, public or ["(none)"])
+        raise UnknownName.among(f"{kind}, name in {location}", attribute, public or ["(none)"])
     return Plugin(getattr(module, attribute), file, sha256)
 
 
@@ -197,15 +199,15 @@ def _entry_points(kind: str) -> dict[str, str]:
     return {point.name: point.value for point in entry_points(group=GROUPS[kind])}
 
 
-def _load_file(place: str, what: str) -> tuple[ModuleType, Path, str]:
-    path = Path(place).expanduser()
+def _load_file(location: str, subject: str) -> tuple[ModuleType, Path, str]:
+    path = Path(location).expanduser()
     try:
         source = path.read_bytes()
     except OSError as error:
-        begin = "Paths begin at the folder of the experiment file, or else at the working directory"
-        hint = "" if path.is_absolute() else f"{begin}, {Path.cwd()}."
+        rule = "Paths begin at the folder of the experiment file, or else at the working directory"
+        hint = "" if path.is_absolute() else f"{rule}, {Path.cwd()}."
         raise InvalidInput.because(
-            what, f"{path} cannot be read: {error.strerror or error}", hint
+            subject, f"{path} cannot be read: {error.strerror or error}", hint
         ) from error
     sha256 = hashlib.sha256(source).hexdigest()
     # one module for equal files: classes of two would be two kinds of algorithms to a compiled
@@ -222,26 +224,28 @@ def _load_file(place: str, what: str) -> tuple[ModuleType, Path, str]:
             del sys.modules[name]
             if not isinstance(error, Exception):
                 raise
-            raise InvalidInput.because(what, _describe(error, path)) from error
+            raise InvalidInput.because(subject, _describe(error, path)) from error
     return sys.modules[name], path, sha256
 
 
-def _load_module(place: str, what: str) -> tuple[ModuleType, Path | None, str]:
+def _load_module(location: str, subject: str) -> tuple[ModuleType, Path | None, str]:
     try:
-        module = importlib.import_module(place)
+        module = importlib.import_module(location)
     except Exception as error:
         if (
             isinstance(error, ModuleNotFoundError)
             and error.name
-            and (place + ".").startswith(error.name + ".")
+            and (location + ".").startswith(error.name + ".")
         ):
             hint = (
                 f"Install it, or name a file. Your own code is {FORM}, options of a built-in "
                 "name are name:key=value."
             )
-            raise InvalidInput.because(what, f"there is no module {error.name!r}", hint) from error
+            raise InvalidInput.because(
+                subject, f"there is no module {error.name!r}", hint
+            ) from error
         raise InvalidInput.because(
-            what, f"module {place} cannot be imported: {type(error).__name__}: {error}"
+            subject, f"module {location} cannot be imported: {type(error).__name__}: {error}"
         ) from error
     file = Path(module.__file__) if module.__file__ else None
     return (
@@ -264,10 +268,10 @@ def _describe(error: Exception, path: Path) -> str:
         f"{getattr(error, 'msg', error)}"
     )
     if isinstance(error, ModuleNotFoundError):
-        beside = path.parent / f"{str(error.name).partition('.')[0]}.py"
-        if beside.exists():
+        sibling = path.parent / f"{str(error.name).partition('.')[0]}.py"
+        if sibling.exists():
             text += (
-                f" ({beside.name} lies beside it, but a file with your own code stands "
+                f" ({sibling.name} lies beside it, but a file with your own code stands "
                 "alone; several are a package)"
             )
     return text

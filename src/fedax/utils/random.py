@@ -29,8 +29,8 @@ def stream(root: Key[Array, ""], *path: str | Index) -> Key[Array, ""]:
     >>> bool(stream(jax.random.key(0), "cohort", 3) == stream(jax.random.key(0), "cohort", 3))
     True
     """
-    for part in path:
+    for element in path:
         root = jax.random.fold_in(
-            root, zlib.crc32(part.encode()) if isinstance(part, str) else part
+            root, zlib.crc32(element.encode()) if isinstance(element, str) else element
         )
     return root

@@ -25,5 +25,5 @@ def whole_part(share: Any, count: Any) -> Any:
         count: whole numbers, one or an array.
     """
     exact = np.asarray(share * np.asarray(count, np.float64))
-    found = np.floor(exact + _ROUNDING * np.maximum(exact, np.asarray(count, np.float64)))
-    return found.astype(np.int64) if found.ndim else int(found)
+    floored = np.floor(exact + _ROUNDING * np.maximum(exact, np.asarray(count, np.float64)))
+    return floored.astype(np.int64) if floored.ndim else int(floored)

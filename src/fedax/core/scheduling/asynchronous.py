@@ -153,9 +153,9 @@ class Asynchronous:
         """
         if isinstance(spelling, cls):
             return spelling
-        known = [field.name for field in dataclasses.fields(cls)]
-        if not isinstance(spelling, Mapping) or not set(spelling) <= set(known):
-            allowed = f"a fedax.Asynchronous, or a table with some of {', '.join(known[1:])}"
+        names = [field.name for field in dataclasses.fields(cls)]
+        if not isinstance(spelling, Mapping) or not set(spelling) <= set(names):
+            allowed = f"a fedax.Asynchronous, or a table with some of {', '.join(names[1:])}"
             raise InvalidInput.of("Schedule(asynchronous=...)", spelling, allowed)
         return cls(**spelling)
 
@@ -308,9 +308,11 @@ class Timetable:
         )
         # staleness: steps between the version and the one that takes the upload
         factors = self.server.factors(np.arange(first, first + count)[:, None] - versions)
-        found = (clients, versions, slots, factors, stored, sent, discarded)
-        more = (padded or count) - count
-        rows: Any = (np.concatenate([a, np.zeros((more, *a.shape[1:]), a.dtype)]) for a in found)
+        fields = (clients, versions, slots, factors, stored, sent, discarded)
+        padding = (padded or count) - count
+        rows: Any = (
+            np.concatenate([a, np.zeros((padding, *a.shape[1:]), a.dtype)]) for a in fields
+        )
         return Arrivals(*rows)
 
     def extend(self, steps: int) -> None:
@@ -355,15 +357,15 @@ class Timetable:
         self._sent = self._discarded = 0
         self._spent = 0.0
         # uploads of versions that are too old for the next step will be discarded
-        gone = [
+        expired = [
             v
             for v in set(versions) | {self._version - 1}
             if v in self._slot_of and not self._outstanding[v]
         ]
         # the one version that this step makes too old; those before it went earlier
         oldest = self._version - 1 - limit
-        gone += [v for v in (oldest,) if v in self._slot_of and v not in gone]
-        for version in gone:
+        expired += [v for v in (oldest,) if v in self._slot_of and v not in expired]
+        for version in expired:
             heapq.heappush(self._free_slots, self._slot_of.pop(int(version)))
             del self._outstanding[int(version)]
         for client in clients:
@@ -395,16 +397,18 @@ class Timetable:
         self._outstanding[self._version] += count
         self._sent += count
         ids = np.asarray(clients)
-        taken = np.asarray(self._seconds(ids, self._version), np.float64)
-        spent = np.zeros(count) if self._joules is None else self._joules(ids, self._version)
-        if not (np.isfinite(taken).all() and (taken >= 0).all()):
+        durations = np.asarray(self._seconds(ids, self._version), np.float64)
+        energies = np.zeros(count) if self._joules is None else self._joules(ids, self._version)
+        if not (np.isfinite(durations).all() and (durations >= 0).all()):
             raise InvalidInput.of(
                 "devices",
-                taken.min(),
+                durations.min(),
                 "finite seconds >= 0 from a client's dispatch to its arrival",
             )
-        for client, each, joules in zip(clients, taken.tolist(), spent.tolist(), strict=True):
-            event = (self._now + each, client, self._version, self._dispatches, joules)
+        for client, duration, joules in zip(
+            clients, durations.tolist(), energies.tolist(), strict=True
+        ):
+            event = (self._now + duration, client, self._version, self._dispatches, joules)
             heapq.heappush(self._events, event)
             self._dispatches += 1
 
@@ -456,8 +460,10 @@ class WakeUps(Timetable):
     def _take_buffer(self, limit: float) -> None:
         # the buffer holds one arrival, which is a step
         ((_, client, _),) = self._buffer
-        around = self._neighbours[client]
-        partner = int(around[self._random.integers(len(around))]) if len(around) else client
+        neighbours = self._neighbours[client]
+        partner = (
+            int(neighbours[self._random.integers(len(neighbours))]) if len(neighbours) else client
+        )
         self._partners.append([partner])
         if self._answer is not None and partner != client:
             self._spent += self._answer(partner, self._version)
@@ -492,20 +498,20 @@ class _Ranking:
 
     def draw(self, random: np.random.Generator) -> int:
         """Draws a client in proportion to the weights, and removes it."""
-        ticket, place, step = int(random.integers(self.total)), 0, self.top
+        ticket, position, step = int(random.integers(self.total)), 0, self.top
         # the owner of the ticket, where the members' weights lie one after the other in the order
         # of their numbers
         while step:
-            if place + step < len(self.tree) and self.tree[place + step] <= ticket:
-                place += step
-                ticket -= self.tree[place]
+            if position + step < len(self.tree) and self.tree[position + step] <= ticket:
+                position += step
+                ticket -= self.tree[position]
             step >>= 1
-        self.remove(place)
-        return place
+        self.remove(position)
+        return position
 
-    def _change(self, client: int, by: int) -> None:
-        self.total += by
-        place = client + 1
-        while place < len(self.tree):
-            self.tree[place] += by
-            place += place & -place
+    def _change(self, client: int, delta: int) -> None:
+        self.total += delta
+        position = client + 1
+        while position < len(self.tree):
+            self.tree[position] += delta
+            position += position & -position

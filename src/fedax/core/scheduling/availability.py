@@ -97,13 +97,13 @@ class Daily(Availability):
 
     def available(self, key: Key[Array, ""], round: Index, clients: int) -> Bool[Array, "clients"]:
         # in rounds: over how many the hours are drawn, and for how many a client is available
-        span, long = (
+        span, duration = (
             max(1, whole_part(self.spread, self.period)),
             max(1, math.floor(self.fraction * self.period + 0.5)),
         )
         # from the rule's own seed: the same clients are available in runs with different seeds
         hours = jax.random.randint(jax.random.key(self.seed), (clients,), 0, span, jnp.int32)
-        return (jnp.asarray(round, jnp.int32) % self.period + hours) % self.period < long
+        return (jnp.asarray(round, jnp.int32) % self.period + hours) % self.period < duration
 
 
 class Interval(NamedTuple):
@@ -157,7 +157,9 @@ class Trace(Availability):
         is_length = real(self.round_length) and 0 < self.round_length < math.inf
         _require(self, "round_length", is_length, "finite numbers > 0")
         _require(self, "repeat", isinstance(self.repeat, bool), "true or false")
-        object.__setattr__(self, "intervals", _read(self.file, Fraction(str(self.round_length))))
+        object.__setattr__(
+            self, "intervals", _read_trace(self.file, Fraction(str(self.round_length)))
+        )
 
     def check(self, clients: int) -> None:
         self.bound_to(None, clients)
@@ -168,12 +170,12 @@ class Trace(Availability):
         Raises:
             DataError: a device that is none of the clients, with its line.
         """
-        known = {name: k for k, name in enumerate(names or ())}
+        number_by_name = {name: k for k, name in enumerate(names or ())}
         intervals = list[Interval]()
         for interval in self.intervals:
             client, where = interval.client, f"{self.file}, line {interval.line}, device"
             # a client may be called "7": names go before numbers
-            number = known.get(str(client))
+            number = number_by_name.get(str(client))
             number = number_of(str(client), names, clients, where) if number is None else number
             intervals.append(interval._replace(client=number))
         bound = object.__new__(type(self))  # without reading the file again
@@ -201,7 +203,7 @@ class Trace(Availability):
 COLUMNS, MOST_BYTES = ("device", "from", "to"), 1 << 28
 
 
-def _read(file: str, length: Fraction) -> tuple[Interval, ...]:
+def _read_trace(file: str, length: Fraction) -> tuple[Interval, ...]:
     try:
         # a pipe or device would never end
         if not os.path.isfile(file) or os.path.getsize(file) > MOST_BYTES:
@@ -228,8 +230,8 @@ def _read(file: str, length: Fraction) -> tuple[Interval, ...]:
             )
     if not rows:
         raise DataError.found(file, "no line below the header", "at least one interval")
-    # places of the columns, the intervals, and those of each device in order of time
-    places, found, own = (
+    # indices of the columns, the intervals, and those of each device in order of time
+    column_indices, intervals, intervals_by_device = (
         [names.index(name) for name in COLUMNS],
         [],
         dict[int | str, list[tuple[Fraction, Fraction, int]]](),
@@ -239,24 +241,25 @@ def _read(file: str, length: Fraction) -> tuple[Interval, ...]:
             raise DataError.of(
                 f"{file}, line {line}", row, f"{len(names)} values, as the header has"
             )
-        device = _device(file, line, row[places[0]].strip())
+        device = _parse_device(file, line, row[column_indices[0]].strip())
         begin, end = (
-            _number(file, line, name, row[i].strip()) for name, i in zip(COLUMNS[1:], places[1:])
+            _parse_number(file, line, name, row[i].strip())
+            for name, i in zip(COLUMNS[1:], column_indices[1:])
         )
         if begin >= end:
             raise DataError.of(
                 f"{file}, line {line}, to",
-                row[places[2]].strip(),
-                f"more than from, {row[places[1]].strip()}",
+                row[column_indices[2]].strip(),
+                f"more than from, {row[column_indices[1]].strip()}",
             )
-        _check_apart(file, own.setdefault(device, []), (begin, end, line))
+        _insert_interval(file, intervals_by_device.setdefault(device, []), (begin, end, line))
         # the rounds t with from <= t * length < to: both ends round up
         first, last = (min(math.ceil(t / length), MOST_COUNT) for t in (begin, end))
-        found.append(Interval(device, first, last, line))
-    return tuple(found)
+        intervals.append(Interval(device, first, last, line))
+    return tuple(intervals)
 
 
-def _device(file: str, line: int, text: str) -> int | str:
+def _parse_device(file: str, line: int, text: str) -> int | str:
     """Returns the number of a client if the text is one, else its name."""
     # no leading zeros: 007 is a name
     if re.fullmatch(r"0|[1-9][0-9]{0,9}", text, re.ASCII) and int(text) <= MOST_COUNT:
@@ -270,28 +273,28 @@ def _device(file: str, line: int, text: str) -> int | str:
     return text
 
 
-def _number(file: str, line: int, name: str, text: str) -> Fraction:
+def _parse_number(file: str, line: int, name: str, text: str) -> Fraction:
     # bounded, because a Fraction of 1e999999999 would never be finished
     if not re.fullmatch(r"\d{1,30}(\.\d{0,30})?([eE][+-]?\d{1,2})?", text, re.ASCII):
         raise DataError.of(f"{file}, line {line}, {name}", text, "finite numbers >= 0")
     return Fraction(text)
 
 
-def _check_apart(
-    file: str, own: list[tuple[Fraction, Fraction, int]], new: tuple[Fraction, Fraction, int]
+def _insert_interval(
+    file: str, intervals: list[tuple[Fraction, Fraction, int]], new: tuple[Fraction, Fraction, int]
 ) -> None:
     """Puts an interval among the others of its client, in order, and refuses one that overlaps with
     them.
     """
     # sorted intervals that do not overlap: only the neighbours of a new one can overlap with it
-    place = bisect.bisect(own, new)
-    for other in own[max(place - 1, 0) : place + 1]:
+    index = bisect.bisect(intervals, new)
+    for other in intervals[max(index - 1, 0) : index + 1]:
         if new[0] < other[1] and other[0] < new[1]:
             got = f"{float(new[0]):g} to {float(new[1]):g}, which overlaps with line {other[2]}"
             raise DataError.of(
                 f"{file}, line {new[2]}", got, "intervals of a device that lie apart"
             )
-    own.insert(place, new)
+    intervals.insert(index, new)
 
 
 def _require(rule: Rule, name: str, holds: bool, allowed: str) -> None:

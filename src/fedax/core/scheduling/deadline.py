@@ -51,9 +51,9 @@ def first_answers(
     2.2, 3.3 and 9 (the paper was not read).
     """
     order = np.lexsort((clients, seconds))
-    taken = order[seconds[order] <= deadline][:most]
+    accepted = order[seconds[order] <= deadline][:most]
     counts = np.zeros(len(clients), bool)
-    counts[taken] = True
+    counts[accepted] = True
     # with enough answers, or all of them, the server waits no longer
-    is_complete = len(taken) in (most, len(clients))
-    return counts, float(seconds[taken].max(initial=0.0)) if is_complete else deadline
+    is_complete = len(accepted) in (most, len(clients))
+    return counts, float(seconds[accepted].max(initial=0.0)) if is_complete else deadline

@@ -102,17 +102,17 @@ class Distribution:
     @classmethod
     def of(cls, field: str, spelling: Mapping[str, Any], limits: Range) -> "Distribution":
         """Makes one from its table; refuses parameters with which it gives values out of range."""
-        given = dict(spelling)
-        name = given.pop("name", None)
+        arguments = dict(spelling)
+        name = arguments.pop("name", None)
         if name not in cls.known:
             raise InvalidInput.of(
                 field, spelling, f"tables with name = one of {', '.join(cls.known)}"
             )
         parameters = cls.known[name]
-        for key in given:
+        for key in arguments:
             if key not in parameters:
                 raise UnknownName.among(f"{field}, parameter of {name!r}", key, parameters)
-        values = parameters | given
+        values = parameters | arguments
         if missing := [key for key, value in values.items() if value is None]:
             raise InvalidInput.found(
                 field, f"{name!r} without {', '.join(missing)}", f"{name!r} with all parameters"
@@ -120,17 +120,17 @@ class Distribution:
         values = {
             k: tuple(v) if isinstance(v, Sequence | np.ndarray) else v for k, v in values.items()
         }
-        made = cls(name, tuple(values.items()))
-        made._check(field, limits, **values)
-        return made
+        distribution = cls(name, tuple(values.items()))
+        distribution._check(field, limits, **values)
+        return distribution
 
     def _check(self, field: str, limits: Range, **values: Any) -> None:
         numbers = [
-            one
+            number
             for value in values.values()
-            for one in (value if isinstance(value, tuple) else (value,))
+            for number in (value if isinstance(value, tuple) else (value,))
         ]
-        if not all(real(one) and math.isfinite(one) for one in numbers):
+        if not all(real(number) and math.isfinite(number) for number in numbers):
             raise InvalidInput.of(field, self.spelling, "finite parameters")
         if self.name == "lognormal":
             fits, allowed = (
@@ -138,11 +138,11 @@ class Distribution:
                 ("median > 0 and sigma >= 0"),
             )
         elif self.name == "choice":
-            several, weights = values["values"], values["weights"]
-            fits = isinstance(several, tuple) and len(several) > 0 and limits.allows(several)
+            choices, weights = values["values"], values["weights"]
+            fits = isinstance(choices, tuple) and len(choices) > 0 and limits.allows(choices)
             fits = fits and (
                 not weights
-                or (len(weights) == len(several) and min(weights) >= 0 and sum(weights) > 0)
+                or (len(weights) == len(choices) and min(weights) >= 0 and sum(weights) > 0)
             )
             allowed = f"values that are {limits.allowed}, and a weight >= 0 for each, or none"
         else:
@@ -163,20 +163,26 @@ class Distribution:
         }
         return {"name": self.name} | {key: value for key, value in values.items() if value != []}
 
-    def __call__(self, luck: Numbers) -> Numbers:
+    def __call__(self, probabilities: Numbers) -> Numbers:
         """Returns the values at some uniform numbers: the inverse of the distribution function."""
         values = dict(self.parameters)
         if self.name == "lognormal":
-            return values["median"] * np.exp(values["sigma"] * scipy.special.ndtri(luck))
+            return values["median"] * np.exp(values["sigma"] * scipy.special.ndtri(probabilities))
         if self.name == "choice":
-            several = np.asarray(values["values"], np.float64)
-            ends = np.cumsum(np.asarray(values["weights"] or np.ones(len(several)), np.float64))
-            # rounding may put `luck` behind the last end
-            return several[
-                np.minimum(np.searchsorted(ends, luck * ends[-1], side="right"), len(several) - 1)
+            choices = np.asarray(values["values"], np.float64)
+            ends = np.cumsum(np.asarray(values["weights"] or np.ones(len(choices)), np.float64))
+            # rounding may put a probability behind the last end
+            return choices[
+                np.minimum(
+                    np.searchsorted(ends, probabilities * ends[-1], side="right"), len(choices) - 1
+                )
             ]
         low, high = float(values["low"]), float(values["high"])
-        return low + (high - low) * luck if self.name == "uniform" else low * (high / low) ** luck
+        return (
+            low + (high - low) * probabilities
+            if self.name == "uniform"
+            else low * (high / low) ** probabilities
+        )
 
 
 @checked_arguments
@@ -254,7 +260,7 @@ class Devices:
                 object.__setattr__(self, "table", str(self.table))
             table: Any = self.table
             rows = _from_file(table) if isinstance(table, str) else _from_columns(table)
-        values = {name: self._source(name, rows) for name in CHARACTERISTICS}
+        values = {name: self._parse_characteristic(name, rows) for name in CHARACTERISTICS}
         factors: dict[str, Distribution] = {}
         for name, spelling in dict(self.varying or {}).items():
             if name not in CHARACTERISTICS:
@@ -285,14 +291,14 @@ class Devices:
             object.__setattr__(self, name, value)
         object.__setattr__(self, "digest", self._digest())
 
-    def _source(self, name: str, rows: "Table | None") -> Any:
+    def _parse_characteristic(self, name: str, rows: "Table | None") -> Any:
         """Returns a characteristic as a number, an array over clients or a distribution; None if
         the table has it.
         """
         value, limits, field = getattr(self, name), CHARACTERISTICS[name], f"Devices({name}=...)"
         if rows is not None and name in rows.columns:
             # a value beside the column is refused, unless it is the default
-            default = next(one.default for one in dataclasses.fields(self) if one.name == name)
+            default = next(item.default for item in dataclasses.fields(self) if item.name == name)
             if not (real(value) and value == default):
                 raise InvalidInput.found(
                     field, "a value beside a column of the table", "one of the two"
@@ -301,9 +307,9 @@ class Devices:
         if isinstance(value, Mapping):
             return Distribution.of(field, value, limits)
         if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str):
-            for k, one in enumerate(value):
-                if not _is_number(one) or not limits.allows(one):
-                    raise InvalidInput.of(f"{field}, entry {k}", one, limits.allowed)
+            for k, item in enumerate(value):
+                if not _is_number(item) or not limits.allows(item):
+                    raise InvalidInput.of(f"{field}, entry {k}", item, limits.allowed)
             return np.asarray(value, np.float64)
         if not _is_number(value) or not limits.allows(value):
             allowed = (
@@ -327,7 +333,9 @@ class Devices:
             facts[name] = (
                 value.spelling if isinstance(value, Distribution) else np.asarray(value).tolist()
             )
-        facts["varying"] = {name: one.spelling for name, one in me._factors.items()}
+        facts["varying"] = {
+            name: distribution.spelling for name, distribution in me._factors.items()
+        }
         # left out at 0, so that devices from before these arguments keep their hash
         facts |= {name: getattr(self, name) for name in SERVER if getattr(self, name)}
         if me._table is not None:
@@ -352,14 +360,14 @@ class Devices:
         """
         if isinstance(spelling, cls):
             return spelling
-        known = [field.name for field in dataclasses.fields(cls) if field.init]
+        names = [field.name for field in dataclasses.fields(cls) if field.init]
         if not isinstance(spelling, Mapping):
             raise InvalidInput.of(
-                "devices", spelling, f"a fedax.Devices, or a table with {', '.join(known)}"
+                "devices", spelling, f"a fedax.Devices, or a table with {', '.join(names)}"
             )
         for name in spelling:
-            if name not in known:
-                raise UnknownName.among("key of [devices]", name, known)
+            if name not in names:
+                raise UnknownName.among("key of [devices]", name, names)
         return cls(**spelling)
 
     def bound_to(self, names: Sequence[str] | None, clients: int) -> "Devices":
@@ -377,23 +385,27 @@ class Devices:
                 raise InvalidInput.found(
                     f"Devices({name}=...)", got, f"{clients} values, one for each client"
                 )
-        # rows without clients are types of devices, which `_rows_of` draws
+        # rows without clients are types of devices, which `_row_indices` draws
         if me._table is None or me._table.clients is None:
             return self
         # the row of each client, -1 for none yet
         rows = np.full(clients, -1, np.int64)
-        known = {name: k for k, name in enumerate(names or ())}
+        number_by_name = {name: k for k, name in enumerate(names or ())}
         for row, name in enumerate(me._table.clients):
-            where = f"{me._table.place(row)}, client"
-            k = known[name] if name in known else number_of(name, names, clients, where)
+            where = f"{me._table.describe_row(row)}, client"
+            k = (
+                number_by_name[name]
+                if name in number_by_name
+                else number_of(name, names, clients, where)
+            )
             if rows[k] >= 0:
                 raise DataError.of(where, name, "each client once")
             rows[k] = row
         if missing := np.flatnonzero(rows < 0).tolist():
-            some = ", ".join(repr(names[k]) if names else str(k) for k in missing[:3])
-            some += f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            missing_names = ", ".join(repr(names[k]) if names else str(k) for k in missing[:3])
+            missing_names += f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             raise InvalidInput.found(
-                "Devices(table=...)", f"no row for {some}", "a row for each client"
+                "Devices(table=...)", f"no row for {missing_names}", "a row for each client"
             )
         bound = object.__new__(type(self))  # without reading the table again
         bound.__dict__.update(self.__dict__)
@@ -407,20 +419,20 @@ class Devices:
         me, ids = (self, np.asarray(clients, np.int64))
         source: Any = me._values[name]  # type: ignore[attr-defined]
         if source is None:
-            found = me._table.columns[name][self._rows_of(ids)]  # type: ignore[attr-defined]
+            values = me._table.columns[name][self._row_indices(ids)]  # type: ignore[attr-defined]
         elif isinstance(source, Distribution):
-            found = source(uniform(self.seed, name, ids))
+            values = source(uniform(self.seed, name, ids))
         else:
-            found = source[ids] if isinstance(source, np.ndarray) else np.full(ids.shape, source)
+            values = source[ids] if isinstance(source, np.ndarray) else np.full(ids.shape, source)
         factor = me._factors.get(name)  # type: ignore[attr-defined]
         return (
-            found
+            values
             if factor is None
             # a stream by another name, so that factor and value are independent
-            else found * factor(uniform(self.seed, f"{name} of a round", ids, round))
+            else values * factor(uniform(self.seed, f"{name} of a round", ids, round))
         )
 
-    def _rows_of(self, ids: np.ndarray) -> np.ndarray:
+    def _row_indices(self, ids: np.ndarray) -> np.ndarray:
         me: Any = self
         if me._table.clients is None:
             count = len(next(iter(me._table.columns.values())))
@@ -474,9 +486,11 @@ class Devices:
         down, speed, latency = (
             self.values(name, clients, round) for name in ("down", "speed", "latency")
         )
-        left = np.maximum(seconds - latency - np.asarray(down_bits, np.float64) / down, 0.0)
+        computing_seconds = np.maximum(
+            seconds - latency - np.asarray(down_bits, np.float64) / down, 0.0
+        )
         # an infinite speed takes no time, once the message is there
-        return np.minimum(examples, np.where(left > 0, left * speed, 0.0))
+        return np.minimum(examples, np.where(computing_seconds > 0, computing_seconds * speed, 0.0))
 
     def joules(
         self,
@@ -511,7 +525,7 @@ class Table(NamedTuple):
     columns: dict[str, np.ndarray]
     lines: tuple[int, ...] = ()
 
-    def place(self, row: int) -> str:
+    def describe_row(self, row: int) -> str:
         return (
             f"{self.source}, line {self.lines[row]}"
             if self.lines
@@ -528,12 +542,12 @@ def _from_columns(
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise DataError.of(source, lengths, "columns of one length")
-    # empty at first, because its `place` is needed for messages
+    # empty at first, because `describe_row` is needed for messages
     table = Table(source, None, {}, lines)
     clients = None
     if "client" in columns:
         clients = tuple(
-            client_name(value, f"{table.place(row)}, client")
+            client_name(value, f"{table.describe_row(row)}, client")
             for row, value in enumerate(columns["client"])
         )
     for name, column in columns.items():
@@ -543,8 +557,8 @@ def _from_columns(
             continue
         limits = CHARACTERISTICS[targets[0]]
         # kilobits and milliseconds have to be finite: they are measured
-        foreign = name in FOREIGN
-        allowed = "finite numbers > 0" if foreign else limits.allowed
+        is_foreign = name in FOREIGN
+        allowed = "finite numbers > 0" if is_foreign else limits.allowed
         values = np.empty(len(column))
         for row, value in enumerate(column):
             try:
@@ -552,21 +566,21 @@ def _from_columns(
             except (TypeError, ValueError):
                 # refused below, with its line
                 values[row] = math.nan
-            fits = (0 < values[row] < math.inf) if foreign else limits.allows(values[row])
+            fits = (0 < values[row] < math.inf) if is_foreign else limits.allows(values[row])
             # float(True) is 1
             if not fits or isinstance(value, bool):
-                raise DataError.of(f"{table.place(row)}, {name}", value, allowed)
+                raise DataError.of(f"{table.describe_row(row)}, {name}", value, allowed)
         for target in targets:
             if target in table.columns:
                 got = f"{name!r} and another column for {target!r}"
                 raise DataError.found(source, got, "one column for each characteristic")
             table.columns[target] = convert(values)
     if not table.columns or not min(lengths.values()):
-        known = ", ".join((*CHARACTERISTICS, *FOREIGN))
+        names = ", ".join((*CHARACTERISTICS, *FOREIGN))
         raise DataError.of(
             source,
             list(columns),
-            f"at least one row, and one of the columns {known}; client is optional",
+            f"at least one row, and one of the columns {names}; client is optional",
         )
     return table._replace(clients=clients)
 
@@ -619,14 +633,14 @@ def uniform(seed: int, name: str, *counts: Any) -> Numbers:
     arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(count, np.uint64)) for count in counts))
     state = np.full(arrays[0].shape, seed, np.uint64)
     for word in (np.full(state.shape, zlib.crc32(name.encode()), np.uint64), *arrays):
-        state = _mixed(_mixed(state) ^ word)
+        state = _mix(_mix(state) ^ word)
     # the upper 53 bits, and half a step more, so that 0 does not occur
-    steps = (_mixed(state) >> np.uint64(11)).astype(np.float64) + 0.5
+    steps = (_mix(state) >> np.uint64(11)).astype(np.float64) + 0.5
     # the last half step rounds up to 2^53, which would give 1
     return np.minimum(steps, 2.0**53 - 1) * 2.0**-53
 
 
-def _mixed(state: np.ndarray) -> np.ndarray:
+def _mix(state: np.ndarray) -> np.ndarray:
     # arrays of unsigned numbers wrap without a warning
     state = state + np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

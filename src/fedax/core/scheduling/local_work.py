@@ -67,16 +67,18 @@ class LocalWork(eqx.Module):
 
     def __check_init__(self) -> None:
         numbers = f"whole numbers from 1 to {MOST_COUNT}, or a pair of them in order"
-        self._require("epochs", counts(self.epochs) or _pair(self.epochs), numbers)
+        self._require("epochs", counts(self.epochs) or _is_pair(self.epochs), numbers)
         self._require(
             "epoch_steps", self.epoch_steps in ("ceil", "floor"), "one of 'ceil', 'floor'"
         )
         self._require(
             "steps",
-            self.steps is None or counts(self.steps) or _pair(self.steps),
+            self.steps is None or counts(self.steps) or _is_pair(self.steps),
             f"{numbers}, or None",
         )
-        fits = self.batch_size == "full" or counts(self.batch_size) or _pair(self.batch_size, "all")
+        fits = (
+            self.batch_size == "full" or counts(self.batch_size) or _is_pair(self.batch_size, "all")
+        )
         hint = 'Write batch_size="full".' if str(self.batch_size) == "all" else ""
         self._require("batch_size", fits, f"{numbers} (the second may be 'all'), or \"full\"", hint)
         self._require("order", self.order in ("shuffled", "given"), "one of 'shuffled', 'given'")
@@ -84,11 +86,13 @@ class LocalWork(eqx.Module):
             "stragglers", real(self.stragglers) and 0 <= self.stragglers <= 1, "numbers in [0, 1]"
         )
         times = self.times
-        whole = times is None or (
+        are_counts = times is None or (
             isinstance(times, tuple) and bool(times) and all(map(counts, times))
         )
-        rising = times is None or (whole and all(a < b for a, b in itertools.pairwise(times)))
-        self._require("times", rising, f"rising whole numbers from 1 to {MOST_COUNT}, or None")
+        is_rising = times is None or (
+            are_counts and all(a < b for a, b in itertools.pairwise(times))
+        )
+        self._require("times", is_rising, f"rising whole numbers from 1 to {MOST_COUNT}, or None")
         self._require("times", times is None or self.steps is None, "None if steps is given")
         p = self.sync_probability
         self._require(
@@ -96,8 +100,8 @@ class LocalWork(eqx.Module):
             p is None or (real(p) and LEAST_SYNC <= p <= 1),
             f"numbers in [{LEAST_SYNC}, 1], or None",
         )
-        alone = p is None or (self.steps is None and times is None and not self.stragglers)
-        self._require("sync_probability", alone, "None with steps, times or stragglers")
+        is_compatible = p is None or (self.steps is None and times is None and not self.stragglers)
+        self._require("sync_probability", is_compatible, "None with steps, times or stragglers")
 
     def _require(self, name: str, holds: bool, allowed: str, hint: str = "") -> None:
         if not holds:
@@ -111,7 +115,7 @@ class LocalWork(eqx.Module):
     @property
     def drawn(self) -> bool:
         """Whether a client's work is a matter of chance that other clients do not share."""
-        return can_be(self.stragglers) or any(
+        return can_happen(self.stragglers) or any(
             isinstance(v, tuple) for v in (self.epochs, self.steps, self.batch_size)
         )
 
@@ -148,24 +152,24 @@ class LocalWork(eqx.Module):
             batch = jax.random.randint(batch_key, (), jnp.minimum(low, size), high + 1, jnp.int32)
         else:
             batch = self.batch_size
-        amount: Any = self.epochs if self._in_epochs else self.steps
+        amount: Any = self.epochs if self._is_in_epochs else self.steps
         if self.times is not None:
             # `times` counts steps from the start of the run
             amount = jnp.diff(jnp.asarray((0, *self.times), jnp.int32))[round]
         if self.sync_probability is not None:
             assert shared is not None, "clients without a common stream"
-            amount = self._geometric(shared)
+            amount = self._draw_geometric(shared)
         if isinstance(amount, tuple):
             amount = jax.random.randint(amount_key, (), amount[0], amount[1] + 1, jnp.int32)
-        if can_be(self.stragglers):
-            late = jax.random.uniform(straggler_key, (), jnp.float32) < single(self.stragglers)
-            part = jax.random.randint(
+        if can_happen(self.stragglers):
+            is_late = jax.random.uniform(straggler_key, (), jnp.float32) < single(self.stragglers)
+            partial_amount = jax.random.randint(
                 part_key, (), 1, jnp.asarray(amount, jnp.int32) + 1, jnp.int32
             )
-            amount = jnp.where(late, part, amount)
-        return Work(self._steps_of(amount, size, batch, jnp.maximum), batch)
+            amount = jnp.where(is_late, partial_amount, amount)
+        return Work(self._count_steps(amount, size, batch, jnp.maximum), batch)
 
-    def _geometric(self, key: Key[Array, ""]) -> Any:
+    def _draw_geometric(self, key: Key[Array, ""]) -> Any:
         """Draws the steps up to and including the first of which a coin says that it ends the
         round.
         """
@@ -173,9 +177,9 @@ class LocalWork(eqx.Module):
         if isinstance(tail, float) and tail == -math.inf:
             return 1
         # in (0, 1], so that the logarithm is finite
-        luck = 1 - jax.random.uniform(key, (), jnp.float32)
+        uniform = 1 - jax.random.uniform(key, (), jnp.float32)
         # inverts the geometric law: more than k steps have the probability (1 - p)^k
-        return 1 + jnp.floor(jnp.log(luck) / single(tail)).astype(jnp.int32)
+        return 1 + jnp.floor(jnp.log(uniform) / single(tail)).astype(jnp.int32)
 
     @property
     def _log_tail(self) -> Any:
@@ -188,14 +192,14 @@ class LocalWork(eqx.Module):
         return -math.inf if p == 1 else math.log1p(-p)
 
     @property
-    def _in_epochs(self) -> bool:
+    def _is_in_epochs(self) -> bool:
         return self.steps is None and self.times is None and self.sync_probability is None
 
-    def _steps_of(
+    def _count_steps(
         self, amount: Any, size: Any, batch: Any, larger: Callable[[Any, Any], Any] = max
     ) -> Any:
         """Returns the steps of an amount of work, which is in epochs or in steps already."""
-        if not self._in_epochs:
+        if not self._is_in_epochs:
             return amount
         if self.epoch_steps == "ceil":
             return amount * -(-size // batch)
@@ -210,22 +214,24 @@ class LocalWork(eqx.Module):
         if self.sync_probability is not None:
             # the steps that the smallest draw gives
             longest = SMALLEST_LUCK / self._log_tail
-            whole = int(longest) if isinstance(longest, float) else longest.astype(jnp.int32)
-            return "sync_probability", 1 + whole
+            rounded = int(longest) if isinstance(longest, float) else longest.astype(jnp.int32)
+            return "sync_probability", 1 + rounded
         name = (
             "times" if self.times is not None else "steps" if self.steps is not None else "epochs"
         )
         # the most epochs, at the smallest batch
-        return name, self._steps_of(self._ends[1], largest, _examples(self._batch_ends[0], largest))
+        return name, self._count_steps(
+            self._amount_bounds[1], largest, _minibatch_size(self._batch_bounds[0], largest)
+        )
 
     def check_steps(self, largest: int) -> None:
         """Refuses more steps of a round than a 32-bit number counts, if no client has more than
         `largest` examples.
         """
         name, most = self.most_steps(largest)
-        # `_steps_of` forms this product in 32 bits before it divides
-        examples = self._ends[1] * largest
-        if self._in_epochs and self.epoch_steps == "floor" and examples >= 2**31:
+        # `_count_steps` forms this product in 32 bits before it divides
+        examples = self._amount_bounds[1] * largest
+        if self._is_in_epochs and self.epoch_steps == "floor" and examples >= 2**31:
             got = (
                 f"{self.epochs} with epoch_steps='floor', {examples} examples of the largest client"
             )
@@ -242,16 +248,16 @@ class LocalWork(eqx.Module):
         """Returns whether clients of these sizes always take equally many steps."""
         if self.sync_probability is not None:
             return True
-        least, most = self._ends
+        least, most = self._amount_bounds
         # a part of one step is that step
-        if least != most or (can_be(self.stragglers) and most > 1):
+        if least != most or (can_happen(self.stragglers) and most > 1):
             return False
-        if not self._in_epochs or self.batch_size == "full":
+        if not self._is_in_epochs or self.batch_size == "full":
             return True
         steps = {
-            self._steps_of(most, n, _examples(b, n))
+            self._count_steps(most, n, _minibatch_size(b, n))
             for n in map(int, sizes)
-            for b in self._batch_ends
+            for b in self._batch_bounds
         }
         return len(steps) == 1
 
@@ -270,15 +276,17 @@ class LocalWork(eqx.Module):
         Of a drawn batch size, the steps at its mean.
         """
         # the last time is the number of all steps
-        amount = sum(self._ends) / 2 if self.times is None else self.times[-1] / len(self.times)
+        amount = (
+            sum(self._amount_bounds) / 2 if self.times is None else self.times[-1] / len(self.times)
+        )
         if self.sync_probability is not None:
             amount = 1 / self.sync_probability
         # a straggler does a uniform part
-        late = self.stragglers * (1 - (amount + 1) / (2 * amount))
-        amount = amount * (1 - late)
-        if self._in_epochs and self.epoch_steps == "floor":
+        lost_share = self.stragglers * (1 - (amount + 1) / (2 * amount))
+        amount = amount * (1 - lost_share)
+        if self._is_in_epochs and self.epoch_steps == "floor":
             return max(amount * size // self._mean_batch(size), 1)
-        return amount * (self.mean_epoch(size) if self._in_epochs else 1)
+        return amount * (self.mean_epoch(size) if self._is_in_epochs else 1)
 
     def mean_epoch(self, size: int) -> float:
         """Returns the minibatches in an epoch of a client, at the mean batch size."""
@@ -286,10 +294,12 @@ class LocalWork(eqx.Module):
 
     def _mean_batch(self, size: int) -> float:
         """Returns the examples of a minibatch of a client; of a drawn batch size, their mean."""
-        return sum(_examples(end, size) for end in self._batch_ends) / len(self._batch_ends)
+        return sum(_minibatch_size(end, size) for end in self._batch_bounds) / len(
+            self._batch_bounds
+        )
 
     @property
-    def _ends(self) -> tuple[int, int]:
+    def _amount_bounds(self) -> tuple[int, int]:
         """The least and the most epochs, or steps, of a round; with `times` both are the steps of
         the longest round.
         """
@@ -300,12 +310,12 @@ class LocalWork(eqx.Module):
         return amount if isinstance(amount, tuple) else (amount, amount)
 
     @property
-    def _batch_ends(self) -> tuple[int | str, ...]:
+    def _batch_bounds(self) -> tuple[int | str, ...]:
         """The bounds of a drawn batch size, or the only one."""
         return self.batch_size if isinstance(self.batch_size, tuple) else (self.batch_size,)
 
 
-def _examples(batch: int | str, size: int) -> int:
+def _minibatch_size(batch: int | str, size: int) -> int:
     """Returns the examples of a minibatch of a client with `size` of them; a word stands for
     all.
     """
@@ -317,7 +327,7 @@ def counts(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_COUNT
 
 
-def _pair(value: Any, word: str | None = None) -> bool:
+def _is_pair(value: Any, word: str | None = None) -> bool:
     """Returns whether a value is a pair of counts in order; the second may be `word`."""
     if not (isinstance(value, tuple) and len(value) == 2 and counts(value[0])):
         return False
@@ -329,7 +339,7 @@ def real(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def can_be(probability: float | Float[Array, ""]) -> bool:
+def can_happen(probability: float | Float[Array, ""]) -> bool:
     """Returns whether an event can happen. One whose probability differs within a sweep can."""
     return not isinstance(probability, int | float) or probability > 0
 

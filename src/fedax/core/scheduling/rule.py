@@ -60,7 +60,7 @@ class Rule:
                 name,
                 {},
                 allowed,
-                lambda found: isinstance(found, type) and issubclass(found, cls),
+                lambda value: isinstance(value, type) and issubclass(value, cls),
             )
             # `name` spells it so from now on
             rule.reference = name
@@ -71,23 +71,27 @@ class Rule:
             raise InvalidInput.of(field, spelling, f"one of {names}, or a `{cls.__name__}`")
         # without derived fields, such as the intervals of a trace
         fields = [field for field in dataclasses.fields(rule) if field.init]
-        if unknown := set(parameters) - {own.name for own in fields}:
-            names = [own.name for own in fields]
+        if unknown := set(parameters) - {rule_field.name for rule_field in fields}:
+            names = [rule_field.name for rule_field in fields]
             raise InvalidInput.of(
                 field, spelling, f"parameters {names} of {rule.name()!r}", f"{unknown}"
             )
-        needed = [
-            own.name for own in fields if own.default is own.default_factory is dataclasses.MISSING
+        required = [
+            rule_field.name
+            for rule_field in fields
+            if rule_field.default is rule_field.default_factory is dataclasses.MISSING
         ]
-        if missing := [name for name in needed if name not in parameters]:
+        if missing := [name for name in required if name not in parameters]:
             raise InvalidInput.of(field, spelling, f"{rule.name()!r} with {', '.join(missing)}")
         return rule(**parameters)
 
     @property
     def spelling(self) -> Any:
         """The inverse of `of`."""
-        own: Any = self
+        rule: Any = self
         parameters = {
-            field.name: getattr(self, field.name) for field in dataclasses.fields(own) if field.init
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(rule)
+            if field.init
         }
         return {"name": self.name()} | parameters if parameters else self.name()

@@ -122,10 +122,10 @@ class Proportional(Sampling):
     ) -> Drawn:
         # examples of clients that are not available are taken out of the range of tickets
         sizes = jnp.where(available, jnp.diff(offsets), 0)
-        within = jnp.concatenate([jnp.zeros(1, sizes.dtype), jnp.cumsum(sizes)])
+        bounds = jnp.concatenate([jnp.zeros(1, sizes.dtype), jnp.cumsum(sizes)])
         # a range must not be empty, even where no client is available
-        tickets = jax.random.randint(key, (cohort,), 0, jnp.maximum(within[-1], 1), jnp.int32)
-        ids = jnp.searchsorted(within, tickets, side="right").astype(jnp.int32) - 1
+        tickets = jax.random.randint(key, (cohort,), 0, jnp.maximum(bounds[-1], 1), jnp.int32)
+        ids = jnp.searchsorted(bounds, tickets, side="right").astype(jnp.int32) - 1
         # where no client has examples, the search ends behind the last one
         return jnp.minimum(ids, available.shape[0] - 1), jnp.where(
             available.any(), cohort, 0
@@ -199,20 +199,20 @@ def successive_subset(
     holds, not on the population.
     """
 
-    def ticket(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def draw_client(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         done, tries, chosen = state
         # `tries` numbers the keys: the same key would give a client drawn before again and again
         row = jax.random.randint(jax.random.fold_in(key, tries), (), 0, offsets[-1], jnp.int32)
-        drawn = jnp.searchsorted(offsets, row, side="right").astype(jnp.int32) - 1
-        new = jnp.all(chosen != drawn)
+        client = jnp.searchsorted(offsets, row, side="right").astype(jnp.int32) - 1
+        is_new = jnp.all(chosen != client)
         return (
-            done + new.astype(jnp.int32),
+            done + is_new.astype(jnp.int32),
             tries + 1,
-            chosen.at[done].set(jnp.where(new, drawn, chosen[done])),
+            chosen.at[done].set(jnp.where(is_new, client, chosen[done])),
         )
 
     start = jnp.int32(0), jnp.int32(0), jnp.full((count,), -1, jnp.int32)
-    return jax.lax.while_loop(lambda state: state[0] < count, ticket, start)[2]
+    return jax.lax.while_loop(lambda state: state[0] < count, draw_client, start)[2]
 
 
 def weighted_subset(
@@ -244,8 +244,8 @@ def weighted_subset_among(
     """
     # a ranking of all clients, of which the available ones keep their order
     order = weighted_subset(key, weights, available.shape[0])
-    ids, all_ = first(order, available[order])
-    return ids[:count], jnp.minimum(all_, count)
+    ids, available_count = first(order, available[order])
+    return ids[:count], jnp.minimum(available_count, count)
 
 
 def first(

@@ -16,7 +16,7 @@ from fedax.core.hyper import MOST_COUNT
 from fedax.core.scheduling.asynchronous import Asynchronous
 from fedax.core.scheduling.availability import Availability
 from fedax.core.scheduling.devices import Devices
-from fedax.core.scheduling.local_work import LocalWork, can_be, counts, real, single
+from fedax.core.scheduling.local_work import LocalWork, can_happen, counts, real, single
 from fedax.core.scheduling.sampling import (
     Drawn,
     ProportionalWithoutReplacement,
@@ -108,7 +108,7 @@ class Schedule(LocalWork):
     availability: Availability | dict[str, Any] | str | None = eqx.field(
         static=True,
         default=None,
-        converter=lambda given: given if given is None else Availability.of(given),
+        converter=lambda value: value if value is None else Availability.of(value),
         kw_only=True,
     )
     weights: Literal["size", "equal"] = eqx.field(static=True, default="size", kw_only=True)
@@ -124,7 +124,7 @@ class Schedule(LocalWork):
     asynchronous: Asynchronous | dict[str, Any] | None = eqx.field(
         static=True,
         default=None,
-        converter=lambda given: given if given is None else Asynchronous.of(given),
+        converter=lambda value: value if value is None else Asynchronous.of(value),
         kw_only=True,
         metadata={"hyper": {"default": None, "later": True}},
     )
@@ -140,37 +140,43 @@ class Schedule(LocalWork):
             "dropouts", real(self.dropouts) and 0 <= self.dropouts < 1, "numbers in [0, 1)"
         )
         # size-proportional sampling already weighs clients by size
-        both = self.weights == "equal" and self.rule.by_size
-        self._require("weights", not both, f"'size' with sampling={self.rule.spelling!r}")
+        is_weighted_twice = self.weights == "equal" and self.rule.by_size
+        self._require(
+            "weights", not is_weighted_twice, f"'size' with sampling={self.rule.spelling!r}"
+        )
         is_factor = real(self.over_select) and 1 <= self.over_select < math.inf
         self._require("over_select", is_factor, "finite numbers >= 1")
-        some = self.over_select == 1 or self.cohort is not None
-        self._require("over_select", some, "1 without a cohort, with which all clients are asked")
+        fits_cohort = self.over_select == 1 or self.cohort is not None
+        self._require(
+            "over_select", fits_cohort, "1 without a cohort, with which all clients are asked"
+        )
         fits = self.deadline is None or (real(self.deadline) and 0 < self.deadline < math.inf)
         self._require("deadline", fits, "finite numbers > 0 in seconds, or None")
-        once = self.cutoff_field is None or self.cohort is None or not self.rule.repeats
+        is_without_repeats = (
+            self.cutoff_field is None or self.cohort is None or not self.rule.repeats
+        )
         allowed = "sampling without replacement, with over_select and deadline"
-        self._require("sampling", once, allowed)
+        self._require("sampling", is_without_repeats, allowed)
         if self.asynchronous is not None:
             self._check_asynchronous()
 
     def _check_asynchronous(self) -> None:
         """Refuses what a server that waits for no cohort does not have."""
-        drawn = isinstance(self.rule, Uniform | ProportionalWithoutReplacement)
+        is_supported = isinstance(self.rule, Uniform | ProportionalWithoutReplacement)
         allowed = (
             "'uniform' or 'proportional_without_replacement' with an asynchronous server: "
             "no client is at work twice"
         )
-        self._require("sampling", drawn, allowed)
+        self._require("sampling", is_supported, allowed)
         self._require("dropouts", not self.dropouts, "0 with an asynchronous server")
         self._require("over_select", self.over_select == 1, "1 with an asynchronous server")
         self._require("deadline", self.deadline is None, "None with an asynchronous server")
-        counted = "None with an asynchronous server, whose steps are no rounds that"
-        self._require("availability", self.availability is None, f"{counted} it could count")
+        prefix = "None with an asynchronous server, whose steps are no rounds that"
+        self._require("availability", self.availability is None, f"{prefix} it could count")
         self._require(
             "sync_probability",
             self.sync_probability is None,
-            f"{counted} clients could end together",
+            f"{prefix} clients could end together",
         )
 
     def __repr__(self) -> str:
@@ -178,13 +184,15 @@ class Schedule(LocalWork):
         middle.
         """
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        given = {name: value for name, value in self.options.items() if value != defaults[name]}
-        texts = {name: repr(value) for name, value in given.items()}
-        cut = {
+        changed_options = {
+            name: value for name, value in self.options.items() if value != defaults[name]
+        }
+        texts = {name: repr(value) for name, value in changed_options.items()}
+        shortened = {
             name: text if len(text) <= 60 else f"{text[:40]} ... {text[-12:]}"
             for name, text in texts.items()
         }
-        return f"Schedule({', '.join(f'{name}={text}' for name, text in cut.items())})"
+        return f"Schedule({', '.join(f'{name}={text}' for name, text in shortened.items())})"
 
     def bound_to(self, names: Sequence[str] | None, clients: int) -> "Schedule":
         """Returns the schedule for clients of these names, None if they have none.
@@ -270,7 +278,7 @@ class Schedule(LocalWork):
     def may_be_empty(self) -> bool:
         """Whether it may happen that nobody works in a round."""
         return (
-            can_be(self.dropouts)
+            can_happen(self.dropouts)
             or self.deadline is not None
             or self.availability_rule is not None
             or (self.cohort is not None and self.rule.may_be_empty)
@@ -323,17 +331,17 @@ class Schedule(LocalWork):
 
         `available` says which clients are available, None for all.
         """
-        ids, count = self._invited(key, offsets, weights, available)
-        if not can_be(self.dropouts):
+        ids, count = self._draw_invited(key, offsets, weights, available)
+        if not can_happen(self.dropouts):
             return ids, count
         # from another stream than the draw, so that drop-outs do not change who is drawn
-        lots = jax.random.uniform(jax.random.fold_in(key, 1), ids.shape, jnp.float32)
+        draws = jax.random.uniform(jax.random.fold_in(key, 1), ids.shape, jnp.float32)
         return first(
             ids,
-            (jnp.arange(ids.shape[0], dtype=jnp.int32) < count) & (lots >= single(self.dropouts)),
+            (jnp.arange(ids.shape[0], dtype=jnp.int32) < count) & (draws >= single(self.dropouts)),
         )
 
-    def _invited(
+    def _draw_invited(
         self,
         key: Key[Array, ""],
         offsets: Int[Array, "bounds"],
@@ -342,8 +350,8 @@ class Schedule(LocalWork):
     ) -> Drawn:
         clients = offsets.shape[0] - 1
         if self.cohort is None:
-            every = jnp.arange(clients, dtype=jnp.int32)
-            return (every, clients) if available is None else first(every, available)
+            everyone = jnp.arange(clients, dtype=jnp.int32)
+            return (everyone, clients) if available is None else first(everyone, available)
         # weights given by the method replace the rule of sampling
         if weights is not None:
             if available is None:
@@ -367,15 +375,15 @@ def as_inputs(schedules: Sequence[Schedule]) -> tuple[Schedule, ...]:
     # the leaves of a schedule are its probabilities
     rows = [jax.tree.leaves(schedule) for schedule in schedules]
     differs = [len(set(column)) > 1 for column in zip(*rows, strict=True)]
-    made = list[Schedule]()
+    inputs = list[Schedule]()
     for row, schedule in zip(rows, schedules, strict=True):
         # of NumPy, because a Python number would give an array of weak type
         leaves = [
             jnp.asarray(np.asarray(value, float)) if varies else value
             for value, varies in zip(row, differs, strict=True)
         ]
-        made.append(jax.tree.unflatten(jax.tree.structure(schedule), leaves))
-    return tuple(made)
+        inputs.append(jax.tree.unflatten(jax.tree.structure(schedule), leaves))
+    return tuple(inputs)
 
 
 class Weights(NamedTuple):
@@ -406,8 +414,8 @@ def cohort_weights(
     if drawn and schedule.cohort is not None and schedule.rule.repeats:
         # a client's first draw comes first, and padding after those that work
         order = jnp.argsort(ids, stable=True)
-        again = jnp.diff(ids[order], prepend=-1) == 0
+        is_repeat = jnp.diff(ids[order], prepend=-1) == 0
         # the objective has each client once, however often it was drawn
-        terms = terms.at[order].mul(jnp.where(again, 0, 1).astype(terms.dtype))
+        terms = terms.at[order].mul(jnp.where(is_repeat, 0, 1).astype(terms.dtype))
     # over everyone, shares sum to 1 and equal weights to the number of clients
     return Weights(weights, terms, terms.sum() / (clients if equal else 1))

@@ -82,17 +82,17 @@ def check_separate(
     # a `Bound` would be held with all its arrays
     key: Any = None if isinstance(function, Bound) else (function, type(start), forms, training)
     try:
-        found = _PROBED.get(key)
+        pairs = _PROBED.get(key)
     except TypeError:  # not hashable, so not remembered
-        key = found = None
-    if found is None:
-        found = _values(function, start, arrays, training)
+        key = pairs = None
+    if pairs is None:
+        pairs = _evaluate_pairs(function, start, arrays, training)
     if key is not None:
-        _PROBED[key] = found
+        _PROBED[key] = pairs
         # the oldest goes
         if len(_PROBED) > _MOST_PROBED:
             _PROBED.pop(next(iter(_PROBED)), None)
-    for reason, expected, values in found:
+    for reason, expected, values in pairs:
         differs = _differences(expected, values)
         if differs.any():
             first = np.argmax(differs)
@@ -106,49 +106,53 @@ def _tolerance(values: np.ndarray) -> np.ndarray:
     return np.sqrt(np.finfo(values.dtype).eps) * np.maximum(np.abs(values), 1)
 
 
-def _values(
+def _evaluate_pairs(
     function: Callable[..., Any], start: Callable[[Any], Any], arrays: Any, training: bool
 ) -> list[_Pair]:
     """Returns pairs of values of the same examples that should be equal."""
-    batch, changed = _batches(arrays)
-    order = _places(batch)
+    batch, changed = _make_batches(arrays)
+    order = _draw_order(batch)
     # two examples of which the first is unchanged, and all three at many places
-    fewer, repeated = _rows_of(changed, [0, 1]), _rows_of(batch, order)
+    changed_pair, repeated = _take_rows(changed, [0, 1]), _take_rows(batch, order)
     pairs = list[_Pair]()
-    lenient = (
+    lenient_settings = (
         jax.numpy_dtype_promotion("standard"),
         jax.numpy_rank_promotion("allow"),
         np.errstate(all="ignore"),
     )
     # evaluates at once even within a trace; `check_per_example` reports functions that fail
     with contextlib.ExitStack() as stack, contextlib.suppress(Exception):
-        for setting in (jax.ensure_compile_time_eval(), *lenient):
+        for setting in (jax.ensure_compile_time_eval(), *lenient_settings):
             stack.enter_context(setting)
         # not at the starting point alone: many models give equal values for all examples there
         params = start(jax.random.key(0))
         rng = np.random.default_rng(0)
-        moved = jax.tree.map(
+        perturbed = jax.tree.map(
             lambda p: p + jnp.asarray(0.1 * rng.normal(size=jnp.shape(p)), jnp.result_type(p)),
             params,
         )
-        evaluate = _evaluated(function, moved, batch)
-        values = evaluate(moved, batch, None)
+        evaluate = _make_evaluator(function, perturbed, batch)
+        values = evaluate(perturbed, batch, None)
         # away from the start the function may leave its domain
         if not np.isfinite(values[0]).all():
-            moved, values = params, evaluate(params, batch, None)
-        pairs.append((_OTHERS, values[:1], evaluate(moved, fewer, None)[:1]))
+            perturbed, values = params, evaluate(params, batch, None)
+        pairs.append((_OTHERS, values[:1], evaluate(perturbed, changed_pair, None)[:1]))
         # what couples examples depends on places too, and one reason is enough
         if not _differences(*pairs[0][1:]).any():
-            pairs.append((_PLACE, values[order], evaluate(moved, repeated, None)))
+            pairs.append((_PLACE, values[order], evaluate(perturbed, repeated, None)))
         key = jax.random.key(1)
-        if training and _uses_key(function, moved, batch, key):
+        if training and _uses_key(function, perturbed, batch, key):
             pairs.append(
-                (_OTHERS, evaluate(moved, batch, key)[:1], evaluate(moved, changed, key)[:1])
+                (
+                    _OTHERS,
+                    evaluate(perturbed, batch, key)[:1],
+                    evaluate(perturbed, changed, key)[:1],
+                )
             )
     return pairs
 
 
-def _places(batch: dict[str, np.ndarray]) -> np.ndarray:
+def _draw_order(batch: dict[str, np.ndarray]) -> np.ndarray:
     """Returns an order of three examples in a longer batch, in which each has many places."""
     small = sum(values.size for values in batch.values()) <= _SMALL
     rng = np.random.default_rng(1)
@@ -158,7 +162,7 @@ def _places(batch: dict[str, np.ndarray]) -> np.ndarray:
     )
 
 
-def _rows_of(batch: dict[str, np.ndarray], rows: Any) -> dict[str, np.ndarray]:
+def _take_rows(batch: dict[str, np.ndarray], rows: Any) -> dict[str, np.ndarray]:
     return {key: values[rows] for key, values in batch.items()}
 
 
@@ -169,7 +173,7 @@ def _differences(expected: np.ndarray, values: np.ndarray) -> np.ndarray:
         return finite & (np.abs(expected - values) > _tolerance(expected))
 
 
-def _batches(arrays: Any) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def _make_batches(arrays: Any) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Returns three examples, and three of which only the first is the same."""
     batch, changed = {}, {}
     for key, values in arrays.items():
@@ -184,28 +188,28 @@ def _batches(arrays: Any) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
     return batch, changed
 
 
-def _evaluated(function: Callable[..., Any], params: Any, batch: Any) -> Callable[..., Any]:
+def _make_evaluator(function: Callable[..., Any], params: Any, batch: Any) -> Callable[..., Any]:
     """Returns a function that evaluates `function`; long ones are compiled, uncached."""
     equations = jax.make_jaxpr(lambda p, b: function(p, b, None))(params, batch).eqns
     # a loop has few equations and many operations
     loops = any(equation.primitive.name in ("scan", "while", "cond") for equation in equations)
     if len(equations) <= _OPERATIONS and not loops:
-        return lambda *arguments: _wide(function(*arguments))
+        return lambda *arguments: _to_float_array(function(*arguments))
 
-    held, code = eqx.partition(function, eqx.is_array)  # arguments, not constants of the program
+    arrays, code = eqx.partition(function, eqx.is_array)  # arguments, not constants of the program
 
-    def compiled(params: Any, batch: Any, key: Any) -> Any:
+    def evaluate_compiled(params: Any, batch: Any, key: Any) -> Any:
         program = jax.jit(lambda h, p, b: eqx.combine(h, code)(p, b, key)).lower(
-            held, params, batch
+            arrays, params, batch
         )
         # evaluated only a few times, so that compiling is what takes time
         options: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
-        return _wide(program.compile(options)(held, params, batch))
+        return _to_float_array(program.compile(options)(arrays, params, batch))
 
-    return compiled
+    return evaluate_compiled
 
 
-def _wide(value: Any) -> np.ndarray:
+def _to_float_array(value: Any) -> np.ndarray:
     """Converts values to NumPy; half precision of any format becomes float16."""
     array = np.asarray(value)
     return (

@@ -48,7 +48,7 @@ class Predictor(NamedTuple):
         if self.function is None:
             hint = "Give the task a function of predictions: predict=..."
             raise InvalidInput.because("predict", f"task {self.task!r} has no predictions", hint)
-        examples = self._examples(x)
+        examples = self._to_arrays(x)
         rows_of(examples, "predict(x)")
         examples = conformed(examples, {name: self.like[name] for name in examples}, "predict(x)")
         function = self.function(state)
@@ -62,13 +62,13 @@ class Predictor(NamedTuple):
             [np.asarray(_predict_piece(function, params, piece)) for piece in pieces or [examples]]
         )
 
-    def _examples(self, x: Any) -> dict[str, Any]:
+    def _to_arrays(self, x: Any) -> dict[str, Any]:
         """Converts the inputs to arrays by name."""
         # labels are inputs only where there is nothing else
         inputs = [name for name in self.like if name != "y"] or list(self.like)
         # tables are read by the names of their columns, whatever their order
         if self.columns is not None and hasattr(x, "columns"):
-            return {"x": np.column_stack([self._column(x, name) for name in self.columns])}
+            return {"x": np.column_stack([self._read_column(x, name) for name in self.columns])}
         if any(base.__module__.startswith("torch.utils.data") for base in type(x).__mro__):
             hint = "Write predict(np.stack([item[0] for item in data_set]))."
             raise DataError.found("predict(x)", f"a {type(x).__name__} of PyTorch", "arrays", hint)
@@ -85,7 +85,7 @@ class Predictor(NamedTuple):
             )
         return {str(name): as_array(values, f"predict(x)[{name!r}]") for name, values in x.items()}
 
-    def _column(self, frame: Any, name: str) -> np.ndarray:
+    def _read_column(self, frame: Any, name: str) -> np.ndarray:
         if name not in frame.columns:
             raise UnknownName.among("predict(x), column", name, map(str, frame.columns))
         cells = np.asarray(frame[name])

@@ -41,7 +41,7 @@ def check_per_example(
         f"Task({name}=...)",
         {key: tuple(value.shape[1:]) for key, value in probe.items()},
     )
-    place = f"a function that fails on examples of shapes {examples}"
+    failure = f"a function that fails on examples of shapes {examples}"
     try:
         params = jax.eval_shape(start, jax.random.key(0))
     except Exception as error:
@@ -49,18 +49,22 @@ def check_per_example(
             "Task(start=...)",
             "a starting point that cannot be made",
             "a function of a key",
-            _reason(error),
+            _describe_error(error),
         ) from error
-    values, failed = _tried(function, params, probe, None)
+    values, failed = _eval_shapes(function, params, probe, None)
     # our own models work with a key if they do without
-    noisy = training and not getattr(function, "separate", False)
-    in_training = _tried(function, params, probe, jax.random.key(0)) if noisy else (values, None)
+    calls_with_key = training and not getattr(function, "separate", False)
+    in_training = (
+        _eval_shapes(function, params, probe, jax.random.key(0))
+        if calls_with_key
+        else (values, None)
+    )
     if failed is not None:
         hint = ""
         if training and in_training[1] is None:
             hint = " In evaluation the key is None, which means: no dropout, no augmentation."
         raise InvalidInput.found(
-            field, place, "a function that fits", _reason(failed, examples) + hint
+            field, failure, "a function that fits", _describe_error(failed, examples) + hint
         ) from failed
     if in_training[1] is not None:
         got = (
@@ -68,10 +72,12 @@ def check_per_example(
             f"{examples}"
         )
         raise InvalidInput.found(
-            field, got, "a function that fits", _reason(in_training[1], examples)
+            field, got, "a function that fits", _describe_error(in_training[1], examples)
         ) from in_training[1]
     # traced twice, what changes something outside gives two programs
-    if noisy and _program(function, params, probe) != _program(function, params, probe):
+    if calls_with_key and _jaxpr_text(function, params, probe) != _jaxpr_text(
+        function, params, probe
+    ):
         hint = (
             "It changes something outside, such as a list or a module that it closes over: pass "
             "that as parameters or state."
@@ -92,11 +98,11 @@ def check_rows(
     example.
     """
     examples = {key: tuple(value.shape[1:]) for key, value in probe.items()}
-    values, failed = _tried(function, jax.eval_shape(start, jax.random.key(0)), probe, None)
+    values, failed = _eval_shapes(function, jax.eval_shape(start, jax.random.key(0)), probe, None)
     if failed is not None:
         got = f"a function that fails on examples of shapes {examples}"
         raise InvalidInput.found(
-            f"Task({name}=...)", got, "a function that fits", _reason(failed, examples)
+            f"Task({name}=...)", got, "a function that fits", _describe_error(failed, examples)
         ) from failed
     shape = getattr(values[0], "shape", None)
     if not shape or shape[0] != _ROWS:
@@ -106,12 +112,12 @@ def check_rows(
         )
 
 
-def _tried(function: Any, params: Any, probe: Any, key: Any) -> tuple[Any, Exception | None]:
+def _eval_shapes(function: Any, params: Any, probe: Any, key: Any) -> tuple[Any, Exception | None]:
     """Returns the shapes of the values and of the new state, and the error if the function
     fails.
     """
 
-    def both(params: Any, examples: Any) -> Any:
+    def evaluate(params: Any, examples: Any) -> Any:
         if isinstance(function, Bound):
             return function.update(params, examples, key, None)
         return function(params, examples, key), None
@@ -123,12 +129,12 @@ def _tried(function: Any, params: Any, probe: Any, key: Any) -> tuple[Any, Excep
         settings.enter_context(jax.numpy_rank_promotion("allow"))
     with settings:
         try:
-            return jax.eval_shape(both, params, probe), None
+            return jax.eval_shape(evaluate, params, probe), None
         except Exception as error:
             return None, error
 
 
-def _program(function: Any, params: Any, probe: Any) -> str:
+def _jaxpr_text(function: Any, params: Any, probe: Any) -> str:
     """Returns the text of a function's jaxpr in evaluation, without addresses."""
     # functions in a jaxpr's text have their addresses
     return re.sub(
@@ -167,21 +173,21 @@ def _check_state(field: str, before: Any, after: Any) -> None:
             field, names[1], f"a new state with the leaves of the one before, {names[0]}"
         )
     for (path, leaf), (_, result) in zip(old[0], new[0], strict=True):
-        form, other = (
+        expected, got = (
             (np.shape(leaf), str(jnp.result_type(leaf))),
             (result.shape, str(result.dtype)),
         )
-        if form != other:
-            place = f"{field}, state{jax.tree_util.keystr(path)}"
+        if expected != got:
+            where = f"{field}, state{jax.tree_util.keystr(path)}"
             raise InvalidInput.of(
-                place,
-                other,
-                f"{form}, as before the step",
+                where,
+                got,
+                f"{expected}, as before the step",
                 "Write .astype, or another starting state.",
             )
 
 
-def _reason(error: Exception, examples: dict[str, Any] | None = None) -> str:
+def _describe_error(error: Exception, examples: dict[str, Any] | None = None) -> str:
     """Returns the first line of an error as a sentence."""
     if isinstance(error, KeyError) and examples is not None:
         return (
@@ -193,6 +199,6 @@ def _reason(error: Exception, examples: dict[str, Any] | None = None) -> str:
         f"{type(error).__name__}: {text[0].rstrip('.')}." if text else type(error).__name__ + "."
     )
     # functions of PyTorch, and `torch.tensor`, on a tracer
-    if any(part in reason for part in ("must be Tensor, not", "__dlpack_device__")):
+    if any(phrase in reason for phrase in ("must be Tensor, not", "__dlpack_device__")):
         reason += " It calls PyTorch: write it with optax or jax.numpy."
     return reason

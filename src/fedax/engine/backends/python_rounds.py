@@ -41,7 +41,7 @@ class ClientResult(NamedTuple):
     Attributes:
         upload: as it is sent, messages not yet decoded.
         kept: its memories afterwards, by name.
-        broken: the part that is not finite, see `PhaseWork.broken`.
+        broken: the part that is not finite, see `PhaseWork.broken_part`.
     """
 
     upload: Upload[Any]
@@ -53,39 +53,48 @@ class PythonBackend(Backend):
     """Backend with one upload per client, added up in the cohort's order."""
 
     @abstractmethod
-    def each(
+    def run_clients(
         self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory]
     ) -> list[ClientResult]:
-        """Runs the work at every place of a cohort and returns the results in its order."""
+        """Runs the work of every client of a cohort and returns the results in its order."""
 
     def work(
         self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
     ) -> PhaseResult:
-        results = self.each(phase_work, cohort, client_states)
+        results = self.run_clients(phase_work, cohort, client_states)
         decoded, clipped = zip(*(decode(result.upload.value) for result in results), strict=True)
-        values = [phase_work.at(place).bounded(value) for place, value in enumerate(decoded)]
+        values = [
+            phase_work.for_slot(position).adjust_upload(value)
+            for position, value in enumerate(decoded)
+        ]
         broken = jnp.asarray([result.broken for result in results], jnp.int32)
         # the cohort's weights, after the algorithm's own where it gives some, which may all be zero
         weights = [cohort.weights]
-        if own := [result.upload.weight for result in results if result.upload.weight is not None]:
-            weights.insert(0, jnp.stack(own).astype(cohort.weights.dtype))
-        places = list(range(len(results)))  # of the clients whose results count
+        if own_weights := [
+            result.upload.weight for result in results if result.upload.weight is not None
+        ]:
+            weights.insert(0, jnp.stack(own_weights).astype(cohort.weights.dtype))
+        positions = list(range(len(results)))  # of the clients whose results count
         if self.setup.drop:
-            places = [place for place, result in enumerate(results) if not result.broken]
+            positions = [position for position, result in enumerate(results) if not result.broken]
             # zero the values too: a weight of 0 does not remove what is not finite
             values = [
                 jax.tree.map(jnp.zeros_like, v) if result.broken else v
                 for v, result in zip(values, results)
             ]
-            weights = [jnp.where(broken > 0, 0, each) for each in weights]
+            weights = [jnp.where(broken > 0, 0, array) for array in weights]
         return PhaseResult(
             results[0].upload,
             None
             if gather
-            else tuple(part for each in weights for part in _weighted_sum(values, each)),
+            else tuple(term for array in weights for term in _weighted_sum(values, array)),
             (jax.tree.map(stack, *values), weights[0]) if gather else None,
             client_states
-            | _updated(client_states, cohort.ids, {place: results[place].kept for place in places}),
+            | _update_states(
+                client_states,
+                cohort.ids,
+                {position: results[position].kept for position in positions},
+            ),
             broken,
             None if clipped[0] is None else jnp.stack(clipped).sum(dtype=jnp.int32),
         )
@@ -96,27 +105,29 @@ def _weighted_sum(
 ) -> tuple[PyTree, Array]:
     """Returns the weighted sum of the uploads, and the sum of the weights."""
 
-    def weighted(*leaves: Array) -> Any:
+    def sum_leaves(*leaves: Array) -> Any:
         wide = accumulator(leaves[0].dtype)
         return sum(
             w.astype(wide) * leaf.astype(wide) for w, leaf in zip(weights, leaves, strict=True)
         )
 
-    return jax.tree.map(weighted, *values), weights.astype(accumulator(weights.dtype)).sum()
+    return jax.tree.map(sum_leaves, *values), weights.astype(accumulator(weights.dtype)).sum()
 
 
-def _updated(
-    client_states: dict[str, Memory], ids: Int[Array, "places"], kept: dict[int, dict[str, PyTree]]
+def _update_states(
+    client_states: dict[str, Memory],
+    ids: Int[Array, "places"],
+    new_states: dict[int, dict[str, PyTree]],
 ) -> dict[str, Memory]:
-    """Returns the memories after the work, given what clients keep by their place.
+    """Returns the memories after the work, given the new states by position in the cohort.
 
     All keep the same names.
     """
-    names = next(iter(kept.values()), {})
-    whose = ids[jnp.asarray([*kept], jnp.int32)]
+    names = next(iter(new_states.values()), {})
+    client_ids = ids[jnp.asarray([*new_states], jnp.int32)]
     return {
         name: client_states[name].put(
-            whose, jax.tree.map(stack, *(rows[name] for rows in kept.values()))
+            client_ids, jax.tree.map(stack, *(states[name] for states in new_states.values()))
         )
         for name in names
     }
@@ -154,9 +165,9 @@ class PythonProgram(Program):
         self.work_counts = (
             [WorkCount(setup, root) for _, _, root in self.runs] if is_clocked else []
         )
-        timed = setup.asynchronous or setup.cutoff
+        timing = setup.asynchronous or setup.cutoff
         self.timetables = (
-            None if timed is None else [timed.timetable(setup, root) for _, _, root in self.runs]
+            None if timing is None else [timing.timetable(setup, root) for _, _, root in self.runs]
         )
 
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
@@ -170,12 +181,13 @@ class PythonProgram(Program):
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
         rounds = range(first, first + count)
         results = [
-            self._advance(i, carry, worked, rounds) for i, (carry, worked) in enumerate(states)
+            self._advance(i, carry, last_cohort, rounds)
+            for i, (carry, last_cohort) in enumerate(states)
         ]
         return [state for state, _ in results], [log for _, log in results]
 
     def _advance(
-        self, run: int, carry: RunCarry, worked: Cohort | None, rounds: range
+        self, run: int, carry: RunCarry, last_cohort: Cohort | None, rounds: range
     ) -> tuple[Any, Log]:
         """Runs some rounds of one run; returns its new state and the log of the rounds."""
         algorithm, backend, root = self.runs[run]
@@ -187,17 +199,21 @@ class PythonProgram(Program):
             assert self.timetables is not None, "of the server steps"
             timetable = self.timetables[run]
             carry = carry._replace(
-                downlinks=self.setup.asynchronous.grown(carry.downlinks, [timetable], rounds.stop)
+                downlinks=self.setup.asynchronous.grow_downlinks(
+                    carry.downlinks, [timetable], rounds.stop
+                )
             )
         for t in rounds:
-            own = row_of(arrivals, t - rounds.start)
-            fed, after = (
-                RoundContext(backend, t, root, *carry[1:4], **carry.by_name, arrivals=own),
+            round_arrivals = row_of(arrivals, t - rounds.start)
+            fed, new_carry = (
+                RoundContext(
+                    backend, t, root, *carry[1:4], **carry.by_name, arrivals=round_arrivals
+                ),
                 carry,
             )
             try:
                 state = algorithm.round(fed, carry.state)
-                after = RunCarry(
+                new_carry = RunCarry(
                     state,
                     tuple(fed.lost),
                     fed.model_state,
@@ -205,11 +221,11 @@ class PythonProgram(Program):
                     fed.downlinks,
                     fed.solver_states,
                 )
-                worked = fed.last
-            except EmptyPhaseError:  # the round is abandoned, and `after` is the carry before it
-                fed.is_abandoned, worked = True, None
-            report = fed.report(carry.state, after.state)
-            bits = (int(bits_spent(report.traffic, way)) for way in ("down", "up"))
+                last_cohort = fed.last
+            except EmptyPhaseError:  # abandoned: `new_carry` is the carry before the round
+                fed.is_abandoned, last_cohort = True, None
+            report = fed.report(carry.state, new_carry.state)
+            bits = (int(bits_spent(report.traffic, direction)) for direction in ("down", "up"))
             notes = report.notes
             if self.work_counts:
                 phases = jax.tree.map(lambda leaf: np.asarray(leaf)[None], report.traffic)
@@ -224,11 +240,11 @@ class PythonProgram(Program):
                     int(report.bad_client),
                 )
             )
-            carry = after
+            carry = new_carry
         notes, left_out, *columns = zip(*reports, strict=True)
         down, up, broken, bad = (np.asarray(values, np.int64) for values in columns)
         log = Log(stack_notes(notes), down, up, broken, bad, pad_client_sets(left_out))
-        return (carry, worked), log if self.timetables is None else log.at_times(
+        return (carry, last_cohort), log if self.timetables is None else log.with_times(
             self.timetables[run], rounds.start
         )
 
@@ -237,22 +253,28 @@ class PythonProgram(Program):
     ) -> list[dict[str, np.ndarray]]:
         # padded to all clients, so that observers are compiled once whatever the cohort
         clients, dtype = self.setup.population.clients, self.setup.layout.dtype
-        seen = [
+        metrics_by_run = [
             self.metrics(
-                run, carry, (worked or empty_cohort(0, dtype)).padded(clients), tuple(observers)
+                run,
+                carry,
+                (last_cohort or empty_cohort(0, dtype)).padded(clients),
+                tuple(observers),
             )
-            for run, (carry, worked) in enumerate(states)
+            for run, (carry, last_cohort) in enumerate(states)
         ]
-        return [{name: np.asarray(value) for name, value in metrics.items()} for metrics in seen]
+        return [
+            {name: np.asarray(value) for name, value in metrics.items()}
+            for metrics in metrics_by_run
+        ]
 
     def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
-        return [self.own(run, carry) for run, (carry, _) in enumerate(states)]
+        return [self.models_of_run(run, carry) for run, (carry, _) in enumerate(states)]
 
     def split(self, states: Any) -> list[RunCarry]:
         return [carry for carry, _ in states]
 
     def join(self, carry: Sequence[RunCarry]) -> Any:
-        return [(to_device(one), None) for one in carry]
+        return [(to_device(run_carry), None) for run_carry in carry]
 
     @abstractmethod
     def metrics(
@@ -261,7 +283,7 @@ class PythonProgram(Program):
         """Computes the metrics of one run; `run` is its place in `runs`."""
 
     @abstractmethod
-    def own(self, run: int, carry: RunCarry) -> Float[Array, "clients dim"]:
+    def models_of_run(self, run: int, carry: RunCarry) -> Float[Array, "clients dim"]:
         """Returns the models that the clients use themselves."""
 
 

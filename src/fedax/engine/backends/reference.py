@@ -28,7 +28,7 @@ from fedax.engine.backends.python_rounds import (
 from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup, local_work
 from fedax.engine.round.engine import Engine, RunCarry
-from fedax.engine.round.evaluation import all_personal, view_of
+from fedax.engine.round.evaluation import all_personal_models, view_of
 from fedax.errors import FedaxError, WorkError
 from fedax.numerics.permutation import permutation
 from fedax.observe.base import Observer
@@ -73,9 +73,9 @@ class EagerClient(Client):
 
     def fold(self, step: Callable[..., Carry], carry: Carry, batches: int) -> Carry:
         full, per_epoch = self.schedule.batch_size == "full", -(-self.size // self.batch)
-        for done in range(self.steps):
-            epoch, number = divmod(done, per_epoch)
-            if number == 0:
+        for step_index in range(self.steps):
+            epoch, batch_index = divmod(step_index, per_epoch)
+            if batch_index == 0:
                 order = np.arange(self.size)
                 if self.schedule.order == "shuffled" and not full:
                     # a method may repeat its minibatches in a traced loop
@@ -83,10 +83,10 @@ class EagerClient(Client):
                         key = jax.random.fold_in(self.key("order"), epoch)
                         order = np.asarray(permutation(key, self.size, self.size))
             # the same keys as in a compiled run: by step, by minibatch of the step, by piece (0)
-            noise = jax.random.fold_in(self.key("noise"), done)
+            noise = jax.random.fold_in(self.key("noise"), step_index)
             minibatches = []
             for j in range(batches):
-                begin = (number + j) % per_epoch * self.batch
+                begin = (batch_index + j) % per_epoch * self.batch
                 rows = order[begin : begin + self.batch]
                 key = jax.random.fold_in(jax.random.fold_in(noise, j) if j else noise, 0)
                 minibatches.append(
@@ -137,12 +137,12 @@ class ReferenceBackend(PythonBackend):
     def __init__(self, setup: Setup, algorithm: str) -> None:
         self.setup, self.algorithm = setup, algorithm
 
-    def each(
+    def run_clients(
         self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory]
     ) -> list[ClientResult]:
         return [
-            self._at(int(k), phase_work.at(place), client_states)
-            for place, k in enumerate(cohort.ids)
+            self._run_client(int(k), phase_work.for_slot(position), client_states)
+            for position, k in enumerate(cohort.ids)
         ]
 
     def exchange(
@@ -154,26 +154,32 @@ class ReferenceBackend(PythonBackend):
         weights: Array,
     ) -> tuple[PhaseResult, Memory]:
         result = self.work(phase_work, everyone, client_states, True)
-        sent = [
+        uploads = [
             jax.tree.map(lambda rows, k=k: rows[k], result.rows[0])
             for k in range(len(everyone.ids))
         ]
         received = []
-        for row, around in zip(np.asarray(weights), np.asarray(neighbours), strict=True):
+        for neighbour_weights, neighbour_ids in zip(
+            np.asarray(weights), np.asarray(neighbours), strict=True
+        ):
             # rows of the neighbour table are padded with the node itself at weight 0
-            parts = zip(row, (sent[j] for j in around), strict=True)
+            weighted_uploads = zip(
+                neighbour_weights, (uploads[j] for j in neighbour_ids), strict=True
+            )
             scaled = [
                 jax.tree.map(lambda u, w=w: jnp.asarray(w, u.dtype) * u, value)
-                for w, value in parts
+                for w, value in weighted_uploads
             ]
             received.append(jax.tree.map(lambda *terms: sum(terms), *scaled))
         return result, Memory(jax.tree.map(stack, *received))
 
-    def _at(self, k: int, phase_work: PhaseWork, client_states: dict[str, Memory]) -> ClientResult:
+    def _run_client(
+        self, k: int, phase_work: PhaseWork, client_states: dict[str, Memory]
+    ) -> ClientResult:
         """Runs the work of one client. An error in it names round and client."""
         rows = {name: memory.of(k) for name, memory in client_states.items()}
         try:
-            upload, kept = phase_work(
+            upload, new_states = phase_work(
                 EagerClient(
                     self.setup, k, int(phase_work.round), phase_work.root, phase_work.occurrence
                 ),
@@ -181,14 +187,18 @@ class ReferenceBackend(PythonBackend):
             )
             return ClientResult(
                 upload,
-                kept,
-                int(phase_work.broken((decode(upload.value)[0], upload.weight), rows, kept)),
+                new_states,
+                int(
+                    phase_work.broken_part(
+                        (decode(upload.value)[0], upload.weight), rows, new_states
+                    )
+                ),
             )
         except FedaxError:
             raise
         except Exception as error:
-            place = f"{self.algorithm}.{phase_work.name}, round {phase_work.round}, client {k}"
-            raise WorkError(f"{place}: {type(error).__name__}: {error}") from error
+            location = f"{self.algorithm}.{phase_work.name}, round {phase_work.round}, client {k}"
+            raise WorkError(f"{location}: {type(error).__name__}: {error}") from error
 
 
 class Eager(Engine):
@@ -220,8 +230,8 @@ class ReferenceProgram(PythonProgram):
     ) -> dict[str, Any]:
         return _observe(self.setup, self.runs[run][0], carry, worked, observers)
 
-    def own(self, run: int, carry: RunCarry) -> Float[Array, "clients dim"]:
-        return all_personal(self.setup, self.runs[run][0], carry)
+    def models_of_run(self, run: int, carry: RunCarry) -> Float[Array, "clients dim"]:
+        return all_personal_models(self.setup, self.runs[run][0], carry)
 
 
 @eqx.filter_jit
@@ -229,7 +239,7 @@ def _observe(
     setup: Setup,
     algorithm: Algorithm[Any],
     carry: RunCarry,
-    worked: Cohort,
+    last_cohort: Cohort,
     observers: tuple[Observer, ...],
 ) -> dict[str, Any]:
-    return evaluate_observers(observers, view_of(setup, algorithm, carry, worked))
+    return evaluate_observers(observers, view_of(setup, algorithm, carry, last_cohort))

@@ -188,9 +188,9 @@ def bypass_persistent_cache(devices: int) -> Iterator[None]:
         yield
         return
     name = "jax_persistent_cache_min_compile_time_secs"
-    before = jax.config.values[name]
+    previous = jax.config.values[name]
     jax.config.update(name, math.inf)
     try:
         yield
     finally:
-        jax.config.update(name, before)
+        jax.config.update(name, previous)

@@ -52,11 +52,11 @@ def _plain_step(
         native: whether the products are native calls.
     """
     change = math.prod(factors) * kernel_gradient_p.bind(x, gradient, native=native)[0][0]
-    after = kernel - change if minus else kernel + change
+    new_kernel = kernel - change if minus else kernel + change
     return (
-        [after, input_gradient_p.bind(gradient, kernel[None], native=native)[0]]
+        [new_kernel, input_gradient_p.bind(gradient, kernel[None], native=native)[0]]
         if back
-        else [after]
+        else [new_kernel]
     )
 
 
@@ -99,9 +99,9 @@ def rewrite_descent_steps(jaxpr: Any) -> Any:
     for number, equation in enumerate(jaxpr.eqns):
         if number in by_position:
             match = by_position[number]
-            moved = [n for n in match.moved_up if n not in emitted]
-            equations += [*(jaxpr.eqns[n] for n in moved), match.call]
-            emitted.update(moved)
+            hoisted = [n for n in match.moved_up if n not in emitted]
+            equations += [*(jaxpr.eqns[n] for n in hoisted), match.call]
+            emitted.update(hoisted)
         elif number not in emitted:
             equations.append(equation)
     return jaxpr.replace(eqns=equations)
@@ -123,19 +123,19 @@ class _Graph:
         ] + jaxpr.outvars
         self.uses = Counter(operand for operand in operands if not isinstance(operand, Literal))
 
-    def defining(self, variable: Any) -> int | None:
+    def find_definition(self, variable: Any) -> int | None:
         """Returns the equation that defines a variable.
 
         Returns None for literals and the jaxpr's inputs.
         """
         return None if isinstance(variable, Literal) else self.definition.get(variable)
 
-    def defining_only(self, variable: Any, name: str) -> int | None:
+    def find_sole_definition(self, variable: Any, name: str) -> int | None:
         """Returns the defining equation if it has that primitive and the variable is used once.
 
         Returns None otherwise.
         """
-        number = self.defining(variable)
+        number = self.find_definition(variable)
         if (
             number is None
             or self.uses[variable] != 1
@@ -146,12 +146,12 @@ class _Graph:
 
     def dependencies(self, variable: Any, since: int) -> set[int]:
         """Returns the equations from number `since` on that a variable depends on."""
-        reached, pending = set[int](), [self.defining(variable)]
+        reached, pending = set[int](), [self.find_definition(variable)]
         while pending:
             number = pending.pop()
             if number is not None and number >= since and number not in reached:
                 reached.add(number)
-                pending += map(self.defining, self.equations[number].invars)
+                pending += map(self.find_definition, self.equations[number].invars)
         return reached
 
 
@@ -192,11 +192,15 @@ class _Update(NamedTuple):
 
 def _match_step(graph: _Graph, number: int) -> _Match | None:
     """Returns the descent step that an equation `w + change` or `w - change` ends, or None."""
-    last = graph.equations[number]
-    if last.primitive.name not in ("add", "sub"):
+    equation = graph.equations[number]
+    if equation.primitive.name not in ("add", "sub"):
         return None
-    minus = last.primitive.name == "sub"
-    orders = [tuple(last.invars)] if minus else [tuple(last.invars), tuple(last.invars[::-1])]
+    minus = equation.primitive.name == "sub"
+    orders = (
+        [tuple(equation.invars)]
+        if minus
+        else [tuple(equation.invars), tuple(equation.invars[::-1])]
+    )
     for kernel, change in orders:
         update = _match_update(graph, number, kernel, change)
         if update is not None and (match := _build_match(graph, number, update, minus)) is not None:
@@ -207,7 +211,7 @@ def _match_step(graph: _Graph, number: int) -> _Match | None:
 def _match_update(graph: _Graph, number: int, kernel: Any, change: Any) -> _Update | None:
     """Follows a change back through its scalings to the gradient of a kernel."""
     equations, factors = [number], []
-    while (scaling := graph.defining_only(change, "mul")) is not None:
+    while (scaling := graph.find_sole_definition(change, "mul")) is not None:
         # of the two operands, the scalar is the factor
         factor, change = sorted(
             graph.equations[scaling].invars, key=lambda operand: operand.aval.ndim
@@ -216,9 +220,11 @@ def _match_update(graph: _Graph, number: int, kernel: Any, change: Any) -> _Upda
         factors.append(factor)
     # the native product has a group axis of length 1, which the derivative of broadcasting the
     # kernel sums over
-    if (summation := graph.defining_only(change, "reduce_sum")) is None:
+    if (summation := graph.find_sole_definition(change, "reduce_sum")) is None:
         return None
-    product = graph.defining_only(graph.equations[summation].invars[0], kernel_gradient_p.name)
+    product = graph.find_sole_definition(
+        graph.equations[summation].invars[0], kernel_gradient_p.name
+    )
     if product is None:
         return None
     return _Update(kernel, factors, change, product, [*equations, summation, product])
@@ -236,10 +242,10 @@ def _build_match(graph: _Graph, number: int, update: _Update, minus: bool) -> _M
     back = _find_input_gradient(graph, update.kernel, gradient)
     replaced = {*update.equations, *back}
     position = min([update.product, *back])
-    moved = set().union(*(graph.dependencies(operand, position) for operand in operands))
-    if not moved.isdisjoint(replaced):
+    hoisted = set().union(*(graph.dependencies(operand, position) for operand in operands))
+    if not hoisted.isdisjoint(replaced):
         return None  # a factor depends on the step, such as the gradient's norm
-    if any(out.aval.ndim > 0 for n in moved for out in graph.equations[n].outvars):
+    if any(out.aval.ndim > 0 for n in hoisted for out in graph.equations[n].outvars):
         return None  # moving arrays up would keep them in memory for longer
     outs = [
         *graph.equations[number].outvars,
@@ -247,7 +253,7 @@ def _build_match(graph: _Graph, number: int, update: _Update, minus: bool) -> _M
     ]
     params = {"native": True, "back": bool(back), "minus": minus}
     call = product.replace(primitive=descent_step_p, invars=operands, outvars=outs, params=params)
-    return _Match(position, replaced, call, sorted(moved))
+    return _Match(position, replaced, call, sorted(hoisted))
 
 
 def _is_supported(update: _Update, product: Any, operands: list[Any]) -> bool:
@@ -271,7 +277,7 @@ def _find_input_gradient(graph: _Graph, kernel: Any, gradient: Any) -> list[int]
             and equation.invars[0] is gradient
             and equation.params["native"]
         ):
-            group = graph.defining(equation.invars[1])
+            group = graph.find_definition(equation.invars[1])
             if group is None:
                 continue
             broadcast = graph.equations[group]

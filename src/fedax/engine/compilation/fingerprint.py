@@ -31,7 +31,7 @@ def run_fingerprint(
     task: Task,
     starts: Sequence[Any],
     seeds: Sequence[int],
-    **more: Any,
+    **settings: Any,
 ) -> dict[str, Any]:
     """Returns everything that the results of a run depend on.
 
@@ -44,7 +44,7 @@ def run_fingerprint(
         task: of the run.
         starts: the starting points, pytrees, one for each seed.
         seeds: of the run.
-        more: solver, schedule and whatever else counts, by name.
+        settings: solver, schedule and whatever else counts, by name.
 
     Raises:
         InvalidInput: a value of which it cannot be told whether another one is the same.
@@ -70,10 +70,10 @@ def run_fingerprint(
         "data": {name: hash_arrays(data) for name, data in sets.items()},
         "start": hash_arrays(starts),
         "versions": {name: version(name) for name in _PACKAGES},
-        **more,
+        **settings,
     }
     return {name: describe(value, name) for name, value in values.items()} | {
-        "programs": _programs(task, params)
+        "programs": _hash_programs(task, params)
     }
 
 
@@ -97,7 +97,7 @@ def random_settings() -> dict[str, Any]:
     return {f"jax_{name}": getattr(jax.config, f"jax_{name}") for name in names}
 
 
-def first_difference(mine: Any, kept: Any, place: str = "") -> tuple[str, Any, Any] | None:
+def first_difference(current: Any, stored: Any, path: str = "") -> tuple[str, Any, Any] | None:
     """Returns the first field in which two fingerprints differ, with both values.
 
     Returns None if they are equal.
@@ -107,14 +107,20 @@ def first_difference(mine: Any, kept: Any, place: str = "") -> tuple[str, Any, A
     >>> first_difference({"a": 1}, {"a": 1, "b": 2})
     ('b', None, 2)
     """
-    if isinstance(mine, dict) and isinstance(kept, dict):
-        names = [*mine, *(name for name in kept if name not in mine)]
-        inner = [(f"{place}.{name}".lstrip("."), mine.get(name), kept.get(name)) for name in names]
-    elif isinstance(mine, list) and isinstance(kept, list) and len(mine) == len(kept):
-        inner = [(f"{place}[{i}]", a, b) for i, (a, b) in enumerate(zip(mine, kept, strict=True))]
+    if isinstance(current, dict) and isinstance(stored, dict):
+        names = [*current, *(name for name in stored if name not in current)]
+        inner = [
+            (f"{path}.{name}".lstrip("."), current.get(name), stored.get(name)) for name in names
+        ]
+    elif isinstance(current, list) and isinstance(stored, list) and len(current) == len(stored):
+        inner = [
+            (f"{path}[{i}]", a, b) for i, (a, b) in enumerate(zip(current, stored, strict=True))
+        ]
     else:
-        return None if mine == kept else (place, mine, kept)
-    return next((found for name, a, b in inner if (found := first_difference(a, b, name))), None)
+        return None if current == stored else (path, current, stored)
+    return next(
+        (difference for name, a, b in inner if (difference := first_difference(a, b, name))), None
+    )
 
 
 def hash_arrays(tree: Any) -> str:
@@ -134,26 +140,26 @@ def hash_program(function: Callable[..., Any], *arguments: Any) -> str:
     with jax.numpy_dtype_promotion("standard"):  # independent of the caller's setting
         closed = jax.make_jaxpr(function)(*arguments)
     total = hashlib.sha256(_strip_addresses(str(closed)).encode())
-    for constant in _constants(closed):
+    for constant in _collect_constants(closed):
         total.update(hash_arrays(constant).encode())
     return total.hexdigest()[:16]
 
 
-def _constants(closed: Any) -> list[Any]:
+def _collect_constants(closed: Any) -> list[Any]:
     """Returns the constants of a jaxpr and of the jaxprs within it."""
     is_program = lambda node: hasattr(node, "jaxpr") and hasattr(node, "consts")  # noqa: E731
-    found = list(closed.consts)
+    constants = list(closed.consts)
     for equation in closed.jaxpr.eqns:
         for leaf in jax.tree.leaves(equation.params, is_leaf=is_program):
-            found += _constants(leaf) if is_program(leaf) else []
+            constants += _collect_constants(leaf) if is_program(leaf) else []
     return [
         jax.random.key_data(c) if jnp.issubdtype(c.dtype, jax.dtypes.prng_key) else c
-        for c in found
+        for c in constants
         if hasattr(c, "dtype")
     ]
 
 
-def _programs(task: Task, params: Any) -> dict[str, Any]:
+def _hash_programs(task: Task, params: Any) -> dict[str, Any]:
     """Returns hashes of the programs of loss and gradient, with and without a key, and of
     scores.
     """
@@ -164,12 +170,12 @@ def _programs(task: Task, params: Any) -> dict[str, Any]:
     }
     functions = dict(task.functions)
 
-    def total(key: Any) -> Callable[..., Any]:
+    def value_and_gradient(key: Any) -> Callable[..., Any]:
         return jax.value_and_grad(lambda params, batch: functions["loss"](params, batch, key).sum())
 
     losses = {
-        "loss": hash_program(total(None), params, batch),
-        "loss in training": hash_program(total(jax.random.key(0)), params, batch),
+        "loss": hash_program(value_and_gradient(None), params, batch),
+        "loss in training": hash_program(value_and_gradient(jax.random.key(0)), params, batch),
     }
     scores = {name: score for name, score in functions.items() if name != "loss"}
     return losses | {
@@ -188,7 +194,7 @@ class Fingerprinter:
     def __init__(self, probes: Sequence[Any]) -> None:
         self.probes = probes
 
-    def __call__(self, value: Any, place: str) -> Any:
+    def __call__(self, value: Any, path: str) -> Any:
         if value is None or isinstance(value, bool | int | str):
             return value
         # JSON has no NaN and no infinity
@@ -200,29 +206,31 @@ class Fingerprinter:
             )
             return [str(value.dtype), np.asarray(value).tolist()] if small else hash_arrays(value)
         if isinstance(value, optax.GradientTransformation):
-            return {"optimizer": self._optimizer(value, place)}
+            return {"optimizer": self._hash_optimizer(value, path)}
         if isinstance(value, Mapping):
-            return {str(key): self(inner, f"{place}.{key}") for key, inner in value.items()}
+            return {str(key): self(inner, f"{path}.{key}") for key, inner in value.items()}
         if isinstance(value, tuple | list):
-            return [self(inner, f"{place}[{i}]") for i, inner in enumerate(value)]
+            return [self(inner, f"{path}[{i}]") for i, inner in enumerate(value)]
         if isinstance(value, set | frozenset):
-            return sorted(str(self(inner, place)) for inner in value)
+            return sorted(str(self(inner, path)) for inner in value)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            all_ = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
-            fields = {field.name: own for field, own in all_ if not is_new(field, own)}
-            inner = {name: self(inner, f"{place}.{name}") for name, inner in fields.items()}
-            return {"kind": self._kind(type(value), place)} | inner
+            contents = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
+            fields = {
+                field.name: content for field, content in contents if not is_new(field, content)
+            }
+            inner = {name: self(inner, f"{path}.{name}") for name, inner in fields.items()}
+            return {"kind": self._describe_class(type(value), path)} | inner
         if callable(value):
-            return self._function(value, place)
+            return self._describe_function(value, path)
         allowed = (
             "numbers, text, arrays, records (dataclasses, Equinox modules) and functions of "
             "them, which can be compared"
         )
         raise InvalidInput.found(
-            f"run(checkpoint=...), {place}", f"a value of {type(value).__name__}", allowed
+            f"run(checkpoint=...), {path}", f"a value of {type(value).__name__}", allowed
         )
 
-    def _optimizer(self, value: optax.GradientTransformation, place: str) -> str:
+    def _hash_optimizer(self, value: optax.GradientTransformation, path: str) -> str:
         for probe in self.probes:
             try:
                 state = jax.eval_shape(value.init, probe)
@@ -232,20 +240,20 @@ class Fingerprinter:
             except Exception as error:
                 failed = error
         raise InvalidInput.found(
-            f"run(checkpoint=...), {place}",
+            f"run(checkpoint=...), {path}",
             "an optimizer that fails",
             "Optax optimizers",
             str(failed),
         )
 
-    def _kind(self, kind: type, place: str) -> Any:
+    def _describe_class(self, cls: type, path: str) -> Any:
         """Returns the name of a class, with a hash of its methods' code if it is a user's."""
-        name = f"{kind.__module__}.{kind.__qualname__}"
-        if kind.__module__.partition(".")[0] in (*_PACKAGES, "builtins"):
+        name = f"{cls.__module__}.{cls.__qualname__}"
+        if cls.__module__.partition(".")[0] in (*_PACKAGES, "builtins"):
             return name
         bases = [
             base
-            for base in kind.__mro__
+            for base in cls.__mro__
             if base.__module__.partition(".")[0] not in (*_PACKAGES, "builtins", "typing", "abc")
         ]
         methods = [
@@ -254,36 +262,45 @@ class Fingerprinter:
             for key, f in vars(base).items()
             if isinstance(f, types.FunctionType)
         ]
-        own = [[key, _code(f.__code__)] for key, f in methods if f.__module__ == kind.__module__]
-        return [name, hashlib.sha256(repr(own).encode()).hexdigest()[:16]]
+        method_hashes = [
+            [key, _hash_code(f.__code__)] for key, f in methods if f.__module__ == cls.__module__
+        ]
+        return [name, hashlib.sha256(repr(method_hashes).encode()).hexdigest()[:16]]
 
-    def _function(self, value: Any, place: str) -> Any:
+    def _describe_function(self, value: Any, path: str) -> Any:
         if isinstance(value, functools.partial):
-            return [self(value.func, place), self(value.args, place), self(value.keywords, place)]
+            return [self(value.func, path), self(value.args, path), self(value.keywords, path)]
         if isinstance(value, types.MethodType):
             return [
-                self(value.__self__, place),
+                self(value.__self__, path),
                 value.__func__.__qualname__,
-                _code(value.__func__.__code__),
+                _hash_code(value.__func__.__code__),
             ]
         value = getattr(value, "__wrapped__", value)
         if isinstance(value, type):
-            return self._kind(value, place)
+            return self._describe_class(value, path)
         if not isinstance(value, types.FunctionType):
             name = getattr(value, "__qualname__", getattr(value, "__name__", type(value)))
             return f"{getattr(value, '__module__', '')}.{name}"
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        held = [
-            self(inner, f"{place}, held by {value.__qualname__}")
+        captured = [
+            self(inner, f"{path}, held by {value.__qualname__}")
             for inner in cells
             if inner is not value
         ]
-        return [value.__qualname__, _code(value.__code__), held, self(value.__defaults__, place)]
+        return [
+            value.__qualname__,
+            _hash_code(value.__code__),
+            captured,
+            self(value.__defaults__, path),
+        ]
 
 
-def _code(code: types.CodeType) -> str:
+def _hash_code(code: types.CodeType) -> str:
     """Returns a hash of a function's instructions, constants and names."""
-    constants = [_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
+    constants = [
+        _hash_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts
+    ]
     return hashlib.sha256(repr((code.co_code, constants, code.co_names)).encode()).hexdigest()[:16]
 
 

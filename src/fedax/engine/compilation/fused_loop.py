@@ -177,14 +177,14 @@ def _fuses_small_loop() -> bool:
     def loop(x: Any) -> Any:
         return jax.lax.fori_loop(0, 3, lambda i, x: jnp.tanh(x @ x) + i, x)
 
-    def marked(x: Any) -> Any:
+    def call_marked(x: Any) -> Any:
         with set_xla_metadata(**_MARK):
             return jax.jit(loop)(x)
 
     # small enough to compile in milliseconds, with a product and an elementwise operation
     x = jnp.arange(9.0).reshape(3, 3) / 9
     try:
-        fused = jax.jit(marked, compiler_options=small_matmul_options()).lower(x).compile()
+        fused = jax.jit(call_marked, compiler_options=small_matmul_options()).lower(x).compile()
     except jax.errors.JaxRuntimeError:
         return False
     return bool(jnp.allclose(fused(x), loop(x), atol=1e-6))

@@ -62,20 +62,20 @@ def _has_jax_processes() -> bool:
     return jax is not None and jax.distributed.is_initialized() and jax.process_count() > 1
 
 
-def abort_all(say: Callable[[], None], code: int, here: RankInfo) -> None:
+def abort_all(print_reason: Callable[[], None], code: int, rank_info: RankInfo) -> None:
     """Prints the reason and aborts all ranks.
 
     Returns if neither MPI nor JAX connects the ranks yet; the launcher then ends them when this
     process exits.
 
     Args:
-        say: prints the reason.
+        print_reason: prints the reason.
         code: the exit code of the job.
-        here: the rank of this process.
+        rank_info: the rank of this process.
     """
-    if here.rank > 0:
+    if rank_info.rank > 0:
         time.sleep(GRACE)
-    say()
+    print_reason()
     sys.stdout.flush()
     sys.stderr.flush()
     if (comm := _mpi_world()) is not None:
@@ -86,14 +86,14 @@ def abort_all(say: Callable[[], None], code: int, here: RankInfo) -> None:
         os._exit(code)
 
 
-def abort_with(error: BaseException, here: RankInfo) -> None:
+def abort_with(error: BaseException, rank_info: RankInfo) -> None:
     """Prints the traceback of an exception and aborts all ranks."""
 
-    def say() -> None:
+    def print_reason() -> None:
         traceback.print_exception(error)
-        print(f"\nfedax: {here}: {error_line(error)}\nAll ranks end.", file=sys.stderr)
+        print(f"\nfedax: {rank_info}: {error_line(error)}\nAll ranks end.", file=sys.stderr)
 
-    abort_all(say, INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1, here)
+    abort_all(print_reason, INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1, rank_info)
 
 
 def error_line(error: BaseException) -> str:
@@ -103,15 +103,17 @@ def error_line(error: BaseException) -> str:
 
 def install_excepthook() -> None:
     """Makes uncaught exceptions abort all ranks. Has no effect on a process that runs alone."""
-    before = sys.excepthook
-    if getattr(before, "aborts_all_ranks", False):
+    previous_hook = sys.excepthook
+    if getattr(previous_hook, "aborts_all_ranks", False):
         return
 
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if here := current_rank():
-            abort_with(error, here)
+    def hook(
+        error_type: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        if rank_info := current_rank():
+            abort_with(error, rank_info)
         else:
-            before(kind, error, trace)
+            previous_hook(error_type, error, trace)
 
     hook.aborts_all_ranks = True  # pyright: ignore[reportFunctionMemberAccess]
     sys.excepthook = hook

@@ -45,7 +45,7 @@ class Collectives(ProcessGroup):
 
     name: str
     """The engine's name, for messages."""
-    _asked = False
+    _is_interrupted = False
     """Whether this rank was interrupted by Ctrl-C."""
 
     @abstractmethod
@@ -74,31 +74,31 @@ class Collectives(ProcessGroup):
                 raise
 
     def check_same_config(
-        self, facts: Callable[[], dict[str, Any]], **more: Any
+        self, facts: Callable[[], dict[str, Any]], **settings: Any
     ) -> Callable[[], dict[str, Any]]:
-        own: dict[str, Any] = {}
+        fingerprint: dict[str, Any] = {}
         with self.raise_on_all_ranks():
             # through JSON, so that values compare as a checkpoint would store them
             try:
-                own = json.loads(json.dumps(facts()))
+                fingerprint = json.loads(json.dumps(facts()))
             except InvalidInput as error:
                 # a checkpoint needs the fingerprint, a run without one does not
-                if more.get("checkpoint_every"):
+                if settings.get("checkpoint_every"):
                     raise
                 warnings.warn(f"the ranks' arguments are not compared: {error}", stacklevel=2)
-            more = json.loads(json.dumps(more))
+            settings = json.loads(json.dumps(settings))
         # after the block above, in which a rank may have failed
-        gathered = self._exchange((more, own))
+        gathered = self._exchange((settings, fingerprint))
         merged = self.merge_configs([facts for _, facts in gathered])
-        check_equal_configs(self.name, [more | facts for more, facts in gathered])
+        check_equal_configs(self.name, [settings | facts for settings, facts in gathered])
         return lambda: merged
 
     def merge_configs(self, facts: list[dict[str, Any]]) -> dict[str, Any]:
         """Returns the run's fingerprint, and removes from `facts` what may differ between ranks."""
         return facts[self.rank]
 
-    def any(self, asked: bool) -> bool:
-        return any(self._exchange(asked or self._asked))
+    def any(self, flag: bool) -> bool:
+        return any(self._exchange(flag or self._is_interrupted))
 
     def _exchange(
         self, content: Any = None, error: BaseException | None = None, timeout: float = math.inf
@@ -150,14 +150,14 @@ class Collectives(ProcessGroup):
             return
 
         def note_interrupt(number: int, frame: FrameType | None) -> None:
-            self._asked = True
+            self._is_interrupted = True
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
         signal.signal(signal.SIGINT, note_interrupt)
         try:
             yield
         finally:
-            self._asked = False
+            self._is_interrupted = False
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -182,13 +182,13 @@ def check_equal_configs(name: str, configs: Sequence[dict[str, Any]]) -> None:
             rank: _shorten(config[field]) if field in config else "nothing"
             for rank, config in enumerate(flat)
         }
-        parts = [
+        descriptions = [
             f"{value} on {_list_ranks(ranks)}" for value, ranks in _group_by_value(values).items()
         ]
-        shown.append(f"{field}: " + "; ".join(parts))
-    rest = len(different) - len(shown)
-    more = [f"And {rest} more"] if rest else []
-    text = ". ".join(["the ranks disagree", *shown, *more])
+        shown.append(f"{field}: " + "; ".join(descriptions))
+    omitted = len(different) - len(shown)
+    suffix = [f"And {omitted} more"] if omitted else []
+    text = ". ".join(["the ranks disagree", *shown, *suffix])
     error = InvalidInput.because(name, text, "All must run the same.")
     error.raised_on_all_ranks = True  # pyright: ignore[reportAttributeAccessIssue]
     raise error

@@ -61,8 +61,8 @@ def connect_hosts(
         >>> group = fedax.connect_hosts("10.0.0.5:1234", processes=2, process=0)  # doctest: +SKIP
     """
     if not jax.distributed.is_initialized():
-        processes = _number("processes", processes, "JAX_NUM_PROCESSES")
-        process = _number("process", process, "JAX_PROCESS_ID")
+        processes = _read_number("processes", processes, "JAX_NUM_PROCESSES")
+        process = _read_number("process", process, "JAX_PROCESS_ID")
         if processes is not None and process is not None and process >= processes:
             raise InvalidInput.of(
                 "connect_hosts(process=...)", process, f"whole numbers from 0 to {processes - 1}"
@@ -79,9 +79,9 @@ def connect_hosts(
     return multihost_group()
 
 
-def _number(name: str, given: int | None, variable: str) -> int | None:
+def _read_number(name: str, value: int | None, variable: str) -> int | None:
     """Returns an argument, or the number in the environment variable; None if there is neither."""
-    text = os.environ.get(variable) if given is None else given
+    text = os.environ.get(variable) if value is None else value
     if text is None:
         return None
     low = 1 if name == "processes" else 0

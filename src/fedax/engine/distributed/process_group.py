@@ -30,22 +30,22 @@ class ProcessGroup:
         yield
 
     def check_same_config(
-        self, facts: Callable[[], dict[str, Any]], **more: Any
+        self, facts: Callable[[], dict[str, Any]], **settings: Any
     ) -> Callable[[], dict[str, Any]]:
         """Checks that all ranks are about to run the same configuration.
 
         Args:
             facts: computes the fingerprint of the run.
-            more: further values that must be equal on all ranks.
+            settings: further values that must be equal on all ranks.
 
         Returns:
             A function that returns the fingerprint of the whole run.
         """
         return facts
 
-    def any(self, asked: bool) -> bool:
+    def any(self, flag: bool) -> bool:
         """Returns whether the flag is set on any rank."""
-        return asked
+        return flag
 
     def broadcast(self, value: Any) -> Any:
         """Returns the value of rank 0 on all ranks."""

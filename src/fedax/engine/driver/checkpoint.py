@@ -89,7 +89,7 @@ class Checkpoints:
             ) from error
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Keeps other processes out of the folder.
 
         Raises:
@@ -100,8 +100,8 @@ class Checkpoints:
                 if self.process_group.rank == 0:
                     stack.enter_context(held(self.folder))
                     # of a process that was killed while it wrote
-                    for left in self.folder.glob(".round-*"):
-                        left.unlink()
+                    for partial_file in self.folder.glob(".round-*"):
+                        partial_file.unlink()
             yield
 
     def is_due(self) -> bool:
@@ -126,19 +126,18 @@ class Checkpoints:
         path = self.folder / f"round-{done:09d}"
         try:
             write(path, _to_bytes(self.identity, done, histories))
-            for old in self._files()[_STORED:]:
-                old.unlink()
+            for old_file in self._list_files()[_STORED:]:
+                old_file.unlink()
         except OSError as error:
-            there = self._files()
-            before = (
-                f"The checkpoint of round {_round(there[0])} is whole"
-                if there
+            files = self._list_files()
+            hint = (
+                f"The checkpoint of round {_round_number(files[0])} is whole"
+                if files
                 else "There is none before"
             )
             reason = error.strerror or error
             message = (
-                f"checkpoint of round {done} in {self.folder}: cannot be written: "
-                f"{reason}. {before}."
+                f"checkpoint of round {done} in {self.folder}: cannot be written: {reason}. {hint}."
             )
             raise WriteFailed(message) from error
 
@@ -164,48 +163,52 @@ class Checkpoints:
         newest = None
         with self.process_group.raise_on_all_ranks():
             if self.process_group.rank == 0:
-                newest = self._newest(rounds)
+                newest = self._read_newest(rounds)
         meta, arrays = newest or (None, {})
         if (meta := self.process_group.broadcast(meta)) is None:
             return None
-        rows = self.process_group.broadcast(_rows_of_clients(states, arrays))
+        rows = self.process_group.broadcast(_names_of_client_rows(states, arrays))
         arrays = self.process_group.scatter(arrays, rows)
-        members = zip(states, algorithms, meta["members"], strict=True)
-        return [_history(m, i, arrays, state, a, layout) for i, (state, a, m) in enumerate(members)]
+        runs = zip(states, algorithms, meta["members"], strict=True)
+        return [
+            _restore_history(m, i, arrays, state, a, layout) for i, (state, a, m) in enumerate(runs)
+        ]
 
-    def _newest(self, rounds: int) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
+    def _read_newest(self, rounds: int) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
         """Returns metadata and arrays of the newest checkpoint that can be read."""
-        for path in self._files():
+        for path in self._list_files():
             try:
                 meta, arrays = _from_bytes(path.read_bytes())
             except (OSError, ValueError, KeyError) as error:
                 warnings.warn(f"{path}: passed over, it is damaged ({error}).", stacklevel=2)
                 continue
-            self._check(meta["identity"])
+            self._check_identity(meta["identity"])
             if meta["done"] > rounds:
                 allowed = f"whole numbers >= {meta['done']}, the rounds done in {self.folder}"
                 raise InvalidInput.of("run(rounds=...)", rounds, allowed)
             return meta, arrays
         return None
 
-    def _check(self, kept: dict[str, Any]) -> None:
-        if found := first_difference(self.identity, kept):
-            name, *values = found
+    def _check_identity(self, stored: dict[str, Any]) -> None:
+        if difference := first_difference(self.identity, stored):
+            name, *values = difference
             # fingerprints leave this default out
             default = "stop" if name == "on_bad_client" else None
-            mine, before = (default if value is None else value for value in values)
+            current, previous = (default if value is None else value for value in values)
             hint = (
-                f"{self.folder} holds checkpoints of a run with {before!r}. Choose another folder"
+                f"{self.folder} holds checkpoints of a run with {previous!r}. Choose another folder"
             )
             setting = name.removeprefix("random.").upper()
             hint += (
-                f", or start Python with {setting}={before}." if name.startswith("random.") else "."
+                f", or start Python with {setting}={previous}."
+                if name.startswith("random.")
+                else "."
             )
             raise InvalidInput.of(
-                f"run(checkpoint=...), {name}", mine, "the same run as before", hint
+                f"run(checkpoint=...), {name}", current, "the same run as before", hint
             )
 
-    def _files(self) -> list[Path]:
+    def _list_files(self) -> list[Path]:
         """Returns the files, newest first."""
         return sorted(
             (p for p in self.folder.glob("round-*") if re.fullmatch(r"round-\d{9}", p.name)),
@@ -213,34 +216,34 @@ class Checkpoints:
         )
 
 
-def _numbered(carry: RunCarry) -> list[tuple[int, Any]]:
+def _number_nodes(carry: RunCarry) -> list[tuple[int, Any]]:
     """Returns arrays and memories of a carry, each with the number of its first array.
 
     A memory has one for each leaf of a row.
     """
     # by number, because the states of algorithms are pytrees without names
-    found, k = [], 0
+    numbered, k = [], 0
     for node in jax.tree.leaves(carry, is_leaf=is_memory):
         if is_memory(node) or eqx.is_array(node):
-            found.append((k, node))
+            numbered.append((k, node))
             k += node.arrays if is_memory(node) else 1
-    return found
+    return numbered
 
 
-def _rows_of_clients(states: Sequence[RunCarry], arrays: Collection[str]) -> set[str]:
+def _names_of_client_rows(states: Sequence[RunCarry], arrays: Collection[str]) -> set[str]:
     """Returns the names of arrays that have a row for every client.
 
     Arrays of some clients have their numbers stored beside.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     for i, carry in enumerate(states):
-        for k, node in _numbered(carry):
+        for k, node in _number_nodes(carry):
             if is_memory(node) and f"{i}/clients/{k}" not in arrays:
-                found |= {f"{i}/state/{j}" for j in range(k, k + node.arrays)}
-    return found
+                names |= {f"{i}/state/{j}" for j in range(k, k + node.arrays)}
+    return names
 
 
-def _round(path: Path) -> int:
+def _round_number(path: Path) -> int:
     return int(path.name.removeprefix("round-"))
 
 
@@ -249,7 +252,7 @@ def _to_bytes(identity: dict[str, Any], done: int, histories: Sequence[History])
     members = []
     for i, history in enumerate(histories):
         arrays |= {
-            f"{i}/{name}": _storable(np.asarray(values))
+            f"{i}/{name}": _to_storable(np.asarray(values))
             for name, values in _arrays_of(history).items()
         }
         best = history.best and {
@@ -272,12 +275,12 @@ def _to_bytes(identity: dict[str, Any], done: int, histories: Sequence[History])
 
 
 def _arrays_of(history: History) -> dict[str, Any]:
-    """Returns the arrays of a history by name, as `_history` reads them."""
+    """Returns the arrays of a history by name, as `_restore_history` reads them."""
     arrays: dict[str, Any] = {name: getattr(history, name) for name in _COURSE}
     arrays |= {"down": history.bits.down, "up": history.bits.up}
     arrays |= {f"metrics/{name}": values for name, values in history.metrics.items()}
     arrays |= {f"notes/{name}": values for name, values in history.notes.items()}
-    for k, node in _numbered(RunCarry.of(history)):
+    for k, node in _number_nodes(RunCarry.of(history)):
         ids, leaves = node.written() if is_memory(node) else (None, [node])
         arrays |= {f"state/{k + j}": leaf for j, leaf in enumerate(leaves)}
         if ids is not None:  # of the clients that have rows; otherwise all clients have one
@@ -290,7 +293,7 @@ def _arrays_of(history: History) -> dict[str, Any]:
     return arrays
 
 
-def _storable(values: np.ndarray) -> np.ndarray:
+def _to_storable(values: np.ndarray) -> np.ndarray:
     """Returns the array, or its bytes if NumPy's files do not know the type, such as bfloat16."""
     return values.view(np.uint8) if values.dtype.kind == "V" else values
 
@@ -306,7 +309,7 @@ def _from_bytes(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return json.loads(str(arrays.pop("meta"))), arrays
 
 
-def _history(
+def _restore_history(
     meta: dict[str, Any],
     i: int,
     arrays: dict[str, np.ndarray],
@@ -314,18 +317,18 @@ def _history(
     algorithm: Algorithm[Any],
     layout: Layout,
 ) -> History:
-    def named(kind: str) -> dict[str, np.ndarray]:
-        head = f"{i}/{kind}/"
+    def select_arrays(kind: str) -> dict[str, np.ndarray]:
+        prefix = f"{i}/{kind}/"
         return {
-            name.removeprefix(head): values
+            name.removeprefix(prefix): values
             for name, values in arrays.items()
-            if name.startswith(head)
+            if name.startswith(prefix)
         }
 
-    stored, clients = named("state"), named("clients")
-    numbered = iter(_numbered(carry))
+    stored, clients = select_arrays("state"), select_arrays("clients")
+    numbered = iter(_number_nodes(carry))
 
-    def kept(node: Any) -> Any:
+    def restore_node(node: Any) -> Any:
         if not (is_memory(node) or eqx.is_array(node)):
             return node
         k, _ = next(numbered)
@@ -335,19 +338,19 @@ def _history(
             )
         return _array_like(node, np.asarray(stored[str(k)]))
 
-    carry = jax.tree.map(kept, carry, is_leaf=is_memory)
+    carry = jax.tree.map(restore_node, carry, is_leaf=is_memory)
     best = None
     if meta.get("best"):
         w = arrays[f"{i}/best"].view(jax.numpy.dtype(layout.dtype))
         best = Best(**meta["best"], params=layout.unravel(jax.numpy.asarray(w)))
-        if seen := named("best state"):
+        if best_state := select_arrays("best state"):
             leaves, structure = jax.tree.flatten(evaluated_state(carry.model_state))
-            state = [_array_like(leaf, seen[str(k)]) for k, leaf in enumerate(leaves)]
+            state = [_array_like(leaf, best_state[str(k)]) for k, leaf in enumerate(leaves)]
             best = dataclasses.replace(best, state=jax.tree.unflatten(structure, state))
     return History(
         meta["algorithm"],
-        metrics=named("metrics"),
-        notes=named("notes"),
+        metrics=select_arrays("metrics"),
+        notes=select_arrays("notes"),
         params=layout.unravel(algorithm.model(carry.state)),
         bits=Traffic(arrays[f"{i}/down"], arrays[f"{i}/up"]),
         outcome=Outcome(**meta["outcome"]),

@@ -52,10 +52,10 @@ class Divergence(NamedTuple):
         """Returns whether the rule fires at the last of these observations."""
         if not np.isfinite(values[-1]):
             return True
-        before = [
+        earlier_losses = [
             loss for t, loss in zip(rounds, values, strict=True) if t <= rounds[-1] - self.window
         ]
-        return bool(before) and values[-1] - before[-1] > self.rise
+        return bool(earlier_losses) and values[-1] - earlier_losses[-1] > self.rise
 
 
 @checked_arguments
@@ -185,7 +185,7 @@ class Budget(NamedTuple):
             (seconds, None if self.hours is None else 3600 * self.hours),
             (joules, self.joules),
         )
-        return any(bound is not None and spent >= bound for spent, bound in bounds)
+        return any(bound is not None and amount >= bound for amount, bound in bounds)
 
 
 Rule: TypeAlias = Divergence | EarlyStopping | Budget
@@ -199,13 +199,13 @@ def rules_of(stop: Any) -> tuple[Rule, ...]:
         InvalidInput: anything else.
     """
     kinds = (Divergence, EarlyStopping, Budget)
-    every = () if stop is None else (stop,) if isinstance(stop, kinds) else stop
-    if not isinstance(every, Sequence) or not all(isinstance(rule, kinds) for rule in every):
+    rules = () if stop is None else (stop,) if isinstance(stop, kinds) else stop
+    if not isinstance(rules, Sequence) or not all(isinstance(rule, kinds) for rule in rules):
         names = " or ".join(kind.__name__ for kind in kinds)
         raise InvalidInput.of(
             "run(stop=...)", stop, f"an object of {names}, a list of them, or None"
         )
-    return tuple(every)
+    return tuple(rules)
 
 
 def _check_count(field: str, value: Any) -> None:

@@ -43,7 +43,7 @@ class CallLength:
         self.rounds = 1 if bounded else sys.maxsize
 
     @contextlib.contextmanager
-    def timed(self, rounds: int) -> Iterator[None]:
+    def measure(self, rounds: int) -> Iterator[None]:
         """Measures a call of some rounds, without compilation, and updates `rounds`."""
         begun, compiled = time.perf_counter(), compile_clock().seconds
         yield
@@ -86,7 +86,7 @@ class Interrupts:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
@@ -94,7 +94,7 @@ class Interrupts:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     @contextlib.contextmanager
-    def allowed(self, states: Any = None) -> Iterator[None]:
+    def allow(self, states: Any = None) -> Iterator[None]:
         """Lets Ctrl-C raise at once within the block, while the buffers of `states` exist."""
         self._states, self._may_raise = states, True
         try:

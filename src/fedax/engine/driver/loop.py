@@ -67,7 +67,7 @@ class RoundLoop:
             self.options.on_bad_client == "drop",
             modes_of(self.options.observe or (), grid.task),
         )
-        names = [type(algorithm).__name__ for algorithm in grid.each]
+        names = [type(algorithm).__name__ for algorithm in grid.algorithms_by_run]
         self.recorders = [
             Recorder(name, self.clock, drops, modes, resume[i] if resume else None)
             for i, name in enumerate(names)
@@ -89,7 +89,10 @@ class RoundLoop:
         elif self.checkpoints:
             resume = (
                 self.checkpoints.load(
-                    self.program.split(states), grid.each, grid.layout, self.options.rounds
+                    self.program.split(states),
+                    grid.algorithms_by_run,
+                    grid.layout,
+                    self.options.rounds,
                 )
                 or []
             )
@@ -154,10 +157,10 @@ class RoundLoop:
             count = 1 if is_timed else min(self.calls.rounds, end - self.done)
             # The program takes over the buffers of `states`. Until its result is assigned, Ctrl-C
             # must not raise, or the run would be lost.
-            with self.interrupts.allowed(self.states), self.calls.timed(count):
-                advanced = self.program.advance(self.states, self.done, count)
+            with self.interrupts.allow(self.states), self.calls.measure(count):
+                result = self.program.advance(self.states, self.done, count)
             self.can_save = False  # until states, logs and `done` fit together again
-            self.states, logs = advanced
+            self.states, logs = result
             for recorder, log in zip(self.recorders, logs, strict=True):
                 recorder.add(log, self.done)
             self.done += count
@@ -170,10 +173,10 @@ class RoundLoop:
         metrics = compute_metrics(
             self.program, self.states, self.options.observe or (), self.done, self.grid.task
         )
-        epsilon = self.grid.private and self.grid.private.spent(self.done)
-        spent = {} if epsilon is None else {"epsilon": np.asarray(epsilon)}
+        epsilon = self.grid.private and self.grid.private.epsilon_after(self.done)
+        privacy_metrics = {} if epsilon is None else {"epsilon": np.asarray(epsilon)}
         improved = [
-            recorder.observe(joined([observed, spent]), self.done, self.options)
+            recorder.observe(joined([observed, privacy_metrics]), self.done, self.options)
             for recorder, observed in zip(self.recorders, metrics, strict=True)
         ]
         if any(improved):
@@ -212,7 +215,7 @@ class RoundLoop:
             self.clock.compiling,
             len(self.recorders),
         )
-        with self.interrupts.allowed(self.states):
+        with self.interrupts.allow(self.states):
             wants_stop = callable(self.options.progress) and self.options.progress(progress)
         self.stop_requested = self.process_group.any(bool(wants_stop))
 
@@ -220,8 +223,9 @@ class RoundLoop:
         """Writes a checkpoint. A run that has ended is saved as it was then."""
         assert self.checkpoints is not None, "there is no folder for checkpoints"
         has_final = any(recorder.final for recorder in self.recorders)
-        # `whole` takes states as the program has them, so runs that ended earlier are joined again
-        carries = self.program.whole(
+        # `gather_carries` takes states as the program has them, so runs that ended earlier are
+        # joined again
+        carries = self.program.gather_carries(
             self.program.join(self._carries()) if has_final else self.states
         )
         self.checkpoints.save(self.done, self._finish(carries))
@@ -252,7 +256,7 @@ class RoundLoop:
     def _models(self, carries: list[RunCarry]) -> list[Float[Array, "dim"]]:
         return [
             algorithm.model(carry.state)
-            for algorithm, carry in zip(self.grid.each, carries, strict=True)
+            for algorithm, carry in zip(self.grid.algorithms_by_run, carries, strict=True)
         ]
 
     def _to_params(self, w: Float[Array, "dim"]) -> Any:
@@ -260,25 +264,25 @@ class RoundLoop:
         return self.grid.task.assembled(self.grid.layout.unravel(w))
 
     def _finish(self, carries: list[RunCarry]) -> list[History]:
-        each = zip(self.recorders, self._models(carries), carries, strict=True)
-        return [recorder.finish(self._to_params(w), carry) for recorder, w, carry in each]
+        runs = zip(self.recorders, self._models(carries), carries, strict=True)
+        return [recorder.finish(self._to_params(w), carry) for recorder, w, carry in runs]
 
     def _histories(self) -> list[History]:
         """Returns the histories with what the grid knows of each run."""
         grid, histories = self.grid, self._finish(self._carries())
-        each = zip(
+        runs = zip(
             histories, grid.fitted, grid.settings, grid.origins(), grid.arguments, strict=True
         )
         histories = [
             dataclasses.replace(
                 history, fitted=fitted, settings=settings, origin=origin, arguments=arguments
             )
-            for history, fitted, settings, origin, arguments in each
+            for history, fitted, settings, origin, arguments in runs
         ]
         if not self.options.personal:
             return histories
         personal = zip(histories, self.program.personal(self.states), strict=True)
-        return [_with_personal(history, rows, grid.layout) for history, rows in personal]
+        return [_with_personal(history, models, grid.layout) for history, models in personal]
 
 
 def rounds_done(histories: Sequence[History]) -> int:
@@ -316,14 +320,16 @@ def _copy(tree: Any) -> Any:
     return jax.tree.map(copy, tree, is_leaf=is_memory)
 
 
-def _with_personal(history: History, rows: Float[Array, "clients dim"], layout: Layout) -> History:
+def _with_personal(
+    history: History, models: Float[Array, "clients dim"], layout: Layout
+) -> History:
     """Adds the clients' own models.
 
     One that is not finite makes the outcome of a run that was ok non-finite.
     """
-    broken, outcome = np.flatnonzero(~np.asarray(jnp.isfinite(rows).all(1))), history.outcome
+    broken, outcome = np.flatnonzero(~np.asarray(jnp.isfinite(models).all(1))), history.outcome
     if outcome.ok and len(broken) and len(history.bits.up):
         outcome = Outcome(
             "non-finite", len(history.bits.up) - 1, int(broken[0]), "the personal model"
         )
-    return dataclasses.replace(history, outcome=outcome, personal=jax.vmap(layout.unravel)(rows))
+    return dataclasses.replace(history, outcome=outcome, personal=jax.vmap(layout.unravel)(models))

@@ -139,25 +139,27 @@ class RunOptions:
     schedules: tuple[Schedule, ...] = ()
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> "RunOptions":
+    def of(cls, arguments: Mapping[str, Any]) -> "RunOptions":
         """Returns the record of keyword arguments, of which None stands for the default.
 
         Raises:
             TypeError: an unknown argument; the message suggests the nearest one.
         """
-        known = [field.name for field in dataclasses.fields(cls)]
-        for name in given:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f" Did you mean {near[0]!r}?" if near else ""
+        field_names = [field.name for field in dataclasses.fields(cls)]
+        for name in arguments:
+            if name not in field_names:
+                suggestions = difflib.get_close_matches(name, field_names, n=1)
+                hint = f" Did you mean {suggestions[0]!r}?" if suggestions else ""
                 if name == "device":
                     hint = f" {ON_DEVICES}"
                 elif name in (field.name for field in dataclasses.fields(Schedule)):
-                    hint = f" Write schedule=fedax.Schedule({name}={shown(given[name])})."
+                    hint = f" Write schedule=fedax.Schedule({name}={shown(arguments[name])})."
                 raise TypeError(f"no option {name!r} of a run.{hint}")
         # None counts as not given, so that a caller can pass its own optional arguments on
-        used = {name: value for name, value in given.items() if value is not None}
-        return cls(**used | ({"solver": solver_of(used["solver"])} if "solver" in used else {}))
+        values = {name: value for name, value in arguments.items() if value is not None}
+        return cls(
+            **values | ({"solver": as_solver(values["solver"])} if "solver" in values else {})
+        )
 
     def __post_init__(self) -> None:
         kinds = {
@@ -212,12 +214,12 @@ class RunOptions:
             raise InvalidInput.of(
                 "run(on_bad_client=...)", self.on_bad_client, f"one of {BAD_CLIENT}"
             )
-        most = self.schedule.rounds
-        if most is not None and self.rounds > most:
+        max_rounds = self.schedule.rounds
+        if max_rounds is not None and self.rounds > max_rounds:
             raise InvalidInput.of(
                 "run(rounds=...)",
                 self.rounds,
-                f"at most {most}, the number of synchronisation times",
+                f"at most {max_rounds}, the number of synchronisation times",
             )
 
     def _check_shared_memory(self) -> None:
@@ -234,7 +236,7 @@ class RunOptions:
                 "Error feedback runs there.",
             )
 
-    def watching(self, task: Task) -> "RunOptions":
+    def with_default_observers(self, task: Task) -> "RunOptions":
         """Returns the options with default observers if none were given.
 
         These are the training loss and, where the task scores it, accuracy.
@@ -252,7 +254,7 @@ class RunOptions:
         )
         return dataclasses.replace(self, observe=(TrainLoss(), *accuracy))
 
-    def directed(self, task: Task) -> "RunOptions":
+    def with_directions(self, task: Task) -> "RunOptions":
         """Returns the options with directions (max or min) of metrics that select models or end
         runs.
 
@@ -263,12 +265,12 @@ class RunOptions:
         # a direction told for the same metric in `EarlyStopping` also counts for `keep_best`
         rules, mode = tuple(rule.resolve(modes) for rule in self.rules), self.mode
         if self.keep_best is not None:
-            told: list[Mode | None] = [
+            stated_modes: list[Mode | None] = [
                 rule.mode
                 for rule in rules
                 if isinstance(rule, EarlyStopping) and rule.metric == self.keep_best
             ]
-            mode = cast(Mode | None, mode) or next(iter(told), None)
+            mode = cast(Mode | None, mode) or next(iter(stated_modes), None)
             hint = f'Say keep_best="{self.keep_best}", mode="max" or mode="min".'
             mode = find_mode("run(keep_best=...)", self.keep_best, mode, modes, hint)
         return dataclasses.replace(self, stop=rules, mode=mode)
@@ -283,19 +285,23 @@ class RunOptions:
         """The metric whose best model is kept: `keep_best`, or that of the first rule of early
         stopping.
         """
-        return self.keep_best or (self._stopping[0].metric if self._stopping else None)
+        return self.keep_best or (
+            self._early_stopping_rules[0].metric if self._early_stopping_rules else None
+        )
 
     @property
     def best_mode(self) -> Mode:
-        """The direction of `best_by`, of options that are `directed`."""
+        """The direction of `best_by`, of options `with_directions`."""
         mode = (
-            cast(Mode | None, self.mode) if self.keep_best is not None else self._stopping[0].mode
+            cast(Mode | None, self.mode)
+            if self.keep_best is not None
+            else self._early_stopping_rules[0].mode
         )
         assert mode is not None, "options without directions"
         return mode
 
     @property
-    def _stopping(self) -> list[EarlyStopping]:
+    def _early_stopping_rules(self) -> list[EarlyStopping]:
         return [rule for rule in self.rules if isinstance(rule, EarlyStopping)]
 
     @property
@@ -308,7 +314,7 @@ class RunOptions:
         )
 
 
-def solver_of(value: Any) -> Any:
+def as_solver(value: Any) -> Any:
     """Returns an Optax optimizer as a solver; other values are returned as they are.
 
     Raises:
@@ -328,7 +334,7 @@ def check_kind(
     """Raises `InvalidInput` for anything but an object of a class."""
     if not isinstance(value, kind) and not (optional and value is None):
         kinds = kind if isinstance(kind, tuple) else (kind,)
-        allowed = "an object of " + " or ".join(each.__name__ for each in kinds)
+        allowed = "an object of " + " or ".join(cls.__name__ for cls in kinds)
         allowed += ", or None" if optional else ""
         # the text of a task, a schedule or a network fills the screen
         if isinstance(value, eqx.Module) or _is_torch_module(value):
@@ -351,17 +357,17 @@ def _advice(value: Any, kind: type) -> str:
     if kind is Solver and isinstance(value, int | float) and not isinstance(value, bool):
         return f"Write fedax.SGD({value!r})."
     if isinstance(value, str) and kind in (Algorithm, Task):
-        near = _factory(kind, value)
-        return f"Write {near}." if near else ""
+        suggestion = _suggest_call(kind, value)
+        return f"Write {suggestion}." if suggestion else ""
     if isinstance(value, str) and kind in (Observer, Engine):
-        place, names = (
+        prefix, names = (
             ("fedax.observe.", [name for name in vars(observe) if name[0].isupper()])
             if kind is Observer
             else ("fedax.", ["Simulation", "Eager", "MPI"])
         )
-        plain = {name.lower(): name for name in names}
-        near = difflib.get_close_matches(value.lower().replace("_", ""), plain, n=1)
-        return f"Write {place}{plain[near[0]]}()." if near else ""
+        lowered = {name.lower(): name for name in names}
+        suggestion = difflib.get_close_matches(value.lower().replace("_", ""), lowered, n=1)
+        return f"Write {prefix}{lowered[suggestion[0]]}()." if suggestion else ""
     return ""
 
 
@@ -370,26 +376,30 @@ def _is_torch_module(value: Any) -> bool:
     return any(base.__module__.startswith("torch.nn.") for base in type(value).__mro__)
 
 
-def _factory(kind: type, name: str) -> str:
+def _suggest_call(kind: type, name: str) -> str:
     """Returns how to make the algorithm or task whose name is near to a text, or nothing."""
     import fedax
 
     if kind is Task:
-        known = {
-            plain: f"fedax.tasks.{plain}()"
-            for plain in ("digits", "synthetic")
-            if hasattr(fedax.tasks, plain)
+        calls = {
+            candidate: f"fedax.tasks.{candidate}()"
+            for candidate in ("digits", "synthetic")
+            if hasattr(fedax.tasks, candidate)
         }
     else:
-        classes = {plain: getattr(fedax, plain) for plain in dir(fedax) if plain[0].isupper()}
+        classes = {
+            candidate: getattr(fedax, candidate)
+            for candidate in dir(fedax)
+            if candidate[0].isupper()
+        }
         methods = [
-            plain
-            for plain, each in classes.items()
-            if isinstance(each, type) and issubclass(each, Algorithm)
+            candidate
+            for candidate, value in classes.items()
+            if isinstance(value, type) and issubclass(value, Algorithm)
         ]
-        known = {plain.lower(): f"fedax.{plain}()" for plain in methods}
-    near = difflib.get_close_matches(name.lower().replace("_", ""), known, n=1)
-    return known[near[0]] if near else ""
+        calls = {candidate.lower(): f"fedax.{candidate}()" for candidate in methods}
+    matches = difflib.get_close_matches(name.lower().replace("_", ""), calls, n=1)
+    return calls[matches[0]] if matches else ""
 
 
 def check_count(name: str, value: Any, low: int, high: float = math.inf) -> None:
@@ -397,8 +407,8 @@ def check_count(name: str, value: Any, low: int, high: float = math.inf) -> None
 
     NumPy integers are allowed.
     """
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or not low <= value <= high:
+    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_whole or not low <= value <= high:
         allowed = (
             f"whole numbers >= {low}"
             if high == math.inf

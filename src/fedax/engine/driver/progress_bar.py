@@ -34,9 +34,9 @@ def rate_and_value(progress: Progress, begun: float, metric: str = "train_loss")
     """
     value = progress.metrics.get(metric)
     speed = progress.round / max(time.perf_counter() - begun - progress.compiling, 1e-9)
-    which = f" (first of {progress.runs} runs)" if progress.runs > 1 else ""
+    suffix = f" (first of {progress.runs} runs)" if progress.runs > 1 else ""
     return f"{speed:.3g} rounds/s", "" if value is None else (
-        f"{word_for(metric)} {float(value):.4g}{which}"
+        f"{word_for(metric)} {float(value):.4g}{suffix}"
     )
 
 
@@ -63,7 +63,7 @@ def progress_hook(progress: Any, title: str) -> Iterator[Callable[[Progress], bo
     bars, begun = make_bars(), time.perf_counter()
     bar = bars.add_task(title, total=None, rate="compiling", value="")
 
-    def move(observation: Progress) -> None:
+    def update_bar(observation: Progress) -> None:
         rate, value = rate_and_value(observation, begun)
         rate = rate if observation.round else "compiling"
         bars.update(
@@ -71,4 +71,4 @@ def progress_hook(progress: Any, title: str) -> Iterator[Callable[[Progress], bo
         )
 
     with bars:
-        yield move
+        yield update_bar

@@ -38,38 +38,38 @@ class Rows:
     """
 
     def __init__(self, values: np.ndarray | None = None) -> None:
-        self._kept, self._count = (None, 0) if values is None else (np.array(values), len(values))
+        self._buffer, self._count = (None, 0) if values is None else (np.array(values), len(values))
 
     def append(self, value: Any) -> None:
         """Appends a row. Refuses one of another shape than the others."""
         value = np.asarray(value)
-        if self._kept is None:
-            self._kept = np.empty((8, *value.shape), value.dtype)
-        if value.shape != self._kept.shape[1:]:
+        if self._buffer is None:
+            self._buffer = np.empty((8, *value.shape), value.dtype)
+        if value.shape != self._buffer.shape[1:]:
             raise ValueError(
-                f"a row of shape {value.shape} among rows of shape {self._kept.shape[1:]}"
+                f"a row of shape {value.shape} among rows of shape {self._buffer.shape[1:]}"
             )
         # the type widens as well, if a metric is whole in one observation and real in the next
-        if self._count == len(self._kept) or self._kept.dtype != value.dtype:
+        if self._count == len(self._buffer) or self._buffer.dtype != value.dtype:
             larger = np.empty(
                 (max(8, 2 * self._count), *value.shape),
-                np.result_type(self._kept.dtype, value.dtype),
+                np.result_type(self._buffer.dtype, value.dtype),
             )
-            larger[: self._count] = self._kept[: self._count]
-            self._kept = larger
-        self._kept[self._count] = value
+            larger[: self._count] = self._buffer[: self._count]
+            self._buffer = larger
+        self._buffer[self._count] = value
         self._count += 1
 
     @property
     def last(self) -> Any:
         """The newest row."""
-        assert self._kept is not None, "no rows yet"
-        return self._kept[self._count - 1]
+        assert self._buffer is not None, "no rows yet"
+        return self._buffer[self._count - 1]
 
     def all(self) -> np.ndarray:
         """Returns all rows, as a copy."""
-        assert self._kept is not None, "no rows yet"
-        return self._kept[: self._count].copy()
+        assert self._buffer is not None, "no rows yet"
+        return self._buffer[: self._count].copy()
 
 
 LOSSES = ("train_loss", "objective")
@@ -82,10 +82,10 @@ class Clock:
     def __init__(self) -> None:
         self._begun, self._compiled = time.perf_counter(), compile_clock().seconds
 
-    def continue_from(self, before: History) -> None:
+    def continue_from(self, history: History) -> None:
         """Adds the seconds of the history that the run continues."""
-        self._begun -= before.seconds[-1]
-        self._compiled -= before.compiling[-1]
+        self._begun -= history.seconds[-1]
+        self._compiled -= history.compiling[-1]
 
     @property
     def now(self) -> float:
@@ -106,31 +106,31 @@ class Recorder:
         clock: Clock,
         drops: bool,
         modes: Mapping[str, Mode],
-        before: History | None,
+        previous: History | None,
     ) -> None:
-        self.algorithm, self.clock, self.drops, self.before, self.outcome = (
+        self.algorithm, self.clock, self.drops, self.previous, self.outcome = (
             algorithm,
             clock,
             drops,
-            before,
+            previous,
             Outcome(),
         )
         self.modes = modes
-        self.rounds: list[int] = [int(t) for t in before.rounds] if before else []
-        self.seconds: list[float] = list(before.seconds) if before else []
-        self.compiling: list[float] = list(before.compiling) if before else []
+        self.rounds: list[int] = [int(t) for t in previous.rounds] if previous else []
+        self.seconds: list[float] = list(previous.seconds) if previous else []
+        self.compiling: list[float] = list(previous.compiling) if previous else []
         self.metrics: dict[str, Rows] = (
-            {k: Rows(v) for k, v in before.metrics.items()} if before else {}
+            {k: Rows(v) for k, v in previous.metrics.items()} if previous else {}
         )
         self.logs: list[Log] = []
         self.spent = [
-            float(before.notes[name].sum()) if before and name in before.notes else 0.0
+            float(previous.notes[name].sum()) if previous and name in previous.notes else 0.0
             for name in (SECONDS, JOULES)
         ]
-        self.ended, self.final, self.best = False, None, before.best if before else None
+        self.ended, self.final, self.best = False, None, previous.best if previous else None
         # a run that had ended by itself stays as it was; one that was interrupted goes on
-        if before and before.outcome.kind in ("stopped", "diverged", "non-finite"):
-            self.outcome, self.ended, self.final = before.outcome, True, RunCarry.of(before)
+        if previous and previous.outcome.kind in ("stopped", "diverged", "non-finite"):
+            self.outcome, self.ended, self.final = previous.outcome, True, RunCarry.of(previous)
 
     @property
     def is_running(self) -> bool:
@@ -216,16 +216,18 @@ class Recorder:
         return self.metrics[metric].all().astype(float).tolist()
 
     def finish(self, params: Any, carry: RunCarry) -> History:
-        known = self.before if self.before and len(self.before.bits.up) else None
+        previous = self.previous if self.previous and len(self.previous.bits.up) else None
         past: list[Log] = []
         # the rounds before a resumption join as one log; what failed in them ended that run
-        if known:
-            notes = {name: values for name, values in known.notes.items() if name != "dropped"}
+        if previous:
+            notes = {name: values for name, values in previous.notes.items() if name != "dropped"}
             left_out, nothing = (
-                known.notes.get("dropped", np.zeros((len(known.bits.up), 0))),
+                previous.notes.get("dropped", np.zeros((len(previous.bits.up), 0))),
                 np.zeros(0),
             )
-            past.append(Log(notes, known.bits.down, known.bits.up, nothing, nothing, left_out))
+            past.append(
+                Log(notes, previous.bits.down, previous.bits.up, nothing, nothing, left_out)
+            )
         log = merge_logs([*past, *self.logs])
         notes = log.notes | ({"dropped": log.left_out} if self.drops else {})
         metrics = {name: values.all() for name, values in self.metrics.items()}

@@ -14,7 +14,7 @@ from fedax.engine.driver.options import RunOptions
 from fedax.errors import InvalidInput
 from fedax.theory.constants import Measured
 
-Found = dict[str, np.ndarray]
+FittedValues = dict[str, np.ndarray]
 
 
 def resolve(
@@ -22,7 +22,7 @@ def resolve(
     task: Task,
     options: RunOptions,
     starts: Sequence[PyTree] = (),
-) -> tuple[list[Algorithm[Any]], RunOptions, list[Found]]:
+) -> tuple[list[Algorithm[Any]], RunOptions, list[FittedValues]]:
     """Resolves symbolic hyperparameters.
 
     Returns algorithms, options, and for each algorithm its numbers, see `History.fitted`.
@@ -54,17 +54,20 @@ def resolve(
     # lazy: nothing is measured unless a hyperparameter asks for it
     constants = Measured(task, options.schedule, starts=starts)
     solver = options.solver.fitted(constants)
-    fitted = [algorithm.fitted(constants) for algorithm in algorithms]
-    shared = {f"solver.{name}": value for name, value in _numbers(options.solver, solver).items()}
-    found = [
-        shared | _numbers(before, after) for before, after in zip(algorithms, fitted, strict=True)
+    resolved = [algorithm.fitted(constants) for algorithm in algorithms]
+    shared = {
+        f"solver.{name}": value for name, value in _resolved_values(options.solver, solver).items()
+    }
+    fitted_values = [
+        shared | _resolved_values(original, replacement)
+        for original, replacement in zip(algorithms, resolved, strict=True)
     ]
-    if any(found) and constants.estimated:
-        found = [
+    if any(fitted_values) and constants.estimated:
+        fitted_values = [
             numbers | {"smoothness_estimate": constants.smoothness} if numbers else numbers
-            for numbers in found
+            for numbers in fitted_values
         ]
-    return fitted, dataclasses.replace(options, solver=solver), found
+    return resolved, dataclasses.replace(options, solver=solver), fitted_values
 
 
 def has_symbolic(algorithms: Sequence[Algorithm[Any]], options: RunOptions) -> bool:
@@ -72,5 +75,5 @@ def has_symbolic(algorithms: Sequence[Algorithm[Any]], options: RunOptions) -> b
     return any(symbolic(owner) for owner in (options.solver, *algorithms))
 
 
-def _numbers(before: object, after: object) -> Found:
-    return {name: np.asarray(getattr(after, name)) for name in symbolic(before)}
+def _resolved_values(original: object, replacement: object) -> FittedValues:
+    return {name: np.asarray(getattr(replacement, name)) for name in symbolic(original)}

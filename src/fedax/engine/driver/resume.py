@@ -52,13 +52,15 @@ def origin(
         method = describe(as_arrays(algorithm, layout.dtype), "algorithm")
     except InvalidInput:  # a field that cannot be compared
         method = {"kind": type(algorithm).__name__}
-    spent = None
+    account = None
     if privacy is not None:
         fields = {field.name: getattr(privacy, field.name) for field in dataclasses.fields(privacy)}
-        spent = {name: describe(value, name) for name, value in fields.items() if name != "budget"}
-        spent |= {"schedule": describe(schedule, "schedule")}
+        account = {
+            name: describe(value, name) for name, value in fields.items() if name != "budget"
+        }
+        account |= {"schedule": describe(schedule, "schedule")}
     model = [str(layout.treedef), [list(shape) for shape in layout.shapes], str(layout.dtype)]
-    return {"privacy": spent, "method": method, "model": model, "seed": seed, "data": data}
+    return {"privacy": account, "method": method, "model": model, "seed": seed, "data": data}
 
 
 def check_solver_states(histories: Sequence[History], solver: Solver, layout: Layout) -> None:
@@ -67,14 +69,14 @@ def check_solver_states(histories: Sequence[History], solver: Solver, layout: La
     Raises:
         InvalidInput: a solver with another `keep`, or with another state.
     """
-    mine = solver.initial_state(layout.unravel(jnp.zeros(layout.dim, layout.dtype)))
+    expected = solver.initial_state(layout.unravel(jnp.zeros(layout.dim, layout.dtype)))
     for history in histories:
         stored = history.solver_states
         if stored is not None and stored.in_process:
             stored = stored.of(0)
-        if jax.tree.structure(stored) != jax.tree.structure(mine):
+        if jax.tree.structure(stored) != jax.tree.structure(expected):
             got = (
-                f"{'no state' if mine is None else 'a state'} of the solver to keep, and "
+                f"{'no state' if expected is None else 'a state'} of the solver to keep, and "
                 "another one in the history"
             )
             raise InvalidInput.found(
@@ -82,12 +84,12 @@ def check_solver_states(histories: Sequence[History], solver: Solver, layout: La
             )
 
 
-def data_of(task: Task, whole: bool) -> dict[str, Any]:
+def data_of(task: Task, is_exact: bool) -> dict[str, Any]:
     """Returns the sizes and a hash of the training data.
 
-    Of large arrays `whole` says whether every number counts.
+    Of large arrays `is_exact` says whether every number counts.
     """
-    content = hash_arrays(task.train) if whole else fingerprint(task.train)
+    content = hash_arrays(task.train) if is_exact else fingerprint(task.train)
     return {"clients": task.train.clients, "examples": task.train.total, "content": content}
 
 
@@ -96,10 +98,10 @@ def fingerprint(tree: Any) -> str:
 
     Hashing 100 MB would take as long as a short run.
     """
-    return hash_arrays(jax.tree.map(_part_of, tree))
+    return hash_arrays(jax.tree.map(_sample_blocks, tree))
 
 
-def _part_of(leaf: Any) -> Any:
+def _sample_blocks(leaf: Any) -> Any:
     # of data on the devices of other hosts only the type counts
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
         return np.zeros(0, leaf.dtype)
@@ -131,33 +133,35 @@ def check_resumed(
     if len(histories) != len(origins):
         allowed = f"as many as there are runs, {len(origins)}"
         raise InvalidInput.found("run_grid(resume=...)", f"{len(histories)} histories", allowed)
-    for history, mine in zip(histories, origins, strict=True):
-        known = history.origin
-        if known is None:
+    for history, expected in zip(histories, origins, strict=True):
+        recorded = history.origin
+        if recorded is None:
             if is_private:
                 reason = "a history that does not say with what privacy it was made"
                 raise InvalidInput.because("run(resume=...)", reason, "Start anew.")
             continue
-        for name in mine:
+        for name in expected:
             # of an engine whose examples are elsewhere
-            if name == "data" and None in (mine[name], known[name]):
+            if name == "data" and None in (expected[name], recorded[name]):
                 continue
-            if found := first_difference(mine[name], known[name], name):
-                _refuse(*found)
+            if difference := first_difference(expected[name], recorded[name], name):
+                _refuse(*difference)
 
 
-def _refuse(place: str, now: Any, before: Any) -> None:
+def _refuse(path: str, current: Any, recorded: Any) -> None:
     """Refuses to continue a history with something else than it was made with."""
     hint = (
         "A history is continued by the same run. Another run starts anew, and its privacy "
         "adds to what was spent."
     )
-    if place == "privacy":  # of which one of the two has none
-        now, before = ("no Privacy" if each is None else "a Privacy" for each in (now, before))
-    elif place == "data.content":
-        now, before = "other examples", "the same examples"
+    if path == "privacy":  # of which one of the two has none
+        current, recorded = (
+            "no Privacy" if value is None else "a Privacy" for value in (current, recorded)
+        )
+    elif path == "data.content":
+        current, recorded = "other examples", "the same examples"
     else:
-        now, before = shown(now), shown(before)
+        current, recorded = shown(current), shown(recorded)
     raise InvalidInput.found(
-        f"run(resume=...), {place}", now, f"{before}, as the history was made with", hint
+        f"run(resume=...), {path}", current, f"{recorded}, as the history was made with", hint
     )

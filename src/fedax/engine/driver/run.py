@@ -21,7 +21,7 @@ from fedax.engine.backends.simulation import Simulation
 from fedax.engine.driver.early_stopping import EarlyStopping as EarlyStopping
 from fedax.engine.driver.loop import RoundLoop, open_checkpoints, rounds_done
 from fedax.engine.driver.options import Divergence as Divergence
-from fedax.engine.driver.options import Options, RunOptions, check_kind, require_concrete, solver_of
+from fedax.engine.driver.options import Options, RunOptions, as_solver, check_kind, require_concrete
 from fedax.engine.driver.options import Progress as Progress
 from fedax.engine.driver.progress_bar import progress_hook
 from fedax.engine.driver.resolve import has_symbolic
@@ -114,12 +114,12 @@ def run(
     check_kind("run(algorithm=...)", algorithm, Algorithm)
     check_kind("run(task=...)", task, Task)
     for name, kind in (("solver", Solver), ("schedule", Schedule)):
-        if isinstance(given := options.get(name), list):
-            check_kind(f"run({name}=...)", given, kind)
+        if isinstance(value := options.get(name), list):
+            check_kind(f"run({name}=...)", value, kind)
     if isinstance(seed, Sequence | np.ndarray):
-        several = "Several seeds are a grid: run_grid([algorithm], task, seed=[...])."
+        hint = "Several seeds are a grid: run_grid([algorithm], task, seed=[...])."
         raise InvalidInput.because(
-            "run(seed=...)", f"got {shown(seed)}, allowed: one whole number", several
+            "run(seed=...)", f"got {shown(seed)}, allowed: one whole number", hint
         )
     (history,) = run_grid(
         [algorithm], task, seed=seed, resume=None if resume is None else [resume], **options
@@ -206,11 +206,14 @@ def run_grid(
         raise InvalidInput.of("run_grid(seed=...)", seed, "a seed, or several different ones")
     require_concrete("run", algorithms, task, options)
     # `Grid` checks everything and builds the program, so that a wrong argument costs no compilation
-    algorithms, several, options = _with_lists(algorithms, options)
-    settings, before = dataclasses.replace(RunOptions.of(options), **several), list(resume or ())
+    algorithms, list_options, options = _expand_lists(algorithms, options)
+    settings, resumed = (
+        dataclasses.replace(RunOptions.of(options), **list_options),
+        list(resume or ()),
+    )
     with progress_hook(settings.progress, type(algorithms[0]).__name__) as hook:
         settings = dataclasses.replace(settings, progress=hook)
-        return _run_grid(algorithms, task, seeds, settings, before)
+        return _run_grid(algorithms, task, seeds, settings, resumed)
 
 
 def _run_grid(
@@ -218,28 +221,28 @@ def _run_grid(
     task: Task,
     seeds: list[Any],
     settings: RunOptions,
-    before: list[History],
+    resumed: list[History],
 ) -> list[History]:
     """Runs a grid whose arguments are checked, by as many programs as it needs."""
-    for history in before:
+    for history in resumed:
         check_kind("run(resume=...)", history, History)
-    if before and settings.params is None:
+    if resumed and settings.params is None:
         # a fixed state that came with `params` of the run before
-        task = task.at(before[0].fixed_state)
+        task = task.at(resumed[0].fixed_state)
     with settings.engine.process_group.abort_on_error():
-        groups = _groups_by_schedule(algorithms, settings)
+        groups = _group_by_schedule(algorithms, settings)
         if len(groups) > 1:
-            return _run_each_schedule(groups, algorithms, task, seeds, settings, before)
+            return _run_each_schedule(groups, algorithms, task, seeds, settings, resumed)
         if settings.solvers and not _is_one_program(settings):
-            histories = _run_each_solver(algorithms, task, seeds, settings, before)
+            histories = _run_each_solver(algorithms, task, seeds, settings, resumed)
         elif len(seeds) > 1 and has_symbolic(algorithms, settings):
-            histories = _run_each_seed(algorithms, task, seeds, settings, before)
+            histories = _run_each_seed(algorithms, task, seeds, settings, resumed)
         else:
-            histories = _run(Grid(algorithms, task, seeds, settings, rounds_done(before)), before)
+            histories = _run(Grid(algorithms, task, seeds, settings, rounds_done(resumed)), resumed)
     return [history.named(task.names) for history in histories]
 
 
-def _with_lists(
+def _expand_lists(
     algorithms: list[Algorithm[Any]], options: Options
 ) -> tuple[list[Algorithm[Any]], dict[str, tuple[Any, ...]], Options]:
     """Returns the algorithms with lists of solvers and schedules, one for each, and the options
@@ -250,26 +253,26 @@ def _with_lists(
     """
     lists = dict[str, tuple[Any, ...]]()
     for name, kind in (("solver", Solver), ("schedule", Schedule)):
-        given: Any = options.get(name)
+        option: Any = options.get(name)
         # which is a tuple
-        if not isinstance(given, list | tuple) or isinstance(given, optax.GradientTransformation):
+        if not isinstance(option, list | tuple) or isinstance(option, optax.GradientTransformation):
             continue
-        lists[name] = tuple(map(solver_of, given))
+        lists[name] = tuple(map(as_solver, option))
         for value in lists[name]:
             check_kind(f"run_grid({name}=...)", value, kind)
     counts = [len(algorithms), *map(len, lists.values())]
-    wanted = max(counts) if len(algorithms) == 1 else len(algorithms)
+    length = max(counts) if len(algorithms) == 1 else len(algorithms)
     for name, values in lists.items():
-        if len(values) != wanted:
-            others = f"{wanted}, one for each algorithm" if len(algorithms) > 1 else f"{wanted}"
-            allowed = f"one {name}, or {others}" if wanted > 1 else f"at least one {name}"
+        if len(values) != length:
+            expected = f"{length}, one for each algorithm" if len(algorithms) > 1 else f"{length}"
+            allowed = f"one {name}, or {expected}" if length > 1 else f"at least one {name}"
             raise InvalidInput.found(f"run_grid({name}=...)", f"{len(values)} {name}s", allowed)
-    first: Any = {**options, **{name: values[0] for name, values in lists.items()}}
-    several = {f"{name}s": values for name, values in lists.items() if wanted > 1}
-    return algorithms * (wanted // len(algorithms)), several, first
+    first_options: Any = {**options, **{name: values[0] for name, values in lists.items()}}
+    list_options = {f"{name}s": values for name, values in lists.items() if length > 1}
+    return algorithms * (length // len(algorithms)), list_options, first_options
 
 
-def _groups_by_schedule(
+def _group_by_schedule(
     algorithms: Sequence[Algorithm[Any]], options: RunOptions
 ) -> list[list[int]]:
     """Returns the places of the members whose schedules one program can serve.
@@ -278,15 +281,15 @@ def _groups_by_schedule(
     """
     groups = dict[Any, list[int]]()
     private = options.channel is not None and options.channel.privacy is not None
-    apart = (
+    is_separate = (
         not isinstance(options.engine, Simulation)
         or private
         or options.devices is not None
         or has_symbolic(algorithms, options)
     )
-    for place, schedule in enumerate(options.schedules):
-        key = place if apart or schedule.server is not None else program_key(schedule)
-        groups.setdefault(key, []).append(place)
+    for index, schedule in enumerate(options.schedules):
+        key = index if is_separate or schedule.server is not None else program_key(schedule)
+        groups.setdefault(key, []).append(index)
     return list(groups.values())
 
 
@@ -296,29 +299,31 @@ def _run_each_schedule(
     task: Task,
     seeds: list[Any],
     options: RunOptions,
-    before: list[History],
+    resumed: list[History],
 ) -> list[History]:
     """Runs the members of each group as its own programs."""
-    found = dict[int, list[History]]()
-    for i, places in enumerate(groups):
+    histories_by_member = dict[int, list[History]]()
+    for i, members in enumerate(groups):
         folder = None if options.checkpoint is None else Path(options.checkpoint) / f"schedule-{i}"
-        own = dataclasses.replace(_of_members(options, places), checkpoint=folder)
+        group_options = dataclasses.replace(_select_members(options, members), checkpoint=folder)
         past = [
-            history for k in places for history in before[k * len(seeds) : (k + 1) * len(seeds)]
+            history for k in members for history in resumed[k * len(seeds) : (k + 1) * len(seeds)]
         ]
-        histories = _run_grid([algorithms[k] for k in places], task, seeds, own, past)
-        for j, k in enumerate(places):
-            found[k] = histories[j * len(seeds) : (j + 1) * len(seeds)]
-    return [history for place in sorted(found) for history in found[place]]
+        histories = _run_grid([algorithms[k] for k in members], task, seeds, group_options, past)
+        for j, k in enumerate(members):
+            histories_by_member[k] = histories[j * len(seeds) : (j + 1) * len(seeds)]
+    return [
+        history for member in sorted(histories_by_member) for history in histories_by_member[member]
+    ]
 
 
-def _of_members(options: RunOptions, places: Sequence[int]) -> RunOptions:
+def _select_members(options: RunOptions, members: Sequence[int]) -> RunOptions:
     """Returns the options of some members of a grid, with their solvers and schedules."""
     changed = dict[str, Any]()
     for name in ("solver", "schedule"):
-        chosen = [getattr(options, f"{name}s")[k] for k in places if getattr(options, f"{name}s")]
-        if chosen:
-            changed |= {name: chosen[0], f"{name}s": tuple(chosen) if len(chosen) > 1 else ()}
+        values = [getattr(options, f"{name}s")[k] for k in members if getattr(options, f"{name}s")]
+        if values:
+            changed |= {name: values[0], f"{name}s": tuple(values) if len(values) > 1 else ()}
     return dataclasses.replace(options, **changed)
 
 
@@ -339,19 +344,21 @@ def _run_each_solver(
     task: Task,
     seeds: Sequence[int],
     options: RunOptions,
-    before: list[History],
+    resumed: list[History],
 ) -> list[History]:
     """Runs each algorithm with its solver as its own program."""
-    found: list[History] = []
+    histories: list[History] = []
     for i, algorithm in enumerate(algorithms):
         folder = None if options.checkpoint is None else Path(options.checkpoint) / f"solver-{i}"
-        own = dataclasses.replace(_of_members(options, [i]), checkpoint=folder)
-        past = before[i * len(seeds) : (i + 1) * len(seeds)]
-        if len(seeds) > 1 and has_symbolic([algorithm], own):
-            found += _run_each_seed([algorithm], task, seeds, own, past)
+        solver_options = dataclasses.replace(_select_members(options, [i]), checkpoint=folder)
+        past = resumed[i * len(seeds) : (i + 1) * len(seeds)]
+        if len(seeds) > 1 and has_symbolic([algorithm], solver_options):
+            histories += _run_each_seed([algorithm], task, seeds, solver_options, past)
         else:
-            found += _run(Grid([algorithm], task, seeds, own, rounds_done(past)), past)
-    return found
+            histories += _run(
+                Grid([algorithm], task, seeds, solver_options, rounds_done(past)), past
+            )
+    return histories
 
 
 def _run_each_seed(
@@ -359,7 +366,7 @@ def _run_each_seed(
     task: Task,
     seeds: Sequence[int],
     options: RunOptions,
-    before: list[History],
+    resumed: list[History],
 ) -> list[History]:
     """Runs each seed as its own program.
 
@@ -373,7 +380,7 @@ def _run_each_seed(
         )
         seed_options, past = (
             dataclasses.replace(options, checkpoint=folder),
-            before[i :: len(seeds)],
+            resumed[i :: len(seeds)],
         )
         columns.append(_run(Grid(algorithms, task, [seed], seed_options, rounds_done(past)), past))
     return [history for row in zip(*columns, strict=True) for history in row]
@@ -382,9 +389,9 @@ def _run_each_seed(
 def _run(grid: Grid, resume: list[History]) -> list[History]:
     """Runs the rounds of a grid, while no other process may use the folder of its checkpoints."""
     checkpoints = open_checkpoints(grid)
-    with checkpoints.locked() if checkpoints else contextlib.nullcontext():
+    with checkpoints.lock() if checkpoints else contextlib.nullcontext():
         histories = RoundLoop(grid, resume, checkpoints).run()
     # the grid's task: in the state that came with `params`
     fixed = grid.task.state if grid.task.state_policy == "frozen" else None
-    kept = {"predictor": grid.task.as_predictor, "fixed_state": fixed}
-    return [dataclasses.replace(history, **kept) for history in histories]
+    predictor_fields = {"predictor": grid.task.as_predictor, "fixed_state": fixed}
+    return [dataclasses.replace(history, **predictor_fields) for history in histories]

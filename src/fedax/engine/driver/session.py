@@ -122,18 +122,20 @@ class Grid:
         engine = options.engine
         with engine.process_group.raise_on_all_ranks():
             setup, roots = self._resolve(algorithms, task, seeds, options)
-        self.identity = engine.process_group.check_same_config(self._facts, **self._course(done))
+        self.identity = engine.process_group.check_same_config(
+            self._fingerprint, **self._rank_config(done)
+        )
         # on several ranks the setup has this rank's examples only
         setup = engine.prepared(setup)
         with engine.process_group.raise_on_all_ranks():
-            setup = self._checked_setup(setup)
+            setup = self._check_setup(setup)
         self.private = setup.private
         self.rounds = (
             self.options.rounds
             if self.private is None
-            else self.private.affordable(self.options.rounds)
+            else self.private.affordable_rounds(self.options.rounds)
         )
-        self.each = [algorithm for algorithm in self.algorithms for _ in self.seeds]
+        self.algorithms_by_run = [algorithm for algorithm in self.algorithms for _ in self.seeds]
         # the static number of rows that a call's log has
         longest = min(self.options.observe_every, max(self.options.rounds, 1))
         self.program = engine.program(
@@ -142,7 +144,8 @@ class Grid:
         self.program.check(self.options.observe or (), self.options.personal)
         self.fitted = [numbers | dict(self.program.fitted) for numbers in self.fitted]
         self.settings = [
-            settings_of(algorithm, self._options_of(i)) for i, algorithm in enumerate(self.each)
+            settings_of(algorithm, self._options_of(i))
+            for i, algorithm in enumerate(self.algorithms_by_run)
         ]
 
     @classmethod
@@ -157,7 +160,7 @@ class Grid:
         options = dataclasses.replace(options, solver=with_defaults(options.solver))
         grid = cls.__new__(cls)
         setup, _ = grid._resolve([with_defaults(algorithm)], task, [], options)
-        grid._checked_setup(setup)
+        grid._check_setup(setup)
 
     def _resolve(
         self,
@@ -174,11 +177,11 @@ class Grid:
             The setup of a round, and the root key of each seed.
         """
         check_kind("run(task=...)", task, Task)
-        watching = options.watching(task)
-        self._stop = watching.stop  # as it was asked for, before metrics get their directions
-        for observer in watching.observe or ():
+        observed = options.with_default_observers(task)
+        self._stop = observed.stop  # as it was asked for, before metrics get their directions
+        for observer in observed.observe or ():
             observer.check(task)
-        options = watching.directed(task)
+        options = observed.with_directions(task)
         for algorithm in algorithms:
             check_kind("run(algorithm=...)", algorithm, Algorithm)
         for seed in seeds:
@@ -197,14 +200,15 @@ class Grid:
         # from the initial models, because estimates of constants start there
         resolved, self.options, numbers = resolve(algorithms, self.task, options, self.models)
         self.algorithms = list(resolved)
-        self.fitted = [found for found in numbers for _ in seeds]
+        self.fitted = [values for values in numbers for _ in seeds]
         solver, population = (
             as_arrays(self.options.solver, self.layout.dtype),
             self.task.train.population,
         )
         solvers = as_arrays(self.options.solvers, self.layout.dtype)
         schedules = [
-            each.bound_to(task.names, task.train.clients) for each in self.options.schedules
+            member_schedule.bound_to(task.names, task.train.clients)
+            for member_schedule in self.options.schedules
         ]
         return Setup(
             self.task,
@@ -220,12 +224,12 @@ class Grid:
     def _options_of(self, run: int) -> RunOptions:
         """Returns the options of one run, with its own solver and schedule."""
         member, options = run // len(self.seeds), self.options
-        own = {"solver": options.solvers, "schedule": options.schedules}
+        lists = {"solver": options.solvers, "schedule": options.schedules}
         return dataclasses.replace(
-            options, **{name: given[member] for name, given in own.items() if given}
+            options, **{name: values[member] for name, values in lists.items() if values}
         )
 
-    def _checked_setup(self, setup: Setup) -> Setup:
+    def _check_setup(self, setup: Setup) -> Setup:
         """Checks that algorithm, schedule, data and model fit; adds attacks and privacy."""
         setup = dataclasses.replace(setup, drop=self.options.on_bad_client == "drop")
         clients, channel = setup.population.clients, self.options.channel
@@ -296,7 +300,7 @@ class Grid:
         Leaves out those that are not used.
         """
         options, train = self.options, self.task.train
-        common = {
+        shared = {
             "task": f"{self.task.name or 'own'}: {train.clients} clients, {train.total} "
             "training examples",
             "channel": options.channel and short(repr(options.channel)),
@@ -308,41 +312,41 @@ class Grid:
             "keep_best": options.keep_best,
             "on_bad_client": options.on_bad_client,
         }
-        used = {name: value for name, value in common.items() if value is not None}
+        used = {name: value for name, value in shared.items() if value is not None}
         runs = [(algorithm, seed) for algorithm in self.algorithms for seed in self.seeds]
-        each = [self._options_of(run) for run in range(len(runs))]
+        options_by_run = [self._options_of(run) for run in range(len(runs))]
         return [
             {
                 "algorithm": short(repr(algorithm)),
                 "seed": seed,
-                "task": common["task"],
-                "solver": short(repr(own.solver)),
-                "schedule": short(repr(own.schedule)),
+                "task": shared["task"],
+                "solver": short(repr(run_options.solver)),
+                "schedule": short(repr(run_options.schedule)),
             }
             | used
-            for (algorithm, seed), own in zip(runs, each, strict=True)
+            for (algorithm, seed), run_options in zip(runs, options_by_run, strict=True)
         ]
 
-    def _facts(self) -> dict[str, Any]:
+    def _fingerprint(self) -> dict[str, Any]:
         names = ("solver", "schedule", "channel", "observe_every")
-        watched = {name: getattr(self.options, name) for name in names} | {
+        settings = {name: getattr(self.options, name) for name in names} | {
             "observers": list(self.options.observe or ())
         }
         # as it was given: directions of metrics follow from observers and task
-        watched |= {"stop": self._stop}
-        watched |= (
+        settings |= {"stop": self._stop}
+        settings |= (
             {}
             if self.options.on_bad_client == "stop"
             else {"on_bad_client": self.options.on_bad_client}
         )
-        for several in ("solvers", "schedules"):
-            if given := getattr(self.options, several):
-                watched[several] = list(given)
-        watched |= {} if self.options.devices is None else {"devices": self.options.devices.digest}
-        watched |= {} if self.options.keep_best is None else {"keep_best": self.options.keep_best}
-        return run_fingerprint(self.algorithms, self.task, self.models, self.seeds, **watched)
+        for field in ("solvers", "schedules"):
+            if values := getattr(self.options, field):
+                settings[field] = list(values)
+        settings |= {} if self.options.devices is None else {"devices": self.options.devices.digest}
+        settings |= {} if self.options.keep_best is None else {"keep_best": self.options.keep_best}
+        return run_fingerprint(self.algorithms, self.task, self.models, self.seeds, **settings)
 
-    def _course(self, done: int) -> dict[str, Any]:
+    def _rank_config(self, done: int) -> dict[str, Any]:
         """Returns what ranks must have in common beside the identity."""
         options, splits = (
             self.options,
@@ -410,10 +414,10 @@ class Session:
         if self._grid.private is not None:
             self._grid.private.check_budget(state.round + 1)
         # the program consumes its input, and the caller may step the same state again
-        kept = jax.tree.map(
+        copied = jax.tree.map(
             lambda leaf: jnp.array(leaf) if isinstance(leaf, jax.Array) else leaf, state.value
         )
-        value, (log,) = self._program.advance(kept, state.round, 1)
+        value, (log,) = self._program.advance(copied, state.round, 1)
         notes = {name: values[0] for name, values in log.notes.items()}
         report = Report(
             state.round, notes, int(log.down[0]), int(log.up[0]), log.failure(state.round)
@@ -426,7 +430,7 @@ class Session:
 
         Returns None without noise, which has no guarantee.
         """
-        return None if self._grid.private is None else self._grid.private.spent(state.round)
+        return None if self._grid.private is None else self._grid.private.epsilon_after(state.round)
 
     @checked_call
     def observe(self, state: RunState, *observers: Observer) -> dict[str, Any]:
@@ -442,7 +446,7 @@ class Session:
         """Returns the global model as the user's own pytree."""
         (carry,) = self._program.split(state.value)
         return self._grid.task.assembled(
-            self._grid.layout.unravel(self._grid.each[0].model(carry.state))
+            self._grid.layout.unravel(self._grid.algorithms_by_run[0].model(carry.state))
         )
 
     @checked_call

@@ -18,14 +18,14 @@ def settings_of(algorithm: Algorithm[Any], options: RunOptions) -> dict[str, Any
     """Returns algorithm, solver, schedule, channel and `on_bad_client` as experiments store
     them.
     """
-    found = {
+    settings = {
         "algorithm": hyperparameters_of(algorithm),
         "solver": hyperparameters_of(options.solver),
         "schedule": options.schedule.options,
         "channel": options.channel and type(options.channel).__name__,
         "on_bad_client": options.on_bad_client,
     }
-    return json.loads(json.dumps(found, sort_keys=True, default=_plain))
+    return json.loads(json.dumps(settings, sort_keys=True, default=_to_plain))
 
 
 def hyperparameters_of(owner: object) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def hyperparameters_of(owner: object) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if not hasattr(value, "tolist"):
         return repr(value)
     array = np.asarray(value)

@@ -73,23 +73,23 @@ def count_flops(program: Any) -> int:
     """
     total = 0
     for equation in program.eqns:
-        name, within = (
+        name, inner_flops = (
             equation.primitive.name,
             [count_flops(program) for program in subjaxprs(equation)],
         )
         if name in OPAQUE or (
-            name.endswith(("_call", "callback")) and name != "debug_callback" and not within
+            name.endswith(("_call", "callback")) and name != "debug_callback" and not inner_flops
         ):
             raise Uncountable(name)
         # which branch runs is known at run time only
         if name == "cond":
-            if len(set(within)) > 1:
+            if len(set(inner_flops)) > 1:
                 raise Uncountable("branches")
-            total += within[0]
-        elif any(within):
+            total += inner_flops[0]
+        elif any(inner_flops):
             if (count := trip_count(equation)) is None:
                 raise Uncountable("a loop of unknown length")
-            total += count * sum(within)
+            total += count * sum(inner_flops)
         else:
             total += 2 * _count_multiplications(equation)
     return total
@@ -98,7 +98,7 @@ def count_flops(program: Any) -> int:
 def _count_multiplications(equation: Any) -> int:
     name, params = equation.primitive.name, equation.params
     if name in lstm.RECURRENCES:
-        gates, kernel = (equation.invars[place].aval.shape for place in lstm.RECURRENCES[name])
+        gates, kernel = (equation.invars[index].aval.shape for index in lstm.RECURRENCES[name])
         return lstm.multiplications(gates, kernel)
     if name not in ("dot_general", "conv_general_dilated", *CONVOLUTIONS, *affine.PRODUCTS):
         return 0
@@ -110,7 +110,7 @@ def _count_multiplications(equation: Any) -> int:
     if name == "dot_general":
         (contracted, _), _ = params["dimension_numbers"]
         return math.prod(equation.outvars[0].aval.shape) * math.prod(a[axis] for axis in contracted)
-    (_, _, *image), (_, _, *window), (lead, _, *after) = (
+    (_, _, *image), (_, _, *window), (lead, _, *output_image) = (
         [shape[axis] for axis in axes]
         for shape, axes in zip(
             (a, b, equation.outvars[0].aval.shape), params["dimension_numbers"], strict=True
@@ -127,7 +127,7 @@ def _count_multiplications(equation: Any) -> int:
     along = [
         pairs(n, k, m, stride=stride, low=low, spread=spread, apart=apart)
         for n, k, m, (stride, (low, _), spread, apart) in zip(
-            image, window, after, steps, strict=True
+            image, window, output_image, steps, strict=True
         )
     ]
     return lead * outputs * inputs * math.prod(along)
@@ -148,15 +148,24 @@ class Cost(NamedTuple):
     step_example: int
 
     @classmethod
-    def of(cls, work: Callable[[int, int, int], int]) -> "Cost":
+    def of(cls, count_work: Callable[[int, int, int], int]) -> "Cost":
         """Solves for the four costs.
 
         `work(steps, examples in a step, examples)` counts operations and is linear in each.
         """
         # at least one step, because dead code elimination would remove what only steps use
-        one, more, two, wider = work(1, 2, 2), work(1, 2, 3), work(2, 2, 2), work(2, 3, 2)
-        example, step, step_example = more - one, two - one, (wider - two) // 2
-        return cls(one - step - 2 * example, example, step - 2 * step_example, step_example)
+        base, more_examples, more_steps, wider_steps = (
+            count_work(1, 2, 2),
+            count_work(1, 2, 3),
+            count_work(2, 2, 2),
+            count_work(2, 3, 2),
+        )
+        example, step, step_example = (
+            more_examples - base,
+            more_steps - base,
+            (wider_steps - more_steps) // 2,
+        )
+        return cls(base - step - 2 * example, example, step - 2 * step_example, step_example)
 
 
 class _FlopClient(CompiledClient):
@@ -177,14 +186,14 @@ class _FlopClient(CompiledClient):
     def widest(self) -> int:
         return self.width
 
-    def part(self, data: Ragged) -> Part:
+    def locate(self, data: Ragged) -> Part:
         arrays = {
             name: jnp.zeros((1, *values.shape[1:]), values.dtype)
             for name, values in data.arrays.items()
         }
         return Part(arrays, jnp.int32(0), jnp.int32(self.all))
 
-    def _all(self) -> Slice:
+    def _all_examples(self) -> Slice:
         return Slice(self, self.fetch, jnp.int32(0), self.all, None, self.all)
 
     def fold(self, step: Callable[..., Carry], carry: Carry, batches: int) -> Carry:
@@ -217,13 +226,15 @@ class _FlopBackend(SimulationBackend):
             )
         )
         sizes = self.setup.population.sizes_of(cohort.ids)
-        steps, examples = jax.vmap(functools.partial(self._steps, phase_work))(cohort.ids, sizes)
+        steps, examples = jax.vmap(functools.partial(self._count_steps, phase_work))(
+            cohort.ids, sizes
+        )
         self.worked.append(
             jnp.where(cohort.works, jnp.stack([jnp.ones_like(sizes), sizes, steps, examples]), 0)
         )
         return super().work(phase_work, cohort, client_states, gather)
 
-    def _steps(
+    def _count_steps(
         self, phase_work: PhaseWork, k: Int[Array, ""], size: Int[Array, ""]
     ) -> tuple[Array, Array]:
         """Returns a client's steps, and the examples in all of them."""
@@ -244,7 +255,7 @@ def round_flops_counter(program: SimulationProgram) -> Callable[[Any, int], int]
     costs: list[Cost] = []
 
     @eqx.filter_jit
-    def worked(
+    def trace_work(
         setup: Setup, algorithm: Algorithm[Any], root: Any, carry: RunCarry, round: Int[Array, ""]
     ) -> list[Array]:
         backend = _FlopBackend(setup)
@@ -256,11 +267,11 @@ def round_flops_counter(program: SimulationProgram) -> Callable[[Any, int], int]
 
     def count(carry: RunCarry, round: int) -> int:
         setup = dataclasses.replace(program.setup, devices=1)
-        found = worked(setup, program.algorithm, program.roots, carry, jnp.int32(round))
-        numbers = [np.asarray(rows, np.int64).sum(1).tolist() for rows in found]
+        work_counts = trace_work(setup, program.algorithm, program.roots, carry, jnp.int32(round))
+        numbers = [np.asarray(rows, np.int64).sum(1).tolist() for rows in work_counts]
         return sum(
-            sum(a * b for a, b in zip(cost, own, strict=True))
-            for cost, own in zip(costs, numbers, strict=True)
+            sum(a * b for a, b in zip(cost, amounts, strict=True))
+            for cost, amounts in zip(costs, numbers, strict=True)
         )
 
     return count
@@ -273,12 +284,14 @@ def measure_peak(devices: int, dtype: str) -> float:
     Returns the best of several, cached by process.
     """
     size = 1024 if jax.default_backend() == "cpu" else 8192
-    mesh, split = client_mesh(devices), P("clients")
+    mesh, sharding = client_mesh(devices), P("clients")
     # scaled, so that products neither overflow nor become denormal
     matrices = jax.device_put(
-        np.full((devices, size, size), 1 / size, dtype), NamedSharding(mesh, split)
+        np.full((devices, size, size), 1 / size, dtype), NamedSharding(mesh, sharding)
     )
-    product = jax.jit(jax.shard_map(lambda x: x @ x, mesh=mesh, in_specs=split, out_specs=split))
+    product = jax.jit(
+        jax.shard_map(lambda x: x @ x, mesh=mesh, in_specs=sharding, out_specs=sharding)
+    )
     jax.block_until_ready(product(matrices))
     times: list[float] = []
     for _ in range(REPEATS):

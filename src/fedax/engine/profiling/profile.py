@@ -79,7 +79,7 @@ class Profile:
     @property
     def rate(self) -> float | None:
         """GFLOP/s of these operations over the whole round."""
-        return self._over(self.round_ms)
+        return self._rate_over(self.round_ms)
 
     @property
     def gradients_rate(self) -> float | None:
@@ -87,7 +87,7 @@ class Profile:
 
         Returns None also where those have been fused into other parts.
         """
-        return self._over(
+        return self._rate_over(
             sum(ms for part, ms in self.parts.items() if part.endswith(": gradients"))
         )
 
@@ -101,7 +101,7 @@ class Profile:
         """`gradients_rate` as a part of the peak."""
         return None if self.gradients_rate is None else self.gradients_rate / self.peak
 
-    def _over(self, milliseconds: float) -> float | None:
+    def _rate_over(self, milliseconds: float) -> float | None:
         return (
             None
             if self.operations is None or not milliseconds
@@ -157,43 +157,43 @@ def profile(
     # one
     jax.clear_caches()
     gc.collect()
-    older, before = _round_programs(), compile_clock().seconds
+    older, seconds_before = _round_programs(), compile_clock().seconds
     state: Any = grid.init()
 
-    def restarted() -> None:
+    def restart() -> None:
         nonlocal state
         state = grid.init()
 
-    def advanced(count: int = rounds) -> None:
+    def run_rounds(count: int = rounds) -> None:
         nonlocal state
         state, _ = program.advance(state, 0, count)
 
-    def looked() -> None:
+    def observe() -> None:
         compute_metrics(program, state, observers, rounds, grid.task)
 
     # compiles both programs
-    advanced()
-    looked()
-    compiled = compile_clock().seconds - before
-    round_ms, observe_ms = _time_call(advanced, restarted) / rounds, _time_call(looked)
+    run_rounds()
+    observe()
+    compiled = compile_clock().seconds - seconds_before
+    round_ms, observe_ms = _time_call(run_rounds, restart) / rounds, _time_call(observe)
     texts = _round_programs()
-    restarted()
+    restart()
     # rounds that fit into a trace of readable size
-    few = max(1, min(rounds, int(TRACED_MS / round_ms)))
+    traced_rounds = max(1, min(rounds, int(TRACED_MS / round_ms)))
     shares = _measure_shares(
-        lambda: advanced(few), [text for text in texts if text not in older] or texts
+        lambda: run_rounds(traced_rounds), [text for text in texts if text not in older] or texts
     )
     parts = {
         name: share * round_ms for name, share in sorted(shares.items(), key=lambda pair: -pair[1])
     }
-    restarted()
-    spent = compiled, program.setup.devices, _mean_flops(program, state, rounds)
+    restart()
+    measurements = compiled, program.setup.devices, _mean_flops(program, state, rounds)
     return Profile(
         type(algorithm).__name__,
         parts,
         round_ms,
         observe_ms,
-        *spent,
+        *measurements,
         measure_peak(program.setup.devices, str(grid.layout.dtype)),
     )
 
@@ -212,10 +212,10 @@ def _mean_flops(program: SimulationProgram, state: Any, rounds: int) -> float | 
     return total / rounds
 
 
-def _time_call(call: Callable[[], None], before: Callable[[], None] = lambda: None) -> float:
+def _time_call(call: Callable[[], None], prepare: Callable[[], None] = lambda: None) -> float:
     times: list[float] = []
     for _ in range(TIMED_CALLS):
-        before()
+        prepare()
         begin = time.perf_counter()
         call()
         times.append(1e3 * (time.perf_counter() - begin))
@@ -233,7 +233,7 @@ def _measure_shares(call: Callable[[], None], programs: Iterable[str]) -> dict[s
         (path,) = Path(folder).rglob("*.xplane.pb")
         traced = ProfileData.from_file(str(path))
     origins = {name: part for text in programs for name, part in scopes_by_operation(text).items()}
-    others = set[str]().union(*map(control_operations, programs))
+    control_flow = set[str]().union(*map(control_operations, programs))
     times = defaultdict[str, float](float)
     for event in (
         event for plane in traced.planes for line in plane.lines for event in line.events
@@ -242,7 +242,7 @@ def _measure_shares(call: Callable[[], None], programs: Iterable[str]) -> dict[s
             key: value for key, value in event.stats if key in ("hlo_module", "hlo_op")
         }
         operation = str(facts.get("hlo_op", event.name))
-        if str(facts.get("hlo_module", "")).startswith(ROUNDS) and operation not in others:
+        if str(facts.get("hlo_module", "")).startswith(ROUNDS) and operation not in control_flow:
             part = (
                 "between devices"
                 if operation.startswith(_COLLECTIVE)
@@ -278,10 +278,12 @@ def control_operations(text: str) -> set[str]:
     >>> sorted(control_operations(text))
     ['call.3', 'cond.2']
     """
-    named = ((match[1], line) for line in text.splitlines() if (match := _INSTRUCTION.match(line)))
+    lines_by_name = (
+        (match[1], line) for line in text.splitlines() if (match := _INSTRUCTION.match(line))
+    )
     return {
         name
-        for name, line in named
+        for name, line in lines_by_name
         if (kind := _CONTROL_FLOW.search(line)) and not (kind[1] == "call" and _FUSED_CALL in line)
     }
 
@@ -299,20 +301,20 @@ def scopes_by_operation(text: str) -> dict[str, str]:
     >>> scopes_by_operation(text)
     {'add.1': 'train: gradients', 'copy.2': 'train: gradients'}
     """
-    found: dict[str, str] = {}
+    scopes: dict[str, str] = {}
     for block in text.split("\n\n"):
         lines = {
             match[1]: line for line in block.splitlines() if (match := _INSTRUCTION.match(line))
         }
-        named = {
+        scope_by_name = {
             name: innermost_scope(origin[1]) if (origin := _ORIGIN.search(line)) else None
             for name, line in lines.items()
         }
-        own = [part for part in named.values() if part is not None]
-        usual = max(set(own), key=own.count) if own else "server"
+        known_scopes = [scope for scope in scope_by_name.values() if scope is not None]
+        default = max(set(known_scopes), key=known_scopes.count) if known_scopes else "server"
         has_origin = {name for name, line in lines.items() if _ORIGIN.search(line)}
-        found |= {
-            name: part or ("server" if name in has_origin else usual)
-            for name, part in named.items()
+        scopes |= {
+            name: scope or ("server" if name in has_origin else default)
+            for name, scope in scope_by_name.items()
         }
-    return found
+    return scopes

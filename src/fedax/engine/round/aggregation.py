@@ -31,10 +31,12 @@ def add_compensated(sums: tuple[Tree, Tree], terms: Tree) -> tuple[Tree, Tree]:
     """
     totals, compensation = sums
     corrected = jax.tree.map(jnp.subtract, terms, compensation)
-    after = jax.tree.map(jnp.add, totals, corrected)
+    new_totals = jax.tree.map(jnp.add, totals, corrected)
     # (new - old) is what really was added; what it exceeds the term by is subtracted from the next
     # one
-    return after, jax.tree.map(lambda new, old, term: (new - old) - term, after, totals, corrected)
+    return new_totals, jax.tree.map(
+        lambda new, old, term: (new - old) - term, new_totals, totals, corrected
+    )
 
 
 def add_weighted(
@@ -51,10 +53,10 @@ def add_weighted(
         and values.size >= LONG
         and choose(totals, compensation, values)
     ):
-        after, left = accumulate_p.bind(
+        new_totals, new_compensation = accumulate_p.bind(
             *aligned(totals, compensation, values[0], weights.astype(totals.dtype)), native=True
         )
-        return after, left
+        return new_totals, new_compensation
     factors = weights.astype(totals.dtype).reshape(weights.shape + (1,) * (values.ndim - 1))
     return add_compensated(sums, (factors * values.astype(totals.dtype)).sum(0))
 
@@ -89,24 +91,24 @@ def all_finite(values: Float[Array, "..."]) -> Bool[Array, ""]:
     return jnp.isfinite(values).all()
 
 
-def _accumulated(
+def _accumulated_shapes(
     totals: Any, compensation: Any, values: Any, weights: Any, **_: Any
 ) -> list[Result]:
     return [Result(totals.shape, totals.dtype, False)] * 2
 
 
 def _accumulate(totals: Any, compensation: Any, values: Any, weights: Any) -> Any:
-    each = jnp.repeat(
+    factors = jnp.repeat(
         weights, values.size // len(weights), total_repeat_length=values.size
     ).reshape(totals.shape)
-    return add_compensated((totals, compensation), each * values)
+    return add_compensated((totals, compensation), factors * values)
 
 
-def _flags(values: Any, *, members: int, **_: Any) -> list[Result]:
+def _flag_shapes(values: Any, *, members: int, **_: Any) -> list[Result]:
     return [Result((members,), jnp.int32, False)]
 
 
-def _finite(values: Any, *, members: int) -> list[Any]:
+def _compute_flags(values: Any, *, members: int) -> list[Any]:
     return [jnp.isfinite(values.reshape(members, -1)).all(1).astype(jnp.int32)]
 
 
@@ -114,29 +116,31 @@ def _finite(values: Any, *, members: int) -> list[Any]:
 # batch follow each other
 accumulate_p = primitive(
     "fedax_accumulate",
-    _accumulated,
+    _accumulated_shapes,
     _accumulate,
     ("fedax_accumulate", lambda *_, **__: [0]),
     (False,) * 4,
     in_place=2,
 )
 finite_p = primitive(
-    "fedax_finite", _flags, _finite, ("fedax_finite", lambda *_, **__: [0]), (False,)
+    "fedax_finite", _flag_shapes, _compute_flags, ("fedax_finite", lambda *_, **__: [0]), (False,)
 )
 
 
 def _accumulate_batch(operands: Any, dims: Any, *, native: bool) -> tuple[Any, Any]:
-    *arrays, weights = _in_front(operands, dims)
+    *arrays, weights = _move_batch_axes(operands, dims)
     return accumulate_p.bind(*arrays, weights.reshape(-1), native=native), (0, 0)
 
 
-def _finite_batch(operands: Any, dims: Any, *, members: int, native: bool) -> tuple[Any, Any]:
-    (values,) = _in_front(operands, dims)
+def _compute_flags_batch(
+    operands: Any, dims: Any, *, members: int, native: bool
+) -> tuple[Any, Any]:
+    (values,) = _move_batch_axes(operands, dims)
     (flags,) = finite_p.bind(values, members=members * len(values), native=native)
     return [flags.reshape(-1, members)], (0,)
 
 
-def _in_front(operands: Any, dims: Any) -> list[Any]:
+def _move_batch_axes(operands: Any, dims: Any) -> list[Any]:
     size = batch_size(operands, dims)
     return [
         jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
@@ -145,4 +149,4 @@ def _in_front(operands: Any, dims: Any) -> list[Any]:
 
 
 batching.primitive_batchers[accumulate_p] = _accumulate_batch
-batching.primitive_batchers[finite_p] = _finite_batch
+batching.primitive_batchers[finite_p] = _compute_flags_batch

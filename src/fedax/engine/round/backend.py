@@ -61,10 +61,10 @@ def vectors(down: PyTree) -> list[Any]:
 def add_noise(received: PyTree, scale: Float[Array, ""], key: Key[Array, ""]) -> PyTree:
     """Adds Gaussian noise to all real arrays of a message that are not scalars."""
     leaves, structure = jax.tree.flatten(received)
-    for place, leaf in enumerate(leaves):
+    for index, leaf in enumerate(leaves):
         if jnp.ndim(leaf) and jnp.issubdtype(leaf.dtype, jnp.inexact):
-            drawn = jax.random.normal(jax.random.fold_in(key, place), leaf.shape, leaf.dtype)
-            leaves[place] = leaf + scale.astype(leaf.dtype) * drawn
+            noise = jax.random.normal(jax.random.fold_in(key, index), leaf.shape, leaf.dtype)
+            leaves[index] = leaf + scale.astype(leaf.dtype) * noise
     return jax.tree.unflatten(structure, leaves)
 
 
@@ -91,17 +91,17 @@ class LateUpload(eqx.Module):
         version.
         """
         leaves, structure = jax.tree.flatten(value)
-        place = next(i for i, leaf in enumerate(leaves) if is_vector(leaf))
-        v = leaves[place]
+        index = next(i for i, leaf in enumerate(leaves) if is_vector(leaf))
+        v = leaves[index]
         factor = jnp.asarray(self.factor, v.dtype)
         if self.near is None:
             late = factor * v
         else:
-            now = vectors(decode(self.now)[0])[self.near]
-            base = vectors(received)[self.near] if self.uploads == "changes" else now
-            late = now + factor * (v - base)
+            current = vectors(decode(self.now)[0])[self.near]
+            base = vectors(received)[self.near] if self.uploads == "changes" else current
+            late = current + factor * (v - base)
         # selected, because now + (v - now) would round
-        leaves[place] = jnp.where(jnp.asarray(self.staleness) == 0, v, late)
+        leaves[index] = jnp.where(jnp.asarray(self.staleness) == 0, v, late)
         return jax.tree.unflatten(structure, leaves)
 
 
@@ -119,16 +119,20 @@ class PastVersions(eqx.Module):
     near: int | None = eqx.field(static=True)
     uploads: str = eqx.field(static=True)
 
-    def at(self, work: "PhaseWork", place: Index) -> "PhaseWork":
+    def for_slot(self, work: "PhaseWork", slot: Index) -> "PhaseWork":
         """Returns the work of one place of the cohort, with the version that its client
         received.
         """
-        slot, version = self.arrivals.slots[place], self.arrivals.versions[place]
+        downlink_slot, version = self.arrivals.slots[slot], self.arrivals.versions[slot]
         # what is no array is the same in all versions
-        rest = eqx.filter(work.down, eqx.is_array, inverse=True)
-        down = eqx.combine(jax.tree.map(lambda rows: rows[slot], self.downlinks), rest)
+        static = eqx.filter(work.down, eqx.is_array, inverse=True)
+        down = eqx.combine(jax.tree.map(lambda rows: rows[downlink_slot], self.downlinks), static)
         late = LateUpload(
-            work.down, work.round - version, self.arrivals.factors[place], self.near, self.uploads
+            work.down,
+            work.round - version,
+            self.arrivals.factors[slot],
+            self.near,
+            self.uploads,
         )
         return dataclasses.replace(work, down=down, round=version, past=None, late=late)
 
@@ -155,7 +159,7 @@ class PhaseWork(eqx.Module):
         bounding: clipping of uploads at the server, for `Privacy(where="server")`.
         awake: which clients are awake, where some sleep: the work of the others is discarded.
         noise: deviation of the noise in what each client receives on a graph.
-        past: with an asynchronous server, what its clients received; `at` selects one of them.
+        past: with an asynchronous server, what its clients received; `for_slot` selects one.
         late: of one of these clients, how the server takes its upload.
     """
 
@@ -177,11 +181,11 @@ class PhaseWork(eqx.Module):
     past: PastVersions | None = None
     late: LateUpload | None = None
 
-    def at(self, place: Index) -> "PhaseWork":
+    def for_slot(self, slot: Index) -> "PhaseWork":
         """Returns the work at one place of the cohort, which with an asynchronous server has its
         own version.
         """
-        return self if self.past is None else self.past.at(self, place)
+        return self if self.past is None else self.past.for_slot(self, slot)
 
     @property
     def name(self) -> str:
@@ -204,7 +208,7 @@ class PhaseWork(eqx.Module):
         """
         if self.late is not None:
             client.staleness = self.late.staleness
-        stored = client_state
+        initial_state = client_state
         # before the work: gradients read the model's state from the client
         client_state = self._set_model_state(client, client_state)
         client.solver_state = client_state.get("solver")
@@ -216,9 +220,9 @@ class PhaseWork(eqx.Module):
             *decode(self.down)[0],
             *(client_state[name] for name in ("own", "received") if name in client_state),
         )
-        done = self.work(client, *inputs)
+        output = self.work(client, *inputs)
         # the receiving half of an exchange returns a new memory alone
-        upload = Upload((), memory=done) if self.receives else done
+        upload = Upload((), memory=output) if self.receives else output
         value, lost = self._encode(client, upload, client_state.get("lost"))
         new_state = {"lost": lost} if self.codec is not None and "lost" in client_state else {}
         if "own" in client_state:
@@ -228,11 +232,11 @@ class PhaseWork(eqx.Module):
         if "solver" in client_state:
             new_state["solver"] = client.solver_state
         if self.awake is not None:
-            is_awake, new = self.awake[client.index], new_state
+            is_awake, updated = self.awake[client.index], new_state
             new_state = jax.tree.map(
                 lambda after, before: jnp.where(is_awake, after, before),
-                new,
-                {name: stored[name] for name in new},
+                updated,
+                {name: initial_state[name] for name in updated},
             )
         # after the codec: the model's state is sent as it is
         if self.sends_state and client.trained:
@@ -259,10 +263,10 @@ class PhaseWork(eqx.Module):
         """
         value = upload.value
         if self.attack is not None and self.hostile is not None:
-            place = jnp.minimum(
+            index = jnp.minimum(
                 jnp.searchsorted(self.hostile, client.index), self.hostile.shape[0] - 1
             )
-            is_hostile, key = self.hostile[place] == client.index, client.key("attack")
+            is_hostile, key = self.hostile[index] == client.index, client.key("attack")
             value = apply_attack(value, self.attack, is_hostile, key, upload.reference)
         if self.local is not None:
             value = self.local(value, upload.reference, client.key("privacy"))
@@ -271,7 +275,7 @@ class PhaseWork(eqx.Module):
         codec = self.codec.with_layout(client.layout)
         return encode(value, codec, client.key("uplink"), upload.reference, lost)
 
-    def bounded(self, value: PyTree) -> PyTree:
+    def adjust_upload(self, value: PyTree) -> PyTree:
         """Returns a decoded upload as the server adds it up: clipped with privacy, as a change if
         it is late.
         """
@@ -279,7 +283,7 @@ class PhaseWork(eqx.Module):
             return self.late.apply(value, decode(self.down)[0])
         return value if self.bounding is None else self.bounding(value, decode(self.down)[0])
 
-    def broken(
+    def broken_part(
         self, value: PyTree, client_state: dict[str, PyTree], new_state: dict[str, PyTree]
     ) -> Int[Array, ""]:
         """Returns `UPLOAD` or `MEMORY` if upload or client state became non-finite, else 0.
@@ -288,9 +292,9 @@ class PhaseWork(eqx.Module):
         """
         if self.receives:
             return jnp.where(is_finite(new_state["own"]), 0, UPLOAD)
-        before = {name: client_state[name] for name in new_state}
+        old_state = {name: client_state[name] for name in new_state}
         return jnp.where(
-            is_finite(value), jnp.where(became_non_finite(before, new_state), MEMORY, 0), UPLOAD
+            is_finite(value), jnp.where(became_non_finite(old_state, new_state), MEMORY, 0), UPLOAD
         )
 
 
@@ -307,7 +311,7 @@ class PhaseResult(NamedTuple):
             weights, in the cohort's order.
         client_states: the clients' memories after the work, by name.
         broken: for each place of the cohort whether the client's result is finite, see
-            `PhaseWork.broken`; 0 for padding.
+            `PhaseWork.broken_part`; 0 for padding.
         clipped: how many entries codecs clipped, None if they cannot.
         notes: what the backend logs, by name.
         sent: bits down and up, measured over all participants; None where they follow from the
@@ -341,7 +345,7 @@ class Backend(ABC):
 
     padded: ClassVar[bool] = False
 
-    def present(
+    def strip_padding(
         self, ids: Int[Array, "capacity"], count: Index
     ) -> tuple[Int[Array, "some"], Index]:
         """Returns drawn clients, without the padding if their number is concrete."""

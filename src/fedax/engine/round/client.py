@@ -115,8 +115,10 @@ class Part(NamedTuple):
     @classmethod
     def of(cls, data: Ragged, k: Index) -> "Part":
         arrays, offset, size = data.located(k)
-        row = sum(values.dtype.itemsize * math.prod(values.shape[1:]) for values in arrays.values())
-        if row * data.largest <= WINDOW_BYTES < row * data.total:
+        row_bytes = sum(
+            values.dtype.itemsize * math.prod(values.shape[1:]) for values in arrays.values()
+        )
+        if row_bytes * data.largest <= WINDOW_BYTES < row_bytes * data.total:
             begin = jnp.minimum(offset, data.total - data.largest)
             return cls(piece(arrays, begin, data.largest), offset - begin, size)
         return cls(arrays, offset, size)
@@ -129,36 +131,36 @@ class Part(NamedTuple):
         `singly` copies them one after the other, as a fused kernel needs it, which cannot contain a
         gather.
         """
-        rows = self.offset + jnp.clip(position, 0, self.size - 1)
+        indices = self.offset + jnp.clip(position, 0, self.size - 1)
         if singly:
-            found = {
-                name: jnp.zeros((len(rows), *values.shape[1:]), values.dtype)
+            buffers = {
+                name: jnp.zeros((len(indices), *values.shape[1:]), values.dtype)
                 for name, values in self.arrays.items()
             }
 
-            def copy(i: Index, found: dict[str, Array]) -> dict[str, Array]:
+            def copy(i: Index, buffers: dict[str, Array]) -> dict[str, Array]:
                 cut, put = jax.lax.dynamic_index_in_dim, jax.lax.dynamic_update_index_in_dim
                 return {
-                    name: put(found[name], cut(values, rows[i]), i, 0)
+                    name: put(buffers[name], cut(values, indices[i]), i, 0)
                     for name, values in self.arrays.items()
                 }
 
-            return jax.lax.fori_loop(0, len(rows), copy, found)
+            return jax.lax.fori_loop(0, len(indices), copy, buffers)
         return {
-            name: jnp.asarray(values).at[rows].get(mode="clip")
+            name: jnp.asarray(values).at[indices].get(mode="clip")
             for name, values in self.arrays.items()
         }
 
 
-def _loop(count: Index, step: Callable[[Index, Carry], Carry], carry: Carry) -> Carry:
+def _run_loop(count: Index, step: Callable[[Index, Carry], Carry], carry: Carry) -> Carry:
     return jax.lax.fori_loop(jnp.int32(0), count, step, carry)
 
 
 def local_work(setup: Setup, root: Key[Array, ""], round: Index, k: Index, size: Index) -> Work:
     """Draws the steps and the batch size of client k, which has `size` examples."""
     # the streams have no phase in their names, so all phases of a round see the same draw
-    mine, shared = stream(root, "work", round, k), stream(root, "work", round)
-    return setup.schedule.work(mine, size, round, shared)
+    client_key, round_key = stream(root, "work", round, k), stream(root, "work", round)
+    return setup.schedule.work(client_key, size, round, round_key)
 
 
 class CompiledClient(Client):
@@ -176,29 +178,29 @@ class CompiledClient(Client):
         streams = stream(root, "client", round, index, occurrence)
         super().__init__(setup.task, setup.solver, setup.schedule, setup.layout, streams)
         self.setup, self.index, self.round = setup, index, round
-        self.examples = self.part(setup.task.train)
+        self.examples = self.locate(setup.task.train)
         self.size = self.examples.size
         self.share = share_of(self.size, setup.population.total, setup.layout.dtype)
         work = local_work(setup, root, round, index, self.size)
         self.batch = self.widest if isinstance(work.batch, int) else work.batch
         self.steps = jnp.where(active, jnp.asarray(work.steps, jnp.int32), 0)
 
-    def part(self, data: Ragged) -> Part:
+    def locate(self, data: Ragged) -> Part:
         """Returns the client's rows of some data."""
         return Part.of(data, self.index - self.setup.first)
 
     def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
-        return self._all().loss(self.layout.unravel(w))
+        return self._all_examples().loss(self.layout.unravel(w))
 
     def gradient(self, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
-        return self.layout.ravel(self._all().gradient(self.layout.unravel(w)))
+        return self.layout.ravel(self._all_examples().gradient(self.layout.unravel(w)))
 
-    def _all(self) -> "Slice":
+    def _all_examples(self) -> "Slice":
         return Slice(self, self.fetch, jnp.int32(0), self.size, None, self.task.train.largest)
 
     def first(self, count: int, split: Literal["train", "test"] = "train") -> "Slice":
         data = getattr(self.task, split)
-        part = self.part(data)
+        part = self.locate(data)
         fetch = functools.partial(self.fetch, part=part)
         return Slice(
             self, fetch, jnp.int32(0), jnp.minimum(count, part.size), None, min(count, data.largest)
@@ -214,13 +216,13 @@ class CompiledClient(Client):
         loop = _LocalLoop(self, step, batches)
         if self.schedule.batch_size == "full" or self.schedule.order == "given":
             # all epochs have one order, so that all steps may be one kernel
-            after = loop.fused(None, jnp.int32(0), self.steps, carry)
-            if after is not None:
-                return after
+            fused_carry = loop.run_fused(None, jnp.int32(0), self.steps, carry)
+            if fused_carry is not None:
+                return fused_carry
         # a `while` loop, because the number of epochs follows from the client's size
         # number of the epoch, steps done before it, carry
         start = (jnp.int32(0), jnp.int32(0), carry)
-        return jax.lax.while_loop(lambda state: state[1] < self.steps, loop.epoch, start)[2]
+        return jax.lax.while_loop(lambda state: state[1] < self.steps, loop.run_epoch, start)[2]
 
     def run_steps(self, count: Index, step: Callable[[Index, Carry], Carry], carry: Carry) -> Carry:
         """Runs `step` `count` times.
@@ -230,10 +232,10 @@ class CompiledClient(Client):
         if self.setup.placement == "sequential" and usable():
             # on the jaxpr of a single step: under `vmap` the products have a batch axis that the
             # native step does not support
-            whole = stage(step, jnp.int32(0), carry)
-            faster = whole._replace(jaxpr=rewrite_descent_steps(whole.jaxpr))
-            return _loop(count, lambda i, carry: faster(i, carry), carry)
-        return _loop(count, step, carry)
+            staged = stage(step, jnp.int32(0), carry)
+            rewritten = staged._replace(jaxpr=rewrite_descent_steps(staged.jaxpr))
+            return _run_loop(count, lambda i, carry: rewritten(i, carry), carry)
+        return _run_loop(count, step, carry)
 
     @property
     def widest(self) -> int:
@@ -268,8 +270,8 @@ class CompiledClient(Client):
         ):
             return 1
         arrays = self.task.train.arrays.values()
-        row = sum(values.dtype.itemsize * math.prod(values.shape[1:]) for values in arrays)
-        return max(1, min(FETCH_ROWS, FETCH_BYTES // max(row, 1)) // width)
+        row_bytes = sum(values.dtype.itemsize * math.prod(values.shape[1:]) for values in arrays)
+        return max(1, min(FETCH_ROWS, FETCH_BYTES // max(row_bytes, 1)) // width)
 
     def fetch(
         self,
@@ -318,7 +320,7 @@ class _LocalLoop:
         self.per_block = 1 if batches > 1 else client.steps_per_fetch()
         self.order_key, self.noise_key = client.key("order"), client.key("noise")
 
-    def epoch(self, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+    def run_epoch(self, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         """Runs one epoch, or what is left of the steps."""
         number, done, carry = state
         is_full = self.client.schedule.batch_size == "full"
@@ -327,30 +329,30 @@ class _LocalLoop:
         )
         count = jnp.minimum(self.per_epoch, self.client.steps - done)
         # a kernel of one epoch, where not all epochs could be one
-        after = self.fused(order, done, count, carry)
+        fused_carry = self.run_fused(order, done, count, carry)
         return (
             number + 1,
             done + count,
-            self.blocks(order, done, count, carry) if after is None else after,
+            self.run_blocks(order, done, count, carry) if fused_carry is None else fused_carry,
         )
 
-    def fused(self, order: Any, done: Index, count: Index, carry: Any) -> Any:
+    def run_fused(self, order: Any, done: Index, count: Index, carry: Any) -> Any:
         """Runs `count` steps as one kernel; returns None where the steps cannot be fused."""
 
-        def one(i: Index, carry: Any) -> Any:
+        def body(i: Index, carry: Any) -> Any:
             number = i % self.per_epoch
             fetch = functools.partial(self.client.fetch, order=order, singly=True)
-            return self.at(number, fetch, done + i - number, carry)
+            return self.run_step(number, fetch, done + i - number, carry)
 
-        return fused_loop(count, one, carry) if self.client.setup.kernels else None
+        return fused_loop(count, body, carry) if self.client.setup.kernels else None
 
-    def blocks(self, order: Any, done: Index, count: Index, carry: Any) -> Any:
+    def run_blocks(self, order: Any, done: Index, count: Index, carry: Any) -> Any:
         """Runs `count` steps of an epoch in blocks, which fetch their examples at once."""
 
-        def block(b: Index, carry: Any) -> Any:
+        def run_block(b: Index, carry: Any) -> Any:
             first = b * self.per_block
             if self.per_block == 1:
-                return self.at(
+                return self.run_step(
                     first, functools.partial(self.client.fetch, order=order), done, carry
                 )
             # arrays of shape (per_block * batch, ...); step i takes rows from i * batch on
@@ -358,19 +360,19 @@ class _LocalLoop:
                 first * self.batch, self.per_block * self.client.widest, order
             )
 
-            def one(i: Index, carry: Any) -> Any:
+            def body(i: Index, carry: Any) -> Any:
                 def cut(begin: Index, count: int) -> dict[str, Array]:
                     return piece(fetched, i * self.batch, count)
 
-                return self.at(first + i, cut, done, carry)
+                return self.run_step(first + i, cut, done, carry)
 
-            return self.client.run_steps(jnp.minimum(self.per_block, count - first), one, carry)
+            return self.client.run_steps(jnp.minimum(self.per_block, count - first), body, carry)
 
         # only the innermost loop may update in place
-        loop = self.client.run_steps if self.per_block == 1 else _loop
-        return loop((count + self.per_block - 1) // self.per_block, block, carry)
+        loop = self.client.run_steps if self.per_block == 1 else _run_loop
+        return loop((count + self.per_block - 1) // self.per_block, run_block, carry)
 
-    def at(self, number: Index, fetch: Fetch, done: Index, carry: Any) -> Any:
+    def run_step(self, number: Index, fetch: Fetch, done: Index, carry: Any) -> Any:
         """Runs step `number` of the epoch.
 
         Its key follows from the steps of all epochs before it.
@@ -402,7 +404,7 @@ class Slice(Minibatch):
         begin: place of the first one.
         count: number of examples, which may be traced.
         key: of the loss, for dropout and the like; None for an evaluation.
-        most: static bound of `count`, by default that of the schedule.
+        max_count: static bound of `count`, by default that of the schedule.
     """
 
     def __init__(
@@ -412,16 +414,16 @@ class Slice(Minibatch):
         begin: Index,
         count: Index,
         key: Any,
-        most: int | None = None,
+        max_count: int | None = None,
     ) -> None:
         self.client, self.fetch, self.begin, self.count, self.key = client, fetch, begin, count, key
-        is_random_size = most is None and isinstance(client.schedule.batch_size, tuple)
+        is_random_size = max_count is None and isinstance(client.schedule.batch_size, tuple)
         # a static bound: shapes of a compiled program cannot follow the client's size
-        widest = most or client.widest
+        widest = max_count or client.widest
         self.piece = min(widest, client.setup.microbatch, DRAWN_PIECE if is_random_size else widest)
         if key is not None and client.task.couples:  # batch statistics need the whole batch at once
             self.piece = widest
-        self.widest, self.whole, self.many = (
+        self.widest, self.is_whole, self.has_many_pieces = (
             widest,
             self.piece == widest,
             widest > FEW_PIECES * self.piece,
@@ -429,7 +431,7 @@ class Slice(Minibatch):
 
     def loss(self, params: PyTree) -> Float[Array, ""]:
         with profiler_scope("gradients"):
-            value = self._total(self._objective, params)
+            value = self._sum_pieces(self._objective, params)
         l2 = self.client.task.l2
         return (
             value + l2 / 2 * sum((leaf**2).sum() for leaf in jax.tree.leaves(params))
@@ -441,19 +443,21 @@ class Slice(Minibatch):
         with profiler_scope("gradients"):
             # a training step also updates the state
             if self.key is not None and self.client.model_state is not None:
-                gradient, state = jax.grad(self._with_state, has_aux=True)(params, *self._rows(0))
+                gradient, state = jax.grad(self._with_state, has_aux=True)(
+                    params, *self._piece_inputs(0)
+                )
                 self.client.take_over(state)
             else:
-                gradient = self._total(jax.grad(self._objective), params)
+                gradient = self._sum_pieces(jax.grad(self._objective), params)
         # beside the differentiated loss, so that pieces do not add it several times
         l2 = self.client.task.l2
         return jax.tree.map(lambda g, w: g + l2 * w, gradient, params) if l2 else gradient
 
     def mean_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
-        return self._total(self._sum_of(function), params)
+        return self._sum_pieces(self._sum_of(function), params)
 
     def gradient_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
-        return self._total(jax.grad(self._sum_of(function)), params)
+        return self._sum_pieces(jax.grad(self._sum_of(function)), params)
 
     def _sum_of(self, function: Callable[..., Any]) -> Callable[..., Any]:
         task = self.client.task.at(self.client.model_state)
@@ -469,24 +473,24 @@ class Slice(Minibatch):
     ) -> Any:
         return self.client.task.at(self.client.model_state).trained(params, data, weight, key)
 
-    def _total(self, function: Callable[..., Any], params: PyTree) -> Any:
+    def _sum_pieces(self, function: Callable[..., Any], params: PyTree) -> Any:
         """Sums a function of the parameters over all pieces, in a wide type."""
-        if self.whole:
-            return function(params, *self._rows(0))
+        if self.is_whole:
+            return function(params, *self._piece_inputs(0))
 
-        form = jax.eval_shape(lambda: function(params, *self._rows(0)))
+        form = jax.eval_shape(lambda: function(params, *self._piece_inputs(0)))
         zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), form)
         pieces = (self.count + self.piece - 1) // self.piece
 
         def add(i: Index, sums: Any) -> Any:
             return jax.tree.map(
-                lambda a, b: a + b.astype(a.dtype), sums, function(params, *self._rows(i))
+                lambda a, b: a + b.astype(a.dtype), sums, function(params, *self._piece_inputs(i))
             )
 
         def narrow(sums: Any) -> Any:
             return jax.tree.map(lambda a, like: a.astype(like.dtype), sums, form)
 
-        if not self.many:
+        if not self.has_many_pieces:
             return narrow(jax.lax.fori_loop(0, pieces, add, zero))
         # the error of a sum grows with its number of terms: n pieces are added in sqrt(n) groups of
         # sqrt(n)
@@ -499,15 +503,17 @@ class Slice(Minibatch):
 
         return narrow(jax.lax.fori_loop(0, (pieces + group - 1) // group, add_group, zero))
 
-    def _rows(self, piece: Index) -> tuple[dict[str, Array], Float[Array, "batch"], Any]:
+    def _piece_inputs(self, piece: Index) -> tuple[dict[str, Array], Float[Array, "batch"], Any]:
         """Returns the examples, the weights and the key of one piece.
 
         Weights sum to one over all pieces.
         """
-        place = piece * self.piece + jnp.arange(self.piece, dtype=jnp.int32)
+        position = piece * self.piece + jnp.arange(self.piece, dtype=jnp.int32)
         # a client without examples (of a test split) has a count of zero, and no row counts
         weight = jnp.where(
-            place < self.count, 1 / jnp.maximum(self.count, 1).astype(self.client.layout.dtype), 0
+            position < self.count,
+            1 / jnp.maximum(self.count, 1).astype(self.client.layout.dtype),
+            0,
         )
         data = self.fetch(self.begin + piece * self.piece, self.piece)
         return data, weight, None if self.key is None else jax.random.fold_in(self.key, piece)

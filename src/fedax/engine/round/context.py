@@ -32,7 +32,7 @@ from fedax.engine.round.backend import (
     became_non_finite,
 )
 from fedax.engine.round.model_state import Sent, mean_of_rows, state_from_mean
-from fedax.engine.round.traffic import bits_down, count_traffic, missing, packed
+from fedax.engine.round.traffic import bits_down, count_traffic, missing_value, pack_traffic
 from fedax.errors import FedaxError, InvalidInput
 from fedax.graphs import Graph
 from fedax.numerics.links import asleep, noise_scales
@@ -124,14 +124,14 @@ class RoundContext(Federation):
 
     @property
     def everyone(self) -> Cohort:
-        return self._cohort(
+        return self._build_cohort(
             jnp.arange(self.clients, dtype=jnp.int32), self.clients, is_sampled=False
         )
 
     def sample(self, weights: Float[Array, "clients"] | None = None) -> Cohort:
         if isinstance(self.arrivals, Arrivals):
             clients = jnp.asarray(self.arrivals.clients)
-            return self._cohort(clients, clients.shape[0], is_sampled=True)
+            return self._build_cohort(clients, clients.shape[0], is_sampled=True)
         schedule = self.setup.schedule
         available = schedule.available_in(self.root, self.round, self.clients)
         if available is not None:
@@ -149,9 +149,11 @@ class RoundContext(Federation):
                 )
         if available is not None:
             self.note(drawn=jnp.asarray(count, jnp.int32))
-        return self._cohort(*self.backend.present(ids, count), is_sampled=weights is None)
+        return self._build_cohort(
+            *self.backend.strip_padding(ids, count), is_sampled=weights is None
+        )
 
-    def _cohort(self, ids: Int[Array, "capacity"], count: Index, is_sampled: bool) -> Cohort:
+    def _build_cohort(self, ids: Int[Array, "capacity"], count: Index, is_sampled: bool) -> Cohort:
         """Returns clients with their weights.
 
         `is_sampled` says that the schedule's own sampling chose them.
@@ -184,10 +186,12 @@ class RoundContext(Federation):
         return self.last
 
     def note(self, **values: Array | np.int64 | float) -> None:
-        for name, given in values.items():
-            value = given if isinstance(given, np.generic) else jnp.asarray(given)
+        for name, raw in values.items():
+            value = raw if isinstance(raw, np.generic) else jnp.asarray(raw)
             if self.is_abandoned is not False:  # a round in Python does not come here
-                value = jnp.where(self.is_abandoned, self.notes.get(name, missing(value)), value)
+                value = jnp.where(
+                    self.is_abandoned, self.notes.get(name, missing_value(value)), value
+                )
             self.notes[name] = value
 
     def average(
@@ -215,10 +219,10 @@ class RoundContext(Federation):
         key = self.backend.noise_key(key, (total, phase_work.bounding.bounds))
         mean = private.mean(phase, total, phase_work.bounding, decode(phase_work.down)[0], key)
         if self.bounds is not None:
-            self.bounds, unclipped = private.adapted(phase, total, self.bounds, key)
+            self.bounds, unclipped = private.adapt_bounds(phase, total, self.bounds, key)
             # of earlier phases of this round
-            before = self.notes.get("unclipped", jnp.zeros(0, unclipped.dtype))
-            self.note(clip=self.bounds, unclipped=jnp.concatenate([before, unclipped]))
+            earlier = self.notes.get("unclipped", jnp.zeros(0, unclipped.dtype))
+            self.note(clip=self.bounds, unclipped=jnp.concatenate([earlier, unclipped]))
         return jax.tree.map(lambda x, like: x.astype(like.dtype), mean, result.form)
 
     def gather(
@@ -231,7 +235,7 @@ class RoundContext(Federation):
         _, result = self._phase(work, cohort, down, memory, gather=True)
         # in the cohort's order, leaves (capacity, ...); rows of padding are zero
         values, weights = result.rows
-        valid = self._counts(cohort, result)
+        valid = self._is_counted(cohort, result)
         if isinstance(values, Sent):
             states = Gathered(values.state, weights, cohort.ids, valid)
             self.model_state, values = (
@@ -254,7 +258,7 @@ class RoundContext(Federation):
         if channel is not None and channel.shares_memory and graph.changes:
             allowed = "a codec without memory of its receivers, on a graph that changes"
             raise InvalidInput.of("Channel(up=...)", channel.up, allowed)
-        everyone, awake = self.everyone, self._awake(graph)
+        everyone, awake = self.everyone, self._draw_awake(graph)
         # a link's state is the same for all exchanges of a round, single losses are not
         keys = self._link_key(), stream(self.root, "bursts")
         neighbours, weights = graph.at(self.round, *keys, awake)
@@ -271,29 +275,31 @@ class RoundContext(Federation):
             is_link = is_link & ~asleep(neighbours, awake)
         self._account(everyone, sending, result, is_link.sum(dtype=jnp.int32))
         if self.setup.clock is not None:
-            out = jnp.zeros(self.clients, jnp.int32).at[neighbours].add(is_link.astype(jnp.int32))
-            self.traffic[-1]["links"] = jnp.stack([is_link.sum(1, dtype=jnp.int32), out])
+            sent_counts = (
+                jnp.zeros(self.clients, jnp.int32).at[neighbours].add(is_link.astype(jnp.int32))
+            )
+            self.traffic[-1]["links"] = jnp.stack([is_link.sum(1, dtype=jnp.int32), sent_counts])
             if awake is not None:  # the seconds of the phase are those of clients that are awake
                 order = jnp.argsort(~awake, stable=True).astype(jnp.int32)
                 self.traffic[-1] |= {"clients": order, "asked": awake.sum(dtype=jnp.int32)}
         # second half: every node works on what it received, and sends nothing
-        client_states = _kept_by_clients(result.client_states) | {"received": received}
+        client_states = _select_client_states(result.client_states) | {"received": received}
         receiving = PhaseWork(
             receive,
             (),
             None,
             self.root,
             self.round,
-            self._occurrence(receive),
+            self._next_occurrence(receive),
             receives=True,
             awake=awake,
             noise=noise_scales(weights, graph.noise) if graph.noise else None,
         )
-        after = self.backend.work(receiving, everyone, client_states, False)
-        self._check_finite(everyone, after)
-        self.model_state = after.client_states.get("model", self.model_state)
-        self.solver_states = after.client_states.get("solver", self.solver_states)
-        return after.client_states["own"]
+        received_result = self.backend.work(receiving, everyone, client_states, False)
+        self._check_finite(everyone, received_result)
+        self.model_state = received_result.client_states.get("model", self.model_state)
+        self.solver_states = received_result.client_states.get("solver", self.solver_states)
+        return received_result.client_states["own"]
 
     def exchange_pair(
         self,
@@ -304,42 +310,44 @@ class RoundContext(Federation):
         memory: Memory,
     ) -> Memory:
         self._check_pairs(graph)
-        woken, neighbour, began = self._meeting(graph)
+        woken, neighbour, began = self._draw_pair(graph)
         clients, phase = jnp.stack([woken, neighbour]), len(self.traffic)
-        pair = self._cohort(clients, 2, is_sampled=False)
+        pair = self._build_cohort(clients, 2, is_sampled=False)
         sending, client_states = self._prepare(send, (), memory)
         sending = dataclasses.replace(sending, model_state=None)
         # two rows, read once and written once: XLA would copy all memories between the phases
         states: dict[str, Memory] = {
-            name: _PairMemory(whole.take(clients), clients) for name, whole in client_states.items()
+            name: _PairMemory(full_memory.take(clients), clients)
+            for name, full_memory in client_states.items()
         }
         result = self.backend.exchange_pair(sending, pair, states)
         _require_unweighted("exchange_pair(send=...)", result)
         # a client without neighbours meets itself: it counts once, and sends nothing
-        others = jnp.asarray(woken != neighbour, jnp.int32)
-        present = self.backend.present(clients[: self.clients], 1 + others)
-        met = self._cohort(*present, is_sampled=False)
-        self._account(met, sending, result._replace(client_states={}), 2 * others)
+        has_partner = jnp.asarray(woken != neighbour, jnp.int32)
+        present = self.backend.strip_padding(clients[: self.clients], 1 + has_partner)
+        participants = self._build_cohort(*present, is_sampled=False)
+        self._account(participants, sending, result._replace(client_states={}), 2 * has_partner)
         states |= result.client_states
         mean = jax.tree.map(lambda rows: jnp.broadcast_to(rows.mean(0), rows.shape), result.rows[0])
         halves: Any = (answer, neighbour, self.round), (receive, woken, began)
         # the neighbour first, so that a client that meets itself ends as the one that woke
         for work, client, round in halves:
-            occurrence, kept = self._occurrence(work), _kept_by_clients(states)
+            occurrence, stored_states = self._next_occurrence(work), _select_client_states(states)
             half = PhaseWork(work, (), None, self.root, round, occurrence, receives=True)
-            alone = self._cohort(client[None], 1, is_sampled=False)
+            single_cohort = self._build_cohort(client[None], 1, is_sampled=False)
             received: dict[str, Memory] = {"received": _PairMemory(mean, clients)}
-            after = self.backend.work(half, alone, kept | received, False)
-            states |= {name: after.client_states[name] for name in kept}
-            self._check_finite(alone, after)
-        ended = {
-            n: whole.put(clients, states[n].take(clients)) for n, whole in client_states.items()
+            half_result = self.backend.work(half, single_cohort, stored_states | received, False)
+            states |= {name: half_result.client_states[name] for name in stored_states}
+            self._check_finite(single_cohort, half_result)
+        final_states = {
+            n: full_memory.put(clients, states[n].take(clients))
+            for n, full_memory in client_states.items()
         }
-        if "lost" in ended:
-            self.lost[phase] = ended["lost"]
-        self.model_state = ended.get("model", self.model_state)
-        self.solver_states = ended.get("solver", self.solver_states)
-        return ended["own"]
+        if "lost" in final_states:
+            self.lost[phase] = final_states["lost"]
+        self.model_state = final_states.get("model", self.model_state)
+        self.solver_states = final_states.get("solver", self.solver_states)
+        return final_states["own"]
 
     def _check_pairs(self, graph: Graph) -> None:
         """Refuses what meetings of two clients do not have.
@@ -360,21 +368,21 @@ class RoundContext(Federation):
             reason = "the model's state, such as batch statistics, is averaged over all clients"
             raise InvalidInput.because("exchange_pair", reason, "Freeze it.")
 
-    def _meeting(self, graph: Graph) -> tuple[Index, Index, Index]:
+    def _draw_pair(self, graph: Graph) -> tuple[Index, Index, Index]:
         """Returns the client that wakes, its neighbour, and the round in which its work began."""
         if isinstance(self.arrivals, Arrivals):
-            row = jax.tree.map(jnp.asarray, self.arrivals)
-            assert row.partners is not None, "of wake-ups"
-            staleness = self.round - row.versions[0]
+            wake_up = jax.tree.map(jnp.asarray, self.arrivals)
+            assert wake_up.partners is not None, "of wake-ups"
+            staleness = self.round - wake_up.versions[0]
             self.note(staleness=staleness.astype(self.layout.dtype))
-            return row.clients[0], row.partners[0], row.versions[0]
+            return wake_up.clients[0], wake_up.partners[0], wake_up.versions[0]
         keys = (stream(self.root, purpose, self.round) for purpose in ("wake-up", "neighbour"))
         woken = jax.random.randint(next(keys), (), 0, self.clients, jnp.int32)
-        around = jnp.asarray(graph.neighbours)[0, woken]
+        neighbour_row = jnp.asarray(graph.neighbours)[0, woken]
         # the first column is the client itself, as is padding
-        linked = jnp.cumsum(around != around[0], dtype=jnp.int32)
+        linked = jnp.cumsum(neighbour_row != neighbour_row[0], dtype=jnp.int32)
         ticket = jax.random.randint(next(keys), (), 0, jnp.maximum(linked[-1], 1), jnp.int32)
-        return woken, around[jnp.argmax(linked > ticket)], self.round
+        return woken, neighbour_row[jnp.argmax(linked > ticket)], self.round
 
     def _check_complete(self) -> None:
         """Refuses to leave out clients where there is no server."""
@@ -384,7 +392,7 @@ class RoundContext(Federation):
             )
             raise InvalidInput.of("run(on_bad_client=...)", "drop", allowed)
 
-    def _awake(self, graph: Graph) -> Bool[Array, "clients"] | None:
+    def _draw_awake(self, graph: Graph) -> Bool[Array, "clients"] | None:
         """Returns which clients of a graph are awake in this round, None if none ever sleeps."""
         schedule = self.setup.schedule
         graph.check_availability(schedule.availability_rule)
@@ -420,11 +428,11 @@ class RoundContext(Federation):
         if isinstance(cohort.count, int) and cohort.count == 0:
             if isinstance(self.arrivals, Answers):  # all were late, but received the message
                 nothing = {"up": 0, "messages": 0, "sent": self.arrivals.asked}
-                self.traffic.append(packed(nothing | {"down": bits_down(phase_work)}))
+                self.traffic.append(pack_traffic(nothing | {"down": bits_down(phase_work)}))
             if not self._is_noised:
                 raise EmptyPhaseError
             # noise hides an empty cohort too
-            result = self.setup.private.phase(phase_work).empty(client_states)
+            result = self.setup.private.phase(phase_work).empty_result(client_states)
         else:
             result = self.backend.work(phase_work, cohort, client_states, gather)
         self._account(cohort, phase_work, result, cohort.count)
@@ -462,7 +470,7 @@ class RoundContext(Federation):
         if isinstance(self.arrivals, Arrivals) and self.downlinks is not None:
             options["past"] = self._store_downlink(down, self.arrivals)
         phase_work = PhaseWork(
-            work, down, codec, self.root, self.round, self._occurrence(work), **options
+            work, down, codec, self.root, self.round, self._next_occurrence(work), **options
         )
         if self.setup.private is not None:
             phase_work = self.setup.private.protect(phase_work, self.bounds)
@@ -488,7 +496,7 @@ class RoundContext(Federation):
         """Whether the model's state is averaged, by the server or among neighbours."""
         return self.model_state is not None and self.setup.task.state_policy == "average"
 
-    def _occurrence(self, work: Callable[..., Any]) -> int:
+    def _next_occurrence(self, work: Callable[..., Any]) -> int:
         """Returns how often this work function ran before in the round.
 
         Random streams of a phase depend on it.
@@ -497,27 +505,27 @@ class RoundContext(Federation):
         self._occurrences[name] = self._occurrences.get(name, -1) + 1
         return self._occurrences[name]
 
-    def _counts(self, cohort: Cohort, result: PhaseResult) -> Bool[Array, "capacity"]:
+    def _is_counted(self, cohort: Cohort, result: PhaseResult) -> Bool[Array, "capacity"]:
         """Returns which places of a cohort count: no padding, and no client left out."""
         return cohort.works & (result.broken == 0) if self.setup.drop else cohort.works
 
-    def _without_left_out(self, cohort: Cohort, result: PhaseResult) -> Cohort:
+    def _counted_participants(self, cohort: Cohort, result: PhaseResult) -> Cohort:
         """Returns the clients of a cohort whose uploads count."""
         # with central privacy an upload that is not finite counts as 0, so that who was left out
         # stays hidden
         if not self.setup.drop or self._is_noised:
             return cohort
-        counts = self._counts(cohort, result)
+        counts = self._is_counted(cohort, result)
         # clients that count come first, in the cohort's order
         order = jnp.argsort(~counts, stable=True)
-        ids, count = self.backend.present(cohort.ids[order], jnp.sum(counts, dtype=jnp.int32))
-        order, whole, kept = (
+        ids, count = self.backend.strip_padding(cohort.ids[order], jnp.sum(counts, dtype=jnp.int32))
+        order, total, counted_weights = (
             order[: ids.shape[0]],
             cohort.objective_weights.sum(),
             jnp.where(counts, cohort.objective_weights, 0),
         )
-        coverage = cohort.coverage * kept.sum() / jnp.where(whole > 0, whole, 1)
-        return Cohort(ids, count, cohort.weights[order], kept[order], coverage)
+        coverage = cohort.coverage * counted_weights.sum() / jnp.where(total > 0, total, 1)
+        return Cohort(ids, count, cohort.weights[order], counted_weights[order], coverage)
 
     def _account(
         self, cohort: Cohort, phase_work: PhaseWork, result: PhaseResult, messages: Index
@@ -545,8 +553,8 @@ class RoundContext(Federation):
         traffic = count_traffic(phase_work, result, messages)
         # clients receive and send in different steps, and some are discarded
         if isinstance(self.arrivals, Arrivals):
-            ways = {"messages": messages + self.arrivals.discarded, "sent": self.arrivals.sent}
-            traffic |= jax.tree.map(jnp.int32, ways)
+            counts = {"messages": messages + self.arrivals.discarded, "sent": self.arrivals.sent}
+            traffic |= jax.tree.map(jnp.int32, counts)
         elif self.arrivals is not None:
             traffic["sent"] = jnp.asarray(self.arrivals.asked, jnp.int32)
         if self.setup.clock is not None:  # who worked, for the seconds of the phase
@@ -566,7 +574,7 @@ class RoundContext(Federation):
 
     def _record_participants(self, cohort: Cohort, result: PhaseResult) -> None:
         """Records who counted, who was left out, and whether a client remained."""
-        was_abandoned, self.last = self.is_abandoned, self._without_left_out(cohort, result)
+        was_abandoned, self.last = self.is_abandoned, self._counted_participants(cohort, result)
         if self.setup.drop:
             is_left_out = (result.broken > 0) & jnp.logical_not(was_abandoned)
             self.left_out.append(jnp.where(is_left_out, cohort.ids, -1))
@@ -578,10 +586,10 @@ class RoundContext(Federation):
         """Records the first client whose result is not finite, unless such clients are left out."""
         if self.setup.drop or not result.broken.shape[0]:
             return
-        place = jnp.argmax(result.broken > 0)
-        is_first = (self.broken == 0) & (result.broken[place] > 0)
-        self.broken = jnp.where(is_first, result.broken[place], self.broken)
-        self.bad_client = jnp.where(is_first, cohort.ids[place], self.bad_client)
+        index = jnp.argmax(result.broken > 0)
+        is_first = (self.broken == 0) & (result.broken[index] > 0)
+        self.broken = jnp.where(is_first, result.broken[index], self.broken)
+        self.bad_client = jnp.where(is_first, cohort.ids[index], self.bad_client)
 
     def report(self, before: PyTree, after: PyTree) -> RoundReport:
         """Returns the report of the round that led from one state of the algorithm to another."""
@@ -603,19 +611,19 @@ class _PairMemory(Memory):
     clients: Int[Array, "pair"]
 
     def take(self, ids: Int[Array, "some"]) -> PyTree:
-        return jax.tree.map(lambda rows: rows[self._places(ids)], self._rows)
+        return jax.tree.map(lambda rows: rows[self._positions(ids)], self._rows)
 
     def put(self, ids: Int[Array, "some"], rows: PyTree) -> Memory:
-        put = lambda all_, new: all_.at[self._places(ids)].set(new, mode="drop")  # noqa: E731
+        put = lambda stored, new: stored.at[self._positions(ids)].set(new, mode="drop")  # noqa: E731
         return _PairMemory(jax.tree.map(put, self._rows, rows), self.clients)
 
-    def _places(self, ids: Int[Array, "some"]) -> Int[Array, "some"]:
+    def _positions(self, ids: Int[Array, "some"]) -> Int[Array, "some"]:
         # 2, out of range, for clients that are neither of them
         second = jnp.where(ids == self.clients[1], jnp.int32(1), jnp.int32(2))
         return jnp.where(ids == self.clients[0], jnp.int32(0), second)
 
 
-def _kept_by_clients(states: dict[str, Memory]) -> dict[str, Memory]:
+def _select_client_states(states: dict[str, Memory]) -> dict[str, Memory]:
     """Returns what the second half of an exchange uses of the states after the first."""
     return {name: states[name] for name in ("own", "model", "solver") if name in states}
 

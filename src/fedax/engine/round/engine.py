@@ -25,7 +25,7 @@ from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
 from fedax.engine.round.footprint import trace_footprint
 from fedax.engine.round.timing.deadline import AnswerTable
-from fedax.engine.round.traffic import missing
+from fedax.engine.round.traffic import missing_value
 from fedax.observe.base import Observer, on_host
 from fedax.utils.arguments import checked_arguments
 from fedax.utils.random import stream
@@ -44,7 +44,7 @@ class Log(NamedTuple):
     bad_client: np.ndarray
     left_out: np.ndarray
 
-    def at_times(self, timetable: Timetable | AnswerTable, first: int) -> "Log":
+    def with_times(self, timetable: Timetable | AnswerTable, first: int) -> "Log":
         """Returns the log with the times of server steps or rounds, in seconds of 64 bits whatever
         the type of the model, and their joules.
 
@@ -114,8 +114,8 @@ def initial_carry(
     # a separate root, because with the run's root the draws of `init` would be those of round 0
     state = algorithm.init(RoundContext(backend, 0, stream(root, "init")), w)
     channel, task, steps = backend.setup.channel, backend.setup.task, backend.setup.asynchronous
-    downlinks = None if steps is None else steps.empty()
-    bounds = None if backend.setup.private is None else backend.setup.private.start()
+    downlinks = None if steps is None else steps.initial_downlinks()
+    bounds = None if backend.setup.private is None else backend.setup.private.initial_bounds()
     # codec and model state need the phases of a round, which cost a trace
     codec = channel.up if channel is not None and channel.has_memory else None
     changing = task.state is not None and task.state_policy != "frozen"
@@ -140,14 +140,18 @@ def initial_carry(
     if not changing:
         return carry._replace(lost=lost)
     # without a server, every node has its own state
-    apart = task.state_policy == "local" or any(phase.links for phase in phases)
-    model_state = backend.memory(task.state) if apart else jax.tree.map(jnp.array, task.state)
+    is_per_client = task.state_policy == "local" or any(phase.links for phase in phases)
+    model_state = (
+        backend.memory(task.state) if is_per_client else jax.tree.map(jnp.array, task.state)
+    )
     return carry._replace(lost=lost, model_state=model_state)
 
 
 def stack_notes(notes: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
     """Stacks the notes of several rounds by name; NaN, or 0, where a round did not reach one."""
-    none = {name: missing(np.asarray(value)) for round in notes for name, value in round.items()}
+    none = {
+        name: missing_value(np.asarray(value)) for round in notes for name, value in round.items()
+    }
     return {
         name: np.stack([np.asarray(round.get(name, value)) for round in notes])
         for name, value in none.items()
@@ -160,7 +164,7 @@ def merge_logs(logs: Sequence[Log]) -> Log:
     Notes that some of them lack are filled up, see `stack_notes`.
     """
     # a note that only some rounds have is NaN (or 0) in the others
-    forms = {name: missing(values[0]) for log in logs for name, values in log.notes.items()}
+    forms = {name: missing_value(values[0]) for log in logs for name, values in log.notes.items()}
     notes = {
         name: np.concatenate(
             [log.notes.get(name, np.repeat(form[None], len(log.down), axis=0)) for log in logs]
@@ -185,8 +189,8 @@ def pad_client_sets(rows: Sequence[np.ndarray]) -> np.ndarray:
     """
     sets = [np.unique(row[row >= 0]) for row in rows]
     full = np.full((len(sets), max(map(len, sets), default=0)), -1, np.int32)
-    for row, own in zip(full, sets, strict=True):
-        row[: len(own)] = own
+    for row, ids in zip(full, sets, strict=True):
+        row[: len(ids)] = ids
     return full
 
 
@@ -236,7 +240,7 @@ class Program(ABC):
     def split(self, states: Any) -> list[RunCarry]:
         """Returns the carry of each run."""
 
-    def whole(self, states: Any) -> list[RunCarry]:
+    def gather_carries(self, states: Any) -> list[RunCarry]:
         """Returns the carries, with all clients' memories on the rank that writes files."""
         return self.split(states)
 
@@ -267,15 +271,15 @@ class Engine(ABC):
         are plain values.
         """
         parameters = inspect.signature(type(self).__init__).parameters
-        given = {
+        arguments = {
             name: (getattr(self, name, p.default), p.default) for name, p in parameters.items()
         }
-        plain = {
+        changed = {
             name: value
-            for name, (value, default) in given.items()
+            for name, (value, default) in arguments.items()
             if isinstance(value, str | int | float) and value != default
         }
-        shown = ", ".join(f"{name}={value!r}" for name, value in plain.items())
+        shown = ", ".join(f"{name}={value!r}" for name, value in changed.items())
         return f"{type(self).__name__}({shown})"
 
     def has_all(self, task: Task) -> bool:
@@ -305,7 +309,9 @@ def compute_metrics(
     program: Program, states: Any, observers: Sequence[Observer], done: int, task: Task
 ) -> list[dict[str, np.ndarray]]:
     """Computes each run's metrics of all observers, including those computed on the host."""
-    return [on_host(observers, seen, task) for seen in program.observe(states, observers, done)]
+    return [
+        on_host(observers, metrics, task) for metrics in program.observe(states, observers, done)
+    ]
 
 
 def initial_params(task: Task, seed: int) -> tuple[Any, Key[Array, ""]]:

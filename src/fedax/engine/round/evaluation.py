@@ -35,8 +35,8 @@ def personal_models(
 
     Returns None if that is the global one.
     """
-    how, states = algorithm.personal(carry.state), carry.model_state
-    if how is None:
+    personal, states = algorithm.personal(carry.state), carry.model_state
+    if personal is None:
         return None
 
     def model(k: Index) -> Float[Array, "dim"]:
@@ -45,35 +45,35 @@ def personal_models(
             client.model_state = states.of(k) if isinstance(states, Memory) else states
         # without the barriers XLA would fuse, and so round, differently depending on where the
         # memory is stored
-        down, own = jax.lax.optimization_barrier(
-            (how.down, () if how.memory is None else (how.memory.of(k),))
+        down, memory_rows = jax.lax.optimization_barrier(
+            (personal.down, () if personal.memory is None else (personal.memory.of(k),))
         )
-        return jax.lax.optimization_barrier(how.work(client, *down, *own))
+        return jax.lax.optimization_barrier(personal.work(client, *down, *memory_rows))
 
     return model
 
 
-def all_personal(
+def all_personal_models(
     setup: Setup, algorithm: Algorithm[Any], carry: RunCarry
 ) -> Float[Array, "clients dim"]:
     """Returns the models that the clients use themselves, shape (clients, dim)."""
-    clients, own = setup.task.train.clients, personal_models(setup, algorithm, carry)
-    if own is None:
+    clients, model_of = setup.task.train.clients, personal_models(setup, algorithm, carry)
+    if model_of is None:
         return jnp.tile(algorithm.model(carry.state)[None], (clients, 1))
-    return jax.lax.map(own, jnp.arange(clients, dtype=jnp.int32))
+    return jax.lax.map(model_of, jnp.arange(clients, dtype=jnp.int32))
 
 
 def view_of(
-    setup: Setup, algorithm: Algorithm[Any], carry: RunCarry, worked: Cohort
+    setup: Setup, algorithm: Algorithm[Any], carry: RunCarry, last_cohort: Cohort
 ) -> "CompiledView":
     """Returns the observers' view of a carry.
 
-    `worked` is the cohort of the last phase before it.
+    `last_cohort` is the cohort of the last phase before it.
     """
     evaluated = dataclasses.replace(setup, task=task_as_evaluated(setup.task, carry.model_state))
     view = CompiledView(evaluated, algorithm.model(carry.state))
     set_run(view, setup, algorithm, carry.state)
-    view.own, view._worked = personal_models(setup, algorithm, carry), worked
+    view.own, view._worked = personal_models(setup, algorithm, carry), last_cohort
     view.states = carry.model_state if isinstance(carry.model_state, Memory) else None
     return view
 
@@ -82,9 +82,9 @@ def set_run(view: View, setup: Setup, algorithm: Algorithm[Any], state: Any) -> 
     """Sets what a view has of its run on every backend: settings, and what clients store."""
     view.method, view.solver, view.schedule = algorithm, setup.solver, setup.schedule
     view.equal = has_equal_weights(setup, algorithm)
-    stored = algorithm.nodes(state), algorithm.weights(state), algorithm.constraints(state)
+    memories = algorithm.nodes(state), algorithm.weights(state), algorithm.constraints(state)
     view.nodes, view.weights, view.constraints = (
-        None if memory is None else memory.all() for memory in stored
+        None if memory is None else memory.all() for memory in memories
     )
 
 
@@ -131,17 +131,20 @@ class CompiledView(View):
     def personal(self, split: OfClients, score: str) -> Float[Array, "clients"]:
         if self.own is None and self.states is None:
             return self.per_client(split, score)
-        own, states = self.own or (lambda k: self.w), self.states
-        return self.of_each(
-            split, score, lambda k: (own(k), None if states is None else states.of(k))
+        model_of, states = self.own or (lambda k: self.w), self.states
+        return self.score_models(
+            split, score, lambda k: (model_of(k), None if states is None else states.of(k))
         )
 
-    def of_each(
-        self, split: OfClients, score: str, used: Callable[[Index], tuple[Float[Array, "dim"], Any]]
+    def score_models(
+        self,
+        split: OfClients,
+        score: str,
+        model_of: Callable[[Index], tuple[Float[Array, "dim"], Any]],
     ) -> Float[Array, "clients"]:
         """Computes `per_client` for models by client.
 
-        `used` returns a client's model and its state, None for the global state.
+        `model_of` returns a client's model and its state, None for the global state.
         """
         # client by client, because every client has its own parameters
         data: Ragged = getattr(self.task, split)
@@ -150,7 +153,7 @@ class CompiledView(View):
         width = min(PIECE, data.largest)
 
         def mean(k: Index) -> Float[Array, ""]:
-            w, state = used(k)
+            w, state = model_of(k)
             functions = self.task.at(state).functions
             params, part, wide = (
                 self.setup.layout.unravel(w),
@@ -159,15 +162,17 @@ class CompiledView(View):
             )
 
             def add(i: Index, sums: tuple[Array, Array]) -> tuple[Array, Array]:
-                place = i * width + jnp.arange(width, dtype=jnp.int32)
-                rows = part.rows(place)
+                position = i * width + jnp.arange(width, dtype=jnp.int32)
+                rows = part.rows(position)
                 values = propagate_nan(
                     {
                         name: functions[name](params, rows, None).astype(wide)
                         for name in dict.fromkeys(("loss", score))
                     }
                 )
-                return add_compensated(sums, jnp.where(place < part.size, values[score], 0).sum())
+                return add_compensated(
+                    sums, jnp.where(position < part.size, values[score], 0).sum()
+                )
 
             zero = jnp.zeros((), wide)
             return finalize(
@@ -177,23 +182,23 @@ class CompiledView(View):
         return jax.lax.map(mean, jnp.arange(data.clients, dtype=jnp.int32))
 
     def overall(self, split: Split, score: str) -> Float[Array, ""]:
-        split = self._available(split)
-        return self.sums(split)[score].sum() / _count(getattr(self.task, split))
+        split = self._resolve_split(split)
+        return self.sums(split)[score].sum() / _count_examples(getattr(self.task, split))
 
     def per_node(self, score: str) -> Float[Array, "clients"]:
         if self.nodes is None:
             return jnp.broadcast_to(self.overall("holdout", score), (self.task.train.clients,))
 
-        def node(k: Index, w: Float[Array, "dim"]) -> Float[Array, ""]:
+        def evaluate_node(k: Index, w: Float[Array, "dim"]) -> Float[Array, ""]:
             task = self.task.at(None if self.states is None else self.states.of(k))
             return CompiledView(dataclasses.replace(self.setup, task=task), w).overall(
                 "holdout", score
             )
 
         ids = jnp.arange(self.task.train.clients, dtype=jnp.int32)
-        return jax.lax.map(lambda row: node(*row), (ids, self.nodes))
+        return jax.lax.map(lambda row: evaluate_node(*row), (ids, self.nodes))
 
-    def _available(self, split: Split) -> Split:
+    def _resolve_split(self, split: Split) -> Split:
         """Returns the split, or "test" for a global test set that the task does not have."""
         return "test" if split == "holdout" and self.task.holdout is None else split
 
@@ -203,56 +208,68 @@ class CompiledView(View):
         The shape is (1,) for a global set.
         """
         if split not in self._sums:
-            self._sums[split] = self._passes(getattr(self.task, split))
+            self._sums[split] = self._sum_scores(getattr(self.task, split))
         return self._sums[split]
 
-    def _passes(self, data: Examples | Ragged) -> dict[str, Array]:
+    def _sum_scores(self, data: Examples | Ragged) -> dict[str, Array]:
         """Computes `sums` of one data set, `PIECE` examples at a time."""
-        rows, wide, functions = _count(data), accumulator(self.w.dtype), self.task.functions
+        count, wide, functions = (
+            _count_examples(data),
+            accumulator(self.w.dtype),
+            self.task.functions,
+        )
         zero = {
             name: jnp.zeros(data.clients if isinstance(data, Ragged) else 1, wide)
             for name in functions
         }
-        if not rows:
+        if not count:
             return zero
-        width, params = min(PIECE, rows), self.setup.layout.unravel(self.w)
+        width, params = min(PIECE, count), self.setup.layout.unravel(self.w)
 
         def add(i: Index, sums: tuple[Any, Any]) -> tuple[Any, Any]:
             # the last piece is moved back into the data; rows seen before do not count again
-            begin = jnp.minimum(i * width, rows - width)
-            row = begin + jnp.arange(width, dtype=jnp.int32)
-            some, fresh, owner = _piece(data, begin, width), row >= i * width, jnp.zeros_like(row)
-            if isinstance(data, Ragged):
-                owner = jnp.searchsorted(jnp.asarray(data.offsets), row, side="right") - 1
-            values = propagate_nan(
-                {name: f(params, some, None).astype(wide) for name, f in functions.items()}
+            begin = jnp.minimum(i * width, count - width)
+            index = begin + jnp.arange(width, dtype=jnp.int32)
+            batch, fresh, owner = (
+                _take_piece(data, begin, width),
+                index >= i * width,
+                jnp.zeros_like(index),
             )
-            return _added(
+            if isinstance(data, Ragged):
+                owner = jnp.searchsorted(jnp.asarray(data.offsets), index, side="right") - 1
+            values = propagate_nan(
+                {name: f(params, batch, None).astype(wide) for name, f in functions.items()}
+            )
+            return _add_by_owner(
                 sums, owner, {name: jnp.where(fresh, value, 0) for name, value in values.items()}
             )
 
-        return finalize(jax.lax.fori_loop(0, -(-rows // width), add, (zero, zero)))
+        return finalize(jax.lax.fori_loop(0, -(-count // width), add, (zero, zero)))
 
     def predictions(self, split: Split) -> Shaped[Array, "examples ..."]:
         return predictions(
-            self.task, self.setup.layout.unravel(self.w), getattr(self.task, self._available(split))
+            self.task,
+            self.setup.layout.unravel(self.w),
+            getattr(self.task, self._resolve_split(split)),
         )
 
     def held_back(self, score: str, steps: int | None) -> Float[Array, "others"]:
         return evaluate_held_back(self.setup, self.w, score, steps)
 
     def each(self, look: Callable[..., Any], *rows: Float[Array, "clients ..."]) -> Any:
-        def one(given: tuple[Any, ...]) -> Any:
-            return look(CompiledClient(self.setup, given[0], 0, jax.random.key(0), 0), *given[1:])
+        def evaluate_client(inputs: tuple[Any, ...]) -> Any:
+            return look(CompiledClient(self.setup, inputs[0], 0, jax.random.key(0), 0), *inputs[1:])
 
-        return jax.lax.map(one, (jnp.arange(self.task.train.clients, dtype=jnp.int32), *rows))
+        return jax.lax.map(
+            evaluate_client, (jnp.arange(self.task.train.clients, dtype=jnp.int32), *rows)
+        )
 
     def gradients(self) -> Gradients:
         if not hasattr(self, "_gradients"):
-            self._gradients = self._moments()
+            self._gradients = self._compute_gradients()
         return self._gradients
 
-    def _moments(self) -> Gradients:
+    def _compute_gradients(self) -> Gradients:
         clients, share = self.task.train.clients, self.share
 
         # streamed over clients: a matrix of all gradients would have shape (clients, dim)
@@ -282,26 +299,26 @@ def propagate_nan(values: dict[str, Float[Array, "rows"]]) -> dict[str, Float[Ar
 
 def predictions(task: Task, params: Any, data: Examples | Ragged) -> Shaped[Array, "examples ..."]:
     """Computes the predictions of a model for all examples, in pieces."""
-    rows, predict = _count(data), task.predictions
-    width = min(PIECE, rows)
+    count, predict = _count_examples(data), task.predictions
+    width = min(PIECE, count)
     assert predict is not None, "a task without predictions"
 
-    def some(i: Index) -> Array:
-        begin = jnp.minimum(i * width, rows - width)  # the last piece is moved back into the data
-        return predict(params, _piece(data, begin, width), None)
+    def predict_piece(i: Index) -> Array:
+        begin = jnp.minimum(i * width, count - width)  # the last piece is moved back into the data
+        return predict(params, _take_piece(data, begin, width), None)
 
-    count = -(-rows // width)
-    made = jax.lax.map(some, jnp.arange(count, dtype=jnp.int32))
-    whole = made[:-1].reshape(-1, *made.shape[2:])
-    return jnp.concatenate([whole, made[-1][width * count - rows :]])
+    pieces = -(-count // width)
+    predicted = jax.lax.map(predict_piece, jnp.arange(pieces, dtype=jnp.int32))
+    full_pieces = predicted[:-1].reshape(-1, *predicted.shape[2:])
+    return jnp.concatenate([full_pieces, predicted[-1][width * pieces - count :]])
 
 
-def _count(data: Examples | Ragged) -> int:
+def _count_examples(data: Examples | Ragged) -> int:
     """Returns the number of examples of all clients, or of a global set."""
     return data.total if isinstance(data, Ragged) else len(next(iter(data.values())))
 
 
-def _piece(data: Examples | Ragged, begin: Index, width: int) -> dict[str, Array]:
+def _take_piece(data: Examples | Ragged, begin: Index, width: int) -> dict[str, Array]:
     """Returns `width` consecutive examples, whichever client has them."""
     return data.piece(begin, width) if isinstance(data, Ragged) else piece(data, begin, width)
 
@@ -320,22 +337,22 @@ def evaluate_held_back(
         schedule = dataclasses.replace(
             schedule, steps=steps, times=None, stragglers=0.0, sync_probability=None, dropouts=0.0
         )
-    apart = dataclasses.replace(
+    held_out_setup = dataclasses.replace(
         setup, task=task, population=task.train.population, schedule=schedule, first=0
     )
 
-    view = CompiledView(apart, w)
+    view = CompiledView(held_out_setup, w)
     if steps is None:
         return view.per_client("test", score)
 
-    def adapted(k: Index) -> tuple[Float[Array, "dim"], Any]:
-        client = CompiledClient(apart, k, 0, jax.random.key(0), 0)
+    def adapt(k: Index) -> tuple[Float[Array, "dim"], Any]:
+        client = CompiledClient(held_out_setup, k, 0, jax.random.key(0), 0)
         return client.minimize(start=w), client.model_state
 
-    return view.of_each("test", score, adapted)
+    return view.score_models("test", score, adapt)
 
 
-def _added(
+def _add_by_owner(
     sums: tuple[Any, Any], owner: Int[Array, "rows"], values: dict[str, Array]
 ) -> tuple[Any, Any]:
     """Adds values to the compensated sums of their owners.
@@ -347,11 +364,13 @@ def _added(
     # clients times pieces.
     local = jnp.cumsum(jnp.diff(owner, prepend=owner[:1]) > 0)
     groups = next(iter(sums[0].values())).shape[0]
-    places = jnp.full_like(owner, groups).at[local].set(owner)
-    parts = {name: jnp.zeros_like(value).at[local].add(value) for name, value in values.items()}
-    before = jax.tree.map(lambda all_: all_.at[places].get(mode="fill", fill_value=0), sums)
+    owners = jnp.full_like(owner, groups).at[local].set(owner)
+    group_sums = {
+        name: jnp.zeros_like(value).at[local].add(value) for name, value in values.items()
+    }
+    old_sums = jax.tree.map(lambda column: column.at[owners].get(mode="fill", fill_value=0), sums)
     return jax.tree.map(
-        lambda all_, new: all_.at[places].set(new, mode="drop"),
+        lambda column, update: column.at[owners].set(update, mode="drop"),
         sums,
-        add_compensated(before, parts),
+        add_compensated(old_sums, group_sums),
     )

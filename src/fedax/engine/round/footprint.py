@@ -119,7 +119,7 @@ def footprint(
     if task is not None:
         algorithm = bound_to(algorithm, task.names, task.train.clients)
     algorithm, solver = with_defaults(algorithm), with_defaults(solver or SGD())
-    task = _stand_in(clients) if task is None else task
+    task = _make_small_task(clients) if task is None else task
     clients = task.train.clients
     layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
     schedule = Schedule(cohort=max(clients - 2, 1))
@@ -138,11 +138,11 @@ def trace_footprint(algorithm: Algorithm[Any], setup: Setup) -> Footprint:
         root, w = jax.random.key(0), jnp.zeros(setup.layout.dim, setup.layout.dtype)
         state = algorithm.init(RoundContext(backend, 0, root), w)
         # round 1, because some methods do more in round 0
-        kept = setup.solver.initial_state(setup.layout.unravel(w))
-        kept = None if kept is None else backend.memory(kept)
+        solver_states = setup.solver.initial_state(setup.layout.unravel(w))
+        solver_states = None if solver_states is None else backend.memory(solver_states)
         algorithm.round(
             RoundContext(
-                backend, 1, root, model_state=shared_state(setup.task), solver_states=kept
+                backend, 1, root, model_state=shared_state(setup.task), solver_states=solver_states
             ),
             state,
         )
@@ -153,7 +153,7 @@ def trace_footprint(algorithm: Algorithm[Any], setup: Setup) -> Footprint:
     )
 
 
-def _stand_in(clients: int) -> Task:
+def _make_small_task(clients: int) -> Task:
     start = {"a": jnp.zeros(3), "b": jnp.zeros(2)}
     examples = Ragged.of([{"x": [0.0]}] * clients)
     return Task(
@@ -180,21 +180,24 @@ class RecordingBackend(Backend):
         self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
     ) -> PhaseResult:
         rows = {name: memory.of(cohort.ids[0]) for name, memory in client_states.items()}
-        program, (upload, kept) = jax.make_jaxpr(
+        program, (upload, new_rows) = jax.make_jaxpr(
             lambda: phase_work(Probe(self.setup, phase_work), rows), return_shape=True
         )()
         self._record(
             phase_work,
             cohort,
             upload,
-            (_count(program.jaxpr, _minibatch), _count(program.jaxpr, _full)),
+            (
+                _count_calls(program.jaxpr, _mark_minibatch_gradient),
+                _count_calls(program.jaxpr, _mark_full_gradient),
+            ),
         )
         value, clipped = decode(zeros(upload.value))
-        value = phase_work.bounded(value)
+        value = phase_work.adjust_upload(value)
         capacity = cohort.ids.shape[0]
-        after = {
+        new_states = {
             name: client_states[name].put(cohort.ids, zeros(rows, capacity))
-            for name, rows in kept.items()
+            for name, rows in new_rows.items()
         }
         gathered = (
             jax.tree.map(lambda x: jnp.broadcast_to(x, (capacity, *x.shape)), value),
@@ -204,7 +207,7 @@ class RecordingBackend(Backend):
             upload,
             (value, cohort.coverage),
             gathered,
-            after,
+            new_states,
             jnp.zeros(capacity, jnp.int32),
             clipped,
         )
@@ -234,11 +237,11 @@ class RecordingBackend(Backend):
         step, full = gradients
         # the second half of an exchange, whose first half is the last phase
         if phase_work.receives:
-            last = self.phases[-1]
-            step, full = last.step_gradients + step, last.full_gradients + full
-            self.phases[-1] = last._replace(step_gradients=step, full_gradients=full)
+            previous = self.phases[-1]
+            step, full = previous.step_gradients + step, previous.full_gradients + full
+            self.phases[-1] = previous._replace(step_gradients=step, full_gradients=full)
             return
-        sent = (upload.value, upload.weight)
+        message = (upload.value, upload.weight)
         value = upload.value.value if isinstance(upload.value, Sent) else upload.value
         leaves = jax.tree.leaves(value, is_leaf=is_message)
         coded, codable = (
@@ -251,8 +254,8 @@ class RecordingBackend(Backend):
             if phase_work.model_state is None
             else (phase_work.down, phase_work.model_state)
         )
-        amounts = self._amount(down), self._amount(sent)
-        bits = bits_of(down), bits_of(sent)
+        amounts = self._amount(down), self._amount(message)
+        bits = bits_of(down), bits_of(message)
         self.phases.append(
             PhaseCost(phase_work.name, everyone, False, coded, *amounts, *bits, codable, step, full)
         )
@@ -260,10 +263,16 @@ class RecordingBackend(Backend):
     def _amount(self, tree: PyTree) -> Amount:
         # a vector of the model's length counts as a model, everything else by its numbers
         leaves, dim = jax.tree.leaves(tree, is_leaf=is_message), self.setup.layout.dim
-        whole = [is_message(leaf) or (is_vector(leaf) and leaf.shape[0] == dim) for leaf in leaves]
+        counts_as_model = [
+            is_message(leaf) or (is_vector(leaf) and leaf.shape[0] == dim) for leaf in leaves
+        ]
         return Amount(
-            sum(whole),
-            sum(leaf.size for leaf, is_whole in zip(leaves, whole, strict=True) if not is_whole),
+            sum(counts_as_model),
+            sum(
+                leaf.size
+                for leaf, is_model in zip(leaves, counts_as_model, strict=True)
+                if not is_model
+            ),
         )
 
 
@@ -281,7 +290,7 @@ class Probe(Client):
         return w.sum()
 
     def gradient(self, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
-        return _full(w)
+        return _mark_full_gradient(w)
 
     def fold(self, step: Callable[..., Carry], carry: Carry, batches: int) -> Carry:
         """Traces one step; footprints count costs per step."""
@@ -301,7 +310,7 @@ class ProbeBatch(Minibatch):
         return jnp.stack([leaf.sum() for leaf in jax.tree.leaves(params)]).sum()
 
     def gradient(self, params: PyTree) -> PyTree:
-        return _minibatch(params)
+        return _mark_minibatch_gradient(params)
 
     def mean_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
         task = self.client.task
@@ -312,21 +321,21 @@ class ProbeBatch(Minibatch):
         return zeros(sums)
 
     def gradient_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
-        return _minibatch(params)
+        return _mark_minibatch_gradient(params)
 
 
 # jitted functions appear in a jaxpr as calls with their names, by which they are counted
 @jax.jit
-def _full(w: Any) -> Any:
+def _mark_full_gradient(w: Any) -> Any:
     return 2 * w
 
 
 @jax.jit
-def _minibatch(params: Any) -> Any:
+def _mark_minibatch_gradient(params: Any) -> Any:
     return jax.tree.map(lambda x: 2 * x, params)
 
 
-def _count(program: Any, mark: Any) -> int:
+def _count_calls(program: Any, mark: Any) -> int:
     """Counts the calls of a mark in a jaxpr.
 
     A loop of known length counts with its trip count, any other loop once.
@@ -337,6 +346,6 @@ def _count(program: Any, mark: Any) -> int:
             total += 1
             continue
         total += (trip_count(equation) or 1) * sum(
-            _count(program, mark) for program in subjaxprs(equation)
+            _count_calls(program, mark) for program in subjaxprs(equation)
         )
     return total

@@ -76,7 +76,7 @@ class PrivatePhase(NamedTuple):
     def parts(self) -> int:
         return len(self.form[0])
 
-    def empty(self, client_states: dict[str, Memory]) -> PhaseResult:
+    def empty_result(self, client_states: dict[str, Memory]) -> PhaseResult:
         """Returns the result of a phase in which no client took part."""
         # the noise hides an empty cohort, so the round goes on with sums of zero
         shapes, structure = self.form
@@ -112,7 +112,7 @@ class Private(NamedTuple):
     def adaptive(self) -> bool:
         return self.central and self.privacy.quantile is not None
 
-    def start(self) -> Float[Array, "parts"] | None:
+    def initial_bounds(self) -> Float[Array, "parts"] | None:
         """Returns the bounds of the first round; None where they do not change."""
         return jnp.asarray(self.clips, float) if self.adaptive else None
 
@@ -139,13 +139,15 @@ class Private(NamedTuple):
         if self.privacy.open:
             return phase_work
         phase = self.phase(phase_work)
-        mine = slice(phase.begin, phase.begin + phase.parts)
+        own_parts = slice(phase.begin, phase.begin + phase.parts)
         if not self.central:
             return dataclasses.replace(
-                phase_work, local=LocalNoise(self.privacy, self.clips[mine], gaussians)
+                phase_work, local=LocalNoise(self.privacy, self.clips[own_parts], gaussians)
             )
-        now = jnp.asarray(self.clips, float) if bounds is None else bounds
-        return dataclasses.replace(phase_work, bounding=Bounding(now[mine], phase.near))
+        current_bounds = jnp.asarray(self.clips, float) if bounds is None else bounds
+        return dataclasses.replace(
+            phase_work, bounding=Bounding(current_bounds[own_parts], phase.near)
+        )
 
     def mean(
         self,
@@ -165,7 +167,7 @@ class Private(NamedTuple):
             bounding.reference(down),
         )
 
-    def adapted(
+    def adapt_bounds(
         self,
         phase: PrivatePhase,
         total: Bounded,
@@ -180,13 +182,13 @@ class Private(NamedTuple):
         # what the accountant counts on
         noisy = total.inside.astype(bounds.dtype) + jnp.asarray(deviation, bounds.dtype) * xi
         share = noisy / jnp.asarray(m, bounds.dtype) + jnp.asarray(0.5, bounds.dtype)
-        mine = slice(phase.begin, phase.begin + phase.parts)
+        own_parts = slice(phase.begin, phase.begin + phase.parts)
         rate = jnp.asarray(privacy.clip_rate, bounds.dtype)
-        return bounds.at[mine].multiply(
+        return bounds.at[own_parts].multiply(
             jnp.exp(-rate * (share - jnp.asarray(privacy.quantile or 0.0, bounds.dtype)))
         ), share
 
-    def spent(self, rounds: int) -> float | None:
+    def epsilon_after(self, rounds: int) -> float | None:
         """Returns epsilon after some rounds; None without noise, which has no guarantee."""
         if not self.privacy.noise:
             return None
@@ -198,17 +200,17 @@ class Private(NamedTuple):
         Raises:
             InvalidInput: they do.
         """
-        spent = self.spent(rounds)
-        if self.privacy.budget < math.inf and (spent is None or spent > self.privacy.budget):
+        epsilon = self.epsilon_after(rounds)
+        if self.privacy.budget < math.inf and (epsilon is None or epsilon > self.privacy.budget):
             allowed = (
-                f"numbers >= {math.inf if spent is None else spent:.4g}, which {rounds} "
+                f"numbers >= {math.inf if epsilon is None else epsilon:.4g}, which {rounds} "
                 "rounds spend"
             )
             raise InvalidInput.of(
                 "Privacy(budget=...)", self.privacy.budget, allowed, "The run has to end here."
             )
 
-    def affordable(self, rounds: int) -> int:
+    def affordable_rounds(self, rounds: int) -> int:
         """Returns how many of these rounds the budget allows.
 
         Raises:
@@ -217,15 +219,15 @@ class Private(NamedTuple):
         privacy = self.privacy
         if privacy.budget == math.inf or not rounds:
             return rounds
-        most = rounds_of(self.ledger, privacy.noise, privacy.delta, privacy.budget, rounds)
-        if not most:
-            one = epsilon_of(self.ledger, privacy.noise, privacy.delta, 1)
+        max_rounds = rounds_of(self.ledger, privacy.noise, privacy.delta, privacy.budget, rounds)
+        if not max_rounds:
+            epsilon = epsilon_of(self.ledger, privacy.noise, privacy.delta, 1)
             raise InvalidInput.of(
                 "Privacy(budget=...)",
                 privacy.budget,
-                f"numbers >= {one:.4g}, which one round spends",
+                f"numbers >= {epsilon:.4g}, which one round spends",
             )
-        return most
+        return max_rounds
 
 
 def private_of(algorithm: Algorithm[Any], setup: Setup) -> Private | None:
@@ -240,7 +242,7 @@ def private_of(algorithm: Algorithm[Any], setup: Setup) -> Private | None:
     central, name = privacy.where == "server", type(algorithm).__name__
     task, rule = setup.task, setup.schedule.rule
     if task.state is not None and task.state_policy == "average":
-        raise _refused(
+        raise _refusal(
             name,
             "the model's state, such as batch statistics, is averaged without noise",
             "Freeze it.",
@@ -265,16 +267,16 @@ def private_of(algorithm: Algorithm[Any], setup: Setup) -> Private | None:
     rounds = _trace_two_rounds(algorithm, setup, central, name)
     phases: dict[tuple[str, int], PrivatePhase] = {}
     for traced in (phase for round in rounds for phase in round):
-        before = phases.get(traced.key)
+        recorded = phases.get(traced.key)
         phase = PrivatePhase(
             sum(p.parts for p in phases.values()),
             traced.near,
-            _expected(traced, setup),
+            _expected_clients(traced, setup),
             traced.form,
         )
         # `begin` counts the parts before a phase, which is known after the first time only
-        if before is not None and before._replace(begin=phase.begin) != phase:
-            raise _refused(
+        if recorded is not None and recorded._replace(begin=phase.begin) != phase:
+            raise _refusal(
                 name, f"phase {traced.key[0]} of its first round has another form than later"
             )
         phases.setdefault(traced.key, phase)
@@ -285,7 +287,7 @@ def private_of(algorithm: Algorithm[Any], setup: Setup) -> Private | None:
         _releases(round, setup.schedule, setup.population.clients, central) for round in rounds
     )
     clips = privacy.bounds(sum(phase.parts for phase in phases.values()))
-    halved = not central or _draws_a_fixed_number(setup.schedule, setup.population.clients)
+    halved = not central or _has_fixed_cohort_size(setup.schedule, setup.population.clients)
     return Private(privacy, tuple(phases.items()), clips, Ledger(first, later, halved))
 
 
@@ -299,7 +301,7 @@ def _check_delta(privacy: Privacy, clients: int) -> None:
         )
 
 
-def _refused(name: str, reason: str, hint: str = "") -> InvalidInput:
+def _refusal(name: str, reason: str, hint: str = "") -> InvalidInput:
     return InvalidInput.because(f"{FIELD}, {name}", reason, hint)
 
 
@@ -357,16 +359,16 @@ class _InspectionBackend(RecordingBackend):
         neighbours: Array,
         weights: Array,
     ) -> tuple[PhaseResult, Memory]:
-        raise self._without_server
+        raise self._no_server_error
 
     def exchange_pair(
         self, phase_work: PhaseWork, pair: Cohort, client_states: dict[str, Memory]
     ) -> PhaseResult:
-        raise self._without_server
+        raise self._no_server_error
 
     @property
-    def _without_server(self) -> InvalidInput:
-        return _refused(self.name, "a method without a server, whose neighbours see single uploads")
+    def _no_server_error(self) -> InvalidInput:
+        return _refusal(self.name, "a method without a server, whose neighbours see single uploads")
 
     def work(
         self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
@@ -377,7 +379,7 @@ class _InspectionBackend(RecordingBackend):
                 f"phase {phase_work.name} gathers single uploads, to which no noise on a "
                 "mean applies"
             )
-            raise _refused(self.name, reason, hint)
+            raise _refusal(self.name, reason, hint)
         down = decode(phase_work.down)[0]
         rows = [client_states["own"].of(cohort.ids[0])] if "own" in client_states else []
         upload = phase_work.work(Probe(self.setup, phase_work), *down, *rows)
@@ -388,8 +390,8 @@ class _InspectionBackend(RecordingBackend):
             structure,
         )
         near, draw = (
-            self._place_of_reference(upload, down, phase_work.name),
-            self._draw_of(cohort, phase_work.name),
+            self._find_reference(upload, down, phase_work.name),
+            self._find_draw(cohort, phase_work.name),
         )
         self.phases_of_round.append(
             _TracedPhase((phase_work.name, phase_work.occurrence), near, draw, form)
@@ -400,19 +402,19 @@ class _InspectionBackend(RecordingBackend):
         """Refuses an upload that is no plain tree of real numbers, which alone are noised."""
         leaves = jax.tree.leaves(upload.value, is_leaf=is_message)
         if upload.weight is not None:
-            raise _refused(
+            raise _refusal(
                 self.name,
                 f"uploads of phase {phase} have weights of their own, by "
                 "which one may count for many",
             )
         if any(map(is_message, leaves)):
-            raise _refused(self.name, f"phase {phase} codes its messages itself")
+            raise _refusal(self.name, f"phase {phase} codes its messages itself")
         if not all(jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves):
-            raise _refused(
+            raise _refusal(
                 self.name, f"phase {phase} uploads whole numbers, which Gaussian noise does not fit"
             )
 
-    def _place_of_reference(self, upload: Upload[Any], down: PyTree, phase: str) -> int | None:
+    def _find_reference(self, upload: Upload[Any], down: PyTree, phase: str) -> int | None:
         """Returns the number of the vector sent down whose difference to the upload is clipped.
 
         Returns None without one.
@@ -423,13 +425,13 @@ class _InspectionBackend(RecordingBackend):
         # function saw
         near = next((i for i, v in enumerate(vectors(down)) if v is upload.reference), None)
         if near is None and self.central:
-            raise _refused(
+            raise _refusal(
                 self.name,
                 f"the reference of uploads of phase {phase} is none of the vectors sent down",
             )
         return near
 
-    def _draw_of(self, cohort: Cohort, phase: str) -> int | None:
+    def _find_draw(self, cohort: Cohort, phase: str) -> int | None:
         """Returns the number of the draw that a cohort is from.
 
         Returns None for all clients, of which privacy amplifies nothing.
@@ -438,7 +440,7 @@ class _InspectionBackend(RecordingBackend):
         number = next((i for i, draw in enumerate(self.draws) if draw.ids is cohort.ids), None)
         if number is not None:
             if self.draws[number].is_weighted:
-                raise _refused(
+                raise _refusal(
                     self.name,
                     f"the clients of phase {phase} are drawn by weights that depend on their data",
                 )
@@ -447,7 +449,7 @@ class _InspectionBackend(RecordingBackend):
             cohort.ids.shape[0] != self.setup.population.clients
             and self.setup.schedule.cohort is not None
         ):
-            raise _refused(
+            raise _refusal(
                 self.name, f"it cannot be told from which draw the clients of phase {phase} are"
             )
         return None
@@ -474,7 +476,7 @@ def _trace_two_rounds(
     return rounds
 
 
-def _expected(phase: _TracedPhase, setup: Setup) -> int:
+def _expected_clients(phase: _TracedPhase, setup: Setup) -> int:
     """Returns the number of clients that a phase is expected to have."""
     is_drawn = phase.draw is not None and setup.schedule.cohort is not None
     return int(setup.schedule.cohort or 0) if is_drawn else setup.population.clients
@@ -489,13 +491,13 @@ def _releases(
     draws of a fixed number from all clients. Among those who can be reached the chance is larger,
     and who drops out of a fixed draw is not exchangeable.
     """
-    drawn: dict[int | None, int] = {}  # by draw, the number of phases with its clients
+    phases_by_draw: dict[int | None, int] = {}  # by draw, the number of phases with its clients
     for phase in round:
-        drawn[phase.draw] = drawn.get(phase.draw, 0) + 1
+        phases_by_draw[phase.draw] = phases_by_draw.get(phase.draw, 0) + 1
     poisson = central and schedule.cohort is not None and isinstance(schedule.rule, Poisson)
     fixed = (
         central
-        and _draws_a_fixed_number(schedule, clients)
+        and _has_fixed_cohort_size(schedule, clients)
         and schedule.availability_rule is None
         and not schedule.dropouts
     )
@@ -505,12 +507,12 @@ def _releases(
     rate, population = int(schedule.cohort or 0) / clients, clients if fixed else 0
     releases = [
         Release(1.0, times) if draw is None else Release(rate, times, population)
-        for draw, times in drawn.items()
+        for draw, times in phases_by_draw.items()
     ]
     return tuple(sorted(releases, reverse=True))
 
 
-def _draws_a_fixed_number(schedule: Schedule, clients: int) -> bool:
+def _has_fixed_cohort_size(schedule: Schedule, clients: int) -> bool:
     """Returns whether cohorts leave some clients out and do not have a random size."""
     return (
         schedule.cohort is not None
@@ -557,7 +559,7 @@ def privacy_spent(
         InvalidInput: a method or a schedule for which it does not hold.
     """
     return epsilon_of(
-        _ledger(algorithm, task, schedule, privacy), privacy.noise, privacy.delta, rounds
+        _build_ledger(algorithm, task, schedule, privacy), privacy.noise, privacy.delta, rounds
     )
 
 
@@ -581,10 +583,14 @@ def noise_for(
     Raises:
         InvalidInput: a method or a schedule for which it does not hold.
     """
-    return noise_of(_ledger(algorithm, task, schedule, privacy), epsilon, privacy.delta, rounds)
+    return noise_of(
+        _build_ledger(algorithm, task, schedule, privacy), epsilon, privacy.delta, rounds
+    )
 
 
-def _ledger(algorithm: Algorithm[Any], task: Task, schedule: Schedule, privacy: Privacy) -> Ledger:
+def _build_ledger(
+    algorithm: Algorithm[Any], task: Task, schedule: Schedule, privacy: Privacy
+) -> Ledger:
     schedule.check_population(np.asarray(task.train.sizes).tolist(), task.names)
     _check_delta(privacy, task.train.clients)
     layout, channel = (

@@ -19,8 +19,8 @@ def single_client_task(task: Task, k: int) -> Task:
     for split in ("validation", "test"):
         data: Ragged | None = getattr(task, split)
         if data is not None:
-            mine = Ragged.of([data.client(k)], where=split, allow_empty=True)
-            single = eqx.tree_at(lambda t, s=split: getattr(t, s), single, mine)
+            client_data = Ragged.of([data.client(k)], where=split, allow_empty=True)
+            single = eqx.tree_at(lambda t, s=split: getattr(t, s), single, client_data)
     return single
 
 
@@ -36,7 +36,7 @@ def sizes_only(data: Ragged, sizes: Sequence[int]) -> Ragged:
 class SingleClient(CompiledClient):
     """A client whose examples are the only ones in the arrays, whatever its number."""
 
-    def part(self, data: Ragged) -> Part:
+    def locate(self, data: Ragged) -> Part:
         # its number names random streams only; its rows are the first ones here
         return Part.of(data, 0)
 
@@ -47,9 +47,13 @@ def run_single_client(
 ) -> Any:
     """Runs the work of the only client here.
 
-    Returns its upload, its memories afterwards, and `PhaseWork.broken` of both.
+    Returns its upload, its memories afterwards, and `PhaseWork.broken_part` of both.
     """
-    upload, kept = phase_work(
+    upload, new_states = phase_work(
         SingleClient(setup, index, phase_work.round, phase_work.root, phase_work.occurrence), rows
     )
-    return upload, kept, phase_work.broken((decode(upload.value)[0], upload.weight), rows, kept)
+    return (
+        upload,
+        new_states,
+        phase_work.broken_part((decode(upload.value)[0], upload.weight), rows, new_states),
+    )

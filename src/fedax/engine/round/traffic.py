@@ -22,7 +22,7 @@ def count_traffic(phase_work: PhaseWork, result: PhaseResult, messages: Index) -
     # a backend that measures has the sum over all clients, as of one message
     if result.sent is not None:
         down, up, messages = *result.sent, 1
-    return packed({"down": down, "up": up, "messages": messages})
+    return pack_traffic({"down": down, "up": up, "messages": messages})
 
 
 def bits_down(phase_work: PhaseWork) -> int:
@@ -31,28 +31,31 @@ def bits_down(phase_work: PhaseWork) -> int:
     return bits_of(phase_work.down) + (0 if state is None else bits_of(state))
 
 
-def packed(traffic: dict[str, Any]) -> dict[str, Any]:
+def pack_traffic(traffic: dict[str, Any]) -> dict[str, Any]:
     """Returns a phase's traffic as arrays of 32 bits; bits may need more of them."""
-    bits = {way: pack(traffic[way]) for way in ("down", "up")}
+    bits = {direction: pack(traffic[direction]) for direction in ("down", "up")}
     return jax.tree.map(jnp.int32, traffic | bits)
 
 
-def missing(like: Any) -> Any:
+def missing_value(like: Any) -> Any:
     """Returns what stands for a note that a round did not reach: NaN, or 0 for whole numbers."""
     dtype = np.asarray(like).dtype if isinstance(like, np.ndarray | np.generic) else like.dtype
     return np.full(np.shape(like), np.nan if jnp.issubdtype(dtype, jnp.inexact) else 0, dtype)
 
 
-def bits_spent(traffic: Sequence[dict[str, Any]], way: str, rounds: tuple[int, ...] = ()) -> Any:
+def bits_spent(
+    traffic: Sequence[dict[str, Any]], direction: str, rounds: tuple[int, ...] = ()
+) -> Any:
     """Returns the bits of all phases in one direction ("down" or "up").
 
     Args:
         traffic: of the phases of one round, or of several rounds, with a first axis over them.
-        way: the direction.
+        direction: "down" or "up".
         rounds: that first axis, such as (10,); empty for one round.
     """
-    counted = "messages" if way == "up" else "sent"
-    each = (
-        unpack(*phase[way]) * np.asarray(phase.get(counted, phase["messages"])) for phase in traffic
+    count_name = "messages" if direction == "up" else "sent"
+    bits_by_phase = (
+        unpack(*phase[direction]) * np.asarray(phase.get(count_name, phase["messages"]))
+        for phase in traffic
     )
-    return sum(each, np.zeros(rounds, np.int64))
+    return sum(bits_by_phase, np.zeros(rounds, np.int64))

@@ -135,28 +135,28 @@ class Chart:
                 self.panels[i : i + self.columns] for i in range(0, len(self.panels), self.columns)
             ]
             object.__setattr__(
-                self, "panels", [panel for row in rows for panel in on_one_axis(row)]
+                self, "panels", [panel for row in rows for panel in share_value_axis(row)]
             )
 
     @property
     def caption(self) -> str:
         """The text below the figure, with a full stop after each part."""
         return " ".join(
-            part if part.endswith(".") else f"{part}."
-            for part in (self.title, self.note, self.source)
-            if part
+            sentence if sentence.endswith(".") else f"{sentence}."
+            for sentence in (self.title, self.note, self.source)
+            if sentence
         )
 
     def settings(self) -> dict[str, str | None]:
         """Returns the hyperparameters of series by label; None where panels differ in them."""
         # by label, the hyperparameters in all panels
-        found: dict[str, set[str]] = {}
+        settings_by_label: dict[str, set[str]] = {}
         for panel in self.panels:
             for series in panel.series:
-                found.setdefault(series.label, set()).add(series.settings)
+                settings_by_label.setdefault(series.label, set()).add(series.settings)
         return {
             label: next(iter(values)) if len(values) == 1 else None
-            for label, values in found.items()
+            for label, values in settings_by_label.items()
         }
 
     def legend(self) -> dict[str, Series]:
@@ -171,7 +171,7 @@ class Chart:
                 )
         return entries
 
-    def own(self, panel: Panel) -> list[tuple[Series, str]]:
+    def panel_settings(self, panel: Panel) -> list[tuple[Series, str]]:
         """Returns the series of a panel with hyperparameters that other panels do not have, and
         these.
         """
@@ -189,9 +189,9 @@ def column_of(metric: str) -> Column:
     >>> column_of("gradient_diversity").title, column_of("client_accuracy_smallest").title
     ('Gradient diversity', 'Client accuracy, client with fewest examples')
     """
-    known = {column.metric: column for column in COLUMNS}
-    if metric in known and metric not in _TITLES:
-        return known[metric]
+    columns = {column.metric: column for column in COLUMNS}
+    if metric in columns and metric not in _TITLES:
+        return columns[metric]
     title = metric.replace("_", " ").capitalize()
     for ending, size in ((" smallest", "fewest"), (" largest", "most")):
         # "smallest" would read as the lowest accuracy: it is that of the smallest client
@@ -265,7 +265,7 @@ def curve(
     return x, *band(curves_of(runs, metric, among) * scale_of(metric))
 
 
-def ranged(panel: Panel, percent: bool) -> Panel:
+def fit_value_axis(panel: Panel, percent: bool) -> Panel:
     """Returns a panel with a vertical axis that starts where accuracies are.
 
     The first tenth of the horizontal axis does not count, in which they rise from chance; marks do.
@@ -276,22 +276,22 @@ def ranged(panel: Panel, percent: bool) -> Panel:
     # all curves share the horizontal axis, so its first tenth is the same for all
     start = min(float(np.min(s.x)) for s in curves)
     end = max(float(np.max(s.x)) for s in curves)
-    found = [mark.value for mark in panel.marks]
+    numbers = [mark.value for mark in panel.marks]
     for series in curves:
         # only a curve rises from chance; single points count from the first one on
-        late = (
+        included = (
             series.x >= start + _EARLY * (end - start)
             if series.kind == "curve" and len(series.x) > 2
             else slice(None)
         )
         # ends of intervals may be empty
         for values in (series.y, series.low, series.high):
-            found += [
-                float(v) for v in (values[late] if len(values) else values) if math.isfinite(v)
+            numbers += [
+                float(v) for v in (values[included] if len(values) else values) if math.isfinite(v)
             ]
-    if not found:
+    if not numbers:
         return panel
-    low, high = min(found), max(found)
+    low, high = min(numbers), max(numbers)
     # a constant curve still needs an axis with some height
     pad = 0.06 * (high - low) or 1.0
     bounds = (
@@ -302,11 +302,11 @@ def ranged(panel: Panel, percent: bool) -> Panel:
     return dataclasses.replace(panel, y=panel.y._replace(low=bounds[0], high=bounds[1]))
 
 
-def on_one_axis(panels: Sequence[Panel]) -> list[Panel]:
+def share_value_axis(panels: Sequence[Panel]) -> list[Panel]:
     """Returns panels of one metric with the same ends of their vertical axes."""
     series = [series for panel in panels for series in panel.series]
-    every = [values for each in series for values in (each.y, each.low, each.high)]
-    values = np.concatenate([*every, [mark.value for panel in panels for mark in panel.marks]])
+    all_values = [values for each in series for values in (each.y, each.low, each.high)]
+    values = np.concatenate([*all_values, [mark.value for panel in panels for mark in panel.marks]])
     values = values[np.isfinite(values)]
     # panels of other metrics or with logarithmic axes keep their ends
     if (
@@ -317,9 +317,9 @@ def on_one_axis(panels: Sequence[Panel]) -> list[Panel]:
         return list(panels)
     low, high = float(values.min()), float(values.max())
     pad = 0.06 * (high - low) or 1.0
-    ends = max(low - pad, 0.0) if low >= 0 else low - pad, high + pad
+    limits = max(low - pad, 0.0) if low >= 0 else low - pad, high + pad
     return [
-        dataclasses.replace(panel, y=panel.y._replace(low=ends[0], high=ends[1]))
+        dataclasses.replace(panel, y=panel.y._replace(low=limits[0], high=limits[1]))
         for panel in panels
     ]
 
@@ -330,7 +330,7 @@ def plain(chart: Chart) -> dict[str, Any]:
     def numbers(values: np.ndarray) -> list[float | None]:
         return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
 
-    def made(panel: Panel) -> dict[str, Any]:
+    def panel_data(panel: Panel) -> dict[str, Any]:
         rows = [
             {
                 "label": s.label,
@@ -343,16 +343,16 @@ def plain(chart: Chart) -> dict[str, Any]:
             | {name: numbers(getattr(s, name)) for name in ("x", "y", "low", "high")}
             for s in panel.series
         ]
-        own = [
+        own_settings = [
             {"style": series.style, "kind": series.kind, "text": f"{series.label}: {text}"}
-            for series, text in chart.own(panel)
+            for series, text in chart.panel_settings(panel)
         ]
         axes = {"x": panel.x._asdict(), "y": panel.y._asdict()}
         return {
             "title": panel.title,
             "series": rows,
             "marks": [m._asdict() for m in panel.marks],
-            "own": own,
+            "own": own_settings,
             **axes,
         }
 
@@ -360,5 +360,5 @@ def plain(chart: Chart) -> dict[str, Any]:
         {"text": text, "style": series.style, "kind": series.kind}
         for text, series in chart.legend().items()
     ]
-    kept = {"name": chart.name, "title": chart.title, "note": chart.note, "columns": chart.columns}
-    return kept | {"legend": legend, "panels": [made(panel) for panel in chart.panels]}
+    facts = {"name": chart.name, "title": chart.title, "note": chart.note, "columns": chart.columns}
+    return facts | {"legend": legend, "panels": [panel_data(panel) for panel in chart.panels]}

@@ -32,12 +32,14 @@ def picture(federated: FederatedData) -> Any:
     figure = make_subplots(
         rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.4, 0.6]
     )
-    parts = {"train": (federated.sizes, "#2a6fbb"), "test": (federated.test_sizes, "#e08a2c")}
-    for part, (sizes, colour) in parts.items():
+    splits = {"train": (federated.sizes, "#2a6fbb"), "test": (federated.test_sizes, "#e08a2c")}
+    for split, (sizes, colour) in splits.items():
         if sizes.any():
-            bars = go.Bar(x=ranks, y=sizes[order], name=part, customdata=names, marker_color=colour)
+            bars = go.Bar(
+                x=ranks, y=sizes[order], name=split, customdata=names, marker_color=colour
+            )
             figure.add_trace(
-                bars.update(hovertemplate="%{customdata}: %{y} " + part + "<extra></extra>"),
+                bars.update(hovertemplate="%{customdata}: %{y} " + split + "<extra></extra>"),
                 row=1,
                 col=1,
             )

@@ -48,17 +48,17 @@ def save_charts(
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for chart in charts:
-        plain = portable(chart.name)
+        base_name = portable(chart.name)
         # two names that differ in their case only would be one file on some systems
-        named = (plain if i == 1 else f"{plain}-{i}" for i in itertools.count(1))
-        name = next(name for name in named if name.casefold() not in taken)
+        candidates = (base_name if i == 1 else f"{base_name}-{i}" for i in itertools.count(1))
+        name = next(name for name in candidates if name.casefold() not in taken)
         taken.add(name.casefold())
-        figure = make(figsize=_size(chart), layout="constrained")
+        figure = make(figsize=_figure_size(chart), layout="constrained")
         # rows of panels, the last one perhaps not full
-        down = -(-len(chart.panels) // chart.columns)
-        panels: Any = figure.subplots(down, chart.columns, squeeze=False)
-        for place, panel in enumerate(chart.panels):
-            _draw(panels.flat[place], panel, chart, place)
+        row_count = -(-len(chart.panels) // chart.columns)
+        panels: Any = figure.subplots(row_count, chart.columns, squeeze=False)
+        for index, panel in enumerate(chart.panels):
+            _draw(panels.flat[index], panel, chart, index)
         # the places of the last row that stay empty
         for panel in list(panels.flat)[len(chart.panels) :]:
             panel.remove()
@@ -81,7 +81,7 @@ def save_chart(chart: Chart, path: Path) -> Path:
     return path
 
 
-def _size(chart: Chart) -> tuple[float, float]:
+def _figure_size(chart: Chart) -> tuple[float, float]:
     """Returns the size of a figure in inches.
 
     It is as wide as a column or the text of a paper, so that its type keeps its size there.
@@ -128,14 +128,14 @@ def save_weights(
         len(weighed), len(_QUARTERS), squeeze=False, sharex="row", sharey="row"
     )
     for row, (title, runs) in zip(panels, weighed.items(), strict=True):
-        for panel, part in zip(row, _QUARTERS, strict=True):
-            _scatter(panel, title, runs, part)
+        for panel, fraction in zip(row, _QUARTERS, strict=True):
+            _draw_scatter(panel, title, runs, fraction)
         row[0].set_ylabel("weight of the client", fontsize=_LABEL)
-    shown = [panel.get_legend_handles_labels() for panel in panels.flat]
+    legends = [panel.get_legend_handles_labels() for panel in panels.flat]
     # one entry for each label, also if several panels show it
     entries = {
         label: handle
-        for handles, labels in shown
+        for handles, labels in legends
         for handle, label in zip(handles, labels, strict=True)
     }
     return _finish(figure, entries, folder / "client_weight", formats)
@@ -177,18 +177,18 @@ def _finish(
     for name, file in zip(formats, files, strict=True):
         # no date inside: the same runs give the same file
         undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[name]
-        about = {{"pdf": "Subject"}.get(name, "Description"): caption} if caption else {}
+        description = {{"pdf": "Subject"}.get(name, "Description"): caption} if caption else {}
         with writing(file):
-            figure.savefig(file, dpi=200, metadata=undated | about)
+            figure.savefig(file, dpi=200, metadata=undated | description)
     return files
 
 
 def caption_in(png: bytes) -> str:
     """Returns the caption that `save_charts` has written into a PNG file, or nothing."""
-    place = 8  # behind the signature; chunks are a length, a kind, data and a checksum
-    while place + 12 <= len(png):
-        length = int.from_bytes(png[place : place + 4])
-        kind, data = png[place + 4 : place + 8], png[place + 8 : place + 8 + length]
+    offset = 8  # behind the signature; chunks are a length, a kind, data and a checksum
+    while offset + 12 <= len(png):
+        length = int.from_bytes(png[offset : offset + 4])
+        kind, data = png[offset + 4 : offset + 8], png[offset + 8 : offset + 8 + length]
         if kind in (b"tEXt", b"iTXt") and data.startswith(b"Description\0"):
             text = data.removeprefix(b"Description\0")
             # iTXt: not compressed, no language
@@ -196,37 +196,42 @@ def caption_in(png: bytes) -> str:
                 text.decode("latin-1") if kind == b"tEXt" else text.removeprefix(bytes(4)).decode()
             )
         # four bytes each of length, kind and checksum
-        place += length + 12
+        offset += length + 12
     return ""
 
 
-def _style(series: Series) -> dict[str, Any]:
+def _style_options(series: Series) -> dict[str, Any]:
     """Returns colour, dash and marker of a series as Matplotlib's options."""
     # squares and crosses: the verdict can be read without colours
     if series.kind in ("held", "failed"):
-        good = series.kind == "held"
-        shape = {"marker": "s" if good else "X", "markersize": 4.5, "markeredgewidth": 0}
-        return {"color": COLOURS[2 if good else 7], "linestyle": "none"} | shape
+        holds = series.kind == "held"
+        shape = {"marker": "s" if holds else "X", "markersize": 4.5, "markeredgewidth": 0}
+        return {"color": COLOURS[2 if holds else 7], "linestyle": "none"} | shape
     if series.kind == "published":
         shape = {"marker": "D", "markersize": 4, "markerfacecolor": "white", "markeredgewidth": 0.9}
         return {"color": _INK, "linestyle": ":", "linewidth": 0.9} | shape
     if series.kind in ("paper", "ours", "runs", "beyond"):
-        several = series.style % 8 if series.kind == "ours" else 0  # folders beside each other
-        colour = _INK if series.kind == "paper" else COLOURS[several]
+        folder_style = series.style % 8 if series.kind == "ours" else 0  # folders beside each other
+        colour = _INK if series.kind == "paper" else COLOURS[folder_style]
         size = {"paper": 5, "ours": 5, "runs": 2.4, "beyond": 5}[series.kind]
         hollow = {"markerfacecolor": "white"} if series.kind == "paper" else {}
-        marker = {"paper": "D", "beyond": "<"}.get(series.kind, "os^*P8Xv"[several])
+        marker = {"paper": "D", "beyond": "<"}.get(series.kind, "os^*P8Xv"[folder_style])
         shape = {"marker": marker, "markersize": size, "linestyle": "none"}
         return {"color": colour, "alpha": 0.45 if series.kind == "runs" else 1.0} | hollow | shape
-    own = {"color": colour_of(series.style), "marker": marker_of(series.style)}
+    options = {"color": colour_of(series.style), "marker": marker_of(series.style)}
     if series.kind == "dots":
-        return own | {"linestyle": "none", "markersize": 3.2, "alpha": 0.75, "markeredgewidth": 0}
+        return options | {
+            "linestyle": "none",
+            "markersize": 3.2,
+            "alpha": 0.75,
+            "markeredgewidth": 0,
+        }
     face = (
         {"markersize": 4.2}
         if series.kind == "points"
         else {"markerfacecolor": "white", "markeredgewidth": 1.0, "markersize": 3.8}
     )
-    return own | {"linestyle": dash_of(series.style), "linewidth": 1.2} | face
+    return options | {"linestyle": dash_of(series.style), "linewidth": 1.2} | face
 
 
 def _legend(chart: Chart) -> dict[str, Any]:
@@ -234,16 +239,16 @@ def _legend(chart: Chart) -> dict[str, Any]:
 
     Our series share one sample where every panel is about the method that its title names.
     """
-    entries = {text: _key(series) for text, series in chart.legend().items()}
+    entries = {text: _legend_sample(series) for text, series in chart.legend().items()}
     # of each panel, all series but the paper's
     ours = [
         [series for series in panel.series if series.kind != "published"] for panel in chart.panels
     ]
-    named = all(
-        len(own) == 1 and own[0].label in panel.title
-        for own, panel in zip(ours, chart.panels, strict=True)
+    is_titled = all(
+        len(panel_series) == 1 and panel_series[0].label in panel.title
+        for panel_series, panel in zip(ours, chart.panels, strict=True)
     )
-    if PUBLISHED not in entries or not named:
+    if PUBLISHED not in entries or not is_titled:
         return entries
     from matplotlib.lines import Line2D
 
@@ -251,11 +256,11 @@ def _legend(chart: Chart) -> dict[str, Any]:
     return {"ours, ± standard deviation": sample, PUBLISHED: entries[PUBLISHED]}
 
 
-def _key(series: Series) -> Any:
+def _legend_sample(series: Series) -> Any:
     """Returns a sample of a series for the legend."""
     from matplotlib.lines import Line2D
 
-    return Line2D([], [], **_style(series))
+    return Line2D([], [], **_style_options(series))
 
 
 def _draw(axes: Any, panel: Panel, chart: Chart, index: int) -> None:
@@ -264,10 +269,10 @@ def _draw(axes: Any, panel: Panel, chart: Chart, index: int) -> None:
     """
     for series in panel.series:
         _draw_series(axes, series, panel)
-    _frame(axes, panel, chart, index)
-    _scale(axes, panel)
-    _mark(axes, panel)
-    if texts := _settings_of(panel, chart):
+    _draw_frame(axes, panel, chart, index)
+    _set_scales(axes, panel)
+    _draw_marks(axes, panel)
+    if texts := _panel_settings(panel, chart):
         axes.text(
             0.5,
             1.02,
@@ -283,12 +288,12 @@ def _draw(axes: Any, panel: Panel, chart: Chart, index: int) -> None:
 def _draw_series(axes: Any, series: Series, panel: Panel) -> None:
     """Draws a series with its intervals: error bars of single values, a band of a curve."""
     # intervals of `paper` and `ours` lie along x, those of other kinds along y
-    style, across = _style(series), series.kind not in ("points", "published")
+    style, is_horizontal = _style_options(series), series.kind not in ("points", "published")
     if series.kind in ("paper", "ours", "points", "published") and len(series.low):
-        middle = series.x if across else series.y
+        middle = series.x if is_horizontal else series.y
         # shape (2, points): the lengths below and above the mean
-        ends = np.abs(np.stack([middle - series.low, series.high - middle]))
-        bars = {"xerr": ends} if across else {"yerr": ends}
+        error_lengths = np.abs(np.stack([middle - series.low, series.high - middle]))
+        bars = {"xerr": error_lengths} if is_horizontal else {"yerr": error_lengths}
         axes.errorbar(series.x, series.y, **bars, **style, capsize=2, elinewidth=0.9)
     else:
         every = {"markevery": list(series.marked)} if series.kind == "curve" else {}
@@ -299,26 +304,26 @@ def _draw_series(axes: Any, series: Series, panel: Panel) -> None:
         )
     for x, y, text in zip(series.x, series.y, series.texts, strict=False):
         # the text goes to the side with more room
-        left = x < ((panel.x.low or 0.0) + (panel.x.high or 0.0)) / 2
+        is_left = x < ((panel.x.low or 0.0) + (panel.x.high or 0.0)) / 2
         shift = {
-            "xytext": (7 if left else -7, 0),
+            "xytext": (7 if is_left else -7, 0),
             "textcoords": "offset points",
-            "ha": "left" if left else "right",
+            "ha": "left" if is_left else "right",
         }
         # the interval may lie behind the text
-        ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
+        background = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
         axes.annotate(
-            text, (x, y), va="center", fontsize=_NOTE, color=COLOURS[0], bbox=ground, **shift
+            text, (x, y), va="center", fontsize=_NOTE, color=COLOURS[0], bbox=background, **shift
         )
 
 
-def _frame(axes: Any, panel: Panel, chart: Chart, place: int) -> None:
+def _draw_frame(axes: Any, panel: Panel, chart: Chart, index: int) -> None:
     """Sets the title, and the names of the axes where the panels beside and below have others."""
     # lines of hyperparameters above the panel push the title up
-    lifted = 1 + len(_settings_of(panel, chart))
-    row, title = _in_grid(chart, place)
+    lifted = 1 + len(_panel_settings(panel, chart))
+    row, title = _row_and_title(chart, index)
     # letters that fit into the width of a panel: 72 points an inch, 0.62 of the size each
-    letters = int(72 * _size(chart)[0] / chart.columns / (0.62 * _TITLE))
+    letters = int(72 * _figure_size(chart)[0] / chart.columns / (0.62 * _TITLE))
     axes.set_title(
         textwrap.fill(title, letters), fontsize=_TITLE, pad=3 + 1.2 * _NOTE * (lifted - 1)
     )
@@ -327,51 +332,51 @@ def _frame(axes: Any, panel: Panel, chart: Chart, place: int) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_linewidth(0.6)
     # a name stands only where the neighbour does not already have it
-    below = (
-        chart.panels[place + chart.columns] if place + chart.columns < len(chart.panels) else None
+    panel_below = (
+        chart.panels[index + chart.columns] if index + chart.columns < len(chart.panels) else None
     )
-    first = place % chart.columns == 0
-    if below is None or below.x.title != panel.x.title:
+    first = index % chart.columns == 0
+    if panel_below is None or panel_below.x.title != panel.x.title:
         axes.set_xlabel(textwrap.fill(panel.x.title, letters), fontsize=_LABEL)
-    if first or chart.panels[place - 1].y.title != panel.y.title:
+    if first or chart.panels[index - 1].y.title != panel.y.title:
         title = textwrap.fill(panel.y.title, _LETTERS)
         axes.set_ylabel(f"{row}\n{title}" if row else title, fontsize=_LABEL)
     # rows of equal names are written at the first column only
-    named = panel.y.ticks and len({other.y.ticks for other in chart.panels}) == 1
-    if not first and (named or chart.shared):
+    has_named_rows = panel.y.ticks and len({other.y.ticks for other in chart.panels}) == 1
+    if not first and (has_named_rows or chart.shared):
         axes.tick_params(labelleft=False)
 
 
-def _in_grid(chart: Chart, place: int) -> tuple[str, str]:
+def _row_and_title(chart: Chart, index: int) -> tuple[str, str]:
     """Returns the name of a panel's row, for its vertical axis, and its title.
 
     In a grid of panels the title is the name of the column, above the first row only.
     """
     # (row, column) of each panel whose title is "row, column"
-    parts = [panel.title.partition(", ")[::2] for panel in chart.panels]
-    rows = [parts[i : i + chart.columns] for i in range(0, len(parts), chart.columns)]
+    titles = [panel.title.partition(", ")[::2] for panel in chart.panels]
+    rows = [titles[i : i + chart.columns] for i in range(0, len(titles), chart.columns)]
     columns = [second for _, second in rows[0]]
     # a grid: the panels of the first row name different columns
-    whole = all(columns) and len(set(columns)) == chart.columns > 1
-    if not whole or any(
+    is_grid = all(columns) and len(set(columns)) == chart.columns > 1
+    if not is_grid or any(
         len({first for first, _ in row}) > 1 or [second for _, second in row] != columns
         for row in rows
     ):
-        return "", chart.panels[place].title
-    return rows[place // chart.columns][0][
+        return "", chart.panels[index].title
+    return rows[index // chart.columns][0][
         0
-    ] if place % chart.columns == 0 else "", "" if place >= chart.columns else columns[place]
+    ] if index % chart.columns == 0 else "", "" if index >= chart.columns else columns[index]
 
 
-def _scale(axes: Any, panel: Panel) -> None:
+def _set_scales(axes: Any, panel: Panel) -> None:
     """Sets scales, ticks and limits of both axes."""
     for name, axis in (("x", panel.x), ("y", panel.y)):
         if axis.log:
             getattr(axes, f"set_{name}scale")("log")
-            _spaced(getattr(axes, f"{name}axis"))
+            _set_log_ticks(getattr(axes, f"{name}axis"))
         if axis.ticks:
-            places, names = zip(*axis.ticks, strict=True)
-            getattr(axes, f"set_{name}ticks")(places, names)
+            positions, names = zip(*axis.ticks, strict=True)
+            getattr(axes, f"set_{name}ticks")(positions, names)
             getattr(axes, f"{name}axis").set_tick_params(which="minor", length=0)
         if axis.low is not None:
             getattr(axes, f"set_{name}lim")(axis.low, axis.high)
@@ -385,18 +390,18 @@ def _scale(axes: Any, panel: Panel) -> None:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
-def _settings_of(panel: Panel, chart: Chart) -> list[str]:
+def _panel_settings(panel: Panel, chart: Chart) -> list[str]:
     """Returns the hyperparameters that only this panel has, one line for all series with equal
     ones.
     """
     texts: dict[str, list[str]] = {}
-    for series, text in [] if panel.y.ticks else chart.own(panel):
+    for series, text in [] if panel.y.ticks else chart.panel_settings(panel):
         texts.setdefault(text, []).append(series.label)
     lines = [f"{', '.join(labels)}: {text}" for text, labels in texts.items() if text != "-"]
     return lines if len(lines) <= _LINES and max(map(len, lines), default=0) <= 2 * _LETTERS else []
 
 
-def _spaced(axis: Any) -> None:
+def _set_log_ticks(axis: Any) -> None:
     """Sets plain ticks on a logarithmic axis: 1, 2, 5 within three decades, else powers of ten.
 
     A horizontal axis has room for 1, 2, 5 within one and a half decades.
@@ -415,53 +420,59 @@ def _spaced(axis: Any) -> None:
         axis.set_minor_formatter(NullFormatter())
 
 
-def _mark(axes: Any, panel: Panel) -> None:
+def _draw_marks(axes: Any, panel: Panel) -> None:
     """Draws the paper's numbers: dotted lines of the methods, and lines with their text."""
-    ground = {"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.8}
+    background = {"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.8}
     for mark in panel.marks:
         if mark.style is not None:
             axes.axhline(mark.value, color=colour_of(mark.style), linestyle=":", linewidth=1.1)
             continue
         axes.axhline(mark.value, color=_INK, linestyle=(0, (5, 3)), linewidth=0.9)
-        place = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "bottom"}
+        alignment = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "bottom"}
         text = textwrap.fill(mark.text, _LETTERS)
-        axes.text(0.99, mark.value, text, **place, fontsize=_NOTE, color=_INK, bbox=ground)
+        axes.text(0.99, mark.value, text, **alignment, fontsize=_NOTE, color=_INK, bbox=background)
 
 
-def _scatter(panel: Any, title: str, records: Sequence[Record], part: float) -> None:
+def _draw_scatter(panel: Any, title: str, records: Sequence[Record], fraction: float) -> None:
     """Draws the clients' weights against their shares of the examples, after a fraction of the
     observations.
     """
     # the round of the last label; 0 if nothing was observed
-    done = 0
-    looks = styles(record.label for record in records)
+    completed = 0
+    style_numbers = styles(record.label for record in records)
     for label, runs in by_label(records).items():
         # draws of which all runs have weights: means over some of them would mix data
-        drawn = [own for own in by_draw(runs) if all("client_weight" in run.metrics for run in own)]
-        if not drawn:
+        draws = [
+            draw_runs
+            for draw_runs in by_draw(runs)
+            if all("client_weight" in run.metrics for run in draw_runs)
+        ]
+        if not draws:
             continue
         # the longest run says which observation the fraction means; others may have ended
-        longest = max((run.rounds for own in drawn for run in own), key=len)
-        at = round(part * (len(longest) - 1))
-        done = longest[at]
+        longest = max((run.rounds for draw_runs in draws for run in draw_runs), key=len)
+        observation = round(fraction * (len(longest) - 1))
+        completed = longest[observation]
         shares, weights = (
             np.concatenate(values)
-            for values in zip(*(weights_at(own, at) for own in drawn), strict=True)
+            for values in zip(
+                *(weights_at(draw_runs, observation) for draw_runs in draws), strict=True
+            )
         )
         panel.scatter(
             shares,
             weights,
             label=label,
-            color=colour_of(looks[label]),
-            marker=marker_of(looks[label]),
+            color=colour_of(style_numbers[label]),
+            marker=marker_of(style_numbers[label]),
             s=9,
             alpha=0.75,
             linewidths=0,
         )
         # on this line a client's weight is its share of the examples
-        ends = [shares.min(), shares.max()]
-        panel.plot(ends, ends, color="0.5", linestyle=":", linewidth=1)
-    panel.set_title(f"{title}, round {done}", fontsize=_TITLE)
+        limits = [shares.min(), shares.max()]
+        panel.plot(limits, limits, color="0.5", linestyle=":", linewidth=1)
+    panel.set_title(f"{title}, round {completed}", fontsize=_TITLE)
     panel.set_xlabel("share of the examples", fontsize=_LABEL)
     panel.set_xscale("log")
     panel.set_yscale("log")

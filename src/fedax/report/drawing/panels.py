@@ -17,7 +17,7 @@ from fedax.report.drawing.charts import (
     Panel,
     Series,
     curve,
-    ranged,
+    fit_value_axis,
     staggered,
     value_axis,
 )
@@ -70,17 +70,18 @@ def units(
     """
     # of each draw, the numbers of its runs
     draws = [
-        read_runs(own, metric, read, among or runs, scale_of(metric))[0] for own in by_draw(runs)
+        read_runs(draw_runs, metric, read, among or runs, scale_of(metric))[0]
+        for draw_runs in by_draw(runs)
     ]
     return np.array([draw.mean() for draw in draws]) if len(draws) > 1 else draws[0]
 
 
 def _by_task(spots: Iterable[Spot]) -> dict[str, list[Record]]:
     """Returns the runs of all spots, by task."""
-    found: dict[str, list[Record]] = {}
+    groups: dict[str, list[Record]] = {}
     for spot in spots:
-        found.setdefault(spot.task, []).extend(spot.runs)
-    return found
+        groups.setdefault(spot.task, []).extend(spot.runs)
+    return groups
 
 
 def interval(values: np.ndarray) -> tuple[float, float]:
@@ -100,7 +101,7 @@ def interval(values: np.ndarray) -> tuple[float, float]:
     return mean - reach, mean + reach
 
 
-def wave_panel(
+def curve_panel(
     title: str,
     curves: Sequence[tuple[str, Spot]],
     choice: Choice,
@@ -118,42 +119,47 @@ def wave_panel(
         styled: whether a curve has the look of its algorithm, and a further one for every metric;
             else one by its place.
     """
-    first, series, found = curves[0][1], [], list(marks)
+    first, series, all_marks = curves[0][1], [], list(marks)
     metrics = list(dict.fromkeys(spot.metric for _, spot in curves))
-    every = _by_task(spot for _, spot in curves)
-    made = [
+    task_runs = _by_task(spot for _, spot in curves)
+    computed = [
         curve(
             spot.runs[:1] if choice.points else spot.runs,
             spot.metric,
             spot.axis,
             spot.price,
-            every[spot.task],
+            task_runs[spot.task],
         )
         for _, spot in curves
     ]
     # beyond the end of the shortest one there is no comparison at equal time
-    whole = [
+    complete = [
         lines
-        for (_, spot), lines in zip(curves, made, strict=True)
+        for (_, spot), lines in zip(curves, computed, strict=True)
         if not all(map(is_lost, spot.runs))
     ]
     # runs that were lost do not shorten the others
-    end = min(float(lines[0][-1]) for lines in whole or made) if first.axis == "cost" else math.inf
-    for place, ((label, spot), lines) in enumerate(zip(curves, made, strict=True)):
+    end = (
+        min(float(lines[0][-1]) for lines in complete or computed)
+        if first.axis == "cost"
+        else math.inf
+    )
+    for index, ((label, spot), lines) in enumerate(zip(curves, computed, strict=True)):
         # each of shape (observations,), up to the end
         x, mean, low, high = (values[lines[0] <= end] for values in lines)
         # 8 looks further on is the same colour with another dash or marker
-        style = spot.style + 8 * metrics.index(spot.metric) if styled else place
-        marked = staggered(len(x), place, len(curves))
+        style = spot.style + 8 * metrics.index(spot.metric) if styled else index
+        marked = staggered(len(x), index, len(curves))
         if len(spot.runs) < 2 or choice.points or not choice.band:
             low = high = np.zeros(0)
         kind: Kind = "dots" if choice.points else "curve"
         series.append(Series(label, style, x, mean, low, high, kind, spot.settings, marked))
         if spot.paper:
-            found.append(Mark(f"{label}: {spot.paper[0]:g}", float(spot.paper[0]), style))
-    below = Axis(_axis_title(first), choice.log_x)
-    return ranged(
-        Panel(title, below, _upright(first.metric, choice), series, found), is_percent(first.metric)
+            all_marks.append(Mark(f"{label}: {spot.paper[0]:g}", float(spot.paper[0]), style))
+    horizontal = Axis(_axis_title(first), choice.log_x)
+    return fit_value_axis(
+        Panel(title, horizontal, _vertical_axis(first.metric, choice), series, all_marks),
+        is_percent(first.metric),
     )
 
 
@@ -171,19 +177,21 @@ def value_panel(
     spots = [spot for points in rows.values() for _, spot in points]
     # each series, and each one's published numbers, has a slot of equal width at every value
     slots = len(rows) + sum(any(spot.paper for _, spot in points) for points in rows.values())
-    beside = _Slots(values, slots, choice.log_x)
+    layout = _Slots(values, slots, choice.log_x)
     series: list[Series] = []
     for position, (label, points) in enumerate(rows.items()):
         ordered = sorted(points, key=lambda point: point[0])
         if printed := [(value, spot) for value, spot in ordered if spot.paper]:
-            series.append(_published(printed, beside.positions(printed, len(series))))
+            series.append(_published_series(printed, layout.positions(printed, len(series))))
         # a panel of several metrics tells series apart by their position
         style = ordered[0][1].style if len({spot.metric for spot in spots}) == 1 else position
-        x = beside.positions(ordered, len(series))
-        series.append(_means(label, style, ordered, x, choice.read, _by_task(spots)))
+        x = layout.positions(ordered, len(series))
+        series.append(_mean_series(label, style, ordered, x, choice.read, _by_task(spots)))
     metric = spots[0].metric
-    across = Axis(choice.x_title, choice.log_x, ticks=_ticks(values, choice.log_x))
-    return ranged(Panel(title, across, _upright(metric, choice), series, marks), is_percent(metric))
+    horizontal = Axis(choice.x_title, choice.log_x, ticks=_ticks(values, choice.log_x))
+    return fit_value_axis(
+        Panel(title, horizontal, _vertical_axis(metric, choice), series, marks), is_percent(metric)
+    )
 
 
 class _Slots(NamedTuple):
@@ -206,14 +214,14 @@ class _Slots(NamedTuple):
         )
 
 
-def _published(points: Sequence[tuple[float, Spot]], x: np.ndarray) -> Series:
+def _published_series(points: Sequence[tuple[float, Spot]], x: np.ndarray) -> Series:
     """Draws the paper's numbers, with their standard deviations where it gives them."""
     mean = np.array([float(spot.paper[0]) for _, spot in points])
     spread = np.array([float(spot.paper[1]) if len(spot.paper) > 1 else 0.0 for _, spot in points])
     return Series(PUBLISHED, points[0][1].style, x, mean, mean - spread, mean + spread, "published")
 
 
-def _means(
+def _mean_series(
     label: str,
     style: int,
     points: Sequence[tuple[float, Spot]],
@@ -223,12 +231,20 @@ def _means(
 ) -> Series:
     """Draws means over runs with one standard deviation; `among` are all runs of each task."""
     numbers = [units(spot.runs, spot.metric, read, among[spot.task]) for _, spot in points]
-    mean = np.array([own.mean() for own in numbers])
-    spread = np.array([own.std(ddof=1) if len(own) > 1 else 0.0 for own in numbers])
+    mean = np.array([values.mean() for values in numbers])
+    spread = np.array([values.std(ddof=1) if len(values) > 1 else 0.0 for values in numbers])
     settings = {spot.settings for _, spot in points}
-    shown = settings.pop() if len(settings) == 1 else ""
+    common_settings = settings.pop() if len(settings) == 1 else ""
     return Series(
-        label, style, x, mean, mean - spread, mean + spread, "points", shown, tuple(range(len(x)))
+        label,
+        style,
+        x,
+        mean,
+        mean - spread,
+        mean + spread,
+        "points",
+        common_settings,
+        tuple(range(len(x))),
     )
 
 
@@ -295,28 +311,28 @@ def difference_panel(
             gaps = paired_units(spot.runs, base.get(spot.task, ()), spot.metric, choice.read)
             finite = gaps[np.isfinite(gaps)]
             lost[value] += len(gaps) - len(finite)
-            place = values.index(value) + shift
+            center = values.index(value) + shift
             # single units to the right of their mean
-            dots += [(place + 0.08, gap) for gap in finite]
+            dots += [(center + 0.08, gap) for gap in finite]
             # a mean without the lost pairs would be too good, so there is none
             if len(finite) == len(gaps) > 0:
-                means.append((place - 0.08, float(gaps.mean()), *interval(gaps)))
+                means.append((center - 0.08, float(gaps.mean()), *interval(gaps)))
         # reshaped, because an empty list has one axis only
         x, y = np.array(dots).reshape(-1, 2).T
         series.append(Series("single draws", style, x, y, kind="runs"))
         x, y, low, high = np.array(means).reshape(-1, 4).T
-        every = tuple(range(len(x)))
-        series.append(Series(label, style, x, y, low, high, "points", marked=every))
+        all_points = tuple(range(len(x)))
+        series.append(Series(label, style, x, y, low, high, "points", marked=all_points))
     ticks = tuple(
         (float(i), f"{v:g}" + (f"\n{lost[v]} diverged" if lost[v] else ""))
         for i, v in enumerate(values)
     )
     metric = next(iter(rows.values()))[0][1].metric
-    upright = value_axis(metric, log=False)
-    upright = upright._replace(title=choice.y_title or f"{upright.title} minus {name}'s")
+    vertical = value_axis(metric, log=False)
+    vertical = vertical._replace(title=choice.y_title or f"{vertical.title} minus {name}'s")
     # values are numbered, so their places are 0, 1, 2, ...
-    across = Axis(choice.x_title, low=-0.6, high=len(values) - 0.4, ticks=ticks)
-    return Panel(title, across, upright, series, [Mark(name, 0.0)])
+    horizontal = Axis(choice.x_title, low=-0.6, high=len(values) - 0.4, ticks=ticks)
+    return Panel(title, horizontal, vertical, series, [Mark(name, 0.0)])
 
 
 def paired_units(
@@ -328,19 +344,22 @@ def paired_units(
     Where a run of either has no number, because it diverged, the difference is NaN.
     """
     # by draw and seed, the run to subtract
-    seen = {(run.draw, run.seed): run for run in base}
-    both = [run for run in runs if (run.draw, run.seed) in seen]
-    if not both:
+    base_runs = {(run.draw, run.seed): run for run in base}
+    paired_runs = [run for run in runs if (run.draw, run.seed) in base_runs]
+    if not paired_runs:
         return np.zeros(0)
-    others = [seen[run.draw, run.seed] for run in both]
-    gaps = units(both, metric, read) - units(others, metric, read)
-    lost = [is_lost(run) or is_lost(other) for run, other in zip(both, others, strict=True)]
-    draws = [run.draw for run in both]
+    paired_base = [base_runs[run.draw, run.seed] for run in paired_runs]
+    gaps = units(paired_runs, metric, read) - units(paired_base, metric, read)
+    lost = [
+        is_lost(run) or is_lost(base_run)
+        for run, base_run in zip(paired_runs, paired_base, strict=True)
+    ]
+    draws = [run.draw for run in paired_runs]
     # in the order in which `units` returns them
-    groups = list(dict.fromkeys(draws)) if len(set(draws)) > 1 else range(len(both))
+    groups = list(dict.fromkeys(draws)) if len(set(draws)) > 1 else range(len(paired_runs))
     # the unit of each run: its draw, or the run itself if there is one draw
-    owners = draws if len(set(draws)) > 1 else range(len(both))
-    without = {owner for owner, gone in zip(owners, lost, strict=True) if gone}
+    owners = draws if len(set(draws)) > 1 else range(len(paired_runs))
+    without = {owner for owner, is_lost_pair in zip(owners, lost, strict=True) if is_lost_pair}
     return np.where([group in without for group in groups], np.nan, gaps)
 
 
@@ -355,20 +374,26 @@ def dot_panel(title: str, spots: Sequence[Spot], choice: Choice) -> Panel:
     numbers = [units(spot.runs, spot.metric, choice.read, among[spot.task]) for spot in spots]
     finite = [values[np.isfinite(values)] for values in numbers]
     # a mean without the runs that diverged would be too good: the row then has single runs only
-    complete = [len(good) == len(all_) for good, all_ in zip(finite, numbers, strict=True)]
+    complete = [
+        len(finite_values) == len(row_values)
+        for finite_values, row_values in zip(finite, numbers, strict=True)
+    ]
     means = np.array(
-        [good.mean() if whole else math.nan for good, whole in zip(finite, complete, strict=True)]
+        [
+            finite_values.mean() if is_complete else math.nan
+            for finite_values, is_complete in zip(finite, complete, strict=True)
+        ]
     )
     ends = [
-        interval(good) if whole else (math.nan, math.nan)
-        for good, whole in zip(finite, complete, strict=True)
+        interval(finite_values) if is_complete else (math.nan, math.nan)
+        for finite_values, is_complete in zip(finite, complete, strict=True)
     ]
     low, high = (np.array(side) for side in zip(*ends, strict=True))
     paper = np.array([spot.paper[0] if spot.paper else math.nan for spot in spots], float)
     spread = np.array([spot.paper[1] if len(spot.paper) > 1 else 0.0 for spot in spots], float)
     # single runs stand at the height of their row
     heights = np.concatenate(
-        [np.full(len(good), row) for good, row in zip(finite, rows, strict=True)]
+        [np.full(len(finite_values), row) for finite_values, row in zip(finite, rows, strict=True)]
     )
     series = [
         Series(
@@ -384,9 +409,11 @@ def dot_panel(title: str, spots: Sequence[Spot], choice: Choice) -> Panel:
         Series("single runs", 0, np.concatenate(finite), heights - 0.17, kind="runs"),
     ]
     # may add a series of arrows for means beyond the axis
-    across = framed(value_axis(spots[0].metric, bool(choice.log)), series)
+    horizontal = cut_axis(value_axis(spots[0].metric, bool(choice.log)), series)
     ticks = tuple((float(row), _row_name(spot)) for row, spot in zip(rows, spots, strict=True))
-    return Panel(title, across, Axis("", low=float(rows[-1]) - 0.6, high=0.6, ticks=ticks), series)
+    return Panel(
+        title, horizontal, Axis("", low=float(rows[-1]) - 0.6, high=0.6, ticks=ticks), series
+    )
 
 
 def _row_name(spot: Spot) -> str:
@@ -398,7 +425,7 @@ def _row_name(spot: Spot) -> str:
     return "\n".join([spot.method, *extra])
 
 
-def framed(across: Axis, series: list[Series]) -> Axis:
+def cut_axis(axis: Axis, series: list[Series]) -> Axis:
     """Returns the axis below rows of the papers' numbers and ours, cut where ours are far off.
 
     Numbers beyond the cut are added to the series.
@@ -407,8 +434,8 @@ def framed(across: Axis, series: list[Series]) -> Axis:
     paper = np.concatenate([each.x for each in series if each.kind == "paper"])
     ours = [each for each in series if each.kind == "ours"]
     means, rows = (np.concatenate([getattr(each, side) for each in ours]) for side in ("x", "y"))
-    if (bounds := _bounds(paper, means)) is None:
-        return across
+    if (bounds := _find_cut(paper, means)) is None:
+        return axis
 
     # first the range of all that is near: the paper's numbers with deviations, and our means
     far = (means < bounds[0]) | (means > bounds[1])
@@ -417,29 +444,33 @@ def framed(across: Axis, series: list[Series]) -> Axis:
     first, last = float(np.nanmin(inside)), float(np.nanmax(inside))
 
     # then our intervals, as far as a quarter of that range: those of few runs may be far wider
-    room = 0.25 * (last - first)
+    reach = 0.25 * (last - first)
     low, high = (
         np.append(np.concatenate([getattr(each, side) for each in ours])[~far], inside)
         for side in ("low", "high")
     )
-    edges = np.clip([np.nanmin(low), np.nanmax(high)], first - room, last + room)
+    edges = np.clip([np.nanmin(low), np.nanmax(high)], first - reach, last + reach)
     edges += np.array([-0.12, 0.04]) * (edges[1] - edges[0])
 
     # means that came into sight are no longer beyond the axis, and get room to its ends
     far = (means < edges[0]) | (means > edges[1])
-    near, gap = np.append(means[~far], [first, last]), 0.03 * (edges[1] - edges[0])
-    edges = np.array([min(edges[0], np.nanmin(near) - gap), max(edges[1], np.nanmax(near) + gap)])
+    visible, gap = np.append(means[~far], [first, last]), 0.03 * (edges[1] - edges[0])
+    edges = np.array(
+        [min(edges[0], np.nanmin(visible) - gap), max(edges[1], np.nanmax(visible) + gap)]
+    )
     margin = 0.01 * (edges[1] - edges[0])  # a point on the very edge may be cut off with it
-    ends = np.where(means[far] < edges[0], edges[0] + margin, edges[1] - margin)
+    arrow_positions = np.where(means[far] < edges[0], edges[0] + margin, edges[1] - margin)
     texts = tuple(f"{mean:.3g}" for mean in means[far])
     if far.any():
         series.append(
-            Series("ours, beyond the axis", 0, ends, rows[far], kind="beyond", texts=texts)
+            Series(
+                "ours, beyond the axis", 0, arrow_positions, rows[far], kind="beyond", texts=texts
+            )
         )
-    return across._replace(low=float(edges[0]), high=float(edges[1]))
+    return axis._replace(low=float(edges[0]), high=float(edges[1]))
 
 
-def _bounds(paper: np.ndarray, means: np.ndarray) -> tuple[float, float] | None:
+def _find_cut(paper: np.ndarray, means: np.ndarray) -> tuple[float, float] | None:
     """Returns the ends at which an axis is cut, so that means far from all of the paper's numbers
     do not press these together.
 
@@ -465,6 +496,6 @@ def _axis_title(spot: Spot) -> str:
     return "time: " + ", ".join(f"{words[key]} {value:g}" for key, value in price.items() if value)
 
 
-def _upright(metric: str, choice: Choice) -> Axis:
+def _vertical_axis(metric: str, choice: Choice) -> Axis:
     axis = value_axis(metric, choice.log)
     return axis._replace(title=choice.y_title or axis.title)

@@ -58,31 +58,31 @@ def styles(labels: Iterable[str]) -> dict[str, int]:
     0
     """
     names = list(dict.fromkeys(labels))
-    found: dict[str, int] = {}
-    taken, seen = set[int](), set[str]()
+    style_numbers: dict[str, int] = {}
+    taken, seen_methods = set[int](), set[str]()
     # known methods first, so that their colours are taken before others choose
-    forms = sorted((name for name in names if _method(name)), key=_rank)
+    forms = sorted((name for name in names if _find_method(name)), key=_rank)
     for name in forms:
-        method = _method(name)
+        method = _find_method(name)
         form = name.removeprefix(method).strip(" ,")
         # a form has the method's colour with another dash, 8 looks further on
         if form in _FORMS:
             number = _METHODS[method] + 8 * _FORMS.index(form)
         else:  # settings make a further form only beside another label of the method
-            number = _METHODS[method] + 8 * (len(_FORMS) if method in seen else 0)
-        seen.add(method)
-        found[name] = _free(number, taken)
-        taken.add(found[name])
+            number = _METHODS[method] + 8 * (len(_FORMS) if method in seen_methods else 0)
+        seen_methods.add(method)
+        style_numbers[name] = _find_free_style(number, taken)
+        taken.add(style_numbers[name])
     used, number = {style % 8 for style in taken}, 0
-    for name in (name for name in names if name not in found):
+    for name in (name for name in names if name not in style_numbers):
         # colours that no known method has, as long as there are any
         while len(used) < 8 and number % 8 in used:
             number += 1
-        found[name] = _free(number, taken, 1)
-        taken.add(found[name])
-        used.add(found[name] % 8)
-        number = found[name] + 1
-    return {name: found[name] for name in names}
+        style_numbers[name] = _find_free_style(number, taken, 1)
+        taken.add(style_numbers[name])
+        used.add(style_numbers[name] % 8)
+        number = style_numbers[name] + 1
+    return {name: style_numbers[name] for name in names}
 
 
 def colour_of(style: int) -> str:
@@ -113,25 +113,25 @@ def marker_of(style: int) -> str:
 
 def _rank(name: str) -> bool:
     """Returns the sort key that puts forms with a fixed look before those that take a free one."""
-    form = name.removeprefix(_method(name)).strip(" ,")
+    form = name.removeprefix(_find_method(name)).strip(" ,")
     return form not in _FORMS
 
 
-def _method(name: str) -> str:
+def _find_method(name: str) -> str:
     """Returns the known method that a label begins with, or nothing."""
     fits = [method for method in _METHODS if re.match(rf"{re.escape(method)}(?![\w+-])", name)]
     return max(fits, key=len, default="")
 
 
-def _free(number: int, taken: set[int], step: int = 8) -> int:
+def _find_free_style(number: int, taken: set[int], step: int = 8) -> int:
     """Returns the first look from a number on that differs from all that are taken: in steps, then
     of any colour.
 
     There are 64 different looks. Beyond them looks repeat, with other numbers.
     """
-    looks = {(style % 8, dash_of(style), marker_of(style)) for style in taken}
+    taken_looks = {(style % 8, dash_of(style), marker_of(style)) for style in taken}
     candidates = [*(number + k * step for k in range(8)), *(number + k for k in range(64))]
     for candidate in candidates:
-        if (candidate % 8, dash_of(candidate), marker_of(candidate)) not in looks:
+        if (candidate % 8, dash_of(candidate), marker_of(candidate)) not in taken_looks:
             return candidate
     return next(number + 64 * k for k in itertools.count(1) if number + 64 * k not in taken)

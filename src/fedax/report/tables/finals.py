@@ -33,11 +33,11 @@ def read_run(
     """
     if is_lost(run):
         return math.nan
-    along = _positions(run, read)
+    positions = _positions(run, read)
     # only these readings depend on the direction: others work for metrics without one
     directed = read == "best" or "_to_" in read
-    higher = directed and is_higher_better(metric, [one.modes for one in (run, *among)])
-    value = read_curve(np.asarray(run.scalars[metric], float) * scale, along, read, higher)
+    higher = directed and is_higher_better(metric, [record.modes for record in (run, *among)])
+    value = read_curve(np.asarray(run.scalars[metric], float) * scale, positions, read, higher)
     # infinite rounds are a number (never), an infinite loss is none
     return value if math.isfinite(value) or not is_value_reduction(read) else math.nan
 
@@ -71,10 +71,13 @@ def worst_value(runs: Sequence[Record], metric: str, read: str, scale: float = 1
         return math.nan
     if not is_value_reduction(read):
         return worst_of([], mode)
-    own = [run for run in runs if metric in run.scalars]
+    measured = [run for run in runs if metric in run.scalars]
     # pairs of the initial and the final number of each run
     return worst_of(
-        [[run.scalars[metric][0] * scale, read_run(run, metric, read, runs, scale)] for run in own],
+        [
+            [run.scalars[metric][0] * scale, read_run(run, metric, read, runs, scale)]
+            for run in measured
+        ],
         mode,
     )
 

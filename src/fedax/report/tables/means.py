@@ -20,10 +20,16 @@ def aligned(runs: Sequence[Record]) -> tuple[np.ndarray, list[np.ndarray]]:
     A run that has ended has its last observation there; see `has_ended`.
     """
     # rounds of any observation
-    every = sorted({t for run in runs for t in run.rounds.tolist()})
+    all_rounds = sorted({t for run in runs for t in run.rounds.tolist()})
     # of each run, the rounds of its observations and the last one
-    seen = [(set(run.rounds.tolist()), int(run.rounds[-1])) for run in runs]
-    rounds = np.array([t for t in every if all(t in own or t > last for own, last in seen)])
+    observed = [(set(run.rounds.tolist()), int(run.rounds[-1])) for run in runs]
+    rounds = np.array(
+        [
+            t
+            for t in all_rounds
+            if all(t in observed_rounds or t > last for observed_rounds, last in observed)
+        ]
+    )
     # evenly thinned, with the first and the last round
     rounds = rounds[
         np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), _POINTS)).round().astype(int))
@@ -44,8 +50,10 @@ def mean_position(runs: Sequence[Record], curves: Sequence[np.ndarray]) -> np.nd
 
     After the end of a run the mean grows as that of the others does.
     """
-    rounds, at = aligned(runs)
-    values = np.stack([np.asarray(curve, float)[i] for curve, i in zip(curves, at, strict=True)])
+    rounds, indices = aligned(runs)
+    values = np.stack(
+        [np.asarray(curve, float)[i] for curve, i in zip(curves, indices, strict=True)]
+    )
     # both over runs: shapes (runs, rounds) and (rounds,)
     running, mean = ~has_ended(runs, rounds), values.mean(0)
     # in order, because each mean builds on the one before
@@ -67,15 +75,15 @@ def curves_of(runs: Sequence[Record], metric: str, among: Sequence[Record] = ())
         among: all runs of the task; `runs` by default.
     """
     among = [run for run in among or runs if metric in run.scalars]
-    rounds, at = aligned(runs)
+    rounds, indices = aligned(runs)
     values = np.stack(
-        [np.asarray(run.scalars[metric], float)[i] for run, i in zip(runs, at, strict=True)]
+        [np.asarray(run.scalars[metric], float)[i] for run, i in zip(runs, indices, strict=True)]
     )
     lost = np.array([is_lost(run) for run in runs])[:, None]
     # what made a run non-finite is in its last observation
     # from there on a diverged run has no value
-    gone = lost & (has_ended(runs, rounds) | ~np.isfinite(values))
-    if not gone.any():
+    missing = lost & (has_ended(runs, rounds) | ~np.isfinite(values))
+    if not missing.any():
         return values
     mode = mode_of(metric, [run.modes for run in among])
     worst = (
@@ -84,7 +92,9 @@ def curves_of(runs: Sequence[Record], metric: str, among: Sequence[Record] = ())
         else worst_of(np.concatenate([run.scalars[metric] for run in among]), mode)
     )
     # where all are gone there is nothing to average
-    return np.where(np.all(gone, axis=0, keepdims=True), np.nan, np.where(gone, worst, values))
+    return np.where(
+        np.all(missing, axis=0, keepdims=True), np.nan, np.where(missing, worst, values)
+    )
 
 
 def band(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -106,7 +116,7 @@ def band(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         )
 
 
-def ended_early(label: str, runs: Sequence[Record]) -> str:
+def describe_early_ends(label: str, runs: Sequence[Record]) -> str:
     """Returns a sentence about the runs that ended before the others, empty if there are none.
 
     Args:
@@ -116,21 +126,21 @@ def ended_early(label: str, runs: Sequence[Record]) -> str:
     last = max(int(run.rounds[-1]) for run in runs)
     lost = [run for run in runs if is_lost(run)]
     short = [run for run in runs if not is_lost(run) and run.rounds[-1] < last]
-    parts = []
+    phrases = []
     if lost and len(runs) > 1:
-        parts.append(
-            f"{len(lost)} of {len(runs)} diverged (after {_rounds(lost)}) and "
+        phrases.append(
+            f"{len(lost)} of {len(runs)} diverged (after {_format_rounds(lost)}) and "
             f"count{'s' * (len(lost) == 1)} as the worst from there"
         )
     if short:
-        parts.append(
-            f"{len(short)} of {len(runs)} ended after {_rounds(short)} and "
+        phrases.append(
+            f"{len(short)} of {len(runs)} ended after {_format_rounds(short)} and "
             f"keep{'s' * (len(short) == 1)} the last value"
         )
-    return f"{label}: {', '.join(parts)}." if parts else ""
+    return f"{label}: {', '.join(phrases)}." if phrases else ""
 
 
-def _rounds(runs: Sequence[Record]) -> str:
+def _format_rounds(runs: Sequence[Record]) -> str:
     ends = sorted({int(run.rounds[-1]) for run in runs})
     if len(ends) == 1:
         return counted(ends[0], "round")

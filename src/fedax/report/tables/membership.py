@@ -16,7 +16,7 @@ AUDITED = ", membership inference"
 ATTACKS = {"auc": "Shadow attack", "auc_calibrated": "Calibrated loss"}
 
 
-def audits_among(records: Sequence[Record]) -> list[Record]:
+def select_audits(records: Sequence[Record]) -> list[Record]:
     """Returns the runs that are audits."""
     return [record for record in records if "auc" in record.scalars]
 
@@ -26,10 +26,10 @@ def membership_csv(records: Sequence[Record]) -> str:
     buffer = io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
     table.writerow(["task", "algorithm", "seed", "draw", "round", *ATTACKS])
-    for run in audits_among(records):
-        for i, done in enumerate(run.rounds):
+    for run in select_audits(records):
+        for i, completed in enumerate(run.rounds):
             areas = [f"{run.scalars[name][i]:.6g}" for name in ATTACKS]
-            table.writerow([run.task, run.label, run.seed, run.draw, int(done), *areas])
+            table.writerow([run.task, run.label, run.seed, run.draw, int(completed), *areas])
     return buffer.getvalue()
 
 
@@ -41,11 +41,11 @@ def membership_sheet(records: Sequence[AnyRun]) -> Sheet:
         if "auc" in run.scalars:
             groups.setdefault((run.task, run.label), []).append(run)
     rows = []
-    for (task, label), own in groups.items():
-        single = ", ".join(f"{run.seed}: {number_of(run, 'auc', 'last'):.3f}" for run in own)
-        areas = [_number([number_of(run, name, "last") for run in own]) for name in ATTACKS]
-        rounds = max(run.final if isinstance(run, Line) else int(run.rounds[-1]) for run in own)
-        rows.append([task, label, str(rounds), str(len(own)), *areas, single])
+    for (task, label), group in groups.items():
+        single = ", ".join(f"{run.seed}: {number_of(run, 'auc', 'last'):.3f}" for run in group)
+        areas = [_format_mean([number_of(run, name, "last") for run in group]) for name in ATTACKS]
+        rounds = max(run.final if isinstance(run, Line) else int(run.rounds[-1]) for run in group)
+        rows.append([task, label, str(rounds), str(len(group)), *areas, single])
     head = ["Task", "Algorithm", "Rounds", "Runs", *ATTACKS.values(), "Shadow attack by seed"]
     note = (
         "Area under the ROC curve after the last round; 0.5 is guessing. ± is the sample "
@@ -54,6 +54,6 @@ def membership_sheet(records: Sequence[AnyRun]) -> Sheet:
     return Sheet("Membership inference", head, rows, note)
 
 
-def _number(areas: Sequence[float]) -> str:
+def _format_mean(areas: Sequence[float]) -> str:
     deviation = float(np.std(areas, ddof=1)) if len(areas) > 1 else math.nan
     return f"{np.mean(areas):.3f}" + (f" ± {deviation:.3f}" if math.isfinite(deviation) else "")

@@ -91,9 +91,9 @@ class Results:
             worst: what such a run counts as instead.
             mode: direction of a metric that states none.
         """
-        found: Values = {}
+        values: Values = {}
         # of all methods, because the worst value is taken over the task
-        on_task = self._on(task)
+        on_task = self._runs_on(task)
         for record in on_task:
             if self.methods.get(record.label, record.label) != algorithm:
                 continue
@@ -101,9 +101,9 @@ class Results:
                 raise UnknownName.among(f"metric of {record.label}", metric, record.scalars)
             value = number_of(record, metric, read, on_task)
             if math.isnan(value):
-                value = self._worst(task, metric, read, mode) if worst is None else worst
-            found[Run(record.draw, record.seed)] = value
-        return found
+                value = self._worst_value(task, metric, read, mode) if worst is None else worst
+            values[Run(record.draw, record.seed)] = value
+        return values
 
     def units(self, values: Values) -> tuple[np.ndarray, str]:
         """Returns the units of statistics.
@@ -128,7 +128,9 @@ class Results:
         all.
         """
         runs = [
-            r.diverged for r in self._on(task) if self.methods.get(r.label, r.label) == algorithm
+            r.diverged
+            for r in self._runs_on(task)
+            if self.methods.get(r.label, r.label) == algorithm
         ]
         return sum(runs), len(runs)
 
@@ -136,38 +138,38 @@ class Results:
         """Returns the number of runs that have no number and count as the worst of their task, and
         of all.
         """
-        on_task = self._on(task)
-        own = [
+        on_task = self._runs_on(task)
+        runs = [
             r
             for r in on_task
             if self.methods.get(r.label, r.label) == algorithm and metric in r.scalars
         ]
-        return sum(math.isnan(number_of(run, metric, read, on_task)) for run in own), len(own)
+        return sum(math.isnan(number_of(run, metric, read, on_task)) for run in runs), len(runs)
 
     def algorithms(self, task: str) -> list[str]:
         """Returns the algorithms that have run on a task, in order."""
-        return list(dict.fromkeys(self.methods.get(r.label, r.label) for r in self._on(task)))
+        return list(dict.fromkeys(self.methods.get(r.label, r.label) for r in self._runs_on(task)))
 
     @property
     def tasks(self) -> list[str]:
         return list(dict.fromkeys(record.task for record in self.records))
 
-    def _on(self, task: str) -> list[AnyRun]:
+    def _runs_on(self, task: str) -> list[AnyRun]:
         return [record for record in self.records if record.task == task]
 
-    def _worst(self, task: str, metric: str, read: str, told: Mode | None) -> float:
-        on_task = self._on(task)
+    def _worst_value(self, task: str, metric: str, read: str, default_mode: Mode | None) -> float:
+        on_task = self._runs_on(task)
         runs = [record for record in on_task if metric in record.scalars]
-        mode: Mode = "max" if higher_is_better(metric, read, on_task, told) else "min"
+        mode: Mode = "max" if higher_is_better(metric, read, on_task, default_mode) else "min"
         # no value of the metric stands for it: the infinity that is worse than all numbers
         if not is_value_reduction(read):
             return worst_of([], mode)
         # the initial value counts too, because a run that diverged may be worse than all finals
-        seen = [
+        extremes = [
             [number_of(run, metric, "first", on_task), number_of(run, metric, read, on_task)]
             for run in runs
         ]
-        return worst_of(seen, mode)
+        return worst_of(extremes, mode)
 
 
 def number_of(run: AnyRun, metric: str, read: str, among: Sequence[AnyRun] = ()) -> float:
@@ -183,13 +185,17 @@ def number_of(run: AnyRun, metric: str, read: str, among: Sequence[AnyRun] = ())
     if isinstance(run, Line):
         # a line has no curve, so it has only the readings of its columns
         if (metric, read) not in run.numbers:
-            known = ", ".join(sorted({way for _, way in run.numbers}))
-            raise InvalidInput.of(f"{metric} of {run.label} in runs.csv", read, known)
+            available = ", ".join(sorted({reading for _, reading in run.numbers}))
+            raise InvalidInput.of(f"{metric} of {run.label} in runs.csv", read, available)
         return run.numbers[metric, read]
     if read == "first":
         return float(run.scalars[metric][0] * scale_of(metric))
     return read_run(
-        run, metric, read, [one for one in among if isinstance(one, Record)], scale_of(metric)
+        run,
+        metric,
+        read,
+        [record for record in among if isinstance(record, Record)],
+        scale_of(metric),
     )
 
 
@@ -207,8 +213,8 @@ def quantity_of(metric: str, read: str) -> str:
     if read == "mean_change":
         return f"{quantity_of(metric, 'last')} from one observation to the next"
     if not is_value_reduction(read):
-        way, _, level = read.partition("_to_")
-        return f"{way} until {level}" if level else f"{name}, last over half"
+        quantity, _, level = read.partition("_to_")
+        return f"{quantity} until {level}" if level else f"{name}, last over half"
     if scale_of(metric) == 1.0:
         return name
     unit = "points" if scale_of(metric) == 100.0 else "squared points"
@@ -221,12 +227,13 @@ def stated_modes(runs: Sequence[AnyRun]) -> list[Mapping[str, Mode]]:
 
 
 def higher_is_better(
-    metric: str, read: str = "last", runs: Sequence[AnyRun] = (), told: Mode | None = None
+    metric: str, read: str = "last", runs: Sequence[AnyRun] = (), default_mode: Mode | None = None
 ) -> bool:
     """Returns whether a larger number is better. Of rounds and bits until something, and of
     changes, less is.
 
-    `told` is the direction of a metric that neither the runs nor the built-in observers state.
+    `default_mode` is the direction of a metric that neither the runs nor the built-in observers
+    state.
 
     Raises:
         InvalidInput: the direction of the metric is not known.
@@ -234,6 +241,6 @@ def higher_is_better(
     if "_to_" in read or read == "mean_change":
         return False
     stated = stated_modes(runs)
-    if told is not None and mode_of(metric, stated) is None:
-        return told == "max"
+    if default_mode is not None and mode_of(metric, stated) is None:
+        return default_mode == "max"
     return is_higher_better(metric, stated)

@@ -104,7 +104,7 @@ def effect_of(values: np.ndarray, unit: str, exact: bool = False) -> Effect:
         return Effect(mean, math.nan, math.nan, ahead, behind, count, unit)
     if count == 1:
         return Effect(mean, math.nan, math.nan, 1.0, 1.0, 1, unit)
-    _, reach, ahead, behind = (float(part[0]) for part in paired_t(values[None]))
+    _, reach, ahead, behind = (float(result[0]) for result in paired_t(values[None]))
     return Effect(mean, mean - reach, mean + reach, ahead, behind, count, unit)
 
 
@@ -130,9 +130,9 @@ def ratio_of(a: np.ndarray, b: np.ndarray, unit: str, exact: bool = False) -> Ef
         mean = (
             float(np.mean(a) / np.mean(b)) if np.isfinite([a, b]).all() else float(np.median(a / b))
         )
-    found = nothing._replace(mean=mean, units=count)
+    effect = nothing._replace(mean=mean, units=count)
     if exact or count == 1 or not np.isfinite([a, b]).all():
-        return found
+        return effect
     # covariances of the means, and the squared quantile of t
     c, r2 = np.cov(a, b) / count, float(scipy.stats.t.ppf(1 - LEVEL / 2, count - 1)) ** 2
     # coefficients of the quadratic in m that Fieller's interval solves
@@ -143,9 +143,9 @@ def ratio_of(a: np.ndarray, b: np.ndarray, unit: str, exact: bool = False) -> Ef
     )
     # b may be 0 in the mean: the set of factors is not an interval
     if below <= 0:
-        return found
+        return effect
     half = math.sqrt(max(both**2 - top * below, 0.0))
-    return found._replace(low=float((both - half) / below), high=float((both + half) / below))
+    return effect._replace(low=float((both - half) / below), high=float((both + half) / below))
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -157,14 +157,14 @@ def holm(p: Sequence[float]) -> list[float]:
     """
     order, adjusted, highest = np.argsort(p, kind="stable"), [1.0] * len(p), 0.0
     # from the smallest p on, times the number of hypotheses that are left
-    for place, position in enumerate(order):
+    for rank, position in enumerate(order):
         # adjusted values do not fall: a larger p is never the more significant one
-        highest = max(highest, min((len(p) - place) * p[position], 1.0))
+        highest = max(highest, min((len(p) - rank) * p[position], 1.0))
         adjusted[position] = highest
     return adjusted
 
 
-def at_least(p: np.ndarray, count: int) -> np.ndarray:
+def partial_conjunction(p: np.ndarray, count: int) -> np.ndarray:
     r"""Computes the p-value of "at least `count` of the n hold": $(n - c + 1)\, p_{(c)}$, under any
     dependence between them.
 
@@ -176,7 +176,7 @@ def at_least(p: np.ndarray, count: int) -> np.ndarray:
         p: p-values, shape (..., n).
         count: c, at least 1; more than there are cannot hold (p = 1).
 
-    >>> float(at_least(np.array([0.01, 0.5, 0.02]), 2))
+    >>> float(partial_conjunction(np.array([0.01, 0.5, 0.02]), 2))
     0.04
     """
     n = p.shape[-1]

@@ -125,16 +125,16 @@ def summarize(records: Sequence[Record], read: str = "last") -> list[Row]:
     for label, runs in by_label(records).items():
         values, lost = dict[str, tuple[float, float]](), dict[str, int]()
         for metric in (column.metric for column in columns_of(runs)):
-            own = [run for run in runs if metric in run.scalars]
+            measured = [run for run in runs if metric in run.scalars]
             # `records` are all runs of the task: the worst value is taken over these
-            found, lost[metric] = read_runs(own, metric, read, records)
+            numbers, lost[metric] = read_runs(measured, metric, read, records)
             # if all runs are lost there is no number, only the worst initial value
-            if lost[metric] == len(own):
-                found = np.full(len(own), math.nan)
+            if lost[metric] == len(measured):
+                numbers = np.full(len(measured), math.nan)
             with np.errstate(invalid="ignore"):
                 values[metric] = (
-                    float(found.mean()),
-                    float(found.std(ddof=1)) if len(found) > 1 else math.nan,
+                    float(numbers.mean()),
+                    float(numbers.std(ddof=1)) if len(numbers) > 1 else math.nan,
                 )
         rounds, ok = (
             max(int(run.rounds[-1]) for run in runs),
@@ -143,11 +143,13 @@ def summarize(records: Sequence[Record], read: str = "last") -> list[Row]:
         modes: dict[str, Mode | None] = {
             metric: mode_of(metric, [run.modes for run in records]) for metric in values
         }
-        rows.append(Row(label, len(runs), rounds, values, _outcome(runs), ok, lost, modes))
+        rows.append(
+            Row(label, len(runs), rounds, values, _summarize_outcomes(runs), ok, lost, modes)
+        )
     return rows
 
 
-def shown_in(row: Row, column: Column) -> str:
+def format_row_value(row: Row, column: Column) -> str:
     """Returns a final value of a row as text, with how many of its runs count as the worst of their
     task.
     """
@@ -161,14 +163,14 @@ def shown(column: Column, value: tuple[float, float] | None) -> str:
         return "-" if value is None else "not finite"
     scale = 100 if column.percent else 1
     mean, deviation = value[0] * scale, value[1] * scale
-    digits = ".1f" if column.percent else _digits(mean)
+    digits = ".1f" if column.percent else _number_format(mean)
     text = f"{mean:{digits}}"
     if math.isfinite(deviation):
         text += f" ± {deviation:{digits}}"
     return text + (" %" if column.percent else "")
 
 
-def _digits(mean: float) -> str:
+def _number_format(mean: float) -> str:
     """Formats with three decimals, or three significant digits where that is small or large."""
     return ".3f" if mean == 0 or 0.01 <= abs(mean) < 1000 else ".3g"
 
@@ -187,7 +189,7 @@ def best(column: Column, rows: Sequence[Row]) -> set[str]:
     means = {row.label: row.values[column.metric][0] for row in rows}
     # rounded as shown, so that equal texts are marked alike
     finite = {
-        label: float(f"{mean:{_digits(mean)}}")
+        label: float(f"{mean:{_number_format(mean)}}")
         for label, mean in means.items()
         if math.isfinite(mean)
     }
@@ -198,7 +200,7 @@ def best(column: Column, rows: Sequence[Row]) -> set[str]:
     return {label for label, mean in finite.items() if mean == top}
 
 
-def _outcome(runs: Sequence[Record]) -> str:
+def _summarize_outcomes(runs: Sequence[Record]) -> str:
     """Returns `ok`, `diverged at round 12`, or counts such as `2 ok, 1 diverged`."""
     if len(runs) == 1:
         return runs[0].ending

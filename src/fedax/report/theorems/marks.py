@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from fedax.report.drawing.charts import Chart, Panel
 from fedax.report.record import Record, by_label, by_task
 from fedax.report.theorems import theorems
-from fedax.report.theorems.statements import Held, reasons, strip, unmarked
+from fedax.report.theorems.statements import Held, checks_panel, reasons, without_marks
 
 NOTE = (
     "Curves are those of the first run. Constants are the largest that were measured along the "
@@ -28,29 +28,32 @@ def theory_charts(records: Sequence[Record]) -> list[Chart]:
     """
     charts = []
     for task, runs in by_task(records).items():
-        for label, own in by_label(runs).items():
+        for label, label_runs in by_label(runs).items():
             # expectations are over seeds, on the same data
-            own = [run for run in own if run.draw == own[0].draw]
-            for look in PAPERS:
-                found = look(own)
-                if found is not None:
+            label_runs = [run for run in label_runs if run.draw == label_runs[0].draw]
+            for check_theorems in PAPERS:
+                statements = check_theorems(label_runs)
+                if statements is not None:
                     panels = [
-                        strip(own[0].rounds, [unmarked(check) for check in found.checks]),
-                        *_styled(found.panels),
+                        checks_panel(
+                            label_runs[0].rounds,
+                            [without_marks(check) for check in statements.checks],
+                        ),
+                        *_assign_styles(statements.panels),
                     ]
                     title, note = (
-                        f"Theory of {found.paper}: {label}, {task}",
-                        f"{NOTE} {reasons(found.checks)}".rstrip(),
+                        f"Theory of {statements.paper}: {label}, {task}",
+                        f"{NOTE} {reasons(statements.checks)}".rstrip(),
                     )
-                    charts.append(Chart(_name(title), title, panels, 2, note))
+                    charts.append(Chart(_file_name(title), title, panels, 2, note))
     return charts
 
 
-def _name(title: str) -> str:
+def _file_name(title: str) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in title.lower())
 
 
-def _styled(panels: Sequence[Panel]) -> list[Panel]:
+def _assign_styles(panels: Sequence[Panel]) -> list[Panel]:
     """Returns those that show something, with a style for each label of all."""
     labels = list(dict.fromkeys(series.label for panel in panels for series in panel.series))
     return [

@@ -14,9 +14,9 @@ UNKNOWN = "needs the run's settings, which are not known"
 _SOLVED = ("Exact", "Inexact")
 
 
-def first(found: Iterable[tuple[bool, str]]) -> str | None:
+def first_unmet(premises: Iterable[tuple[bool, str]]) -> str | None:
     """Returns the reason of the first premise that does not hold."""
-    return next((reason for holds, reason in found if not holds), None)
+    return next((reason for holds, reason in premises if not holds), None)
 
 
 def local_gd(settings: Settings | None) -> str | None:
@@ -24,16 +24,16 @@ def local_gd(settings: Settings | None) -> str | None:
     if settings is None:
         return UNKNOWN
     schedule = settings["schedule"]
-    return first(
+    return first_unmet(
         [
             (method_of(settings) == "LocalGD", f"is about Local GD, not {method_of(settings)}"),
-            *_plain_steps(settings),
+            *_step_premises(settings),
             (
                 schedule.get("weights") == "equal",
                 'is about clients that count alike, weights="equal"',
             ),
             (schedule.get("batch_size") == "full", 'is about full gradients, batch_size="full"'),
-            *_untouched(settings),
+            *_channel_premises(settings),
         ]
     )
 
@@ -62,8 +62,8 @@ def feddane(settings: Settings | None, clients: int, *, by_device: bool = False)
         return UNKNOWN
     algorithm, schedule = settings["algorithm"], settings["schedule"]
     # with all clients nothing is drawn, so premises about the draws do not matter
-    everyone = everyone_works(settings, clients)
-    return first(
+    all_clients = everyone_works(settings, clients)
+    return first_unmet(
         [
             (method_of(settings) == "FedDANE", f"is about FedDANE, not {method_of(settings)}"),
             (algorithm.get("correction", "exact") == "exact", 'is about correction="exact"'),
@@ -73,22 +73,23 @@ def feddane(settings: Settings | None, clients: int, *, by_device: bool = False)
             ),
             (algorithm.get("decay", 1.0) == 1, "is not about a decayed correction"),
             (
-                by_device or _is_one(algorithm.get("mu")),
+                by_device or _is_single_value(algorithm.get("mu")),
                 "is about one mu, and the devices have several; Theorem 7 is about those",
             ),
             (
-                everyone or algorithm.get("cohorts", "independent") == "independent",
+                all_clients or algorithm.get("cohorts", "independent") == "independent",
                 'needs both draws of a round to be independent, cohorts="independent"',
             ),
             (
-                everyone or schedule.get("sampling") == "proportional",
+                all_clients or schedule.get("sampling") == "proportional",
                 "needs cohorts drawn by the clients' shares with replacement, "
                 'sampling="proportional", or all clients',
             ),
-            *_reachable(settings),
-            *_untouched(settings),
+            *_availability_premises(settings),
+            *_channel_premises(settings),
             (
-                _repeats(settings) and (everyone or settings["solver"].get("type") in _SOLVED),
+                _is_repeatable(settings)
+                and (all_clients or settings["solver"].get("type") in _SOLVED),
                 "needs the inexactness of the run's own solutions, which was measured for other "
                 "minibatches or gradients",
             ),
@@ -102,7 +103,7 @@ def dfedavgm(settings: Settings | None, period: float | None) -> str | None:
         return UNKNOWN
     algorithm, method = settings["algorithm"], method_of(settings)
     mode = algorithm.get("mode", "paper")
-    return first(
+    return first_unmet(
         [
             (method in ("DFedAvgM", "QuantizedDFedAvgM"), f"is about DFedAvgM, not {method}"),
             (
@@ -118,9 +119,9 @@ def dfedavgm(settings: Settings | None, period: float | None) -> str | None:
                 "needs to know whether the graph changes, which the run did not record",
             ),
             (period == 1, "is about one mixing matrix, and the graph changes from round to round"),
-            *_plain_steps(settings, momentum=True),
-            *_reachable(settings),
-            *_untouched(settings),
+            *_step_premises(settings, momentum=True),
+            *_availability_premises(settings),
+            *_channel_premises(settings),
         ]
     )
 
@@ -129,22 +130,26 @@ def fedbc(settings: Settings | None) -> str | None:
     """Returns the premise of the multipliers' interval."""
     if settings is None:
         return UNKNOWN
-    return first([(method_of(settings) == "FedBC", f"is about FedBC, not {method_of(settings)}")])
+    return first_unmet(
+        [(method_of(settings) == "FedBC", f"is about FedBC, not {method_of(settings)}")]
+    )
 
 
 def fedbc_consensus(settings: Settings | None, clients: int) -> str | None:
     """Returns the premises of Lemma B.2: all devices work."""
     if (reason := fedbc(settings)) is not None or settings is None:
         return reason
-    everyone = (everyone_works(settings, clients), "is about rounds of all devices")
-    return first([everyone, *_reachable(settings), *_untouched(settings)])
+    participation = (everyone_works(settings, clients), "is about rounds of all devices")
+    return first_unmet(
+        [participation, *_availability_premises(settings), *_channel_premises(settings)]
+    )
 
 
 def fedaware(settings: Settings | None) -> str | None:
     """Returns the premise of Theorem 4.1."""
     if settings is None:
         return UNKNOWN
-    return first(
+    return first_unmet(
         [(method_of(settings) == "FedAWARE", f"is about FedAWARE, not {method_of(settings)}")]
     )
 
@@ -157,12 +162,12 @@ def method_of(settings: Settings) -> str:
 def everyone_works(settings: Settings, clients: int) -> bool:
     """Returns whether each round's cohort is all clients."""
     schedule = settings["schedule"]
-    cohort, once = (
+    cohort, without_replacement = (
         schedule.get("cohort"),
         schedule.get("sampling") in ("uniform", "proportional_without_replacement"),
     )
     # drawn with replacement, a cohort of that size may lack clients
-    return cohort is None or (once and cohort == clients)
+    return cohort is None or (without_replacement and cohort == clients)
 
 
 def is_deterministic(settings: Settings | None) -> bool:
@@ -174,7 +179,7 @@ def is_deterministic(settings: Settings | None) -> bool:
     return settings["algorithm"].get("rounding") != "stochastic"
 
 
-def _plain_steps(settings: Settings, momentum: bool = False) -> list[tuple[bool, str]]:
+def _step_premises(settings: Settings, momentum: bool = False) -> list[tuple[bool, str]]:
     """Returns the premises that steps are along gradients, all of one size; `momentum` allows
     heavy-ball momentum.
     """
@@ -191,14 +196,16 @@ def _plain_steps(settings: Settings, momentum: bool = False) -> list[tuple[bool,
     ]
 
 
-def _reachable(settings: Settings) -> list[tuple[bool, str]]:
+def _availability_premises(settings: Settings) -> list[tuple[bool, str]]:
     schedule = settings["schedule"]
-    always = not schedule.get("dropouts", 0.0) and schedule.get("availability") is None
-    always = always and schedule.get("over_select", 1) == 1 and schedule.get("deadline") is None
-    return [(always, "is about clients that always answer")]
+    always_answers = not schedule.get("dropouts", 0.0) and schedule.get("availability") is None
+    always_answers = (
+        always_answers and schedule.get("over_select", 1) == 1 and schedule.get("deadline") is None
+    )
+    return [(always_answers, "is about clients that always answer")]
 
 
-def _untouched(settings: Settings) -> list[tuple[bool, str]]:
+def _channel_premises(settings: Settings) -> list[tuple[bool, str]]:
     return [
         (settings.get("channel") is None, "is about messages that no channel codes"),
         (
@@ -208,7 +215,7 @@ def _untouched(settings: Settings) -> list[tuple[bool, str]]:
     ]
 
 
-def _repeats(settings: Settings) -> bool:
+def _is_repeatable(settings: Settings) -> bool:
     """Returns whether a local solution depends on no draw and no count of rounds, so that an
     observer's is that of the round.
     """
@@ -218,10 +225,15 @@ def _repeats(settings: Settings) -> bool:
     # a list is a range that amounts are drawn from
     amounts = [schedule.get(name) for name in ("epochs", "steps", "batch_size")]
     by_chance = schedule.get("stragglers", 0.0) > 0 or schedule.get("sync_probability") is not None
-    drawn = by_chance or any(isinstance(amount, list) for amount in amounts)
+    is_random = by_chance or any(isinstance(amount, list) for amount in amounts)
     ordered = schedule.get("batch_size") == "full" or schedule.get("order") == "given"
-    return solver.get("decay", 1.0) == 1 and ordered and not drawn and schedule.get("times") is None
+    return (
+        solver.get("decay", 1.0) == 1
+        and ordered
+        and not is_random
+        and schedule.get("times") is None
+    )
 
 
-def _is_one(mu: Any) -> bool:
+def _is_single_value(mu: Any) -> bool:
     return not isinstance(mu, list) or len(set(mu)) == 1

@@ -45,7 +45,7 @@ class Interval(NamedTuple):
     high: np.ndarray
 
 
-def over_seeds(runs: Sequence[np.ndarray]) -> Interval:
+def mean_over_seeds(runs: Sequence[np.ndarray]) -> Interval:
     """Returns means over runs with intervals of Student's t; the ends are NaN for one run.
 
     Runs that ended early are compared up to there.
@@ -59,38 +59,39 @@ def over_seeds(runs: Sequence[np.ndarray]) -> Interval:
         else np.nan
     )
     # NaN behind the end of the shortest run, so that all series have one length
-    low, high = (_filled(end, max(map(len, runs))) for end in (mean - spread, mean + spread))
-    return Interval(_filled(mean, len(low)), low, high)
+    low, high = (_pad(end, max(map(len, runs))) for end in (mean - spread, mean + spread))
+    return Interval(_pad(mean, len(low)), low, high)
 
 
-def _filled(values: np.ndarray, length: int) -> np.ndarray:
+def _pad(values: np.ndarray, length: int) -> np.ndarray:
     return np.concatenate([values, np.full(length - len(values), np.nan)])
 
 
-def decided(excess: Interval) -> np.ndarray:
+def decide_sign(excess: Interval) -> np.ndarray:
     """Returns 1 where a mean is certain to be at least 0, 0 where it is certain to be less, and NaN
     where the interval has both.
     """
     return np.where(excess.low >= 0, 1.0, np.where(excess.high < 0, 0.0, np.nan))
 
 
-def unmarked(check: Check) -> Check:
+def without_marks(check: Check) -> Check:
     """Returns the check without marks if it is not about the run."""
     return check if check.why is None else check._replace(held=np.full(len(check.held), np.nan))
 
 
 def reasons(checks: Sequence[Check]) -> str:
     """Returns a sentence for each reason, with the names of the rows that have no marks for it."""
-    found: dict[str, list[str]] = {}
+    names_by_reason: dict[str, list[str]] = {}
     for check in checks:
         if check.why is not None:
-            found.setdefault(check.why, []).append(check.name)
+            names_by_reason.setdefault(check.why, []).append(check.name)
     return " ".join(
-        f"Not marked: {'; '.join(names)}. The statement {why}." for why, names in found.items()
+        f"Not marked: {'; '.join(names)}. The statement {why}."
+        for why, names in names_by_reason.items()
     )
 
 
-def strip(rounds: np.ndarray, checks: Sequence[Check]) -> Panel:
+def checks_panel(rounds: np.ndarray, checks: Sequence[Check]) -> Panel:
     """Returns a row of marks for each statement."""
     # (label, kind of the marks, value of `held`)
     kinds: tuple[tuple[str, Kind, float], ...] = (
@@ -100,22 +101,22 @@ def strip(rounds: np.ndarray, checks: Sequence[Check]) -> Panel:
     series = []
     for label, kind, value in kinds:
         # (round, row) of each mark; rows are numbered downwards
-        places = [
+        positions = [
             (t, -row) for row, check in enumerate(checks) for t in rounds[check.held == value]
         ]
         x, y = (
             np.array(column, float)
-            for column in (zip(*places, strict=True) if places else ((), ()))
+            for column in (zip(*positions, strict=True) if positions else ((), ()))
         )
         series.append(Series(label, 0, x, y, kind=kind))
     ticks = tuple((float(-row), check.name) for row, check in enumerate(checks))
-    above = Axis("", low=0.6 - len(checks), high=0.6, ticks=ticks)
+    vertical = Axis("", low=0.6 - len(checks), high=0.6, ticks=ticks)
     # a little room, so that marks at the first and the last round are not cut
     span = float(max(rounds[-1], 1))
     return Panel(
         "Which statement holds",
         Axis("communication rounds", low=-0.02 * span, high=1.02 * span),
-        above,
+        vertical,
         series,
     )
 
@@ -131,24 +132,26 @@ def panel(
 ) -> Panel:
     """Draws the curves; on a logarithmic axis only positive numbers."""
     series = []
-    for place, (label, values) in enumerate(lines.items()):
-        found = np.asarray(values, float)
-        found = np.where(np.isfinite(found) & (found > 0 if log else True), found, np.nan)
-        if np.isfinite(found).any():
-            marked = staggered(len(rounds), place, len(lines))
-            series.append(Series(label, place, rounds.astype(float), found, marked=marked))
+    for index, (label, values) in enumerate(lines.items()):
+        drawable = np.asarray(values, float)
+        drawable = np.where(
+            np.isfinite(drawable) & (drawable > 0 if log else True), drawable, np.nan
+        )
+        if np.isfinite(drawable).any():
+            marked = staggered(len(rounds), index, len(lines))
+            series.append(Series(label, index, rounds.astype(float), drawable, marked=marked))
     return Panel(title, Axis("communication rounds"), Axis(unit, log), series, marks)
 
 
 def series_of(run: Record, *names: str) -> list[np.ndarray] | None:
     """Returns the series of some metrics, if the run has all of them and each says something."""
-    found = [np.asarray(run.metrics[name], float) for name in names if name in run.metrics]
+    series = [np.asarray(run.metrics[name], float) for name in names if name in run.metrics]
     return (
-        found
-        if len(found) == len(names) and all(np.isfinite(each).any() for each in found)
+        series
+        if len(series) == len(names) and all(np.isfinite(each).any() for each in series)
         else None
     )
 
 
-def flags(held: Any, said: Any = True) -> np.ndarray:
-    return np.where(said, np.asarray(held, float), np.nan)
+def flags(holds: Any, is_stated: Any = True) -> np.ndarray:
+    return np.where(is_stated, np.asarray(holds, float), np.nan)

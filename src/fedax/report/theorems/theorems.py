@@ -20,9 +20,9 @@ from fedax.report.theorems.statements import (
     Check,
     Held,
     Interval,
-    decided,
+    decide_sign,
     flags,
-    over_seeds,
+    mean_over_seeds,
     panel,
     series_of,
 )
@@ -57,34 +57,34 @@ def feddane_of(runs: Sequence[Record]) -> Held | None:
         "proximal",
     )
     run, runs = runs[0], [each for each in runs if series_of(each, *names) is not None]
-    known = series_of(run, *names)
-    if known is None:
+    series = series_of(run, *names)
+    if series is None:
         return None
     # each of shape (observations,)
-    _, _, b, _, lowest, mu = known
+    _, _, b, _, lowest, mu = series
     # the panels show the first run; the others only count in the means
-    gamma, found = _gamma(run), [_descent(each, names) for each in runs]
-    fell, promised, clients = found[0].fell, found[0].promised, _clients(run)
-    why = premises.feddane(run.settings, clients)
-    everyone = run.settings is not None and premises.everyone_works(run.settings, clients)
-    excess = over_seeds([each.excess for each in found])
+    gamma, descents = _gamma(run), [_compute_descent(each, names) for each in runs]
+    fell, promised, clients = descents[0].fell, descents[0].promised, _count_clients(run)
+    reason = premises.feddane(run.settings, clients)
+    all_clients = run.settings is not None and premises.everyone_works(run.settings, clients)
+    excess = mean_over_seeds([each.excess for each in descents])
     # with all devices a round has no randomness left, else the promise is one for the mean over
     # cohorts
-    if everyone:
-        kept, chance = flags(fell >= promised, found[0].told), None
+    if all_clients:
+        decrease_holds, seed_reason = flags(fell >= promised, descents[0].told), None
     else:
-        kept, chance = (
-            np.where(found[0].told, decided(excess)[: len(fell)], np.nan),
+        decrease_holds, seed_reason = (
+            np.where(descents[0].told, decide_sign(excess)[: len(fell)], np.nan),
             ONE_SEED if len(runs) < 2 else None,
         )
     checks = [
         Check("mu > -lambda_min", flags(mu > -lowest)),
-        Check("gamma < 1", flags(gamma < 1), why),
-        Check("rho > 0: a decrease is promised", flags(found[0].rho > 0), why),
-        Check("f fell by rho |∇f|²", kept, why or chance),
+        Check("gamma < 1", flags(gamma < 1), reason),
+        Check("rho > 0: a decrease is promised", flags(descents[0].rho > 0), reason),
+        Check("f fell by rho |∇f|²", decrease_holds, reason or seed_reason),
         Check("f fell", flags(fell > 0, np.isfinite(fell))),
     ]
-    promise = {} if why else {"promised, rho |∇f|²": promised}
+    promise = {} if reason else {"promised, rho |∇f|²": promised}
     panels = [
         panel(
             "Change of f in a round",
@@ -96,41 +96,41 @@ def feddane_of(runs: Sequence[Record]) -> Held | None:
             run.rounds,
             {
                 "mu": mu,
-                "best mu of the theory, exact solutions": found[0].best,
+                "best mu of the theory, exact solutions": descents[0].best,
                 "-lambda_min": np.maximum(-lowest, 0),
             },
         ),
         panel(
             "Inexactness of the local solutions",
             run.rounds,
-            _inexact(run),
+            _inexactness_curves(run),
             marks=[Mark("theorems end", 1.0)],
         ),
         panel("Dissimilarity B", run.rounds, {"B": b}),
     ]
-    if not (everyone or why) and len(runs) > 1:
+    if not (all_clients or reason) and len(runs) > 1:
         title = f"Fall of f less what is promised, mean of {len(runs)} seeds"
-        panels.insert(1, _band(title, run.rounds, "with its 95 % interval", excess))
+        panels.insert(1, _interval_panel(title, run.rounds, "with its 95 % interval", excess))
     return Held("FedDANE", checks, panels)
 
 
-def _descent(run: Record, names: Sequence[str]) -> _Descent:
-    known = series_of(run, *names)
-    assert known is not None, "a run that was not watched"
-    f, gradient, b, smooth, lowest, mu = known
+def _compute_descent(run: Record, names: Sequence[str]) -> _Descent:
+    series = series_of(run, *names)
+    assert series is not None, "a run that was not watched"
+    f, gradient, b, smooth, lowest, mu = series
     # all of shape (observations,); B is at least 1, below that it is rounding
     b, concavity, gamma = np.maximum(b, 1), np.maximum(-lowest, 0), _gamma(run)
     rho, best = np.full(len(f), -np.inf), np.full(len(f), np.nan)
     for t in np.flatnonzero(np.isfinite(b)):
-        given = {
+        constants = {
             "smoothness": float(np.nanmax(smooth)),
             "dissimilarity": float(b[t]),
             "concavity": float(concavity[t]),
         }
-        best[t] = feddane.best_mu(**given).mu
+        best[t] = feddane.best_mu(**constants).mu
         if mu[t] > concavity[t] and gamma[t] < 1:
             # rho stays -infinity where the theorem does not apply
-            rho[t] = feddane.decrease(mu=float(mu[t]), inexactness=float(gamma[t]), **given)
+            rho[t] = feddane.decrease(mu=float(mu[t]), inexactness=float(gamma[t]), **constants)
     # a fall of f belongs to a round only where the next observation is one round later
     follows = np.append(np.diff(run.rounds) == 1, False)
     fell = np.append(f[:-1] - f[1:], np.nan)
@@ -157,7 +157,7 @@ def _gamma(run: Record) -> np.ndarray:
     )
 
 
-def _inexact(run: Record) -> dict[str, np.ndarray]:
+def _inexactness_curves(run: Record) -> dict[str, np.ndarray]:
     names = {
         "gamma, largest of a client": "inexactness_largest",
         "gamma, mean of the clients": "inexactness_mean",
@@ -165,40 +165,40 @@ def _inexact(run: Record) -> dict[str, np.ndarray]:
     return {label: run.metrics[name] for label, name in names.items() if name in run.metrics}
 
 
-def _clients(run: Record) -> int:
+def _count_clients(run: Record) -> int:
     """Returns the number of clients, -1 if no metric tells."""
     each = (run.metrics.get(name) for name in ("smoothness", "inexactness", "multiplier"))
     return next((values.shape[1] for values in each if values is not None and values.ndim == 2), -1)
 
 
-def _band(title: str, rounds: np.ndarray, label: str, found: Interval) -> Panel:
+def _interval_panel(title: str, rounds: np.ndarray, label: str, interval: Interval) -> Panel:
     """Returns a panel with a mean over seeds and its interval."""
-    made = panel(title, rounds, {label: found.mean[: len(rounds)]}, log=False)
-    low, high = found.low[: len(rounds)], found.high[: len(rounds)]
-    series = [dataclasses.replace(each, low=low, high=high) for each in made.series]
-    return Panel(title, made.x, made.y, series, [Mark("", 0.0)])
+    base = panel(title, rounds, {label: interval.mean[: len(rounds)]}, log=False)
+    low, high = interval.low[: len(rounds)], interval.high[: len(rounds)]
+    series = [dataclasses.replace(each, low=low, high=high) for each in base.series]
+    return Panel(title, base.x, base.y, series, [Mark("", 0.0)])
 
 
 def local_gd_of(runs: Sequence[Record]) -> Held | None:
     """Checks Lemmas 2 and 3 in every round, and Theorem 1. Nothing is drawn at random."""
     run = runs[0]
-    known = series_of(run, "spread", "spread_gradient", "spread_rate", "smoothness_largest")
-    if known is None or known[0].ndim != 2:
+    series = series_of(run, "spread", "spread_gradient", "spread_rate", "smoothness_largest")
+    if series is None or series[0].ndim != 2:
         return None
     # V_t and |g_t|² at every step of the last round, shape (observations, steps); L is the largest
     # one seen
-    spread, square, rates, smooth = known
+    spread, square, rates, smooth = series
     constant, rate, interval = float(np.nanmax(smooth)), float(rates[0]), spread.shape[1]
     # the recorded rate has been through float32
-    small = rate <= local_gd.step_size(constant, interval) * (1 + 1e-9)
+    small_step = rate <= local_gd.step_size(constant, interval) * (1 + 1e-9)
     lowest = np.asarray(run.metrics.get("eigenvalue_lowest", np.zeros(1)), float)
-    bent = (
+    nonconvex = (
         "is about convex losses, and a client's has negative curvature"
         if np.nanmin(lowest) < -1e-3 * constant
         else None
     )
-    why = premises.local_gd(run.settings) or bent
-    checks = [Check("step size at most 1/(4LH)", np.full(len(spread), float(small)), why)]
+    reason = premises.local_gd(run.settings) or nonconvex
+    checks = [Check("step size at most 1/(4LH)", np.full(len(spread), float(small_step)), reason)]
     panels = [
         panel("Spread V_t of the workers, largest of a round", run.rounds, {"V_t": spread.max(1)})
     ]
@@ -208,23 +208,29 @@ def local_gd_of(runs: Sequence[Record]) -> Held | None:
         gaps = np.maximum(np.asarray(run.metrics["spread_gap"], float), 0)
         bound = 2 * constant**2 * spread + 4 * constant * gaps
         checks.append(
-            Check("Lemma 3 at every step", flags((square <= bound * (1 + 1e-6)).all(1)), why)
+            Check("Lemma 3 at every step", flags((square <= bound * (1 + 1e-6)).all(1)), reason)
         )
-        if why is None:
+        if reason is None:
             worst = np.argmax(square / np.where(bound > 0, bound, np.inf), axis=1)
-            at = np.arange(len(spread)), worst
+            nearest = np.arange(len(spread)), worst
             # of each round, the step at which the bound is nearest to what was measured
-            lines = {"|g_t|², where it is nearest": square[at], "2 L² V_t + 4 L D_f": bound[at]}
+            lines = {
+                "|g_t|², where it is nearest": square[nearest],
+                "2 L² V_t + 4 L D_f": bound[nearest],
+            }
             panels.append(panel("Mean gradient against Lemma 3", run.rounds, lines))
         if "optimum_variance" in run.metrics:
-            given = {"smoothness": constant, "interval": interval, "rate": rate}
-            _epochs(run, spread, gaps, checks, panels, given, why, small)
+            lemma_options = {"smoothness": constant, "interval": interval, "rate": rate}
+            _check_lemma_2(run, spread, gaps, checks, panels, lemma_options, reason, small_step)
 
     # Theorem 1 is about the mean of the iterates, so its premises are others
-    known = series_of(run, "distance", "optimum_gap", "optimum_variance")
-    if known is not None:
-        distance, gap, variance = known
-        reason, steps = premises.local_gd_mean(run.settings) or bent, run.rounds * interval
+    series = series_of(run, "distance", "optimum_gap", "optimum_variance")
+    if series is not None:
+        distance, gap, variance = series
+        mean_reason, steps = (
+            premises.local_gd_mean(run.settings) or nonconvex,
+            run.rounds * interval,
+        )
         bound = np.full(len(gap), np.nan)
         options = {
             "variance": float(variance[0]),
@@ -233,9 +239,9 @@ def local_gd_of(runs: Sequence[Record]) -> Held | None:
             "rate": rate,
         }
         # after 0 steps there is no mean of iterates
-        for t in np.flatnonzero((steps > 0) & (small and reason is None)):
+        for t in np.flatnonzero((steps > 0) & (small_step and mean_reason is None)):
             bound[t] = local_gd.bound(distance=float(distance[0]), steps=int(steps[t]), **options)
-        checks.append(Check("Theorem 1", flags(gap <= bound, np.isfinite(bound)), reason))
+        checks.append(Check("Theorem 1", flags(gap <= bound, np.isfinite(bound)), mean_reason))
         panels.append(
             panel(
                 "f above its minimum, against Theorem 1",
@@ -247,35 +253,39 @@ def local_gd_of(runs: Sequence[Record]) -> Held | None:
     return Held("Local GD", checks, panels)
 
 
-def _epochs(
+def _check_lemma_2(
     run: Record,
     spread: np.ndarray,
     gaps: np.ndarray,
     checks: list[Check],
     panels: list[Panel],
-    given: Mapping[str, Any],
-    why: str | None,
-    small: bool,
+    lemma_options: Mapping[str, Any],
+    reason: str | None,
+    small_step: bool,
 ) -> None:
     """Checks both inequalities of Lemma 2 in each observed round, if the step size is one that they
     cover.
     """
-    options = {"variance": float(run.metrics["optimum_variance"][0]), **given}
+    options = {"variance": float(run.metrics["optimum_variance"][0]), **lemma_options}
     bound, second = (np.full(len(spread), np.nan) for _ in range(2))
-    if small and why is None:
+    if small_step and reason is None:
         bound = np.array([local_gd.spread_bound(gaps=row, **options) for row in gaps])
         second = np.array([local_gd.spread_excess_bound(gaps=row, **options) for row in gaps])
     # Lemma 2 bounds sums over the steps of a round; shapes (observations, steps) become
     # (observations,)
-    excess = (1.5 * given["smoothness"] * spread - gaps).sum(1)
+    excess = (1.5 * lemma_options["smoothness"] * spread - gaps).sum(1)
     # rounds without a bound get no mark
-    said = np.isfinite(bound)
+    has_bound = np.isfinite(bound)
     # both sides are sums with rounding errors in proportion to their terms
-    room = 1e-6 * (1.5 * given["smoothness"] * spread + gaps).sum(1)
+    tolerance = 1e-6 * (1.5 * lemma_options["smoothness"] * spread + gaps).sum(1)
     checks.append(
-        Check("Lemma 2 in every round", flags(spread.sum(1) <= bound * (1 + 1e-6), said), why)
+        Check(
+            "Lemma 2 in every round", flags(spread.sum(1) <= bound * (1 + 1e-6), has_bound), reason
+        )
     )
-    checks.append(Check("Lemma 2, second inequality", flags(excess <= second + room, said), why))
+    checks.append(
+        Check("Lemma 2, second inequality", flags(excess <= second + tolerance, has_bound), reason)
+    )
     lines = {"sum of V_t": spread.sum(1), "Lemma 2": bound}
     panels.append(panel("Spread of the workers over a round, against Lemma 2", run.rounds, lines))
 
@@ -294,43 +304,45 @@ def dfedavgm_of(runs: Sequence[Record]) -> Held | None:
         *constants,
     )
     run, runs = runs[0], [each for each in runs if series_of(each, *names) is not None]
-    known = series_of(run, *names)
-    if known is None or not known[0].any():
+    series = series_of(run, *names)
+    if series is None or not series[0].any():
         return None
-    consensus, rounding = known[0], _rounding(run)
+    consensus, rounding = series[0], _rounding(run)
     period = float(run.metrics["graph_period"][0]) if "graph_period" in run.metrics else None
-    why = premises.dfedavgm(run.settings, period) or _grid_reason(run)
-    setting = _setting(runs, known, constants) if why is None else None
-    if why is None and setting is None:
-        why = "needs a connected graph and losses with curvature"
+    reason = premises.dfedavgm(run.settings, period) or _grid_reason(run)
+    setting = _setting(runs, series, constants) if reason is None else None
+    if reason is None and setting is None:
+        reason = "needs a connected graph and losses with curvature"
     # the lemmas' step size, with room for a rate that has been through float32
-    small = setting is not None and setting.rate <= 1 / (
+    small_step = setting is not None and setting.rate <= 1 / (
         8 * setting.smoothness * setting.local_steps
     ) * (1 + 1e-9)
     # the lemma in the form that holds, and as the paper prints it
     bounds = dict.fromkeys(("corrected", "as printed"), math.nan)
-    if setting is not None and small:
+    if setting is not None and small_step:
         bounds = {
             name: dfedavgm.consensus_bound(setting, rounding, as_printed=name == "as printed")
             for name in bounds
         }
     # the lemmas are about expectations: one run decides them only if nothing is drawn at random
-    fixed = premises.is_deterministic(run.settings)
-    chance = None if fixed or len(runs) > 1 else ONE_SEED
-    found = over_seeds([np.asarray(each.metrics["consensus_square"], float) for each in runs])
-    lemma, after = "Lemma 5" if rounding else "Lemma 4", run.rounds > 0
-    checks = [Check("eta at most 1/(8LK)", np.full(len(consensus), float(small)), why)]
+    deterministic = premises.is_deterministic(run.settings)
+    seed_reason = None if deterministic or len(runs) > 1 else ONE_SEED
+    interval = mean_over_seeds(
+        [np.asarray(each.metrics["consensus_square"], float) for each in runs]
+    )
+    lemma, past_start = "Lemma 5" if rounding else "Lemma 4", run.rounds > 0
+    checks = [Check("eta at most 1/(8LK)", np.full(len(consensus), float(small_step)), reason)]
     for name, bound in bounds.items():
         # the interval of bound minus mean; its ends change places
-        below = decided(Interval(bound - found.mean, bound - found.high, bound - found.low))[
-            : len(consensus)
-        ]
-        held = (
-            flags(consensus <= bound, after & math.isfinite(bound))
-            if fixed
-            else np.where(after, below, np.nan)
+        certain = decide_sign(
+            Interval(bound - interval.mean, bound - interval.high, bound - interval.low)
+        )[: len(consensus)]
+        holds = (
+            flags(consensus <= bound, past_start & math.isfinite(bound))
+            if deterministic
+            else np.where(past_start, certain, np.nan)
         )
-        checks.append(Check(f"consensus below {lemma}, {name}", held, why or chance))
+        checks.append(Check(f"consensus below {lemma}, {name}", holds, reason or seed_reason))
     lines = {"mean square": consensus} | {
         f"{lemma}, {name}": np.full(len(consensus), v) for name, v in bounds.items()
     }
@@ -342,14 +354,14 @@ def dfedavgm_of(runs: Sequence[Record]) -> Held | None:
             {"|∇f_i|": np.asarray(run.metrics["gradient_largest"], float)},
         ),
     ]
-    if not (fixed or why) and len(runs) > 1:
+    if not (deterministic or reason) and len(runs) > 1:
         panels.insert(
             1,
-            _band(
+            _interval_panel(
                 f"Distance to the mean model, mean of {len(runs)} seeds",
                 run.rounds,
                 "with its 95 % interval",
-                found,
+                interval,
             ),
         )
     if (norm := series_of(run, "gradient_norm")) is not None:
@@ -378,17 +390,17 @@ def _grid_reason(run: Record) -> str | None:
 
 
 def _setting(
-    runs: Sequence[Record], known: Sequence[np.ndarray], constants: Sequence[str]
+    runs: Sequence[Record], series: Sequence[np.ndarray], constants: Sequence[str]
 ) -> dfedavgm.Setting | None:
     """Returns the constants of the lemmas, the largest of all runs; None where there are none."""
     # settings do not change during a run: the first observation has them
-    _, steps, rate, momentum, mixing = (values[0] for values in known[:5])
+    _, steps, rate, momentum, mixing = (values[0] for values in series[:5])
     smooth, steepest, noise, between = (
         max(float(np.nanmax(each.metrics[name])) for each in runs) for name in constants
     )
-    own = {"rate": float(rate), "momentum": float(momentum), "mixing": float(mixing)}
+    options = {"rate": float(rate), "momentum": float(momentum), "mixing": float(mixing)}
     try:
-        return dfedavgm.Setting(smooth, noise, between, steepest, int(steps), **own)
+        return dfedavgm.Setting(smooth, noise, between, steepest, int(steps), **options)
     except InvalidInput:
         # a disconnected graph, or a model without curvature
         return None
@@ -397,16 +409,16 @@ def _setting(
 def fedaware_of(runs: Sequence[Record]) -> Held | None:
     """Computes Definitions 3.1 and 3.2 at the gradients, and where Theorem 4.1 ends."""
     run = runs[0]
-    known = series_of(run, "diversity", "surrogate_diversity", "surrogate_distance")
-    if known is None:
+    series = series_of(run, "diversity", "surrogate_diversity", "surrogate_distance")
+    if series is None:
         return None
-    diversity, surrogate, apart = known
+    diversity, surrogate, distance = series
     checks = [
         Check("surrogate diversity ≥ diversity", flags(surrogate >= diversity * (1 - 1e-6))),
         Check("surrogate diversity finite", flags(np.isfinite(surrogate))),
         Check(
             "Theorem 4.1's rho may be positive",
-            flags(apart < SURROGATE),
+            flags(distance < SURROGATE),
             premises.fedaware(run.settings),
         ),
     ]
@@ -419,7 +431,9 @@ def fedaware_of(runs: Sequence[Record]) -> Held | None:
     limit = [Mark("Theorem 4.1 ends", SURROGATE)]
     panels = [
         panel("Diversity", run.rounds, {"gradients, D": diversity, "largest surrogate": surrogate}),
-        panel("N + χ² - 2χ of the surrogate weights", run.rounds, {"distance": apart}, marks=limit),
+        panel(
+            "N + χ² - 2χ of the surrogate weights", run.rounds, {"distance": distance}, marks=limit
+        ),
         panel("Frank-Wolfe gap", run.rounds, gaps),
     ]
     return Held("FedAWARE", checks, panels)
@@ -428,23 +442,30 @@ def fedaware_of(runs: Sequence[Record]) -> Held | None:
 def fedbc_of(runs: Sequence[Record]) -> Held | None:
     """Checks the multipliers' interval, and Lemma B.2 for the local models of the next round."""
     run = runs[0]
-    known = series_of(run, "violation_largest", "violated", "multiplier", "lagrangian")
+    series = series_of(run, "violation_largest", "violated", "multiplier", "lagrangian")
     # multipliers are 0 for methods without constraints
-    if known is None or not known[2].any():
+    if series is None or not series[2].any():
         return None
-    largest, violated, multiplier, lagrangian = known
-    checks, why = [Check("all constraints hold", flags(largest <= 0))], premises.fedbc(run.settings)
+    largest, violated, multiplier, lagrangian = series
+    checks, reason = (
+        [Check("all constraints hold", flags(largest <= 0))],
+        premises.fedbc(run.settings),
+    )
     lines = {"smallest": multiplier.min(1), "largest": multiplier.max(1)}
     if (smooth := series_of(run, "smoothness")) is not None and (smooth[0] > 0).all():
         # one interval for each client, from its own L_i
-        ends = [fedbc.multiplier_bounds(each) for each in smooth[0]]
-        low, high = (np.array([getattr(each, name) for each in ends]) for name in ("low", "high"))
+        intervals = [fedbc.multiplier_bounds(each) for each in smooth[0]]
+        low, high = (
+            np.array([getattr(each, name) for each in intervals]) for name in ("low", "high")
+        )
         checks.append(
-            Check("multipliers ≥ 1 + L_i", flags((multiplier >= low * (1 - 1e-3)).all(1)), why)
+            Check("multipliers ≥ 1 + L_i", flags((multiplier >= low * (1 - 1e-3)).all(1)), reason)
         )
         checks.append(
             Check(
-                "multipliers < (1 + L_i)²/L_i", flags((multiplier < high * (1 + 1e-3)).all(1)), why
+                "multipliers < (1 + L_i)²/L_i",
+                flags((multiplier < high * (1 + 1e-3)).all(1)),
+                reason,
             )
         )
         lines |= {"largest 1 + L_i": low.max(1), "smallest (1 + L_i)²/L_i": high.min(1)}
@@ -460,41 +481,41 @@ def fedbc_of(runs: Sequence[Record]) -> Held | None:
         panel("Multipliers", run.rounds, lines),
         panel("Lagrangian", run.rounds, {"Lagrangian": lagrangian}, log=False),
     ]
-    _fedbc_consensus(run, multiplier, checks, panels)
+    _check_fedbc_consensus(run, multiplier, checks, panels)
     return Held("FedBC", checks, panels)
 
 
-def _fedbc_consensus(
+def _check_fedbc_consensus(
     run: Record, multiplier: np.ndarray, checks: list[Check], panels: list[Panel]
 ) -> None:
     """Checks Lemma B.2 in the rounds whose multipliers it covers, with delta and L at the local
     models.
     """
     names = ("solve_error_largest", "solve_apart", "smoothness_largest")
-    if (known := series_of(run, *names)) is None:
+    if (series := series_of(run, *names)) is None:
         return
-    error, apart, smooth = known
+    error, distance, smooth = series
     local = series_of(run, "solve_heterogeneity_largest", "solve_smoothness")
-    delta, steep = local or (np.full(len(apart), np.nan),) * 2
+    delta, local_smooth = local or (np.full(len(distance), np.nan),) * 2
     missing = None if local else "needs delta at the local models, which the run did not record"
-    why = premises.fedbc_consensus(run.settings, _clients(run)) or missing
+    reason = premises.fedbc_consensus(run.settings, _count_clients(run)) or missing
     # the local models leave the paths along which L was measured, so both places count
-    constant, lam = float(np.nanmax([*smooth, *steep])), multiplier.min(1)
-    bound = np.full(len(apart), np.nan)
+    constant, lam = float(np.nanmax([*smooth, *local_smooth])), multiplier.min(1)
+    bound = np.full(len(distance), np.nan)
     # only rounds that the lemma covers have a bound
     for t in np.flatnonzero(
-        (lam > constant / 2) & np.isfinite(error) & np.isfinite(delta) & (why is None)
+        (lam > constant / 2) & np.isfinite(error) & np.isfinite(delta) & (reason is None)
     ):
-        given = {
+        options = {
             "error": float(error[t]),
             "heterogeneity": float(delta[t]),
             "multiplier": float(lam[t]),
         }
-        bound[t] = fedbc.consensus_bound(smoothness=constant, **given)
-    checks.append(Check("smallest multiplier > L/2", flags(lam > constant / 2), why))
-    held = flags(apart <= bound * (1 + 1e-6), np.isfinite(bound))
-    checks.append(Check("local models as near as Lemma B.2 says", held, why))
-    lines = {"largest |x_i - x_j|²": apart, "Lemma B.2": bound}
+        bound[t] = fedbc.consensus_bound(smoothness=constant, **options)
+    checks.append(Check("smallest multiplier > L/2", flags(lam > constant / 2), reason))
+    holds = flags(distance <= bound * (1 + 1e-6), np.isfinite(bound))
+    checks.append(Check("local models as near as Lemma B.2 says", holds, reason))
+    lines = {"largest |x_i - x_j|²": distance, "Lemma B.2": bound}
     panels.append(panel("Distance of the local models, against Lemma B.2", run.rounds, lines))
     panels.append(
         panel("Inexactness of the local solutions", run.rounds, {"largest epsilon_i": error})

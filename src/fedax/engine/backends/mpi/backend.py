@@ -26,62 +26,70 @@ class MPIBackend(Backend):
         self.setup, self.peers = setup, peers
 
     def memory(self, initial: PyTree) -> Memory:
-        own = initial(jnp.int32(self.peers.rank)) if callable(initial) else initial
-        return PeerMemory(jax.tree.map(lambda x: jnp.asarray(x)[None], own), self.peers.comm)
+        row = initial(jnp.int32(self.peers.rank)) if callable(initial) else initial
+        return PeerMemory(jax.tree.map(lambda x: jnp.asarray(x)[None], row), self.peers.comm)
 
     def work(
         self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
     ) -> PhaseResult:
         peers = self.peers
         # several places if the cohort was drawn with replacement, none if this client does not work
-        places = np.flatnonzero(np.asarray(cohort.ids) == peers.rank).tolist()
+        positions = np.flatnonzero(np.asarray(cohort.ids) == peers.rank).tolist()
         # all ranks take part in the collectives below, so one that does not work needs the shapes
         # too
-        form = eqx.filter_eval_shape(run_single_client, *self._inputs(phase_work, client_states))[0]
-        arrived = eqx.filter_eval_shape(
+        form = eqx.filter_eval_shape(
+            run_single_client, *self._work_inputs(phase_work, client_states)
+        )[0]
+        shapes = eqx.filter_eval_shape(
             lambda sent: (
-                phase_work.bounded(decode(sent.value)[0]),
+                phase_work.adjust_upload(decode(sent.value)[0]),
                 decode(sent.value)[1],
                 sent.weight,
             ),
             form,
         )
-        value, clipped, given = zeros(arrived)
+        value, clipped, own_weight = zeros(shapes)
         broken = 0
-        if places:
-            upload, after, broken = self._do(phase_work, client_states)
+        if positions:
+            upload, new_states, broken = self._run_work(phase_work, client_states)
             if broken and self.setup.drop:
-                places = []  # neither its upload nor its new state counts
+                positions = []  # neither its upload nor its new state counts
             else:
-                (value, clipped), given, client_states = decode(upload.value), upload.weight, after
-                value = phase_work.bounded(value)
+                (value, clipped), own_weight, client_states = (
+                    decode(upload.value),
+                    upload.weight,
+                    new_states,
+                )
+                value = phase_work.adjust_upload(value)
         broken = jnp.asarray(peers.comm.allgather(broken), jnp.int32)[cohort.ids]
         clipped = None if clipped is None else peers.sum(clipped)
         if phase_work.receives:
             return PhaseResult(form, None, None, client_states, broken)
         if gather:
-            rows = jax.tree.map(lambda all_: all_[cohort.ids], peers.allgather(value))
+            rows = jax.tree.map(lambda leaf: leaf[cohort.ids], peers.allgather(value))
             weights = (
-                cohort.weights if given is None else jnp.asarray(peers.allgather(given))[cohort.ids]
+                cohort.weights
+                if own_weight is None
+                else jnp.asarray(peers.allgather(own_weight))[cohort.ids]
             )
             weights = jnp.where(broken > 0, 0, weights) if self.setup.drop else weights
             return PhaseResult(form, None, (rows, weights), client_states, broken, clipped)
-        sums = self._weighted_sum(value, given, [cohort.weights[i] for i in places])
+        sums = self._weighted_sum(value, own_weight, [cohort.weights[i] for i in positions])
         return PhaseResult(form, sums, None, client_states, broken, clipped)
 
     def _weighted_sum(
-        self, value: PyTree, given: Array | None, defaults: list[Array]
+        self, value: PyTree, own_weight: Array | None, defaults: list[Array]
     ) -> tuple[PyTree, Array]:
         """Returns the weighted sum of all ranks' uploads, and the sum of the weights.
 
         Args:
             value: this rank's upload, zeros if its client does not work.
-            given: the upload's own weight, None if it has none.
+            own_weight: the upload's own weight, None if it has none.
             defaults: the cohort's weights of this client, one for each of its places.
         """
         weight = default = sum(defaults, jnp.zeros((), self.setup.layout.dtype))
-        if given is not None:
-            weight = len(defaults) * given.astype(default.dtype)
+        if own_weight is not None:
+            weight = len(defaults) * own_weight.astype(default.dtype)
             # checked before the uploads are summed, so that one allreduce of uploads is enough
             if not float(self.peers.sum(weight)) > 0:
                 weight = default
@@ -98,45 +106,48 @@ class MPIBackend(Backend):
         weights: Array,
     ) -> tuple[PhaseResult, Memory]:
         rank, comm = self.peers.rank, self.peers.comm
-        near, shares = np.asarray(neighbours)[rank], np.asarray(weights)[rank]
-        upload, after, broken = self._do(phase_work, client_states)
-        linked = near != near[0]  # the first column is the node itself, which is also the padding
-        others = near[linked].tolist()
-        links = comm.Create_dist_graph_adjacent(others, others)
+        neighbour_ids, shares = np.asarray(neighbours)[rank], np.asarray(weights)[rank]
+        upload, new_states, broken = self._run_work(phase_work, client_states)
+        # the first column is the node itself, which is also the padding
+        linked = neighbour_ids != neighbour_ids[0]
+        linked_ranks = neighbour_ids[linked].tolist()
+        links = comm.Create_dist_graph_adjacent(linked_ranks, linked_ranks)
         payload = encode_tree(upload.value)
-        arrived = links.neighbor_allgather(payload)
+        received_payloads = links.neighbor_allgather(payload)
         links.Free()  # MPI allows a process some thousand communicators only
-        notes = {"wire_bytes": np.int64(comm.allreduce(sum(map(len, payload)) * len(others)))}
+        notes = {"wire_bytes": np.int64(comm.allreduce(sum(map(len, payload)) * len(linked_ranks)))}
 
         terms = [(shares[0], decode_tree(payload, upload.value))]
         terms += [
             (w, decode_tree(data, upload.value))
-            for w, data in zip(shares[linked], arrived, strict=True)
+            for w, data in zip(shares[linked], received_payloads, strict=True)
         ]
         scaled = [
             jax.tree.map(lambda u, w=w: jnp.asarray(w, u.dtype) * u, value) for w, value in terms
         ]
-        received = jax.tree.map(lambda *parts: jnp.asarray(sum(parts[1:], parts[0]))[None], *scaled)
+        received = jax.tree.map(
+            lambda *summands: jnp.asarray(sum(summands[1:], summands[0]))[None], *scaled
+        )
         clipped = decode(upload.value)[1]
         broken = jnp.asarray(comm.allgather(broken), jnp.int32)
         clipped = None if clipped is None else self.peers.sum(clipped)
-        return PhaseResult(upload, None, None, after, broken, clipped, notes), PeerMemory(
+        return PhaseResult(upload, None, None, new_states, broken, clipped, notes), PeerMemory(
             received, self.peers.comm
         )
 
-    def _do(
+    def _run_work(
         self, phase_work: PhaseWork, client_states: dict[str, Memory]
     ) -> tuple[Upload[Any], dict[str, Memory], int]:
-        """Returns this rank's upload, the client states after the work, and `PhaseWork.broken`."""
-        upload, kept, broken = run_single_client(*self._inputs(phase_work, client_states))
+        """Returns this rank's upload, the new client states, and `PhaseWork.broken_part`."""
+        upload, new_rows, broken = run_single_client(*self._work_inputs(phase_work, client_states))
         rank = jnp.asarray([self.peers.rank])
-        after = {
-            name: client_states[name].put(rank, jax.tree.map(lambda x: x[None], rows))
-            for name, rows in kept.items()
+        new_states = {
+            name: client_states[name].put(rank, jax.tree.map(lambda x: x[None], row))
+            for name, row in new_rows.items()
         }
-        return upload, client_states | after, int(broken)
+        return upload, client_states | new_states, int(broken)
 
-    def _inputs(
+    def _work_inputs(
         self, phase_work: PhaseWork, client_states: dict[str, Memory]
     ) -> tuple[PhaseWork, Setup, dict[str, PyTree], Array]:
         phase_work = eqx.tree_at(

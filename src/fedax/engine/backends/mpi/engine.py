@@ -62,9 +62,11 @@ class MPI(Engine):
         return task.train.clients == self.comm.size
 
     def prepared(self, setup: Setup) -> Setup:
-        peers, own = Peers.of(self.comm, setup.task)
+        peers, local_task = Peers.of(self.comm, setup.task)
         population = Population.of(np.asarray(peers.population.train.sizes))
-        return dataclasses.replace(setup, task=own, population=population, first=self.comm.rank)
+        return dataclasses.replace(
+            setup, task=local_task, population=population, first=self.comm.rank
+        )
 
     def program(
         self,
@@ -107,10 +109,10 @@ class MPIProgram(PythonProgram):
             observers, PeerView(self.setup, self.peers, self.runs[run][0], carry, worked)
         )
 
-    def whole(self, states: Any) -> list[RunCarry]:
+    def gather_carries(self, states: Any) -> list[RunCarry]:
         return [gather_states(carry) for carry in self.split(states)]
 
-    def own(self, run: int, carry: RunCarry) -> Float[Array, "clients dim"]:
+    def models_of_run(self, run: int, carry: RunCarry) -> Float[Array, "clients dim"]:
         return self.peers.allgather(own_model(self.setup, self.runs[run][0], carry))
 
 
@@ -130,15 +132,20 @@ class PeerView(View):
     """View of the MPI engine: each rank evaluates its examples, and sums run over all ranks."""
 
     def __init__(
-        self, setup: Setup, peers: Peers, algorithm: Algorithm[Any], carry: RunCarry, worked: Cohort
+        self,
+        setup: Setup,
+        peers: Peers,
+        algorithm: Algorithm[Any],
+        carry: RunCarry,
+        last_cohort: Cohort,
     ) -> None:
         state, states = carry.state, carry.model_state
-        self.peers, self.task, self._worked = peers, peers.population, worked
+        self.peers, self.task, self._worked = peers, peers.population, last_cohort
         self.setup = dataclasses.replace(setup, task=task_as_evaluated(setup.task, states))
-        self.at_home, self.states = self.setup, None
+        self.personal_setup, self.states = self.setup, None
         if isinstance(states, Memory):
             self.states = states.all()
-            self.at_home = dataclasses.replace(
+            self.personal_setup = dataclasses.replace(
                 setup, task=setup.task.at(states.of(jnp.int32(peers.rank)))
             )
         set_run(self, setup, algorithm, state)
@@ -148,13 +155,13 @@ class PeerView(View):
         return self._worked
 
     def per_client(self, split: OfClients, score: str) -> Float[Array, "clients"]:
-        return self._each(self.setup, self.w, split, score)
+        return self._means_by_client(self.setup, self.w, split, score)
 
     def personal(self, split: OfClients, score: str) -> Float[Array, "clients"]:
-        return self._each(self.at_home, self.own, split, score)
+        return self._means_by_client(self.personal_setup, self.own, split, score)
 
     def overall(self, split: Split, score: str) -> Float[Array, ""]:
-        return self._over_all(self.setup, self.w, split, score)
+        return self._overall_mean(self.setup, self.w, split, score)
 
     def per_node(self, score: str) -> Float[Array, "clients"]:
         clients = range(self.task.train.clients)
@@ -168,12 +175,12 @@ class PeerView(View):
         ]  # fmt: skip
         return jnp.stack(
             [
-                self._over_all(setup, w, "holdout", score)
+                self._overall_mean(setup, w, "holdout", score)
                 for setup, w in zip(setups, models, strict=True)
             ]
         )
 
-    def _each(
+    def _means_by_client(
         self, setup: Setup, w: Float[Array, "dim"], split: OfClients, score: str
     ) -> Float[Array, "clients"]:
         sizes = jnp.asarray(getattr(self.task, split).sizes)
@@ -182,7 +189,7 @@ class PeerView(View):
         )
         return sums / sizes.astype(sums.dtype)
 
-    def _over_all(
+    def _overall_mean(
         self, setup: Setup, w: Float[Array, "dim"], split: Split, score: str
     ) -> Float[Array, ""]:
         holdout = setup.task.holdout
@@ -190,8 +197,10 @@ class PeerView(View):
             return _sums(setup, w, split, score) / len(next(iter(holdout.values())))
         split = "test" if split == "holdout" else split
         sizes = jnp.asarray(getattr(self.task, split).sizes)
-        some = bool(sizes[self.peers.rank])
-        total = self.peers.sum(_sums(setup, w, split, score) if some else jnp.zeros((), w.dtype))
+        has_examples = bool(sizes[self.peers.rank])
+        total = self.peers.sum(
+            _sums(setup, w, split, score) if has_examples else jnp.zeros((), w.dtype)
+        )
         return total / sizes.sum().astype(total.dtype)
 
     def predictions(self, split: Split) -> Shaped[Array, "examples ..."]:

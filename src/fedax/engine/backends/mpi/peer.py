@@ -39,17 +39,17 @@ class Peers(eqx.Module):
             raise InvalidInput.found(
                 "MPI engine", f"a task of {task.train.clients} clients", allowed
             )
-        own = task if task.train.clients == 1 else single_client_task(task, comm.rank)
+        local_task = task if task.train.clients == 1 else single_client_task(task, comm.rank)
         # sizes are exchanged, examples are not
-        population = own
+        population = local_task
         for split in ("train", "validation", "test"):
-            data = getattr(own, split)
+            data = getattr(local_task, split)
             sizes = comm.allgather(None if data is None else int(data.sizes[0]))
             if data is not None:
                 population = eqx.tree_at(
                     lambda t, s=split: getattr(t, s), population, sizes_only(data, sizes)
                 )
-        return cls(comm, population), own
+        return cls(comm, population), local_task
 
     @property
     def rank(self) -> int:
@@ -75,8 +75,10 @@ def _allreduce(comm: Any, tree: PyTree) -> PyTree:
 
 
 def _allgather(comm: Any, tree: PyTree) -> PyTree:
-    all_ = comm.allgather(jax.tree.map(np.asarray, tree))
-    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *all_)
+    gathered = comm.allgather(jax.tree.map(np.asarray, tree))
+    return jax.tree.map(
+        lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *gathered
+    )
 
 
 class PeerMemory(Memory):
@@ -105,11 +107,11 @@ class PeerMemory(Memory):
         Other ranks return their own.
         """
 
-        def of(rows: Any) -> Array:
+        def gather_rows(rows: Any) -> Array:
             gathered = self.comm.gather(np.asarray(rows))
             return rows if gathered is None else jnp.asarray(np.concatenate(gathered))
 
-        return Memory(jax.tree.map(of, self._rows))
+        return Memory(jax.tree.map(gather_rows, self._rows))
 
     def _with(self, rows: PyTree) -> Memory:
         return PeerMemory(rows, self.comm)
@@ -125,26 +127,26 @@ def gather_states(tree: PyTree) -> PyTree:
 def encode_tree(tree: PyTree) -> list[bytes]:
     """Encodes a pytree to bytes: messages by their codec, arrays as they are in memory."""
 
-    def payload(leaf: Any) -> bytes:
+    def encode_leaf(leaf: Any) -> bytes:
         return (
             leaf.codec.encode(leaf.parts, leaf.dim)
             if is_message(leaf)
             else np.asarray(leaf).tobytes()
         )
 
-    return [payload(leaf) for leaf in jax.tree.leaves(tree, is_leaf=is_message)]
+    return [encode_leaf(leaf) for leaf in jax.tree.leaves(tree, is_leaf=is_message)]
 
 
 def decode_tree(payloads: Sequence[bytes], like: PyTree) -> PyTree:
     """Decodes received bytes, given a pytree of the same structure, shapes and types."""
     leaves, structure = jax.tree.flatten(like, is_leaf=is_message)
 
-    def value(data: bytes, leaf: Any) -> Array:
+    def decode_leaf(data: bytes, leaf: Any) -> Array:
         if is_message(leaf):
             parts = jax.tree.map(jnp.asarray, leaf.codec.decode(data, leaf.dim))
             return Message(parts, None, leaf.codec, leaf.dim, leaf.dtype).value
         return jnp.asarray(np.frombuffer(data, leaf.dtype).reshape(leaf.shape))
 
     return jax.tree.unflatten(
-        structure, [value(data, leaf) for data, leaf in zip(payloads, leaves, strict=True)]
+        structure, [decode_leaf(data, leaf) for data, leaf in zip(payloads, leaves, strict=True)]
     )

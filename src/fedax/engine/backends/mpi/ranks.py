@@ -41,8 +41,11 @@ class Ranks(Collectives):
         data = {
             split: [config["data"].pop(split) for config in facts] for split in ("train", "test")
         }
-        own = facts[self.rank]
-        return own | {"data": own["data"] | data, "task": own["task"] | {"clients": self.size}}
+        own_config = facts[self.rank]
+        return own_config | {
+            "data": own_config["data"] | data,
+            "task": own_config["task"] | {"clients": self.size},
+        }
 
     def broadcast(self, value: Any) -> Any:
         return self.comm.bcast(value)
@@ -80,8 +83,8 @@ def _status_communicator(comm: Any, deadline: float) -> Any:
 
     Returns None if other ranks do not take part in time.
     """
-    for known, duplicate in _duplicates:
-        if known == comm:
+    for original, duplicate in _duplicates:
+        if original == comm:
             return duplicate
     # without blocking, so that a rank that never gets here runs into the timeout
     duplicate, request = comm.Idup()

@@ -69,12 +69,12 @@ class SimulationBackend(Backend):
         participates = cohort.works & (results.broken == 0) if self.setup.drop else cohort.works
         ids = jnp.where(participates, cohort.ids, self.setup.population.clients)
         with profiler_scope("memory"):
-            after = {
+            new_states = {
                 name: client_states[name].put(ids, rows)
                 for name, rows in results.client_state.items()
             }
         return PhaseResult(
-            upload, results.sums, results.rows, after, results.broken, results.clipped
+            upload, results.sums, results.rows, new_states, results.broken, results.clipped
         )
 
     def exchange(
@@ -88,37 +88,37 @@ class SimulationBackend(Backend):
         result = self.work(phase_work, everyone, client_states, True)
         return result, Memory(self._mix(result.rows[0], neighbours, weights))
 
-    def _mix(self, sent: Any, neighbours: Array, weights: Array) -> Any:
+    def _mix(self, uploads: Any, neighbours: Array, weights: Array) -> Any:
         """Returns each client's weighted sum of its neighbours' rows.
 
         On a mesh, every device computes its part of the clients.
         """
         devices, clients = self.setup.devices, self.setup.population.clients
         if devices == 1:
-            return mixed(sent, neighbours, weights)
+            return mixed(uploads, neighbours, weights)
         padding = ((0, -clients % devices), (0, 0))  # shard_map needs as many rows on every device
         tables = jnp.pad(neighbours, padding), jnp.pad(weights, padding)
-        split = P("clients")
+        sharding = P("clients")
         program = jax.shard_map(
             mixed,
             mesh=client_mesh(devices),
-            in_specs=(P(), split, split),
-            out_specs=split,
+            in_specs=(P(), sharding, sharding),
+            out_specs=sharding,
             check_vma=False,
         )
-        return jax.tree.map(lambda rows: rows[:clients], program(sent, *tables))
+        return jax.tree.map(lambda rows: rows[:clients], program(uploads, *tables))
 
     def _client_loads(
         self, phase_work: PhaseWork, ids: Int[Array, "capacity"]
     ) -> Int[Array, "capacity"]:
         """Returns the number of examples that each client processes in this round."""
 
-        def one(k: Index, size: Index, round: Index = phase_work.round) -> Int[Array, ""]:
+        def client_load(k: Index, size: Index, round: Index = phase_work.round) -> Int[Array, ""]:
             steps, batch = local_work(self.setup, phase_work.root, round, k, size)
             return jnp.asarray(steps, jnp.int32) * jnp.minimum(batch, size)
 
         versions = () if phase_work.past is None else (phase_work.past.arrivals.versions,)
-        return jax.vmap(one)(ids, self.setup.population.sizes_of(ids), *versions)
+        return jax.vmap(client_load)(ids, self.setup.population.sizes_of(ids), *versions)
 
     def _run_devices(
         self, client_work: "_ClientWork", table: Array, counts: Array, gather: bool
@@ -208,10 +208,10 @@ class SimulationBackend(Backend):
         """Adds the results of a chunk of clients, leaves (chunk, ...), to a device's results."""
         capacity = results.broken.shape[0]
         value, weight, default = clients.value, clients.weight, clients.default_weight
-        counted = active & (clients.broken == 0) if self.setup.drop else active
+        is_counted = active & (clients.broken == 0) if self.setup.drop else active
         if self.setup.chunk > 1 or self.setup.drop:
             # zero the values too: a weight of 0 does not remove what is not finite
-            value, weight, default = _where(counted, (value, weight, default), 0)
+            value, weight, default = _where(is_counted, (value, weight, default), 0)
         used_weight = default if weight is None else weight.astype(default.dtype)
         rows = jnp.where(active, slots, capacity)  # padding writes out of range, which is dropped
         if gather:
@@ -238,7 +238,7 @@ class _ClientResult(NamedTuple):
         weight: the upload's own weight, None if it has none.
         client_state: what the client stores, by name.
         default_weight: the cohort's weight of the client.
-        broken: which part is not finite, see `PhaseWork.broken`; int32.
+        broken: which part is not finite, see `PhaseWork.broken_part`; int32.
         clipped: how many entries the codec clipped, None if it cannot clip.
     """
 
@@ -279,7 +279,7 @@ class _Results(NamedTuple):
         sums = weighted if shapes.weight is None else (*weighted, *weighted)
         return cls(
             # totals and compensations, in at least 32 bits
-            sums=None if gather else (zeros(_wide(sums)),) * 2,
+            sums=None if gather else (zeros(_widen_shapes(sums)),) * 2,
             rows=zeros(weighted, capacity) if gather else None,
             client_state=zeros(shapes.client_state, capacity),
             broken=jnp.zeros(capacity, jnp.int32),
@@ -309,7 +309,7 @@ class _ClientWork(eqx.Module):
 
     def upload(self, slot: Index, active: Array) -> tuple[Upload[Any], Any]:
         """Returns the client's upload, messages unopened, and the states that it stores."""
-        phase_work = self.phase_work.at(slot)
+        phase_work = self.phase_work.for_slot(slot)
         with profiler_scope(f"work.{phase_work.name}"):
             client = CompiledClient(
                 self.setup,
@@ -324,25 +324,27 @@ class _ClientWork(eqx.Module):
     def result(self, upload: Upload[Any], client_state: Any, slot: Index) -> _ClientResult:
         """Opens an upload and checks that it is finite."""
         value, clipped = decode(upload.value)
-        broken = self.phase_work.broken(
+        broken = self.phase_work.broken_part(
             (value, upload.weight), self.state_before(slot), client_state
         )
         default_weight = self.cohort.weights[slot]
-        taken = self.phase_work.at(slot).bounded(value)
-        return _ClientResult(taken, upload.weight, client_state, default_weight, broken, clipped)
+        adjusted = self.phase_work.for_slot(slot).adjust_upload(value)
+        return _ClientResult(adjusted, upload.weight, client_state, default_weight, broken, clipped)
 
 
-def _where(mask: Array, values: Any, other: float | int) -> Any:
+def _where(mask: Array, values: Any, fallback: float | int) -> Any:
     return jax.tree.map(
-        lambda x: jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, other), values
+        lambda x: jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, fallback), values
     )
 
 
-def _put(rows: Any, places: Array, values: Any) -> Any:
-    return jax.tree.map(lambda all_, new: all_.at[places].set(new, mode="drop"), rows, values)
+def _put(rows: Any, slots: Array, values: Any) -> Any:
+    return jax.tree.map(
+        lambda array, update: array.at[slots].set(update, mode="drop"), rows, values
+    )
 
 
-def _wide(shapes: Any) -> Any:
+def _widen_shapes(shapes: Any) -> Any:
     """Returns shapes with the types of sums over clients, of at least 32 bits."""
     return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, accumulator(s.dtype)), shapes)
 
@@ -355,10 +357,10 @@ def _add_weighted(sums: tuple[Any, Any], terms: tuple[Any, ...]) -> tuple[Any, A
         terms: values with leaves (chunk, ...) and weights (chunk,), in turn.
     """
     structure = jax.tree.structure(sums[0])
-    pairs = iter(list(zip(*map(jax.tree.leaves, sums), strict=True)))
+    leaf_sums = iter(list(zip(*map(jax.tree.leaves, sums), strict=True)))
     added = []
     for value, weights in zip(terms[::2], terms[1::2], strict=True):
-        added += [add_weighted(next(pairs), leaf, weights) for leaf in jax.tree.leaves(value)]
-        added.append(add_weighted(next(pairs), jnp.ones_like(weights), weights))
+        added += [add_weighted(next(leaf_sums), leaf, weights) for leaf in jax.tree.leaves(value)]
+        added.append(add_weighted(next(leaf_sums), jnp.ones_like(weights), weights))
     totals, compensations = zip(*added, strict=True)
     return jax.tree.unflatten(structure, totals), jax.tree.unflatten(structure, compensations)

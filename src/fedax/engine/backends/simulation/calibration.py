@@ -38,15 +38,17 @@ class Placement(NamedTuple):
 
 def candidate_placements(setup: Setup, chunk: int | None, devices: int | None) -> list[Placement]:
     """Returns at most four placements worth measuring, with the user's chunk and devices."""
-    here, cpu = len(jax.devices()), jax.default_backend() == "cpu"
-    places = setup.schedule.capacity(setup.population.clients)
-    meshes = [devices] if devices is not None else sorted({1, here}) if cpu else [here]
+    device_count, cpu = len(jax.devices()), jax.default_backend() == "cpu"
+    capacity = setup.schedule.capacity(setup.population.clients)
+    meshes = (
+        [devices] if devices is not None else sorted({1, device_count}) if cpu else [device_count]
+    )
     meshes = meshes if setup.solver.on_mesh else [1]
     chunks = [chunk] if chunk is not None else [8] if cpu and len(meshes) > 1 else [8, 32]
     # chunks larger than the cohort would be padding; a chunk of 1 is the sequential placement
-    chunks = sorted({min(each, places) for each in chunks} - {1})
+    chunks = sorted({min(size, capacity) for size in chunks} - {1})
     sequential = [Placement("sequential", 1, mesh) for mesh in meshes]
-    return sequential + [Placement("chunked", each, mesh) for each in chunks for mesh in meshes]
+    return sequential + [Placement("chunked", size, mesh) for size in chunks for mesh in meshes]
 
 
 def calibrate(
@@ -64,9 +66,9 @@ def calibrate(
 
 def with_placement(engine: Any, placement: Placement) -> Any:
     """Returns a copy of a simulation with this placement."""
-    chosen = copy.copy(engine)
-    chosen.placement, chosen.chunk, chosen.devices = placement
-    return chosen
+    simulation = copy.copy(engine)
+    simulation.placement, simulation.chunk, simulation.devices = placement
+    return simulation
 
 
 def choose_placement(
@@ -81,15 +83,15 @@ def choose_placement(
         cache_folder("placements")
         / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.json"
     )
-    if (kept := _load_choice(path, key, choices)) is not None:
-        return kept
+    if (stored_choice := _load_choice(path, key, choices)) is not None:
+        return stored_choice
     model = setup.layout.ravel(setup.task.start(jax.random.key(0)))
-    found: dict[Placement, float] = {}
+    timings: dict[Placement, float] = {}
     for placement in choices:
         program = with_placement(engine, placement).program(algorithms, setup, roots, longest)
-        found[placement] = time_rounds(program, [model] * len(roots))
-    best = min(found, key=lambda placement: found[placement])
-    times = [{**placement._asdict(), "seconds": spent} for placement, spent in found.items()]
+        timings[placement] = time_rounds(program, [model] * len(roots))
+    best = min(timings, key=lambda placement: timings[placement])
+    times = [{**placement._asdict(), "seconds": seconds} for placement, seconds in timings.items()]
     # the key is stored too: the file's name is a short hash of it
     content = {"key": key, "choice": list(best), "measured": times}
     try:
@@ -127,7 +129,7 @@ def placement_key(
         if name not in ("placement", "chunk", "devices", "process_group")
     }
     facts = {
-        "machine": _machine(),
+        "machine": _describe_machine(),
         "versions": {name: version(name) for name in ("fedax", "jax", "jaxlib")},
         "jax": random_settings()
         | {
@@ -154,18 +156,18 @@ def placement_key(
     return json.loads(json.dumps(facts, default=repr))
 
 
-def _machine() -> list[Any]:
+def _describe_machine() -> list[Any]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return [
         jax.default_backend(),
         jax.devices()[0].device_kind,
         len(jax.devices()),
-        _processor(),
+        _processor_name(),
         cores,
     ]
 
 
-def _processor() -> str:
+def _processor_name() -> str:
     """Returns the processor's name as far as the system tells it."""
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -175,9 +177,9 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _hash_structure(part: Any) -> str:
+def _hash_structure(record: Any) -> str:
     """Returns a hash of a record's structure; values of numbers do not affect the time."""
-    return hash_arrays(jax.tree.map(lambda leaf: np.zeros(np.shape(leaf)), part))
+    return hash_arrays(jax.tree.map(lambda leaf: np.zeros(np.shape(leaf)), record))
 
 
 def _load_choice(path: Path, key: dict[str, Any], choices: Sequence[Placement]) -> Placement | None:

@@ -43,7 +43,7 @@ from fedax.engine.round.backend import zeros
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
 from fedax.engine.round.engine import Engine, Log, Program, RunCarry, initial_carry, to_device
-from fedax.engine.round.evaluation import all_personal, empty_cohort, view_of
+from fedax.engine.round.evaluation import all_personal_models, empty_cohort, view_of
 from fedax.engine.round.timing.asynchronous import row_of
 from fedax.engine.round.timing.clock import WorkCount
 from fedax.engine.round.traffic import bits_spent
@@ -103,10 +103,10 @@ class Simulation(Engine):
         memory: StatePlacement = "device",
     ) -> None:
         self.process_group = multihost_group()
-        given = {"placement": placement, "chunk": chunk, "devices": devices}
-        given |= {"microbatch": microbatch, "data": data, "memory": memory}
+        arguments = {"placement": placement, "chunk": chunk, "devices": devices}
+        arguments |= {"microbatch": microbatch, "data": data, "memory": memory}
         several_hosts = self.process_group.size > 1
-        _check_arguments(given, several_hosts)
+        _check_arguments(arguments, several_hosts)
         is_cpu = jax.default_backend() == "cpu"
         if placement == "auto":
             placement = "sequential" if is_cpu else "chunked"
@@ -127,10 +127,10 @@ class Simulation(Engine):
     ) -> "SimulationProgram":
         if self.placement == "measured":
             return calibrate(self, algorithms, setup, roots, longest)
-        chosen = self.devices or (
-            1 if self._small(setup, len(algorithms) * len(roots)) else len(jax.devices())
+        device_count = self.devices or (
+            1 if self._is_small(setup, len(algorithms) * len(roots)) else len(jax.devices())
         )
-        devices = chosen if setup.solver.on_mesh else 1
+        devices = device_count if setup.solver.on_mesh else 1
         axes = SweepAxes.of(len(algorithms), len(roots), devices, self.placement == "chunked")
         devices = devices if axes.spread == "clients" else 1
         layout = {
@@ -143,10 +143,10 @@ class Simulation(Engine):
         is_on_host = self.data == "host" or (self.data == "auto" and is_in_files(setup.task))
         dataset = HostDataset(setup) if is_on_host else None
         return SimulationProgram(
-            setup, axes, algorithms, roots, longest, chosen, dataset, self.memory
+            setup, axes, algorithms, roots, longest, device_count, dataset, self.memory
         )
 
-    def _small(self, setup: Setup, runs: int) -> bool:
+    def _is_small(self, setup: Setup, runs: int) -> bool:
         """Returns whether a round of all runs is too little work for several devices."""
         if jax.default_backend() != "cpu" or self.process_group.size > 1:
             return False
@@ -157,7 +157,7 @@ class Simulation(Engine):
         return runs * clients * examples * setup.layout.dim <= SMALL
 
 
-def _check_arguments(given: dict[str, Any], several_hosts: bool) -> None:
+def _check_arguments(arguments: dict[str, Any], several_hosts: bool) -> None:
     """Checks the arguments of `Simulation` against their ranges, smaller ones on several hosts."""
     devices = len(jax.devices())
     ranges = [
@@ -176,7 +176,7 @@ def _check_arguments(given: dict[str, Any], several_hosts: bool) -> None:
             Hyper("memory", "device", choices=("device",)),
         ]
     for limits in ranges:
-        value = given[limits.name]
+        value = arguments[limits.name]
         if limits.choices is not None or value is not None:
             limits.check("Simulation", value)
 
@@ -206,29 +206,31 @@ class SimulationProgram(Program):
         self.host_dataset = host_dataset
         clock = setup.clock
         self.work_counts = [] if clock is None else [WorkCount(setup, root) for root in roots]
-        timed = setup.asynchronous or setup.cutoff
-        self.timetables = [] if timed is None else [timed.timetable(setup, root) for root in roots]
+        timing = setup.asynchronous or setup.cutoff
+        self.timetables = (
+            [] if timing is None else [timing.timetable(setup, root) for root in roots]
+        )
         setup = (
             setup if host_dataset is None else dataclasses.replace(setup, task=host_dataset.task)
         )
         # rounded up, so that different cadences share a program
         self.longest = 1 << max(3, (longest - 1).bit_length())
         self.setup = axes.put(dataclasses.replace(setup, solvers=(), schedules=()), "all")
-        common = (None,) * len(algorithms)
-        columns = algorithms, setup.solvers or common, setup.schedules or common
+        defaults = (None,) * len(algorithms)
+        columns = algorithms, setup.solvers or defaults, setup.schedules or defaults
         settings = [Setting(*row) for row in zip(*columns, strict=True)]
         self.setting = axes.put(axes.stack(settings, "settings"), "settings")
         self.roots = axes.put(axes.stack(roots, "seeds"), "seeds")
         self.small = setup.layout.dim <= SMALL_MODEL
 
     @functools.cached_property
-    def working(self) -> Setup:
+    def round_setup(self) -> Setup:
         """The setup of rounds, with fused loops where possible.
 
         A `vmap` over settings makes products too large for them.
         """
-        fits = self.small and self.setup.placement == "sequential" and self.axes.settings == 1
-        return dataclasses.replace(self.setup, kernels=fits and is_available())
+        can_fuse = self.small and self.setup.placement == "sequential" and self.axes.settings == 1
+        return dataclasses.replace(self.setup, kernels=can_fuse and is_available())
 
     @property
     def algorithm(self) -> Algorithm[Any]:
@@ -240,29 +242,33 @@ class SimulationProgram(Program):
         # works before it is observed
         if self.memory == "device":
             return (
-                self.axes.put(self.axes.stack_runs([to_device(one) for one in carry]), "runs"),
+                self.axes.put(
+                    self.axes.stack_runs([to_device(run_carry) for run_carry in carry]), "runs"
+                ),
                 None,
                 (),
             )
-        stored = [offload_state(one) for one in carry]
-        joined = self.axes.put(self.axes.stack_runs([detach_stores(one) for one in stored]), "runs")
-        joined, stores = allocate_stores(joined, self.memory)
-        return joined, None, tuple(stores)
+        offloaded = [offload_state(run_carry) for run_carry in carry]
+        stacked = self.axes.put(
+            self.axes.stack_runs([detach_stores(run_carry) for run_carry in offloaded]), "runs"
+        )
+        stacked, stores = allocate_stores(stacked, self.memory)
+        return stacked, None, tuple(stores)
 
     def split(self, states: Any) -> list[RunCarry]:
         check_versions(states[0])
-        return [attach_stores(one) for one in self.axes.unstack_runs(states[0])]
+        return [attach_stores(run_carry) for run_carry in self.axes.unstack_runs(states[0])]
 
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
         w = self.axes.put(self.axes.stack(models, "seeds"), "seeds")
-        carry, worked = self._call(_start, self.setup, (self.roots, w))
+        carry, last_cohort = self._call(_start, self.setup, (self.roots, w))
         carry, stores = allocate_stores(carry, self.memory)
-        return carry, worked, tuple(stores)
+        return carry, last_cohort, tuple(stores)
 
     def _call(self, function: Callable[..., Any], shared: Any, seeds: Any, *states: Any) -> Any:
         """Calls a function of one run, compiled for all of them."""
         with bypass_persistent_cache(self.devices):
-            return _on_all_runs(function, self.axes, shared, self.setting, seeds, *states)
+            return _call_for_all_runs(function, self.axes, shared, self.setting, seeds, *states)
 
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
         # the cohorts of the last call are not needed: the program returns those of its last round
@@ -271,7 +277,7 @@ class SimulationProgram(Program):
         arrivals = None
         if self.setup.asynchronous is not None:
             axis = 0 if self.axes.is_single else 2  # after those of seeds and settings
-            downlinks = self.setup.asynchronous.grown(
+            downlinks = self.setup.asynchronous.grow_downlinks(
                 carry.downlinks, self.timetables, first + count, axis
             )
             carry = carry._replace(downlinks=downlinks)
@@ -281,7 +287,7 @@ class SimulationProgram(Program):
                 self.axes.stack(jax.tree.map(jnp.asarray, rows), "seeds"), "seeds"
             )
         shared = (
-            self.working,
+            self.round_setup,
             jnp.asarray(np.int32(first)),
             jnp.asarray(np.int32(count)),
             self.longest,
@@ -289,24 +295,24 @@ class SimulationProgram(Program):
         if self.host_dataset is not None and self.axes.is_single and not self.timetables:
             self.host_dataset.prefetch(self.setup, self.roots, first, count)
         with bypass_persistent_cache(self.devices):
-            carry, report, worked = _compiled(self.small)(
+            carry, report, last_cohort = _compile_advance(self.small)(
                 (self.axes, shared, self.setting, (self.roots, arrivals)), carry
             )
         # runs follow each other by setting, then by seed
         reports = enumerate(self.axes.unstack_runs(self.axes.to_host(report)))
-        logs = [self._log(single, first, count, i % self.axes.seeds) for i, single in reports]
-        return (carry, worked, stores), logs
+        logs = [self._build_log(single, first, count, i % self.axes.seeds) for i, single in reports]
+        return (carry, last_cohort, stores), logs
 
-    def _log(self, report: Any, first: int, count: int, seed: int) -> Log:
+    def _build_log(self, report: Any, first: int, count: int, seed: int) -> Log:
         report = jax.tree.map(lambda x: x[:count], report)
-        down, up = (bits_spent(report.traffic, way, (count,)) for way in ("down", "up"))
+        down, up = (bits_spent(report.traffic, direction, (count,)) for direction in ("down", "up"))
         costs = (
             self.setup.clock.costs(self.work_counts[seed], first, report.traffic, count)
             if self.work_counts
             else {}
         )
         log = Log(report.notes | costs, down, up, report.broken, report.bad_client, report.left_out)
-        return log.at_times(self.timetables[seed], first) if self.timetables else log
+        return log.with_times(self.timetables[seed], first) if self.timetables else log
 
     def observe(
         self, states: Any, observers: Sequence[Observer], done: int
@@ -322,7 +328,9 @@ class SimulationProgram(Program):
 
     def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
         check_versions(states[0])
-        return self.axes.unstack_runs(self._call(_personal, self.setup, self.roots, states[0]))
+        return self.axes.unstack_runs(
+            self._call(_personal_models, self.setup, self.roots, states[0])
+        )
 
 
 class Setting(NamedTuple):
@@ -340,16 +348,16 @@ class Setting(NamedTuple):
 
     def of(self, setup: Setup) -> tuple[Setup, Algorithm[Any]]:
         """Returns the setup with the solver and the schedule of this setting, and the algorithm."""
-        own = {
+        overrides = {
             name: value
             for name in ("solver", "schedule")
             if (value := getattr(self, name)) is not None
         }
-        return dataclasses.replace(setup, **own) if own else setup, self.algorithm
+        return dataclasses.replace(setup, **overrides) if overrides else setup, self.algorithm
 
 
 @eqx.filter_jit
-def _on_all_runs(function: Callable[..., Any], axes: SweepAxes, *arguments: Any) -> Any:
+def _call_for_all_runs(function: Callable[..., Any], axes: SweepAxes, *arguments: Any) -> Any:
     """Calls `function(shared, setting, seed_inputs, *states)`, written for one run, for all
     runs.
     """
@@ -361,10 +369,10 @@ def _start(
 ) -> tuple[RunCarry, Cohort]:
     """Returns the carry before round 0, and a cohort without clients."""
     setup, algorithm = setting.of(setup)
-    nobody = empty_cohort(0, setup.layout.dtype).padded(
+    initial_cohort = empty_cohort(0, setup.layout.dtype).padded(
         setup.schedule.capacity(setup.population.clients)
     )
-    return initial_carry(SimulationBackend(setup), algorithm, *seed), nobody
+    return initial_carry(SimulationBackend(setup), algorithm, *seed), initial_cohort
 
 
 def one_round(
@@ -386,28 +394,30 @@ def one_round(
         raise InvalidInput.because(
             f"{type(algorithm).__name__}.round", reason, 'Choose Simulation(memory="device").'
         )
-    after = RunCarry(
+    new_carry = RunCarry(
         state, tuple(fed.lost), fed.model_state, fed.bounds, fed.downlinks, fed.solver_states
     )
-    worked = fed.last or empty_cohort(0, setup.layout.dtype)
+    last_cohort = fed.last or empty_cohort(0, setup.layout.dtype)
     # an empty phase leaves the state as it was
-    count = jnp.where(fed.is_abandoned, 0, jnp.asarray(worked.count, jnp.int32))
-    worked = eqx.tree_at(lambda cohort: cohort.count, worked, count)
+    count = jnp.where(fed.is_abandoned, 0, jnp.asarray(last_cohort.count, jnp.int32))
+    last_cohort = eqx.tree_at(lambda cohort: cohort.count, last_cohort, count)
     # the selection below would copy the whole state
     if not (setup.schedule.may_be_empty or setup.drop):
-        return after, fed.report(carry.state, after.state), worked
+        return new_carry, fed.report(carry.state, new_carry.state), last_cohort
 
     # without participants, means are 0/0; such a round leaves the state unchanged
-    def kept(old: Any, new: Any) -> Any:
+    def keep_if_abandoned(old: Any, new: Any) -> Any:
         if isinstance(new, Memory) and len(fed.traffic) == 1:
             return new  # with a single phase, no client has written it
         return jax.tree.map(lambda before, now: jnp.where(fed.is_abandoned, before, now), old, new)
 
-    report = fed.report(carry.state, after.state)
+    report = fed.report(carry.state, new_carry.state)
     return (
-        jax.tree.map(kept, carry, after, is_leaf=lambda node: isinstance(node, Memory)),
+        jax.tree.map(
+            keep_if_abandoned, carry, new_carry, is_leaf=lambda node: isinstance(node, Memory)
+        ),
         report,
-        worked,
+        last_cohort,
     )
 
 
@@ -419,11 +429,11 @@ def advance(
     `count` is traced and at most `longest`, so that any number is one program.
     """
     axes, shared, algorithm, seeds = fixed
-    return axes.vectorize(_rounds)(shared, algorithm, seeds, states)
+    return axes.vectorize(_run_rounds)(shared, algorithm, seeds, states)
 
 
 @functools.cache
-def _compiled(small: bool) -> Callable[..., Any]:
+def _compile_advance(small: bool) -> Callable[..., Any]:
     """Returns `advance`, compiled for small models or for others."""
     # donated: the states before a call are overwritten, so that a large state is not held twice
     jit: Any = eqx.filter_jit  # its type does not know that it passes compiler options on
@@ -432,7 +442,7 @@ def _compiled(small: bool) -> Callable[..., Any]:
     )
 
 
-def _rounds(
+def _run_rounds(
     shared: tuple[Setup, Index, Index, int],
     setting: Setting,
     seed: tuple[Key[Array, ""], Arrivals | Answers | None],
@@ -447,22 +457,24 @@ def _rounds(
     round_ = stage(
         functools.partial(one_round, setup, algorithm, root), first, state, row_of(arrivals, 0)
     )
-    _, shape, who = round_.out_shapes
-    log, before = zeros(shape, longest), zeros(who)
+    _, shape, cohort_shape = round_.out_shapes
+    log, initial_cohort = zeros(shape, longest), zeros(cohort_shape)
 
     def body(i: Index, carry: tuple[Any, Any, Cohort]) -> tuple[Any, Any, Cohort]:
         state, log, _ = carry
         # reports have rows (longest, ...), of which the caller reads the first `count`
-        state, report, worked = round_(first + i, state, row_of(arrivals, i))
-        return state, jax.tree.map(lambda all_, new: all_.at[i].set(new), log, report), worked
+        state, report, last_cohort = round_(first + i, state, row_of(arrivals, i))
+        return state, jax.tree.map(lambda rows, row: rows.at[i].set(row), log, report), last_cohort
 
-    state, log, worked = jax.lax.fori_loop(0, count, body, (state, log, before))
+    state, log, last_cohort = jax.lax.fori_loop(0, count, body, (state, log, initial_cohort))
     # as many slots as before the first round, so that one program observes both; the population's
     # size would take too long
     return (
         state,
         log,
-        worked.padded(max(setup.schedule.capacity(setup.population.clients), worked.ids.shape[0])),
+        last_cohort.padded(
+            max(setup.schedule.capacity(setup.population.clients), last_cohort.ids.shape[0])
+        ),
     )
 
 
@@ -470,12 +482,14 @@ def _observe(
     shared: tuple[Setup, tuple[Observer, ...]], setting: Setting, root: Key[Array, ""], state: Any
 ) -> dict[str, Any]:
     """Computes the metrics of all observers, which share their passes over the data."""
-    (setup, algorithm), observers, (carry, worked) = setting.of(shared[0]), shared[1], state
-    view = view_of(setup, algorithm, carry, worked.padded(setup.population.clients))
+    (setup, algorithm), observers, (carry, last_cohort) = setting.of(shared[0]), shared[1], state
+    view = view_of(setup, algorithm, carry, last_cohort.padded(setup.population.clients))
     return joined([observer(view) for observer in observers])
 
 
-def _personal(setup: Setup, setting: Setting, root: Key[Array, ""], carry: RunCarry) -> Array:
+def _personal_models(
+    setup: Setup, setting: Setting, root: Key[Array, ""], carry: RunCarry
+) -> Array:
     """Returns the models that the clients use themselves, shape (clients, dim)."""
     setup, algorithm = setting.of(setup)
-    return all_personal(setup, algorithm, carry)
+    return all_personal_models(setup, algorithm, carry)

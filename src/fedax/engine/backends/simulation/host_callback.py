@@ -65,12 +65,12 @@ def _batch(
     (lanes,) = {
         array.shape[axis] for array, axis in zip(operands, axes, strict=True) if axis is not None
     }
-    moved = [
+    batched = [
         array[None] if axis is None else jnp.moveaxis(array, axis, 0)
         for array, axis in zip(operands, axes, strict=True)
     ]
     wide = tuple(jax.ShapeDtypeStruct((lanes, *form.shape), form.dtype) for form in shapes)
-    return call_host_p.bind(*moved, function=function, shapes=wide), (0,) * len(shapes)
+    return call_host_p.bind(*batched, function=function, shapes=wide), (0,) * len(shapes)
 
 
 def _lower(context: Any, *operands: Any, function: Callable[..., Any], shapes: Shapes) -> Any:
@@ -96,10 +96,10 @@ class HandleRegistry(weakref.WeakValueDictionary[int, Held]):
         super().__init__()
         self._numbers = itertools.count()
 
-    def add(self, one: Held) -> int:
+    def add(self, item: Held) -> int:
         """Registers an object and returns its handle."""
         number = next(self._numbers)
-        self[number] = one
+        self[number] = item
         return number
 
 
@@ -119,8 +119,10 @@ def map_lanes(function: Callable[..., Any], *arguments: tuple[Any, int]) -> Any:
     lanes = np.broadcast_shapes(*(array.shape[:leading] for array, leading in arrays))
     if not lanes:
         return function(*(array for array, _ in arrays))
-    each = [np.broadcast_to(array, (*lanes, *array.shape[leading:])) for array, leading in arrays]
-    results = [function(*(array[lane] for array in each)) for lane in np.ndindex(lanes)]
+    full_arrays = [
+        np.broadcast_to(array, (*lanes, *array.shape[leading:])) for array, leading in arrays
+    ]
+    results = [function(*(array[lane] for array in full_arrays)) for lane in np.ndindex(lanes)]
     return jax.tree.map(
         lambda *leaves: np.stack(leaves).reshape(*lanes, *np.shape(leaves[0])), *results
     )

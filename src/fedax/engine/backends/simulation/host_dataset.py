@@ -44,19 +44,19 @@ class HostExamples:
             int(self.offsets[k]), int(self.offsets[k + 1] - self.offsets[k]), self.largest
         )
 
-    def rows(self, begin: int, count: int, places: int) -> dict[str, np.ndarray]:
-        """Returns `count` consecutive examples, padded with zeros to `places` rows."""
-        found = {}
+    def rows(self, begin: int, count: int, length: int) -> dict[str, np.ndarray]:
+        """Returns `count` consecutive examples, padded with zeros to `length` rows."""
+        padded = {}
         for name, reader in self.readers.items():
             rows = reader.read(begin, count)
-            if len(rows) < places:
+            if len(rows) < length:
                 rows = np.concatenate(
-                    [rows, np.zeros((places - len(rows), *rows.shape[1:]), rows.dtype)]
+                    [rows, np.zeros((length - len(rows), *rows.shape[1:]), rows.dtype)]
                 )
-            found[name] = rows
-        return found
+            padded[name] = rows
+        return padded
 
-    def ahead(self, k: int) -> None:
+    def read_ahead(self, k: int) -> None:
         """Tells the system that a client's examples will be read soon."""
         for reader in self.readers.values():
             reader.ahead(int(self.offsets[k]), int(self.offsets[k + 1] - self.offsets[k]))
@@ -72,7 +72,7 @@ class HostRagged(Ragged):
     number: Int[Array | np.ndarray, ""] = eqx.field(kw_only=True)
 
     @classmethod
-    def of_host(cls, data: Ragged, examples: HostExamples) -> "HostRagged":
+    def from_examples(cls, data: Ragged, examples: HostExamples) -> "HostRagged":
         """Creates the compiled program's side of examples on the host."""
         shapes = {
             name: jax.ShapeDtypeStruct(values.shape, values.dtype)
@@ -88,26 +88,32 @@ class HostRagged(Ragged):
 
     def located(self, k: Index) -> tuple[Mapping[str, Array], Int[Array, ""], Int[Array, ""]]:
         offsets = jnp.asarray(self.offsets)
-        return self._call_host(_client, self.largest, k), jnp.int32(0), offsets[k + 1] - offsets[k]
+        return (
+            self._call_host(_read_client, self.largest, k),
+            jnp.int32(0),
+            offsets[k + 1] - offsets[k],
+        )
 
     def piece(self, begin: Index, width: int) -> dict[str, Array]:
-        return self._call_host(lambda number, begin: _piece(number, begin, width), width, begin)
+        return self._call_host(
+            lambda number, begin: _read_piece(number, begin, width), width, begin
+        )
 
-    def _call_host(self, question: Any, rows: int, which: Index) -> dict[str, Array]:
+    def _call_host(self, callback: Any, rows: int, index: Index) -> dict[str, Array]:
         shapes = {
             name: jax.ShapeDtypeStruct((rows, *a.shape[1:]), a.dtype)
             for name, a in self.arrays.items()
         }
         return jax.pure_callback(
-            question, shapes, self.number, jnp.asarray(which, jnp.int32), vmap_method="expand_dims"
+            callback, shapes, self.number, jnp.asarray(index, jnp.int32), vmap_method="expand_dims"
         )
 
 
-def _client(number: Any, k: Any) -> dict[str, np.ndarray]:
+def _read_client(number: Any, k: Any) -> dict[str, np.ndarray]:
     return map_lanes(lambda number, k: _SETS[int(number)].client(int(k)), (number, 0), (k, 0))
 
 
-def _piece(number: Any, begin: Any, width: int) -> dict[str, np.ndarray]:
+def _read_piece(number: Any, begin: Any, width: int) -> dict[str, np.ndarray]:
     return map_lanes(
         lambda number, begin: _SETS[int(number)].rows(int(begin), width, width),
         (number, 0),
@@ -133,16 +139,18 @@ class HostDataset:
 
     def _move_task(self, task: Task) -> Task:
         sets = {name: getattr(task, name) for name in ("train", "test", "validation")}
-        away = {name: self._put(data) for name, data in sets.items() if data is not None}
-        more = {} if task.held_back is None else {"held_back": self._move_task(task.held_back)}
-        new = away | more
+        host_data = {name: self._put(data) for name, data in sets.items() if data is not None}
+        held_out = {} if task.held_back is None else {"held_back": self._move_task(task.held_back)}
+        replacements = host_data | held_out
         return eqx.tree_at(
-            lambda task: [getattr(task, name) for name in new], task, list(new.values())
+            lambda task: [getattr(task, name) for name in replacements],
+            task,
+            list(replacements.values()),
         )
 
     def _put(self, data: Ragged) -> HostRagged:
         self._sets.append(HostExamples(data))
-        return HostRagged.of_host(data, self._sets[-1])
+        return HostRagged.from_examples(data, self._sets[-1])
 
     def prefetch(self, setup: Setup, root: Key[Array, ""], first: int, count: int) -> None:
         """Prefetches the examples of the next rounds' cohorts in a thread, while the rounds run.
@@ -166,7 +174,9 @@ class HostDataset:
             self._prefetcher.stop()
         self._prefetcher = _Prefetcher(
             train,
-            itertools.chain.from_iterable(row[:n] for row, n in zip(ids[:count], counts[:count])),
+            itertools.chain.from_iterable(
+                cohort[:n] for cohort, n in zip(ids[:count], counts[:count])
+            ),
         )
         self._prefetcher.start()
 
@@ -186,14 +196,14 @@ class _Prefetcher(threading.Thread):
         self.window = max(16, PREFETCH_BYTES // max(largest, 1))
 
     def run(self) -> None:
-        for place, k in enumerate(self.clients):
+        for position, k in enumerate(self.clients):
             # `taken` counts clients that have worked; the window keeps read-ahead pages few
-            while place - (self.examples.taken - self.begun) > self.window:
+            while position - (self.examples.taken - self.begun) > self.window:
                 if self.stopped.wait(0.002):
                     return
             if self.stopped.is_set():
                 return
-            self.examples.ahead(int(k))
+            self.examples.read_ahead(int(k))
 
     def stop(self) -> None:
         self.stopped.set()
@@ -215,13 +225,13 @@ def _sample_rounds(
 def is_in_files(task: Task) -> bool:
     """Returns whether any of the clients' examples are in memory-mapped files."""
     sets = (task.train, task.test, task.validation)
-    here = any(
+    has_memmap = any(
         isinstance(values, np.memmap)
         for data in sets
         if data is not None
         for values in data.arrays.values()
     )
-    return here or (task.held_back is not None and is_in_files(task.held_back))
+    return has_memmap or (task.held_back is not None and is_in_files(task.held_back))
 
 
 def _as_numpy(values: Any) -> np.ndarray:

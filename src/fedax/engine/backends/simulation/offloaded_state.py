@@ -61,35 +61,39 @@ class RowFormat:
     def unpack(self, rows: np.ndarray) -> list[np.ndarray]:
         """Inverts `pack`."""
         ends = np.cumsum([leaf.dtype.itemsize * math.prod(leaf.shape) for leaf in self.leaves])
-        parts = np.split(rows, ends[:-1], axis=1)
+        columns = np.split(rows, ends[:-1], axis=1)
         return [
-            rows_as(part, leaf.dtype, leaf.shape)
-            for part, leaf in zip(parts, self.leaves, strict=True)
+            rows_as(column, leaf.dtype, leaf.shape)
+            for column, leaf in zip(columns, self.leaves, strict=True)
         ]
 
-    def store(self, place: OffloadPlacement) -> ClientStateStore:
+    def store(self, placement: OffloadPlacement) -> ClientStateStore:
         """Creates a store for such rows."""
-        return ClientStateStore(self.clients, self.bytes, place)
+        return ClientStateStore(self.clients, self.bytes, placement)
 
     def read(self, number: Any, version: Any, ids: Any) -> Any:
         """Returns whether clients have rows in a store, and the rows; called on the host."""
 
-        def one(number: np.ndarray, version: np.ndarray, ids: np.ndarray) -> Any:
-            there, rows = STORES[int(number)].read(int(version), ids)
-            return there, *self.unpack(rows)
+        def read_lane(number: np.ndarray, version: np.ndarray, ids: np.ndarray) -> Any:
+            exists, rows = STORES[int(number)].read(int(version), ids)
+            return exists, *self.unpack(rows)
 
-        return map_lanes(one, (number, 0), (version, 0), (ids, 1))
+        return map_lanes(read_lane, (number, 0), (version, 0), (ids, 1))
 
     def write(self, number: Any, version: Any, ids: Any, *rows: Any) -> Any:
         """Writes rows and returns the new version; called on the host."""
 
-        def one(number: np.ndarray, version: np.ndarray, ids: np.ndarray, *rows: np.ndarray) -> Any:
+        def write_lane(
+            number: np.ndarray, version: np.ndarray, ids: np.ndarray, *rows: np.ndarray
+        ) -> Any:
             return (
                 np.asarray(STORES[int(number)].write(int(version), ids, self.pack(rows)), np.int32),
             )
 
-        own = [(new, 1 + len(leaf.shape)) for new, leaf in zip(rows, self.leaves, strict=True)]
-        return map_lanes(one, (number, 0), (version, 0), (ids, 1), *own)
+        row_arguments = [
+            (array, 1 + len(leaf.shape)) for array, leaf in zip(rows, self.leaves, strict=True)
+        ]
+        return map_lanes(write_lane, (number, 0), (version, 0), (ids, 1), *row_arguments)
 
 
 class OffloadedMemory(Memory):
@@ -116,11 +120,11 @@ class OffloadedMemory(Memory):
     @classmethod
     def create(cls, initial: PyTree, clients: int) -> "OffloadedMemory":
         """Creates states of clients that all have their initial rows; see `Federation.memory`."""
-        first = initial if callable(initial) else lambda k: initial
-        row = stage(lambda k: jax.tree.map(jnp.asarray, first(k)), jnp.int32(0))
-        leaves, structure = jax.tree.flatten(row.out_shapes)
+        initial_row = initial if callable(initial) else lambda k: initial
+        staged = stage(lambda k: jax.tree.map(jnp.asarray, initial_row(k)), jnp.int32(0))
+        leaves, structure = jax.tree.flatten(staged.out_shapes)
         return cls(
-            row.consts, RowFormat(row.jaxpr, structure, tuple(leaves), clients), jnp.int32(0)
+            staged.consts, RowFormat(staged.jaxpr, structure, tuple(leaves), clients), jnp.int32(0)
         )
 
     def take(self, ids: Int[Array, "some"]) -> PyTree:
@@ -129,31 +133,31 @@ class OffloadedMemory(Memory):
             for leaf in self.row_format.leaves
         ]
         forms = jax.ShapeDtypeStruct(ids.shape, bool), *shapes
-        there, *rows = call_host(
-            self.row_format.read, forms, self._known, self.version, jnp.asarray(ids, jnp.int32)
+        exists, *rows = call_host(
+            self.row_format.read, forms, self._handle, self.version, jnp.asarray(ids, jnp.int32)
         )
 
         # a client that never worked has no row; its initial one is computed in the program
-        def chosen(row: Array, other: Array) -> Array:
-            return jnp.where(there.reshape(there.shape + (1,) * (row.ndim - 1)), row, other)
+        def select_row(row: Array, initial: Array) -> Array:
+            return jnp.where(exists.reshape(exists.shape + (1,) * (row.ndim - 1)), row, initial)
 
         return jax.tree.unflatten(
-            self.row_format.structure, list(map(chosen, rows, jax.vmap(self._first)(ids)))
+            self.row_format.structure, list(map(select_row, rows, jax.vmap(self._initial_row)(ids)))
         )
 
     def put(self, ids: Int[Array, "some"], rows: PyTree) -> Memory:
         leaves = [
-            jnp.asarray(new, like.dtype)
-            for new, like in zip(jax.tree.leaves(rows), self.row_format.leaves, strict=True)
+            jnp.asarray(update, like.dtype)
+            for update, like in zip(jax.tree.leaves(rows), self.row_format.leaves, strict=True)
         ]
-        given = self._known, self.version, jnp.asarray(ids, jnp.int32)
+        arguments = self._handle, self.version, jnp.asarray(ids, jnp.int32)
         (version,) = call_host(
-            self.row_format.write, [jax.ShapeDtypeStruct((), jnp.int32)], *given, *leaves
+            self.row_format.write, [jax.ShapeDtypeStruct((), jnp.int32)], *arguments, *leaves
         )
         return dataclasses.replace(self, version=version)
 
     def all(self) -> PyTree:
-        return self.each(lambda own: own).all()
+        return self.each(lambda state: state).all()
 
     def each(self, function: Callable[[Any], Any]) -> Memory:
         # in blocks (blocks, width), so that the device never holds all rows at once
@@ -163,7 +167,7 @@ class OffloadedMemory(Memory):
         ids = jnp.minimum(jnp.arange(blocks * width, dtype=jnp.int32), clients - 1).reshape(
             blocks, width
         )
-        values = jax.lax.map(lambda some: jax.vmap(function)(self.take(some)), ids)
+        values = jax.lax.map(lambda block: jax.vmap(function)(self.take(block)), ids)
         return Memory(
             jax.tree.map(
                 lambda rows: rows.reshape(blocks * width, *rows.shape[2:])[:clients], values
@@ -176,36 +180,37 @@ class OffloadedMemory(Memory):
 
     def written(self) -> tuple[np.ndarray | None, list[np.ndarray]]:
         store, version = STORES[int(self.number)], int(self.version)
-        ids = store.written(version)
+        ids = store.written_ids(version)
         return ids, self.row_format.unpack(store.read(version, ids)[1])
 
     def restored(self, ids: np.ndarray | None, rows: list[np.ndarray]) -> "OffloadedMemory":
-        store = self.row_format.store("host" if self.store is None else self.store.place)
+        store = self.row_format.store("host" if self.store is None else self.store.placement)
         arrays = [
-            rows_as(kept, leaf.dtype, leaf.shape)
-            for kept, leaf in zip(rows, self.row_format.leaves, strict=True)
+            rows_as(row_array, leaf.dtype, leaf.shape)
+            for row_array, leaf in zip(rows, self.row_format.leaves, strict=True)
         ]
-        whose = np.arange(self.row_format.clients, dtype=np.int32) if ids is None else ids
-        places = store.split_blocks(np.arange(len(whose)))
+        client_ids = np.arange(self.row_format.clients, dtype=np.int32) if ids is None else ids
+        blocks = store.split_blocks(np.arange(len(client_ids)))
         store.fill(
-            (whose[some], self.row_format.pack([rows[some] for rows in arrays])) for some in places
+            (client_ids[block], self.row_format.pack([rows[block] for rows in arrays]))
+            for block in blocks
         )
-        return self._in(store)
+        return self._with_store(store)
 
     def copied(self) -> "OffloadedMemory":
         store = STORES[int(self.number)]
-        return self._in(store.copy(int(self.version), store.place))
+        return self._with_store(store.copy(int(self.version), store.placement))
 
     def here(self) -> Memory:
         return Memory(self.all())
 
-    def _in(self, store: ClientStateStore) -> "OffloadedMemory":
+    def _with_store(self, store: ClientStateStore) -> "OffloadedMemory":
         return dataclasses.replace(
             self, number=jnp.int32(store.number), version=jnp.int32(0), store=store
         )
 
     @property
-    def _known(self) -> Any:
+    def _handle(self) -> Any:
         if self.number is None:
             reason = "with memory outside the device, clients' memories come to exist after `init`"
             raise InvalidInput.because(
@@ -213,14 +218,14 @@ class OffloadedMemory(Memory):
             )
         return self.number
 
-    def _first(self, k: Int[Array, ""]) -> list[Array]:
+    def _initial_row(self, k: Int[Array, ""]) -> list[Array]:
         return [
             jnp.asarray(leaf)
             for leaf in jax.core.eval_jaxpr(self.row_format.program, self._rows, k)
         ]
 
 
-def _for_offloaded(change: Callable[[Any], Any]) -> Callable[[Memory], Memory]:
+def _restrict_to_offloaded(change: Callable[[Any], Any]) -> Callable[[Memory], Memory]:
     """Makes a function of offloaded states leave all other states as they are."""
     return lambda memory: change(memory) if isinstance(memory, OffloadedMemory) else memory
 
@@ -228,26 +233,26 @@ def _for_offloaded(change: Callable[[Any], Any]) -> Callable[[Memory], Memory]:
 def attach_stores(tree: Any) -> Any:
     """Returns a carry for use outside of programs, in which states hold their stores."""
     change = lambda memory: dataclasses.replace(memory, store=STORES[int(memory.number)])  # noqa: E731
-    return with_memories(tree, _for_offloaded(change))
+    return with_memories(tree, _restrict_to_offloaded(change))
 
 
 def offload_state(tree: Any) -> Any:
     """Returns a carry with all client states moved off the device."""
 
-    def stored(memory: Memory) -> OffloadedMemory:
+    def offload(memory: Memory) -> OffloadedMemory:
         if isinstance(memory, OffloadedMemory):
             return memory
         _, rows = memory.written()
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), memory.all())
         return OffloadedMemory.create(zeros, len(rows[0])).restored(None, rows)
 
-    return with_memories(tree, stored)
+    return with_memories(tree, offload)
 
 
 def detach_stores(tree: Any) -> Any:
     """Returns a carry as a program takes it, in which states do not hold their stores."""
     return with_memories(
-        tree, _for_offloaded(lambda memory: dataclasses.replace(memory, store=None))
+        tree, _restrict_to_offloaded(lambda memory: dataclasses.replace(memory, store=None))
     )
 
 
@@ -257,23 +262,25 @@ def has_unallocated_state(tree: Any) -> bool:
     return any(isinstance(node, OffloadedMemory) and node.number is None for node in nodes)
 
 
-def allocate_stores(tree: Any, place: StatePlacement) -> tuple[Any, list[ClientStateStore]]:
+def allocate_stores(tree: Any, placement: StatePlacement) -> tuple[Any, list[ClientStateStore]]:
     """Gives every run its own stores, with copies of the rows that it had before.
 
     Returns the carry and the stores.
     """
-    made: list[ClientStateStore] = []
-    if place == "device":
-        return tree, made
+    new_stores: list[ClientStateStore] = []
+    if placement == "device":
+        return tree, new_stores
 
-    def of(memory: OffloadedMemory) -> OffloadedMemory:
+    def allocate(memory: OffloadedMemory) -> OffloadedMemory:
         versions = np.asarray(memory.version)
         if memory.number is None:
-            stores = [memory.row_format.store(place) for _ in range(versions.size)]
+            stores = [memory.row_format.store(placement) for _ in range(versions.size)]
         else:
             sources = zip(np.asarray(memory.number).flat, versions.flat, strict=True)
-            stores = [STORES[int(number)].copy(int(version), place) for number, version in sources]
-        made.extend(stores)
+            stores = [
+                STORES[int(number)].copy(int(version), placement) for number, version in sources
+            ]
+        new_stores.extend(stores)
         numbers = np.array([store.number for store in stores], np.int32).reshape(versions.shape)
         number, version = jax.device_put(
             (numbers, np.zeros_like(versions)), memory.version.sharding
@@ -282,7 +289,7 @@ def allocate_stores(tree: Any, place: StatePlacement) -> tuple[Any, list[ClientS
         rows = jax.tree.map(jnp.array, memory._rows)
         return dataclasses.replace(memory, _rows=rows, number=number, version=version)
 
-    return with_memories(tree, _for_offloaded(of)), made
+    return with_memories(tree, _restrict_to_offloaded(allocate)), new_stores
 
 
 def check_versions(tree: Any) -> None:
@@ -292,11 +299,11 @@ def check_versions(tree: Any) -> None:
         FedaxError: a version of a state that its store has dropped.
     """
 
-    def one(memory: OffloadedMemory) -> OffloadedMemory:
+    def check_store(memory: OffloadedMemory) -> OffloadedMemory:
         for number, version in zip(
             np.asarray(memory.number).flat, np.asarray(memory.version).flat, strict=True
         ):
             STORES[int(number)].check(int(version))
         return memory
 
-    with_memories(tree, _for_offloaded(one))
+    with_memories(tree, _restrict_to_offloaded(check_store))

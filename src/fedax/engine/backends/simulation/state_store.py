@@ -49,8 +49,8 @@ class ClientStateStore:
     Args:
         clients: number of clients of the population.
         width: bytes of a row.
-        place: `"host"` for the process's memory, `"disk"` for an unnamed temporary file, which ends
-            with the store or the process.
+        placement: `"host"` for the process's memory, `"disk"` for an unnamed temporary file, which
+            ends with the store or the process.
 
     Attributes:
         number: handle by which compiled programs know the store.
@@ -58,13 +58,13 @@ class ClientStateStore:
         moved: bytes of rows read and written by programs so far.
     """
 
-    def __init__(self, clients: int, width: int, place: OffloadPlacement) -> None:
+    def __init__(self, clients: int, width: int, placement: OffloadPlacement) -> None:
         self.clients, self.width = clients, width
-        self.place: OffloadPlacement = place
+        self.placement: OffloadPlacement = placement
         self.version, self.moved, self._newest = 0, 0, 0
         # slot + 1, or 0 for no row: pages of untouched zeros take no memory
         self._slots = np.zeros(clients, np.int32)
-        self._rows = _FileRows(width) if place == "disk" else _MemoryRows(width)
+        self._rows = _FileRows(width) if placement == "disk" else _MemoryRows(width)
         self._free: list[int] = []
         self._used = 0
         self._log: list[Change] = []
@@ -90,21 +90,24 @@ class ClientStateStore:
         ids = np.clip(ids, 0, self.clients - 1)
         with self._lock:
             later = self._changes_after(version)
-            there, rows = self._read_current(ids)
+            exists, rows = self._read_current(ids)
             # the newest rows, with those restored that later writes have replaced
             for change in reversed(later):
-                place = np.minimum(np.searchsorted(change.ids, ids), len(change.ids) - 1)
-                hit = change.ids[place] == ids
-                there[hit], rows[hit] = change.there[place[hit]], change.rows[place[hit]]
+                index = np.minimum(np.searchsorted(change.ids, ids), len(change.ids) - 1)
+                matches = change.ids[index] == ids
+                exists[matches], rows[matches] = (
+                    change.there[index[matches]],
+                    change.rows[index[matches]],
+                )
             self.moved += rows.nbytes
-            return there, rows
+            return exists, rows
 
     def write(self, version: int, ids: np.ndarray, rows: np.ndarray) -> int:
         """Writes rows onto a version and returns the new version. Ids out of range are ignored."""
         inside = (ids >= 0) & (ids < self.clients)
         # ascending ids; if an id occurs twice, its last row counts
-        ids, last = np.unique(ids[inside][::-1], return_index=True)
-        rows = rows[inside][::-1][last]
+        ids, last_index = np.unique(ids[inside][::-1], return_index=True)
+        rows = rows[inside][::-1][last_index]
         with self._lock:
             later = self._changes_after(version)
             if not len(ids):
@@ -121,25 +124,26 @@ class ClientStateStore:
             self.moved += rows.nbytes
             return self.version
 
-    def written(self, version: int) -> np.ndarray:
+    def written_ids(self, version: int) -> np.ndarray:
         """Returns the ids of the clients that have a row in a version, ascending."""
         with self._lock:
-            there = self._slots > 0
+            exists = self._slots > 0
             for change in reversed(self._changes_after(version)):
-                there[change.ids] = change.there
-        return np.flatnonzero(there).astype(np.int32)
+                exists[change.ids] = change.there
+        return np.flatnonzero(exists).astype(np.int32)
 
-    def copy(self, version: int, place: OffloadPlacement) -> "ClientStateStore":
+    def copy(self, version: int, placement: OffloadPlacement) -> "ClientStateStore":
         """Returns a new store with the rows of a version."""
-        new = ClientStateStore(self.clients, self.width, place)
-        new.fill(
-            (ids, self.read(version, ids)[1]) for ids in new.split_blocks(self.written(version))
+        store = ClientStateStore(self.clients, self.width, placement)
+        store.fill(
+            (ids, self.read(version, ids)[1])
+            for ids in store.split_blocks(self.written_ids(version))
         )
-        return new
+        return store
 
-    def fill(self, pieces: Any) -> None:
+    def fill(self, blocks: Any) -> None:
         """Fills a new store with blocks of ids and rows."""
-        for ids, rows in pieces:
+        for ids, rows in blocks:
             self._put(ids, rows)
 
     def split_blocks(self, ids: np.ndarray) -> Iterator[np.ndarray]:
@@ -151,9 +155,9 @@ class ClientStateStore:
         """Returns the changes after a version, oldest first."""
         if version == self.version:
             return []
-        for place, change in enumerate(self._log):
+        for index, change in enumerate(self._log):
             if change.before == version:
-                return self._log[place:]
+                return self._log[index:]
         hint = (
             f"The last {len(self._log)} writes can be taken back; with "
             "Simulation(memory='device') any can."
@@ -165,36 +169,41 @@ class ClientStateStore:
 
     def _repeats_write(self, later: list[Change], ids: np.ndarray, rows: np.ndarray) -> bool:
         """Returns whether the first of some changes was a write of these rows."""
-        first, *rest = later
-        if not np.array_equal(first.ids, ids):
+        oldest, *newer = later
+        if not np.array_equal(oldest.ids, ids):
             return False
-        there, now = self._read_current(ids)
-        for change in reversed(rest):
-            _, mine, its = np.intersect1d(ids, change.ids, assume_unique=True, return_indices=True)
-            there[mine], now[mine] = change.there[its], change.rows[its]
-        return bool(there.all()) and np.array_equal(now, rows)
+        exists, current_rows = self._read_current(ids)
+        for change in reversed(newer):
+            _, own_index, change_index = np.intersect1d(
+                ids, change.ids, assume_unique=True, return_indices=True
+            )
+            exists[own_index], current_rows[own_index] = (
+                change.there[change_index],
+                change.rows[change_index],
+            )
+        return bool(exists.all()) and np.array_equal(current_rows, rows)
 
     def _undo(self, later: list[Change]) -> None:
         for change in reversed(later):
             self._put(change.ids[change.there], change.rows[change.there])
-            new = change.ids[~change.there]
-            self._free += (self._slots[new] - 1).tolist()
-            self._slots[new] = 0
+            created_ids = change.ids[~change.there]
+            self._free += (self._slots[created_ids] - 1).tolist()
+            self._slots[created_ids] = 0
             self._log.pop()
             self._logged -= change.rows.nbytes
             self.version = change.before
 
     def _read_current(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         slots = self._slots[ids] - 1
-        there, rows = slots >= 0, np.empty((len(ids), self.width), np.uint8)
-        rows[there] = self._rows.read(slots[there])
-        return there, rows
+        exists, rows = slots >= 0, np.empty((len(ids), self.width), np.uint8)
+        rows[exists] = self._rows.read(slots[exists])
+        return exists, rows
 
     def _put(self, ids: np.ndarray, rows: np.ndarray) -> None:
-        new = ids[self._slots[ids] == 0]
-        reused = [self._free.pop() for _ in range(min(len(new), len(self._free)))]
-        first, self._used = self._used, self._used + len(new) - len(reused)
-        self._slots[new] = (
+        new_ids = ids[self._slots[ids] == 0]
+        reused = [self._free.pop() for _ in range(min(len(new_ids), len(self._free)))]
+        first, self._used = self._used, self._used + len(new_ids) - len(reused)
+        self._slots[new_ids] = (
             np.concatenate(
                 [np.array(reused, np.int32), np.arange(first, self._used, dtype=np.int32)]
             )
@@ -225,11 +234,11 @@ class _MemoryRows:
         return self.rows[slots]
 
     def write(self, slots: np.ndarray, rows: np.ndarray) -> None:
-        before, needed = len(self.rows), int(slots.max(initial=-1)) + 1
-        if needed > before:
+        length, needed = len(self.rows), int(slots.max(initial=-1)) + 1
+        if needed > length:
             # The system moves the pages of a large array, so that growing copies no rows. No view
             # of the array exists outside of this class, which `refcheck` would look for.
-            larger = max(needed, before + min(max(before, 16), self.growth))
+            larger = max(needed, length + min(max(length, 16), self.growth))
             self.rows.resize((larger, self.rows.shape[1]), refcheck=False)
         self.rows[slots] = rows
 
@@ -247,21 +256,21 @@ class _FileRows:
 
     def read(self, slots: np.ndarray) -> np.ndarray:
         rows = np.empty((len(slots), self.width), np.uint8)
-        for first, places in _contiguous_runs(slots):
+        for first, positions in _contiguous_runs(slots):
             self.file.seek(first * self.width)
-            run = self.file.read(len(places) * self.width)
-            rows[places] = np.frombuffer(run, np.uint8).reshape(len(places), self.width)
+            run = self.file.read(len(positions) * self.width)
+            rows[positions] = np.frombuffer(run, np.uint8).reshape(len(positions), self.width)
         return rows
 
     def write(self, slots: np.ndarray, rows: np.ndarray) -> None:
-        for first, places in _contiguous_runs(slots):
+        for first, positions in _contiguous_runs(slots):
             self.file.seek(first * self.width)
-            self.file.write(rows[places].data)
+            self.file.write(rows[positions].data)
 
 
 def _contiguous_runs(slots: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
     """Yields runs of consecutive slots: the first slot, and the positions of all."""
     if len(slots):
         order = np.argsort(slots, kind="stable")
-        for places in np.split(order, np.flatnonzero(np.diff(slots[order]) != 1) + 1):
-            yield int(slots[places[0]]), places
+        for positions in np.split(order, np.flatnonzero(np.diff(slots[order]) != 1) + 1):
+            yield int(slots[positions[0]]), positions

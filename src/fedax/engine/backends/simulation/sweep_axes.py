@@ -48,12 +48,14 @@ class SweepAxes(NamedTuple):
 
     @classmethod
     def of(cls, settings: int, seeds: int, devices: int, lanes: bool) -> "SweepAxes":
-        def used(count: int) -> float:
+        def used_fraction(count: int) -> float:
             return count / _round_up(count, devices)
 
-        spread = "settings" if used(settings) >= used(seeds) else "seeds"
-        worth = devices > 1 and max(used(settings), used(seeds)) >= _MIN_USED
-        return cls(settings, seeds, devices, lanes, spread if worth else "clients")
+        axis = "settings" if used_fraction(settings) >= used_fraction(seeds) else "seeds"
+        is_worthwhile = (
+            devices > 1 and max(used_fraction(settings), used_fraction(seeds)) >= _MIN_USED
+        )
+        return cls(settings, seeds, devices, lanes, axis if is_worthwhile else "clients")
 
     @property
     def is_single(self) -> bool:
@@ -63,12 +65,12 @@ class SweepAxes(NamedTuple):
     def mesh(self) -> Mesh:
         return Mesh(np.array(jax.devices()[: self.devices]), (self.spread,))
 
-    def stack(self, items: Sequence[Any], of: Literal["settings", "seeds"]) -> Any:
+    def stack(self, items: Sequence[Any], axis: Literal["settings", "seeds"]) -> Any:
         """Stacks one tree per setting, or per seed, along a new first axis."""
         if self.is_single:
             return items[0]
         # every device needs as many runs as the others, so the last one is repeated
-        count = _round_up(len(items), self.devices) if self.spread == of else len(items)
+        count = _round_up(len(items), self.devices) if self.spread == axis else len(items)
         return _stack([items[min(i, len(items) - 1)] for i in range(count)])
 
     def stack_runs(self, states: Sequence[Any]) -> Any:
@@ -81,50 +83,54 @@ class SweepAxes(NamedTuple):
             [self.stack(states[i :: self.seeds], "settings") for i in range(self.seeds)], "seeds"
         )
 
-    def unstack_runs(self, joined: Any) -> list[Any]:
+    def unstack_runs(self, stacked: Any) -> list[Any]:
         """Inverts `stack_runs`."""
         if jax.process_count() > 1:
-            joined = jax.tree.map(
+            stacked = jax.tree.map(
                 lambda leaf: jnp.asarray(leaf) if eqx.is_array_like(leaf) else leaf,
-                self.to_host(joined),
+                self.to_host(stacked),
             )
         if self.is_single:
-            return [joined]
-        if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(joined)):
+            return [stacked]
+        if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(stacked)):
             # one transfer, not one for each run
-            joined = jax.device_put(joined, jax.local_devices()[0])
-        places = [(i, k) for k in range(self.settings) for i in range(self.seeds)]
-        return [jax.tree.map(lambda leaf, at=at: leaf[at], joined) for at in places]
+            stacked = jax.device_put(stacked, jax.local_devices()[0])
+        indices = [(i, k) for k in range(self.settings) for i in range(self.seeds)]
+        return [jax.tree.map(lambda leaf, index=index: leaf[index], stacked) for index in indices]
 
-    def to_host(self, joined: Any) -> Any:
+    def to_host(self, stacked: Any) -> Any:
         """Returns a program's results as NumPy arrays, also those on devices of other hosts."""
         if jax.process_count() == 1:
-            return jax.tree.map(np.asarray, joined)
-        everywhere = NamedSharding(self.mesh, P())
+            return jax.tree.map(np.asarray, stacked)
+        replicated = NamedSharding(self.mesh, P())
         return jax.tree.map(
             lambda leaf: (
-                np.asarray(_to_all_processes(leaf, everywhere)) if eqx.is_array(leaf) else leaf
+                np.asarray(_to_all_processes(leaf, replicated)) if eqx.is_array(leaf) else leaf
             ),
-            joined,
+            stacked,
         )
 
-    def put(self, tree: Any, of: Literal["settings", "seeds", "runs", "all"]) -> Any:
+    def put(self, tree: Any, axis: Literal["settings", "seeds", "runs", "all"]) -> Any:
         """Puts a tree on the devices that need it.
 
         Arrays of all runs may alias host memory, because programs only read them.
         """
-        arrays, rest = eqx.partition(tree, eqx.is_array)
-        place = NamedSharding(self.mesh, self._spec(of))
+        arrays, static = eqx.partition(tree, eqx.is_array)
+        sharding = NamedSharding(self.mesh, self._spec(axis))
         if jax.process_count() == 1:
-            return eqx.combine(jax.device_put(arrays, place, may_alias=of == "all" or None), rest)
-        return eqx.combine(jax.tree.map(lambda leaf: _to_all_processes(leaf, place), arrays), rest)
+            return eqx.combine(
+                jax.device_put(arrays, sharding, may_alias=axis == "all" or None), static
+            )
+        return eqx.combine(
+            jax.tree.map(lambda leaf: _to_all_processes(leaf, sharding), arrays), static
+        )
 
-    def _spec(self, of: str) -> P:
+    def _spec(self, axis: str) -> P:
         if self.is_single or self.spread == "clients":
             return P()
-        if of == "runs":
+        if axis == "runs":
             return P("seeds") if self.spread == "seeds" else P(None, "settings")
-        return P(of) if of == self.spread else P()
+        return P(axis) if axis == self.spread else P()
 
     def vectorize(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Maps a function of one run, `(shared, algorithm, seed_inputs, *states)`, over all
@@ -132,52 +138,54 @@ class SweepAxes(NamedTuple):
         """
         if self.is_single:
             return function
-        here = {"settings": self.settings, "seeds": self.seeds}
+        runs_per_device = {"settings": self.settings, "seeds": self.seeds}
         if self.spread != "clients":
-            here[self.spread] = _round_up(here[self.spread], self.devices) // self.devices
+            runs_per_device[self.spread] = (
+                _round_up(runs_per_device[self.spread], self.devices) // self.devices
+            )
 
         def program(shared: Any, algorithms: Any, seeds: Any, *states: Any) -> Any:
             # seeds outside, settings inside: the settings of a seed see the same cohorts, so only
             # seeds may have loops of different lengths
             def run_seed(seed: Any, *states: Any) -> Any:
-                work = _vmap_runs(
+                mapped = _vmap_runs(
                     lambda algorithm, *states: function(shared, algorithm, seed, *states),
-                    here["settings"],
+                    runs_per_device["settings"],
                 )
-                return work(algorithms, *states)
+                return mapped(algorithms, *states)
 
-            return (_vmap_runs if self.lanes else _loop_runs)(run_seed, here["seeds"])(
+            return (_vmap_runs if self.lanes else _loop_runs)(run_seed, runs_per_device["seeds"])(
                 seeds, *states
             )
 
-        def spread(*arguments: Any) -> Any:
-            arrays, code = eqx.partition(arguments, eqx.is_array)
-            work = jax.shard_map(
-                lambda *arrays: program(*eqx.combine(arrays, code)),
+        def sharded(*arguments: Any) -> Any:
+            arrays, static = eqx.partition(arguments, eqx.is_array)
+            mapped = jax.shard_map(
+                lambda *arrays: program(*eqx.combine(arrays, static)),
                 mesh=self.mesh,
                 in_specs=tuple(
-                    self._spec(of)
-                    for of in ("all", "settings", "seeds", *["runs"] * (len(arguments) - 3))
+                    self._spec(axis)
+                    for axis in ("all", "settings", "seeds", *["runs"] * (len(arguments) - 3))
                 ),
                 out_specs=self._spec("runs"),
                 check_vma=False,
             )
-            return work(*arrays)
+            return mapped(*arrays)
 
-        return program if self.spread == "clients" else spread
+        return program if self.spread == "clients" else sharded
 
 
-def _to_all_processes(leaf: Any, place: NamedSharding) -> Array:
+def _to_all_processes(leaf: Any, sharding: NamedSharding) -> Array:
     """Puts an array that every process has on the devices of all processes."""
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
-        return jax.jit(lambda x: x, out_shardings=place)(leaf)
+        return jax.jit(lambda x: x, out_shardings=sharding)(leaf)
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(
-            _to_all_processes(jax.random.key_data(leaf), place), impl=jax.random.key_impl(leaf)
+            _to_all_processes(jax.random.key_data(leaf), sharding), impl=jax.random.key_impl(leaf)
         )
     # each process fills the shards of its own devices
-    plain = np.asarray(leaf)
-    return jax.make_array_from_callback(plain.shape, place, lambda part: plain[part])
+    array = np.asarray(leaf)
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
 def _round_up(count: int, devices: int) -> int:
@@ -199,15 +207,15 @@ def _loop_runs(function: Callable[..., Any], count: int) -> Callable[..., Any]:
     """Maps a function over the first axis of its arguments, one row after the other."""
 
     def over_rows(*arguments: Any) -> Any:
-        arrays, rest = eqx.partition(arguments, eqx.is_array)
+        arrays, static = eqx.partition(arguments, eqx.is_array)
 
-        def one(row: Any) -> Any:
-            return function(*eqx.combine(row, rest))
+        def call_row(row: Any) -> Any:
+            return function(*eqx.combine(row, static))
 
         if count > 1:
-            return jax.lax.map(one, arrays)
+            return jax.lax.map(call_row, arrays)
         return jax.tree.map(
-            lambda leaf: leaf[None], one(jax.tree.map(lambda leaf: leaf[0], arrays))
+            lambda leaf: leaf[None], call_row(jax.tree.map(lambda leaf: leaf[0], arrays))
         )
 
     return over_rows

@@ -64,10 +64,16 @@ class ServerSteps:
         cohort = schedule.capacity(len(sizes))
         down, up = self.bits
 
-        server, passes = self.server, _passes(self.server)
+        server, passes = self.server, _passes_per_client(self.server)
 
         def amounts(clients: np.ndarray, version: int) -> tuple[Any, ...]:
-            return clients, version, down, up, counted(clients, version, self.gradients, passes)
+            return (
+                clients,
+                version,
+                down,
+                up,
+                count_examples(clients, version, self.gradients, passes),
+            )
 
         def seconds(clients: np.ndarray, version: int) -> np.ndarray:
             return server.devices.seconds(*amounts(clients, version))
@@ -78,7 +84,7 @@ class ServerSteps:
         def draw(version: int) -> np.ndarray:
             return np.asarray(_draw_cohort(schedule, root, jnp.int32(version), offsets))
 
-        counted = WorkCount(setup, root)
+        count_examples = WorkCount(setup, root)
         seed = np.asarray(jax.random.key_data(stream(root, "dispatch"))).tolist()
         has_joules = isinstance(server.devices, Devices)
         if self.neighbours is not None:
@@ -95,13 +101,13 @@ class ServerSteps:
         busy = server.devices.seconds_at_server(cohort * up)
         return Timetable(server, cohort, weights, seconds, draw, seed, joules, busy)
 
-    def empty(self) -> PyTree:
+    def initial_downlinks(self) -> PyTree:
         """Returns the stored downlinks of a run before its first step, with one slot; None on a
         graph.
         """
         return jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype), self.form)
 
-    def grown(
+    def grow_downlinks(
         self, downlinks: PyTree, timetables: list[Timetable], steps: int, axis: int = 0
     ) -> PyTree:
         """Returns stored downlinks with the slots that some server steps need, and those that the
@@ -126,10 +132,10 @@ class ServerSteps:
         )
 
         def pad(leaf: Array) -> Array:
-            more = max(slots - leaf.shape[axis], 0)
+            missing = max(slots - leaf.shape[axis], 0)
             return (
-                jnp.pad(leaf, [(0, more if i == axis else 0) for i in range(leaf.ndim)])
-                if more
+                jnp.pad(leaf, [(0, missing if i == axis else 0) for i in range(leaf.ndim)])
+                if missing
                 else leaf
             )
 
@@ -163,7 +169,7 @@ def server_steps_of(algorithm: Algorithm[Any], setup: Setup, rounds: int) -> Ser
             "would discard newer ones"
         )
         raise InvalidInput.because(FIELD, reason, "Freeze it.")
-    if not setup.solver.is_counted and _passes(server) is None:
+    if not setup.solver.is_counted and _passes_per_client(server) is None:
         reason = f"how long {type(setup.solver).__name__} works depends on the data"
         raise InvalidInput.because(
             FIELD,
@@ -194,7 +200,7 @@ def server_steps_of(algorithm: Algorithm[Any], setup: Setup, rounds: int) -> Ser
     )
 
 
-def _passes(server: Asynchronous) -> float | None:
+def _passes_per_client(server: Asynchronous) -> float | None:
     """Returns the passes that a client's work counts as, None where it is counted."""
     return getattr(server.devices, "passes", None) if server.passes is None else server.passes
 

@@ -51,11 +51,11 @@ class VirtualClock:
             traffic: of each phase, with a first axis over the rounds.
             rounds: how many.
         """
-        found = {name: np.zeros(rounds) for name in (SECONDS, JOULES)}
+        totals = {name: np.zeros(rounds) for name in (SECONDS, JOULES)}
         # an abandoned round in Python has fewer
         for phase, gradients in zip(traffic, self.gradients, strict=False):
             phase = jax.tree.map(np.asarray, phase)
-            down, up = (np.asarray(unpack(*phase[way])) for way in ("down", "up"))
+            down, up = (np.asarray(unpack(*phase[direction])) for direction in ("down", "up"))
             for i in range(rounds):
                 clients = phase["clients"][i][: int(phase["asked"][i])]
                 if not len(clients):
@@ -63,18 +63,20 @@ class VirtualClock:
                 received, sent = down[i], up[i]
                 # every node sends its message to its neighbours, and receives theirs
                 if "links" in phase:
-                    into, out = phase["links"][i].astype(np.int64)[:, clients]
-                    received, sent = down[i] + into * up[i], out * up[i]
+                    incoming, outgoing = phase["links"][i].astype(np.int64)[:, clients]
+                    received, sent = down[i] + incoming * up[i], outgoing * up[i]
                 examples = work(clients, first + i, gradients, self.devices.passes)
-                each = clients, first + i, received, sent, examples
-                seconds, joules = self.devices.seconds(*each), self.devices.joules(*each)
+                arguments = clients, first + i, received, sent, examples
+                seconds, joules = self.devices.seconds(*arguments), self.devices.joules(*arguments)
                 # a client that was drawn twice does both jobs, one after the other
-                _, place = np.unique(clients, return_inverse=True)
-                found[SECONDS][i] += np.bincount(place, seconds).max()
-                found[JOULES][i] += joules.sum()
+                _, client_index = np.unique(clients, return_inverse=True)
+                totals[SECONDS][i] += np.bincount(client_index, seconds).max()
+                totals[JOULES][i] += joules.sum()
                 if "links" not in phase:
-                    found[SECONDS][i] += self.devices.seconds_at_server(len(clients) * float(up[i]))
-        return found
+                    totals[SECONDS][i] += self.devices.seconds_at_server(
+                        len(clients) * float(up[i])
+                    )
+        return totals
 
 
 class WorkCount:
@@ -95,7 +97,7 @@ class WorkCount:
         changes = (
             schedule.drawn or schedule.times is not None or schedule.sync_probability is not None
         )
-        self.fixed = None if changes else self._steps(np.arange(len(self.sizes)), 0)
+        self.fixed = None if changes else self._count_step_examples(np.arange(len(self.sizes)), 0)
 
     def __call__(
         self,
@@ -118,31 +120,35 @@ class WorkCount:
             return passes * sizes * float(step + full > 0)
         if not step:
             return full * sizes
-        steps = self._steps(clients, round) if self.fixed is None else self.fixed[clients]
+        steps = (
+            self._count_step_examples(clients, round) if self.fixed is None else self.fixed[clients]
+        )
         return step * steps + full * sizes
 
-    def _steps(self, clients: Int[np.ndarray, "some"], round: int) -> np.ndarray:
+    def _count_step_examples(self, clients: Int[np.ndarray, "some"], round: int) -> np.ndarray:
         """Returns the examples in the minibatches of each client's steps; the last one of an epoch
         may be short.
         """
         # rounded up to powers of two, so that few programs serve all numbers of clients
         padded = np.resize(clients, 1 << max(len(clients) - 1, 0).bit_length())
-        drawn = _work_of(self.setup, self.root, jnp.int32(round), jnp.asarray(padded, jnp.int32))
-        steps, batch = (np.asarray(column, np.int64)[: len(clients)] for column in drawn)
+        columns = _draw_local_work(
+            self.setup, self.root, jnp.int32(round), jnp.asarray(padded, jnp.int32)
+        )
+        steps, batch = (np.asarray(column, np.int64)[: len(clients)] for column in columns)
         sizes = self.sizes[clients]
-        epochs, rest = np.divmod(steps, -(-sizes // batch))
-        return epochs * sizes + np.minimum(rest * batch, sizes)
+        epochs, remaining = np.divmod(steps, -(-sizes // batch))
+        return epochs * sizes + np.minimum(remaining * batch, sizes)
 
 
 @eqx.filter_jit
-def _work_of(
+def _draw_local_work(
     setup: Setup, root: Key[Array, ""], round: Index, clients: Int[Array, "some"]
 ) -> tuple[Int[Array, "some"], Int[Array, "some"]]:
-    def one(k: Index, size: Index) -> tuple[Array, Array]:
+    def draw_work(k: Index, size: Index) -> tuple[Array, Array]:
         steps, batch = local_work(setup, root, round, k, size)
         return jnp.asarray(steps, jnp.int32), jnp.asarray(batch, jnp.int32)
 
-    return jax.vmap(one)(clients, setup.population.sizes_of(clients))
+    return jax.vmap(draw_work)(clients, setup.population.sizes_of(clients))
 
 
 def clock_of(

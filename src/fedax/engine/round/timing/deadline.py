@@ -80,15 +80,18 @@ class AnswerTable:
             np.zeros((rows, self.capacity), np.int32),
             *np.zeros((2, rows), np.int32),
         )
-        for i, one in enumerate(self._rounds):
-            answered[i], asked[i] = len(one.clients), one.asked
-            clients[i, : answered[i]] = one.clients
+        for i, entry in enumerate(self._rounds):
+            answered[i], asked[i] = len(entry.clients), entry.asked
+            clients[i, : answered[i]] = entry.clients
         return Answers(*map(jnp.asarray, (clients, answered, asked)))
 
     def notes(self, first: int, count: int) -> dict[str, np.ndarray]:
         """Returns the seconds and the joules of some rounds, shape (count,)."""
         self._compute(first, count)
-        columns = ([one.seconds for one in self._rounds], [one.joules for one in self._rounds])
+        columns = (
+            [entry.seconds for entry in self._rounds],
+            [entry.joules for entry in self._rounds],
+        )
         return {
             name: np.asarray(column, np.float64)
             for name, column in zip((SECONDS, JOULES), columns, strict=True)
@@ -99,12 +102,12 @@ class AnswerTable:
             return
         # rounded up to powers of two, so that few programs serve all numbers of rounds
         rounds = first + jnp.arange(1 << max(count - 1, 0).bit_length(), dtype=jnp.int32)
-        drawn = _draw_cohorts(self.invitation, self.root, rounds, self.offsets)
-        ids, asked = (np.asarray(column) for column in drawn)
+        columns = _draw_cohorts(self.invitation, self.root, rounds, self.offsets)
+        ids, asked = (np.asarray(column) for column in columns)
         self._first = first
-        self._rounds = [self._round(first + i, ids[i, : asked[i]]) for i in range(count)]
+        self._rounds = [self._compute_round(first + i, ids[i, : asked[i]]) for i in range(count)]
 
-    def _round(self, t: int, asked: np.ndarray) -> _Round:
+    def _compute_round(self, t: int, asked: np.ndarray) -> _Round:
         cutoff, devices = self.cutoff, self.cutoff.devices
         down, up = cutoff.bits
         examples = self.work(asked, t, cutoff.gradients, devices.passes)
@@ -113,8 +116,8 @@ class AnswerTable:
         counts, end = first_answers(asked, seconds, self.most, deadline)
         late, joules = asked[~counts], devices.joules(asked, t, down, up, examples)[counts].sum()
         if len(late):  # which have received the message, and work until the round ends
-            done = devices.examples_after(end, late, t, down, examples[~counts])
-            joules += devices.joules(late, t, down, 0, done).sum()
+            processed = devices.examples_after(end, late, t, down, examples[~counts])
+            joules += devices.joules(late, t, down, 0, processed).sum()
         if len(asked):
             end += devices.seconds_at_server(int(counts.sum()) * up)
         return _Round(asked[counts], len(asked), end, float(joules))
@@ -129,12 +132,12 @@ def _draw_cohorts(
 ) -> tuple[Int[Array, "rounds capacity"], Int[Array, "rounds"]]:
     """Draws the clients that each round asks, see `RoundContext.sample`."""
 
-    def one(t: Int[Array, ""]) -> tuple[Int[Array, "capacity"], Int[Array, ""]]:
+    def draw_round(t: Int[Array, ""]) -> tuple[Int[Array, "capacity"], Int[Array, ""]]:
         available = schedule.available_in(root, t, offsets.shape[0] - 1)
         ids, count = schedule.draw(stream(root, "cohort", t, 0), offsets, None, available)
         return ids, jnp.asarray(count, jnp.int32)
 
-    return jax.vmap(one)(rounds)
+    return jax.vmap(draw_round)(rounds)
 
 
 def cutoff_of(algorithm: Algorithm[Any], setup: Setup, devices: Devices | None) -> Cutoff | None:

@@ -93,30 +93,32 @@ def read_durations(path: Path) -> list[Duration]:
         reason = f"a record that cannot be read ({error})"
         allowed = f"CSV with the columns {', '.join(COLUMNS)}, which deployments write"
         raise DataError.found(str(path), reason, allowed) from error
-    head = [name.strip() for name in rows[0][1]] if rows else []
-    if missing := [name for name in COLUMNS[1:] if head.count(name) != 1]:
+    header = [name.strip() for name in rows[0][1]] if rows else []
+    if missing := [name for name in COLUMNS[1:] if header.count(name) != 1]:
         allowed = f"a header with {', '.join(COLUMNS[1:])}, each once"
         raise DataError.found(f"{path}, line 1", f"no column {', '.join(missing)}", allowed)
-    found = []
+    durations = []
     for line, row in rows[1:]:
-        if len(row) != len(head):
-            raise DataError.of(f"{path}, line {line}", row, f"{len(head)} values")
-        found.append(_duration(dict(zip(head, map(str.strip, row), strict=True)), path, line))
-    if not found:
+        if len(row) != len(header):
+            raise DataError.of(f"{path}, line {line}", row, f"{len(header)} values")
+        durations.append(
+            _parse_duration(dict(zip(header, map(str.strip, row), strict=True)), path, line)
+        )
+    if not durations:
         raise DataError.found(str(path), "no row below the header", "at least one")
-    return found
+    return durations
 
 
-def _duration(row: dict[str, str], path: Path, line: int) -> Duration:
-    def number(name: str) -> float:
+def _parse_duration(row: dict[str, str], path: Path, line: int) -> Duration:
+    def parse_number(name: str) -> float:
         try:
             value = float(row[name])
         except ValueError:
             value = math.nan
         if not 0 < value < math.inf:
             hint = "Negative seconds come from clocks that disagree." if name == "seconds" else ""
-            where = f"{path}, line {line}, {name}"
-            raise DataError.of(where, row[name], "finite numbers > 0", hint)
+            location = f"{path}, line {line}, {name}"
+            raise DataError.of(location, row[name], "finite numbers > 0", hint)
         return value
 
     if row["phase"] not in PHASES:
@@ -125,9 +127,9 @@ def _duration(row: dict[str, str], path: Path, line: int) -> Duration:
         raise DataError.of(f"{path}, line {line}, round", row["round"], "whole numbers >= 0")
     if not row["client"]:
         raise DataError.of(f"{path}, line {line}, client", "", "a client's name or number")
-    amount = number(PHASES[row["phase"]])
+    amount = parse_number(PHASES[row["phase"]])
     names = row.get("run", ""), row["client"], int(row["round"]), row["phase"]
-    return Duration(*names, number("seconds"), amount)
+    return Duration(*names, parse_number("seconds"), amount)
 
 
 def fit_devices(durations: Sequence[Duration], source: str = "durations") -> DeviceFit:
@@ -165,7 +167,7 @@ def fit_devices(durations: Sequence[Duration], source: str = "durations") -> Dev
             allowed = f"rows of {', '.join(PHASES)} for each client"
             raise DataError.found(f"{source}, client {client}", got, allowed)
         for phase in PHASES:
-            lines[client, phase] = _line(phases[phase])
+            lines[client, phase] = _fit_line(phases[phase])
         # messages of one size do not tell latency and bandwidth apart
         if any(len({row.amount for row in phases[phase]}) == 1 for phase in ("download", "upload")):
             merged.append(client)
@@ -178,10 +180,10 @@ def fit_devices(durations: Sequence[Duration], source: str = "durations") -> Dev
             slope = lines[client, phase][1]
             columns[name].append(unit / slope if slope else math.inf)
     arrays = {name: np.asarray(column) for name, column in columns.items()}
-    return DeviceFit(tuple(by_client), arrays, _errors(durations, lines), tuple(merged))
+    return DeviceFit(tuple(by_client), arrays, _relative_errors(durations, lines), tuple(merged))
 
 
-def _line(rows: Sequence[Duration]) -> tuple[float, float]:
+def _fit_line(rows: Sequence[Duration]) -> tuple[float, float]:
     """Returns the constant and the slope of seconds over amounts, both at least 0."""
     seconds, amounts = np.array([row.seconds for row in rows]), np.array([r.amount for r in rows])
     scale = amounts.mean()
@@ -193,7 +195,7 @@ def _line(rows: Sequence[Duration]) -> tuple[float, float]:
     return float(constant), float(slope / scale)
 
 
-def _errors(
+def _relative_errors(
     durations: Sequence[Duration], lines: dict[tuple[str, str], tuple[float, float]]
 ) -> Float[np.ndarray, "rounds"]:
     """Returns the relative errors of the rounds' times, which are those of their slowest client."""
@@ -203,5 +205,5 @@ def _errors(
         pair = np.array([row.seconds, constant + slope * row.amount])
         of_round = clients[row.run, row.round]
         of_round[row.client] = of_round.get(row.client, 0.0) + pair
-    slowest = np.array([np.stack([*each.values()]).max(0) for each in clients.values()])
+    slowest = np.array([np.stack([*pairs.values()]).max(0) for pairs in clients.values()])
     return np.abs(slowest[:, 1] / slowest[:, 0] - 1)

@@ -62,18 +62,21 @@ def only_phase(algorithm: Algorithm[Any], setup: Setup, field: str) -> OnlyPhase
     def one_round() -> None:
         root, w = jax.random.key(0), jnp.zeros(setup.layout.dim, setup.layout.dtype)
         state = algorithm.init(RoundContext(RecordingBackend(backend.setup), 0, root), w)
-        kept = setup.solver.initial_state(setup.layout.unravel(w))
-        states = shared_state(setup.task), None if kept is None else backend.memory(kept)
+        solver_state = setup.solver.initial_state(setup.layout.unravel(w))
+        states = (
+            shared_state(setup.task),
+            None if solver_state is None else backend.memory(solver_state),
+        )
         context = _InspectionContext(
             backend, 1, root, model_state=states[0], solver_states=states[1]
         )
         algorithm.round(context, state)
 
     jax.eval_shape(one_round)
-    if backend.found is None:
+    if backend.traced is None:
         raise InvalidInput.because(refusal, "a round without any phase has no arrivals")
     (phase,) = backend.phases
-    return backend.found._replace(gradients=(phase.step_gradients, phase.full_gradients))
+    return backend.traced._replace(gradients=(phase.step_gradients, phase.full_gradients))
 
 
 class _InspectionContext(RoundContext):
@@ -103,7 +106,7 @@ class _InspectionBackend(RecordingBackend):
         self.drawn: Any = None
         self.graph: Graph | None = None
         self.pair: Cohort | None = None
-        self.found: OnlyPhase | None = None
+        self.traced: OnlyPhase | None = None
 
     def exchange(
         self,
@@ -128,8 +131,8 @@ class _InspectionBackend(RecordingBackend):
         )
         self.pair = pair
         result = super().exchange_pair(phase_work, pair, client_states)
-        _, (_, bits) = self._messages(phase_work, upload)
-        self.found = OnlyPhase(None, None, None, (bits, bits), graph=self.graph)
+        _, (_, bits) = self._measure_messages(phase_work, upload)
+        self.traced = OnlyPhase(None, None, None, (bits, bits), graph=self.graph)
         return result
 
     def work(
@@ -148,27 +151,27 @@ class _InspectionBackend(RecordingBackend):
         down = decode(phase_work.down)[0]
         rows = [client_states["own"].of(cohort.ids[0])] if "own" in client_states else []
         upload = phase_work.work(Probe(self.setup, phase_work), *down, *rows)
-        near, problem = self._place_of_reference(upload, down, phase_work.name)
+        near, problem = self._find_reference(upload, down, phase_work.name)
         result = super().work(phase_work, cohort, client_states, gather)
-        form, (down_bits, up_bits) = self._messages(phase_work, upload)
+        form, (down_bits, up_bits) = self._measure_messages(phase_work, upload)
         # the model's state travels beside the messages, without a codec
         if phase_work.model_state is not None:
             down_bits += bits_of(phase_work.model_state)
         if isinstance(result.upload.value, Sent):
             up_bits += bits_of(result.upload.value.state)
-        self.found = OnlyPhase(near, problem, form, (down_bits, up_bits))
+        self.traced = OnlyPhase(near, problem, form, (down_bits, up_bits))
         return result
 
     def _require_first(self, phase_work: PhaseWork) -> None:
         """Refuses a second phase."""
-        if self.found is not None:
+        if self.traced is not None:
             reason = (
                 f"phase {phase_work.name} follows another one, and between the two the server "
                 "would wait for all clients"
             )
             raise InvalidInput.because(self.refusal, reason)
 
-    def _place_of_reference(
+    def _find_reference(
         self, upload: Upload[Any], down: PyTree, phase: str
     ) -> tuple[int | None, InvalidInput | None]:
         """Returns which vector sent down an upload is near to, and what is wrong with that."""
@@ -192,7 +195,7 @@ class _InspectionBackend(RecordingBackend):
         )
         return None, InvalidInput.because(self.refusal, reason)
 
-    def _messages(
+    def _measure_messages(
         self, phase_work: PhaseWork, upload: Upload[Any]
     ) -> tuple[PyTree, tuple[int, int]]:
         """Returns the arrays sent down as shapes and types, and the bits of one message down and
