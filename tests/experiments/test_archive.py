@@ -15,10 +15,10 @@ from fedax import cli, papers
 from fedax.cli.summary import print_summary
 from fedax.core import InvalidInput, Outcome
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.results.archive import lines_of
+from fedax.experiments.results.archive import parse_runs_csv
 from fedax.experiments.results.curves import NAME, packed, unpacked
 from fedax.experiments.results.store import RunDirectory
-from fedax.experiments.running.batches import draw_of, list_run_ids
+from fedax.experiments.running.batches import data_seed, list_run_ids
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume
 from fedax.papers.comparison import show_comparison
@@ -52,7 +52,7 @@ def directory(tmp_path_factory):
     (made.path / "recipe.toml").write_text(recipe.text)
     made.configure(recipe.experiments("small"))
     for slot in list_run_ids(made.experiments):
-        draw, label = draw_of(made.experiments[slot.experiment]), slot.member.label
+        draw, label = data_seed(made.experiments[slot.experiment]), slot.member.label
         lost = Outcome("non-finite", 1, 0) if (draw, label) == (1, "Plain") else None
         if label == "Prox, mu=10000.0" and not slot.selecting:
             continue
@@ -228,7 +228,7 @@ def test_every_run_has_its_line_with_what_it_was_for(directory):
     ]
     assert float(plain["mean_last_10_rounds"]) == pytest.approx((1 / 3 + 0.5) / 2, rel=1e-8)
     assert float(plain["rounds_to_0.6"]) == 1.0
-    lines, _ = lines_of((directory.path / "runs.csv").read_text())
+    lines, _ = parse_runs_csv((directory.path / "runs.csv").read_text())
     assert len(lines) == len(directory.shown()) == 4
     (lost,) = (line for line in lines if line.diverged)
     assert math.isnan(lost.numbers["train_loss", "last"])

@@ -9,7 +9,7 @@ import pytest
 
 from fedax import papers
 from fedax.core import Outcome
-from fedax.papers.cells import Cell, Number, beside
+from fedax.papers.cells import Cell, Number, compare_cells
 from fedax.papers.claims import Claim
 from fedax.papers.comparison import Comparison
 from fedax.report.tables.numbers import Results, Run
@@ -431,7 +431,7 @@ def test_bits_until_an_accuracy_count_what_was_sent():
 
 
 def test_numbers_beside_the_papers():
-    (cell,) = beside(
+    (cell,) = compare_cells(
         planted(A=0.80),
         {"test_accuracy": {"T": {"A": [83.0, 0.3], "absent": [1.0, 1.0]}}},
         "last",
@@ -480,7 +480,7 @@ def test_cells_have_the_further_readings_of_a_recipe():
         [record("A", seed=s, test_accuracy=np.array([0.1, 0.5, 0.8])) for s in (0, 1)]
     )
     targets = {"test_accuracy": {"T": {"A": [80.0, 1.0]}}}
-    (cell,) = beside(results, targets, "best", 5, ["mean_last_2_rounds", "last"])
+    (cell,) = compare_cells(results, targets, "best", 5, ["mean_last_2_rounds", "last"])
     np.testing.assert_allclose(
         [cell.ours.mean, *(number.mean for number in cell.also)], [80, 65, 80]
     )
@@ -490,14 +490,14 @@ def test_cells_have_the_further_readings_of_a_recipe():
 def test_a_diverged_run_takes_part_in_a_cell_and_is_counted():
     runs = [record("A", seed=s, test_accuracy=np.array([0.1, 0.5, 0.8])) for s in (0, 1, 2)]
     runs += [record("A", seed=3, losses=(2.0, np.nan, np.nan), outcome=Outcome("non-finite", 1, 0))]
-    (cell,) = beside(Results(runs), {"test_accuracy": {"T": {"A": [80.0]}}}, "last")
+    (cell,) = compare_cells(Results(runs), {"test_accuracy": {"T": {"A": [80.0]}}}, "last")
     np.testing.assert_allclose(cell.ours.mean, (3 * 80 + 10) / 4)
     assert (cell.runs, cell.diverged, cell.status) == (4, 1, "missed")
 
 
 def test_variances_of_accuracies_are_in_squared_points():
     runs = [record("A", client_accuracy_variance=np.array([0.0, 0.0, 0.008]))]
-    (cell,) = beside(
+    (cell,) = compare_cells(
         Results(runs), {"client_accuracy_variance": {"T": {"A": [79.75, 8.91]}}}, "last", 5
     )
     np.testing.assert_allclose(cell.ours.mean, 80.0)

@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 
 from fedax.experiments.running import setup
-from fedax.experiments.running.pools import _begin
+from fedax.experiments.running.pools import _set_up_worker
 from fedax.experiments.running.setup import cores, share_of_cores
 
 AFFINITY = pytest.mark.skipif(
@@ -37,7 +37,7 @@ def test_every_process_has_cores_of_its_own(monkeypatch, every, processes, share
 def test_processes_of_a_queue_stay_on_their_cores():
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
-        2, context, initializer=_begin, initargs=(context.Value("i", 0), 2)
+        2, context, initializer=_set_up_worker, initargs=(context.Value("i", 0), 2)
     ) as pool:
         both = [pool.submit(_cores_after, 1.0) for _ in range(2)]
         found = [future.result() for future in both]

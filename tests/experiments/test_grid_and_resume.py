@@ -16,8 +16,8 @@ import pytest
 from fedax import papers
 from fedax.core import InvalidInput, RunExists, SpecError, WriteFailed
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.results.archive import lines_of
-from fedax.experiments.results.grid import grid_csv, selected
+from fedax.experiments.results.archive import parse_runs_csv
+from fedax.experiments.results.grid import grid_csv, select_members
 from fedax.experiments.results.reuse import import_runs
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running import runner
@@ -50,7 +50,7 @@ def test_all_members_run_as_one_program_on_the_seeds_that_select_and_the_selecte
     finished,
 ):
     experiment = Experiment.parse(GRID)
-    best = selected(experiment, finished.records)["FedProx mu=1"]
+    best = select_members(experiment, finished.records)["FedProx mu=1"]
     ran = {(r.label, r.seed) for r in finished.records}
     assert ran == {
         ("FedAvg", 0),
@@ -121,7 +121,7 @@ def test_what_is_selected_is_selected_without_the_runs_that_are_reported(finishe
         for seed in (7, 8)
     ]
     runs += [record(LABELS[0], "T", 0, losses=(2.0, 0.01))]  # the best of all, but reported
-    assert selected(experiment, runs) == {"FedProx mu=1": LABELS[2]}
+    assert select_members(experiment, runs) == {"FedProx mu=1": LABELS[2]}
 
 
 def test_the_grid_reads_curves_as_the_tables_do():
@@ -132,7 +132,7 @@ def test_the_grid_reads_curves_as_the_tables_do():
         experiment = Experiment.parse(
             GRID.replace("Tiny <run>", "T").replace("rounds = 2", f'rounds = 2\nread = "{read}"')
         )
-        assert selected(experiment, runs) == {"FedProx mu=1": LABELS[best]}
+        assert select_members(experiment, runs) == {"FedProx mu=1": LABELS[best]}
         assert Experiment.parse(experiment.toml()).resolved() == experiment.resolved()
     with pytest.raises(SpecError, match="line 2: read: got 'rounds_to_3'"):
         Experiment.parse(
@@ -248,17 +248,17 @@ def test_a_diverged_run_counts_as_worst():
         for label, both in losses.items()
         for i, ends_ in enumerate(both)
     ]
-    assert selected(experiment, runs) == {"FedProx mu=1": labels[2]}
+    assert select_members(experiment, runs) == {"FedProx mu=1": labels[2]}
     runs[-1] = record(labels[2], "T", 8, losses=(2.0, 3.0))  # ends above its start
-    assert selected(experiment, runs) == {"FedProx mu=1": labels[1]}
+    assert select_members(experiment, runs) == {"FedProx mu=1": labels[1]}
     all_bad = [record(label, "T", losses=(1.0, 9.0 - i)) for i, label in enumerate(labels)]
-    assert selected(experiment, all_bad) == {"FedProx mu=1": labels[2]}
+    assert select_members(experiment, all_bad) == {"FedProx mu=1": labels[2]}
     by_accuracy = Experiment.parse(GRID.replace("Tiny <run>", "T") + 'select = "test_accuracy"\n')
     good = [
         record(label, "T", test_accuracy=np.array([0.0, 0.5, 0.5 + i / 10]))
         for i, label in enumerate(labels)
     ]
-    assert selected(by_accuracy, good)["FedProx mu=1"] == labels[2]
+    assert select_members(by_accuracy, good)["FedProx mu=1"] == labels[2]
     assert [line.split(",")[-1] for line in grid_csv([by_accuracy], good).splitlines()[1:]] == [
         "0",
         "0",
@@ -287,7 +287,7 @@ def test_tables_name_clients_of_reported_runs_and_units(tmp_path):
     rows = {row["metric"]: row for row in csv.DictReader(text.splitlines())}
     assert (rows["test_accuracy"]["unit"], rows["test_accuracy"]["last"]) == ("%", "80")
     assert (rows["train_loss"]["unit"], rows["train_loss"]["last"]) == ("", "0.5")
-    assert lines_of(text)[0][0].numbers["test_accuracy", "last"] == 80
+    assert parse_runs_csv(text)[0][0].numbers["test_accuracy", "last"] == 80
 
 
 def test_grids_of_the_solver_run_together_and_those_of_the_schedule_apart():
@@ -438,7 +438,7 @@ def test_seeds_together_are_one_program_with_the_same_numbers(tmp_path):
             one.metrics["train_loss"], other.metrics["train_loss"], rtol=1e-10
         )
     assert Experiment.parse(APART).resolved()["seeds_together"] is False
-    assert batches_of([Experiment.parse('trackers = ["tensorboard"]\n' + TINY)], {})[0].alone
+    assert batches_of([Experiment.parse('trackers = ["tensorboard"]\n' + TINY)], {})[0].is_single
 
 
 @pytest.mark.slow

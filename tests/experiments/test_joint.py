@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 
 from fedax import papers
-from fedax.experiments.results.joint import comparison_page
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results.joint import comparison_page, merge_records
+from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.papers.study import reproduce
 from fedax.report import render
-from samples import OWN
+from samples import OWN, TINY, record
 
 
 @pytest.fixture(scope="module")
@@ -54,3 +56,19 @@ def test_one_recipe_alone_has_no_such_table(folders):
     page = comparison_page(folders[:1])
     assert not page.charts
     assert page.sheets[0].title == "Claims: first"
+
+
+def test_a_directory_that_is_given_twice_counts_once(tmp_path, monkeypatch):
+    experiment = Experiment.parse(TINY)
+    directory = RunDirectory.create(tmp_path / "a", "A")
+    directory.configure([experiment])
+    directory.add(record("FedAvg", experiment.name, 0))
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    monkeypatch.chdir(tmp_path)
+    spellings = ["a", "a/", "./link", str(tmp_path / "b" / ".." / "a")]
+    (tmp_path / "b").mkdir()
+    directories = [RunDirectory.load(type(tmp_path)(path)) for path in spellings]
+    assert [(run.label, run.seed) for run in merge_records(directories)] == [("FedAvg", 0)]
+    page = comparison_page(directories)
+    assert page.summary == "1 run directory, 1 run."
+    assert list(page.settings) == ["a/config.toml"]

@@ -8,7 +8,7 @@ import pytest
 
 from fedax import papers
 from fedax.core import Outcome, SpecError
-from fedax.experiments.results.archive import lines_of, runs_csv
+from fedax.experiments.results.archive import parse_runs_csv, runs_csv
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume
@@ -103,7 +103,7 @@ def test_interrupted_runs_are_not_compared():
     recipe = papers.Recipe.parse(OWN)
     stopped = record("Plain", "Only", seed=1, losses=(9.0,), outcome=Outcome("interrupted", 0))
     runs = [record("Plain", "Only", losses=(9.0, 1.0)), stopped]
-    lines, _ = lines_of(runs_csv(runs, runs, recipe.readings))
+    lines, _ = parse_runs_csv(runs_csv(runs, runs, recipe.readings))
     assert [len(own) for own in (runs, lines)] == [2, 1]
     for own in (runs, lines):
         (row,) = Comparison(recipe, own, []).rows

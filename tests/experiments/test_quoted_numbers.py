@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedax.experiments.results.archive import kept_experiments, lines_of
+from fedax.experiments.results.archive import kept_experiments, parse_runs_csv
 from fedax.papers.recipe import Recipe
 from fedax.report.tables.numbers import number_of
 
@@ -35,7 +35,7 @@ def numbers_of(folder, every):
         Recipe.parse((folder / "recipe.toml").read_text()),
         kept_experiments(folder),
     )
-    runs, _ = lines_of(
+    runs, _ = parse_runs_csv(
         (folder / "runs.csv").read_text(), {e.name: e.observe_every for e in experiments}
     )
     pairs = {(metric, read) for read, metrics in recipe.readings.items() for metric in metrics}

@@ -16,7 +16,7 @@ from fedax import papers
 from fedax.core import InvalidInput, SpecError, UnknownName
 from fedax.core.history import Outcome
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.results.archive import lines_of, runs_csv
+from fedax.experiments.results.archive import parse_runs_csv, runs_csv
 from fedax.experiments.results.store import RunDirectory
 from fedax.papers.comparison import Comparison, show_comparison
 from fedax.papers.recipe import Recipe
@@ -169,7 +169,7 @@ def test_further_readings_are_values_of_the_metric(read):
 def test_columns_that_count_observations_are_read_as_rounds():
     head = "task,algorithm,draw,seed,purpose,rounds,seconds,outcome,diverged,metric,first,last,best,mean_last_10\n"
     text = f"{head}T,A,0,0,report,200,1.0,ok,0,train_loss,9,1,0.5,0.75\nT,A,0,1,report,33,1.0,ok,0,train_loss,9,1,0.5,0.75\n"
-    whole, early = lines_of(text, {"T": 2})[0]
+    whole, early = parse_runs_csv(text, {"T": 2})[0]
     assert (
         number_of(whole, "train_loss", "mean_last_20_rounds")
         == number_of(whole, "train_loss", "mean_last_10")
@@ -215,7 +215,7 @@ def test_tables_show_the_further_readings_beside_the_first():
     stream = io.StringIO()
     show_comparison(comparison, Console(file=stream, width=300))
     assert "ours, means of the last 2 rounds" in stream.getvalue()
-    lines, _ = lines_of(runs_csv(runs, runs, recipe.readings))
+    lines, _ = parse_runs_csv(runs_csv(runs, runs, recipe.readings))
     assert Comparison(recipe, lines, []).csv() == comparison.csv()
 
 
@@ -237,7 +237,7 @@ def test_runs_csv_has_all_that_cells_and_claims_read():
         for label in ("Plain", "Prox")
         for s in (0, 1, 2)
     ]
-    lines, _ = lines_of(runs_csv(runs, runs, recipe.readings))
+    lines, _ = parse_runs_csv(runs_csv(runs, runs, recipe.readings))
     from_lines, from_runs = Comparison(recipe, lines, []), Comparison(recipe, runs, [])
     assert from_lines.csv() == from_runs.csv()
     assert from_lines.readme({}, [], 0.0) == from_runs.readme({}, [], 0.0)

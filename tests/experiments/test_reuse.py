@@ -1,15 +1,21 @@
 """Runs that are finished elsewhere are taken over if they are the same runs, and only then."""
 
+import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from fedax.core import InvalidInput
+from fedax.engine.compilation.fingerprint import random_settings
 from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results import settings
+from fedax.experiments.results.grid import select_members
 from fedax.experiments.results.reuse import import_runs
+from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
-from fedax.experiments.running.runner import run_experiment, run_experiments
-from samples import TINY
+from fedax.experiments.running.runner import resume, run_experiment, run_experiments
+from samples import TINY, record
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +54,8 @@ def test_the_same_runs_under_other_names_are_taken_over(first, tmp_path):
     assert kept == [
         ("Other", label, seed) for label in ("Averaging", "FedProx mu=1") for seed in range(3)
     ]
-    for record, old in zip(
-        [directory.records[i] for i in (0, 1, 3, 4)], first.records, strict=True
-    ):
-        assert record.metrics["train_loss"].tolist() == old.metrics["train_loss"].tolist()
+    for run, old in zip([directory.records[i] for i in (0, 1, 3, 4)], first.records, strict=True):
+        assert run.metrics["train_loss"].tolist() == old.metrics["train_loss"].tolist()
 
 
 @pytest.mark.parametrize(
@@ -113,6 +117,94 @@ def test_runs_from_elsewhere_are_taken_over_if_asked_for_and_named(first, tmp_pa
         import_runs([experiment], [tmp_path / "again"])
     again = import_runs([experiment], [tmp_path / "again"], elsewhere=True)
     assert {record.versions["jax"] for record in again.values()} == {"0.1"}
-    for number, record in again.items():
+    for number, run in again.items():
         old = first.runs[number]
-        assert record.metrics["train_loss"].tobytes() == old.metrics["train_loss"].tobytes()
+        assert run.metrics["train_loss"].tobytes() == old.metrics["train_loss"].tobytes()
+
+
+@pytest.fixture
+def other_jax(monkeypatch):
+    """As if this process had been started with another setting of JAX."""
+    here = random_settings()
+    others = here | {"jax_default_matmul_precision": "highest"}
+    assert others != here
+    monkeypatch.setattr(settings, "random_settings", lambda: others)
+    return here["jax_default_matmul_precision"]
+
+
+def test_runs_with_other_settings_of_jax_are_passed_over(first, other_jax):
+    said = []
+    assert import_runs([Experiment.parse(TINY)], [first.path], say=said.append) == {}
+    assert said == [
+        f"4 runs of {first.path} cannot be reused: made with jax_default_matmul_precision = "
+        f"{other_jax}. --elsewhere takes them all the same, and the tables say so."
+    ]
+
+
+def test_from_elsewhere_they_keep_their_settings_of_jax(first, other_jax, tmp_path):
+    told, experiment = Told(), Experiment.parse(TINY)
+    directory = run_experiments(
+        [experiment], tmp_path / "b", "B", told, reuse=[first.path], elsewhere=True
+    )
+    assert told.begun == []
+    for run in RunDirectory.load(directory.path).records:
+        assert run.settings["jax"] == random_settings()
+        assert run.versions["jax_default_matmul_precision"] == other_jax
+    assert "jax_default_matmul_precision" in directory.page().versions["taken over"]
+    # they differ from what runs here, and were taken over knowingly
+    assert resume(directory.path, Display()).status == "finished"
+
+
+def test_runs_that_do_not_say_their_settings_of_jax_are_taken_over(tmp_path):
+    """Those of earlier versions; they are not stamped with the present ones either."""
+    experiment = Experiment.parse(TINY)
+    directory = RunDirectory.create(tmp_path / "a", "A")
+    directory.configure([experiment])
+    for number, (label, seed) in enumerate(
+        (label, seed) for label in ("FedAvg", "FedProx mu=1") for seed in (0, 1)
+    ):
+        directory.add(record(label, experiment.name, seed))
+        file = tmp_path / "a" / "runs" / f"{number:04d}.npz"
+        old = directory.runs[number]
+        without = {name: value for name, value in old.settings.items() if name != "jax"}
+        file.write_bytes(dataclasses.replace(old, settings=without).to_bytes())
+    again = run_experiments([experiment], tmp_path / "b", "B", Display(), reuse=[tmp_path / "a"])
+    assert [set(run.settings) & {"jax", "data"} for run in again.records] == [set()] * 4
+    assert resume(again.path, Display()).status == "finished"
+
+
+GRID = (
+    TINY.replace("seeds = [0, 1]", "seeds = [0]").replace(
+        "clients = 4", "clients = 4\nvalidation = 0.2"
+    )
+    + "[grid]\nseeds = [7]\nfedprox.mu = [0.0, 1.0]\n"
+)
+
+
+def test_runs_without_the_metric_that_selects_are_passed_over(tmp_path):
+    by_loss = Experiment.parse(GRID)
+    by_auc = Experiment.parse(GRID + 'select = "validation_auc"\n')
+    directory = RunDirectory.create(tmp_path / "a", "A")
+    directory.configure([by_loss])
+    curve = {"validation_loss": np.array([2.0, 1.0, 0.5])}
+    # the numbers of a run are those of the list: FedAvg's reported one, then the grid's
+    curves = [curve, curve, curve | {"validation_auc": np.array([0.5, 0.6, 0.7])}]
+    labels = [member.label for member in by_loss.members()]
+    numbers = [0, 1, 3]
+    for number, label, seed, metrics in zip(numbers, labels, [0, 7, 7], curves, strict=True):
+        directory.add(record(label, by_loss.name, seed, **metrics), number)
+    assert sorted(import_runs([by_loss], [tmp_path / "a"])) == numbers
+    said = []
+    assert sorted(import_runs([by_auc], [tmp_path / "a"], say=said.append)) == [3]
+    assert said == [
+        f"2 runs of {tmp_path / 'a'} cannot be reused: they lack validation_auc, which [grid] needs."
+    ]
+
+
+def test_a_member_without_the_metric_that_selects_is_no_selection():
+    experiment = Experiment.parse(GRID + 'select = "validation_auc"\n')
+    runs = [record(member.label, experiment.name, 7) for member in experiment.members()]
+    with pytest.raises(
+        InvalidInput, match=r"grid.select: no run of 'FedAvg' of 'Tiny <run>' has validation_auc"
+    ):
+        select_members(experiment, runs)

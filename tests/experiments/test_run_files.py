@@ -92,9 +92,9 @@ def test_the_second_process_is_told_who_holds_a_folder(tmp_path):
 
 
 def writes(path, ready):
-    from fedax.experiments.running.pools import _begin
+    from fedax.experiments.running.pools import _set_up_worker
 
-    _begin(multiprocessing.Value("i", 0), 1)
+    _set_up_worker(multiprocessing.Value("i", 0), 1)
     ready.set()
     while True:
         path.write_text(str(os.getpid()))

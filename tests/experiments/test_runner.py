@@ -16,7 +16,7 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory, fresh, slug
 from fedax.experiments.running import demo
 from fedax.experiments.running.progress import Display, Lines, summary_table
-from fedax.experiments.running.progress import finished as line_about
+from fedax.experiments.running.progress import summary_line as line_about
 from fedax.experiments.running.runner import run_experiment
 from fedax.report.tables.summary import summarize
 from fedax.utils.files import write

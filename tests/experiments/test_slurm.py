@@ -120,6 +120,41 @@ def test_a_failed_job_leaves_the_others_and_is_resumed(submitit, tmp_path, monke
     assert len(directory.runs) == 2
 
 
+SLURM = ClusterSection(executor="slurm", minutes=5)
+
+
+def submitted(tmp_path, monkeypatch, ids):
+    """A directory of an earlier process, whose jobs are listed in a file, on a machine without
+    Slurm."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    (tmp_path / "slurm").mkdir()
+    (tmp_path / "slurm" / "jobs.txt").write_text(ids)
+
+    class Submitit:
+        @staticmethod
+        def AutoExecutor(folder, cluster):
+            raise RuntimeError("no such cluster")
+
+    monkeypatch.setattr(pools, "_import_submitit", Submitit)
+
+
+def test_without_scancel_it_says_which_jobs_remain(tmp_path, monkeypatch):
+    submitted(tmp_path, monkeypatch, "12\n13\n")
+    with (
+        pytest.raises(FedaxError, match=r"--slurm: scancel is not found here, and jobs 12, 13 "),
+        pools.cluster_pool(SLURM, tmp_path),
+    ):
+        pass
+
+
+def test_without_jobs_nothing_is_cancelled(tmp_path, monkeypatch):
+    submitted(tmp_path, monkeypatch, "")
+    monkeypatch.setattr(pools.subprocess, "run", lambda *a, **k: pytest.fail("scancel was called"))
+    with pytest.raises(FedaxError, match="no such cluster"), pools.cluster_pool(SLURM, tmp_path):
+        pass
+
+
 class FakeJob:
     """A job that ends when somebody has looked twice."""
 

@@ -18,7 +18,7 @@ from fedax.core.hyper import MOST_COUNT, bound_to, check_population, declared
 from fedax.engine.driver.options import BAD_CLIENT, no_shared_memory
 from fedax.engine.driver.settings import hyperparameters_of
 from fedax.errors import shown
-from fedax.experiments.config.grids import GridSection
+from fedax.experiments.config.grids import GridSection, check_labels, expand_members
 from fedax.experiments.config.observers import (
     OBSERVERS,
     Optimum,
@@ -56,8 +56,8 @@ from fedax.experiments.config.sections import (
     rule_name,
     schedule_of,
 )
-from fedax.experiments.config.toml import KeyPath, Source, plain
-from fedax.experiments.config.user_code import check_sources, found_beside
+from fedax.experiments.config.toml import KeyPath, Source, to_toml_values
+from fedax.experiments.config.user_code import check_sources, resolve_code_paths
 from fedax.observe.base import Observer
 from fedax.report.tables.reductions import check_reduction
 from fedax.tasks.named import task_maker
@@ -167,13 +167,13 @@ class Experiment(BaseModel):
         for setting in settings:
             source.override(setting)
         if not kept:
-            source.document = found_beside(source.document, path.parent)
-        return cls._of(source, kept)
+            source.document = resolve_code_paths(source.document, path.parent)
+        return cls._from_source(source, kept)
 
     @classmethod
     def parse(cls, text: str, name: str = "experiment") -> "Experiment":
         """Reads and checks TOML text; `name` is for messages."""
-        return cls._of(Source(text, name))
+        return cls._from_source(Source(text, name))
 
     @classmethod
     def of(cls, **sections: Any) -> "Experiment":
@@ -186,16 +186,19 @@ class Experiment(BaseModel):
         return experiment.model_copy(update={"sources": check_sources(experiment)})
 
     @classmethod
-    def _of(cls, source: Source, kept: bool = False) -> "Experiment":
+    def _from_source(cls, source: Source, is_stored: bool = False) -> "Experiment":
+        def refuse(key_path: KeyPath, error: InvalidInput) -> NoReturn:
+            raise source.error(key_path, str(error)) from error
+
         try:
-            experiment = cls.model_validate(upgrade_spelling(source.document, kept))
+            experiment = cls.model_validate(upgrade_spelling(source.document, is_stored, refuse))
         except ValidationError as error:
             raise source.error(*explain_error(error, cls)) from error
-        experiment._source, experiment._is_stored = source, kept
+        experiment._source, experiment._is_stored = source, is_stored
         experiment._check()
         return (
             experiment
-            if kept
+            if is_stored
             else experiment.model_copy(update={"sources": check_sources(experiment)})
         )
 
@@ -210,9 +213,9 @@ class Experiment(BaseModel):
         self._check_common_sections()
         self._check_algorithms()
         if self.budget is not None and self.devices is None:
-            needed = InvalidInput.found("budget", "no table [devices]", NEEDS_CLOCK)
-            self.refuse(("budget",), needed)
-        with self._at("grid"):
+            error = InvalidInput.found("budget", "no table [devices]", NEEDS_CLOCK)
+            self.refuse(("budget",), error)
+        with self._locate_errors("grid"):
             self._check_grid()
 
     def _check_numbers(self) -> None:
@@ -227,7 +230,7 @@ class Experiment(BaseModel):
             self.refuse(("minimum",), InvalidInput.of("minimum", self.minimum, "finite numbers"))
         if not are_seeds(self.seeds):
             self.refuse(("seeds",), InvalidInput.of("seeds", self.seeds, SEEDS))
-        with self._at():
+        with self._locate_errors():
             check_reduction(self.reads, self.observe_every, of_values=True)
 
     def _check_choices(self) -> None:
@@ -236,7 +239,7 @@ class Experiment(BaseModel):
             if name not in TRACKERS:
                 self.refuse(("trackers", position), UnknownName.among("trackers", name, TRACKERS))
         for position, name in enumerate(self.observe or []):
-            with self._at("observe"):
+            with self._locate_errors("observe"):
                 if self._is_stored and is_reference(name):
                     continue
                 try:
@@ -249,31 +252,31 @@ class Experiment(BaseModel):
                 self.refuse((key,), InvalidInput.of(key, getattr(self, key), allowed))
         if self.engine not in ENGINES:
             self.refuse(("engine",), UnknownName.among("engine", self.engine, ENGINES))
-        with self._at("task"):
+        with self._locate_errors("task"):
             if self.loads(self.task.name):
                 task_maker(self.task.name)
 
     def _check_common_sections(self) -> None:
         """Makes what the tables describe: constructors check the ranges of their arguments."""
-        with self._at("solver"):
+        with self._locate_errors("solver"):
             self._make(self.solver)
-        with self._at("schedule"):
+        with self._locate_errors("schedule"):
             self._make_schedule(self.schedule)
-        parts: dict[str, Any] = {}
+        channel_parts: dict[str, Any] = {}
         for name in ChannelSection.model_fields:
-            with self._at("channel", name):
+            with self._locate_errors("channel", name):
                 if (section := getattr(self.channel, name, None)) is not None:
-                    parts[name] = self._make(section)
-        with self._at("channel"):
-            channel = Channel(**parts)
+                    channel_parts[name] = self._make(section)
+        with self._locate_errors("channel"):
+            channel = Channel(**channel_parts)
         if channel.shares_memory and not getattr(ENGINES[self.engine], "shares_memory", False):
             self.refuse(("engine",), no_shared_memory("engine", channel, self.engine))
         for name in ("audit", *ENDS, *(() if self._is_stored else ("devices",))):
-            with self._at(name):
+            with self._locate_errors(name):
                 if (section := getattr(self, name)) is not None:
                     section.make()
         for name in ("cost", "cluster"):
-            with self._at(name):
+            with self._locate_errors(name):
                 if (section := getattr(self, name)) is not None:
                     section.check()
 
@@ -281,7 +284,7 @@ class Experiment(BaseModel):
         """Checks each algorithm with its own solver and schedule, and that labels differ."""
         labels: set[str] = set()
         for position, section in enumerate(self.algorithm):
-            with self._at("algorithm", position):
+            with self._locate_errors("algorithm", position):
                 self._make(section)
                 if section.shown() in labels:
                     reason = f"{section.shown()!r} is that of another algorithm of the experiment"
@@ -289,10 +292,10 @@ class Experiment(BaseModel):
                 labels.add(section.shown())
             # without tables of its own an algorithm has the common ones, which are checked already
             if section.solver:
-                with self._at("algorithm", position, "solver"):
-                    self._make(self._solver_of(section))
+                with self._locate_errors("algorithm", position, "solver"):
+                    self._make(self._merge_solver(section))
             if section.schedule:
-                with self._at("algorithm", position, "schedule"):
+                with self._locate_errors("algorithm", position, "schedule"):
                     self._make_schedule(self.schedule | section.schedule)
 
     def _check_grid(self) -> None:
@@ -305,8 +308,9 @@ class Experiment(BaseModel):
         self._check_size()
         if not self.grid:
             return
+        check_labels(members := self.members())
         checked: list[dict[str, Any]] = []
-        for member in self.members():
+        for member in members:
             self._make(member.algorithm)
             self._make(member.solver)
             # most members share their schedule, which is slow to make
@@ -344,19 +348,19 @@ class Experiment(BaseModel):
 
     def _make(self, section: Any) -> Any:
         """Makes what a section describes; returns None if it is code that a run directory names."""
-        names = (getattr(part, "name", "") for part in (section, getattr(section, "codec", None)))
+        names = (getattr(owner, "name", "") for owner in (section, getattr(section, "codec", None)))
         return section.make() if all(map(self.loads, names)) else None
 
-    def _make_schedule(self, given: dict[str, Any]) -> Schedule | None:
+    def _make_schedule(self, arguments: dict[str, Any]) -> Schedule | None:
         """The same for a schedule, whose sampling or availability may be user code.
 
         Raises:
             InvalidInput: a schedule that does not fit, or one that needs devices without any.
         """
-        rules = (rule_name(given.get(key)) for key in ("sampling", "availability"))
+        rules = (rule_name(arguments.get(key)) for key in ("sampling", "availability"))
         if not all(self.loads(rule) for rule in rules):
             return None
-        schedule = schedule_of(given)
+        schedule = schedule_of(arguments)
         field = "Schedule(asynchronous=...)" if schedule.server else schedule.cutoff_field
         if field is not None and self.devices is None:
             raise InvalidInput.found(field, "no table [devices]", NEEDS_CLOCK)
@@ -371,7 +375,7 @@ class Experiment(BaseModel):
             update={"algorithm": list(chosen), "grid": self.grid and self.grid.only(owners)}
         )
 
-    def _solver_of(self, section: AlgorithmSection, **changes: Any) -> SolverSection:
+    def _merge_solver(self, section: AlgorithmSection, **changes: Any) -> SolverSection:
         """Returns the solver of one algorithm: the common one with its own options, or another
         one.
         """
@@ -397,12 +401,12 @@ class Experiment(BaseModel):
         """The metric by which the best model of a run is kept, if there is one on examples that are
         not trained on.
         """
-        usual = (
+        default = (
             (self.select if "validation" in self.select else "validation_loss")
             if self.validates
             else None
         )
-        return self.early_stopping.metric if self.early_stopping else usual
+        return self.early_stopping.metric if self.early_stopping else default
 
     def members(self) -> list[Member]:
         """Returns every algorithm of the file, and of its grid, in order.
@@ -415,23 +419,7 @@ class Experiment(BaseModel):
         >>> [member.label for member in Experiment.of(name="a", **sections).members()]
         ['FedProx, mu=0.0', 'FedProx, mu=1.0']
         """
-        made = []
-        for section in self.algorithm:
-            method = section.shown()
-            for point in self.grid.points(owners_of(section)) if self.grid else [{}]:
-                own = point.get(section.name, {}) | point.get(method, {})
-                changed, paces = point.get("solver", {}), point.get("schedule", {})
-                settings = own | changed | paces
-                label = ", ".join([method, *(f"{key}={value}" for key, value in settings.items())])
-                algorithm = AlgorithmSection.model_validate(
-                    {"name": section.name, "label": label} | section.options | own
-                )
-                solver, schedule = (
-                    self._solver_of(section, **changed),
-                    self.schedule | section.schedule | paces,
-                )
-                made.append(Member(label, method, algorithm, solver, schedule, settings))
-        return made
+        return expand_members(self.algorithm, self.grid, self._merge_solver, self.schedule)
 
     def plan(self, task: Task | None = None, clients: int | None = None) -> Plan:
         """Makes the task (which may read or draw data) and everything else that `fedax.run` needs.
@@ -445,41 +433,41 @@ class Experiment(BaseModel):
                 if read from a file.
         """
         check_sources(self)
-        with self._at("task"):
+        with self._locate_errors("task"):
             check_ranks(self.engine, self.task)
             if task is None:
                 task = tasks.make_task(self.task.name, **self.task.options)
             if self.audit is not None:
                 check_auditable(task)
-        with self._at("simulation"):
+        with self._locate_errors("simulation"):
             engine = engine_of(self.engine, self.simulation)
         clients = clients or getattr(engine, "clients", None)
         task = task.for_clients(clients)
         sizes = np.asarray(task.train.sizes).tolist() * (clients or 1 if task.is_single else 1)
-        with self._at("schedule"):
+        with self._locate_errors("schedule"):
             schedule = schedule_of(self.schedule)
             schedule.check_population(sizes, task.names)
         members = self.members()
-        made = {member.label: member.algorithm.make() for member in members}
-        own = {
+        algorithms = {member.label: member.algorithm.make() for member in members}
+        overrides = {
             m.label: {"solver": m.solver.make(), "schedule": schedule_of(m.schedule)}
             for m in members
         }
-        with self._at("observe"):
+        with self._locate_errors("observe"):
             observers = self._observers(
-                task, [(made[label], own[label]["schedule"]) for label in made]
+                task, [(algorithms[label], overrides[label]["schedule"]) for label in algorithms]
             )
-        with self._at("grid"):
-            for member, arguments in own.items():
+        with self._locate_errors("grid"):
+            for member, arguments in overrides.items():
                 arguments["schedule"].check_population(sizes, task.names)
-                made[member] = bound_to(made[member], task.names, len(sizes))
-                check_population(made[member], len(sizes))
+                algorithms[member] = bound_to(algorithms[member], task.names, len(sizes))
+                check_population(algorithms[member], len(sizes))
         stop = [
             section.make()
             for section in (self.stop, self.early_stopping, self.budget)
             if section is not None
         ]
-        for section, metric in self._watched().items():
+        for section, metric in self.required_metrics().items():
             if metric in OBSERVERS and self._observer(metric) not in observers:
                 allowed = f"lists with {metric!r}, which `{section}` needs"
                 self.refuse((section,), InvalidInput.of("observe", self.observe, allowed))
@@ -495,20 +483,20 @@ class Experiment(BaseModel):
             "stop": stop,
             "on_bad_client": self.on_bad_client,
         }
-        seen = self.best_by not in OBSERVERS or self._observer(str(self.best_by)) in observers
+        observed = self.best_by not in OBSERVERS or self._observer(str(self.best_by)) in observers
         arguments |= {
-            "keep_best": self.best_by if seen else None,
+            "keep_best": self.best_by if observed else None,
             "devices": self.devices and self.devices.make(),
         }
-        plan = Plan(task, made, arguments, own)
+        plan = Plan(task, algorithms, arguments, overrides)
         # a check with a stand-in would be one of a single client; its runs are checked at the start
         if len(sizes) == task.train.clients:
-            with self._at("algorithm"):
+            with self._locate_errors("algorithm"):
                 plan.check()
         return plan
 
-    def _watched(self) -> dict[str, str]:
-        """Returns the metrics that sections need."""
+    def required_metrics(self) -> dict[str, str]:
+        """Returns the metrics that sections need, by section."""
         early = self.early_stopping and self.early_stopping.metric
         needed = {
             "stop": self.stop and "train_loss",
@@ -524,36 +512,36 @@ class Experiment(BaseModel):
         self, task: Task, runs: Sequence[tuple[Algorithm[Any], Schedule]]
     ) -> list[Observer]:
         if self.observe is None:
-            return default_observers(task, self._observer, self._watched().values())
+            return default_observers(task, self._observer, self.required_metrics().values())
         return select_observers(self.observe, self._observer, task, runs)
 
     def resolved(self) -> dict[str, Any]:
         """Returns the experiment with every default written out, as values that `of` takes."""
-        every = (
+        options = (
             tasks.defaults(self.task.name, **self.task.options)
             if self.loads(self.task.name)
             else {}
         )
         defaults = {
-            name: value for name, value in every.items() if isinstance(value, int | float | str)
+            name: value for name, value in options.items() if isinstance(value, int | float | str)
         }
-        kept = {
+        common = {
             "name": self.name,
             "rounds": self.rounds,
             "observe_every": self.observe_every,
             "seeds": self.seeds,
         }
-        return plain(
-            kept
+        return to_toml_values(
+            common
             | ({} if self.observe is None else {"observe": self.observe})
             | ({} if self.reads == "last" else {"read": self.reads})
             | ({} if self.minimum is None else {"minimum": self.minimum})
             | {
                 "task": {"name": self.task.name, **defaults, **self.task.options},
-                "solver": {"name": self.solver.name, **self._values(self.solver)},
+                "solver": {"name": self.solver.name, **self._all_values(self.solver)},
                 "schedule": self._schedule_options(self.schedule),
                 "algorithm": [
-                    {"name": section.name, "label": section.shown(), **self._values(section)}
+                    {"name": section.name, "label": section.shown(), **self._all_values(section)}
                     | ({"solver": section.solver} if section.solver else {})
                     | ({"schedule": section.schedule} if section.schedule else {})
                     for section in self.algorithm
@@ -578,7 +566,7 @@ class Experiment(BaseModel):
             | {key: value for key in WHERE_GIVEN if (value := getattr(self, key)) is not None}
         )
 
-    def _values(self, section: AlgorithmSection | SolverSection) -> dict[str, Any]:
+    def _all_values(self, section: AlgorithmSection | SolverSection) -> dict[str, Any]:
         """Returns all hyperparameters of a section; a run directory's copy has written them all."""
         owner = self._make(section)
         return (
@@ -591,11 +579,10 @@ class Experiment(BaseModel):
         """Returns the ends of the range of a number that the grid varies; infinite ones where it is
         not known.
         """
-        for section in (member.algorithm, member.solver):
-            owner = self._make(section)
-            if owner is not None and key in declared(owner):
-                return declared(owner)[key].low, declared(owner)[key].top
-        return -math.inf, math.inf
+        owner = "" if self.grid is None else self.grid.owner_of(member, key)
+        made = self._make(getattr(member, owner)) if owner in ("algorithm", "solver") else None
+        hyper = None if made is None else declared(made).get(key.rpartition(".")[2])
+        return (-math.inf, math.inf) if hyper is None else (hyper.low, hyper.top)
 
     def hyperparameters_of(self, section: AlgorithmSection | SolverSection) -> dict[str, Any]:
         """Returns the class of an algorithm or a solver as `type`, and its hyperparameters by
@@ -609,24 +596,24 @@ class Experiment(BaseModel):
             else {}
         )
 
-    def _schedule_options(self, given: dict[str, Any]) -> dict[str, Any]:
-        schedule = self._make_schedule(given)
-        return given if schedule is None else schedule.options
+    def _schedule_options(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        schedule = self._make_schedule(arguments)
+        return arguments if schedule is None else schedule.options
 
     def toml(self) -> str:
         """Returns `resolved` as TOML text: reading it gives the same runs."""
         return tomli_w.dumps(self.resolved())
 
-    def refuse(self, place: KeyPath, error: InvalidInput) -> NoReturn:
+    def refuse(self, key_path: KeyPath, error: InvalidInput) -> NoReturn:
         """Raises an error about one key; a `SpecError` with its line if the experiment was read
         from a file.
         """
         if self._source is None:
             raise error
-        raise self._source.error(place, str(error)) from error
+        raise self._source.error(key_path, str(error)) from error
 
     @contextlib.contextmanager
-    def _at(self, *place: str | int) -> Iterator[None]:
+    def _locate_errors(self, *key_path: str | int) -> Iterator[None]:
         """Turns `InvalidInput` about a section into a `SpecError` with the line of the key that the
         message names.
         """
@@ -635,13 +622,13 @@ class Experiment(BaseModel):
         except SpecError:
             raise
         except InvalidInput as error:
-            section, text = self._source.find(place) if self._source else None, str(error)
+            section, text = self._source.find(key_path) if self._source else None, str(error)
             clues = ("({key}=", "got {key!r};", "got {value};")
             pairs = section.items() if isinstance(section, dict) else list(enumerate(section or ()))
-            named = [
+            named_keys = [
                 k for clue in clues for k, v in pairs if clue.format(key=k, value=shown(v)) in text
             ]
-            self.refuse((*place, *named[:1]), error)
+            self.refuse((*key_path, *named_keys[:1]), error)
 
 
 NEEDS_CLOCK = "a table [devices], whose virtual clock it needs"

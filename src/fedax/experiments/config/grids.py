@@ -2,14 +2,22 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from fedax.core import InvalidInput, UnknownName
 from fedax.errors import shown
-from fedax.experiments.config.sections import SEEDS, are_seeds
+from fedax.experiments.config.plan import Member, merge_settings
+from fedax.experiments.config.sections import (
+    SEEDS,
+    TEXT,
+    AlgorithmSection,
+    SolverSection,
+    are_seeds,
+    owners_of,
+)
 
 SELECT = (
     "train_loss",
@@ -140,3 +148,74 @@ class GridSection(BaseModel):
             for (owner, key, _), value in zip(axes, values, strict=True):
                 point.setdefault(owner, {})[key] = value
             yield point
+
+    def owner_of(self, member: Member, key: str) -> str:
+        """Returns whose value a key of a member's settings is: `algorithm`, `solver` or
+        `schedule`.
+        """
+        owner = key.rpartition(".")[0]
+        if owner in ("solver", "schedule"):
+            return owner
+        # a key that is not qualified belongs to the first of those that list it
+        owners = {member.algorithm.name: "algorithm", member.method: "algorithm"}
+        owners |= {"solver": "solver", "schedule": "schedule"}
+        return next((owners[name] for name in owners if key in self.lists.get(name, {})), owner)
+
+
+def expand_members(
+    sections: Sequence[AlgorithmSection],
+    grid: GridSection | None,
+    solver_of: Callable[..., SolverSection],
+    schedule: dict[str, Any],
+) -> list[Member]:
+    """Returns the algorithms of a file with all values that a grid gives them, in order.
+
+    Args:
+        sections: of the file.
+        grid: of the file, if it has one.
+        solver_of: the solver of a section, with some options replaced.
+        schedule: the options of the common schedule.
+
+    Raises:
+        InvalidInput: a label that is too long.
+    """
+    members = []
+    for section in sections:
+        method = section.shown()
+        for point in grid.points(owners_of(section)) if grid else [{}]:
+            algorithm_values = point.get(section.name, {}) | point.get(method, {})
+            solver_values, schedule_values = point.get("solver", {}), point.get("schedule", {})
+            settings = merge_settings(algorithm_values, solver_values, schedule_values)
+            label = ", ".join([method, *(f"{key}={value}" for key, value in settings.items())])
+            if len(label) > TEXT:
+                raise InvalidInput.because(
+                    "grid",
+                    f"the label of a member has {len(label)} characters, at most {TEXT} are "
+                    f"allowed: {label}",
+                    "Give the algorithm a shorter `label`, or list fewer keys in the grid.",
+                )
+            algorithm = AlgorithmSection.model_validate(
+                {"name": section.name, "label": label} | section.options | algorithm_values
+            )
+            solver = solver_of(section, **solver_values)
+            paces = schedule | section.schedule | schedule_values
+            members.append(Member(label, method, algorithm, solver, paces, settings))
+    return members
+
+
+def check_labels(members: Sequence[Member]) -> None:
+    """Refuses members with equal labels, of whose runs only one would be kept.
+
+    Raises:
+        InvalidInput: two members with one label.
+    """
+    labels = set[str]()
+    for member in members:
+        if member.label in labels:
+            raise InvalidInput.because(
+                "grid",
+                f"{member.label!r} is the label of two members",
+                "List each key of an algorithm once, under its name or its label, and give "
+                "algorithms labels that differ.",
+            )
+        labels.add(member.label)

@@ -83,24 +83,24 @@ def observer_of(
     `best` is the minimiser, where it was computed.
     """
     # the gap of `objective` needs a minimum: a given one comes before the computed one
-    least = best.value if minimum is None and best is not None else minimum
-    given: dict[str, dict[str, Any]] = {
-        name: {"minimum": least} for name in ("objective", "local_spread")
+    known_minimum = best.value if minimum is None and best is not None else minimum
+    options: dict[str, dict[str, Any]] = {
+        name: {"minimum": known_minimum} for name in ("objective", "local_spread")
     }
     # without a minimiser the point is empty, which `Optimum` refuses for its size
-    given["optimum"] = {"point": jnp.asarray([] if best is None else best.w, float)}
-    given["held_back_accuracy"] = {} if held_back_steps is None else {"steps": held_back_steps}
-    found = find(
+    options["optimum"] = {"point": jnp.asarray([] if best is None else best.w, float)}
+    options["held_back_accuracy"] = {} if held_back_steps is None else {"steps": held_back_steps}
+    observer = find(
         "observer",
         name,
         OBSERVERS,
         "a class derived from fedax.observe.Observer, or an object of one",
-        _observes,
+        _is_observer,
     )
-    return found if isinstance(found, Observer) else found(**given.get(name, {}))
+    return observer if isinstance(observer, Observer) else observer(**options.get(name, {}))
 
 
-def _observes(value: object) -> bool:
+def _is_observer(value: object) -> bool:
     return isinstance(value, Observer) or is_concrete(value, Observer)
 
 
@@ -117,20 +117,22 @@ def minimiser(task: Task, runs: Sequence[tuple[Algorithm[Any], Schedule]]) -> Op
         allowed = "algorithms with one objective, of clients that count alike or by size"
         raise InvalidInput.of("observe", "optimum", allowed)
     losses = Losses(task, weights="equal" if equal == {True} else "shares")
-    curved = smoothness(losses, tolerance=1e-2)
+    curvature = smoothness(losses, tolerance=1e-2)
     # Lanczos is approximate: a small negative eigenvalue may be noise of a convex task
-    if lowest_eigenvalue(losses, tolerance=1e-2) < -0.05 * curved:
+    if lowest_eigenvalue(losses, tolerance=1e-2) < -0.05 * curvature:
         raise InvalidInput.found(
             "observe", "optimum, for a task with negative curvature at the start", "convex tasks"
         )
-    found, first = optimum(losses), float(np.linalg.norm(losses.gradient(losses.start)))
+    solution, initial_norm = optimum(losses), float(np.linalg.norm(losses.gradient(losses.start)))
     # what remains is compared with the gradient at the start, in the number type's accuracy
-    if not found.gradient <= math.sqrt(jnp.finfo(losses.start.dtype).eps) * max(first, 1.0):
-        got = f"optimum, for a task on which a gradient of {found.gradient:.2g} remains"
+    if not solution.gradient <= math.sqrt(jnp.finfo(losses.start.dtype).eps) * max(
+        initial_norm, 1.0
+    ):
+        got = f"optimum, for a task on which a gradient of {solution.gradient:.2g} remains"
         raise InvalidInput.found(
             "observe", got, "tasks whose convex objective has a minimiser, such as with l2 above 0"
         )
-    return found
+    return solution
 
 
 def select_observers(
@@ -149,20 +151,20 @@ def select_observers(
         runs: every algorithm with its schedule.
     """
     best = minimiser(task, runs) if "optimum" in names else None
-    made = [make(name, best) for name in names]
-    for observer in made:
+    observers = [make(name, best) for name in names]
+    for observer in observers:
         observer.check(task)
-    return made
+    return observers
 
 
 def default_observers(
-    task: Task, make: Callable[[str], Observer], needed: Collection[str]
+    task: Task, make: Callable[[str], Observer], required_metrics: Collection[str]
 ) -> list[Observer]:
     """Makes the observers that fit a task; of `ON_DEMAND` only those that are needed."""
-    found: list[Observer] = []
+    observers: list[Observer] = []
     for name in OBSERVERS:
-        if name not in ON_DEMAND or name in needed:
+        if name not in ON_DEMAND or name in required_metrics:
             with contextlib.suppress(InvalidInput):
                 make(name).check(task)
-                found.append(make(name))
-    return found
+                observers.append(make(name))
+    return observers

@@ -1,12 +1,24 @@
 """The objects of an experiment, ready to be run, and the members of its grid."""
 
 import dataclasses
+import functools
+from collections.abc import Mapping
 from typing import Any
 
+import jax
+import numpy as np
+
 from fedax.core import Algorithm, Task
+from fedax.core.task import Given
+from fedax.engine.compilation.fingerprint import hash_arrays
 from fedax.engine.driver.options import RunOptions
+from fedax.engine.driver.resume import fingerprint
 from fedax.engine.driver.session import Grid, program_key
 from fedax.experiments.config.sections import AlgorithmSection, SolverSection
+
+MOST_HASHED = 1 << 29
+"""Bytes of data in memory of which every number is hashed, in about half a second; of more data and
+of files on disk blocks are."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,18 +43,55 @@ class Plan:
             InvalidInput: an algorithm that does not fit its schedule, the channel, the engine, the
                 devices or the model.
         """
-        seen: list[Any] = []
+        checked: list[Any] = []
         for label, algorithm in self.algorithms.items():
             arguments = self.arguments_of(label)
             owners = algorithm, arguments["solver"], arguments["schedule"]
             key = [(type(owner), program_key(owner)) for owner in owners]
-            if key not in seen:
-                seen.append(key)
+            if key not in checked:
+                checked.append(key)
                 Grid.check(algorithm, self.task, RunOptions.of(arguments))
 
     def arguments_of(self, label: str) -> dict[str, Any]:
         """Returns the arguments of `fedax.run` for one algorithm."""
         return self.arguments | self.own.get(label, {})
+
+    @functools.cached_property
+    def data_hashes(self) -> dict[str, str]:
+        """Hashes of what files may change while the experiment stays the same: the `examples`, the
+        parameters at the `start` and the table of `devices`.
+        """
+        task, devices = self.task, self.arguments.get("devices")
+        parts = [task.train, task.test, task.validation, task.holdout]
+        if task.held_back is not None:
+            parts += [task.held_back.train, task.held_back.test]
+        hashes = {"examples": _hash_data(parts)}
+        # other starting points are drawn, from the seed of the run
+        if isinstance(task.start, Given):
+            hashes["start"] = _hash_data(task.start.params)
+        if devices is not None and isinstance(devices.table, str):
+            hashes["devices"] = devices.digest
+        return hashes
+
+
+def _hash_data(tree: Any) -> str:
+    """Returns a hash of a pytree's arrays, of numbers in double precision as single ones.
+
+    Another processor may round the last bits of double precision in another way.
+    """
+
+    def to_single(leaf: Any) -> Any:
+        if isinstance(leaf, np.memmap) or getattr(leaf, "dtype", None) != np.float64:
+            return leaf
+        with np.errstate(over="ignore"):
+            return np.asarray(leaf, np.float32)
+
+    leaves = jax.tree.leaves(tree)
+    # files on disk are sampled at any size, because hashing all would read them as a whole
+    is_small = sum(getattr(leaf, "nbytes", 0) for leaf in leaves) <= MOST_HASHED
+    is_on_disk = any(isinstance(leaf, np.memmap) for leaf in leaves)
+    converted = jax.tree.map(to_single, tree)
+    return hash_arrays(converted) if is_small and not is_on_disk else fingerprint(converted)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,3 +106,19 @@ class Member:
     solver: SolverSection
     schedule: dict[str, Any]
     settings: dict[str, Any]
+
+
+def merge_settings(
+    algorithm: Mapping[str, Any], solver: Mapping[str, Any], schedule: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Merges values of an algorithm, its solver and its schedule. A key that an earlier one of them
+    has is qualified by its owner.
+
+    >>> merge_settings({"momentum": 0.9}, {"momentum": 0.3, "learning_rate": 0.1}, {})
+    {'momentum': 0.9, 'solver.momentum': 0.3, 'learning_rate': 0.1}
+    """
+    settings = dict(algorithm)
+    for owner, values in (("solver", solver), ("schedule", schedule)):
+        for key, value in values.items():
+            settings[f"{owner}.{key}" if key in settings else key] = value
+    return settings

@@ -35,27 +35,30 @@ def list_run_ids(experiments: Sequence[Experiment]) -> list[RunId]:
     Runs that select in a grid come before those to report: which of these are needed is known only
     when the selecting ones have run.
     """
-    made: list[RunId] = []
+    run_ids: list[RunId] = []
     for position, experiment in enumerate(experiments):
         members = experiment.members()
         methods = [member.method for member in members]
         for member in members:
             # an algorithm with a single member has nothing to select
-            contested = experiment.grid is not None and methods.count(member.method) > 1
-            trial = (
-                experiment.grid.selecting(experiment.seeds) if experiment.grid and contested else []
+            needs_selection = experiment.grid is not None and methods.count(member.method) > 1
+            selection_seeds = (
+                experiment.grid.selecting(experiment.seeds)
+                if experiment.grid and needs_selection
+                else []
             )
-            # `made` does not grow inside a comprehension: numbers are 0, 1, 2, ... without gaps
-            made += [
-                RunId(len(made) + i, position, member, seed, True) for i, seed in enumerate(trial)
+            # `run_ids` does not grow inside a comprehension: numbers are 0, 1, 2, ... without gaps
+            run_ids += [
+                RunId(len(run_ids) + i, position, member, seed, True)
+                for i, seed in enumerate(selection_seeds)
             ]
-            made += [
-                RunId(len(made) + i, position, member, seed, False)
+            run_ids += [
+                RunId(len(run_ids) + i, position, member, seed, False)
                 for i, seed in enumerate(experiment.seeds)
             ]
-    return made
+    return run_ids
 
 
-def draw_of(experiment: Experiment) -> int:
+def data_seed(experiment: Experiment) -> int:
     """Returns the seed of the data."""
     return int(experiment.task.options.get("seed", 0))

@@ -34,8 +34,8 @@ def schema() -> dict[str, Any]:
     0
     """
     # pydantic writes the tables; what follows replaces parts that depend on registries and ranges
-    made = Experiment.model_json_schema()
-    properties = made["properties"]
+    document = Experiment.model_json_schema()
+    properties = document["properties"]
     properties["rounds"] |= {"minimum": 0}
     properties["observe_every"] |= {"minimum": 1}
     properties["seeds"] |= {
@@ -47,8 +47,8 @@ def schema() -> dict[str, Any]:
         "type": "array",
         "items": {"anyOf": [{"enum": list(OBSERVERS)}, _REFERENCE]},
     }
-    properties["task"] = {"oneOf": [*(_task(name) for name in tasks.task_makers()), _USER]}
-    solvers = [_named(name, declared(kind), default="sgd") for name, kind in SOLVERS.items()]
+    properties["task"] = {"oneOf": [*(_task_schema(name) for name in tasks.task_makers()), _USER]}
+    solvers = [_named_schema(name, declared(kind), default="sgd") for name, kind in SOLVERS.items()]
     optax = {
         "type": "object",
         "required": ["name"],
@@ -59,12 +59,12 @@ def schema() -> dict[str, Any]:
         "type": "object",
         "additionalProperties": False,
         "properties": {
-            field.name: _example(field.default) for field in dataclasses.fields(Schedule)
+            field.name: _default_schema(field.default) for field in dataclasses.fields(Schedule)
         },
     }
     properties["schedule"] = schedule
     members = [
-        _named(
+        _named_schema(
             name,
             declared(kind),
             label={"type": "string"},
@@ -85,14 +85,20 @@ def schema() -> dict[str, Any]:
     properties["on_bad_client"] = {"enum": list(BAD_CLIENT)}
     properties["held_back_steps"] = {"type": "integer", "minimum": 1}
     properties["keep_models"] = {"enum": list(KEEP_MODELS)}
-    codecs = {"oneOf": [*_codecs(CODECS), _USER]}
-    attacks = {"oneOf": [*(_named(name, declared(kind)) for name, kind in ATTACKS.items()), _USER]}
-    parts = {"up": codecs, "down": codecs, "attack": attacks}
-    properties["channel"] = {"type": "object", "additionalProperties": False, "properties": parts}
-    made["$defs"]["GridSection"]["properties"]["select"] = {"enum": list(SELECT)}
+    codecs = {"oneOf": [*_codec_schemas(CODECS), _USER]}
+    attacks = {
+        "oneOf": [*(_named_schema(name, declared(kind)) for name, kind in ATTACKS.items()), _USER]
+    }
+    channel_properties = {"up": codecs, "down": codecs, "attack": attacks}
+    properties["channel"] = {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": channel_properties,
+    }
+    document["$defs"]["GridSection"]["properties"]["select"] = {"enum": list(SELECT)}
     lists = {"type": "object", "additionalProperties": {"type": "array", "minItems": 1}}
-    made["$defs"]["GridSection"]["additionalProperties"] = lists
-    made["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    document["$defs"]["GridSection"]["additionalProperties"] = lists
+    document["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     # the parts that refer to them are replaced above
     unused = (
         "Section",
@@ -102,29 +108,33 @@ def schema() -> dict[str, Any]:
         "AttackSection",
         "ChannelSection",
     )
-    made["$defs"] = {
-        name: part for name, part in made.get("$defs", {}).items() if name not in unused
+    document["$defs"] = {
+        name: definition
+        for name, definition in document.get("$defs", {}).items()
+        if name not in unused
     }
-    return made
+    return document
 
 
-def _codecs(classes: dict[str, type[Codec]]) -> list[dict[str, Any]]:
+def _codec_schemas(classes: dict[str, type[Codec]]) -> list[dict[str, Any]]:
     """Returns the forms of codecs; those that share a memory have one without within."""
     plain = {name: kind for name, kind in classes.items() if not issubclass(kind, SharedMemory)}
-    forms = [_named(name, declared(kind)) for name, kind in plain.items()]
+    forms = [_named_schema(name, declared(kind)) for name, kind in plain.items()]
     outer = [
-        _named(name, declared(kind), codec={"oneOf": [*forms, _USER]})
+        _named_schema(name, declared(kind), codec={"oneOf": [*forms, _USER]})
         for name, kind in classes.items()
         if name not in plain
     ]
     return forms + [form | {"required": ["name", "codec"]} for form in outer]
 
 
-def _named(
-    name: str, known: dict[str, Hyper], default: str | None = None, **more: Any
+def _named_schema(
+    name: str, hyperparameters: dict[str, Hyper], default: str | None = None, **extra: Any
 ) -> dict[str, Any]:
     properties = (
-        {"name": {"const": name}} | more | {key: _values(limits) for key, limits in known.items()}
+        {"name": {"const": name}}
+        | extra
+        | {key: _hyperparameter_schema(limits) for key, limits in hyperparameters.items()}
     )
     required = [] if name == default else ["name"]
     return {
@@ -135,42 +145,44 @@ def _named(
     }
 
 
-def _values(limits: Hyper) -> dict[str, Any]:
+def _hyperparameter_schema(limits: Hyper) -> dict[str, Any]:
     # JSON has no infinity
     finite = not isinstance(limits.default, float) or math.isfinite(limits.default)
-    about = {"description": limits.doc} | ({"default": limits.default} if finite else {})
+    annotations = {"description": limits.doc} | ({"default": limits.default} if finite else {})
     if limits.choices is not None:
-        return about | {"enum": list(limits.choices)}
+        return annotations | {"enum": list(limits.choices)}
     if limits.leaves:
-        return about | {
+        return annotations | {
             "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]
         }
     bounds: dict[str, Any] = {"type": "integer" if limits.counts else "number"}
     # (bound, whether it is excluded, keyword of JSON schema)
     ends = ((limits.low, limits.open_low, "minimum"), (limits.top, limits.open_high, "maximum"))
-    for bound, excluded, word in ends:
+    for bound, excluded, keyword in ends:
         if math.isfinite(bound):
-            bounds[f"exclusive{word.capitalize()}" if excluded else word] = bound
+            bounds[f"exclusive{keyword.capitalize()}" if excluded else keyword] = bound
     # a list of one number per client, and words such as "theory", where the declaration allows them
-    more = [{"type": "array", "items": bounds}] * limits.per_client + [
+    alternatives = [{"type": "array", "items": bounds}] * limits.per_client + [
         {"enum": list(limits.words)}
     ] * bool(limits.words)
-    return about | ({"anyOf": [bounds, *more]} if more else bounds)
+    return annotations | ({"anyOf": [bounds, *alternatives]} if alternatives else bounds)
 
 
-def _task(name: str) -> dict[str, Any]:
+def _task_schema(name: str) -> dict[str, Any]:
     # the options of a partition depend on which one is chosen, so tasks with one stay open
-    known = tasks.defaults(name)
-    properties = {"name": {"const": name}} | {key: _example(value) for key, value in known.items()}
+    options = tasks.defaults(name)
+    properties = {"name": {"const": name}} | {
+        key: _default_schema(value) for key, value in options.items()
+    }
     return {
         "type": "object",
         "required": ["name"],
-        "additionalProperties": "partition" in known,
+        "additionalProperties": "partition" in options,
         "properties": properties,
     }
 
 
-def _example(default: Any) -> dict[str, Any]:
+def _default_schema(default: Any) -> dict[str, Any]:
     """Returns the type of a default; None and texts, which may stand for a number, stay open."""
     if isinstance(default, bool):
         return {"type": "boolean", "default": default}

@@ -27,7 +27,7 @@ from fedax.engine.driver.early_stopping import Budget, EarlyStopping
 from fedax.engine.driver.run import Divergence
 from fedax.engine.round.engine import Engine
 from fedax.experiments.config.toml import KeyPath
-from fedax.flower.server.engine import flower_here
+from fedax.flower.server.engine import current_engine
 from fedax.utils.plugins import find, is_reference, title_of
 from fedax.utils.random import MOST_SEED
 
@@ -35,7 +35,7 @@ ENGINES: dict[str, Callable[[], Engine]] = {
     "simulation": Simulation,
     "eager": Eager,
     "mpi": MPI,
-    "flower": flower_here,
+    "flower": current_engine,
 }
 """Engines by their name in experiment files."""
 
@@ -52,9 +52,9 @@ def solver_class(name: str) -> type[Solver]:
     """
     if name not in SOLVERS and name in optax_names():
         return optax_solver(name)
-    known: dict[str, Any] = dict.fromkeys(optax_names()) | SOLVERS
+    known_solvers: dict[str, Any] = dict.fromkeys(optax_names()) | SOLVERS
     allowed = "a class derived from fedax.Solver, with `minimize`"
-    return find("solver", name, known, allowed, lambda value: is_concrete(value, Solver))
+    return find("solver", name, known_solvers, allowed, lambda value: is_concrete(value, Solver))
 
 
 TRACKERS = ("tensorboard", "mlflow", "wandb")
@@ -102,29 +102,29 @@ class Section(BaseModel):
 Made = TypeVar("Made")
 
 
-def remembered(make: Callable[[Any], Made]) -> Callable[[Any], Made]:
+def memoize(make: Callable[[Any], Made]) -> Callable[[Any], Made]:
     """Caches a factory of immutable values: a recipe's experiments ask for equal ones hundreds of
     times.
     """
-    made: dict[str, Made] = {}
+    cache: dict[str, Made] = {}
 
     @functools.wraps(make)
-    def asked(given: Any) -> Made:
-        if isinstance(given, Section) and is_reference(given.name):  # the file may change
-            return make(given)
+    def make_cached(value: Any) -> Made:
+        if isinstance(value, Section) and is_reference(value.name):  # the file may change
+            return make(value)
         try:
-            key = json.dumps([given.name, given.options] if isinstance(given, Section) else given)
+            key = json.dumps([value.name, value.options] if isinstance(value, Section) else value)
         except (TypeError, ValueError, RecursionError):
             # dates, numbers and lists that JSON cannot hold
-            return make(given)
-        if key not in made:
+            return make(value)
+        if key not in cache:
             # a full cache starts again: a long session would otherwise keep every value
-            if len(made) == MOST_REMEMBERED:
-                made.clear()
-            made[key] = make(given)
-        return made[key]
+            if len(cache) == MOST_REMEMBERED:
+                cache.clear()
+            cache[key] = make(value)
+        return cache[key]
 
-    return asked
+    return make_cached
 
 
 class SolverSection(Section):
@@ -134,14 +134,14 @@ class SolverSection(Section):
 
     name: str = "sgd"
 
-    @remembered
+    @memoize
     def make(self) -> Solver:
         kind = solver_class(self.name)
-        known = declared(kind)
-        check_names(f"option of solver {self.name!r}", self.options, known)
+        hyperparameters = declared(kind)
+        check_names(f"option of solver {self.name!r}", self.options, hyperparameters)
         # a whole number for a real one would be a constant of the compiled program instead of its
         # input
-        return kind(**as_declared(self.options, known))
+        return kind(**as_declared(self.options, hyperparameters))
 
 
 class AlgorithmSection(Section):
@@ -153,9 +153,11 @@ class AlgorithmSection(Section):
     solver: dict[str, Any] = {}
     schedule: dict[str, Any] = {}
 
-    @remembered
+    @memoize
     def make(self) -> Algorithm[Any]:
-        values = {k: _numbers(v) if isinstance(v, list) else v for k, v in self.options.items()}
+        values = {
+            k: _convert_numbers(v) if isinstance(v, list) else v for k, v in self.options.items()
+        }
         return algorithms.make_algorithm(self.name, **values)
 
     def shown(self) -> str:
@@ -173,7 +175,7 @@ def owners_of(section: AlgorithmSection) -> list[str]:
     return list(dict.fromkeys((section.name, section.shown(), "solver", "schedule")))
 
 
-def _numbers(values: list[Any]) -> Any:
+def _convert_numbers(values: list[Any]) -> Any:
     """Converts a list to one number per client; an invalid list stays one, which the hyperparameter
     refuses.
     """
@@ -275,9 +277,9 @@ class CodecSection(Section):
     @property
     def values(self) -> dict[str, Any]:
         """The options of `fedax.codecs.make_codec`, with its name."""
-        known = declared(class_of("codec", codecs.CODECS, self.name))
+        hyperparameters = declared(class_of("codec", codecs.CODECS, self.name))
         inner = {} if self.codec is None else {"codec": self.codec.values}
-        return {"name": self.name, **as_declared(self.options, known), **inner}
+        return {"name": self.name, **as_declared(self.options, hyperparameters), **inner}
 
     def make(self) -> Codec:
         return codecs.make_codec(**self.values)
@@ -291,8 +293,8 @@ class AttackSection(Section):
     """
 
     def make(self) -> attacks.Attack:
-        known = declared(class_of("attack", attacks.ATTACKS, self.name))
-        return attacks.make_attack(self.name, **as_declared(self.options, known))
+        hyperparameters = declared(class_of("attack", attacks.ATTACKS, self.name))
+        return attacks.make_attack(self.name, **as_declared(self.options, hyperparameters))
 
 
 class PrivacySection(BaseModel):
@@ -303,13 +305,13 @@ class PrivacySection(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     def make(self) -> Privacy:
-        given: dict[str, Any] = dict(self.model_extra or {})
+        options: dict[str, Any] = dict(self.model_extra or {})
         check_names(
-            "option of privacy", given, [field.name for field in dataclasses.fields(Privacy)]
+            "option of privacy", options, [field.name for field in dataclasses.fields(Privacy)]
         )
-        if isinstance(given.get("clip"), list):
-            given["clip"] = tuple(given["clip"])
-        return Privacy(**given)
+        if isinstance(options.get("clip"), list):
+            options["clip"] = tuple(options["clip"])
+        return Privacy(**options)
 
 
 class ChannelSection(BaseModel):
@@ -325,13 +327,15 @@ class ChannelSection(BaseModel):
     privacy: PrivacySection | None = None
 
     def make(self) -> Channel:
-        parts = (
+        sections = (
             ("up", self.up),
             ("down", self.down),
             ("attack", self.attack),
             ("privacy", self.privacy),
         )
-        return Channel(**{name: None if part is None else part.make() for name, part in parts})
+        return Channel(
+            **{name: None if section is None else section.make() for name, section in sections}
+        )
 
 
 class SimulationSection(BaseModel):
@@ -399,19 +403,19 @@ class ClusterSection(BaseModel):
     def parameters(self) -> dict[str, Any]:
         """Returns what submitit takes."""
         local = self.executor == "local"
-        given = {
+        arguments = {
             "timeout_min": self.minutes,
             "gpus_per_node": self.gpus,
             "cpus_per_task": None if local else self.cpus,
         }
-        given |= {
+        arguments |= {
             "slurm_partition": None if local else self.partition,
             "slurm_account": None if local else self.account,
             "slurm_additional_parameters": None if local else self.options or None,
             "slurm_setup": None if local else self.setup or None,
             "mem_gb": None if local else self.memory,
         }
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in arguments.items() if value is not None}
 
 
 class CostSection(BaseModel):
@@ -462,10 +466,18 @@ class AuditSection(BaseModel):
     learning_rate: float = Attack().learning_rate
 
     def make(self) -> Attack:
-        most = {"every": MOST_COUNT, "top": MOST_COUNT, "hidden": 100_000, "epochs": MOST_COUNT}
+        upper_limits = {
+            "every": MOST_COUNT,
+            "top": MOST_COUNT,
+            "hidden": 100_000,
+            "epochs": MOST_COUNT,
+        }
         _check_numbers(
             "audit",
-            {name: (getattr(self, name), whole(low=1, high=high)) for name, high in most.items()},
+            {
+                name: (getattr(self, name), whole(low=1, high=high))
+                for name, high in upper_limits.items()
+            },
         )
         return Attack(self.top, self.hidden, self.epochs, self.learning_rate)
 
@@ -478,29 +490,31 @@ class AuditSection(BaseModel):
         return sorted({0, *range(self.every, rounds + 1, self.every), rounds})
 
 
-def as_declared(options: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+def as_declared(options: Mapping[str, Any], hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
     """Converts whole numbers to real ones wherever a real one is declared."""
 
     def real_number(key: str, value: Any) -> Any:
-        whole = type(value) is int and key in known and not known[key].counts
+        needs_float = (
+            type(value) is int and key in hyperparameters and not hyperparameters[key].counts
+        )
         # larger numbers fit into no float; they stay, and the range check refuses them
-        return float(value) if whole and abs(value) < 1 << 1000 else value
+        return float(value) if needs_float and abs(value) < 1 << 1000 else value
 
     return {key: real_number(key, value) for key, value in options.items()}
 
 
-def check_names(field: str, given: dict[str, Any], known: Any) -> None:
+def check_names(field: str, values: dict[str, Any], known_names: Any) -> None:
     """Refuses keys that are not known, with the nearest one that is."""
-    for key in given:
-        if key not in known:
-            raise UnknownName.among(field, key, known)
+    for key in values:
+        if key not in known_names:
+            raise UnknownName.among(field, key, known_names)
 
 
-def schedule_of(given: dict[str, Any]) -> Schedule:
+def schedule_of(arguments: dict[str, Any]) -> Schedule:
     """Makes a schedule from arguments after a check of their keys."""
     # user code and availability are read from files, which may change between two calls
-    may_change = "availability" in given or is_reference(rule_name(given.get("sampling")))
-    return _read_schedule(given) if may_change else _schedule(given)
+    may_change = "availability" in arguments or is_reference(rule_name(arguments.get("sampling")))
+    return _read_schedule(arguments) if may_change else _cached_schedule(arguments)
 
 
 def rule_name(spelling: Any) -> Any:
@@ -508,12 +522,12 @@ def rule_name(spelling: Any) -> Any:
     return spelling.get("name") if isinstance(spelling, dict) else spelling
 
 
-def _read_schedule(given: dict[str, Any]) -> Schedule:
-    check_names("schedule", given, [field.name for field in dataclasses.fields(Schedule)])
-    return Schedule(**given)
+def _read_schedule(arguments: dict[str, Any]) -> Schedule:
+    check_names("schedule", arguments, [field.name for field in dataclasses.fields(Schedule)])
+    return Schedule(**arguments)
 
 
-_schedule = remembered(_read_schedule)
+_cached_schedule = memoize(_read_schedule)
 
 
 def check_ranks(engine: str, task: Section) -> None:
@@ -534,10 +548,10 @@ def explain_error(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPa
     errors.
     """
     # a misspelt key is also missing
-    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
-    place = first["loc"]
-    field = ".".join(str(key) for key in place)
-    if first["type"] == "extra_forbidden":
+    first_problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+    key_path = first_problem["loc"]
+    field = ".".join(str(key) for key in key_path)
+    if first_problem["type"] == "extra_forbidden":
         # an unknown key is reported with the keys of its table; tables without one here have
         # `model`'s
         tables = {
@@ -552,20 +566,22 @@ def explain_error(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPa
             "cluster": ClusterSection,
         }
         tables |= {"budget": BudgetSection}
-        known = [
+        known_keys = [
             field.alias or name
-            for name, field in tables.get(str(place[0]), model).model_fields.items()
+            for name, field in tables.get(str(key_path[0]), model).model_fields.items()
         ]
-        return place, str(
+        return key_path, str(
             UnknownName.among(
-                "key" if len(place) == 1 else f"key of [{place[0]}]", str(place[-1]), known
+                "key" if len(key_path) == 1 else f"key of [{key_path[0]}]",
+                str(key_path[-1]),
+                known_keys,
             )
         )
-    if first["type"] == "missing":
-        return place, f"{field}: missing; it is needed."
+    if first_problem["type"] == "missing":
+        return key_path, f"{field}: missing; it is needed."
     # pydantic's wording becomes that of the other errors: "got ...; allowed: ..."
-    allowed = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    allowed = first_problem["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     allowed = allowed.replace("String should have at", "texts of at").replace(
         "List should have at", "lists of at"
     )
-    return place, str(InvalidInput.of(field, first["input"], allowed))
+    return key_path, str(InvalidInput.of(field, first_problem["input"], allowed))

@@ -38,14 +38,14 @@ def parse_options(text: str) -> dict[str, Any]:
     {'codec': {'name': 'topk', 'fraction': 0.1}}
     """
     options: dict[str, Any] = {}
-    for part in _split(text):
-        key, equals, value = part.partition("=")
+    for option in _split_options(text):
+        key, equals, value = option.partition("=")
         if not (equals and key.strip() and value.strip()):
             hint = f"Your own code is named {FORM}; options follow after a colon."
             raise InvalidInput.because(
                 f"argument {text!r}", "not of the form key=value,key=value", hint
             )
-        options[key.strip()] = typed(value.strip())
+        options[key.strip()] = parse_value(value.strip())
     return options
 
 
@@ -56,30 +56,30 @@ def parse_numbers(field: str, text: str) -> list[int]:
     [0, 1, 2]
     """
     try:
-        return [int(part) for part in text.split(",")]
+        return [int(number) for number in text.split(",")]
     except ValueError as error:
         raise InvalidInput.of(
             field, text, "whole numbers separated by commas, such as 0,1,2"
         ) from error
 
 
-def _split(text: str) -> list[str]:
-    parts, depth, begin = [], 0, 0
+def _split_options(text: str) -> list[str]:
+    options, depth, begin = [], 0, 0
     for position, letter in enumerate(text):
         # commas inside lists and tables do not separate options
         depth += (letter in "[{") - (letter in "]}")
         if letter == "," and depth == 0:
-            parts.append(text[begin:position])
+            options.append(text[begin:position])
             begin = position + 1
-    return [part for part in [*parts, text[begin:]] if part.strip()]
+    return [option for option in [*options, text[begin:]] if option.strip()]
 
 
-def typed(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """Parses a text as a TOML value, or returns the text itself.
 
     Numbers separated by commas are a list.
 
-    >>> typed("0.5"), typed("[1, 2]"), typed("1,2"), typed("full")
+    >>> parse_value("0.5"), parse_value("[1, 2]"), parse_value("1,2"), parse_value("full")
     (0.5, [1, 2], [1, 2], 'full')
     """
     try:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedax.core import SpecError
 from fedax.errors import is_printable, shown
-from fedax.experiments.config.shorthand import typed
+from fedax.experiments.config.shorthand import parse_value
 
 MOST_BYTES = 1 << 20
 """Of an experiment file or recipe."""
@@ -45,15 +45,15 @@ class Source:
     def __init__(self, text: str, name: str) -> None:
         self.text, self.name = text, name
         # checked before the parser, which is slow on such keys
-        if found := _DEEP.search(text):
-            line = text.count("\n", 0, found.start()) + 1
+        if problem := _DEEP.search(text):
+            line = text.count("\n", 0, problem.start()) + 1
             raise SpecError(
                 f"{name}, line {line}: not a file that is read: a key of more than 64 parts."
             )
         try:
             self.document: dict[str, Any] = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            reason, line = _reason(str(error), text)
+            reason, line = _split_parser_message(str(error), text)
             raise SpecError(f"{name}, line {line}: not valid TOML: {reason}.") from error
         except RecursionError as error:
             raise SpecError(
@@ -62,9 +62,9 @@ class Source:
         except ValueError as error:  # Python reads no number of more than 4,300 digits
             raise SpecError(f"{name}: not a file that is read: {error}.") from error
         self.settings: dict[KeyPath, str] = {}
-        if (found := _unprintable(self.document)) is not None:
+        if (problem := _find_unprintable(self.document)) is not None:
             raise self.error(
-                found[0], f"got {shown(found[1])}; allowed: text without control characters."
+                problem[0], f"got {shown(problem[1])}; allowed: text without control characters."
             )
 
     def override(self, setting: str) -> None:
@@ -80,22 +80,22 @@ class Source:
             SpecError: no `path=value`, or a path through something that is no table.
         """
         path, equals, value = setting.partition("=")
-        parts = path.strip().split(".")
+        keys = path.strip().split(".")
         # digits are positions in an array; a key of digits cannot be set this way
-        place: KeyPath = tuple(
-            int(part) if re.fullmatch("[0-9]{1,9}", part) else part for part in parts
+        key_path: KeyPath = tuple(
+            int(key) if re.fullmatch("[0-9]{1,9}", key) else key for key in keys
         )
-        if not equals or "" in place or len(place) > 64:
+        if not equals or "" in key_path or len(key_path) > 64:
             raise SpecError(
                 f"--set: got {shown(setting)}; allowed: path=value, such as "
                 "task.alpha=0.5 or algorithm.0.mu=1."
             )
-        given = typed(value.strip())
+        parsed = parse_value(value.strip())
         # a single seed is allowed, as in `compare --seeds`
-        if place == ("seeds",) and type(given) is int:
-            given = [given]
-        place_value(self.document, place, given, f"--set {setting}")
-        self.settings[place] = setting
+        if key_path == ("seeds",) and type(parsed) is int:
+            parsed = [parsed]
+        place_value(self.document, key_path, parsed, f"--set {setting}")
+        self.settings[key_path] = setting
 
     @classmethod
     def read(cls, path: Path) -> "Source":
@@ -122,111 +122,113 @@ class Source:
                 f"{path}: cannot be read: not UTF-8 text (byte {error.start})."
             ) from error
 
-    def find(self, place: KeyPath) -> Any:
+    def find(self, key_path: KeyPath) -> Any:
         """Returns the value at a place, or None."""
-        return _find(self.document, place)
+        return _look_up(self.document, key_path)
 
-    def line_of(self, place: KeyPath) -> int | None:
+    def line_of(self, key_path: KeyPath) -> int | None:
         """Returns the line, from 1, on which the value at a path begins; that of the nearest
         enclosing table if it is missing.
         """
-        while place and self.find(place) is None:
-            place = place[:-1]
-        if not place:
+        while key_path and self.find(key_path) is None:
+            key_path = key_path[:-1]
+        if not key_path:
             return None
         # The statement that brings the place ends the shortest run of statements, from the first
         # on, that has it.
         # (characters, lines) at the end of each statement; (0, 0) stands for the empty text
-        ends = [(0, 0), *_statements(self.text)]
+        statement_ends = [(0, 0), *_find_statement_ends(self.text)]
         # the prefixes up to a statement are valid TOML; about log2(statements) of them are parsed
-        there = bisect.bisect_left(
-            ends, True, key=lambda end: _find(tomllib.loads(self.text[: end[0]]), place) is not None
+        index = bisect.bisect_left(
+            statement_ends,
+            True,
+            key=lambda end: _look_up(tomllib.loads(self.text[: end[0]]), key_path) is not None,
         )
-        return ends[there - 1][1] + 1 if 0 < there < len(ends) else None
+        return statement_ends[index - 1][1] + 1 if 0 < index < len(statement_ends) else None
 
-    def error(self, place: KeyPath, message: str) -> SpecError:
+    def error(self, key_path: KeyPath, message: str) -> SpecError:
         """Returns a `SpecError` that begins with the file and the line of a path, or with the
         setting that put the value there.
         """
         # the longest prefix that --set has replaced: the value does not come from the file
-        for length in range(len(place), 0, -1):
-            if place[:length] in self.settings:
-                return SpecError(f"--set {self.settings[place[:length]]}: {message}")
-        line = self.line_of(place)
+        for length in range(len(key_path), 0, -1):
+            if key_path[:length] in self.settings:
+                return SpecError(f"--set {self.settings[key_path[:length]]}: {message}")
+        line = self.line_of(key_path)
         return SpecError(f"{self.name}{'' if line is None else f', line {line}'}: {message}")
 
 
-def place_value(document: Any, place: KeyPath, value: Any, what: str) -> None:
-    """Puts a value at a place, with tables in between as needed; `what` begins the message if the
-    place is none.
+def place_value(document: Any, key_path: KeyPath, value: Any, message_prefix: str) -> None:
+    """Puts a value at a place, with tables in between as needed; `message_prefix` begins the
+    message if the place is none.
 
     Raises:
         SpecError: a path through something that is no table, or past the end of an array.
     """
     table: Any = document
-    for depth, key in enumerate(place):
-        known, has = _parts(table)
+    for depth, key in enumerate(key_path):
+        positions, contents = _describe_container(table)
         # an integer needs an existing position, a text needs a table
-        if (key not in known) if isinstance(key, int) else (has != "keys"):
-            where = ".".join(map(str, place[:depth])) or "the file"
-            raise SpecError(f"{what}: got {str(key)!r}; allowed: {where} has {has}.")
-        if depth == len(place) - 1:
+        if (key not in positions) if isinstance(key, int) else (contents != "keys"):
+            where = ".".join(map(str, key_path[:depth])) or "the file"
+            raise SpecError(f"{message_prefix}: got {str(key)!r}; allowed: {where} has {contents}.")
+        if depth == len(key_path) - 1:
             table[key] = value  # type: ignore[index]
         else:
             table = table[key] if isinstance(key, int) else table.setdefault(key, {})
 
 
-def plain(value: Any) -> Any:
+def to_toml_values(value: Any) -> Any:
     """Converts to values that TOML can hold; None is left out."""
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items() if item is not None}
+        return {key: to_toml_values(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [to_toml_values(item) for item in value]
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
-def _parts(table: Any) -> tuple[range, str]:
+def _describe_container(table: Any) -> tuple[range, str]:
     """Returns the positions of an array, and in words what a value has."""
     if isinstance(table, list):
         return range(len(table)), f"positions 0 to {len(table) - 1}"
     return range(0), "keys" if isinstance(table, dict) else "no parts"
 
 
-def _statements(text: str) -> list[tuple[int, int]]:
+def _find_statement_ends(text: str) -> list[tuple[int, int]]:
     """Yields the end of each statement of a valid TOML text, and the lines until there; a line
     without one counts as one.
     """
     ends, depth, lines = [], 0, 0
-    for part in _PARTS.finditer(text):
-        found = part[0]
-        depth += (found in ("[", "{")) - (found in ("]", "}"))
-        lines += found.count("\n")
-        if found == "\n" and depth == 0:
-            ends.append((part.end(), lines))
+    for token in _PARTS.finditer(text):
+        symbol = token[0]
+        depth += (symbol in ("[", "{")) - (symbol in ("]", "}"))
+        lines += symbol.count("\n")
+        if symbol == "\n" and depth == 0:
+            ends.append((token.end(), lines))
     return [*ends, (len(text), lines + 1)]
 
 
-def _unprintable(document: dict[str, Any]) -> tuple[KeyPath, str] | None:
+def _find_unprintable(document: dict[str, Any]) -> tuple[KeyPath, str] | None:
     """Finds a key or a text with control characters other than ends of lines and tabs, and its
     place.
     """
     # (path, value) pairs still to look at
-    left: list[tuple[KeyPath, Any]] = [((), document)]
-    while left:
-        place, value = left.pop()
+    pending: list[tuple[KeyPath, Any]] = [((), document)]
+    while pending:
+        key_path, value = pending.pop()
         if isinstance(value, dict):
-            if bad := next((key for key in value if not is_printable(key)), None):
-                return (*place, bad), bad
-            left += [((*place, key), item) for key, item in value.items()]
+            if unprintable := next((key for key in value if not is_printable(key)), None):
+                return (*key_path, unprintable), unprintable
+            pending += [((*key_path, key), item) for key, item in value.items()]
         elif isinstance(value, list):
-            left += [((*place, i), item) for i, item in enumerate(value)]
+            pending += [((*key_path, i), item) for i, item in enumerate(value)]
         elif isinstance(value, str) and not is_printable(value.replace("\n", "").replace("\t", "")):
-            return place, value
+            return key_path, value
     return None
 
 
-def _find(document: Any, place: KeyPath) -> Any:
-    for key in place:
+def _look_up(document: Any, key_path: KeyPath) -> Any:
+    for key in key_path:
         try:
             document = document[key]
         except (KeyError, IndexError, TypeError):
@@ -234,7 +236,7 @@ def _find(document: Any, place: KeyPath) -> Any:
     return document
 
 
-def _reason(message: str, text: str) -> tuple[str, int]:
+def _split_parser_message(message: str, text: str) -> tuple[str, int]:
     """Returns the parser's message without its trailing position, and the line."""
     # at the end of the document the parser names no line
     match = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", message)

@@ -25,30 +25,32 @@ def user_code(experiment: Any, member: Member | None = None) -> dict[str, str]:
         member: one of its members, for its code alone; by default the code of all.
     """
     # (kind, name) of everything that may be a reference; None where the file has no such table
-    named: list[tuple[str, Any]] = [
+    references: list[tuple[str, Any]] = [
         ("task", experiment.task.name),
         ("model", experiment.task.options.get("model")),
     ]
-    named += [("observer", name) for name in experiment.observe or ()]
-    for part, kind in (("up", "codec"), ("down", "codec"), ("attack", "attack")):
-        section = getattr(experiment.channel, part, None)
-        named.append((kind, getattr(section, "name", None)))
+    references += [("observer", name) for name in experiment.observe or ()]
+    for field, kind in (("up", "codec"), ("down", "codec"), ("attack", "attack")):
+        section = getattr(experiment.channel, field, None)
+        references.append((kind, getattr(section, "name", None)))
         # the codec inside `ef21` or `diana`
-        named.append(("codec", getattr(getattr(section, "codec", None), "name", None)))
-    for one in experiment.members() if member is None else [member]:
-        named += [("algorithm", one.algorithm.name), ("solver", one.solver.name)]
-        named += [
-            (kind, rule_name(one.schedule.get(kind))) for kind in ("sampling", "availability")
+        references.append(("codec", getattr(getattr(section, "codec", None), "name", None)))
+    for entry in experiment.members() if member is None else [member]:
+        references += [("algorithm", entry.algorithm.name), ("solver", entry.solver.name)]
+        references += [
+            (kind, rule_name(entry.schedule.get(kind))) for kind in ("sampling", "availability")
         ]
     # a stored experiment says which names are code: what is installed here does not matter
     if experiment.is_stored:
         return {
-            name: kind for kind, name in named if is_reference(name) or name in experiment.sources
+            name: kind
+            for kind, name in references
+            if is_reference(name) or name in experiment.sources
         }
-    return {name: kind for kind, name in named if is_user_code(kind, name)}
+    return {name: kind for kind, name in references if is_user_code(kind, name)}
 
 
-def found_beside(document: Any, folder: Path) -> Any:
+def resolve_code_paths(document: Any, folder: Path) -> Any:
     """Returns the values of an experiment file with the paths of user code that lies in its folder;
     others begin elsewhere.
 
@@ -57,9 +59,9 @@ def found_beside(document: Any, folder: Path) -> Any:
         folder: of the file.
     """
     if isinstance(document, dict):
-        return {key: found_beside(value, folder) for key, value in document.items()}
+        return {key: resolve_code_paths(value, folder) for key, value in document.items()}
     if isinstance(document, list):
-        return [found_beside(value, folder) for value in document]
+        return [resolve_code_paths(value, folder) for value in document]
     file, _, title = document.rpartition(":") if is_reference(document) else ("", "", "")
     return (
         f"{folder / file}:{title}"
@@ -82,19 +84,19 @@ def check_sources(experiment: Any) -> dict[str, str]:
             "not loaded here"
         )
         raise InvalidInput.because(experiment.name, reason)
-    found = {name: load(kind, name).sha256 for name, kind in code.items()}
-    for name, before in experiment.sources.items():
+    hashes = {name: load(kind, name).sha256 for name, kind in code.items()}
+    for name, recorded in experiment.sources.items():
         # a recorded name that is no longer used counts as unchanged
-        now = str(found.get(name, before))
-        if now != before:
+        current = str(hashes.get(name, recorded))
+        if current != recorded:
             reason = (
-                f"its file has changed since the experiment began (SHA-256 {before[:12]} "
-                f"then, {now[:12]} now)"
+                f"its file has changed since the experiment began (SHA-256 {recorded[:12]} "
+                f"then, {current[:12]} now)"
             )
             raise InvalidInput.because(
                 name, reason, "Put it back as it was, or run in another folder."
             )
-    return found
+    return hashes
 
 
 def with_code(experiment: Any, folder: Path, trust: bool) -> Any:
@@ -125,7 +127,7 @@ def with_code(experiment: Any, folder: Path, trust: bool) -> Any:
         # the user's own file comes first; one inside the directory may come from somebody else
         if not path.resolve().is_relative_to(folder.resolve()) and _sha256(path) == sha256:
             continue
-        copy = folder / copy_of(name, sha256)
+        copy = folder / copy_path(name, sha256)
         if _sha256(copy) != sha256:
             reason = f"neither {path} nor its copy {copy} is the file that the runs were made with"
             raise InvalidInput.because(name, reason)
@@ -135,14 +137,14 @@ def with_code(experiment: Any, folder: Path, trust: bool) -> Any:
                 "somebody else's."
             )
             raise InvalidInput.because(name, f"{path} is not there any more, or has changed", hint)
-        document = _renamed(document, name, f"{copy}:{title}")
+        document = _replace_name(document, name, f"{copy}:{title}")
     return type(experiment).of(**document)
 
 
-def copy_of(name: str, sha256: str) -> Path:
+def copy_path(name: str, sha256: str) -> Path:
     """Returns where in a run directory the copy of a file of user code lies.
 
-    >>> copy_of("mine/half.py:FedHalf", "0123456789abcdef").as_posix()
+    >>> copy_path("mine/half.py:FedHalf", "0123456789abcdef").as_posix()
     'sources/01234567/half.py'
     """
     file = without_folders(name).rpartition(":")[0] or name
@@ -153,7 +155,7 @@ def copy_sources(experiment: Any, folder: Path) -> None:
     """Copies the files of an experiment's user code into a run directory."""
     for name, kind in {} if experiment.is_stored else user_code(experiment).items():
         plugin = load(kind, name)
-        target = folder / copy_of(name, plugin.sha256)
+        target = folder / copy_path(name, plugin.sha256)
         if plugin.file is not None and not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(plugin.file, target)
@@ -172,11 +174,11 @@ def copy_code(experiment: Any, folder: Path, text: str) -> str:
                 str(load(kind, name).file), folder / without_folders(name).rpartition(":")[0]
             )
 
-    def renamed(match: re.Match[str]) -> str:
+    def replace_reference(match: re.Match[str]) -> str:
         # group 1 is the quote, group 2 the reference without its folders
         return f"{match[1]}{match[2]}{match[1]}" if match[2] in names else match[0]
 
-    return re.sub(r"""(["'])(?:[^"'\n]*/)?([^"'/\n]+\.py:\w+)\1""", renamed, text)
+    return re.sub(r"""(["'])(?:[^"'\n]*/)?([^"'/\n]+\.py:\w+)\1""", replace_reference, text)
 
 
 def fingerprint_sources(
@@ -188,7 +190,7 @@ def fingerprint_sources(
     names = user_code(experiment, member)
     for name in names:
         # a moved file must not change the fingerprint
-        settings = _renamed(settings, name, without_folders(name))
+        settings = _replace_name(settings, name, without_folders(name))
     hashes = {without_folders(name): experiment.sources.get(name, "") for name in names}
     return settings | ({"sources": hashes} if hashes else {})
 
@@ -197,13 +199,13 @@ def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
-def _renamed(value: Any, name: str, other: str) -> Any:
+def _replace_name(value: Any, name: str, replacement: str) -> Any:
     """Returns plain values in which one text, also as a key, is replaced by another."""
     if isinstance(value, dict):
         return {
-            other if key == name else key: _renamed(item, name, other)
+            replacement if key == name else key: _replace_name(item, name, replacement)
             for key, item in value.items()
         }
     if isinstance(value, list):
-        return [_renamed(item, name, other) for item in value]
-    return other if value == name else value
+        return [_replace_name(item, name, replacement) for item in value]
+    return replacement if value == name else value

@@ -64,12 +64,12 @@ def runs_csv(
     wanted = wanted or {}
     further = sorted(set(wanted) - set(READS))
     # by identity: `reported` holds objects of `records`
-    shown, buffer = {id(record) for record in reported}, io.StringIO()
+    reported_ids, buffer = {id(record) for record in reported}, io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
     table.writerow([*_HEAD, *["unit"] * units, *READS, *further])
     for run in records:
-        purpose = "report" if id(run) in shown else "selection"
-        which = [
+        purpose = "report" if id(run) in reported_ids else "selection"
+        run_cells = [
             run.task,
             run.label,
             run.draw,
@@ -80,7 +80,7 @@ def runs_csv(
         ]
         for metric in run.scalars:
             # a reading for each column; None leaves the cell empty
-            own = [
+            readings = [
                 read
                 if is_value_reduction(read) or read in READS or metric in wanted[read]
                 else None
@@ -88,17 +88,19 @@ def runs_csv(
             ]
             # a metric without a direction has no best value
             if mode_of(metric, stated_modes(records)) is None:
-                own = [None if read == "best" else read for read in own]
+                readings = [None if read == "best" else read for read in readings]
             numbers = [
                 "" if read is None else f"{number_of(run, metric, read, records):.9g}"
-                for read in own
+                for read in readings
             ]
             unit = [unit_of(metric)] * units
-            table.writerow([*which, run.ending, int(run.diverged), metric, *unit, *numbers])
+            table.writerow([*run_cells, run.ending, int(run.diverged), metric, *unit, *numbers])
     return buffer.getvalue()
 
 
-def lines_of(text: str, observe_every: Mapping[str, int] | None = None) -> tuple[list[Line], float]:
+def parse_runs_csv(
+    text: str, observe_every: Mapping[str, int] | None = None
+) -> tuple[list[Line], float]:
     """Returns the runs to report in a `runs.csv`, without interrupted ones, and the seconds that
     all took.
 
@@ -134,12 +136,12 @@ def lines_of(text: str, observe_every: Mapping[str, int] | None = None) -> tuple
         runs.setdefault(run, {}).update(
             {(row["metric"], read): value for read, value in numbers.items()}
         )
-    made = [
+    lines = [
         Line(task, label, int(seed), int(draw), diverged == "1", int(rounds), numbers)
         for (task, label, seed, draw, diverged, rounds, purpose), numbers in runs.items()
         if purpose == "report"
     ]
-    return made, math.fsum(seconds.values())
+    return lines, math.fsum(seconds.values())
 
 
 def draw_pictures(charts: Sequence[Chart], records: Sequence[Record], folder: Path) -> list[Path]:
@@ -151,7 +153,7 @@ def draw_pictures(charts: Sequence[Chart], records: Sequence[Record], folder: Pa
     return [*save_charts(charts, folder, ["png"]), *save_weights(records, folder, ["png"])]
 
 
-def settings_of(folder: Path) -> list[Path]:
+def list_config_files(folder: Path) -> list[Path]:
     """Returns the files `config.toml` or `config-<n>.toml`, in their order."""
     return sorted(
         folder.glob("config*.toml"),
@@ -161,17 +163,17 @@ def settings_of(folder: Path) -> list[Path]:
 
 def kept_experiments(folder: Path) -> list[Experiment]:
     """Returns the experiments of a run directory, which an earlier version may have written."""
-    return [Experiment.read(file, kept=True) for file in settings_of(folder)]
+    return [Experiment.read(file, kept=True) for file in list_config_files(folder)]
 
 
-def copy_kept(folder: Path, target: Path) -> None:
+def copy_archive_files(folder: Path, target: Path) -> None:
     """Copies the small files of a run directory into another folder, over files of the same name.
     Settings of an earlier copy are removed.
     """
     target.mkdir(parents=True, exist_ok=True)
-    for file in settings_of(target):
+    for file in list_config_files(target):
         file.unlink()
-    for file in [folder / name for name in KEPT] + settings_of(folder):
+    for file in [folder / name for name in KEPT] + list_config_files(folder):
         if file.exists():
             shutil.copy(file, target / file.name)
     if (folder / "sources").is_dir():

@@ -18,9 +18,9 @@ def source_of(paper: str, shows: str) -> str:
     >>> source_of("Sun, Li and Wang, Decentralized Federated Averaging, 2021", "Figure 4")
     'Sun et al., Figure 4'
     """
-    named = re.search(r"(\w+): ", paper)
+    match = re.search(r"(\w+): ", paper)
     return (
-        f"{named[1] if named else paper.split(',')[0].removesuffix(' et al.') + ' et al.'}, {shows}"
+        f"{match[1] if match else paper.split(',')[0].removesuffix(' et al.') + ' et al.'}, {shows}"
     )
 
 
@@ -45,17 +45,19 @@ def note_of(
     """
     # the largest series decides whether the caption speaks of a mean
     count = max(map(len, runs))
-    mean = f"mean over {_counted(runs)}"
+    mean = f"mean over {_count_runs(runs)}"
     diamonds = " Diamonds: the paper, with its standard deviation." if printed else ""
     if kind == "paper":
         ours = (
             f"Circles: ours, {mean}, with its 95 % confidence interval; small points: single runs."
         )
-        return f"{_read_as(read)}.{diamonds} {ours}"
+        return f"{_describe_reading(read)}.{diamonds} {ours}"
     if kind == "value":
         bars = "; bars: standard deviation" if count > 1 else ""
         return (
-            f"{_read_as(read)}, {mean}{bars}." if count > 1 else f"{_read_as(read)} of one run."
+            f"{_describe_reading(read)}, {mean}{bars}."
+            if count > 1
+            else f"{_describe_reading(read)} of one run."
         ) + diamonds
     if kind == "minus":
         mean = (
@@ -64,34 +66,34 @@ def note_of(
             f"ones: {mean}"
         )
         return (
-            f"{_read_as(read)} minus that of {base} on the same data; {mean}, with its 95 % "
-            "confidence interval."
+            f"{_describe_reading(read)} minus that of {base} on the same data; {mean}, with its "
+            "95 % confidence interval."
         )
     if kind == "dots":
-        first = "Every point is one observation of one run."
+        sentence = "Every point is one observation of one run."
     elif count == 1:
-        first = "One run."
+        sentence = "One run."
     else:
-        first = mean.capitalize() + ("; band: standard deviation." if band else ".")
-    return f"{first} Dotted lines: the paper's values." if printed else first
+        sentence = mean.capitalize() + ("; band: standard deviation." if band else ".")
+    return f"{sentence} Dotted lines: the paper's values." if printed else sentence
 
 
-def _counted(runs: Sequence[Sequence[Record]]) -> str:
+def _count_runs(runs: Sequence[Sequence[Record]]) -> str:
     """Returns the number of runs of a mean as text."""
-    sizes = sorted({len(own) for own in runs})
-    draws = {len({record.draw for record in own}) for own in runs}
+    sizes = sorted({len(series) for series in runs})
+    draws = {len({record.draw for record in series}) for series in runs}
     # as many draws as runs: each run of a series is another draw
-    word = (
+    unit = (
         "draws of the data"
         if draws == set(sizes) and sizes != [1]
         else "runs"
         if max(draws) > 1
         else "seeds"
     )
-    return (str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}") + f" {word}"
+    return (str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}") + f" {unit}"
 
 
-def _read_as(read: str) -> str:
+def _describe_reading(read: str) -> str:
     """Returns the reduction of curves as the start of a sentence."""
     return (
         describe_reduction(read)

@@ -37,7 +37,8 @@ def packed(about: Mapping[str, Any], runs: Mapping[int, Record]) -> bytes:
             | {
                 # with the type, so that float32 comes back as float32
                 "curves": {
-                    name: [values.dtype.name, _digits(values)] for name, values in curves.items()
+                    name: [values.dtype.name, _shortest_decimals(values)]
+                    for name, values in curves.items()
                 }
             }
         )
@@ -52,12 +53,12 @@ def unpacked(data: bytes) -> tuple[dict[str, Any], dict[int, Record]]:
     """
     try:
         about, *lines = map(json.loads, lzma.decompress(data).decode().splitlines())
-        return about, dict(map(_run, lines))
+        return about, dict(map(_parse_record, lines))
     except Exception as error:  # compression, text, JSON, fields: any layer below can fail
         raise ValueError(f"{NAME} is damaged ({error or type(error).__name__})") from error
 
 
-def _run(line: dict[str, Any]) -> tuple[int, Record]:
+def _parse_record(line: dict[str, Any]) -> tuple[int, Record]:
     curves: dict[str, Any] = {
         name: np.array(values, kind) for name, (kind, values) in line.pop("curves").items()
     }
@@ -70,7 +71,7 @@ def _run(line: dict[str, Any]) -> tuple[int, Record]:
     return number, Record(**line, **curves, metrics=metrics, outcome=outcome)
 
 
-def _digits(values: np.ndarray) -> list[float]:
+def _shortest_decimals(values: np.ndarray) -> list[float]:
     """Returns the shortest decimals that give the same numbers in the array's type."""
     # `str` of a float32 has few digits, `tolist` those of the float64 with the same value
     return (

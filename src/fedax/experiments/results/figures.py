@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fedax.core import InvalidInput, UnknownName
 from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.plan import merge_settings
 from fedax.experiments.config.sections import CostSection
 from fedax.experiments.results.captions import note_of
 from fedax.report import Record
@@ -17,15 +18,15 @@ from fedax.report.drawing.charts import AXES, Chart, Mark, column_of
 from fedax.report.drawing.panels import (
     Choice,
     Spot,
+    curve_panel,
     difference_panel,
     dot_panel,
     value_panel,
-    wave_panel,
     with_common_values,
 )
 from fedax.report.drawing.styles import styles
 from fedax.report.record import by_label, by_task
-from fedax.report.tables.means import ended_early
+from fedax.report.tables.means import describe_early_ends
 from fedax.report.tables.membership import ATTACKS, AUDITED
 from fedax.report.tables.reductions import parse_reduction
 from fedax.report.tables.summary import columns_of
@@ -145,7 +146,7 @@ class Figure(BaseModel):
             if path not in DIMENSIONS:
                 for experiment in experiments:
                     if all(
-                        _value(experiment, path, label) is None
+                        _look_up_value(experiment, path, label) is None
                         for label in [s.shown() for s in experiment.algorithm]
                     ):
                         raise InvalidInput.of(
@@ -160,10 +161,13 @@ class Figure(BaseModel):
         )
         marked = [name for mark in self.mark for name in mark.variants or ()]
         methods = [*(self.algorithms or ()), *([] if self.minus is None else [self.minus])]
-        for names, known in (((*(self.variants or ()), *marked), variants), (methods, algorithms)):
+        for names, known_names in (
+            ((*(self.variants or ()), *marked), variants),
+            (methods, algorithms),
+        ):
             for name in names:
-                if name not in known:
-                    raise UnknownName.among(field, name, known)
+                if name not in known_names:
+                    raise UnknownName.among(field, name, known_names)
 
 
 class Runs(NamedTuple):
@@ -247,13 +251,13 @@ class Drawer:
         A spot is one algorithm on one task with one metric and axis. The figure's dimensions split
         the spots into panels; within a panel each spot (or row of spots) is a series.
         """
-        runs = [run for run in self.runs if _is_in(figure, run)]
-        spots = self._spots(figure, runs)
+        runs = [run for run in self.runs if _shows_run(figure, run)]
+        spots = self._make_spots(figure, runs)
         if not spots:
             return None
         # by task and method, to look up the experiment of a spot
-        own = {(run.task, run.method): run for run in runs}
-        split = _split(figure, spots, own)
+        runs_by_key = {(run.task, run.method): run for run in runs}
+        split = _split_spots(figure, spots, runs_by_key)
         reduction = figure.read or self.read
         choice = Choice(
             log=figure.log,
@@ -265,8 +269,10 @@ class Drawer:
             band=figure.band,
         )
         panels = [
-            self._panel(figure, choice, split.title(key), inside, own, split.dimensions)
-            for key, inside in split.panels.items()
+            self._make_panel(
+                figure, choice, split.title(key), panel_spots, runs_by_key, split.dimensions
+            )
+            for key, panel_spots in split.panels.items()
         ]
         columns = split.columns(figure)
         if figure.against_value and figure.minus is None:
@@ -279,10 +285,10 @@ class Drawer:
             figure.name, figure.title, panels, columns, note, self.source, shared and columns > 1
         )
 
-    def _spots(self, figure: Figure, runs: Sequence[Runs]) -> list[Spot]:
+    def _make_spots(self, figure: Figure, runs: Sequence[Runs]) -> list[Spot]:
         """Returns a spot for each axis, run and metric that all records of the run have."""
-        chosen = self.metric if figure.y is None else figure.y
-        metrics = [chosen] if isinstance(chosen, str) else chosen
+        y = self.metric if figure.y is None else figure.y
+        metrics = [y] if isinstance(y, str) else y
         return [
             Spot(
                 run.task,
@@ -293,60 +299,70 @@ class Drawer:
                 metric,
                 axis,
                 price,
-                self._numbers(run, metric),
+                self._paper_numbers(run, metric),
             )
-            for axis, price in self._positions(figure, runs)
+            for axis, price in self._list_axes(figure, runs)
             for run, metric in itertools.product(runs, metrics)
             if all(metric in record.scalars for record in run.records)
             and (metric in ATTACKS or not run.beside)
         ]
 
-    def _positions(
+    def _list_axes(
         self, figure: Figure, runs: Sequence[Runs]
     ) -> list[tuple[str, dict[str, float] | None]]:
         """Returns the horizontal axes, with the prices of those in time."""
-        found: list[tuple[str, dict[str, float] | None]] = []
+        positions: list[tuple[str, dict[str, float] | None]] = []
         for axis in figure.axes:
             if axis != "cost":
-                found.append((axis, None))
+                positions.append((axis, None))
                 continue
             # prices of the figure, else those of the first experiment that has some, else the
             # default ones
-            own = [run.experiment.cost for run in runs if run.experiment and run.experiment.cost]
-            found += [
-                (axis, price.model_dump()) for price in figure.prices or own[:1] or [CostSection()]
+            experiment_costs = [
+                run.experiment.cost for run in runs if run.experiment and run.experiment.cost
             ]
-        return found
+            positions += [
+                (axis, price.model_dump())
+                for price in figure.prices or experiment_costs[:1] or [CostSection()]
+            ]
+        return positions
 
-    def _numbers(self, run: Runs, metric: str) -> Sequence[float]:
+    def _paper_numbers(self, run: Runs, metric: str) -> Sequence[float]:
         return self.targets.get(metric, {}).get(run.task, {}).get(run.method, ())
 
-    def _panel(
+    def _make_panel(
         self,
         figure: Figure,
         choice: Choice,
         title: str,
         spots: list[Spot],
-        own: Mapping[Any, Runs],
-        split: Sequence[str],
+        runs_by_key: Mapping[Any, Runs],
+        dimensions: Sequence[str],
     ) -> Any:
         if figure.axes == ["paper"]:
             return dot_panel(title, spots, choice)
         # by dimension that does not split panels: the values in this panel
-        inside = {
-            name: list(dict.fromkeys(_place(s, own, name) for s in spots))
+        values_by_dimension = {
+            name: list(dict.fromkeys(_dimension_value(s, runs_by_key, name) for s in spots))
             for name in DIMENSIONS
-            if name not in split
+            if name not in dimensions
         }
         # only dimensions that vary in the panel are named in labels
-        named = [name for name, values in inside.items() if len(values) > 1]
+        varying = [name for name, values in values_by_dimension.items() if len(values) > 1]
         if figure.against_value:
             path = figure.axes[0]
             by_variant = not path.startswith("algorithm.")
             # what the horizontal axis varies would otherwise give each point a series
-            named = [name for name in named if name != ("variant" if by_variant else "algorithm")]
+            varying = [
+                name for name in varying if name != ("variant" if by_variant else "algorithm")
+            ]
             values = [
-                (spot, _number(own[spot.task, spot.method].experiment, path, spot.method))
+                (
+                    spot,
+                    _look_up_number(
+                        runs_by_key[spot.task, spot.method].experiment, path, spot.method
+                    ),
+                )
                 for spot in spots
             ]
             path_title = figure.x_title or path.rpartition(".")[2].replace("_", " ")
@@ -355,8 +371,8 @@ class Drawer:
             for spot, value in values:
                 label = (
                     "mean, 95 % interval"
-                    if figure.minus is not None and not named
-                    else _label(spot, own, named)
+                    if figure.minus is not None and not varying
+                    else _label(spot, runs_by_key, varying)
                 )
                 rows.setdefault(label, []).append((value, spot))
             for label, points in rows.items():
@@ -364,7 +380,7 @@ class Drawer:
                 if len({value for value, _ in points}) < len(points):
                     raise InvalidInput.of(
                         f"figure {figure.name!r}: panels",
-                        list(split),
+                        list(dimensions),
                         f"what keeps the points of {label!r} apart",
                     )
             choice = choice._replace(x_title=path_title)
@@ -372,21 +388,21 @@ class Drawer:
                 # taken from all runs: the figure itself may leave this algorithm out
                 base = {run.task: run.records for run in self.runs if run.method == figure.minus}
                 return difference_panel(title, rows, base, figure.minus, choice)
-            return value_panel(title, rows, choice, _marks(figure, spots))
-        curves = [(_label(spot, own, named), spot) for spot in spots]
+            return value_panel(title, rows, choice, _select_marks(figure, spots))
+        curves = [(_label(spot, runs_by_key, varying), spot) for spot in spots]
         # curves of one algorithm in a panel are told apart by their place, others keep their style
         # in all figures
-        styled = named == ["algorithm"] or not named
-        return wave_panel(title, curves, choice, _marks(figure, spots), styled)
+        styled = varying == ["algorithm"] or not varying
+        return curve_panel(title, curves, choice, _select_marks(figure, spots), styled)
 
 
-def _is_in(figure: Figure, run: Runs) -> bool:
+def _shows_run(figure: Figure, run: Runs) -> bool:
     """Returns whether a figure shows a run."""
     has_variant = figure.variants is None or run.task in figure.variants
     return has_variant and (figure.algorithms is None or run.method in figure.algorithms)
 
 
-def _split(figure: Figure, spots: Sequence[Spot], own: Mapping[Any, Runs]) -> Split:
+def _split_spots(figure: Figure, spots: Sequence[Spot], runs_by_key: Mapping[Any, Runs]) -> Split:
     """Divides spots into panels by the dimensions of a figure, or by the default ones of its
     kind.
     """
@@ -394,9 +410,9 @@ def _split(figure: Figure, spots: Sequence[Spot], own: Mapping[Any, Runs]) -> Sp
     dimensions = default if figure.panels is None else figure.panels
     groups: dict[tuple[str, ...], list[Spot]] = {}
     for spot in spots:
-        key = tuple(_place(spot, own, name, figure.names) for name in dimensions)
+        key = tuple(_dimension_value(spot, runs_by_key, name, figure.names) for name in dimensions)
         groups.setdefault(key, []).append(spot)
-    return Split(dimensions, _in_order(groups, dimensions))
+    return Split(dimensions, _sort_panels(groups, dimensions))
 
 
 def _note(figure: Figure, reduction: str, runs: Sequence[Runs], spots: Sequence[Spot]) -> str:
@@ -412,9 +428,11 @@ def _note(figure: Figure, reduction: str, runs: Sequence[Runs], spots: Sequence[
     printed = any(spot.paper for spot in spots)
     records = [run.records for run in runs]
     note = note_of(kind, reduction, records, printed, figure.band, figure.minus or "")
-    several = len({run.task for run in runs}) > 1
+    has_several_tasks = len({run.task for run in runs}) > 1
     ended = [
-        ended_early(f"{run.method}, {run.task}" if several else run.method, run.records)
+        describe_early_ends(
+            f"{run.method}, {run.task}" if has_several_tasks else run.method, run.records
+        )
         for run in runs
     ]
     return " ".join(filter(None, (note, *ended)))
@@ -435,27 +453,31 @@ def drawer(
     """
     # by (task, label), the member that the label stands for, and its experiment
     members = {(e.name, member.label): (member, e) for e in experiments for member in e.members()}
-    found = []
-    for task, own in by_task(records).items():
-        for label, runs in by_label(own).items():
+    entries = []
+    for task, task_runs in by_task(records).items():
+        for label, runs in by_label(task_runs).items():
             member, experiment = members.get((task, label), (None, None))
-            found.append(
+            entries.append(
                 (task, label if member is None else member.method, member, experiment, runs)
             )
     # methods of the files come first, so that styles do not depend on what has run
     methods = [section.shown() for e in experiments for section in e.algorithm]
-    looks = styles([*methods, *(method for _, method, *_ in found)])
+    style_numbers = styles([*methods, *(method for _, method, *_ in entries)])
     # by method and option, the values over all members: only options that vary are shown
-    used: dict[str, dict[str, set[str]]] = {}
+    option_values: dict[str, dict[str, set[str]]] = {}
     for member, _ in members.values():
-        for key, value in _options(member).items():
-            used.setdefault(member.method, {}).setdefault(key, set()).add(str(value))
-    made = []
-    for task, method, member, experiment, runs in found:
+        for key, value in _member_options(member).items():
+            option_values.setdefault(member.method, {}).setdefault(key, set()).add(str(value))
+    figure_runs = []
+    for task, method, member, experiment, runs in entries:
         options = (
             {}
             if member is None
-            else {k: v for k, v in _options(member).items() if len(used[method][k]) > 1}
+            else {
+                k: v
+                for k, v in _member_options(member).items()
+                if len(option_values[method][k]) > 1
+            }
         )
         text = ", ".join(
             f"{key.replace('_', ' ')} {value:g}"
@@ -465,8 +487,10 @@ def drawer(
         )
         # an audit is drawn with the variant that it is about
         variant, beside = task.removesuffix(AUDITED), task.endswith(AUDITED)
-        made.append(Runs(variant, method, looks[method], text, runs, experiment, beside))
-    return Drawer(made, metric, read, targets or {}, source)
+        figure_runs.append(
+            Runs(variant, method, style_numbers[method], text, runs, experiment, beside)
+        )
+    return Drawer(figure_runs, metric, read, targets or {}, source)
 
 
 def curves(
@@ -484,10 +508,10 @@ def curves(
     """
     if against not in AXES:
         raise InvalidInput.of("against", against, "one of " + ", ".join(AXES))
-    known = {name for record in records for name in record.scalars}
+    known_metrics = {name for record in records for name in record.scalars}
     for metric in metrics or ():
-        if metric not in known:
-            raise UnknownName.among("metric", metric, known)
+        if metric not in known_metrics:
+            raise UnknownName.among("metric", metric, known_metrics)
     draw = drawer(records, experiments)
     metrics = metrics or [column.metric for column in columns_of(records) if column.chart]
     figures = [Figure(name=metric, x=against, y=metric) for metric in metrics]
@@ -500,7 +524,7 @@ def charts_of(figures: Sequence[Figure], draw: Drawer) -> list[Chart]:
 
     Figures of the same metric against a value have the paper's numbers in them.
     """
-    made = [
+    all_figures = [
         Figure(
             name="paper" if metric == draw.metric else f"paper_{metric}",
             title=f"The paper beside ours: {column_of(metric).title.lower()}",
@@ -516,27 +540,28 @@ def charts_of(figures: Sequence[Figure], draw: Drawer) -> list[Chart]:
             for figure in figures
         )
     ]
-    made += figures
-    return [chart for figure in made if (chart := draw.chart(figure))]
+    all_figures += figures
+    return [chart for figure in all_figures if (chart := draw.chart(figure))]
 
 
-def _options(member: Any) -> dict[str, Any]:
-    own = {**member.algorithm.options, **(member.algorithm.solver or {}), **member.settings}
-    return {key: value for key, value in own.items() if isinstance(value, int | float | str)}
+def _member_options(member: Any) -> dict[str, Any]:
+    own_options = merge_settings(member.algorithm.options, member.algorithm.solver, {})
+    options = own_options | member.settings
+    return {key: value for key, value in options.items() if isinstance(value, int | float | str)}
 
 
-def _label(spot: Spot, own: Mapping[Any, Runs], named: Sequence[str]) -> str:
-    parts = [_place(spot, own, name) for name in named]
+def _label(spot: Spot, runs_by_key: Mapping[Any, Runs], dimensions: Sequence[str]) -> str:
+    values = [_dimension_value(spot, runs_by_key, name) for name in dimensions]
     # after the first part, titles of metrics lose their capital, but not AUC
     words = [
-        part[:1].lower() + part[1:] if name == "metric" and not part.isupper() else part
-        for name, part in zip(named, parts, strict=True)
+        value[:1].lower() + value[1:] if name == "metric" and not value.isupper() else value
+        for name, value in zip(dimensions, values, strict=True)
     ]
-    return ", ".join([*parts[:1], *words[1:]]) or spot.method
+    return ", ".join([*values[:1], *words[1:]]) or spot.method
 
 
-def _place(
-    spot: Spot, own: Mapping[Any, Runs], name: str, names: Mapping[str, str] | None = None
+def _dimension_value(
+    spot: Spot, runs_by_key: Mapping[Any, Runs], name: str, names: Mapping[str, str] | None = None
 ) -> str:
     """Returns the panel or series of a spot in one dimension."""
     if name in DIMENSIONS:
@@ -547,13 +572,13 @@ def _place(
             "metric": column_of(spot.metric).title,
             "x": axis,
         }[name]
-    value = _value(own[spot.task, spot.method].experiment, name, spot.method)
+    value = _look_up_value(runs_by_key[spot.task, spot.method].experiment, name, spot.method)
     return (
         (names or {}).get(name, f"{name.rpartition('.')[2].replace('_', ' ')} {{}}").format(value)
     )
 
 
-def _in_order(
+def _sort_panels(
     groups: dict[tuple[str, ...], list[Spot]], dimensions: Sequence[str]
 ) -> dict[tuple[str, ...], list[Spot]]:
     """Returns panels row by row: the first dimension changes slowest."""
@@ -562,38 +587,38 @@ def _in_order(
         sorted(
             groups.items(),
             key=lambda item: [
-                order.index(part) for order, part in zip(orders, item[0], strict=True)
+                order.index(value) for order, value in zip(orders, item[0], strict=True)
             ],
         )
     )
 
 
-def _value(experiment: Experiment | None, path: str, method: str) -> Any:
+def _look_up_value(experiment: Experiment | None, path: str, method: str) -> Any:
     """Returns a value of the experiment, or of one of its algorithms; None if it is not written
     there.
     """
-    head, _, rest = path.partition(".")
+    table_name, _, key = path.partition(".")
     if experiment is None:
         return None
-    if head == "algorithm":
+    if table_name == "algorithm":
         section = next((s for s in experiment.algorithm if s.shown() == method), None)
-        return None if section is None else section.options.get(rest)
+        return None if section is None else section.options.get(key)
     tables = {
         "task": experiment.task.options,
         "schedule": experiment.schedule,
         "solver": experiment.solver.options,
     }
-    return tables.get(head, {}).get(rest)
+    return tables.get(table_name, {}).get(key)
 
 
-def _number(experiment: Experiment | None, path: str, method: str) -> float:
-    value = _value(experiment, path, method)
+def _look_up_number(experiment: Experiment | None, path: str, method: str) -> float:
+    value = _look_up_value(experiment, path, method)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidInput.of(f"figure: x = {path!r}", value, "the path of a number")
     return float(value)
 
 
-def _marks(figure: Figure, spots: Sequence[Spot]) -> list[Mark]:
+def _select_marks(figure: Figure, spots: Sequence[Spot]) -> list[Mark]:
     tasks, metrics = {spot.task for spot in spots}, {spot.metric for spot in spots}
     return [
         Mark(mark.text, mark.value)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment, Member
 from fedax.observe.modes import is_higher_better
 from fedax.report import Record, Sheet
@@ -41,32 +42,46 @@ class Standing(NamedTuple):
 def standings(experiment: Experiment, records: Sequence[Record]) -> dict[str, list[Standing]]:
     """Judges the members of each algorithm that have run, in the order of the file, by the runs
     that select.
+
+    Raises:
+        InvalidInput: a member none of whose runs has the metric that selects.
     """
     select, on_task = (
         experiment.select,
         [record for record in records if record.task == experiment.name],
     )
-    found: dict[str, list[Standing]] = {}
+    by_method: dict[str, list[Standing]] = {}
     for member in experiment.members():
-        every = [record for record in on_task if record.label == member.label]
+        member_runs = [record for record in on_task if record.label == member.label]
         # a directory from before there were seeds for the selection has only those that it reports
-        runs = [record for record in every if record.seed not in experiment.seeds] or every
+        runs = [
+            record for record in member_runs if record.seed not in experiment.seeds
+        ] or member_runs
         if runs:
             measured = [run for run in runs if select in run.scalars]
-            ends = [read_runs([run], select, experiment.reads, on_task) for run in measured]
+            if not measured:
+                raise InvalidInput.because(
+                    "grid.select",
+                    f"no run of {member.label!r} of {experiment.name!r} has {select}, which "
+                    "selects",
+                    "Select by a metric that they have, or run again in another folder.",
+                )
+            final_values = [read_runs([run], select, experiment.reads, on_task) for run in measured]
             # a run can be lost without having diverged, if its number is not finite
-            lost = {id(run) for run, (_, count) in zip(measured, ends, strict=True) if count}
+            lost = {
+                id(run) for run, (_, count) in zip(measured, final_values, strict=True) if count
+            }
             mean = (
-                float(np.mean([value for value, _ in ends]))
+                float(np.mean([value for value, _ in final_values]))
                 if len(lost) < len(measured)
                 else math.nan
             )
-            bad = sum(run.diverged or id(run) in lost for run in runs)
-            found.setdefault(member.method, []).append(Standing(member, runs, mean, bad))
-    return found
+            diverged = sum(run.diverged or id(run) in lost for run in runs)
+            by_method.setdefault(member.method, []).append(Standing(member, runs, mean, diverged))
+    return by_method
 
 
-def selected(experiment: Experiment, records: Sequence[Record]) -> dict[str, str]:
+def select_members(experiment: Experiment, records: Sequence[Record]) -> dict[str, str]:
     """Selects for each algorithm a member by the experiment's rule, among those that have run;
     returns labels.
     """
@@ -83,7 +98,9 @@ def selections(
     """Returns the selections by task; experiments on other draws of a task's data select together
     with it.
     """
-    return {experiment.name: selected(experiment, records) for experiment in grids_of(experiments)}
+    return {
+        experiment.name: select_members(experiment, records) for experiment in grids_of(experiments)
+    }
 
 
 def grids_of(experiments: Sequence[Experiment]) -> list[Experiment]:
@@ -104,17 +121,17 @@ def edges(experiment: Experiment, records: Sequence[Record]) -> list[str]:
     The best value may then lie beyond the list.
     """
     members = {member.label: member for member in experiment.members()}
-    found = []
-    for method, label in selected(experiment, records).items():
+    sentences = []
+    for method, label in select_members(experiment, records).items():
         member = members[label]
         for key, value in member.settings.items():
             # the values of the key among the members of the algorithm
-            others = {
+            values = {
                 other.settings.get(key) for other in members.values() if other.method == method
             }
             numbers = sorted(
                 other
-                for other in others
+                for other in values
                 if isinstance(other, int | float) and not isinstance(other, bool)
             )
             # a value at the end of its declared range has nothing beyond it
@@ -124,12 +141,15 @@ def edges(experiment: Experiment, records: Sequence[Record]) -> list[str]:
                 or value in experiment.limits_of(member, key)
             ):
                 continue
-            side, way = ("smallest", "smaller") if value == numbers[0] else ("largest", "larger")
-            listed = ", ".join(map(str, numbers))
-            found.append(
-                f"{method}: {key} = {value} is the {side} of its list ({listed}). Try {way} values."
+            side, direction = (
+                ("smallest", "smaller") if value == numbers[0] else ("largest", "larger")
             )
-    return found
+            listed = ", ".join(map(str, numbers))
+            sentences.append(
+                f"{method}: {key} = {value} is the {side} of its list ({listed}). "
+                f"Try {direction} values."
+            )
+    return sentences
 
 
 def grid_csv(
@@ -161,20 +181,20 @@ def grid_csv(
         ]
     )
     for experiment in experiments:
-        chosen = set(selected(experiment, records).values())
+        selected_labels = set(select_members(experiment, records).values())
         for member in experiment.members():
-            settings = _settings(member)
+            settings = _format_settings(member)
             # all runs of the member: those that select and those that are reported
             for run in records:
                 if (run.task, run.label) != (experiment.name, member.label):
                     continue
-                ends = [
+                final_values = [
                     f"{run.scalars[name][-1]:.9g}" if name in run.scalars else ""
                     for name in metrics
                 ]
                 purpose = "report" if run.seed in experiment.seeds else "selection"
-                how = [int(run.rounds[-1]), str(run.outcome), int(run.diverged)]
-                which = [
+                outcome_cells = [int(run.rounds[-1]), str(run.outcome), int(run.diverged)]
+                run_cells = [
                     experiment.name,
                     member.method,
                     # without commas, so that the cell needs no quotes
@@ -183,25 +203,45 @@ def grid_csv(
                     run.seed,
                     run.draw,
                 ]
-                table.writerow([*which, *how, *ends, int(member.label in chosen)])
+                table.writerow(
+                    [
+                        *run_cells,
+                        *outcome_cells,
+                        *final_values,
+                        int(member.label in selected_labels),
+                    ]
+                )
     return buffer.getvalue()
 
 
 def grid_sheet(experiment: Experiment, records: Sequence[Record]) -> Sheet:
     """Returns the grid for the report: one row per member, with the runs that select."""
     column = next(column for column in COLUMNS if column.metric == experiment.select)
-    trial = experiment.grid.selecting(experiment.seeds) if experiment.grid else []
-    chosen, scale = set(selected(experiment, records).values()), 100 if column.percent else 1
+    selection_seeds = experiment.grid.selecting(experiment.seeds) if experiment.grid else []
+    selected_labels, scale = (
+        set(select_members(experiment, records).values()),
+        100 if column.percent else 1,
+    )
     rows = []
     for members in standings(experiment, records).values():
-        for member, runs, mean, bad in members:
+        for member, runs, mean, diverged in members:
             value = f"{mean * scale:.4g}" if math.isfinite(mean) else "not finite"
-            mark = "selected" if member.label in chosen else ""
+            mark = "selected" if member.label in selected_labels else ""
             rows.append(
-                [member.method, _settings(member) or "-", str(len(runs)), value, str(bad), mark]
+                [
+                    member.method,
+                    _format_settings(member) or "-",
+                    str(len(runs)),
+                    value,
+                    str(diverged),
+                    mark,
+                ]
             )
     title = column.title + (" (%)" if column.percent else "")
-    on_test, seeds = column.metric.startswith("test"), ", ".join(str(seed) for seed in trial)
+    on_test, seeds = (
+        column.metric.startswith("test"),
+        ", ".join(str(seed) for seed in selection_seeds),
+    )
     # the reading in words that fit into the sentence below
     read = {"last": "final value", "best": "best value over the rounds"}.get(experiment.reads)
     read = read or describe_reduction(experiment.reads).replace("Means", "mean", 1)
@@ -219,5 +259,5 @@ def grid_sheet(experiment: Experiment, records: Sequence[Record]) -> Sheet:
     )
 
 
-def _settings(member: Member) -> str:
+def _format_settings(member: Member) -> str:
     return ", ".join(f"{key}={value}" for key, value in member.settings.items())

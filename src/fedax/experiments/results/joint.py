@@ -14,19 +14,20 @@ def merge_records(directories: Sequence[RunDirectory]) -> list[Record]:
     """Merges the runs that the reports of several directories show.
 
     A label that several directories use for one task gets its folder's name. Tasks of equal titles
-    are merged.
+    are merged. A directory that is given twice counts once.
     """
+    directories = _distinct(directories)
     # by (task, label), the directories that have it
-    used: dict[tuple[str, str], set[Path]] = {}
+    owners: dict[tuple[str, str], set[Path]] = {}
     for directory in directories:
         for record in directory.shown():
-            used.setdefault((record.task, record.label), set()).add(directory.path)
+            owners.setdefault((record.task, record.label), set()).add(directory.path)
     return [
-        record.renamed(f"{record.label} ({name})")
-        if len(used[record.task, record.label]) > 1
+        record.with_label(f"{record.label} ({name})")
+        if len(owners[record.task, record.label]) > 1
         else record
         for directory, name in zip(
-            directories, _names([directory.path for directory in directories]), strict=True
+            directories, _unique_names([directory.path for directory in directories]), strict=True
         )
         for record in directory.shown()
     ]
@@ -35,12 +36,14 @@ def merge_records(directories: Sequence[RunDirectory]) -> list[Record]:
 def comparison_page(directories: Sequence[RunDirectory]) -> Page:
     """Returns a page of several directories with the settings of all.
 
-    The curves of a task are reduced as in the first directory that has it.
+    The curves of a task are reduced as in the first directory that has it. A directory that is
+    given twice counts once.
     """
+    directories = _distinct(directories)
     records, notes, settings, sheets = merge_records(directories), {}, {}, []
     reads: dict[str, str] = {}
     for directory, name in zip(
-        directories, _names([directory.path for directory in directories]), strict=True
+        directories, _unique_names([directory.path for directory in directories]), strict=True
     ):
         page = directory.page()
         notes |= page.notes
@@ -53,7 +56,9 @@ def comparison_page(directories: Sequence[RunDirectory]) -> Page:
     # by name of the directory; those without a recipe have no study
     studies = {
         name: (directory.study, directory.shown(), directory.experiments)
-        for directory, name in zip(directories, _names([d.path for d in directories]), strict=True)
+        for directory, name in zip(
+            directories, _unique_names([d.path for d in directories]), strict=True
+        )
         if directory.study
     }
     first, table, charts = directories[0].page(), list[Sheet](), list[Chart]()
@@ -79,9 +84,18 @@ def comparison_page(directories: Sequence[RunDirectory]) -> Page:
     )
 
 
-def _names(paths: Sequence[Path]) -> list[str]:
+def _distinct(directories: Sequence[RunDirectory]) -> list[RunDirectory]:
+    """Returns directories without repetitions, which may be spelled in another way."""
+    by_path: dict[Path, RunDirectory] = {}
+    for directory in directories:
+        by_path.setdefault(directory.path.resolve(), directory)
+    return list(by_path.values())
+
+
+def _unique_names(paths: Sequence[Path]) -> list[str]:
     """Returns the names of folders, with their parents where names are equal."""
-    own = [path.resolve().name for path in paths]
+    names = [path.resolve().name for path in paths]
     return [
-        str(path) if own.count(name) > 1 else name for path, name in zip(paths, own, strict=True)
+        str(path) if names.count(name) > 1 else name
+        for path, name in zip(paths, names, strict=True)
     ]

@@ -51,9 +51,12 @@ def check_own_models(task: Task) -> None:
     """
     clients = task.train.clients
     # from shapes alone: no model is made
-    needed = clients * bytes_of((jax.eval_shape(task.start, jax.random.key(0)), task.state))
-    if needed > MOST:
-        got = f"'personal', {clients:,} models of {needed / 2**30:,.1f} GiB together in every run"
+    needed_bytes = clients * bytes_of((jax.eval_shape(task.start, jax.random.key(0)), task.state))
+    if needed_bytes > MOST:
+        got = (
+            f"'personal', {clients:,} models of {needed_bytes / 2**30:,.1f} GiB "
+            "together in every run"
+        )
         raise InvalidInput.found(
             "keep_models", got, f"at most {MOST / 2**30:g} GiB of the clients' own models"
         )

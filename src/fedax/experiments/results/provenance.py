@@ -8,14 +8,16 @@ from fedax.report.versions import packages as packages
 from fedax.report.versions import versions as versions
 
 
-def others(records: Sequence[Record]) -> list[str]:
+def describe_other_versions(records: Sequence[Record]) -> list[str]:
     """Returns a sentence for each set of versions among the runs that were taken over from
     elsewhere.
     """
-    found = Counter(
+    counts = Counter(
         ", ".join(f"{name} {value}" for name, value in (run.versions or {}).items())
         for run in records
     )
     return [
-        f"{count} of the runs were made elsewhere: {made}." for made, count in found.items() if made
+        f"{count} of the runs were made elsewhere: {description}."
+        for description, count in counts.items()
+        if description
     ]

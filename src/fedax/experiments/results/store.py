@@ -18,25 +18,29 @@ from fedax.experiments.config.sections import CostSection
 from fedax.experiments.config.user_code import copy_sources
 from fedax.experiments.results import provenance
 from fedax.experiments.results.archive import (
-    copy_kept,
+    copy_archive_files,
     draw_pictures,
     kept_experiments,
+    list_config_files,
     runs_csv,
-    settings_of,
 )
 from fedax.experiments.results.curves import NAME as CURVES
 from fedax.experiments.results.curves import packed, unpacked
 from fedax.experiments.results.figures import curves
 from fedax.experiments.results.grid import edges, grid_csv, grid_sheet, grids_of, selections
 from fedax.experiments.results.models import keep_models
-from fedax.experiments.results.settings import check_made, identity, made_with
+from fedax.experiments.results.settings import (
+    check_configurations,
+    record_fingerprint,
+    stored_settings,
+)
 from fedax.experiments.results.study import Study, parse_study
 from fedax.report import Page, Record, render
 from fedax.report.drawing.charts import Chart
 from fedax.report.page import clients_sheets
 from fedax.report.record import by_task, clients_csv, to_csv, with_named_clients
 from fedax.report.tables.comparison import differences_sheet
-from fedax.report.tables.membership import audits_among, membership_csv
+from fedax.report.tables.membership import membership_csv, select_audits
 from fedax.report.tables.summary import Row, counted, summarize
 from fedax.utils.files import portable, read, read_text, write, writing
 from fedax.utils.lock import held, holder
@@ -45,16 +49,18 @@ from fedax.utils.plugins import forbidden
 
 def refuse_if_taken(path: Path) -> None:
     """Raises `RunExists` if a path is anything but a new or an empty folder."""
-    if who := holder(path):
+    if owner := holder(path):
         raise RunExists(
-            f"{path} is in use by {who}; nothing was overwritten. Choose another folder."
+            f"{path} is in use by {owner}; nothing was overwritten. Choose another folder."
         )
     if path.is_dir() and any(path.iterdir()):
         # `create` writes this file before anything runs
-        held = (path / "summary.json").exists()
-        what = "already holds a run" if held else "is not empty"
-        way = f"continue it with `fedax resume {path}`" if held else "remove this one"
-        raise RunExists(f"{path} {what}; nothing was overwritten. Choose another folder, or {way}.")
+        has_run = (path / "summary.json").exists()
+        state = "already holds a run" if has_run else "is not empty"
+        advice = f"continue it with `fedax resume {path}`" if has_run else "remove this one"
+        raise RunExists(
+            f"{path} {state}; nothing was overwritten. Choose another folder, or {advice}."
+        )
     if path.exists() and not path.is_dir():
         raise RunExists(
             f"{path} is a file, not a folder; nothing was overwritten. Choose another folder."
@@ -171,27 +177,27 @@ class RunDirectory:
                 about, runs = unpacked(read(path / CURVES))
             else:
                 about = json.loads(read_text(path / "summary.json"))
-            kept = _About.model_validate(about)
+            summary = _About.model_validate(about)
             for file in sorted((path / "runs").glob("*.npz")):
                 # with `repair` a damaged run is left out, and made again
                 with contextlib.suppress(*([ValueError] if repair else [])):
-                    runs[int(file.stem)] = _record(file)
+                    runs[int(file.stem)] = _load_record(file)
             experiments = kept_experiments(path)
             text = path / "recipe.toml"
             study = parse_study(read_text(text)) if text.exists() else None
             versions = _VERSIONS.validate_json(read(path / "versions.json"))
-            check_made(experiments, runs)
+            check_configurations(experiments, runs)
             return cls(
                 path,
-                kept.title,
-                kept.notes,
-                kept.status,
+                summary.title,
+                summary.notes,
+                summary.status,
                 runs,
                 experiments,
                 study,
                 versions,
-                kept.jobs,
-                kept.reason,
+                summary.jobs,
+                summary.reason,
             )
         except OSError as error:
             # every kind of damage ends in one error that names the directory
@@ -200,10 +206,10 @@ class RunDirectory:
         except InvalidInput as error:
             raise InvalidInput(f"{path}: {error}") from error
         except ValidationError as error:
-            found = error.errors()[0]
-            place = ".".join(map(str, found["loc"])) or "its form"
+            problem = error.errors()[0]
+            field = ".".join(map(str, problem["loc"])) or "its form"
             raise InvalidInput.because(
-                str(path), f"a run directory with damaged files: {place}: {found['msg']}"
+                str(path), f"a run directory with damaged files: {field}: {problem['msg']}"
             ) from error
         except RecursionError as error:
             raise InvalidInput.because(
@@ -228,17 +234,21 @@ class RunDirectory:
         """Keeps a run, under a number or the next one."""
         self.take({len(self.runs) if number is None else number: record})
 
-    def take(self, runs: dict[int, Record]) -> None:
-        """Keeps runs by their numbers, with their configurations, and brings all files up to
-        date.
+    def take(self, runs: dict[int, Record], imported: bool = False) -> None:
+        """Keeps runs by their numbers, with their configurations, and brings all files up to date.
+
+        Args:
+            runs: by number.
+            imported: whether they were made by another process, whose settings of JAX they keep.
         """
         for number, record in runs.items():
-            made = dataclasses.replace(record, settings=made_with(self.experiments, number))
-            keep_models(self.path, number, made)
+            settings = stored_settings(self.experiments, number, record, imported)
+            stored_record = dataclasses.replace(record, settings=settings)
+            keep_models(self.path, number, stored_record)
             # on disk now; in memory the models of all runs would add up
-            made = dataclasses.replace(made, models={})
-            write(self.path / "runs" / f"{number:04d}.npz", made.to_bytes())
-            self.runs[number] = made
+            stored_record = dataclasses.replace(stored_record, models={})
+            write(self.path / "runs" / f"{number:04d}.npz", stored_record.to_bytes())
+            self.runs[number] = stored_record
         self.flush()
 
     def close(self, status: Status, reason: str = "") -> None:
@@ -267,11 +277,11 @@ class RunDirectory:
         """
         # runs that only the earlier copy has must not be lost
         if is_archive(target):
-            mine = {identity(run) for run in self.records}
-            others = RunDirectory.load(target).records
-            if lost := sum(identity(run) not in mine for run in others):
+            identities = {record_fingerprint(run) for run in self.records}
+            archived = RunDirectory.load(target).records
+            if lost := sum(record_fingerprint(run) not in identities for run in archived):
                 reason = (
-                    f"holds {lost} of {len(others)} runs that {self.path} does not have; "
+                    f"holds {lost} of {len(archived)} runs that {self.path} does not have; "
                     "nothing was overwritten"
                 )
                 hint = (
@@ -279,24 +289,29 @@ class RunDirectory:
                     "folder."
                 )
                 raise InvalidInput.because(str(target), reason, hint)
-        about = {"title": self.title, "status": self.status, "jobs": self.jobs, "notes": self.notes}
+        header = {
+            "title": self.title,
+            "status": self.status,
+            "jobs": self.jobs,
+            "notes": self.notes,
+        }
         with writing(target):
-            copy_kept(self.path, target)
-            write(target / CURVES, packed(about, self.runs))
+            copy_archive_files(self.path, target)
+            write(target / CURVES, packed(header, self.runs))
             if self.study is not None:
                 draw_pictures(self.charts(), self.shown(), target)
                 # last, because README.md lists the settings and pictures that lie in the folder
-                self._compare(target)
+                self._write_study_files(target)
 
     def flush(self) -> None:
         """Rewrites the table, the summary and the report from the records."""
         write(self.path / "metrics.csv", to_csv(self.records))
-        self._number_files()
+        self._write_number_files()
         if with_named_clients(self.records):
             write(self.path / "clients.csv", clients_csv(self.records, self.shown()))
-        if audits_among(self.records):
+        if select_audits(self.records):
             write(self.path / "audit.csv", membership_csv(self.records))
-        self._compare()
+        self._write_study_files()
         write(
             self.path / "summary.json",
             json.dumps(self._summary(), indent=2, allow_nan=False) + "\n",
@@ -309,21 +324,26 @@ class RunDirectory:
         """
         with writing(self.path):
             pictures = draw_pictures(self.charts(), [], self.path) if self.study is not None else []
-            files = [*pictures, *self._number_files(), *self._compare(), self.path / "report.html"]
+            files = [
+                *pictures,
+                *self._write_number_files(),
+                *self._write_study_files(),
+                self.path / "report.html",
+            ]
             write(files[-1], render(self.page()))
         return files
 
-    def _number_files(self) -> list[Path]:
+    def _write_number_files(self) -> list[Path]:
         """Writes the numbers of all runs, which a recipe with further readings extends."""
-        wanted, units = self.study and self.study.readings, self.study is None
-        texts = {"runs.csv": runs_csv(self.records, self.shown(), wanted, units)}
+        readings, units = self.study and self.study.readings, self.study is None
+        texts = {"runs.csv": runs_csv(self.records, self.shown(), readings, units)}
         if self.grids:
             texts["grid.csv"] = grid_csv(self.grids, self.records, units)
         for name, text in texts.items():
             write(self.path / name, text)
         return [self.path / name for name in texts]
 
-    def _compare(self, target: Path | None = None) -> list[Path]:
+    def _write_study_files(self, target: Path | None = None) -> list[Path]:
         """Writes the tables beside the recipe; those of a copy are about its pictures too."""
         if self.study is None:
             return []
@@ -337,7 +357,7 @@ class RunDirectory:
 
     def page(self) -> Page:
         """Returns the content of the report."""
-        settings = {file.name: read_text(file) for file in self._settings()}
+        settings = {file.name: read_text(file) for file in self._list_settings()}
         prices = next(
             (e.cost.model_dump() for e in self.experiments if e.cost), CostSection().model_dump()
         )
@@ -345,11 +365,24 @@ class RunDirectory:
         sheets += [grid_sheet(experiment, self.records) for experiment in self.grids]
         sheets += [] if self.study else differences_sheet(self.shown(), self.reads)
         sheets += clients_sheets(self.shown())
-        charts = self._figures()
-        reads, runs, others = self.reads, self.shown(), " ".join(provenance.others(self.records))
-        made = self.versions | ({"taken over": others} if others else {})
+        charts = self._draw_study_charts()
+        reads, runs, other_versions = (
+            self.reads,
+            self.shown(),
+            " ".join(provenance.describe_other_versions(self.records)),
+        )
+        versions = self.versions | ({"taken over": other_versions} if other_versions else {})
         return Page(
-            self.title, self.line(), runs, self.notes, settings, made, sheets, prices, charts, reads
+            self.title,
+            self.line(),
+            runs,
+            self.notes,
+            settings,
+            versions,
+            sheets,
+            prices,
+            charts,
+            reads,
         )
 
     def charts(
@@ -358,16 +391,16 @@ class RunDirectory:
         """Returns the figures of its recipe; without a recipe's figures, or against an axis or of
         some metrics, the curves.
         """
-        drawn = [] if against or metrics else self._figures()
-        if drawn and self.study and self.study.replaces_curves:
-            return drawn
-        return [*drawn, *curves(self.shown(), self.experiments, against or "rounds", metrics)]
+        figures = [] if against or metrics else self._draw_study_charts()
+        if figures and self.study and self.study.replaces_curves:
+            return figures
+        return [*figures, *curves(self.shown(), self.experiments, against or "rounds", metrics)]
 
-    def _figures(self) -> list[Chart]:
+    def _draw_study_charts(self) -> list[Chart]:
         return self.study.charts(self.shown(), self.experiments) if self.study else []
 
-    def _settings(self) -> list[Path]:
-        return settings_of(self.path)
+    def _list_settings(self) -> list[Path]:
+        return list_config_files(self.path)
 
     def shown(self) -> list[Record]:
         """Returns the runs that reports show.
@@ -375,13 +408,13 @@ class RunDirectory:
         Of a grid these are the runs of the members that its rule selects, without those that
         selected them.
         """
-        chosen = {task: set(labels.values()) for task, labels in self.selections().items()}
+        selected_labels = {task: set(labels.values()) for task, labels in self.selections().items()}
         seeds = {experiment.name: experiment.seeds for experiment in self.grids}
         return [
             record
             for record in self.records
-            if record.task not in chosen
-            or (record.label in chosen[record.task] and record.seed in seeds[record.task])
+            if record.task not in selected_labels
+            or (record.label in selected_labels[record.task] and record.seed in seeds[record.task])
         ]
 
     @property
@@ -438,7 +471,9 @@ class RunDirectory:
             "notes": self.notes,
             "warnings": self.warnings(),
             "tasks": {
-                title: [_plain(row) for row in summarize(runs, self.reads.get(title, "last"))]
+                title: [
+                    _summarize_row(row) for row in summarize(runs, self.reads.get(title, "last"))
+                ]
                 for title, runs in by_task(self.shown()).items()
             },
             "runs": [
@@ -461,7 +496,7 @@ class RunDirectory:
         }
 
 
-def _plain(row: Row) -> dict[str, Any]:
+def _summarize_row(row: Row) -> dict[str, Any]:
     values = {
         metric: {
             "mean": mean if math.isfinite(mean) else None,
@@ -479,12 +514,12 @@ def _plain(row: Row) -> dict[str, Any]:
     }
 
 
-def _record(file: Path) -> Record:
+def _load_record(file: Path) -> Record:
     try:
         return Record.from_bytes(read(file))
     except ValueError as error:
-        way = f"`fedax resume {file.parent.parent}` makes this run again"
-        raise ValueError(f"{file.name} in {file.parent} is damaged ({error}); {way}") from error
+        hint = f"`fedax resume {file.parent.parent}` makes this run again"
+        raise ValueError(f"{file.name} in {file.parent} is damaged ({error}); {hint}") from error
 
 
 def is_archive(path: Path) -> bool:

@@ -14,7 +14,7 @@ from fedax.data import data_folder
 from fedax.engine.driver.run import Progress, program_key, run, run_grid
 from fedax.engine.round.footprint import footprint
 from fedax.experiments.config.experiment import Experiment, Member, Plan
-from fedax.experiments.config.run_ids import RunId, draw_of, list_run_ids
+from fedax.experiments.config.run_ids import RunId, data_seed, list_run_ids
 from fedax.experiments.config.sections import AuditSection, schedule_of
 from fedax.experiments.results.models import arrays_of, check_own_models
 from fedax.report import Record
@@ -43,7 +43,7 @@ class Batch:
     selecting: bool = False
 
     @property
-    def alone(self) -> bool:
+    def is_single(self) -> bool:
         """Whether it is a single run."""
         return len(self.numbers) == 1
 
@@ -54,15 +54,17 @@ class Batch:
     def heading(self, experiment: Experiment, several: bool) -> str:
         """Returns the heading of its progress bar."""
         # such as "FedAvg and 3 more"
-        what = self.labels[0] + (
+        title = self.labels[0] + (
             f" and {len(self.labels) - 1} more" if len(self.labels) > 1 else ""
         )
-        listed = ", ".join(str(seed) for seed in self.seeds)
-        word = "selection seed" if self.selecting else "seed"
-        several_seeds = f", {word}s {listed}" if len(self.seeds) > 1 else f", {word} {listed}"
+        seed_list = ", ".join(str(seed) for seed in self.seeds)
+        seed_word = "selection seed" if self.selecting else "seed"
+        several_seeds = (
+            f", {seed_word}s {seed_list}" if len(self.seeds) > 1 else f", {seed_word} {seed_list}"
+        )
         seed = several_seeds if self.selecting or len(experiment.seeds) > 1 else ""
-        draw = f", draw {draw_of(experiment)}" if several else ""
-        return (f"{experiment.name}{draw}: " if several else "") + what + seed
+        draw = f", draw {data_seed(experiment)}" if several else ""
+        return (f"{experiment.name}{draw}: " if several else "") + title + seed
 
     def run(self, experiment: Experiment, out: Path, hook: Hook | None = None) -> list[Record]:
         """Runs it, from its newest checkpoint on if there is one."""
@@ -71,28 +73,40 @@ class Batch:
         every = max(experiment.rounds // 10, 1) if every is None else every
         # 0 means no checkpoints
         checkpoints = {"checkpoint": self.folder(out), "checkpoint_every": every} if every else {}
-        common = {"task": experiment.name, "draw": draw_of(experiment), "hook": hook}
+        common = {"task": experiment.name, "draw": data_seed(experiment), "hook": hook}
         if experiment.audit is not None:
             # an audit is always a batch of one run
-            return [
-                run_audited(
-                    plan, experiment.audit, self.labels[0], self.seeds[0], **common, **checkpoints
-                )
-            ]
+            record = run_audited(
+                plan, experiment.audit, self.labels[0], self.seeds[0], **common, **checkpoints
+            )
+            return [_with_data_hashes(record, plan)]
         # runs that only select are many: their models are kept only with `all`
         keep = experiment.keep_models in (
             ("all",) if self.selecting else ("all", "reported", "personal")
         )
-        own = (
+        keep_personal = (
             keep
             and experiment.keep_models == "personal"
             and _has_own_models(plan.algorithms[self.labels[0]])
         )
-        if own:
+        if keep_personal:
             check_own_models(plan.task)
-        return run_batch(
-            plan, self.labels, self.seeds, keep=keep, personal=own, **common, **checkpoints
+        records = run_batch(
+            plan,
+            self.labels,
+            self.seeds,
+            keep=keep,
+            personal=keep_personal,
+            **common,
+            **checkpoints,
         )
+        return [_with_data_hashes(record, plan) for record in records]
+
+
+def _with_data_hashes(record: Record, plan: Plan) -> Record:
+    """Returns a record that says with which data it was made."""
+    settings = (record.settings or {}) | {"data": plan.data_hashes}
+    return dataclasses.replace(record, settings=settings)
 
 
 def _has_own_models(algorithm: Algorithm[Any]) -> bool:
@@ -125,59 +139,61 @@ def batches_of(
         chosen: by task and algorithm, the label of the member that was selected. Then the runs to
             report; without, those that select (none, where there is nothing to select).
     """
-    made: list[Batch] = []
-    slots = list_run_ids(experiments)
+    batches: list[Batch] = []
+    run_ids = list_run_ids(experiments)
     for position, experiment in enumerate(experiments):
         # by program, then by label; the ids are in the order of the seeds
         groups: dict[Any, dict[str, list[RunId]]] = {}
-        for slot in slots:
-            member = slot.member
-            wanted = (
-                slot.selecting
+        for run_id in run_ids:
+            member = run_id.member
+            is_wanted = (
+                run_id.selecting
                 if chosen is None
-                else not slot.selecting and _reported(experiment, member, chosen)
+                else not run_id.selecting and _is_reported(experiment, member, chosen)
             )
-            if slot.experiment != position or not wanted:
+            if run_id.experiment != position or not is_wanted:
                 continue
-            groups.setdefault(_program_of(experiment, member), {}).setdefault(
+            groups.setdefault(_batch_key(experiment, member), {}).setdefault(
                 member.label, []
-            ).append(slot)
+            ).append(run_id)
         for group in groups.values():
             # every label of a group has the same seeds
-            seeds = [slot.seed for slot in next(iter(group.values()))]
+            seeds = [run_id.seed for run_id in next(iter(group.values()))]
             # positions of the seeds of each batch
-            places = (
+            seed_groups = (
                 [range(len(seeds))]
                 if shares_program(experiment)
                 else [[i] for i in range(len(seeds))]
             )
-            for part in places:
+            for seed_indices in seed_groups:
                 # the first label with all seeds, then the next
-                numbers = tuple(group[label][i].number for label in group for i in part)
-                made.append(
+                numbers = tuple(group[label][i].number for label in group for i in seed_indices)
+                batches.append(
                     Batch(
                         position,
                         tuple(group),
-                        tuple(seeds[i] for i in part),
+                        tuple(seeds[i] for i in seed_indices),
                         numbers,
                         chosen is None,
                     )
                 )
-    return made
+    return batches
 
 
-def _program_of(experiment: Experiment, member: Member) -> Any:
+def _batch_key(experiment: Experiment, member: Member) -> Any:
     """Returns a key that is equal for the members that one compiled program can serve."""
     shares = experiment.grid and not experiment.audit
     compiled = shares and experiment.engine == "simulation"
     # privacy, devices and symbolic values use numbers of the schedule before the program runs
     private = experiment.channel is not None and experiment.channel.privacy is not None
-    apart = not compiled or private or experiment.devices is not None or _has_symbolic(experiment)
+    separate = (
+        not compiled or private or experiment.devices is not None or _has_symbolic(experiment)
+    )
     return (
         member.method,
         program_key(member.solver.make()) if compiled else str(member.solver),
         str(member.schedule)
-        if apart or "asynchronous" in member.schedule
+        if separate or "asynchronous" in member.schedule
         else program_key(schedule_of(member.schedule)),
         program_key(member.algorithm.make()) if shares else member.label,
     )
@@ -197,15 +213,15 @@ def varied_programs(experiment: Experiment) -> tuple[int, list[str]]:
     (2, ['cohort'])
     """
     members = experiment.members()
-    programs = {member.label: _program_of(experiment, member) for member in members}
+    programs = {member.label: _batch_key(experiment, member) for member in members}
     separate = dict[str, None]()
     for key in dict.fromkeys(key for member in members for key in member.settings):
         # by the other settings, the programs of members that differ in this key only
         alike = dict[Any, set[Any]]()
         for member in members:
-            others = str({k: v for k, v in member.settings.items() if k != key})
-            alike.setdefault((member.method, others), set()).add(programs[member.label])
-        if any(len(several) > 1 for several in alike.values()):
+            other_settings = str({k: v for k, v in member.settings.items() if k != key})
+            alike.setdefault((member.method, other_settings), set()).add(programs[member.label])
+        if any(len(group_programs) > 1 for group_programs in alike.values()):
             separate[key] = None
     return len(set(programs.values())), list(separate)
 
@@ -235,11 +251,11 @@ def count_runs(experiment: Experiment) -> str:
         sum(len(batch.numbers) for batch in stage) for stage in stages_of(experiment)
     )
     runs, rounds = counted(selecting + reporting, "run"), counted(experiment.rounds, "round")
-    parts = f": {selecting} to select in the grid, {reporting} to report" if selecting else ""
-    return f"The experiment makes {runs} of {rounds}{parts}."
+    breakdown = f": {selecting} to select in the grid, {reporting} to report" if selecting else ""
+    return f"The experiment makes {runs} of {rounds}{breakdown}."
 
 
-def _reported(
+def _is_reported(
     experiment: Experiment, member: Member, chosen: Mapping[str, Mapping[str, str]]
 ) -> bool:
     return member.label == chosen.get(experiment.name, {}).get(member.method, member.label)
@@ -263,16 +279,22 @@ def _has_symbolic(experiment: Experiment) -> bool:
     "theory" instead of a number.
     """
 
-    def found(value: Any) -> bool:
+    def contains_symbol(value: Any) -> bool:
         if isinstance(value, dict):
-            return any(found(each) for each in value.values())
-        return any(found(each) for each in value) if isinstance(value, list) else value in SYMBOLIC
+            return any(contains_symbol(item) for item in value.values())
+        return (
+            any(contains_symbol(item) for item in value)
+            if isinstance(value, list)
+            else value in SYMBOLIC
+        )
 
-    parts = [
+    option_tables = [
         experiment.solver.options,
         *(section.options | section.solver for section in experiment.algorithm),
     ]
-    return found([*parts, experiment.grid.model_dump() if experiment.grid else None])
+    return contains_symbol(
+        [*option_tables, experiment.grid.model_dump() if experiment.grid else None]
+    )
 
 
 def run_batch(
@@ -303,9 +325,9 @@ def run_batch(
     else:
         # a list has one solver or schedule for each member; equal ones are passed once
         for name in ("solver", "schedule"):
-            each = [plan.arguments_of(label)[name] for label in labels]
-            same = all(one is each[0] or str(one) == str(each[0]) for one in each)
-            arguments[name] = each[0] if same else each
+            values = [plan.arguments_of(label)[name] for label in labels]
+            all_equal = all(value is values[0] or str(value) == str(values[0]) for value in values)
+            arguments[name] = values[0] if all_equal else values
         histories = run_grid(members, plan.task, seed=seeds, progress=hook, **arguments)
     cost = footprint(members[0], plan.task, solver=plan.arguments_of(labels[0])["solver"])
     schedules = {label: plan.arguments_of(label)["schedule"] for label in labels}
@@ -315,7 +337,7 @@ def run_batch(
             np.mean(
                 [
                     cost.gradients(schedule.mean_steps(int(n)), schedule.mean_epoch(int(n)))
-                    for n in plan.task.train.sizes
+                    for n in client_sizes(plan) or plan.task.train.sizes
                 ]
             )
         )
@@ -338,6 +360,17 @@ def run_batch(
     ]
 
 
+def client_sizes(plan: Plan) -> list[int] | None:
+    """Returns the number of training examples of each client.
+
+    Deployed clients may have other examples than the task: None until they have said how many.
+    """
+    engine = plan.arguments.get("engine")
+    if hasattr(engine, "client_sizes"):
+        return engine.client_sizes
+    return [int(n) for n in plan.task.train.sizes]
+
+
 def run_audited(
     plan: Plan,
     audit: AuditSection,
@@ -357,16 +390,22 @@ def run_audited(
     arguments = plan.arguments_of(label)
     names = ("solver", "schedule", "engine", "channel", "devices", "observe", "on_bad_client")
     options = {name: arguments[name] for name in names} | checkpoints
-    looks, algorithm = audit.looks(arguments["rounds"]), plan.algorithms[label]
-    found = membership(
-        algorithm, plan.task, looks=looks, seed=seed, attack=audit.make(), progress=hook, **options
+    attack_rounds, algorithm = audit.looks(arguments["rounds"]), plan.algorithms[label]
+    result = membership(
+        algorithm,
+        plan.task,
+        looks=attack_rounds,
+        seed=seed,
+        attack=audit.make(),
+        progress=hook,
+        **options,
     )
-    history, areas = found.history, found.auc
+    history, areas = result.history, result.auc
     # the observations at which an attack was made, so that all curves have one length
-    seen = np.isin(history.rounds, found.rounds)
+    is_attacked = np.isin(history.rounds, result.rounds)
     metrics = {"auc": areas["shadow"], "auc_calibrated": areas["calibrated"]}
-    metrics |= {name: values[seen] for name, values in history.metrics.items()}
-    shown = dataclasses.replace(
-        history, rounds=history.rounds[seen], metrics=metrics, seconds=found.seconds
+    metrics |= {name: values[is_attacked] for name, values in history.metrics.items()}
+    attacked_history = dataclasses.replace(
+        history, rounds=history.rounds[is_attacked], metrics=metrics, seconds=result.seconds
     )
-    return Record.of(shown, task=task, label=label, seed=seed, draw=draw)
+    return Record.of(attacked_history, task=task, label=label, seed=seed, draw=draw)

@@ -124,7 +124,7 @@ def run_demo(
                 budget = Budget(
                     (end - time.perf_counter()) / (len(plans) - i), len(plan.algorithms)
                 )
-                _one_task(i, plan, directory, display, interruption, budget, rounds)
+                _run_task(i, plan, directory, display, interruption, budget, rounds)
         except KeyboardInterrupt:
             directory.close("interrupted")
         else:
@@ -132,7 +132,7 @@ def run_demo(
     return directory
 
 
-def _one_task(
+def _run_task(
     number: int,
     plan: Plan,
     directory: RunDirectory,
@@ -144,7 +144,7 @@ def _one_task(
     """Runs all methods on the task of an experiment of the directory, for as many rounds as the
     first one gets.
     """
-    experiment, length = directory.experiments[number], _FIXED if rounds is not None else _TIMED
+    experiment, remark = directory.experiments[number], _FIXED if rounds is not None else _TIMED
     common = {"task": experiment.name, "draw": int(experiment.task.options.get("seed", 0))}
     for label in plan.algorithms:
         limited = dataclasses.replace(
@@ -163,18 +163,18 @@ def _one_task(
         if (
             directory.experiments[number].rounds != rounds
         ):  # before a run is kept, which names the settings that it belongs to
-            now = list(directory.experiments)
-            now[number] = experiment.model_copy(update={"rounds": rounds})
-            directory.configure(now)
+            updated = list(directory.experiments)
+            updated[number] = experiment.model_copy(update={"rounds": rounds})
+            directory.configure(updated)
         directory.notes[experiment.name] = (
-            f"{describe(experiment, plan)} {_weights(experiment)} {length}"
+            f"{describe(experiment, plan)} {_describe_weights(experiment)} {remark}"
         )
         directory.add(record)
         if interruption.asked or record.outcome.kind == "interrupted":
             raise KeyboardInterrupt
 
 
-def _weights(experiment: Experiment) -> str:
+def _describe_weights(experiment: Experiment) -> str:
     mu = {
         section.shown(): section.options["mu"]
         for section in experiment.algorithm
@@ -214,7 +214,7 @@ class Budget:
 
     def __call__(self, observation: Progress) -> bool:
         # seconds of the run so far, without compilation
-        rounds = time.perf_counter() - self.begun - observation.compiling
+        elapsed = time.perf_counter() - self.begun - observation.compiling
         # compilation of all runs is paid first, but a third of the time is for rounds
-        left = max(self.seconds - observation.compiling * self.runs, self.seconds / 3)
-        return observation.round >= self.least and rounds * self.runs >= left
+        remaining = max(self.seconds - observation.compiling * self.runs, self.seconds / 3)
+        return observation.round >= self.least and elapsed * self.runs >= remaining

@@ -30,7 +30,7 @@ class Interruption:
 
     def __enter__(self) -> "Interruption":
         if threading.current_thread() is threading.main_thread() and not self.later:
-            self._before = signal.signal(signal.SIGINT, self._ask)
+            self._before = signal.signal(signal.SIGINT, self._request_stop)
         return self
 
     def __exit__(
@@ -42,7 +42,7 @@ class Interruption:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
 
-    def settled(self, records: list[Record]) -> list[Record]:
+    def synchronize(self, records: list[Record]) -> list[Record]:
         """Sends the records of rank 0 to all ranks, and interrupts all if one of them was
         interrupted.
         """
@@ -50,7 +50,7 @@ class Interruption:
         self.asked = self.ranks.any(self.asked)
         return self.ranks.broadcast(records)
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
+    def _request_stop(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
         # the next Ctrl-C raises KeyboardInterrupt
         signal.signal(signal.SIGINT, signal.default_int_handler)

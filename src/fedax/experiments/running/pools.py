@@ -76,7 +76,7 @@ def local_pool(jobs: int, folder: Path) -> Iterator[LocalPool]:
     # a forked process would inherit JAX's threads and locks
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
-        jobs, context, initializer=_begin, initargs=(context.Value("i", 0), jobs)
+        jobs, context, initializer=_set_up_worker, initargs=(context.Value("i", 0), jobs)
     ) as pool:
         try:
             yield LocalPool(pool, folder)
@@ -85,23 +85,23 @@ def local_pool(jobs: int, folder: Path) -> Iterator[LocalPool]:
             raise
 
 
-def _begin(places: Synchronized, jobs: int) -> None:
+def _set_up_worker(next_index: Synchronized, jobs: int) -> None:
     """Sets up a process of a pool. It ends when the process that began it ends, because no other
     process may go on writing.
 
     It stays on its cores: processes that move between each other's lose what the caches hold.
     """
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     # processes take the numbers 0, 1, 2, ... in the order in which they start
-    with places.get_lock():
-        place, places.value = places.value, places.value + 1
-    own = share_of_cores(place, jobs)
+    with next_index.get_lock():
+        index, next_index.value = next_index.value, next_index.value + 1
+    process_cores = share_of_cores(index, jobs)
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, own)
-    set_up_jax(len(own))
+        os.sched_setaffinity(0, process_cores)
+    set_up_jax(len(process_cores))
 
 
-def _end_with_parent() -> None:
+def _exit_with_parent() -> None:
     if parent := multiprocessing.parent_process():
         parent.join()
         # `sys.exit` would end only this thread
@@ -139,7 +139,10 @@ class ClusterPool:
                 try:
                     records = job.result()
                 except Exception as error:  # of the job, or of the cluster
-                    failed.append(f"{', '.join(batch.labels)} (job {job.job_id}: {_reason(error)})")
+                    failed.append(
+                        f"{', '.join(batch.labels)} (job {job.job_id}: "
+                        f"{_last_traceback_line(error)})"
+                    )
                     continue
                 yield batch, records
             # a job that has ended makes room for the next one at once
@@ -156,14 +159,14 @@ class ClusterPool:
         job = self.executor.submit(work_on, batch, experiment, self.folder, owner)
         self.jobs.append(job)
         # after each submission, so that a killed process leaves the ids of all its jobs
-        write(self.logs / "jobs.txt", "".join(f"{each.job_id}\n" for each in self.jobs))
+        write(self.logs / "jobs.txt", "".join(f"{submitted.job_id}\n" for submitted in self.jobs))
         return job
 
 
-def _reason(error: Exception) -> str:
+def _last_traceback_line(error: Exception) -> str:
     """Returns the last line of a job's traceback, which submitit puts between lines of dashes."""
-    parts = str(error).split("-" * 22)
-    lines = (parts[1] if len(parts) > 2 else parts[0]).strip().splitlines()
+    sections = str(error).split("-" * 22)
+    lines = (sections[1] if len(sections) > 2 else sections[0]).strip().splitlines()
     return lines[-1] if lines else type(error).__name__
 
 
@@ -173,24 +176,23 @@ def cluster_pool(cluster: ClusterSection, folder: Path) -> Iterator[ClusterPool]
     this one if the block fails.
 
     Raises:
-        FedaxError: submitit is not installed, or there is no such cluster here.
+        FedaxError: submitit is not installed, there is no such cluster here, or jobs of an earlier
+            process cannot be cancelled from here.
     """
-    submitit = _submitit()
-    place = folder / "slurm"
-    earlier = place / "jobs.txt"
-    # its jobs would go on writing into the same folder
-    if earlier.exists() and cluster.executor == "slurm":
-        ids = earlier.read_text(encoding="utf-8").split()
-        subprocess.run(["scancel", *ids], check=False, capture_output=True)
+    submitit = _import_submitit()
+    log_folder = folder / "slurm"
+    jobs_file = log_folder / "jobs.txt"
+    if jobs_file.exists() and cluster.executor == "slurm":
+        _cancel(jobs_file.read_text(encoding="utf-8").split(), folder)
     try:
-        executor = submitit.AutoExecutor(folder=place, cluster=cluster.executor)
+        executor = submitit.AutoExecutor(folder=log_folder, cluster=cluster.executor)
         executor.update_parameters(**cluster.parameters())
     except (RuntimeError, NameError, TypeError, ValueError) as error:
         raise FedaxError(f"--slurm: {error}") from error
-    place.mkdir(exist_ok=True)
+    log_folder.mkdir(exist_ok=True)
     # by default all on a cluster, and one for each core here
     most = cluster.jobs or (len(cores()) if cluster.executor == "local" else None)
-    pool = ClusterPool(executor, folder, place, most)
+    pool = ClusterPool(executor, folder, log_folder, most)
     try:
         yield pool
     except BaseException:
@@ -199,16 +201,30 @@ def cluster_pool(cluster: ClusterSection, folder: Path) -> Iterator[ClusterPool]
         raise
 
 
+def _cancel(ids: Sequence[str], folder: Path) -> None:
+    """Cancels jobs of Slurm, which would go on writing into a folder."""
+    # without ids, scancel ends in an error
+    if not ids:
+        return
+    try:
+        subprocess.run(["scancel", *ids], check=False, capture_output=True)
+    except FileNotFoundError as error:
+        raise FedaxError(
+            f"--slurm: scancel is not found here, and jobs {', '.join(ids)} of an earlier process "
+            f"may still write into {folder}. Continue on a machine of the cluster."
+        ) from error
+
+
 def check_cluster() -> None:
     """Refuses to begin without submitit.
 
     Raises:
         FedaxError: it is not installed.
     """
-    _submitit()
+    _import_submitit()
 
 
-def _submitit() -> Any:
+def _import_submitit() -> Any:
     try:
         return importlib.import_module("submitit")
     except ImportError as error:
@@ -231,12 +247,12 @@ def work_on(
     """
     host, process = owner
     if host == socket.gethostname():
-        threading.Thread(target=_end_with, args=(process,), daemon=True).start()
+        threading.Thread(target=_exit_with_process, args=(process,), daemon=True).start()
     set_up_jax()
     return batch.run(experiment, folder)
 
 
-def _end_with(process: int) -> None:
+def _exit_with_process(process: int) -> None:
     while True:
         try:
             # signal 0 only asks whether the process is there

@@ -49,16 +49,16 @@ def of_split(task: Task, split: str | None, client: int | None = None) -> Chosen
     owner, name = (task.held_back, "test") if split == "held_back" else (task, split)
     data: Ragged | None = getattr(owner, name, None)
     if owner is None or data is None:
-        have = [known for known in SPLITS if getattr(task, known) is not None]
+        available = [split_name for split_name in SPLITS if getattr(task, split_name) is not None]
         raise InvalidInput.of(
-            "--split", split, f"one that task {task.name!r} has: {', '.join(have)}"
+            "--split", split, f"one that task {task.name!r} has: {', '.join(available)}"
         )
     # the client of each row: rows are ordered by client
     owners = np.repeat(np.arange(data.clients), np.asarray(data.sizes))
-    own = slice(None) if client is None else owners == client
+    rows = slice(None) if client is None else owners == client
     return Chosen(
-        {name: np.asarray(values)[own] for name, values in data.arrays.items()},
-        owners[own],
+        {name: np.asarray(values)[rows] for name, values in data.arrays.items()},
+        owners[rows],
         owner.names,
     )
 
@@ -72,60 +72,60 @@ def examples_of(task: Task, path: Path) -> Chosen:
     Raises:
         DataError: a file that cannot be read, or whose examples are not such as the task's.
     """
-    known = task.train.arrays
+    task_arrays = task.train.arrays
     if path.suffix == ".npz":
-        held = read_npz(path)
+        file_arrays = read_npz(path)
     elif path.suffix in TABLES:
         # labels and other columns are not needed, and may hold texts
         features = {column: texts for column, texts in task.categories.items() if column != "y"}
         # with named columns only those are read, and y unless it holds texts
-        read = Columns(
+        request = Columns(
             words=features,
             only=None
             if task.columns is None
             else {*task.columns, *({"y"} - task.categories.keys())},
         )
-        columns = TABLES[path.suffix](path, read)
+        columns = TABLES[path.suffix](path, request)
         # without named columns, all but y are features, in the order of the file
         names = [name for name in columns if name != "y"] if task.columns is None else task.columns
         for name in names:
             if name not in columns:
                 reason = f"the column {name!r} is missing"
-                hint = f"The file has {', '.join(sorted(read.seen))}."
+                hint = f"The file has {', '.join(sorted(request.seen))}."
                 raise DataError.because(path.name, reason, hint)
-        held = {"x": np.column_stack([columns[name] for name in names])} if names else {}
+        file_arrays = {"x": np.column_stack([columns[name] for name in names])} if names else {}
         # beside other labels, a feature may have this name
-        held |= {"y": columns["y"]} if "y" in columns and "y" not in names else {}
+        file_arrays |= {"y": columns["y"]} if "y" in columns and "y" not in names else {}
     else:
         raise DataError.of("--data", str(path), "names that end in .npz, " + ", ".join(TABLES))
-    for name in held:
-        if name not in known:
-            raise UnknownName.among(f"{path.name}, array", name, known)
-    if missing := [name for name in known if name not in held and name != "y"]:
+    for name in file_arrays:
+        if name not in task_arrays:
+            raise UnknownName.among(f"{path.name}, array", name, task_arrays)
+    if missing := [name for name in task_arrays if name not in file_arrays and name != "y"]:
         raise DataError.found(
             path.name,
             f"no array {missing[0]!r}",
-            f"the arrays {sorted(known)} of the task; y may be missing",
+            f"the arrays {sorted(task_arrays)} of the task; y may be missing",
         )
-    rows_of(held, path.name)
-    arrays = conformed(held, {name: known[name] for name in held}, path.name)
+    rows_of(file_arrays, path.name)
+    arrays = conformed(file_arrays, {name: task_arrays[name] for name in file_arrays}, path.name)
     return Chosen(arrays, None)
 
 
-def predictions_csv(task: Task, params: PyTree, chosen: Chosen) -> str:
+def predictions_csv(task: Task, params: PyTree, examples: Chosen) -> str:
     """Returns a line for each example: its client and true label, where they are known, and the
     prediction.
     """
-    values = task.predict(params, chosen.arrays)
+    values = task.predict(params, examples.arrays)
     columns: dict[str, Any] = {}
-    if chosen.client is not None:
+    if examples.client is not None:
         columns["client"] = (
-            chosen.client
-            if chosen.names is None
-            else np.array(chosen.names, dtype=str)[chosen.client]
+            examples.client
+            if examples.names is None
+            else np.array(examples.names, dtype=str)[examples.client]
         )
-    if "y" in chosen.arrays and chosen.arrays["y"].ndim == 1:
-        columns |= {"y": _as_texts(task, chosen.arrays["y"])}
+    if "y" in examples.arrays and examples.arrays["y"].ndim == 1:
+        columns |= {"y": _as_texts(task, examples.arrays["y"])}
     # shape (examples, outputs)
     flat = values.reshape(len(values), -1)
     if values.ndim == 2:

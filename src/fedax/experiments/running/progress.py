@@ -16,7 +16,7 @@ from rich.text import Text
 from fedax.engine.driver.progress_bar import make_bars, rate_and_value, word_for
 from fedax.engine.driver.run import Progress as Observation
 from fedax.report.record import Record
-from fedax.report.tables.summary import best, columns_of, shown_in, summarize
+from fedax.report.tables.summary import best, columns_of, format_row_value, summarize
 
 
 class Display:
@@ -87,11 +87,11 @@ class Bars(Display):
 
     def end(self, title: str, records: Sequence[Record]) -> None:
         self._clear()
-        good = all(record.ending == "ok" for record in records)
+        all_ok = all(record.ending == "ok" for record in records)
         self.bars.console.print(
             Text.assemble(
-                ("✓ ", "green") if good else ("! ", "yellow"),
-                finished(title, records, self.metric),
+                ("✓ ", "green") if all_ok else ("! ", "yellow"),
+                summary_line(title, records, self.metric),
             )
         )
 
@@ -119,17 +119,17 @@ class Lines(Display):
         if time.perf_counter() - self.last > self.every:
             self.last = time.perf_counter()
             rate, value = rate_and_value(observation, self.begun, self.metric)
-            self._line(
+            self._print_line(
                 f"  {self.title}: round {observation.round}/{observation.rounds}, {rate}, {value}"
             )
 
     def end(self, title: str, records: Sequence[Record]) -> None:
-        self._line(finished(title, records, self.metric))
+        self._print_line(summary_line(title, records, self.metric))
 
     def say(self, message: str) -> None:
-        self._line(message)
+        self._print_line(message)
 
-    def _line(self, text: str) -> None:
+    def _print_line(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -138,7 +138,7 @@ def display_for(console: Console) -> Display:
     return Bars(console) if console.is_terminal else Lines(console)
 
 
-def finished(title: str, records: Sequence[Record], metric: str = "train_loss") -> str:
+def summary_line(title: str, records: Sequence[Record], metric: str = "train_loss") -> str:
     """Returns one line about runs that went together and have ended, with the last values of a
     metric.
     """
@@ -146,19 +146,19 @@ def finished(title: str, records: Sequence[Record], metric: str = "train_loss") 
     # each record has its part of the time
     seconds = sum(record.seconds[-1] for record in records)
     compiled = sum(record.compiling[-1] for record in records if record.compiling is not None)
-    parts = [f"{max(int(record.rounds[-1]) for record in records)} rounds in {seconds:.1f} s"]
-    parts += [f"{compiled:.1f} s of them compiling"] if compiled >= 0.1 else []
+    phrases = [f"{max(int(record.rounds[-1]) for record in records)} rounds in {seconds:.1f} s"]
+    phrases += [f"{compiled:.1f} s of them compiling"] if compiled >= 0.1 else []
     finite = [value for value in values if np.isfinite(value)]
-    parts += [f"{word_for(metric)} {_range(finite or values)}"] if values else []
+    phrases += [f"{word_for(metric)} {_format_range(finite or values)}"] if values else []
     endings = [record.ending for record in records if record.ending != "ok"]
     of_all = f" ({len(endings)} of {len(records)} runs)" if len(records) > 1 else ""
-    parts += [f"{ending}{of_all}" for ending in endings[:1]]
-    first = records[0].fitted
-    parts += [f"{name} {_range(numbers)} by theory" for name, numbers in first.items()]
-    return f"{title}: {', '.join(parts)}"
+    phrases += [f"{ending}{of_all}" for ending in endings[:1]]
+    fitted = records[0].fitted
+    phrases += [f"{name} {_format_range(numbers)} by theory" for name, numbers in fitted.items()]
+    return f"{title}: {', '.join(phrases)}"
 
 
-def _range(values: Any) -> str:
+def _format_range(values: Any) -> str:
     """Returns a number, or the smallest and the largest of several."""
     low, high = np.min(values), np.max(values)
     return f"{low:.4g} to {high:.4g}" if low < high else f"{low:.4g}"
@@ -224,7 +224,7 @@ def summary_table(
     winners = {column.metric: best(column, rows) for column in columns}
     for row in rows:
         cells = [
-            Text(shown_in(row, c), style="bold" if row.label in winners[c.metric] else "")
+            Text(format_row_value(row, c), style="bold" if row.label in winners[c.metric] else "")
             for c in columns
         ]
         table.add_row(

@@ -28,7 +28,7 @@ class Following(RunDirectory):
     def add(self, record: Record, number: int | None = None) -> None:
         self.runs[len(self.runs) if number is None else number] = record
 
-    def take(self, runs: dict[int, Record]) -> None:
+    def take(self, runs: dict[int, Record], imported: bool = False) -> None:
         self.runs |= runs
 
     def flush(self) -> None:
@@ -71,7 +71,7 @@ def team_of(experiments: Sequence[Experiment], jobs: int) -> ProcessGroup:
     return ProcessGroup()
 
 
-def followed(ranks: ProcessGroup) -> Following:
+def receive_directory(ranks: ProcessGroup) -> Following:
     """Returns the directory that rank 0 works on, once it has said that it can keep it."""
     experiments, runs = ranks.broadcast(None)
     # only rank 0 sends curves to trackers

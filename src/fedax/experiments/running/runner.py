@@ -12,19 +12,26 @@ from fedax.core import FedaxError, InvalidInput, Outcome, RunExists, WriteFailed
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.driver.run import Progress
 from fedax.experiments.config.experiment import Experiment, Plan
-from fedax.experiments.config.run_ids import draw_of, list_run_ids
+from fedax.experiments.config.plan import merge_settings
+from fedax.experiments.config.run_ids import data_seed, list_run_ids
 from fedax.experiments.config.sections import ClusterSection
 from fedax.experiments.config.user_code import with_code
 from fedax.experiments.results.provenance import packages
 from fedax.experiments.results.reuse import import_runs
-from fedax.experiments.results.settings import check_made
+from fedax.experiments.results.settings import check_configurations, check_data
 from fedax.experiments.results.store import RunDirectory, is_archive, refuse_if_taken, slug
 from fedax.experiments.results.study import Study
-from fedax.experiments.running.batches import Batch, batches_of, plan_of, run_batch
+from fedax.experiments.running.batches import (
+    Batch,
+    batches_of,
+    client_sizes,
+    plan_of,
+    run_batch,
+)
 from fedax.experiments.running.interruption import Interruption
 from fedax.experiments.running.pools import cluster_pool, local_pool
 from fedax.experiments.running.progress import Display
-from fedax.experiments.running.ranks import followed, team_of
+from fedax.experiments.running.ranks import receive_directory, team_of
 from fedax.experiments.running.trackers import TRACKERS, Tracking, check_installed
 from fedax.report import Record
 from fedax.utils.files import write, writing
@@ -132,8 +139,16 @@ def run_experiments(
     team_of(experiments, jobs)
     refuse_if_taken(out)
     check_installed(experiments[0].trackers)
-    taken = import_runs(experiments, reuse, elsewhere)
-    for experiment in reversed(_kinds(experiments)):  # the plan of the first is kept for its runs
+    imported = import_runs(
+        experiments,
+        reuse,
+        elsewhere,
+        hashes_of=lambda experiment: plan_of(experiment).data_hashes,
+        say=display.say,
+    )
+    for experiment in reversed(
+        _first_of_each_kind(experiments)
+    ):  # the plan of the first is kept for its runs
         plan_of(experiment)
     with writing(out):
         directory = RunDirectory.create(out, title, jobs)
@@ -144,18 +159,18 @@ def run_experiments(
                 directory.study = study
                 write(out / "recipe.toml", study.text)
             directory.configure(experiments)
-        return _work(directory, display, jobs, taken if reuse else None, cluster)
+        return _run_missing(directory, display, jobs, imported if reuse else None, cluster)
 
 
-def _kinds(experiments: Sequence[Experiment]) -> list[Experiment]:
+def _first_of_each_kind(experiments: Sequence[Experiment]) -> list[Experiment]:
     """Returns the first experiment of each data set, and of each that is audited.
 
     Their plans show before anything is compiled what is missing or does not fit.
     """
-    found: dict[Any, Experiment] = {}
+    first_experiments: dict[Any, Experiment] = {}
     for experiment in experiments:
-        found.setdefault((experiment.task.name, experiment.audit is None), experiment)
-    return list(found.values())
+        first_experiments.setdefault((experiment.task.name, experiment.audit is None), experiment)
+    return list(first_experiments.values())
 
 
 def resume(
@@ -183,7 +198,8 @@ def resume(
     Raises:
         RunExists: another process works in the folder.
         InvalidInput: no run directory, or one without experiments; one whose finished runs were
-            made with another configuration, with other versions or other random settings of JAX.
+            made with another configuration, with other versions, other random settings of JAX or
+            other data.
     """
     if who := holder(out):
         raise RunExists(f"{out} is in use by {who}. Wait until it ends.")
@@ -204,25 +220,50 @@ def resume(
     directory.experiments = [
         with_code(experiment, out, trust) for experiment in directory.experiments
     ]
-    check_made(directory.experiments, directory.runs, going_on=True)
+    check_configurations(directory.experiments, directory.runs, going_on=True)
     # by package, the version at the beginning and now
-    other = {name: (directory.versions.get(name), now) for name, now in packages().items()}
+    package_versions = {
+        name: (directory.versions.get(name), now) for name, now in packages().items()
+    }
     if changed := [
-        f"{name} {then} then, {now} now" for name, (then, now) in other.items() if then != now
+        f"{name} {then} then, {now} now"
+        for name, (then, now) in package_versions.items()
+        if then != now
     ]:
         hint = "Install those of then, or run in another folder."
         raise InvalidInput.because(
             str(out), f"begun with other versions: {'; '.join(changed)}", hint
         )
     # finished runs that still stand where the files say; all others run again
-    made = {slot.number: slot for slot in list_run_ids(directory.experiments)}
+    run_ids = {run_id.number: run_id for run_id in list_run_ids(directory.experiments)}
     directory.runs = {
         number: record
         for number, record in directory.runs.items()
-        if number in made and made[number].is_of(record) and record.outcome.kind != "interrupted"
+        if number in run_ids
+        and run_ids[number].is_of(record)
+        and record.outcome.kind != "interrupted"
     }
+    _check_data(directory)
     with held(out):
-        return _work(directory, display, jobs, cluster=cluster)
+        return _run_missing(directory, display, jobs, cluster=cluster)
+
+
+def _check_data(directory: RunDirectory) -> None:
+    """Checks the data of the experiments that have finished runs and lack others."""
+    experiments = directory.experiments
+    batches = batches_of(experiments) + batches_of(experiments, directory.selections())
+    incomplete = {
+        batch.experiment for batch in batches if not set(batch.numbers) <= directory.runs.keys()
+    }
+    runs: dict[int, dict[int, Record]] = {}
+    for run_id in list_run_ids(experiments):
+        record = directory.runs.get(run_id.number)
+        # data are made, which takes time, only for runs that say with which they were made
+        if run_id.experiment in incomplete and record and (record.settings or {}).get("data"):
+            runs.setdefault(run_id.experiment, {})[run_id.number] = record
+    for position, records in runs.items():
+        experiment = experiments[position]
+        check_data(experiment, records, plan_of(experiment).data_hashes)
 
 
 def follow(ranks: ProcessGroup) -> None:
@@ -232,27 +273,27 @@ def follow(ranks: ProcessGroup) -> None:
     Args:
         ranks: of the job.
     """
-    _work(followed(ranks), Display(), 1)
+    _run_missing(receive_directory(ranks), Display(), 1)
 
 
-def _work(
+def _run_missing(
     directory: RunDirectory,
     display: Display,
     jobs: int,
-    known: dict[int, Record] | None = None,
+    imported: dict[int, Record] | None = None,
     cluster: ClusterSection | None = None,
 ) -> RunDirectory:
     """Runs what a directory does not have yet: first what selects among the members of grids, then
     what is reported.
 
-    `known` are runs, by number, that were made elsewhere.
+    `imported` are runs, by number, that were made elsewhere.
     """
     ranks = team_of(directory.experiments, jobs)
     if ranks.rank == 0:
         # ranks that follow get the experiments and the finished runs by this call
         ranks.broadcast((directory.experiments, directory.runs))
     directory.status, directory.reason = "running", ""
-    kept = directory.path / "checkpoints"
+    checkpoints = directory.path / "checkpoints"
     with display, Interruption(display, jobs > 1 or cluster is not None, ranks) as interruption:
         if directory.jobs != jobs:
             change = f"Begun with --jobs {directory.jobs}, continued with --jobs {jobs}"
@@ -264,16 +305,16 @@ def _work(
         try:
             # selection comes first, because it decides which runs are reported
             if selecting := batches_of(directory.experiments):
-                _stage(directory, selecting, display, interruption, jobs, known, cluster)
+                _run_stage(directory, selecting, display, interruption, jobs, imported, cluster)
                 if interruption.asked:
                     raise KeyboardInterrupt
-                for task, chosen in directory.selections().items():
-                    members = [label for method, label in chosen.items() if label != method]
+                for task, selection in directory.selections().items():
+                    members = [label for method, label in selection.items() if label != method]
                     display.say(f"Selected for {task}: {'; '.join(members)}.")
                 for warning in directory.warnings():
                     display.say(f"At the edge of the grid: {warning}")
             reported = batches_of(directory.experiments, directory.selections())
-            _stage(directory, reported, display, interruption, jobs, known, cluster)
+            _run_stage(directory, reported, display, interruption, jobs, imported, cluster)
         except KeyboardInterrupt:
             # checkpoints stay for `resume`
             directory.close("interrupted")
@@ -291,31 +332,33 @@ def _work(
         else:
             directory.close("finished")
             # every run is finished: checkpoints are no longer needed
-            shutil.rmtree(kept, ignore_errors=True)
+            shutil.rmtree(checkpoints, ignore_errors=True)
     return directory
 
 
-def _stage(
+def _run_stage(
     directory: RunDirectory,
     batches: Sequence[Batch],
     display: Display,
     interruption: Interruption,
     jobs: int,
-    known: dict[int, Record] | None,
+    imported: dict[int, Record] | None,
     cluster: ClusterSection | None,
 ) -> None:
-    if known is not None:
-        # only runs of this stage: `known` also has those of the other one
-        wanted = {number for batch in batches for number in batch.numbers}
-        taken = {number: record for number, record in known.items() if number in wanted}
-        directory.take(taken)
-        display.say(f"{len(taken)} runs are taken over.")
+    if imported is not None:
+        # only runs of this stage: `imported` also has those of the other one
+        stage_numbers = {number for batch in batches for number in batch.numbers}
+        stage_runs = {
+            number: record for number, record in imported.items() if number in stage_numbers
+        }
+        directory.take(stage_runs, imported=True)
+        display.say(f"{len(stage_runs)} runs are taken over.")
     # a batch runs as a whole, even if only one of its runs is missing
     batches = [batch for batch in batches if not set(batch.numbers) <= directory.runs.keys()]
     if jobs == 1 and cluster is None:
-        done = _in_turn(directory, batches, display, interruption)
+        done = _run_in_turn(directory, batches, display, interruption)
     else:
-        done = _in_processes(directory, batches, display, jobs, cluster)
+        done = _run_in_processes(directory, batches, display, jobs, cluster)
     for batch, records in done:
         for number, record in zip(batch.numbers, records, strict=True):
             directory.add(record, number)
@@ -328,7 +371,7 @@ def _stage(
             raise KeyboardInterrupt
 
 
-def _in_turn(
+def _run_in_turn(
     directory: RunDirectory, batches: Sequence[Batch], display: Display, interruption: Interruption
 ) -> Iterator[tuple[Batch, list[Record]]]:
     for position, batch in enumerate(batches, start=1):
@@ -339,7 +382,7 @@ def _in_turn(
         )
         directory.notes.setdefault(experiment.name, describe(experiment, plan_of(experiment)))
         # a batch of several runs is sent to trackers when it has ended
-        live = _tracking(experiment, batch, 0, directory.path) if batch.alone else None
+        live = _make_tracking(experiment, batch, 0, directory.path) if batch.is_single else None
 
         def hook(observation: Progress, live: Tracking | None = live) -> bool:
             display.observe(observation)
@@ -351,7 +394,11 @@ def _in_turn(
         display.metric = experiment.select if batch.selecting else "train_loss"
         display.begin(heading, experiment.rounds)
         # all ranks get rank 0's records, and stop together
-        records = interruption.settled(batch.run(experiment, directory.path, hook))
+        records = interruption.synchronize(batch.run(experiment, directory.path, hook))
+        if (
+            experiment.engine == "flower"
+        ):  # by now the clients have said how many examples they have
+            directory.notes[experiment.name] = describe(experiment, plan_of(experiment))
         display.end(heading, records)
         if live:
             live.finish()
@@ -360,7 +407,7 @@ def _in_turn(
         yield batch, records
 
 
-def _in_processes(
+def _run_in_processes(
     directory: RunDirectory,
     batches: Sequence[Batch],
     display: Display,
@@ -390,12 +437,12 @@ def _in_processes(
             yield batch, records
 
 
-def _tracking(experiment: Experiment, batch: Batch, position: int, folder: Path) -> Tracking:
+def _make_tracking(experiment: Experiment, batch: Batch, position: int, folder: Path) -> Tracking:
     label, seed = (
         batch.labels[position // len(batch.seeds)],
         batch.seeds[position % len(batch.seeds)],
     )
-    draw = draw_of(experiment)
+    draw = data_seed(experiment)
     name = slug(f"{experiment.name} {label.replace('.', 'p')} draw {draw} seed {seed}")
     member = next(member for member in experiment.members() if member.label == label)
     options = {
@@ -408,9 +455,7 @@ def _tracking(experiment: Experiment, batch: Batch, position: int, folder: Path)
     config = (
         options
         | {"task": experiment.task.name}
-        | member.algorithm.options
-        | member.solver.options
-        | member.schedule
+        | merge_settings(member.algorithm.options, member.solver.options, member.schedule)
     )
     return Tracking(
         [TRACKERS[tracker](folder, experiment.name, name) for tracker in experiment.trackers],
@@ -420,7 +465,7 @@ def _tracking(experiment: Experiment, batch: Batch, position: int, folder: Path)
 
 def _replay(experiment: Experiment, batch: Batch, records: Sequence[Record], folder: Path) -> None:
     for position, record in enumerate(records if experiment.trackers else ()):
-        tracking = _tracking(experiment, batch, position, folder)
+        tracking = _make_tracking(experiment, batch, position, folder)
         tracking.replay(record)
         tracking.finish()
 
@@ -428,21 +473,19 @@ def _replay(experiment: Experiment, batch: Batch, records: Sequence[Record], fol
 def describe(experiment: Experiment, plan: Plan) -> str:
     """Returns one line about task, schedule and solver, for reports."""
 
-    def listed(options: dict[str, Any]) -> str:
+    def list_options(options: dict[str, Any]) -> str:
         return (
             ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in options.items())
             or "the defaults"
         )
 
-    task, train = experiment.task, plan.task.train
-    data = (
-        f"{task.name} ({listed(task.options)}): {train.clients} clients, {train.total} "
-        "training examples."
-    )
-    solver = f"{experiment.solver.name}, {listed(experiment.solver.options)}"
+    task, sizes = experiment.task, client_sizes(plan)
+    counts = "" if sizes is None else f": {len(sizes)} clients, {sum(sizes)} training examples"
+    data = f"{task.name} ({list_options(task.options)}){counts}."
+    solver = f"{experiment.solver.name}, {list_options(experiment.solver.options)}"
     audit = (
         " Membership inference: target and shadow model have a quarter of them each."
         if experiment.audit
         else ""
     )
-    return f"{data} Schedule: {listed(experiment.schedule)}. Solver: {solver}.{audit}"
+    return f"{data} Schedule: {list_options(experiment.schedule)}. Solver: {solver}.{audit}"

@@ -17,18 +17,18 @@ def cores() -> list[int]:
     )
 
 
-def share_of_cores(place: int, processes: int) -> list[int]:
+def share_of_cores(index: int, processes: int) -> list[int]:
     """Returns the cores of one of several processes: none of another's, as long as there are
     enough.
 
     >>> len(share_of_cores(0, 1)) == len(cores())
     True
     """
-    every = cores()
+    all_cores = cores()
     # with more processes than cores, several share one
-    each = max(1, len(every) // processes)
-    begin = place % processes * each % len(every)
-    return every[begin : begin + each]
+    per_process = max(1, len(all_cores) // processes)
+    start = index % processes * per_process % len(all_cores)
+    return all_cores[start : start + per_process]
 
 
 def set_up_jax(cpus: int | None = None) -> None:
@@ -44,8 +44,8 @@ def set_up_jax(cpus: int | None = None) -> None:
     set_by_user = jax.config.values
     if set_by_user["jax_compilation_cache_dir"] is None:
         keep_programs()
-    by_flag = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
-    if not by_flag and set_by_user["jax_num_cpu_devices"] == -1:
+    set_by_flag = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if not set_by_flag and set_by_user["jax_num_cpu_devices"] == -1:
         # refused once JAX has started
         with contextlib.suppress(RuntimeError):
             jax.config.update("jax_num_cpu_devices", cpus or len(cores()))

@@ -35,7 +35,7 @@ class TensorBoard:
     """Event files in a folder, by tensorboardX."""
 
     def __init__(self, folder: Path, project: str, name: str) -> None:
-        self.folder, self.writer = folder / "tensorboard" / name, _module("tensorboard")
+        self.folder, self.writer = folder / "tensorboard" / name, _import_module("tensorboard")
 
     def start(self, config: Mapping[str, Any]) -> None:
         self.writer = self.writer.SummaryWriter(str(self.folder))
@@ -57,7 +57,7 @@ class MLflow:
     """
 
     def __init__(self, folder: Path, project: str, name: str) -> None:
-        self.project, self.name, self.mlflow = project, name, _module("mlflow")
+        self.project, self.name, self.mlflow = project, name, _import_module("mlflow")
 
     def start(self, config: Mapping[str, Any]) -> None:
         self.mlflow.set_experiment(self.project)
@@ -75,7 +75,12 @@ class WeightsAndBiases:
     """A run of a Weights & Biases project."""
 
     def __init__(self, folder: Path, project: str, name: str) -> None:
-        self.folder, self.project, self.name, self.run = folder, project, name, _module("wandb")
+        self.folder, self.project, self.name, self.run = (
+            folder,
+            project,
+            name,
+            _import_module("wandb"),
+        )
 
     def start(self, config: Mapping[str, Any]) -> None:
         self.run = self.run.init(
@@ -100,7 +105,7 @@ each is made from a folder, the title of the experiment and the name of the run.
 _MODULES = {"tensorboard": "tensorboardX", "mlflow": "mlflow", "wandb": "wandb"}
 
 
-def _module(name: str) -> Any:
+def _import_module(name: str) -> Any:
     try:
         return importlib.import_module(_MODULES[name])
     except ModuleNotFoundError as error:
@@ -112,7 +117,7 @@ def check_installed(names: Sequence[str]) -> None:
     """Refuses trackers whose package is not installed, before anything runs."""
     for name in names:
         if name in _MODULES:
-            _module(name)
+            _import_module(name)
 
 
 class Tracking:
@@ -164,12 +169,12 @@ class Tracking:
         name: str = "run",
         folder: str | Path = ".",
     ) -> None:
-        several = (
+        tracker_list = (
             list(trackers)
             if isinstance(trackers, Sequence) and not isinstance(trackers, str)
             else [trackers]
         )
-        for tracker in several:
+        for tracker in tracker_list:
             if isinstance(tracker, str) and tracker not in TRACKERS:
                 raise UnknownName.among("Tracking(trackers=...)", tracker, TRACKERS)
             if not isinstance(tracker, str | Tracker):
@@ -177,9 +182,9 @@ class Tracking:
                 raise InvalidInput.of("Tracking(trackers=...)", tracker, allowed)
         self.trackers = [
             TRACKERS[tracker](Path(folder), project, name) if isinstance(tracker, str) else tracker
-            for tracker in several
+            for tracker in tracker_list
         ]
-        self._each(lambda tracker: tracker.start(config or {}))
+        self._call_each(lambda tracker: tracker.start(config or {}))
 
     def __enter__(self) -> "Tracking":
         return self
@@ -192,7 +197,7 @@ class Tracking:
         scalars = {
             name: float(value) for name, value in observation.metrics.items() if np.ndim(value) == 0
         }
-        self._each(
+        self._call_each(
             lambda tracker: tracker.log(
                 observation.round, scalars | {"seconds": observation.seconds}
             )
@@ -208,9 +213,9 @@ class Tracking:
 
     def finish(self) -> None:
         """Ends the run."""
-        self._each(lambda tracker: tracker.finish())
+        self._call_each(lambda tracker: tracker.finish())
 
-    def _each(self, act: Callable[[Tracker], None]) -> None:
+    def _call_each(self, act: Callable[[Tracker], None]) -> None:
         # a copy: a tracker that fails is removed inside the loop
         for tracker in list(self.trackers):
             try:

@@ -1,0 +1,172 @@
+"""Runs say with which data they were made, so that changed files are noticed."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import fedax
+from fedax.core import InvalidInput
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.plan import Plan
+from fedax.experiments.results.reuse import import_runs
+from fedax.experiments.results.store import RunDirectory
+from fedax.experiments.running import batches
+from fedax.experiments.running.progress import Display
+from fedax.experiments.running.runner import resume, run_experiment, run_experiments
+
+
+def write_files(folder, scale=1.0, last=0.0):
+    folder.mkdir(exist_ok=True)
+    for k in range(3):
+        x = np.random.default_rng(k).normal(size=(30, 2))
+        x[-1] += last
+        labels = (x[:, 0] > 0).astype(np.int32)
+        np.savez(folder / f"c{k}.npz", x=(x * scale).astype(np.float32), y=labels)
+    # a session keeps the newest data; another process reads the files
+    batches._newest.clear()
+
+
+def experiment_of(folder, **changes):
+    sections = {
+        "name": "T",
+        "rounds": 2,
+        "seeds": [0, 1],
+        "seeds_together": False,
+        "observe": ["train_loss"],
+        "task": {"name": "client_files", "folder": str(folder)},
+        "algorithm": [{"name": "fedavg"}],
+        "solver": {"learning_rate": 0.5},
+    }
+    return Experiment.of(**sections | changes)
+
+
+def hashes(experiment):
+    return experiment.plan().data_hashes
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    place = tmp_path_factory.mktemp("data")
+    write_files(place / "files")
+    return run_experiment(experiment_of(place / "files"), place / "a", Display())
+
+
+@pytest.fixture
+def folder(finished):
+    files = finished.path.parent / "files"
+    write_files(files)
+    yield files
+    write_files(files)
+
+
+def test_records_have_the_hashes(finished, folder):
+    expected = hashes(experiment_of(folder))
+    assert expected.keys() == {"examples"}
+    loaded = RunDirectory.load(finished.path).records
+    assert [run.settings["data"] for run in loaded] == [expected] * 2
+
+
+def test_runs_of_other_data_are_not_reused(finished, folder, tmp_path):
+    experiment = experiment_of(folder)
+    assert sorted(import_runs([experiment], [finished.path], hashes_of=hashes)) == [0, 1]
+    write_files(folder, scale=10.0)
+    said = []
+    taken = import_runs([experiment], [finished.path], True, hashes_of=hashes, say=said.append)
+    assert taken == {}
+    assert said == [
+        f"2 runs of {finished.path} cannot be reused: made with other examples of task "
+        "'client_files'."
+    ]
+    directory = run_experiments([experiment], tmp_path / "b", "B", Display(), reuse=[finished.path])
+    for run, old in zip(directory.records, finished.records, strict=True):
+        assert run.metrics["train_loss"].tolist() != old.metrics["train_loss"].tolist()
+        assert run.settings["data"] != old.settings["data"]
+
+
+def test_from_other_versions_they_are_taken_over_and_named(finished, folder, tmp_path):
+    """Other versions may round the same data in another way."""
+    finished.keep(tmp_path / "kept")
+    file = tmp_path / "kept" / "versions.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"jax": "0.1"}))
+    write_files(folder, scale=10.0)
+    taken = import_runs(
+        [experiment_of(folder)], [tmp_path / "kept"], elsewhere=True, hashes_of=hashes
+    )
+    assert sorted(taken) == [0, 1]
+    assert [run.versions["examples"] for run in taken.values()] == [
+        "of other content than here"
+    ] * 2
+
+
+def test_other_data_are_refused_to_continue_with(finished, folder):
+    second = finished.path / "runs" / "0001.npz"
+    content = second.read_bytes()
+    try:
+        write_files(folder, last=0.5)
+        # nothing is to run, so the data do not count
+        assert resume(finished.path, Display()).status == "finished"
+        second.unlink()
+        with pytest.raises(
+            InvalidInput,
+            match=r"task 'client_files': its examples have changed since runs/0000.npz was made. "
+            "Put the files back as they were, or run in another folder.",
+        ):
+            resume(finished.path, Display())
+        assert not second.exists()
+        write_files(folder)
+        assert resume(finished.path, Display()).status == "finished"
+    finally:
+        second.write_bytes(content)
+
+
+def test_every_example_of_a_small_data_set_counts(tmp_path):
+    write_files(tmp_path)
+    first = hashes(experiment_of(tmp_path))
+    assert hashes(experiment_of(tmp_path)) == first
+    write_files(tmp_path, last=1e-3)
+    assert hashes(experiment_of(tmp_path)) != first
+
+
+def plan_of(values):
+    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2, 0.0, clients=values)
+    return Plan(task, {}, {})
+
+
+def test_last_bits_of_double_precision_do_not_count():
+    values = np.random.default_rng(0).normal(size=(2, 100)) + 2
+    first = plan_of(values).data_hashes
+    assert plan_of(np.nextafter(values, 0)).data_hashes == first
+    assert plan_of(values * 1.001).data_hashes != first
+
+
+def test_the_starting_point_and_the_table_of_devices_count(tmp_path):
+    write_files(tmp_path / "files")
+    task = {"name": "client_files", "folder": str(tmp_path / "files")}
+    model = experiment_of(tmp_path / "files").plan().task
+
+    def hashes_with(start, speed):
+        params = jax.tree.map(lambda leaf: leaf + start, model.start(jax.random.key(0)))
+        fedax.save_params(params, tmp_path / "start.safetensors")
+        (tmp_path / "devices.csv").write_text(f"client,speed\nc0,{speed}\nc1,1.0\nc2,1.0\n")
+        options = {"params": str(tmp_path / "start.safetensors")}
+        devices = {"table": str(tmp_path / "devices.csv")}
+        return hashes(experiment_of(tmp_path / "files", task=task | options, devices=devices))
+
+    first = hashes_with(0.0, 1.0)
+    assert first.keys() == {"examples", "start", "devices"}
+    assert hashes_with(1.0, 1.0) == first | {"start": hashes_with(1.0, 1.0)["start"]} != first
+    assert hashes_with(0.0, 2.0) == first | {"devices": hashes_with(0.0, 2.0)["devices"]} != first
+
+
+def test_files_on_disk_are_sampled(tmp_path):
+    rng = np.random.default_rng(0)
+    clients = [{"x": rng.normal(size=(5, 3)), "y": rng.integers(0, 2, 5)} for _ in range(4)]
+    seen = []
+    for k, shift in enumerate((0.0, 0.0, 1.0)):
+        changed = [client | {"x": client["x"] + shift} for client in clients]
+        stored = fedax.data.write_clients(tmp_path / f"{k}", changed, classes=2, name="stored")
+        task = fedax.tasks.make_task("stored_clients", folder=str(stored))
+        seen.append(Plan(task, {}, {}).data_hashes)
+    assert seen[0] == seen[1] != seen[2]

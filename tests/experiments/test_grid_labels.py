@@ -1,0 +1,183 @@
+"""Labels of a grid's members: each stands for one member, also where an algorithm shares keys with
+its solver or its schedule."""
+
+import dataclasses
+
+import pytest
+
+from fedax.algorithms import algorithm_classes
+from fedax.core import InvalidInput, Schedule, SpecError
+from fedax.core.hyper import declared
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.sections import SOLVERS
+from fedax.experiments.results.grid import edges
+from fedax.experiments.running.progress import Display
+from fedax.experiments.running.runner import run_experiment
+from samples import record
+
+VALUES = (0.25, 0.5, 1, 2)
+SCHEDULE_VALUES = {"order": ["shuffled", "given"]}
+
+
+def sections(**changes):
+    return {
+        "name": "T",
+        "rounds": 2,
+        "observe": ["train_loss"],
+        "task": {"name": "synthetic", "clients": 3},
+    } | changes
+
+
+def two_values(hyper):
+    choices = VALUES if hyper.choices is None else hyper.choices
+    return [value for value in choices if hyper.allows(value)][:2]
+
+
+def shared_keys():
+    """Yields the keys that an algorithm shares with a solver or with the schedule."""
+    schedule_keys = {field.name for field in dataclasses.fields(Schedule)}
+    for name, kind in algorithm_classes().items():
+        for solver, solver_kind in SOLVERS.items():
+            for key in declared(kind).keys() & declared(solver_kind).keys():
+                values = two_values(declared(solver_kind)[key])
+                yield name, key, two_values(declared(kind)[key]), "solver", solver, values
+        for key in declared(kind).keys() & schedule_keys:
+            values = two_values(declared(kind)[key])
+            yield name, key, values, "schedule", "sgd", SCHEDULE_VALUES[key]
+
+
+SHARED = list(shared_keys())
+
+
+def test_there_are_shared_keys():
+    pairs = {(name, key, owner) for name, key, _, owner, *_ in SHARED}
+    assert {
+        ("fedavgm", "momentum", "solver"),
+        ("feddane", "decay", "solver"),
+        ("pfedme", "weight_decay", "solver"),
+        ("fedbc", "gamma", "solver"),
+        ("perfedavg", "order", "schedule"),
+    } <= pairs
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "values", "owner", "solver", "other_values"),
+    SHARED,
+    ids=[
+        f"{name}-{solver if owner == 'solver' else owner}"
+        for name, _, _, owner, solver, _ in SHARED
+    ],
+)
+def test_a_key_of_two_owners_is_qualified(name, key, values, owner, solver, other_values):
+    assert len(values) == len(other_values) == 2
+    experiment = Experiment.of(
+        **sections(algorithm=[{"name": name}], solver={"name": solver}),
+        grid={name: {key: values}, owner: {key: other_values}},
+    )
+    members = experiment.members()
+    method = algorithm_classes()[name].__name__
+    assert [member.label for member in members] == [
+        f"{method}, {key}={value}, {owner}.{key}={other}"
+        for value in values
+        for other in other_values
+    ]
+    owners = [
+        getattr(member, owner).options if owner == "solver" else member.schedule
+        for member in members
+    ]
+    pairs = [(m.algorithm.options[key], o[key]) for m, o in zip(members, owners, strict=True)]
+    assert pairs == [(value, other) for value in values for other in other_values]
+    # a stored copy reads as the same members
+    assert [m.label for m in Experiment.parse(experiment.toml()).members()] == [
+        m.label for m in members
+    ]
+
+
+def test_other_labels_stay_as_they_are():
+    experiment = Experiment.of(
+        **sections(algorithm=[{"name": "fedavgm"}]),
+        grid={"solver": {"momentum": [0.0, 0.3], "learning_rate": [0.1]}},
+    )
+    assert [member.label for member in experiment.members()] == [
+        "FedAvgM, momentum=0.0, learning_rate=0.1",
+        "FedAvgM, momentum=0.3, learning_rate=0.1",
+    ]
+
+
+def test_the_range_is_that_of_the_owner():
+    """0 is the end of FedBC's gamma, and not of the solver's."""
+    experiment = Experiment.of(
+        **sections(algorithm=[{"name": "fedbc"}], solver={"name": "inexact"}),
+        grid={"fedbc": {"gamma": [0.0, 1.0]}, "solver": {"gamma": [0.25, 0.5]}},
+    )
+    best = experiment.members()[0].label
+    runs = [
+        record(member.label, "T", 1, losses=(2.0, 0.1 if member.label == best else 1.0))
+        for member in experiment.members()
+    ]
+    assert edges(experiment, runs) == [
+        "FedBC: solver.gamma = 0.25 is the smallest of its list (0.25, 0.5). Try smaller values."
+    ]
+
+
+def test_every_member_of_such_a_grid_runs_as_alone(tmp_path):
+    grid = Experiment.of(
+        **sections(seeds=[0], algorithm=[{"name": "fedavgm"}]),
+        grid={"fedavgm": {"momentum": [0.5, 0.9]}, "solver": {"momentum": [0.0, 0.3]}},
+    )
+    directory = run_experiment(grid, tmp_path / "grid", Display())
+    losses = {
+        run.label: run.metrics["train_loss"].tolist() for run in directory.records if run.seed == 1
+    }
+    single = Experiment.of(
+        **sections(
+            seeds=[1],
+            algorithm=[
+                {"name": "fedavgm", "momentum": momentum, "label": label, "solver": solver}
+                for momentum, solver, label in (
+                    (0.5, {}, "FedAvgM, momentum=0.5, solver.momentum=0.0"),
+                    (0.5, {"momentum": 0.3}, "FedAvgM, momentum=0.5, solver.momentum=0.3"),
+                    (0.9, {}, "FedAvgM, momentum=0.9, solver.momentum=0.0"),
+                    (0.9, {"momentum": 0.3}, "FedAvgM, momentum=0.9, solver.momentum=0.3"),
+                )
+            ],
+        )
+    )
+    alone = run_experiment(single, tmp_path / "alone", Display())
+    assert losses.keys() == {run.label for run in alone.records}
+    assert len({str(curve) for curve in losses.values()}) == 4
+    for run in alone.records:
+        assert run.metrics["train_loss"].tolist() == pytest.approx(losses[run.label], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "grid"),
+    [
+        # one key under the name and under the label
+        ([{"name": "fedprox"}], {"fedprox": {"mu": [0.1]}, "FedProx": {"mu": [0.2, 0.3]}}),
+        # the label of another algorithm
+        (
+            [{"name": "fedprox"}, {"name": "fedavg", "label": "FedProx, mu=0.1"}],
+            {"FedProx": {"mu": [0.1, 0.2]}},
+        ),
+    ],
+)
+def test_two_members_with_one_label_are_refused(algorithm, grid):
+    if "fedprox" in grid:
+        grid = grid | {"fedprox": {"mu": [0.1, 0.5]}}
+    with pytest.raises(InvalidInput, match=r"grid: 'FedProx, mu=.*' is the label of two members"):
+        Experiment.of(**sections(algorithm=algorithm), grid=grid)
+
+
+def test_a_label_that_is_too_long_is_refused():
+    algorithm = [{"name": "fedprox", "label": "x" * 195}]
+    with pytest.raises(
+        InvalidInput, match=r"grid: .* has 203 characters, at most 200 .*: x+, mu=0\.1\. Give"
+    ):
+        Experiment.of(**sections(algorithm=algorithm), grid={"fedprox": {"mu": [0.1, 1.0]}})
+    text = (
+        'name = "T"\nrounds = 2\n[task]\nname = "synthetic"\n[[algorithm]]\nname = "fedprox"\n'
+        f'label = "{"x" * 195}"\n[grid]\nfedprox.mu = [0.1, 1.0]\n'
+    )
+    with pytest.raises(SpecError, match=r"line 8: grid: the label"):
+        Experiment.parse(text)
