@@ -104,8 +104,8 @@ paired seeds, Student's t-test, Holm's correction over the methods of a task, p 
 those until the target, and a run that never reaches it has speed 0. *Area* is the area under the
 performance profile by rounds, with its 95 % bootstrap interval over the tasks; it is in [0, 1], and
 a method that is best on every task has 1. *Gradients* are those of all clients over their number, so
-that a method in which all work costs more than one with a cohort. Every single difference with its interval, the profiles
-and the curves are on the page that `fedax bench --page` writes.
+that a method in which all clients work costs more than one with a cohort. Every single difference
+with its interval, the profiles and the curves are on the page that `fedax bench --page` writes.
 
 ![Share of the tasks on which a method needs at most so many times the rounds of the best one, for each family](../benchmark/profiles-rounds.png)
 

@@ -226,7 +226,7 @@ def test_processes_share_an_archive(calls, folder, tmp_path):
         "FedAvg",
         "Krum",
     ]
-    assert "Another process works on 1 of them." in console.file.getvalue()
+    assert "Another process works on 1 of them; run it again" in console.file.getvalue()
 
 
 def test_entries_without_a_search_are_of_the_sequence():
