@@ -122,3 +122,63 @@ def test_a_file_of_an_experiment_and_its_predictions(tmp_path, monkeypatch):
     predicted = call("predict", "out", "--data", "all.csv")
     assert predicted.exit_code == 0, predicted.output
     assert len(predicted.output.splitlines()) == len(ROWS) + 1
+
+
+def frame(clients=("a", "b", "b", "a")):
+    pd = pytest.importorskip("pandas")
+    columns = {"age": [1.0, 2.0, 3.0, 4.0], "who": list(clients), "y": [0, 1, 1, 0]}
+    return pd.DataFrame(columns)
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_a_missing_client_of_a_frame_is_no_client(missing):
+    with pytest.raises(DataError, match=r"column 'who', row 1: got (None|nan)"):
+        client_files(frame(["a", missing, "b", "a"]), client="who")
+
+
+def test_numbers_and_texts_of_one_name_are_not_one_client():
+    with pytest.raises(DataError, match="got 1 and '1', which have the same name"):
+        client_files(frame([1, "1", 2, "2"]), client="who")
+    assert list(client_files(frame([10, 9, 9, 10]), client="who").names) == ["9", "10"]
+
+
+def test_names_with_dots_and_endings_in_capitals(tmp_path):
+    table = frame().drop(columns="who")
+    for name in ("ann.csv.gz", "dr.smith.csv.gz", "carl.CSV", "ward.3.csv", "notes.TXT"):
+        table.to_csv(tmp_path / name, index=False, compression="gzip" if "gz" in name else None)
+    assert list(client_files(tmp_path).names) == ["ann", "carl", "dr.smith", "ward.3"]
+    frame().to_csv(tmp_path / "all.in.one.csv.gz", index=False)
+    assert list(client_files(tmp_path / "all.in.one.csv.gz", client="who").names) == ["a", "b"]
+
+
+def test_columns_with_numbers_as_names():
+    data = client_files(frame().rename(columns={"age": 0, "y": 1}), client="who", label="1")
+    assert data.columns == ("0",)
+    assert [own["x"].tolist() for own in data.train] == [[[1.0], [4.0]], [[2.0], [3.0]]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        ({"y": [0, 1, 1, 10_000]}, {}, r"client_files\(classes=...\): got 'a label 10000"),
+        ({}, {"classes": 0}, r"client_files\(classes=...\): got 0"),
+        ({}, {"labels": 2}, r"client_files\(labels=...\): got 2"),
+        ({}, {"drop": "who"}, r"client_files\(drop=...\): got 'who'"),
+        ({}, {"label": "who"}, r"client_files\(label=...\): got 'who'"),
+        ({}, {"categories": {"who": ["a", "b"]}}, r"client_files\(categories=...\): got 'who'"),
+        ({}, {"categories": {"sex": ["f"]}}, r"categories=...\): none of the files .* 'sex'"),
+        ({0: 1.0, "0": 2.0}, {}, "the column '0' twice"),
+    ],
+)
+def test_arguments_that_do_not_fit_a_frame_are_named(columns, options, message):
+    table = frame()
+    for name, values in columns.items():
+        table[name] = values
+    with pytest.raises(InvalidInput, match=message):
+        client_files(table, client="who", **options)
+
+
+def test_a_folder_of_zero_classes_is_refused(tmp_path):
+    table(tmp_path / "north.csv", [(1.0, 0)], "age,y")
+    with pytest.raises(InvalidInput, match=r"client_files\(classes=...\): got 0"):
+        client_files(tmp_path, 0)

@@ -6,6 +6,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fedax
 from fedax.core import DataError, InvalidInput
 from fedax.data import FederatedData, iid, power_law
 from fedax.data.overlap import train_size
@@ -259,3 +260,28 @@ def test_lists_of_clients_and_flat_arrays_are_the_same_data():
     assert again.label_counts.tolist() == data.label_counts.tolist() == [[1, 1], [0, 1]]
     with pytest.raises(IndexError):
         data.train[2]
+
+
+def test_columns_are_those_of_the_first_frame():
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"h": [1.0, 2.0, 3.0], "w": [10.0, 20.0, 30.0]})
+    other, y = frame[["w", "h"]], np.array([0, 1, 0])
+    clients = [{"x": frame, "y": y}, {"x": other[:1], "y": y[:1]}]
+    given = FederatedData(clients, 2, columns=["w", "h"])
+    assert (given.columns, given.train[1]["x"].tolist()) == (("w", "h"), [[10.0, 1.0]])
+    partitioned = FederatedData.partitioned(
+        frame, y, [[0, 1], [2]], classes=2, holdout={"x": other, "y": y}
+    )
+    assert partitioned.holdout["x"].tolist() == frame.to_numpy().tolist()
+    data = FederatedData(clients, 2)
+
+    def loss(w, examples):
+        return (examples["x"] @ w - examples["y"].astype(w.dtype)) ** 2
+
+    tasks = [
+        fedax.tasks.from_loss(loss, np.zeros(2), clients, test=clients[::-1]),
+        fedax.tasks.from_loss(loss, np.zeros(2), data, test=[{"x": other, "y": y}] * 2),
+    ]
+    for columns in (data.columns, partitioned.columns, *(task.columns for task in tasks)):
+        assert columns == ("h", "w")
+    assert tasks[1].test.arrays["x"][0].tolist() == [1.0, 10.0]

@@ -542,3 +542,20 @@ def test_the_real_library_fails_clearly_offline(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(DataError, match=r"hub\('nobody/nothing'\)"):
         data.hub("nobody/nothing", cache=tmp_path)
+
+
+def test_users_need_their_partition_and_classes_without_examples_count(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    names = datasets.ClassLabel(names=["zero", "one", "two"])
+    features = datasets.Features(
+        {"image": datasets.Sequence(datasets.Value("float32")), "label": names}
+    )
+    rows = {"image": [[0.0, 1.0]] * 4, "label": [0, 1, 1, 0]}
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk(tmp_path / "one")
+    assert data.hub(str(tmp_path / "one"), clients=2).classes == 3
+    bools = datasets.Dataset.from_dict(rows | {"label": [True, False, True, False]})
+    bools.save_to_disk(tmp_path / "two")
+    assert data.hub(str(tmp_path / "two"), clients=2).classes == 2
+    for call in (data.hub, lambda *a, **o: data.hub_texts(*a, "text", **o)):
+        with pytest.raises(InvalidInput, match=r"hub\(user=...\): got 'w'.*partition='user'"):
+            call(str(tmp_path / "one"), user="w")

@@ -111,7 +111,7 @@ def test_flipped_labels_are_labels_of_the_task(classes, clients, share):
     )
     attack = fedax.attacks.LabelFlip(share=share)
     task = classification(data, fedax.models.Softmax(classes, classes))
-    poisoned = np.asarray(attack.poisoned(task, 0, clients).train.arrays["y"]).reshape(clients, -1)
+    poisoned = np.asarray(attack.poison(task, 0, clients).train.arrays["y"]).reshape(clients, -1)
     for k, own in enumerate(poisoned):
         before = np.split(labels, clients)[k]
         assert (
@@ -123,7 +123,7 @@ def test_flipped_labels_are_labels_of_the_task(classes, clients, share):
         match=rf"LabelFlip\(classes=...\): got {classes + 1}; "
         rf"allowed: at most {classes}",
     ):
-        fedax.attacks.LabelFlip(share=share, classes=classes + 1).poisoned(task, 0, clients)
+        fedax.attacks.LabelFlip(share=share, classes=classes + 1).poison(task, 0, clients)
 
 
 def test_flipped_labels_of_two_classes():
@@ -131,10 +131,10 @@ def test_flipped_labels_of_two_classes():
     others' labels."""
     clients = [{"x": np.ones(2), "y": np.array([0, 1])}] * 5
     task = from_loss(lambda w, e: (w - e["y"].astype(e["x"].dtype)) ** 2, 0.0, clients)
-    flipped = fedax.attacks.LabelFlip(share=0.4).poisoned(task, 0, 5).train.arrays["y"]
+    flipped = fedax.attacks.LabelFlip(share=0.4).poison(task, 0, 5).train.arrays["y"]
     assert sorted(set(np.asarray(flipped).tolist())) == [0, 1]
     with pytest.raises(InvalidInput, match=r"One client does not know the labels of the others"):
-        fedax.attacks.LabelFlip(share=1.0).poisoned(task, 0, 9)
+        fedax.attacks.LabelFlip(share=1.0).poison(task, 0, 9)
 
 
 def looked_up(w, examples):
@@ -171,6 +171,17 @@ def test_whole_numbers_are_checked_against_what_they_index(lookup, part, item, f
         r".*allowed: indices within tables",
     ):
         from_loss(lookup, params, **parts)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int16, np.int32])
+def test_negative_numbers_of_narrow_types_are_no_indices(kind):
+    """They would count from the end, as -1 does; and small ones do not hold the far numbers that
+    tell so."""
+    params, good = {"table": np.zeros(5, np.float32)}, {"x": np.ones(3, np.float32)}
+    item = np.array([0, 1, 4], kind)
+    assert from_loss(looked_up, params, [good | {"item": item}]).train.total == 3
+    with pytest.raises(DataError, match=r"'item' from -1 to 3, of which 'item' with -1 counts"):
+        from_loss(looked_up, params, [good | {"item": item - kind(1)}])
 
 
 def test_numbers_that_index_nothing_may_be_any():

@@ -169,3 +169,34 @@ def test_tasks_by_name_take_a_folder(tmp_path):
     )
     assert isinstance(own.train.arrays["x"], np.memmap)
     np.testing.assert_array_equal(own.train.client(5)["x"], task.train.client(5)["x"])
+
+
+def test_columns_of_frames_are_matched_across_blocks_and_parts(tmp_path, monkeypatch):
+    pd = pytest.importorskip("pandas")
+    monkeypatch.setattr("fedax.data.stored.MANY", 1)
+    frames = [pd.DataFrame({"h": [1.0, 2.0][:n], "w": [10.0, 20.0][:n]}) for n in (2, 1)]
+    parts = [
+        [{"x": f[order], "y": [0] * len(f)} for f in frames] for order in (["h", "w"], ["w", "h"])
+    ]
+    clients = [parts[0][0], parts[1][1]]
+    folder = write_clients(tmp_path / "a", clients, 2, test=parts[1], holdout=parts[1][0])
+    data = stored_clients(folder)
+    assert data.columns == ("h", "w")
+    assert [client["x"].tolist() for client in data.train] == [[[1, 10], [2, 20]], [[1, 10]]]
+    assert [client["x"].tolist() for client in data.test] == [[[1, 10], [2, 20]], [[1, 10]]]
+    assert data.holdout["x"].tolist() == [[1, 10], [2, 20]]
+
+
+def test_validation_columns_and_categories_come_back(tmp_path):
+    plain = FederatedData(
+        list(people(3, 2)),
+        3,
+        columns=["h", "w"],
+        categories={"y": ["a", "b", "c"]},
+        validation=list(people(3, 2, seed=1)),
+    )
+    data = stored_clients(write_clients(tmp_path / "a", plain))
+    assert (data.columns, data.categories) == (("h", "w"), {"y": ["a", "b", "c"]})
+    for mine, own in zip(data.validation, plain.validation, strict=True):
+        np.testing.assert_array_equal(mine["x"], canonical(own["x"]))
+        np.testing.assert_array_equal(mine["y"], own["y"])

@@ -420,3 +420,18 @@ def test_real_plays_by_role(data_folder):
     task = tasks.make_task("language", minimum=10, folder=str(data_folder))
     assert task.train.clients == 151 or task.train.clients > 100
     assert int(task.train.arrays["x"].max()) < 128
+
+
+def test_copies_of_a_text_are_not_tested_on(tmp_path):
+    datasets = pytest.importorskip("datasets", reason="a library of other people")
+    rows = {"text": [f"text {i // 4}" for i in range(80)], "label": [i // 4 % 2 for i in range(80)]}
+    datasets.Dataset.from_dict(rows).save_to_disk(tmp_path / "a")
+    options = {"text": "text", "tokens": "bytes", "length": 9, "test_fraction": 0.25}
+    data = fedax.data.hub(str(tmp_path / "a"), "iid", 3, **options)
+    trained, tested = (
+        [tuple(row) for client in part for row in client["x"].tolist()]
+        for part in (data.train, data.test)
+    )
+    assert len(trained) + len(tested) == 80
+    assert tested
+    assert not set(trained) & set(tested)

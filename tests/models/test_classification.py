@@ -176,3 +176,20 @@ def test_classes_and_functions_that_make_a_model_are_called_with_the_sizes_of_th
         classification(data, Wide)
     with pytest.raises(InvalidInput, match=r"model: got 'softmax'; allowed: path/to/file\.py:Name"):
         classification(data, "softmax")
+
+
+@pytest.mark.parametrize("outputs", [1, 2, 4])
+@pytest.mark.parametrize("library", ["equinox", "flax"])
+def test_a_network_has_an_output_for_each_class(library, outputs):
+    """A label without an output would have a loss without lower bound."""
+    if library == "flax":
+        linen = pytest.importorskip("flax.linen", reason="flax is not installed")
+        model = linen.Dense(outputs)
+    else:
+        model = eqx.nn.Linear(4, outputs, key=jax.random.key(0))
+    with (
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+        pytest.raises(InvalidInput, match=rf"got '{outputs} logits'; allowed: 3, one for each"),
+    ):
+        classification(data(), model)

@@ -513,3 +513,49 @@ def test_the_tutorial_runs(capsys):
     accuracy = space["history"].metrics["test_accuracy"][-1]
     assert accuracy > 0.3
     assert abs(float(capsys.readouterr().out.split()[-1]) - accuracy) < 0.01
+
+
+class Items(torch.utils.data.Dataset):
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, k):
+        return self.items[k]
+
+
+X = np.ones(3, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([{"x": X, "y": 0}, {"x": X}], r"clients\[0\]\[1\]: got a dict of \['x'\]; allowed"),
+        ([{"x": X, "y": 0}, {"x": X, "y": 0, "z": 1}], r"clients\[0\]\[1\].*\['x', 'y', 'z'\]"),
+        ([(X, 0), (X, 0), (X,)], r"clients\[0\]\[2\]: got 1 parts; allowed: 2 parts"),
+        ([(X, 0), X], r"clients\[0\]\[1\]: got one array"),
+    ],
+)
+def test_items_of_a_data_set_have_one_form(items, message):
+    with pytest.raises(fedax.FedaxError, match=message):
+        fedax.tasks.from_torch(nn.Linear(3, 2), cross_entropy, [Items(items)])
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (nn.Sequential(nn.Linear(3, 2).bfloat16()), r"'0.weight' of type bfloat16"),
+        (nn.Sequential(nn.LSTM(3, 5, proj_size=2)), r"'0' \(LSTM\) with proj_size=2"),
+    ],
+)
+def test_types_and_layers_without_a_form_are_named(module, message):
+    with pytest.raises(fedax.InvalidInput, match=message):
+        fedax.tasks.from_torch(module, cross_entropy, [{"x": X[None], "y": [0]}])
+
+
+def test_a_module_has_an_output_for_each_class():
+    data = fedax.data.FederatedData([{"x": np.ones((4, 3)), "y": [0, 1, 2, 3]}], 4)
+    with pytest.raises(fedax.InvalidInput, match="got '2 logits'; allowed: 4"):
+        fedax.tasks.classification(data, nn.Linear(3, 2))

@@ -3,6 +3,7 @@
 import inspect
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -170,6 +171,8 @@ IMAGES = {
     "average": nn.AvgPool2d(2),
     "average_padded": nn.AvgPool2d(3, 2, 1),
     "average_uncounted": nn.AvgPool2d(3, 2, 1, count_include_pad=False),
+    "average_ceil": nn.AvgPool2d(3, 2, 1, ceil_mode=True),
+    "average_ceil_uncounted": nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False),
     "adaptive": nn.AdaptiveAvgPool2d(3),
     "adaptive_one": nn.AdaptiveAvgPool2d(1),
     "group_norm": nn.GroupNorm(2, 4),
@@ -361,3 +364,17 @@ def test_several_arguments_and_structures():
     )
     np.testing.assert_allclose(found["sum"], net(x, z)["sum"].detach(), atol=1e-12)
     np.testing.assert_allclose(found["x"], x)
+
+
+@pytest.mark.parametrize("size", [2, 4, 5])
+def test_average_pooling_in_ceil_mode_counts_the_windows_that_it_sums(size):
+    check(
+        nn.Sequential(nn.Conv2d(4, 4, 1), nn.AvgPool2d(3, 3, 1, ceil_mode=True)),
+        normal(3, 4, size, size),
+    )
+
+
+def test_a_norm_of_order_zero_counts():
+    x = jnp.asarray([[0.0, 2.0, -1.0], [0.0, 0.0, 3.0]])
+    counts = OPERATORS["linalg_vector_norm.default"](x, 0, [1])
+    assert counts.tolist() == torch.linalg.vector_norm(torch.tensor(x.tolist()), 0, 1).tolist()

@@ -31,7 +31,7 @@ MOST_UNPACKED = 1 << 32
 """Limit of the bytes that an archive unpacks to."""
 
 
-def prepare(name: str, chosen: DataSet, folder: Path | None, console: Console) -> str:
+def prepare(name: str, data_set: DataSet, folder: Path | None, console: Console) -> str:
     """Downloads and verifies the files of a data set; returns its state as a sentence.
 
     Existing files are read, which verifies their content. Missing ones are fetched into a temporary
@@ -39,7 +39,7 @@ def prepare(name: str, chosen: DataSet, folder: Path | None, console: Console) -
 
     Args:
         name: of the data set, for messages.
-        chosen: the data set.
+        data_set: the data set.
         folder: the data folder; see `fedax.data.data_folder`.
         console: where progress is shown.
 
@@ -47,26 +47,26 @@ def prepare(name: str, chosen: DataSet, folder: Path | None, console: Console) -
         DataError: files are broken, cannot be fetched, or differ from the published ones; nothing
             is stored then.
     """
-    if not chosen.local:
+    if not data_set.local:
         return "nothing to prepare: it reads no file of the data folder"
     destination = data_folder(folder)
-    missing = _missing(chosen, destination)
+    missing = _find_missing(data_set, destination)
     if missing is None:
         return f"ready and verified in {destination}"
-    if not chosen.files:
+    if not data_set.files:
         raise missing
     with writing(destination):
         destination.mkdir(parents=True, exist_ok=True)
-        _download(name, chosen, destination, console)
+        _download(name, data_set, destination, console)
     return f"fetched and verified in {destination}"
 
 
-def _download(name: str, chosen: DataSet, destination: Path, console: Console) -> None:
+def _download(name: str, data_set: DataSet, destination: Path, console: Console) -> None:
     # inside the destination, so that files move within one file system
     with tempfile.TemporaryDirectory(prefix=".fetching-", dir=destination) as staging:
-        _fetch_files(name, chosen, Path(staging), console)
+        _fetch_files(name, data_set, Path(staging), console)
         # reads what was fetched, and so verifies it
-        still_missing = _missing(chosen, Path(staging))
+        still_missing = _find_missing(data_set, Path(staging))
         if still_missing is not None:
             raise still_missing
         for path in sorted(Path(staging).iterdir()):
@@ -75,25 +75,25 @@ def _download(name: str, chosen: DataSet, destination: Path, console: Console) -
             ) if path.is_dir() else path.replace(destination / path.name)
 
 
-def _missing(chosen: DataSet, destination: Path) -> MissingFile | None:
+def _find_missing(data_set: DataSet, destination: Path) -> MissingFile | None:
     """Returns the error of a missing file, or None; raises any other error."""
     try:
-        chosen.make(folder=destination / chosen.within, **chosen.light)
+        data_set.make(folder=destination / data_set.within, **data_set.light)
     except MissingFile as error:
         return error
     return None
 
 
-def _fetch_files(name: str, chosen: DataSet, staging: Path, console: Console) -> None:
+def _fetch_files(name: str, data_set: DataSet, staging: Path, console: Console) -> None:
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     with Progress(*columns, console=console) as progress:
-        for relative, address in chosen.files.items():
+        for relative, address in data_set.files.items():
             target = staging / relative
             target.parent.mkdir(parents=True, exist_ok=True)
             _fetch(name, address, target, progress, progress.add_task(target.name, total=None))
             if relative.endswith(".tar.gz"):
-                if relative in chosen.archives:
-                    verify(name, chosen.archives[relative], [target.read_bytes()], target)
+                if relative in data_set.archives:
+                    verify(name, data_set.archives[relative], [target.read_bytes()], target)
                 _unpack(name, target, staging)
 
 
@@ -105,7 +105,7 @@ def _fetch(name: str, address: str, target: Path, progress: Progress, bar: TaskI
             while chunk := source.read(CHUNK):
                 sink.write(chunk)
                 progress.advance(bar, len(chunk))
-            got = sink.tell()
+            received = sink.tell()
     except (OSError, http.client.HTTPException) as error:
         # no network, no such host or file, a connection that breaks
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
@@ -115,10 +115,10 @@ def _fetch(name: str, address: str, target: Path, progress: Progress, bar: TaskI
         raise DataError.of(
             name, f"no answer from {address} ({reason})", "a file that can be fetched", hint
         ) from error
-    if size and got != int(size):
+    if size and received != int(size):
         raise DataError.of(
             name,
-            f"{got} of {size} bytes from {address}",
+            f"{received} of {size} bytes from {address}",
             "the whole file",
             "Run the command again.",
         )
@@ -129,10 +129,10 @@ def _unpack(name: str, archive: Path, staging: Path) -> None:
 
     Refuses links and names that lead out of the folder.
     """
-    left = MOST_UNPACKED
+    remaining = MOST_UNPACKED
     try:
-        with tarfile.open(archive) as packed:
-            for member in packed:
+        with tarfile.open(archive) as tar:
+            for member in tar:
                 if member.isdir():
                     continue
                 name_inside = PurePosixPath(member.name)
@@ -142,8 +142,8 @@ def _unpack(name: str, archive: Path, staging: Path) -> None:
                         f"the entry {member.name!r} in {archive.name}",
                         "plain files inside of the archive",
                     )
-                left -= member.size
-                if left < 0:
+                remaining -= member.size
+                if remaining < 0:
                     raise DataError.of(
                         name,
                         f"{archive.name} with more than {MOST_UNPACKED} bytes",
@@ -152,7 +152,7 @@ def _unpack(name: str, archive: Path, staging: Path) -> None:
                 target = staging / name_inside
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with target.open("wb") as sink:
-                    shutil.copyfileobj(cast(IO[bytes], packed.extractfile(member)), sink)
+                    shutil.copyfileobj(cast(IO[bytes], tar.extractfile(member)), sink)
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise DataError.of(
             name, f"an archive that cannot be unpacked ({error})", "a whole .tar.gz file"

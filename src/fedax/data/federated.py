@@ -1,8 +1,9 @@
 """Labelled examples of many clients, checked once and then fixed."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,8 +48,8 @@ class FederatedData:
         validation: as `test`, for choices made while training; see `with_validation`.
         names: of the clients, in their order, or None. Traces of availability and results refer to
             them.
-        columns: names of the columns of x, or None. Tables that predictions are made of are read by
-            them.
+        columns: names of the columns of x, or None; by default those of the first data frame of x.
+            Tables that predictions are made of are read by them.
         categories: by column, the texts that its cells are in tables, in the order of their
             numbers; `"y"` has those of the labels.
 
@@ -89,7 +90,13 @@ class FederatedData:
             raise DataError.of("train", "an empty list", "at least one client")
         put = object.__setattr__  # the dataclass is frozen
         # columns of data frames in one order, before anything is compared
-        frames = Frames()
+        splits = (self.train, self.test or (), self.validation or (), [self.holdout])
+        names = next(filter(None, map(columns_of, splits)), None)
+        if self.columns is None and names is not None:
+            put(self, "columns", names)
+        # names that are given count, unless they rename those of the frames
+        has_same_names = names is not None and set(names) == set(self.columns or ())
+        frames = ColumnOrder(self.columns if names is None or has_same_names else None)
         for name, clients in (
             ("train", self.train),
             ("test", self.test),
@@ -99,15 +106,18 @@ class FederatedData:
                 put(
                     self,
                     name,
-                    [_in_order(frames, client, f"{name}[{k}]") for k, client in enumerate(clients)],
+                    [
+                        align_columns(frames, client, f"{name}[{k}]")
+                        for k, client in enumerate(clients)
+                    ],
                 )
-        put(self, "holdout", _in_order(frames, self.holdout, "holdout"))
-        put(self, "train", self._together("train"))
+        put(self, "holdout", align_columns(frames, self.holdout, "holdout"))
+        put(self, "train", self._concatenate("train"))
         # known only after the clients are stacked
         if not self.sizes.all():
-            place = f"train[{np.argmin(self.sizes)}]"
+            where = f"train[{np.argmin(self.sizes)}]"
             raise DataError.of(
-                place, "0 examples", "at least 1 example", "Drop the client, or give it data."
+                where, "0 examples", "at least 1 example", "Drop the client, or give it data."
             )
         for name, clients in (("test", self.test), ("validation", self.validation)):
             if clients is None:
@@ -116,7 +126,7 @@ class FederatedData:
                 raise DataError.of(
                     name, f"{len(clients)} clients", f"{len(self.train)} clients, as in train"
                 )
-            put(self, name, self._together(name))
+            put(self, name, self._concatenate(name))
             if not any(getattr(self, name).sizes):
                 raise DataError.of(
                     name,
@@ -125,7 +135,7 @@ class FederatedData:
                     f"Use None if there is no {name} part.",
                 )
         if self.holdout is not None:
-            put(self, "holdout", self._fixed(self.holdout, "holdout"))
+            put(self, "holdout", self._check_client(self.holdout, "holdout"))
         if self.columns is not None:
             width = np.shape(self.train[0]["x"])[1:]
             if width != (len(self.columns),):
@@ -144,23 +154,23 @@ class FederatedData:
 
     def __repr__(self) -> str:
         """Returns a short table: examples and arrays, not their values."""
-        parts = {"training": self.train, "validation": self.validation, "test": self.test}
+        splits = {"training": self.train, "validation": self.validation, "test": self.test}
         rows = {
             "name": self.name,
             "clients": f"{len(self.train):,}",
             "classes": f"{self.classes:,}",
         }
         rows |= {
-            f"{name} examples": f"{part.sizes.sum():,}"
-            for name, part in parts.items()
-            if isinstance(part, Stacked)
+            f"{name} examples": f"{clients.sizes.sum():,}"
+            for name, clients in splits.items()
+            if isinstance(clients, Stacked)
         }
         if self.holdout is not None:
             rows["global test set"] = f"{len(self.holdout['y']):,} examples"
-        forms = (
+        descriptions = (
             f"{name}: {a.dtype.name}{[*a.shape[1:]] or ''}" for name, a in self.train[0].items()
         )
-        rows["arrays"] = ", ".join(forms)
+        rows["arrays"] = ", ".join(descriptions)
         width = max(map(len, rows))
         return "\n".join(
             ["FederatedData", *(f"  {name:<{width}}  {short(text)}" for name, text in rows.items())]
@@ -218,10 +228,14 @@ class FederatedData:
         ([3, 4], [1, 2])
         """
         # arrays and indices, checked
-        given = Frames().client({"x": x, "y": y, **(more or {})}, "partitioned")
-        arrays = {key: as_array(values, f"partitioned({key}=...)") for key, values in given.items()}
+        frames = Frames()
+        inputs = frames.client({"x": x, "y": y, **(more or {})}, "partitioned")
+        holdout = align_columns(frames, holdout, "holdout")
+        arrays = {
+            key: as_array(values, f"partitioned({key}=...)") for key, values in inputs.items()
+        }
         labels_of("partitioned", arrays["y"])
-        partition = [_indices(indices, f"partition[{k}]") for k, indices in enumerate(partition)]
+        partition = [_as_indices(indices, f"partition[{k}]") for k, indices in enumerate(partition)]
         _check_indices(partition, len(y))
         if any(len(values) != len(y) for values in arrays.values()):
             lengths = {key: len(values) for key, values in arrays.items()}
@@ -239,19 +253,26 @@ class FederatedData:
         elif split.startswith("shuffled"):
             order = np.concatenate([rng.permutation(indices) for indices in partition])
         cuts = np.maximum(1, whole_part(1 - test_fraction, sizes))  # `train_size` of all
-        begins = np.cumsum(sizes) - sizes
+        starts = np.cumsum(sizes) - sizes
         # the place of a row among its client's rows, against where the client's are cut
-        trained = np.arange(len(order)) - np.repeat(begins, sizes) < np.repeat(cuts, sizes)
+        is_trained = np.arange(len(order)) - np.repeat(starts, sizes) < np.repeat(cuts, sizes)
         # (rows, sizes) for training and test; one pass over all rows, for millions of clients
-        sides = (order[trained], cuts), (order[~trained], sizes - cuts)
+        rows_and_counts = (order[is_trained], cuts), (order[~is_trained], sizes - cuts)
         if test_fraction and not split.endswith("_rows"):
-            orders, field = np.split(order, begins[1:]), "partitioned(test_fraction=...)"
-            parts = split_rows(arrays, orders, cuts.tolist(), split, together, test_fraction, field)
-            sides = [_flat(side) for side in zip(*parts, strict=True)]
+            orders, field = np.split(order, starts[1:]), "partitioned(test_fraction=...)"
+            client_splits = split_rows(
+                arrays, orders, cuts.tolist(), split, together, test_fraction, field
+            )
+            rows_and_counts = [
+                _concatenate_rows(rows_by_client)
+                for rows_by_client in zip(*client_splits, strict=True)
+            ]
         train, test = (
-            Stacked({key: v[rows] for key, v in arrays.items()}, counts) for rows, counts in sides
+            Stacked({key: v[rows] for key, v in arrays.items()}, counts)
+            for rows, counts in rows_and_counts
         )
-        return cls(train, classes, test if test.sizes.any() else None, holdout, name, names=names)
+        test_part = test if test.sizes.any() else None
+        return cls(train, classes, test_part, holdout, name, names=names, columns=columns_of([x]))
 
     @checked_call
     @checked(share=TEST_FRACTION, seed=SEED, split=SPLIT)
@@ -291,12 +312,12 @@ class FederatedData:
         """
         if self.validation is not None:
             raise DataError.of("with_validation", "data with validation examples", "data without")
-        arrays, sizes = _stacked(self.train).arrays, self.sizes
+        arrays, sizes = _as_stacked(self.train).arrays, self.sizes
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         train, validation = (
             Stacked(
                 {key: v[np.concatenate(rows)] for key, v in arrays.items()},
-                [len(own) for own in rows],
+                [len(client_rows) for client_rows in rows],
             )
             for rows in draw_rows(arrays, offsets, share, seed, split, together)
         )
@@ -309,39 +330,39 @@ class FederatedData:
     @property
     def sizes(self) -> Int[np.ndarray, "clients"]:
         """Returns the number of training examples of each client."""
-        return _stacked(self.train).sizes
+        return _as_stacked(self.train).sizes
 
     @property
     def test_sizes(self) -> Int[np.ndarray, "clients"]:
         """Returns the number of test examples of each client."""
-        return np.zeros(self.clients, int) if self.test is None else _stacked(self.test).sizes
+        return np.zeros(self.clients, int) if self.test is None else _as_stacked(self.test).sizes
 
     @property
     def label_counts(self) -> Int[np.ndarray, "clients classes"]:
         """Counts each label among each client's training examples."""
-        train = _stacked(self.train)
+        train = _as_stacked(self.train)
         # one cell for each client and label, client after client
         cells = train.owners * self.classes + train.arrays["y"]
         return np.bincount(cells, minlength=self.clients * self.classes).reshape(
             self.clients, self.classes
         )
 
-    def _together(self, split: str) -> Stacked:
+    def _concatenate(self, split: str) -> Stacked:
         """Concatenates the clients' arrays of a split; names the first client that does not fit."""
         clients = getattr(self, split)
-        together = Stacked.of(clients)
+        stacked = Stacked.of(clients)
         # all clients at once; only where they do not fit, each by itself, to name the first
-        if together is None or not self._sound(together):
-            together = Stacked.of(
-                [self._fixed(client, f"{split}[{k}]") for k, client in enumerate(clients)]
+        if stacked is None or not self._is_valid(stacked):
+            stacked = Stacked.of(
+                [self._check_client(client, f"{split}[{k}]") for k, client in enumerate(clients)]
             )
-            assert together is not None, "every client fits"
-        return together.replaced(y=together.arrays["y"].astype(np.int32, copy=False))
+            assert stacked is not None, "every client fits"
+        return stacked.replaced(y=stacked.arrays["y"].astype(np.int32, copy=False))
 
-    def _sound(self, together: Stacked) -> bool:
-        """Returns whether all clients' arrays are what `_fixed` asks for."""
-        first, arrays = self.train[0], together.arrays
-        if not {"x", "y"} <= set(arrays) or set(arrays) != set(first) or not together.finite:
+    def _is_valid(self, stacked: Stacked) -> bool:
+        """Returns whether all clients' arrays are what `_check_client` asks for."""
+        first, arrays = self.train[0], stacked.arrays
+        if not {"x", "y"} <= set(arrays) or set(arrays) != set(first) or not stacked.finite:
             return False
         y, shapes = (
             arrays["y"],
@@ -350,11 +371,11 @@ class FederatedData:
         if not shapes or y.ndim != 1 or y.dtype.kind not in "iu":
             return False
         return all(
-            not len(some) or bool(some.min() >= 0 and some.max() < self.classes)
-            for some in blocks(y)
+            not len(block) or bool(block.min() >= 0 and block.max() < self.classes)
+            for block in blocks(y)
         )
 
-    def _fixed(self, client: Labelled, where: str) -> Labelled:
+    def _check_client(self, client: Labelled, where: str) -> Labelled:
         if not isinstance(client, Mapping) or not {"x", "y"} <= set(client):
             if not isinstance(client, Mapping):
                 raise DataError.of(where, client, "a dictionary of arrays")
@@ -365,7 +386,9 @@ class FederatedData:
                 sorted(client),
                 f"the arrays {sorted(self.train[0])}, as the first client has",
             )
-        arrays = {name: _array(values, f"{where}[{name!r}]") for name, values in client.items()}
+        arrays = {
+            name: _check_array(values, f"{where}[{name!r}]") for name, values in client.items()
+        }
         rows_of(arrays, where)
         for name, values in arrays.items():
             first = np.shape(self.train[0][name])[1:]
@@ -392,16 +415,64 @@ class FederatedData:
         return Stacked(arrays, [len(y)])[0]
 
 
-def _in_order(frames: Frames, client: Any, where: str) -> Any:
+def columns_of(clients: Sequence[Any]) -> tuple[str, ...] | None:
+    """Returns the names of the columns of the first data frame among the clients' inputs x.
+
+    None for arrays, and for names that are no text.
+
+    Args:
+        clients: for each the inputs, or a mapping with the inputs x.
+    """
+    # arrays of all clients, which are no frames
+    if isinstance(clients, Stacked):
+        return None
+    for client in clients:
+        x: Any = client.get("x") if isinstance(client, Mapping) else client
+        # frames of pandas, which `Frames` brings into one order too
+        if type(x) is not np.ndarray and all(map(partial(hasattr, x), _OF_FRAMES)):
+            return _as_names(x.columns)
+    return None
+
+
+_OF_FRAMES = ("index", "to_numpy", "columns")
+"""Attributes that tell a data frame of pandas, which is not imported."""
+
+
+class ColumnOrder(Frames):
+    """Order of the columns of data frames, which is that of given names if there are any.
+
+    Args:
+        columns: names of the columns of x, None if the first frame decides.
+    """
+
+    def __init__(self, columns: Sequence[str] | None = None) -> None:
+        super().__init__()
+        if columns is not None:
+            self._columns["x"] = list(columns)
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """Names of the columns of x, None if no frame has come or if they are no text."""
+        return _as_names(self._columns.get("x"))
+
+
+def _as_names(columns: Iterable[Any] | None) -> tuple[str, ...] | None:
+    names = None if columns is None else tuple(columns)
+    is_text = names is not None and all(isinstance(name, str) for name in names)
+    return names if is_text else None
+
+
+def align_columns(frames: Frames, client: Any, where: str) -> Any:
+    """Returns a client's arrays with the columns of data frames in order; other forms stay."""
     return frames.client(client, where) if isinstance(client, Mapping) else client
 
 
-def _flat(rows: Sequence[Int[np.ndarray, "_"]]) -> tuple[np.ndarray, np.ndarray]:
+def _concatenate_rows(rows: Sequence[Int[np.ndarray, "_"]]) -> tuple[np.ndarray, np.ndarray]:
     """Concatenates the rows of all clients; returns them with the count of each."""
-    return np.concatenate(rows), np.array([len(own) for own in rows])
+    return np.concatenate(rows), np.array([len(client_rows) for client_rows in rows])
 
 
-def _indices(indices: Any, where: str) -> np.ndarray:
+def _as_indices(indices: Any, where: str) -> np.ndarray:
     """Converts the indices of a client's examples to an array of whole numbers."""
     array = as_ndarray(indices, where)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
@@ -416,15 +487,17 @@ def _indices(indices: Any, where: str) -> np.ndarray:
 
 
 def _check_indices(partition: Sequence[Integer[np.ndarray, "_"]], examples: int) -> None:
-    sizes, every = (
+    sizes, all_indices = (
         [len(indices) for indices in partition],
         np.concatenate([np.zeros(0, int), *partition]),
     )
     # all clients at once, as long as they fit
-    inside = len(every) and min(sizes) and every.min() >= 0 and every.max() < examples
-    if inside and np.bincount(every, minlength=examples).max() <= 1:
+    in_range = (
+        len(all_indices) and min(sizes) and all_indices.min() >= 0 and all_indices.max() < examples
+    )
+    if in_range and np.bincount(all_indices, minlength=examples).max() <= 1:
         return
-    seen = np.zeros(examples, dtype=int)  # the first client that does not fit is looked for
+    counts = np.zeros(examples, dtype=int)  # the first client that does not fit is looked for
     for k, indices in enumerate(partition):
         if not len(indices):
             raise DataError.of(
@@ -434,26 +507,26 @@ def _check_indices(partition: Sequence[Integer[np.ndarray, "_"]], examples: int)
                 "Drop the client, or give it data.",
             )
         if indices.min() < 0 or indices.max() >= examples:
-            bad = indices[(indices < 0) | (indices >= examples)][0]
+            invalid = indices[(indices < 0) | (indices >= examples)][0]
             raise DataError.of(
-                f"partition[{k}]", f"index {bad}", f"indices from 0 to {examples - 1}"
+                f"partition[{k}]", f"index {invalid}", f"indices from 0 to {examples - 1}"
             )
         # counts an index that is twice in one client too
-        np.add.at(seen, indices, 1)
-        if seen[indices].max() > 1:
-            twice = indices[seen[indices] > 1][0]
+        np.add.at(counts, indices, 1)
+        if counts[indices].max() > 1:
+            repeated = indices[counts[indices] > 1][0]
             raise DataError.of(
-                f"partition[{k}]", f"index {twice} again", "each example at most once"
+                f"partition[{k}]", f"index {repeated} again", "each example at most once"
             )
 
 
-def _stacked(clients: Sequence[Labelled] | None) -> Stacked:
+def _as_stacked(clients: Sequence[Labelled] | None) -> Stacked:
     """Returns a part of the data as `__post_init__` has made it."""
     assert isinstance(clients, Stacked)
     return clients
 
 
-def _array(values: Any, where: str) -> np.ndarray:
+def _check_array(values: Any, where: str) -> np.ndarray:
     array = as_array(values, where)
     if not array.ndim:
         raise DataError.of(where, values, "an array of one row per example")

@@ -34,9 +34,9 @@ def data_folder(folder: str | Path | None = None) -> Path:
     """
     if folder is not None:
         return Path(folder).expanduser()
-    named = os.environ.get("FEDAX_DATA")
-    if named:
-        return Path(named).expanduser()
+    configured = os.environ.get("FEDAX_DATA")
+    if configured:
+        return Path(configured).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedax"
 
 
@@ -53,7 +53,7 @@ def data_file(name: str, folder: str | Path | None, how: str, others: Sequence[s
         MissingFile: no such file; the message names the path that was looked at and the ways to
             name another.
     """
-    paths = [data_folder(folder) / each for each in (name, *others)]
+    paths = [data_folder(folder) / file_name for file_name in (name, *others)]
     for path in paths:
         if os.path.isfile(path):  # unlike the method, False also for a name that no file can have
             return path
@@ -154,8 +154,8 @@ def verify(
         DataError: another content; the message names the path and both checksums.
     """
     digest = hashlib.sha256()
-    for part in content:
-        digest.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).data)
+    for chunk in content:
+        digest.update(chunk if isinstance(chunk, bytes) else np.ascontiguousarray(chunk).data)
     if digest.hexdigest() != expected:
         got = f"SHA-256 {digest.hexdigest()} of the content of {path}"
         raise DataError.of(

@@ -113,23 +113,23 @@ def checked(**limits: Hyper) -> Callable[[Callable[P, R]], Callable[P, R]]:
         signature = inspect.signature(function)
 
         @functools.wraps(function)
-        def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
             check_call(function.__name__, function, args, kwargs)
-            given = signature.bind(*args, **kwargs).arguments
-            if given.get("options"):  # go on to a partition, by their names
+            arguments = signature.bind(*args, **kwargs).arguments
+            if arguments.get("options"):  # go on to a partition, by their names
                 # knows the partitions, which import this module
                 from fedax.data.options import check_partition_options
 
-                check_partition_options(function.__name__, function, given)
-            check(function.__name__, limits, given)
+                check_partition_options(function.__name__, function, arguments)
+            check(function.__name__, limits, arguments)
             check_types(
                 function.__name__,
                 function,
-                {name: value for name, value in given.items() if name not in limits},
+                {name: value for name, value in arguments.items() if name not in limits},
             )
             return function(*args, **kwargs)
 
-        guarded.__dict__["limits"] = limits
-        return guarded
+        wrapper.__dict__["limits"] = limits
+        return wrapper
 
     return decorate

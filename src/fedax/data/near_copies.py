@@ -79,22 +79,24 @@ def find_near_copies(arrays: Mapping[str, Any], trained: Rows, held_out: Rows) -
     values = max(
         (v for v in arrays.values() if _is_comparable(v)), key=lambda v: v[:1].size, default=None
     )
-    known, asked = np.concatenate(trained), np.concatenate(held_out)
-    if values is None or min(len(known), len(asked)) < LEAST:
+    train_rows, held_out_rows = np.concatenate(trained), np.concatenate(held_out)
+    if values is None or min(len(train_rows), len(held_out_rows)) < LEAST:
         return None
-    rng, examples = np.random.default_rng(0), len(known)
-    asked = np.sort(rng.choice(asked, min(HELD_OUT, len(asked)), replace=False))
+    rng, examples = np.random.default_rng(0), len(train_rows)
+    held_out_rows = np.sort(
+        rng.choice(held_out_rows, min(HELD_OUT, len(held_out_rows)), replace=False)
+    )
     # whole clients are drawn, because the spread of a client's examples is needed
     owners = np.repeat(np.arange(len(trained)), [len(rows) for rows in trained])
-    drawn = np.lexsort((rng.random(examples), rng.permutation(len(trained))[owners]))[:TRAINED]
-    known, owners = known[drawn], owners[drawn]
-    described = _described(np.asarray(values[known]), np.asarray(values[asked]))
-    if described is None:
+    sample = np.lexsort((rng.random(examples), rng.permutation(len(trained))[owners]))[:TRAINED]
+    train_rows, owners = train_rows[sample], owners[sample]
+    features = _compute_features(np.asarray(values[train_rows]), np.asarray(values[held_out_rows]))
+    if features is None:
         return None
-    found, nearest = _copies(*described, owners)
+    is_copy, nearest = _find_copies(*features, owners)
     # a copied example is in the sample by chance only
-    share = min(1.0, float(found.mean()) * examples / len(known))
-    return NearCopies(share, asked[found], known[nearest[found]])
+    share = min(1.0, float(is_copy.mean()) * examples / len(train_rows))
+    return NearCopies(share, held_out_rows[is_copy], train_rows[nearest[is_copy]])
 
 
 def warn_of_near_copies(
@@ -106,17 +108,17 @@ def warn_of_near_copies(
         arrays, trained, held_out: as there.
         where: names the split in the message.
     """
-    found = find_near_copies(arrays, trained, held_out)
-    if found is None or found.share < SHARE or len(found.held_out) < FEW:
+    copies = find_near_copies(arrays, trained, held_out)
+    if copies is None or copies.share < SHARE or len(copies.held_out) < FEW:
         return
-    one, other = (
-        f"row {rows[0]} (client {next(k for k, own in enumerate(clients) if rows[0] in own)})"
-        for rows, clients in ((found.held_out, held_out), (found.trained, trained))
+    copy, original = (
+        f"row {rows[0]} (client {next(k for k, owned in enumerate(clients) if rows[0] in owned)})"
+        for rows, clients in ((copies.held_out, held_out), (copies.trained, trained))
     )
     warnings.warn(
-        f"{where}: about {found.share:.0%} of the held-out examples look like changed copies of "
+        f"{where}: about {copies.share:.0%} of the held-out examples look like changed copies of "
         "training examples,"
-        f" such as {one} of {other}: crops, mirror images, noise, another brightness or "
+        f" such as {copy} of {original}: crops, mirror images, noise, another brightness or "
         "rounding. Scores on them are"
         " too high. Give all versions of an example one number in an array, and name it: "
         "together='...'. Or split"
@@ -134,27 +136,35 @@ def _is_comparable(values: Any) -> bool:
     )
 
 
-def _described(
-    known: np.ndarray, asked: np.ndarray
+def _compute_features(
+    train: np.ndarray, held_out: np.ndarray
 ) -> tuple[Features, list[Features], bool] | None:
-    """Returns the arguments of `_copies` for two samples; None if they cannot be compared."""
-    if (images := _gray(known)) is not None:
-        queries = _gray(asked)
+    """Returns the arguments of `_find_copies` for two samples; None if they cannot be compared."""
+    if (images := _to_gray(train)) is not None:
+        queries = _to_gray(held_out)
         assert queries is not None, "of the same shape"
-        return _spectra(images), [_spectra(_magnified(queries, scale)) for scale in SCALES], True
-    rows, others = (values.reshape(len(values), -1) for values in (known, asked))
-    columns = np.sort(np.random.default_rng(0).permutation(rows.shape[1])[:COLUMNS])
-    ordered = np.sort(rows[:, columns], axis=0)
+        return (
+            _compute_spectra(images),
+            [_compute_spectra(_magnify(queries, scale)) for scale in SCALES],
+            True,
+        )
+    train_rows, held_out_rows = (values.reshape(len(values), -1) for values in (train, held_out))
+    columns = np.sort(np.random.default_rng(0).permutation(train_rows.shape[1])[:COLUMNS])
+    ordered = np.sort(train_rows[:, columns], axis=0)
     # a value in a twentieth of the rows fills a run of that length
-    run = max(1, len(rows) // 20)
+    run = max(1, len(train_rows) // 20)
     columns = columns[(ordered[run:] != ordered[:-run]).all(axis=0)]
     if len(columns) < 3:
         return None
     # equal rows of rounded numbers may well be different examples
-    return rows[:, columns].astype(np.float64), [others[:, columns].astype(np.float64)], False
+    return (
+        train_rows[:, columns].astype(np.float64),
+        [held_out_rows[:, columns].astype(np.float64)],
+        False,
+    )
 
 
-def _gray(values: np.ndarray) -> Images | None:
+def _to_gray(values: np.ndarray) -> Images | None:
     """Returns images as small gray ones; None for rows that are no images.
 
     Flat rows are images if their length is a square, or three times one, and neighbours are alike.
@@ -189,20 +199,20 @@ def _gray(values: np.ndarray) -> Images | None:
     return cut.reshape(len(images), tall, block, wide, block).mean((2, 4))
 
 
-def _magnified(images: Images, scale: float) -> Images:
+def _magnify(images: Images, scale: float) -> Images:
     """Returns images of the same size, magnified about their centre by linear interpolation."""
     matrices = []
     for size in images.shape[1:]:
         pixels, centre = np.arange(size), (size - 1) / 2
-        places = (pixels - centre) / scale + centre
+        positions = (pixels - centre) / scale + centre
         matrices.append(
-            np.array([np.interp(places, pixels, one) for one in np.eye(size)], np.float32)
+            np.array([np.interp(positions, pixels, unit) for unit in np.eye(size)], np.float32)
         )
     # shapes: (old rows, rows) and (old columns, columns)
     return matrices[0].T @ images @ matrices[1] if scale != 1 else images
 
 
-def _spectra(images: Images) -> Features:
+def _compute_spectra(images: Images) -> Features:
     """Returns magnitudes of low frequencies, the same for shifted and mirrored images.
 
     Mirrored images have the magnitudes at (u, v) and (-u, v) exchanged: their sum and their
@@ -219,52 +229,56 @@ def _spectra(images: Images) -> Features:
     )
 
 
-def _copies(
-    known: Features, versions: list[Features], equal_count: bool, owners: Int[np.ndarray, "trained"]
+def _find_copies(
+    train: Features, versions: list[Features], equal_count: bool, owners: Int[np.ndarray, "trained"]
 ) -> tuple[Bool[np.ndarray, "held_out"], Int[np.ndarray, "held_out"]]:
     """Finds the held-out examples that are closer to a training example than by chance.
 
     Args:
-        known: features of training examples.
+        train: features of training examples.
         versions: features of held-out ones, as they are and changed.
         equal_count: whether examples with equal features count as copies.
         owners: clients of the training examples.
     """
-    mean, spread = known.mean(0), known.std(0)
+    mean, deviation = train.mean(0), train.std(0)
     # columns that hardly vary get an infinite scale, and do not count
-    scale = np.where(spread > 1e-6 * spread.max(), spread, np.inf).astype(known.dtype)
-    known = (known - mean) / scale
-    k = min(NEIGHBOURS, len(known) // 4)
-    found, nearest = np.zeros(len(versions[0]), bool), np.zeros(len(versions[0]), np.int64)
-    dimension = _dimension(_squared_distances(known[:: max(1, len(known) // DIMENSION)], known), k)
+    scale = np.where(deviation > 1e-6 * deviation.max(), deviation, np.inf).astype(train.dtype)
+    train = (train - mean) / scale
+    k = min(NEIGHBOURS, len(train) // 4)
+    is_copy, nearest = np.zeros(len(versions[0]), bool), np.zeros(len(versions[0]), np.int64)
+    dimension = _estimate_dimension(
+        _squared_distances(train[:: max(1, len(train) // DIMENSION)], train), k
+    )
     reference = np.zeros(0)
     for version in versions:
-        squares = _squared_distances((version - mean) / scale, known)
+        squares = _squared_distances((version - mean) / scale, train)
         if not equal_count:
             # rows with equal numbers are no copies here
             squares[squares < 1e-12 * np.median(squares[:, 0])] = np.inf
         if version is versions[0]:
             reference = np.partition(squares, k - 1, axis=1)[:, k - 1]
-            dimension = min(dimension, _dimension(squares, k))
-        limit = _limit(dimension, k)
-        at = squares.argmin(1)
-        closest = squares[np.arange(len(at)), at]
+            dimension = min(dimension, _estimate_dimension(squares, k))
+        limit = _distance_limit(dimension, k)
+        closest_rows = squares.argmin(1)
+        closest = squares[np.arange(len(closest_rows)), closest_rows]
         # the first version that is close decides
-        close = (closest < limit * reference) & ~found
+        close = (closest < limit * reference) & ~is_copy
         for row in np.flatnonzero(close):
             # close also against the examples of the client that has it
-            close[row] = closest[row] < limit * np.median(squares[row, owners == owners[at[row]]])
-        nearest = np.where(close, at, nearest)
-        found |= close
-    return found, nearest
+            close[row] = closest[row] < limit * np.median(
+                squares[row, owners == owners[closest_rows[row]]]
+            )
+        nearest = np.where(close, closest_rows, nearest)
+        is_copy |= close
+    return is_copy, nearest
 
 
-def _limit(dimension: float, k: int) -> float:
+def _distance_limit(dimension: float, k: int) -> float:
     """Returns the ratio to the k-th squared distance that is too small for chance."""
     return (CHANCE / k) ** (2 / dimension)
 
 
-def _dimension(squares: Float[np.ndarray, "some trained"], k: int) -> float:
+def _estimate_dimension(squares: Float[np.ndarray, "some trained"], k: int) -> float:
     """Returns the dimension that examples fill, from squared distances to training examples.
 
     Twice as many neighbours lie within 2^(1 / m) times the distance. The smaller one of two
@@ -272,27 +286,29 @@ def _dimension(squares: Float[np.ndarray, "some trained"], k: int) -> float:
     lie on a curve and fill more dimensions only in the large.
     """
     first = np.sort(np.partition(squares, 2 * k - 1, axis=1)[:, : 2 * k], axis=1)
-    dimension = _growth(first[:, k - 1], first[:, -1])
-    copies = (first < _limit(dimension, k) * first[:, k - 1 : k]).sum(1)
+    dimension = _dimension_of_growth(first[:, k - 1], first[:, -1])
+    copies = (first < _distance_limit(dimension, k) * first[:, k - 1 : k]).sum(1)
     # the neighbours behind those that look like copies
     rows, few = np.arange(len(first)), np.minimum(copies + max(1, k // 3) - 1, k - 1)
     return min(
         dimension,
-        _growth(first[rows, few], first[rows, np.minimum(few + max(1, k // 3), 2 * k - 1)]),
+        _dimension_of_growth(
+            first[rows, few], first[rows, np.minimum(few + max(1, k // 3), 2 * k - 1)]
+        ),
     )
 
 
-def _growth(near: Float[np.ndarray, "some"], far: Float[np.ndarray, "some"]) -> float:
+def _dimension_of_growth(near: Float[np.ndarray, "some"], far: Float[np.ndarray, "some"]) -> float:
     """Returns the dimension in which twice as many neighbours lie within squared distances."""
     growth = np.log(np.maximum(far, 1e-30) / np.maximum(near, 1e-30)) / 2
     return float(np.log(2) / max(np.median(growth), 1e-3))
 
 
 def _squared_distances(
-    rows: Float[np.ndarray, "held_out features"], known: Float[np.ndarray, "trained features"]
+    rows: Float[np.ndarray, "held_out features"], train: Float[np.ndarray, "trained features"]
 ) -> Float[np.ndarray, "held_out trained"]:
-    squares = rows @ (-2 * known.T)
+    squares = rows @ (-2 * train.T)
     squares += (rows**2).sum(1)[:, None]
-    squares += (known**2).sum(1)
+    squares += (train**2).sum(1)
     # rounding may give less than 0
     return np.maximum(squares, 0, out=squares)

@@ -8,7 +8,9 @@ from fedax.core import InvalidInput, UnknownName
 from fedax.data.partition import partition_options
 
 
-def options_of(name: str, function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def options_of(
+    name: str, function: Callable[..., Any], arguments: Mapping[str, Any]
+) -> dict[str, Any]:
     """Returns every option of a function with its default.
 
     Among them those of the partition that is given, or of the default one.
@@ -24,34 +26,36 @@ def options_of(name: str, function: Callable[..., Any], given: Mapping[str, Any]
         InvalidInput: a partition that is not a name.
     """
     parameters = inspect.signature(function).parameters
-    known = {key: p.default for key, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
-    if "partition" not in known:
-        return known
-    partition = given.get("partition", known["partition"])
+    options = {key: p.default for key, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
+    if "partition" not in options:
+        return options
+    partition = arguments.get("partition", options["partition"])
     if not isinstance(partition, str):
         raise InvalidInput.of(f"{name}(partition=...)", partition, "the name of a partition")
-    if partition == "user" and "user" in known:  # one client for each value of a column
-        return known | {"minimum": 1}
-    return known | partition_options(partition)
+    if partition == "user" and "user" in options:  # one client for each value of a column
+        return options | {"minimum": 1}
+    return options | partition_options(partition)
 
 
-def check_options(kind: str, name: str, known: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+def check_options(
+    kind: str, name: str, defaults: Mapping[str, Any], options: Mapping[str, Any]
+) -> None:
     """Refuses unknown options, and missing ones without a default.
 
     Raises `UnknownName` or `InvalidInput`.
     """
-    for key in given:
-        if key not in known:
-            raise UnknownName.among(f"option of {kind} {name!r}", key, known)
-    for key, default in known.items():
-        if default is inspect.Parameter.empty and key not in given:
+    for key in options:
+        if key not in defaults:
+            raise UnknownName.among(f"option of {kind} {name!r}", key, defaults)
+    for key, default in defaults.items():
+        if default is inspect.Parameter.empty and key not in options:
             raise InvalidInput.found(
                 f"{name}({key}=...)", "nothing", f"a value: {kind} {name!r} needs it"
             )
 
 
 def check_partition_options(
-    name: str, function: Callable[..., Any], given: Mapping[str, Any]
+    name: str, function: Callable[..., Any], arguments: Mapping[str, Any]
 ) -> None:
     """Refuses options that neither the function nor its partition has.
 
@@ -60,14 +64,14 @@ def check_partition_options(
     Args:
         name: of the function, for the message.
         function: passes `**options` on to a partition.
-        given: the bound arguments of a call.
+        arguments: the bound arguments of a call.
 
     Raises:
         UnknownName: such an option; the message lists those of the function and of the partition.
     """
     if "partition" in inspect.signature(function).parameters:
         # those of the function and of its partition
-        known = options_of(name, function, given)
-        for key in given.get("options", {}):
-            if key not in known:
-                raise UnknownName.among(f"argument of {name}", key, known)
+        options = options_of(name, function, arguments)
+        for key in arguments.get("options", {}):
+            if key not in options:
+                raise UnknownName.among(f"argument of {name}", key, options)

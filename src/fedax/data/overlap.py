@@ -61,24 +61,24 @@ class Overlap:
         >>> Overlap.of({"x": windows}).places.tolist()
         [0, 1, 2, 3, 4, 5]
         """
-        plain = {name: np.asarray(values) for name, values in arrays.items()}
+        converted = {name: np.asarray(values) for name, values in arrays.items()}
         if together is not None:
-            if together not in plain or plain[together].ndim != 1:
+            if together not in converted or converted[together].ndim != 1:
                 raise DataError.of(
                     "together",
                     together,
-                    f"None, or an array of one number per example among {sorted(plain)}",
+                    f"None, or an array of one number per example among {sorted(converted)}",
                 )
-            return cls(np.unique(plain[together], return_inverse=True)[1])
-        copies = np.unique(hashes(plain), return_inverse=True)[1]
-        for values in plain.values():
+            return cls(np.unique(converted[together], return_inverse=True)[1])
+        copies = np.unique(hashes(converted), return_inverse=True)[1]
+        for values in converted.values():
             if values.ndim < 2 or values.shape[1] < 3 or len(values) < 3:
                 continue
             length = values.shape[1]
             if (places := window_places(values, copies)) is not None:
                 # what follows a window, such as its label, belongs to the series too
                 following = [
-                    v.shape[1] if v.ndim > 1 else 1 for v in plain.values() if v is not values
+                    v.shape[1] if v.ndim > 1 else 1 for v in converted.values() if v is not values
                 ]
                 return cls(
                     copies,
@@ -96,24 +96,33 @@ class Overlap:
             len(self.copies) > 0 and int(self.copies.max()) + 1 < len(self.copies)
         )
 
-    def clear(self, rows: Int[np.ndarray, "_"], of: Int[np.ndarray, "_"]) -> Int[np.ndarray, "_"]:
+    def clear(
+        self, rows: Int[np.ndarray, "_"], others: Int[np.ndarray, "_"]
+    ) -> Int[np.ndarray, "_"]:
         """Returns those of some rows that overlap with none of others."""
-        rows = rows[~np.isin(self.copies[rows], self.copies[of])]
-        if self.places is None or not len(of) or not len(rows):
+        rows = rows[~np.isin(self.copies[rows], self.copies[others])]
+        if self.places is None or not len(others) or not len(rows):
             return rows
         # the nearest window on either side decides
-        begins, own = np.sort(self.places[of]), self.places[rows]
-        after = np.searchsorted(begins, own)
-        far = begins[-1] + 2 * self.extent + own.max()  # beyond every window
-        behind = (
-            np.where(after < len(begins), begins[np.minimum(after, len(begins) - 1)], far) - own
+        other_places, places = np.sort(self.places[others]), self.places[rows]
+        next_index = np.searchsorted(other_places, places)
+        far = other_places[-1] + 2 * self.extent + places.max()  # beyond every window
+        gap_after = (
+            np.where(
+                next_index < len(other_places),
+                other_places[np.minimum(next_index, len(other_places) - 1)],
+                far,
+            )
+            - places
         )
-        before = own - np.where(after > 0, begins[np.maximum(after - 1, 0)], -far)
-        return rows[np.minimum(behind, before) >= self.extent]
+        gap_before = places - np.where(
+            next_index > 0, other_places[np.maximum(next_index - 1, 0)], -far
+        )
+        return rows[np.minimum(gap_after, gap_before) >= self.extent]
 
 
 def divide(
-    found: Overlap,
+    overlap: Overlap,
     orders: Sequence[Int[np.ndarray, "_"]],
     counts: Sequence[int],
     block: float | None = 1.0,
@@ -121,7 +130,7 @@ def divide(
     """Divides each client's examples into those to train on and those put aside.
 
     Args:
-        found: which examples overlap.
+        overlap: which examples overlap.
         orders: for each client its rows, in the order in which they are drawn: the last ones are
             put aside.
         counts: for each client how many rows are trained on, at least 1.
@@ -134,21 +143,23 @@ def divide(
         overlaps these are the first `counts` rows and the others; with copies, sizes may differ a
         little, and windows at the edges of a block are in neither.
     """
-    plain = [(rows[:count], rows[count:]) for rows, count in zip(orders, counts, strict=True)]
-    if not found.any:
-        return plain
-    if found.places is not None and block is not None:
-        plain = [
-            _cut_block(rows, count, found.places, block)
+    divided = [(rows[:count], rows[count:]) for rows, count in zip(orders, counts, strict=True)]
+    if not overlap.any:
+        return divided
+    if overlap.places is not None and block is not None:
+        divided = [
+            _cut_block(rows, count, overlap.places, block)
             for rows, count in zip(orders, counts, strict=True)
         ]
     elif block is not None:
-        return _draw_with_copies(found.copies, orders, counts)
-    if found.places is None:  # in a given order, in which equal examples may come again
-        return plain
+        return _draw_with_copies(overlap.copies, orders, counts)
+    if overlap.places is None:  # in a given order, in which equal examples may come again
+        return divided
     # windows at the edges of a block overlap with trained ones, and belong to neither side
-    trained = np.concatenate([kept for kept, _ in plain])
-    return [(kept, found.clear(away, trained)) for kept, away in plain]
+    trained = np.concatenate([train_rows for train_rows, _ in divided])
+    return [
+        (train_rows, overlap.clear(held_out_rows, trained)) for train_rows, held_out_rows in divided
+    ]
 
 
 def split_rows(
@@ -174,18 +185,18 @@ def split_rows(
         DataError: overlaps leave nothing to put aside.
     """
     plain = [(rows[:count], rows[count:]) for rows, count in zip(orders, counts, strict=True)]
-    if split.endswith("_rows") or not any(len(away) for _, away in plain):
+    if split.endswith("_rows") or not any(len(held_out_rows) for _, held_out_rows in plain):
         return plain
-    found = Overlap.of(arrays, together)
-    parts = divide(found, orders, counts, 1.0 if split == "shuffled" else None)
-    if not any(len(away) for _, away in parts):
+    overlap = Overlap.of(arrays, together)
+    divided = divide(overlap, orders, counts, 1.0 if split == "shuffled" else None)
+    if not any(len(held_out_rows) for _, held_out_rows in divided):
         hint = "Examples that overlap with others, copies or windows, cannot be put aside alone."
         raise DataError.of(field, share, "a share that leaves some client an example", hint)
     # only where likeness is not explained by a named array or by windows
-    if together is None and found.places is None:
-        trained, held_out = ([rows[side] for rows in parts] for side in (0, 1))
+    if together is None and overlap.places is None:
+        trained, held_out = ([rows[index] for rows in divided] for index in (0, 1))
         warn_of_near_copies(arrays, trained, held_out, field)
-    return parts
+    return divided
 
 
 def draw_rows(
@@ -215,16 +226,18 @@ def draw_rows(
     sizes = np.diff(offsets)
     # a stream for each client, which the others do not change
     rngs = (np.random.default_rng([seed, 2, k]) for k in range(len(sizes)))
-    within = [
+    local_orders = [
         rng.permutation(n) if split.startswith("shuffled") else np.arange(n)
         for rng, n in zip(rngs, sizes.tolist())
     ]
-    orders = [begin + rows for begin, rows in zip(offsets.tolist(), within)]
+    orders = [begin + rows for begin, rows in zip(offsets.tolist(), local_orders)]
     counts = [train_size(int(n), share) for n in sizes]
-    parts = split_rows(arrays, orders, counts, split, together, share, field)
-    if share and not any(len(away) for _, away in parts):
+    divided = split_rows(arrays, orders, counts, split, together, share, field)
+    if share and not any(len(held_out_rows) for _, held_out_rows in divided):
         raise DataError.of(field, share, "a share that leaves some client an example")
-    return [np.sort(kept) for kept, _ in parts], [np.sort(away) for _, away in parts]
+    return [np.sort(train_rows) for train_rows, _ in divided], [
+        np.sort(held_out_rows) for _, held_out_rows in divided
+    ]
 
 
 def choose_unseen_clients(
@@ -251,8 +264,8 @@ def choose_unseen_clients(
     width = int(copies.max()) + 1
     table = csr_array((np.ones(len(copies)), (owners, copies)), (len(sizes), width))
     table.sum_duplicates()
-    having = np.bincount(table.indices, minlength=width)
-    table = csr_array(table[:, (having > 1) & (having <= FEW)])
+    owner_counts = np.bincount(table.indices, minlength=width)
+    table = csr_array(table[:, (owner_counts > 1) & (owner_counts <= FEW)])
     marks = table.copy()
     marks.data[:] = 1
     # entry (i, j): how many examples of client i client j has too
@@ -263,15 +276,15 @@ def choose_unseen_clients(
     group = connected_components(links, directed=False)[1]
     members = np.bincount(group)
     # groups come as a whole, so that one that does not fit is passed over
-    out, seen = list[int](), set[int]()
+    chosen, visited = list[int](), set[int]()
     for client in order.tolist():
-        own = int(group[client])
-        if own not in seen and len(out) + members[own] <= count:
-            out += np.flatnonzero(group == own).tolist()
-        seen.add(own)
-        if len(out) == count:
+        group_id = int(group[client])
+        if group_id not in visited and len(chosen) + members[group_id] <= count:
+            chosen += np.flatnonzero(group == group_id).tolist()
+        visited.add(group_id)
+        if len(chosen) == count:
             break
-    return np.sort(out or order[:count])
+    return np.sort(chosen or order[:count])
 
 
 def train_size(examples: int, test_fraction: float | int) -> int:
@@ -292,8 +305,8 @@ def _cut_block(
     ordered = rows[np.argsort(places[rows], kind="stable")]
     # from 0, the first windows, to `count`, the last ones
     begin = round(block * count)
-    away = slice(begin, begin + len(rows) - count)
-    return np.delete(ordered, away), ordered[away]
+    held_out = slice(begin, begin + len(rows) - count)
+    return np.delete(ordered, held_out), ordered[held_out]
 
 
 def _draw_with_copies(
@@ -307,28 +320,33 @@ def _draw_with_copies(
         for copy in copies[rows].tolist():
             owners[copy].append(client)
     # by copy, whether it is put aside, once that is decided; by client, how many rows stay
-    aside, left = dict[int, bool](), [len(rows) for rows in orders]
+    is_held_out, remaining = dict[int, bool](), [len(rows) for rows in orders]
     for client, (rows, count) in enumerate(zip(orders, counts, strict=True)):
         # rows that are still to be put aside
-        room = left[client] - count
+        excess = remaining[client] - count
         # the last rows of the order first
         for copy in copies[rows[::-1]].tolist():
-            if room <= 0:
+            if excess <= 0:
                 break
-            if copy in aside:
+            if copy in is_held_out:
                 continue
             # all owners of the copy give theirs away, and each must keep an example
-            who = owners[copy]
-            needed = {other: who.count(other) for other in set(who)}
-            aside[copy] = needed[client] <= room and all(
-                left[other] > number for other, number in needed.items()
+            copy_owners = owners[copy]
+            needed = {other: copy_owners.count(other) for other in set(copy_owners)}
+            is_held_out[copy] = needed[client] <= excess and all(
+                remaining[other] > number for other, number in needed.items()
             )
-            if aside[copy]:
-                room -= needed[client]
+            if is_held_out[copy]:
+                excess -= needed[client]
                 for other, number in needed.items():
-                    left[other] -= number
+                    remaining[other] -= number
         # copies that were not reached stay
         for copy in copies[rows].tolist():
-            aside.setdefault(copy, False)
-    marks = [np.array([aside[copy] for copy in copies[rows].tolist()], bool) for rows in orders]
-    return [(rows[~mark], rows[mark]) for rows, mark in zip(orders, marks, strict=True)]
+            is_held_out.setdefault(copy, False)
+    held_out_marks = [
+        np.array([is_held_out[copy] for copy in copies[rows].tolist()], bool) for rows in orders
+    ]
+    return [
+        (rows[~held_out], rows[held_out])
+        for rows, held_out in zip(orders, held_out_marks, strict=True)
+    ]

@@ -40,11 +40,11 @@ class DataSet:
         needed = inspect.Parameter.empty
         return options_of("", self.make, {}).get("folder", needed) is not needed
 
-    def defaults(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    def defaults(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """Checks options, and returns all options with their defaults."""
-        known = options_of(name, self.make, given)
-        check_options("data set", name, known, given)
-        return known
+        defaults = options_of(name, self.make, options)
+        check_options("data set", name, defaults, options)
+        return defaults
 
 
 _LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
@@ -155,6 +155,6 @@ def load(section: Mapping[str, Any]) -> FederatedData:
         InvalidInput: an option out of range; a `DataError` for missing or broken files.
     """
     name, options = section["name"], {key: value for key, value in section.items() if key != "name"}
-    chosen = dataset(name)
-    chosen.defaults(name, options)
-    return chosen.make(**options)
+    data_set = dataset(name)
+    data_set.defaults(name, options)
+    return data_set.make(**options)

@@ -16,7 +16,7 @@ def hashes(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Computes a number for each row; equal rows have equal numbers."""
     total = np.zeros(len(next(iter(arrays.values()))), np.uint64)
     # the order of the names, not of the dict
-    for turn, name in enumerate(sorted(arrays)):
+    for array_index, name in enumerate(sorted(arrays)):
         values = arrays[name]
         width = max(1, int(np.prod(values.shape[1:])))
         step = max(1, _BLOCK // width)
@@ -29,7 +29,7 @@ def hashes(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
                 else _step_hashes(block, whole=True)
             )
             # with the place of the array, so that two that are exchanged differ
-            total[begin : begin + step] += _mix_bits(numbers + np.uint64(turn + 1))
+            total[begin : begin + step] += _mix_bits(numbers + np.uint64(array_index + 1))
     return total
 
 
@@ -55,8 +55,8 @@ def _step_hashes(values: np.ndarray, whole: bool = False) -> np.ndarray:
     flat = bits.reshape(len(values), 1 if whole or values.ndim < 2 else values.shape[1], -1)
     with np.errstate(over="ignore"):
         # with the place in the step, so that numbers that are exchanged differ
-        own = _mix_bits(np.arange(1, flat.shape[2] + 1, dtype=np.uint64) * _BASE)
-        numbers = _mix_bits(flat + own).sum(axis=2, dtype=np.uint64)
+        position_salts = _mix_bits(np.arange(1, flat.shape[2] + 1, dtype=np.uint64) * _BASE)
+        numbers = _mix_bits(flat + position_salts).sum(axis=2, dtype=np.uint64)
     return numbers[:, 0] if whole else numbers
 
 
@@ -70,36 +70,39 @@ def _mix_bits(numbers: np.ndarray) -> np.ndarray:
 
 def window_places(values: np.ndarray, copies: Int[np.ndarray, "examples"]) -> np.ndarray | None:
     """Returns where each window begins in its series; None if no rows overlap."""
-    if (shift := _shift_in_order(values)) is not None:
+    if (shift := _find_shift_in_order(values)) is not None:
         return _places_in_order(values, shift)
     first = np.unique(copies, return_index=True)[1]  # one row of each copy
     if len(first) < 3:
         return None
     # Windows with small shifts lie together in a file, shuffled ones anywhere: two samples.
-    spread = np.sort(first[:: max(1, len(first) // SAMPLE)])
-    together = np.sort(first)[:SAMPLE]
-    longest = max(_longest_shift(values[rows]) for rows in (together, spread))
+    distant_rows = np.sort(first[:: max(1, len(first) // SAMPLE)])
+    adjacent_rows = np.sort(first)[:SAMPLE]
+    longest = max(_find_longest_shift(values[rows]) for rows in (adjacent_rows, distant_rows))
     if not longest:
         return None
     rows = np.sort(first)
-    after, shift = _successors(_step_hashes(values[rows]), longest)
-    places = _follow_chains(after, shift, values.shape[1])
+    successors, shift = _find_successors(_step_hashes(values[rows]), longest)
+    places = _follow_chains(successors, shift, values.shape[1])
     number = np.empty(len(first), np.int64)
     number[copies[rows]] = places
     return number[copies]
 
 
-def _shift_in_order(values: np.ndarray) -> int | None:
+def _find_shift_in_order(values: np.ndarray) -> int | None:
     """Finds the shift by which at least half of the rows go on in the next one.
 
     And in no other row; None if there is none.
     """
     # up to 64 pairs of neighbouring rows, and rows far away for comparison
     pairs = np.linspace(0, len(values) - 2, min(len(values) - 1, 64)).astype(int)
-    some, after, length = values[pairs], values[pairs + 1], values.shape[1]
-    others = values[(pairs + 1 + len(values) // 2) % len(values)]
+    rows, next_rows, length = values[pairs], values[pairs + 1], values.shape[1]
+    distant_rows = values[(pairs + 1 + len(values) // 2) % len(values)]
     for s in range(1, length):
-        fits, chance = (_equal(some[:, s:], part[:, : length - s]) for part in (after, others))
+        fits, chance = (
+            _rows_equal(rows[:, s:], candidates[:, : length - s])
+            for candidates in (next_rows, distant_rows)
+        )
         if fits.mean() >= 0.5 and fits.sum() >= 2:
             # what goes on in distant rows too, such as constant rows, is no evidence
             return s if chance.mean() <= 0.1 else None
@@ -115,17 +118,17 @@ def _places_in_order(values: np.ndarray, shift: int) -> np.ndarray:
     step = max(1, _BLOCK // length)
     for begin in range(0, len(goes_on), step):
         rows = np.asarray(values[begin : begin + step + 1])
-        goes_on[begin : begin + step] = _equal(rows[:-1, shift:], rows[1:, : length - shift])
+        goes_on[begin : begin + step] = _rows_equal(rows[:-1, shift:], rows[1:, : length - shift])
     # four lengths apart, beyond any overlap
     return np.cumsum(np.concatenate([[0], np.where(goes_on, shift, 4 * length)]))
 
 
-def _equal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _rows_equal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Returns which rows are equal."""
     return (a == b).reshape(len(a), -1).all(axis=1)
 
 
-def _longest_shift(values: np.ndarray) -> int:
+def _find_longest_shift(values: np.ndarray) -> int:
     """Finds the largest shift at which rows go on in others more often than by chance.
 
     0 if the rows are no windows.
@@ -134,16 +137,16 @@ def _longest_shift(values: np.ndarray) -> int:
     have to go on in others.
     """
     length, steps = values.shape[1], _step_hashes(values)
-    by_chance, at = _successors(steps, length - 1, backwards=True)
+    by_chance, chance_shifts = _find_successors(steps, length - 1, backwards=True)
     longest = length - 1
     if (by_chance >= 0).any():
         # shifts at which chance finds overlaps, and a few shorter ones, say nothing
-        longest = int(at[by_chance >= 0].min()) - 1 - max(2, length // 10)
-    after, _ = _successors(steps, longest)
-    return max(longest, 0) if int((after >= 0).sum()) >= max(2, len(values) // 20) else 0
+        longest = int(chance_shifts[by_chance >= 0].min()) - 1 - max(2, length // 10)
+    successors, _ = _find_successors(steps, longest)
+    return max(longest, 0) if int((successors >= 0).sum()) >= max(2, len(values) // 20) else 0
 
 
-def _successors(
+def _find_successors(
     steps: np.ndarray, longest: int, backwards: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """Finds for each row the one that it goes on in, and how many steps later that one begins.
@@ -161,31 +164,38 @@ def _successors(
         powers = np.cumprod(
             np.concatenate([[np.uint64(1)], np.full(length, _BASE | np.uint64(1), np.uint64)])
         )
-        sums, others = (
-            _cumulative_sums(part * powers[:length])
-            for part in (steps, steps[:, ::-1] if backwards else steps)
+        sums, other_sums = (
+            _cumulative_sums(row_steps * powers[:length])
+            for row_steps in (steps, steps[:, ::-1] if backwards else steps)
         )
         # how many of the first steps differ from the one before
         changes = _cumulative_sums(steps[:, 1:] != steps[:, :-1])
-    after, shift = np.full(count, -1), np.zeros(count, np.int64)
+    successors, shift = np.full(count, -1), np.zeros(count, np.int64)
     for s in range(1, longest + 1):
-        open_ = np.flatnonzero(after < 0)
-        if not len(open_):
+        open_rows = np.flatnonzero(successors < 0)
+        if not len(open_rows):
             break
         with np.errstate(over="ignore"):
-            ends = sums[open_, length] - sums[open_, s]  # steps s to length of the open rows
+            ends = (
+                sums[open_rows, length] - sums[open_rows, s]
+            )  # steps s to length of the open rows
             # steps 0 to length - s of all rows, with the powers that `ends` has
-            begins = others[:, length - s] * powers[s]
+            begins = other_sums[:, length - s] * powers[s]
         # of one value only, or found in several rows: no evidence
-        telling = changes[open_, length - 1] > changes[open_, s]
-        distinct, where, times = np.unique(begins, return_index=True, return_counts=True)
-        at = np.minimum(np.searchsorted(distinct, ends), len(distinct) - 1)
-        fits = telling & (distinct[at] == ends) & (times[at] == 1) & (where[at] != open_)
+        is_informative = changes[open_rows, length - 1] > changes[open_rows, s]
+        distinct, first_rows, counts = np.unique(begins, return_index=True, return_counts=True)
+        matches = np.minimum(np.searchsorted(distinct, ends), len(distinct) - 1)
+        fits = (
+            is_informative
+            & (distinct[matches] == ends)
+            & (counts[matches] == 1)
+            & (first_rows[matches] != open_rows)
+        )
         # nor may several rows end alike
-        _, where_end, times_end = np.unique(ends, return_inverse=True, return_counts=True)
-        fits &= times_end[where_end] == 1
-        after[open_[fits]], shift[open_[fits]] = where[at[fits]], s
-    return after, shift
+        _, end_ids, end_counts = np.unique(ends, return_inverse=True, return_counts=True)
+        fits &= end_counts[end_ids] == 1
+        successors[open_rows[fits]], shift[open_rows[fits]] = first_rows[matches[fits]], s
+    return successors, shift
 
 
 def _cumulative_sums(values: np.ndarray) -> np.ndarray:
@@ -194,22 +204,22 @@ def _cumulative_sums(values: np.ndarray) -> np.ndarray:
     return np.concatenate([np.zeros((len(values), 1), np.uint64), total], axis=1)
 
 
-def _follow_chains(after: np.ndarray, shift: np.ndarray, length: int) -> np.ndarray:
+def _follow_chains(successors: np.ndarray, shift: np.ndarray, length: int) -> np.ndarray:
     """Computes places along chains of windows; chains that end in others are laid beside them."""
-    places = np.full(len(after), -1, np.int64)
+    places = np.full(len(successors), -1, np.int64)
     # rows that no other goes on in begin chains
-    heads = np.setdiff1d(np.arange(len(after)), after[after >= 0])
+    heads = np.setdiff1d(np.arange(len(successors)), successors[successors >= 0])
     base = 0
-    follow, steps = after.tolist(), shift.tolist()
+    next_rows, steps = successors.tolist(), shift.tolist()
     # and then all rows, for circles without a beginning
-    for head in [*heads.tolist(), *range(len(after))]:
+    for head in [*heads.tolist(), *range(len(successors))]:
         # follow to a row that has a place, to the end, or back to the chain (a periodic series)
         chain, row = list[int](), head
-        on_it = set[int]()
-        while row >= 0 and places[row] < 0 and row not in on_it:
+        on_chain = set[int]()
+        while row >= 0 and places[row] < 0 and row not in on_chain:
             chain.append(row)
-            on_it.add(row)
-            row = follow[row]
+            on_chain.add(row)
+            row = next_rows[row]
         if not chain:
             continue
         offsets = np.cumsum([0, *(steps[k] for k in chain[:-1])])

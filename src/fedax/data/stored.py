@@ -12,7 +12,14 @@ import numpy as np
 
 from fedax.core import DataError
 from fedax.core.task import offsets_of
-from fedax.data.federated import MANY, MOST_CLASSES, FederatedData, Labelled
+from fedax.data.federated import (
+    MANY,
+    MOST_CLASSES,
+    ColumnOrder,
+    FederatedData,
+    Labelled,
+    align_columns,
+)
 from fedax.data.folder import MissingFile, reading
 from fedax.data.limits import checked
 from fedax.examples.arrays import as_array, canonical
@@ -45,8 +52,9 @@ def write_clients(
     Args:
         folder: new.
         clients: any iterable, such as a generator, of `{"x": (n_k, ...), "y": (n_k,)}`, at least
-            one example each, all with the same names and shapes of an example. Further arrays reach
-            the task's loss with them. Or `FederatedData`, written with their test examples.
+            one example each, all with the same names and shapes of an example. Columns of data
+            frames are matched by name. Further arrays reach the task's loss with them. Or
+            `FederatedData`, written with all their parts and names.
         classes: labels are whole numbers from 0 to classes - 1; at least 1. Not for
             `FederatedData`, which know it.
         test: the same for test examples, in the same client order; a client may have none.
@@ -71,6 +79,7 @@ def write_clients(
         1000 3000 memmap
     """
     folder = Path(folder).expanduser()
+    validation, columns, categories = None, None, None
     if isinstance(clients, FederatedData):
         if not (classes is None and test is None and holdout is None):
             raise DataError.found(
@@ -78,7 +87,13 @@ def write_clients(
             )
         data, clients = clients, clients.train
         classes, test, holdout, name = data.classes, data.test, data.holdout, name or data.name
+        validation, columns, categories = data.validation, data.columns, data.categories
         names = data.names if names is None else names
+    for part, values in (("clients", clients), ("test", test)):
+        is_iterable = isinstance(values, Iterable) and not isinstance(values, str | bytes)
+        if not is_iterable and not (part == "test" and values is None):
+            allowed = "FederatedData, or a list or generator of the arrays of each client"
+            raise DataError.of(f"write_clients({part}=...)", values, allowed)
     if not isinstance(classes, int | np.integer) or not 1 <= classes <= MOST_CLASSES:
         raise DataError.of(
             "write_clients(classes=...)", classes, f"whole numbers from 1 to {MOST_CLASSES}"
@@ -87,23 +102,28 @@ def write_clients(
         raise DataError.of(
             "write_clients(folder=...)", str(folder), "a folder that is not there yet"
         )
-    parts: dict[str, Iterable[Labelled] | None] = {
+    splits: dict[str, Iterable[Labelled] | None] = {
         "train": clients,
         "test": test,
+        "validation": validation,
         "holdout": None if holdout is None else [holdout],
     }
+    # columns of data frames in one order, in all parts
+    frames = ColumnOrder()
     # a folder beside, renamed when it is whole: readers never see half of it
     draft = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
-        forms: dict[str, Any] = {}
+        specs: dict[str, Any] = {}
         count = None
-        for part, each in parts.items():
-            if each is None:
+        for split, split_clients in splits.items():
+            if split_clients is None:
                 continue
             # all parts have the shapes and types of the training examples
-            forms["train"], written = _write(draft / part, part, each, classes, forms.get("train"))
+            specs["train"], written = _write_split(
+                draft / split, split, split_clients, classes, specs.get("train"), frames
+            )
             count = written if count is None else count
-            if part == "test" and written != count:
+            if split == "test" and written != count:
                 raise DataError.found(
                     "write_clients(test=...)", f"{written} clients", f"{count} clients, as in train"
                 )
@@ -121,6 +141,12 @@ def write_clients(
             "name": name or folder.name,
             "clients": count,
         }
+        # columns of data frames are known once the clients have been read
+        columns = frames.names if columns is None else columns
+        if columns is not None:
+            about["columns"] = list(columns)
+        if categories is not None:
+            about["categories"] = {column: list(texts) for column, texts in categories.items()}
         (draft / ABOUT).write_text(json.dumps(about), encoding="utf-8")
         draft.rename(folder)
     except BaseException:
@@ -155,20 +181,38 @@ def stored_clients(folder: str | Path) -> FederatedData:
         )
     with reading(folder / ABOUT, "a whole file"):
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        form, classes, name, clients = (
+        version, classes, name, clients = (
             about["form"],
             int(about["classes"]),
             str(about["name"]),
             int(about["clients"]),
         )
-    if form != FORM:
+        # folders of earlier versions have neither
+        columns, categories = about.get("columns"), about.get("categories")
+        columns = None if columns is None else [str(column) for column in columns]
+        if categories is not None:
+            categories = {
+                str(column): [str(text) for text in texts] for column, texts in categories.items()
+            }
+    if version != FORM:
         raise DataError.of(
-            f"{folder / ABOUT}: form", form, f"{FORM}, which this version of fedax reads"
+            f"{folder / ABOUT}: form", version, f"{FORM}, which this version of fedax reads"
         )
-    train = _read(folder / "train", clients)
-    test = _read(folder / "test", clients) if (folder / "test").is_dir() else None
-    holdout = dict(_read(folder / "holdout", 1)[0]) if (folder / "holdout").is_dir() else None
-    return FederatedData(train, classes, test, holdout, name, names=_stored_names(folder))
+    test, validation, holdout = (
+        _read_split(folder / split, count) if (folder / split).is_dir() else None
+        for split, count in (("test", clients), ("validation", clients), ("holdout", 1))
+    )
+    return FederatedData(
+        _read_split(folder / "train", clients),
+        classes,
+        test,
+        None if holdout is None else dict(holdout[0]),
+        name,
+        validation,
+        names=_stored_names(folder),
+        columns=columns,
+        categories=categories,
+    )
 
 
 def _stored_names(folder: Path) -> list[str] | None:
@@ -178,40 +222,53 @@ def _stored_names(folder: Path) -> list[str] | None:
         return [str(name) for name in json.loads((folder / NAMES).read_text(encoding="utf-8"))]
 
 
-def _write(
-    folder: Path, part: str, clients: Iterable[Labelled], classes: int, forms: Any
+def _write_split(
+    folder: Path,
+    split: str,
+    clients: Iterable[Labelled],
+    classes: int,
+    specs: Any,
+    frames: ColumnOrder,
 ) -> tuple[Any, int]:
     """Writes one part; returns the arrays' shapes and types, and the number of clients.
 
-    Shapes and types are those of an example, which all clients have.
+    Shapes and types are those of an example, which all clients have. `frames` is the order of the
+    columns of data frames in all parts.
     """
     folder.mkdir(parents=True)
     columns: dict[str, _Column] = {}
     sizes: list[np.ndarray] = []
-    done = 0
+    written = 0
     try:
         for block in _client_blocks(clients):
-            ready = _check_block(block, part, done, classes)
-            own = {key: (v.shape[1:], v.dtype.str) for key, v in ready.arrays.items()}
-            forms = own if forms is None else forms
-            if own != forms:
-                raise DataError.of(f"{part}[{done}]", own, f"{forms}, as the first client has")
+            # the order of columns outlives a block of clients
+            block = [
+                align_columns(frames, client, f"{split}[{written + k}]")
+                for k, client in enumerate(block)
+            ]
+            stacked = _check_block(block, split, written, classes)
+            block_specs = {key: (v.shape[1:], v.dtype.str) for key, v in stacked.arrays.items()}
+            specs = block_specs if specs is None else specs
+            if block_specs != specs:
+                raise DataError.of(
+                    f"{split}[{written}]", block_specs, f"{specs}, as the first client has"
+                )
             columns = columns or {
-                key: _Column(folder / f"{key}.npy", *form) for key, form in own.items()
+                key: _Column(folder / f"{key}.npy", *spec) for key, spec in block_specs.items()
             }
-            for key, values in ready.arrays.items():
+            for key, values in stacked.arrays.items():
                 columns[key].add(values)
-            sizes.append(ready.sizes)
-            done += len(block)
-        if not done:
-            raise DataError.found(part, "no client", "at least one client")
+            sizes.append(stacked.sizes)
+            written += len(block)
+        if not written:
+            raise DataError.found(split, "no client", "at least one client")
         # refuses more examples than can be counted
         offsets_of(np.concatenate(sizes))
     finally:
         for column in columns.values():
             column.close()
     np.save(folder / "sizes.npy", np.concatenate(sizes))
-    return forms, done
+    return specs, written
 
 
 def _client_blocks(clients: Iterable[Labelled]) -> Iterator[list[Labelled]]:
@@ -233,27 +290,27 @@ def _client_blocks(clients: Iterable[Labelled]) -> Iterator[list[Labelled]]:
         yield block
 
 
-def _check_block(block: list[Labelled], part: str, begin: int, classes: int) -> Stacked:
+def _check_block(block: list[Labelled], split: str, begin: int, classes: int) -> Stacked:
     """Returns the arrays of some clients as they are written.
 
     `FederatedData` checks them, and names the first that does not fit.
     """
     # a client may have no test examples, but `FederatedData` wants some to train on
-    some = block if part == "train" else [_with_example(client) for client in block]
+    with_examples = block if split == "train" else [_with_example(client) for client in block]
     try:
-        FederatedData(some, classes)
+        FederatedData(with_examples, classes)
     except DataError as error:
         raise DataError(
             # the client's number among all, not in the block
-            re.sub(r"train\[(\d+)\]", lambda at: f"{part}[{begin + int(at[1])}]", str(error))
+            re.sub(r"train\[(\d+)\]", lambda match: f"{split}[{begin + int(match[1])}]", str(error))
         ) from error
-    together = Stacked.of(block)
-    assert together is not None, "looked at"
+    stacked = Stacked.of(block)
+    assert stacked is not None, "looked at"
     arrays = {
-        key: canonical(v.astype(np.int32) if key == "y" else v, f"{part}[...][{key!r}]")
-        for key, v in together.arrays.items()
+        key: canonical(v.astype(np.int32) if key == "y" else v, f"{split}[...][{key!r}]")
+        for key, v in stacked.arrays.items()
     }
-    return Stacked(arrays, together.sizes)
+    return Stacked(arrays, stacked.sizes)
 
 
 def _with_example(client: Labelled) -> Labelled:
@@ -270,7 +327,7 @@ class _Column:
     def __init__(self, path: Path, shape: tuple[int, ...], dtype: str) -> None:
         self.shape, self.dtype, self.rows = shape, dtype, 0
         self.file: BinaryIO = path.open("wb")
-        self._head()
+        self._write_head()
 
     def add(self, values: np.ndarray) -> None:
         self.rows += len(values)
@@ -278,16 +335,16 @@ class _Column:
 
     def close(self) -> None:
         self.file.seek(0)
-        self._head()
+        self._write_head()
         self.file.close()
 
-    def _head(self) -> None:
+    def _write_head(self) -> None:
         """Writes the file's head, which has room for more rows than there can be."""
         head = {"descr": self.dtype, "fortran_order": False, "shape": (self.rows, *self.shape)}
         np.lib.format.write_array_header_1_0(self.file, head)
 
 
-def _read(folder: Path, clients: int) -> Stacked:
+def _read_split(folder: Path, clients: int) -> Stacked:
     with reading(folder, "whole .npy files"):
         sizes = np.load(folder / "sizes.npy", allow_pickle=False)
         names = sorted(path.stem for path in folder.glob("*.npy") if path.name != "sizes.npy")

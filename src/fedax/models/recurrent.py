@@ -1,7 +1,7 @@
 """Recurrent networks for text."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +50,9 @@ class CharLSTM:
     ... )
     (817872, 819920, 866578)
     """
+
+    lowest_token: ClassVar[int] = -1
+    """Predictions take it beside the characters."""
 
     vocabulary: int
     vectors: int = 8

@@ -13,8 +13,14 @@ from fedax.core import DataError, InvalidInput, Task
 from fedax.data import FederatedData
 from fedax.models import MLP, Model, Softmax
 from fedax.numerics.spectrum import mean_outer_norm
-from fedax.tasks.clients import parts_of_task
-from fedax.tasks.own_models.by_name import classify_with, is_network, make_model
+from fedax.tasks.clients import check_federated, parts_of_task
+from fedax.tasks.own_models.by_name import (
+    check_logits,
+    check_model,
+    classify_with,
+    is_network,
+    make_model,
+)
 from fedax.utils.arguments import checked_arguments, checked_call
 
 Augment: TypeAlias = Callable[[Any, Any], Any]
@@ -46,8 +52,8 @@ class OfLogits:
     def separate(self) -> bool:
         """Whether model and augmentation are this library's, which couple no examples."""
         return all(
-            part is None or type(part).__module__.startswith("fedax.")
-            for part in (self.model, self.augment)
+            component is None or type(component).__module__.startswith("fedax.")
+            for component in (self.model, self.augment)
         )
 
 
@@ -65,7 +71,7 @@ class CrossEntropy(OfLogits):
 
     def __call__(self, params: PyTree, examples: Any, key: Any) -> Float[Array, "batch"]:
         logits = _logits(self.model, self.augment, params, examples["x"], key)
-        return jax.nn.logsumexp(logits, axis=1) - _at_label(logits, examples["y"])
+        return jax.nn.logsumexp(logits, axis=1) - _pick_label(logits, examples["y"])
 
     def smoothness(self, examples: Any) -> float | None:
         r"""Returns $\lambda_{\max}(X^\top X) / 2n$ of a linear model without augmentation.
@@ -118,11 +124,11 @@ def _logits(
 ) -> Float[Array, "batch classes"]:
     if augment is None:
         return model(params, x, key)
-    own, models = (None, None) if key is None else jax.random.split(key)
-    return model(params, augment(x, own), models)
+    augment_key, model_key = (None, None) if key is None else jax.random.split(key)
+    return model(params, augment(x, augment_key), model_key)
 
 
-def _at_label(
+def _pick_label(
     logits: Float[Array, "batch classes"], labels: Int[Array, "batch"]
 ) -> Float[Array, "batch"]:
     # A masked sum: its gradient is elementwise, where indexing would scatter.
@@ -130,20 +136,24 @@ def _at_label(
     return jnp.sum(jnp.where(labels[:, None] == classes[None, :], logits, 0.0), axis=1)
 
 
-def _check_vocabulary(parts: dict[str, Any], model: Model) -> None:
+def _check_vocabulary(arguments: dict[str, Any], model: Model) -> None:
     """Refuses tokens that are none of a model's vocabulary."""
     size = getattr(model, "vocabulary", None)
     if size is None:
         return
-    for where in ("train", "test", "validation", "holdout"):
-        part = parts.get(where)
+    for split in ("train", "test", "validation", "holdout"):
+        examples = arguments.get(split)
         # the holdout is a dict of arrays, the other parts hold theirs
-        x = None if part is None else np.asarray((part if where == "holdout" else part.arrays)["x"])
+        x = (
+            None
+            if examples is None
+            else np.asarray((examples if split == "holdout" else examples.arrays)["x"])
+        )
         if x is None or not x.size:
             continue
         if x.dtype.kind not in "iu":
             raise DataError.found(
-                f"{where}['x']",
+                f"{split}['x']",
                 f"numbers of type {x.dtype}",
                 f"tokens, whole numbers from 0 to {size - 1}",
             )
@@ -151,7 +161,7 @@ def _check_vocabulary(parts: dict[str, Any], model: Model) -> None:
         if low < 0 or high >= size:
             got = f"token {low if low < 0 else high}"
             raise DataError.found(
-                f"{where}['x']", got, f"0 to {size - 1}, the vocabulary of {type(model).__name__}"
+                f"{split}['x']", got, f"0 to {size - 1}, the vocabulary of {type(model).__name__}"
             )
 
 
@@ -187,9 +197,10 @@ def classification(
     >>> classification(data, Softmax(1, 2)).train.clients
     2
     """
+    check_federated("classification(data=...)", data)
     # numbers of an example, which makers of models are told
-    columns = int(np.prod(np.shape(data.train[0]["x"])[1:]))
-    model = make_model("classification", model, {}, columns, data.classes)
+    features = int(np.prod(np.shape(data.train[0]["x"])[1:]))
+    model = make_model("classification", model, {}, features, data.classes)
     if is_network(model):
         if augment is not None:
             raise InvalidInput.of(
@@ -198,12 +209,14 @@ def classification(
                 "None for a module, which augments its own inputs",
             )
         return classify_with(model, data, l2, data.name if name is None else name)
-    parts = parts_of_task(data)
-    _check_vocabulary(parts, model)
+    allowed = "a model with init(key) and a call, a module, or a class or function that makes one"
+    check_model("classification(model=...)", model, allowed)
+    arguments = parts_of_task(data)
+    _check_vocabulary(arguments, model)
     task = Task(
         start=Start(model),
         loss=CrossEntropy(model, augment),
-        **parts,
+        **arguments,
         scores={"accuracy": Accuracy(model, augment)},
         l2=l2,
         name=data.name if name is None else name,
@@ -216,7 +229,5 @@ def classification(
     logits = jax.eval_shape(
         lambda key, x: _logits(model, augment, model.init(key), x, None), jax.random.key(0), probe
     )
-    if logits.shape[1] != data.classes:
-        got, allowed = f"{logits.shape[1]} logits", f"{data.classes}, one for each class"
-        raise InvalidInput.of("classification(model=...)", got, allowed)
+    check_logits(logits.shape[1], data.classes)
     return task

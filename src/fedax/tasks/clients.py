@@ -8,6 +8,7 @@ import numpy as np
 
 from fedax.core import DataError, Ragged
 from fedax.data import FederatedData, client_files
+from fedax.data.federated import ColumnOrder, columns_of
 from fedax.examples.arrays import Frames, as_array, as_ndarray
 from fedax.examples.client_names import ClientNames, client_name, grouped_by_name, number_of
 from fedax.examples.ragged import Stacked
@@ -59,20 +60,24 @@ def read_clients(
     if isinstance(clients, str | Path):
         clients = client_files(clients)
     if isinstance(clients, FederatedData):
-        own = clients.test if test is None else test
+        test_clients = clients.test if test is None else test
         # examples in flat arrays stay there, as they may lie in files
         train = (
             clients.train
             if isinstance(clients.train, Stacked)
             else [dict(client) for client in clients.train]
         )
-        parts = [
-            None if part is None else _match_listed(train, part, clients.names, where)
-            for part, where in ((own, "test"), (validation, "validation"))
+        matched = [
+            None
+            if split_clients is None
+            else _match_listed(train, split_clients, clients.names, where)
+            for split_clients, where in ((test_clients, "test"), (validation, "validation"))
         ]
-        own_validation = clients.validation if parts[1] is None else parts[1]
-        more = clients.names, clients.columns, clients.categories
-        return Clients(train, parts[0], clients.holdout, clients.name, own_validation, *more)
+        validation_clients = clients.validation if matched[1] is None else matched[1]
+        details = clients.names, clients.columns, clients.categories
+        return Clients(
+            train, matched[0], clients.holdout, clients.name, validation_clients, *details
+        )
     # the splits of a data set
     if isinstance(clients, Mapping) and clients and all(map(is_table, clients.values())):
         splits = dict(clients)
@@ -89,50 +94,54 @@ def read_clients(
     # clients without names keep their places, named ones may come in another order elsewhere
     if not isinstance(train, dict):
         train = _as_list(train, "clients")
-        parts = [
-            None if part is None else _match_listed(train, part, None, where)
-            for part, where in ((test, "test"), (validation, "validation"))
+        matched = [
+            None if split_clients is None else _match_listed(train, split_clients, None, where)
+            for split_clients, where in ((test, "test"), (validation, "validation"))
         ]
     else:
         if not train:
             raise DataError.found("clients", "no client", "at least one client")
-        parts = [
-            _match_named(train, part, column, where)
-            for part, where in ((test, "test"), (validation, "validation"))
+        matched = [
+            _match_named(train, split_clients, column, where)
+            for split_clients, where in ((test, "test"), (validation, "validation"))
         ]
         train, names = list(train.values()), list(train)
-    return Clients(train, parts[0], validation=parts[1], names=names)
+    return Clients(train, matched[0], validation=matched[1], names=names)
 
 
 def _match_named(
-    train: dict[str, Any], part: Any, column: str | None, where: str
+    train: dict[str, Any], clients: Any, column: str | None, where: str
 ) -> list[Any] | None:
     """Brings another part of named clients' data into their order; a client may have none."""
-    if part is None:
+    if clients is None:
         return None
-    held = _group_by_client(part, column, where)
-    if not isinstance(held, dict):
+    by_name = _group_by_client(clients, column, where)
+    if not isinstance(by_name, dict):
         raise DataError.found(
-            where, f"a {type(part).__name__}", "examples in the form of the clients, by their names"
+            where,
+            f"a {type(clients).__name__}",
+            "examples in the form of the clients, by their names",
         )
-    for name in held:
+    for name in by_name:
         if name not in train:
             raise DataError.of(where, name, "names of clients with training examples")
-    return [held.get(name, _no_rows(own)) for name, own in train.items()]
+    return [by_name.get(name, _make_empty(train_client)) for name, train_client in train.items()]
 
 
 def _match_listed(
-    train: Sequence[Any], part: Any, names: Sequence[str] | None, where: str
+    train: Sequence[Any], clients: Any, names: Sequence[str] | None, where: str
 ) -> Sequence[Any]:
     """Brings another part of listed clients' data into their order.
 
     Of a mapping by name, or number, a client may have none.
     """
-    if not isinstance(part, Mapping):
-        return _as_list(part, where)
-    held = {client_name(name, f"{where}, a name"): own for name, own in part.items()}
-    places = {number_of(name, names, len(train), where): own for name, own in held.items()}
-    return [places[k] if k in places else _no_rows(own) for k, own in enumerate(train)]
+    if not isinstance(clients, Mapping):
+        return _as_list(clients, where)
+    by_name = {client_name(name, f"{where}, a name"): client for name, client in clients.items()}
+    by_index = {
+        number_of(name, names, len(train), where): client for name, client in by_name.items()
+    }
+    return [by_index[k] if k in by_index else _make_empty(client) for k, client in enumerate(train)]
 
 
 def is_table(value: Any) -> bool:
@@ -150,7 +159,7 @@ def _group_by_client(clients: Any, column: str | None, where: str) -> Any:
     if not is_table(clients) and column is None:
         if isinstance(clients, Mapping):
             if {"x", "y"} <= set(clients) and not any(
-                isinstance(own, Mapping) for own in clients.values()
+                isinstance(owned, Mapping) for owned in clients.values()
             ):
                 hint = "Put the clients into a list, or name the column of clients by client=..."
                 raise DataError.of(
@@ -159,7 +168,7 @@ def _group_by_client(clients: Any, column: str | None, where: str) -> Any:
                     "a mapping of names to clients, not of the arrays of one",
                     hint,
                 )
-            return {client_name(name, f"{where}, a name"): own for name, own in clients.items()}
+            return {client_name(name, f"{where}, a name"): owned for name, owned in clients.items()}
         return clients
     arrays = _read_columns(clients, column, where)
     owners = arrays.pop(str(column))
@@ -169,8 +178,8 @@ def _group_by_client(clients: Any, column: str | None, where: str) -> Any:
     # split at all ends, because a table without rows has no client
     rows = np.split(order, np.cumsum(sizes))[:-1]
     return {
-        name: {key: values[own] for key, values in arrays.items()}
-        for name, own in zip(names, rows, strict=True)
+        name: {key: values[owned] for key, values in arrays.items()}
+        for name, owned in zip(names, rows, strict=True)
     }
 
 
@@ -178,8 +187,8 @@ def _read_columns(table: Any, column: str | None, where: str) -> dict[str, Any]:
     """Returns the columns of a table as arrays; the one with the clients is not converted."""
     names = [str(name) for name in getattr(table, "columns", ())]
     if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise DataError.found(where, f"the column {twice!r} twice", "columns of different names")
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise DataError.found(where, f"the column {repeated!r} twice", "columns of different names")
     if isinstance(table, Mapping):
         columns = {str(name): values for name, values in table.items()}
     elif hasattr(table, "column_names"):
@@ -197,7 +206,7 @@ def _read_columns(table: Any, column: str | None, where: str) -> dict[str, Any]:
             "from_loss(client=...)", column, allowed, "It says which client a row belongs to."
         )
     arrays = {
-        name: values if name == column else _column_array(values, f"{where}[{name!r}]")
+        name: values if name == column else _to_array(values, f"{where}[{name!r}]")
         for name, values in columns.items()
     }
     lengths = {name: len(values) for name, values in arrays.items()}
@@ -206,7 +215,7 @@ def _read_columns(table: Any, column: str | None, where: str) -> dict[str, Any]:
     return arrays
 
 
-def _column_array(values: Any, where: str) -> np.ndarray:
+def _to_array(values: Any, where: str) -> np.ndarray:
     """Converts a column to an array; rows may be numbers, lists, arrays or pictures."""
     if isinstance(values, np.ndarray) and values.dtype.kind != "O":
         return as_array(values, where)
@@ -247,7 +256,7 @@ def _as_list(clients: Any, where: str) -> Sequence[Any]:
     return list(clients)
 
 
-def _no_rows(client: Any) -> Any:
+def _make_empty(client: Any) -> Any:
     """Returns no rows, in the form of a client's."""
     if isinstance(client, Mapping):
         return {
@@ -268,7 +277,7 @@ def named_arrays(
     """
     if isinstance(clients, Stacked):
         return clients
-    found = []
+    arrays_by_client = []
     for k, client in enumerate(clients):
         # a mapping where an array is expected, or the other way round
         if isinstance(client, Mapping) is plain:
@@ -277,16 +286,29 @@ def named_arrays(
                 f"{where}[{k}]", f"a {type(client).__name__}", f"{allowed}, as the first client has"
             )
         if plain:
-            found.append({"x": as_array(frames.array(client, f"{where}[{k}]"), f"{where}[{k}]")})
+            arrays_by_client.append(
+                {"x": as_array(frames.array(client, f"{where}[{k}]"), f"{where}[{k}]")}
+            )
         else:
             arrays = frames.client(client, f"{where}[{k}]")
-            found.append(
+            arrays_by_client.append(
                 {
                     str(name): as_array(values, f"{where}[{k}][{name!r}]")
                     for name, values in arrays.items()
                 }
             )
-    return found
+    return arrays_by_client
+
+
+def check_federated(field: str, data: Any) -> None:
+    """Refuses data without a number of classes.
+
+    Raises:
+        DataError: anything but `FederatedData`; `field` names it.
+    """
+    if not isinstance(data, FederatedData):
+        hint = "Write FederatedData(clients, classes=...)."
+        raise DataError.found(field, f"a {type(data).__name__}", "FederatedData", hint)
 
 
 def parts_of_task(data: Clients | FederatedData, plain: bool = False) -> dict[str, Any]:
@@ -299,22 +321,25 @@ def parts_of_task(data: Clients | FederatedData, plain: bool = False) -> dict[st
     Raises:
         DataError: as `Ragged.of`; a part of another form than the training examples.
     """
-    frames = Frames()
+    parts = (data.train, data.test or (), data.validation or (), [data.holdout])
+    columns = next(filter(None, (data.columns, *map(columns_of, parts))), None)
+    # data that were read before have their names, tables of other parts follow them
+    frames = ColumnOrder(data.columns)
     train = Ragged.of(named_arrays(data.train, plain, "clients", frames))
-    parts: dict[str, Any] = {"train": train, "names": data.names and ClientNames(data.names)}
-    parts["columns"] = data.columns and tuple(data.columns)
-    parts["categories"] = {
+    arguments: dict[str, Any] = {"train": train, "names": data.names and ClientNames(data.names)}
+    arguments["columns"] = columns and tuple(columns)
+    arguments["categories"] = {
         column: tuple(texts) for column, texts in (data.categories or {}).items()
     }
     for where, clients in (("test", data.test), ("validation", data.validation)):
         if clients is not None:
-            parts[where] = Ragged.of(
+            arguments[where] = Ragged.of(
                 named_arrays(clients, plain, where, frames),
                 where=where,
                 allow_empty=True,
                 like=train,
             )
     if data.holdout is not None:
-        only = named_arrays([data.holdout], plain, "holdout", frames)
-        parts["holdout"] = dict(Ragged.of(only, where="holdout", like=train).arrays)
-    return parts
+        holdout = named_arrays([data.holdout], plain, "holdout", frames)
+        arguments["holdout"] = dict(Ragged.of(holdout, where="holdout", like=train).arrays)
+    return arguments

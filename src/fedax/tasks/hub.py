@@ -14,7 +14,7 @@ from fedax.tasks.sources import L2, MODELS, like_source, of_source
 from fedax.tasks.splits import check_task_call
 
 
-def _hub(
+def _make_hub_task(
     *positional: Any,
     model: str | Model | None = None,
     predict: str = "label",
@@ -28,8 +28,8 @@ def _hub(
     # options that are read here, defaults included
     bound = inspect.signature(data.hub).bind(*positional, **options)
     bound.apply_defaults()
-    chosen = bound.arguments
-    text, tokens, vocabulary = (chosen[key] for key in ("text", "tokens", "vocabulary"))
+    arguments = bound.arguments
+    text, tokens, vocabulary = (arguments[key] for key in ("text", "tokens", "vocabulary"))
     if predict == "label":
         models, default = MODELS, "softmax"
         if text is not None:
@@ -42,17 +42,19 @@ def _hub(
             "hub(predict=...)", predict, "'label', or 'next' with a column of texts, text=..."
         )
     # options that `hub_texts` has as well
-    taken = {
-        key: chosen[key] for key in inspect.signature(data.hub_texts).parameters if key != "options"
+    text_options = {
+        key: arguments[key]
+        for key in inspect.signature(data.hub_texts).parameters
+        if key != "options"
     }
-    texts, holdout = data.hub_texts(**taken, **chosen["options"])
-    sequences = {key: chosen[key] for key in ("tokens", "vocabulary", "length", "test_fraction")}
-    name = f"{chosen['dataset']}, {chosen['partition']}"
+    texts, holdout = data.hub_texts(**text_options, **arguments["options"])
+    sequences = {key: arguments[key] for key in ("tokens", "vocabulary", "length", "test_fraction")}
+    name = f"{arguments['dataset']}, {arguments['partition']}"
     return language(texts, model or "transformer", **sequences, holdout=holdout, l2=l2, name=name)
 
 
 hub = like_source(
-    _hub,
+    _make_hub_task,
     data.hub,
     {"model": None, "predict": "label", "l2": 0.0},
     [

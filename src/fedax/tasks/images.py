@@ -62,17 +62,17 @@ CHANGES = (
 
 def preprocessing_limits(name: str) -> dict[str, Hyper]:
     """Returns the ranges of the options; only some data sets have published constants."""
-    known = (
+    normalizations = (
         ("none", "dataset")
         if IMAGE_FORMATS[name].mean is None
         else ("none", "published", "dataset")
     )
-    truth = choice(False, True)
+    boolean = choice(False, True)
     return {
         "crop": whole(low=0, high=max(IMAGE_FORMATS[name].shape[:2])),
-        "flip": truth,
-        "frozen": truth,
-        "normalize": choice(*known),
+        "flip": boolean,
+        "frozen": boolean,
+        "normalize": choice(*normalizations),
     }
 
 
@@ -94,32 +94,36 @@ def preprocess(
     Test images are normalised only. The statistics of the data set are those of the training images
     before any change.
     """
-    pictures, statistics = IMAGE_FORMATS[name], (None, None)
+    image_format, statistics = IMAGE_FORMATS[name], (None, None)
     if normalize != "none":
-        statistics = pictures.mean, pictures.deviation
+        statistics = image_format.mean, image_format.deviation
     if normalize == "dataset":
-        statistics = _statistics(data, pictures.shape[2])
+        statistics = _statistics(data, image_format.shape[2])
     if frozen:
         rng = np.random.default_rng([seed, 2])  # others draw the partition and the split
         train = [
-            {**client, "x": _crop_and_flip(client["x"], pictures.shape, crop, flip, rng)}
+            {**client, "x": _crop_and_flip(client["x"], image_format.shape, crop, flip, rng)}
             for client in data.train
         ]
         data = dataclasses.replace(data, train=train)
     # what is left to be drawn in every step
-    at_steps = (0, False) if frozen else (crop, flip)
-    if at_steps == (0, False) and normalize == "none":
+    per_step = (0, False) if frozen else (crop, flip)
+    if per_step == (0, False) and normalize == "none":
         return data, None
-    return data, Augmentation(pictures.shape, *at_steps, *statistics)
+    return data, Augmentation(image_format.shape, *per_step, *statistics)
 
 
 def _statistics(data: FederatedData, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     pixels = [np.asarray(client["x"]).reshape(-1, channels) for client in data.train]
     count = sum(map(len, pixels))
     # in 64 bits, because sums over all pixels are long
-    mean = sum(part.sum(0, dtype=np.float64) for part in pixels) / count
-    square = sum((part**2).sum(0, dtype=np.float64) for part in pixels) / count
-    return tuple(np.asarray(mean).tolist()), tuple(np.sqrt(square - np.asarray(mean) ** 2).tolist())
+    mean = sum(client_pixels.sum(0, dtype=np.float64) for client_pixels in pixels) / count
+    mean_square = (
+        sum((client_pixels**2).sum(0, dtype=np.float64) for client_pixels in pixels) / count
+    )
+    return tuple(np.asarray(mean).tolist()), tuple(
+        np.sqrt(mean_square - np.asarray(mean) ** 2).tolist()
+    )
 
 
 def _crop_and_flip(
@@ -127,13 +131,13 @@ def _crop_and_flip(
 ) -> Rows:
     """Crops each image at random from itself with zeros around it, and mirrors half of them."""
     # (examples, 1, 1), to index each image by itself
-    images, place = x.reshape(-1, *shape), np.arange(len(x))[:, None, None]
+    images, example = x.reshape(-1, *shape), np.arange(len(x))[:, None, None]
     if crop:
         padded = np.pad(images, ((0, 0), (crop, crop), (crop, crop), (0, 0)))
         # row and column of the corner of each window, from 0 to 2 crop
         corners = rng.integers(0, 2 * crop + 1, (2, len(x), 1))
         rows, columns = corners[0] + np.arange(shape[0]), corners[1] + np.arange(shape[1])
-        images = padded[place, rows[:, :, None], columns[:, None, :]]
+        images = padded[example, rows[:, :, None], columns[:, None, :]]
     if flip:
         images = np.where(rng.random((len(x), 1, 1, 1)) < 0.5, images[:, :, ::-1], images)
     return images.reshape(x.shape)

@@ -18,6 +18,7 @@ from fedax.data.texts.tokens import LENGTH, SIZES
 from fedax.examples.client_names import ClientNames, client_name
 from fedax.models import Model, Transformer
 from fedax.tasks.classify import OfLogits, Start
+from fedax.tasks.own_models.by_name import check_model
 from fedax.utils.arguments import checked_arguments
 from fedax.utils.shares import whole_part
 
@@ -47,8 +48,12 @@ class NextTokenLoss(OfLogits):
         logits = self.model(params, examples["x"], key)
         # a masked sum: its gradient is elementwise, where indexing would scatter
         tokens = jnp.arange(logits.shape[2], dtype=examples["y"].dtype)
-        following = jnp.where(examples["y"][:, :, None] == tokens[None, None], logits, 0.0).sum(2)
-        return _over_sequence(jax.nn.logsumexp(logits, axis=2) - following, examples["mask"])
+        label_logits = jnp.where(examples["y"][:, :, None] == tokens[None, None], logits, 0.0).sum(
+            2
+        )
+        return _mean_over_sequence(
+            jax.nn.logsumexp(logits, axis=2) - label_logits, examples["mask"]
+        )
 
 
 @checked_arguments
@@ -63,8 +68,8 @@ class NextTokenAccuracy(OfLogits):
 
     def __call__(self, params: PyTree, examples: Any, key: Any) -> Float[Array, "batch"]:
         logits = self.model(params, examples["x"], key)
-        right = jnp.argmax(logits, axis=2).astype(examples["y"].dtype) == examples["y"]
-        return _over_sequence(right.astype(logits.dtype), examples["mask"])
+        correct = jnp.argmax(logits, axis=2).astype(examples["y"].dtype) == examples["y"]
+        return _mean_over_sequence(correct.astype(logits.dtype), examples["mask"])
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ class NextTokenProbabilities(OfLogits):
         )
 
 
-def _over_sequence(
+def _mean_over_sequence(
     values: Float[Array, "batch length"], mask: Bool[Array, "batch length"]
 ) -> Float[Array, "batch"]:
     count = jnp.maximum(mask.sum(1, dtype=jnp.int32), 1).astype(values.dtype)
@@ -147,55 +152,64 @@ def language(
     ... )
     ([2, 2], [1, 1], [8, 8, 2, 8])
     """
+    holdout_texts = None if holdout is None else _as_list(holdout, "language(holdout=...)")
     train, test, title = _read_texts(source, folder)
-    named = isinstance(source, str | Path | Mapping)  # a list has numbers alone
+    has_names = isinstance(source, str | Path | Mapping)  # a list has numbers alone
     if isinstance(tokens, str):
         if tokens not in SIZES:
             raise UnknownName.among("language(tokens=...)", tokens, SIZES)
         tokens = Tokens.of(
-            _training_texts(train.values(), test is None, test_fraction), tokens, vocabulary
+            _select_training_texts(train.values(), test is None, test_fraction), tokens, vocabulary
         )
+    elif not isinstance(tokens, Tokens):
+        allowed = f"fedax.data.Tokens, or one of {', '.join(SIZES)}"
+        raise InvalidInput.of("language(tokens=...)", tokens, allowed)
     elif vocabulary is not None and vocabulary != tokens.size:
         raise InvalidInput.of(
             "language(vocabulary=...)", vocabulary, f"{tokens.size}, as the tokens have, or None"
         )
     # sequences of each client, and the last ones of each for testing
-    pieces = {client: tokens.sequences(own, length) for client, own in train.items()}
-    pieces = {client: own for client, own in pieces.items() if len(own["y"]) >= minimum}
-    if not pieces:
+    sequences = {client: tokens.sequences(examples, length) for client, examples in train.items()}
+    sequences = {
+        client: examples for client, examples in sequences.items() if len(examples["y"]) >= minimum
+    }
+    if not sequences:
         raise DataError.of(
             "language(minimum=...)", minimum, "numbers of sequences that some client reaches"
         )
-    tested = None
+    test_sequences = None
     if test is not None:
-        tested = [tokens.sequences(test.get(client, []), length) for client in pieces]
+        test_sequences = [tokens.sequences(test.get(client, []), length) for client in sequences]
     elif test_fraction:
-        cuts = {client: train_size(len(own["y"]), test_fraction) for client, own in pieces.items()}
-        tested = [
-            {key: rows[cuts[client] :] for key, rows in own.items()}
-            for client, own in pieces.items()
-        ]
-        pieces = {
-            client: {key: rows[: cuts[client]] for key, rows in own.items()}
-            for client, own in pieces.items()
+        cuts = {
+            client: train_size(len(examples["y"]), test_fraction)
+            for client, examples in sequences.items()
         }
-    chosen, own = (
+        test_sequences = [
+            {key: rows[cuts[client] :] for key, rows in examples.items()}
+            for client, examples in sequences.items()
+        ]
+        sequences = {
+            client: {key: rows[: cuts[client]] for key, rows in examples.items()}
+            for client, examples in sequences.items()
+        }
+    network, examples = (
         _make_model(model, length, tokens.size),
-        Ragged.of(list(pieces.values()), where="train"),
+        Ragged.of(list(sequences.values()), where="train"),
     )
     return Task(
-        start=Start(chosen),
-        loss=NextTokenLoss(chosen),
-        train=own,
-        scores={"accuracy": NextTokenAccuracy(chosen)},
+        start=Start(network),
+        loss=NextTokenLoss(network),
+        train=examples,
+        scores={"accuracy": NextTokenAccuracy(network)},
         test=None
-        if tested is None or not any(len(rows["y"]) for rows in tested)
-        else Ragged.of(tested, where="test", allow_empty=True, like=own),
-        holdout=None if holdout is None else dict(tokens.sequences(_as_list(holdout), length)),
+        if test_sequences is None or not any(len(rows["y"]) for rows in test_sequences)
+        else Ragged.of(test_sequences, where="test", allow_empty=True, like=examples),
+        holdout=None if holdout_texts is None else dict(tokens.sequences(holdout_texts, length)),
         l2=l2,
         name=name or title,
-        predictor=NextTokenProbabilities(chosen),
-        names=ClientNames(pieces) if named else None,
+        predictor=NextTokenProbabilities(network),
+        names=ClientNames(sequences) if has_names else None,
     )
 
 
@@ -204,30 +218,43 @@ def _read_texts(
 ) -> tuple[dict[str, list[str]], dict[str, list[str]] | None, str]:
     """Reads training texts by client, those for testing if they are separate, and a name."""
     if isinstance(source, str | Path):
-        found = texts_by_client(source, folder)
-        return found.train, found.test, Path(source).stem
+        texts = texts_by_client(source, folder)
+        return texts.train, texts.test, Path(source).stem
     if not isinstance(source, Iterable):
         allowed = "texts by client, in a mapping or a list; or the name or path of such"
         raise InvalidInput.of("language(source=...)", source, allowed)
-    clients = (
-        source if isinstance(source, Mapping) else {str(k): own for k, own in enumerate(source)}
-    )
+    clients = source if isinstance(source, Mapping) else dict(enumerate(source))
     return (
         {
-            client_name(client, "language(source=...)"): _as_list(own)
-            for client, own in clients.items()
+            client_name(client, "language(source=...)"): _as_list(
+                client_texts, f"language(source=...)[{client!r}]"
+            )
+            for client, client_texts in clients.items()
         },
         None,
         "language",
     )
 
 
-def _as_list(texts: Any) -> list[str]:
-    return [texts] if isinstance(texts, str) else list(texts)
+def _as_list(texts: Any, where: str) -> list[str]:
+    """Returns a text or several as a list.
+
+    Raises:
+        DataError: anything else, by its place; `where` names it.
+    """
+    if isinstance(texts, str):
+        return [texts]
+    if not isinstance(texts, Iterable) or isinstance(texts, bytes | Mapping):
+        raise DataError.of(where, texts, "a text, or a list of texts")
+    listed = list(texts)
+    for i, text in enumerate(listed):
+        if not isinstance(text, str):
+            raise DataError.of(f"{where}[{i}]", text, "a text")
+    return listed
 
 
-def _training_texts(
-    clients: Iterable[Sequence[str]], cuts: bool, test_fraction: float | int
+def _select_training_texts(
+    clients: Iterable[Sequence[str]], holds_out: bool, test_fraction: float | int
 ) -> Iterable[str]:
     """Yields the texts that a vocabulary is learned from.
 
@@ -235,10 +262,16 @@ def _training_texts(
     """
     for texts in clients:
         sizes = np.cumsum([len(text) for text in texts])
-        left = whole_part(1 - test_fraction, sizes[-1]) + 1 if cuts and len(sizes) else None
-        # the first `left` characters of the client, over all its texts
+        train_length = (
+            whole_part(1 - test_fraction, sizes[-1]) + 1 if holds_out and len(sizes) else None
+        )
+        # the first `train_length` characters of the client, over all its texts
         for text, end in zip(texts, sizes, strict=True):
-            yield text if left is None else text[: max(left - int(end) + len(text), 0)]
+            yield (
+                text
+                if train_length is None
+                else text[: max(train_length - int(end) + len(text), 0)]
+            )
 
 
 def _make_model(model: str | Model, length: int, vocabulary: int) -> Model:
@@ -246,6 +279,8 @@ def _make_model(model: str | Model, length: int, vocabulary: int) -> Model:
         if model not in LANGUAGE_MODELS:
             raise UnknownName.among("language(model=...)", model, LANGUAGE_MODELS)
         return LANGUAGE_MODELS[model](length, vocabulary)
+    allowed = f"a model with init(key) and a call, or one of {', '.join(LANGUAGE_MODELS)}"
+    check_model("language(model=...)", model, allowed)
     x = jax.ShapeDtypeStruct((3, length), jnp.int32)
     shape = jax.eval_shape(
         lambda key, x: model(model.init(key), x, None), jax.random.key(0), x

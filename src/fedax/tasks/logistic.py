@@ -14,7 +14,7 @@ from fedax.core import InvalidInput, Task
 from fedax.data import FederatedData
 from fedax.data.limits import real
 from fedax.numerics.spectrum import mean_outer_norm
-from fedax.tasks.clients import parts_of_task
+from fedax.tasks.clients import check_federated, parts_of_task
 from fedax.tasks.sources import like_source
 from fedax.tasks.splits import check_task_call
 from fedax.utils.arguments import checked_arguments, checked_call
@@ -113,6 +113,7 @@ def logistic(
     Source: Khaled, Mishchenko and Richtarik, First Analysis of Local GD on Heterogeneous Data
     (arXiv:1909.04715), Sec. 4.
     """
+    check_federated("logistic(federated=...)", federated)
     if federated.classes != 2:
         raise InvalidInput.of(
             "logistic(federated=...)", f"{federated.classes} classes", "data with 2 classes"
@@ -135,14 +136,16 @@ def logistic(
     )
 
 
-def _libsvm(*positional: Any, l2: Any = None, **options: Any) -> Task:
+def _make_libsvm_task(*positional: Any, l2: Any = None, **options: Any) -> Task:
     check_task_call("libsvm", libsvm, positional, {"l2": l2} | options)
     if l2 is not None and not real(low=0).allows(l2):
         raise InvalidInput.of("libsvm(l2=...)", l2, f"{real(low=0).allowed}, or None for 1/n")
     return logistic(data.libsvm(*positional, **options), l2=l2)
 
 
-libsvm = like_source(_libsvm, data.libsvm, {"l2": None}, ["l2: as in `logistic`: 1/n by default."])
+libsvm = like_source(
+    _make_libsvm_task, data.libsvm, {"l2": None}, ["l2: as in `logistic`: 1/n by default."]
+)
 a5a = functools.partial(libsvm, "a5a")
 a9a = functools.partial(libsvm, "a9a")
 mushrooms = functools.partial(libsvm, "mushrooms")

@@ -8,13 +8,17 @@ from typing import Any, Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, PyTree
 
 from fedax.core import InvalidInput, Task
 from fedax.core.task import Given
+from fedax.data.limits import real
 from fedax.models.storage import initial_model
+from fedax.tasks.own_models.signature import choose_leaves
+from fedax.tasks.splits import check_task
 from fedax.utils.arguments import checked_call
-from fedax.utils.leaf_names import Which, chosen, names_of
+from fedax.utils.leaf_names import Which, names_of
 
 Matrices = dict[str, Any]
 """Factors by the names of the leaves that they change; None where the other part of the model has
@@ -43,9 +47,9 @@ class Adapted(eqx.Module):
         PyTorch, `History.state_dict` has both.
         """
         leaves, structure = jax.tree.flatten(self.base)
-        return jax.tree.unflatten(structure, map(self._added, names_of(self.base), leaves))
+        return jax.tree.unflatten(structure, map(self._add_adapter, names_of(self.base), leaves))
 
-    def _added(self, name: str, leaf: Any) -> Any:
+    def _add_adapter(self, name: str, leaf: Any) -> Any:
         left, right = self.left.get(name), self.right.get(name)
         return (
             leaf
@@ -132,9 +136,10 @@ def lora(
     averages: Sun et al., Improving LoRA in Privacy-preserving Federated Learning, ICLR 2024, Sec.
     4.
     """
-    if rank < 1:
+    check_task("lora", task)
+    if not isinstance(rank, int | np.integer) or rank < 1:
         raise InvalidInput.of("lora(rank=...)", rank, "whole numbers >= 1")
-    if alpha is not None and not 0 < alpha < math.inf:
+    if alpha is not None and not real(low=0, open_low=True).allows(alpha):
         raise InvalidInput.of("lora(alpha=...)", alpha, "finite numbers > 0, or None")
     if task.l2:
         raise InvalidInput.of(
@@ -143,13 +148,15 @@ def lora(
     if params is None:
         base = task.assembled(task.start(jax.random.key(seed)))
     else:
-        base, pretrained = initial_model(_all_trained(task), params, "lora")
+        base, pretrained = initial_model(_unfreeze(task), params, "lora")
         task = task.at(pretrained.state)
-    picked = chosen(base, targets, "lora(targets=...)")
+    is_target = choose_leaves(base, targets, "lora(targets=...)")
     leaves = {
         name: leaf
-        for name, leaf, is_in in zip(names_of(base), jax.tree.leaves(base), picked, strict=True)
-        if is_in
+        for name, leaf, included in zip(
+            names_of(base), jax.tree.leaves(base), is_target, strict=True
+        )
+        if included
     }
     if not leaves:
         raise InvalidInput.of(
@@ -164,10 +171,10 @@ def lora(
             )
     keys = jax.random.split(jax.random.key(seed), len(leaves))
     factors = [
-        _factors(name, leaf, rank, key)
+        _initial_factors(name, leaf, rank, key)
         for (name, leaf), key in zip(leaves.items(), keys, strict=True)
     ]
-    whole = Adapted(
+    adapted = Adapted(
         base,
         dict(zip(leaves, (left for left, _, _ in factors), strict=True)),
         dict(zip(leaves, (right for _, right, _ in factors), strict=True)),
@@ -189,14 +196,14 @@ def lora(
         )
     )
     is_trained = Adapted(
-        jax.tree.map(lambda _: False, base), trains_left, trains_right, whole.scale
+        jax.tree.map(lambda _: False, base), trains_left, trains_right, adapted.scale
     )
     # each part has None where the other has the leaf
-    trained, frozen = eqx.partition(whole, is_trained)
+    trained, frozen = eqx.partition(adapted, is_trained)
     return _with_adapters(task, trained, frozen)
 
 
-def _all_trained(task: Task) -> Task:
+def _unfreeze(task: Task) -> Task:
     """Returns the task without frozen leaves, so that a pretrained model gives those as well."""
     if task.frozen is None:
         return task
@@ -209,7 +216,7 @@ def _all_trained(task: Task) -> Task:
     )
 
 
-def _factors(name: str, leaf: Array, rank: int, key: Any) -> tuple[Array, Array, bool]:
+def _initial_factors(name: str, leaf: Array, rank: int, key: Any) -> tuple[Array, Array, bool]:
     """Returns a product of zero, (rows, rank) and (rank, columns), and whether the leaf has outputs
     first.
     """
@@ -219,10 +226,10 @@ def _factors(name: str, leaf: Array, rank: int, key: Any) -> tuple[Array, Array,
     bound = 1 / math.sqrt(columns if outputs_first else rows)
     # the factor on the side of the inputs is drawn, the other is zero
     shape = (rank, columns) if outputs_first else (rows, rank)
-    drawn = jax.random.uniform(key, shape, leaf.dtype, -bound, bound)
+    random_factor = jax.random.uniform(key, shape, leaf.dtype, -bound, bound)
     if outputs_first:
-        return jnp.zeros((rows, rank), leaf.dtype), drawn, True
-    return drawn, jnp.zeros((rank, columns), leaf.dtype), False
+        return jnp.zeros((rows, rank), leaf.dtype), random_factor, True
+    return random_factor, jnp.zeros((rank, columns), leaf.dtype), False
 
 
 def _with_adapters(task: Task, trained: Adapted, frozen: Adapted) -> Task:

@@ -73,14 +73,14 @@ def task_maker(name: str) -> Callable[..., Task]:
             a task.
     """
     allowed = "a function that returns a fedax.Task, or a fedax.Task"
-    found = find(
+    maker = find(
         "task",
         name,
         task_makers(),
         allowed,
         lambda value: callable(value) or isinstance(value, Task),
     )
-    return (lambda: found) if isinstance(found, Task) else found
+    return (lambda: maker) if isinstance(maker, Task) else maker
 
 
 @checked_call
@@ -100,20 +100,21 @@ def make_task(name: str, **options: Any) -> Task:
         UnknownName: no such task or option; the message holds the nearest name.
         InvalidInput: an option out of its range, before any work.
     """
-    known = defaults(name, **options)
-    check_options("task", name, known, options)
-    model = options.get("model", known.get("model"))
+    all_options = defaults(name, **options)
+    check_options("task", name, all_options, options)
+    model = options.get("model", all_options.get("model"))
     # None is allowed where it is the default
-    if not (isinstance(model, str) or callable(model) or model is known.get("model")):
+    if not (isinstance(model, str) or callable(model) or model is all_options.get("model")):
         raise InvalidInput.of(f"{name}(model=...)", model, "the name of a model, or a model")
     # the maker's own options, and those that every task has
-    own, common = (
-        {k: v for k, v in options.items() if (k in COMMON) == wanted} for wanted in (False, True)
+    task_options, common = (
+        {k: v for k, v in options.items() if (k in COMMON) == is_common}
+        for is_common in (False, True)
     )
     maker = task_maker(name)
     if is_user_code("task", name):  # built-in tasks check ranges themselves
-        check_types(title_of(name), maker, own)
-    task = maker(**own)
+        check_types(title_of(name), maker, task_options)
+    task = maker(**task_options)
     if not isinstance(task, Task):
         raise InvalidInput.found(
             "task", f"{name!r}, which returns an object of {type(task).__name__}", "a fedax.Task"

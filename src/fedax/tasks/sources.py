@@ -68,7 +68,7 @@ def of_source(
     4
     """
     name = source.__name__
-    more = DEFAULTS if name in IMAGE_FORMATS else {}
+    image_options = DEFAULTS if name in IMAGE_FORMATS else {}
 
     def task(
         *positional: Any, model: str | Model = default, l2: float | int = 0.0, **options: Any
@@ -77,15 +77,15 @@ def of_source(
         check_task_call(name, task, positional, {"model": model, "l2": l2} | options)
         check(name, {"l2": real(low=0)}, {"l2": l2})
         # options of images are taken here, the source gets the others
-        changes = {key: options.pop(key, value) for key, value in more.items()}
-        if more:
+        changes = {key: options.pop(key, value) for key, value in image_options.items()}
+        if image_options:
             check_preprocessing(name, changes)
         if isinstance(model, str) and model not in models and not is_user_code("model", model):
             raise UnknownName.among(f"{name}(model=...)", model, models)
         bound = inspect.signature(source).bind(*positional, **options)
         check_partition_options(name, task, bound.arguments)
         federated, augment = source(*positional, **options), None
-        if more:
+        if image_options:
             # the seed of the source, given or by default, draws frozen changes too
             bound.apply_defaults()
             federated, augment = preprocess(
@@ -104,9 +104,9 @@ def of_source(
     about = [
         f"model: one of {', '.join(models)}; or a model or maker, as in `classification`.",
         L2,
-        *(CHANGES if more else ()),
+        *(CHANGES if image_options else ()),
     ]
-    return like_source(task, source, {"model": default, "l2": 0.0} | more, about)
+    return like_source(task, source, {"model": default, "l2": 0.0} | image_options, about)
 
 
 def like_source(
@@ -123,24 +123,32 @@ def like_source(
         added: the other arguments with their defaults.
         about: a line on each of them, for the docstring.
     """
-    own = list(inspect.signature(source).parameters.values())
+    parameters = list(inspect.signature(source).parameters.values())
     # a `**options` stays last
-    split = len(own) - sum(parameter.kind is parameter.VAR_KEYWORD for parameter in own)
+    split = len(parameters) - sum(
+        parameter.kind is parameter.VAR_KEYWORD for parameter in parameters
+    )
     keywords = [
         inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=value)
         for key, value in added.items()
     ]
-    task.__dict__["__signature__"] = inspect.Signature([*own[:split], *keywords, *own[split:]])
+    task.__dict__["__signature__"] = inspect.Signature(
+        [*parameters[:split], *keywords, *parameters[split:]]
+    )
     task.__name__ = task.__qualname__ = source.__name__
     # the docstring is that of the data, without examples
     paragraphs = [
-        each for each in (inspect.getdoc(source) or "").split("\n\n") if ">>>" not in each
+        paragraph
+        for paragraph in (inspect.getdoc(source) or "").split("\n\n")
+        if ">>>" not in paragraph
     ]
-    place = next((i for i, each in enumerate(paragraphs) if each.startswith("Args:")), None)
-    if place is None:
-        place = 1
-        paragraphs.insert(place, "Args:")
-    paragraphs[place] = "\n    ".join([paragraphs[place], *about])
+    index = next(
+        (i for i, paragraph in enumerate(paragraphs) if paragraph.startswith("Args:")), None
+    )
+    if index is None:
+        index = 1
+        paragraphs.insert(index, "Args:")
+    paragraphs[index] = "\n    ".join([paragraphs[index], *about])
     task.__doc__ = "\n\n".join([f"Makes a task of `fedax.data.{source.__name__}`.", *paragraphs])
     return task
 

@@ -44,6 +44,19 @@ def check_task_call(
     check_call(name, function, values, options)
 
 
+def check_task(function: str, task: Any) -> None:
+    """Refuses anything but a task as the argument `task` of a function.
+
+    Raises:
+        InvalidInput: something else.
+    """
+    if not isinstance(task, Task):
+        allowed = "a fedax.Task"
+        raise InvalidInput.found(
+            f"{function}(task=...)", f"an object of {type(task).__name__}", allowed
+        )
+
+
 @checked_call
 def with_validation(
     task: Task, share: float, seed: int = 0, split: str = "shuffled", together: str | None = None
@@ -78,6 +91,7 @@ def with_validation(
     >>> parts.train.sizes.tolist(), parts.validation.sizes.tolist()
     ([3, 1], [1, 1])
     """
+    check_task("with_validation", task)
     check(
         "with_validation",
         {"share": TEST_FRACTION, "seed": SEED, "split": SPLIT},
@@ -90,9 +104,13 @@ def with_validation(
             "with_validation(task=...)", f"task {task.name!r} already has validation examples"
         )
     arrays = {name: np.asarray(values) for name, values in task.train.arrays.items()}
-    kept, away = draw_rows(arrays, np.asarray(task.train.offsets), share, seed, split, together)
+    train_rows, validation_rows = draw_rows(
+        arrays, np.asarray(task.train.offsets), share, seed, split, together
+    )
     return dataclasses.replace(
-        task, train=_select_rows(task.train, kept), validation=_select_rows(task.train, away)
+        task,
+        train=_select_rows(task.train, train_rows),
+        validation=_select_rows(task.train, validation_rows),
     )
 
 
@@ -121,6 +139,7 @@ def with_held_back(task: Task, share: float, seed: int = 0) -> Task:
     >>> task.train.clients, task.held_back.train.clients
     (8, 2)
     """
+    check_task("with_held_back", task)
     check("with_held_back", {"share": TEST_FRACTION, "seed": SEED}, {"share": share, "seed": seed})
     if not share:
         return task
@@ -133,28 +152,32 @@ def with_held_back(task: Task, share: float, seed: int = 0) -> Task:
     # clients that never take part; whoever shares half of their examples comes along
     count = min(max(round(share * clients), 1), clients - 1)
     order = np.random.default_rng([seed, 3]).permutation(clients)
-    parts: dict[str, Ragged] = {
+    splits: dict[str, Ragged] = {
         split: data for split in SPLITS if (data := getattr(task, split)) is not None
     }
     names = task.train.arrays
     # examples of all splits together, so that copies across them are found; training comes first
-    found = Overlap.of(
+    overlap = Overlap.of(
         {
-            name: np.concatenate([np.asarray(data.arrays[name]) for data in parts.values()])
+            name: np.concatenate([np.asarray(data.arrays[name]) for data in splits.values()])
             for name in names
         }
     )
-    out = choose_unseen_clients(
-        found.copies[: task.train.total], np.asarray(task.train.sizes).tolist(), order, count
+    drawn = choose_unseen_clients(
+        overlap.copies[: task.train.total], np.asarray(task.train.sizes).tolist(), order, count
     )
     # of their examples, those that no other client trains on
-    rest = np.setdiff1d(np.arange(clients), out)
+    participants = np.setdiff1d(np.arange(clients), drawn)
     clear = _mark_clear(
-        found, parts, np.flatnonzero(~np.isin(np.repeat(np.arange(clients), task.train.sizes), out))
+        overlap,
+        splits,
+        np.flatnonzero(~np.isin(np.repeat(np.arange(clients), task.train.sizes), drawn)),
     )
     # clients with at least one training example that no other client trains on
-    left = out[[bool(clear["train"][_slice_of(task.train, k)].any()) for k in out.tolist()]]
-    if not len(left):
+    unseen_clients = drawn[
+        [bool(clear["train"][_client_slice(task.train, k)].any()) for k in drawn.tolist()]
+    ]
+    if not len(unseen_clients):
         hint = "Give the clients different examples, or hold back a smaller share."
         raise DataError.of(
             "held_back",
@@ -165,32 +188,36 @@ def with_held_back(task: Task, share: float, seed: int = 0) -> Task:
     # rows of each client, none for those of the other group
     trained, unseen = (
         [
-            np.arange(*task.train.offsets[k : k + 2]) if k in chosen else np.zeros(0, int)
+            np.arange(*task.train.offsets[k : k + 2]) if k in members else np.zeros(0, int)
             for k in range(clients)
         ]
-        for chosen in (set(rest.tolist()), set(left.tolist()))
+        for members in (set(participants.tolist()), set(unseen_clients.tolist()))
     )
-    if found.places is None:
+    if overlap.places is None:
         arrays = {name: np.asarray(values) for name, values in names.items()}
         warn_of_near_copies(
             arrays, trained, [rows[clear["train"][rows]] for rows in unseen], "with_held_back"
         )
     # a global test set stays with the clients that take part
-    away = dataclasses.replace(task, **_select_clients(task, left, clear), holdout=None)
-    return dataclasses.replace(task, **_select_clients(task, rest), held_back=away)
+    held_back = dataclasses.replace(
+        task, **_select_clients(task, unseen_clients, clear), holdout=None
+    )
+    return dataclasses.replace(task, **_select_clients(task, participants), held_back=held_back)
 
 
-def _slice_of(data: Ragged, client: int) -> slice:
+def _client_slice(data: Ragged, client: int) -> slice:
     return slice(int(data.offsets[client]), int(data.offsets[client + 1]))
 
 
-def _mark_clear(found: Overlap, parts: dict[str, Ragged], trained: Int[np.ndarray, "_"]) -> Clear:
+def _mark_clear(
+    overlap: Overlap, splits: dict[str, Ragged], trained: Int[np.ndarray, "_"]
+) -> Clear:
     """Marks, for each part, the examples that overlap with none that is trained on."""
     clear, begin = {}, 0
-    for split, data in parts.items():
+    for split, data in splits.items():
         rows = np.arange(begin, begin + data.total)
         clear[split] = (
-            np.isin(rows, found.clear(rows, trained)) if found.any else np.ones(len(rows), bool)
+            np.isin(rows, overlap.clear(rows, trained)) if overlap.any else np.ones(len(rows), bool)
         )
         begin += data.total
     return clear
@@ -216,18 +243,19 @@ def apply_common_options(
         raise InvalidInput.of(f"{name}(params=...)", params, "the path of a file")
     seed = options.get("seed", 0)
     # unseen clients first: validation examples are taken from those that take part
-    parts = with_validation(with_held_back(task, held_back or 0, seed), validation or 0, seed)
+    changed = with_validation(with_held_back(task, held_back or 0, seed), validation or 0, seed)
     if params is None:
-        return parts
-    start, parts = place_model(read_weights(Path(params)).arrays, parts, params)
-    return dataclasses.replace(parts, start=Given(start))
+        return changed
+    start, changed = place_model(read_weights(Path(params)).arrays, changed, params)
+    return dataclasses.replace(changed, start=Given(start))
 
 
 def _select_rows(data: Ragged, rows: list[Int[np.ndarray, "_"]]) -> Ragged:
     """Selects rows of all arrays, by client."""
     flat = np.concatenate(rows)
     return Ragged.flat(
-        {name: np.asarray(a)[flat] for name, a in data.arrays.items()}, [len(own) for own in rows]
+        {name: np.asarray(a)[flat] for name, a in data.arrays.items()},
+        [len(client_rows) for client_rows in rows],
     )
 
 
@@ -239,7 +267,7 @@ def _select_clients(
     Of the examples those that are `clear`.
     """
 
-    def own(split: str) -> Ragged | None:
+    def select(split: str) -> Ragged | None:
         data: Ragged | None = getattr(task, split)
         if data is None:
             return None
@@ -249,8 +277,11 @@ def _select_clients(
             return None
         rows = [np.arange(int(offsets[k]), int(offsets[k + 1])) for k in clients]
         return _select_rows(
-            data, rows if clear is None else [part[clear[split][part]] for part in rows]
+            data,
+            rows
+            if clear is None
+            else [client_rows[clear[split][client_rows]] for client_rows in rows],
         )
 
-    parts: dict[str, Any] = {split: own(split) for split in SPLITS}
-    return parts | {"names": task.names and task.names.taken(clients)}
+    splits: dict[str, Any] = {split: select(split) for split in SPLITS}
+    return splits | {"names": task.names and task.names.taken(clients)}

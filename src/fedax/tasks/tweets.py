@@ -61,9 +61,14 @@ def sent140(
     """
     if isinstance(model, str) and model != "lstm":
         raise UnknownName.among("sent140(model=...)", model, ["lstm"])
-    choice = {"minimum": minimum, "clients": clients, "test_fraction": test_fraction, "seed": seed}
-    vocabulary, table = data.tweet_vectors(folder, **choice)
-    chosen = SentimentLSTM(table.shape[1]) if isinstance(model, str) else model
+    selection = {
+        "minimum": minimum,
+        "clients": clients,
+        "test_fraction": test_fraction,
+        "seed": seed,
+    }
+    vocabulary, table = data.tweet_vectors(folder, **selection)
+    network = SentimentLSTM(table.shape[1]) if isinstance(model, str) else model
     return classification(
-        data.sent140(vocabulary, folder, **choice), chosen, augment=WordVectors(table), l2=l2
+        data.sent140(vocabulary, folder, **selection), network, augment=WordVectors(table), l2=l2
     )

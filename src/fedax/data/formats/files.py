@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedax.core import DataError, InvalidInput, UnknownName
-from fedax.data.federated import FederatedData, Labelled
+from fedax.data.federated import MOST_CLASSES, FederatedData, Labelled
 from fedax.data.folder import MissingFile, import_extra, read_npz, read_whole, reading
 from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked
 from fedax.data.overlap import draw_rows
@@ -79,11 +79,18 @@ def client_files(
     >>> data.clients, data.classes, data.train[0]["x"].tolist()
     (2, 2, [[1.5, 60.0], [1.8, 80.0]])
     """
-    dropped = _names(drop, label)
-    words = _words(labels, categories, label)
+    dropped = _check_drop_names(drop, label)
+    words = _check_categories(labels, categories, label)
+    if classes is not None and not 1 <= classes <= MOST_CLASSES:
+        allowed = f"whole numbers from 1 to {MOST_CLASSES}, or None"
+        raise InvalidInput.of("client_files(classes=...)", classes, allowed)
     if client is not None:
-        order = Columns(label, dropped, words, client)
-        return _from_table(folder, client, order, classes, name, (test_fraction, seed, split))
+        uses = {"label": client == label, "drop": client in dropped, "categories": client in words}
+        for option in (option for option, is_used in uses.items() if is_used):
+            allowed = f"other columns than that of the clients, {client!r}"
+            raise InvalidInput.of(f"client_files({option}=...)", client, allowed)
+        schema = Columns(label, dropped, words, client)
+        return _from_table(folder, client, schema, classes, name, (test_fraction, seed, split))
     if not isinstance(folder, str | Path):
         hint = "Of a frame, name the column that says whose a row is: client=..."
         raise InvalidInput.found(
@@ -98,38 +105,29 @@ def client_files(
             "a folder with one file per client",
             hint,
         )
-    parts = folder / "train" if os.path.isdir(folder / "train") else folder
-    order = Columns(label, dropped, words)
-    train = _read_all(parts, label, order)
+    train_folder = folder / "train" if os.path.isdir(folder / "train") else folder
+    schema = Columns(label, dropped, words)
+    train = _read_folder(train_folder, label, schema)
     if not train:
         hint = "Put one .npz, .csv or .parquet file for each client there."
         raise MissingFile.of(
             "client_files(folder=...)",
-            f"no data file in {parts}",
+            f"no data file in {train_folder}",
             "a folder with one file per client",
             hint,
         )
-    order.check_drop()
-    test = _read_all(folder / "test", label, order) if os.path.isdir(folder / "test") else {}
-    for stranger in sorted(set(test) - set(train)):
+    schema.check_names()
+    test = _read_folder(folder / "test", label, schema) if os.path.isdir(folder / "test") else {}
+    for unknown_client in sorted(set(test) - set(train)):
         raise DataError.of(
             "client_files(folder=...)",
-            f"a test part of {stranger!r}",
+            f"a test part of {unknown_client!r}",
             "clients with a file in train too",
         )
     first = next(iter(train.values()))
     # for clients without a test part
-    nothing = {key: values[:0] for key, values in first.items()}
-    labels = [
-        part["y"] for part in (*train.values(), *test.values()) if part["y"].dtype.kind in "iu"
-    ]
-    most = max((int(held.max(initial=0)) for held in labels), default=0)
-    if classes is None and most > 9_999:
-        raise DataError.of(
-            "client_files(classes=...)",
-            f"a label {most} without the number of classes",
-            "that number",
-        )
+    empty = {key: values[:0] for key, values in first.items()}
+    label_arrays = [arrays["y"] for arrays in (*train.values(), *test.values())]
     if test_fraction and test:
         hint = "Leave test_fraction out, or the folder."
         raise InvalidInput.of(
@@ -138,31 +136,31 @@ def client_files(
             "0 beside a folder of test parts",
             hint,
         )
-    whole = FederatedData(
+    data = FederatedData(
         list(train.values()),
-        classes or max(most + 1, len(words.get(label, ()))),
-        [test.get(client, nothing) for client in train] if test else None,
+        _count_classes(label_arrays, schema) if classes is None else classes,
+        [test.get(client, empty) for client in train] if test else None,
         name=name or folder.name,
         names=ClientNames(train),
-        columns=order.names,
-        categories=order.categories,
+        columns=schema.names,
+        categories=schema.categories,
     )
-    return _divided(whole, list(train.values()), test_fraction, seed, split)
+    return _hold_out_tests(data, list(train.values()), test_fraction, seed, split)
 
 
 def _from_table(
     table: Any,
     client: str,
-    order: "Columns",
+    schema: "Columns",
     classes: int | None,
     name: str | None,
-    held: tuple[float, int, str],
+    split_arguments: tuple[float, int, str],
 ) -> FederatedData:
     """Returns the clients of one table."""
     is_path = isinstance(table, str | Path)
     path = Path(table) if is_path else Path("table")
-    suffix = path.suffixes[0] if path.suffix == ".gz" and path.suffixes else path.suffix
-    if is_path and (suffix not in TABLES or not os.path.isfile(path)):
+    _, ending = _split_ending(path)
+    if is_path and (ending not in TABLES or not os.path.isfile(path)):
         allowed = "a file that ends in " + ", ".join(TABLES)
         raise MissingFile.of(
             "client_files(folder=...)", str(path), f"{allowed}, with client={client!r}"
@@ -172,48 +170,76 @@ def _from_table(
             "client_files(folder=...)", f"a {type(table).__name__}", "a path, or a frame of pandas"
         )
     columns = (
-        TABLES[suffix](path, order)
+        TABLES[ending](path, schema)
         if is_path
-        else _frame(path, order, table, [str(c) for c in table.columns])
+        else _read_frame(path, schema, table, list(table.columns))
     )
     # the column of clients is no feature
     names, owner = grouped_by_name(columns.pop(client), f"{path.name}, column {client!r}")
-    examples = order(path, columns)
-    order.check_drop()
+    examples = schema(path, columns)
+    schema.check_names()
     rows = [np.flatnonzero(owner == k) for k in range(len(names))]
-    train = [{key: values[own] for key, values in examples.items()} for own in rows]
-    y = examples["y"]
-    most = int(y.max(initial=0)) if y.dtype.kind in "iu" else 0
-    number = classes or max(most + 1, len(order.words.get(order.label, ())))
-    more = {"names": ClientNames(names), "columns": order.names, "categories": order.categories}
-    whole = FederatedData(train, number, name=name or path.stem, **more)
-    return _divided(whole, train, *held)
+    train = [{key: values[client_rows] for key, values in examples.items()} for client_rows in rows]
+    class_count = _count_classes([examples["y"]], schema) if classes is None else classes
+    details = {
+        "names": ClientNames(names),
+        "columns": schema.names,
+        "categories": schema.categories,
+    }
+    data = FederatedData(train, class_count, name=name or path.stem, **details)
+    return _hold_out_tests(data, train, *split_arguments)
 
 
-def _divided(
-    whole: FederatedData, clients: Sequence[Labelled], share: float, seed: int, split: str
+def _count_classes(labels: Sequence[np.ndarray], schema: "Columns") -> int:
+    """Returns the number of classes, of the largest label and the texts of labels.
+
+    Raises:
+        DataError: a label that looks like an id.
+    """
+    largest = max(int(array.max(initial=0)) if array.dtype.kind in "iu" else 0 for array in labels)
+    if largest > 9_999:
+        got = f"a label {largest} without the number of classes"
+        raise DataError.of("client_files(classes=...)", got, "that number")
+    return max(largest + 1, len(schema.words.get(schema.label, ())))
+
+
+def _split_ending(path: Path) -> tuple[str, str]:
+    """Returns a file's name without its ending, and the ending in lower case without `.gz`.
+
+    >>> _split_ending(Path("dr.smith.CSV.gz"))
+    ('dr.smith', '.csv')
+    """
+    name = path.with_suffix("") if path.suffix.lower() == ".gz" else path
+    return name.stem, name.suffix.lower()
+
+
+def _hold_out_tests(
+    data: FederatedData, clients: Sequence[Labelled], share: float, seed: int, split: str
 ) -> FederatedData:
     """Divides the examples of each client into those for training and those for testing.
 
     Args:
-        whole: data that have been checked, so that the clients' arrays fit each other.
+        data: such as have been checked, so that the clients' arrays fit each other.
         clients: the arrays as they were read.
         share: for testing.
         seed: of the draw.
         split: see `client_files`.
     """
     if not share:
-        return whole
-    offsets = np.concatenate([[0], np.cumsum([len(own["y"]) for own in clients])])
-    arrays = {key: np.concatenate([np.asarray(own[key]) for own in clients]) for key in clients[0]}
-    parts = draw_rows(arrays, offsets, share, seed, split, field="client_files(test_fraction=...)")
+        return data
+    offsets = np.concatenate([[0], np.cumsum([len(client["y"]) for client in clients])])
+    arrays = {
+        key: np.concatenate([np.asarray(client[key]) for client in clients]) for key in clients[0]
+    }
+    splits = draw_rows(arrays, offsets, share, seed, split, field="client_files(test_fraction=...)")
     train, test = (
-        [{key: values[rows] for key, values in arrays.items()} for rows in part] for part in parts
+        [{key: values[rows] for key, values in arrays.items()} for rows in rows_by_client]
+        for rows_by_client in splits
     )
-    return dataclasses.replace(whole, train=train, test=test)
+    return dataclasses.replace(data, train=train, test=test)
 
 
-def _words(labels: Any, categories: Any, label: str) -> dict[str, list[str]]:
+def _check_categories(labels: Any, categories: Any, label: str) -> dict[str, list[str]]:
     """Returns the texts of columns by name; refuses anything but lists of different texts."""
     if categories is not None and not isinstance(categories, Mapping):
         raise InvalidInput.of(
@@ -224,16 +250,18 @@ def _words(labels: Any, categories: Any, label: str) -> dict[str, list[str]]:
     if label != "y" and "y" in (categories or {}):
         got = f"the feature 'y' beside the labels {label!r}, which are called 'y' in the data"
         raise InvalidInput.found("client_files(categories=...)", got, "features of other names")
-    given = dict(categories or {}) | ({label: labels} if labels is not None and len(labels) else {})
-    for column, texts in given.items():
+    has_labels = labels is not None and not (isinstance(labels, list | tuple) and not labels)
+    texts_by_column: dict[str, Any] = dict(categories or {})
+    texts_by_column |= {label: labels} if has_labels else {}
+    for column, texts in texts_by_column.items():
         option = "labels" if column == label else f"categories[{column!r}]"
         fits = isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts)
         if not fits or len(set(texts)) < len(texts):
             raise InvalidInput.of(f"client_files({option}=...)", texts, "a list of different texts")
-    return {column: list(texts) for column, texts in given.items()}
+    return {column: list(texts) for column, texts in texts_by_column.items()}
 
 
-def _names(drop: Any, label: str) -> tuple[str, ...]:
+def _check_drop_names(drop: Any, label: str) -> tuple[str, ...]:
     names = (
         [drop]
         if isinstance(drop, str)
@@ -284,33 +312,36 @@ class Columns:
             for column, texts in self.words.items()
         }
 
-    def check_drop(self) -> None:
-        """Refuses names to leave out that no file has."""
-        for name in self.drop:
-            if name not in self.seen:
-                reason = f"none of the files has a column {name!r}"
-                raise InvalidInput.because(
-                    "client_files(drop=...)", reason, f"They have {sorted(self.seen)}."
-                )
+    def check_names(self) -> None:
+        """Refuses names to leave out, and names with texts, that no file has."""
+        for option, names in (("drop", self.drop), ("categories", self.words)):
+            for name in names:
+                if name not in self.seen:
+                    reason = f"none of the files has a column {name!r}"
+                    raise InvalidInput.because(
+                        f"client_files({option}=...)", reason, f"They have {sorted(self.seen)}."
+                    )
 
-    def kept(self, columns: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    def select(self, columns: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
         """Returns the columns that are not dropped, and remembers the names of all."""
-        every = list(columns)
-        self.seen.update(name for name, _ in every)
-        wanted = self.seen if self.only is None else self.only
+        all_columns = list(columns)
+        self.seen.update(name for name, _ in all_columns)
+        wanted_names = self.seen if self.only is None else self.only
         return [
-            (name, values) for name, values in every if name in wanted and name not in self.drop
+            (name, values)
+            for name, values in all_columns
+            if name in wanted_names and name not in self.drop
         ]
 
-    def numbers(self, path: Path, column: str, cells: Sequence[Any]) -> np.ndarray:
+    def convert(self, path: Path, column: str, cells: Sequence[Any]) -> Any:
         """Converts the cells of a column to numbers, but for the clients' names."""
         if column == self.client:
-            # cells of CSV come as tuples of text, those of frames as lists
-            return np.array(cells) if not isinstance(cells, tuple) else np.array(cells, str)
-        return _numbers(path, column, cells, self.label, self.words)
+            # an array would make text of numbers and missing cells beside text
+            return cells
+        return _to_numbers(path, column, cells, self.label, self.words)
 
     def __call__(self, path: Path, columns: dict[str, np.ndarray]) -> Labelled:
-        labels = _with_label(path, self.label, columns)[self.label]
+        labels = _check_label(path, self.label, columns)[self.label]
         names = [column for column in columns if column != self.label]
         _check_names(path, names, columns)
         if not names:
@@ -343,8 +374,8 @@ def _check_names(path: Path, names: Sequence[str], columns: Mapping[str, np.ndar
     for name in names:
         # names that pandas and Arrow give to an index that was saved
         unnamed = not name.strip() or re.fullmatch(r"Unnamed: [0-9]+|__index_level_[0-9]+__", name)
-        counted = name.strip().lower() in ("index", "level_0") and _counts(columns[name])
-        numbered = _ROW_NUMBER.fullmatch(name.strip()) and _counts(columns[name], step=1)
+        counted = name.strip().lower() in ("index", "level_0") and _is_row_count(columns[name])
+        numbered = _ROW_NUMBER.fullmatch(name.strip()) and _is_row_count(columns[name], step=1)
         if unnamed or counted or numbered:
             hint = (
                 f"Write tables without their index (pandas: index=False), or pass drop=[{name!r}]."
@@ -362,42 +393,41 @@ _ROW_NUMBER = re.compile(
 """Names of columns that number rows, where their values do so too."""
 
 
-def _counts(values: np.ndarray, step: int | None = None) -> bool:
+def _is_row_count(values: np.ndarray, step: int | None = None) -> bool:
     """Returns whether a column counts rows, by ones if the step says so."""
     steps = np.diff(values)
     rises = (steps > 0).all() if step is None else len(steps) > 0 and (steps == step).all()
     return bool(len(values) and np.array_equal(values, np.floor(values)) and rises)
 
 
-def _read_all(folder: Path, label: str, order: Columns) -> dict[str, Labelled]:
+def _read_folder(folder: Path, label: str, schema: Columns) -> dict[str, Labelled]:
     # unlike the method, False also for a name that no folder can have
     if not os.path.isdir(folder):
         raise MissingFile.of(
             "client_files(folder=...)", f"no folder {folder}", "a folder with one file per client"
         )
-    found: dict[str, Labelled] = {}
+    clients: dict[str, Labelled] = {}
     for path in sorted(folder.iterdir(), key=lambda path: natural(path.name)):
-        suffix = path.suffixes[0] if path.suffix == ".gz" and path.suffixes else path.suffix
-        if suffix in (".npz", *TABLES):
+        client, ending = _split_ending(path)
+        if ending in (".npz", *TABLES):
             if not os.path.isfile(path):
                 raise DataError.found(path.name, f"no plain file at {path}", "a data file")
-            client = path.name.removesuffix(".gz").removesuffix(suffix)
-            if client in found:
+            if client in clients:
                 raise DataError.of(
                     "client_files(folder=...)",
                     f"two files of {client!r}",
                     "one file for each client",
                 )
-            if suffix == ".npz":
-                found[client] = _npz(path, label, order)
+            if ending == ".npz":
+                clients[client] = _read_npz_client(path, label, schema)
             else:
-                found[client] = order(path, TABLES[suffix](path, order))
-    return {client: found[client] for client in sorted(found, key=natural)}
+                clients[client] = schema(path, TABLES[ending](path, schema))
+    return {client: clients[client] for client in sorted(clients, key=natural)}
 
 
-def _npz(path: Path, label: str, order: Columns) -> Labelled:
-    held = dict(order.kept(read_npz(path).items()))
-    for key, values in held.items():
+def _read_npz_client(path: Path, label: str, schema: Columns) -> Labelled:
+    arrays = dict(schema.select(read_npz(path).items()))
+    for key, values in arrays.items():
         if not values.ndim:
             raise DataError.found(
                 path.name,
@@ -405,17 +435,17 @@ def _npz(path: Path, label: str, order: Columns) -> Labelled:
                 "arrays of one row per example",
                 f"The file is {path}.",
             )
-    if label != "y" and "y" in _with_label(path, label, held):
+    if label != "y" and "y" in _check_label(path, label, arrays):
         raise DataError.found(
             path.name,
             f"the array 'y' beside the labels {label!r}",
             "one array of labels",
             f"Leave one out: drop=['y'], or drop=[{label!r}]. The file is {path}.",
         )
-    return {("y" if key == label else key): values for key, values in held.items()}
+    return {("y" if key == label else key): values for key, values in arrays.items()}
 
 
-def _csv(path: Path, order: Columns) -> dict[str, np.ndarray]:
+def _read_csv(path: Path, schema: Columns) -> dict[str, Any]:
     with reading(path, "a header of different names, and rows of as many numbers"):
         header, *rows = list(
             csv.reader(io.StringIO(read_whole(path).decode("utf-8-sig"), newline=""))
@@ -430,15 +460,16 @@ def _csv(path: Path, order: Columns) -> dict[str, np.ndarray]:
                     f"{len(row)} fields in the row {', '.join(row)[:60]!r} under "
                     f"{len(header)} headings"
                 )
-        bare = [name.strip() for name in header]
-        if len(set(bare)) < len(bare):
+        stripped = [name.strip() for name in header]
+        if len(set(stripped)) < len(stripped):
             raise ValueError(
-                f"the heading {next(name for name in bare if bare.count(name) > 1)!r} twice"
+                f"the heading {next(name for name in stripped if stripped.count(name) > 1)!r} twice"
             )
-    _check_client(path, order.client, header)
+    _check_client(path, schema.client, header)
     columns = zip(*rows, strict=True) if rows else [()] * len(header)
     return {
-        name: order.numbers(path, name, cells) for name, cells in order.kept(zip(header, columns))
+        name: schema.convert(path, name, cells)
+        for name, cells in schema.select(zip(header, columns))
     }
 
 
@@ -448,21 +479,21 @@ def _check_client(path: Path, client: str | None, names: Sequence[str]) -> None:
         raise UnknownName.among(f"client_files(client=...), column of {path.name}", client, names)
 
 
-def _numbers(
+def _to_numbers(
     path: Path, column: str, cells: Sequence[Any], label: str, words: Mapping[str, Sequence[str]]
 ) -> np.ndarray:
     """Converts the cells of a column to numbers, those of `words` by their place there; an error
     names the cell.
     """
     if column in words:
-        places = {text: float(place) for place, text in enumerate(words[column])}
+        codes = {text: float(code) for code, text in enumerate(words[column])}
         texts = [str(cell).strip() for cell in cells]
-        if (row := next((i for i, text in enumerate(texts) if text not in places), None)) is None:
-            return np.array([places[text] for text in texts], float)
+        if (row := next((i for i, text in enumerate(texts) if text not in codes), None)) is None:
+            return np.array([codes[text] for text in texts], float)
         option = "labels" if column == label else f"categories[{column!r}]"
-        what = f"{texts[row]!r} in row {row + 1} of the column {column!r}"
+        got = f"{texts[row]!r} in row {row + 1} of the column {column!r}"
         raise DataError.found(
-            path.name, what, f"the texts of {option}: {list(words[column])}", f"The file is {path}."
+            path.name, got, f"the texts of {option}: {list(words[column])}", f"The file is {path}."
         )
     try:
         values = np.array(cells, dtype=float)
@@ -473,13 +504,13 @@ def _numbers(
     if values is not None and not any(odd):
         return values
     row = next(i for i, cell in enumerate(cells) if odd[i] or not _is_number(cell))
-    what = f"{cells[row]!r} in row {row + 1} of the column {column!r}"
+    got = f"{cells[row]!r} in row {row + 1} of the column {column!r}"
     if not str(cells[row]).strip():
         hint = "Fill the cell, or leave the row out."
     elif column == label:
-        some = list(dict.fromkeys(str(text) for text in cells))[:5]
+        examples = list(dict.fromkeys(str(text) for text in cells))[:5]
         hint = (
-            f"Say which texts the labels are, labels={some}, or name another column of labels: "
+            f"Say which texts the labels are, labels={examples}, or name another column of labels: "
             f"label=... (it is {label!r})."
         )
     else:
@@ -489,7 +520,7 @@ def _numbers(
             f"or say that it has the labels: label={column!r}."
         )
     raise DataError.found(
-        path.name, what, "numbers, such as 1000 or 1.5e-3", f"{hint} The file is {path}."
+        path.name, got, "numbers, such as 1000 or 1.5e-3", f"{hint} The file is {path}."
     )
 
 
@@ -501,46 +532,66 @@ def _is_number(cell: Any) -> bool:
     return True
 
 
-def _parquet(path: Path, order: Columns) -> dict[str, np.ndarray]:
+def _read_parquet(path: Path, schema: Columns) -> dict[str, Any]:
     parquet = import_extra("pyarrow.parquet", "parquet", path.name)
     allowed = "a Parquet table of numbers"
     with reading(path, allowed):
         table = parquet.read_table(path)
     with reading(path, allowed):
-        return _frame(path, order, table, table.column_names)
+        return _read_frame(path, schema, table, table.column_names)
 
 
-def _frame(path: Path, order: Columns, table: Any, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Returns the columns of a table of Arrow, or of a frame of pandas."""
+def _read_frame(path: Path, schema: Columns, table: Any, keys: Sequence[Any]) -> dict[str, Any]:
+    """Returns the columns of a table of Arrow, or of a frame of pandas.
+
+    Args:
+        path, schema: of the table.
+        table: gives a column by its key.
+        keys: of all columns: their names as text, or other values, such as numbers in frames.
+    """
     allowed = "a table of numbers"
-    _check_client(path, order.client, names)
-    held = {name: table[name].to_numpy() for name, _ in order.kept((name, None) for name in names)}
-    for column, values in held.items():
+    names = [str(key) for key in keys]
+    if len(set(names)) < len(names):
+        repeated = next(name for i, name in enumerate(names) if name in names[:i])
+        raise DataError.found(
+            path.name, f"the column {repeated!r} twice", "columns of different names"
+        )
+    _check_client(path, schema.client, names)
+    columns = {
+        name: table[key].to_numpy() for name, key in schema.select(zip(names, keys, strict=True))
+    }
+    for column, values in columns.items():
         if values.dtype.kind in "mM":
             raise DataError.found(
                 path.name, f"dates in the column {column!r}", allowed, f"Pass drop=[{column!r}]."
             )
-    # what `order.numbers` converts: texts, categories, and the clients' names
-    texts = {column for column, values in held.items() if values.dtype.kind not in "fiub"} | {
-        *order.words,
-        order.client,
+    # what `schema.convert` converts: texts, categories, and the clients' names
+    texts = {column for column, values in columns.items() if values.dtype.kind not in "fiub"} | {
+        *schema.words,
+        schema.client,
     }
     return {
-        column: order.numbers(path, column, values.tolist())
+        column: schema.convert(path, column, values.tolist())
         if column in texts
         else values.astype(float)
-        for column, values in held.items()
+        for column, values in columns.items()
     }
 
 
-def _with_label(path: Path, label: str, held: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    if label not in held:
+def _check_label(path: Path, label: str, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    if label not in columns:
         hint = f"Say which one has the labels: label=... The file is {path}."
         raise DataError.of(
-            path.name, sorted(held), f"the name {label!r} of the labels among them", hint
+            path.name, sorted(columns), f"the name {label!r} of the labels among them", hint
         )
-    return held
+    return columns
 
 
-TABLES: dict[str, Callable[..., dict[str, np.ndarray]]] = {".csv": _csv, ".parquet": _parquet}
-"""Readers of columns, by a file's ending: of a path, and the `Columns` that say which."""
+TABLES: dict[str, Callable[..., dict[str, Any]]] = {
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+}
+"""Readers of columns, by a file's ending: of a path, and the `Columns` that say which.
+
+Columns are arrays of numbers, but for the names of clients, which stay as they are.
+"""

@@ -2,12 +2,13 @@
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedax.core import DataError
+from fedax.core import DataError, InvalidInput
 from fedax.data.federated import FederatedData, Labelled
 from fedax.data.folder import import_extra
 from fedax.data.limits import DEALT, SEED, checked, choice
@@ -83,15 +84,18 @@ def hub(
     """
     size_of(tokens, vocabulary)
     _check_partition(partition, clients, seed, user, options)
-    table, held = _load_splits(dataset, train, test, config, revision, cache)
-    label = _label_column(table, label)
-    y = _labels(table, label)
-    # with texts, rows stand for them until they are dealt out
-    x = _inputs(table, features, flat) if text is None else np.arange(len(y))[:, None]
-    parts, names = _parts(table, y, partition, clients, seed, user, options)
-    labels = None if held is None else _labels(held, label)
-    _check_classes(table, held, label)
-    classes = 1 + int(max(y.max(), 0 if labels is None else labels.max()))
+    table, test_table = _load_splits(dataset, train, test, config, revision, cache)
+    label = _find_label_column(table, label)
+    y = _read_labels(table, label)
+    texts = None if text is None else _read_texts(table, text)
+    # numbers stand for texts until they are dealt out, the same one for copies
+    x = _read_inputs(table, features, flat) if texts is None else _number_texts(texts)
+    client_rows, names = _partition_rows(table, y, partition, clients, seed, user, options)
+    labels = None if test_table is None else _read_labels(test_table, label)
+    _check_classes(table, test_table, label)
+    largest = int(max(y.max(initial=0), 0 if labels is None else labels.max(initial=0)))
+    # a class may have no example
+    classes = max(1 + largest, len(_class_names(table, label) or ()))
     arguments = {
         "classes": classes,
         "test_fraction": test_fraction,
@@ -99,18 +103,21 @@ def hub(
         "seed": seed,
         "names": names,
     }
-    found = FederatedData.partitioned(x, y, parts, name=f"{dataset}, {partition}", **arguments)
-    if text is not None:
+    data = FederatedData.partitioned(x, y, client_rows, name=f"{dataset}, {partition}", **arguments)
+    if text is not None and texts is not None:
         return _as_tokens(
-            found,
-            _texts(table, text),
-            held and (_texts(held, text), labels),
+            data,
+            list(dict.fromkeys(texts)),
+            test_table and (_read_texts(test_table, text), labels),
             tokens,
             vocabulary,
             length,
         )
     return dataclasses.replace(
-        found, holdout=None if held is None else {"x": _inputs(held, features, flat), "y": labels}
+        data,
+        holdout=None
+        if test_table is None
+        else {"x": _read_inputs(test_table, features, flat), "y": labels},
     )
 
 
@@ -155,13 +162,15 @@ def hub_texts(
         DataError: as `hub`.
     """
     _check_partition(partition, clients, seed, user, options)
-    table, held = _load_splits(dataset, train, test, config, revision, cache)
-    texts = _texts(table, text)
-    parts, names = _parts(table, np.zeros(len(texts), int), partition, clients, seed, user, options)
-    by_client = [[texts[row] for row in own] for own in parts]
+    table, test_table = _load_splits(dataset, train, test, config, revision, cache)
+    texts = _read_texts(table, text)
+    client_rows, names = _partition_rows(
+        table, np.zeros(len(texts), int), partition, clients, seed, user, options
+    )
+    by_client = [[texts[row] for row in rows] for rows in client_rows]
     return by_client if names is None else dict(
         zip(names, by_client, strict=True)
-    ), None if held is None else _texts(held, text)
+    ), None if test_table is None else _read_texts(test_table, text)
 
 
 def _check_partition(
@@ -171,9 +180,12 @@ def _check_partition(
         check_partition(partition, clients, seed, **options)
     elif user is None:
         raise DataError.of("hub(user=...)", None, "the name of a column, for the partition 'user'")
+    if partition != "user" and user is not None:
+        allowed = f"None with the partition {partition!r}"
+        raise InvalidInput.of("hub(user=...)", user, allowed, "Write partition='user'.")
 
 
-def _parts(
+def _partition_rows(
     table: Any,
     y: np.ndarray,
     partition: str,
@@ -184,38 +196,52 @@ def _parts(
 ) -> tuple[Partition, list[str] | None]:
     """Returns the rows of each client, and the names of clients that have some."""
     if partition == "user":
-        _there(table, str(user))
-        found = named_users(list(table[str(user)]), **options)
-        return list(found.values()), list(found)
+        _check_column(table, str(user))
+        rows_by_user = named_users(list(table[str(user)]), **options)
+        return list(rows_by_user.values()), list(rows_by_user)
     return partition_by(partition, y, clients, seed, **options), None
 
 
+def _number_texts(texts: list[str]) -> np.ndarray:
+    """Numbers different texts by where they first come, shape (texts, 1)."""
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    return np.array([numbers[text] for text in texts], int)[:, None]
+
+
 def _as_tokens(
-    found: FederatedData,
+    data: FederatedData,
     texts: list[str],
-    held: Any,
+    labelled_texts: Any,
     kind: str,
     vocabulary: int | None,
     length: int,
 ) -> FederatedData:
-    """Replaces the rows of a table by the tokens of its texts.
+    """Replaces the numbers of texts by their tokens.
 
-    `held` has the rows of the global test set, and their labels.
+    `labelled_texts` has the texts of the global test set, and their labels.
     """
     # tokens are learned from training texts only
-    known = Tokens.of(
-        [texts[int(row)] for client in found.train for row in client["x"][:, 0]], kind, vocabulary
+    vocabulary_tokens = Tokens.of(
+        [texts[number] for client in data.train for number in client["x"][:, 0].tolist()],
+        kind,
+        vocabulary,
     )
 
-    def put(client: Labelled) -> Labelled:
+    def encode_client(client: Labelled) -> Labelled:
         return {
-            **known.rows([texts[int(row)] for row in client["x"][:, 0]], length),
+            **vocabulary_tokens.rows([texts[n] for n in client["x"][:, 0].tolist()], length),
             "y": client["y"],
         }
 
-    train, test = ([put(client) for client in part or ()] for part in (found.train, found.test))
-    holdout = None if held is None else {**known.rows(held[0], length), "y": held[1]}
-    return dataclasses.replace(found, train=train, test=test or None, holdout=holdout)
+    train, test = (
+        [encode_client(client) for client in clients or ()] for clients in (data.train, data.test)
+    )
+    holdout = (
+        None
+        if labelled_texts is None
+        else {**vocabulary_tokens.rows(labelled_texts[0], length), "y": labelled_texts[1]}
+    )
+    return dataclasses.replace(data, train=train, test=test or None, holdout=holdout)
 
 
 def _load_splits(
@@ -229,16 +255,18 @@ def _load_splits(
     """Loads the split that is dealt out, and the one for testing or None."""
     if _is_single_split(dataset):
         hint = "Save all splits together (DatasetDict.save_to_disk), or use test_fraction."
-        for option, split, only in (("train", train, "train"), ("test", test, None)):
-            if split != only:
-                allowed = f"{only!r} for {dataset}, a folder of one split without a name"
+        for option, split, expected in (("train", train, "train"), ("test", test, None)):
+            if split != expected:
+                allowed = f"{expected!r} for {dataset}, a folder of one split without a name"
                 raise DataError.of(f"hub({option}=...)", split, allowed, hint)
-    wanted = {
+    load_options = {
         "name": config,
         "revision": revision,
         "cache_dir": None if cache is None else str(cache),
     }
-    return [None if split is None else _load(dataset, split, wanted) for split in (train, test)]
+    return [
+        None if split is None else _load(dataset, split, load_options) for split in (train, test)
+    ]
 
 
 def _is_single_split(dataset: str) -> bool:
@@ -248,7 +276,7 @@ def _is_single_split(dataset: str) -> bool:
     return has_state and not has_splits
 
 
-def _load(dataset: str, split: str, wanted: dict[str, Any]) -> Any:
+def _load(dataset: str, split: str, load_options: dict[str, Any]) -> Any:
     datasets = import_extra("datasets", "hub", f"hub({dataset!r})")
     try:
         if _is_single_split(dataset):
@@ -256,7 +284,7 @@ def _load(dataset: str, split: str, wanted: dict[str, Any]) -> Any:
         # several splits in one folder
         if (Path(dataset) / "dataset_dict.json").is_file():
             return datasets.load_from_disk(dataset)[split]
-        return datasets.load_dataset(dataset, split=split, **wanted)
+        return datasets.load_dataset(dataset, split=split, **load_options)
     except Exception as error:
         # the library raises its own errors, those of the network and those of files
         offline = os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0")
@@ -271,35 +299,35 @@ def _load(dataset: str, split: str, wanted: dict[str, Any]) -> Any:
         )
         allowed = (
             f"a data set on the hub or in the cache, with the split {split!r} and "
-            f"revision {wanted['revision']!r}"
+            f"revision {load_options['revision']!r}"
         )
         raise DataError.of(f"hub({dataset!r})", got, allowed, hint) from error
 
 
-def _there(table: Any, name: str) -> None:
+def _check_column(table: Any, name: str) -> None:
     if name not in table.column_names:
         raise DataError.of(
             "hub(column)", name, "one of the columns " + ", ".join(table.column_names)
         )
 
 
-def _column(table: Any, name: str) -> np.ndarray:
-    _there(table, name)
+def _read_column(table: Any, name: str) -> np.ndarray:
+    _check_column(table, name)
     return np.asarray(table[name])
 
 
-def _label_column(table: Any, name: str) -> str:
+def _find_label_column(table: Any, name: str) -> str:
     """Returns the column, or for the default without such a column the only one of classes."""
     if name != "label" or name in table.column_names:
         return name
-    known = getattr(table, "features", {}).items()
-    classes = [column for column, feature in known if type(feature).__name__ == "ClassLabel"]
+    columns = getattr(table, "features", {}).items()
+    classes = [column for column, feature in columns if type(feature).__name__ == "ClassLabel"]
     return classes[0] if len(classes) == 1 else name
 
 
-def _labels(table: Any, name: str) -> np.ndarray:
+def _read_labels(table: Any, name: str) -> np.ndarray:
     """Reads a column of labels: whole numbers from 0 on, one for each row."""
-    _there(table, name)
+    _check_column(table, name)
     raw = list(table[name])
     for row, value in enumerate(raw):
         if isinstance(value, str) or value is None:
@@ -325,39 +353,43 @@ def _labels(table: Any, name: str) -> np.ndarray:
             "Rows without a label often have -1: drop them." if values.dtype.kind in "iub" else ""
         )
         raise DataError.of(f"hub(label={name!r})", got, "labels from 0 on", hint)
-    return values
+    # truth values are classes 0 and 1
+    return values.astype(np.int64) if values.dtype.kind == "b" else values
 
 
-def _check_classes(table: Any, held: Any, label: str) -> None:
+def _class_names(table: Any, label: str) -> Sequence[str] | None:
+    """Returns the names of the classes of a column of labels, None if it has none."""
+    return getattr(getattr(table, "features", {}).get(label), "names", None)
+
+
+def _check_classes(table: Any, test_table: Any, label: str) -> None:
     """Refuses a test split whose classes have other names, or another order of them."""
-    if held is None:
+    if test_table is None:
         return
-    own, other = (
-        getattr(getattr(part, "features", {}).get(label), "names", None) for part in (table, held)
-    )
-    if own is not None and other is not None and list(own) != list(other):
+    train_names, test_names = (_class_names(table, label), _class_names(test_table, label))
+    if train_names is not None and test_names is not None and list(train_names) != list(test_names):
         raise DataError.of(
             f"hub(label={label!r})",
-            list(other),
-            f"classes {list(own)} in the test split, as in the other",
+            list(test_names),
+            f"classes {list(train_names)} in the test split, as in the other",
         )
 
 
-def _texts(table: Any, name: str) -> list[str]:
-    _there(table, name)
-    found = list(table[name])
-    for row, value in enumerate(found):
+def _read_texts(table: Any, name: str) -> list[str]:
+    _check_column(table, name)
+    texts = list(table[name])
+    for row, value in enumerate(texts):
         if not isinstance(value, str):
             raise DataError.of(
                 f"hub(text={name!r})", f"{value!r} in row {row}", "a column of texts"
             )
-    return found
+    return texts
 
 
-def _inputs(table: Any, name: str, flat: bool) -> np.ndarray:
-    _there(table, name)
+def _read_inputs(table: Any, name: str, flat: bool) -> np.ndarray:
+    _check_column(table, name)
     rows = [
-        _pixels(value, f"hub(features={name!r}), row {row}")
+        _to_array(value, f"hub(features={name!r}), row {row}")
         for row, value in enumerate(table[name])
     ]
     shapes = sorted({row.shape for row in rows})
@@ -380,7 +412,7 @@ _LARGEST = {np.dtype(np.uint8): 255, np.dtype(np.uint16): 65535}
 """The number of a white pixel, by the type of an image's numbers."""
 
 
-def _pixels(value: Any, where: str) -> np.ndarray:
+def _to_array(value: Any, where: str) -> np.ndarray:
     """Converts an image or a row of numbers to an array.
 
     Numbers of a palette become colours, black and white become 0 and 255.

@@ -40,46 +40,48 @@ def read_users(path: str | Path) -> Users:
         raise MissingFile.of("leaf", f"no .json file in {path}", "a folder with LEAF's .json files")
     users: Users = {}
     for file in files:
-        for user, own in _document(file).items():
+        for user, examples in _read_document(file).items():
             if user in users:
                 raise DataError.of(file.name, f"user {user!r} again", "each user in one file")
-            users[user] = own
+            users[user] = examples
     return users
 
 
-def _document(file: Path) -> Users:
+def _read_document(file: Path) -> Users:
     with reading(file, "LEAF JSON with the keys users, num_samples and user_data"):
         # of equal keys, JSON would keep the last one without a word
-        document = json.loads(read_whole(file), object_pairs_hook=_unique)
+        document = json.loads(read_whole(file), object_pairs_hook=_check_unique_keys)
         if not isinstance(document["users"], list):
             raise TypeError(f"users of {type(document['users']).__name__}")
-        held = {
+        examples = {
             user: (document["user_data"][user]["x"], document["user_data"][user]["y"])
             for user in document["users"]
         }
-        promised = dict(zip(document["users"], document["num_samples"], strict=True))
-    if len(held) < len(document["users"]):
-        twice = next(user for user, count in Counter(document["users"]).items() if count > 1)
-        raise DataError.of(file.name, f"user {twice!r} twice", "each user once")
-    for user, (x, y) in held.items():
+        expected_counts = dict(zip(document["users"], document["num_samples"], strict=True))
+    if len(examples) < len(document["users"]):
+        repeated = next(user for user, count in Counter(document["users"]).items() if count > 1)
+        raise DataError.of(file.name, f"user {repeated!r} twice", "each user once")
+    for user, (x, y) in examples.items():
         if not isinstance(x, list) or not isinstance(y, list):
             raise DataError.of(
                 file.name,
                 f"user {user!r} with x of {type(x).__name__} and y of {type(y).__name__}",
                 "two lists",
             )
-        if not len(x) == len(y) == promised[user]:
+        if not len(x) == len(y) == expected_counts[user]:
             got = f"user {user!r} with {len(x)} inputs and {len(y)} labels"
-            raise DataError.of(file.name, got, f"{promised[user]} of both, as num_samples says")
-    return held
+            raise DataError.of(
+                file.name, got, f"{expected_counts[user]} of both, as num_samples says"
+            )
+    return examples
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    held = dict(pairs)
-    if len(held) < len(pairs):
-        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise ValueError(f"the key {twice!r} twice")
-    return held
+def _check_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
+        repeated = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {repeated!r} twice")
+    return unique
 
 
 @checked()
@@ -119,7 +121,7 @@ def leaf(
 
     Source: Caldas et al., LEAF (arXiv:1812.01097).
     """
-    return of_users(
+    return from_users(
         read_users(train),
         None if test is None else read_users(test),
         classes,
@@ -128,22 +130,22 @@ def leaf(
     )
 
 
-def of_users(
-    train: Users, test: Users | None, classes: int, change: Convert, name: str
+def from_users(
+    train: Users, test: Users | None, classes: int, convert: Convert, name: str
 ) -> FederatedData:
     """Makes federated data with a client for each user who has training examples; see `leaf`."""
-    training = {user: own for user, own in train.items() if own[1]}
-    clients = [change(x, y, f"user {user!r}") for user, (x, y) in training.items()]
+    training = {user: examples for user, examples in train.items() if examples[1]}
+    clients = [convert(x, y, f"user {user!r}") for user, (x, y) in training.items()]
     names = list(training)
     if test is None:
         return FederatedData(clients, classes, name=name, names=names)
     # for users without test examples
-    nothing = {key: values[:0] for key, values in clients[0].items()} if clients else {}
-    others = [
-        change(*test[user], f"user {user!r}") if test.get(user, ([], []))[1] else nothing
+    empty = {key: values[:0] for key, values in clients[0].items()} if clients else {}
+    test_clients = [
+        convert(*test[user], f"user {user!r}") if test.get(user, ([], []))[1] else empty
         for user in training
     ]
-    return FederatedData(clients, classes, others, name=name, names=names)
+    return FederatedData(clients, classes, test_clients, name=name, names=names)
 
 
 @checked_call
@@ -208,7 +210,7 @@ def femnist(folder: str | Path | None = None) -> FederatedData:
     Raises:
         DataError: see `leaf`.
     """
-    return _parts(folder, 62, None, "FEMNIST", _COMMANDS["femnist"])
+    return _read_folders(folder, 62, None, "FEMNIST", _COMMANDS["femnist"])
 
 
 @checked()
@@ -226,7 +228,7 @@ def femnist_letters(folder: str | Path | None = None) -> FederatedData:
     Raises:
         DataError: see `leaf`.
     """
-    return _parts(folder, 26, None, "FEMNIST_letters", _ARCHIVE.format("nist"))
+    return _read_folders(folder, 26, None, "FEMNIST_letters", _ARCHIVE.format("nist"))
 
 
 @checked()
@@ -241,7 +243,9 @@ def shakespeare(folder: str | Path | None = None) -> FederatedData:
     Raises:
         DataError: see `leaf`.
     """
-    return _parts(folder, len(LEAF_CHARACTERS), characters, "Shakespeare", _COMMANDS["shakespeare"])
+    return _read_folders(
+        folder, len(LEAF_CHARACTERS), characters, "Shakespeare", _COMMANDS["shakespeare"]
+    )
 
 
 _ARCHIVE = "Unpack the archive that github.com/litian96/FedProx names in data/{}/README.md there."
@@ -262,12 +266,12 @@ def leaf_folders(folder: str | Path | None, name: str) -> tuple[Path, Path]:
     Raises:
         MissingFile: no folder `train`; the message says how LEAF writes it.
     """
-    return _folders(folder, name, _COMMANDS[name.lower()])
+    return _find_folders(folder, name, _COMMANDS[name.lower()])
 
 
-def _folders(folder: str | Path | None, name: str, how: str) -> tuple[Path, Path]:
-    place = data_folder() / name.lower() if folder is None else data_folder(folder)
-    train, test = place / "train", place / "test"
+def _find_folders(folder: str | Path | None, name: str, how: str) -> tuple[Path, Path]:
+    root = data_folder() / name.lower() if folder is None else data_folder(folder)
+    train, test = root / "train", root / "test"
     if not train.is_dir():
         hint = f"{how} `fedax data prepare {name.lower()}` then checks them."
         raise MissingFile.of(
@@ -276,8 +280,8 @@ def _folders(folder: str | Path | None, name: str, how: str) -> tuple[Path, Path
     return train, test
 
 
-def _parts(
+def _read_folders(
     folder: str | Path | None, classes: int, convert: Convert | None, name: str, how: str
 ) -> FederatedData:
-    train, test = _folders(folder, name, how)
+    train, test = _find_folders(folder, name, how)
     return leaf(train, test if test.is_dir() else None, classes=classes, convert=convert, name=name)

@@ -49,10 +49,10 @@ def labels_of(owner: str, labels: Any) -> np.ndarray:
     return array.astype(str) if texts else array
 
 
-def enough(owner: str, examples: int, needed: int, why: str = "") -> None:
+def check_enough(owner: str, examples: int, needed: int, why: str = "") -> None:
     """Refuses at once what cannot be dealt without empty shares."""
     if needed > examples:
-        asked = why or f"{needed} clients"
+        got = why or f"{needed} clients"
         raise DataError.of(
-            f"{owner}(clients=...)", asked, f"at most as many as there are examples, {examples}"
+            f"{owner}(clients=...)", got, f"at most as many as there are examples, {examples}"
         )

@@ -7,7 +7,7 @@ from jaxtyping import Int
 
 from fedax.core import DataError
 from fedax.data.limits import CLIENTS, SEED, checked, real, whole
-from fedax.data.partition.base import Partition, enough, labels_of
+from fedax.data.partition.base import Partition, check_enough, labels_of
 
 ATTEMPTS = 2000
 """Draws of a Dirichlet partition before giving up: an acceptance rate of 1 % fails with a
@@ -46,7 +46,7 @@ def dirichlet(
     """
     labels = labels_of("dirichlet", labels)
     n = len(labels)
-    enough("dirichlet", n, clients * minimum, f"{clients} clients x a minimum of {minimum}")
+    check_enough("dirichlet", n, clients * minimum, f"{clients} clients x a minimum of {minimum}")
     rng = np.random.default_rng(seed)
     classes = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     smallest = 0
@@ -69,7 +69,7 @@ def dirichlet(
         np.split(rng.permutation(members), np.cumsum(row)[:-1])
         for members, row in zip(classes, counts)
     ]
-    return [rng.permutation(np.concatenate(parts)) for parts in zip(*pieces)]
+    return [rng.permutation(np.concatenate(client_pieces)) for client_pieces in zip(*pieces)]
 
 
 def _dirichlet_counts(
@@ -82,8 +82,8 @@ def _dirichlet_counts(
     counts = np.zeros((len(sizes), clients), dtype=int)
     for row, size in zip(counts, sizes):
         # clients with their equal share get no more
-        open_to = counts.sum(axis=0) < sum(sizes) / clients
-        share = rng.dirichlet(np.full(clients, float(alpha))) * open_to
+        has_room = counts.sum(axis=0) < sum(sizes) / clients
+        share = rng.dirichlet(np.full(clients, float(alpha))) * has_room
         if share.sum() == 0:  # a tiny alpha can put all mass on a client that has enough
             return np.zeros_like(counts)
         ends = (np.cumsum(share / share.sum()) * size).astype(int)

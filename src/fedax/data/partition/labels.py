@@ -7,7 +7,7 @@ from jaxtyping import Int
 
 from fedax.core import DataError
 from fedax.data.limits import CLIENTS, SEED, checked, whole
-from fedax.data.partition.base import Partition, enough, labels_of
+from fedax.data.partition.base import Partition, check_enough, labels_of
 
 
 @checked(clients=CLIENTS, shards_per_client=whole(low=1), seed=SEED)
@@ -35,10 +35,12 @@ def label_shards(labels: Any, clients: int, shards_per_client: int = 2, seed: in
     """
     labels = labels_of("label_shards", labels)
     count = clients * shards_per_client
-    enough("label_shards", len(labels), count, f"{clients} clients x {shards_per_client} shards")
+    check_enough(
+        "label_shards", len(labels), count, f"{clients} clients x {shards_per_client} shards"
+    )
     shards = np.array_split(np.argsort(labels, kind="stable"), count)
     deal = np.random.default_rng(seed).permutation(count).reshape(clients, shards_per_client)
-    return [np.concatenate([shards[shard] for shard in hand]) for hand in deal]
+    return [np.concatenate([shards[shard] for shard in shard_ids]) for shard_ids in deal]
 
 
 @checked(clients=CLIENTS, seed=SEED)
@@ -68,14 +70,16 @@ def label_histogram(labels: Any, clients: int, counts: Any = (), seed: int = 0) 
             f"labels of type {labels.dtype}",
             "whole numbers from 0 on",
         )
-    held = np.bincount(labels)
-    table = _table(counts, clients, len(held))
-    for label, (asked, there) in enumerate(zip(table.sum(axis=0).tolist(), held.tolist())):
-        if asked > there:
+    class_sizes = np.bincount(labels)
+    table = _check_table(counts, clients, len(class_sizes))
+    for label, (requested, available) in enumerate(
+        zip(table.sum(axis=0).tolist(), class_sizes.tolist())
+    ):
+        if requested > available:
             raise DataError.of(
                 "label_histogram(counts=...)",
-                f"{asked} of class {label}",
-                f"at most {there}, as there are",
+                f"{requested} of class {label}",
+                f"at most {available}, as there are",
             )
     rng = np.random.default_rng(seed)
     pieces = [
@@ -83,10 +87,10 @@ def label_histogram(labels: Any, clients: int, counts: Any = (), seed: int = 0) 
         np.split(rng.permutation(np.flatnonzero(labels == label)), np.cumsum(column))[:-1]
         for label, column in enumerate(table.T)
     ]
-    return [rng.permutation(np.concatenate(parts)) for parts in zip(*pieces)]
+    return [rng.permutation(np.concatenate(client_pieces)) for client_pieces in zip(*pieces)]
 
 
-def _table(counts: Any, clients: int, classes: int) -> Int[np.ndarray, "clients classes"]:
+def _check_table(counts: Any, clients: int, classes: int) -> Int[np.ndarray, "clients classes"]:
     field, allowed = (
         "label_histogram(counts=...)",
         (f"{clients} rows of {classes} whole numbers >= 0, clients by classes"),

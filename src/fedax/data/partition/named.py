@@ -52,12 +52,12 @@ def check_partition(name: str, clients: int, seed: int, **options: Any) -> None:
         UnknownName: no such partition, or not an option of it; with the nearest name.
         InvalidInput: an option out of range.
     """
-    known = partition_options(name)
+    defaults = partition_options(name)
     for key, value in options.items():
-        if not known:
+        if not defaults:
             raise InvalidInput.of(f"partition {name!r} ({key}=...)", value, "no options")
-        if key not in known:
-            raise UnknownName.among(f"option of partition {name!r}", key, known)
+        if key not in defaults:
+            raise UnknownName.among(f"option of partition {name!r}", key, defaults)
     function: Any = PARTITIONS[name]
     check(function.__name__, function.limits, {"clients": clients, "seed": seed, **options})
 
@@ -85,7 +85,9 @@ def partition_by(name: str, labels: Any, clients: int, seed: int = 0, **options:
     """
     check_partition(name, clients, seed, **options)
     function = PARTITIONS[name]
-    takes = inspect.signature(function).parameters
+    parameters = inspect.signature(function).parameters
     # not every partition draws
-    drawn = {"seed": seed} if "seed" in takes else {}
-    return function(len(labels) if "n" in takes else labels, clients=clients, **drawn, **options)
+    seed_option = {"seed": seed} if "seed" in parameters else {}
+    return function(
+        len(labels) if "n" in parameters else labels, clients=clients, **seed_option, **options
+    )

@@ -56,29 +56,29 @@ def power_law(
     if classes_per_client > len(classes):
         allowed = f"at most {len(classes)}, the classes there are"
         raise DataError.of("power_law(classes_per_client=...)", classes_per_client, allowed)
-    room = _power_law_sizes(len(labels), clients, ratio)
+    capacity = _power_law_sizes(len(labels), clients, ratio)
     free = [np.flatnonzero(labels == label) for label in classes]
-    parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
+    pieces: list[list[np.ndarray]] = [[] for _ in range(clients)]
 
-    def take(client: int, kind: int, most: int) -> None:
-        count = min(most, room[client], len(free[kind]))
-        parts[client].append(free[kind][:count])
-        free[kind] = free[kind][count:]
-        room[client] -= count
+    def take(client: int, class_index: int, limit: int) -> None:
+        count = min(limit, capacity[client], len(free[class_index]))
+        pieces[client].append(free[class_index][:count])
+        free[class_index] = free[class_index][count:]
+        capacity[client] -= count
 
     shuffler, order = random.Random(seed), list(range(len(classes)))
     for client in range(clients):
         # the running list is shuffled, not a fresh one: as the released code draws
         shuffler.shuffle(order)
-        most = math.ceil(room[client] / classes_per_client)
-        for kind in order:
-            take(client, kind, most)
+        per_class_limit = math.ceil(capacity[client] / classes_per_client)
+        for class_index in order:
+            take(client, class_index, per_class_limit)
     # the rest of all classes, to the largest clients first
-    while any(room):
+    while any(capacity):
         for client in reversed(range(clients)):
-            for kind in range(len(classes)):
-                take(client, kind, math.ceil(len(free[kind]) / ratio))
-    return [np.concatenate(chosen) for chosen in parts]
+            for class_index in range(len(classes)):
+                take(client, class_index, math.ceil(len(free[class_index]) / ratio))
+    return [np.concatenate(client_pieces) for client_pieces in pieces]
 
 
 def _power_law_sizes(n: int, clients: int, ratio: float | int) -> list[int]:
@@ -94,11 +94,11 @@ def _power_law_sizes(n: int, clients: int, ratio: float | int) -> list[int]:
             "Take a smaller ratio or fewer clients.",
         )
     sizes = [math.floor(power * base) for power in powers.tolist()]
-    left = n - sum(sizes)
+    remaining = n - sum(sizes)
     # rounded up, so that it comes to an end
-    while left:
+    while remaining:
         for client in reversed(range(clients)):
-            piece = math.ceil(left / ratio)
-            sizes[client] += piece
-            left -= piece
+            share = math.ceil(remaining / ratio)
+            sizes[client] += share
+            remaining -= share
     return sizes

@@ -7,7 +7,7 @@ from jaxtyping import Int
 
 from fedax.core import DataError
 from fedax.data.limits import CLIENTS, SEED, checked, real, whole
-from fedax.data.partition.base import Partition, enough
+from fedax.data.partition.base import Partition, check_enough
 from fedax.examples.client_names import grouped_by_name
 
 
@@ -21,7 +21,7 @@ def iid(n: int, clients: int, seed: int = 0) -> Partition:
     Raises:
         InvalidInput: an argument out of range, or more clients than examples (a `DataError`).
     """
-    enough("iid", n, clients)
+    check_enough("iid", n, clients)
     return np.array_split(np.random.default_rng(seed).permutation(n), clients)
 
 
@@ -34,7 +34,7 @@ def by_index(n: int, clients: int) -> Partition:
     >>> [part.tolist() for part in by_index(5, clients=2)]
     [[0, 1, 2], [3, 4]]
     """
-    enough("by_index", n, clients)
+    check_enough("by_index", n, clients)
     return np.array_split(np.arange(n), clients)
 
 
@@ -56,7 +56,7 @@ def quantity_skew(n: int, clients: int, sigma: float | int = 1.0, seed: int = 0)
     >>> [len(part) for part in quantity_skew(10, clients=2, sigma=0.0)]
     [5, 5]
     """
-    enough("quantity_skew", n, clients)
+    check_enough("quantity_skew", n, clients)
     rng = np.random.default_rng(seed)
     exponents = sigma * rng.standard_normal(clients)
     # the largest exponent is 0, so that nothing overflows
@@ -95,9 +95,11 @@ def named_users(users: Any, minimum: int = 1) -> dict[str, Int[np.ndarray, "_"]]
     if not names:
         raise DataError.found("by_user(users=...)", "no example", "the users of some examples")
     counts = np.bincount(owner, minlength=len(names))
-    parts = np.split(np.argsort(owner, kind="stable"), np.cumsum(counts)[:-1])
-    found = {name: part for name, part in zip(names, parts, strict=True) if len(part) >= minimum}
-    if not found:
-        most = f"numbers up to {counts.max(initial=0)}, the examples of the largest user"
-        raise DataError.of("by_user(minimum=...)", minimum, most)
-    return found
+    partition = np.split(np.argsort(owner, kind="stable"), np.cumsum(counts)[:-1])
+    rows_by_user = {
+        name: rows for name, rows in zip(names, partition, strict=True) if len(rows) >= minimum
+    }
+    if not rows_by_user:
+        allowed = f"numbers up to {counts.max(initial=0)}, the examples of the largest user"
+        raise DataError.of("by_user(minimum=...)", minimum, allowed)
+    return rows_by_user

@@ -77,7 +77,7 @@ def cifar10(
     Source: Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
     """
     check_partition(partition, clients, seed, **options)
-    images = read_cifar10(folder).chosen(examples, merged)
+    images = read_cifar10(folder).select(examples, merged)
     return images.deal("CIFAR-10", partition, clients, seed, test_fraction, split, options)
 
 
@@ -85,26 +85,28 @@ def read_cifar10(folder: str | Path | None = None) -> Images:
     """Reads the images and labels of both parts, checked."""
     batches = data_folder(folder) / "cifar-10-batches-bin"
     if batches.is_dir():
-        return _official(batches)
+        return _read_official(batches)
     paths = [data_file(name, folder, _HOW) for name in (*_PARTS, _TEST)]
     arrays = [read_arrays(path, ("x", "y"), _HOW) for path in paths]
-    whole = [np.concatenate([part[axis] for part in arrays[:4]]) for axis in (0, 1)]
-    images = Images(*whole, *arrays[4])
+    train = [np.concatenate([file_arrays[index] for file_arrays in arrays[:4]]) for index in (0, 1)]
+    images = Images(*train, *arrays[4])
     images.check("cifar10", paths[0].parent, (32, 32, 3), ROWS, _HOW)
     images.verify("cifar10", paths[0].parent, CHECKSUM, _HOW)
     return images
 
 
-def _official(batches: Path) -> Images:
+def _read_official(batches: Path) -> Images:
     """Reads the official batches: a record is the label and 1,024 bytes of each colour."""
-    records = [_records(data_file(name, batches, _HOW), sha256) for name, sha256 in BATCHES.items()]
-    whole, test = np.concatenate(records[:5]), records[5]
-    images = Images(_image(whole), whole[:, 0], _image(test), test[:, 0])
+    records = [
+        _read_records(data_file(name, batches, _HOW), sha256) for name, sha256 in BATCHES.items()
+    ]
+    train, test = np.concatenate(records[:5]), records[5]
+    images = Images(_to_images(train), train[:, 0], _to_images(test), test[:, 0])
     images.check("cifar10", batches, (32, 32, 3), ROWS, _HOW)
     return images
 
 
-def _records(path: Path, sha256: str) -> np.ndarray:
+def _read_records(path: Path, sha256: str) -> np.ndarray:
     content = read_whole(path, _HOW)
     if len(content) % 3073:
         raise DataError.of(
@@ -117,6 +119,6 @@ def _records(path: Path, sha256: str) -> np.ndarray:
     return np.frombuffer(content, np.uint8).reshape(-1, 3073)
 
 
-def _image(records: np.ndarray) -> np.ndarray:
+def _to_images(records: np.ndarray) -> np.ndarray:
     # colour after colour becomes channels last
     return records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)

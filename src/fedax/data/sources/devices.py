@@ -51,26 +51,28 @@ def digit_pairs(
     if clients % CLASSES:
         raise DataError.of("digit_pairs(clients=...)", clients, "multiples of 10")
     members = [np.flatnonzero(labels == label) for label in range(CLASSES)]
-    short = min(len(own) for own in members)
-    if short < clients:
+    smallest = min(len(rows) for rows in members)
+    if smallest < clients:
         raise DataError.of(
             "digit_pairs(clients=...)",
             clients,
-            f"at most {short}, the examples of the smallest class",
+            f"at most {smallest}, the examples of the smallest class",
         )
     # (classes, groups of ten devices, first or second class of the device)
     shares = np.random.RandomState(seed).lognormal(
         0, float(sigma), (CLASSES, clients // CLASSES, 2)
     )
     # N/5 devices take 5 examples of a class, N in all
-    spare = np.array([len(own) - clients for own in members])
-    more = (shares / shares.sum(axis=(1, 2), keepdims=True) * spare[:, None, None]).astype(int)
-    taken = np.zeros(CLASSES, dtype=int)
-    hands: list[list[np.ndarray]] = [[] for _ in range(clients)]
+    spare = np.array([len(rows) - clients for rows in members])
+    extra_counts = (shares / shares.sum(axis=(1, 2), keepdims=True) * spare[:, None, None]).astype(
+        int
+    )
+    used = np.zeros(CLASSES, dtype=int)
+    device_pieces: list[list[np.ndarray]] = [[] for _ in range(clients)]
 
     def take(device: int, label: int, count: int) -> None:
-        hands[device].append(members[label][taken[label] : taken[label] + count])
-        taken[label] += count
+        device_pieces[device].append(members[label][used[label] : used[label] + count])
+        used[label] += count
 
     # all devices take their first examples before any takes more
     pairs = [
@@ -79,9 +81,9 @@ def digit_pairs(
     for device, _, label in pairs:
         take(device, label, FIRST)
     for device, turn, label in pairs:
-        take(device, label, int(more[label, device // CLASSES, turn]))
+        take(device, label, int(extra_counts[label, device // CLASSES, turn]))
     shuffler = random.Random(seed)
-    return [_shuffled(np.concatenate(hand), shuffler) for hand in hands]
+    return [_shuffle(np.concatenate(pieces), shuffler) for pieces in device_pieces]
 
 
 @checked(clients=CLIENTS, sigma=real(low=0), seed=SEED, test_fraction=TEST_FRACTION)
@@ -111,8 +113,8 @@ def mnist_devices(
 
     Source: as `digit_pairs`.
     """
-    images = read_images("mnist", folder).merged()
-    parts = digit_pairs(images.y, clients, sigma, seed)
+    images = read_images("mnist", folder).merge()
+    partition = digit_pairs(images.y, clients, sigma, seed)
     raw = images.x.reshape(len(images.x), -1)
     mean = raw.mean(axis=0)
     # squares of bytes fit into 16 bits
@@ -125,7 +127,7 @@ def mnist_devices(
         "split": "in_order",
         "name": name,
     }
-    return FederatedData.partitioned(x, images.y, parts, **arguments)
+    return FederatedData.partitioned(x, images.y, partition, **arguments)
 
 
 @checked(
@@ -181,12 +183,12 @@ def letter_devices(
             "letter_devices(labels=...)", int(outside), f"labels from 0 to {CLASSES - 1}"
         )
     sizes = np.random.RandomState(seed).lognormal(4, 1, clients) + 5
-    each = np.maximum((sizes / classes_per_client).astype(int), 2)
-    shuffler, begun = random.Random(seed), np.zeros(CLASSES, dtype=int)
+    counts = np.maximum((sizes / classes_per_client).astype(int), 2)
+    shuffler, next_positions = random.Random(seed), np.zeros(CLASSES, dtype=int)
     train: list[Labelled] = []
     test: list[Labelled] = []
-    for device, count in enumerate(each.tolist()):
-        hand = []
+    for device, count in enumerate(counts.tolist()):
+        pieces = []
         for label in ((device + turn) % CLASSES for turn in range(classes_per_client)):
             if count > len(members[label]):
                 got = f"{len(members[label])} examples of class {label}"
@@ -195,16 +197,18 @@ def letter_devices(
                     got,
                     f"at least {count}, which device {device} holds",
                 )
-            hand.append(members[label][(begun[label] + np.arange(count)) % len(members[label])])
-            begun[label] += 0 if prefix else count
-        order = _shuffled(np.concatenate(hand), shuffler)
+            pieces.append(
+                members[label][(next_positions[label] + np.arange(count)) % len(members[label])]
+            )
+            next_positions[label] += 0 if prefix else count
+        order = _shuffle(np.concatenate(pieces), shuffler)
         cut = train_size(len(order), test_fraction)
         train.append({"x": x[order[:cut]], "y": labels[order[:cut]]})
         test.append({"x": x[order[cut:]], "y": labels[order[cut:]]})
     return FederatedData(train, CLASSES, test if test_fraction else None, name="FEMNIST a-j")
 
 
-def _shuffled(indices: np.ndarray, shuffler: random.Random) -> np.ndarray:
+def _shuffle(indices: np.ndarray, shuffler: random.Random) -> np.ndarray:
     order = list(range(len(indices)))
     shuffler.shuffle(order)
     return indices[order]

@@ -49,11 +49,11 @@ def digits(
     """
     check_partition(partition, clients, seed, **options)
     images, labels = _read()
-    parts = partition_by(partition, labels, clients, seed, **options)
+    client_rows = partition_by(partition, labels, clients, seed, **options)
     return FederatedData.partitioned(
         images / 16,
         labels,
-        parts,
+        client_rows,
         classes=CLASSES,
         test_fraction=test_fraction,
         split=split,

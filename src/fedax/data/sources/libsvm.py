@@ -145,9 +145,13 @@ def _parse(
 ) -> tuple[Float[np.ndarray, "examples features"], Int[np.ndarray, "examples"]]:
     from sklearn.datasets import load_svmlight_file  # takes a second to import, so only on demand
 
-    form: dict[str, Any] = {"n_features": features, "dtype": np.float32, "zero_based": False}
+    load_options: dict[str, Any] = {
+        "n_features": features,
+        "dtype": np.float32,
+        "zero_based": False,
+    }
     with reading(path, "lines 'label index:value ...' with indices from 1", _HOW):
-        table, values = load_svmlight_file(io.BytesIO(text), **form)
+        table, values = load_svmlight_file(io.BytesIO(text), **load_options)
     if not len(values):
         raise DataError.of(
             path.name, f"a file at {path} without a line", "at least one example", _HOW

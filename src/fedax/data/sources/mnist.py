@@ -76,7 +76,7 @@ def mnist(
     Recognition, 1998.
     """
     check_partition(partition, clients, seed, **options)
-    images = read_images("mnist", folder).chosen(examples, merged)
+    images = read_images("mnist", folder).select(examples, merged)
     return images.deal("MNIST", partition, clients, seed, test_fraction, split, options)
 
 
@@ -116,7 +116,7 @@ def fashion_mnist(
     Source: Xiao, Rasul and Vollgraf, Fashion-MNIST (arXiv:1708.07747).
     """
     check_partition(partition, clients, seed, **options)
-    images = read_images("fashion_mnist", folder).chosen(examples, merged)
+    images = read_images("fashion_mnist", folder).select(examples, merged)
     return images.deal("Fashion-MNIST", partition, clients, seed, test_fraction, split, options)
 
 
@@ -151,36 +151,43 @@ def mnist_writers(
     """
     path = data_file("mnist_writers.npz", folder, _WRITERS_HOW)
     ids = read_arrays(path, ("writer_train", "writer_test"), _WRITERS_HOW)
-    plain = [part.astype("<i2") for part in ids]
+    plain = [writer_ids.astype("<i2") for writer_ids in ids]
     verify("mnist_writers", CHECKSUMS["mnist_writers"], plain, path, _WRITERS_HOW)
     images = read_images("mnist", folder)
-    images, writers = (images.merged(), np.concatenate(ids)) if merged else (images, ids[0])
-    parts = named_users(writers, minimum)
-    return images.of(
-        list(parts.values()), "MNIST by writer", test_fraction, split, seed, list(parts)
+    images, writers = (images.merge(), np.concatenate(ids)) if merged else (images, ids[0])
+    rows_by_writer = named_users(writers, minimum)
+    return images.to_federated(
+        list(rows_by_writer.values()),
+        "MNIST by writer",
+        test_fraction,
+        split,
+        seed,
+        list(rows_by_writer),
     )
 
 
 def read_images(name: str, folder: str | Path | None) -> Images:
     """Reads the official arrays of `mnist` or `fashion_mnist`, verified."""
     file = f"{name}.npz"
-    arrays = (
+    contents = (
         "the arrays x_train, y_train, x_test, y_test as uint8, images of 28 x 28, as Keras "
         "distributes MNIST"
     )
-    how = f"Put {file} there: {arrays}; or the four IDX files in the folder {_FOLDERS[name][0]}."
+    how = f"Put {file} there: {contents}; or the four IDX files in the folder {_FOLDERS[name][0]}."
     # the first of the four files stands for all
-    packed = [f"{place}/{_IDX[0]}{end}" for place in _FOLDERS[name] for end in ("", ".gz")]
-    path = data_file(file, folder, how, packed)
+    idx_candidates = [
+        f"{subfolder}/{_IDX[0]}{end}" for subfolder in _FOLDERS[name] for end in ("", ".gz")
+    ]
+    path = data_file(file, folder, how, idx_candidates)
     if path.suffix == ".npz":
         images = Images(*read_arrays(path, _KEYS, how))
     else:
-        rest = (
+        idx_paths = (
             # the others are packed as the first one is
-            data_file(f"{part}{path.suffix * (path.suffix == '.gz')}", path.parent, how)
-            for part in _IDX
+            data_file(f"{idx_name}{path.suffix * (path.suffix == '.gz')}", path.parent, how)
+            for idx_name in _IDX
         )
-        images = Images(*map(read_idx, rest))
+        images = Images(*map(read_idx, idx_paths))
     images.check(file, path, (28, 28), (60_000, 10_000), how)
     images.verify(file, path, CHECKSUMS[name], how)
     return images

@@ -33,7 +33,7 @@ def roles_of(text: str) -> dict[str, str]:
     Raises:
         DataError: a block of text that does not begin with `Name:`.
     """
-    said: dict[str, list[str]] = {}
+    speeches_by_role: dict[str, list[str]] = {}
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     for block in re.split(r"\n[ \t]*\n", text.strip()):
         head, _, speech = block.strip().partition("\n")
@@ -43,8 +43,11 @@ def roles_of(text: str) -> dict[str, str]:
                 f"a block that begins with {head[:40]!r}",
                 "blocks that begin with a line 'Name:'",
             )
-        said.setdefault(head[:-1], []).append(re.sub(r"\s+", " ", speech).strip())
-    return {role: " ".join(part for part in speeches if part) for role, speeches in said.items()}
+        speeches_by_role.setdefault(head[:-1], []).append(re.sub(r"\s+", " ", speech).strip())
+    return {
+        role: " ".join(spoken for spoken in speeches if spoken)
+        for role, speeches in speeches_by_role.items()
+    }
 
 
 @checked(
@@ -91,9 +94,11 @@ def play(
     >>> data.clients, data.train[0]["x"].shape, data.classes
     (1, (9, 4), 80)
     """
-    said = roles_of(text)
-    known = (
-        LEAF_CHARACTERS if vocabulary == "leaf" else "".join(sorted(set("".join(said.values()))))
+    text_by_role = roles_of(text)
+    characters = (
+        LEAF_CHARACTERS
+        if vocabulary == "leaf"
+        else "".join(sorted(set("".join(text_by_role.values()))))
     )
     rng = np.random.default_rng([seed, 1])
     # windows of all roles one after the other, and each role's rows in the order of the split
@@ -102,22 +107,22 @@ def play(
     orders: list[np.ndarray] = []
     names: list[str] = []
     begin = 0
-    for role, speech in said.items():
-        kept = "".join(character for character in speech if character in known)
-        own_x, own_y = windows(encode(kept, known, f"role {role!r}"), length, stride)
-        if len(own_y) < minimum:
+    for role, speech in text_by_role.items():
+        known_text = "".join(character for character in speech if character in characters)
+        role_x, role_y = windows(encode(known_text, characters, f"role {role!r}"), length, stride)
+        if len(role_y) < minimum:
             continue
         orders.append(
             begin
             + (
-                rng.permutation(len(own_y))
+                rng.permutation(len(role_y))
                 if split.startswith("shuffled")
-                else np.arange(len(own_y))
+                else np.arange(len(role_y))
             )
         )
-        begin += len(own_y)
-        x.append(own_x)
-        y.append(own_y)
+        begin += len(role_y)
+        x.append(role_x)
+        y.append(role_y)
         names.append(role)
     if not names:
         raise DataError.of(
@@ -129,23 +134,25 @@ def play(
     sizes = [len(rows) for rows in orders]
     counts = [train_size(n, test_fraction) for n in sizes]
     if split.endswith("_rows") or not test_fraction:
-        parts = [(rows[:count], rows[count:]) for rows, count in zip(orders, counts, strict=True)]
+        divided = [(rows[:count], rows[count:]) for rows, count in zip(orders, counts, strict=True)]
     else:
         # Where windows begin is known. A random block begins at the same part of each role's text.
         # Roles are placed far apart, so that their windows never overlap.
-        places = np.concatenate([stride * np.arange(n) for n in sizes]) + np.repeat(
+        positions = np.concatenate([stride * np.arange(n) for n in sizes]) + np.repeat(
             np.arange(len(sizes)) << 32, sizes
         )
         block = float(np.random.default_rng([seed, 5]).random()) if split == "shuffled" else 1.0
         # with the character that follows a window
-        overlap = Overlap(np.arange(sum(sizes)), places, length + 1)
-        parts = divide(overlap, orders, counts, block)
-    every_x, every_y = np.concatenate(x), np.concatenate(y)
+        overlap = Overlap(np.arange(sum(sizes)), positions, length + 1)
+        divided = divide(overlap, orders, counts, block)
+    all_x, all_y = np.concatenate(x), np.concatenate(y)
     train, test = (
-        [{"x": every_x[rows], "y": every_y[rows]} for rows in side]
-        for side in zip(*parts, strict=True)
+        [{"x": all_x[rows], "y": all_y[rows]} for rows in rows_by_role]
+        for rows_by_role in zip(*divided, strict=True)
     )
-    return FederatedData(train, len(known), test if test_fraction else None, name=name, names=names)
+    return FederatedData(
+        train, len(characters), test if test_fraction else None, name=name, names=names
+    )
 
 
 @checked()

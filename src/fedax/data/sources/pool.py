@@ -37,19 +37,19 @@ class Images(NamedTuple):
 
     def verify(self, name: str, path: Path, sha256: str, how: str) -> None:
         """Raises `DataError` unless the arrays, in the order of the fields, have the SHA-256."""
-        parts = [part.astype(np.uint8, copy=False) for part in self]
-        verify(name, sha256, parts, path, how)
+        arrays = [array.astype(np.uint8, copy=False) for array in self]
+        verify(name, sha256, arrays, path, how)
 
-    def merged(self) -> "Images":
+    def merge(self) -> "Images":
         """Returns all images in one training part, the official test images last."""
         x, y = np.concatenate([self.x, self.test_x]), np.concatenate([self.y, self.test_y])
         return Images(x, y, self.test_x[:0], self.test_y[:0])
 
-    def chosen(self, examples: int, merged: bool) -> "Images":
+    def select(self, examples: int, merged: bool) -> "Images":
         """Returns the first `examples` images of each part, all if 0, in one part if `merged`."""
         # 0 is all
-        some = Images(*(part[: examples or None] for part in self))
-        return some.merged() if merged else some
+        selected = Images(*(array[: examples or None] for array in self))
+        return selected.merge() if merged else selected
 
     def deal(
         self,
@@ -62,12 +62,12 @@ class Images(NamedTuple):
         options: dict[str, Any],
     ) -> FederatedData:
         """Partitions the images by name; the official test part, if any, is the holdout."""
-        parts = partition_by(partition, self.y, clients, seed, **options)
-        return self.of(parts, f"{name}, {partition}", test_fraction, split, seed)
+        client_rows = partition_by(partition, self.y, clients, seed, **options)
+        return self.to_federated(client_rows, f"{name}, {partition}", test_fraction, split, seed)
 
-    def of(
+    def to_federated(
         self,
-        parts: Partition,
+        partition: Partition,
         name: str,
         test_fraction: float | int = 0.0,
         split: str = "shuffled",
@@ -78,7 +78,7 @@ class Images(NamedTuple):
         return FederatedData.partitioned(
             pixels(self.x),
             self.y,
-            parts,
+            partition,
             classes=10,
             test_fraction=test_fraction,
             split=split,
@@ -101,10 +101,10 @@ def read_arrays(path: Path, keys: Sequence[str], how: str) -> list[np.ndarray]:
     Raises:
         DataError: a damaged file, or one without one of the arrays; the message names the path.
     """
-    held = read_npz(path, how)
-    if not set(keys) <= set(held):
+    arrays = read_npz(path, how)
+    if not set(keys) <= set(arrays):
         allowed = "a whole archive with the arrays " + ", ".join(keys)
         raise DataError.of(
-            path.name, f"a file at {path} with the arrays {sorted(held)}", allowed, how
+            path.name, f"a file at {path} with the arrays {sorted(arrays)}", allowed, how
         )
-    return [held[key] for key in keys]
+    return [arrays[key] for key in keys]

@@ -92,7 +92,7 @@ def synthetic(
     # The models of a non-iid set are drawn lazily: between two of them come the inputs of a client.
     for (kernel, bias), centre, size in zip(models, centres, sizes.tolist()):
         x = rng.multivariate_normal(centre, covariance, size)
-        examples = _labelled(x, kernel, bias, shuffler)
+        examples = _label_and_shuffle(x, kernel, bias, shuffler)
         cut = train_size(size, test_fraction)
         train.append({key: values[:cut] for key, values in examples.items()})
         test.append({key: values[cut:] for key, values in examples.items()})
@@ -100,7 +100,7 @@ def synthetic(
     return FederatedData(train, CLASSES, test if test_fraction else None, name=name)
 
 
-def _labelled(
+def _label_and_shuffle(
     x: Float[np.ndarray, "examples features"],
     kernel: Float[np.ndarray, "features classes"],
     bias: Float[np.ndarray, "classes"],

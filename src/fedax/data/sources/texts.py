@@ -44,13 +44,13 @@ def texts_by_client(
     {'A': ['To be. Or not.'], 'B': ['Hm.']}
     """
     if source == "tinyshakespeare":
-        return _of_roles(tinyshakespeare_text(folder))
+        return _parse_roles(tinyshakespeare_text(folder))
     if source == "shakespeare":
         train, test = leaf_folders(folder, "Shakespeare")
-        return Texts(_windows(train), _windows(test) if test.is_dir() else None)
+        return Texts(_read_windows(train), _read_windows(test) if test.is_dir() else None)
     path = Path(source)
     if os.path.isfile(path):
-        return _of_roles(_read(path))
+        return _parse_roles(_read(path))
     if not os.path.isdir(path):
         allowed = (
             "'tinyshakespeare', 'shakespeare', a file of plays, or a folder with one .txt "
@@ -58,10 +58,10 @@ def texts_by_client(
         )
         raise MissingFile.of("texts_by_client(source=...)", str(source), allowed)
     files = dict[str, Path]()
-    for file in sorted(path.iterdir(), key=_by_name):
+    for file in sorted(path.iterdir(), key=_sort_key):
         # a second file of a client, such as a gzipped one, is refused
-        if _is_text(file) and files.setdefault(_client_of(file), file) != file:
-            got = f"two files of {_client_of(file)!r} in {path}"
+        if _is_text(file) and files.setdefault(_client_name(file), file) != file:
+            got = f"two files of {_client_name(file)!r} in {path}"
             raise DataError.found("texts_by_client(source=...)", got, "one file for each client")
     if not files:
         raise MissingFile.of(
@@ -70,32 +70,32 @@ def texts_by_client(
     return Texts({client: [_read(file)] for client, file in files.items()})
 
 
-def _of_roles(text: str) -> Texts:
+def _parse_roles(text: str) -> Texts:
     return Texts({role: [speech] for role, speech in roles_of(text).items()})
 
 
-def _windows(folder: Path) -> dict[str, list[str]]:
-    held = read_users(folder)
-    for user, (x, y) in held.items():
+def _read_windows(folder: Path) -> dict[str, list[str]]:
+    users = read_users(folder)
+    for user, (x, y) in users.items():
         for text in (*x, *y):
             if not isinstance(text, str):
                 raise DataError.of("leaf", f"user {user!r} with {text!r}", "texts")
     return {
         user: [before + after for before, after in zip(x, y, strict=True)]
-        for user, (x, y) in held.items()
+        for user, (x, y) in users.items()
     }
 
 
-def _client_of(path: Path) -> str:
-    return path.name.removesuffix(".gz").removesuffix(".txt")
+def _client_name(path: Path) -> str:
+    return path.name[: -len(".txt.gz" if path.suffix.lower() == ".gz" else ".txt")]
 
 
-def _by_name(path: Path) -> Any:
+def _sort_key(path: Path) -> Any:
     return natural(path.name)
 
 
 def _is_text(path: Path) -> bool:
-    return path.name.endswith((".txt", ".txt.gz")) and path.is_file()
+    return path.name.lower().endswith((".txt", ".txt.gz")) and path.is_file()
 
 
 def _read(path: Path) -> str:

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from fedax.core import DataError, InvalidInput
 from fedax.data.federated import FederatedData, Labelled
 from fedax.data.folder import MissingFile, data_file, data_folder, read_whole, reading
-from fedax.data.formats.leaf import Convert, Users, leaf_folders, of_users, read_users
+from fedax.data.formats.leaf import Convert, Users, from_users, leaf_folders, read_users
 from fedax.data.limits import CLIENTS, SEED, TEST_FRACTION, checked, whole
 from fedax.data.overlap import draw_rows
 from fedax.utils.arguments import checked_call
@@ -50,14 +50,14 @@ def words(vocabulary: Mapping[str, int], length: int = 25) -> Convert:
                 )
         codes = np.full((len(x), length), len(vocabulary), dtype=np.int32)
         for row, tweet in zip(codes, x):
-            for place, word in enumerate(tokens(_text(tweet, where))[:length]):
-                row[place] = vocabulary.get(word, len(vocabulary))
+            for position, word in enumerate(tokens(_text_of_tweet(tweet, where))[:length]):
+                row[position] = vocabulary.get(word, len(vocabulary))
         return {"x": codes, "y": np.array([positive[str(label)] for label in y])}
 
     return convert
 
 
-def _text(tweet: Any, where: str) -> str:
+def _text_of_tweet(tweet: Any, where: str) -> str:
     """Returns the words of a tweet: itself, or the fifth field of a record."""
     text = tweet[4] if isinstance(tweet, list) and len(tweet) > 4 else tweet
     if not isinstance(text, str):
@@ -193,9 +193,14 @@ def sent140(
         DataError: see `leaf`, `read_tweets` and `tweet_vectors`; no user with `minimum` tweets, or
             fewer than `clients`.
     """
-    choice = {"minimum": minimum, "clients": clients, "test_fraction": test_fraction, "seed": seed}
-    known = tweet_vectors(folder, **choice)[0] if vocabulary is None else vocabulary
-    return of_users(*_users(folder, **choice), 2, words(known), "Sent140")
+    selection = {
+        "minimum": minimum,
+        "clients": clients,
+        "test_fraction": test_fraction,
+        "seed": seed,
+    }
+    word_numbers = tweet_vectors(folder, **selection)[0] if vocabulary is None else vocabulary
+    return from_users(*_read_users(folder, **selection), 2, words(word_numbers), "Sent140")
 
 
 @checked(minimum=whole(low=1), test_fraction=TEST_FRACTION, seed=SEED)
@@ -217,21 +222,27 @@ def tweet_vectors(
     Raises:
         DataError: a missing or broken file.
     """
-    parts = _users(folder, minimum=minimum, clients=clients, test_fraction=test_fraction, seed=seed)
+    splits = _read_users(
+        folder, minimum=minimum, clients=clients, test_fraction=test_fraction, seed=seed
+    )
     how = "Unpack it from glove.6B.zip of https://nlp.stanford.edu/projects/glove."
-    path = data_file(GLOVE, _place(folder), how, [f"{GLOVE}.gz"])
-    texts = (tweet for part in parts if part is not None for x, _ in part.values() for tweet in x)
-    return read_glove(path, {word for tweet in texts for word in tokens(_text(tweet, "a user"))})
+    path = data_file(GLOVE, _tweets_folder(folder), how, [f"{GLOVE}.gz"])
+    texts = (
+        tweet for users in splits if users is not None for x, _ in users.values() for tweet in x
+    )
+    return read_glove(
+        path, {word for tweet in texts for word in tokens(_text_of_tweet(tweet, "a user"))}
+    )
 
 
 GLOVE, TABLE = "glove.6B.300d.txt", "training.1600000.processed.noemoticon.csv"
 
 
-def _place(folder: str | Path | None) -> Path:
+def _tweets_folder(folder: str | Path | None) -> Path:
     return data_folder() / "sent140" if folder is None else data_folder(folder)
 
 
-def _users(
+def _read_users(
     folder: str | Path | None,
     *,
     minimum: int,
@@ -241,43 +252,56 @@ def _users(
 ) -> tuple[Users, Users | None]:
     """Reads the users of the training and of the test part."""
     table = next(
-        (path for name in (TABLE, f"{TABLE}.gz") if (path := _place(folder) / name).is_file()), None
+        (
+            path
+            for name in (TABLE, f"{TABLE}.gz")
+            if (path := _tweets_folder(folder) / name).is_file()
+        ),
+        None,
     )
-    if table is None or (_place(folder) / "train").is_dir():
+    if table is None or (_tweets_folder(folder) / "train").is_dir():
         try:
             train, test = leaf_folders(folder, "Sent140")
         except MissingFile as error:
             raise MissingFile(
-                f"{error} The published table, {TABLE}, does as well, in {_place(folder)}."
+                f"{error} The published table, {TABLE}, does as well, in {_tweets_folder(folder)}."
             ) from error
         return read_users(train), read_users(test) if test.is_dir() else None
-    every = {
-        user: own for user, own in sorted(read_tweets(table).items()) if len(own[1]) >= minimum
+    tweets_by_user = {
+        user: tweets
+        for user, tweets in sorted(read_tweets(table).items())
+        if len(tweets[1]) >= minimum
     }
-    if not every:
+    if not tweets_by_user:
         raise DataError.of(
             "sent140(minimum=...)", minimum, "numbers of tweets that some user reaches"
         )
     if clients is not None:
-        if not CLIENTS.allows(clients) or clients > len(every):
+        if not CLIENTS.allows(clients) or clients > len(tweets_by_user):
             raise InvalidInput.of(
                 "sent140(clients=...)",
                 clients,
-                f"1 to {len(every)}, the users with {minimum} tweets, or None",
+                f"1 to {len(tweets_by_user)}, the users with {minimum} tweets, or None",
             )
         # from another stream than the split
-        some = np.sort(np.random.default_rng([seed, 4]).permutation(len(every))[:clients])
-        every = {user: every[user] for user in (list(every)[k] for k in some)}
-    parts: tuple[Users, Users] = {}, {}
-    texts = [tweet[-1] for x, _ in every.values() for tweet in x]
+        selected = np.sort(
+            np.random.default_rng([seed, 4]).permutation(len(tweets_by_user))[:clients]
+        )
+        tweets_by_user = {
+            user: tweets_by_user[user] for user in (list(tweets_by_user)[k] for k in selected)
+        }
+    splits: tuple[Users, Users] = {}, {}
+    texts = [tweet[-1] for x, _ in tweets_by_user.values() for tweet in x]
     # tweets of the same text are copies
-    same = {"text": np.unique(np.array(texts, dtype=str), return_inverse=True)[1]}
-    offsets = np.cumsum([0, *(len(y) for _, y in every.values())])
-    sides = draw_rows(
-        same, offsets, test_fraction, seed, together="text", field="sent140(test_fraction=...)"
+    text_ids = {"text": np.unique(np.array(texts, dtype=str), return_inverse=True)[1]}
+    offsets = np.cumsum([0, *(len(y) for _, y in tweets_by_user.values())])
+    rows_by_split = draw_rows(
+        text_ids, offsets, test_fraction, seed, together="text", field="sent140(test_fraction=...)"
     )
-    for part, side in zip(parts, sides, strict=True):
+    for split_users, rows_by_user in zip(splits, rows_by_split, strict=True):
         # rows count over the tweets of all users
-        for begin, rows, (user, (x, y)) in zip(offsets.tolist(), side, every.items(), strict=False):
-            part[user] = [x[i - begin] for i in rows], [y[i - begin] for i in rows]
-    return parts[0], parts[1] if test_fraction else None
+        for begin, rows, (user, (x, y)) in zip(
+            offsets.tolist(), rows_by_user, tweets_by_user.items(), strict=False
+        ):
+            split_users[user] = [x[i - begin] for i in rows], [y[i - begin] for i in rows]
+    return splits[0], splits[1] if test_fraction else None

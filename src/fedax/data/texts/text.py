@@ -29,14 +29,17 @@ def encode(
     >>> encode("A z").tolist()
     [25, 1, 78]
     """
+    for name, value in (("text", text), ("vocabulary", vocabulary)):
+        if not isinstance(value, str):
+            raise DataError.of(where if name == "text" else f"encode({name}=...)", value, "text")
     numbers = {character: number for number, character in enumerate(vocabulary)}
     codes = np.array([numbers.get(character, -1) for character in text], dtype=np.int32)
     unknown = np.flatnonzero(codes < 0)
     if len(unknown):
-        got, place = text[unknown[0]], unknown[0]
+        got, position = text[unknown[0]], unknown[0]
         raise DataError.of(
             where,
-            f"{got!r} at position {place}",
+            f"{got!r} at position {position}",
             f"the {len(vocabulary)} characters {vocabulary!r}",
         )
     return codes

@@ -68,29 +68,33 @@ class Tokens:
         """
         width = size_of(kind, size)
         library = import_extra("tokenizers", "text", "Tokens")
-        every = [_check_text(text, f"texts[{i}]") for i, text in enumerate(texts)]
+        checked_texts = [_check_text(text, f"texts[{i}]") for i, text in enumerate(texts)]
         if kind == "characters":
-            order = Counter(character for text in every for character in text)
+            order = Counter(character for text in checked_texts for character in text)
             order.pop(_UNKNOWN, None)
             # ties by the character, so that the vocabulary is the same everywhere
             frequent = sorted(order, key=lambda character: (-order[character], character))[
                 : width - 2
             ]
-            known = {character: i for i, character in enumerate([_UNKNOWN, *sorted(frequent)])}
+            character_ids = {
+                character: i for i, character in enumerate([_UNKNOWN, *sorted(frequent)])
+            }
             # without merges it takes characters one by one
-            return cls(library.Tokenizer(library.models.BPE(known, [], unk_token=_UNKNOWN)), width)
-        made = library.Tokenizer(
+            return cls(
+                library.Tokenizer(library.models.BPE(character_ids, [], unk_token=_UNKNOWN)), width
+            )
+        tokenizer = library.Tokenizer(
             library.models.BPE(
-                _bytes() if kind == "bytes" else None, [] if kind == "bytes" else None
+                _byte_characters() if kind == "bytes" else None, [] if kind == "bytes" else None
             )
         )
         # text of the kind "bytes" is not cut into words first
-        made.pre_tokenizer = library.pre_tokenizers.ByteLevel(
+        tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(
             add_prefix_space=False, use_regex=kind == "bpe"
         )
-        made.decoder = library.decoders.ByteLevel()
+        tokenizer.decoder = library.decoders.ByteLevel()
         if kind == "bpe":
-            alphabet = sorted(_bytes())
+            alphabet = sorted(_byte_characters())
             trainer = library.trainers.BpeTrainer(
                 # padding is no token of the library
                 vocab_size=width - 1,
@@ -98,8 +102,8 @@ class Tokens:
                 special_tokens=[],
                 show_progress=False,
             )
-            made.train_from_iterator(every, trainer)
-        return cls(made, width)
+            tokenizer.train_from_iterator(checked_texts, trainer)
+        return cls(tokenizer, width)
 
     @classmethod
     @checked_call
@@ -114,13 +118,13 @@ class Tokens:
         """
         library = import_extra("tokenizers", "text", "Tokens")
         with reading(Path(path), "a file of `tokenizers`"):
-            found = library.Tokenizer.from_file(str(path))
-        held = found.get_vocab_size() + 1
-        if size is not None and size < held:
+            tokenizer = library.Tokenizer.from_file(str(path))
+        least_size = tokenizer.get_vocab_size() + 1
+        if size is not None and size < least_size:
             raise InvalidInput.of(
-                "Tokens.load(size=...)", size, f"whole numbers >= {held}, or None"
+                "Tokens.load(size=...)", size, f"whole numbers >= {least_size}, or None"
             )
-        return cls(found, size or held)
+        return cls(tokenizer, size or least_size)
 
     @checked_call
     def save(self, path: str | Path) -> None:
@@ -134,20 +138,22 @@ class Tokens:
         Raises:
             DataError: texts that are none.
         """
-        every = [_check_text(text, f"texts[{i}]") for i, text in enumerate(texts)]
-        found = self.tokenizer.encode_batch(every, add_special_tokens=False)
-        return [np.asarray(each.ids, np.int32) + 1 for each in found]
+        checked_texts = [_check_text(text, f"texts[{i}]") for i, text in enumerate(texts)]
+        encodings = self.tokenizer.encode_batch(checked_texts, add_special_tokens=False)
+        return [np.asarray(encoding.ids, np.int32) + 1 for encoding in encodings]
 
     @checked_call
     def decode(self, tokens: Iterable[SupportsIndex]) -> str:
         """Returns the text of tokens; padding, and numbers that stand for nothing, are left out."""
-        known = [
+        token_ids = [
             i for token in tokens if (i := int(token) - 1) >= 0 and self.tokenizer.id_to_token(i)
         ]
         # characters have no decoder
-        pieces = None if self.tokenizer.decoder else [self.tokenizer.id_to_token(i) for i in known]
+        pieces = (
+            None if self.tokenizer.decoder else [self.tokenizer.id_to_token(i) for i in token_ids]
+        )
         return (
-            self.tokenizer.decode(known, skip_special_tokens=False)
+            self.tokenizer.decode(token_ids, skip_special_tokens=False)
             if pieces is None
             else "".join(pieces)
         )
@@ -222,7 +228,7 @@ def pad(
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 
 
-def _bytes() -> dict[str, int]:
+def _byte_characters() -> dict[str, int]:
     """Returns the library's characters for the 256 bytes.
 
     Printable ones of Latin-1 as they are, the others from 256 on.
@@ -233,12 +239,12 @@ def _bytes() -> dict[str, int]:
 
 
 def _check_text(text: Any, where: str) -> str:
-    if not isinstance(text, str) or not _encodable(text):
+    if not isinstance(text, str) or not _is_encodable(text):
         raise DataError.of(where, text, "text (str, of whole characters)")
     return text
 
 
-def _encodable(text: str) -> bool:
+def _is_encodable(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:  # half of a pair

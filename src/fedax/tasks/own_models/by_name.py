@@ -43,20 +43,21 @@ def make_model(
     if isinstance(model, str) and model in models:
         return models[model](*sizes)
     allowed = "a model, or a class or a function that makes one"
-    found = find("model", model, models, allowed) if isinstance(model, str) else model
-    if not (inspect.isclass(found) or inspect.isroutine(found)):
-        return found
+    maker_or_model = find("model", model, models, allowed) if isinstance(model, str) else model
+    if not (inspect.isclass(maker_or_model) or inspect.isroutine(maker_or_model)):
+        return maker_or_model
     # the signature of an NNX class is that of its metaclass
-    takes = found.__init__ if inspect.isclass(found) else found
-    names = list(inspect.signature(takes).parameters)
+    initializer = maker_or_model.__init__ if inspect.isclass(maker_or_model) else maker_or_model
+    names = list(inspect.signature(initializer).parameters)
     maker = functools.partial(
-        found, **{name: size for name, size in zip(SIZES, sizes, strict=True) if name in names}
+        maker_or_model,
+        **{name: size for name, size in zip(SIZES, sizes, strict=True) if name in names},
     )
     # made later, from the random numbers of a seed
     if draws := [name for name in ("rngs", "key") if name in names]:
         return _Drawn(maker, draws[0])
     try:
-        with _seeded():
+        with _seed_torch():
             return maker()
     except TypeError as error:
         allowed = (
@@ -69,7 +70,7 @@ def make_model(
 
 
 @contextlib.contextmanager
-def _seeded() -> Iterator[None]:
+def _seed_torch() -> Iterator[None]:
     """Seeds PyTorch, if it is loaded, so that each process makes a module with the same weights."""
     torch = sys.modules.get("torch")
     with contextlib.nullcontext() if torch is None else torch.random.fork_rng(devices=[]):
@@ -118,9 +119,44 @@ def classify_with(model: Any, data: FederatedData, l2: float, name: str | None) 
         InvalidInput: a network that does not fit the data.
     """
     if _is_torch(model):
-        return from_torch(model, cross_entropy, data, l2=l2, name=name)
-    flax = model.argument == "rngs" if isinstance(model, _Drawn) else _is_flax(model)
-    return (from_flax if flax else from_equinox)(model, cross_entropy, data, l2=l2, name=name)
+        make_task: Callable[..., Task] = from_torch
+    elif model.argument == "rngs" if isinstance(model, _Drawn) else _is_flax(model):
+        make_task = from_flax
+    else:
+        make_task = from_equinox
+    task = make_task(model, cross_entropy, data, l2=l2, name=name)
+    _check_outputs(task, data.classes)
+    return task
+
+
+def check_model(field: str, model: Any, allowed: str) -> None:
+    """Refuses anything without the methods of `fedax.models.Model`."""
+    if not (callable(getattr(model, "init", None)) and callable(model)):
+        raise InvalidInput.of(field, model, allowed)
+
+
+def check_logits(columns: int, classes: int) -> None:
+    """Refuses a model whose logits are not one for each class.
+
+    The loss of a label without a logit would have no lower bound.
+    """
+    if columns != classes:
+        got, allowed = f"{columns} logits", f"{classes}, one for each class"
+        raise InvalidInput.of("classification(model=...)", got, allowed)
+
+
+def _check_outputs(task: Task, classes: int) -> None:
+    """Refuses a network whose outputs are not one for each class, by their shape alone."""
+    probe = {
+        name: jax.ShapeDtypeStruct((3, *values.shape[1:]), values.dtype)
+        for name, values in task.train.arrays.items()
+    }
+    # outputs of shape (batch, columns) are predictions, as they are or as probabilities
+    predictions = task.predictions
+    assert predictions is not None, "cross_entropy takes outputs of no other shape"
+    params = jax.eval_shape(task.start, jax.random.key(0))
+    outputs = jax.eval_shape(lambda p, e: predictions(p, e, None), params, probe)
+    check_logits(outputs.shape[1], classes)
 
 
 def cross_entropy(logits: Any, examples: Any) -> Any:
@@ -134,5 +170,5 @@ def cross_entropy(logits: Any, examples: Any) -> Any:
             "model", f"outputs of shape {jnp.shape(logits)}", "outputs of shape (batch, classes)"
         )
     labels = examples["y"]
-    chosen = jnp.arange(logits.shape[1], dtype=labels.dtype)[None, :] == labels[:, None]
-    return jax.nn.logsumexp(logits, axis=1) - jnp.where(chosen, logits, 0.0).sum(1)
+    is_label = jnp.arange(logits.shape[1], dtype=labels.dtype)[None, :] == labels[:, None]
+    return jax.nn.logsumexp(logits, axis=1) - jnp.where(is_label, logits, 0.0).sum(1)

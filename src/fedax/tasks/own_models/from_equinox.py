@@ -10,7 +10,12 @@ from jaxtyping import PyTree
 
 from fedax.core import InvalidInput, Task
 from fedax.tasks.own_models.libraries import Options
-from fedax.tasks.own_models.outputs import Network, from_network
+from fedax.tasks.own_models.outputs import (
+    Network,
+    find_training_flags,
+    from_network,
+    training_arguments,
+)
 from fedax.utils.arguments import checked_call
 
 
@@ -21,7 +26,9 @@ def from_equinox(
     """Makes a task of an Equinox module.
 
     The module is called for each example alone, under `vmap` with the axis name "batch", and in
-    inference mode in evaluation. If it takes a `key`, every example gets its own in training.
+    inference mode in evaluation. If it takes a `key`, every example gets its own in training. An
+    argument such as `train`, which `from_flax` knows, tells it whether it trains if it has a truth
+    value by default.
     Leaves other than real arrays, such as activation functions, are not trained. Norms know no
     padding, so with batch statistics the batch size has to divide the clients' examples.
 
@@ -51,12 +58,14 @@ def from_equinox(
     if not (isinstance(module, eqx.Module | tuple) or callable(module)):
         allowed = "an Equinox module, a pair of one and its state, or a function of a key"
         raise InvalidInput.of("from_equinox(module=...)", module, allowed)
-    return from_network("from_equinox", lambda inputs: _network(module), loss, clients, **options)
+    return from_network(
+        "from_equinox", lambda inputs: _make_network(module), loss, clients, **options
+    )
 
 
-def _network(module: Any) -> Network:
-    ready = isinstance(module, eqx.Module | tuple)
-    example = module if ready else module(jax.random.key(0))
+def _make_network(module: Any) -> Network:
+    is_made = isinstance(module, eqx.Module | tuple)
+    example = module if is_made else module(jax.random.key(0))
     model, state = example if isinstance(example, tuple) else (example, None)
     if not isinstance(model, eqx.Module) or not callable(model):
         raise InvalidInput.of(
@@ -64,28 +73,39 @@ def _network(module: Any) -> Network:
             model,
             "a module that can be called, or a function that makes one",
         )
-    takes_key = "key" in inspect.signature(type(model).__call__).parameters
+    parameters = inspect.signature(type(model).__call__).parameters
+    takes_key = "key" in parameters
+    # layers of Equinox have flags that are None by default, which the inference mode decides
+    flags = tuple(
+        flag
+        for flag in find_training_flags(type(model).__call__, "from_equinox")
+        if isinstance(parameters[flag].default, bool)
+    )
 
     def start(key: Any) -> PyTree:
-        made = module(key)
-        return made[0] if isinstance(made, tuple) else made
+        result = module(key)
+        return result[0] if isinstance(result, tuple) else result
 
     def apply(model: PyTree, state: PyTree, inputs: tuple[Any, ...], key: Any, mask: Any) -> Any:
         del mask
-        model = eqx.nn.inference_mode(model, key is None)
+        is_training = key is not None
+        model = eqx.nn.inference_mode(model, not is_training)
         count = jax.tree.leaves(inputs)[0].shape[0]
         keys = None if key is None or not takes_key else jax.random.split(key, count)
 
-        def one(inputs: tuple[Any, ...], state: PyTree, key: Any) -> Any:
-            more = {"key": key} if takes_key else {}
+        def apply_to_example(inputs: tuple[Any, ...], state: PyTree, key: Any) -> Any:
+            options: dict[str, Any] = {"key": key} if takes_key else {}
+            options |= training_arguments(flags, is_training)
             return (
-                (model(*inputs, **more), None) if state is None else model(*inputs, state, **more)
+                (model(*inputs, **options), None)
+                if state is None
+                else model(*inputs, state, **options)
             )
 
         # an axis of examples for inputs and keys, none for the state, which all share
         axes = (0, None, None if keys is None else 0)
-        return jax.vmap(one, axis_name="batch", in_axes=axes, out_axes=(0, None))(
+        return jax.vmap(apply_to_example, axis_name="batch", in_axes=axes, out_axes=(0, None))(
             inputs, state, keys
         )
 
-    return Network(apply, model if ready else start, state)
+    return Network(apply, model if is_made else start, state)

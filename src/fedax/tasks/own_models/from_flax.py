@@ -8,13 +8,13 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from fedax.core import InvalidInput, Task
-from fedax.tasks.own_models.libraries import Options, needed
+from fedax.tasks.own_models.libraries import Options, import_library
 from fedax.tasks.own_models.outputs import (
     Network,
-    find_training_flag,
+    find_training_flags,
     from_network,
     none_if_empty,
-    training_argument,
+    training_arguments,
 )
 from fedax.utils.arguments import checked_call
 
@@ -25,11 +25,11 @@ def from_flax(
 ) -> Task:
     """Makes a task of a Flax module; needs Flax (`pip install flax`).
 
-    Modules are told whether they train by their argument `train`, `training`, `is_training` or
-    `deterministic`, if they have one; those of NNX by `module.train()` and `module.eval()` too.
-    Dropout gets a random key in training. Batch statistics are the model's state; padding is left
-    out of them. Seeds differ in the starting point, except for a module of NNX that is made
-    already.
+    Modules are told whether they train by their arguments `train`, `training`, `is_training`,
+    `is_train`, `deterministic`, `inference` or `use_running_average`, if they have any; those of
+    NNX by `module.train()` and `module.eval()` too. Dropout gets a random key in training. Batch
+    statistics are the model's state; padding is left out of them. Seeds differ in the starting
+    point, except for a module of NNX that is made already.
 
     Args:
         module: a Linen module, an NNX module, or a function of `nnx.Rngs` that makes one, such as
@@ -54,17 +54,21 @@ def from_flax(
         InvalidInput: another object than a module; a module, a loss or data that do not fit each
             other.
     """
-    flax = needed("flax", "from_flax")
+    flax = import_library("flax", "from_flax")
     from flax import linen, nnx
 
     del flax
     if isinstance(module, linen.Module):
         return from_network(
-            "from_flax", lambda inputs: _linen(module, inputs), loss, clients, **options
+            "from_flax",
+            lambda inputs: _make_linen_network(module, inputs),
+            loss,
+            clients,
+            **options,
         )
     if isinstance(module, nnx.Module):
         return from_network(
-            "from_flax", lambda inputs: _nnx(module, None), loss, clients, **options
+            "from_flax", lambda inputs: _make_nnx_network(module, None), loss, clients, **options
         )
     if isinstance(module, type) and issubclass(module, linen.Module):
         hint = f"Write {module.__name__}(...), with parentheses."
@@ -78,66 +82,74 @@ def from_flax(
             "a module of Flax, or a function of nnx.Rngs that makes one",
         )
 
-    def made(key: Any) -> Any:
+    def make_module(key: Any) -> Any:
         return module(nnx.Rngs(key))
 
     return from_network(
-        "from_flax", lambda inputs: _nnx(made(jax.random.key(0)), made), loss, clients, **options
+        "from_flax",
+        lambda inputs: _make_nnx_network(make_module(jax.random.key(0)), make_module),
+        loss,
+        clients,
+        **options,
     )
 
 
-def _linen(module: Any, inputs: tuple[Any, ...]) -> Network:
+def _make_linen_network(module: Any, inputs: tuple[Any, ...]) -> Network:
     from flax import linen
 
-    flag = find_training_flag(type(module).__call__)
+    flags = find_training_flags(type(module).__call__, "from_flax")
 
     def start(key: Any) -> PyTree:
         streams = {name: jax.random.fold_in(key, i) for i, name in enumerate(("params", "dropout"))}
-        return module.init(streams, *inputs, **training_argument(flag, False))
+        return module.init(streams, *inputs, **training_arguments(flags, False))
 
     def params(key: Any) -> PyTree:
         return start(key)["params"]
 
     def apply(params: PyTree, state: PyTree, inputs: tuple[Any, ...], key: Any, mask: Any) -> Any:
-        def masked(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+        def intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
             # a mask that the module gives itself goes first
             if (
                 isinstance(context.module, linen.BatchNorm)
                 and context.method_name == "__call__"
                 and mask is not None
             ):
-                kwargs = {"mask": _rows(mask, args[0])} | kwargs
+                kwargs = {"mask": _broadcast_mask(mask, args[0])} | kwargs
             return call(*args, **kwargs)
 
-        variables, more = (
+        variables, flag_arguments = (
             {"params": params, **(state or {})},
-            training_argument(flag, key is not None),
+            training_arguments(flags, key is not None),
         )
-        with linen.intercept_methods(masked):
+        with linen.intercept_methods(intercept):
             if key is None:
-                return module.apply(variables, *inputs, **more), state
+                return module.apply(variables, *inputs, **flag_arguments), state
             # collections that a training step may change
             mutable = list(state or {})
-            found = module.apply(variables, *inputs, **more, rngs={"dropout": key}, mutable=mutable)
-            return (found[0], {name: found[1][name] for name in mutable})
+            result = module.apply(
+                variables, *inputs, **flag_arguments, rngs={"dropout": key}, mutable=mutable
+            )
+            return (result[0], {name: result[1][name] for name in mutable})
 
     # all other collections are the state
-    rest = {name: values for name, values in start(jax.random.key(0)).items() if name != "params"}
-    return Network(apply, params, none_if_empty(rest), sees_padding=True)
+    collections = {
+        name: values for name, values in start(jax.random.key(0)).items() if name != "params"
+    }
+    return Network(apply, params, none_if_empty(collections), sees_padding=True)
 
 
-def _nnx(example: Any, made: Callable[[Any], Any] | None) -> Network:
+def _make_nnx_network(example: Any, make_module: Callable[[Any], Any] | None) -> Network:
     from flax import nnx
 
     graph, params, streams, state = nnx.split(example, nnx.Param, nnx.RngState, ...)
     # shape and type of each leaf of the random streams
-    form, flag = (
+    specs, flags = (
         jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), streams),
-        find_training_flag(type(example).__call__),
+        find_training_flags(type(example).__call__, "from_flax"),
     )
-    keys, structure = jax.tree.flatten(form, is_leaf=lambda node: isinstance(node, tuple))
+    leaf_specs, structure = jax.tree.flatten(specs, is_leaf=lambda node: isinstance(node, tuple))
 
-    def drawn(key: Any) -> PyTree:
+    def make_streams(key: Any) -> PyTree:
         """Makes the streams of random numbers from a key; a module sees no other one."""
         base = jax.random.key(0) if key is None else key
         # keys by place from the key of this call, counts of draws from 0
@@ -145,26 +157,26 @@ def _nnx(example: Any, made: Callable[[Any], Any] | None) -> Network:
             jax.random.fold_in(base, i)
             if jnp.issubdtype(dtype, jax.dtypes.prng_key)
             else jnp.zeros(shape, dtype)
-            for i, (shape, dtype) in enumerate(keys)
+            for i, (shape, dtype) in enumerate(leaf_specs)
         ]
         return jax.tree.unflatten(structure, leaves)
 
     def apply(params: PyTree, state: PyTree, inputs: tuple[Any, ...], key: Any, mask: Any) -> Any:
-        held = jax.tree.map(
+        variables = jax.tree.map(
             lambda leaf: leaf, (params, nnx.State({}) if state is None else state)
         )  # variables of this trace
-        model = nnx.merge(graph, held[0], drawn(key), held[1])
+        model = nnx.merge(graph, variables[0], make_streams(key), variables[1])
         (model.eval if key is None else model.train)()
         if mask is not None:
             _mask_norms(model, mask)
-        outputs = model(*inputs, **training_argument(flag, key is not None))
+        outputs = model(*inputs, **training_arguments(flags, key is not None))
         return outputs, state if key is None else nnx.split(model, nnx.Param, nnx.RngState, ...)[3]
 
     def start(key: Any) -> PyTree:
-        assert made is not None
-        return nnx.split(made(key), nnx.Param, ...)[1]
+        assert make_module is not None
+        return nnx.split(make_module(key), nnx.Param, ...)[1]
 
-    return Network(apply, start if made else params, none_if_empty(state), sees_padding=True)
+    return Network(apply, start if make_module else params, none_if_empty(state), sees_padding=True)
 
 
 def _mask_norms(model: Any, mask: Any) -> None:
@@ -178,14 +190,14 @@ def _mask_norms(model: Any, mask: Any) -> None:
         def __call__(
             self, x: Any, use_running_average: bool | None = None, *, mask: Any = mask
         ) -> Any:
-            return super().__call__(x, use_running_average, mask=_rows(mask, x))
+            return super().__call__(x, use_running_average, mask=_broadcast_mask(mask, x))
 
-    for _, part in nnx.iter_graph(model):
+    for _, layer in nnx.iter_graph(model):
         # in the copy of this call only
-        if type(part) is nnx.BatchNorm:
-            part.__class__ = Masked
+        if type(layer) is nnx.BatchNorm:
+            layer.__class__ = Masked
 
 
-def _rows(mask: Any, x: Any) -> Any:
+def _broadcast_mask(mask: Any, x: Any) -> Any:
     """Reshapes a mask of examples to broadcast over an array of theirs."""
     return mask.reshape((-1, *(1,) * (x.ndim - 1))) if mask.ndim < x.ndim else mask

@@ -18,10 +18,10 @@ from fedax.core.directions import Mode
 from fedax.core.task import Given
 from fedax.examples.arrays import as_array, check_range
 from fedax.tasks.clients import parts_of_task, read_clients
-from fedax.tasks.own_models.signature import called_with
+from fedax.tasks.own_models.signature import choose_leaves, read_signature
 from fedax.utils.arguments import checked_call_moving
 from fedax.utils.layout import accumulator
-from fedax.utils.leaf_names import Which, chosen, names_of
+from fedax.utils.leaf_names import Which, names_of
 
 
 @checked_call_moving("params")
@@ -111,13 +111,15 @@ def from_loss(
             "from_loss(scores=...)", "loss", "other names of scores: the loss has this one"
         )
     data = read_clients(clients, test, client, validation)
-    for split, given_ in (("test", data.test), ("validation", data.validation)):
-        if given_ is not None and not any(map(_rows, given_)):
+    for split, split_clients in (("test", data.test), ("validation", data.validation)):
+        if split_clients is not None and not any(map(_count_examples, split_clients)):
             allowed = f"at least 1 example in all, or {split}=None"
             raise DataError.found(f"from_loss({split}=...)", "clients without any example", allowed)
     # each client is one array, without a name
     plain = bool(data.train) and not isinstance(data.train[0], Mapping)
-    parts = parts_of_task(data if holdout is None else data._replace(holdout=holdout), plain)
+    data_arguments = parts_of_task(
+        data if holdout is None else data._replace(holdout=holdout), plain
+    )
     functions = {
         key: _adapt(function, plain, key)
         for key, function in {"loss": loss, **(scores or {})}.items()
@@ -130,18 +132,18 @@ def from_loss(
             "the state before the first step, for a loss that takes one",
         )
     # A large base must not be in memory twice: each array is released as soon as it is placed.
-    start, rest, types = starting_point(params.take(), frozen, compute)
+    start, untrained, types = starting_point(params.take(), frozen, compute)
     functions = {
         key: dataclasses.replace(function, types=types) for key, function in functions.items()
     }
     return Task(
         start=start,
         loss=functions.pop("loss"),
-        **parts,
+        **data_arguments,
         scores=functions,
         l2=l2,
         name=name or data.name or "task",
-        frozen=rest,
+        frozen=untrained,
         state=None if state is None else jax.tree.map(_state_leaf, state),
         state_policy=state_policy,
         modes=dict(modes or {}),
@@ -149,7 +151,7 @@ def from_loss(
     )
 
 
-def _rows(client: Any) -> int:
+def _count_examples(client: Any) -> int:
     """Counts the examples of a client, in whatever form."""
     first = next(iter(client.values()), ()) if isinstance(client, Mapping) else client
     return len(first) if np.ndim(first) else 1
@@ -174,34 +176,37 @@ def starting_point(
     leaves = jax.tree.leaves(params)
     # a plain function is a leaf by itself; a model that can be called has leaves of its own
     make = params if callable(params) and len(leaves) == 1 and leaves[0] is params else None
-    example = params if make is None else _made_by(make)
+    example = params if make is None else _make_example(make)
     names, leaves, structure = _read_leaves(example)
     example = jax.tree.unflatten(structure, leaves)
-    kept = _untrained(example, leaves, frozen)
-    for name, leaf, k in zip(names, leaves, kept, strict=True):
-        if not k:
+    is_frozen = _mark_untrained(example, leaves, frozen)
+    for name, leaf, is_leaf_frozen in zip(names, leaves, is_frozen, strict=True):
+        if not is_leaf_frozen:
             _check_leaf(name, leaf)
-    if all(kept):
+    if all(is_frozen):
         raise InvalidInput.of(
             "from_loss(params=...)", example, "a pytree with at least one real array to train"
         )
     # A large base must not be in memory twice: each array goes before the next one is copied.
     del example, params
-    trained = [None if k else leaf for k, leaf in zip(kept, leaves, strict=True)]
-    for i, k in enumerate(kept):
-        leaves[i] = _placed(leaves[i]) if k else None
-    rest = jax.tree.unflatten(structure, leaves) if any(kept) else None
+    trained = [
+        None if is_leaf_frozen else leaf
+        for is_leaf_frozen, leaf in zip(is_frozen, leaves, strict=True)
+    ]
+    for i, is_leaf_frozen in enumerate(is_frozen):
+        leaves[i] = _place(leaves[i]) if is_leaf_frozen else None
+    untrained = jax.tree.unflatten(structure, leaves) if any(is_frozen) else None
     masters, types = _float_types(trained, compute)
     if make is not None:
-        return _Made(make, tuple(kept), masters, frozen is not None), rest, types
+        return _Made(make, tuple(is_frozen), masters, frozen is not None), untrained, types
     start = jax.tree.unflatten(
-        structure, [None if leaf is None else _real(leaf, masters) for leaf in trained]
+        structure, [None if leaf is None else _to_real(leaf, masters) for leaf in trained]
     )
     Layout.of(start)
-    return Given(start), rest, types
+    return Given(start), untrained, types
 
 
-def _made_by(make: Callable[[Any], PyTree]) -> PyTree:
+def _make_example(make: Callable[[Any], PyTree]) -> PyTree:
     try:
         return make(jax.random.key(0))
     except Exception as error:
@@ -216,23 +221,23 @@ def _read_leaves(example: PyTree) -> tuple[list[str], list[Any], Any]:
     """Returns names and leaves, arrays of NumPy in the types of programs, and the structure."""
     names, (leaves, structure) = names_of(example), jax.tree.flatten(example)
     # modules of Equinox hold functions and settings among their leaves
-    library = any(map(_is_module, jax.tree.leaves(example, is_leaf=_is_module)))
+    has_modules = any(map(_is_module, jax.tree.leaves(example, is_leaf=_is_module)))
     for i, name in enumerate(names):
-        leaves[i] = _plain(leaves[i] if library else _numeric(leaves[i], name), name)
+        leaves[i] = _to_native(leaves[i] if has_modules else _check_numeric(leaves[i], name), name)
     return names, leaves, structure
 
 
-def _untrained(example: PyTree, leaves: list[Any], frozen: Which | None) -> list[bool]:
+def _mark_untrained(example: PyTree, leaves: list[Any], frozen: Which | None) -> list[bool]:
     """Returns which leaves are not trained: frozen ones, settings, and arrays without entries."""
-    out = (
+    frozen_marks = (
         [False] * len(leaves)
         if frozen is None
-        else chosen(example, frozen, "from_loss(frozen=...)")
+        else choose_leaves(example, frozen, "from_loss(frozen=...)")
     )
-    trains = _is_real_array if _is_module(example) else _is_number
+    is_trainable = _is_real_array if _is_module(example) else _is_number
     return [
-        is_frozen or not trains(leaf) or not np.size(leaf)
-        for is_frozen, leaf in zip(out, leaves, strict=True)
+        is_frozen or not is_trainable(leaf) or not np.size(leaf)
+        for is_frozen, leaf in zip(frozen_marks, leaves, strict=True)
     ]
 
 
@@ -241,17 +246,23 @@ def _float_types(trained: list[Any], compute: Any) -> tuple[str | None, Types]:
 
     Masters are in one type, because algorithms see one flat vector: the widest of the leaves'.
     """
-    own = [
-        None if leaf is None else str(jax.dtypes.canonicalize_dtype(_real(leaf).dtype))
+    leaf_types = [
+        None if leaf is None else str(jax.dtypes.canonicalize_dtype(_to_real(leaf).dtype))
         for leaf in trained
     ]
     # all in one type already
-    if compute is None and len({*own} - {None}) <= 1:
+    if compute is None and len({*leaf_types} - {None}) <= 1:
         return None, None
-    types = tuple(own) if compute is None else tuple(kind and _float_type(compute) for kind in own)
+    types = (
+        tuple(leaf_types)
+        if compute is None
+        else tuple(leaf_type and _float_type(compute) for leaf_type in leaf_types)
+    )
     # of types that are named, whatever the caller's setting
     with jax.numpy_dtype_promotion("standard"):
-        widest = functools.reduce(jnp.promote_types, [jnp.dtype(kind) for kind in own if kind])
+        widest = functools.reduce(
+            jnp.promote_types, [jnp.dtype(leaf_type) for leaf_type in leaf_types if leaf_type]
+        )
     return str(accumulator(widest)), types
 
 
@@ -281,17 +292,19 @@ _STATISTICS = (
 )  # fmt: skip
 
 
-def _is_module(part: Any) -> bool:
-    return isinstance(part, eqx.Module)
+def _is_module(node: Any) -> bool:
+    return isinstance(node, eqx.Module)
 
 
-def _numeric(leaf: Any, name: str) -> Any:
+def _check_numeric(leaf: Any, name: str) -> Any:
     """Returns a leaf of a pytree without modules; refuses anything but numbers and arrays."""
     if isinstance(leaf, bool):
         return np.asarray(leaf)
-    known = isinstance(leaf, int | float | np.generic | jax.Array) and not isinstance(leaf, Tracer)
+    is_plain = isinstance(leaf, int | float | np.generic | jax.Array) and not isinstance(
+        leaf, Tracer
+    )
     # arrays of NumPy with numbers, also of types such as bfloat16
-    if known or (
+    if is_plain or (
         isinstance(leaf, np.ndarray) and (leaf.dtype.kind in "fiubc" or leaf.dtype.isbuiltin == 2)
     ):
         return leaf
@@ -302,7 +315,7 @@ def _numeric(leaf: Any, name: str) -> Any:
     raise InvalidInput.found(where, f"a {type(leaf).__name__}", "numbers and arrays", hint)
 
 
-def _plain(leaf: Any, name: str, field: str = "from_loss(params=...)") -> Any:
+def _to_native(leaf: Any, name: str, field: str = "from_loss(params=...)") -> Any:
     """Returns an array of NumPy in this machine's byte order.
 
     Refuses masks, and whole numbers that programs cannot hold.
@@ -322,13 +335,13 @@ def _plain(leaf: Any, name: str, field: str = "from_loss(params=...)") -> Any:
 
 
 def _state_leaf(leaf: Any) -> jax.Array:
-    return jnp.asarray(_plain(leaf, "", "from_loss(state=...)"))
+    return jnp.asarray(_to_native(leaf, "", "from_loss(state=...)"))
 
 
 def _check_leaf(name: str, leaf: Any) -> None:
     field = f"from_loss(params=...), leaf {name!r}" if name else "from_loss(params=...)"
     # Haiku joins its names by slashes
-    if any(part in _STATISTICS for part in name.replace("/", ".").split(".")):
+    if any(word in _STATISTICS for word in name.replace("/", ".").split(".")):
         hint = (
             "Give it as state=..., and let the loss take `state` and return (losses, new "
             "state), or freeze it by frozen=..."
@@ -367,7 +380,7 @@ _ALIGNED = 64
 """Bytes: JAX on a CPU shares NumPy arrays that begin at a multiple of them."""
 
 
-def _placed(leaf: Any) -> Any:
+def _place(leaf: Any) -> Any:
     """Copies a frozen array to where programs run.
 
     Each program would copy one of NumPy there.
@@ -375,14 +388,14 @@ def _placed(leaf: Any) -> Any:
     if not (isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fiub"):
         return leaf
     # aligned, so that `device_put` takes the copy itself
-    room = np.empty(leaf.nbytes + _ALIGNED, np.uint8)
-    begin = -room.ctypes.data % _ALIGNED
-    own = room[begin : begin + leaf.nbytes].view(leaf.dtype).reshape(leaf.shape)
-    own[...] = leaf
-    return jax.device_put(own)
+    buffer = np.empty(leaf.nbytes + _ALIGNED, np.uint8)
+    start = -buffer.ctypes.data % _ALIGNED
+    aligned = buffer[start : start + leaf.nbytes].view(leaf.dtype).reshape(leaf.shape)
+    aligned[...] = leaf
+    return jax.device_put(aligned)
 
 
-def _real(leaf: Any, dtype: Any = None) -> Any:
+def _to_real(leaf: Any, dtype: Any = None) -> Any:
     if isinstance(leaf, jax.Array):
         return leaf if dtype is None else leaf.astype(dtype)
     return np.asarray(
@@ -408,17 +421,21 @@ class _Made:
 
     def __call__(self, key: Any) -> PyTree:
         # XLA removes leaves that are not used
-        make = jax.jit(self._trained) if self.base else self._trained
-        made = make(key)
+        make = jax.jit(self._select_trained) if self.base else self._select_trained
+        trained = make(key)
         return jax.tree.map(
             lambda leaf: jnp.asarray(leaf, self.masters or getattr(leaf, "dtype", None) or float),
-            made,
+            trained,
         )
 
-    def _trained(self, key: Any) -> PyTree:
+    def _select_trained(self, key: Any) -> PyTree:
         leaves, structure = jax.tree.flatten(self.function(key))
         return jax.tree.unflatten(
-            structure, [None if k else leaf for k, leaf in zip(self.kept, leaves, strict=True)]
+            structure,
+            [
+                None if is_frozen else leaf
+                for is_frozen, leaf in zip(self.kept, leaves, strict=True)
+            ],
         )
 
 
@@ -465,5 +482,5 @@ class Adapted:
 
 
 def _adapt(function: Callable[..., Any], plain: bool, name: str) -> Adapted:
-    key, names = called_with(function, f"from_loss({name}=...)")
+    key, names = read_signature(function, f"from_loss({name}=...)")
     return Adapted(function, plain, key, frozenset(names - {"training"}), "training" in names)

@@ -10,12 +10,13 @@ from jaxtyping import PyTree
 
 from fedax.core import History, InvalidInput, Task
 from fedax.tasks.lora import Adapted
-from fedax.tasks.own_models.libraries import Options, needed
+from fedax.tasks.own_models.libraries import Options, import_library
 from fedax.tasks.own_models.outputs import Network, from_network, none_if_empty
+from fedax.tasks.own_models.signature import choose_leaves
 from fedax.tasks.own_models.torch_modules.datasets import with_arrays
 from fedax.tasks.own_models.torch_modules.program import export
 from fedax.utils.arguments import checked_call
-from fedax.utils.leaf_names import chosen, names_of
+from fedax.utils.leaf_names import names_of
 
 _LOSSES = {
     "CrossEntropyLoss": 'optax.softmax_cross_entropy_with_integer_labels(outputs, examples["y"])',
@@ -66,27 +67,61 @@ def from_torch(
             operators that have no form in JAX, named with their submodule and line; a module, a
             loss or data that do not fit each other.
     """
-    torch = needed("torch", "from_torch")
+    torch = import_library("torch", "from_torch")
     if not isinstance(module, torch.nn.Module):
         hint = (
             f"Write {module.__name__}(...), with parentheses." if isinstance(module, type) else ""
         )
         raise InvalidInput.of("from_torch(module=...)", module, "a torch.nn.Module", hint)
+    _refuse_unsupported(torch, module)
     _refuse_torch_loss(torch, loss)
-    more: dict[str, Any] = dict(options)
-    fixed = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
-    if fixed:
-        more["frozen"] = _also_frozen(fixed, _parameters(module)[1], more.get("frozen"))
-    for part in ("test", "validation"):
-        if part in more:
-            more[part] = with_arrays(more[part], part)
-    if "holdout" in more:
-        more["holdout"] = with_arrays([more["holdout"]], "holdout")[0]
+    settings: dict[str, Any] = dict(options)
+    untrained = {
+        name for name, parameter in module.named_parameters() if not parameter.requires_grad
+    }
+    if untrained:
+        settings["frozen"] = _merge_frozen(
+            untrained, _read_parameters(module)[1], settings.get("frozen")
+        )
+    for split in ("test", "validation"):
+        if split in settings:
+            settings[split] = with_arrays(settings[split], split)
+    if "holdout" in settings:
+        settings["holdout"] = with_arrays([settings["holdout"]], "holdout")[0]
     data = with_arrays(clients, "clients")
     # a copy, because the export sets the mode of the module
     return from_network(
-        "from_torch", lambda inputs: _network(copy.deepcopy(module), inputs), loss, data, **more
+        "from_torch",
+        lambda inputs: _make_network(copy.deepcopy(module), inputs),
+        loss,
+        data,
+        **settings,
     )
+
+
+def _refuse_unsupported(torch: Any, module: Any) -> None:
+    """Refuses modules with tensors or layers that have no form here, by their names.
+
+    Raises:
+        InvalidInput: a tensor of a type that NumPy does not know, or an LSTM with projections.
+    """
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        kind = str(tensor.dtype).removeprefix("torch.")
+        if kind.startswith(("bfloat16", "float8", "float4")):
+            raise InvalidInput.found(
+                "from_torch(module=...)",
+                f"{name!r} of type {kind}",
+                "tensors of type float32, float64 or float16",
+                "Write module.float().",
+            )
+    for name, layer in module.named_modules():
+        if isinstance(layer, torch.nn.LSTM) and layer.proj_size:
+            where = f"{name!r} (LSTM)" if name else "an LSTM"
+            raise InvalidInput.found(
+                "from_torch(module=...)",
+                f"{where} with proj_size={layer.proj_size}",
+                "LSTMs without projections, proj_size=0",
+            )
 
 
 def _refuse_torch_loss(torch: Any, loss: Any) -> None:
@@ -99,8 +134,8 @@ def _refuse_torch_loss(torch: Any, loss: Any) -> None:
     if not str(getattr(kind, "__module__", "")).startswith("torch."):
         return
     name = getattr(kind, "__name__", "a loss")
-    form = _LOSSES.get(name)
-    hint = "" if form is None else f"Write lambda outputs, examples: {form}."
+    jax_loss = _LOSSES.get(name)
+    hint = "" if jax_loss is None else f"Write lambda outputs, examples: {jax_loss}."
     raise InvalidInput.found(
         "from_torch(loss=...)",
         f"{name} of PyTorch",
@@ -109,24 +144,26 @@ def _refuse_torch_loss(torch: Any, loss: Any) -> None:
     )
 
 
-def _also_frozen(
-    fixed: set[str], params: dict[str, np.ndarray], more: Any
+def _merge_frozen(
+    untrained: set[str], params: dict[str, np.ndarray], frozen: Any
 ) -> Callable[[str, Any], bool]:
     """Returns a predicate of leaves: those that PyTorch does not train, and the user's choice."""
-    if more is not None:
-        picked = chosen(params, more, "from_torch(frozen=...)")
-        fixed = fixed | {
-            name for name, is_picked in zip(names_of(params), picked, strict=True) if is_picked
+    if frozen is not None:
+        frozen_marks = choose_leaves(params, frozen, "from_torch(frozen=...)")
+        untrained = untrained | {
+            name
+            for name, is_frozen in zip(names_of(params), frozen_marks, strict=True)
+            if is_frozen
         }
-    return lambda name, leaf: name in fixed
+    return lambda name, leaf: name in untrained
 
 
-def _network(module: Any, inputs: tuple[Any, ...]) -> Network:
+def _make_network(module: Any, inputs: tuple[Any, ...]) -> Network:
     arrays = [np.asarray(array) for array in inputs]
     training, evaluation = (export(module, arrays, training=mode) for mode in (True, False))
-    names, params = _parameters(module)
-    every = module.named_buffers(remove_duplicate=False)
-    buffers = {name: jnp.asarray(buffer.detach().numpy()) for name, buffer in every}
+    names, params = _read_parameters(module)
+    named_buffers = module.named_buffers(remove_duplicate=False)
+    buffers = {name: jnp.asarray(buffer.detach().numpy()) for name, buffer in named_buffers}
     # counts of batches matter to a norm with momentum=None only, which torch.export refuses
     changed = sorted(name for name in training.updates if not name.endswith("num_batches_tracked"))
     for name in changed:
@@ -140,7 +177,11 @@ def _network(module: Any, inputs: tuple[Any, ...]) -> Network:
 
     def apply(params: PyTree, state: PyTree, inputs: tuple[Any, ...], key: Any, mask: Any) -> Any:
         # tied parameters are one array under several names
-        tensors = buffers | (state or {}) | {name: params[own] for name, own in names.items()}
+        tensors = (
+            buffers
+            | (state or {})
+            | {name: params[first_name] for name, first_name in names.items()}
+        )
         outputs, updates = (evaluation if key is None else training)(tensors, inputs, key, mask)
         if key is None or state is None:
             return outputs, state
@@ -149,15 +190,17 @@ def _network(module: Any, inputs: tuple[Any, ...]) -> Network:
     return Network(apply, params, none_if_empty(state), sees_padding=True)
 
 
-def _parameters(module: Any) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+def _read_parameters(module: Any) -> tuple[dict[str, str], dict[str, np.ndarray]]:
     """Returns for every parameter's name the first one of the same tensor, and arrays by first
     names.
     """
-    first: dict[int, str] = {}
-    every = module.named_parameters(remove_duplicate=False)
-    names = {name: first.setdefault(id(parameter), name) for name, parameter in every}
+    first_names: dict[int, str] = {}
+    named_parameters = module.named_parameters(remove_duplicate=False)
+    names = {
+        name: first_names.setdefault(id(parameter), name) for name, parameter in named_parameters
+    }
     return names, {
-        name: module.get_parameter(name).detach().numpy().copy() for name in first.values()
+        name: module.get_parameter(name).detach().numpy().copy() for name in first_names.values()
     }
 
 
@@ -165,11 +208,13 @@ def state_dict_of(history: History) -> dict[str, Any]:
     """Returns the parameters and the model's state of a run as tensors by name, see
     `History.state_dict`.
     """
-    torch = needed("torch", "History.state_dict")
-    return {name: torch.from_numpy(np.array(array)) for name, array in _arrays(history).items()}
+    torch = import_library("torch", "History.state_dict")
+    return {
+        name: torch.from_numpy(np.array(array)) for name, array in _merge_arrays(history).items()
+    }
 
 
-def _arrays(history: History) -> dict[str, Any]:
+def _merge_arrays(history: History) -> dict[str, Any]:
     """Returns parameters with adapters merged, and state; of states that clients keep, their
     mean.
     """
@@ -198,10 +243,10 @@ def torch_state_dict(module: Any, result: History | Mapping[str, Any]) -> dict[s
     Raises:
         InvalidInput: names or shapes that the module does not have.
     """
-    torch = needed("torch", "torch_state_dict")
+    torch = import_library("torch", "torch_state_dict")
     if isinstance(result, History):
-        result = _arrays(result)
-    names, tensors = _parameters(module)[0], module.state_dict()
+        result = _merge_arrays(result)
+    names, tensors = _read_parameters(module)[0], module.state_dict()
     for name, array in result.items():
         if name not in tensors or tuple(tensors[name].shape) != np.shape(array):
             got = f"{name!r} of shape {np.shape(array)}"
@@ -209,11 +254,11 @@ def torch_state_dict(module: Any, result: History | Mapping[str, Any]) -> dict[s
                 "torch_state_dict(result=...)", got, "names and shapes of the module's state_dict"
             )
 
-    def trained(name: str, tensor: Any) -> Any:
+    def find_tensor(name: str, tensor: Any) -> Any:
         # tied parameters are trained under the first of their names
         array = result.get(names.get(name, name))
         return (
             tensor.clone() if array is None else torch.from_numpy(np.array(array)).to(tensor.dtype)
         )
 
-    return {name: trained(name, tensor) for name, tensor in tensors.items()}
+    return {name: find_tensor(name, tensor) for name, tensor in tensors.items()}

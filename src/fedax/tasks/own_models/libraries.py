@@ -28,7 +28,7 @@ class Options(TypedDict, total=False):
     predict: Callable[..., Any] | None
 
 
-def needed(package: str, maker: str, pip: str = "") -> Any:
+def import_library(package: str, maker: str, pip: str = "") -> Any:
     """Imports a package that only some users have.
 
     Raises:

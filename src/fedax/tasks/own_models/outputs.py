@@ -2,6 +2,8 @@
 
 import dataclasses
 import inspect
+import re
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,8 +26,10 @@ FLAGS = {
     "train": False,
     "training": False,
     "is_training": False,
+    "is_train": False,
     "deterministic": True,
     "inference": True,
+    "use_running_average": True,
 }
 """The names under which models are told whether they train, and whether they mean the opposite."""
 
@@ -85,10 +89,10 @@ class OfOutputs:
         mask: Any = None,
     ) -> Any:
         inputs = cast_inputs(select_inputs(examples, self.inputs), params)
-        outputs, new = self.network.apply(params, state, inputs, key, mask)
+        outputs, new_state = self.network.apply(params, state, inputs, key, mask)
         values = self.function(outputs, examples)
         return (
-            (values, new)
+            (values, new_state)
             if self.trains and self.network.state is not None and key is not None
             else values
         )
@@ -96,32 +100,34 @@ class OfOutputs:
     @property
     def __signature__(self) -> inspect.Signature:
         """Returns the signature: with the state if there is one, the mask if that matters."""
-        used = ["params", "examples"]
-        named = ["key"] + ["state"] * (self.network.state is not None)
+        positional = ["params", "examples"]
+        keywords = ["key"] + ["state"] * (self.network.state is not None)
         # padding matters only where a state is learned from the batch
-        named += ["mask"] * (self.network.state is not None and self.network.sees_padding)
+        keywords += ["mask"] * (self.network.state is not None and self.network.sees_padding)
         kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-        every = [(name, kinds[0]) for name in used] + [(name, kinds[1]) for name in named]
-        return inspect.Signature([inspect.Parameter(name, kind) for name, kind in every])
+        parameters = [(name, kinds[0]) for name in positional] + [
+            (name, kinds[1]) for name in keywords
+        ]
+        return inspect.Signature([inspect.Parameter(name, kind) for name, kind in parameters])
 
 
 def select_inputs(examples: Any, inputs: Inputs, maker: str = "") -> tuple[Any, ...]:
     """Returns the arguments of a model; `maker` is for the message where there is no x."""
     if callable(inputs):
-        found = inputs(examples)
-        return found if isinstance(found, tuple) else (found,)
+        selected = inputs(examples)
+        return selected if isinstance(selected, tuple) else (selected,)
     if inputs is None and not isinstance(examples, Mapping):
         return (examples,)
     if inputs is None:
-        found = (
+        selected = (
             ["x"]
             if "x" in examples
             else [name for name in examples if name != "y"] or list(examples)
         )
-        if len(found) != 1:
-            allowed = f"one of {', '.join(found)}, or several; there is no x"
+        if len(selected) != 1:
+            allowed = f"one of {', '.join(selected)}, or several; there is no x"
             raise InvalidInput.found(f"{maker}(inputs=...)", "nothing", allowed)
-        return (examples[found[0]],)
+        return (examples[selected[0]],)
     return tuple(examples[name] for name in ((inputs,) if isinstance(inputs, str) else inputs))
 
 
@@ -170,10 +176,10 @@ def from_network(
             outputs with a column for each class, else the outputs.
     """
     # `from_loss` would refuse an unknown option by its name instead of the maker's
-    known = {*inspect.signature(from_loss).parameters, "inputs"} - {"params", "state"}
+    known_options = {*inspect.signature(from_loss).parameters, "inputs"} - {"params", "state"}
     for option in options:
-        if option not in known:
-            raise unknown_argument(maker, option, known)
+        if option not in known_options:
+            raise unknown_argument(maker, option, known_options)
     if not callable(loss):
         raise InvalidInput.of(
             f"{maker}(loss=...)", loss, "a function (outputs, examples) -> (batch,)"
@@ -181,13 +187,13 @@ def from_network(
     data = read_clients(clients, test, client, validation)
     if not data.train:
         raise InvalidInput.of("clients", "an empty list", "at least one client")
-    two = _two_examples(data)
+    examples = _take_two_examples(data)
     try:
-        arguments = select_inputs(two, inputs, maker)
+        arguments = select_inputs(examples, inputs, maker)
     except (KeyError, StopIteration) as error:
-        have = sorted(two) if isinstance(two, Mapping) else "one array"
+        available = sorted(examples) if isinstance(examples, Mapping) else "one array"
         raise InvalidInput.of(
-            f"{maker}(inputs=...)", inputs, f"names of arrays of the clients, who have {have}"
+            f"{maker}(inputs=...)", inputs, f"names of arrays of the clients, who have {available}"
         ) from error
     try:
         network = make(arguments)
@@ -206,50 +212,50 @@ def from_network(
     functions = {
         key: OfOutputs(network, score, inputs, False) for key, score in (scores or {}).items()
     }
-    form = _output_form(network, arguments)
-    columns = _logit_columns(form, two)
+    output_shape = _infer_output_shape(network, arguments)
+    columns = _count_logits(output_shape, examples)
     if columns > 1 and "accuracy" not in functions:
         functions["accuracy"] = OfOutputs(network, accuracy, inputs, False)
     # logits become probabilities; other outputs predict as they are if they have a row per example
     if predict is None and columns > 1:
         predict = probabilities
-    elif predict is None and getattr(form, "shape", ())[:1] == (2,):
+    elif predict is None and getattr(output_shape, "shape", ())[:1] == (2,):
         predict = as_they_are
-    made = data._replace(
+    task_data = data._replace(
         name=name or data.name, holdout=data.holdout if holdout is None else holdout
     )
-    trained = OfOutputs(network, loss, inputs, True)
+    training_loss = OfOutputs(network, loss, inputs, True)
     if columns:
-        _check_labels(maker, trained, data, columns)
+        _check_labels(maker, training_loss, data, columns)
     return from_loss(
-        trained,
+        training_loss,
         network.start,
-        made,
+        task_data,
         scores=functions,
         state=network.state,
-        name=made.name,
+        name=task_data.name,
         predict=None if predict is None else OfOutputs(network, predict, inputs, False),
         **options,
     )
 
 
-def _two_examples(data: Clients) -> Any:
+def _take_two_examples(data: Clients) -> Any:
     """Returns two examples, the first client's first and last."""
-    own = data.train[0]
-    named = own if isinstance(own, Mapping) else {"x": own}
-    rows = {name: as_array(values, f"clients[0][{name!r}]") for name, values in named.items()}
+    client = data.train[0]
+    arrays = client if isinstance(client, Mapping) else {"x": client}
+    rows = {name: as_array(values, f"clients[0][{name!r}]") for name, values in arrays.items()}
     for name, values in rows.items():
         if not values.ndim or not len(values):
             raise InvalidInput.found(f"clients[0][{name!r}]", "no rows", "at least one example")
-    two = {
+    examples = {
         name: jnp.asarray(values[[0, -1]])
         for name, values in rows.items()
         if values.dtype.kind in "fiub"
     }
-    return two if isinstance(own, Mapping) else two["x"]
+    return examples if isinstance(client, Mapping) else examples["x"]
 
 
-def _output_form(network: Network, arguments: tuple[Any, ...]) -> Any:
+def _infer_output_shape(network: Network, arguments: tuple[Any, ...]) -> Any:
     """Returns the shapes and types of a network's outputs for two examples, None if they cannot be
     told.
     """
@@ -267,15 +273,15 @@ def _output_form(network: Network, arguments: tuple[Any, ...]) -> Any:
         return None
 
 
-def _logit_columns(form: Any, two: Any) -> int:
+def _count_logits(output_shape: Any, examples: Any) -> int:
     """Returns the number of columns of outputs that may be logits, else 0.
 
     They may be if there are whole labels y, one for each example.
     """
-    y = two.get("y") if isinstance(two, Mapping) else None
+    y = examples.get("y") if isinstance(examples, Mapping) else None
     if y is None or y.dtype.kind not in "iu" or y.ndim != 1:
         return 0
-    return form.shape[1] if getattr(form, "ndim", None) == 2 else 0
+    return output_shape.shape[1] if getattr(output_shape, "ndim", None) == 2 else 0
 
 
 def _check_labels(maker: str, loss: OfOutputs, data: Clients, columns: int) -> None:
@@ -284,16 +290,18 @@ def _check_labels(maker: str, loss: OfOutputs, data: Clients, columns: int) -> N
     That is, if it is not finite for the largest one.
     """
     # the largest label of all clients, and the example that has it
-    client = max(data.train, key=lambda own: np.max(own["y"], initial=-1))
-    top = int(np.argmax(client["y"]))
-    label = int(np.asarray(client["y"])[top])
+    client = max(data.train, key=lambda arrays: np.max(arrays["y"], initial=-1))
+    row = int(np.argmax(client["y"]))
+    label = int(np.asarray(client["y"])[row])
     if label < columns:
         return
-    one = {name: jnp.asarray(np.asarray(values)[top : top + 1]) for name, values in client.items()}
+    example = {
+        name: jnp.asarray(np.asarray(values)[row : row + 1]) for name, values in client.items()
+    }
     network = loss.network
     params = network.start(jax.random.key(0)) if inspect.isroutine(network.start) else network.start
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        value = loss(params, one, key=None, state=network.state)
+        value = loss(params, example, key=None, state=network.state)
     if not np.isfinite(value).all():
         got = (
             f"the label {label}, of which the loss is {float(value[0])}, for outputs of shape "
@@ -322,19 +330,41 @@ def accuracy(outputs: Any, examples: Any) -> Any:
     )
 
 
-def find_training_flag(function: Callable[..., Any]) -> str | None:
-    """Returns the argument that tells a model whether it trains; None if it takes none."""
+_LIKE_FLAGS = re.compile("train|eval|infer|determin|running")
+"""Parts of names of arguments that may tell a model whether it trains."""
+
+
+def find_training_flags(function: Callable[..., Any], maker: str) -> tuple[str, ...]:
+    """Returns the arguments that tell a model whether it trains.
+
+    Warns of an argument that seems to do so under a name that is not known: it would keep its
+    default, so that the model would always be in one mode.
+
+    Args:
+        function: that calls the model.
+        maker: the public function, for the message.
+    """
     try:
-        known = inspect.signature(function).parameters
+        parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
-        return None
-    return next((name for name in FLAGS if name in known), None)
+        return ()
+    flags = tuple(name for name in FLAGS if name in parameters)
+    for name, parameter in parameters.items():
+        # only a truth value is a flag, and one without a default has to be given
+        if name not in FLAGS and isinstance(parameter.default, bool) and _LIKE_FLAGS.search(name):
+            warnings.warn(
+                f"{maker}(module=...): the argument {name!r} keeps its default, "
+                f"{parameter.default}, in training and in evaluation. Name it one of "
+                f"{', '.join(FLAGS)} if it says whether the module trains.",
+                stacklevel=2,
+            )
+    return flags
 
 
-def training_argument(flag: str | None, training: bool) -> dict[str, bool]:
-    """Returns the keyword argument that tells a model whether it trains."""
+def training_arguments(flags: tuple[str, ...], training: bool) -> dict[str, bool]:
+    """Returns the keyword arguments that tell a model whether it trains."""
     # `FLAGS` is True for names that mean the opposite
-    return {} if flag is None else {flag: training is not FLAGS[flag]}
+    return {flag: training is not FLAGS[flag] for flag in flags}
 
 
 def none_if_empty(tree: PyTree) -> PyTree | None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedax.core import DataError
-from fedax.tasks.own_models.libraries import needed
+from fedax.tasks.own_models.libraries import import_library
 
 
 def with_arrays(clients: Any, where: str) -> Any:
@@ -19,7 +19,7 @@ def with_arrays(clients: Any, where: str) -> Any:
     Raises:
         DataError: a data set without a length, or with items that are no pairs and no dicts.
     """
-    torch = needed("torch", "from_torch")
+    torch = import_library("torch", "from_torch")
     _refuse_loader(clients, where, torch)
     if isinstance(clients, torch.utils.data.Dataset):
         raise DataError.found(
@@ -29,26 +29,28 @@ def with_arrays(clients: Any, where: str) -> Any:
             "Split it, as by Subset.",
         )
     if isinstance(clients, Mapping):
-        return {name: _read(own, f"{where}[{name!r}]") for name, own in clients.items()}
+        return {
+            name: _read_client(client, f"{where}[{name!r}]") for name, client in clients.items()
+        }
     if isinstance(clients, list | tuple):
-        return [_read(own, f"{where}[{k}]") for k, own in enumerate(clients)]
+        return [_read_client(client, f"{where}[{k}]") for k, client in enumerate(clients)]
     return clients
 
 
-def _read(client: Any, where: str) -> Any:
-    torch = needed("torch", "from_torch")
+def _read_client(client: Any, where: str) -> Any:
+    torch = import_library("torch", "from_torch")
     _refuse_loader(client, where, torch)
     if isinstance(client, tuple):
         hint = 'Write {"x": x, "y": y}, or TensorDataset(x, y).'
         raise DataError.found(where, "a tuple", "a dict of arrays, or a data set", hint)
     if _has_items(client, torch):
-        return _items(client, where)
+        return _read_items(client, where)
     if isinstance(client, torch.Tensor):
-        return _array(client)
+        return _to_array(client)
     if isinstance(client, Mapping) and any(
         isinstance(values, torch.Tensor) for values in client.values()
     ):
-        return {name: _array(values) for name, values in client.items()}
+        return {name: _to_array(values) for name, values in client.items()}
     return client
 
 
@@ -66,19 +68,23 @@ def _has_items(client: Any, torch: Any) -> bool:
     """
     if isinstance(client, torch.utils.data.Dataset):
         return True
-    form = getattr(client, "format", None)
-    if isinstance(form, Mapping):
-        return form.get("type") in ("custom", "torch")
+    data_format = getattr(client, "format", None)
+    if isinstance(data_format, Mapping):
+        return data_format.get("type") in ("custom", "torch")
     if isinstance(client, str | list | tuple | Mapping) or hasattr(client, "shape"):
         return False
     return hasattr(client, "__len__") and hasattr(client, "__getitem__")
 
 
-def _array(values: Any) -> Any:
-    return values.detach().cpu().numpy() if hasattr(values, "detach") else values
+def _to_array(values: Any) -> Any:
+    if not hasattr(values, "detach"):
+        return values
+    tensor = values.detach().cpu()
+    # NumPy does not know the type
+    return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
 
 
-def _items(dataset: Any, where: str) -> Any:
+def _read_items(dataset: Any, where: str) -> Any:
     if not hasattr(dataset, "__len__"):
         raise DataError.found(
             where, f"a {type(dataset).__name__} without a length", "a data set with items by number"
@@ -86,9 +92,15 @@ def _items(dataset: Any, where: str) -> Any:
     items = [dataset[k] for k in range(len(dataset))]
     if not items:
         raise DataError.found(where, "an empty data set", "at least one example")
+    form = _describe_item(items[0])
+    for row, item in enumerate(items):
+        if _describe_item(item) != form:
+            raise DataError.found(
+                f"{where}[{row}]", _describe_item(item), f"{form}, as the first item has"
+            )
     if isinstance(items[0], Mapping):
         return {
-            str(name): _stacked([item[name] for item in items], f"{where}, {name!r}")
+            str(name): _stack([item[name] for item in items], f"{where}, {name!r}")
             for name in items[0]
         }
     if isinstance(items[0], tuple | list):
@@ -97,14 +109,21 @@ def _items(dataset: Any, where: str) -> Any:
                 where, f"items of {len(items[0])} parts", "pairs (x, y), or dicts"
             )
         return {
-            name: _stacked([item[k] for item in items], f"{where}, {name!r}")
+            name: _stack([item[k] for item in items], f"{where}, {name!r}")
             for k, name in enumerate("xy")
         }
-    return _stacked(items, where)
+    return _stack(items, where)
 
 
-def _stacked(values: list[Any], where: str) -> np.ndarray:
-    arrays = [np.asarray(_array(value)) for value in values]
+def _describe_item(item: Any) -> str:
+    """Returns the form of an item in words, the same for items that can be stacked."""
+    if isinstance(item, Mapping):
+        return f"a dict of {sorted(map(str, item))}"
+    return f"{len(item)} parts" if isinstance(item, tuple | list) else "one array"
+
+
+def _stack(values: list[Any], where: str) -> np.ndarray:
+    arrays = [np.asarray(_to_array(value)) for value in values]
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
         hint = "Let a transform crop or pad them."

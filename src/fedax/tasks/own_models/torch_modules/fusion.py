@@ -38,7 +38,7 @@ class Step:
     shape: tuple[str, ...] | None = None
 
 
-def fused(steps: Sequence[Step], inputs: Iterable[str], results: Sequence[Any]) -> list[Step]:
+def fuse(steps: Sequence[Step], inputs: Iterable[str], results: Sequence[Any]) -> list[Step]:
     """Returns steps of which some do the work of several, as fedax's operations do.
 
     - a convolution, ReLU and maximum pooling, in either order of the last two or without pooling
@@ -48,21 +48,26 @@ def fused(steps: Sequence[Step], inputs: Iterable[str], results: Sequence[Any]) 
     Images among the inputs are laid out in memory once.
     """
     graph = _Graph(steps, results)
-    made: dict[str, list[Step]] = {}
-    gone: set[str] = set()
+    replacements: dict[str, list[Step]] = {}
+    absorbed: set[str] = set()
     for step in reversed(steps):  # the last step of a pattern stands for it
-        if step.name in gone:
+        if step.name in absorbed:
             continue
-        found = (
-            _activated_convolution(graph, step)
-            or _normed_sum(graph, step)
-            or ([_lstm(graph, step)], ())
+        match = (
+            _match_activated_convolution(graph, step)
+            or _match_normed_sum(graph, step)
+            or ([_simplify_lstm(graph, step)], ())
         )
-        made[step.name] = found[0]
-        gone |= set(found[1])
+        replacements[step.name] = match[0]
+        absorbed |= set(match[1])
     # in the order of the graph, with what stands for each step
-    every = [step for own in steps if own.name in made for step in made[own.name]]
-    return _with_layouts(_with_twins(every), set(inputs))
+    fused_steps = [
+        step
+        for original in steps
+        if original.name in replacements
+        for step in replacements[original.name]
+    ]
+    return _with_layouts(_with_twins(fused_steps), set(inputs))
 
 
 class _Graph:
@@ -70,14 +75,14 @@ class _Graph:
         self.steps = {step.name: step for step in steps}
         self.users: dict[str, list[Step]] = {}
         for step in steps:
-            for name in _reads([step.args, step.kwargs]):
+            for name in _read_names([step.args, step.kwargs]):
                 self.users.setdefault(name, []).append(step)
-        self.results = set(_reads(results))
+        self.results = set(_read_names(results))
 
     def is_read(self, name: str) -> bool:
         return name in self.users or name in self.results
 
-    def only(self, ref: Any, *operators: str) -> Step | None:
+    def find_only(self, ref: Any, *operators: str) -> Step | None:
         """Returns the step that makes a value if it is of one of the operators and one other step
         alone reads it.
         """
@@ -87,41 +92,43 @@ class _Graph:
         return step if len(self.users[step.name]) == 1 and step.name not in self.results else None
 
 
-def _reads(value: Any) -> list[str]:
+def _read_names(value: Any) -> list[str]:
     """Returns the names of all values among arguments."""
     if isinstance(value, Ref):
         return [value.name]
-    parts = (
+    items = (
         value.values()
         if isinstance(value, Mapping)
         else value
         if isinstance(value, list | tuple)
         else ()
     )
-    return [name for part in parts for name in _reads(part)]
+    return [name for item in items for name in _read_names(item)]
 
 
-Found = tuple[list[Step], Sequence[str]] | None
+Match = tuple[list[Step], Sequence[str]] | None
 """Steps instead of the last one of a pattern, and the names of the others, which go."""
 
 
-def _activated_convolution(graph: _Graph, last: Step) -> Found:
+def _match_activated_convolution(graph: _Graph, last: Step) -> Match:
     # the steps behind a convolution, at most one ReLU and one pooling
-    around: dict[str, Step] = {}
+    followers: dict[str, Step] = {}
     step: Step | None = last
     # backwards, as long as no other step reads what is in between
     while (
         step is not None
         and step.operator in ("relu.default", "max_pool2d.default")
-        and step.operator not in around
+        and step.operator not in followers
     ):
-        around[step.operator] = step
-        step = graph.only(step.args[0], "relu.default", "max_pool2d.default", "convolution.default")
-    if step is None or step.operator != "convolution.default" or "relu.default" not in around:
+        followers[step.operator] = step
+        step = graph.find_only(
+            step.args[0], "relu.default", "max_pool2d.default", "convolution.default"
+        )
+    if step is None or step.operator != "convolution.default" or "relu.default" not in followers:
         return None
     x, weight, bias, stride, padding, dilation, transposed, _, groups = step.args
     window: tuple[int, int] = (1, 1)
-    if pool := around.get("max_pool2d.default"):
+    if pool := followers.get("max_pool2d.default"):
         settings = layers.pool_settings(*pool.args[1:], **pool.kwargs)
         if not layers.windows_fit(*settings):
             return None
@@ -129,26 +136,32 @@ def _activated_convolution(graph: _Graph, last: Step) -> Found:
     if not layers.convolution_fits(len(stride) + 2, dilation, transposed, groups):
         return None
     args = (x, weight, bias, stride, padding, window)
-    gone = [step.name, *(own.name for own in around.values() if own is not last)]
-    return [Step(last.name, layers.activated_convolution, args, shape=last.shape)], gone
+    absorbed = [
+        step.name,
+        *(follower.name for follower in followers.values() if follower is not last),
+    ]
+    return [Step(last.name, layers.activated_convolution, args, shape=last.shape)], absorbed
 
 
-def _normed_sum(graph: _Graph, last: Step) -> Found:
+def _match_normed_sum(graph: _Graph, last: Step) -> Match:
     if last.operator != "relu.default":
         return None
-    norm, shortcut, gone = graph.only(last.args[0], "group_norm.default"), None, []
-    total = graph.only(last.args[0], "add.Tensor")
+    norm, shortcut, absorbed = graph.find_only(last.args[0], "group_norm.default"), None, []
+    total = graph.find_only(last.args[0], "add.Tensor")
     if total is not None and len(total.args) == 2 and not total.kwargs:
         # either side of the sum may be the norm
-        sides = [
-            (graph.only(total.args[k], "group_norm.default"), total.args[1 - k]) for k in (0, 1)
+        candidates = [
+            (graph.find_only(total.args[k], "group_norm.default"), total.args[1 - k])
+            for k in (0, 1)
         ]
-        norm, shortcut = next((side for side in sides if side[0] is not None), (None, None))
+        norm, shortcut = next(
+            (candidate for candidate in candidates if candidate[0] is not None), (None, None)
+        )
         # a shortcut that broadcasts is no case of fedax's operation
-        other = graph.steps.get(shortcut.name) if isinstance(shortcut, Ref) else None
-        if norm is None or other is None or other.shape != norm.shape:
+        shortcut_step = graph.steps.get(shortcut.name) if isinstance(shortcut, Ref) else None
+        if norm is None or shortcut_step is None or shortcut_step.shape != norm.shape:
             return None
-        gone.append(total.name)
+        absorbed.append(total.name)
     if norm is None or norm.shape is None:
         return None
     # arguments behind `groups` that the graph leaves out
@@ -157,16 +170,16 @@ def _normed_sum(graph: _Graph, last: Step) -> Found:
     if norm.kwargs or not layers.group_norm_fits(len(norm.shape), eps):
         return None
     # one operation with two results, which the last step and its twin take
-    both = f"{last.name} twice"
+    pair_name = f"{last.name} twice"
     steps = [
-        Step(both, layers.normed_sum, (x, groups, weight, bias, shortcut)),
-        Step(last.name, operator.getitem, (Ref(both), 0), shape=last.shape),
-        Step(_twin(last.name), operator.getitem, (Ref(both), 1), shape=last.shape),
+        Step(pair_name, layers.normed_sum, (x, groups, weight, bias, shortcut)),
+        Step(last.name, operator.getitem, (Ref(pair_name), 0), shape=last.shape),
+        Step(_twin_name(last.name), operator.getitem, (Ref(pair_name), 1), shape=last.shape),
     ]
-    return steps, [*gone, norm.name]
+    return steps, [*absorbed, norm.name]
 
 
-def _twin(name: str) -> str:
+def _twin_name(name: str) -> str:
     """Returns the name of a sum's second copy, which the next shortcut takes."""
     return f"{name} again"
 
@@ -175,17 +188,17 @@ def _with_twins(steps: list[Step]) -> list[Step]:
     """Lets shortcuts take the second copies: the sum of their gradients then needs no pass over
     memory.
     """
-    known = {step.name for step in steps}
+    names = {step.name for step in steps}
 
-    def other(step: Step) -> Step:
+    def use_twin(step: Step) -> Step:
         if step.function is not layers.normed_sum or not isinstance(step.args[4], Ref):
             return step
-        twin = _twin(step.args[4].name)
+        twin = _twin_name(step.args[4].name)
         return (
-            dataclasses.replace(step, args=(*step.args[:4], Ref(twin))) if twin in known else step
+            dataclasses.replace(step, args=(*step.args[:4], Ref(twin))) if twin in names else step
         )
 
-    return list(map(other, steps))
+    return list(map(use_twin, steps))
 
 
 def _with_layouts(steps: list[Step], inputs: set[str]) -> list[Step]:
@@ -200,7 +213,7 @@ def _with_layouts(steps: list[Step], inputs: set[str]) -> list[Step]:
         return steps
     names = {name: f"{name} laid" for name in images}
 
-    def other(step: Step) -> Step:
+    def use_layout(step: Step) -> Step:
         first = step.args[0] if step.args else None
         convolves = (
             step.function is layers.activated_convolution or step.operator == "convolution.default"
@@ -211,11 +224,11 @@ def _with_layouts(steps: list[Step], inputs: set[str]) -> list[Step]:
 
     return [
         *(Step(new, layers.lay_out, (Ref(name),)) for name, new in names.items()),
-        *map(other, steps),
+        *map(use_layout, steps),
     ]
 
 
-def _lstm(graph: _Graph, step: Step) -> Step:
+def _simplify_lstm(graph: _Graph, step: Step) -> Step:
     """Returns the step, with a start of None if it is zeros and nothing reads the last cells."""
     if step.operator != "lstm.input":
         return step

@@ -18,7 +18,7 @@ from jaxtyping import Array
 from fedax.core import InvalidInput
 from fedax.ops import convolve, convolve_activate, group_norm, max_pool, residual
 from fedax.ops.affine import product_by_rows
-from fedax.ops.lay import laid
+from fedax.ops.lay import lay_images
 from fedax.ops.norm import EPSILON
 from fedax.tasks.own_models.torch_modules.operators import operator
 
@@ -72,7 +72,7 @@ def lay_out(x: Array) -> Array:
 
     In PyTorch's order an image is one row of numbers; as images of one pixel these are turned fast.
     """
-    rows = laid(x.reshape(x.shape[0], 1, 1, -1))
+    rows = lay_images(x.reshape(x.shape[0], 1, 1, -1))
     return rows.reshape(x.shape)
 
 
@@ -93,8 +93,8 @@ def _embedding(
         weight = weight.at[padding].set(lax.stop_gradient(weight[padding]))
     if weight.shape[0] > LARGEST_MARKED:
         return jnp.take(weight, rows, axis=0)
-    marked = jax.nn.one_hot(rows.reshape(-1), weight.shape[0], dtype=weight.dtype)
-    return (marked @ weight).reshape(*rows.shape, weight.shape[1])
+    one_hot = jax.nn.one_hot(rows.reshape(-1), weight.shape[0], dtype=weight.dtype)
+    return (one_hot @ weight).reshape(*rows.shape, weight.shape[1])
 
 
 # Convolutions
@@ -124,12 +124,12 @@ def _convolution(
         # a convolution over inputs that the stride spreads apart
         sizes = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:])]
         widths = [
-            (size - p, size - p + more) for size, p, more in zip(sizes, padding, output_padding)
+            (size - p, size - p + extra) for size, p, extra in zip(sizes, padding, output_padding)
         ]
         # (inputs, outputs of a group, ...), as kernel (outputs, inputs of a group, ...), turned
         # around
-        parts = weight.reshape(groups, -1, *weight.shape[1:]).swapaxes(1, 2)
-        kernel = jnp.flip(parts.reshape(-1, *parts.shape[2:]), tuple(range(2, x.ndim)))
+        by_group = weight.reshape(groups, -1, *weight.shape[1:]).swapaxes(1, 2)
+        kernel = jnp.flip(by_group.reshape(-1, *by_group.shape[2:]), tuple(range(2, x.ndim)))
         y = lax.conv_general_dilated(
             x, kernel, (1,) * len(spatial), widths, stride, dilation, feature_group_count=groups
         )
@@ -220,11 +220,11 @@ def _pool(
         # how far behind the first window the last one may begin
         free = size + 2 * p - d * (k - 1) - 1
         # what a last, partly filled window needs beyond the input
-        more = -free % s if ceil else 0
+        excess = -free % s if ceil else 0
         # a window that begins in the padding behind is left out
-        if more and (-(-free // s)) * s >= size + p:
-            more = 0
-        ends.append((p, p + more))
+        if excess and (-(-free // s)) * s >= size + p:
+            excess = 0
+        ends.append((p, p + excess))
     lead = (1,) * (x.ndim - count)
     widths = [(0, 0)] * len(lead) + ends
     strides, dilations = (*lead, *stride), (*lead, *dilation)
@@ -247,11 +247,17 @@ def _average_pool(
     # all windows count equally many numbers
     if divisor is not None or (count_padding and not ceil) or (not any(padding) and not ceil):
         return total / (divisor or math.prod(window))
-    ones = jnp.ones(x.shape[-len(window) :], x.dtype)
-    if count_padding:  # PyTorch counts the padding, but not what a window exceeds it by
-        wide = list(padding) * (len(window) // len(padding))
-        ones, padding = jnp.pad(ones, [(p, p) for p in wide], constant_values=1), [0]
-    return total / _pool(ones, window, stride, padding, [1], ceil, 0.0, lax.add)
+    count = len(window)
+    stride, padding = (list(v) * (count // len(v)) for v in (stride or window, padding))
+    counts = np.ones((), int)
+    for axis, (k, s, p) in enumerate(zip(window, stride, padding, strict=True), x.ndim - count):
+        begins = s * np.arange(total.shape[axis]) - p
+        # PyTorch counts the padding, but not what a window exceeds it by
+        low, high = (-p, x.shape[axis] + p) if count_padding else (0, x.shape[axis])
+        # a window of padding alone has the sum 0
+        widths = np.maximum(np.minimum(begins + k, high) - np.maximum(begins, low), 1)
+        counts = counts[..., None] * widths
+    return total / jnp.asarray(counts, x.dtype)
 
 
 @operator(
@@ -268,11 +274,11 @@ def _adaptive_average(x: Array, sizes: Sizes) -> Array:
         for k in range(size):
             begin, end = k * length // size, -(-(k + 1) * length // size)
             shares[k][begin:end] = [1 / (end - begin)] * (end - begin)
-        x = _mixed(x, axis, shares)
+        x = _mix_axis(x, axis, shares)
     return x
 
 
-def _mixed(x: Array, axis: int, shares: Any) -> Array:
+def _mix_axis(x: Array, axis: int, shares: Any) -> Array:
     """Multiplies an axis by a matrix (outputs, inputs)."""
     return jnp.moveaxis(jnp.tensordot(jnp.asarray(shares, x.dtype), x, (1, axis)), 0, axis)
 
@@ -285,8 +291,8 @@ def _upsample_nearest(x: Array, sizes: Sizes | None, factors: Sequence[float] | 
         )
         # factors that are given count as they are, not the ratio of the rounded sizes
         step = x.shape[axis] / size if factors is None else 1 / factors[axis - 2]
-        places = [min(int(k * step), x.shape[axis] - 1) for k in range(size)]
-        x = jnp.take(x, jnp.asarray(places), axis=axis)
+        indices = [min(int(k * step), x.shape[axis] - 1) for k in range(size)]
+        x = jnp.take(x, jnp.asarray(indices), axis=axis)
     return x
 
 
@@ -298,15 +304,15 @@ def _upsample_linear(
         length = x.shape[axis]
         size = sizes[axis - 2] if sizes is not None else int(length * (factors or ())[axis - 2])
         step = length / size if factors is None else 1 / factors[axis - 2]
-        places = (
+        positions = (
             np.arange(size) * (length - 1) / max(size - 1, 1)
             if corners
             else (np.arange(size) + 0.5) * step - 0.5
         )
         # places beyond the border lie on it
-        places = np.clip(places, 0, length - 1)
+        positions = np.clip(positions, 0, length - 1)
         # each output lies between two neighbours
-        x = _mixed(x, axis, np.maximum(1 - abs(places[:, None] - np.arange(length)), 0))
+        x = _mix_axis(x, axis, np.maximum(1 - abs(positions[:, None] - np.arange(length)), 0))
     return x
 
 
@@ -354,14 +360,14 @@ def _group_norm(
     eps: float = 1e-5,
     fast: bool = True,
 ) -> Array:
-    weight, bias = _affine(x, weight, bias)
+    weight, bias = _fill_affine(x, weight, bias)
     if group_norm_fits(x.ndim, eps):
         return channels_first(group_norm(channels_last(x), weight, bias, groups))
     # (batch, groups, numbers of a group)
-    parts = x.reshape(x.shape[0], groups, -1)
-    centred = parts - parts.mean(2, keepdims=True)
+    by_group = x.reshape(x.shape[0], groups, -1)
+    centred = by_group - by_group.mean(2, keepdims=True)
     y = (centred * lax.rsqrt((centred**2).mean(2, keepdims=True) + eps)).reshape(x.shape)
-    return y * _by_channel(weight, x) + _by_channel(bias, x)
+    return y * _broadcast_channels(weight, x) + _broadcast_channels(bias, x)
 
 
 def normed_sum(
@@ -371,19 +377,21 @@ def normed_sum(
 
     It is returned twice, for the next layer and for the next shortcut, see `fedax.ops.residual`.
     """
-    turned = None if shortcut is None else channels_last(shortcut)
-    one, two = residual(channels_last(x), *_affine(x, weight, bias), groups, turned)
-    return channels_first(one), channels_first(two)
+    shortcut_images = None if shortcut is None else channels_last(shortcut)
+    output, output_copy = residual(
+        channels_last(x), *_fill_affine(x, weight, bias), groups, shortcut_images
+    )
+    return channels_first(output), channels_first(output_copy)
 
 
-def _affine(x: Array, weight: Array | None, bias: Array | None) -> tuple[Array, Array]:
+def _fill_affine(x: Array, weight: Array | None, bias: Array | None) -> tuple[Array, Array]:
     return (
         jnp.ones(x.shape[1], x.dtype) if weight is None else weight,
         jnp.zeros(x.shape[1], x.dtype) if bias is None else bias,
     )
 
 
-def _by_channel(values: Array, x: Array) -> Array:
+def _broadcast_channels(values: Array, x: Array) -> Array:
     return values.reshape(-1, *(1,) * (x.ndim - 2))
 
 
@@ -398,55 +406,58 @@ def _batch_norm(
     """
     training, momentum, eps = settings
     if not training:
-        return (*_normalised(x, weight, bias, mean, var, eps), mean, var)
-    own, spread, count = _statistics(context, x)
+        return (*_normalise(x, weight, bias, mean, var, eps), mean, var)
+    batch_mean, batch_var, count = _statistics(context, x)
     # the running variance is that of a sample, as in PyTorch: count / (count - 1), but not 1 / 0
     divisor = count - 1 + (count < 2)
-    fresh = (
-        (1 - momentum) * mean + momentum * own,
-        (1 - momentum) * var + momentum * spread * (count / divisor),
+    running = (
+        (1 - momentum) * mean + momentum * batch_mean,
+        (1 - momentum) * var + momentum * batch_var * (count / divisor),
     )
     # like running statistics, without a gradient
-    return (*_normalised(x, weight, bias, own, spread, eps), *map(lax.stop_gradient, fresh))
+    return (
+        *_normalise(x, weight, bias, batch_mean, batch_var, eps),
+        *map(lax.stop_gradient, running),
+    )
 
 
 @contextual("_native_batch_norm_legit.no_stats")
 def _batch_norm_without_state(
     context: Context, x: Array, weight: Any, bias: Any, training: bool, momentum: float, eps: float
 ) -> tuple[Any, ...]:
-    own, spread, _ = _statistics(context, x)
-    return _normalised(x, weight, bias, own, spread, eps)
+    batch_mean, batch_var, _ = _statistics(context, x)
+    return _normalise(x, weight, bias, batch_mean, batch_var, eps)
 
 
 @operator("_native_batch_norm_legit_no_training.default")
 def _batch_norm_in_evaluation(
     x: Array, weight: Any, bias: Any, mean: Array, var: Array, momentum: float, eps: float
 ) -> tuple[Any, ...]:
-    return _normalised(x, weight, bias, mean, var, eps)
+    return _normalise(x, weight, bias, mean, var, eps)
 
 
 def _statistics(context: Context, x: Array) -> tuple[Array, Array, Any]:
     """Returns mean and variance of each channel, over how many numbers."""
-    over, mask = (0, *range(2, x.ndim)), context.mask
+    reduced_axes, mask = (0, *range(2, x.ndim)), context.mask
     # where the first axis is no longer that of the examples, the mask does not fit
     if mask is None or mask.shape[0] != x.shape[0]:
-        return x.mean(over), x.var(over), math.prod(x.shape) / x.shape[1]
-    real = mask.reshape(-1, *(1,) * (x.ndim - 1))
+        return x.mean(reduced_axes), x.var(reduced_axes), math.prod(x.shape) / x.shape[1]
+    is_real = mask.reshape(-1, *(1,) * (x.ndim - 1))
     # numbers of each channel that are no padding, at least 1: batches of padding alone are computed
     # for clients that have ended their work before others, and must not give NaN
     count = jnp.maximum(mask.sum().astype(x.dtype) * math.prod(x.shape[2:]), 1)
-    mean = jnp.where(real, x, 0).sum(over) / count
-    centred = jnp.where(real, x - _by_channel(mean, x), 0)
-    return mean, (centred**2).sum(over) / count, count
+    mean = jnp.where(is_real, x, 0).sum(reduced_axes) / count
+    centred = jnp.where(is_real, x - _broadcast_channels(mean, x), 0)
+    return mean, (centred**2).sum(reduced_axes) / count, count
 
 
-def _normalised(
+def _normalise(
     x: Array, weight: Any, bias: Any, mean: Array, var: Array, eps: float
 ) -> tuple[Array, None, None]:
     scale = lax.rsqrt(var + eps)
     scale = scale if weight is None else scale * weight
     shift = -mean * scale if bias is None else bias - mean * scale
-    return x * _by_channel(scale, x) + _by_channel(shift, x), None, None
+    return x * _broadcast_channels(scale, x) + _broadcast_channels(shift, x), None, None
 
 
 # Dropout and attention
@@ -456,8 +467,8 @@ def drop(context: Context, x: Array, rate: float) -> Array:
     """Applies dropout."""
     if context.key is None or rate == 0:
         return x
-    kept = jax.random.bernoulli(context.next_key(), 1 - rate, x.shape)
-    return jnp.where(kept, x / (1 - rate), 0) if rate < 1 else jnp.zeros_like(x)
+    is_kept = jax.random.bernoulli(context.next_key(), 1 - rate, x.shape)
+    return jnp.where(is_kept, x / (1 - rate), 0) if rate < 1 else jnp.zeros_like(x)
 
 
 @contextual("native_dropout.default")

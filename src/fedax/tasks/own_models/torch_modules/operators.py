@@ -38,7 +38,7 @@ def axes(dims: Dims) -> tuple[int, ...] | int | None:
     return tuple(dims) or None
 
 
-def _overloads(name: str, function: Callable[..., Any], *overloads: str) -> None:
+def _register_overloads(name: str, function: Callable[..., Any], *overloads: str) -> None:
     OPERATORS.update({f"{name}.{overload}": function for overload in overloads})
 
 
@@ -64,7 +64,7 @@ _ONE = {
     "hardsigmoid": jax.nn.hard_sigmoid,
 }  # fmt: skip
 for _name, _function in _ONE.items():
-    _overloads(_name, _function, "default")
+    _register_overloads(_name, _function, "default")
 
 
 @operator("gelu.default")
@@ -75,8 +75,8 @@ def _gelu(x: Array, *, approximate: str = "none") -> Array:
 @operator("elu.default")
 def _elu(x: Array, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Array:
     # where the other branch counts, its derivative must stay finite
-    inside = jnp.minimum(x, 0) * input_scale
-    return jnp.where(x > 0, scale * x, scale * alpha * jnp.expm1(inside))
+    negative = jnp.minimum(x, 0) * input_scale
+    return jnp.where(x > 0, scale * x, scale * alpha * jnp.expm1(negative))
 
 
 @operator("leaky_relu.default")
@@ -133,14 +133,14 @@ _TWO = {
     "remainder": jnp.remainder,
 }  # fmt: skip
 for _name, _function in _TWO.items():
-    _overloads(_name, _function, "default", "Tensor", "Scalar")
+    _register_overloads(_name, _function, "default", "Tensor", "Scalar")
 
 
 def _pow(x: Any, power: Any) -> Array:
     return lax.integer_pow(x, power) if isinstance(power, int) else jnp.power(x, power)
 
 
-_overloads("pow", _pow, "Tensor_Scalar", "Tensor_Tensor", "Scalar")
+_register_overloads("pow", _pow, "Tensor_Scalar", "Tensor_Tensor", "Scalar")
 
 
 @operator("add.Tensor", "add.Scalar")
@@ -170,8 +170,8 @@ def _div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Array:
 
 
 @operator("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
-def _where(chosen: Array, x: Any, y: Any) -> Array:
-    return jnp.where(chosen, x, y)
+def _where(condition: Array, x: Any, y: Any) -> Array:
+    return jnp.where(condition, x, y)
 
 
 @operator("masked_fill.Scalar", "masked_fill.Tensor")
@@ -191,11 +191,11 @@ def _lerp(x: Array, y: Array, weight: Any) -> Array:
 
 # Products
 
-_overloads("mm", jnp.matmul, "default")
-_overloads("bmm", jnp.matmul, "default")
-_overloads("matmul", jnp.matmul, "default")
-_overloads("mv", jnp.matmul, "default")
-_overloads("dot", jnp.dot, "default")
+_register_overloads("mm", jnp.matmul, "default")
+_register_overloads("bmm", jnp.matmul, "default")
+_register_overloads("matmul", jnp.matmul, "default")
+_register_overloads("mv", jnp.matmul, "default")
+_register_overloads("dot", jnp.dot, "default")
 
 
 @operator("addmm.default", "baddbmm.default")
@@ -213,10 +213,10 @@ def _einsum(equation: str, arrays: Sequence[Array], *, path: Any = None) -> Arra
 
 
 def _reduce(function: Callable[..., Array]) -> Callable[..., Array]:
-    def reduced(x: Array, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
+    def reduce(x: Array, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
         return function(x if dtype is None else x.astype(dtype), axis=axes(dim), keepdims=keepdim)
 
-    return reduced
+    return reduce
 
 
 for _name, _function in {
@@ -224,7 +224,9 @@ for _name, _function in {
     "all": jnp.all, "prod": jnp.prod,
     "logsumexp": jax.nn.logsumexp, "argmax": jnp.argmax, "argmin": jnp.argmin,
 }.items():  # fmt: skip
-    _overloads(_name, _reduce(_function), "default", "dim", "dim_IntList", "dims", "dim_int")
+    _register_overloads(
+        _name, _reduce(_function), "default", "dim", "dim_IntList", "dims", "dim_int"
+    )
 
 
 @operator("max.default")
@@ -237,18 +239,18 @@ def _min(x: Array) -> Array:
     return x.min()
 
 
-def _with_place(place: Callable[..., Array]) -> Callable[..., tuple[Array, Array]]:
-    def found(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
+def _make_extremum(find_index: Callable[..., Array]) -> Callable[..., tuple[Array, Array]]:
+    def find_extremum(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
         # the gradient goes to one of equal numbers, as in PyTorch
-        index = place(x, axis=dim, keepdims=True)
+        index = find_index(x, axis=dim, keepdims=True)
         value = jnp.take_along_axis(x, index, dim)
         return (value, index) if keepdim else (value.squeeze(dim), index.squeeze(dim))
 
-    return found
+    return find_extremum
 
 
-_overloads("max", _with_place(jnp.argmax), "dim")
-_overloads("min", _with_place(jnp.argmin), "dim")
+_register_overloads("max", _make_extremum(jnp.argmax), "dim")
+_register_overloads("min", _make_extremum(jnp.argmin), "dim")
 
 
 @operator("var.correction")
@@ -277,12 +279,14 @@ def _var_mean(
 def _vector_norm(
     x: Array, order: float = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Array:
-    which = axes(dim)
+    axis = axes(dim)
     if order == 2:
-        return jnp.sqrt(jnp.sum(x * x, axis=which, keepdims=keepdim))
+        return jnp.sqrt(jnp.sum(x * x, axis=axis, keepdims=keepdim))
+    if order == 0:
+        return jnp.sum((x != 0).astype(x.dtype), axis=axis, keepdims=keepdim)
     if math.isinf(order):
-        return (jnp.max if order > 0 else jnp.min)(jnp.abs(x), axis=which, keepdims=keepdim)
-    return jnp.sum(jnp.abs(x) ** order, axis=which, keepdims=keepdim) ** (1 / order)
+        return (jnp.max if order > 0 else jnp.min)(jnp.abs(x), axis=axis, keepdims=keepdim)
+    return jnp.sum(jnp.abs(x) ** order, axis=axis, keepdims=keepdim) ** (1 / order)
 
 
 @operator("cumsum.default")
@@ -324,8 +328,8 @@ def _permute(x: Array, dims: Sequence[int]) -> Array:
 
 
 @operator("transpose.int")
-def _transpose(x: Array, one: int, two: int) -> Array:
-    return x.swapaxes(one, two)
+def _transpose(x: Array, first: int, second: int) -> Array:
+    return x.swapaxes(first, second)
 
 
 @operator("t.default")
@@ -335,17 +339,17 @@ def _t(x: Array) -> Array:
 
 @operator("expand.default")
 def _expand(x: Array, shape: Sequence[int], *, implicit: bool = False) -> Array:
-    known = (1,) * (len(shape) - x.ndim) + x.shape
+    padded = (1,) * (len(shape) - x.ndim) + x.shape
     # -1 keeps the length of an axis
     return jnp.broadcast_to(
-        x, tuple(n if size == -1 else size for n, size in zip(known, shape, strict=True))
+        x, tuple(n if size == -1 else size for n, size in zip(padded, shape, strict=True))
     )
 
 
 @operator("squeeze.default", "squeeze.dim", "squeeze.dims")
 def _squeeze(x: Array, dims: Dims = None) -> Array:
-    chosen = range(x.ndim) if dims is None else [dims] if isinstance(dims, int) else dims
-    return x.squeeze(tuple(d % x.ndim for d in chosen if x.shape[d] == 1))
+    candidates = range(x.ndim) if dims is None else [dims] if isinstance(dims, int) else dims
+    return x.squeeze(tuple(d % x.ndim for d in candidates if x.shape[d] == 1))
 
 
 @operator("unsqueeze.default")
@@ -367,8 +371,8 @@ def _select(x: Array, dim: int, index: int) -> Array:
 
 @operator("cat.default")
 def _cat(arrays: Sequence[Array], dim: int = 0) -> Array:
-    full = [x for x in arrays if x.shape != (0,)]  # which PyTorch takes beside any shape
-    return jnp.concatenate(full, axis=dim)
+    nonempty = [x for x in arrays if x.shape != (0,)]  # which PyTorch takes beside any shape
+    return jnp.concatenate(nonempty, axis=dim)
 
 
 @operator("stack.default")
@@ -379,12 +383,12 @@ def _stack(arrays: Sequence[Array], dim: int = 0) -> Array:
 @operator("split.Tensor", "split_with_sizes.default", "split.sizes")
 def _split(x: Array, sizes: int | Sequence[int], dim: int = 0) -> list[Array]:
     length = x.shape[dim]
-    each = (
+    lengths = (
         [min(sizes, length - begin) for begin in range(0, length, sizes)]
         if isinstance(sizes, int)
         else list(sizes)
     )
-    return jnp.split(x, np.cumsum(each)[:-1].tolist(), axis=dim)
+    return jnp.split(x, np.cumsum(lengths)[:-1].tolist(), axis=dim)
 
 
 @operator("chunk.default")
@@ -416,8 +420,8 @@ def _repeat(x: Array, counts: Sequence[int]) -> Array:
 def _pad(x: Array, widths: Sequence[int], value: float = 0.0) -> Array:
     # from the last axis on
     pairs = [(low, high, 0) for low, high in zip(widths[::2], widths[1::2], strict=True)]
-    every = [(0, 0, 0)] * (x.ndim - len(pairs)) + pairs[::-1]
-    return lax.pad(x, jnp.asarray(value, x.dtype), every)
+    all_widths = [(0, 0, 0)] * (x.ndim - len(pairs)) + pairs[::-1]
+    return lax.pad(x, jnp.asarray(value, x.dtype), all_widths)
 
 
 @operator("tril.default")
@@ -451,11 +455,11 @@ def _index_select(x: Array, dim: int, index: Array) -> Array:
 @operator("gather.default")
 def _gather(x: Array, dim: int, index: Array, *, sparse_grad: bool = False) -> Array:
     # the index may be shorter than x along the other axes
-    kept = tuple(
+    region = tuple(
         builtins.slice(0, n) if d != dim % x.ndim else builtins.slice(None)
         for d, n in enumerate(index.shape)
     )
-    return jnp.take_along_axis(x[kept], index, dim)
+    return jnp.take_along_axis(x[region], index, dim)
 
 
 @operator("select_scatter.default")
@@ -486,7 +490,7 @@ def _detach(x: Array) -> Array:
 
 
 @operator("_to_copy.default", "to.dtype", "to.dtype_layout")
-def _to_copy(x: Array, dtype: Any = None, *rest: Any, copy: bool = False) -> Array:
+def _to_copy(x: Array, dtype: Any = None, *settings: Any, copy: bool = False) -> Array:
     return x if dtype is None else x.astype(dtype)
 
 

@@ -18,9 +18,9 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedax.core import InvalidInput
-from fedax.tasks.own_models.libraries import needed
+from fedax.tasks.own_models.libraries import import_library
 from fedax.tasks.own_models.torch_modules import layers, recurrent
-from fedax.tasks.own_models.torch_modules.fusion import Ref, Step, fused
+from fedax.tasks.own_models.torch_modules.fusion import Ref, Step, fuse
 from fedax.tasks.own_models.torch_modules.operators import OPERATORS
 
 CONTEXTUAL = recurrent.CONTEXTUAL
@@ -77,27 +77,25 @@ class Program:
         values |= zip(self.inputs, map(jnp.asarray, inputs), strict=True)
         context = layers.Context(key, mask)
 
-        def resolved(value: Any) -> Any:
+        def resolve(value: Any) -> Any:
             match value:
                 case Ref(name):
                     return values[name]
                 case list() | tuple():
-                    return type(value)(map(resolved, value))
+                    return type(value)(map(resolve, value))
                 case dict():
-                    return {name: resolved(part) for name, part in value.items()}
+                    return {name: resolve(item) for name, item in value.items()}
                 case _:
                     return value
 
         # PyTorch's rules are those of "standard" and "allow"
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             for step in self.steps:
-                args, kwargs = resolved(step.args), resolved(dict(step.kwargs))
+                args, kwargs = resolve(step.args), resolve(dict(step.kwargs))
                 values[step.name] = step.function(
                     *([context] if step.takes_context else []), *args, **kwargs
                 )
-            return resolved(self.outputs), {
-                name: resolved(ref) for name, ref in self.updates.items()
-            }
+            return resolve(self.outputs), {name: resolve(ref) for name, ref in self.updates.items()}
 
 
 def export(module: Any, inputs: Sequence[np.ndarray], *, training: bool) -> Program:
@@ -112,17 +110,19 @@ def export(module: Any, inputs: Sequence[np.ndarray], *, training: bool) -> Prog
         InvalidInput: a module that PyTorch cannot export, or with operators that have no function
             here.
     """
-    torch = needed("torch", "from_torch")
+    torch = import_library("torch", "from_torch")
     module.train(training)
     # inputs get the precision of the parameters
-    real = next((p.dtype for p in module.parameters() if p.dtype.is_floating_point), torch.float32)
-    examples = tuple(_as_tensor(torch, array, real) for array in inputs)
+    float_type = next(
+        (p.dtype for p in module.parameters() if p.dtype.is_floating_point), torch.float32
+    )
+    examples = tuple(_as_tensor(torch, array, float_type) for array in inputs)
     # of any number of examples
     batch = torch.export.Dim.DYNAMIC
     try:
-        with _quiet(), torch.enable_grad():
+        with _silence_torch(), torch.enable_grad():
             exported = torch.export.export(
-                module, examples, dynamic_shapes=_in_signature(module, examples, {0: batch})
+                module, examples, dynamic_shapes=_dynamic_shapes(module, examples, {0: batch})
             )
             # everything is broken down but the operators of _KEPT
             table = torch.export.default_decompositions()
@@ -132,14 +132,16 @@ def export(module: Any, inputs: Sequence[np.ndarray], *, training: bool) -> Prog
             exported = exported.run_decompositions(table)
     except Exception as error:
         shapes = [tuple(example.shape) for example in examples]
-        where, advice = _place_and_advice(module, inputs, error)
-        reason = f"torch.export refuses it on inputs of shapes {shapes}{where} ({_reason(error)})"
+        where, advice = _diagnose(module, inputs, error)
+        reason = (
+            f"torch.export refuses it on inputs of shapes {shapes}{where} ({_first_line(error)})"
+        )
         raise InvalidInput.because("from_torch(module=...)", reason, advice) from error
-    return _program(exported)
+    return _make_program(exported)
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_torch() -> Iterator[None]:
     """Silences the warnings, logs and graphs that PyTorch writes when it refuses a module."""
     disabled = logging.root.manager.disable
     logging.disable(logging.ERROR)
@@ -151,13 +153,11 @@ def _quiet() -> Iterator[None]:
         logging.disable(disabled)
 
 
-def _place_and_advice(
-    module: Any, inputs: Sequence[np.ndarray], error: Exception
-) -> tuple[str, str]:
+def _diagnose(module: Any, inputs: Sequence[np.ndarray], error: Exception) -> tuple[str, str]:
     """Returns the submodule and the user's line that an error of PyTorch comes from, as far as they
     are known, and what to do.
     """
-    names = {id(part): name for name, part in module.named_modules()}
+    names = {id(child): name for name, child in module.named_modules()}
     # from the outermost call to the error
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     where, submodule = "", None
@@ -192,29 +192,31 @@ def _place_and_advice(
     return where, advice
 
 
-def _as_tensor(torch: Any, array: np.ndarray, real: Any) -> Any:
+def _as_tensor(torch: Any, array: np.ndarray, float_type: Any) -> Any:
     kind = array.dtype.kind
     tensor = torch.from_numpy(np.array(array))
-    return tensor.to(real) if kind == "f" else tensor.to(torch.int64) if kind == "i" else tensor
+    return (
+        tensor.to(float_type) if kind == "f" else tensor.to(torch.int64) if kind == "i" else tensor
+    )
 
 
-def _in_signature(module: Any, examples: tuple[Any, ...], batch: Any) -> Any:
+def _dynamic_shapes(module: Any, examples: tuple[Any, ...], batch: Any) -> Any:
     """Returns the shapes that vary, one entry for each argument; those of *args are one entry
     together.
     """
     parameters = list(inspect.signature(module.forward).parameters.values())
-    named = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    lone = tuple(dict(batch) for _ in examples[: len(named)])
-    rest = tuple(dict(batch) for _ in examples[len(named) :])
-    return (*lone, rest) if rest else lone
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    single = tuple(dict(batch) for _ in examples[: len(positional)])
+    variadic = tuple(dict(batch) for _ in examples[len(positional) :])
+    return (*single, variadic) if variadic else single
 
 
-def _reason(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _program(exported: Any) -> Program:
+def _make_program(exported: Any) -> Program:
     signature, nodes = exported.graph_signature, list(exported.graph.nodes)
     tensors, constants, inputs = {}, {}, []
     for spec in signature.input_specs:
@@ -226,9 +228,11 @@ def _program(exported: Any) -> Program:
         elif kind == "USER_INPUT":
             inputs.append(name)
     _refuse_unknown(nodes)
-    steps = [_step(node) for node in nodes if node.op == "call_function" and not _only_checks(node)]
+    steps = [
+        _make_step(node) for node in nodes if node.op == "call_function" and not _is_check(node)
+    ]
     (returned,) = next(node for node in nodes if node.op == "output").args
-    refs = [_argument(value) for value in returned]
+    refs = [_convert_argument(value) for value in returned]
     updates, results = {}, []
     # among the results are the new values of buffers
     for spec, ref in zip(signature.output_specs, refs, strict=True):
@@ -238,7 +242,7 @@ def _program(exported: Any) -> Program:
             results.append(ref)
     outputs = exported.call_spec.out_spec.unflatten(results)
     return Program(
-        tuple(fused(steps, inputs, [*updates.values(), *results])),
+        tuple(fuse(steps, inputs, [*updates.values(), *results])),
         tensors,
         constants,
         tuple(inputs),
@@ -247,12 +251,12 @@ def _program(exported: Any) -> Program:
     )
 
 
-def _operator(node: Any) -> str:
+def _operator_name(node: Any) -> str:
     return str(node.target).removeprefix("aten.")
 
 
-def _only_checks(node: Any) -> bool:
-    return _operator(node).startswith(_CHECKS)
+def _is_check(node: Any) -> bool:
+    return _operator_name(node).startswith(_CHECKS)
 
 
 def _refuse_unknown(nodes: Sequence[Any]) -> None:
@@ -263,10 +267,10 @@ def _refuse_unknown(nodes: Sequence[Any]) -> None:
     """
     unknown: dict[str, str] = {}
     for node in nodes:
-        if node.op != "call_function" or _only_checks(node) or _is_python(node.target):
+        if node.op != "call_function" or _is_check(node) or _is_python(node.target):
             continue
-        if _operator(node) not in OPERATORS and _operator(node) not in CONTEXTUAL:
-            unknown.setdefault(str(node.target), _origin(node))
+        if _operator_name(node) not in OPERATORS and _operator_name(node) not in CONTEXTUAL:
+            unknown.setdefault(str(node.target), _find_origin(node))
     if unknown:
         got = "; ".join(f"the operator {name} {origin}" for name, origin in unknown.items())
         allowed = 'operators that "PyTorch modules" in the documentation lists'
@@ -286,7 +290,7 @@ def _is_python(target: Any) -> bool:
     )
 
 
-def _origin(node: Any) -> str:
+def _find_origin(node: Any) -> str:
     """Returns the submodule and the line of source that call an operator."""
     # the innermost module
     path, kind = list(node.meta.get("nn_module_stack", {"": ("", "")}).values())[-1]
@@ -296,21 +300,23 @@ def _origin(node: Any) -> str:
     return where + (f", {lines[-1][0]}:{lines[-1][1]}" if lines else "")
 
 
-def _step(node: Any) -> Step:
-    name = _operator(node)
+def _make_step(node: Any) -> Step:
+    name = _operator_name(node)
     if name == "sym_size.int":
         function: Callable[..., Any] = _size
     elif _is_python(node.target):
         function = node.target
     else:
         function = CONTEXTUAL.get(name) or OPERATORS[name]
-    kwargs = {key: _argument(value) for key, value in node.kwargs.items() if key not in _PLACES}
+    kwargs = {
+        key: _convert_argument(value) for key, value in node.kwargs.items() if key not in _PLACES
+    }
     shape = getattr(node.meta.get("val"), "shape", None)
     shape = None if shape is None else tuple(map(str, shape))
     return Step(
         node.name,
         function,
-        tuple(map(_argument, node.args)),
+        tuple(map(_convert_argument, node.args)),
         kwargs,
         name in CONTEXTUAL,
         name,
@@ -322,13 +328,13 @@ def _size(x: Any, axis: int) -> int:
     return x.shape[axis]
 
 
-def _argument(value: Any) -> Any:
+def _convert_argument(value: Any) -> Any:
     """Returns an argument without objects of PyTorch."""
     kind = type(value)
     if kind.__name__ == "Node":
         return Ref(value.name)
     if isinstance(value, list | tuple):
-        return [_argument(part) for part in value]
+        return [_convert_argument(item) for item in value]
     if kind.__module__ == "torch" and kind.__name__ == "dtype":
         return jnp.dtype(str(value).removeprefix("torch."))
     if isinstance(value, bool | int | float | str | None):

@@ -26,26 +26,28 @@ def _lstm(
     A start of None means zeros, and that nothing reads the cells: fedax has that recurrence.
     """
     if start[0] is None:
-        return (*_layers(context, x, None, _fast_lstm, settings)[:2], None)
-    return _layers(context, x, tuple(start), _by_cell(_lstm_cell, joined=True), settings)
+        return (*_run_layers(context, x, None, _run_fast_lstm, settings)[:2], None)
+    return _run_layers(context, x, tuple(start), _scan_cell(_lstm_cell, joined=True), settings)
 
 
 @contextual("gru.input")
 def _gru(context: Context, x: Array, start: Array, *settings: Any) -> tuple[Array, ...]:
-    return _layers(context, x, (start,), _by_cell(_gru_cell), settings)
+    return _run_layers(context, x, (start,), _scan_cell(_gru_cell), settings)
 
 
 @contextual("rnn_tanh.input")
 def _rnn_tanh(context: Context, x: Array, start: Array, *settings: Any) -> tuple[Array, ...]:
-    return _layers(context, x, (start,), _by_cell(_rnn_cell(jnp.tanh), joined=True), settings)
+    return _run_layers(context, x, (start,), _scan_cell(_rnn_cell(jnp.tanh), joined=True), settings)
 
 
 @contextual("rnn_relu.input")
 def _rnn_relu(context: Context, x: Array, start: Array, *settings: Any) -> tuple[Array, ...]:
-    return _layers(context, x, (start,), _by_cell(_rnn_cell(jax.nn.relu), joined=True), settings)
+    return _run_layers(
+        context, x, (start,), _scan_cell(_rnn_cell(jax.nn.relu), joined=True), settings
+    )
 
 
-def _layers(
+def _run_layers(
     context: Context,
     x: Array,
     start: tuple[Array, ...] | None,
@@ -60,28 +62,30 @@ def _layers(
     params, biases, layers, dropout, training, bidirectional, batch_first = settings
     x = x.swapaxes(0, 1) if batch_first else x
     # arrays of a layer and direction: two kernels, and two biases if there are any
-    directions, each = 1 + bidirectional, 2 + 2 * biases
-    last = []
+    directions, arrays_per_direction = 1 + bidirectional, 2 + 2 * biases
+    final_states = []
     for layer in range(layers):
-        sides = []
-        for side in range(directions):
-            place = layer * directions + side
-            begin = None if start is None else tuple(part[place] for part in start)
+        outputs = []
+        for direction in range(directions):
+            index = layer * directions + direction
+            initial_state = None if start is None else tuple(array[index] for array in start)
             # the second direction reads the steps from the end
-            states, end = run(
-                x[::-1] if side else x, params[place * each : (place + 1) * each], begin
+            states, final_state = run(
+                x[::-1] if direction else x,
+                params[index * arrays_per_direction : (index + 1) * arrays_per_direction],
+                initial_state,
             )
-            sides.append(states[::-1] if side else states)
-            last.append(end)
-        x = sides[0] if directions == 1 else jnp.concatenate(sides, axis=2)
+            outputs.append(states[::-1] if direction else states)
+            final_states.append(final_state)
+        x = outputs[0] if directions == 1 else jnp.concatenate(outputs, axis=2)
         if training and layer < layers - 1:
             x = drop(context, x, dropout)
     return x.swapaxes(0, 1) if batch_first else x, *(
-        jnp.stack(parts) for parts in zip(*last, strict=True)
+        jnp.stack(arrays) for arrays in zip(*final_states, strict=True)
     )
 
 
-def _fast_lstm(x: Array, params: Sequence[Array], start: None) -> tuple[Array, tuple[Array]]:
+def _run_fast_lstm(x: Array, params: Sequence[Array], start: None) -> tuple[Array, tuple[Array]]:
     inputs, recurrent, *biases = params
     projected = _project(x, inputs)
     if biases:
@@ -96,7 +100,7 @@ def _project(x: Array, inputs: Array) -> Array:
     return product_by_rows(x.reshape(-1, x.shape[2]), inputs).reshape(*x.shape[:2], -1)
 
 
-def _by_cell(cell: Cell, *, joined: bool = False) -> Callable[..., Any]:
+def _scan_cell(cell: Cell, *, joined: bool = False) -> Callable[..., Any]:
     """Returns a layer of a cell; the recurrent bias may be `joined` to that of the inputs."""
 
     def run(
@@ -109,8 +113,10 @@ def _by_cell(cell: Cell, *, joined: bool = False) -> Callable[..., Any]:
         # that of a GRU lies within the reset gate, so it cannot be joined
         bias = biases[1] if biases and not joined else None
 
-        def step(state: tuple[Array, ...], now: Array) -> tuple[tuple[Array, ...], Array]:
-            state = cell(state, now, recurrent, bias)
+        def step(
+            state: tuple[Array, ...], projected_step: Array
+        ) -> tuple[tuple[Array, ...], Array]:
+            state = cell(state, projected_step, recurrent, bias)
             return state, state[0]
 
         end, states = lax.scan(step, start, projected)
@@ -120,25 +126,30 @@ def _by_cell(cell: Cell, *, joined: bool = False) -> Callable[..., Any]:
 
 
 def _lstm_cell(
-    state: tuple[Array, ...], now: Array, recurrent: Array, bias: Array | None
+    state: tuple[Array, ...], projected: Array, recurrent: Array, bias: Array | None
 ) -> tuple[Array, ...]:
     h, c = state
-    i, f, g, o = jnp.split(now + h @ recurrent.T, 4, axis=1)
+    i, f, g, o = jnp.split(projected + h @ recurrent.T, 4, axis=1)
     c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
     return jax.nn.sigmoid(o) * jnp.tanh(c), c
 
 
 def _gru_cell(
-    state: tuple[Array, ...], now: Array, recurrent: Array, bias: Array | None
+    state: tuple[Array, ...], projected: Array, recurrent: Array, bias: Array | None
 ) -> tuple[Array, ...]:
     (h,) = state
-    own = h @ recurrent.T if bias is None else h @ recurrent.T + bias
-    (r, z, n), (own_r, own_z, own_n) = jnp.split(now, 3, axis=1), jnp.split(own, 3, axis=1)
-    r, z = jax.nn.sigmoid(r + own_r), jax.nn.sigmoid(z + own_z)
+    hidden = h @ recurrent.T if bias is None else h @ recurrent.T + bias
+    (r, z, n), (hidden_r, hidden_z, hidden_n) = (
+        jnp.split(projected, 3, axis=1),
+        jnp.split(hidden, 3, axis=1),
+    )
+    r, z = jax.nn.sigmoid(r + hidden_r), jax.nn.sigmoid(z + hidden_z)
     # the reset gate acts on the product with the state, as in PyTorch
-    n = jnp.tanh(n + r * own_n)
+    n = jnp.tanh(n + r * hidden_n)
     return ((1 - z) * n + z * h,)
 
 
 def _rnn_cell(activation: Callable[[Array], Array]) -> Cell:
-    return lambda state, now, recurrent, bias: (activation(now + state[0] @ recurrent.T),)
+    return lambda state, projected, recurrent, bias: (
+        activation(projected + state[0] @ recurrent.T),
+    )
