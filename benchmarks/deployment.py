@@ -29,10 +29,10 @@ import fedax
 from fedax.engine.round.backend import PhaseWork
 from fedax.engine.round.single_client import run_single_client
 from fedax.flower.deploy.bundle import build_app
-from fedax.flower.deploy.processes import environment, free_port, process, supernode
+from fedax.flower.deploy.processes import environment, free_port, process, supernode_command
 from fedax.flower.deploy.settings import Deployment
 from fedax.flower.deploy.trial import follow, make, run_server, submit
-from fedax.flower.deploy.worker import device_for, listening, work
+from fedax.flower.deploy.worker import device_for, open_socket, work
 from fedax.flower.server.roster import PAUSES
 from fedax.observe.base import Observer
 
@@ -76,7 +76,7 @@ class Both:
     def __init__(self, device):
         self.device = device
         (name,) = device.assignments
-        self.known = device._known(name, 1, int(device.task.train.total))
+        self.known = device._cached_setup(name, 1, int(device.task.train.total))
         ((self.phase,),) = self.known.plan.phases.values()
 
     def answer(self, content):
@@ -194,8 +194,8 @@ def client(folder, partition):
     deployment = Deployment.load(folder)
     both = Both(device_for(deployment, partition))
     log = deployment.path("logs", f"client-{partition}.log")
-    with listening() as (listener, address):
-        command = supernode(deployment, partition, free_port(), address)
+    with open_socket() as (listener, address):
+        command = supernode_command(deployment, partition, free_port(), address)
         with process(command, log, environment(deployment)) as node:
             work(both, listener, lambda: node.poll() is None)
 

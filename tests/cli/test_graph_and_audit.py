@@ -161,6 +161,63 @@ def test_audit_writes_areas_and_curves(tmp_path):
     assert "is not empty" in again.output
 
 
+class Stop(Exception):
+    """Ends a command once it is known with what it would run."""
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The solver's learning rate and the schedule's epochs with which algorithms are run."""
+    made = []
+
+    def record(algorithm, task, *, solver, schedule, **options):
+        made.append((float(solver.learning_rate), int(schedule.epochs)))
+        if len(made) == 3:
+            raise Stop
+        return audited(0.6)
+
+    monkeypatch.setattr("fedax.audit.membership", record)
+    monkeypatch.setattr("fedax.engine.profiling.profile.profile", record)
+    for name in ("audit._make_table", "profile.table_of", "tables.show"):
+        monkeypatch.setattr(f"fedax.cli.{name}", lambda *arguments: None)
+    return made
+
+
+def test_audit_runs_each_algorithm_with_its_own_solver_and_schedule(calls):
+    algorithms = ("fedavg", "fedavg:label=b,solver={learning_rate=0.5}", "fedprox:label=c")
+    result = call(
+        "audit",
+        *algorithms[:2],
+        algorithms[2] + ",schedule={epochs=3}",
+        *("--task", "digits:partition=iid,clients=4", "--solver", "sgd:learning_rate=0.25"),
+    )
+    assert isinstance(result.exception, Stop), result.output
+    assert calls == [(0.25, 1), (0.5, 1), (0.25, 3)]
+
+
+def test_profile_runs_each_algorithm_and_grid_value_with_its_own_settings(calls, tmp_path):
+    (tmp_path / "a.toml").write_text(
+        """name = "a"
+rounds = 2
+[task]
+name = "digits"
+clients = 4
+[solver]
+learning_rate = 0.25
+[[algorithm]]
+name = "fedavg"
+schedule = {epochs = 3}
+[[algorithm]]
+name = "fedprox"
+[grid.solver]
+learning_rate = [0.125, 0.5]
+"""
+    )
+    result = call("profile", "a.toml")
+    assert isinstance(result.exception, Stop), result.output
+    assert calls == [(0.125, 3), (0.5, 3), (0.125, 1)]
+
+
 def audited(area, accuracy=(0.9, 0.8)):
     curve = Curve(np.array([0.0, 0.05, 1.0]), np.array([0.0, 0.2, 1.0]), area)
     none = Traffic(np.zeros(4, int), np.zeros(4, int))

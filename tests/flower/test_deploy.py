@@ -48,7 +48,7 @@ from fedax.flower.deploy.settings import Deployment
 from fedax.flower.deploy.trial import client_process, run_server, stop_runs, submit
 from fedax.flower.deploy.worker import device_for, load_client_data
 from fedax.flower.protocol.plan import Assignment
-from fedax.flower.server.engine import here
+from fedax.flower.server.engine import use_engine
 from fedax.flower.server.in_process import LocalGrid, in_process
 from fedax.tasks import make_task
 
@@ -436,7 +436,7 @@ def test_a_deployed_run_predicts_without_a_server(tmp_path, monkeypatch):
     ((label, algorithm),) = plan.algorithms.items()
     given = plan.arguments_of(label)
     assignment = Assignment(algorithm, given["solver"], given["schedule"], given["channel"])
-    with here(in_process(plan.task, tmp_path / "clients", [assignment], deadline=60.0)):
+    with use_engine(in_process(plan.task, tmp_path / "clients", [assignment], deadline=60.0)):
         run_experiment(Experiment.read(file, ['engine="flower"']), tmp_path / "run", Display())
     done = CliRunner().invoke(app, ["predict", str(tmp_path / "run"), "--split", "test"])
     assert done.exit_code == 0, done.output

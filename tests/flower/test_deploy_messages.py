@@ -40,7 +40,7 @@ from fedax.flower.server.in_process import LocalGrid
 
 @pytest.fixture
 def deployment(tmp_path):
-    keys.certificates(tmp_path / "keys", "127.0.0.1")
+    keys.write_certificates(tmp_path / "keys", "127.0.0.1")
     return Deployment(tmp_path, port=processes.free_port())
 
 
@@ -73,7 +73,7 @@ def test_why_a_server_cannot_be_reached(deployment, tmp_path):
     assert connection_failure(deployment) == "Connection refused"
     with tls_server(deployment):
         assert connection_failure(deployment) is None
-        keys.certificates(tmp_path / "other" / "keys", "127.0.0.1")
+        keys.write_certificates(tmp_path / "other" / "keys", "127.0.0.1")
         other = Deployment(tmp_path / "other", port=deployment.port)
         message = (
             r"its certificate does not fit \S+/other/keys/ca.crt \(.*certificate verify "
@@ -123,7 +123,7 @@ def test_a_client_says_that_it_waits_and_that_the_server_is_there(deployment, mo
 
 @pytest.mark.parametrize("name", ["ca.crt", "trusted.yaml", "client-1"])
 def test_a_client_without_its_files_is_refused(deployment, name):
-    keys.client_key(deployment.path("keys"), 1)
+    keys.write_client_key(deployment.path("keys"), 1)
     keys.sign(deployment.path("keys"), b"app")
     deployment.path("keys", name).unlink()
     with pytest.raises(
@@ -360,7 +360,7 @@ def asked(tmp_path):
     """A worker, and a function that asks it."""
     task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0], [5.0]])
     device, over = Device(task, 0, tmp_path, []), threading.Event()
-    with worker.listening() as (listener, path):
+    with worker.open_socket() as (listener, path):
         address = str(path)
         thread = threading.Thread(
             target=worker.work, args=(device, listener, lambda: not over.is_set())

@@ -454,6 +454,82 @@ def test_fewer_than_the_minimum_are_waited_for(tmp_path, caplog, monkeypatch):
     assert "round 0: client 1, 2, 3 offline; waiting up to 60 seconds" in caplog.text
 
 
+UNUSABLE = {
+    "error": lambda m, a: [Message(Error(7, "out of memory"), reply_to=m)],
+    "refused": lambda m, a: replaced(a, array=Array(np.zeros(5))),
+    "not finite": lambda m, a: replaced(a, array=Array(np.full(4, np.nan))),
+}
+
+
+@pytest.mark.parametrize("kind", UNUSABLE)
+def test_answers_that_cannot_be_used_are_no_quorum(kind, tmp_path, monkeypatch):
+    """Three of four are needed, one of which answers something else, and one comes back later."""
+    monkeypatch.setattr(roster, "AGAIN", 0.01)
+
+    def spoil(message, answer):
+        return UNUSABLE[kind](message, answer) if client_of(message) == 0 else [answer]
+
+    options = {"schedule": EVERYONE, "spoil": spoil, "deadline": 60.0, "minimum": 3}
+    engine = federation(tmp_path, fedax.FedAvg(), **options)
+    run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=0)
+    with_dead_clients(engine, {LAST}, back_at=4, back=[LAST])
+    history = run(
+        fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1, on_bad_client="drop", observe=[]
+    )
+    assert history.notes["answers"].tolist() == [3]
+    assert history.notes["dropped"].tolist() == [[0]]
+
+
+def with_greetings(engine, node, is_silent):
+    """Lists the questions to a node which client it is, which a silent node does not answer."""
+    answered, asked = engine.grid.answers, []
+
+    def answers(message):
+        if message.metadata.dst_node_id == node and message.metadata.message_type == "query":
+            asked.append(message)
+            if is_silent:
+                return []
+        return answered(message)
+
+    engine.grid.answers = answers
+    return asked
+
+
+def test_a_new_node_that_does_not_answer_holds_up_no_round(tmp_path, monkeypatch):
+    """A stranger's, or one that is just starting: the round ends at its own deadline."""
+    monkeypatch.setattr(roster, "HELLO", 15.0)
+    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, deadline=0.5)
+    run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1, observe=[])
+    with_dead_clients(engine, {LAST})
+    engine.grid.devices[300] = engine.grid.devices[101]
+    asked = with_greetings(engine, 300, True)
+    order = RecordDict({"order": ConfigRecord({"kind": "hello"})})
+    begun = time.monotonic()
+    assert engine.roster.ask({LAST: order}, roster.TRAIN, "0") == {}
+    assert time.monotonic() - begun < 10
+    assert len(asked) == 1
+
+
+def test_a_refused_node_is_not_asked_at_every_look(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(roster, "AGAIN", 0.01)
+    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, deadline=0.5)
+    run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=0)
+    state = with_dead_clients(engine, {LAST})
+    engine.grid.devices[300] = engine.grid.devices[101]
+    asked = with_greetings(engine, 300, False)
+    order = RecordDict({"order": ConfigRecord({"kind": "hello"})})
+    with caplog.at_level(logging.WARNING, logger="fedax.flower"):
+        engine.roster.ask({LAST: order}, roster.TRAIN, "0")
+    assert state["listings"] > 4
+    assert len(asked) == 1
+    assert caplog.text.count("node 300 refused: client 1 is there already") == 1
+    # another node has gone: the refused one may be its client by now
+    del engine.grid.devices[101]
+    engine.roster.greet()
+    assert len(asked) == 2
+    assert engine.roster.nodes[1] == 300
+
+
 class Slow:
     """A grid from which one answer does not come at first, and another one cannot be read."""
 

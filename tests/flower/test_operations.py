@@ -37,7 +37,7 @@ from fedax.flower.deploy.settings import Deployment
 from fedax.flower.deploy.trial import renew
 from fedax.flower.deploy.worker import device_for, load_client_data
 from fedax.flower.protocol.plan import Assignment
-from fedax.flower.server.engine import here
+from fedax.flower.server.engine import use_engine
 from fedax.flower.server.in_process import LocalGrid
 from fedax.flower.server.monitoring import KINDS, MetricsFile
 from sources import ROOT
@@ -95,8 +95,8 @@ def test_labels_are_escaped(tmp_path):
 @pytest.fixture
 def deployment(tmp_path):
     deployment = Deployment(tmp_path / "d", clients=2)
-    keys.certificates(deployment.path("keys"), "127.0.0.1")
-    keys.client_key(deployment.path("keys"), 0)
+    keys.write_certificates(deployment.path("keys"), "127.0.0.1")
+    keys.write_client_key(deployment.path("keys"), 0)
     return deployment
 
 
@@ -139,7 +139,7 @@ def test_an_old_and_a_new_authority_in_one_file(deployment, monkeypatch):
     with monkeypatch.context() as patch:
         then = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=400)
         patch.setattr(keys, "_now", lambda: then)
-        keys.certificates(folder, "127.0.0.1")
+        keys.write_certificates(folder, "127.0.0.1")
     with pytest.raises(fedax.FedaxError, match=r"`fedax deploy renew` makes new ones"):
         keys.check_certificates(folder, ("ca.crt",))
     (folder / "ca.crt").write_bytes((folder / "ca.crt").read_bytes() + new)
@@ -321,19 +321,27 @@ def test_runs_on_a_stand_in_predict(tables, tmp_path, monkeypatch):
     _, read = tables
     section = blocks("toml")[1].replace("/srv", str(tmp_path))
     (tmp_path / "a.toml").write_text(
-        'name = "a"\nrounds = 1\n[[algorithm]]\nname = "fedavg"\n[schedule]\ncohort = 2\n' + section
+        'name = "a"\nrounds = 1\n[[algorithm]]\nname = "fedavg"\n[schedule]\ncohort = 2\n'
+        + "batch_size = 1\n"
+        + section
     )
     plan = Experiment.read(tmp_path / "a.toml").plan(clients=2)
     ((label, algorithm),) = plan.algorithms.items()
     given = plan.arguments_of(label)
     assignment = Assignment(algorithm, given["solver"], given["schedule"], given["channel"])
     devices = []
-    for k in range(2):
-        write_rows(tmp_path / f"site-{k}", 10)
+    for k, rows in enumerate((20, 35)):
+        write_rows(tmp_path / f"site-{k}", rows)
         devices.append(Device(read(f"site-{k}"), k, tmp_path / f"d{k}", [assignment]))
-    with here(fedax.Flower(LocalGrid(devices), clients=2, deadline=60.0)):
+    with use_engine(fedax.Flower(LocalGrid(devices), clients=2, deadline=60.0)):
         experiment = Experiment.read(tmp_path / "a.toml", ['engine="flower"'])
-        run_experiment(experiment, tmp_path / "run", Display())
+        directory = run_experiment(experiment, tmp_path / "run", Display())
+    # the report has the clients' numbers of examples, not the stand-in's
+    sizes = [int(device.task.train.total) for device in devices]
+    assert sizes == [12, 22]
+    (note,) = directory.notes.values()
+    assert ": 2 clients, 34 training examples. Schedule:" in note
+    assert directory.runs[0].gradients[-1] == np.mean(sizes)
     (tmp_path / "new.csv").write_text("age,dose,pressure\n1,2,3\n")
     command = ["predict", str(tmp_path / "run"), "--data", str(tmp_path / "new.csv")]
     done = CliRunner().invoke(app, command)

@@ -19,7 +19,7 @@ import fedax
 from fedax import codecs
 from fedax.flower.client.device import Device
 from fedax.flower.client.member import HIDE
-from fedax.flower.deploy.app import _secret
+from fedax.flower.deploy.app import _load_secret
 from fedax.flower.deploy.settings import Deployment
 from fedax.flower.protocol.plan import Assignment
 from fedax.flower.protocol.records import order_name, record_of
@@ -392,17 +392,17 @@ def test_who_was_drawn_is_not_for_observers(tmp_path):
 @pytest.mark.skipif(os.name != "posix", reason="modes of files")
 def test_the_server_s_secret_is_its_owner_s_alone(tmp_path):
     deployment = Deployment(tmp_path)
-    secret = _secret(deployment)
+    secret = _load_secret(deployment)
     path = tmp_path / "keys" / "noise.key"
     assert (path.stat().st_mode & 0o777, len(secret)) == (0o600, 32)
-    assert _secret(deployment) == secret
+    assert _load_secret(deployment) == secret
     path.chmod(0o644)
     with pytest.raises(
         fedax.InvalidInput,
         match="a file of mode 0644; allowed: a file that its owner alone may read",
     ):
-        _secret(deployment)
+        _load_secret(deployment)
     path.chmod(0o600)
     path.write_bytes(secret[:5])
     with pytest.raises(fedax.InvalidInput, match="5 bytes"):
-        _secret(deployment)
+        _load_secret(deployment)

@@ -13,7 +13,7 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 
 from deployed import check_equal, experiment, fedax_command, left_out, replayed
 
-from fedax.flower.deploy.keys import certificates, client_key
+from fedax.flower.deploy.keys import write_certificates, write_client_key
 from fedax.flower.deploy.processes import (
     CONNECTION,
     environment,
@@ -21,7 +21,7 @@ from fedax.flower.deploy.processes import (
     free_port,
     nodes,
     process,
-    supernode,
+    supernode_command,
     wait_until,
 )
 from fedax.flower.deploy.settings import FILE, Deployment
@@ -103,14 +103,14 @@ def check_strangers(deployment, place):
     for copy in copies:
         shutil.copytree(deployment.path("keys"), copy / "keys")
         shutil.copy(deployment.path(FILE), copy)
-    client_key(copies[1] / "keys", 0)
-    certificates(copies[2] / "keys", "127.0.0.1")
+    write_client_key(copies[1] / "keys", 0)
+    write_certificates(copies[2] / "keys", "127.0.0.1")
     logs = [place / f"{copy.name}.log" for copy in copies]
     before = set(nodes(deployment))
     with contextlib.ExitStack() as stack:
         started = []
         for copy, log in zip(copies, logs, strict=True):
-            command = supernode(Deployment.load(copy), 0, free_port(), place / "worker")
+            command = supernode_command(Deployment.load(copy), 0, free_port(), place / "worker")
             if copy.name == "no key":
                 at = command.index("--auth-supernode-private-key")
                 del command[at : at + 2]

@@ -84,22 +84,24 @@ def run_audit(
     plan, seed = experiment.plan(), experiment.seeds[0]
     # the initial and the final model are always attacked
     looks = sorted({0, *range(every, experiment.rounds + 1, every), experiment.rounds})
-    options = {name: plan.arguments[name] for name in ("solver", "schedule", "channel")}
     results: dict[str, Membership] = {}
     for label, algorithm in plan.algorithms.items():
+        # an algorithm may have its own solver and schedule
+        arguments = plan.arguments_of(label)
+        options = {name: arguments[name] for name in ("solver", "schedule", "channel")}
         results[label] = membership(algorithm, plan.task, looks=looks, seed=seed, **options)
-        show(_table(label, results[label]), console)
+        show(_make_table(label, results[label]), console)
     # a quarter of the training examples, about as many as others
     members = int(plan.task.train.total) // 4
-    for label, attacked in results.items():
-        console.print(f"{label}: {verdict(attacked, members)}", highlight=False)
+    for label, membership_result in results.items():
+        console.print(f"{label}: {verdict(membership_result, members)}", highlight=False)
     out.mkdir(parents=True, exist_ok=True)
     write_csv(results, out / "auc.csv")
     write_picture(results, out / "roc.html")
     return results
 
 
-def _table(label: str, audit: Membership) -> Table:
+def _make_table(label: str, audit: Membership) -> Table:
     from rich.table import Table
 
     table = Table(
@@ -137,7 +139,7 @@ def verdict(audit: Membership, members: int) -> str:
     # two standard errors, see the docstring
     chance = 2 * math.sqrt((2 * members + 1) / 12) / members
     name, area = max(
-        ((name, float(audit.auc[name][-1])) for name in ATTACKS), key=lambda each: each[1]
+        ((name, float(audit.auc[name][-1])) for name in ATTACKS), key=lambda pair: pair[1]
     )
     inside, outside = audit.accuracy[-1]
     gap = f"Its accuracy on members is {100 * (inside - outside):+.1f} points from that on others."
@@ -146,11 +148,11 @@ def verdict(audit: Membership, members: int) -> str:
             f"no attack does better than guessing, which has an AUC of 0.5 ± {chance:.3f} "
             f"with {members:,} members. {gap}"
         )
-    found = 100 * audit.calibrated[-1].true_at(0.05)
+    members_found = 100 * audit.calibrated[-1].true_at(0.05)
     return (
         f"members are told apart: {ATTACKS[name]} has an AUC of {area:.3f}, guessing 0.5 ± "
         f"{chance:.3f}; "
-        f"accusing 5 % of others wrongly finds {found:.1f} % of the members. {gap}"
+        f"accusing 5 % of others wrongly finds {members_found:.1f} % of the members. {gap}"
     )
 
 

@@ -26,7 +26,7 @@ def cite(
     Example: `fedax cite runs/demo`
     """
     # of each run, its algorithms, its tasks and the paper of its recipe
-    methods, tasks, papers = zip(*map(used_by, runs), strict=True)
+    methods, tasks, papers = zip(*map(list_sources, runs), strict=True)
     unique_methods = _unique(name for names in methods for name in names)
     unique_tasks = _unique(name for names in tasks for name in names)
     typer.echo(bibtex(unique_methods, unique_tasks, " ".join(papers)))
@@ -43,17 +43,19 @@ class Entry(NamedTuple):
 def entries() -> list[Entry]:
     """Returns the bibliography of the methods and data sets."""
     text = files("fedax.cli").joinpath("references.bib").read_text(encoding="utf-8")
-    found = []
+    bibliography = []
     # an entry ends with a brace at the beginning of a line
     for match in re.finditer(r"^@\w+\{(\w+),\n(.*?)^\}", text, flags=re.DOTALL | re.MULTILINE):
         # the keywords are names of algorithms and tasks; they are not printed
         line = re.search(r"  keywords = \{(.*)\},\n", match[2])
         names = frozenset(line[1].split(", ")) if line else frozenset()
-        found.append(Entry(match[1], match[0].replace(line[0], "") if line else match[0], names))
-    return found
+        bibliography.append(
+            Entry(match[1], match[0].replace(line[0], "") if line else match[0], names)
+        )
+    return bibliography
 
 
-def used_by(path: Path) -> tuple[list[str], list[str], str]:
+def list_sources(path: Path) -> tuple[list[str], list[str], str]:
     """Returns the names of a run's algorithms and tasks, and the paper of its recipe, if any.
 
     Args:
@@ -85,13 +87,13 @@ def bibtex(methods: Sequence[str], tasks: Sequence[str] = (), paper: str = "") -
     from fedax.algorithms import algorithm_classes
 
     # by entry, what it is cited for: several methods may share a paper
-    known, parts, reasons = entries(), [], {}
+    bibliography, blocks, reasons = entries(), [], {}
     for name in (*methods, *tasks):
         if is_user_code("algorithm" if name in methods else "task", name):
-            parts.append(f"% {title_of(name)}: your own code ({name}), which has no entry here")
+            blocks.append(f"% {title_of(name)}: your own code ({name}), which has no entry here")
             continue
         title = algorithm_classes()[name].__name__ if name in methods else f"data: {name}"
-        cited = [entry for entry in known if name in entry.names]
+        cited = [entry for entry in bibliography if name in entry.names]
         # a method without an entry has at least its card
         if not cited and name in methods:
             cited = [
@@ -105,27 +107,27 @@ def bibtex(methods: Sequence[str], tasks: Sequence[str] = (), paper: str = "") -
             reasons.setdefault(entry, []).append(title)
     # the number of an arXiv paper, by which its entry is found
     number = re.search(r"\d{4}\.\d{5}", paper)
-    for entry in known if number else ():
+    for entry in bibliography if number else ():
         if number and number[0] in entry.text:
             reasons.setdefault(entry, []).append("the recipe")
     for entry, titles in reasons.items():
-        parts.append(f"% {', '.join(titles)}\n{entry.text}")
-    return "\n\n".join([*parts, _own_entry()])
+        blocks.append(f"% {', '.join(titles)}\n{entry.text}")
+    return "\n\n".join([*blocks, _fedax_entry()])
 
 
-def _own_entry() -> str:
+def _fedax_entry() -> str:
     fields = {
         "author": f"{{{AUTHORS}}}",
         "title": "fedax: federated optimization in {JAX}",
         "version": fedax.__version__,
     }
-    if address := _address():
+    if address := _repository_url():
         fields["url"] = address
     lines = ",\n".join(f"  {name} = {{{value}}}" for name, value in fields.items())
     return f"% the library\n@software{{fedax,\n{lines}\n}}"
 
 
-def _address() -> str | None:
+def _repository_url() -> str | None:
     """Returns the address of the repository that the installed package names, if it names one."""
     urls = metadata("fedax").get_all("Project-URL") or []
     return dict(entry.split(", ", 1) for entry in urls).get("Repository")

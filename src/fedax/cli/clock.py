@@ -39,20 +39,20 @@ def fit(
     from fedax.engine.round.timing.fitting import DURATIONS, fit_devices, read_durations
 
     record = run / DURATIONS if run.is_dir() else run
-    found = fit_devices(read_durations(record), str(record))
+    fitted = fit_devices(read_durations(record), str(record))
     # beside the record, which may lie in the run directory
     path = record.with_name("devices.csv") if out is None else out
-    found.write(path)
+    fitted.write(path)
     # relative errors of the rounds' durations
-    median, most = np.quantile(found.errors, [0.5, 0.9])
+    median, high = np.quantile(fitted.errors, [0.5, 0.9])
     typer.echo(
-        f"{len(found.clients)} clients, {len(found.errors)} rounds. Error of the predicted times "
-        f"of rounds: median {median:.1%}, 90th percentile {most:.1%}."
+        f"{len(fitted.clients)} clients, {len(fitted.errors)} rounds. Error of the predicted times "
+        f"of rounds: median {median:.1%}, 90th percentile {high:.1%}."
     )
-    if found.merged:
-        some = ", ".join(found.merged[:3]) + (", ..." if len(found.merged) > 3 else "")
+    if fitted.merged:
+        first_clients = ", ".join(fitted.merged[:3]) + (", ..." if len(fitted.merged) > 3 else "")
         typer.echo(
             f"Messages of one size do not tell latency from bandwidth. The bandwidth includes it "
-            f"for {len(found.merged)} clients: {some}."
+            f"for {len(fitted.merged)} clients: {first_clients}."
         )
     typer.echo(f"Table: {path}")

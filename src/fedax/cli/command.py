@@ -59,32 +59,32 @@ class Commands(TyperGroup):
         except OSError as error:
             if error.errno in (None, errno.EPIPE):  # a closed pipe, such as `fedax ... | head`
                 raise
-            _refuse(f"{error.filename or ''}: {error.strerror or error}.")
+            _print_error(f"{error.filename or ''}: {error.strerror or error}.")
             raise Exit(2) from error
         except Exception as error:
             core = sys.modules.get("fedax.core")  # not imported: an error of typer's
             if core is None or not isinstance(error, core.FedaxError):
                 raise
-            _refuse(str(error))
+            _print_error(str(error))
             raise Exit(2) from error
 
 
-def _refuse(message: str) -> None:
+def _print_error(message: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
     from fedax.engine.distributed import abort
 
     # None unless this process is one of several ranks
-    here = abort.current_rank()
-    head = f"Error ({here}): " if here and here.rank else "Error: "
+    rank_info = abort.current_rank()
+    head = f"Error ({rank_info}): " if rank_info and rank_info.rank else "Error: "
     text = Text.assemble((head, "bold red"), (message, "red"))
 
-    def say() -> None:
+    def print_message() -> None:
         Console(stderr=True).print(text, soft_wrap=True)
 
-    if here:
+    if rank_info:
         # the other ranks would wait for this one
-        abort.abort_all(say, 2, here)
+        abort.abort_all(print_message, 2, rank_info)
     else:
-        say()
+        print_message()

@@ -87,7 +87,7 @@ def describe(name: Named) -> None:
         section["name"], {k: v for k, v in section.items() if k != "name"}
     )
     console = Console()
-    console.print(_description(load(section)))
+    console.print(_describe_examples(load(section)))
     # options that have to be given have no default; those that were not given are left out
     shown = {key: section.get(key, default) for key, default in options.items()}
     written = ", ".join(
@@ -152,9 +152,9 @@ def _describe_texts(options: Mapping[str, Any]) -> None:
     from fedax.tasks import make_task
     from fedax.tasks.named import defaults
 
-    known = defaults(TEXTS, **options)
+    task_options = defaults(TEXTS, **options)
     task = make_task(TEXTS, **options)
-    tested = 0 if task.test is None else task.test.total
+    test_sequences = 0 if task.test is None else task.test.total
     # mask has shape (sequences, length), 0 at padding
     sizes, mask = np.asarray(task.train.sizes), np.asarray(task.train.arrays["mask"])
     # by client: `reduceat` sums from each offset to the next
@@ -162,12 +162,12 @@ def _describe_texts(options: Mapping[str, Any]) -> None:
     lines = {
         "clients": str(task.train.clients),
         "training sequences": f"{int(sizes.sum()):,}, {int(tokens.sum()):,} tokens without padding",
-        "test sequences": f"{tested:,}",
-        "training sequences of a client": _spread(sizes),
-        "training tokens of a client": _spread(tokens),
+        "test sequences": f"{test_sequences:,}",
+        "training sequences of a client": _format_spread(sizes),
+        "training tokens of a client": _format_spread(tokens),
         "vocabulary": f"{_vocabulary_size(task):,} tokens, padding included",
         "arrays of a sequence": ", ".join(
-            _array(key, np.asarray(values)) for key, values in task.train.arrays.items()
+            _format_array(key, np.asarray(values)) for key, values in task.train.arrays.items()
         ),
     }
     facts = Table(box=None, show_header=False, pad_edge=False)
@@ -175,7 +175,7 @@ def _describe_texts(options: Mapping[str, Any]) -> None:
         facts.add_row(key, value)
     console = Console()
     console.print(Group(Text(f"{task.name}, texts by client", style="bold"), facts))
-    written = ", ".join(f"{key}={options.get(key, value)}" for key, value in known.items())
+    written = ", ".join(f"{key}={options.get(key, value)}" for key, value in task_options.items())
     console.print(f"\nOptions: {written}", markup=False, highlight=False)
 
 
@@ -184,31 +184,34 @@ def _vocabulary_size(task: Task) -> int:
     import jax
 
     # shapes only: neither model nor prediction is computed
-    predict, one = task.predictions, {key: values[:1] for key, values in task.train.arrays.items()}
+    predict, example = (
+        task.predictions,
+        {key: values[:1] for key, values in task.train.arrays.items()},
+    )
     assert predict is not None, "of a language model"
     return jax.eval_shape(
-        lambda key, one: predict(task.start(key), one, None), jax.random.key(0), one
+        lambda key, example: predict(task.start(key), example, None), jax.random.key(0), example
     ).shape[1]
 
 
-def _description(federated: FederatedData) -> Group:
+def _describe_examples(federated: FederatedData) -> Group:
     """Returns counts, sizes and labels as text."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     # of each client, the labels that occur
-    kinds = (federated.label_counts > 0).sum(axis=1)
-    tested = int(federated.test_sizes.sum())
+    labels_per_client = (federated.label_counts > 0).sum(axis=1)
+    client_tests = int(federated.test_sizes.sum())
     holdout = 0 if federated.holdout is None else len(federated.holdout["y"])
     lines = {
         "clients": str(federated.clients),
         "training examples": f"{int(federated.sizes.sum()):,}",
-        "test examples": f"{tested:,} with the clients, {holdout:,} global",
-        "training examples of a client": _spread(federated.sizes),
-        "labels of a client": _spread(kinds),
+        "test examples": f"{client_tests:,} with the clients, {holdout:,} global",
+        "training examples of a client": _format_spread(federated.sizes),
+        "labels of a client": _format_spread(labels_per_client),
         "arrays of an example": ", ".join(
-            _array(key, values) for key, values in federated.train[0].items()
+            _format_array(key, values) for key, values in federated.train[0].items()
         ),
     }
     facts = Table(box=None, show_header=False, pad_edge=False)
@@ -223,7 +226,7 @@ def _description(federated: FederatedData) -> Group:
     return Group(Text(federated.name, style="bold"), facts, Text(), labels)
 
 
-def _spread(values: np.ndarray) -> str:
+def _format_spread(values: np.ndarray) -> str:
     import numpy as np
 
     return (
@@ -232,5 +235,5 @@ def _spread(values: np.ndarray) -> str:
     )
 
 
-def _array(name: str, values: np.ndarray) -> str:
+def _format_array(name: str, values: np.ndarray) -> str:
     return f"{name} {values.dtype}" + (f" {list(values.shape[1:])}" if values.ndim > 1 else "")

@@ -76,12 +76,12 @@ def init(
     from fedax.flower.deploy.trial import make
 
     options = {"host": host, "port": port, "deadline": float(deadline), "minimum": minimum}
-    made = make(folder.absolute(), experiment, settings or [], clients, **options)
+    deployment = make(folder.absolute(), experiment, settings or [], clients, **options)
     typer.echo(
-        f"{folder} is ready for {made.clients} clients. `fedax deploy run {folder} "
+        f"{folder} is ready for {deployment.clients} clients. `fedax deploy run {folder} "
         "--trial` runs it on this machine."
     )
-    typer.echo(count_runs(made.experiment("flower")))
+    typer.echo(count_runs(deployment.experiment("flower")))
 
 
 @app.command(cls=NeedsFlower)
@@ -169,9 +169,9 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
 
     deployment = Deployment.load(folder)
     # the command that continues this run, for messages
-    again = f"fedax deploy resume {folder} {out}" + (" --trial" if trial else "")
+    command = f"fedax deploy resume {folder} {out}" + (" --trial" if trial else "")
 
-    def through() -> None:
+    def submit_and_follow() -> None:
         # from here on the run goes on at the server, even if this command ends
         number = submit(deployment, out, resume)
         try:
@@ -180,12 +180,14 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
             start = "" if trial else f"Start it again with `fedax deploy server {folder}`. "
             log = f"The server's log is {deployment.path('logs', 'server.log')}."
             raise FedaxError(
-                f"{error} {start}`{again}` continues the run from its newest checkpoint. {log}"
+                f"{error} {start}`{command}` continues the run from its newest checkpoint. {log}"
             ) from None
         except KeyboardInterrupt:
             # in a trial the server ends with this command, otherwise the run goes on without it
             if trial:
-                typer.echo(f"Interrupted. `{again}` continues the run from its newest checkpoint.")
+                typer.echo(
+                    f"Interrupted. `{command}` continues the run from its newest checkpoint."
+                )
             else:
                 typer.echo(f"Run {number} goes on at the server, and its results go to {out}.")
                 typer.echo(
@@ -199,17 +201,17 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
             stopped = details.startswith("stopped")
             mark_run(out, "interrupted" if stopped else "failed", details)
             # without a summary nothing was kept, and there is nothing to continue
-            begun = f" Its results so far are in {out}. `{again}` continues it."
+            so_far = f" Its results so far are in {out}. `{command}` continues it."
             raise FedaxError(
                 f"run {result.number} did not complete: {details}."
-                + (begun if (out / "summary.json").exists() else "")
+                + (so_far if (out / "summary.json").exists() else "")
             )
         typer.echo(f"Results: {out}")
 
     if trial:
         # starts the server and all clients, and ends them after the run
         with run_all_processes(deployment, typer.echo):
-            through()
+            submit_and_follow()
         return
     # without a server there is nothing to submit to
     if (failure := connection_failure(deployment)) is not None:
@@ -218,7 +220,7 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
             "this machine"
         )
         raise FedaxError(f"no server at {deployment.address}: {failure}. {hint}.")
-    through()
+    submit_and_follow()
 
 
 @app.command(cls=NeedsFlower)
@@ -227,7 +229,7 @@ def stop(folder: Folder) -> None:
     from fedax.flower.deploy.settings import Deployment
     from fedax.flower.deploy.trial import stop_runs
 
-    numbers = stop_runs(Deployment.load(folder).at_server())
+    numbers = stop_runs(Deployment.load(folder).require_server())
     for number in numbers:
         typer.echo(f"Run {number} is stopped. `fedax deploy resume {folder} DIR` continues it.")
     if not numbers:
@@ -253,8 +255,8 @@ def renew(
     from fedax.flower.deploy.trial import renew as make_new
 
     files = make_new(Deployment.load(folder), client)
-    whom = "every client" if client is None else f"client {client}"
-    typer.echo(f"{whom[:1].upper()}{whom[1:]} needs {' and '.join(files)} of {folder}.")
+    recipients = "every client" if client is None else f"client {client}"
+    typer.echo(f"{recipients[:1].upper()}{recipients[1:]} needs {' and '.join(files)} of {folder}.")
 
 
 @app.command(cls=NeedsFlower)
@@ -272,9 +274,9 @@ def status(
     from fedax.flower.deploy.trial import status as state
     from fedax.flower.deploy.trial import status_lines
 
-    found = state(Deployment.load(folder).at_server())
-    for line in [json.dumps(found, indent=2)] if as_json else status_lines(found):
+    report = state(Deployment.load(folder).require_server())
+    for line in [json.dumps(report, indent=2)] if as_json else status_lines(report):
         typer.echo(line)
     # for scripts: the exit code says whether the server answers
-    if not found["up"]:
+    if not report["up"]:
         raise typer.Exit(NO_SERVER)

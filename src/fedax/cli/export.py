@@ -34,8 +34,8 @@ def export(
     from fedax.utils.files import write, writing
 
     directory = RunDirectory.load(folder)
-    which = select_run(directory, number)
-    path = kept_model(folder, which, model_kind(best, client))
+    run_number = select_run(directory, number)
+    path = kept_model(folder, run_number, model_kind(best, client))
     source = read_weights(path)
     chosen = out.suffix.removeprefix(".") if format is None else format
     if chosen not in FORMATS:
@@ -47,8 +47,8 @@ def export(
     arrays = source.arrays
     # the file of personal models has all clients'; the task says how they are laid out
     if client is not None:
-        own, task = own_model(path, client, task_of(directory, which, trust))
-        arrays, facts = named_arrays(own, task.state), facts | {"client": client}
+        client_params, task = own_model(path, client, task_of(directory, run_number, trust))
+        arrays, facts = named_arrays(client_params, task.state), facts | {"client": client}
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         write(out, to_bytes(arrays, chosen, about=facts))

@@ -63,23 +63,23 @@ def graph(
         *(f"bits a round, {text}" for text in coders),
     ):
         table.add_column(title, justify="left" if title == "graph" else "right")
-    for each in parsed:
+    for topology in parsed:
         # shape (rounds of the period, clients)
-        degrees = np.asarray(each.degrees)
+        degrees = np.asarray(topology.degrees)
         low, high = degrees.min(), degrees.max()
-        links = np.mean([each.network(t).number_of_edges() for t in range(each.period)])
+        links = np.mean([topology.network(t).number_of_edges() for t in range(topology.period)])
         # messages of a round, in the mean over the period
         messages = degrees.sum(1).mean()
         # lambda is that of doubly stochastic matrices only
-        shrinks = each.sums == "both"
+        has_lambda = topology.sums == "both"
         table.add_row(
-            each.name,
+            topology.name,
             str(clients),
-            str(each.period),
+            str(topology.period),
             f"{links:g}",
             f"{low}" if low == high else f"{low}-{high}",
-            f"{each.lam:.5f}" if shrinks else "-",
-            f"{each.spectral_gap:.5f}" if shrinks else "-",
+            f"{topology.lam:.5f}" if has_lambda else "-",
+            f"{topology.spectral_gap:.5f}" if has_lambda else "-",
             *(f"{coder.bits(dim) * messages:,.0f}" for coder in coders.values()),
         )
     if len(parsed) == 1 and clients > 1:
@@ -106,14 +106,14 @@ def constructors() -> dict[str, list[str]]:
     """
     from fedax.graphs import Graph
 
-    found = {}
+    options_by_graph = {}
     for name, member in vars(Graph).items():
         if isinstance(member, classmethod) and not name.startswith("_"):
             # graphs from a matrix or edges do not begin with a number of clients
             first, *options = inspect.signature(getattr(Graph, name)).parameters
             if first == "clients":
-                found[name] = options
-    return found
+                options_by_graph[name] = options
+    return options_by_graph
 
 
 def usage(name: str) -> str:
@@ -147,12 +147,12 @@ def parse_graph(text: str, clients: int) -> Graph:
         raise UnknownName.among("graph", name, tuple(graphs))
     parameters = inspect.signature(getattr(Graph, name)).parameters
     # `**options` of a graph stands for its mixing weights
-    known = ["mixing" if key == "options" else key for key in graphs[name]]
+    option_names = ["mixing" if key == "options" else key for key in graphs[name]]
     for key in options:
-        if key not in known:
-            raise UnknownName.among(f"option of graph {name!r}", key, known)
+        if key not in option_names:
+            raise UnknownName.among(f"option of graph {name!r}", key, option_names)
     # options without a default have to be given
-    for key in known:
+    for key in option_names:
         if (
             key in parameters
             and parameters[key].default is inspect.Parameter.empty
@@ -192,9 +192,9 @@ def positions(graph: Graph) -> np.ndarray:
         else nx.spring_layout(network, seed=0, iterations=200)
     )
     # scaled to the unit square; a side without extent is divided by 1
-    places = np.array([layout[i] for i in range(graph.clients)])
-    low, high = places.min(0), places.max(0)
-    return (places - low) / np.where(high > low, high - low, 1)
+    coordinates = np.array([layout[i] for i in range(graph.clients)])
+    low, high = coordinates.min(0), coordinates.max(0)
+    return (coordinates - low) / np.where(high > low, high - low, 1)
 
 
 def draw_text(graph: Graph) -> str:
@@ -202,18 +202,20 @@ def draw_text(graph: Graph) -> str:
     import numpy as np
 
     # columns and rows; three columns are left for the last client's number
-    places = positions(graph) * [WIDTH - 3, HEIGHT - 1]
-    page = np.full((HEIGHT, WIDTH), " ")
+    coordinates = positions(graph) * [WIDTH - 3, HEIGHT - 1]
+    canvas = np.full((HEIGHT, WIDTH), " ")
     for i, j in graph.network().edges:
         # at least two points for each character that a link crosses
-        steps = np.linspace(0, 1, 2 * int(np.abs(places[i] - places[j]).max()) + 2)[:, None]
-        line = np.rint(places[i] + steps * (places[j] - places[i])).astype(int)
-        page[line[:, 1], line[:, 0]] = "\N{MIDDLE DOT}"
+        steps = np.linspace(0, 1, 2 * int(np.abs(coordinates[i] - coordinates[j]).max()) + 2)[
+            :, None
+        ]
+        line = np.rint(coordinates[i] + steps * (coordinates[j] - coordinates[i])).astype(int)
+        canvas[line[:, 1], line[:, 0]] = "\N{MIDDLE DOT}"
     # numbers are written over the links
-    for i, (x, y) in enumerate(np.rint(places).astype(int)):
+    for i, (x, y) in enumerate(np.rint(coordinates).astype(int)):
         for offset, letter in enumerate(str(i)[: WIDTH - x]):
-            page[y, x + offset] = letter
-    return "\n".join("".join(row).rstrip() for row in page)
+            canvas[y, x + offset] = letter
+    return "\n".join("".join(row).rstrip() for row in canvas)
 
 
 def write_picture(graph: Graph, path: Path) -> None:
@@ -221,10 +223,13 @@ def write_picture(graph: Graph, path: Path) -> None:
     import numpy as np
     import plotly.graph_objects as go
 
-    places = positions(graph)
+    coordinates = positions(graph)
     # NaN between two links, so that no line joins them
-    ends = [np.array([places[i], places[j], [np.nan, np.nan]]) for i, j in graph.network().edges]
-    lines = np.concatenate([*ends, np.zeros((0, 2))])
+    segments = [
+        np.array([coordinates[i], coordinates[j], [np.nan, np.nan]])
+        for i, j in graph.network().edges
+    ]
+    lines = np.concatenate([*segments, np.zeros((0, 2))])
     numbers = [f"client {i}" for i in range(graph.clients)]
     figure = go.Figure(
         [
@@ -236,8 +241,8 @@ def write_picture(graph: Graph, path: Path) -> None:
                 hoverinfo="skip",
             ),
             go.Scatter(
-                x=places[:, 0],
-                y=places[:, 1],
+                x=coordinates[:, 0],
+                y=coordinates[:, 1],
                 mode="markers",
                 marker={"size": 12, "color": "#1f6feb"},
                 text=numbers,

@@ -115,8 +115,8 @@ def main() -> None:
         from fedax.engine.distributed import abort
 
         # one process: the traceback is enough
-        if (here := abort.current_rank()) is None:
+        if (rank_info := abort.current_rank()) is None:
             raise
         # the other ranks would wait for this one
-        abort.abort_with(error, here)
+        abort.abort_with(error, rank_info)
         raise

@@ -53,18 +53,18 @@ def select_run(directory: RunDirectory, number: int | None) -> int:
         return number
     if number is None and len(runs) == 1:
         return next(iter(runs))
-    listed = "; ".join(
+    choices = "; ".join(
         f"{i}: {record.task}, {record.label}, seed {record.seed}"
         for i, record in sorted(runs.items())
     )
     if not directory.runs:
         # a directory without runs may have checkpoints that can be continued
         newest = max(directory.path.glob("checkpoints/*/round-*"), key=lambda p: p.name, default="")
-        listed = f"none of {directory.path}, where no run is done yet ({directory.status})"
-        listed += f"; its newest checkpoint is {newest}" if newest else ""
-        listed += ". `fedax resume`, or `fedax deploy resume` of a deployment, continues it"
+        choices = f"none of {directory.path}, where no run is done yet ({directory.status})"
+        choices += f"; its newest checkpoint is {newest}" if newest else ""
+        choices += ". `fedax resume`, or `fedax deploy resume` of a deployment, continues it"
     raise InvalidInput.found(
         "--run",
         "none" if number is None else str(number),
-        f"one of the runs {listed or 'of a later time'}",
+        f"one of the runs {choices or 'of a later time'}",
     )

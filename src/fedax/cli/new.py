@@ -87,13 +87,13 @@ def new_algorithm(name: str, family: str, folder: Path | None) -> list[Path]:
         raise InvalidInput.of("--family", family, "one of " + ", ".join(FAMILIES))
     checkout = Path("src", "fedax", "algorithms", family)
     # in a checkout the files go where algorithms are found by themselves
-    inside = folder is None and checkout.is_dir()
+    in_checkout = folder is None and checkout.is_dir()
     source, tests = (
         (checkout, Path("tests", "closed_forms"))
-        if inside
+        if in_checkout
         else (folder or Path(), folder or Path())
     )
-    module = f"fedax.algorithms.{family}.{name.lower()}" if inside else name.lower()
+    module = f"fedax.algorithms.{family}.{name.lower()}" if in_checkout else name.lower()
     return _write_new(
         {
             source / f"{name.lower()}.py": _fill_skeleton(f"{family}.py.txt", name, module),

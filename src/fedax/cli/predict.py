@@ -45,10 +45,10 @@ def predict(
     if (data is None) == (split is None):
         raise InvalidInput.because("predict", "needs either --data or --split")
     directory = RunDirectory.load(folder)
-    which = select_run(directory, number)
+    run_number = select_run(directory, number)
     path, task = (
-        kept_model(folder, which, model_kind(best, client)),
-        task_of(directory, which, trust),
+        kept_model(folder, run_number, model_kind(best, client)),
+        task_of(directory, run_number, trust),
     )
     # the task comes back in the state of the model, such as statistics of its layers
     params, task = (
@@ -56,8 +56,8 @@ def predict(
         if client is None
         else own_model(path, client, task)
     )
-    chosen = of_split(task, split, client) if data is None else examples_of(task, data)
-    table = predictions_csv(task, params, chosen)
+    examples = of_split(task, split, client) if data is None else examples_of(task, data)
+    table = predictions_csv(task, params, examples)
     if out is None:
         typer.echo(table, nl=False)
         return

@@ -51,21 +51,23 @@ def profile(
     plan, console = (experiment := Experiment.read(file, settings or ())).plan(), Console()
     # options that `profile` of the engine takes
     names = ("solver", "schedule", "channel", "engine", "observe")
-    options = {name: plan.arguments[name] for name in names if name in plan.arguments}
     profiles: dict[str, Profile] = {}
     for label, algorithm in plan.algorithms.items():
+        # an algorithm may have its own solver and schedule
+        arguments = plan.arguments_of(label)
+        options = {name: arguments[name] for name in names if name in arguments}
         profiles[label] = profile_rounds(
             algorithm, plan.task, seed=experiment.seeds[0], rounds=rounds, **options
         )
         show(table_of(label, profiles[label]), console)
-    if (peak := _peak()) is not None:
+    if (peak := _peak_memory()) is not None:
         console.print(f"Most memory of this process: {peak:,.0f} MB.", highlight=False)
     if picture is not None:
         write_picture(profiles, picture)
         console.print(f"Picture: {picture}", markup=False, highlight=False, soft_wrap=True)
 
 
-def table_of(label: str, found: Profile) -> Table:
+def table_of(label: str, result: Profile) -> Table:
     """Returns the parts of a round with their milliseconds and shares."""
     from rich.table import Table
 
@@ -74,52 +76,57 @@ def table_of(label: str, found: Profile) -> Table:
     )
     for title, side in (("part", "left"), ("ms a round", "right"), ("share", "right")):
         table.add_column(title, justify=side)  # type: ignore[arg-type]
-    for part, milliseconds in found.parts.items():
-        table.add_row(part, f"{milliseconds:.3g}", f"{milliseconds / found.round_ms:.1%}")
+    for part, milliseconds in result.parts.items():
+        table.add_row(part, f"{milliseconds:.3g}", f"{milliseconds / result.round_ms:.1%}")
     table.add_row(
-        "round", f"{found.round_ms:.3g}", f"on {found.devices} device{'s' * (found.devices > 1)}"
+        "round", f"{result.round_ms:.3g}", f"on {result.devices} device{'s' * (result.devices > 1)}"
     )
-    table.add_row("one observation", f"{found.observe_ms:.3g}", "")
-    table.add_row("compiling", f"{1e3 * found.compile_s:.3g}", "once")
+    table.add_row("one observation", f"{result.observe_ms:.3g}", "")
+    table.add_row("compiling", f"{1e3 * result.compile_s:.3g}", "once")
     table.add_section()
     # rates of matrix products; None where a program has operations that cannot be counted
     for part, rate, fraction in (
-        ("products of the round", found.rate, found.fraction),
-        ("products over gradients", found.gradients_rate, found.gradients_fraction),
+        ("products of the round", result.rate, result.fraction),
+        ("products over gradients", result.gradients_rate, result.gradients_fraction),
     ):
-        reached = (
+        cells = (
             ("cannot be counted", "")
             if rate is None or fraction is None
-            else (_gigaflops(rate), f"{fraction:.1%}")
+            else (_format_rate(rate), f"{fraction:.1%}")
         )
-        table.add_row(part, *reached)
-    table.add_row("peak of large products", _gigaflops(found.peak), "")
+        table.add_row(part, *cells)
+    table.add_row("peak of large products", _format_rate(result.peak), "")
     return table
 
 
-def _gigaflops(rate: float) -> str:
+def _format_rate(rate: float) -> str:
     return f"{rate:.3g} GFLOP/s"
 
 
-def write_picture(found: Mapping[str, Profile], path: Path) -> None:
+def write_picture(profiles: Mapping[str, Profile], path: Path) -> None:
     """Writes one bar for each algorithm as a self-contained page."""
     import plotly.graph_objects as go
 
     from fedax.utils.files import write, writing
 
     figure = go.Figure()
-    parts = dict.fromkeys(part for each in found.values() for part in each.parts)
+    parts = dict.fromkeys(part for result in profiles.values() for part in result.parts)
     # a name such as "train: gradients" is work of clients in a phase
     for part in sorted(parts, key=lambda part: ": " not in part):  # the clients' work first
         kind = part.split(": ")[-1]
         # one number for each algorithm, 0 where it has no such part
-        bars = [each.parts.get(part, 0.0) for each in found.values()]
+        bars = [result.parts.get(part, 0.0) for result in profiles.values()]
         color = (COLORS | OTHERS).get(kind, "#9aa0a6")
         style = {"color": color, "line": {"color": "white", "width": 1}}
         hover = "%{y}<br>%{x:.3g} ms"
         figure.add_trace(
             go.Bar(
-                y=list(found), x=bars, name=part, orientation="h", marker=style, hovertemplate=hover
+                y=list(profiles),
+                x=bars,
+                name=part,
+                orientation="h",
+                marker=style,
+                hovertemplate=hover,
             )
         )
     figure.update_layout(
@@ -135,7 +142,7 @@ def write_picture(found: Mapping[str, Profile], path: Path) -> None:
         write(path, figure.to_html(include_plotlyjs=True))
 
 
-def _peak() -> float | None:
+def _peak_memory() -> float | None:
     """Returns the peak memory of this process in MB, or None where the system does not report
     it.
     """
@@ -143,6 +150,6 @@ def _peak() -> float | None:
         import resource
     except ImportError:  # Windows
         return None
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # in bytes on macOS, in kilobytes elsewhere
-    return most / 1e6 if sys.platform == "darwin" else most / 1e3
+    return peak / 1e6 if sys.platform == "darwin" else peak / 1e3

@@ -27,20 +27,22 @@ def report(
     from fedax.report import render
     from fedax.utils.files import write
 
-    only = folders[0] if len(folders) == 1 else None
-    kept = only is not None and not (only / "summary.json").exists()
-    if keep is not None and (only is None or kept):
-        given = f"{keep} with {'a folder that --keep has made' if kept else 'several folders'}"
-        raise InvalidInput.found("--keep", given, "one run directory")
+    single = folders[0] if len(folders) == 1 else None
+    is_copy = single is not None and not (single / "summary.json").exists()
+    if keep is not None and (single is None or is_copy):
+        arguments = (
+            f"{keep} with {'a folder that --keep has made' if is_copy else 'several folders'}"
+        )
+        raise InvalidInput.found("--keep", arguments, "one run directory")
     # no run directory, but a folder that --keep has made
-    if only and not (only / "summary.json").exists() and (only / "runs.csv").exists():
+    if single and not (single / "summary.json").exists() and (single / "runs.csv").exists():
         # with curves everything is made again; older copies have numbers for the tables only
-        if is_archive(only):
-            files = RunDirectory.load(only).renew_archive()
+        if is_archive(single):
+            files = RunDirectory.load(single).renew_archive()
         else:
             from fedax.papers.study import rebuild
 
-            files = rebuild(only)
+            files = rebuild(single)
         for file in files:
             typer.echo(str(file))
         return

@@ -37,17 +37,17 @@ def table(
     from fedax.report.tables.comparison import FORMS, method_tables
     from fedax.utils.files import write, writing
 
-    asked = [
+    forms = [
         name for name, wanted in (("latex", latex), ("csv", csv), ("markdown", markdown)) if wanted
     ]
-    if len(asked) > 1:
-        raise InvalidInput.because("table", f"--{asked[0]} and --{asked[1]} exclude each other")
+    if len(forms) > 1:
+        raise InvalidInput.because("table", f"--{forms[0]} and --{forms[1]} exclude each other")
     directories = [RunDirectory.load(folder) for folder in folders]
     # reversed, so that the first directory with a task says how its curves are read
     reads = {
         task: read for directory in reversed(directories) for task, read in directory.reads.items()
     }
-    text = FORMS[asked[0] if asked else "text"](
+    text = FORMS[forms[0] if forms else "text"](
         method_tables(merge_records(directories), reads, metric)
     ).rstrip("\n")
     if out is None:

@@ -22,9 +22,9 @@ def show(table: Table, console: Console) -> None:
     >>> print(narrow.file.getvalue().splitlines()[1].rstrip())
     random_regular(4)  1,019,955,200
     """
-    wide = console.options.update(max_width=MOST)
+    options = console.options.update(max_width=MOST)
     # the width that the table would like to have
-    width = max(Measurement.get(console, wide, table).maximum, 1)
-    lines = Segments(console.render(table, wide.update(width=width)))
+    width = max(Measurement.get(console, options, table).maximum, 1)
+    lines = Segments(console.render(table, options.update(width=width)))
     # neither cut nor wrapped at the terminal's width
     console.print(lines, crop=False, soft_wrap=True, end="")

@@ -48,14 +48,14 @@ def theory(
     table.add_column("value", justify="right", no_wrap=True)
     table.add_column("source", no_wrap=True)
     prices = price or [0.1, 1.0, 10.0, 100.0, 1000.0]
-    found = suggestions(paper, experiment.plan(), accuracy, prices, experiment.seeds[0])
+    answer = suggestions(paper, experiment.plan(), accuracy, prices, experiment.seeds[0])
     # texts, for the terminal and for the picture's page alike
-    rows = [(row.quantity, _format(row.value), row.source) for row in found.rows]
+    rows = [(row.quantity, _format(row.value), row.source) for row in answer.rows]
     for row in rows:
         table.add_row(*row)
     show(table, console)
     if figure is not None:
-        save_figure(figure, f"Theory of {paper}", found.panels, rows)
+        save_figure(figure, f"Theory of {paper}", answer.panels, rows)
         console.print(f"[dim]{figure}[/dim]")
 
 

@@ -54,8 +54,8 @@ def save_figure(
 
 def _curves(
     title: str,
-    below: str,
-    beside: str,
+    x_label: str,
+    y_label: str,
     x: np.ndarray,
     lines: dict[str, np.ndarray],
     *,
@@ -63,49 +63,57 @@ def _curves(
 ) -> Panel:
     """Draws curves over a logarithmic axis; numbers that are not positive are left out."""
     series = []
-    for place, (label, y) in enumerate(lines.items()):
+    for index, (label, y) in enumerate(lines.items()):
         # a logarithmic axis cannot show other numbers
-        good = np.isfinite(y) & (y > 0)
-        if good.any():
-            marked = staggered(int(good.sum()), place, len(lines))
+        is_positive = np.isfinite(y) & (y > 0)
+        if is_positive.any():
+            marked = staggered(int(is_positive.sum()), index, len(lines))
             series.append(
                 Series(
                     label,
-                    first + place,
-                    x[good].astype(float),
-                    y[good].astype(float),
+                    first + index,
+                    x[is_positive].astype(float),
+                    y[is_positive].astype(float),
                     marked=marked,
                 )
             )
-    return Panel(title, Axis(below, True), Axis(beside, True), series)
+    return Panel(title, Axis(x_label, True), Axis(y_label, True), series)
 
 
-def _each(function: Callable[[float], float], x: np.ndarray) -> np.ndarray:
+def _evaluate(function: Callable[[float], float], x: np.ndarray) -> np.ndarray:
     """Returns the values of a bound, NaN where nothing is proved."""
 
-    def value(at: float) -> float:
+    def value(point: float) -> float:
         try:
-            return function(at)
+            return function(point)
         except InvalidInput:
             return math.nan
 
-    return np.array([value(float(at)) for at in x])
+    return np.array([value(float(position)) for position in x])
 
 
-def local_gd_panels(given: dict[str, Any], rate: float, prices: Sequence[float]) -> list[Panel]:
+def local_gd_panels(constants: dict[str, Any], rate: float, prices: Sequence[float]) -> list[Panel]:
     """Draws the cost of the accuracy over H for each price, and the bound over T for some H with
     their largest step sizes.
     """
-    smooth, variance, distance = given["smoothness"], given["variance"], given["distance"]
+    smooth, variance, distance = (
+        constants["smoothness"],
+        constants["variance"],
+        constants["distance"],
+    )
     # the largest H for which this step size is allowed
-    most = max(int(1 / (4 * smooth * rate) * (1 + 1e-12)), 1)
-    intervals = np.unique(np.geomspace(1, most, POINTS).round()).astype(int)
+    largest = max(int(1 / (4 * smooth * rate) * (1 + 1e-12)), 1)
+    intervals = np.unique(np.geomspace(1, largest, POINTS).round()).astype(int)
     # what the floor of the bound leaves of the accuracy; none of it above some H
-    left = given["accuracy"] - 24 * rate**2 * variance * intervals.astype(float) ** 2 * smooth
-    steps = np.where(left > 0, 2 * distance**2 / (rate * np.where(left > 0, left, 1)), np.nan)
+    remaining = (
+        constants["accuracy"] - 24 * rate**2 * variance * intervals.astype(float) ** 2 * smooth
+    )
+    steps = np.where(
+        remaining > 0, 2 * distance**2 / (rate * np.where(remaining > 0, remaining, 1)), np.nan
+    )
     costs = {f"a communication at {price:g}": steps * (1 + price / intervals) for price in prices}
     cost = _curves(
-        f"Cost of an accuracy of {given['accuracy']:g}",
+        f"Cost of an accuracy of {constants['accuracy']:g}",
         "local steps H",
         "gradients of a client",
         intervals,
@@ -115,7 +123,9 @@ def local_gd_panels(given: dict[str, Any], rate: float, prices: Sequence[float])
     times = np.geomspace(1e2, max(1e6, 4 * float(np.nanmin(steps))), POINTS).round()
     options = {"distance": distance, "variance": variance, "smoothness": smooth}
     bounds = {
-        f"H = {h}": _each(lambda t, h=h: local_gd.bound(interval=h, steps=int(t), **options), times)
+        f"H = {h}": _evaluate(
+            lambda t, h=h: local_gd.bound(interval=h, steps=int(t), **options), times
+        )
         for h in (1, 4, 16, 64)
     }
     title = "Theorem 1, with the step size 1/(4LH)"
@@ -126,22 +136,23 @@ def local_gd_panels(given: dict[str, Any], rate: float, prices: Sequence[float])
 
 
 def feddane_panels(
-    given: dict[str, Any], gap: float, accuracy: float, chosen: dict[str, tuple[float, float]]
+    constants: dict[str, Any], gap: float, accuracy: float, chosen: dict[str, tuple[float, float]]
 ) -> list[Panel]:
     """Draws the decrease over mu for several exactnesses, and the rounds that it promises; each
     chosen mu with its decrease.
     """
-    best = feddane.best_mu(**given).mu
+    best = feddane.best_mu(**constants).mu
     mus = np.geomspace(best / 20, best * 20, POINTS)
-    scale = given["dissimilarity"] ** 2 + 0.5  # with gamma of 1/scale or more nothing is promised
+    # with gamma of 1/scale or more nothing is promised
+    scale = constants["dissimilarity"] ** 2 + 0.5
     gammas = {
         "exact solutions": 0.0,
         f"gamma = {0.1 / scale:.2g}": 0.1 / scale,
         f"gamma = {0.5 / scale:.2g}": 0.5 / scale,
     }
     rhos = {
-        label: _each(
-            lambda mu, gamma=gamma: feddane.decrease(mu=mu, inexactness=gamma, **given), mus
+        label: _evaluate(
+            lambda mu, gamma=gamma: feddane.decrease(mu=mu, inexactness=gamma, **constants), mus
         )
         for label, gamma in gammas.items()
     }
@@ -167,27 +178,27 @@ def dfedavgm_panels(
     """Draws the parts of Theorem 1's bound and the consensus bounds over eta, and the bound over
     the rounds with the best eta.
     """
-    most = dfedavgm.largest_step_size(
+    largest = dfedavgm.largest_step_size(
         smoothness=setting.smoothness, local_steps=setting.local_steps, momentum=setting.momentum
     )
     # rounding down allows half of the step size, see `best_step_size`
-    most *= 0.5 if rounding is not None and rounding.kind == "down" else 1.0
+    largest *= 0.5 if rounding is not None and rounding.kind == "down" else 1.0
     # just below the largest step size, where gamma is 0 and the bound infinite
-    rates = np.geomspace(most * 1e-4, most * 0.999, POINTS)
-    found = [dfedavgm.constants(replace(setting, rate=float(eta)), rounding) for eta in rates]
+    rates = np.geomspace(largest * 1e-4, largest * 0.999, POINTS)
+    constants = [dfedavgm.constants(replace(setting, rate=float(eta)), rounding) for eta in rates]
     parts = {
         "progress, 2 (f - min f)/(gamma T)": np.array(
-            [2 * gap / (each.gamma * rounds) for each in found]
+            [2 * gap / (constant.gamma * rounds) for constant in constants]
         ),
-        "local training, alpha": np.array([each.alpha for each in found]),
-        "missing consensus, beta": np.array([each.beta for each in found]),
+        "local training, alpha": np.array([constant.alpha for constant in constants]),
+        "missing consensus, beta": np.array([constant.beta for constant in constants]),
     }
-    whole = {"bound": np.sum(list(parts.values()), axis=0)} | parts
+    lines = {"bound": np.sum(list(parts.values()), axis=0)} | parts
     consensus = {
-        "corrected": _each(
+        "corrected": _evaluate(
             lambda eta: dfedavgm.consensus_bound(replace(setting, rate=eta), rounding), rates
         ),
-        "as printed": _each(
+        "as printed": _evaluate(
             lambda eta: dfedavgm.consensus_bound(
                 replace(setting, rate=eta), rounding, as_printed=True
             ),
@@ -196,14 +207,14 @@ def dfedavgm_panels(
     }
     times = np.geomspace(1e2, 1e10, 40).round()
 
-    def reached(t: float) -> float:
+    def best_bound(t: float) -> float:
         eta = dfedavgm.best_step_size(setting, rounding, gap=gap, rounds=int(t))
         return dfedavgm.stationarity_bound(
             replace(setting, rate=eta), rounding, gap=gap, rounds=int(t)
         )
 
     return [
-        _curves(f"Squared gradient after {rounds:,} rounds", "eta", "", rates, whole),
+        _curves(f"Squared gradient after {rounds:,} rounds", "eta", "", rates, lines),
         _curves(
             f"Consensus, Lemma {5 if rounding else 4}",
             "eta",
@@ -217,7 +228,7 @@ def dfedavgm_panels(
             "rounds",
             "",
             times,
-            {"best eta": _each(reached, times)},
+            {"best eta": _evaluate(best_bound, times)},
             first=6,
         ),
     ]
@@ -231,14 +242,14 @@ def fedaware_panels(
     """
     # from the client with the most examples
     order = np.argsort(-weights, kind="stable")
-    place = np.arange(1, len(order) + 1)
+    rank = np.arange(1, len(order) + 1)
     lines = {"share of the examples": weights[order], "shortest combination": shortest[order]}
-    found = _curves("Weights", "client, from the largest", "weight", place, lines)
-    spots = Series("a client", 2, steps.astype(float), zeta, kind="runs")
-    unlike = Panel(
-        "Work and dissimilarity", Axis("local steps K_i", True), Axis("zeta_i", True), [spots]
+    weights_panel = _curves("Weights", "client, from the largest", "weight", rank, lines)
+    points = Series("a client", 2, steps.astype(float), zeta, kind="runs")
+    dissimilarity_panel = Panel(
+        "Work and dissimilarity", Axis("local steps K_i", True), Axis("zeta_i", True), [points]
     )
-    return [replace(found, x=Axis("client, from the largest")), unlike]
+    return [replace(weights_panel, x=Axis("client, from the largest")), dissimilarity_panel]
 
 
 def fedbc_panels(smoothness: np.ndarray, delta: float, accuracy: float) -> list[Panel]:
@@ -247,10 +258,10 @@ def fedbc_panels(smoothness: np.ndarray, delta: float, accuracy: float) -> list[
     """
     # from the smoothest client
     order = np.argsort(smoothness)
-    bounds, place = fedbc.multiplier_bounds(smoothness[order]), np.arange(1, len(order) + 1)
+    bounds, rank = fedbc.multiplier_bounds(smoothness[order]), np.arange(1, len(order) + 1)
     lines = {"lowest, 1 + L_i": bounds.low, "highest, (1 + L_i)²/L_i": bounds.high}
     interval = _curves(
-        "Interval of the multipliers", "client, from the smoothest", "multiplier", place, lines
+        "Interval of the multipliers", "client, from the smoothest", "multiplier", rank, lines
     )
     smooth = float(smoothness.max())
     # Lemma B.2 needs more than L/2
@@ -258,14 +269,14 @@ def fedbc_panels(smoothness: np.ndarray, delta: float, accuracy: float) -> list[
 
     def spread(multiplier: float, error: float) -> float:
         # delta grows with the multipliers, which are all alike here
-        unlike = delta * multiplier / (1 + smooth)
+        heterogeneity = delta * multiplier / (1 + smooth)
         return fedbc.consensus_bound(
-            smoothness=smooth, multiplier=multiplier, error=error, heterogeneity=unlike
+            smoothness=smooth, multiplier=multiplier, error=error, heterogeneity=heterogeneity
         )
 
     labels = {"solved exactly": 0.0, f"epsilon = {accuracy:g}": accuracy}
-    apart = {
-        label: _each(lambda lam, error=error: spread(lam, error), multipliers)
+    distances = {
+        label: _evaluate(lambda lam, error=error: spread(lam, error), multipliers)
         for label, error in labels.items()
     }
     consensus = _curves(
@@ -273,7 +284,7 @@ def fedbc_panels(smoothness: np.ndarray, delta: float, accuracy: float) -> list[
         "multiplier of all clients",
         "squared distance",
         multipliers,
-        apart,
+        distances,
         first=2,
     )
     return [replace(interval, x=Axis("client, from the smoothest")), consensus]

@@ -55,7 +55,7 @@ class Question(NamedTuple):
     seed: int = 0
 
 
-class Used(NamedTuple):
+class MethodSetup(NamedTuple):
     """The first algorithm of a file that a paper is about, with the solver and the schedule that it
     runs with.
 
@@ -67,14 +67,16 @@ class Used(NamedTuple):
     schedule: Schedule
 
     @classmethod
-    def of(cls, plan: Plan, *kinds: type) -> "Used":
+    def of(cls, plan: Plan, *kinds: type) -> "MethodSetup":
         """Returns the first algorithm of some classes."""
         label = next(
             (label for label, method in plan.algorithms.items() if type(method) in kinds), None
         )
-        given = plan.arguments if label is None else plan.arguments_of(label)
+        arguments = plan.arguments if label is None else plan.arguments_of(label)
         return cls(
-            None if label is None else plan.algorithms[label], given["solver"], given["schedule"]
+            None if label is None else plan.algorithms[label],
+            arguments["solver"],
+            arguments["schedule"],
         )
 
 
@@ -96,12 +98,12 @@ class Measured(constants.Measured):
         """The lowest eigenvalue of any client; 0 at least for losses with a closed form, which are
         convex.
         """
-        found = min(
+        lowest = min(
             estimate.lowest_eigenvalue(self.losses, client=k, tolerance=1e-3)
             for k in range(self.losses.clients)
         )
         # an iteration may end slightly below 0
-        return max(found, 0.0) if self.source == constants.CLOSED_FORM else found
+        return max(lowest, 0.0) if self.source == constants.CLOSED_FORM else lowest
 
     @functools.cached_property
     def gradients(self) -> np.ndarray:
@@ -117,17 +119,17 @@ class Measured(constants.Measured):
         """
         # "full", a number, or the range that it is drawn from
         batch = self.schedule.batch_size
-        least = batch[0] if isinstance(batch, tuple) else batch
-        if least == "full":
+        smallest = batch[0] if isinstance(batch, tuple) else batch
+        if smallest == "full":
             return 0.0
         sizes = enumerate(self.sizes)
-        each = (
+        variances = (
             estimate.local_variance(
-                self.losses, self.start, k, batch_size=min(least, n), samples=64
+                self.losses, self.start, k, batch_size=min(smallest, n), samples=64
             )
             for k, n in sizes
         )
-        return max(one.mean for one in each)
+        return max(variance.mean for variance in variances)
 
     def common(self) -> list[Row]:
         """Returns the constants that every paper begins with."""
@@ -138,41 +140,43 @@ class Measured(constants.Measured):
         ]
 
 
-def _local_gd(question: Question) -> Answer:
-    used = Used.of(question.plan, LocalGD)
-    found = Measured(question, "equal", used.schedule)
+def _answer_local_gd(question: Question) -> Answer:
+    method_setup = MethodSetup.of(question.plan, LocalGD)
+    measured = Measured(question, "equal", method_setup.schedule)
     # the theorem is about convex losses, which have a minimum
-    best = estimate.optimum(found.losses)
-    distance = float(np.linalg.norm(best.w - np.asarray(found.start)))
+    best = estimate.optimum(measured.losses)
+    distance = float(np.linalg.norm(best.w - np.asarray(measured.start)))
     smooth, variance = (
-        float(found.smoothness.max()),
-        local_gd.variance(found.losses.gradients(best.w)),
+        float(measured.smoothness.max()),
+        local_gd.variance(measured.losses.gradients(best.w)),
     )
-    given: dict[str, Any] = {
+    task_constants: dict[str, Any] = {
         "distance": distance,
         "variance": variance,
         "smoothness": smooth,
         "accuracy": question.accuracy,
     }
     rows = [
-        *found.common(),
+        *measured.common(),
         Row("f*", best.value, f"gradient {best.gradient:.1e} there"),
-        Row("f(x0) - f*", found.losses.value(found.start) - best.value, ""),
+        Row("f(x0) - f*", measured.losses.value(measured.start) - best.value, ""),
         Row("|x0 - x*|", distance, ""),
         Row("sigma^2", variance, "after Assumption 1"),
-        Row("communications T/H", local_gd.communications(**given), "eq. (6)"),
+        Row("communications T/H", local_gd.communications(**task_constants), "eq. (6)"),
     ]
     # usual intervals, and that of the file
-    for interval in sorted({1, 4, 16, found.interval}):
+    for interval in sorted({1, 4, 16, measured.interval}):
         rate = local_gd.step_size(smooth, interval)
         # the step size of the theorem for H, or the smaller one that the accuracy needs
-        plan = local_gd.plan(rate=min(rate, local_gd.plan(**given).rate / interval), **given)
+        plan = local_gd.plan(
+            rate=min(rate, local_gd.plan(**task_constants).rate / interval), **task_constants
+        )
         rows.append(Row(f"gamma for H = {interval}", plan.rate, f"T = {math.ceil(plan.steps):,}"))
     # the largest step size with which one local step reaches the accuracy in the bound, a tenth of
     # it left for progress
-    fixed = local_gd.plan(**given).rate / 10
+    fixed = local_gd.plan(**task_constants).rate / 10
     for price in question.prices:
-        interval = local_gd.best_interval(rate=fixed, price=price, **given)
+        interval = local_gd.best_interval(rate=fixed, price=price, **task_constants)
         rows.append(
             Row(
                 f"best H, a communication at {price:g} gradients",
@@ -180,22 +184,22 @@ def _local_gd(question: Question) -> Answer:
                 f"gamma = {fixed:.3g}, from eq. (5)",
             )
         )
-    return Answer(rows, figures.local_gd_panels(given, fixed, question.prices))
+    return Answer(rows, figures.local_gd_panels(task_constants, fixed, question.prices))
 
 
-def _feddane(question: Question) -> Answer:
+def _answer_feddane(question: Question) -> Answer:
     plan = question.plan
-    found = Measured(question, "shares", Used.of(plan, FedDANE).schedule)
-    smooth, concavity = float(found.smoothness.max()), max(-found.lowest, 0.0)
-    b = feddane.dissimilarity(found.gradients, found.losses.shares)
-    given = {"smoothness": smooth, "dissimilarity": b, "concavity": concavity}
+    measured = Measured(question, "shares", MethodSetup.of(plan, FedDANE).schedule)
+    smooth, concavity = float(measured.smoothness.max()), max(-measured.lowest, 0.0)
+    b = feddane.dissimilarity(measured.gradients, measured.losses.shares)
+    task_constants = {"smoothness": smooth, "dissimilarity": b, "concavity": concavity}
     # the gap to 0, because f* is not known
-    best, gap = feddane.best_mu(**given), found.losses.value(found.start)
+    best, gap = feddane.best_mu(**task_constants), measured.losses.value(measured.start)
     rows = [
-        *found.common(),
+        *measured.common(),
         Row(
             "lowest eigenvalue of a client",
-            found.lowest,
+            measured.lowest,
             "at the start; mu must exceed its negative",
         ),
         Row("B", b, "Definition 2, at the start; a lower bound"),
@@ -212,17 +216,17 @@ def _feddane(question: Question) -> Answer:
         # derived classes may have other rounds
         if type(method) is not FedDANE:
             continue
-        rho, source = _rho(found, given, method, plan, label)
+        rho, source = _promised_decrease(measured, task_constants, method, plan, label)
         rows.append(Row(f"rho of {label}", rho, source))
         mu = method.mu
         # only a single mu has a place in the picture
         if not isinstance(mu, Mapping) and np.ndim(mu) == 0 and isinstance(rho, float) and rho > 0:
             chosen[label] = float(mu), rho
-    return Answer(rows, figures.feddane_panels(given, gap, question.accuracy, chosen))
+    return Answer(rows, figures.feddane_panels(task_constants, gap, question.accuracy, chosen))
 
 
-def _rho(
-    found: Measured, given: dict[str, float], method: FedDANE, plan: Plan, label: str
+def _promised_decrease(
+    measured: Measured, task_constants: dict[str, float], method: FedDANE, plan: Plan, label: str
 ) -> tuple[float | str, str]:
     """Returns the decrease that is promised for an algorithm: by Theorems 3 and 5, or by 7 with a
     mu for each device.
@@ -230,85 +234,87 @@ def _rho(
     arguments = plan.arguments_of(label)
     solver, mu = arguments["solver"], np.asarray(method.mu, float)
     # with `Exact`: the text says separately how local problems are solved
-    told = settings_of(
+    settings = settings_of(
         method,
         RunOptions(solver=Exact(), schedule=arguments["schedule"], channel=arguments["channel"]),
     )
-    missing = premises.feddane(told, found.losses.clients, by_device=True)
+    missing = premises.feddane(settings, measured.losses.clients, by_device=True)
     gamma = float(solver.gamma) if isinstance(solver, Inexact) else 0.0
     exact = "" if isinstance(solver, Exact | Inexact) else ", if solved exactly"
     # the theorems need mu above the concavity for every device
-    if mu.min() <= given["concavity"]:
+    if mu.min() <= task_constants["concavity"]:
         return -math.inf, "no decrease is promised"
     if mu.ndim == 0:
         rho, theorem = (
-            feddane.decrease(mu=float(mu), inexactness=gamma, **given),
+            feddane.decrease(mu=float(mu), inexactness=gamma, **task_constants),
             ("Theorems 3 and 5"),
         )
-    elif given["concavity"] > 0:
+    elif task_constants["concavity"] > 0:
         return "none", "Theorem 7, of a mu for each device, is about convex losses"
     else:
-        each = {
+        by_device = {
             "mu": mu,
-            "smoothness": found.smoothness,
+            "smoothness": measured.smoothness,
             "inexactness": gamma,
-            "weights": found.losses.shares,
+            "weights": measured.losses.shares,
         }
-        rho = feddane.decrease_by_device(dissimilarity=given["dissimilarity"], **each)
+        rho = feddane.decrease_by_device(dissimilarity=task_constants["dissimilarity"], **by_device)
         theorem = "Theorem 7, corrected"
     if missing is not None:
         return rho, f"{theorem}{exact}; no promise, as it {missing}"
     return rho, f"{theorem}{exact}: " + ("a decrease" if rho > 0 else "no decrease is promised")
 
 
-def _dfedavgm(question: Question) -> Answer:
-    used = Used.of(question.plan, DFedAvgM, QuantizedDFedAvgM)
-    found = Measured(question, "equal", used.schedule)
-    dim, k, noise = int(found.start.shape[0]), found.interval, found.noise()
-    momentum = float(getattr(used.solver, "momentum", 0.0))
+def _answer_dfedavgm(question: Question) -> Answer:
+    method_setup = MethodSetup.of(question.plan, DFedAvgM, QuantizedDFedAvgM)
+    measured = Measured(question, "equal", method_setup.schedule)
+    dim, k, noise = int(measured.start.shape[0]), measured.interval, measured.noise()
+    momentum = float(getattr(method_setup.solver, "momentum", 0.0))
     smooth, bound = (
-        float(found.smoothness.max()),
-        float(np.linalg.norm(found.gradients, axis=1).max()),
+        float(measured.smoothness.max()),
+        float(np.linalg.norm(measured.gradients, axis=1).max()),
     )
-    most = dfedavgm.largest_step_size(smoothness=smooth, local_steps=k, momentum=momentum)
-    rounding, unbounded = _rounding(used.method, dim, found.losses.clients)
+    largest = dfedavgm.largest_step_size(smoothness=smooth, local_steps=k, momentum=momentum)
+    rounding, unbounded = _rounding_of(method_setup.method, dim, measured.losses.clients)
     # half of the largest step size; for rounding down, which allows half as much, a quarter
     half = 0.25 if rounding is not None and rounding.kind == "down" else 0.5
     setting = dfedavgm.Setting(
         smooth,
         noise,
-        estimate.global_variance(found.losses, [found.start]),
+        estimate.global_variance(measured.losses, [measured.start]),
         bound,
         k,
-        most * half,
+        largest * half,
         momentum=momentum,
-        mixing=_mixing(used.method, found.losses.clients),
+        mixing=_lambda_of_graph(method_setup.method, measured.losses.clients),
     )
     # bounds fall like 1/sqrt(T): with this T they are of the order of the accuracy
-    gap, rounds = found.losses.value(found.start), math.ceil(1 / question.accuracy**2)
+    gap, rounds = measured.losses.value(measured.start), math.ceil(1 / question.accuracy**2)
     rows = [
-        *found.common(),
+        *measured.common(),
         Row(
             "lambda",
             setting.mixing,
-            "of the file's graph" if used.method is not None else "no graph in the file: complete",
+            "of the file's graph"
+            if method_setup.method is not None
+            else "no graph in the file: complete",
         ),
         Row("sigma_l^2, the largest of a client", noise, "at the start; a lower bound"),
         Row("sigma_g^2", setting.global_variance, "at the start; a lower bound"),
         Row("B", bound, "at the start; a lower bound"),
         Row("K", k, "local steps of the largest client"),
         Row("theta", momentum, "momentum of the solver"),
-        Row("largest eta", most, "Theorem 1, corrected"),
+        Row("largest eta", largest, "Theorem 1, corrected"),
     ]
     if unbounded is None:
         best = dfedavgm.best_step_size(setting, rounding, gap=gap, rounds=rounds)
-        lemma, at = (
+        lemma, fraction = (
             ("Lemma 5" if rounding else "Lemma 4"),
             "half" if half == 0.5 else "a quarter of",
         )
         consensus, source = (
             dfedavgm.consensus_bound(setting, rounding),
-            f"{lemma}, corrected, at {at} the largest eta; {_FROM}",
+            f"{lemma}, corrected, at {fraction} the largest eta; {_FROM}",
         )
         rows += [
             Row(
@@ -318,7 +324,7 @@ def _dfedavgm(question: Question) -> Answer:
             ),
             Row(
                 "eta = 1/(LK sqrt T) from T =",
-                math.ceil((1 / (smooth * k * most)) ** 2),
+                math.ceil((1 / (smooth * k * largest)) ** 2),
                 "Proposition 1",
             ),
             Row("consensus, mean square", consensus, source),
@@ -338,7 +344,7 @@ def _dfedavgm(question: Question) -> Answer:
 _FROM = "an estimate, from lower bounds"
 
 
-def _mixing(method: Any, clients: int) -> float:
+def _lambda_of_graph(method: Any, clients: int) -> float:
     """Returns lambda of a method's graph; 0, that of a complete one, if there is no method."""
     if method is None:
         return 0.0
@@ -351,7 +357,9 @@ def _mixing(method: Any, clients: int) -> float:
     return graph.lam
 
 
-def _rounding(method: Any, dim: int, clients: int) -> tuple[dfedavgm.Rounding | None, str | None]:
+def _rounding_of(
+    method: Any, dim: int, clients: int
+) -> tuple[dfedavgm.Rounding | None, str | None]:
     """Returns the rounding of a method's messages (None without one) and the reason why there is no
     bound, if there is none.
     """
@@ -366,38 +374,41 @@ def _rounding(method: Any, dim: int, clients: int) -> tuple[dfedavgm.Rounding | 
     ), None
 
 
-def _fedaware(question: Question) -> Answer:
-    used = Used.of(question.plan, FedAWARE)
-    found = Measured(question, "shares", used.schedule)
+def _answer_fedaware(question: Question) -> Answer:
+    method_setup = MethodSetup.of(question.plan, FedAWARE)
+    measured = Measured(question, "shares", method_setup.schedule)
     # inner products of the clients' gradients, shape (clients, clients)
-    gram = jnp.asarray(found.gradients @ found.gradients.T)
+    gram = jnp.asarray(measured.gradients @ measured.gradients.T)
     shortest = np.asarray(min_norm(gram, jnp.ones(len(gram), bool)).weights, float)
     # the solver's weights add up to 1 in single precision only
-    shortest, shares = shortest / shortest.sum(), found.losses.shares
-    between, zeta = (
+    shortest, shares = shortest / shortest.sum(), measured.losses.shares
+    divergence, zeta = (
         fedaware.divergence(shortest, shares),
-        fedaware.dissimilarities(found.gradients, shares),
+        fedaware.dissimilarities(measured.gradients, shares),
     )
     # a step size may be symbolic, so it is resolved with the measured constants
-    smooth, rate = float(found.smoothness.max()), float(used.solver.fitted(found).step_size())
-    work: dict[str, Any] = {"local_steps": found.steps, "dissimilarities": zeta}
+    smooth, rate = (
+        float(measured.smoothness.max()),
+        float(method_setup.solver.fitted(measured).step_size()),
+    )
+    work: dict[str, Any] = {"local_steps": measured.steps, "dissimilarities": zeta}
     rows = [
-        *found.common(),
+        *measured.common(),
         Row(
             "gradient diversity D",
-            fedaware.diversity(found.gradients, shares),
+            fedaware.diversity(measured.gradients, shares),
             "Definition 3.1, at the start",
         ),
         Row(
             "the largest surrogate diversity",
-            fedaware.diversity(found.gradients, shares, shortest),
+            fedaware.diversity(measured.gradients, shares, shortest),
             "Definition 3.2, eq. (8)",
         ),
         Row("sigma_g^2", float(shares @ zeta), "at the start; a lower bound"),
-        Row("chi^2 of the shortest combination", between.square, "Theorem 4.1"),
-        Row("N + chi^2 - 2 chi", between.gap, "rho of Theorem 4.1 is negative from 0.382 on"),
-        Row("Pearson divergence", between.pearson, "in its place"),
-        Row("K_i", f"{found.steps.min()} to {found.steps.max()}", "local steps"),
+        Row("chi^2 of the shortest combination", divergence.square, "Theorem 4.1"),
+        Row("N + chi^2 - 2 chi", divergence.gap, "rho of Theorem 4.1 is negative from 0.382 on"),
+        Row("Pearson divergence", divergence.pearson, "in its place"),
+        Row("K_i", f"{measured.steps.min()} to {measured.steps.max()}", "local steps"),
         Row(
             "Phi_Hetero",
             fedaware.heterogeneity(rate=rate, weights=shares, **work),
@@ -405,28 +416,28 @@ def _fedaware(question: Question) -> Answer:
         ),
         Row(
             "largest eta_l",
-            1 / (math.sqrt(12) * smooth * int(found.steps.max())),
+            1 / (math.sqrt(12) * smooth * int(measured.steps.max())),
             "Lemma A.1, corrected",
         ),
         Row("largest server step", 1 / smooth, "in place of Theorem 4.1"),
     ]
-    return Answer(rows, figures.fedaware_panels(shares, shortest, found.steps, zeta))
+    return Answer(rows, figures.fedaware_panels(shares, shortest, measured.steps, zeta))
 
 
-def _fedbc(question: Question) -> Answer:
-    found = Measured(question, "equal", Used.of(question.plan, FedBC).schedule)
+def _answer_fedbc(question: Question) -> Answer:
+    measured = Measured(question, "equal", MethodSetup.of(question.plan, FedBC).schedule)
     # one interval for each client
-    bounds = fedbc.multiplier_bounds(found.smoothness)
+    bounds = fedbc.multiplier_bounds(measured.smoothness)
     # the interval that all clients share, if low < high
     low, high, smooth = (
         float(bounds.low.max()),
         float(bounds.high.min()),
-        float(found.smoothness.max()),
+        float(measured.smoothness.max()),
     )
-    delta = fedbc.heterogeneity(found.gradients, low=low, high=low)
-    given = {"smoothness": smooth, "multiplier": low, "heterogeneity": delta}
+    delta = fedbc.heterogeneity(measured.gradients, low=low, high=low)
+    arguments = {"smoothness": smooth, "multiplier": low, "heterogeneity": delta}
     rows = [
-        *found.common(),
+        *measured.common(),
         Row("lam_min", f"{bounds.low.min():.4g} to {low:.4g}", "1 + L_i"),
         Row("lam_max", f"{high:.4g} to {bounds.high.max():.4g}", "(1 + L_i)^2 / L_i"),
         Row(
@@ -441,24 +452,24 @@ def _fedbc(question: Question) -> Answer:
         ),
         Row(
             "consensus, solved exactly",
-            fedbc.consensus_bound(error=0.0, **given),
+            fedbc.consensus_bound(error=0.0, **arguments),
             f"Lemma B.2, corrected; {_FROM}",
         ),
         Row(
             f"consensus, epsilon = {question.accuracy:g}",
-            fedbc.consensus_bound(error=question.accuracy, **given),
+            fedbc.consensus_bound(error=question.accuracy, **arguments),
             "the same",
         ),
     ]
-    return Answer(rows, figures.fedbc_panels(found.smoothness, delta, question.accuracy))
+    return Answer(rows, figures.fedbc_panels(measured.smoothness, delta, question.accuracy))
 
 
 PAPERS: dict[str, Callable[[Question], Answer]] = {
-    "local-gd": _local_gd,
-    "feddane": _feddane,
-    "dfedavgm": _dfedavgm,
-    "fedaware": _fedaware,
-    "fedbc": _fedbc,
+    "local-gd": _answer_local_gd,
+    "feddane": _answer_feddane,
+    "dfedavgm": _answer_dfedavgm,
+    "fedaware": _answer_fedaware,
+    "fedbc": _answer_fedbc,
 }
 """The papers by the names of the command line."""
 

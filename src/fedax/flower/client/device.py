@@ -27,12 +27,11 @@ from fedax.engine.round.evaluation import CompiledView
 from fedax.engine.round.privacy import private_of
 from fedax.engine.round.single_client import SingleClient, run_single_client, single_client_task
 from fedax.errors import FedaxError, InvalidInput
-from fedax.flower.client.member import HIDE, stage_of
+from fedax.flower.client.member import HIDE, answer_stage
 from fedax.flower.client.outbox import Outbox
-from fedax.flower.protocol.plan import PROTOCOL, Assignment, Own, Phase, Plan, plan_of
+from fedax.flower.protocol.plan import PROTOCOL, Assignment, OwnModel, Phase, Plan, plan_of
 from fedax.flower.protocol.records import (
     Refused,
-    arrays_of,
     bytes_sent,
     order_name,
     record_of,
@@ -45,7 +44,7 @@ from fedax.utils.layout import Layout
 LOG = logging.getLogger("fedax.flower")
 
 
-class Known(NamedTuple):
+class RunSetup(NamedTuple):
     """An assignment in a federation of some size."""
 
     assignment: Assignment
@@ -94,12 +93,12 @@ class Device:
     ) -> None:
         clients = task.train.clients
         if not isinstance(partition, int) or partition < 0 or 1 < clients <= partition:
-            most = (
+            allowed = (
                 f"whole numbers from 0 to {clients - 1}"
                 if clients > 1
                 else ("whole numbers from 0")
             )
-            raise InvalidInput.of("Device(partition=...)", partition, most)
+            raise InvalidInput.of("Device(partition=...)", partition, allowed)
         self.task = task if clients == 1 else single_client_task(task, partition)
         # sums of one client are reported with the number of all examples of a split
         for split in ("test", "validation"):
@@ -111,16 +110,18 @@ class Device:
         self.partition, self.folder, self.secure = partition, Path(folder), secure
         self.layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
         dtype = self.layout.dtype
-        ready = [
+        resolved = [
             Assignment(
                 as_arrays(a.algorithm, dtype), as_arrays(a.solver, dtype), a.schedule, a.channel
             )
             for a in assignments
         ]
-        self.assignments = {assignment.name(self.layout): assignment for assignment in ready}
-        privacies = [None if a.channel is None else a.channel.privacy for a in ready]
-        self.counts = any(each is not None and each.where == "client" for each in privacies)
-        self._known = functools.cache(self._make_known)
+        self.assignments = {assignment.name(self.layout): assignment for assignment in resolved}
+        privacies = [None if a.channel is None else a.channel.privacy for a in resolved]
+        self.counts = any(
+            privacy is not None and privacy.where == "client" for privacy in privacies
+        )
+        self._cached_setup = functools.cache(self._make_setup)
 
     def answer(self, content: Any) -> Any:
         """Returns the answer to an order, both records of Flower; an error is an answer as well,
@@ -132,7 +133,11 @@ class Device:
                 raise FedaxError(
                     f"an order of protocol {order['version']}; this client has {PROTOCOL}"
                 )
-            kinds = {"hello": self._hello, "work": self._timed_work, "measure": self._measure}
+            kinds = {
+                "hello": self._answer_hello,
+                "work": self._work_with_timing,
+                "measure": self._measure,
+            }
             return kinds[order["kind"]](order, content)
         except Exception as error:
             text = (
@@ -143,47 +148,47 @@ class Device:
             LOG.warning("client %d: order refused: %s", self.partition, text)
             return self._answer(error=text)
 
-    def _hello(self, order: Any, content: Any) -> Any:
+    def _answer_hello(self, order: Any, content: Any) -> Any:
         test = self.task.test
-        held = -1 if test is None else int(test.total)
-        return self._answer(train=int(self.task.train.total), test=held)
+        test_size = -1 if test is None else int(test.total)
+        return self._answer(train=int(self.task.train.total), test=test_size)
 
-    def _timed_work(self, order: Any, content: Any) -> Any:
+    def _work_with_timing(self, order: Any, content: Any) -> Any:
         """Returns the answer to an order of work, with when it was received and how long it took.
 
         Stages of sums under masks are not timed.
         """
-        received, begun = time.time(), time.perf_counter()
+        received, start = time.time(), time.perf_counter()
         reply = self._work(order, content)
         if "masks" not in content:
-            seconds = time.perf_counter() - begun
+            seconds = time.perf_counter() - start
             reply["timing"] = ConfigRecord({"received": received, "seconds": seconds})
         return reply
 
     def _work(self, order: Any, content: Any) -> Any:
         if "masks" in content:
-            return self._under_masks(order, content)
+            return self._work_under_masks(order, content)
         if self.secure:
             raise Refused(
                 "an upload in the open is asked for; this client answers under masks alone"
             )
-        reply = self._upload(order, content)
-        if 0 < (most := int(order["largest"])) < (size := bytes_sent(reply["up"])):
-            raise Refused(f"an upload of {size} bytes, the server takes {most}")
+        reply = self._make_upload(order, content)
+        if 0 < (limit := int(order["largest"])) < (size := bytes_sent(reply["up"])):
+            raise Refused(f"an upload of {size} bytes, the server takes {limit}")
         return reply
 
-    def _under_masks(self, order: Any, content: Any) -> Any:
+    def _work_under_masks(self, order: Any, content: Any) -> Any:
         def work() -> tuple[PyTree, dict[str, Any]]:
-            plain = {name: record for name, record in content.items() if name != "masks"}
-            reply = self._upload(order, plain)
-            phase = _phase_for(self._of(order).plan, str(order["work"]), content["down"])
+            inner_content = {name: record for name, record in content.items() if name != "masks"}
+            reply = self._make_upload(order, inner_content)
+            phase = _find_phase(self._setup_for(order).plan, order)
             facts: Any = reply["answer"]
             return tree_of(reply["up"], phase.up, "upload")[0], {
                 name: facts[name] for name in ("broken", "near", "clipped")
             }
 
         def answer() -> Any:
-            return stage_of(content, self.partition, self.folder, self._secret_bytes(), work)
+            return answer_stage(content, self.partition, self.folder, self._load_secret(), work)
 
         masks = content["masks"]
         if masks["stage"] != HIDE:
@@ -191,63 +196,69 @@ class Device:
         # one content under the masks of a session: a second one would give the difference of both
         # away
         session = hashlib.sha256(str(masks["session"]).encode()).hexdigest()[:32]
-        return self.outbox.once(f"hidden-{session}", content, answer)
+        return self.outbox.send_once(f"hidden-{session}", content, answer)
 
-    def _upload(self, order: Any, content: Any) -> Any:
+    def _make_upload(self, order: Any, content: Any) -> Any:
         """Returns the reply with the upload that an order asks for. One with noise is made once."""
-        known = self._of(order)
-        private = known.setup.private
+        run_setup = self._setup_for(order)
+        private = run_setup.setup.private
         if private is None or not private.local:
             if self.counts:
                 self.outbox.account.spend(None)
-            return self._made(known, order, content)
+            return self._run_phase(run_setup, order, content)
 
         def make() -> Any:
             self.outbox.account.spend(private.privacy)
-            return self._made(known, order, content)
+            return self._run_phase(run_setup, order, content)
 
         self._check_name(order, content)
-        return self.outbox.once("noisy", content, make)
+        return self.outbox.send_once("noisy", content, make)
 
     def _check_name(self, order: Any, content: Any) -> None:
         if order_name(self.partition, order, content["down"]) != str(order["order"]):
             raise Refused("an order whose name is not that of its content")
 
-    def _made(self, known: Known, order: Any, content: Any) -> Any:
+    def _run_phase(self, run_setup: RunSetup, order: Any, content: Any) -> Any:
         """Does the work of an order and stores the memories after it."""
         store = Store(self.folder, str(order["run"]))
-        phase = _phase_for(known.plan, str(order["work"]), content["down"])
+        phase = _find_phase(run_setup.plan, order)
         down = tree_of(content["down"], phase.down, "sent down")
-        slots, bases = dict(zip(phase.held, order["slots"])), dict(zip(phase.held, order["bases"]))
-        rows = {
-            name: self._memory(content, store, slots[name], bases[name], name, like)
+        names = sorted(phase.held)
+        slots, versions = (
+            dict(zip(names, order["slots"], strict=True)),
+            dict(zip(names, order["bases"], strict=True)),
+        )
+        states = {
+            name: self._load_state(content, store, slots[name], versions[name], name, like)
             for name, like in phase.held.items()
         }
         root, round = (
             jax.random.wrap_key_data(jnp.asarray(order["root"], jnp.uint32)),
             int(order["round"]),
         )
-        codec = None if known.assignment.channel is None else known.assignment.channel.up
+        codec = None if run_setup.assignment.channel is None else run_setup.assignment.channel.up
         phase_work = PhaseWork(
             phase.work, down, codec, root, jnp.int32(round), int(order["occurrence"])
         )
-        if known.setup.private is not None and not known.setup.private.central:
-            phase_work = known.setup.private.protect(
-                phase_work, None, self._gaussians(phase) if known.setup.private.local else None
+        if run_setup.setup.private is not None and not run_setup.setup.private.central:
+            phase_work = run_setup.setup.private.protect(
+                phase_work, None, self._draw_noise(phase) if run_setup.setup.private.local else None
             )
-        upload, kept, broken = run_single_client(
-            phase_work, known.setup, rows, jnp.int32(self.partition)
+        upload, new_states, broken = run_single_client(
+            phase_work, run_setup.setup, states, jnp.int32(self.partition)
         )
         if not broken:
-            for name in kept:
+            for name in new_states:
                 store.keep(
-                    slots[name], Version(round, str(order["order"]), bases[name]), kept[name]
+                    slots[name],
+                    Version(round, str(order["order"]), versions[name]),
+                    new_states[name],
                 )
-                store.forget(slots[name], bases[name], int(order["floor"]))
+                store.forget(slots[name], versions[name], int(order["floor"]))
         facts = {
             "broken": int(broken),
-            "near": _near(upload.value, down),
-            "clipped": _clipped(upload.value),
+            "near": _match_references(upload.value, down),
+            "clipped": _count_clipped(upload.value),
         }
         return self._reply(order, facts, up=record_of((upload.value, upload.weight)))
 
@@ -255,39 +266,39 @@ class Device:
         """Sums of the loss and of all scores over its examples, at the global model or at the one
         it uses itself.
         """
-        known, split = self._of(order), str(order["split"])
+        run_setup, split = self._setup_for(order), str(order["split"])
         data = getattr(self.task, split)
         if data is None or not data.total:
             return self._reply(order, {"count": 0}, up=record_of(()))
-        own = known.plan.own
-        if order["personal"] and own is not None:
+        personal = run_setup.plan.own
+        if order["personal"] and personal is not None:
             store = Store(self.folder, str(order["run"]))
-            memory = None
-            if own.memory is not None:
-                memory = self._memory(
-                    content, store, order["slots"][0], order["bases"][0], "own", own.memory
+            state = None
+            if personal.memory is not None:
+                state = self._load_state(
+                    content, store, order["slots"][0], order["bases"][0], "own", personal.memory
                 )
-            w = _own_model(
-                own,
-                tree_of(content["down"], own.down, "sent down"),
-                memory,
-                known.setup,
+            w = _personal_model(
+                personal,
+                tree_of(content["down"], personal.down, "sent down"),
+                state,
+                run_setup.setup,
                 jnp.int32(self.partition),
             )
         else:
             like = jax.ShapeDtypeStruct((self.layout.dim,), self.layout.dtype)
             w = tree_of(content["down"], like, "sent down")
         return self._reply(
-            order, {"count": int(data.total)}, up=record_of(_sums(known.setup, w, split))
+            order, {"count": int(data.total)}, up=record_of(_sum_scores(run_setup.setup, w, split))
         )
 
-    def _memory(
-        self, content: Any, store: Store, slot: str, base: str, name: str, like: PyTree
+    def _load_state(
+        self, content: Any, store: Store, slot: str, version: str, name: str, like: PyTree
     ) -> PyTree:
         return (
             tree_of(content[f"first {name}"], like, "memory")
-            if base == NEVER
-            else store.read(slot, base, like)
+            if version == NEVER
+            else store.read(slot, version, like)
         )
 
     def _reply(self, order: Any, facts: dict[str, Any], **records: Any) -> Any:
@@ -296,10 +307,12 @@ class Device:
     def _answer(self, **facts: Any) -> RecordDict:
         return RecordDict({"answer": ConfigRecord({"partition": self.partition, **facts})})
 
-    def _of(self, order: Any) -> Known:
-        return self._known(str(order["assignment"]), int(order["clients"]), int(order["total"]))
+    def _setup_for(self, order: Any) -> RunSetup:
+        return self._cached_setup(
+            str(order["assignment"]), int(order["clients"]), int(order["total"])
+        )
 
-    def _make_known(self, name: str, clients: int, total: int) -> Known:
+    def _make_setup(self, name: str, clients: int, total: int) -> RunSetup:
         if name not in self.assignments:
             reason = "an order of a run that is not among its assignments"
             hint = (
@@ -312,7 +325,7 @@ class Device:
         population = Population(np.linspace(0, total, clients + 1).astype(np.int32), clients, total)
         setup = Setup(self.task, solver, schedule, self.layout, population, channel)
         setup = dataclasses.replace(setup, private=private_of(algorithm, setup))
-        return Known(assignment, setup, plan_of(algorithm, setup))
+        return RunSetup(assignment, setup, plan_of(algorithm, setup))
 
     @functools.cached_property
     def outbox(self) -> Outbox:
@@ -328,12 +341,12 @@ class Device:
         """
         return self.outbox.account.epsilon(delta)
 
-    def _gaussians(self, phase: Phase) -> list[Float[Array, "..."]]:
+    def _draw_noise(self, phase: Phase) -> list[Float[Array, "..."]]:
         """Draws the noise of one message."""
-        shapes = [_opened_shape(leaf) for leaf in jax.tree.leaves(phase.up[0], is_leaf=is_message)]
+        shapes = [_decoded_shape(leaf) for leaf in jax.tree.leaves(phase.up[0], is_leaf=is_message)]
         return [jnp.asarray(numbers, self.layout.dtype) for numbers in system_gaussians(shapes)]
 
-    def _secret_bytes(self) -> bytes:
+    def _load_secret(self) -> bytes:
         """Returns the secret from which the keys of its masks are derived."""
         path = self.folder / "noise.key"
         with writing(path):
@@ -343,67 +356,72 @@ class Device:
             return path.read_bytes()
 
 
-def _phase_for(plan: Plan, work: str, record: Any) -> Phase:
-    """Returns the phase that an order is of: by the name of its work function, and by the number
-    and shapes of its arrays.
+def _find_phase(plan: Plan, order: Any) -> Phase:
+    """Returns the phase that an order is of: by the name of its work function, and by its number
+    where several phases have that name.
+
+    Raises:
+        Refused: there is no such phase.
     """
+    work = str(order["work"])
     if work not in plan.phases:
         raise Refused(f"no work function {work!r}; there are {', '.join(sorted(plan.phases))}")
-    *others, last = plan.phases[work]
-    for phase in others:
-        try:
-            arrays_of(record, phase.down, "sent down")
-        except Refused:
-            continue
-        return phase
-    return last
+    phases, number = plan.phases[work], order.get("phase", 0)
+    if len(phases) > 1 and "phase" not in order:
+        raise Refused(
+            f"an order for {work!r} that does not say which of its {len(phases)} phases; server "
+            "and clients need the same version of fedax"
+        )
+    if not isinstance(number, int) or not 0 <= number < len(phases):
+        raise Refused(f"phase {number} of {work!r}, allowed: 0 to {len(phases) - 1}")
+    return phases[number]
 
 
-def _opened_shape(leaf: Any) -> tuple[int, ...]:
+def _decoded_shape(leaf: Any) -> tuple[int, ...]:
     """Returns the shape of a part of an upload, before a codec."""
     return (leaf.dim,) if is_message(leaf) else tuple(leaf.shape)
 
 
-def _near(value: PyTree, down: PyTree) -> list[int]:
+def _match_references(value: PyTree, down: PyTree) -> list[int]:
     """Returns for each message that is a difference which received vector it is a difference to."""
     vectors = [leaf for leaf in jax.tree.leaves(decode(down)[0]) if is_vector(leaf)]
-    found = []
+    matches = []
     for leaf in jax.tree.leaves(value, is_leaf=is_message):
         if is_message(leaf) and leaf.near is not None:
-            same = [
+            indices = [
                 i
                 for i, vector in enumerate(vectors)
-                if vector.shape == leaf.near.shape and _equal(vector, leaf.near)
+                if vector.shape == leaf.near.shape and _is_equal(vector, leaf.near)
             ]
-            if not same:
+            if not indices:
                 reason = (
                     "a reference that is none of the vectors it was sent, so that the "
                     "server cannot know it"
                 )
                 raise InvalidInput.because("Upload(reference=...)", reason)
-            found.append(same[0])
-    return found
+            matches.append(indices[0])
+    return matches
 
 
-def _equal(a: Float[Array, "dim"], b: Float[Array, "dim"]) -> Bool[Array, ""]:
+def _is_equal(a: Float[Array, "dim"], b: Float[Array, "dim"]) -> Bool[Array, ""]:
     return jnp.array_equal(a, b, equal_nan=True)
 
 
-def _clipped(value: PyTree) -> int:
+def _count_clipped(value: PyTree) -> int:
     clipped = decode(value)[1]
     return 0 if clipped is None else int(clipped)
 
 
 @eqx.filter_jit
-def _own_model(
-    own: Own, down: PyTree, memory: PyTree, setup: Setup, index: Int[Array, ""]
+def _personal_model(
+    personal: OwnModel, down: PyTree, state: PyTree, setup: Setup, index: Int[Array, ""]
 ) -> Float[Array, "dim"]:
     client = SingleClient(setup, index, 0, jax.random.key(0), 0)
-    return own.work(client, *down, *(() if memory is None else (memory,)))
+    return personal.work(client, *down, *(() if state is None else (state,)))
 
 
 @eqx.filter_jit
-def _sums(setup: Setup, w: Float[Array, "dim"], split: str) -> tuple[Float[Array, ""], ...]:
+def _sum_scores(setup: Setup, w: Float[Array, "dim"], split: str) -> tuple[Float[Array, ""], ...]:
     """Returns the sums of the loss and of the scores by name."""
     sums = CompiledView(setup, w).sums(split)
     return tuple(sums[name][0] for name in sorted(sums))

@@ -18,19 +18,19 @@ KEYS, DEAL, HIDE, SHOW = "keys", "deal", "hide", "show"
 shares of those who are needed."""
 
 
-def keys_in(record: Any) -> Keys:
+def read_keys(record: Any) -> Keys:
     """Returns the public keys of all members."""
     pairs = zip(record["members"], record["keys"][::2], record["keys"][1::2], strict=True)
     return {int(k): (masks, letters) for k, masks, letters in pairs}
 
 
-def keys_as(keys: Keys) -> dict[str, Any]:
+def keys_to_facts(keys: Keys) -> dict[str, Any]:
     """Returns the fields of a record with the keys."""
     members = sorted(keys)
     return {"members": members, "keys": [key for k in members for key in keys[k]]}
 
 
-def stage_of(
+def answer_stage(
     content: Any,
     partition: int,
     folder: Path,
@@ -65,16 +65,18 @@ def stage_of(
 
     if stage == KEYS:
         return reply(keys=list(member.public), commitment=member.commitment)
-    keys = keys_in(masks)
+    keys = read_keys(masks)
     if stage == DEAL:
         letters = member.deal(keys, int(masks["threshold"]))
         return reply(to=list(letters), letters=list(letters.values()))
     if stage == SHOW:
-        there, gone = ([int(k) for k in masks[which]] for which in ("there", "gone"))
-        if set(there) & set(gone) or set(there) | set(gone) != set(keys):
+        present, dropped = ([int(k) for k in masks[group]] for group in ("there", "gone"))
+        if set(present) & set(dropped) or set(present) | set(dropped) != set(keys):
             raise Refused("members of whom both secrets are asked for, or none")
-        _once(folder / "shown" / name, repr((sorted(there), sorted(gone))))
-        shares = member.shares(dict(zip(keys, masks["letters"], strict=True)), keys, there, gone)
+        _require_same_question(folder / "shown" / name, repr((sorted(present), sorted(dropped))))
+        shares = member.shares(
+            dict(zip(keys, masks["letters"], strict=True)), keys, present, dropped
+        )
         return reply(of=list(shares), shares=list(shares.values()))
     if stage != HIDE:
         raise Refused(f"no stage {stage!r}")
@@ -87,7 +89,7 @@ def stage_of(
     return reply(ArrayRecord({"0": Array(hidden.view(np.uint8))}), **facts)
 
 
-def _once(path: Path, question: str) -> None:
+def _require_same_question(path: Path, question: str) -> None:
     """Keeps a question, and takes no other one in its place."""
     with writing(path):
         if not path.exists():

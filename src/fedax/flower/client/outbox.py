@@ -79,19 +79,21 @@ class Account:
     def _spend(self, privacy: Privacy | None) -> None:
         multiplier = 0.0 if privacy is None else privacy.noise / 2
         uploads = self.uploads
-        after = {**uploads, multiplier: uploads.get(multiplier, 0) + 1}
+        new_uploads = {**uploads, multiplier: uploads.get(multiplier, 0) + 1}
         if privacy is not None and privacy.budget < math.inf:
-            spent = epsilon_of_gaussians(after, privacy.delta)
+            spent = epsilon_of_gaussians(new_uploads, privacy.delta)
             if spent > privacy.budget:
-                have = epsilon_of_gaussians(uploads, privacy.delta)
+                spent_before = epsilon_of_gaussians(uploads, privacy.delta)
                 raise Refused(
                     f"Privacy(budget={privacy.budget:g}) of this client: it has spent epsilon "
-                    f"{have:.4g} in all its runs,"
+                    f"{spent_before:.4g} in all its runs,"
                     f" and another upload makes it {spent:.4g}"
                 )
         write(
             self.path,
-            json.dumps({"uploads": {str(each): count for each, count in after.items()}}, indent=1),
+            json.dumps(
+                {"uploads": {str(noise): count for noise, count in new_uploads.items()}}, indent=1
+            ),
             0o600,
         )
 
@@ -106,7 +108,7 @@ class Outbox:
     def __init__(self, folder: Path) -> None:
         self.folder, self.account = folder / "sent", Account(folder)
 
-    def once(self, kind: str, content: Any, make: Callable[[], RecordDict]) -> RecordDict:
+    def send_once(self, kind: str, content: Any, make: Callable[[], RecordDict]) -> RecordDict:
         """Returns the message that answers an order, made and stored at the first time.
 
         Args:
@@ -132,17 +134,17 @@ class Outbox:
             # a hidden upload may be made of a noisy one
             with locked(self.folder / f".{kind.partition('-')[0]}.lock"):
                 if path.exists():
-                    return _read(path, digest)
-                if round < _floor(path.parent):
+                    return _read_message(path, digest)
+                if round < _read_floor(path.parent):
                     raise Refused(f"an order of round {round}, whose messages are no longer stored")
                 message = make()
-                write(path, _stored(message, digest), 0o600)
+                write(path, _to_bytes(message, digest), 0o600)
                 self._forget(path.parent, int(order["floor"]))
                 return message
 
     def _forget(self, folder: Path, floor: int) -> None:
         """Drops the messages of rounds before `floor`, which the server does not ask for again."""
-        if floor <= _floor(folder):
+        if floor <= _read_floor(folder):
             return
         # first: orders of these rounds are refused from now on
         write(folder / "floor", str(floor), 0o600)
@@ -169,20 +171,20 @@ def digest_of(content: Any) -> str:
     return digest.hexdigest()
 
 
-def _floor(folder: Path) -> int:
+def _read_floor(folder: Path) -> int:
     path = folder / "floor"
     return int(path.read_text("utf-8")) if path.exists() else 0
 
 
-def _stored(message: RecordDict, digest: str) -> bytes:
+def _to_bytes(message: RecordDict, digest: str) -> bytes:
     body = pack(message)
     return f"{digest} {hashlib.sha256(body).hexdigest()}\n".encode() + body
 
 
-def _read(path: Path, digest: str) -> RecordDict:
+def _read_message(path: Path, digest: str) -> RecordDict:
     head, _, body = path.read_bytes().partition(b"\n")
-    known, _, checksum = head.decode("ascii", "replace").partition(" ")
-    if known != digest:
+    stored_digest, _, checksum = head.decode("ascii", "replace").partition(" ")
+    if stored_digest != digest:
         raise Refused("an order that was answered before with another content under the same name")
     if hashlib.sha256(body).hexdigest() != checksum:
         raise Refused(f"an order that was answered before, whose message in {path} is damaged")

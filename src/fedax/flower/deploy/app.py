@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from http.client import UNAUTHORIZED
 from pathlib import Path
@@ -14,20 +15,23 @@ from typing import Any
 from rich.console import Console
 
 from fedax.core import FedaxError, InvalidInput, RunExists
+from fedax.engine.round.client import Setup
 from fedax.engine.round.timing.fitting import DURATIONS
 from fedax.experiments.results.store import RunDirectory, Status
 from fedax.experiments.running.progress import Display, display_for
 from fedax.experiments.running.runner import resume, run_experiment
 from fedax.experiments.running.setup import set_up_jax
-from fedax.flower.deploy.keys import certificate_ends, private, public_key
+from fedax.flower.deploy.keys import certificate_ends, public_key, write_private
 from fedax.flower.deploy.processes import end_with_parent, keep_output, run_log
 from fedax.flower.deploy.settings import Deployment, quote
 from fedax.flower.server import Flower
-from fedax.flower.server.engine import here
+from fedax.flower.server.engine import use_engine
 from fedax.flower.server.monitoring import MetricsFile
-from fedax.utils.files import write, writing
+from fedax.utils.files import read_text, write, writing
 from fedax.utils.lock import held
 
+RUN_NAME = "flower-run.txt"
+"""The file of a run directory with the name under which clients keep the states of the run."""
 SECRET_BYTES = 32
 MOMENT = 60.0
 """Seconds that a server which is ending may hold its run directory."""
@@ -187,19 +191,21 @@ def _train(
     }
     display = display_for(Console(width=120))
     options |= {
-        "secret": _secret(deployment),
+        "secret": _load_secret(deployment),
         "largest": deployment.largest,
         "secure": deployment.secure or None,
     }
     options |= {"most_examples": deployment.most_examples or None, "registered": registered}
-    ends = certificate_ends(deployment.path("keys"))
-    options["metrics_file"] = MetricsFile(deployment.path("metrics", "fedax.prom"), ends)
-    engine = Flower(grid, run=str(out), durations=out / DURATIONS, **options)
+    certificate_expiries = certificate_ends(deployment.path("keys"))
+    options["metrics_file"] = MetricsFile(
+        deployment.path("metrics", "fedax.prom"), certificate_expiries
+    )
+    engine = DeployedRun(grid, out, **options)
     try:
-        with here(engine):
+        with use_engine(engine):
             if config["resume"]:
                 mark_run(out, "running", "")
-                directory = _resumed(out, display)
+                directory = _resume_run(out, display)
             else:
                 directory = run_experiment(deployment.experiment("flower"), out, display)
     except Exception as error:
@@ -214,6 +220,53 @@ def _train(
         with contextlib.suppress(Exception):
             engine.roster.list_nodes()
     print(directory.line())
+
+
+class DeployedRun(Flower):
+    """The engine of one run directory, which has the run's name in its file `flower-run.txt`.
+
+    The path is no name: clients keep their states and messages after the folder is removed, and
+    would use them in a new run of the same path.
+
+    Args:
+        grid: of Flower.
+        out: the run directory; it has to exist when the run begins.
+        options: of `Flower`.
+    """
+
+    def __init__(self, grid: Any, out: Path, **options: Any) -> None:
+        super().__init__(grid, durations=out / DURATIONS, **options)
+        self.out = out
+
+    def prepared(self, setup: Setup) -> Setup:
+        # the run directory exists by now, and no message has been sent yet
+        self.run = load_run_name(self.out)
+        return super().prepared(setup)
+
+
+def load_run_name(out: Path) -> str:
+    """Returns the name of the run in a run directory. A run without one gets a random name, which
+    is written before it is used.
+
+    Raises:
+        InvalidInput: the file is empty.
+        WriteFailed: a full disk, for example.
+    """
+    path = out / RUN_NAME
+    if path.exists():
+        if not (name := read_text(path).strip()):
+            hint = "It has the name under which clients keep the states of this run."
+            raise InvalidInput.because(str(path), "an empty file", hint)
+        return name
+    # In run directories of earlier versions the path is the name, which is not written: in a folder
+    # that was moved it is wrong. Without a checkpoint the run starts from its first round, where no
+    # client has states that count.
+    if any(out.glob("checkpoints/*/round-*")):
+        return str(out)
+    name = uuid.uuid4().hex
+    with writing(path):
+        write(path, f"{name}\n")
+    return name
 
 
 def mark_run(out: Path, status: Status, reason: str) -> None:
@@ -233,7 +286,7 @@ def owners_of(deployment: Deployment, grid: Any) -> dict[int, int]:
     }
 
 
-def _secret(deployment: Deployment) -> bytes:
+def _load_secret(deployment: Deployment) -> bytes:
     """Returns the server's secret, of the noise of privacy and of cohorts that it hides. A run that
     is continued has the same.
 
@@ -242,7 +295,7 @@ def _secret(deployment: Deployment) -> bytes:
     """
     path = deployment.path("keys", "noise.key")
     if not path.exists():
-        private(path, os.urandom(SECRET_BYTES))
+        write_private(path, os.urandom(SECRET_BYTES))
     secret = path.read_bytes()
     if len(secret) != SECRET_BYTES:
         raise InvalidInput.found(
@@ -262,7 +315,7 @@ def _secret(deployment: Deployment) -> bytes:
     return secret
 
 
-def _resumed(out: Path, display: Display) -> RunDirectory:
+def _resume_run(out: Path, display: Display) -> RunDirectory:
     """Continues the run. A server that is just ending may hold the folder for a moment."""
     end = time.monotonic() + MOMENT
     while True:

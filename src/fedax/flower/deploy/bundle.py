@@ -18,7 +18,7 @@ from typing import Any
 
 from fedax.core import FedaxError
 from fedax.errors import printable, short
-from fedax.flower.deploy.keys import public, sign
+from fedax.flower.deploy.keys import sign, write_public
 from fedax.flower.deploy.processes import PATIENCE, environment
 from fedax.flower.deploy.settings import Deployment
 
@@ -39,10 +39,10 @@ def build_app(deployment: Deployment) -> None:
         FedaxError: Flower refuses the app.
     """
     command = ["flwr", "build", "--app", str(deployment.path("app"))]
-    with tempfile.TemporaryDirectory() as place:
-        done = subprocess.run(
+    with tempfile.TemporaryDirectory() as folder:
+        completed = subprocess.run(
             command,
-            cwd=place,
+            cwd=folder,
             # the command imports the app, whose folder is listed and copied as it is
             env=environment(deployment) | {"PYTHONDONTWRITEBYTECODE": "1"},
             stdin=subprocess.DEVNULL,
@@ -51,11 +51,13 @@ def build_app(deployment: Deployment) -> None:
             timeout=PATIENCE,
             check=False,
         )
-        found = list(Path(place).glob("*.fab"))
-        if done.returncode or len(found) != 1:
-            raise FedaxError(f"`flwr build` failed: {short(printable(done.stdout + done.stderr))}")
-        content = found[0].read_bytes()
-    public(deployment.path(BUNDLE), content)
+        bundles = list(Path(folder).glob("*.fab"))
+        if completed.returncode or len(bundles) != 1:
+            raise FedaxError(
+                f"`flwr build` failed: {short(printable(completed.stdout + completed.stderr))}"
+            )
+        content = bundles[0].read_bytes()
+    write_public(deployment.path(BUNDLE), content)
     sign(deployment.path("keys"), content)
 
 
@@ -101,9 +103,9 @@ class Hub(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Answers the question for an app with its address and its signature."""
         size = int(self.headers.get("Content-Length") or 0)
-        asked = json.loads(self.rfile.read(size)) if 0 < size <= MOST else {}
-        known = (APP_ID, None), (APP_ID, VERSION)
-        if (asked.get("app_id"), asked.get("app_version")) in known:
+        request = json.loads(self.rfile.read(size)) if 0 < size <= MOST else {}
+        served_apps = (APP_ID, None), (APP_ID, VERSION)
+        if (request.get("app_id"), request.get("app_version")) in served_apps:
             self.do_GET()
         else:
             self._send(404, json.dumps({"detail": f"this server has {APP} alone"}).encode())

@@ -13,7 +13,7 @@ from fedax.engine.round.client import Setup
 from fedax.experiments.config.experiment import Experiment, Plan
 from fedax.flower.deploy.settings import Deployment
 from fedax.flower.server import Flower
-from fedax.flower.server.engine import here
+from fedax.flower.server.engine import use_engine
 from fedax.flower.server.roster import Roster, Sizes
 
 CLIENTS = 5
@@ -34,14 +34,16 @@ class Rehearsal(Flower):
         super().__init__(None, clients=clients, minimum=deployment.minimum, **secure)
 
     def prepared(self, setup: Setup) -> Setup:
-        own, test = setup.task.train.total // setup.task.train.clients, setup.task.test
-        held = -1 if test is None else test.total // test.clients
-        self.roster = Expected(self.grid, self.clients or setup.population.clients, self.deadline)
-        self.roster.sizes = {k: Sizes(own, held) for k in range(self.roster.clients)}
+        train_size, test_split = setup.task.train.total // setup.task.train.clients, setup.task.test
+        test_size = -1 if test_split is None else test_split.total // test_split.clients
+        self.roster = ExpectedRoster(
+            self.grid, self.clients or setup.population.clients, self.deadline
+        )
+        self.roster.sizes = {k: Sizes(train_size, test_size) for k in range(self.roster.clients)}
         return super().prepared(setup)
 
 
-class Expected(Roster):
+class ExpectedRoster(Roster):
     """Clients that need not be there, with the sizes that the experiment's task has in the mean."""
 
     def gather(self, patience: float) -> None:
@@ -84,12 +86,12 @@ def check_experiment(
             InvalidInput.of("task.folder", folder, "an absolute path on every machine", hint),
         )
     rehearsed = experiment.model_copy(update={"engine": "simulation"})
-    found = rehearsed.plan(clients=clients or CLIENTS).task.train.clients
-    if clients is not None and found not in (1, clients):
-        hint = f"Its task has {found}; --clients {found} fits."
+    task_clients = rehearsed.plan(clients=clients or CLIENTS).task.train.clients
+    if clients is not None and task_clients not in (1, clients):
+        hint = f"Its task has {task_clients}; --clients {task_clients} fits."
         raise InvalidInput.of("--clients", clients, "as many as the experiment's task has", hint)
-    clients = clients or (CLIENTS if found == 1 else found)
-    with here(Rehearsal(deployment, clients)):
+    clients = clients or (CLIENTS if task_clients == 1 else task_clients)
+    with use_engine(Rehearsal(deployment, clients)):
         plan = experiment.plan()
         for position, label in enumerate(plan.algorithms):
             _check_run(experiment, plan, position, label)
@@ -104,24 +106,26 @@ def _check_run(experiment: Experiment, plan: Plan, position: int, label: str) ->
         plan.algorithms[label],
         plan.arguments_of(label) | {"observe": [], "stop": [], "keep_best": None},
     )
-    with _named(experiment, "algorithm", min(position, len(experiment.algorithm) - 1)):
+    with _prefix_errors(experiment, "algorithm", min(position, len(experiment.algorithm) - 1)):
         program = Grid(
             [algorithm], plan.task, experiment.seeds[:1], RunOptions.of(arguments)
         ).program
-    for place, observer in enumerate(plan.arguments["observe"]):
-        with _named(experiment, "observe", *([] if experiment.observe is None else [place])):
+    for index, observer in enumerate(plan.arguments["observe"]):
+        with _prefix_errors(
+            experiment, "observe", *([] if experiment.observe is None else [index])
+        ):
             program.check([observer], False)
     if experiment.keep_models == "personal" and type(algorithm).personal is not Algorithm.personal:
-        with _named(experiment, "keep_models"):
+        with _prefix_errors(experiment, "keep_models"):
             program.check([], True)
 
 
 @contextlib.contextmanager
-def _named(experiment: Experiment, *place: str | int) -> Iterator[None]:
+def _prefix_errors(experiment: Experiment, *field: str | int) -> Iterator[None]:
     """Puts the name of a field of the file, and its line, in front of what is refused."""
     try:
         yield
     except SpecError:
         raise
     except InvalidInput as error:
-        experiment.refuse(place, InvalidInput(f"{'.'.join(map(str, place))}: {error}"))
+        experiment.refuse(field, InvalidInput(f"{'.'.join(map(str, field))}: {error}"))

@@ -23,7 +23,7 @@ from fedax.utils.files import write, writing
 DAYS = 365
 
 
-def certificates(folder: Path, host: str) -> None:
+def write_certificates(folder: Path, host: str) -> None:
     """Writes `ca.crt`, `server.crt` and `server.key`. The authority's own key is used once, and not
     kept.
 
@@ -35,41 +35,45 @@ def certificates(folder: Path, host: str) -> None:
         ec.generate_private_key(ec.SECP384R1()),
         ec.generate_private_key(ec.SECP384R1()),
     )
-    issuer = _name("fedax trial authority")
+    issuer = _common_name("fedax trial authority")
 
-    def signed(subject: x509.Name, key: Any, *extensions: x509.ExtensionType) -> bytes:
-        builder = _unsigned(subject, issuer, key.public_key())
+    def issue(subject: x509.Name, key: Any, *extensions: x509.ExtensionType) -> bytes:
+        builder = _certificate_builder(subject, issuer, key.public_key())
         for extension in extensions:
             critical = isinstance(extension, x509.BasicConstraints | x509.KeyUsage)
             builder = builder.add_extension(extension, critical)
         return builder.sign(authority, hashes.SHA384()).public_bytes(serialization.Encoding.PEM)
 
     identity = x509.SubjectKeyIdentifier.from_public_key(authority.public_key())
-    root = signed(
+    root = issue(
         issuer,
         authority,
         x509.BasicConstraints(ca=True, path_length=0),
-        _usage("digital_signature", "key_cert_sign", "crl_sign"),
+        _key_usage("digital_signature", "key_cert_sign", "crl_sign"),
         identity,
     )
-    names = [_alternative(name) for name in dict.fromkeys((host, "localhost", "127.0.0.1"))]
-    own = signed(
-        _name(host),
+    # Flower's own programs reach a server that binds `0.0.0.0` or `::` by the loopback's address
+    hosts = dict.fromkeys((host, "localhost", "127.0.0.1", "::1"))
+    names = [_alternative_name(name) for name in hosts]
+    server_certificate = issue(
+        _common_name(host),
         server,
         x509.BasicConstraints(ca=False, path_length=None),
-        _usage("digital_signature"),
+        _key_usage("digital_signature"),
         x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
         x509.SubjectAlternativeName(names),
         x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identity),
     )
-    form = serialization.PrivateFormat.PKCS8
-    secret = server.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
-    public(folder / "ca.crt", root)
-    public(folder / "server.crt", own)
-    private(folder / "server.key", secret)
+    key_format = serialization.PrivateFormat.PKCS8
+    secret = server.private_bytes(
+        serialization.Encoding.PEM, key_format, serialization.NoEncryption()
+    )
+    write_public(folder / "ca.crt", root)
+    write_public(folder / "server.crt", server_certificate)
+    write_private(folder / "server.key", secret)
 
 
-def _usage(*allowed: str) -> x509.KeyUsage:
+def _key_usage(*allowed: str) -> x509.KeyUsage:
     """Returns the extension that allows a key some uses and no others."""
     uses = inspect.signature(x509.KeyUsage).parameters
     return x509.KeyUsage(**{use: use in allowed for use in uses})
@@ -85,7 +89,7 @@ def check_certificates(folder: Path, names: Sequence[str]) -> None:
     for name in names:
         if not (path := folder / name).exists():
             continue
-        spans = _spans(path)
+        spans = _validity_spans(path)
         if not any(first <= now <= last for first, last in spans):
             dates = " and ".join(f"{first:%Y-%m-%d} to {last:%Y-%m-%d}" for first, last in spans)
             hint = "`fedax deploy renew` makes new ones; give ca.crt to every client"
@@ -99,25 +103,31 @@ def certificate_ends(folder: Path) -> dict[str, float]:
     """
     files = (folder / name for name in ("ca.crt", "server.crt"))
     return {
-        path.name: max(last.timestamp() for _, last in _spans(path))
+        path.name: max(last.timestamp() for _, last in _validity_spans(path))
         for path in files
         if path.exists()
     }
 
 
-def _spans(path: Path) -> list[tuple[datetime.datetime, datetime.datetime]]:
+def _validity_spans(path: Path) -> list[tuple[datetime.datetime, datetime.datetime]]:
     """Returns from when to when each certificate of a file is valid."""
-    found = x509.load_pem_x509_certificates(path.read_bytes())
-    return [(each.not_valid_before_utc, each.not_valid_after_utc) for each in found]
+    certificates = x509.load_pem_x509_certificates(path.read_bytes())
+    return [
+        (certificate.not_valid_before_utc, certificate.not_valid_after_utc)
+        for certificate in certificates
+    ]
 
 
-def client_key(folder: Path, k: int) -> None:
+def write_client_key(folder: Path, k: int) -> None:
     """Writes `client-K` and `client-K.pub`, in the form of SSH."""
     key = ec.generate_private_key(ec.SECP384R1())
-    form, plain = serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-    private(folder / f"client-{k}", key.private_bytes(serialization.Encoding.PEM, form, plain))
+    key_format, unencrypted = serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    write_private(
+        folder / f"client-{k}",
+        key.private_bytes(serialization.Encoding.PEM, key_format, unencrypted),
+    )
     encoding, kind = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    public(folder / f"client-{k}.pub", key.public_key().public_bytes(encoding, kind) + b"\n")
+    write_public(folder / f"client-{k}.pub", key.public_key().public_bytes(encoding, kind) + b"\n")
 
 
 def public_key(folder: Path, k: int) -> bytes:
@@ -136,47 +146,49 @@ def sign(folder: Path, content: bytes) -> None:
         folder: where to.
         content: the bundle.
     """
-    key, moment = ed25519.Ed25519PrivateKey.generate(), int(_now().timestamp())
+    key, signed_at = ed25519.Ed25519PrivateKey.generate(), int(_now().timestamp())
     encoding, kind = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     text = key.public_key().public_bytes(encoding, kind)
     name = f"fpk_{hashlib.sha256(text).hexdigest()[:32]}"
     # the form of Flower: the seconds since 1970 in 8 bytes, and the hash of the bundle
-    signature = key.sign(moment.to_bytes(8, "big") + hashlib.sha256(content).digest())
-    found = {
+    signature = key.sign(signed_at.to_bytes(8, "big") + hashlib.sha256(content).digest())
+    record = {
         "public_key_id": name,
-        "signed_at": moment,
+        "signed_at": signed_at,
         "signature": base64.urlsafe_b64encode(signature).decode(),
     }
-    public(folder / "app.json", json.dumps(found).encode())
-    public(folder / "trusted.yaml", f"{name}: '{text.decode()}'\n".encode())
+    write_public(folder / "app.json", json.dumps(record).encode())
+    write_public(folder / "trusted.yaml", f"{name}: '{text.decode()}'\n".encode())
 
 
-def public(path: Path, content: bytes) -> None:
+def write_public(path: Path, content: bytes) -> None:
     """Writes what everybody may read."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, content)
 
 
-def private(path: Path, content: bytes) -> None:
+def write_private(path: Path, content: bytes) -> None:
     """Writes what only the owner may read, and which nobody could read before."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, content, 0o600)
 
 
-def _name(text: str) -> x509.Name:
+def _common_name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
 
 
-def _alternative(host: str) -> x509.GeneralName:
+def _alternative_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
 
 
-def _unsigned(subject: x509.Name, issuer: x509.Name, key: Any) -> x509.CertificateBuilder:
+def _certificate_builder(
+    subject: x509.Name, issuer: x509.Name, key: Any
+) -> x509.CertificateBuilder:
     now = _now()
     return (
         x509.CertificateBuilder()

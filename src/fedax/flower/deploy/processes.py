@@ -40,6 +40,8 @@ HANDSHAKE = 5.0
 """Seconds for a connection to the server."""
 COPY = 5.0
 """Seconds for the last lines of a process to reach its log."""
+LOOPBACKS = "127.0.0.1", "localhost", "::1"
+"""Hosts that are reached from this machine alone."""
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 """Codes of a terminal's colours, which Flower writes into files too."""
 
@@ -54,12 +56,12 @@ def environment(deployment: Deployment, home: str = "") -> dict[str, str]:
             same time, and one of them could import what another has copied in part.
     """
     commands = str(Path(sys.executable).parent)
-    own = {"FLWR_HOME": str(deployment.path("flower", home))}
+    flower_home = {"FLWR_HOME": str(deployment.path("flower", home))}
     return (
         LOOKS
         | os.environ
         | QUIET
-        | own
+        | flower_home
         | {"PATH": commands + os.pathsep + os.environ.get("PATH", ""), "PYTHONUNBUFFERED": "1"}
     )
 
@@ -77,13 +79,15 @@ def configure(deployment: Deployment) -> None:
 
 
 def host_of(deployment: Deployment) -> str:
-    """Returns the address that the server binds: its own on the loopback, otherwise all of this
-    machine.
+    """Returns the address that the server binds: a loopback's own, otherwise that of all of this
+    machine's addresses of the host's kind. Flower takes it without brackets.
     """
-    return deployment.host if deployment.host in ("127.0.0.1", "localhost") else "0.0.0.0"
+    if deployment.host in LOOPBACKS:
+        return deployment.host
+    return "::" if ":" in deployment.host else "0.0.0.0"
 
 
-def superlink(deployment: Deployment) -> list[str]:
+def superlink_command(deployment: Deployment) -> list[str]:
     """Returns the command of the server."""
     keys = deployment.path("keys")
     return [
@@ -100,7 +104,7 @@ def superlink(deployment: Deployment) -> list[str]:
     ]
 
 
-def supernode(deployment: Deployment, partition: int, port: int, worker: Path) -> list[str]:
+def supernode_command(deployment: Deployment, partition: int, port: int, worker: Path) -> list[str]:
     """Returns the command of a client's node.
 
     Args:
@@ -120,9 +124,9 @@ def supernode(deployment: Deployment, partition: int, port: int, worker: Path) -
 
 def free_port() -> int:
     """Returns a free port of the loopback."""
-    with socket.socket() as there:
-        there.bind(("127.0.0.1", 0))
-        return there.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 _WITH_PARENT = (
@@ -162,7 +166,7 @@ def process(
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     log.open("ab").close()  # raises here where the folder cannot be written
-    started = subprocess.Popen(
+    child = subprocess.Popen(
         tie_to_parent(command),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -170,22 +174,22 @@ def process(
         env=env,
         start_new_session=True,
     )
-    copier = threading.Thread(target=_copy, args=(started.stdout, log), daemon=True)
+    copier = threading.Thread(target=_copy_output, args=(child.stdout, log), daemon=True)
     copier.start()
     try:
-        yield started
+        yield child
     finally:
-        end(started)
+        end(child)
         copier.join(COPY)
 
 
-def _copy(output: IO[bytes], log: Path) -> None:
+def _copy_output(output: IO[bytes], log: Path) -> None:
     with output:
         for line in output:
-            _append(log, line.decode("utf-8", "replace"))
+            _append_text(log, line.decode("utf-8", "replace"))
 
 
-def _append(log: Path, text: str) -> None:
+def _append_text(log: Path, text: str) -> None:
     # what writes a log goes on when the disk is full
     with contextlib.suppress(OSError), log.open("a", encoding="utf-8", errors="replace") as file:
         file.write(COLOURS.sub("", text))
@@ -199,42 +203,42 @@ def run_log(deployment: Deployment, number: int) -> Path:
 def keep_output(log: Path) -> None:
     """Writes what this process prints into a file too."""
 
-    def write(before: Callable[[str], int], text: str) -> int:
-        _append(log, text)
-        return before(text)
+    def write(original: Callable[[str], int], text: str) -> int:
+        _append_text(log, text)
+        return original(text)
 
     for stream in (sys.stdout, sys.stderr):
         # Flower's logger holds the streams themselves, so they cannot be replaced
         stream.write = functools.partial(write, stream.write)
 
 
-def ask_to_end(started: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> None:
+def ask_to_end(child: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> None:
     """Sends a signal to a process and its children, if it is still there."""
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(started.pid, number)
+        os.killpg(child.pid, number)
 
 
-def end(started: subprocess.Popen[bytes], patience: float = 10.0) -> None:
+def end(child: subprocess.Popen[bytes], patience: float = 10.0) -> None:
     """Ends a process and its children: they are asked to, and killed if they do not."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        ask_to_end(started, number)
+        ask_to_end(child, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            started.wait(patience)
+            child.wait(patience)
 
 
 def wait_until(
-    there: Callable[[], bool], what: str, started: subprocess.Popen[bytes], log: Path
+    is_ready: Callable[[], bool], what: str, child: subprocess.Popen[bytes], log: Path
 ) -> None:
     """Waits for something to be there.
 
     Raises:
         FedaxError: it does not come in time, or its process has ended.
     """
-    finish = time.monotonic() + PATIENCE
-    while not there():
-        gone = started.poll() is not None and (started.stdout is None or started.stdout.closed)
-        if gone or time.monotonic() > finish:
-            reason = "has ended" if gone else f"is not there after {PATIENCE:g} seconds"
+    deadline = time.monotonic() + PATIENCE
+    while not is_ready():
+        has_ended = child.poll() is not None and (child.stdout is None or child.stdout.closed)
+        if has_ended or time.monotonic() > deadline:
+            reason = "has ended" if has_ended else f"is not there after {PATIENCE:g} seconds"
             raise FedaxError(f"{what} {reason}: {last_line(log)}.")
         time.sleep(0.2)
 
@@ -260,18 +264,18 @@ def last_line(log: Path) -> str:
     lines = text.strip().splitlines()[-LINES:]
     if not lines:
         return f"its log {log} is empty"
-    told = (
+    matches = (
         (line, hint)
         for reason, hint in REASONS.items()
         for line in reversed(lines)
         if reason in line
     )
-    line, hint = next(told, (None, ""))
-    said = (
+    line, hint = next(matches, (None, ""))
+    message = (
         f"its log {log} {'ends with' if line is None else 'says'} "
         f"{printable((line or lines[-1]).strip())!r}"
     )
-    return f"{said}. {hint.format(client=log.stem)}" if hint else said
+    return f"{message}. {hint.format(client=log.stem)}" if hint else message
 
 
 def check_address(deployment: Deployment) -> None:
@@ -281,10 +285,14 @@ def check_address(deployment: Deployment) -> None:
         FedaxError: it is in use, or not one of this machine.
     """
     try:
-        found = socket.getaddrinfo(host_of(deployment), deployment.port, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, address = found[0]
+        candidates = socket.getaddrinfo(
+            host_of(deployment), deployment.port, type=socket.SOCK_STREAM
+        )
+        family, kind, protocol, _, address = candidates[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:  # as the server, beside which IPv4 stays free
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             probe.bind(address)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
@@ -310,11 +318,11 @@ def connection_failure(deployment: Deployment) -> str | None:
             context.wrap_socket(plain, server_hostname=host).close()
     except (OSError, ValueError) as error:
         # of TLS and of files, and of names that cannot be looked up
-        return _reason(deployment, error)
+        return _describe_failure(deployment, error)
     return None
 
 
-def _reason(deployment: Deployment, error: Exception) -> str:
+def _describe_failure(deployment: Deployment, error: Exception) -> str:
     """Returns an error of a connection in words."""
     text = short(printable(str(error) or type(error).__name__))
     if "certificate" in text.lower():
@@ -339,24 +347,24 @@ def flwr(deployment: Deployment, *arguments: str) -> dict[str, Any]:
         "stdin": subprocess.DEVNULL,
         "timeout": PATIENCE,
     }
-    said = ""
+    output = ""
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             ["flwr", *arguments, "--format", "json"],
             capture_output=True,
             text=True,
             check=False,
             **options,
         )
-        said = done.stdout + done.stderr
-        found = json.loads(done.stdout[done.stdout.index("{") :])
+        output = completed.stdout + completed.stderr
+        answer = json.loads(completed.stdout[completed.stdout.index("{") :])
     except (ValueError, subprocess.TimeoutExpired) as error:
         raise FedaxError(
-            f"`flwr {arguments[0]}` gave no answer: {short(printable(said or str(error)))}"
+            f"`flwr {arguments[0]}` gave no answer: {short(printable(output or str(error)))}"
         ) from error
-    if not found.get("success"):
-        raise FedaxError(short(printable(str(found.get("error-message", found)))))
-    return found
+    if not answer.get("success"):
+        raise FedaxError(short(printable(str(answer.get("error-message", answer)))))
+    return answer
 
 
 def register(deployment: Deployment, k: int) -> int:
@@ -371,8 +379,8 @@ def register(deployment: Deployment, k: int) -> int:
 
 def nodes(deployment: Deployment) -> dict[int, str]:
     """Returns the state of each client's node that the server knows, by the node's number."""
-    found = flwr(deployment, "supernode", "list", CONNECTION)["nodes"]
-    return {int(node["node-id"]): str(node["status"]) for node in found}
+    entries = flwr(deployment, "supernode", "list", CONNECTION)["nodes"]
+    return {int(node["node-id"]): str(node["status"]) for node in entries}
 
 
 class Run(NamedTuple):
@@ -389,8 +397,10 @@ class Run(NamedTuple):
 
 def runs(deployment: Deployment) -> dict[int, Run]:
     """Returns the runs that the server knows by number, the first one first."""
-    found = sorted(flwr(deployment, "list", CONNECTION)["runs"], key=lambda run: run["pending-at"])
+    entries = sorted(
+        flwr(deployment, "list", CONNECTION)["runs"], key=lambda run: run["pending-at"]
+    )
     return {
         int(run["run-id"]): Run(run["status"], run["status-details"].removeprefix("N/A"))
-        for run in found
+        for run in entries
     }

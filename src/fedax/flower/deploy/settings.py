@@ -62,10 +62,10 @@ class Deployment:
 
     def __post_init__(self) -> None:
         need_flower()
-        given = {name: getattr(self, name) for name in RANGES.keys() & vars(self).keys()}
+        values = {name: getattr(self, name) for name in RANGES.keys() & vars(self).keys()}
         if self.most_examples == 0:
-            del given["most_examples"]
-        check_ranges(f"{FILE}, {{}}", given)
+            del values["most_examples"]
+        check_ranges(f"{FILE}, {{}}", values)
         checks = {
             "port": (
                 counts(self.port) and self.port <= HIGHEST_PORT,
@@ -94,10 +94,12 @@ class Deployment:
         except (OSError, ValueError) as error:
             hint = "`fedax deploy init` makes a folder for a deployment."
             raise InvalidInput.because(str(path), f"cannot be read ({error})", hint) from error
-        known = {field.name for field in dataclasses.fields(cls)} - {"folder"}
+        setting_names = {field.name for field in dataclasses.fields(cls)} - {"folder"}
         for name in values:
-            if name not in known:
-                raise InvalidInput.of(str(path), name, "settings " + ", ".join(sorted(known)))
+            if name not in setting_names:
+                raise InvalidInput.of(
+                    str(path), name, "settings " + ", ".join(sorted(setting_names))
+                )
         return cls(folder.absolute(), **values)
 
     def save(self) -> None:
@@ -122,7 +124,7 @@ class Deployment:
         """Returns a path in the folder."""
         return self.folder.joinpath(*map(str, parts))
 
-    def at_server(self) -> "Deployment":
+    def require_server(self) -> "Deployment":
         """Returns the deployment itself, if it is the server's.
 
         Raises:

@@ -22,9 +22,9 @@ from fedax.flower.deploy.bundle import APP, build_app, serve_app
 from fedax.flower.deploy.check import check_experiment
 from fedax.flower.deploy.keys import (
     certificate_ends,
-    certificates,
     check_certificates,
-    client_key,
+    write_certificates,
+    write_client_key,
 )
 from fedax.flower.deploy.processes import (
     CONNECTION,
@@ -43,12 +43,12 @@ from fedax.flower.deploy.processes import (
     register,
     run_log,
     runs,
-    superlink,
-    supernode,
+    superlink_command,
+    supernode_command,
     wait_until,
 )
 from fedax.flower.deploy.settings import Deployment, quote
-from fedax.flower.deploy.worker import device_for, listening, work
+from fedax.flower.deploy.worker import device_for, open_socket, work
 from fedax.utils.files import write, writing
 
 Say = Callable[[str], None]
@@ -91,8 +91,8 @@ def make(
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunExists(f"{folder} is not empty; choose another folder.")
-    given: dict[str, Any] = settings if clients is None else settings | {"clients": clients}
-    deployment = Deployment(folder, **given)
+    options: dict[str, Any] = settings if clients is None else settings | {"clients": clients}
+    deployment = Deployment(folder, **options)
     experiment, clients = check_experiment(path, changes, deployment, clients)
     deployment = dataclasses.replace(deployment, clients=clients)
     with writing(folder):
@@ -102,9 +102,9 @@ def make(
         write(folder / "experiment.toml", text)
     deployment.save()
     write_app(folder / "app", folder)
-    certificates(folder / "keys", deployment.host)
+    write_certificates(folder / "keys", deployment.host)
     for k in range(deployment.clients):
-        client_key(folder / "keys", k)
+        write_client_key(folder / "keys", k)
     configure(deployment)
     build_app(deployment)
     return deployment
@@ -125,7 +125,7 @@ def renew(deployment: Deployment, client: int | None = None) -> list[str]:
     """
     keys = deployment.path("keys")
     if client is None:
-        certificates(keys, deployment.host)
+        write_certificates(keys, deployment.host)
         write_app(deployment.path("app"), deployment.folder)
         build_app(deployment)
         return ["keys/ca.crt", f"keys/{TRUSTED}"]
@@ -133,7 +133,7 @@ def renew(deployment: Deployment, client: int | None = None) -> list[str]:
         raise InvalidInput.of(
             "--client", client, f"whole numbers from 0 to {deployment.clients - 1}"
         )
-    client_key(keys, client)
+    write_client_key(keys, client)
     return [f"keys/client-{client}"]
 
 
@@ -148,11 +148,11 @@ def exit_on_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, leave)
+    previous_handler = signal.signal(signal.SIGTERM, leave)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
 @contextlib.contextmanager
@@ -169,24 +169,22 @@ def run_server(deployment: Deployment, say: Say) -> Iterator[Callable[[], bool]]
     with (
         exit_on_signals(),
         serve_app(deployment) as hub,
-        process(superlink(deployment), log, environment(deployment) | hub) as started,
+        process(superlink_command(deployment), log, environment(deployment) | hub) as superlink,
     ):
-        wait_until(lambda: connection_failure(deployment) is None, "the server", started, log)
+        wait_until(lambda: connection_failure(deployment) is None, "the server", superlink, log)
         with ThreadPoolExecutor(AT_A_TIME) as pool:
-            registered = list(
-                pool.map(lambda k: register(deployment, k), range(deployment.clients))
-            )
+            node_ids = list(pool.map(lambda k: register(deployment, k), range(deployment.clients)))
         path = deployment.path("flower", NODES)
         with writing(path):
-            write(path, json.dumps(registered))
+            write(path, json.dumps(node_ids))
         say(f"Server at {deployment.address}, {deployment.clients} clients registered. Log: {log}")
-        yield lambda: started.poll() is None
+        yield lambda: superlink.poll() is None
 
 
 def serve_clients(deployment: Deployment, say: Say) -> None:
     """Runs the server until it is interrupted."""
-    with run_server(deployment, say) as going, contextlib.suppress(KeyboardInterrupt):
-        while going():
+    with run_server(deployment, say) as is_running, contextlib.suppress(KeyboardInterrupt):
+        while is_running():
             time.sleep(1)
         raise FedaxError(f"the server has ended; see {deployment.path('logs', 'server.log')}.")
 
@@ -221,10 +219,10 @@ def run_client(
         exit_on_signals(),
         contextlib.suppress(KeyboardInterrupt),
         watch_connection(deployment, say),
-        listening() as (listener, address),
+        open_socket() as (listener, address),
     ):
         while parent in (None, os.getppid()):
-            command = supernode(deployment, partition, free_port(), address)
+            command = supernode_command(deployment, partition, free_port(), address)
             home = environment(deployment, f"client-{partition}")
             with process(command, log, home) as node:
                 work(
@@ -243,42 +241,42 @@ def run_client(
 @contextlib.contextmanager
 def watch_connection(deployment: Deployment, say: Say) -> Iterator[None]:
     """Says when the server cannot be reached, and when it can again, while the block runs."""
-    over = threading.Event()
+    stopped = threading.Event()
 
     def watch() -> None:
-        before, pause = None, 0.0
-        while not over.wait(pause):
+        previous_failure, pause = None, 0.0
+        while not stopped.wait(pause):
             failure = connection_failure(deployment)
-            if over.is_set():
+            if stopped.is_set():
                 return
-            if failure is not None and failure != before:
+            if failure is not None and failure != previous_failure:
                 say(f"Waiting for the server at {deployment.address}: {failure}.")
-            if failure is None and before is not None:
+            if failure is None and previous_failure is not None:
                 say(f"The server at {deployment.address} is there.")
-            before, pause = failure, PROBES[failure is None]
+            previous_failure, pause = failure, PROBES[failure is None]
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
         yield
     finally:
-        over.set()
+        stopped.set()
 
 
 @contextlib.contextmanager
 def run_all_processes(deployment: Deployment, say: Say) -> Iterator[None]:
     """Runs the server and all clients on this machine while the block runs."""
     with run_server(deployment, say), contextlib.ExitStack() as stack:
-        started = [
+        clients = [
             stack.enter_context(client_process(deployment, k)) for k in range(deployment.clients)
         ]
         try:
             yield
-            for k, client in enumerate(started):
+            for k, client in enumerate(clients):
                 if client.poll() is not None:
                     say(f"Client {k} has ended; see {deployment.path('logs', f'worker-{k}.log')}")
         finally:
-            for client in started:  # all at once, and then one after the other
+            for client in clients:  # all at once, and then one after the other
                 ask_to_end(client)
 
 
@@ -329,10 +327,10 @@ def stop_runs(deployment: Deployment) -> list[int]:
     Raises:
         FedaxError: the server cannot be reached.
     """
-    going = [number for number, run in runs(deployment).items() if not run.status.startswith(OVER)]
-    for number in going:
+    active = [number for number, run in runs(deployment).items() if not run.status.startswith(OVER)]
+    for number in active:
         flwr(deployment, "stop", str(number), CONNECTION)
-    return going
+    return active
 
 
 def follow(deployment: Deployment, number: int, say: Say) -> Result:
@@ -342,21 +340,22 @@ def follow(deployment: Deployment, number: int, say: Say) -> Result:
         ServerLost: the server has ended, or one that does not know the run is in its place.
     """
     command = ["flwr", "log", str(number), CONNECTION, "--stream"]
-    shown = Shown(run_log(deployment, number), say)
+    printer = LogPrinter(run_log(deployment, number), say)
     # The server writes the log, also while nobody follows it. Flower's command ends with the run.
     with process(command, Path(os.devnull), environment(deployment)) as stream:
         while stream.poll() is None and not _is_lost(deployment):
-            text = shown.read()  # one second late: what a run says about a lost server is not shown
+            # one second late: what a run says about a lost server is not shown
+            text = printer.read()
             time.sleep(1)
             if stream.poll() is None:
-                shown.show(text)
-    run = _run(deployment, number)
+                printer.show(text)
+    run = _find_run(deployment, number)
     while not run.status.startswith(OVER):  # the stream may end before the run
         time.sleep(AGAIN)
-        run = _run(deployment, number)
+        run = _find_run(deployment, number)
     status = run.status.removeprefix(OVER)
     if status != "stopped":  # the last words of a stopped run are about requests that are refused
-        shown.show(shown.read())
+        printer.show(printer.read())
     return Result(number, status == "completed", f"{status} {run.details}".strip())
 
 
@@ -373,7 +372,7 @@ def _is_lost(deployment: Deployment) -> bool:
     return False
 
 
-def _run(deployment: Deployment, number: int) -> Run:
+def _find_run(deployment: Deployment, number: int) -> Run:
     """Returns a run as the server knows it.
 
     Raises:
@@ -389,7 +388,7 @@ def _run(deployment: Deployment, number: int) -> Run:
     return run
 
 
-class Shown:
+class LogPrinter:
     """Shows what comes into a log, with one line for each traceback.
 
     Args:
@@ -425,17 +424,17 @@ def status(deployment: Deployment) -> dict[str, Any]:
 
     Numbers of nodes and runs are texts, because many readers of JSON round numbers of 64 bits.
     """
-    found: dict[str, Any] = {"server": deployment.address, "up": True}
+    state: dict[str, Any] = {"server": deployment.address, "up": True}
     try:
-        states, known = nodes(deployment), runs(deployment)
+        states, server_runs = nodes(deployment), runs(deployment)
     except FedaxError as error:
-        found |= {"up": False, "reason": str(error)}
-        states, known = {}, {}
+        state |= {"up": False, "reason": str(error)}
+        states, server_runs = {}, {}
     path = deployment.path("flower", NODES)
-    numbers = json.loads(path.read_text("utf-8")) if path.exists() else []
-    names = {node: f"client-{k}" for k, node in enumerate(numbers)}
+    node_ids = json.loads(path.read_text("utf-8")) if path.exists() else []
+    names = {node: f"client-{k}" for k, node in enumerate(node_ids)}
     ends = certificate_ends(deployment.path("keys"))
-    return found | {
+    return state | {
         "certificates": {
             file: f"{datetime.datetime.fromtimestamp(end, datetime.UTC):%Y-%m-%d}"
             for file, end in ends.items()
@@ -444,12 +443,12 @@ def status(deployment: Deployment) -> dict[str, Any]:
             {
                 "name": names.get(node, ""),
                 "node": str(node),
-                "state": state,
-                "online": state == "online",
+                "state": node_state,
+                "online": node_state == "online",
             }
-            for node, state in sorted(states.items(), key=lambda item: names.get(item[0], ""))
+            for node, node_state in sorted(states.items(), key=lambda item: names.get(item[0], ""))
         ],
-        "runs": [{"number": str(number), **run._asdict()} for number, run in known.items()],
+        "runs": [{"number": str(number), **run._asdict()} for number, run in server_runs.items()],
         "newest": _newest_run(deployment),
     }
 
@@ -465,24 +464,24 @@ def _newest_run(deployment: Deployment) -> dict[str, Any] | None:
     out, state = summary.parent, json.loads(summary.read_text("utf-8"))["status"]
     rounds = max((experiment.rounds for experiment in kept_experiments(out)), default=0)
     checkpoint = newest(out.glob("checkpoints/*/round-*"))
-    done = 0 if checkpoint is None else int(checkpoint.name.removeprefix("round-"))
-    done = rounds if state == "finished" else done
-    return {"folder": str(out), "status": state, "round": done, "rounds": rounds}
+    round_number = 0 if checkpoint is None else int(checkpoint.name.removeprefix("round-"))
+    round_number = rounds if state == "finished" else round_number
+    return {"folder": str(out), "status": state, "round": round_number, "rounds": rounds}
 
 
-def status_lines(found: dict[str, Any]) -> list[str]:
+def status_lines(state: dict[str, Any]) -> list[str]:
     """Returns the state of a deployment in lines."""
-    if not found["up"]:
-        return [f"No server at {found['server']}: {found['reason']}."]
-    newest = found["newest"]
+    if not state["up"]:
+        return [f"No server at {state['server']}: {state['reason']}."]
+    newest = state["newest"]
     return [
-        f"Server at {found['server']}.",
-        *(f"keys/{file} is valid until {day}." for file, day in found["certificates"].items()),
+        f"Server at {state['server']}.",
+        *(f"keys/{file} is valid until {day}." for file, day in state["certificates"].items()),
         *(
             f"{client['name'] or 'unknown client'}: {client['state']} (node {client['node']})"
-            for client in found["clients"]
+            for client in state["clients"]
         ),
-        *(f"run {r['number']}: {r['status']} {r['details']}".rstrip() for r in found["runs"]),
+        *(f"run {r['number']}: {r['status']} {r['details']}".rstrip() for r in state["runs"]),
         *(
             [
                 f"{newest['folder']}: {newest['status']}, round {newest['round']} of "

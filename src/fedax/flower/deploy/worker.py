@@ -45,9 +45,9 @@ def device_for(deployment: Deployment, partition: int, data: Path | None = None)
     task = plan.task if data is None else load_client_data(plan.task, partition, data)
     assignments = []
     for label, algorithm in plan.algorithms.items():
-        given = plan.arguments_of(label)
+        arguments = plan.arguments_of(label)
         assignments.append(
-            Assignment(algorithm, given["solver"], given["schedule"], given["channel"])
+            Assignment(algorithm, arguments["solver"], arguments["schedule"], arguments["channel"])
         )
     return Device(
         task, partition, deployment.path("clients", partition), assignments, deployment.secure > 0
@@ -77,18 +77,18 @@ def load_client_data(task: Task, partition: int, path: Path) -> Task:
         raise InvalidInput.found(
             "--data", f"{path} without examples(partition)", "a file that defines this function"
         )
-    given = examples(partition)
-    if isinstance(given, FederatedData):
-        parts = _parts_of(given, task, f"{path}, examples(partition)")
+    returned = examples(partition)
+    if isinstance(returned, FederatedData):
+        splits = _read_splits(returned, task, f"{path}, examples(partition)")
     else:
-        parts = given if isinstance(given, tuple) else (given,)
-    if not 1 <= len(parts) <= 3:
+        splits = returned if isinstance(returned, tuple) else (returned,)
+    if not 1 <= len(splits) <= 3:
         raise DataError.found(
             f"{path}, examples(partition)",
-            f"{len(parts)} values",
+            f"{len(splits)} values",
             "the training examples, (training, test) or (training, test, validation)",
         )
-    train, test, validation = (*parts, None, None)[:3]
+    train, test, validation = (*splits, None, None)[:3]
     # without this, the client would measure on the stand-in's rows
     if task.validation is not None and validation is None:
         raise DataError.found(
@@ -96,8 +96,8 @@ def load_client_data(task: Task, partition: int, path: Path) -> Task:
             "no validation examples",
             "(training, test, validation), because the experiment's task has validation examples",
         )
-    own = eqx.tree_at(
-        lambda t: t.train, task, _checked(task, "train", train, f"{path}, training examples")
+    client_task = eqx.tree_at(
+        lambda t: t.train, task, _check_examples(task, "train", train, f"{path}, training examples")
     )
     for split, rows in (("test", test), ("validation", validation)):
         like: Ragged | None = getattr(task, split)
@@ -109,15 +109,15 @@ def load_client_data(task: Task, partition: int, path: Path) -> Task:
                     "none, because the experiment's task has none",
                 )
             continue
-        nothing = {name: values[:0] for name, values in like.arrays.items()}
-        mine = _checked(
-            task, split, nothing if rows is None else rows, f"{path}, {split} examples", True
+        no_rows = {name: values[:0] for name, values in like.arrays.items()}
+        client_split = _check_examples(
+            task, split, no_rows if rows is None else rows, f"{path}, {split} examples", True
         )
-        own = eqx.tree_at(lambda t, s=split: getattr(t, s), own, mine)
-    return own
+        client_task = eqx.tree_at(lambda t, s=split: getattr(t, s), client_task, client_split)
+    return client_task
 
 
-def _parts_of(data: FederatedData, task: Task, where: str) -> tuple[Any, ...]:
+def _read_splits(data: FederatedData, task: Task, where: str) -> tuple[Any, ...]:
     """Returns the training, test and validation examples of the only client.
 
     Raises:
@@ -127,22 +127,28 @@ def _parts_of(data: FederatedData, task: Task, where: str) -> tuple[Any, ...]:
         raise DataError.found(where, f"data of {data.clients} clients", "data of one client")
     # other columns may have as many numbers in a row
     for name in ("columns", "categories"):
-        own, known = getattr(data, name), getattr(task, name)
-        if own is not None and known is not None and _plain(own) != _plain(known):
-            allowed = f"{_plain(known)}, as in the experiment's task"
-            raise DataError.of(f"{where}, {name}", _plain(own), allowed)
-    parts = (data.train, data.test, data.validation)
-    return tuple(None if part is None else dict(part[0]) for part in parts)
+        client_value, task_value = getattr(data, name), getattr(task, name)
+        if (
+            client_value is not None
+            and task_value is not None
+            and _as_lists(client_value) != _as_lists(task_value)
+        ):
+            allowed = f"{_as_lists(task_value)}, as in the experiment's task"
+            raise DataError.of(f"{where}, {name}", _as_lists(client_value), allowed)
+    splits = (data.train, data.test, data.validation)
+    return tuple(None if split is None else dict(split[0]) for split in splits)
 
 
-def _plain(value: Any) -> Any:
+def _as_lists(value: Any) -> Any:
     """Returns lists in place of other sequences, so that they compare by their elements."""
     if isinstance(value, Mapping):
         return {key: list(texts) for key, texts in value.items()}
     return list(value)
 
 
-def _checked(task: Task, split: str, given: Any, where: str, allow_empty: bool = False) -> Ragged:
+def _check_examples(
+    task: Task, split: str, examples: Any, where: str, allow_empty: bool = False
+) -> Ragged:
     """Returns a client's examples as those of the task's split.
 
     Raises:
@@ -150,13 +156,13 @@ def _checked(task: Task, split: str, given: Any, where: str, allow_empty: bool =
     """
     like: Ragged = getattr(task, split)
     forms = {name: (values.shape[1:], str(values.dtype)) for name, values in like.arrays.items()}
-    if not isinstance(given, Mapping) or set(given) != set(forms):
-        got = sorted(given) if isinstance(given, Mapping) else given
+    if not isinstance(examples, Mapping) or set(examples) != set(forms):
+        got = sorted(examples) if isinstance(examples, Mapping) else examples
         raise DataError.of(where, got, f"a dictionary of arrays {sorted(forms)}")
-    own = Ragged.of([given], where=where, allow_empty=allow_empty)
+    client_split = Ragged.of([examples], where=where, allow_empty=allow_empty)
     for name, (shape, dtype) in forms.items():
-        values, known = np.asarray(own.arrays[name]), np.asarray(like.arrays[name])
-        if values.shape[1:] != shape or values.dtype.kind != known.dtype.kind:
+        values, task_values = np.asarray(client_split.arrays[name]), np.asarray(like.arrays[name])
+        if values.shape[1:] != shape or values.dtype.kind != task_values.dtype.kind:
             got = f"{values.dtype} rows of shape {values.shape[1:]}"
             raise DataError.found(
                 f"{where}, {name!r}",
@@ -169,18 +175,18 @@ def _checked(task: Task, split: str, given: Any, where: str, allow_empty: bool =
             for data in (task.train, task.test, task.validation)
             if data is not None and name in data.arrays and data.total
         ]
-        if known.dtype.kind in "iu" and values.size and others:
-            least = min(int(numbers.min()) for numbers in others)
-            most = max(int(numbers.max()) for numbers in others)
-            if values.min() < least or values.max() > most:
+        if task_values.dtype.kind in "iu" and values.size and others:
+            lowest = min(int(numbers.min()) for numbers in others)
+            highest = max(int(numbers.max()) for numbers in others)
+            if values.min() < lowest or values.max() > highest:
                 got = f"numbers from {values.min()} to {values.max()}"
                 raise DataError.found(
-                    f"{where}, {name!r}", got, f"{least} to {most}, as in the experiment's task"
+                    f"{where}, {name!r}", got, f"{lowest} to {highest}, as in the experiment's task"
                 )
     return eqx.tree_at(
         lambda data: data.arrays,
-        own,
-        {name: np.asarray(v, forms[name][1]) for name, v in own.arrays.items()},
+        client_split,
+        {name: np.asarray(v, forms[name][1]) for name, v in client_split.arrays.items()},
     )
 
 
@@ -199,30 +205,30 @@ def device_of(config: Mapping[str, Any]) -> Device:
 
 
 @contextlib.contextmanager
-def listening() -> Iterator[tuple[socket.socket, Path]]:
+def open_socket() -> Iterator[tuple[socket.socket, Path]]:
     """Opens a Unix socket for `work` while the block runs, and yields it with its path."""
     with (
         tempfile.TemporaryDirectory(
             prefix="fedax-"
-        ) as place,  # the owner's alone; a socket's path must be short
+        ) as folder,  # the owner's alone; a socket's path must be short
         socket.socket(socket.AF_UNIX) as listener,
     ):
-        address = Path(place) / "worker"
+        address = Path(folder) / "worker"
         listener.bind(str(address))
         listener.listen()
         yield listener, address
 
 
-def work(device: Device, listener: socket.socket, going: Callable[[], bool]) -> None:
+def work(device: Device, listener: socket.socket, is_running: Callable[[], bool]) -> None:
     """Answers the messages that ClientApps hand on, one after the other.
 
     Args:
         device: the client.
         listener: a Unix socket that listens.
-        going: asked between two messages whether to go on.
+        is_running: asked between two messages whether to go on.
     """
     listener.settimeout(PAUSE)
-    while going():
+    while is_running():
         try:
             app, _ = listener.accept()
         except TimeoutError:

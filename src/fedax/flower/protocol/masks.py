@@ -64,27 +64,27 @@ class Member(NamedTuple):
         messages.
         """
 
-        def derived(what: str, length: int) -> bytes:
+        def derive(what: str, length: int) -> bytes:
             return HKDF(hashes.SHA384(), length, None, f"{session} {what}".encode()).derive(secret)
 
         return cls(
             number,
-            derived("masks", SECRET),
-            _private(derived("letters", SECRET)),
-            derived("seed", 32),
+            derive("masks", SECRET),
+            _private_key(derive("letters", SECRET)),
+            derive("seed", 32),
         )
 
     @property
     def public(self) -> tuple[bytes, bytes]:
         """Returns both public keys."""
-        return public_bytes(_private(self.secret).public_key()), public_bytes(
+        return public_bytes(_private_key(self.secret).public_key()), public_bytes(
             self.letters.public_key()
         )
 
     @property
     def commitment(self) -> bytes:
         """A hash of the seed, by which shares of it are checked."""
-        return _commitment(self.seed)
+        return _commit(self.seed)
 
     def deal(self, keys: Keys, threshold: int) -> dict[int, bytes]:
         """Returns shares of its secrets for every member, itself included, each encrypted for its
@@ -93,13 +93,13 @@ class Member(NamedTuple):
         Raises:
             Refused: too few members, its own keys changed, or one key twice.
         """
-        flat = [key for pair in keys.values() for key in pair]
+        all_keys = [key for pair in keys.values() for key in pair]
         if len(keys) < threshold or 2 * threshold <= len(keys):
             raise Refused(
                 f"shares for {len(keys)} members of which {threshold} open them, "
                 "expected more than half of them"
             )
-        if keys.get(self.number) != self.public or len(set(flat)) != len(flat):
+        if keys.get(self.number) != self.public or len(set(all_keys)) != len(all_keys):
             raise Refused("public keys of which its own are not there, or one is there twice")
         seeds, secrets = (
             split_secret(text, threshold, len(keys)) for text in (self.seed, self.secret)
@@ -119,12 +119,20 @@ class Member(NamedTuple):
                 masks.
             factor: by which the upload was multiplied. Another factor has another own mask.
         """
-        list_, own = _name(keys), _private(self.secret)
-        mine = stream(_seed_of_own_mask(self.seed, list_, factor), numbers.size)
-        return numbers + mine + _pairwise(self.number, own, keys, list_, numbers.size)
+        members_digest, private_key = _hash_members(keys), _private_key(self.secret)
+        own_mask = stream(_seed_of_own_mask(self.seed, members_digest, factor), numbers.size)
+        return (
+            numbers
+            + own_mask
+            + _pairwise_masks(self.number, private_key, keys, members_digest, numbers.size)
+        )
 
     def shares(
-        self, letters: Mapping[int, bytes], keys: Keys, there: Iterable[int], gone: Iterable[int]
+        self,
+        letters: Mapping[int, bytes],
+        keys: Keys,
+        present: Iterable[int],
+        dropped: Iterable[int],
     ) -> dict[int, bytes]:
         """Decrypts its shares: of the seeds of members in the sum, and of the keys of members that
         have gone.
@@ -132,8 +140,8 @@ class Member(NamedTuple):
         Raises:
             Refused: a letter that is not from whom it should be.
         """
-        found = {}
-        for place, members in enumerate((there, gone)):
+        shares = {}
+        for index, members in enumerate((present, dropped)):
             for k in members:
                 letter, header = (
                     self._cipher(keys[k][1]).decrypt(letters[k]),
@@ -141,17 +149,17 @@ class Member(NamedTuple):
                 )
                 if not letter.startswith(header) or len(letter) != len(header) + 2 * SHARE:
                     raise Refused(f"a letter that is not the one from {k} to {self.number}")
-                found[k] = letter[len(header) + place * SHARE :][:SHARE]
-        return found
+                shares[k] = letter[len(header) + index * SHARE :][:SHARE]
+        return shares
 
     def _cipher(self, key: bytes) -> Fernet:
         """Returns the cipher of letters between this member and the one with a public key."""
-        shared = self.letters.exchange(ec.ECDH(), _public_key(key))
-        derived = HKDF(hashes.SHA384(), 32, None, b"letters").derive(shared)
-        return Fernet(base64.urlsafe_b64encode(derived))
+        shared = self.letters.exchange(ec.ECDH(), _read_public_key(key))
+        letter_key = HKDF(hashes.SHA384(), 32, None, b"letters").derive(shared)
+        return Fernet(base64.urlsafe_b64encode(letter_key))
 
 
-class Opened(NamedTuple):
+class OpenedSecrets(NamedTuple):
     """The secrets that shares give.
 
     Attributes:
@@ -168,9 +176,9 @@ def open_secrets(
     shown: Mapping[int, Mapping[int, bytes]],
     keys: Keys,
     commitments: Mapping[int, bytes],
-    there: Iterable[int],
+    present: Iterable[int],
     threshold: int,
-) -> Opened:
+) -> OpenedSecrets:
     """Combines shares to the secrets of all members, and finds shares that were altered.
 
     A seed has to fit its commitment, a key its public key. Shares outside a set that fits are
@@ -180,33 +188,35 @@ def open_secrets(
         shown: by the member that sent them, its shares of the secret of each member.
         keys: of all members.
         commitments: of the seeds of all members.
-        there: the members whose seeds are shared; of the others it is the keys.
+        present: the members whose seeds are shared; of the others it is the keys.
         threshold: how many shares give a secret.
     """
-    alive, secrets = set(there), dict[int, bytes]()
+    alive, secrets = set(present), dict[int, bytes]()
     liars: dict[int, list[int]] = {}
     for k in keys:
-        fits = functools.partial(_fits, commitments[k] if k in alive else keys[k][0], k in alive)
-        shares = {j: sent[k] for j, sent in shown.items()}
+        recover = functools.partial(
+            _recover_secret, commitments[k] if k in alive else keys[k][0], k in alive
+        )
+        shares = {j: member_shares[k] for j, member_shares in shown.items()}
         for chosen in itertools.islice(itertools.combinations(shares, threshold), ATTEMPTS):
-            rest = [shares[j] for j in chosen[1:]]
-            if (secret := fits([shares[chosen[0]], *rest])) is not None:
+            other_shares = [shares[j] for j in chosen[1:]]
+            if (secret := recover([shares[chosen[0]], *other_shares])) is not None:
                 secrets[k] = secret
                 for j in set(shares) - set(chosen):
-                    if fits([shares[j], *rest]) is None:
+                    if recover([shares[j], *other_shares]) is None:
                         liars.setdefault(j, []).append(k)
                 break
-    return Opened(secrets, liars)
+    return OpenedSecrets(secrets, liars)
 
 
-def _fits(expected: bytes, is_seed: bool, shares: list[bytes]) -> bytes | None:
+def _recover_secret(expected: bytes, is_seed: bool, shares: list[bytes]) -> bytes | None:
     """Returns the secret that shares give, or None if it is not the expected one."""
     try:
         secret = combine_shares(shares)
-        found = _commitment(secret) if is_seed else public_bytes(_private(secret).public_key())
+        actual = _commit(secret) if is_seed else public_bytes(_private_key(secret).public_key())
     except ValueError:  # of shares that are no shares, or of a secret that is no key
         return None
-    return secret if found == expected else None
+    return secret if actual == expected else None
 
 
 def split_secret(secret: bytes, threshold: int, count: int) -> list[bytes]:
@@ -220,13 +230,13 @@ def split_secret(secret: bytes, threshold: int, count: int) -> list[bytes]:
     # the byte in front keeps the secret's length, and tells a combined secret from a random number
     constant = int.from_bytes(b"\x01" + secret, "big")
     coefficients = [constant, *(SOURCE.randrange(PRIME) for _ in range(threshold - 1))]
-    return [_share(point, coefficients) for point in range(1, count + 1)]
+    return [_make_share(point, coefficients) for point in range(1, count + 1)]
 
 
-def _share(point: int, coefficients: list[int]) -> bytes:
+def _make_share(point: int, coefficients: list[int]) -> bytes:
     """Returns the polynomial's value at a point, with the point in front."""
     value = functools.reduce(
-        lambda total, each: (total * point + each) % PRIME, reversed(coefficients), 0
+        lambda total, coefficient: (total * point + coefficient) % PRIME, reversed(coefficients), 0
     )
     return point.to_bytes(POINT, "big") + value.to_bytes(VALUE, "big")
 
@@ -248,8 +258,8 @@ def combine_shares(shares: list[bytes]) -> bytes:
         others = [other for other, _ in pairs if other != point]
         if point == 0 or len(others) != len(pairs) - 1:
             raise ValueError("a share at 0, or two at one point")
-        over, under = math.prod(others), math.prod(other - point for other in others)
-        total += value * over * pow(under, -1, PRIME)
+        numerator, denominator = math.prod(others), math.prod(other - point for other in others)
+        total += value * numerator * pow(denominator, -1, PRIME)
     head, *secret = (total % PRIME).to_bytes(VALUE, "big").lstrip(b"\x00") or b"\x00"
     if head != 1:
         raise ValueError("shares of different secrets")
@@ -263,7 +273,7 @@ def public_bytes(key: ec.EllipticCurvePublicKey) -> bytes:
     )
 
 
-def _public_key(text: bytes) -> ec.EllipticCurvePublicKey:
+def _read_public_key(text: bytes) -> ec.EllipticCurvePublicKey:
     """Reads a public key.
 
     Raises:
@@ -280,14 +290,14 @@ def _header(source: int, target: int) -> bytes:
     return source.to_bytes(8, "big") + target.to_bytes(8, "big")
 
 
-def _commitment(seed: bytes) -> bytes:
+def _commit(seed: bytes) -> bytes:
     return hashlib.sha256(b"seed " + seed).digest()
 
 
 def remove_masks(
     total: np.ndarray,
     keys: Keys,
-    there: Iterable[int],
+    present: Iterable[int],
     secrets: Mapping[int, bytes],
     factors: Mapping[int, float] | None = None,
 ) -> np.ndarray:
@@ -296,18 +306,18 @@ def remove_masks(
     Args:
         total: of what the members that are there sent.
         keys: of all whose masks are in it.
-        there: those members.
+        present: those members.
         secrets: the seed of each of these, and the key of each other; see `open_secrets`.
         factors: of the members, as they were given to `Member.hide`; 1 by default.
     """
-    alive, list_ = set(there), _name(keys)
+    alive, members_digest = set(present), _hash_members(keys)
     for k, secret in secrets.items():
         if k in alive:
             factor = 1.0 if factors is None else factors[k]
-            total = total - stream(_seed_of_own_mask(secret, list_, factor), total.size)
+            total = total - stream(_seed_of_own_mask(secret, members_digest, factor), total.size)
         else:
-            total = total + _pairwise(
-                k, _private(secret), {j: keys[j] for j in alive}, list_, total.size
+            total = total + _pairwise_masks(
+                k, _private_key(secret), {j: keys[j] for j in alive}, members_digest, total.size
             )
     return total
 
@@ -320,25 +330,29 @@ def stream(key: bytes, size: int) -> np.ndarray:
     return np.frombuffer(encryptor.update(bytes(8 * size)), "<u8").astype(np.uint64)
 
 
-def _name(keys: Keys) -> bytes:
+def _hash_members(keys: Keys) -> bytes:
     """Returns a hash of the list of members with their public keys, in the order of their
     numbers.
     """
     digest = hashlib.sha256()
     for k in sorted(keys):
-        for part in (str(k).encode(), *keys[k]):
-            digest.update(len(part).to_bytes(4, "big") + part)
+        for field in (str(k).encode(), *keys[k]):
+            digest.update(len(field).to_bytes(4, "big") + field)
     return digest.digest()
 
 
-def _seed_of_own_mask(seed: bytes, members: bytes, factor: float) -> bytes:
-    return HKDF(hashes.SHA384(), 32, None, b"own " + members + float(factor).hex().encode()).derive(
-        seed
-    )
+def _seed_of_own_mask(seed: bytes, members_digest: bytes, factor: float) -> bytes:
+    return HKDF(
+        hashes.SHA384(), 32, None, b"own " + members_digest + float(factor).hex().encode()
+    ).derive(seed)
 
 
-def _pairwise(
-    number: int, own: ec.EllipticCurvePrivateKey, keys: Keys, members: bytes, size: int
+def _pairwise_masks(
+    number: int,
+    private_key: ec.EllipticCurvePrivateKey,
+    keys: Keys,
+    members_digest: bytes,
+    size: int,
 ) -> np.ndarray:
     """Returns the masks that a member shares with others; those of two members for each other add
     up to 0.
@@ -347,13 +361,15 @@ def _pairwise(
     for k, (key, _) in keys.items():
         if k == number:
             continue
-        shared = own.exchange(ec.ECDH(), _public_key(key))
-        mask = stream(HKDF(hashes.SHA384(), 32, None, b"pair " + members).derive(shared), size)
+        shared = private_key.exchange(ec.ECDH(), _read_public_key(key))
+        mask = stream(
+            HKDF(hashes.SHA384(), 32, None, b"pair " + members_digest).derive(shared), size
+        )
         total = total + mask if number > k else total - mask
     return total
 
 
-def _private(secret: bytes) -> ec.EllipticCurvePrivateKey:
+def _private_key(secret: bytes) -> ec.EllipticCurvePrivateKey:
     return ec.derive_private_key(1 + int.from_bytes(secret, "big"), ec.SECP384R1())
 
 

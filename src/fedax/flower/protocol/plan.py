@@ -6,6 +6,7 @@ arrays, nothing else, and every array has a known shape and type before it arriv
 """
 
 import hashlib
+import inspect
 import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -35,8 +36,12 @@ PROTOCOL = 4
 class Phase(NamedTuple):
     """One work function and the forms of its messages: shapes and types in place of arrays.
 
+    A function may run several times in a round, with other forms or with other values that it has
+    bound. So each of its runs is a phase.
+
     Attributes:
         work: the function.
+        occurrence: how often a function of this name ran before in the round.
         down: what it is sent, messages of a codec unopened.
         up: its upload, a pair of value and weight, messages unopened.
         held: the client's memories that it takes, by name.
@@ -45,14 +50,24 @@ class Phase(NamedTuple):
     """
 
     work: Callable[..., Any]
+    occurrence: int
     down: PyTree
     up: PyTree
     held: dict[str, PyTree]
     kept: tuple[str, ...]
     gather: bool = False
 
+    def fits(self, work: Callable[..., Any], down: PyTree, held: dict[str, PyTree]) -> bool:
+        """Returns whether a function with these forms has this phase's code and forms."""
+        forms, own_forms = (down, held), (self.down, self.held)
+        return (
+            _code_of(work) is _code_of(self.work)
+            and jax.tree.structure(forms) == jax.tree.structure(own_forms)
+            and jax.tree.leaves(forms) == jax.tree.leaves(own_forms)
+        )
 
-class Own(NamedTuple):
+
+class OwnModel(NamedTuple):
     """The model that a client uses itself: its work function, and the forms of what it is sent and
     of its memory.
     """
@@ -63,13 +78,15 @@ class Own(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All phases by the name of their work functions; several of one name differ in their forms."""
+    """All phases by the name of their work functions; of those of one name, an order says the
+    number.
+    """
 
     phases: dict[str, list[Phase]]
-    own: Own | None
+    own: OwnModel | None
 
 
-class Planning(RecordingBackend):
+class PlanningBackend(RecordingBackend):
     """Traces a round and keeps the forms of what would be sent."""
 
     def __init__(self, setup: Setup) -> None:
@@ -77,25 +94,35 @@ class Planning(RecordingBackend):
         self.plan: dict[str, list[Phase]] = {}
 
     def work(
-        self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool
+        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
     ) -> PhaseResult:
-        result = super().work(phase_work, cohort, held, gather)
-        rows = {name: memory.of(cohort.ids[0]) for name, memory in held.items()}
-        kept = jax.eval_shape(lambda: phase_work(Probe(self.setup, phase_work), rows))[1]
-        up = form((result.upload.value, result.upload.weight))
+        result = super().work(phase_work, cohort, client_states, gather)
+        states = {name: memory.of(cohort.ids[0]) for name, memory in client_states.items()}
+        new_states = jax.eval_shape(lambda: phase_work(Probe(self.setup, phase_work), states))[1]
+        up = to_shapes((result.upload.value, result.upload.weight))
         phase = Phase(
-            phase_work.work, form(phase_work.down), up, form(rows), tuple(sorted(kept)), gather
+            phase_work.work,
+            phase_work.occurrence,
+            to_shapes(phase_work.down),
+            up,
+            to_shapes(states),
+            tuple(sorted(new_states)),
+            gather,
         )
-        known = self.plan.setdefault(phase_work.work.__name__, [])
-        if not any(_same(phase, other) for other in known):
-            known.append(phase)
+        phases = self.plan.setdefault(phase_work.work.__name__, [])
+        is_known = any(
+            other.occurrence == phase.occurrence and other.fits(phase.work, phase.down, phase.held)
+            for other in phases
+        )
+        if not is_known:
+            phases.append(phase)
         return result
 
     def exchange(
         self,
         phase_work: PhaseWork,
         everyone: Cohort,
-        held: dict[str, Memory],
+        client_states: dict[str, Memory],
         neighbours: Array,
         weights: Array,
     ) -> tuple[PhaseResult, Memory]:
@@ -125,8 +152,8 @@ def plan_of(algorithm: Algorithm[Any], setup: Setup) -> Plan:
         raise InvalidInput.because(
             "Flower engine", "a solver with keep=True, whose state clients do not store there", hint
         )
-    backend = Planning(setup)
-    own: list[Own] = []
+    backend = PlanningBackend(setup)
+    own_models: list[OwnModel] = []
 
     def two_rounds() -> None:
         root, w = jax.random.key(0), jnp.zeros(setup.layout.dim, setup.layout.dtype)
@@ -135,24 +162,25 @@ def plan_of(algorithm: Algorithm[Any], setup: Setup) -> Plan:
             state = algorithm.round(
                 RoundContext(backend, t, root, carry.lost, None, carry.bounds), carry.state
             )
-        how = algorithm.personal(state)
-        if how is not None:
-            memory = None if how.memory is None else form(how.memory.of(jnp.int32(0)))
-            own.append(Own(how.work, form(how.down), memory))
+        personal = algorithm.personal(state)
+        if personal is not None:
+            memory = (
+                None if personal.memory is None else to_shapes(personal.memory.of(jnp.int32(0)))
+            )
+            own_models.append(OwnModel(personal.work, to_shapes(personal.down), memory))
 
     jax.eval_shape(two_rounds)
-    return Plan(backend.plan, own[0] if own else None)
+    return Plan(backend.plan, own_models[0] if own_models else None)
 
 
-def form(tree: PyTree) -> PyTree:
+def to_shapes(tree: PyTree) -> PyTree:
     """Replaces arrays by shapes and types."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree)
 
 
-def _same(one: Phase, other: Phase) -> bool:
-    return jax.tree.structure(one[1:4]) == jax.tree.structure(other[1:4]) and jax.tree.leaves(
-        one[1:4]
-    ) == jax.tree.leaves(other[1:4])
+def _code_of(work: Callable[..., Any]) -> Any:
+    """Returns the code of a work function, the same whenever a round defines the function again."""
+    return getattr(inspect.unwrap(work), "__code__", None)
 
 
 class Assignment(NamedTuple):

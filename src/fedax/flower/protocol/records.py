@@ -51,18 +51,20 @@ def arrays_of(record: Any, forms: PyTree, what: str) -> list[np.ndarray]:
     if not isinstance(record, ArrayRecord) or list(record) != [str(i) for i in range(len(leaves))]:
         got = f"{len(record)} arrays" if isinstance(record, ArrayRecord) else "no arrays"
         raise Refused(f"{what}: {got}, expected {len(leaves)}")
-    return [_array(record[str(i)], leaf, f"{what}, array {i}") for i, leaf in enumerate(leaves)]
+    return [
+        _read_array(record[str(i)], leaf, f"{what}, array {i}") for i, leaf in enumerate(leaves)
+    ]
 
 
-def _array(sent: Array, leaf: Any, what: str) -> np.ndarray:
+def _read_array(sent: Array, leaf: Any, what: str) -> np.ndarray:
     shape, dtype = _sent_form(leaf)
     if (tuple(sent.shape), sent.dtype) != (shape, dtype.name):
         raise Refused(
             f"{what}: {sent.dtype} of shape {tuple(sent.shape)}, expected "
             f"{dtype.name} of shape {shape}"
         )
-    if len(sent.data) > (most := math.prod(shape) * dtype.itemsize + HEADER):
-        raise Refused(f"{what}: {len(sent.data)} bytes, expected at most {most}")
+    if len(sent.data) > (limit := math.prod(shape) * dtype.itemsize + HEADER):
+        raise Refused(f"{what}: {len(sent.data)} bytes, expected at most {limit}")
     try:
         array = sent.numpy()
     except (ValueError, TypeError, OSError, EOFError) as error:
@@ -86,7 +88,7 @@ def _sent_form(leaf: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 
 def tree_of(
-    record: Any, forms: PyTree, what: str, near: Sequence[Any] = (), clipped: int = 0
+    record: Any, forms: PyTree, what: str, references: Sequence[Any] = (), clipped: int = 0
 ) -> PyTree:
     """Returns the pytree in a record, messages unopened.
 
@@ -94,41 +96,41 @@ def tree_of(
         record: as it arrived.
         forms: shapes and types of the pytree.
         what: for the reason of a refusal.
-        near: the vectors to which messages are differences, in their order.
+        references: the vectors to which messages are differences, in their order.
         clipped: entries that the codecs clipped; the first message that counts them has all.
 
     Raises:
         Refused: see `arrays_of`.
     """
-    arrays, references = arrays_of(record, forms, what), list(near)
+    arrays, remaining = arrays_of(record, forms, what), list(references)
     leaves, structure = jax.tree.flatten(forms, is_leaf=is_message)
-    found = []
+    decoded = []
     for array, leaf in zip(arrays, leaves, strict=True):
         if not is_message(leaf):
-            found.append(jnp.asarray(array.view(leaf.dtype).reshape(leaf.shape)))
+            decoded.append(jnp.asarray(array.view(leaf.dtype).reshape(leaf.shape)))
             continue
-        if leaf.near is not None and not references:
+        if leaf.near is not None and not remaining:
             raise Refused(f"{what}: a difference to a vector that is not known")
         parts = jax.tree.map(jnp.asarray, leaf.codec.decode(array.tobytes(), leaf.dim))
         count, clipped = (None, clipped) if leaf.clipped is None else (jnp.int32(clipped), 0)
-        reference = None if leaf.near is None else references.pop(0)
-        found.append(Message(parts, count, leaf.codec, leaf.dim, leaf.dtype, reference))
-    return jax.tree.unflatten(structure, found)
+        reference = None if leaf.near is None else remaining.pop(0)
+        decoded.append(Message(parts, count, leaf.codec, leaf.dim, leaf.dtype, reference))
+    return jax.tree.unflatten(structure, decoded)
 
 
 def most_bytes(forms: PyTree) -> int:
     """Returns the most bytes of a record of a pytree with these shapes and types."""
-    sent = [_sent_form(leaf) for leaf in jax.tree.leaves(forms, is_leaf=is_message)]
-    return sum(math.prod(shape) * dtype.itemsize + HEADER for shape, dtype in sent)
+    sent_forms = [_sent_form(leaf) for leaf in jax.tree.leaves(forms, is_leaf=is_message)]
+    return sum(math.prod(shape) * dtype.itemsize + HEADER for shape, dtype in sent_forms)
 
 
 def order_name(k: int, facts: Any, down: ArrayRecord) -> str:
     """Returns the name of an order to client k: a hash of all that the answer depends on."""
-    about = {name: value for name, value in facts.items() if name not in ("order", "floor")}
-    named = hashlib.sha256(repr((k, sorted(about.items()))).encode())
+    named_facts = {name: value for name, value in facts.items() if name not in ("order", "floor")}
+    digest = hashlib.sha256(repr((k, sorted(named_facts.items()))).encode())
     for array in down.values():
-        named.update(array.data)
-    return named.hexdigest()[: len(NEVER)]
+        digest.update(array.data)
+    return digest.hexdigest()[: len(NEVER)]
 
 
 def bits_sent(record: ArrayRecord) -> int:

@@ -47,7 +47,7 @@ class Store:
     """
 
     def __init__(self, folder: Path, run: str) -> None:
-        self.folder = folder / _checked(run, "run", r"[0-9a-f]{1,64}")
+        self.folder = folder / _check_name(run, "run", r"[0-9a-f]{1,64}")
 
     def read(self, slot: str, name: str, like: PyTree) -> PyTree:
         """Returns a version of a client's state; `like` has its shapes and types.
@@ -106,21 +106,21 @@ class Store:
                 self._path(slot, version).unlink(missing_ok=True)
 
     def _path(self, slot: str, version: Version) -> Path:
-        name, before = (_checked(text, "order", r"[0-9a-f]{32}") for text in version[1:])
-        return self._slot(slot) / f"{version.round:09d}-{name}-{before}.npz"
+        name, previous = (_check_name(text, "order", r"[0-9a-f]{32}") for text in version[1:])
+        return self._slot_folder(slot) / f"{version.round:09d}-{name}-{previous}.npz"
 
-    def _slot(self, slot: str) -> Path:
-        return self.folder / _checked(slot, "memory", r"[a-z0-9-]{1,40}")
+    def _slot_folder(self, slot: str) -> Path:
+        return self.folder / _check_name(slot, "memory", r"[a-z0-9-]{1,40}")
 
     def _versions(self, slot: str) -> list[Version]:
-        found = [
+        matches = [
             re.fullmatch(r"(\d{9})-([0-9a-f]{32})-([0-9a-f]{32})\.npz", p.name)
-            for p in self._slot(slot).glob("*.npz")
+            for p in self._slot_folder(slot).glob("*.npz")
         ]
-        return [Version(int(match[1]), match[2], match[3]) for match in found if match]
+        return [Version(int(match[1]), match[2], match[3]) for match in matches if match]
 
 
-def _checked(name: str, what: str, allowed: str) -> str:
+def _check_name(name: str, what: str, allowed: str) -> str:
     """Returns a name that becomes part of a path."""
     if not re.fullmatch(allowed, name):
         raise FedaxError(f"{what} {name!r} is no name that there can be")

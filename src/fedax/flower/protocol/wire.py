@@ -16,17 +16,17 @@ def pack(records: RecordDict) -> bytes:
     Args:
         records: of any kind that Flower has.
     """
-    described, data = dict[str, Any](), list[bytes]()
+    descriptions, data = dict[str, Any](), list[bytes]()
     for name, record in records.items():
         if isinstance(record, ArrayRecord):
             forms = {key: (a.dtype, a.shape, a.stype, len(a.data)) for key, a in record.items()}
-            described[name] = {"arrays": forms}
+            descriptions[name] = {"arrays": forms}
             data += [array.data for array in record.values()]
         else:
-            described[name] = {
+            descriptions[name] = {
                 "metrics" if isinstance(record, MetricRecord) else "facts": dict(record)
             }
-    head = json.dumps(described, default=lambda value: {"bytes": value.hex()})
+    head = json.dumps(descriptions, default=lambda value: {"bytes": value.hex()})
     return head.encode() + b"\n" + b"".join(data)
 
 
@@ -38,7 +38,7 @@ def unpack(content: bytes) -> RecordDict:
     """
     head, _, data = content.partition(b"\n")
     records, start = RecordDict(), 0
-    for name, record in json.loads(head, object_hook=_bytes_of).items():
+    for name, record in json.loads(head, object_hook=_decode_bytes).items():
         if "arrays" not in record:
             records[name] = (
                 MetricRecord(record["metrics"])
@@ -56,10 +56,10 @@ def unpack(content: bytes) -> RecordDict:
     return records
 
 
-def _bytes_of(found: dict[str, Any]) -> Any:
+def _decode_bytes(value: dict[str, Any]) -> Any:
     """Returns the bytes that JSON has as hexadecimal digits; other dictionaries stay."""
     return (
-        bytes.fromhex(found["bytes"])
-        if list(found) == ["bytes"] and isinstance(found["bytes"], str)
-        else found
+        bytes.fromhex(value["bytes"])
+        if list(value) == ["bytes"] and isinstance(value["bytes"], str)
+        else value
     )

@@ -12,18 +12,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from jaxtyping import Array, Key, PyTree
 
 from fedax.communication.channel import decode, is_vector
-from fedax.communication.privacy import hidden
+from fedax.communication.privacy import derive_secret_key
 from fedax.core.algorithm import Algorithm, Personal
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.engine.backends.python_rounds import ClientResult, PythonBackend
 from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.errors import FedaxError, InvalidInput
-from fedax.flower.protocol.plan import PROTOCOL, Assignment, Phase, form, plan_of
+from fedax.flower.protocol.plan import PROTOCOL, Assignment, Phase, plan_of, to_shapes
 from fedax.flower.protocol.records import (
     Refused,
     bits_sent,
@@ -54,7 +54,7 @@ class NoAnswer(FedaxError):
     """A client's upload is needed and is not there."""
 
 
-class Measured(NamedTuple):
+class ClientSums(NamedTuple):
     """One client's number of examples, and its sums of the loss and of all scores over them."""
 
     count: int
@@ -129,7 +129,8 @@ class FlowerBackend(PythonBackend):
     ) -> None:
         self._secret, self.largest = secret, largest
         self.setup, self.roster, self.minimum = setup, roster, minimum
-        self.algorithm, self.floor, self._slots = type(algorithm).__name__, 0, 0
+        self.algorithm, self.floor = type(algorithm).__name__, 0
+        self._state_forms: dict[str, PyTree] = {}  # of one client, by slot
         self.plan = plan_of(algorithm, setup)
         needed = max(
             (most_bytes(phase.up) for phases in self.plan.phases.values() for phase in phases),
@@ -151,7 +152,7 @@ class FlowerBackend(PythonBackend):
         self.run_name = run_name(
             run, self.assignment, np.asarray(jax.random.key_data(root)).tolist()
         )
-        self._round, self._books = (
+        self._round, self._counts = (
             -1,
             dict.fromkeys(("answers", "refused", "absent", "message_bytes"), 0),
         )
@@ -163,7 +164,7 @@ class FlowerBackend(PythonBackend):
         difference would be public, and with the same noise of two widths on one sum the sum itself.
         """
         leaves = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(released)]
-        return hidden(key, self._words("noise", *leaves))
+        return derive_secret_key(key, self._derive_words("noise", *leaves))
 
     def cohort_key(self, key: Key[Array, ""]) -> Key[Array, ""]:
         """See `Backend.cohort_key`; from a secret where privacy relies on hidden cohorts, because
@@ -171,27 +172,30 @@ class FlowerBackend(PythonBackend):
         """
         private = self.setup.private
         return (
-            hidden(key, self._words("cohort")) if private is not None and private.amplified else key
+            derive_secret_key(key, self._derive_words("cohort"))
+            if private is not None and private.amplified
+            else key
         )
 
-    def _words(self, purpose: str, *content: bytes) -> np.ndarray:
+    def _derive_words(self, purpose: str, *content: bytes) -> np.ndarray:
         """Returns eight words that cannot be told without the secret, different for every purpose,
         assignment and content.
         """
         population = self.setup.population
-        about = f"{purpose} {self.assignment} {population.clients} {population.total}".encode()
+        header = f"{purpose} {self.assignment} {population.clients} {population.total}".encode()
         digest = hmac.new(self._secret, digestmod=hashlib.sha256)
-        for part in (about, *content):
-            digest.update(len(part).to_bytes(8, "big") + part)
+        for field in (header, *content):
+            digest.update(len(field).to_bytes(8, "big") + field)
         return np.frombuffer(digest.digest(), np.uint32)
 
     def memory(self, initial: PyTree) -> Memory:
         first = initial if callable(initial) else lambda k: initial
         versions = jnp.zeros((self.setup.population.clients, len(bytes.fromhex(NEVER))), jnp.uint8)
-        self._slots += 1
+        slot = f"memory-{len(self._state_forms) + 1}"
+        self._state_forms[slot] = to_shapes(jax.eval_shape(first, jnp.int32(0)))
         return RemoteMemory(
             versions,
-            f"memory-{self._slots}",
+            slot,
             lambda k: jax.tree.map(jnp.asarray, first(jnp.int32(k))),
         )
 
@@ -209,62 +213,82 @@ class FlowerBackend(PythonBackend):
         self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
     ) -> PhaseResult:
         if int(phase_work.round) != self._round:
-            self._round, self._books = int(phase_work.round), dict.fromkeys(self._books, 0)
-        self._sent = [0, 0]
-        answer = self._phase_of(phase_work, cohort, client_states, gather)
-        down, up = self._sent
+            self._round, self._counts = int(phase_work.round), dict.fromkeys(self._counts, 0)
+        self._bits_sent = [0, 0]
+        answer = self._run_phase(phase_work, cohort, client_states, gather)
+        down, up = self._bits_sent
         return answer._replace(
-            notes={name: np.int64(count) for name, count in self._books.items()}, sent=(down, up)
+            notes={name: np.int64(count) for name, count in self._counts.items()}, sent=(down, up)
         )
 
-    def _phase_of(
+    def _run_phase(
         self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
     ) -> PhaseResult:
         return super().work(phase_work, cohort, client_states, gather)
 
-    def each(
+    def run_clients(
         self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory]
     ) -> list[ClientResult]:
-        phase, places = self._phase(phase_work, client_states), [int(k) for k in cohort.ids]
+        phase, ids = self._find_phase(phase_work, client_states), [int(k) for k in cohort.ids]
         down = record_of(phase_work.down)
-        orders = {k: self._order(k, phase_work, down, client_states) for k in dict.fromkeys(places)}
-        self._sent[0] = len(orders) * bits_sent(down)
-        done = self._answers(phase_work, phase, orders)
-        return [done[k] for k in places]
+        orders = {
+            k: self._make_order(k, phase_work, down, client_states) for k in dict.fromkeys(ids)
+        }
+        self._bits_sent[0] = len(orders) * bits_sent(down)
+        results = self._collect_results(phase_work, phase, orders)
+        return [results[k] for k in ids]
 
-    def _phase(self, phase_work: PhaseWork, client_states: dict[str, Memory]) -> Phase:
-        sent = form(phase_work.down)
-        for phase in self.plan.phases.get(phase_work.work.__name__, []):
-            same = jax.tree.structure(phase.down) == jax.tree.structure(sent) and list(
-                phase.held
-            ) == list(client_states)
-            if same and jax.tree.leaves(phase.down) == jax.tree.leaves(sent):
-                return phase
-        place = f"{self.algorithm}.{phase_work.work.__name__}"
+    def _find_phase(self, phase_work: PhaseWork, client_states: dict[str, Memory]) -> Phase:
+        return self._phases_of(phase_work)[self._find_phase_number(phase_work, client_states)]
+
+    def _phases_of(self, phase_work: PhaseWork) -> list[Phase]:
+        """Returns the phases with the name of a work function."""
+        return self.plan.phases.get(phase_work.work.__name__, [])
+
+    def _find_phase_number(self, phase_work: PhaseWork, client_states: dict[str, Any]) -> int:
+        """Returns the number of a phase among those of its name, by its code, the forms of its
+        message and of the clients' states, and how often the name came before in the round.
+        """
+        down = to_shapes(phase_work.down)
+        held = {name: self._state_forms[state.slot] for name, state in client_states.items()}
+        candidates = [
+            (phase.occurrence != phase_work.occurrence, number)
+            for number, phase in enumerate(self._phases_of(phase_work))
+            if phase.fits(phase_work.work, down, held)
+        ]
+        if candidates:
+            # a later round may run a function more often than the first two
+            return min(candidates)[1]
+        phase_name = f"{self.algorithm}.{phase_work.work.__name__}"
         raise InvalidInput.because(
-            place, "not a phase of the first two rounds, from which the clients know what there is"
+            phase_name,
+            "not a phase of the first two rounds, from which the clients know what there is",
         )
 
-    def _order(
+    def _make_order(
         self, k: int, phase_work: PhaseWork, down: Any, client_states: dict[str, Memory]
     ) -> RecordDict:
         """Returns the order for one client; its name is a hash of all that the answer depends
         on.
         """
         root = np.asarray(jax.random.key_data(phase_work.root)).tolist()
-        facts = self._facts("work", k, client_states) | {
+        facts = self._order_facts("work", k, client_states) | {
             "work": phase_work.work.__name__,
             "round": int(phase_work.round),
             "occurrence": phase_work.occurrence,
             "root": root,
             "largest": self.largest or 0,
         }
+        if len(self._phases_of(phase_work)) > 1:
+            facts["phase"] = self._find_phase_number(phase_work, client_states)
         facts |= {"order": order_name(k, facts, down), "floor": self.floor}
-        return self._records(facts, k, down, client_states)
+        return self._order_records(facts, k, down, client_states)
 
-    def _facts(self, kind: str, k: int, client_states: dict[str, Any]) -> dict[str, Any]:
+    def _order_facts(self, kind: str, k: int, client_states: dict[str, Any]) -> dict[str, Any]:
         """Returns what all orders to client k say: the run, and the versions of its states."""
-        states, population = client_states.values(), self.setup.population
+        # in the order of names, in which a client has the forms of its states
+        states = [client_states[name] for name in sorted(client_states)]
+        population = self.setup.population
         return {
             "version": PROTOCOL,
             "kind": kind,
@@ -276,7 +300,7 @@ class FlowerBackend(PythonBackend):
             "bases": [state.name(k) for state in states],
         }
 
-    def _records(
+    def _order_records(
         self, facts: dict[str, Any], k: int, down: Any, client_states: dict[str, Any]
     ) -> RecordDict:
         """Returns an order with the states that the client starts with, where it has none yet."""
@@ -287,31 +311,32 @@ class FlowerBackend(PythonBackend):
         }
         return RecordDict({"order": ConfigRecord(facts), "down": down, **first})
 
-    def _answers(
+    def _collect_results(
         self, phase_work: PhaseWork, phase: Phase, orders: dict[int, RecordDict]
     ) -> dict[int, ClientResult]:
-        place = self._place(phase_work)
-        done, reasons = self._read(
+        phase_name = self._phase_name(phase_work)
+        results, reasons = self._read_answers(
             phase_work,
             orders,
-            lambda k, records: self._done(phase_work, phase, orders[k], records, k),
+            lambda k, records: self._read_result(phase_work, phase, orders[k], records, k),
+            lambda result: not result.broken,
         )
-        counted = [k for k, one in done.items() if not (one.broken and self.setup.drop)]
-        self._books["answers"] += len(counted)
-        broken = dict.fromkeys(set(done) - set(counted), "its upload is not finite")
-        self._tell(place, reasons, broken)
+        counted = [k for k, result in results.items() if not (result.broken and self.setup.drop)]
+        self._counts["answers"] += len(counted)
+        broken = dict.fromkeys(set(results) - set(counted), "its upload is not finite")
+        self._report_left_out(phase_name, reasons, broken)
         if len(counted) < self.minimum and self.setup.drop:
             LOG.warning(
                 "%s: %d uploads, fewer than %d: the round changes nothing",
-                place,
+                phase_name,
                 len(counted),
                 self.minimum,
             )
-            done = {}
-        nothing = ClientResult(empty_upload(phase), {}, ABSENT)
-        return {k: done.get(k, nothing) for k in orders}
+            results = {}
+        absent = ClientResult(empty_upload(phase), {}, ABSENT)
+        return {k: results.get(k, absent) for k in orders}
 
-    def _enough(self, orders: int) -> int | None:
+    def _quorum(self, orders: int) -> int | None:
         """Returns the number of answers to some orders after which clients that are offline are not
         waited for.
 
@@ -319,7 +344,7 @@ class FlowerBackend(PythonBackend):
         """
         return self.minimum if self.setup.drop else None
 
-    def _silence(self, k: int) -> str:
+    def _absence_reason(self, k: int) -> str:
         """Returns the reason why client k has not answered."""
         return (
             "offline"
@@ -327,96 +352,119 @@ class FlowerBackend(PythonBackend):
             else (f"no answer within {self.roster.deadline:g} seconds")
         )
 
-    def _place(self, phase_work: PhaseWork) -> str:
+    def _phase_name(self, phase_work: PhaseWork) -> str:
         return f"{self.algorithm}.{phase_work.work.__name__}, round {int(phase_work.round)}"
 
-    def _read(
-        self, phase_work: PhaseWork, orders: dict[int, RecordDict], read: Callable[[int, Any], Read]
+    def _read_answers(
+        self,
+        phase_work: PhaseWork,
+        orders: dict[int, RecordDict],
+        read: Callable[[int, Any], Read],
+        is_usable: Callable[[Read], bool] = lambda value: True,
     ) -> tuple[dict[int, Read], dict[int, str]]:
         """Returns the parts read from the answers to some orders, and the reasons why there are
-        none from the other clients.
+        none from the other clients. Parts that are not usable do not count in the quorum.
         """
         exchanges: dict[int, Exchange] = {}
 
         def read_counted(k: int, records: Any) -> Read:
-            self._books["message_bytes"] += bytes_of(records)
-            self._check_is_to(orders[k], records["answer"], k)
-            found = read(k, records)
+            self._counts["message_bytes"] += bytes_of(records)
+            self._check_answers_order(orders[k], records["answer"], k)
+            value = read(k, records)
             exchanges[k] = Exchange(*self.roster.times[k], orders[k], records)
-            return found
+            return value
 
-        round, place = int(phase_work.round), self._place(phase_work)
-        found, absent, refused = self._ask(orders, TRAIN, str(round), place, read_counted)
-        self._books["absent"] += len(absent)
-        self._books["refused"] += len(refused)
-        self._books["message_bytes"] += sum(bytes_of(records) for records in orders.values())
+        round, phase_name = int(phase_work.round), self._phase_name(phase_work)
+        values, absent, refused = self._ask(
+            orders, TRAIN, str(round), phase_name, read_counted, is_usable
+        )
+        self._counts["absent"] += len(absent)
+        self._counts["refused"] += len(refused)
+        self._counts["message_bytes"] += sum(bytes_of(records) for records in orders.values())
         if self.recorder is not None:
-            self.recorder.add(round, phase_work.work.__name__, exchanges)
-        return found, absent | refused
+            in_order = {k: exchanges[k] for k in orders if k in exchanges}
+            self.recorder.add(round, phase_work.work.__name__, in_order)
+        return values, absent | refused
 
     def _ask(
         self,
         orders: dict[int, RecordDict],
         kind: str,
         group: str,
-        place: str,
+        phase_name: str,
         read: Callable[[int, Any], Read],
+        is_usable: Callable[[Read], bool] = lambda value: True,
     ) -> tuple[dict[int, Read], dict[int, str], dict[int, str]]:
         """Returns the parts read from the answers to some orders, and the reasons why there are
         none from clients without an answer and from those whose answer is refused.
         """
-        answers = self.roster.ask(orders, kind, group, place, self._enough(len(orders)))
-        found: dict[int, Read] = {}
-        refused: dict[int, str] = {}
-        absent = {k: self._silence(k) for k in orders if k not in answers}
-        for k in [k for k in orders if k in answers]:
-            try:
-                found[k] = read(k, contents(answers[k]))
-            except SPOILED as error:
-                is_told = isinstance(error, FedaxError)
-                is_lost = answers[k].has_error() and answers[k].error.code in NO_MESSAGE
-                reasons = absent if is_lost else refused
-                reasons[k] = str(error) if is_told else f"not an answer ({error!r})"
-        return found, absent, refused
+        values: dict[int, Read] = {}
+        reasons: dict[int, str] = {}
+        lost = set[int]()
 
-    def _check_is_to(self, order: RecordDict, facts: Any, k: int) -> None:
-        asked: Any = order["order"]
-        if (facts["partition"], facts["order"]) != (k, asked["order"]):
+        def counts(k: int, answer: Message) -> bool:
+            try:
+                values[k] = read(k, contents(answer))
+            except SPOILED as error:
+                is_explained = isinstance(error, FedaxError)
+                reasons[k] = str(error) if is_explained else f"not an answer ({error!r})"
+                if answer.has_error() and answer.error.code in NO_MESSAGE:
+                    lost.add(k)
+                return False
+            return is_usable(values[k])
+
+        quorum = self._quorum(len(orders))
+        self.roster.ask(orders, kind, group, phase_name, quorum, counts)
+        absent = {
+            k: reasons.get(k, self._absence_reason(k))
+            for k in orders
+            if k in lost or k not in values.keys() | reasons.keys()
+        }
+        refused = {k: reasons[k] for k in orders if k in reasons and k not in lost}
+        return {k: values[k] for k in orders if k in values}, absent, refused
+
+    def _check_answers_order(self, order: RecordDict, facts: Any, k: int) -> None:
+        order_facts: Any = order["order"]
+        if (facts["partition"], facts["order"]) != (k, order_facts["order"]):
             raise Refused(
                 f"an answer of client {facts['partition']} to order {facts['order']}, "
-                f"not to {asked['order']}"
+                f"not to {order_facts['order']}"
             )
 
-    def _tell(self, place: str, reasons: dict[int, str], broken: dict[int, str]) -> None:
+    def _report_left_out(self, name: str, reasons: dict[int, str], broken: dict[int, str]) -> None:
         """Names the clients that are left out.
 
         Raises:
             NoAnswer: nobody may be.
         """
-        _log(place, reasons | broken)
+        _log_left_out(name, reasons | broken)
         if reasons and not self.setup.drop:
-            told = "; ".join(f"client {k}: {reason}" for k, reason in reasons.items())
+            details = "; ".join(f"client {k}: {reason}" for k, reason in reasons.items())
             raise NoAnswer(
-                f"{place}: {told}. Once they answer, `fedax deploy resume FOLDER RUN` continues "
+                f"{name}: {details}. Once they answer, `fedax deploy resume FOLDER RUN` continues "
                 'this run. Only a new run with on_bad_client="drop" goes on without them.'
             )
 
-    def _done(
+    def _read_result(
         self, phase_work: PhaseWork, phase: Phase, order: RecordDict, records: Any, k: int
     ) -> ClientResult:
         facts: Any = records["answer"]
-        asked: Any = order["order"]
+        order_facts: Any = order["order"]
         vectors = [leaf for leaf in jax.tree.leaves(decode(phase_work.down)[0]) if is_vector(leaf)]
-        near = [vectors[int(i)] for i in facts["near"]]
-        value, weight = tree_of(records["up"], phase.up, "upload", near, int(facts["clipped"]))
+        references = [vectors[int(i)] for i in facts["near"]]
+        value, weight = tree_of(
+            records["up"], phase.up, "upload", references, int(facts["clipped"])
+        )
         if weight is not None and float(weight) < 0:
             raise Refused(f"upload: its weight is {float(weight)}, expected at least 0")
-        self._sent[1] += bits_sent(records["up"])
-        broken = int(phase_work.broken((decode(value)[0], weight), {}, {})) or int(facts["broken"])
-        version = jnp.asarray(np.frombuffer(bytes.fromhex(str(asked["order"])), np.uint8))
+        self._bits_sent[1] += bits_sent(records["up"])
+        broken = int(phase_work.broken_part((decode(value)[0], weight), {}, {})) or int(
+            facts["broken"]
+        )
+        version = jnp.asarray(np.frombuffer(bytes.fromhex(str(order_facts["order"])), np.uint8))
         return ClientResult(Upload(value, weight), dict.fromkeys(phase.kept, version), broken)
 
-    def _counted(self, k: int, split: str, count: int) -> int:
+    def _check_count(self, k: int, split: str, count: int) -> int:
         """Returns the examples that client k has measured, which have to be those that it said it
         has.
 
@@ -433,7 +481,7 @@ class FlowerBackend(PythonBackend):
 
     def measure(
         self, down: Any, split: str, personal: Personal | None = None
-    ) -> dict[int, Measured]:
+    ) -> dict[int, ClientSums]:
         """Sums over the examples of each client that answers, at a model sent down or at the one it
         uses itself.
         """
@@ -441,26 +489,26 @@ class FlowerBackend(PythonBackend):
             {} if personal is None or personal.memory is None else {"own": personal.memory}
         )
         names = sorted(["loss", *self.setup.task.scores])
-        asked = {"order": split, "split": split, "personal": personal is not None}
+        question = {"order": split, "split": split, "personal": personal is not None}
         record = record_of(down)
         orders = {
-            k: self._records(
-                self._facts("measure", k, client_states) | asked, k, record, client_states
+            k: self._order_records(
+                self._order_facts("measure", k, client_states) | question, k, record, client_states
             )
             for k in range(self.setup.population.clients)
         }
         number = jax.ShapeDtypeStruct((), accumulator(self.setup.layout.dtype))
 
-        def read(k: int, records: Any) -> Measured:
-            count = self._counted(k, split, int(records["answer"]["count"]))
+        def read(k: int, records: Any) -> ClientSums:
+            count = self._check_count(k, split, int(records["answer"]["count"]))
             sums = tree_of(records["up"], (number,) * len(names) if count else (), "sums")
             zeros = (jnp.zeros((), number.dtype),) * len(names)
-            return Measured(count, dict(zip(names, sums if count else zeros, strict=True)))
+            return ClientSums(count, dict(zip(names, sums if count else zeros, strict=True)))
 
-        place = f"{self.algorithm}, measurement of {split}"
-        found, absent, refused = self._ask(orders, EVALUATE, split, place, read)
-        _log(place, absent | refused)
-        return found
+        phase_name = f"{self.algorithm}, measurement of {split}"
+        sums_by_client, absent, refused = self._ask(orders, EVALUATE, split, phase_name, read)
+        _log_left_out(phase_name, absent | refused)
+        return sums_by_client
 
 
 def run_name(run: str, assignment: str, root: list[int]) -> str:
@@ -474,6 +522,6 @@ def empty_upload(phase: Phase) -> Upload[Any]:
     return Upload(value, weight)
 
 
-def _log(place: str, reasons: dict[int, str]) -> None:
+def _log_left_out(phase_name: str, reasons: dict[int, str]) -> None:
     for k, reason in sorted(reasons.items()):
-        LOG.warning("%s, client %d: left out: %s", place, k, reason)
+        LOG.warning("%s, client %d: left out: %s", phase_name, k, reason)

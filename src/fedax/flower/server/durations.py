@@ -65,17 +65,17 @@ class DurationRecorder:
                 continue
             if not (math.isfinite(received) and math.isfinite(seconds)):
                 continue
-            about = self.run, k if self.names is None else self.names[k], round
+            common = self.run, k if self.names is None else self.names[k], round
             down, up = (bytes_of(records) for records in (exchange.order, exchange.answer))
-            examples = self._examples(k, round, work)
+            examples = self._count_examples(k, round, work)
             rows += [
-                (*about, "download", f"{received - exchange.sent:.6f}", down, ""),
-                (*about, "compute", f"{seconds:.6f}", "", examples),
-                (*about, "upload", f"{exchange.arrived - received - seconds:.6f}", up, ""),
+                (*common, "download", f"{received - exchange.sent:.6f}", down, ""),
+                (*common, "compute", f"{seconds:.6f}", "", examples),
+                (*common, "upload", f"{exchange.arrived - received - seconds:.6f}", up, ""),
             ]
         append_durations(self.path, rows)
 
-    def _examples(self, k: int, round: int, work: str) -> int | str:
+    def _count_examples(self, k: int, round: int, work: str) -> int | str:
         """Returns the examples that a client has processed; nothing where the data decide it."""
         if self.work is None or work not in self.gradients:
             return ""

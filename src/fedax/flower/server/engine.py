@@ -48,8 +48,9 @@ class Flower(Engine):
     Args:
         grid: of Flower, as a ServerApp gets it.
         clients: how many there are; by default as many as the task has.
-        run: a name under which clients keep their memories; a run that is to be continued has the
-            same. By default a new one.
+        run: a name under which clients keep their states and messages; a run that is to be
+            continued has the same, and every other run another one, also after the results of an
+            earlier run were removed. By default a new one.
         deadline: seconds for the answers of a phase, above 0; 600 by default.
         minimum: the fewest uploads of a phase that count, at least 1; a round with fewer leaves the
             state as it was.
@@ -100,7 +101,7 @@ class Flower(Engine):
         metrics_file: "MetricsFile | str | Path | None" = None,
     ) -> None:
         need_flower()
-        given = {
+        settings = {
             "clients": 1 if clients is None else clients,
             "minimum": minimum,
             "largest": 1 if largest is None else largest,
@@ -109,8 +110,8 @@ class Flower(Engine):
             "checkpoint_seconds": checkpoint_seconds,
             "patience": patience,
         }
-        check_ranges("Flower({}=...)", given)
-        if secure is not None and not _positive(secure):
+        check_ranges("Flower({}=...)", settings)
+        if secure is not None and not _is_positive(secure):
             raise InvalidInput.of("Flower(secure=...)", secure, "None, or numbers above 0")
         self.grid, self.clients, self.run = grid, clients, run or uuid.uuid4().hex
         self.deadline, self.minimum, self.patience = deadline, minimum, patience
@@ -124,6 +125,12 @@ class Flower(Engine):
 
     def has_all(self, task: Task) -> bool:
         return False
+
+    @property
+    def client_sizes(self) -> list[int] | None:
+        """The number of training examples of each client, None before the clients were asked."""
+        sizes = {} if self.roster is None else self.roster.sizes
+        return [sizes[k].train for k in sorted(sizes)] or None
 
     def prepared(self, setup: Setup) -> Setup:
         from fedax.flower.server.roster import Roster
@@ -140,7 +147,7 @@ class Flower(Engine):
             )
         self.roster.gather(self.patience)
         sizes = [self.roster.sizes[k] for k in range(self.roster.clients)]
-        population = Population.of([one.train for one in sizes])
+        population = Population.of([client_sizes.train for client_sizes in sizes])
         return dataclasses.replace(setup, population=population)
 
     def program(
@@ -153,11 +160,11 @@ class Flower(Engine):
         return FlowerProgram(algorithms, setup, roots, self)
 
 
-def _positive(value: Any) -> bool:
+def _is_positive(value: Any) -> bool:
     return real(value) and 0 < value < float("inf")
 
 
-def _not_negative(value: Any) -> bool:
+def _is_not_negative(value: Any) -> bool:
     return real(value) and 0 <= value < float("inf")
 
 
@@ -166,9 +173,9 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
         ("clients", "minimum", "largest", "most_examples"), (counts, "whole numbers >= 1")
     ),
     **dict.fromkeys(
-        ("deadline", "checkpoint_seconds", "upload_limit"), (_positive, "numbers above 0")
+        ("deadline", "checkpoint_seconds", "upload_limit"), (_is_positive, "numbers above 0")
     ),
-    **dict.fromkeys(("patience", "secure"), (_not_negative, "numbers >= 0")),
+    **dict.fromkeys(("patience", "secure"), (_is_not_negative, "numbers >= 0")),
 }
 """Whether a setting is in its range, and the range in words."""
 
@@ -186,32 +193,32 @@ def check_ranges(form: str, settings: Mapping[str, Any]) -> None:
             raise InvalidInput.of(form.format(name), value, allowed)
 
 
-_here: list[Flower] = []
+_engines: list[Flower] = []
 
 
 @contextlib.contextmanager
-def here(engine: Flower) -> Iterator[None]:
+def use_engine(engine: Flower) -> Iterator[None]:
     """Makes an engine that of this process, by the name `flower`, while the block runs."""
-    _here.append(engine)
+    _engines.append(engine)
     try:
         yield
     finally:
-        _here.remove(engine)
+        _engines.remove(engine)
 
 
-def flower_here() -> Flower:
+def current_engine() -> Flower:
     """Returns the engine of this process.
 
     Raises:
         FedaxError: it is not a server of Flower.
     """
-    if not _here:
+    if not _engines:
         hint = (
             "`fedax deploy init FOLDER --experiment FILE` and `fedax deploy run FOLDER` "
             "start one, with its clients"
         )
         raise FedaxError(f'engine = "flower" runs in a server of Flower: {hint}.')
-    return _here[-1]
+    return _engines[-1]
 
 
 class FlowerProgram(PythonProgram):
@@ -229,7 +236,7 @@ class FlowerProgram(PythonProgram):
         from fedax.flower.server.secure import SecureBackend
 
         def backend(algorithm: Algorithm[Any], root: Key[Array, ""]) -> FlowerBackend:
-            given = (
+            arguments = (
                 setup,
                 algorithm,
                 root,
@@ -240,34 +247,34 @@ class FlowerProgram(PythonProgram):
                 engine.largest,
             )
             return (
-                FlowerBackend(*given)
+                FlowerBackend(*arguments)
                 if engine.secure is None
-                else SecureBackend(engine.secure, *given)
+                else SecureBackend(engine.secure, *arguments)
             )
 
         super().__init__(algorithms, setup, roots, backend)
         self.task = _without_examples(setup.task, engine.roster.sizes)
-        self._done, self._kept = 0, list[int]()
+        self._rounds_done, self._checkpoint_rounds = 0, list[int]()
         self.roster, self.metrics_file = engine.roster, engine.metrics_file
         if engine.durations is not None:
-            for algorithm, made, root in self.runs:
-                made.recorder = DurationRecorder(
-                    engine.durations, made.run_name[:8], setup, algorithm, root
+            for algorithm, run_backend, root in self.runs:
+                run_backend.recorder = DurationRecorder(
+                    engine.durations, run_backend.run_name[:8], setup, algorithm, root
                 )
 
     def advance(self, states: Any, first: int, count: int) -> Any:
         # continued from a checkpoint, which may be needed again
-        if first and not self._kept and not self._done:
-            self._kept.append(first)
-        self._done = first + count
-        floor = self._kept[0] if self._kept else first - REMEMBERED
+        if first and not self._checkpoint_rounds and not self._rounds_done:
+            self._checkpoint_rounds.append(first)
+        self._rounds_done = first + count
+        floor = self._checkpoint_rounds[0] if self._checkpoint_rounds else first - REMEMBERED
         for _, backend, _ in self.runs:
             backend.floor = max(floor, 0)
         advanced, logs = super().advance(states, first, count)
         if self.metrics_file is not None:
             self.roster.list_nodes()
             for i, log in enumerate(logs):
-                self.metrics_file.round(self._done, log.notes, **self._labels(i))
+                self.metrics_file.round(self._rounds_done, log.notes, **self._labels(i))
             self.metrics_file.write()
         return advanced, logs
 
@@ -276,11 +283,11 @@ class FlowerProgram(PythonProgram):
         algorithm, backend, _ = self.runs[run]
         return {"algorithm": type(algorithm).__name__, "run": backend.run_name}
 
-    def whole(self, states: Any) -> list[RunCarry]:
+    def gather_carries(self, states: Any) -> list[RunCarry]:
         """Returns the states for a checkpoint, of which the last two are kept; clients keep their
         states.
         """
-        self._kept = [*self._kept, self._done][-2:]
+        self._checkpoint_rounds = [*self._checkpoint_rounds, self._rounds_done][-2:]
         return self.split(states)
 
     def check(self, observers: Sequence[Observer], personal: bool) -> None:
@@ -305,14 +312,18 @@ class FlowerProgram(PythonProgram):
             self.metrics_file.write()
         return metrics
 
-    def own(self, run: int, carry: RunCarry) -> Float[Array, "clients dim"]:
+    def models_of_run(self, run: int, carry: RunCarry) -> Float[Array, "clients dim"]:
         raise AssertionError("refused by check")
 
 
 def _without_examples(task: Task, sizes: Any) -> Task:
     """Returns the task with the sizes of all clients."""
-    rows = [sizes[k] for k in sorted(sizes)]
-    task = eqx.tree_at(lambda t: t.train, task, sizes_only(task.train, [one.train for one in rows]))
-    if task.test is None or any(one.test < 0 for one in rows):
+    client_sizes = [sizes[k] for k in sorted(sizes)]
+    task = eqx.tree_at(
+        lambda t: t.train, task, sizes_only(task.train, [client.train for client in client_sizes])
+    )
+    if task.test is None or any(client.test < 0 for client in client_sizes):
         return eqx.tree_at(lambda t: t.test, task, None, is_leaf=lambda node: node is None)
-    return eqx.tree_at(lambda t: t.test, task, sizes_only(task.test, [one.test for one in rows]))
+    return eqx.tree_at(
+        lambda t: t.test, task, sizes_only(task.test, [client.test for client in client_sizes])
+    )

@@ -14,8 +14,8 @@ from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import initial_carry
 from fedax.engine.round.evaluation import CompiledView, empty_cohort, has_equal_weights
 from fedax.errors import InvalidInput
-from fedax.flower.protocol.plan import Planning
-from fedax.flower.server.backend import FlowerBackend, Measured
+from fedax.flower.protocol.plan import PlanningBackend
+from fedax.flower.server.backend import ClientSums, FlowerBackend
 from fedax.observe.base import Gradients, Observer, OfClients, Split, View
 from fedax.utils.layout import accumulator
 
@@ -38,7 +38,7 @@ class FlowerView(View):
         self,
         setup: Setup,
         task: Task,
-        backend: "FlowerBackend | Unasked",
+        backend: "FlowerBackend | StandInBackend",
         algorithm: Algorithm[Any],
         state: Any,
         worked: Cohort,
@@ -46,19 +46,19 @@ class FlowerView(View):
         self.setup, self.task, self.backend, self._worked = setup, task, backend, worked
         self.equal, self.nodes = has_equal_weights(setup, algorithm), None
         self.method, self.solver, self.schedule = algorithm, setup.solver, setup.schedule
-        self.w, self._own = algorithm.model(state), algorithm.personal(state)
-        self._measured: dict[tuple[str, bool], dict[int, Measured]] = {}
+        self.w, self._personal = algorithm.model(state), algorithm.personal(state)
+        self._answered_sums: dict[tuple[str, bool], dict[int, ClientSums]] = {}
 
     @property
     def weights(self) -> Float[Array, "clients"] | None:
-        raise _refused("weights that clients remember")
+        raise _refusal("weights that clients remember")
 
     @property
     def constraints(self) -> Constraint | None:
-        raise _refused("constraints that clients remember")
+        raise _refusal("constraints that clients remember")
 
     def each(self, look: Callable[..., Any], *rows: Float[Array, "clients ..."]) -> Any:
-        raise _refused("losses and gradients of single clients")
+        raise _refusal("losses and gradients of single clients")
 
     def cohort(self) -> Cohort:
         if self.setup.private is not None and self.setup.private.amplified:
@@ -71,64 +71,74 @@ class FlowerView(View):
         return self._worked
 
     def per_client(self, split: OfClients, score: str) -> Float[Array, "clients"]:
-        return self._means(self._sums(split), score)
+        return self._means(self._request_sums(split), score)
 
     def personal(self, split: OfClients, score: str) -> Float[Array, "clients"]:
-        return self._means(self._sums(split, personal=self._own is not None), score)
+        return self._means(self._request_sums(split, personal=self._personal is not None), score)
 
     def measured(self, split: OfClients) -> Bool[Array, "clients"]:
         # asked after `per_client` or `personal`, which share the answers that came
-        answers = [found for (name, _), found in self._measured.items() if name == split] or [
-            self._sums(split)
-        ]
+        answered = [
+            sums_by_client
+            for (name, _), sums_by_client in self._answered_sums.items()
+            if name == split
+        ] or [self._request_sums(split)]
         counts = [
-            [found[k].count if k in found else 0 for k in range(self.task.train.clients)]
-            for found in answers
+            [
+                sums_by_client[k].count if k in sums_by_client else 0
+                for k in range(self.task.train.clients)
+            ]
+            for sums_by_client in answered
         ]
         return (jnp.asarray(counts) > 0).all(axis=0)
 
     def overall(self, split: Split, score: str) -> Float[Array, ""]:
         if split == "holdout" and self.task.holdout is not None:
             return CompiledView(self.setup, self.w).overall("holdout", score)
-        measured = self._sums("test" if split == "holdout" else split).values()
-        total = sum((one.sums[score] for one in measured), jnp.zeros((), accumulator(self.w.dtype)))
-        return total / jnp.asarray(sum(one.count for one in measured), total.dtype)
+        all_sums = self._request_sums("test" if split == "holdout" else split).values()
+        total = sum(
+            (client_sums.sums[score] for client_sums in all_sums),
+            jnp.zeros((), accumulator(self.w.dtype)),
+        )
+        return total / jnp.asarray(sum(client_sums.count for client_sums in all_sums), total.dtype)
 
     def per_node(self, score: str) -> Float[Array, "clients"]:
         return jnp.broadcast_to(self.overall("holdout", score), (self.task.train.clients,))
 
     def gradients(self) -> Gradients:
-        raise _refused("gradients of single clients")
+        raise _refusal("gradients of single clients")
 
-    def _sums(self, split: str, personal: bool = False) -> dict[int, Measured]:
-        if (split, personal) not in self._measured:
-            how = self._own if personal else None
-            down = self.w if how is None else how.down
-            self._measured[split, personal] = self.backend.measure(down, split, how)
-        return self._measured[split, personal]
+    def _request_sums(self, split: str, personal: bool = False) -> dict[int, ClientSums]:
+        if (split, personal) not in self._answered_sums:
+            personal_model = self._personal if personal else None
+            down = self.w if personal_model is None else personal_model.down
+            self._answered_sums[split, personal] = self.backend.measure(down, split, personal_model)
+        return self._answered_sums[split, personal]
 
-    def _means(self, measured: dict[int, Measured], score: str) -> Float[Array, "clients"]:
-        nothing = jnp.full((), jnp.nan, accumulator(self.w.dtype))
-        rows = [measured.get(k, Measured(0, {})) for k in range(self.task.train.clients)]
+    def _means(self, sums_by_client: dict[int, ClientSums], score: str) -> Float[Array, "clients"]:
+        missing = jnp.full((), jnp.nan, accumulator(self.w.dtype))
+        rows = [sums_by_client.get(k, ClientSums(0, {})) for k in range(self.task.train.clients)]
         return jnp.stack(
             [
-                one.sums[score] / jnp.asarray(one.count, nothing.dtype) if one.count else nothing
-                for one in rows
+                client_sums.sums[score] / jnp.asarray(client_sums.count, missing.dtype)
+                if client_sums.count
+                else missing
+                for client_sums in rows
             ]
         )
 
 
-class Unasked:
+class StandInBackend:
     """Stands in for the backend where an observer is only checked: every client measures zeros."""
 
     def __init__(self, setup: Setup, task: Task) -> None:
         self.setup, self.task = setup, task
 
-    def measure(self, down: Any, split: str, personal: Any = None) -> dict[int, Measured]:
-        nothing = dict.fromkeys(
+    def measure(self, down: Any, split: str, personal: Any = None) -> dict[int, ClientSums]:
+        zeros = dict.fromkeys(
             ["loss", *self.task.scores], jnp.zeros((), accumulator(self.setup.layout.dtype))
         )
-        return {k: Measured(1, nothing) for k in range(self.task.train.clients)}
+        return {k: ClientSums(1, zeros) for k in range(self.task.train.clients)}
 
 
 def check_observers(
@@ -151,16 +161,18 @@ def check_observers(
 
     def look(observer: Observer) -> dict[str, Any]:
         w = jnp.zeros(setup.layout.dim, setup.layout.dtype)
-        state = initial_carry(Planning(setup), algorithm, root, w).state
+        state = initial_carry(PlanningBackend(setup), algorithm, root, w).state
         worked = empty_cohort(0, setup.layout.dtype).padded(setup.population.clients)
-        return observer(FlowerView(setup, task, Unasked(setup, task), algorithm, state, worked))
+        return observer(
+            FlowerView(setup, task, StandInBackend(setup, task), algorithm, state, worked)
+        )
 
     for observer in observers:
         try:
             jax.eval_shape(lambda observer=observer: look(observer))
         except InvalidInput as error:
-            why = str(error).removeprefix("observe: ").rstrip(".")
-            reason = f"{type(observer).__name__} cannot be used in a deployed run: {why}"
+            cause = str(error).removeprefix("observe: ").rstrip(".")
+            reason = f"{type(observer).__name__} cannot be used in a deployed run: {cause}"
             hint = (
                 "Watch the loss and the scores, which are sums over a client's examples; a "
                 "simulation shows the rest."
@@ -168,7 +180,7 @@ def check_observers(
             raise InvalidInput.because("run(observe=...)", reason, hint) from error
 
 
-def _refused(what: str) -> InvalidInput:
+def _refusal(what: str) -> InvalidInput:
     return InvalidInput.because(
         "observe", f"it asks for {what}, which deployed clients do not send"
     )

@@ -34,22 +34,22 @@ class MetricsFile:
 
     Args:
         path: the file; its folder is made.
-        ends: of certificates, in seconds since 1970, by the file's name.
+        certificate_ends: of certificates, in seconds since 1970, by the file's name.
     """
 
-    def __init__(self, path: Path, ends: Mapping[str, float] | None = None) -> None:
+    def __init__(self, path: Path, certificate_ends: Mapping[str, float] | None = None) -> None:
         self.path, self._is_broken = path, False
         self._values: dict[str, dict[str, float]] = {name: {} for name in KINDS}
-        for name, end in (ends or {}).items():
+        for name, end in (certificate_ends or {}).items():
             self.set("fedax_certificate_end_timestamp_seconds", end, file=name)
 
     def set(self, series: str, value: float, **labels: str) -> None:
         """Sets a value."""
-        self._values[series][_labels(labels)] = value
+        self._values[series][_format_labels(labels)] = value
 
     def add(self, series: str, value: float, **labels: str) -> None:
         """Adds to a counter."""
-        values, key = self._values[series], _labels(labels)
+        values, key = self._values[series], _format_labels(labels)
         values[key] = values.get(key, 0.0) + value
 
     def round(self, done: int, notes: Mapping[str, np.ndarray], **labels: str) -> None:
@@ -67,10 +67,10 @@ class MetricsFile:
 
     def count_clients(self, clients: int, online: int) -> None:
         """Sets the number of clients, and writes the file if it has changed."""
-        before = self._values["fedax_clients_online"].get("")
+        previous = self._values["fedax_clients_online"].get("")
         self.set("fedax_clients", clients)
         self.set("fedax_clients_online", online)
-        if online != before:
+        if online != previous:
             self.write()
 
     def observe(self, metrics: Mapping[str, Any], **labels: str) -> None:
@@ -96,11 +96,11 @@ class MetricsFile:
             self._is_broken = True
 
 
-def _labels(labels: Mapping[str, str]) -> str:
+def _format_labels(labels: Mapping[str, str]) -> str:
     """Returns labels in the text format, sorted by name."""
-    pairs = [f'{name}="{_escaped(value)}"' for name, value in sorted(labels.items())]
+    pairs = [f'{name}="{_escape(value)}"' for name, value in sorted(labels.items())]
     return f"{{{','.join(pairs)}}}" if pairs else ""
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

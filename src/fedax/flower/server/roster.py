@@ -16,8 +16,9 @@ from fedax.flower.server.monitoring import MetricsFile
 LOG = logging.getLogger("fedax.flower")
 PAUSES = 0.02, 0.5
 """Seconds between two looks for answers: at first, and at most."""
-AGAIN, HELLO = 2.0, 60.0
-"""Seconds until a node that was gone is looked for again, and for the answer of a new one."""
+AGAIN, HELLO, REFUSED = 2.0, 60.0, 10.0
+"""Seconds until a node that was gone is looked for again, for the answer of a new one, and until a
+refused one is asked again while the same nodes are connected."""
 PULL = 1.0
 """Seconds to wait for answers that are being pulled, before the next look."""
 NOTICES = 5.0, 60.0
@@ -37,6 +38,23 @@ class Sizes(NamedTuple):
 
     train: int
     test: int
+
+
+class Greeting(NamedTuple):
+    """A question to a node which client it is, and when it expires."""
+
+    node: int
+    end: float
+
+
+class Refusal(NamedTuple):
+    """Why a node was refused, and when it is asked again: then, or once other nodes are
+    connected.
+    """
+
+    reason: str
+    end: float
+    connected: frozenset[int]
 
 
 class Puller:
@@ -77,7 +95,7 @@ class Puller:
             if isinstance(
                 pulled, Exception
             ):  # its thread stays known, so that it is not pulled again
-                LOG.warning("an answer cannot be read: %s", _line(pulled))
+                LOG.warning("an answer cannot be read: %s", _one_line(pulled))
             elif pulled is not None:
                 del self._threads[name]
                 answers += pulled
@@ -131,13 +149,15 @@ class Roster:
         self.sizes: dict[int, Sizes] = {}
         self.offline = frozenset[int]()
         self.times: dict[int, tuple[float, float]] = {}
+        self._greetings: dict[str, Greeting] = {}
+        self._refusals: dict[int, Refusal] = {}
 
     def list_nodes(self) -> set[int]:
         """Returns the nodes that are connected, and counts those of clients for Prometheus."""
-        there = set(self.grid.get_node_ids())
+        connected = set(self.grid.get_node_ids())
         if self.metrics_file is not None:
-            self.metrics_file.count_clients(self.clients, len(there & set(self.nodes.values())))
-        return there
+            self.metrics_file.count_clients(self.clients, len(connected & set(self.nodes.values())))
+        return connected
 
     def gather(self, patience: float) -> None:
         """Waits until every client has a node.
@@ -145,16 +165,16 @@ class Roster:
         Raises:
             FedaxError: some do not come in time.
         """
-        begun = time.monotonic()
-        end, notice = begun + patience, begun + NOTICES[0]
+        start = time.monotonic()
+        end, notice = start + patience, start + NOTICES[0]
         while True:
             self.greet()
             if not (missing := [k for k in range(self.clients) if k not in self.nodes]):
                 return
             now, names = time.monotonic(), ", ".join(map(str, missing))
-            there = self.clients - len(missing)
+            present = self.clients - len(missing)
             who = f"{'client' if len(missing) == 1 else 'clients'} {names}"
-            who += f" ({there} of {self.clients} are there)"
+            who += f" ({present} of {self.clients} are there)"
             if now > end:
                 raise FedaxError(f"{who} did not come within {patience:g} seconds")
             if now >= notice:
@@ -163,38 +183,62 @@ class Roster:
             time.sleep(PAUSES[1])
 
     def greet(self) -> None:
-        """Asks the nodes that are new which client they are."""
-        there = self.list_nodes()
-        new = sorted(there - set(self.nodes.values()))
-        owners = self.registered() if new and self.registered else None
-        for node, answer in self._hellos(new).items():
-            try:
-                facts = contents(answer)["answer"]
-                k, sizes = int(facts["partition"]), Sizes(int(facts["train"]), int(facts["test"]))
-                self._check_owner(k, None if owners is None else owners.get(node, NOBODY))
-                self._admit(k, node, sizes, there)
-            except (FedaxError, KeyError, TypeError, ValueError) as error:
-                LOG.warning("%s refused: %s", self._name(node, owners), error)
+        """Asks the nodes that are new which client they are, and admits those that have answered.
 
-    def _name(self, node: int, owners: Mapping[int, int] | None) -> str:
+        It does not wait for answers: a node that never gives one holds up nobody.
+        """
+        connected, now = self.list_nodes(), time.monotonic()
+        self._greetings = {
+            name: greeting
+            for name, greeting in self._greetings.items()
+            if greeting.end > now and greeting.node in connected
+        }
+        asked = {greeting.node for greeting in self._greetings.values()}
+        new = [
+            node
+            for node in sorted(connected - set(self.nodes.values()) - asked)
+            if self._may_be_asked(node, connected)
+        ]
+        hello = RecordDict({"order": ConfigRecord({"version": PROTOCOL, "kind": "hello"})})
+        messages = [self._make_message(node, hello, QUERY, "hello", HELLO) for node in new]
+        pushed = self._push(messages, new)
+        self._greetings |= {name: Greeting(node, now + HELLO) for name, node in pushed.items()}
+        answers = self.pull(list(self._greetings)) if self._greetings else []
+        owners = self.registered() if answers and self.registered else None
+        for answer in answers:
+            name = answer.metadata.reply_to_message_id
+            if (greeting := self._greetings.pop(name, None)) is not None:
+                self._take_greeting(greeting.node, answer, owners, connected)
+
+    def _may_be_asked(self, node: int, connected: set[int]) -> bool:
+        """Returns whether a new node was not refused before, or may be another one by now."""
+        refusal = self._refusals.get(node)
+        return refusal is None or refusal.connected != connected or time.monotonic() >= refusal.end
+
+    def _take_greeting(
+        self, node: int, answer: Message, owners: Mapping[int, int] | None, connected: set[int]
+    ) -> None:
+        """Admits a node that has said which client it is, or refuses it; a reason is logged
+        once.
+        """
+        try:
+            facts = contents(answer)["answer"]
+            k, sizes = int(facts["partition"]), Sizes(int(facts["train"]), int(facts["test"]))
+            self._check_owner(k, None if owners is None else owners.get(node, NOBODY))
+            self._admit(k, node, sizes, connected)
+            self._refusals.pop(node, None)
+        except (FedaxError, KeyError, TypeError, ValueError) as error:
+            reason, previous = str(error), self._refusals.get(node)
+            if previous is None or previous.reason != reason:
+                LOG.warning("%s refused: %s", self._describe_node(node, owners), reason)
+            # an error of Flower, of a ClientApp that is just starting, says nothing about the node
+            end = time.monotonic() + (AGAIN if answer.has_error() else REFUSED)
+            self._refusals[node] = Refusal(reason, end, frozenset(connected))
+
+    def _describe_node(self, node: int, owners: Mapping[int, int] | None) -> str:
         """Returns the client of a node by its key, or the node's number if the key is not known."""
         owner = NOBODY if owners is None else owners.get(node, NOBODY)
         return f"node {node}" if owner == NOBODY else f"client {owner}"
-
-    def _hellos(self, nodes: list[int]) -> dict[int, Message]:
-        """Asks nodes for their identity and returns the answers."""
-        hello = RecordDict({"order": ConfigRecord({"version": PROTOCOL, "kind": "hello"})})
-        messages = [self._message(node, hello, QUERY, "hello", HELLO) for node in nodes]
-        asked = self._pushed(messages, nodes)
-        found: dict[int, Message] = {}
-        end = time.monotonic() + HELLO
-        while asked and time.monotonic() < end:
-            for answer in self.pull(list(asked)):
-                if (node := asked.pop(answer.metadata.reply_to_message_id, None)) is not None:
-                    found[node] = answer
-            if asked:
-                time.sleep(PAUSES[0])
-        return found
 
     def _check_owner(self, k: int, owner: int | None) -> None:
         """Refuses a node that says it is another client than the one whose key it holds; None is
@@ -205,7 +249,7 @@ class Roster:
         if owner is not None and owner != k:
             raise FedaxError(f"it says it is client {k}, and its key is that of client {owner}")
 
-    def _admit(self, k: int, node: int, sizes: Sizes, there: set[int]) -> None:
+    def _admit(self, k: int, node: int, sizes: Sizes, connected: set[int]) -> None:
         if not 0 <= k < self.clients:
             raise FedaxError(f"it says it is client {k}; there are {self.clients}, from 0")
         if sizes.train < 1:
@@ -218,7 +262,7 @@ class Roster:
             )
         if sizes.test < -1:
             raise FedaxError(f"client {k} claims {sizes.test} test examples")
-        if k in self.nodes and self.nodes[k] in there:
+        if k in self.nodes and self.nodes[k] in connected:
             raise FedaxError(f"client {k} is there already, in another process")
         if self.sizes.get(k, sizes) != sizes:
             raise FedaxError(f"client {k} comes back with {sizes}, it had {self.sizes[k]}")
@@ -229,8 +273,9 @@ class Roster:
         orders: Mapping[int, RecordDict],
         kind: str,
         group: str,
-        place: str = "",
-        enough: int | None = None,
+        phase_name: str = "",
+        quorum: int | None = None,
+        counts: Callable[[int, Message], bool] = lambda k, answer: True,
     ) -> dict[int, Message]:
         """Returns the answers of some clients, as far as they come before the deadline; later ones
         expire.
@@ -242,68 +287,76 @@ class Roster:
             orders: by client.
             kind: of Flower's messages.
             group: of Flower's messages.
-            place: the phase, for the log.
-            enough: the number of answers after which clients that are offline are no longer waited
-                for. None waits for all.
+            phase_name: the phase, for the log.
+            quorum: the number of answers that count after which clients that are offline are no
+                longer waited for. None waits for all.
+            counts: takes a client's answer as soon as it is there, and returns whether it counts in
+                the quorum: one that is an error or is refused does not.
         """
-        end, pause, again = time.monotonic() + self.deadline, PAUSES[0], 0.0
-        found: dict[int, Message] = {}
-        asked: dict[str, int] = {}
-        waiting, logged = set(orders), set[int]()
+        end, pause, next_attempt = time.monotonic() + self.deadline, PAUSES[0], 0.0
+        answers: dict[int, Message] = {}
+        pending: dict[str, int] = {}
+        waiting, logged, counted = set(orders), set[int](), set[int]()
         sent = dict[int, float]()
         self.times = {}
         while True:
-            if waiting and time.monotonic() >= again:
-                again = time.monotonic() + AGAIN
-                ready = self._reached(waiting)
+            if waiting and time.monotonic() >= next_attempt:
+                ready = self._find_connected(waiting)
+                # a new node that is being asked may be one of the clients
+                next_attempt = time.monotonic() + (PAUSES[1] if self._greetings else AGAIN)
                 messages = [
-                    self._message(self.nodes[k], orders[k], kind, group, end - time.monotonic())
+                    self._make_message(
+                        self.nodes[k], orders[k], kind, group, end - time.monotonic()
+                    )
                     for k in ready
                 ]
                 sent |= dict.fromkeys(ready, time.time())
-                asked |= self._pushed(messages, ready)
+                pending |= self._push(messages, ready)
                 waiting -= set(ready)
-                possible = len(found.keys() - waiting) + len(asked)
-                if waiting - logged and (enough is None or possible < enough):
+                possible = len(counted) + len(pending)
+                if waiting - logged and (quorum is None or possible < quorum):
                     names = ", ".join(map(str, sorted(waiting)))
                     LOG.warning(
                         "%s: client %s offline; waiting up to %.0f seconds",
-                        place,
+                        phase_name,
                         names,
                         end - time.monotonic(),
                     )
                 logged |= waiting
-            for answer in self.pull(list(asked)) if asked else ():
-                if (k := asked.pop(answer.metadata.reply_to_message_id, None)) is None:
+            for answer in self.pull(list(pending)) if pending else ():
+                if (k := pending.pop(answer.metadata.reply_to_message_id, None)) is None:
                     continue
-                found[k] = answer
-                self.times[k] = sent[k], time.time()
                 if answer.has_error() and answer.error.code == NODE_UNAVAILABLE:
                     waiting.add(k)
-            is_enough = not waiting or (
-                enough is not None and len(found.keys() - waiting) >= enough
-            )
-            if (not asked and is_enough) or time.monotonic() > end:
+                    continue
+                answers[k] = answer
+                self.times[k] = sent[k], time.time()
+                if counts(k, answer):
+                    counted.add(k)
+            is_complete = not waiting or (quorum is not None and len(counted) >= quorum)
+            if (not pending and is_complete) or time.monotonic() > end:
                 self.offline = frozenset(waiting)
-                return {k: answer for k, answer in found.items() if k not in waiting}
+                return answers
             time.sleep(pause)
             pause = min(1.5 * pause, PAUSES[1])
 
-    def _reached(self, clients: set[int]) -> list[int]:
+    def _find_connected(self, clients: set[int]) -> list[int]:
         """Returns the clients whose node is connected; one that is gone may be back as another."""
-        there = self.list_nodes()
-        if any(self.nodes[k] not in there for k in clients) and there - set(self.nodes.values()):
+        connected = self.list_nodes()
+        if any(self.nodes[k] not in connected for k in clients) and connected - set(
+            self.nodes.values()
+        ):
             self.greet()
-        return [k for k in sorted(clients) if self.nodes[k] in there]
+        return [k for k in sorted(clients) if self.nodes[k] in connected]
 
-    def _pushed(self, messages: list[Message], owners: list[int]) -> dict[str, int]:
+    def _push(self, messages: list[Message], owners: list[int]) -> dict[str, int]:
         """Returns the owners of sent messages by message id; a message that was not accepted has
         none.
         """
         names = self.grid.push_messages(messages) if messages else []
         return {name: owner for name, owner in zip(names, owners, strict=True) if name}
 
-    def _message(
+    def _make_message(
         self, node: int, content: RecordDict, kind: str, group: str, seconds: float
     ) -> Message:
         ttl = max(seconds, PAUSES[0])
@@ -312,7 +365,7 @@ class Roster:
         return Message(content, dst_node_id=node, message_type=kind, ttl=ttl, group_id=group)
 
 
-def _line(text: Any) -> str:
+def _one_line(text: Any) -> str:
     """Returns a client's text as one line without control characters, cut to what fits a log."""
     return short(printable(str(text)))
 
@@ -324,10 +377,10 @@ def contents(answer: Message) -> Any:
         FedaxError: it is an error, of Flower or of the client.
     """
     if answer.has_error():
-        code, reason = answer.error.code, _line(answer.error.reason)
+        code, reason = answer.error.code, _one_line(answer.error.reason)
         if code == NODE_UNAVAILABLE:
             raise FedaxError(f"it went offline before it answered (error {code})")
         raise FedaxError(f"error {code}: {reason}")
     if text := answer.content.get("answer", {}).get("error"):
-        raise FedaxError(_line(text))
+        raise FedaxError(_one_line(text))
     return answer.content

@@ -18,7 +18,7 @@ from fedax.communication.channel import is_message
 from fedax.core.federation import Cohort, Memory
 from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.errors import InvalidInput
-from fedax.flower.client.member import DEAL, HIDE, KEYS, SHOW, keys_as
+from fedax.flower.client.member import DEAL, HIDE, KEYS, SHOW, keys_to_facts
 from fedax.flower.protocol.masks import Keys, from_fixed_point, open_secrets, remove_masks
 from fedax.flower.protocol.plan import Phase
 from fedax.flower.protocol.records import Refused, arrays_of, bits_sent, record_of
@@ -38,79 +38,92 @@ class SecureBackend(FlowerBackend):
 
     Args:
         secure: the largest absolute value of an entry of an upload.
-        given: see `FlowerBackend`.
+        arguments: see `FlowerBackend`.
 
     Raises:
         InvalidInput: a method whose server needs single uploads, with the reason.
     """
 
-    def __init__(self, secure: float, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, secure: float, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.secure = secure
         for name, phases in self.plan.phases.items():
             for phase in phases:
-                self._check(f"{self.algorithm}.{name}", phase)
+                self._check_phase(f"{self.algorithm}.{name}", phase)
         if self.setup.private is not None and self.setup.private.central:
             reason = "privacy at the server clips single uploads, which it does not see"
             raise InvalidInput.because("Flower(secure=...)", reason, 'Choose where="client".')
 
-    def _enough(self, orders: int) -> int | None:
-        enough = super()._enough(orders)
-        return None if enough is None else max(enough, FEWEST, orders // 2 + 1)
+    def _quorum(self, orders: int) -> int | None:
+        quorum = super()._quorum(orders)
+        return None if quorum is None else max(quorum, FEWEST, orders // 2 + 1)
 
-    def _check(self, place: str, phase: Phase) -> None:
+    def _check_phase(self, name: str, phase: Phase) -> None:
         leaves = jax.tree.leaves(phase.up[0], is_leaf=is_message)
         if phase.gather:
-            reason = f"{place} gathers single uploads, and there is a sum alone"
+            reason = f"{name} gathers single uploads, and there is a sum alone"
         elif phase.up[1] is not None:
             reason = (
-                f"uploads of {place} have weights of their own, which the server would have to see"
+                f"uploads of {name} have weights of their own, which the server would have to see"
             )
         elif any(map(is_message, leaves)):
-            reason = f"uploads of {place} are coded, and codes do not add up"
+            reason = f"uploads of {name} are coded, and codes do not add up"
         elif not all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves):
-            reason = f"uploads of {place} are not all real numbers"
+            reason = f"uploads of {name} are not all real numbers"
         else:
             return
         raise InvalidInput.because(
             "Flower(secure=...)", reason, "Methods whose uploads are means can be summed so."
         )
 
-    def _phase_of(
-        self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool
+    def _run_phase(
+        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
     ) -> PhaseResult:
-        phase, places = self._phase(phase_work, held), [int(k) for k in cohort.ids]
-        given = np.asarray(cohort.weights, np.float64)
+        phase, ids = self._find_phase(phase_work, client_states), [int(k) for k in cohort.ids]
+        cohort_weights = np.asarray(cohort.weights, np.float64)
         weights = {
-            k: float(given[[place == k for place in places]].sum()) for k in dict.fromkeys(places)
+            k: float(cohort_weights[[client_id == k for client_id in ids]].sum())
+            for k in dict.fromkeys(ids)
         }
         if len(weights) < FEWEST:
             raise InvalidInput.of(
-                f"{self._place(phase_work)}, its clients",
+                f"{self._phase_name(phase_work)}, its clients",
                 len(weights),
                 f"whole numbers >= {FEWEST} with secure=...",
             )
-        sum_, there = self._sum(phase_work, phase, weights, held)
-        weight = jnp.asarray(sum(weights[k] for k in there), accumulator(cohort.weights.dtype))
-        broken = np.array([0 if k in there else ABSENT for k in places], np.int32)
-        ids = jnp.asarray([k for k in dict.fromkeys(places) if k in there], jnp.int32)
-        versions = jnp.stack([self._version(there[int(k)]) for k in ids]) if len(there) else None
-        kept = (
-            {} if versions is None else {name: held[name].put(ids, versions) for name in phase.kept}
+        upload_sum, order_names = self._sum_under_masks(phase_work, phase, weights, client_states)
+        weight = jnp.asarray(
+            sum(weights[k] for k in order_names), accumulator(cohort.weights.dtype)
+        )
+        broken = np.array([0 if k in order_names else ABSENT for k in ids], np.int32)
+        summed_ids = jnp.asarray([k for k in dict.fromkeys(ids) if k in order_names], jnp.int32)
+        versions = (
+            jnp.stack([self._version_bytes(order_names[int(k)]) for k in summed_ids])
+            if len(order_names)
+            else None
+        )
+        new_states = (
+            {}
+            if versions is None
+            else {name: client_states[name].put(summed_ids, versions) for name in phase.kept}
         )
         return PhaseResult(
-            empty_upload(phase), (sum_, weight), None, held | kept, jnp.asarray(broken)
+            empty_upload(phase),
+            (upload_sum, weight),
+            None,
+            client_states | new_states,
+            jnp.asarray(broken),
         )
 
-    def _version(self, name: str) -> Any:
+    def _version_bytes(self, name: str) -> Any:
         return jnp.asarray(np.frombuffer(bytes.fromhex(name), np.uint8))
 
-    def _sum(
+    def _sum_under_masks(
         self,
         phase_work: PhaseWork,
         phase: Phase,
         weights: dict[int, float],
-        held: dict[str, Memory],
+        client_states: dict[str, Memory],
     ) -> tuple[Any, dict[int, str]]:
         """Runs the four stages of one sum.
 
@@ -118,16 +131,16 @@ class SecureBackend(FlowerBackend):
             phase_work: the phase's work.
             phase: shapes and types of its messages.
             weights: each client's weight in the sum.
-            held: the clients' states.
+            client_states: the clients' states.
 
         Returns:
             The weighted sum of the uploads, and the order names of the clients in it.
         """
         down, largest_weight = record_of(phase_work.down), max(weights.values()) or 1.0
-        orders = {k: self._order(k, phase_work, down, held) for k in weights}
+        orders = {k: self._make_order(k, phase_work, down, client_states) for k in weights}
         names = {k: str(order["order"]["order"]) for k, order in orders.items()}
         session = hashlib.sha256(repr(sorted(names.items())).encode()).hexdigest()
-        self._sent[0] = len(orders) * bits_sent(down)
+        self._bits_sent[0] = len(orders) * bits_sent(down)
 
         keys, commitments = self._collect_keys(phase_work, orders, session)
         # a majority, so that two disjoint groups cannot both open masks
@@ -147,7 +160,7 @@ class SecureBackend(FlowerBackend):
         if len(secrets) < len(keys) or len(uploads) < self.minimum:
             LOG.warning(
                 "%s: %d uploads and %d who open them, too few",
-                self._place(phase_work),
+                self._phase_name(phase_work),
                 len(uploads),
                 len(shown),
             )
@@ -158,14 +171,14 @@ class SecureBackend(FlowerBackend):
             total = from_fixed_point(
                 remove_masks(masked, keys, uploads, secrets, factors), self.secure
             )
-        self._books["answers"] += len(uploads)
+        self._counts["answers"] += len(uploads)
         return _as_tree(largest_weight * total, phase), {k: names[k] for k in uploads}
 
     def _collect_keys(
         self, phase_work: PhaseWork, orders: dict[int, RecordDict], session: str
     ) -> tuple[Keys, dict[int, bytes]]:
         """Asks all clients for their public keys and the commitment to their seed (stage KEYS)."""
-        answers = self._stage(
+        answers = self._run_stage(
             phase_work, orders, {k: {"stage": KEYS, "session": session} for k in orders}, _read_keys
         )
         keys: Keys = {k: pair for k, (pair, _) in answers.items()}
@@ -178,24 +191,24 @@ class SecureBackend(FlowerBackend):
         Returns:
             For each client that has dealt, its letters by recipient.
         """
-        asked = {k: {"stage": DEAL, **secure_sum.facts, **keys_as(keys)} for k in keys}
-        return self._stage(
-            secure_sum.phase_work, secure_sum.orders, asked, _reader(keys, "to", "letters")
+        requests = {k: {"stage": DEAL, **secure_sum.facts, **keys_to_facts(keys)} for k in keys}
+        return self._run_stage(
+            secure_sum.phase_work, secure_sum.orders, requests, _make_reader(keys, "to", "letters")
         )
 
     def _collect_masked(
         self, secure_sum: "_SecureSum", keys: Keys, factors: dict[int, float], size: int
     ) -> Any:
         """Asks for the masked uploads, arrays (size,) of uint64 (stage HIDE)."""
-        asked = {
-            k: {"stage": HIDE, **secure_sum.facts, **keys_as(keys), "factor": factors[k]}
+        requests = {
+            k: {"stage": HIDE, **secure_sum.facts, **keys_to_facts(keys), "factor": factors[k]}
             for k in keys
         }
         # the only stage that sends the model down
-        return self._stage(
+        return self._run_stage(
             secure_sum.phase_work,
             secure_sum.orders,
-            asked,
+            requests,
             lambda facts, records: self._read_masked(records, size),
             down=True,
         )
@@ -206,13 +219,13 @@ class SecureBackend(FlowerBackend):
         Of a client in the sum they show the share of its own mask's seed, of one that has gone the
         share of its key, never both.
         """
-        parts = {"there": list(uploads), "gone": [k for k in keys if k not in uploads]}
-        facts = {"stage": SHOW, **secure_sum.facts, **keys_as(keys), **parts}
-        asked = {k: facts | {"letters": [letters[j][k] for j in sorted(keys)]} for k in uploads}
+        groups = {"there": list(uploads), "gone": [k for k in keys if k not in uploads]}
+        facts = {"stage": SHOW, **secure_sum.facts, **keys_to_facts(keys), **groups}
+        requests = {k: facts | {"letters": [letters[j][k] for j in sorted(keys)]} for k in uploads}
         if len(uploads) < secure_sum.threshold:  # too few to open the masks
-            asked = {}
-        return self._stage(
-            secure_sum.phase_work, secure_sum.orders, asked, _reader(keys, "of", "shares")
+            requests = {}
+        return self._run_stage(
+            secure_sum.phase_work, secure_sum.orders, requests, _make_reader(keys, "of", "shares")
         )
 
     def _open_secrets(
@@ -221,7 +234,7 @@ class SecureBackend(FlowerBackend):
         shown: Any,
         keys: Keys,
         commitments: dict[int, bytes],
-        there: Any,
+        present: Any,
         threshold: int,
     ) -> dict[int, bytes]:
         """Returns the secrets of all members, as far as enough shares fit; members whose shares do
@@ -229,56 +242,56 @@ class SecureBackend(FlowerBackend):
         """
         if len(shown) < threshold:
             return {}
-        found = open_secrets(shown, keys, commitments, there, threshold)
-        for j, members in sorted(found.liars.items()):
-            told = (
+        opened = open_secrets(shown, keys, commitments, present, threshold)
+        for j, members in sorted(opened.liars.items()):
+            message = (
                 f"its shares of the secrets of clients {', '.join(map(str, members))} do not "
                 "fit and are left out"
             )
-            LOG.warning("%s, client %d: %s", self._place(phase_work), j, told)
-        for k in sorted(set(keys) - set(found.secrets)):
+            LOG.warning("%s, client %d: %s", self._phase_name(phase_work), j, message)
+        for k in sorted(set(keys) - set(opened.secrets)):
             LOG.warning(
                 "%s, client %d: no %d shares of its secret fit together",
-                self._place(phase_work),
+                self._phase_name(phase_work),
                 k,
                 threshold,
             )
-        return found.secrets
+        return opened.secrets
 
-    def _stage(
+    def _run_stage(
         self,
         phase_work: PhaseWork,
         orders: dict[int, RecordDict],
-        masks: dict[int, Any],
+        requests: dict[int, Any],
         read: Any,
         down: bool = False,
     ) -> Any:
-        """Sends one of the four orders and reads the answers; clients that do not result are
+        """Sends one of the four orders and reads the answers; clients that do not answer are
         logged.
 
         Args:
             phase_work: the phase's work.
             orders: each client's order.
-            masks: the stage's facts, by client that is asked.
-            read: reads an result's facts and records.
+            requests: the stage's facts, by client that is asked.
+            read: reads an answer's facts and records.
             down: whether the order carries the model.
 
         Returns:
             What `read` returns, by client that answered.
         """
-        asked = {}
-        for k, facts in masks.items():
-            kept = dict(orders[k]) if down else {"order": orders[k]["order"]}
-            asked[k] = RecordDict({**kept, "masks": ConfigRecord(facts)})
-        found, reasons = self._read(
-            phase_work, asked, lambda k, records: read(records["answer"], records)
+        stage_orders = {}
+        for k, facts in requests.items():
+            order_parts = dict(orders[k]) if down else {"order": orders[k]["order"]}
+            stage_orders[k] = RecordDict({**order_parts, "masks": ConfigRecord(facts)})
+        replies, reasons = self._read_answers(
+            phase_work, stage_orders, lambda k, records: read(records["answer"], records)
         )
-        self._tell(self._place(phase_work), reasons, {})
-        return found
+        self._report_left_out(self._phase_name(phase_work), reasons, {})
+        return replies
 
     def _read_masked(self, records: Any, size: int) -> np.ndarray:
         (sent,) = arrays_of(records["up"], (jax.ShapeDtypeStruct((8 * size,), np.uint8),), "upload")
-        self._sent[1] += bits_sent(records["up"])
+        self._bits_sent[1] += bits_sent(records["up"])
         return sent.view(np.uint64)
 
 
@@ -303,23 +316,25 @@ def _read_keys(facts: Any, records: Any) -> tuple[tuple[bytes, bytes], bytes]:
     return (bytes(masks), bytes(letters)), bytes(facts["commitment"])
 
 
-def _reader(keys: Keys, whom: str, what: str) -> Any:
+def _make_reader(keys: Keys, member_field: str, value_field: str) -> Any:
     """Returns a function that reads letters or shares, one for each member."""
 
     def read(facts: Any, records: Any) -> dict[int, bytes]:
-        found = dict(zip(facts[whom], facts[what], strict=True))
-        if set(found) != set(keys):
-            raise Refused(f"{what} {whom} clients {sorted(found)}, expected {sorted(keys)}")
-        return found
+        items = dict(zip(facts[member_field], facts[value_field], strict=True))
+        if set(items) != set(keys):
+            raise Refused(
+                f"{value_field} {member_field} clients {sorted(items)}, expected {sorted(keys)}"
+            )
+        return items
 
     return read
 
 
 def _as_tree(total: np.ndarray, phase: Phase) -> Any:
     leaves, structure = jax.tree.flatten(phase.up[0])
-    parts = np.split(total, np.cumsum([int(np.prod(leaf.shape)) for leaf in leaves])[:-1])
-    wide = [
-        jnp.asarray(part.reshape(leaf.shape), accumulator(leaf.dtype))
-        for part, leaf in zip(parts, leaves, strict=True)
+    segments = np.split(total, np.cumsum([int(np.prod(leaf.shape)) for leaf in leaves])[:-1])
+    arrays = [
+        jnp.asarray(segment.reshape(leaf.shape), accumulator(leaf.dtype))
+        for segment, leaf in zip(segments, leaves, strict=True)
     ]
-    return jax.tree.unflatten(structure, wide)
+    return jax.tree.unflatten(structure, arrays)

@@ -1,0 +1,107 @@
+"""Work functions that run several times in a round: client and server use the same phase."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="flwr is not installed")
+
+from flwr.app import ConfigRecord, RecordDict
+
+import fedax
+from fedax.communication.codecs import TopK
+from fedax.core import Algorithm, Memory, Upload, Vector
+from fedax.flower.protocol.plan import Assignment
+from fedax.flower.server.in_process import in_process
+
+OPTIONS = {"solver": fedax.SGD(0.25), "schedule": fedax.Schedule(steps=2), "rounds": 2}
+ROWS = [np.float32([[1, 2], [2, 3]]), np.float32([[5, 1], [6, 7], [1, 1]])]
+
+
+def make_task():
+    def loss(w, x):
+        return ((w[None] - x) ** 2 / 2).sum(-1)
+
+    return fedax.tasks.from_loss(loss, np.zeros(2, np.float32), clients=ROWS)
+
+
+class State(eqx.Module):
+    x: Vector
+    memory: Memory
+    count: Memory
+
+
+class Repeating(Algorithm[Any]):
+    """Runs `train` without a state, with two states of other shapes and with another structure of
+    equal arrays, two functions of one name, and one function with two values that it has bound."""
+
+    def init(self, fed, w):
+        return State(w, fed.memory(jnp.zeros_like(w)), fed.memory(jnp.zeros((), w.dtype)))
+
+    def model(self, state):
+        return state.x
+
+    def train(self, client, x, memory=None):
+        if isinstance(x, dict):
+            return Upload(x["b"] - 0.5 * x["a"])
+        if isinstance(x, tuple):
+            return Upload(x[0] + client.minimize(start=x[1]))
+        y = client.minimize(start=x)
+        if memory is None:
+            return Upload(y)
+        change = y - x if memory.ndim else (y - x).sum()
+        return Upload(y + 0.25 * memory, memory=memory + change)
+
+    def round(self, fed, state):
+        cohort = fed.sample()
+        x = fed.average(self.train, cohort, state.x)
+        x, memory = fed.average(self.train, cohort, x, memory=state.memory)
+        x, count = fed.average(self.train, cohort, x, memory=state.count)
+        x = fed.average(self.train, cohort, (0.5 * x, x))
+        x = fed.average(self.train, cohort, {"a": 0.5 * x, "b": x})
+        x = fed.average(lambda client, x: Upload(client.minimize(start=x)), cohort, x)
+        x = fed.average(lambda client, x: Upload(0.5 * x), cohort, x)
+        for scale in (0.5, 2.0):
+
+            def scaled(client, x, scale=scale):
+                return Upload(scale * client.minimize(start=x))
+
+            x = fed.average(scaled, cohort, x)
+        return State(x, memory, count)
+
+
+def both(algorithm, folder, channel=None):
+    """The parameters of a simulation, and those of the same rounds over Flower; with the engine."""
+    with jax.enable_x64(False):
+        task, options = make_task(), OPTIONS | {"channel": channel}
+        alone = fedax.run(algorithm, task, **options)
+        assignment = Assignment(algorithm, OPTIONS["solver"], OPTIONS["schedule"], channel)
+        engine = in_process(task, folder, [assignment], deadline=20.0)
+        deployed = fedax.run(algorithm, task, **options, engine=engine)
+    assert deployed.params.dtype == np.float32
+    return np.asarray(alone.params), np.asarray(deployed.params), engine
+
+
+def test_every_run_of_a_function_has_its_phase(tmp_path):
+    alone, deployed, engine = both(Repeating(), tmp_path)
+    np.testing.assert_allclose(deployed, alone, rtol=1e-5)
+    device = engine.grid.devices[100]
+    ((name, assignment),) = device.assignments.items()
+    assert isinstance(assignment.algorithm, Repeating)
+    for phase, reason in (({}, "does not say which of its 5 phases"), ({"phase": 5}, "0 to 4")):
+        order = {"version": 4, "kind": "work", "work": "train", "run": "a", "assignment": name}
+        order |= {"clients": 2, "total": 5, "largest": 0}
+        content = RecordDict({"order": ConfigRecord(order | phase)})
+        with jax.enable_x64(False):
+            assert reason in device.answer(content)["answer"]["error"]
+
+
+def test_a_state_of_the_method_and_one_of_the_codec(tmp_path):
+    channel = fedax.Channel(up=TopK(0.5))
+    assert channel.has_memory
+    alone, deployed, _ = both(fedax.SCAFFOLD(), tmp_path, channel)
+    np.testing.assert_allclose(deployed, alone, rtol=1e-5)

@@ -1,0 +1,131 @@
+"""The name of a deployed run: new for every run, also in a folder that was used before, and the same
+when the run goes on elsewhere."""
+
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="flwr is not installed")
+
+import fedax
+from fedax.experiments.results.store import RunDirectory
+from fedax.flower.client.device import Device
+from fedax.flower.deploy import app as deploy_app
+from fedax.flower.deploy.settings import Deployment
+from fedax.flower.protocol.plan import Assignment
+from fedax.flower.server.engine import current_engine
+from fedax.flower.server.in_process import LocalGrid
+
+OPTIONS = {"solver": fedax.SGD(0.3), "schedule": fedax.Schedule(steps=3), "rounds": 4}
+OLD, NEW = [[1.0, 2.0], [50.0, 60.0, 70.0]], [[1.0, 2.0], [5.0, 6.0, 7.0]]
+
+
+def task_of(clients):
+    rows = [np.float32(values) for values in clients]
+    return fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, np.float32(0.0), clients=rows)
+
+
+@pytest.fixture
+def deployed(tmp_path, monkeypatch):
+    """A function that runs or continues a deployed run of a method on some data, as the ServerApp
+    does, with clients that keep their folders."""
+    deployment = Deployment(tmp_path, clients=2, deadline=20.0)
+    deployment.save()
+    monkeypatch.setattr(deploy_app, "_keep_warnings", lambda path: None)
+    monkeypatch.setattr(Deployment, "experiment", lambda self, engine: None)
+
+    def train(algorithm, clients, out, channel=None, resume=False, grid=LocalGrid, **options):
+        histories = []
+
+        def run(*arguments):
+            folder = RunDirectory.load(out) if resume else RunDirectory.create(out, "a run")
+            given = OPTIONS | options | {"channel": channel, "engine": current_engine()}
+            histories.append(fedax.run(algorithm, task, **given))
+            return folder
+
+        monkeypatch.setattr(deploy_app, "run_experiment", run)
+        monkeypatch.setattr(deploy_app, "resume", run)
+        config = {"deployment": str(tmp_path), "out": str(out), "resume": resume}
+        with jax.enable_x64(False):
+            task = task_of(clients)
+            assignment = Assignment(algorithm, OPTIONS["solver"], OPTIONS["schedule"], channel)
+            devices = [Device(task, k, tmp_path / f"client-{k}", [assignment]) for k in range(2)]
+            deploy_app._train(grid(devices), config)
+        return float(histories[0].params)
+
+    return train
+
+
+def test_a_new_run_in_a_used_folder_has_no_old_states(deployed, tmp_path):
+    """SCAFFOLD: the first run had wrong data at a client, whose control variate would stay."""
+    out, method = tmp_path / "runs" / "run", fedax.SCAFFOLD()
+    deployed(method, OLD, out)
+    shutil.rmtree(out)
+    with jax.enable_x64(False):
+        expected = float(fedax.run(method, task_of(NEW), **OPTIONS).params)
+    assert deployed(method, NEW, out) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_new_run_in_a_used_folder_has_no_old_messages(deployed, tmp_path):
+    """Uploads with noise of the client are stored, and would answer the orders of the new run."""
+    out = tmp_path / "runs" / "run"
+    privacy = fedax.Privacy(clip=100.0, noise=1e-4, where="client", delta=1e-5)
+    channel = fedax.Channel(privacy=privacy)
+    deployed(fedax.FedAvg(), OLD, out, channel)
+    shutil.rmtree(out)
+    with jax.enable_x64(False):
+        expected = float(fedax.run(fedax.FedAvg(), task_of(NEW), **OPTIONS).params)
+    assert deployed(fedax.FedAvg(), NEW, out, channel) == pytest.approx(expected, abs=0.1)
+
+
+class Killed(LocalGrid):
+    """A grid whose server is killed in round 2."""
+
+    def answers(self, message):
+        if message.content["order"].get("round") == 2:
+            raise RuntimeError("killed")
+        return super().answers(message)
+
+
+def test_a_run_goes_on_after_its_folder_was_moved(deployed, tmp_path):
+    method, out, moved = fedax.SCAFFOLD(), tmp_path / "out", tmp_path / "elsewhere" / "out"
+
+    def checkpoints(folder):
+        return {"checkpoint": folder / "checkpoints" / "0000", "checkpoint_every": 1}
+
+    with pytest.raises(RuntimeError, match="killed"):
+        deployed(method, OLD, out, grid=Killed, **checkpoints(out))
+    moved.parent.mkdir()
+    out.rename(moved)
+    with jax.enable_x64(False):
+        expected = float(fedax.run(method, task_of(OLD), **OPTIONS).params)
+    found = deployed(method, OLD, moved, resume=True, **checkpoints(moved))
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_name_is_written_before_it_is_used(tmp_path):
+    names = set()
+    for _ in range(2):
+        (tmp_path / "out").mkdir()
+        names.add(name := deploy_app.load_run_name(tmp_path / "out"))
+        assert deploy_app.load_run_name(tmp_path / "out") == name
+        shutil.rmtree(tmp_path / "out")
+    assert len(names) == 2
+
+
+def test_a_run_of_an_earlier_version_goes_on_under_its_path(tmp_path):
+    """The path is written nowhere, so that a folder that was moved by mistake can be moved back."""
+    out, moved = tmp_path / "out", tmp_path / "moved"
+    (out / "checkpoints" / "0000" / "round-000000004").mkdir(parents=True)
+    out.rename(moved)
+    deploy_app.load_run_name(moved)
+    moved.rename(out)
+    assert deploy_app.load_run_name(out) == str(out)
+
+
+def test_an_empty_name_is_refused(tmp_path):
+    (tmp_path / deploy_app.RUN_NAME).write_text("\n")
+    with pytest.raises(fedax.InvalidInput, match=r"flower-run\.txt: an empty file"):
+        deploy_app.load_run_name(tmp_path)
