@@ -77,7 +77,7 @@ def test_algorithms_do_not_repeat_each_other():
         "return Upload(client.minimize(start=w)",
     )
     contract += (
-        "return Upload(own)",
+        "return Upload(state)",
         "return Upload(client.gradient(w))",
         "return ModelAndMemory(",
         "needs: ",

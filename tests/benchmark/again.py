@@ -2,8 +2,8 @@
 
     python again.py FILE [ROUNDS] [SEEDS]
 
-The largest relative difference of the task's metric over the first rounds of the first seeds, and
-whether the traffic is the same.
+The largest and the mean relative difference of the task's metric over the first rounds of the first
+seeds, and whether the traffic is the same.
 """
 
 import sys
@@ -18,7 +18,9 @@ from fedax.experiments.running.setup import set_up_jax
 
 
 def differences(entry, rounds=None, seeds=None):
-    """Returns the largest relative difference of the metric, and whether bits are equal."""
+    """Returns the largest and the mean relative difference of the metric, and whether bits are
+    equal.
+    """
     task = load_tasks()[entry.task].selecting  # its metric only
     if rounds is not None:
         task = task.model_copy(update={"experiment": task.experiment | {"rounds": rounds}})
@@ -34,12 +36,12 @@ def differences(entry, rounds=None, seeds=None):
     for run, before in zip(runs, records, strict=True):
         now, then = (one.scalars[task.metric].astype(float) for one in (run, before))
         then = then[: len(now)]
-        found.append(float(np.max(np.abs(now - then) / np.maximum(np.abs(then), 1e-12))))
+        found.extend(np.abs(now - then) / np.maximum(np.abs(then), 1e-12))
     same = all(
         (run.bits == old.bits[: len(run.bits)]).all()
         for run, old in zip(runs, records, strict=True)
     )
-    return max(found), same
+    return max(found), float(np.mean(found)), same
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import hashlib
 import json
 import lzma
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,12 +23,13 @@ from fedax.utils.files import portable
 ROOT = Path(__file__).parents[2]
 SMALL = 20.0
 """Seconds of one core up to which a cell is small."""
-PREFIX, TOLERANCE = 10, 1e-3
-"""Rounds of the default test, and how far the metric may be from the archived one, relatively. On
-one machine with the same versions the difference is 0, with the native operations on or off."""
+PREFIX, TOLERANCE = 10, 0.01
+"""Rounds of the first test, and how far the metric may be from the archived one, relatively. On one
+machine with the same versions the difference is 0, with the native operations on or off; without
+optimizations of the compiler it is up to 0.002."""
 WHOLE_TOLERANCE = 0.1
-"""Over all rounds: methods that are chaotic in their data enlarge what other versions round
-otherwise."""
+"""Of the mean over all rounds and seeds: methods that are chaotic in their data enlarge what other
+versions round otherwise, to 0.16 at single observations."""
 
 
 def standing():
@@ -64,13 +66,19 @@ def drawn(cells):
 
 
 def made_again(file, *numbers):
-    """How far an archived cell is from one that a fresh process makes: tests have float64."""
+    """How far an archived cell is from one that a fresh process makes, as users run it: tests have
+    float64, and a compiler without optimizations."""
     command = [sys.executable, str(Path(__file__).parent / "again.py"), str(file)]
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     done = subprocess.run(
-        [*command, *map(str, numbers)], check=True, capture_output=True, text=True
+        [*command, *map(str, numbers)],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=environment,
     )
-    difference, same = done.stdout.split()
-    return float(difference), same == "True"
+    largest, mean, same = done.stdout.split()
+    return float(largest), float(mean), same == "True"
 
 
 @pytest.mark.slow
@@ -80,16 +88,16 @@ def test_the_beginning_of_a_small_cell_is_made_again():
         for each in shipped()
         if not each[1].refused and each[1].seconds <= SMALL and each[2].tier == "quick"
     ]
-    difference, same_traffic = made_again(drawn(cells)[0], PREFIX, 1)
-    assert difference <= TOLERANCE
+    largest, _, same_traffic = made_again(drawn(cells)[0], PREFIX, 1)
+    assert largest <= TOLERANCE
     assert same_traffic
 
 
 @pytest.mark.slow
 def test_a_cell_is_made_again():
     cells = [each for each in shipped() if not each[1].refused and each[2].tier == "quick"]
-    difference, same_traffic = made_again(drawn(cells)[0])
-    assert difference <= WHOLE_TOLERANCE
+    _, mean, same_traffic = made_again(drawn(cells)[0])
+    assert mean <= WHOLE_TOLERANCE
     assert same_traffic
 
 

@@ -71,7 +71,7 @@ def models_of(method, changes, w, dtype=np.float32):
         count, models = len(changes), jnp.asarray(w + changes, dtype)
         ids = jnp.arange(count, dtype=jnp.int32)
         sent = Gathered(models, jnp.full(count, 1 / count, dtype), ids, jnp.ones(count, bool))
-        return np.asarray(method.combined(sent, jnp.asarray(w, dtype)), np.float64)
+        return np.asarray(method.combine(sent, jnp.asarray(w, dtype)), np.float64)
 
 
 def total_distance(v, models):

@@ -149,3 +149,39 @@ def test_a_class_of_linen_is_refused():
 
     with pytest.raises(fedax.InvalidInput, match=r"Write Net\(...\), with parentheses"):
         fedax.tasks.from_flax(Net, cross_entropy, clients((3,)))
+
+
+def test_all_flags_of_training_are_passed_and_unknown_ones_are_named():
+    nn = pytest.importorskip("flax.linen", reason="flax is not installed")
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x, is_train=False, use_running_average=True, eval_mode=True):
+            shift = self.param("shift", nn.initializers.zeros, (6,))
+            z = 1.0 * is_train + 2.0 * (not use_running_average) + 4.0 * (not eval_mode)
+            return shift.sum() + x.astype(shift.dtype).sum(1) * 0 + z
+
+    with (
+        jax.numpy_dtype_promotion("standard"),
+        pytest.warns(UserWarning, match="'eval_mode' keeps its default, True"),
+    ):
+        task = fedax.tasks.from_flax(Net(), lambda z, e: z, clients((3, 2)))
+    examples, params = task.train.client(0), task.start(jax.random.key(0))
+    for key, expected in ((None, 0.0), (jax.random.key(1), 3.0)):
+        losses = task.functions["loss"](params, examples, key)
+        np.testing.assert_array_equal(losses, [expected] * 3)
+
+
+def test_modules_of_equinox_are_told_whether_they_train():
+    class Net(eqx.Module):
+        shift: jax.Array
+
+        def __call__(self, x, train=False):
+            return self.shift * x.sum() + 1.0 * train
+
+    net = Net(np.zeros(()))
+    task = fedax.tasks.from_equinox(net, lambda z, e: z, clients((3, 2)))
+    examples, params = task.train.client(0), task.start(jax.random.key(0))
+    for key, expected in ((None, 0.0), (jax.random.key(1), 1.0)):
+        losses = task.functions["loss"](params, examples, key)
+        np.testing.assert_array_equal(losses, [expected] * 3)

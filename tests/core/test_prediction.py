@@ -4,14 +4,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.sparse
 
 import fedax
 from fedax.core import DataError, InvalidInput, UnknownName
-from fedax.data import client_files
+from fedax.data import FederatedData, client_files
 from fedax.engine.round import evaluation
 
 RNG = np.random.default_rng(0)
 CLIENTS = {name: {"x": RNG.normal(size=(6, 2)), "y": np.arange(6.0) % 2} for name in ("a", "b")}
+
+
+@pytest.fixture
+def as_users_run():
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
+        yield
 
 
 def squares(w, e):
@@ -146,3 +153,107 @@ def test_frames_are_read_by_name_and_category():
         client_files(frame, **options)
     with pytest.raises(DataError, match=r"'f' in row 1 of the column 'sex'.*categories=\{'sex'"):
         client_files(frame, client="hospital", label="diagnosis", labels=["healthy", "ill"])
+
+
+@pytest.mark.parametrize("source", ["table", "frames", "from_loss"])
+def test_frames_are_read_by_name_alone_and_as_x(source):
+    """Whatever the order of their columns, and of the columns of other clients."""
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame({"h": [1.0, 2.0, 4.0], "w": [10.0, 20.0, 50.0], "who": list("aab")})
+    frame, y = table[["h", "w"]], np.array([0, 1, 0])
+    clients = [{"x": frame[:2], "y": y[:2]}, {"x": frame[["w", "h"]][2:], "y": y[2:]}]
+    params = jnp.array([1.0, -0.5])
+    if source == "from_loss":
+
+        def outputs(w, e):
+            return e["x"] @ w
+
+        task = fedax.tasks.from_loss(
+            lambda w, e: (outputs(w, e) - e["y"].astype(w.dtype)) ** 2,
+            np.zeros(2),
+            clients,
+            predict=outputs,
+        )
+    else:
+        data = (
+            client_files(table.assign(y=y), client="who")
+            if source == "table"
+            else FederatedData(clients, 2)
+        )
+        task = fedax.tasks.classification(data, fedax.models.Softmax(2, 2))
+        params = jax.tree.map(
+            lambda leaf: jnp.asarray(RNG.normal(size=leaf.shape), leaf.dtype),
+            task.start(jax.random.key(0)),
+        )
+    expected = task.predict(params, frame.to_numpy())
+    for columns in (["h", "w"], ["w", "h"]):
+        np.testing.assert_array_equal(task.predict(params, frame[columns]), expected)
+        np.testing.assert_array_equal(task.predict(params, {"x": frame[columns]}), expected)
+    with pytest.raises(UnknownName, match=r"predict\(x\), column: got 'w'"):
+        task.predict(params, {"x": frame.rename(columns={"w": "width"})})
+
+
+@pytest.mark.usefixtures("as_users_run")
+@pytest.mark.parametrize(
+    ("model", "refused"),
+    [
+        (fedax.models.Bigram(5), (5, -1)),
+        (fedax.models.BagOfTokens(5, 5), (5, -1)),
+        (fedax.models.Transformer(5, 2, width=4, layers=1, heads=1, classes=5), (5, -1)),
+        # -1 is a zero vector there
+        (fedax.models.CharLSTM(5, hidden=2), (5, -2)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_tokens_of_predictions_are_those_of_the_vocabulary(model, refused):
+    data = [{"x": np.array([[0, 1], [2, 4]]), "y": np.array([0, 1])}]
+    task = fedax.tasks.classification(FederatedData(data, 5), model)
+    params = task.start(jax.random.key(0))
+    for token in refused:
+        with pytest.raises(
+            DataError, match=rf"predict\(x\)\['x'\]: got token {token}; allowed: -?\d to 4"
+        ):
+            task.predict(params, np.array([[0, 1], [2, token]]))
+    assert task.predict(params, np.array([[0, max(refused) - 1], [1 + min(refused), 4]])).shape == (
+        2,
+        5,
+    )
+
+
+@pytest.mark.usefixtures("as_users_run")
+@pytest.mark.parametrize("kind", [np.int8, np.int64, np.float64])
+def test_whole_numbers_of_predictions_are_checked_against_what_they_index(kind):
+    def outputs(w, examples):
+        return w["table"][examples["item"]] * examples["x"]
+
+    def loss(w, examples):
+        return (outputs(w, examples) - 1) ** 2
+
+    rows = {"x": np.ones(3, np.float32), "item": np.array([0, 1, 2])}
+    table = {"table": np.arange(5, dtype=np.float32)}
+    task = fedax.tasks.from_loss(loss, table, [rows], predict=outputs)
+    good = rows | {"item": np.array([0, 4, 2], kind)}
+    assert task.predict(table, good).tolist() == [0, 4, 2]
+    for item, words in (
+        (5, "index 5 is out of bounds"),
+        (-1, "'item' with -1 counts from the end"),
+    ):
+        with pytest.raises(DataError, match=rf"predict\(x\): got whole numbers .*{words}"):
+            task.predict(table, rows | {"item": np.array([0, item, 2], kind)})
+    # without examples there is nothing to look up
+    assert task.predict(table, {name: values[:0] for name, values in good.items()}).shape == (0,)
+
+
+@pytest.mark.usefixtures("as_users_run")
+def test_inputs_of_predictions_are_arrays_of_numbers():
+    data = FederatedData([{"x": np.eye(2), "y": np.array([0, 1])}], 2)
+    task = fedax.tasks.classification(data, fedax.models.Softmax(2, 2))
+    params = task.start(jax.random.key(0))
+    masked = np.ma.masked_array(np.eye(2), mask=np.eye(2))
+    for x, message in (
+        (masked, r"predict\(x\): got a masked array"),
+        ([[1.0, 2.0], [3.0]], r"predict\(x\): got rows of unequal shapes"),
+        (scipy.sparse.eye_array(2), r"predict\(x\): got a sparse array"),
+    ):
+        with pytest.raises(DataError, match=message):
+            task.predict(params, x)

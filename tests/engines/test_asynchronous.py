@@ -559,3 +559,37 @@ def test_schedules_that_count_rounds_are_refused(options):
         fedax.Schedule(
             cohort=2, asynchronous=fedax.Asynchronous(Speeds(), concurrency=2), **options
         )
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [fedax.Simulation("sequential", devices=1), fedax.Eager()],
+    ids=["simulation", "eager"],
+)
+def test_a_server_step_without_uploads_still_sends_its_version(engine):
+    """The clients that start at it arrive later and work on it.
+
+    Every second upload is dropped. The others have their minimum at 10, where the model begins, so
+    it stays there.
+    """
+    clients = {"far": [1000.0, 1000.0], "a": [10.0], "b": [10.0, 10.0, 10.0]}
+    with jax.enable_x64(False):
+        task = fedax.tasks.from_loss(_half_square_or_infinite, 10.0, clients=clients)
+        server = fedax.Asynchronous(
+            fedax.Devices(latency=[1.0, 1.7, 2.3]), concurrency=3, weight="constant"
+        )
+        how = fedax.Schedule(
+            cohort=1, steps=1, batch_size="full", weights="equal", asynchronous=server
+        )
+        history = run(
+            how=how, task=task, engine=engine, on_bad_client="drop", solver=fedax.SGD(0.5)
+        )
+    dropped = history.notes["dropped"].ravel()
+    assert (dropped == 0).sum() >= 4
+    assert (dropped == -1).sum() >= 4
+    assert history.notes["staleness"].max() > 1
+    assert float(history.params) == 10.0
+
+
+def _half_square_or_infinite(w, x):
+    return (w - x) ** 2 / 2 * jnp.where(x > 100, jnp.inf, 1.0)

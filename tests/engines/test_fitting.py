@@ -9,7 +9,13 @@ from typer.testing import CliRunner
 
 import fedax
 from fedax.cli.main import app
-from fedax.engine.round.timing.fitting import COLUMNS, append_durations, fit_devices, read_durations
+from fedax.engine.round.timing.fitting import (
+    COLUMNS,
+    DeviceFit,
+    append_durations,
+    fit_devices,
+    read_durations,
+)
 from fedax.errors import DataError
 
 CLIENTS, ROUNDS = 6, 300
@@ -69,6 +75,15 @@ def test_without_noise_they_are_exact_and_so_are_the_rounds(tmp_path):
     for name in NAMES:
         np.testing.assert_allclose(fit.columns[name], true[name], rtol=1e-3)
     assert fit.errors.max() < 1e-3
+
+
+def test_names_with_commas_and_quotes_come_back(tmp_path):
+    names, path = ("north, ward 2", 'the "old" site', "plain"), tmp_path / "devices.csv"
+    columns = {name: np.array([1.5, 2.5, 3.5]) for name in NAMES}
+    DeviceFit(names, columns, np.zeros(1), ()).write(path)
+    devices = fedax.Devices(table=str(path)).bound_to(["plain", *names[:2]], 3)
+    for name in NAMES:
+        np.testing.assert_allclose(devices.values(name, range(3), 0), [3.5, 1.5, 2.5])
 
 
 def test_messages_of_one_size_leave_the_latency_in_the_bandwidth(tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.communication.privacy import bounded
+from fedax.communication.privacy import clip_leaves
 from fedax.utils.norms import power_of_two, unit
 
 ONE = fedax.Simulation(devices=1)
@@ -51,7 +51,7 @@ def test_clipped_uploads_have_the_length_they_may_have(length, bound):
     direction = np.array([1.0, -1.0, 1.0, 1.0]) / 2
     vector = (direction * length).astype(np.float32)
     with jax.enable_x64(False):
-        made = bounded(jnp.asarray(vector), jnp.asarray([bound], jnp.float32))
+        made = clip_leaves(jnp.asarray(vector), jnp.asarray([bound], jnp.float32))
     expected = vector.astype(np.float64)
     size, bound = np.linalg.norm(expected), np.float64(np.float32(bound))
     if size > bound * (1 + 1e-6):

@@ -127,7 +127,8 @@ def test_a_budget_holds_for_a_continued_run():
     """More budget goes on, the same does not."""
     spent = go(channel=private(1.0), rounds=4).metrics["epsilon"]
     budget = float(spent[-1]) + 1e-9
-    stopped = go(channel=private(1.0, budget=budget), rounds=4)
+    stopped = go(channel=private(1.0, budget=budget), rounds=30)
+    assert (stopped.outcome.kind, len(stopped.bits.up)) == ("stopped", 4)
     assert len(go(channel=private(1.0, budget=budget), rounds=30, resume=stopped).bits.up) == 4
     assert (
         4

@@ -11,7 +11,7 @@ import fedax
 from fedax.algorithms.decentralized.pushsum import Pushed
 from fedax.core import InvalidInput, Upload
 from fedax.graphs import Graph
-from fedax.numerics.links import _luck, lost_in_bursts
+from fedax.numerics.links import _draw_uniforms, lost_in_bursts
 from fedax.utils.random import stream
 from marks import slow
 from problems import regression
@@ -59,7 +59,10 @@ def test_links_are_markov_chains(fails, recovers, both):
     of_round = jax.vmap(lambda t: lost_in_bursts(neighbours, key, t, fails, recovers, both))
     found = np.asarray(of_round(jnp.arange(rounds, dtype=jnp.int32)))
     luck = np.stack(
-        [np.asarray(_luck(neighbours, jax.random.fold_in(key, t), both)) for t in range(rounds)]
+        [
+            np.asarray(_draw_uniforms(neighbours, jax.random.fold_in(key, t), both))
+            for t in range(rounds)
+        ]
     )
     state = luck[0] < np.float32(fails / (fails + recovers))
     for t in range(rounds):

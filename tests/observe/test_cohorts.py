@@ -1,6 +1,7 @@
 """The last cohort, as observers see it, on every engine: weighted draws, second draws, everyone,
 nobody."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -105,6 +106,30 @@ def test_with_replacement_and_nobody(engine):
     told = history.metrics["who"][1:].sum(1)
     assert 0 < (told == 0).sum() < 12
     assert np.array_equal(told == 0, history.bits.up == 0)
+
+
+def test_extremes_of_a_draw_with_replacement():
+    """A client that was drawn twice has two draws' weight in the mean, and its share once."""
+    with jax.enable_x64(False):
+        task, sizes = regression((7, 20, 33, 4, 11)), np.array([7, 20, 33, 4, 11])
+        task = fedax.tasks.from_loss(*_parts(task), test=[task.train.client(k) for k in range(5)])
+        drawn = fedax.Schedule(cohort=4, sampling="proportional", steps=1, batch_size=4)
+        metrics = fedax.run(
+            fedax.FedAvg(),
+            task,
+            observe=[Who(), fedax.observe.Extremes("loss")],
+            **OPTIONS | {"schedule": drawn},
+        ).metrics
+    repeats = 0
+    for t, times in enumerate(metrics["who"][1:], 1):
+        largest = int(np.argmax(np.where(times > 0, sizes, 0)))
+        smallest = int(np.argmin(np.where(times > 0, sizes, 99)))
+        repeats += times[largest] > 1
+        for name, k in (("largest", largest), ("smallest", smallest)):
+            assert metrics[f"weight_{name}"][t] == pytest.approx(times[k] / 4, rel=1e-6)
+            share = sizes[k] / sizes[times > 0].sum()
+            assert metrics[f"share_{name}"][t] == pytest.approx(share, rel=1e-6)
+    assert repeats > 0
 
 
 @pytest.mark.slow

@@ -115,6 +115,7 @@ def test_methods_without_constraints_have_none():
         (fedax.SGD(0.1, momentum=0.5), fedax.Schedule(steps=2, batch_size="full")),
         (fedax.SGD(0.1), fedax.Schedule(steps=2, batch_size=1)),
         (fedax.SGD(0.1), fedax.Schedule(times=(1, 3), batch_size="full")),
+        (fedax.SGD(0.1), fedax.Schedule(sync_probability=0.2, batch_size="full")),
     ],
 )
 def test_other_solvers_and_schedules_are_refused(solver, schedule):
@@ -127,3 +128,19 @@ def test_other_solvers_and_schedules_are_refused(solver, schedule):
             rounds=1,
             observe=[LocalSpread()],
         )
+
+
+def test_a_coin_that_always_ends_the_round_is_one_step():
+    one, coin = (
+        fedax.run(
+            fedax.FedAvg(),
+            TASK,
+            solver=fedax.SGD(0.1),
+            schedule=fedax.Schedule(batch_size="full", **work),
+            rounds=0,
+            observe=[LocalSpread()],
+        ).metrics
+        for work in ({"steps": 1}, {"sync_probability": 1.0})
+    )
+    assert coin["spread"].shape == (1, 1)
+    np.testing.assert_array_equal(coin["spread_gradient"], one["spread_gradient"])

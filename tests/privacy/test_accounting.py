@@ -1,6 +1,7 @@
 """Epsilon by the accountant: equal to dp-accounting's own, for what the rounds of a method give
 away."""
 
+import dataclasses
 import math
 
 import dp_accounting as dp
@@ -139,3 +140,23 @@ def test_noise_and_rounds_are_inverse_to_epsilon():
     last = rounds_of(ledger, noise, 1e-4, 2.0, 50)
     assert epsilon_of(ledger, noise, 1e-4, last) <= 2.0 < epsilon_of(ledger, noise, 1e-4, last + 1)
     assert epsilon_of(ledger, 0.0, 1e-4, 1) == math.inf
+
+
+def test_the_noise_of_adaptive_clipping_is_checked_as_found():
+    """The noise that `privacy` came with, here the default 1.0, does not matter."""
+    given = {"schedule": EVERYONE, "rounds": 3}
+    plain = fedax.noise_for(2.0, fedax.FedAvg(), TASK, privacy=fedax.Privacy(delta=1e-3), **given)
+    assert plain > 2
+    fits = fedax.Privacy(quantile=0.5, count_noise=0.51 * plain, delta=1e-3)
+    # of ten clients the default is a half, which fits noise below 1 only
+    default = fedax.Privacy(quantile=0.5, delta=1e-3)
+    for privacy in (fits, dataclasses.replace(fits, noise=plain)):
+        assert fedax.noise_for(2.0, fedax.FedAvg(), TASK, privacy=privacy, **given) == plain
+    assert 0 < fedax.noise_for(90.0, fedax.FedAvg(), TASK, privacy=default, **given) < 1
+    with pytest.raises(
+        fedax.InvalidInput,
+        match=rf"Privacy\(count_noise=...\): got None; allowed: finite numbers > {plain / 2:g}",
+    ):
+        fedax.noise_for(2.0, fedax.FedAvg(), TASK, privacy=default, **given)
+    with pytest.raises(fedax.InvalidInput, match=r"Privacy\(count_noise=...\): got \d"):
+        fedax.noise_for(1.0, fedax.FedAvg(), TASK, privacy=fits, **given)

@@ -1,6 +1,7 @@
 """Clipping and noise in the rounds: against NumPy, on every engine, and refused where no guarantee
 holds."""
 
+import dataclasses
 import math
 
 import jax
@@ -181,12 +182,91 @@ class Told(fedax.Algorithm):
         return fedax.Upload(client.minimize(start=w), reference=w)
 
 
-def test_the_part_of_the_federation_is_the_expected_one():
-    """The actual one would tell how many clients a Poisson draw had."""
+DROPPING = fedax.Schedule(steps=1, weights="equal", dropouts=0.5)
+DAILY = fedax.Schedule(steps=1, weights="equal", availability=fedax.core.Daily(0.5, period=5))
+RANDOM_COUNTS = {
+    "poisson": (POISSON, 3 / 6),
+    "dropouts": (DROPPING, 1.0),
+    "available": (DAILY, 1.0),
+}
+
+
+@pytest.mark.parametrize(("schedule", "expected"), RANDOM_COUNTS.values(), ids=list(RANDOM_COUNTS))
+def test_the_part_of_the_federation_is_the_expected_one(schedule, expected):
+    """The actual one would tell how many clients worked."""
     private, engine = fedax.Privacy(clip=9.0, noise=0.0), fedax.Simulation(devices=1)
-    history = go(Told(), private, POISSON, rounds=5, engine=engine)
-    np.testing.assert_allclose(history.notes["coverage"], 3 / 6)
+    history = go(Told(), private, schedule, rounds=5, engine=engine)
+    np.testing.assert_allclose(history.notes["coverage"], expected)
     assert len(set(history.notes["answered"].tolist())) > 1
+
+
+@pytest.mark.parametrize("control_weights", ["objective", "uniform"])
+@pytest.mark.parametrize(
+    "schedule", [case for case, _ in RANDOM_COUNTS.values()], ids=RANDOM_COUNTS
+)
+def test_a_private_sum_of_memories_moves_as_they_do(schedule, control_weights):
+    """SCAFFOLD's c is the mean of the clients' control variates. The mean of uploads is already
+    divided by the expected number of clients."""
+    method = fedax.SCAFFOLD(control_weights=control_weights)
+    with jax.enable_x64(False):
+        task = fedax.tasks.from_loss(
+            lambda w, x: (w - x) ** 2 / 2,
+            0.0,
+            clients={f"site {k}": [float(k)] * (1 + k % 3) for k in range(6)},
+        )
+        wide = fedax.Privacy(clip=1e4, noise=0.0)
+        state = go(method, wide, schedule, task, engine=fedax.Simulation(devices=1)).state
+    c, own = np.asarray(state.c), np.asarray(state.memory.all()).mean(0)
+    assert (np.abs(c) > 0.1).all()
+    np.testing.assert_allclose(c, own, rtol=1e-5)
+
+
+def test_mixed_ids_do_not_change_a_private_mean():
+    """All weights are equal, so that their order says nothing. The clients stay those of the draw:
+    its expected number divides the mean, and its chance counts in epsilon."""
+    wide, noisy = fedax.Privacy(clip=1e4, noise=0.0), fedax.Privacy(noise=1.0, delta=1e-3)
+    results = []
+    for ids in ("aligned", "mixed"):
+        method = fedax.FedAvg(ids=ids)
+        moved = vector(go(method, wide, POISSON, rounds=1, engine=fedax.Simulation(devices=1)))
+        spent = fedax.privacy_spent(method, CONVEX, schedule=POISSON, privacy=noisy, rounds=1)
+        results.append([*moved, spent])
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-12)
+
+
+class Renumbered(Told):
+    """The clients of a draw, in an array that the draw did not make."""
+
+    def round(self, fed, w):
+        cohort = fed.sample()
+        return fed.average(
+            self.train, dataclasses.replace(cohort, ids=jnp.asarray(cohort.ids + 0)), w
+        )
+
+
+class AnsweredAgain(Told):
+    """A second phase of those who counted in the first."""
+
+    def round(self, fed, w):
+        fed.average(self.train, fed.sample(), w)
+        return fed.average(self.train, fed.answered, w)
+
+
+@pytest.mark.parametrize("schedule", [POISSON, DRAWN], ids=["poisson", "uniform"])
+def test_clients_of_unknown_origin_are_refused_at_the_server_only(schedule):
+    with pytest.raises(
+        fedax.core.InvalidInput, match="Renumbered: it cannot be told from which draw"
+    ):
+        go(Renumbered(), fedax.Privacy(noise=1.0, delta=1e-3), schedule)
+    local = fedax.Privacy(noise=1.0, delta=1e-3, where="client")
+    assert go(Renumbered(), local, schedule, rounds=1).outcome.ok
+
+
+@pytest.mark.parametrize("where", ["server", "client"])
+def test_those_who_counted_may_work_again(where):
+    private = fedax.Privacy(noise=1.0, delta=1e-3, where=where)
+    history = go(AnsweredAgain(), private, DRAWN, rounds=1, on_bad_client="drop")
+    assert history.outcome.ok
 
 
 @pytest.mark.parametrize(

@@ -114,18 +114,18 @@ class ShadowAttack:
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
 
-        self.attack = chosen = attack or Attack()
+        self.attack = settings = attack or Attack()
         options = {
-            "learning_rate_init": chosen.learning_rate,
+            "learning_rate_init": settings.learning_rate,
             # of Adam, `max_iter` counts passes over the examples
-            "max_iter": chosen.epochs,
+            "max_iter": settings.epochs,
             "random_state": seed,
         }
         self._classifier: Any = make_pipeline(
-            StandardScaler(), MLPClassifier((chosen.hidden,), **options)
+            StandardScaler(), MLPClassifier((settings.hidden,), **options)
         )
         # members first, as the labels of the next lines have them
-        features = np.concatenate([largest(members, chosen.top), largest(others, chosen.top)])
+        features = np.concatenate([largest(members, settings.top), largest(others, settings.top)])
         with warnings.catch_warnings():
             # the number of epochs is part of the attack
             warnings.simplefilter("ignore", ConvergenceWarning)

@@ -84,16 +84,16 @@ def quarters(task: Task, seed: int = 0) -> Quarters:
     """
     check_auditable(task)
     # four lists with a dictionary of arrays for each client
-    rng, parts = np.random.default_rng(seed), [[], [], [], []]
+    rng, groups = np.random.default_rng(seed), [[], [], [], []]
     for k in range(task.train.clients):
         examples = {name: np.asarray(values) for name, values in task.train.client(k).items()}
         count = len(next(iter(examples.values())))
-        for part, rows in zip(parts, np.array_split(rng.permutation(count), 4), strict=True):
-            part.append({name: values[rows] for name, values in examples.items()})
+        for group, rows in zip(groups, np.array_split(rng.permutation(count), 4), strict=True):
+            group.append({name: values[rows] for name, values in examples.items()})
     # parts 0 and 2 are trained on, parts 1 and 3 are the examples that were not
-    target, shadow = (dataclasses.replace(task, train=Ragged.of(parts[i])) for i in (0, 2))
+    target, shadow = (dataclasses.replace(task, train=Ragged.of(groups[i])) for i in (0, 2))
     target_out, shadow_out = (
-        {name: np.concatenate([client[name] for client in parts[i]]) for name in parts[i][0]}
+        {name: np.concatenate([client[name] for client in groups[i]]) for name in groups[i][0]}
         for i in (1, 3)
     )
     return Quarters(target, target_out, shadow, shadow_out)
@@ -139,7 +139,7 @@ def membership(
     check_auditable(task)
     if not looks or any(b <= a for a, b in zip([-1, *looks[:-1]], looks, strict=True)):
         raise InvalidInput.of("membership(looks=...)", list(looks), "ascending whole numbers >= 0")
-    parts, folder = quarters(task, seed), None if checkpoint is None else Path(checkpoint)
+    data, folder = quarters(task, seed), None if checkpoint is None else Path(checkpoint)
     models: dict[str, History | None] = {"target": None, "shadow": None}
     asked = False
 
@@ -151,32 +151,36 @@ def membership(
     def train(name: str, rounds: int) -> History:
         # observed at its end only, unless the options say otherwise
         common = {"rounds": rounds, "observe_every": max(looks[-1], 1), "progress": hook, **options}
-        own, chance = (parts.target, seed) if name == "target" else (parts.shadow, seed + 1)
+        train_task, run_seed = (data.target, seed) if name == "target" else (data.shadow, seed + 1)
         # without a folder a model goes on from its history, with one from its checkpoint
-        where = {"resume": models[name]} if folder is None else {"checkpoint": folder / name}
-        models[name] = history = run(algorithm, own, seed=chance, **where, **common)
+        resume_options = (
+            {"resume": models[name]} if folder is None else {"checkpoint": folder / name}
+        )
+        models[name] = history = run(
+            algorithm, train_task, seed=run_seed, **resume_options, **common
+        )
         return history
 
-    found: list[_Look] = []
+    results: list[_Look] = []
     for rounds in looks:
         # a look that is in a file is not made again, even if the models have to be
         look = None if folder is None else _Look.read(folder, rounds)
         if look is None:
-            begun = time.perf_counter()
+            started = time.perf_counter()
             target, shadow = train("target", rounds), train("shadow", rounds)
             # the history ends with the worse of both outcomes, and no attack is made
             if not (target.outcome.ok and shadow.outcome.ok):
                 worse = target.outcome if not target.outcome.ok else shadow.outcome
                 models["target"] = dataclasses.replace(target, outcome=worse)
                 break
-            attacked = _attacked(parts, target.params, shadow.params, seed, attack)
-            if attacked is None:
+            findings = _run_attacks(data, target.params, shadow.params, seed, attack)
+            if findings is None:
                 models["target"] = dataclasses.replace(target, outcome=Outcome("diverged", rounds))
                 break
-            look = _Look(*attacked, time.perf_counter() - begun)
+            look = _Look(*findings, time.perf_counter() - started)
             if folder is not None:
                 look.write(folder, rounds)
-        found.append(look)
+        results.append(look)
         # the look during which the end was asked for is complete
         if asked and rounds < looks[-1]:
             models["target"] = dataclasses.replace(
@@ -185,11 +189,16 @@ def membership(
             break
     # all looks came from files: the target is trained, or read from its checkpoint
     history = models["target"] or train("target", looks[-1])
-    spent = np.cumsum([look.seconds for look in found])
+    seconds = np.cumsum([look.seconds for look in results])
     # shape (looks, 2), also if nothing was attacked
-    accuracy = np.array([x.accuracy for x in found]).reshape(-1, 2)
-    shadows, calibrated = tuple(x.shadow for x in found), tuple(x.calibrated for x in found)
-    return Membership(np.array(looks[: len(found)]), shadows, calibrated, spent, history, accuracy)
+    accuracy = np.array([result.accuracy for result in results]).reshape(-1, 2)
+    shadows, calibrated = (
+        tuple(result.shadow for result in results),
+        tuple(result.calibrated for result in results),
+    )
+    return Membership(
+        np.array(looks[: len(results)]), shadows, calibrated, seconds, history, accuracy
+    )
 
 
 @checked_call
@@ -223,28 +232,28 @@ class _Look:
         path = folder / f"look-{rounds:09d}.npz"
         if not path.exists():
             return None
-        with np.load(path, allow_pickle=False) as kept:
+        with np.load(path, allow_pickle=False) as archive:
 
             def curve_of(name: str) -> Curve:
                 return Curve(
-                    kept[f"{name}/false"], kept[f"{name}/true"], float(kept[f"{name}/auc"])
+                    archive[f"{name}/false"], archive[f"{name}/true"], float(archive[f"{name}/auc"])
                 )
 
             inside, outside = (
-                map(float, kept["accuracy"]) if "accuracy" in kept else (np.nan, np.nan)
+                map(float, archive["accuracy"]) if "accuracy" in archive else (np.nan, np.nan)
             )  # older files have none
             return cls(
                 curve_of("shadow"),
                 curve_of("calibrated"),
                 (inside, outside),
-                float(kept["seconds"]),
+                float(archive["seconds"]),
             )
 
     def write(self, folder: Path, rounds: int) -> None:
-        own = {name: getattr(self, name) for name in ("shadow", "calibrated")}
+        curves = {name: getattr(self, name) for name in ("shadow", "calibrated")}
         arrays = {
             f"{name}/{key}": value
-            for name, c in own.items()
+            for name, c in curves.items()
             for key, value in dataclasses.asdict(c).items()
         }
         buffer = io.BytesIO()
@@ -253,8 +262,8 @@ class _Look:
         write(folder / f"look-{rounds:09d}.npz", buffer.getvalue())
 
 
-def _attacked(
-    parts: Quarters, target: PyTree, shadow: PyTree, seed: int, attack: Attack | None
+def _run_attacks(
+    data: Quarters, target: PyTree, shadow: PyTree, seed: int, attack: Attack | None
 ) -> tuple[Curve, Curve, tuple[float, float]] | None:
     """Runs the shadow attack and the calibrated threshold on a pair of models.
 
@@ -262,27 +271,29 @@ def _attacked(
 
     None if a model gives no finite answers.
     """
-    loss = parts.target.loss
+    loss = data.target.loss
     # log probabilities, each of shape (examples, classes)
-    known, unknown = parts.target.train.arrays, parts.target_out
-    inside, outside = (answers(loss, target, examples["x"]) for examples in (known, unknown))
-    mine, others = (
-        answers(loss, shadow, x) for x in (parts.shadow.train.arrays["x"], parts.shadow_out["x"])
+    trained_on, held_out = data.target.train.arrays, data.target_out
+    inside, outside = (answers(loss, target, examples["x"]) for examples in (trained_on, held_out))
+    shadow_inside, shadow_outside = (
+        answers(loss, shadow, x) for x in (data.shadow.train.arrays["x"], data.shadow_out["x"])
     )
-    if not all(np.isfinite(values).all() for values in (inside, outside, mine, others)):
+    if not all(
+        np.isfinite(values).all() for values in (inside, outside, shadow_inside, shadow_outside)
+    ):
         return None
-    learned = ShadowAttack(np.exp(mine), np.exp(others), seed, attack)
-    by_shadow = curve(learned.scores(np.exp(inside)), learned.scores(np.exp(outside)))
+    shadow_attack = ShadowAttack(np.exp(shadow_inside), np.exp(shadow_outside), seed, attack)
+    by_shadow = curve(shadow_attack.scores(np.exp(inside)), shadow_attack.scores(np.exp(outside)))
     # how much larger the target's log probability of the true label is than the shadow's
     gains = [
-        _at_label(own - answers(loss, shadow, examples["x"]), examples["y"])
-        for own, examples in ((inside, known), (outside, unknown))
+        _pick_label(outputs - answers(loss, shadow, examples["x"]), examples["y"])
+        for outputs, examples in ((inside, trained_on), (outside, held_out))
     ]
-    right = [
-        float((own.argmax(axis=1) == np.asarray(examples["y"])).mean())
-        for own, examples in ((inside, known), (outside, unknown))
+    accuracies = [
+        float((outputs.argmax(axis=1) == np.asarray(examples["y"])).mean())
+        for outputs, examples in ((inside, trained_on), (outside, held_out))
     ]
-    return by_shadow, curve(*gains), (right[0], right[1])
+    return by_shadow, curve(*gains), (accuracies[0], accuracies[1])
 
 
 def answers(loss: Any, params: PyTree, x: Any) -> Float[np.ndarray, "some classes"]:
@@ -301,5 +312,7 @@ def answers(loss: Any, params: PyTree, x: Any) -> Float[np.ndarray, "some classe
     return np.concatenate([np.asarray(piece) for piece in pieces])
 
 
-def _at_label(values: Float[np.ndarray, "some classes"], labels: Any) -> Float[np.ndarray, "some"]:
+def _pick_label(
+    values: Float[np.ndarray, "some classes"], labels: Any
+) -> Float[np.ndarray, "some"]:
     return np.take_along_axis(values, np.asarray(labels)[:, None].astype(np.int64), axis=1)[:, 0]

@@ -52,7 +52,7 @@ class Ledger(NamedTuple):
         >>> print(Ledger((Release(0.5, 1),), (Release(0.5, 1),)).event(1.5, 10).count)
         10
         """
-        dp = _dp()
+        dp = _import_dp_accounting()
         first, later = (
             _events(releases, noise, self.halved) for releases in (self.first, self.later)
         )
@@ -60,11 +60,13 @@ class Ledger(NamedTuple):
             return dp.SelfComposedDpEvent(
                 later[0] if len(later) == 1 else dp.ComposedDpEvent(later), rounds
             )
-        rest = [dp.SelfComposedDpEvent(dp.ComposedDpEvent(later), rounds - 1)] if rounds > 1 else []
-        return dp.ComposedDpEvent([*first, *rest])
+        remaining = (
+            [dp.SelfComposedDpEvent(dp.ComposedDpEvent(later), rounds - 1)] if rounds > 1 else []
+        )
+        return dp.ComposedDpEvent([*first, *remaining])
 
 
-def _dp() -> Any:
+def _import_dp_accounting() -> Any:
     try:
         import dp_accounting
     except ImportError as error:
@@ -76,20 +78,20 @@ def _dp() -> Any:
 
 
 def _events(releases: tuple[Release, ...], noise: float, halved: bool) -> list[Any]:
-    dp, found = _dp(), []
+    dp, events = _import_dp_accounting(), []
     for release in releases:
         # where one client's data are replaced, a sum moves by 2C instead of C
         gaussian = dp.GaussianDpEvent(noise / 2 if halved else noise)
         sums = gaussian if release.times == 1 else dp.SelfComposedDpEvent(gaussian, release.times)
         # everyone takes part: the draw hides nothing
         if release.rate >= 1:
-            found.append(sums)
+            events.append(sums)
         elif release.population:
             size = round(release.rate * release.population)
-            found.append(dp.SampledWithoutReplacementDpEvent(release.population, size, sums))
+            events.append(dp.SampledWithoutReplacementDpEvent(release.population, size, sums))
         else:
-            found.append(dp.PoissonSampledDpEvent(release.rate, sums))
-    return found
+            events.append(dp.PoissonSampledDpEvent(release.rate, sums))
+    return events
 
 
 @functools.lru_cache(maxsize=4096)
@@ -99,15 +101,15 @@ def _renyi(releases: tuple[Release, ...], noise: float, halved: bool) -> np.ndar
     The bound for draws of a fixed number exceeds that without sampling where most clients are
     drawn. Both hold, and the smaller one counts at each order.
     """
-    dp = _dp()
+    dp = _import_dp_accounting()
     from dp_accounting.rdp import RdpAccountant
 
     # shape (orders,); the divergences of several releases add up
     total = np.zeros(len(_orders()))
     for release in releases:
-        found = []
-        for each in {release, release._replace(rate=1.0)} if release.population else {release}:
-            fixed = each.population and each.rate < 1
+        divergences = []
+        for variant in {release, release._replace(rate=1.0)} if release.population else {release}:
+            fixed = variant.population and variant.rate < 1
             relation = (
                 dp.NeighboringRelation.REPLACE_ONE
                 if fixed
@@ -116,8 +118,8 @@ def _renyi(releases: tuple[Release, ...], noise: float, halved: bool) -> np.ndar
             accountant: Any = RdpAccountant(neighboring_relation=relation)
             # has no public accessor; composing anew for every number of rounds takes half a second
             # each
-            found.append(accountant.compose(_events((each,), noise, halved)[0])._rdp)
-        total = total + np.min(found, axis=0)
+            divergences.append(accountant.compose(_events((variant,), noise, halved)[0])._rdp)
+        total = total + np.min(divergences, axis=0)
     return total
 
 
@@ -146,7 +148,7 @@ def epsilon_of(ledger: Ledger, noise: float, delta: float, rounds: int) -> float
         return 0.0
     if not noise:
         return math.inf
-    with _quietly():
+    with _silence_accountant():
         total = _renyi(ledger.first, noise, ledger.halved)
         if rounds > 1:  # an order that is infinite times none would be no number
             total = total + (rounds - 1) * _renyi(ledger.later, noise, ledger.halved)
@@ -169,7 +171,7 @@ def epsilon_of_gaussians(multipliers: dict[float, int], delta: float) -> float:
         return 0.0
     if 0.0 in multipliers:
         return math.inf
-    with _quietly():
+    with _silence_accountant():
         uploads = [
             count * _renyi((Release(1.0, 1),), noise, False)
             for noise, count in multipliers.items()
@@ -188,7 +190,7 @@ def _epsilon(renyi: np.ndarray, delta: float) -> float:
 
 
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
+def _silence_accountant() -> Iterator[None]:
     """Hides a warning for each order that the accountant leaves out, which makes the bound no
     smaller.
     """

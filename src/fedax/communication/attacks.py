@@ -21,7 +21,7 @@ class Attack(eqx.Module):
 
     See `fedax.attacks` for the known ways.
 
-    A new attack overrides `sent`, or `poisoned`.
+    A new attack overrides `corrupt`, or `poison`.
 
     Args:
         share: of all clients, rounded down; in [0, 1].
@@ -55,7 +55,7 @@ class Attack(eqx.Module):
             allowed = f"0, or at least {1 / clients:.3g}, which is one of {clients} clients"
             raise InvalidInput.of(f"{type(self).__name__}(share=...)", self.share, allowed)
 
-    def sent(
+    def corrupt(
         self, v: Float[Array, "dim"], near: Float[Array, "dim"], key: Key[Array, ""]
     ) -> Float[Array, "dim"]:
         """Returns the vector that a hostile client sends instead of v.
@@ -64,7 +64,7 @@ class Attack(eqx.Module):
         """
         return v
 
-    def poisoned(self, task: Task, first: int, clients: int) -> Task:
+    def poison(self, task: Task, first: int, clients: int) -> Task:
         """Returns the task with the training examples of hostile clients poisoned.
 
         Args:
@@ -98,7 +98,7 @@ class SignFlip(Attack):
         1.0, low=0.0, open_low=True, doc="length of the wrong step in lengths of the right one"
     )
 
-    def sent(
+    def corrupt(
         self, v: Float[Array, "dim"], near: Float[Array, "dim"], key: Key[Array, ""]
     ) -> Float[Array, "dim"]:
         return near - self.scale * (v - near)
@@ -122,7 +122,7 @@ class Noise(Attack):
 
     std: Scalar = hyper(1.0, low=0.0, open_low=True, doc="standard deviation of the noise")
 
-    def sent(
+    def corrupt(
         self, v: Float[Array, "dim"], near: Float[Array, "dim"], key: Key[Array, ""]
     ) -> Float[Array, "dim"]:
         return near + self.std * jax.random.normal(key, v.shape, v.dtype)
@@ -150,7 +150,7 @@ class LabelFlip(Attack):
 
     classes: int = hyper(0, low=0, doc="number of classes; 0 is that of the task")
 
-    def poisoned(self, task: Task, first: int, clients: int) -> Task:
+    def poison(self, task: Task, first: int, clients: int) -> Task:
         labels, offsets = task.train.arrays.get("y"), np.asarray(task.train.offsets)
         if labels is None or np.asarray(labels).dtype.kind not in "iu" or np.ndim(labels) != 1:
             raise InvalidInput.found(
@@ -160,7 +160,7 @@ class LabelFlip(Attack):
             )
         # a copy, because other runs may use the same examples
         labels = np.array(labels)
-        classes = self._classes(task, labels, clients)
+        classes = self._count_classes(task, labels, clients)
         # k counts in the population, rows in the examples at hand, which begin with client `first`
         for k in self.members(clients):
             if first <= k < first + task.train.clients:
@@ -168,36 +168,45 @@ class LabelFlip(Attack):
                 labels[rows] = classes - 1 - labels[rows]
         return eqx.tree_at(lambda t: t.train.arrays["y"], task, labels)
 
-    def _classes(self, task: Task, labels: np.ndarray, clients: int) -> int:
+    def _count_classes(self, task: Task, labels: np.ndarray, clients: int) -> int:
         """Returns the number of classes.
 
         Refuses one by which a label would become none of the task's.
         """
         field, needed = "LabelFlip(classes=...)", int(labels.max()) + 1
-        predicted, whole = _predicted(task), task.train.clients == clients
-        if predicted is None and not self.classes and not whole:
+        predicted_classes, has_all_clients = (
+            _count_predicted_classes(task),
+            task.train.clients == clients,
+        )
+        if predicted_classes is None and not self.classes and not has_all_clients:
             hint = "One client does not know the labels of the others."
             raise InvalidInput.of(
                 field, self.classes, "the number of classes, for a task without predictions", hint
             )
         # the classes there are; labels tell them only if they are those of all clients
-        most = predicted if predicted is not None else _largest(task) + 1 if whole else None
-        classes = self.classes or most or needed
+        largest_allowed = (
+            predicted_classes
+            if predicted_classes is not None
+            else _largest_label(task) + 1
+            if has_all_clients
+            else None
+        )
+        classes = self.classes or largest_allowed or needed
         if classes < max(needed, 2):
             raise DataError.of(
                 field, classes, f"at least {max(needed, 2)}, one more than the largest label"
             )
-        if most is not None and classes > most:
+        if largest_allowed is not None and classes > largest_allowed:
             raise DataError.of(
                 field,
                 classes,
-                f"at most {most}, the classes of the task",
+                f"at most {largest_allowed}, the classes of the task",
                 "Leave it out to have these.",
             )
         return classes
 
 
-def _predicted(task: Task) -> int | None:
+def _count_predicted_classes(task: Task) -> int | None:
     """Returns the number of classes that a task predicts; None if it predicts no probabilities."""
     if (predictions := task.predictions) is None:
         return None
@@ -206,17 +215,19 @@ def _predicted(task: Task) -> int | None:
         name: jax.ShapeDtypeStruct((1, *values.shape[1:]), values.dtype)
         for name, values in task.train.arrays.items()
     }
-    found = jax.eval_shape(
+    outputs = jax.eval_shape(
         lambda key, rows: predictions(task.start(key), rows, None), jax.random.key(0), arrays
     )
-    return found.shape[1] if getattr(found, "ndim", 0) == 2 else None
+    return outputs.shape[1] if getattr(outputs, "ndim", 0) == 2 else None
 
 
-def _largest(task: Task) -> int:
+def _largest_label(task: Task) -> int:
     """Returns the largest label among all examples of a task."""
-    parts = [part.arrays for part in (task.train, task.test, task.validation) if part is not None]
-    parts += [] if task.holdout is None else [task.holdout]
-    return max(int(np.max(part["y"], initial=0)) for part in parts)
+    splits = [
+        split.arrays for split in (task.train, task.test, task.validation) if split is not None
+    ]
+    splits += [] if task.holdout is None else [task.holdout]
+    return max(int(np.max(split["y"], initial=0)) for split in splits)
 
 
 ATTACKS: dict[str, type[Attack]] = {"sign_flip": SignFlip, "noise": Noise, "label_flip": LabelFlip}

@@ -118,9 +118,9 @@ class Codec(eqx.Module):
         By default error feedback: the memory is what earlier messages lost, and is added to v.
         """
         # `due` and `message.value` both contain `near`, so that their difference is what was lost
-        due = v + memory
-        message = self.message(due, key, near)
-        return message, due - message.value
+        compensated = v + memory
+        message = self.message(compensated, key, near)
+        return message, compensated - message.value
 
     def roundtrip(self, key: Key[Array, ""], v: Float[Array, "dim"]) -> Float[Array, "dim"]:
         """Returns the vector that arrives if v is sent."""
@@ -259,19 +259,19 @@ def encode(
     Of the first vector its difference to `near` is sent.
     """
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_message)
-    places, after = [i for i, leaf in enumerate(leaves) if is_vector(leaf)], []
+    indices, new_memories = [i for i, leaf in enumerate(leaves) if is_vector(leaf)], []
     # `memories` has an entry for each vector, not for each leaf
-    for number, place in enumerate(places):
-        v, own_key = leaves[place], jax.random.fold_in(key, number)
+    for number, index in enumerate(indices):
+        v, vector_key = leaves[index], jax.random.fold_in(key, number)
         reference = None if number else near
         if memories is None:
-            leaves[place] = codec.message(v, own_key, reference)
+            leaves[index] = codec.message(v, vector_key, reference)
         else:
-            leaves[place], memory = codec.message_and_memory(
-                v, memories[number], own_key, reference
+            leaves[index], memory = codec.message_and_memory(
+                v, memories[number], vector_key, reference
             )
-            after.append(memory)
-    return jax.tree.unflatten(structure, leaves), tuple(after)
+            new_memories.append(memory)
+    return jax.tree.unflatten(structure, leaves), tuple(new_memories)
 
 
 def apply_attack(
@@ -293,11 +293,11 @@ def apply_attack(
     for i, leaf in enumerate(leaves):
         if is_vector(leaf):
             # hostility is traced: the attack is computed for every client, and chosen afterwards
-            wrong = attack.sent(
+            corrupted = attack.corrupt(
                 leaf, jnp.zeros_like(leaf) if near is None else near, jax.random.fold_in(key, i)
             )
             # `near` belongs to the first vector only
-            leaves[i], near = jnp.where(hostile, wrong, leaf), None
+            leaves[i], near = jnp.where(hostile, corrupted, leaf), None
     return jax.tree.unflatten(structure, leaves)
 
 

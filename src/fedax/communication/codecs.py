@@ -156,17 +156,17 @@ class Quantizer(Codec):
     def _step(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
         if self.step:
             return jnp.float32(self.step)
-        return self._fitting(jnp.abs(v).max())
+        return self._round_up_step(jnp.abs(v).max())
 
-    def _fitting(self, largest: Float[Array, ""]) -> Float[Array, ""]:
+    def _round_up_step(self, largest: Float[Array, ""]) -> Float[Array, ""]:
         """Returns the 32-bit step whose highest level is `largest`, rounded up."""
         top = self._range(largest.dtype)[1]
         step = (largest / top).astype(jnp.float32)
         # a step that was rounded down would put the largest entry beyond the grid
-        low = (step <= 0) | (largest / step.astype(largest.dtype) > top)
+        is_too_small = (step <= 0) | (largest / step.astype(largest.dtype) > top)
         return jnp.where(
             largest > 0,
-            jnp.where(low, jnp.nextafter(step, jnp.float32(np.inf)), step),
+            jnp.where(is_too_small, jnp.nextafter(step, jnp.float32(np.inf)), step),
             jnp.float32(0),
         )
 
@@ -212,7 +212,7 @@ class QSGD(Quantizer):
 
     def _step(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
         scale = scale_of(v)  # squares of large and small entries fit
-        return self._fitting(
+        return self._round_up_step(
             jnp.maximum(scale * jnp.sqrt(((v / scale) ** 2).sum()), jnp.abs(v).max())
         )  # rounding may put the norm of a single entry below it
 
@@ -244,29 +244,29 @@ class TopK(Codec):
         return max(1, round(float(self.fraction) * dim))
 
     def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, None]:
-        places = jax.lax.top_k(jnp.abs(v), self.count(v.shape[0]))[1].astype(jnp.int32)
-        return {"places": places, "values": v[places].astype(jnp.float32)}, None
+        indices = jax.lax.top_k(jnp.abs(v), self.count(v.shape[0]))[1].astype(jnp.int32)
+        return {"places": indices, "values": v[indices].astype(jnp.float32)}, None
 
     def restore(self, parts: Any, dim: int, dtype: Any) -> Float[Array, "dim"]:
         return jnp.zeros(dim, dtype).at[parts["places"]].set(parts["values"].astype(dtype))
 
     def bits(self, dim: int, width: int = 32) -> int:
-        return self.count(dim) * (SCALE + _place_bits(dim))
+        return self.count(dim) * (SCALE + _index_bits(dim))
 
     def relative_error(self, dim: int) -> float:
         return 1 - self.count(dim) / dim
 
     def encode(self, parts: Any, dim: int) -> bytes:
         values = np.asarray(parts["values"], "<f4").view("<u4").astype(np.int64)
-        width = _place_bits(dim)
+        width = _index_bits(dim)
         # the value in the high bits and the place in the low ones, at most 63 bits together
         return packed((values << width) + np.asarray(parts["places"], np.int64), SCALE + width)
 
     def decode(self, data: bytes, dim: int) -> Any:
-        width = _place_bits(dim)
-        both = unpacked(data, SCALE + width, self.count(dim))
-        values = (both >> width).astype(np.uint32).view(np.float32)
-        return {"places": (both & ((1 << width) - 1)).astype(np.int32), "values": values}
+        width = _index_bits(dim)
+        words = unpacked(data, SCALE + width, self.count(dim))
+        values = (words >> width).astype(np.uint32).view(np.float32)
+        return {"places": (words & ((1 << width) - 1)).astype(np.int32), "values": values}
 
 
 class RandK(TopK):
@@ -294,10 +294,10 @@ class RandK(TopK):
 
     def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, None]:
         dim, count = v.shape[0], self.count(v.shape[0])
-        places = jax.random.permutation(key, jnp.arange(dim, dtype=jnp.int32))[:count]
+        indices = jax.random.permutation(key, jnp.arange(dim, dtype=jnp.int32))[:count]
         # a client that diverged must not look healthy, whichever of its entries are sent
-        values = jnp.where(jnp.isfinite(v).all(), v[places] * (dim / count), jnp.nan)
-        return {"places": places, "values": values.astype(jnp.float32)}, None
+        values = jnp.where(jnp.isfinite(v).all(), v[indices] * (dim / count), jnp.nan)
+        return {"places": indices, "values": values.astype(jnp.float32)}, None
 
     @property
     def is_unbiased(self) -> bool:
@@ -322,9 +322,10 @@ class Natural(Codec):
     """
 
     def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, Int[Array, ""]]:
-        part, above = jnp.frexp(v)  # |v| = |part| 2^above with |part| in [1/2, 1)
-        up = jax.random.uniform(key, v.shape, v.dtype) < 2 * jnp.abs(part) - 1
-        exponent = above - 1 + up.astype(above.dtype)
+        # |v| = |mantissa| 2^upper_exponent with |mantissa| in [1/2, 1)
+        mantissa, upper_exponent = jnp.frexp(v)
+        rounds_up = jax.random.uniform(key, v.shape, v.dtype) < 2 * jnp.abs(mantissa) - 1
+        exponent = upper_exponent - 1 + rounds_up.astype(upper_exponent.dtype)
         # code 0 is zero, 1 to 254 are the exponents -126 to 127, 255 is NaN
         codes = jnp.where((v == 0) | (exponent < -126), 0, jnp.minimum(exponent, 127) + 127)
         # a client that diverged must not look healthy
@@ -333,9 +334,9 @@ class Natural(Codec):
 
     def restore(self, parts: Any, dim: int, dtype: Any) -> Float[Array, "dim"]:
         codes = parts["codes"]
-        size = jnp.ldexp(jnp.ones(dim, dtype), codes - 127)
-        size = jnp.where(codes == 0, 0, jnp.where(codes == 255, jnp.nan, size))
-        return jnp.where(parts["negative"], -size, size)
+        magnitude = jnp.ldexp(jnp.ones(dim, dtype), codes - 127)
+        magnitude = jnp.where(codes == 0, 0, jnp.where(codes == 255, jnp.nan, magnitude))
+        return jnp.where(parts["negative"], -magnitude, magnitude)
 
     def bits(self, dim: int, width: int = 32) -> int:
         return 9 * dim
@@ -353,8 +354,8 @@ class Natural(Codec):
         )
 
     def decode(self, data: bytes, dim: int) -> Any:
-        both = unpacked(data, 9, dim)
-        return {"negative": (both >> 8).astype(bool), "codes": (both & 255).astype(np.int32)}
+        words = unpacked(data, 9, dim)
+        return {"negative": (words >> 8).astype(bool), "codes": (words & 255).astype(np.int32)}
 
 
 class Sign(Codec):
@@ -443,9 +444,9 @@ def make_codec(name: str, **options: Any) -> Codec:
         raise InvalidInput.because(f"codec {name!r}", "it has no codec for its messages", hint)
     if isinstance(inner, Mapping):
         # the codec around it has the memory, so this one must have none
-        known = declared(class_of("codec", CODECS, inner["name"]))
-        off: dict[str, Any] = {"feedback": False} if "feedback" in known else {}
-        inner = make_codec(**{**off, **inner})
+        option_names = declared(class_of("codec", CODECS, inner["name"]))
+        defaults: dict[str, Any] = {"feedback": False} if "feedback" in option_names else {}
+        inner = make_codec(**{**defaults, **inner})
     return make("codec", CODECS, name, options, codec=inner)
 
 
@@ -473,5 +474,5 @@ def unpacked(data: bytes, width: int, count: int) -> np.ndarray:
     return bits @ (1 << np.arange(width - 1, -1, -1, dtype=np.int64))
 
 
-def _place_bits(dim: int) -> int:
+def _index_bits(dim: int) -> int:
     return max(1, (dim - 1).bit_length())

@@ -269,7 +269,7 @@ class PowerSGD(Codec):
 
     def initial_memory(self, dim: int, dtype: Any, key: Key[Array, ""]) -> Any:
         # what messages lost, and the right factors of the matrices
-        return jnp.zeros(dim, dtype), self._gaussian(dim, dtype, key)
+        return jnp.zeros(dim, dtype), self._draw_factors(dim, dtype, key)
 
     def message_and_memory(
         self,
@@ -278,15 +278,15 @@ class PowerSGD(Codec):
         key: Key[Array, ""],
         near: Float[Array, "dim"] | None = None,
     ) -> tuple[Message, Any]:
-        lost, right = memory
-        due = v + lost
+        residual, right = memory
+        compensated = v + residual
         # `near` is left out of the compression, but is part of `due` and of the message's value
-        values, right = self._iterate(due if near is None else due - near, right)
+        values, right = self._iterate(compensated if near is None else compensated - near, right)
         message = Message({"values": values}, None, self, v.shape[0], str(v.dtype), near)
-        return message, (due - message.value, right)
+        return message, (compensated - message.value, right)
 
     def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, None]:
-        right = self._gaussian(v.shape[0], v.dtype, key)
+        right = self._draw_factors(v.shape[0], v.dtype, key)
         return {"values": self._iterate(v, right)[0]}, None
 
     def restore(self, parts: Any, dim: int, dtype: Any) -> Float[Array, "dim"]:
@@ -326,12 +326,12 @@ class PowerSGD(Codec):
     ) -> tuple[Float[Array, "numbers"], tuple[Array, ...]]:
         """Returns the numbers sent for v, in the order of its leaves, and the new right factors."""
         wide, old, new = accumulator(v.dtype), iter(right), []
-        begin, sent = 0, []
+        begin, numbers = 0, []
         for size, rows, columns in self._pieces(v.shape[0]):
             piece = v[begin : begin + size]
             begin += size
             if not rows:
-                sent.append(piece)
+                numbers.append(piece)
                 continue
             matrix, factor = piece.reshape(rows, columns).astype(wide), next(old).astype(wide)
             # the factor has the scale of the last message, whose product with a small matrix
@@ -341,10 +341,10 @@ class PowerSGD(Codec):
             left = jnp.where(jnp.isfinite(matrix).all(), left, jnp.nan).astype(v.dtype)
             # with the left factor as it is sent, so that its rounding does not count twice
             new.append((matrix.T @ left.astype(wide)).astype(v.dtype))
-            sent += [left.ravel(), new[-1].ravel()]
-        return jnp.concatenate(sent), tuple(new)
+            numbers += [left.ravel(), new[-1].ravel()]
+        return jnp.concatenate(numbers), tuple(new)
 
-    def _gaussian(self, dim: int, dtype: Any, key: Key[Array, ""]) -> tuple[Array, ...]:
+    def _draw_factors(self, dim: int, dtype: Any, key: Key[Array, ""]) -> tuple[Array, ...]:
         columns = [columns for _, rows, columns in self._pieces(dim) if rows]
         return tuple(
             jax.random.normal(jax.random.fold_in(key, i), (count, self.rank), dtype)

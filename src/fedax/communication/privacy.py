@@ -93,21 +93,27 @@ class Privacy(eqx.Module):
     def __check_init__(self) -> None:
         # infinite bounds are allowed without noise only
         clips = self.clip if isinstance(self.clip, tuple) else (self.clip,)
-        longest = f"numbers in (0, infinity{']' if self.noise == 0 else ')'}, or a tuple of them"
-        fits = clips and all(real(c) and c > 0 and (c < math.inf or self.noise == 0) for c in clips)
+        allowed_clips = (
+            f"numbers in (0, infinity{']' if self.noise == 0 else ')'}, or a tuple of them"
+        )
+        is_valid = clips and all(
+            real(c) and c > 0 and (c < math.inf or self.noise == 0) for c in clips
+        )
         hint = (
             ""
             if self.noise == 0
             else ("Infinity needs noise=0: nothing bounds what one client may do.")
         )
-        self._require("clip", bool(fits), longest, hint)
+        self._require("clip", bool(is_valid), allowed_clips, hint)
         self._require(
             "noise", real(self.noise) and 0 <= self.noise < math.inf, "finite numbers >= 0"
         )
         self._require("delta", real(self.delta) and 0 < self.delta < 1, "numbers in (0, 1)")
         self._require("where", self.where in WHERE, f"one of {WHERE}")
         self._require(
-            "quantile", self.quantile is None or _share(self.quantile), "numbers in [0, 1], or None"
+            "quantile",
+            self.quantile is None or _is_share(self.quantile),
+            "numbers in [0, 1], or None",
         )
         self._require(
             "quantile",
@@ -125,14 +131,16 @@ class Privacy(eqx.Module):
             "finite numbers > 0",
         )
         least = self.noise / 2
-        fits = self.count_noise is None or (
+        is_valid = self.count_noise is None or (
             real(self.count_noise) and least < self.count_noise < math.inf
         )
-        self._require("count_noise", fits, f"finite numbers > {least:g}, half the noise, or None")
+        self._require(
+            "count_noise", is_valid, f"finite numbers > {least:g}, half the noise, or None"
+        )
         self._require("budget", real(self.budget) and self.budget > 0, "numbers > 0")
 
-    def _require(self, field: str, fits: bool, allowed: str, hint: str = "") -> None:
-        if not fits:
+    def _require(self, field: str, is_valid: bool, allowed: str, hint: str = "") -> None:
+        if not is_valid:
             raise InvalidInput.of(f"Privacy({field}=...)", getattr(self, field), allowed, hint)
 
     @property
@@ -165,14 +173,14 @@ class Privacy(eqx.Module):
         """
         if self.count_noise is not None:
             return self.count_noise
-        usual = expected / 20
-        if usual <= self.noise / 2:
+        default = expected / 20
+        if default <= self.noise / 2:
             allowed = (
                 f"finite numbers > {self.noise / 2:g}, half the noise; the default is "
-                f"{usual:g}, a 20th of the clients"
+                f"{default:g}, a 20th of the clients"
             )
             raise InvalidInput.of("Privacy(count_noise=...)", None, allowed)
-        return usual
+        return default
 
     def noise_of_values(self, expected: int) -> float:
         r"""Returns the noise multiplier of the uploads themselves.
@@ -186,7 +194,7 @@ class Privacy(eqx.Module):
         return (self.noise**-2 - (2 * self.count_noise_of(expected)) ** -2) ** -0.5
 
 
-def _share(value: Any) -> bool:
+def _is_share(value: Any) -> bool:
     return real(value) and 0 <= value <= 1
 
 
@@ -204,33 +212,33 @@ class Bounded(eqx.Module):
     inside: Float[Array, "parts"]
 
 
-def bounded(
-    value: PyTree, bounds: Float[Array, "parts"], near: Float[Array, "dim"] | None = None
+def clip_leaves(
+    value: PyTree, bounds: Float[Array, "parts"], reference: Float[Array, "dim"] | None = None
 ) -> Bounded:
     """Clips each part of an upload to its bound.
 
-    The first vector is the difference to `near`, if that is given.
+    The first vector is the difference to `reference`, if that is given.
     """
     leaves, structure = jax.tree.flatten(value)
     inside = []
     # `bounds` follows the order of the leaves
     for i, leaf in enumerate(leaves):
-        if near is not None and jnp.ndim(leaf) == 1:
-            leaf, near = leaf - near, None
+        if reference is not None and jnp.ndim(leaf) == 1:
+            leaf, reference = leaf - reference, None
         wide = jnp.asarray(leaf, accumulator(leaf.dtype))
         scale = scale_of(wide)  # squares of a long upload do not fit
         scaled, bound = wide / scale, bounds[i].astype(wide.dtype)
         length = jnp.sqrt(jnp.sum(scaled * scaled))
         # compared in units of `scale`, in which squares fit
-        short = length <= bound / scale
-        factor = jnp.where(short, 1, bound / jnp.where(short, 1, length)).astype(leaf.dtype)
+        is_inside = length <= bound / scale
+        factor = jnp.where(is_inside, 1, bound / jnp.where(is_inside, 1, length)).astype(leaf.dtype)
         # a part within its bound keeps its bits
-        leaves[i] = jnp.where(short, leaf, leaf / scale.astype(leaf.dtype) * factor)
-        inside.append(short.astype(jnp.float32) - 0.5)
+        leaves[i] = jnp.where(is_inside, leaf, leaf / scale.astype(leaf.dtype) * factor)
+        inside.append(is_inside.astype(jnp.float32) - 0.5)
     return Bounded(jax.tree.unflatten(structure, leaves), jnp.stack(inside))
 
 
-def noised(
+def add_noise(
     tree: PyTree, deviations: Any, key: Key[Array, ""], gaussians: Sequence[Array] | None = None
 ) -> PyTree:
     """Returns a pytree with Gaussian noise on every leaf.
@@ -269,15 +277,15 @@ def system_gaussians(shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
     [(3, 2), ()]
     """
     sizes = [math.prod(shape) for shape in shapes]
-    half = -(-sum(sizes) // 2)
+    pairs = -(-sum(sizes) // 2)
     # two words of 53 bits make two Gaussian numbers
-    words = np.frombuffer(os.urandom(16 * half), np.uint64).reshape(2, half) >> np.uint64(11)
+    words = np.frombuffer(os.urandom(16 * pairs), np.uint64).reshape(2, pairs) >> np.uint64(11)
     # the length in (0, 1]
     length, angle = (words[0] + 1.0) * 2.0**-53, 2 * np.pi * words[1] * 2.0**-53
     radius = np.sqrt(-2 * np.log(length))
-    both = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
-    parts = np.split(both[: sum(sizes)], np.cumsum(sizes)[:-1]) if sizes else []
-    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+    numbers = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
+    chunks = np.split(numbers[: sum(sizes)], np.cumsum(sizes)[:-1]) if sizes else []
+    return [chunk.reshape(shape) for chunk, shape in zip(chunks, shapes, strict=True)]
 
 
 class LocalNoise(eqx.Module):
@@ -301,25 +309,27 @@ class LocalNoise(eqx.Module):
 
         The first vector is added to `near` again, if that is given.
         """
-        parts = bounded(value, jnp.asarray(self.bounds, float), near).value
+        clipped = clip_leaves(value, jnp.asarray(self.bounds, float), near).value
         # J parts together are one mechanism of multiplier z, so each has sqrt(J) times its noise
-        share = self.privacy.noise * math.sqrt(len(self.bounds))
+        multiplier = self.privacy.noise * math.sqrt(len(self.bounds))
         # without noise a bound may be infinite, and 0 times infinity is NaN
-        deviations = [share * c for c in self.bounds] if share else [0.0] * len(self.bounds)
-        return moved(noised(parts, deviations, key, self.gaussians), near)
+        deviations = (
+            [multiplier * c for c in self.bounds] if multiplier else [0.0] * len(self.bounds)
+        )
+        return add_reference(add_noise(clipped, deviations, key, self.gaussians), near)
 
 
-def hidden(key: Key[Array, ""], secret: Any) -> Key[Array, ""]:
+def derive_secret_key(key: Key[Array, ""], secret: Any) -> Key[Array, ""]:
     """Returns a key that nobody without the secret can derive; the key itself without one."""
     for word in () if secret is None else secret:
         key = jax.random.fold_in(key, word)
     return key
 
 
-def moved(tree: PyTree, near: Float[Array, "dim"] | None) -> PyTree:
-    """Adds `near`, if it is given, to the first vector of a pytree."""
+def add_reference(tree: PyTree, reference: Float[Array, "dim"] | None) -> PyTree:
+    """Adds `reference`, if it is given, to the first vector of a pytree."""
     leaves, structure = jax.tree.flatten(tree)
     for i, leaf in enumerate(leaves):
-        if near is not None and jnp.ndim(leaf) == 1:
-            leaves[i], near = near.astype(leaf.dtype) + leaf, None
+        if reference is not None and jnp.ndim(leaf) == 1:
+            leaves[i], reference = reference.astype(leaf.dtype) + leaf, None
     return jax.tree.unflatten(structure, leaves)

@@ -132,7 +132,7 @@ def has_no_constant_key(method: Method) -> None:
     "branches on values are `jnp.where`.",
 )
 def agrees_with_the_reference(method: Method) -> None:
-    _agrees(method, Eager(), rounds=2)
+    _require_agreement(method, Eager(), rounds=2)
 
 
 @law(
@@ -141,21 +141,21 @@ def agrees_with_the_reference(method: Method) -> None:
     "on a client's numbers.",
 )
 def agrees_in_chunks(method: Method) -> None:
-    _agrees(
+    _require_agreement(
         method,
         Simulation("chunked", chunk=2, devices=min(2, len(jax.devices())), microbatch=2),
         rounds=5,
     )
 
 
-def _agrees(method: Method, engine: Any, rounds: int) -> None:
-    one, other = method.run(rounds=rounds), method.run(rounds=rounds, engine=engine)
+def _require_agreement(method: Method, engine: Any, rounds: int) -> None:
+    expected, actual = method.run(rounds=rounds), method.run(rounds=rounds, engine=engine)
     name = type(engine).__name__
-    require_close(one, other, f"another model than on the engine {name}")
-    same = np.array_equal(one.bits.up, other.bits.up) and np.array_equal(
-        one.bits.down, other.bits.down
+    require_close(expected, actual, f"another model than on the engine {name}")
+    same_traffic = np.array_equal(expected.bits.up, actual.bits.up) and np.array_equal(
+        expected.bits.down, actual.bits.down
     )
-    require(same, f"other traffic than on the engine {name}")
+    require(same_traffic, f"other traffic than on the engine {name}")
 
 
 @law(
@@ -167,12 +167,12 @@ def ignores_the_order(method: Method) -> None:
     if getattr(algorithm, "ids", "aligned") not in ("aligned", None):
         raise Skipped("this form pairs clients by their numbers")
     # all examples of all clients: cohorts and minibatches are drawn by the clients' numbers
-    schedule, order = Schedule(steps=2, batch_size="full"), (3, 0, 4, 2, 1)
-    phases, known = (
+    schedule, permutation = Schedule(steps=2, batch_size="full"), (3, 0, 4, 2, 1)
+    phases, field_names = (
         method.footprint.phases,
         set(declared(method.kind)) | set(getattr(method.kind, "__annotations__", {})),
     )
-    fields = {name for name in ("graph", "code") if hasattr(algorithm, name)} | known
+    fields = {name for name in ("graph", "code") if hasattr(algorithm, name)} | field_names
     if any(phase.pair for phase in phases):
         raise Skipped("the clients that meet are drawn by their numbers")
     linked = any(phase.links for phase in phases)
@@ -181,10 +181,12 @@ def ignores_the_order(method: Method) -> None:
     # other codecs draw by the client's number
     code = {"code": Identity()} if any(phase.coded for phase in phases) and "code" in fields else {}
     graph = Graph.ring(5)
-    graphs = [{"graph": g} if linked else {} for g in (graph, graph.renumbered(order))]
-    one = method.run(hyperparameters=code | graphs[0], schedule=schedule)
-    other = method.run(regression(order=order), hyperparameters=code | graphs[1], schedule=schedule)
-    require_close(one, other, "renumbered clients gave another model")
+    graphs = [{"graph": g} if linked else {} for g in (graph, graph.renumbered(permutation))]
+    expected = method.run(hyperparameters=code | graphs[0], schedule=schedule)
+    renumbered = method.run(
+        regression(order=permutation), hyperparameters=code | graphs[1], schedule=schedule
+    )
+    require_close(expected, renumbered, "renumbered clients gave another model")
 
 
 @law(
@@ -192,9 +194,9 @@ def ignores_the_order(method: Method) -> None:
     "All that a round needs is in the state that `round` returns.",
 )
 def resumes(method: Method) -> None:
-    part = method.run(rounds=2)
-    saved = jax.tree.map(np.asarray, part.state)
-    resumed = method.run(resume=History(**{**vars(part), "state": saved}))
+    halfway = method.run(rounds=2)
+    saved_state = jax.tree.map(np.asarray, halfway.state)
+    resumed = method.run(resume=History(**{**vars(halfway), "state": saved_state}))
     require_equal(resumed, method.straight, "two rounds and three more are not five")
     require(
         np.array_equal(resumed.bits.up, method.straight.bits.up),
@@ -244,32 +246,32 @@ def compiles_once(method: Method) -> None:
     traces: list[int] = []
 
     # runs when a program is traced, not in every round
-    def counted(self: Any, fed: Any, state: Any) -> Any:
+    def count_trace(self: Any, fed: Any, state: Any) -> Any:
         traces.append(1)
         return method.kind.round(self, fed, state)
 
     # a subclass counts, so that the user's class stays as it is
     metaclass: Any = type(method.kind)
     kind: Any = metaclass(
-        method.kind.__name__, (method.kind,), {"round": counted, "__module__": __name__}
+        method.kind.__name__, (method.kind,), {"round": count_trace, "__module__": __name__}
     )
     # fields of this instance, which may differ from the defaults of the class
-    own = {name: getattr(method.make(), name) for name in declared(method.kind)}
+    defaults = {name: getattr(method.make(), name) for name in declared(method.kind)}
     task, schedule = regression(), Schedule(cohort=2, steps=1, batch_size=4, order="given")
-    short = Method(lambda **others: kind(**(own | others)), kind)
-    with _patched(session, "evict_programs", lambda: None):  # which may drop the program in between
-        short.run(task, schedule=schedule, observe_every=2, rounds=3)
+    instrumented = Method(lambda **others: kind(**(defaults | others)), kind)
+    with _patch(session, "evict_programs", lambda: None):  # which may drop the program in between
+        instrumented.run(task, schedule=schedule, observe_every=2, rounds=3)
         count, limits = len(traces), declared(method.kind)
-        other = {
+        values = {
             name: value * 0.75
             for name, value in method.reals.items()
             if limits[name].allows(value * 0.75)
         }
-        short.run(task, other, schedule=schedule, observe_every=2, rounds=9, seed=4)
-    more = len(traces) - count
+        instrumented.run(task, values, schedule=schedule, observe_every=2, rounds=9, seed=4)
+    retraces = len(traces) - count
     require(
-        count > 0 and not more,
-        f"`round` was traced {more} times more for nine rounds, another seed and {other}",
+        count > 0 and not retraces,
+        f"`round` was traced {retraces} times more for nine rounds, another seed and {values}",
     )
 
 
@@ -296,10 +298,10 @@ def counts_its_traffic(method: Method) -> None:
     down = sum(phase.down_bits * n for phase, n in zip(phases, senders, strict=True))
     up = sum(phase.up_bits * n for phase, n in zip(phases, senders, strict=True))
     bits = method.straight.bits  # without round 0, in which a method may ask other clients
-    seen = set(bits.down.tolist()[1:]), set(bits.up.tolist()[1:])
+    sent = set(bits.down.tolist()[1:]), set(bits.up.tolist()[1:])
     require(
-        seen == ({down}, {up}),
-        f"a round sends {seen[0]} bits down and {seen[1]} up; its trace says {down} and {up}",
+        sent == ({down}, {up}),
+        f"a round sends {sent[0]} bits down and {sent[1]} up; its trace says {down} and {up}",
     )
 
 
@@ -312,7 +314,7 @@ def smuggles_nothing(method: Method) -> None:
     original = RoundContext._prepare
 
     def prepare(self: Any, work: Any, *rest: Any) -> Any:
-        names = _arrays_behind(work)
+        names = _name_captured_arrays(work)
         require(
             not names,
             f"the work function {getattr(work, '__name__', 'of a phase')!r} "
@@ -320,20 +322,22 @@ def smuggles_nothing(method: Method) -> None:
         )
         return original(self, work, *rest)
 
-    with _patched(RoundContext, "_prepare", prepare):
+    with _patch(RoundContext, "_prepare", prepare):
         method.run(rounds=2, engine=Eager())
 
 
-def _arrays_behind(work: Any) -> str:
+def _name_captured_arrays(work: Any) -> str:
     """Names the variables of a function's surroundings that hold arrays; fields of the algorithm
     are no such.
     """
     if isinstance(work, functools.partial):
-        given = {f"argument {i}": value for i, value in enumerate(work.args)} | work.keywords
-        names = [name for name, value in given.items() if _has_arrays(value)]
-        return ", ".join([*names, *filter(None, [_arrays_behind(work.func)])])
+        bound_arguments = {
+            f"argument {i}": value for i, value in enumerate(work.args)
+        } | work.keywords
+        names = [name for name, value in bound_arguments.items() if _has_arrays(value)]
+        return ", ".join([*names, *filter(None, [_name_captured_arrays(work.func)])])
     if inspect.ismethod(work):
-        return "" if isinstance(work.__self__, Algorithm) else _arrays_behind(work.__func__)
+        return "" if isinstance(work.__self__, Algorithm) else _name_captured_arrays(work.__func__)
     cells = zip(
         getattr(getattr(work, "__code__", None), "co_freevars", ()),
         getattr(work, "__closure__", None) or (),
@@ -346,7 +350,7 @@ def _has_arrays(value: Any) -> bool:
     if isinstance(value, Algorithm):
         return False
     if inspect.isfunction(value) or inspect.ismethod(value) or isinstance(value, functools.partial):
-        return bool(_arrays_behind(value))
+        return bool(_name_captured_arrays(value))
     return any(isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(value))
 
 
@@ -368,22 +372,23 @@ def leaves_memories_alone(method: Method) -> None:
     setting: dict[str, Any] = {"solver": SGD(0.05), "schedule": SCHEDULE, "engine": Eager()}
     steps = start(method.make(), regression(), seed=3, **setting)
     state, tested = steps.init(), False
-    with _patched(ReferenceBackend, "work", work):
+    with _patch(ReferenceBackend, "work", work):
         for _ in range(4):
             worked.clear()
             # one round twice: with the memories as they are, and with NaN in those of clients
             # outside
             after, _ = steps.step(state)
             outside = np.array(sorted(set(range(5)) - worked), np.int32)
-            poisoned = with_memories(state.value, functools.partial(_poison, ids=outside))
+            poisoned_state = with_memories(state.value, functools.partial(_poison, ids=outside))
             tested |= any(
-                isinstance(leaf, Memory) for leaf in jax.tree.leaves(poisoned, is_leaf=_is_memory)
+                isinstance(leaf, Memory)
+                for leaf in jax.tree.leaves(poisoned_state, is_leaf=_is_memory)
             )
-            again, _ = steps.step(RunState(state.round, poisoned))
+            after_poisoning, _ = steps.step(RunState(state.round, poisoned_state))
             # without the rows of clients outside, which hold NaN on one side only
-            seen, poisoned = (
-                with_memories(s.value, functools.partial(_rows, ids=sorted(worked)))
-                for s in (after, again)
+            expected_state, poisoned_state = (
+                with_memories(s.value, functools.partial(_take_rows, ids=sorted(worked)))
+                for s in (after, after_poisoning)
             )
             reason = (
                 f"in round {state.round}, clients {outside.tolist()} did not work, and "
@@ -391,7 +396,9 @@ def leaves_memories_alone(method: Method) -> None:
             )
             same = (
                 np.array_equal(a, b)
-                for a, b in zip(jax.tree.leaves(seen), jax.tree.leaves(poisoned), strict=True)
+                for a, b in zip(
+                    jax.tree.leaves(expected_state), jax.tree.leaves(poisoned_state), strict=True
+                )
             )
             require(all(same), reason)
             state = after
@@ -403,17 +410,17 @@ def _is_memory(node: Any) -> bool:
     return isinstance(node, Memory)
 
 
-def _rows(memory: Memory, ids: list[int]) -> Any:
+def _take_rows(memory: Memory, ids: list[int]) -> Any:
     return memory.take(jnp.asarray(ids, jnp.int32))
 
 
 def _poison(memory: Memory, ids: np.ndarray) -> Memory:
     """Puts NaN into the memories of some clients."""
 
-    def poisoned(rows: Any) -> Any:
+    def fill_with_nan(rows: Any) -> Any:
         return jnp.full_like(rows, jnp.nan) if jnp.issubdtype(rows.dtype, jnp.inexact) else rows
 
-    return memory.put(jnp.asarray(ids), jax.tree.map(poisoned, memory.take(jnp.asarray(ids))))
+    return memory.put(jnp.asarray(ids), jax.tree.map(fill_with_nan, memory.take(jnp.asarray(ids))))
 
 
 @law(
@@ -436,20 +443,20 @@ def refuses_bad_hyperparameters(method: Method) -> None:
 )
 def names_a_broken_client(method: Method) -> None:
     clients = examples_of((7, 20, 33, 4, 11))
-    # inputs by which `_broken` knows the examples of client 2
+    # inputs by which `_loss_with_nan` knows the examples of client 2
     clients[2] = {"x": clients[2]["x"] + 1e7, "y": clients[2]["y"]}
-    task = from_loss(_broken, {"b": 0.0, "w": np.zeros(3)}, clients)
+    task = from_loss(_loss_with_nan, {"b": 0.0, "w": np.zeros(3)}, clients)
     outcome = method.run(
         task, schedule=Schedule(steps=1, batch_size=4, order="given"), rounds=3
     ).outcome
-    found = (outcome.kind, outcome.round, outcome.client)
+    reported = (outcome.kind, outcome.round, outcome.client)
     require(
-        found == ("non-finite", 0, 2),
+        reported == ("non-finite", 0, 2),
         f"client 2 computed NaN in round 0, and the outcome is {outcome}",
     )
 
 
-def _broken(params: Any, examples: Any) -> Any:
+def _loss_with_nan(params: Any, examples: Any) -> Any:
     return jnp.where(examples["x"][:, 0] > 1e6, jnp.nan, 1.0) * squares(params, examples)
 
 
@@ -473,8 +480,8 @@ def keeps_a_flat_model(method: Method) -> None:
         history.outcome.ok and finite,
         f"the state is not finite without gradients ({history.outcome})",
     )
-    moved = float(np.abs(vector(history) - 1).max())
-    require(moved <= 1e-12, f"the model moved by {moved:.2g} without gradients")
+    distance = float(np.abs(vector(history) - 1).max())
+    require(distance <= 1e-12, f"the model moved by {distance:.2g} without gradients")
 
 
 @law(
@@ -524,18 +531,18 @@ def weighs_examples_alike(method: Method) -> None:
     clients = examples_of((6, 3, 12))
     # twelve examples become clients of four and of eight
     halves = [
-        {name: values[part] for name, values in clients[2].items()}
-        for part in (slice(0, 4), slice(4, None))
+        {name: values[rows] for name, values in clients[2].items()}
+        for rows in (slice(0, 4), slice(4, None))
     ]
     begin, schedule = (
         {"b": np.zeros(()), "w": np.full(3, 0.1)},
         Schedule(steps=1, batch_size="full"),
     )
-    one, other = (
+    unsplit, split = (
         method.run(from_loss(squares, begin, group), schedule=schedule, rounds=1)
         for group in (clients, [*clients[:2], *halves])
     )
-    require_close(one, other, "after a step with full gradients", 1e-9)
+    require_close(unsplit, split, "after a step with full gradients", 1e-9)
 
 
 @law(
@@ -567,18 +574,18 @@ def is_exact(method: Method) -> None:
         history = method.run(
             task, schedule=schedule, rounds=LONG, solver=SGD(0.1), observe_every=LONG
         )
-        left = float(np.linalg.norm(vector(history) - minimum) / np.linalg.norm(minimum))
+        remaining = float(np.linalg.norm(vector(history) - minimum) / np.linalg.norm(minimum))
         got = (
-            f"after {LONG} rounds with two of four clients ({sampling}), {left:.2g} of the "
+            f"after {LONG} rounds with two of four clients ({sampling}), {remaining:.2g} of the "
             "way to the minimum is left"
         )
-        require(left <= NEAR, f"{got} ({history.outcome})")
+        require(remaining <= NEAR, f"{got} ({history.outcome})")
 
 
 def _quadratic(w: Any, examples: Any) -> Any:
     # (examples, 3): distances to each example's centre
-    off = w[None, :] - examples["b"]
-    return jnp.einsum("ni,nij,nj->n", off, examples["a"], off) / 2
+    offset = w[None, :] - examples["b"]
+    return jnp.einsum("ni,nij,nj->n", offset, examples["a"], offset) / 2
 
 
 def _declares(method: Method, flag: str) -> bool:
@@ -591,17 +598,17 @@ def _takes_minibatches(method: Method) -> bool:
     calls: list[int] = []
     original = EagerClient.for_each_minibatch
 
-    def counted(self: Any, *arguments: Any) -> Any:
+    def count_call(self: Any, *arguments: Any) -> Any:
         calls.append(1)
         return original(self, *arguments)
 
-    with _patched(EagerClient, "for_each_minibatch", counted):
+    with _patch(EagerClient, "for_each_minibatch", count_call):
         method.run(rounds=1, engine=Eager())
     return bool(calls)
 
 
 @contextlib.contextmanager
-def _patched(owner: Any, name: str, value: Any) -> Iterator[None]:
+def _patch(owner: Any, name: str, value: Any) -> Iterator[None]:
     """Replaces an attribute while the block runs."""
     before = getattr(owner, name)
     setattr(owner, name, value)

@@ -71,15 +71,15 @@ class Method:
     kind: type[Algorithm[Any]]
 
     @classmethod
-    def of(cls, given: "type[Algorithm[Any]] | Algorithm[Any] | Method") -> "Method":
+    def of(cls, method: "type[Algorithm[Any]] | Algorithm[Any] | Method") -> "Method":
         """Returns the method of a class with its default hyperparameters, or of an algorithm with
         those that it has.
         """
-        if isinstance(given, Method):
-            return given
-        if isinstance(given, Algorithm):
-            return cls(functools.partial(dataclasses.replace, given), type(given))
-        return cls(given, given)
+        if isinstance(method, Method):
+            return method
+        if isinstance(method, Algorithm):
+            return cls(functools.partial(dataclasses.replace, method), type(method))
+        return cls(method, method)
 
     def run(
         self,
@@ -92,7 +92,7 @@ class Method:
         Raises:
             Skipped: the method refuses the setting.
         """
-        usual = {
+        defaults = {
             "solver": SGD(0.05),
             "schedule": SCHEDULE,
             "rounds": 5,
@@ -100,7 +100,7 @@ class Method:
             "observe": (),
             "observe_every": 5,
         }
-        options = usual | {"engine": Simulation("sequential", devices=1)} | options
+        options = defaults | {"engine": Simulation("sequential", devices=1)} | options
         try:
             return run(self.make(**hyperparameters or {}), task or regression(), **options)
         except InvalidInput as error:
@@ -219,15 +219,15 @@ def require(holds: Any, reason: str) -> None:
         raise Broken(f"{reason}.")
 
 
-def require_equal(one: History, other: History, reason: str) -> None:
+def require_equal(first: History, second: History, reason: str) -> None:
     """Requires the same bits of two final states."""
-    pairs = zip(state_arrays(one), state_arrays(other), strict=True)
+    pairs = zip(state_arrays(first), state_arrays(second), strict=True)
     require(all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs), reason)
 
 
-def require_close(one: History, other: History, reason: str, tolerance: float = 1e-12) -> None:
+def require_close(first: History, second: History, reason: str, tolerance: float = 1e-12) -> None:
     """Requires the same final models up to rounding."""
-    a, b = vector(one), vector(other)
+    a, b = vector(first), vector(second)
     distance = float(np.abs(a - b).max())
     require(
         np.allclose(a, b, rtol=tolerance, atol=tolerance),

@@ -1,5 +1,6 @@
 """The verbs of a round: all the communication there is."""
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, TypeVar, overload
@@ -171,9 +172,13 @@ class Cohort(eqx.Module):
             return one if condition else other
         capacity = max(one.ids.shape[0], other.ids.shape[0])
         # `where` needs equal shapes
-        return jax.tree.map(
+        chosen = jax.tree.map(
             lambda a, b: jnp.where(condition, a, b), one.padded(capacity), other.padded(capacity)
         )
+        if one.ids is not other.ids:
+            return chosen
+        # the same clients stay the same object, by which privacy recognizes their draw
+        return dataclasses.replace(chosen, ids=one.ids)
 
     def padded(self, capacity: int) -> "Cohort":
         """Returns the cohort padded to a larger capacity."""
@@ -307,12 +312,14 @@ class Federation(ABC):
     Attributes:
         round: the number of the round, from 0.
         clients: the size of the population.
+        equal_weights: whether the schedule gives all clients the same weight in the objective.
         everyone: the cohort of all clients.
         layout: how the model's parameters lie in the flat vector.
     """
 
     round: Index
     clients: int
+    equal_weights: bool
     layout: Layout
 
     @property

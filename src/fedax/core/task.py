@@ -249,7 +249,8 @@ class Task(eqx.Module):
         Args:
             params: such as `History.params`; `History.predict` takes its own.
             x: an array of inputs; or a dict of arrays where examples have several, with or without
-                the labels `y`; or a frame of pandas with the columns of the training tables.
+                the labels `y`; or a frame of pandas with the columns of the training tables, alone
+                or as `x` in the dict.
 
         Raises:
             InvalidInput: a task without predictions.
@@ -277,7 +278,12 @@ class Task(eqx.Module):
             name: jax.ShapeDtypeStruct((0, *a.shape[1:]), a.dtype)
             for name, a in self.train.arrays.items()
         }
-        return Predictor(self.name, function, like, self.columns, self.categories)
+        # within tasks of adapters, the predictor of the base task
+        predictor = getattr(self.predictor, "function", self.predictor)
+        model = getattr(predictor, "model", None)
+        size = getattr(model, "vocabulary", None)
+        tokens = (getattr(model, "lowest_token", 0), size - 1) if isinstance(size, int) else None
+        return Predictor(self.name, function, like, self.columns, self.categories, tokens)
 
     def _bind(self, function: PerExample) -> Callable[[PyTree, Any, Any], Any]:
         return _bind_function(function, self.frozen, self.state)

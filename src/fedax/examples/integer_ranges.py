@@ -66,35 +66,76 @@ def check_indices(
             if v.dtype.kind == "f" and v.ndim == 1 and not isinstance(v, np.memmap)
         ]
         _check_classes(name, function, start, _select_extremes(splits, integer_keys + real_keys))
-    if not integer_keys or re.search(r"\b(gather|dynamic_slice)\[", text) is None:
+    if not integer_keys or not _looks_up(text):
         return
-    # NumPy's small negative indices are valid: they are told by far ones, which no table reaches.
     rows = _select_extremes(splits, integer_keys)
-    if (problem := _find_out_of_bounds(function, start, rows)) is None:
+    _refuse_out_of_bounds(
+        f"Task({name}=...)",
+        rows,
+        integer_keys,
+        lambda rows: _find_out_of_bounds(function, start, rows),
+    )
+
+
+def check_inputs(
+    field: str, function: Callable[..., Any], params: Any, examples: Mapping[str, Any]
+) -> None:
+    """Refuses inputs of predictions with whole numbers that are used as indices out of range.
+
+    As `check_indices` does for the examples of a task.
+
+    Args:
+        field: names the inputs in messages.
+        function: of predictions, per example.
+        params: of the model.
+        examples: the inputs.
+
+    Raises:
+        DataError: an index out of range.
+    """
+    arrays = {key: np.asarray(values) for key, values in examples.items()}
+    integer_keys = [key for key, v in arrays.items() if v.dtype.kind in "iu" and v.size]
+    if getattr(function, "separate", False) or not integer_keys:
+        return
+    rows = _select_extremes([arrays], integer_keys)
+    if _looks_up(_jaxpr_text(function, lambda key: params, rows)):
+        _refuse_out_of_bounds(
+            field, rows, integer_keys, lambda rows: _find_index_error(function, params, rows)
+        )
+
+
+def _looks_up(text: str) -> bool:
+    """Returns whether the text of a jaxpr has lookups by index."""
+    return re.search(r"\b(gather|dynamic_slice)\[", text) is not None
+
+
+def _refuse_out_of_bounds(
+    field: str,
+    rows: Mapping[str, np.ndarray],
+    integer_keys: Sequence[str],
+    find: Callable[[Mapping[str, np.ndarray]], str | None],
+) -> None:
+    """Refuses examples of which `find` says that an index is out of bounds, or counts from the
+    end.
+    """
+    if (problem := find(rows)) is None:
         negative = [key for key in integer_keys if rows[key].size and rows[key].min() < 0]
         for key in negative:
-            far_rows = rows | {
-                key: np.where(rows[key] < 0, np.asarray(_FAR).astype(rows[key].dtype), rows[key])
-            }
-            # narrow types do not hold _FAR
-            if (
-                rows[key].dtype.itemsize >= 4
-                and _find_out_of_bounds(function, start, far_rows) is not None
-            ):
+            # NumPy's small negative indices are valid: they are told by far ones, which no table
+            # reaches. Narrow types do not hold those
+            values = rows[key].astype(np.promote_types(rows[key].dtype, np.int32))
+            if find({**rows, key: np.where(values < 0, _FAR, values)}) is not None:
                 problem = f"{key!r} with {int(rows[key].min())} counts from the end"
-    if problem is not None:
-        ranges = ", ".join(
-            f"{key!r} from {int(rows[key].min())} to {int(rows[key].max())}"
-            for key in integer_keys
-            if rows[key].size
-        )
-        hint = "Number categories from 0 on, and make tables as long as there are categories."
-        raise DataError.found(
-            f"Task({name}=...)",
-            f"whole numbers {ranges}, of which {problem}",
-            "indices within tables",
-            hint,
-        )
+    if problem is None:
+        return
+    ranges = ", ".join(
+        f"{key!r} from {int(rows[key].min())} to {int(rows[key].max())}"
+        for key in integer_keys
+        if rows[key].size
+    )
+    hint = "Number categories from 0 on, and make tables as long as there are categories."
+    got = f"whole numbers {ranges}, of which {problem}"
+    raise DataError.found(field, got, "indices within tables", hint)
 
 
 def _jaxpr_text(
@@ -262,7 +303,29 @@ class _Case:
                 message = error.get()
             except Exception:  # an operation that checkify does not know
                 return None
-        return None if message is None else message.split(" (check", 1)[0].strip().rstrip(".")
+        return _first_sentence(message)
+
+
+def _first_sentence(message: str | None) -> str | None:
+    """Returns what a message of checkify says, without the line of code."""
+    return None if message is None else message.split(" (check", 1)[0].strip().rstrip(".")
+
+
+def _find_index_error(
+    function: Callable[..., Any], params: Any, rows: Mapping[str, np.ndarray]
+) -> str | None:
+    """Returns which index of a function of predictions is out of bounds, in words."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        try:
+            return _first_sentence(_evaluate_index_checks(function, params, rows).get())
+        except Exception:  # an operation that checkify does not know
+            return None
+
+
+@eqx.filter_jit
+def _evaluate_index_checks(function: Callable[..., Any], params: Any, rows: Any) -> checkify.Error:
+    checked = checkify.checkify(lambda p, b: function(p, b, None), errors=checkify.index_checks)
+    return checked(params, rows)[0]
 
 
 @functools.lru_cache(16)

@@ -334,7 +334,8 @@ class Graph(MixingWeights):
             sorted({nodes.index(v) for v in network.predecessors(u)} - {i})
             for i, u in enumerate(nodes)
         ]
-        rows = sequences.divided(senders) if stochastic == "column" else sequences.averaged(senders)
+        make_rows = sequences.divide_rows if stochastic == "column" else sequences.average_rows
+        rows = make_rows(senders)
         return cls(*tables([rows]), name, client_names.names_of_nodes(nodes))
 
     @classmethod

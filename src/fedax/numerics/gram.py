@@ -45,25 +45,30 @@ class ClientVectors(eqx.Module):
             vectors, jnp.zeros((clients, clients), like.dtype), jnp.zeros(clients, bool)
         )
 
-    def of(self, sent: Gathered[Any]) -> Float[Array, "capacity dim"]:
+    def select(self, uploads: Gathered[Any]) -> Float[Array, "capacity dim"]:
         """Returns the vectors of the clients that sent something, in its order."""
-        return self.vectors[sent.ids]
+        return self.vectors[uploads.ids]
 
-    def updated(self, sent: Gathered[Any], new: Float[Array, "capacity dim"]) -> "ClientVectors":
+    def update(
+        self, uploads: Gathered[Any], new_vectors: Float[Array, "capacity dim"]
+    ) -> "ClientVectors":
         """Returns a copy with new vectors of the clients that sent something.
 
         Only their rows and columns of G are computed.
         """
-        rows = jnp.where(sent.valid, sent.ids, self.known.shape[0])  # padding falls off the end
-        vectors = self.vectors.at[rows].set(new, mode="drop")
+        # padding falls off the end
+        rows = jnp.where(uploads.valid, uploads.ids, self.known.shape[0])
+        vectors = self.vectors.at[rows].set(new_vectors, mode="drop")
         scale = scale_of(vectors, axis=1, keepdims=True)
-        products = (vectors / scale) @ (new / scale_of(new, axis=1, keepdims=True)).T
+        products = (vectors / scale) @ (
+            new_vectors / scale_of(new_vectors, axis=1, keepdims=True)
+        ).T
         gram = (
             self.gram.at[rows].set(products.T, mode="drop").at[:, rows].set(products, mode="drop")
         )
         return ClientVectors(vectors, gram, self.known.at[rows].set(True, mode="drop"))
 
-    def combined(
+    def combine(
         self, start: Float[Array, "clients"], unit: bool = False
     ) -> tuple[Float[Array, "dim"], MinNorm]:
         r"""Computes the shortest convex combination of the vectors that were set, and its weights.
@@ -74,8 +79,8 @@ class ClientVectors(eqx.Module):
             start: weights near the solution, above 0 for some vector that was set.
             unit: combines $m_i / \lVert m_i \rVert$ instead.
         """
-        norms, own = jnp.sqrt(jnp.diagonal(self.gram)), scale_of(self.vectors, axis=1)
-        scale = jnp.where(norms > 0, 1 / norms, 1) if unit else own / own.max()
+        norms, sizes = jnp.sqrt(jnp.diagonal(self.gram)), scale_of(self.vectors, axis=1)
+        scale = jnp.where(norms > 0, 1 / norms, 1) if unit else sizes / sizes.max()
         start = jnp.where(self.known, start, 0)
         best = min_norm(self.gram * scale[:, None] * scale[None], self.known, start / start.sum())
-        return (best.weights * scale / own * (1 if unit else own.max())) @ self.vectors, best
+        return (best.weights * scale / sizes * (1 if unit else sizes.max())) @ self.vectors, best

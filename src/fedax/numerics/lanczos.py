@@ -39,29 +39,29 @@ def extremes(
     def step(
         k: Index, state: tuple[Array, Array, Array, Array, Array]
     ) -> tuple[Array, Array, Array, Array, Array]:
-        basis, diagonal, beside, v, going = state
-        basis = basis.at[k].set(jnp.where(going, v, 0))
-        moved = product(v)
-        alpha = v @ moved
+        basis, diagonal, off_diagonal, v, is_running = state
+        basis = basis.at[k].set(jnp.where(is_running, v, 0))
+        residual = product(v)
+        alpha = v @ residual
         for _ in range(2):  # once is not enough where the basis has lost its orthogonality
-            moved = moved - basis.T @ (basis @ moved)
-        beta = jnp.linalg.norm(moved)
+            residual = residual - basis.T @ (basis @ residual)
+        beta = jnp.linalg.norm(residual)
         # an invariant subspace ends the iteration; the rest repeats a Ritz value of the spectrum
-        diagonal = diagonal.at[k].set(jnp.where(going, alpha, diagonal[0]))
-        scale = jnp.maximum(jnp.abs(diagonal).max(), beside.max())
-        going = going & (beta > 64 * jnp.finfo(dtype).eps * scale)
-        beside = beside.at[k].set(jnp.where(going, beta, 0))
+        diagonal = diagonal.at[k].set(jnp.where(is_running, alpha, diagonal[0]))
+        scale = jnp.maximum(jnp.abs(diagonal).max(), off_diagonal.max())
+        is_running = is_running & (beta > 64 * jnp.finfo(dtype).eps * scale)
+        off_diagonal = off_diagonal.at[k].set(jnp.where(is_running, beta, 0))
         return (
             basis,
             diagonal,
-            beside,
-            jnp.where(going, moved / jnp.where(going, beta, 1), v),
-            going,
+            off_diagonal,
+            jnp.where(is_running, residual / jnp.where(is_running, beta, 1), v),
+            is_running,
         )
 
     first = start / jnp.linalg.norm(start)
-    empty = jnp.zeros((steps, dim), dtype), zero, zero, first, jnp.bool(True)
-    _, diagonal, beside, _, _ = jax.lax.fori_loop(0, steps, step, empty)
-    matrix = jnp.diag(diagonal) + jnp.diag(beside[:-1], 1) + jnp.diag(beside[:-1], -1)
-    ends = jnp.linalg.eigvalsh(matrix)
-    return ends[0], ends[-1]
+    initial = jnp.zeros((steps, dim), dtype), zero, zero, first, jnp.bool(True)
+    _, diagonal, off_diagonal, _, _ = jax.lax.fori_loop(0, steps, step, initial)
+    matrix = jnp.diag(diagonal) + jnp.diag(off_diagonal[:-1], 1) + jnp.diag(off_diagonal[:-1], -1)
+    eigenvalues = jnp.linalg.eigvalsh(matrix)
+    return eigenvalues[0], eigenvalues[-1]

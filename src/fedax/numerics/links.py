@@ -26,7 +26,7 @@ def lost_alone(
         drops: the probability of a loss.
         both: whether a link fails in both directions at once.
     """
-    return _luck(neighbours, key, both) < drops
+    return _draw_uniforms(neighbours, key, both) < drops
 
 
 @functools.partial(jax.jit, static_argnames=("fails", "recovers", "both"))
@@ -57,19 +57,19 @@ def lost_in_bursts(
     low, high = min(fails, 1 - recovers), max(fails, 1 - recovers)
     stationary, flips = fails / (fails + recovers), fails > 1 - recovers
 
-    def earlier(carry: tuple[Array, ...]) -> tuple[Array, ...]:
+    def look_back(carry: tuple[Array, ...]) -> tuple[Array, ...]:
         t, is_open, flipped, failed = carry
-        luck, first = _luck(neighbours, jax.random.fold_in(key, t), both), t == 0
-        below = luck < jnp.where(first, jnp.float32(stationary), jnp.float32(low))
-        above = luck >= jnp.where(first, jnp.float32(stationary), jnp.float32(high))
+        uniform, first = _draw_uniforms(neighbours, jax.random.fold_in(key, t), both), t == 0
+        below = uniform < jnp.where(first, jnp.float32(stationary), jnp.float32(low))
+        above = uniform >= jnp.where(first, jnp.float32(stationary), jnp.float32(high))
         decides = is_open & (below | above)
         failed = jnp.where(decides, below ^ flipped, failed)
         is_open = is_open & ~decides
         return t - 1, is_open, flipped ^ (is_open & flips), failed
 
-    nothing = jnp.zeros(neighbours.shape, bool)
-    start = jnp.asarray(round, jnp.int32), ~nothing, nothing, nothing
-    return jax.lax.while_loop(lambda carry: carry[1].any(), earlier, start)[-1]
+    no_link = jnp.zeros(neighbours.shape, bool)
+    initial = jnp.asarray(round, jnp.int32), ~no_link, no_link, no_link
+    return jax.lax.while_loop(lambda carry: carry[1].any(), look_back, initial)[-1]
 
 
 def asleep(
@@ -94,14 +94,14 @@ def weights_left(
         lost: which messages do not arrive.
         repair: who keeps a lost weight, see `Graph.lossy`.
     """
-    own = jnp.arange(len(neighbours), dtype=jnp.int32)[:, None]
-    missing = jnp.where(lost & (neighbours != own), weights, 0)
-    kept = (
+    ids = jnp.arange(len(neighbours), dtype=jnp.int32)[:, None]
+    missing = jnp.where(lost & (neighbours != ids), weights, 0)
+    returned = (
         jnp.zeros_like(weights[:, 0]).at[neighbours].add(missing)
         if repair == "sender"
         else missing.sum(1)
     )
-    return (weights - missing).at[:, 0].add(kept)
+    return (weights - missing).at[:, 0].add(returned)
 
 
 def noise_scales(
@@ -114,10 +114,10 @@ def noise_scales(
     return deviation * jnp.sqrt((weights[:, 1:] ** 2).sum(1))
 
 
-def _luck(neighbours: Array, key: Any, both: bool) -> Float[Array, "clients width"]:
+def _draw_uniforms(neighbours: Array, key: Any, both: bool) -> Float[Array, "clients width"]:
     """Returns a uniform number of each link, the same in both directions if `both`."""
-    own = jnp.arange(len(neighbours), dtype=jnp.int32)[:, None]
-    ends = jnp.broadcast_to(own, neighbours.shape), neighbours
+    ids = jnp.arange(len(neighbours), dtype=jnp.int32)[:, None]
+    ends = jnp.broadcast_to(ids, neighbours.shape), neighbours
     if both:
         ends = jnp.minimum(*ends), jnp.maximum(*ends)
     keys = jax.random.split(key, len(neighbours))

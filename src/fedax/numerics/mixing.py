@@ -30,10 +30,10 @@ def mixed(
     clients = jax.tree.leaves(rows)[0].shape[0]
     dense = width * DENSE >= clients
     if dense:
-        places = jnp.arange(some, dtype=neighbours.dtype)[:, None]
-        matrix = jnp.zeros((some, clients), weights.dtype).at[places, neighbours].add(weights)
+        indices = jnp.arange(some, dtype=neighbours.dtype)[:, None]
+        matrix = jnp.zeros((some, clients), weights.dtype).at[indices, neighbours].add(weights)
 
-    def leaf(x: Array) -> Array:
+    def mix_leaf(x: Array) -> Array:
         flat = x.reshape(clients, -1)
         if dense:
             return (matrix.astype(x.dtype) @ flat).reshape(some, *x.shape[1:])
@@ -49,7 +49,7 @@ def mixed(
         )
         return total.reshape(some, *x.shape[1:])
 
-    return jax.tree.map(leaf, rows)
+    return jax.tree.map(mix_leaf, rows)
 
 
 def check_mixing_matrix(w: np.ndarray, field: str) -> None:
@@ -123,8 +123,8 @@ def unit_sums(neighbours: np.ndarray, weights: np.ndarray, lost: str) -> str:
 
 def network_rows(links: list[list[int]], mixing: str) -> list[dict[int, float]]:
     """Returns the rows of an undirected graph's mixing matrix, from each client's neighbours."""
-    weigh = MIXINGS[mixing]([len(some) for some in links])
-    rows = [{i: 1.0, **{j: weigh(i, j) for j in some}} for i, some in enumerate(links)]
+    weigh = MIXINGS[mixing]([len(neighbours) for neighbours in links])
+    rows = [{i: 1.0, **{j: weigh(i, j) for j in neighbours}} for i, neighbours in enumerate(links)]
     for i, row in enumerate(rows):
         row[i] = 1.0 - sum(weight for j, weight in row.items() if j != i)
     return rows
@@ -143,11 +143,11 @@ def check_connected(rows: list[dict[int, float]], name: str, connected: bool) ->
     """
     support = nx.Graph([(i, j) for i, row in enumerate(rows) for j in row])
     if connected and not nx.is_connected(support):
-        parts = list(nx.connected_components(support))
-        alone = min(parts, key=len)
+        components = list(nx.connected_components(support))
+        smallest = min(components, key=len)
         raise InvalidInput.found(
             name,
-            f"{len(parts)} parts, one of them the clients {sorted(alone)[:5]}",
+            f"{len(components)} parts, one of them the clients {sorted(smallest)[:5]}",
             "connected graphs",
             "Add links.",
         )
@@ -164,8 +164,8 @@ def check_connected(rows: list[dict[int, float]], name: str, connected: bool) ->
 
 def sides(clients: int) -> tuple[int, int]:
     """Returns the most square factors of a number."""
-    short = next(k for k in range(int(clients**0.5), 0, -1) if clients % k == 0)
-    return short, clients // short
+    shorter = next(k for k in range(int(clients**0.5), 0, -1) if clients % k == 0)
+    return shorter, clients // shorter
 
 
 def _metropolis_hastings(degrees: list[int]) -> Callable[[int, int], float]:

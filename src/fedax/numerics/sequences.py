@@ -11,12 +11,12 @@ Step = dict[int, dict[int, float]]
 """The rows of one round, without those of clients that keep what they have."""
 
 
-def averaged(senders: list[list[int]]) -> Rows:
+def average_rows(senders: list[list[int]]) -> Rows:
     """Returns rows in which everybody averages what it hears, from the senders to each client."""
     return [dict.fromkeys([i, *heard], 1 / (1 + len(heard))) for i, heard in enumerate(senders)]
 
 
-def divided(senders: list[list[int]]) -> Rows:
+def divide_rows(senders: list[list[int]]) -> Rows:
     """Returns rows in which everybody divides what it has among those it sends to, from the senders
     to each client.
     """
@@ -31,7 +31,7 @@ def matchings(clients: int, period: int, rng: np.random.Generator) -> list[Rows]
         order = rng.permutation(clients).tolist()
         partner = dict(zip(order[0::2], order[1::2], strict=False))
         partner |= {j: i for i, j in partner.items()}
-        steps.append(averaged([[partner[i]] if i in partner else [] for i in range(clients)]))
+        steps.append(average_rows([[partner[i]] if i in partner else [] for i in range(clients)]))
     return steps
 
 
@@ -47,7 +47,7 @@ def random_receivers(
         for sender in range(clients):
             for k in rng.choice(clients - 1, degree, replace=False).tolist():
                 senders[k + (k >= sender)].append(sender)
-        steps.append(divided(senders))
+        steps.append(divide_rows(senders))
     return steps
 
 
@@ -55,7 +55,8 @@ def one_peer_exponential(clients: int) -> list[Rows]:
     """Returns rows of clients who hear one other, 1, 2, 4, ... places before them on a ring."""
     hops = [2**t for t in range(max((clients - 1).bit_length(), 1))]
     return [
-        averaged([[(i - hop) % clients] * (clients > 1) for i in range(clients)]) for hop in hops
+        average_rows([[(i - hop) % clients] * (clients > 1) for i in range(clients)])
+        for hop in hops
     ]
 
 
@@ -70,7 +71,9 @@ def base_k(clients: int, k: int) -> list[Rows]:
     size, simple = clients // groups, _simple_base(range(clients), k)
     within = [_simple_base(range(i, i + size), k) for i in range(0, clients, size)]
     across = [_hypercube(range(i, clients, size), k + 1) for i in range(size)]
-    split = [_merged(step) for part in (within, across) for step in zip(*part, strict=True)]
+    split = [
+        _merge(step) for subgraphs in (within, across) for step in zip(*subgraphs, strict=True)
+    ]
     steps = split if len(split) <= len(simple) else simple
     return [[step.get(i, {i: 1.0}) for i in range(clients)] for step in steps or [{}]]
 
@@ -88,12 +91,12 @@ def _hypercube(nodes: range, most: int) -> list[Step]:
 
     The number of nodes has no prime factor above `most`. After all rounds every node has the mean.
     """
-    steps, stride, rest = list[Step](), 1, len(nodes)
+    steps, stride, remaining = list[Step](), 1, len(nodes)
     for factor in range(most, 1, -1):
-        while rest % factor == 0:
+        while remaining % factor == 0:
             starts = (i for i in range(len(nodes)) if i // stride % factor == 0)
             steps.append(_means(nodes[i : i + stride * factor : stride] for i in starts))
-            stride, rest = stride * factor, rest // factor
+            stride, remaining = stride * factor, remaining // factor
     return steps
 
 
@@ -107,59 +110,59 @@ def _simple_base(nodes: range, k: int) -> list[Step]:
     """
     if _remainder(len(nodes), k + 1) == 1:
         return _hypercube(nodes, k + 1)
-    parts, widths, begin, width = list[range](), list[int](), 0, 1
+    groups, widths, begin, width = list[range](), list[int](), 0, 1
     while width * (k + 1) <= len(nodes):
         width *= k + 1
     while begin < len(nodes):
         if size := (len(nodes) - begin) // width * width:
-            parts.append(nodes[begin : begin + size])
+            groups.append(nodes[begin : begin + size])
             widths.append(width)
         begin, width = begin + size, width // (k + 1)
-    whole = [_hypercube(part, k + 1) for part in parts]
+    cubes = [_hypercube(group, k + 1) for group in groups]
     # a part of blocks of one node goes on with its own mean
     blocks = [
-        [_merged(step) for step in zip(*(_hypercube(b, k + 1) for b in _cut(part, width)))]
+        [_merge(step) for step in zip(*(_hypercube(b, k + 1) for b in _cut(group, width)))]
         if width > 1
         else cube
-        for part, width, cube in zip(parts, widths, whole, strict=True)
+        for group, width, cube in zip(groups, widths, cubes, strict=True)
     ]
-    steps = [_merged(_turn(cube, t) for cube in whole) for t in range(len(whole[0]))]
-    last = len(parts) - 1
+    steps = [_merge(_pick_step(cube, t) for cube in cubes) for t in range(len(cubes[0]))]
+    last = len(groups) - 1
     for t in range(1 + len(blocks[0])):
-        met = {} if t >= last else _meeting(parts[t:], widths[t], k + 1)
-        done = [_turn(blocks[i], t - i - 1) for i in range(min(t, last))]
-        done += [_turn(blocks[last], t - last)] if t >= last else []
-        steps.append(_merged([*done, met]))
+        met = {} if t >= last else _meeting(groups[t:], widths[t], k + 1)
+        done = [_pick_step(blocks[i], t - i - 1) for i in range(min(t, last))]
+        done += [_pick_step(blocks[last], t - last)] if t >= last else []
+        steps.append(_merge([*done, met]))
     return steps
 
 
-def _meeting(parts: list[range], width: int, most: int) -> Step:
+def _meeting(groups: list[range], width: int, most: int) -> Step:
     """Returns the round in which all nodes of later parts meet the first part.
 
     Every one of them hears one node of each block of the first part, and is heard by it. The nodes
     of the first part that are left, which all hold the same, average in groups.
     """
-    first, others = parts[0], [i for part in parts[1:] for i in part]
+    first, others = groups[0], [i for group in groups[1:] for i in group]
     blocks = _cut(first, width)
     share = len(first) / (len(first) + len(others))
     link = share / len(blocks)
     step: Step = {}
-    for place, i in enumerate(others):
-        step[i] = {i: 1 - share} | {block[place]: link for block in blocks}
-        step |= {block[place]: {block[place]: 1 - link, i: link} for block in blocks}
-    left = [i for block in blocks for i in block[len(others) :]]
-    return step | _means(left[i : i + most] for i in range(0, len(left), most))
+    for index, i in enumerate(others):
+        step[i] = {i: 1 - share} | {block[index]: link for block in blocks}
+        step |= {block[index]: {block[index]: 1 - link, i: link} for block in blocks}
+    leftover = [i for block in blocks for i in block[len(others) :]]
+    return step | _means(leftover[i : i + most] for i in range(0, len(leftover), most))
 
 
 def _means(groups: Iterable[Sequence[int]]) -> Step:
     return {i: dict.fromkeys(group, 1 / len(group)) for group in groups for i in group}
 
 
-def _merged(steps: Iterable[Step]) -> Step:
+def _merge(steps: Iterable[Step]) -> Step:
     return {i: row for step in steps for i, row in step.items()}
 
 
-def _turn(steps: list[Step], t: int) -> Step:
+def _pick_step(steps: list[Step], t: int) -> Step:
     return steps[t % len(steps)] if steps else {}
 
 

@@ -66,7 +66,7 @@ def min_norm(
     high = jnp.where(valid, jnp.minimum(centre + radius, 1), 0)
     tolerance = 4 * jnp.finfo(dtype).eps * jnp.max(jnp.where(valid, squares, 0))
 
-    def pair(weights: Array, gradient: Array) -> tuple[Array, Array, Array]:
+    def choose_pair(weights: Array, gradient: Array) -> tuple[Array, Array, Array]:
         away = jnp.argmax(jnp.where(weights > low, gradient, -jnp.inf))
         toward = jnp.argmin(jnp.where(weights < high, gradient, jnp.inf))
         return away, toward, jnp.maximum(gradient[away] - gradient[toward], 0)
@@ -80,21 +80,23 @@ def min_norm(
         # what was moved to a bound is at it, whatever the rounding
         weights = weights.at[away].max(low[away]).at[toward].min(high[toward])
         gradient = gradient + move * (gram[toward] - gram[away])
-        return weights, gradient, *pair(weights, gradient), steps + 1
+        return weights, gradient, *choose_pair(weights, gradient), steps + 1
 
-    def more(state: tuple[Array, ...]) -> Array:
+    def continues(state: tuple[Array, ...]) -> Array:
         return (state[4] > tolerance) & (state[5] < max_steps)
 
     gradient = gram @ centre
     weights, _, _, _, _, steps = jax.lax.while_loop(
-        more, step, (centre, gradient, *pair(centre, gradient), jnp.int32(0))
+        continues, step, (centre, gradient, *choose_pair(centre, gradient), jnp.int32(0))
     )
-    weights, further = _refined(gram, weights, low, high, jnp.minimum(max_steps - steps, 1000))
-    _, _, gap = pair(weights, gram @ weights)
-    return MinNorm(weights, gap, steps + further)
+    weights, refining_steps = _refine(
+        gram, weights, low, high, jnp.minimum(max_steps - steps, 1000)
+    )
+    _, _, gap = choose_pair(weights, gram @ weights)
+    return MinNorm(weights, gap, steps + refining_steps)
 
 
-def _refined(
+def _refine(
     gram: Float[Array, "vectors vectors"],
     weights: Float[Array, "vectors"],
     low: Float[Array, "vectors"],
@@ -118,7 +120,7 @@ def _refined(
     eps = jnp.finfo(gram.dtype).eps
     curvature = jnp.maximum(curvature, 4 * eps * longer**2)
 
-    def best(weights: Array) -> tuple[Array, Array, Array]:
+    def choose_move(weights: Array) -> tuple[Array, Array, Array]:
         gradient = gram @ weights
         gap = gradient[:, None] - gradient[None]
         sure = gap - 16 * eps * longer * (weights @ lengths)
@@ -127,21 +129,21 @@ def _refined(
             jnp.where(curvature > 0, gap / jnp.where(curvature > 0, curvature, 1), 0), most
         )
         gain = jnp.where((sure > 0) & (most > 0), move * (gap - curvature * move / 2), 0)
-        at = jnp.argmax(gain)
-        return at, move.ravel()[at], gain.ravel()[at]
+        index = jnp.argmax(gain)
+        return index, move.ravel()[index], gain.ravel()[index]
 
     def step(state: tuple[Array, ...]) -> tuple[Array, ...]:
-        weights, at, move, _, steps = state
-        away, toward = at // weights.shape[0], at % weights.shape[0]
+        weights, index, move, _, steps = state
+        away, toward = index // weights.shape[0], index % weights.shape[0]
         weights = weights.at[away].add(-move).at[toward].add(move)
         weights = weights.at[away].max(low[away]).at[toward].min(high[toward])
-        return weights, *best(weights), steps + 1
+        return weights, *choose_move(weights), steps + 1
 
-    def more(state: tuple[Array, ...]) -> Array:
+    def continues(state: tuple[Array, ...]) -> Array:
         return (state[3] > 0) & (state[4] < max_steps)
 
-    found = jax.lax.while_loop(more, step, (weights, *best(weights), jnp.int32(0)))
-    return found[0], found[4]
+    result = jax.lax.while_loop(continues, step, (weights, *choose_move(weights), jnp.int32(0)))
+    return result[0], result[4]
 
 
 def onto_simplex(v: Float[Array, "entries"]) -> Float[Array, "entries"]:

@@ -70,7 +70,7 @@ class MeanScore(Observer):
 
     def check(self, task: Task) -> None:
         data = {"train": task.train, "holdout": task.test_set, "validation": task.validation}
-        needs(self, task, self.score, data[self.split], self.called)
+        check_split_and_score(self, task, self.score, data[self.split], self.called)
 
 
 class TrainScore(MeanScore):
@@ -111,12 +111,14 @@ class ValidationScore(MeanScore):
     split, called = "validation", "validation"
 
 
-def needs(observer: Observer, task: Task, score: str, data: Any, split: str = "test") -> None:
+def check_split_and_score(
+    observer: Observer, task: Task, score: str, data: Any, split: str = "test"
+) -> None:
     """Refuses a task without the data or the score that an observer watches.
 
     Also one that states another direction of the score.
     """
-    name = f"observe {_called(observer)}"
+    name = f"observe {_public_name(observer)}"
     if data is None or not (
         data.total if isinstance(data, Ragged) else len(next(iter(data.values()), ()))
     ):
@@ -130,13 +132,13 @@ def needs(observer: Observer, task: Task, score: str, data: Any, split: str = "t
         raise InvalidInput.found(name, got, needed, f"Make the task with {how}.")
     if score != "loss" and score not in task.scores:
         raise UnknownName.among(name, score, ["loss", *task.scores])
-    told = getattr(observer, "mode", None)
-    check_mode(f"{type(observer).__name__}(mode=...)", told)
-    if told is not None:
-        find_mode(name, score, told, task.score_modes, "")
+    mode = getattr(observer, "mode", None)
+    check_mode(f"{type(observer).__name__}(mode=...)", mode)
+    if mode is not None:
+        find_mode(name, score, mode, task.score_modes, "")
 
 
-def _called(observer: Observer) -> str:
+def _public_name(observer: Observer) -> str:
     """Returns the name by which users make an observer: `TestAccuracy` makes a `HoldoutScore`."""
     name = type(observer).__name__
     if isinstance(observer, HoldoutScore) and observer.score in ("accuracy", "loss"):

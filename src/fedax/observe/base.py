@@ -126,7 +126,8 @@ class View(ABC):
     def each(self, look: Callable[..., Any], *rows: Float[Array, "clients ..."]) -> Any:
         """Evaluates a pure function at every client; first axis (clients,).
 
-        `look(client, *row)` may use the client's `loss` and `gradient`.
+        `look(client, *row)` may use the client's `loss` and `gradient`. Local work is that of round
+        0: its number of steps, its learning rate, and the same minibatches at every observation.
         """
 
     @abstractmethod
@@ -257,22 +258,25 @@ def on_host(
         InvalidInput: two metrics of one name.
     """
     # sees the raw arrays too, which the next line leaves out
-    made = [observer.on_host(seen, task) for observer in observers]
-    kept = {name: value for name, value in seen.items() if not name.startswith(RAW)}
-    return {name: np.asarray(value) for name, value in joined([kept, *made]).items()}
+    host_metrics = [observer.on_host(seen, task) for observer in observers]
+    compiled_metrics = {name: value for name, value in seen.items() if not name.startswith(RAW)}
+    return {
+        name: np.asarray(value)
+        for name, value in merge_metrics([compiled_metrics, *host_metrics]).items()
+    }
 
 
-def joined(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def merge_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns the metrics of several observers as one mapping.
 
     Raises:
         InvalidInput: two metrics of one name, of which one would replace the other.
     """
-    found: dict[str, Any] = {}
-    for one in metrics:
-        for name in one:
+    merged: dict[str, Any] = {}
+    for mapping in metrics:
+        for name in mapping:
             # two observers of predictions may ask for the same raw array
-            if name in found and not name.startswith(RAW):
+            if name in merged and not name.startswith(RAW):
                 hint = "Rename one of them, or watch the second in another run."
                 raise InvalidInput.of(
                     "run(observe=...)",
@@ -280,8 +284,8 @@ def joined(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                     "one metric of each name, and two observers give this one",
                     hint,
                 )
-        found |= one
-    return found
+        merged |= mapping
+    return merged
 
 
 def modes_of(observers: Sequence[Observer], task: Task) -> dict[str, Mode]:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from fedax.core import Task
 from fedax.core.directions import Mode, mode_field
-from fedax.observe.accuracy import needs, score_modes
+from fedax.observe.accuracy import check_split_and_score, score_modes
 from fedax.observe.base import Observer, View
 from fedax.observe.weights import normalized_weights
 
@@ -19,7 +19,8 @@ class Extremes(Observer):
 
     Those with the fewest and the most training examples; the first of several.
 
-    S is the cohort of the last phase of the last round (see `View.cohort`).
+    S is the cohort of the last phase of the last round (see `View.cohort`). A client that was drawn
+    twice worked twice: its weight in the mean is that of both draws, while its share counts once.
 
     - `weight_smallest`, `weight_largest` and `weight_gap`, their distance: the part
       $w_k / \sum_{j \in S} w_j$ that they have in a mean, with the method's own weights where it
@@ -47,11 +48,18 @@ class Extremes(Observer):
     def __call__(self, view: View) -> dict[str, Any]:
         # shape (capacity,), with padding from `count` on
         cohort, sizes = view.cohort(), jnp.asarray(view.task.train.sizes).astype(view.w.dtype)
-        present = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
-        drawn = sizes[cohort.ids]
+        slots = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32)
+        is_valid = slots < cohort.count
+        cohort_sizes = sizes[cohort.ids]
+        # padding gets a number that no client has, so that it is dropped
+        owners = jnp.where(is_valid, cohort.ids, len(sizes))
+        # a draw with replacement may have a client in several slots
+        first_slots = jnp.full(len(sizes), len(slots), jnp.int32)
+        first_slots = first_slots.at[owners].min(slots, mode="drop")
+        is_first = is_valid & (first_slots[cohort.ids] == slots)
         # padding must never win: infinite for the smallest, -1 for the largest
-        smallest = jnp.argmin(jnp.where(present, drawn, jnp.inf))
-        largest = jnp.argmax(jnp.where(present, drawn, -1))
+        smallest = jnp.argmin(jnp.where(is_valid, cohort_sizes, jnp.inf))
+        largest = jnp.argmax(jnp.where(is_valid, cohort_sizes, -1))
 
         def pair(name: str, values: Float[Array, "capacity"]) -> dict[str, Any]:
             low, high = (
@@ -64,11 +72,15 @@ class Extremes(Observer):
             }
 
         # the method's own weights, zero for padding
-        own = None if view.weights is None else jnp.where(present, view.weights[cohort.ids], 0)
-        weight, share = (
-            normalized_weights(jnp.where(present, cohort.weights, 0), own),
-            normalized_weights(jnp.where(present, drawn, 0)),
+        method_weights = (
+            None if view.weights is None else jnp.where(is_valid, view.weights[cohort.ids], 0)
         )
+        weight, share = (
+            normalized_weights(jnp.where(is_valid, cohort.weights, 0), method_weights),
+            normalized_weights(jnp.where(is_first, cohort_sizes, 0)),
+        )
+        # by slot, the weight of all draws of its client
+        weight = jnp.zeros_like(sizes, weight.dtype).at[owners].add(weight, mode="drop")[cohort.ids]
         scores = view.per_client("test", self.score)[cohort.ids]
         return pair("weight", weight) | pair("share", share) | pair(f"drawn_{self.score}", scores)
 
@@ -78,4 +90,4 @@ class Extremes(Observer):
         return gaps | score_modes(self, scores, f"{name}_smallest", f"{name}_largest")
 
     def check(self, task: Task) -> None:
-        needs(self, task, self.score, task.test)
+        check_split_and_score(self, task, self.score, task.test)

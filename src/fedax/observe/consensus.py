@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from fedax.core import Task
 from fedax.core.directions import Mode, mode_field
-from fedax.observe.accuracy import needs, score_modes
+from fedax.observe.accuracy import check_split_and_score, score_modes
 from fedax.observe.base import Observer, View
 
 
@@ -25,8 +25,8 @@ class Consensus(Observer):
     def __call__(self, view: View) -> dict[str, Any]:
         if view.nodes is None:
             return {"consensus": jnp.zeros((), view.w.dtype)}
-        off = view.nodes - view.nodes.mean(0, keepdims=True)
-        return {"consensus": jnp.linalg.norm(off, axis=1).mean()}
+        deviations = view.nodes - view.nodes.mean(0, keepdims=True)
+        return {"consensus": jnp.linalg.norm(deviations, axis=1).mean()}
 
 
 class NodeAccuracy(Observer):
@@ -59,4 +59,4 @@ class NodeAccuracy(Observer):
         )
 
     def check(self, task: Task) -> None:
-        needs(self, task, self.score, task.test_set)
+        check_split_and_score(self, task, self.score, task.test_set)

@@ -21,5 +21,5 @@ class ConsensusSquare(Observer):
     def __call__(self, view: View) -> dict[str, Any]:
         if view.nodes is None:
             return {"consensus_square": jnp.zeros((), view.w.dtype)}
-        off = view.nodes - view.nodes.mean(0, keepdims=True)
-        return {"consensus_square": (off**2).sum(1).mean()}
+        deviations = view.nodes - view.nodes.mean(0, keepdims=True)
+        return {"consensus_square": (deviations**2).sum(1).mean()}

@@ -27,18 +27,22 @@ class Constraints(Observer):
     """
 
     def __call__(self, view: View) -> dict[str, Any]:
-        none = jnp.zeros(view.task.train.clients, view.w.dtype)
+        zeros = jnp.zeros(view.task.train.clients, view.w.dtype)
         # without constraints every client has the global model, and multipliers of 0
-        found = view.constraints or Constraint(jnp.tile(view.w[None], (len(none), 1)), none, none)
-        violation = ((found.model - view.w[None]) ** 2).sum(1) - found.tolerance
+        constraints = view.constraints or Constraint(
+            jnp.tile(view.w[None], (len(zeros), 1)), zeros, zeros
+        )
+        violation = ((constraints.model - view.w[None]) ** 2).sum(1) - constraints.tolerance
         return {
             "violation": violation,
             "violation_largest": violation.max(),
             "violated": (violation > 0).astype(violation.dtype).mean(),
-            "multiplier": found.multiplier,
-            "multiplier_smallest": found.multiplier.min(),
-            "multiplier_largest": found.multiplier.max(),
-            "lagrangian": (view.each(_loss, found.model) + found.multiplier * violation).mean(),
+            "multiplier": constraints.multiplier,
+            "multiplier_smallest": constraints.multiplier.min(),
+            "multiplier_largest": constraints.multiplier.max(),
+            "lagrangian": (
+                view.each(_loss, constraints.model) + constraints.multiplier * violation
+            ).mean(),
         }
 
 

@@ -43,10 +43,10 @@ class Curvature(Observer):
 
         low, high = view.each(ends)
         # a negative eigenvalue may be the largest in absolute value
-        most = jnp.maximum(jnp.abs(low), jnp.abs(high))
+        largest = jnp.maximum(jnp.abs(low), jnp.abs(high))
         return {
-            "smoothness": most,
-            "smoothness_largest": most.max(),
+            "smoothness": largest,
+            "smoothness_largest": largest.max(),
             "eigenvalue": low,
             "eigenvalue_lowest": low.min(),
         }

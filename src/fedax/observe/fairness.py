@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from fedax.core import Task
 from fedax.core.directions import Mode, find_mode, mode_field
-from fedax.observe.accuracy import needs, score_mode, score_modes
+from fedax.observe.accuracy import check_split_and_score, score_mode, score_modes
 from fedax.observe.base import Observer, View
 from fedax.utils.arguments import checked_call
 
@@ -42,36 +42,36 @@ class ClientAccuracy(Observer):
     def __call__(self, view: View) -> dict[str, Any]:
         # shape (clients,), NaN for a client without test examples
         values = (view.personal if self.personal else view.per_client)("test", self.score)
-        known, mode = view.measured("test"), score_mode(self, view.task.score_modes)
-        count = known.sum(dtype=values.dtype)
+        is_measured, mode = view.measured("test"), score_mode(self, view.task.score_modes)
+        count = is_measured.sum(dtype=values.dtype)
 
-        def total(of: Float[Array, "clients"]) -> Float[Array, ""]:
-            return jnp.where(known, of, 0).sum()
+        def total(entries: Float[Array, "clients"]) -> Float[Array, ""]:
+            return jnp.where(is_measured, entries, 0).sum()
 
         mean = total(values) / count
         # the worst come first; sorting puts NaN last, as if it were best, which is mended below
         sign = -1 if mode == "min" else 1
-        ranked = sign * jnp.sort(jnp.where(known, sign * values, jnp.inf))
+        ranked = sign * jnp.sort(jnp.where(is_measured, sign * values, jnp.inf))
         # marks of the first tenth in the order of scores; at least one client
-        tenth = jnp.arange(ranked.shape[0], dtype=values.dtype) < jnp.ceil(count / 10)
+        in_worst_tenth = jnp.arange(ranked.shape[0], dtype=values.dtype) < jnp.ceil(count / 10)
         # training and test examples by client, as numbers of the scores' type
         sizes, tests = (
-            jnp.asarray(d.sizes).astype(values.dtype)
-            for d in (view.task.train, view.task.test)
-            if d is not None
+            jnp.asarray(split.sizes).astype(values.dtype)
+            for split in (view.task.train, view.task.test)
+            if split is not None
         )
-        worst = jnp.where(tenth, ranked, 0).sum() / tenth.sum(dtype=values.dtype)
+        worst = jnp.where(in_worst_tenth, ranked, 0).sum() / in_worst_tenth.sum(dtype=values.dtype)
         # NaN of clients without test examples does not count
-        broken = jnp.isnan(jnp.where(known, values, 0)).any()
+        has_nan = jnp.isnan(jnp.where(is_measured, values, 0)).any()
         name = self._name
         return {
             name: values,
             f"{name}_mean": mean,
             f"{name}_variance": total((values - mean) ** 2) / count,
             f"{name}_pooled": total(tests * values) / total(tests),
-            f"{name}_worst_tenth": jnp.where(broken, jnp.nan, worst),
-            f"{name}_smallest": values[jnp.argmin(jnp.where(known, sizes, math.inf))],
-            f"{name}_largest": values[jnp.argmax(jnp.where(known, sizes, -1))],
+            f"{name}_worst_tenth": jnp.where(has_nan, jnp.nan, worst),
+            f"{name}_smallest": values[jnp.argmin(jnp.where(is_measured, sizes, math.inf))],
+            f"{name}_largest": values[jnp.argmax(jnp.where(is_measured, sizes, -1))],
         }
 
     @property
@@ -86,7 +86,7 @@ class ClientAccuracy(Observer):
         )
 
     def check(self, task: Task) -> None:
-        needs(self, task, self.score, task.test)
+        check_split_and_score(self, task, self.score, task.test)
         hint = (
             f'Say ClientAccuracy("{self.score}", mode="max") or mode="min", by which the '
             "worst tenth is known."

@@ -22,8 +22,9 @@ class Inexactness(Observer):
       theorems need less than 1.
     - `proximal`: $\mu$, the smallest of a client.
 
-    For FedDANE, its decayed and pipelined forms as in round 0; NaN for other methods. Costs the
-    work of a round of all clients, and a solution to stationarity for each client.
+    For FedDANE, its decayed and pipelined forms as in round 0, as are the learning rate and the
+    number of steps of the local work; NaN for other methods. Costs the work of a round of all
+    clients, and a solution to stationarity for each client.
 
     Args:
         max_steps: iterations of BFGS for the minimiser, at least 1.
@@ -41,20 +42,20 @@ class Inexactness(Observer):
         # a tolerance near rounding: the minimiser has to be much more exact than the solution
         exact = Exact(tol=float(jnp.finfo(w.dtype).eps) ** 0.6, max_steps=self.max_steps)
 
-        def reached(client: Client) -> tuple[Float[Array, ""], Float[Array, ""]]:
-            found = view.method.solved(client, w, gradient, None)
+        def measure(client: Client) -> tuple[Float[Array, ""], Float[Array, ""]]:
+            solved = view.method.solved(client, w, gradient, None)
             # methods other than FedDANE solve no such problem
-            if found is None:
+            if solved is None:
                 return jnp.full((), jnp.nan, w.dtype), jnp.full((), jnp.nan, w.dtype)
-            best = exact.minimize(client, found.problem, w)
-            moved = jnp.linalg.norm(best - w)
-            off = jnp.linalg.norm(found.solution - best)
+            best = exact.minimize(client, solved.problem, w)
+            distance = jnp.linalg.norm(best - w)
+            error = jnp.linalg.norm(solved.solution - best)
             # 0 if neither has moved, infinite if only the solution has
-            return jnp.where(moved > 0, off / moved, jnp.where(off > 0, jnp.inf, 0)), jnp.asarray(
-                found.problem.prox, w.dtype
-            )
+            return jnp.where(
+                distance > 0, error / distance, jnp.where(error > 0, jnp.inf, 0)
+            ), jnp.asarray(solved.problem.prox, w.dtype)
 
-        gamma, mu = view.each(reached)
+        gamma, mu = view.each(measure)
         return {
             "inexactness": gamma,
             "inexactness_mean": gamma.mean(),

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedax.core import Client, InvalidInput
+from fedax.core.scheduling.local_work import real
 from fedax.observe.base import Observer, View
 
 
@@ -43,8 +44,11 @@ class LocalSpread(Observer):
     def __call__(self, view: View) -> dict[str, Any]:
         # clients of one example each: with full batches the steps do not depend on the sizes
         schedule, sizes = view.schedule, [1] * view.task.train.clients
+        coin = schedule.sync_probability
         if (
             schedule.times is not None
+            # a coin that always ends the round gives one step; others give random numbers of steps
+            or not (coin is None or (real(coin) and coin == 1))
             or schedule.batch_size != "full"
             or not schedule.equal_steps(sizes)
         ):
@@ -54,7 +58,7 @@ class LocalSpread(Observer):
         if getattr(view.solver, "decay", 1) != 1:
             raise InvalidInput.of("observe LocalSpread", view.solver, "SGD without decay")
 
-        def path(client: Client) -> Any:
+        def descend(client: Client) -> Any:
             def step(x: Float[Array, "dim"], _: None) -> Any:
                 gradient = client.gradient(x)
                 return x - rate * gradient, (x, gradient)
@@ -62,16 +66,16 @@ class LocalSpread(Observer):
             # the points before each step, with their gradients: shape (H, dim)
             return jax.lax.scan(step, view.w, length=steps)[1]
 
-        models, gradients = view.each(path)  # shape (clients, H, dim)
+        models, gradients = view.each(descend)  # shape (clients, H, dim)
         mean = models.mean(0)
-        found = {
+        metrics = {
             # squared distances summed over dim, then the mean over clients: shape (H,)
             "spread": ((models - mean[None]) ** 2).sum(2).mean(0),
             "spread_gradient": (gradients.mean(0) ** 2).sum(1),
             "spread_rate": jnp.asarray(rate, view.w.dtype),
         }
         if self.minimum is None:
-            return found
+            return metrics
         # f at the mean model of each step: shape (clients, H)
         losses = view.each(lambda client: jax.lax.map(client.loss, mean))
-        return found | {"spread_gap": losses.mean(0) - self.minimum}
+        return metrics | {"spread_gap": losses.mean(0) - self.minimum}

@@ -26,7 +26,9 @@ class LocalWork(Observer):
     - `gradient_largest`: $\max_k \lVert \nabla f_k(x_k) \rVert$, at each client's own model without
       a server, else at the global one: what Assumption 3's B must exceed.
     - `batch_variance`: the largest mean over a client's minibatches of
-      $\lVert \nabla f_k(\cdot; \xi) - \nabla f_k \rVert^2$ there: $\sigma_l^2$ of Assumption 2.
+      $\lVert \nabla f_k(\cdot; \xi) - \nabla f_k \rVert^2$ there: $\sigma_l^2$ of Assumption 2. The
+      minibatches are those of round 0, with one draw for all observations: with
+      `Schedule(times=...)`, `sync_probability` or other drawn work as many as that round has.
 
     Costs a pass over the examples of all clients, and the minibatches of a round. Needs a solver
     with one step size.
@@ -48,23 +50,25 @@ class LocalWork(Observer):
                 "solvers with a learning rate, such as SGD",
             )
 
-        def look(
+        def measure(
             client: Client, w: Float[Array, "dim"]
         ) -> tuple[Float[Array, ""], Float[Array, ""]]:
             # the full gradient, and the model as a pytree, which minibatches take
-            whole, params = client.gradient(w), client.layout.unravel(w)
+            full_gradient, params = client.gradient(w), client.layout.unravel(w)
 
             def add(carry: tuple[Array, Array], batch: Minibatch) -> tuple[Array, Array]:
-                off = client.layout.ravel(batch.gradient(params)) - whole
-                return carry[0] + off @ off, carry[1] + 1
+                deviation = client.layout.ravel(batch.gradient(params)) - full_gradient
+                return carry[0] + deviation @ deviation, carry[1] + 1
 
             total, count = client.for_each_minibatch(
                 add, (jnp.zeros((), dtype), jnp.zeros((), dtype))
             )
-            return whole @ whole, jnp.where(count > 0, total / jnp.where(count > 0, count, 1), 0)
+            return full_gradient @ full_gradient, jnp.where(
+                count > 0, total / jnp.where(count > 0, count, 1), 0
+            )
 
         # each of shape (clients,)
-        squares, noise = view.each(look, models)
+        squares, noise = view.each(measure, models)
         mixing, period = jnp.zeros((), dtype), 1
         if view.nodes is not None:
             # the mixing of a whole period, per round
@@ -76,9 +80,11 @@ class LocalWork(Observer):
             # distance to complete averaging, as a geometric mean over the rounds
             mixing = jnp.linalg.norm(product - 1 / clients, 2) ** (1 / period)
             # infinite without a fixed doubly stochastic matrix; the weights may be traced
-            off = jnp.maximum(jnp.abs(product.sum(0) - 1).max(), jnp.abs(product.sum(1) - 1).max())
+            sum_error = jnp.maximum(
+                jnp.abs(product.sum(0) - 1).max(), jnp.abs(product.sum(1) - 1).max()
+            )
             period = jnp.where(
-                (off < 1e-4) & (not (graph.is_random or graph.noise)), period, math.inf
+                (sum_error < 1e-4) & (not (graph.is_random or graph.noise)), period, math.inf
             )
         numbers = {
             "local_steps": view.schedule.most_steps(view.task.train.largest)[1],

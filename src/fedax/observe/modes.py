@@ -20,10 +20,10 @@ from fedax.observe.unseen_clients import HeldBack
 def built_in_modes() -> Mapping[str, Mode]:
     """Returns the directions of what this package's observers give for losses and accuracies."""
     splits = ("holdout", "validation", "test", "train")
-    watching: list[Observer] = [TrainLoss(), Objective(), Consensus(), ConsensusSquare()]
-    watching += [Dissimilarity()]
-    watching += [kind(split=split) for kind in (AUC, F1, CalibrationError) for split in splits]
-    scored = (
+    observers: list[Observer] = [TrainLoss(), Objective(), Consensus(), ConsensusSquare()]
+    observers += [Dissimilarity()]
+    observers += [kind(split=split) for kind in (AUC, F1, CalibrationError) for split in splits]
+    score_observers = (
         TrainScore,
         HoldoutScore,
         ValidationScore,
@@ -32,13 +32,13 @@ def built_in_modes() -> Mapping[str, Mode]:
         Extremes,
         ClientAccuracy,
     )
-    watching += [kind(score) for kind in scored for score in SCORES]
-    watching += [ClientAccuracy(score, personal=True) for score in SCORES]
-    found: dict[str, Mode] = {
-        name: mode for observer in watching for name, mode in observer.modes(SCORES).items()
+    observers += [kind(score) for kind in score_observers for score in SCORES]
+    observers += [ClientAccuracy(score, personal=True) for score in SCORES]
+    modes: dict[str, Mode] = {
+        name: mode for observer in observers for name, mode in observer.modes(SCORES).items()
     }
     # of `Optimum`, which needs a point, and of audits: the success of an attack
-    return {**found, "optimum_gap": "min", "distance": "min", "auc": "min", "auc_calibrated": "min"}
+    return {**modes, "optimum_gap": "min", "distance": "min", "auc": "min", "auc_calibrated": "min"}
 
 
 def mode_of(metric: str, stated: Iterable[Mapping[str, Mode] | None] = ()) -> Mode | None:
@@ -60,13 +60,13 @@ def mode_of(metric: str, stated: Iterable[Mapping[str, Mode] | None] = ()) -> Mo
     Raises:
         InvalidInput: records that contradict each other.
     """
-    found: set[Mode] = {modes[metric] for modes in stated if modes and metric in modes}
-    if len(found) > 1:
+    directions: set[Mode] = {modes[metric] for modes in stated if modes and metric in modes}
+    if len(directions) > 1:
         hint = "Runs in which it has another meaning cannot stand in one table."
         raise InvalidInput.found(
             f"direction of {metric}", "min and max in different runs", "one of them", hint
         )
-    return found.pop() if found else built_in_modes().get(metric)
+    return directions.pop() if directions else built_in_modes().get(metric)
 
 
 def is_higher_better(metric: str, stated: Iterable[Mapping[str, Mode] | None] = ()) -> bool:

@@ -37,11 +37,11 @@ class Optimum(Observer):
             raise InvalidInput.found("Optimum(point=...)", f"shape {self.point.shape}", allowed)
         best = jnp.asarray(self.point, view.w.dtype)
 
-        def look(client: Client) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        def measure(client: Client) -> tuple[Float[Array, ""], Float[Array, ""]]:
             gradient = client.gradient(best)
             return client.loss(view.w) - client.loss(best), gradient @ gradient
 
-        gaps, squares = view.each(look)
+        gaps, squares = view.each(measure)
         return {
             "distance": jnp.linalg.norm(view.w - best),
             "optimum_gap": view.share.astype(gaps.dtype) @ gaps,

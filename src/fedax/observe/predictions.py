@@ -49,11 +49,13 @@ class OnPredictions(Observer):
     def on_host(self, seen: Mapping[str, np.ndarray], task: Task) -> dict[str, Any]:
         predictions = np.asarray(seen[RAW + self.split])
         if np.issubdtype(predictions.dtype, np.inexact) and np.isnan(predictions).any():
-            return {self._shown: float("nan")}  # argmax would take NaN for a prediction
-        return {self._shown: float(self.value(np.asarray(self._examples(task)["y"]), predictions))}
+            return {self._metric_name: float("nan")}  # argmax would take NaN for a prediction
+        return {
+            self._metric_name: float(self.value(np.asarray(self._examples(task)["y"]), predictions))
+        }
 
     @property
-    def _shown(self) -> str:
+    def _metric_name(self) -> str:
         return f"{'test' if self.split == 'holdout' else self.split}_{self.name}"
 
     def _examples(self, task: Task) -> Any:
@@ -107,7 +109,7 @@ class SetMetric(OnPredictions):
         check_mode("SetMetric(mode=...)", self.mode)
 
     def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
-        return {} if self.mode is None else {self._shown: self.mode}
+        return {} if self.mode is None else {self._metric_name: self.mode}
 
     @property
     def name(self) -> str:
@@ -141,16 +143,16 @@ class _OnProbabilities(OnPredictions):
         )
 
     def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
-        return {self._shown: self.best}
+        return {self._metric_name: self.best}
 
     def check(self, task: Task) -> None:
         super().check(task)
         # (batch, classes) of the predictions, and the shape of one label
-        shape, own = predicted_shape(task), np.shape(self._examples(task)["y"])[1:]
+        shape, label_shape = predicted_shape(task), np.shape(self._examples(task)["y"])[1:]
         name = f"observe {type(self).__name__}"
-        if own:
+        if label_shape:
             raise InvalidInput.found(
-                name, f"labels y of shape {own} for each example", "one label for each"
+                name, f"labels y of shape {label_shape} for each example", "one label for each"
             )
         if len(shape) != 2:
             raise InvalidInput.found(
@@ -178,8 +180,8 @@ class AUC(_OnProbabilities):
         # with two classes both areas are the same
         classes = [1] if predictions.shape[1] == 2 else range(predictions.shape[1])
         # an area needs examples inside and outside of the class
-        known = [c for c in classes if 0 < np.count_nonzero(labels == c) < len(labels)]
-        areas = [roc_auc_score(labels == c, predictions[:, c]) for c in known]
+        present_classes = [c for c in classes if 0 < np.count_nonzero(labels == c) < len(labels)]
+        areas = [roc_auc_score(labels == c, predictions[:, c]) for c in present_classes]
         return float(np.mean(areas)) if areas else float("nan")
 
 
@@ -233,12 +235,12 @@ class CalibrationError(_OnProbabilities):
     called, best = "calibration_error", "min"
 
     def _measure(self, labels: np.ndarray, predictions: np.ndarray) -> float:
-        sure, right = predictions.max(1), predictions.argmax(1) == labels
+        confidence, is_right = predictions.max(1), predictions.argmax(1) == labels
         # bins are open below, so 0 would lie before the first one
-        place = np.clip(np.ceil(sure * self.bins).astype(int) - 1, 0, self.bins - 1)
+        bin_index = np.clip(np.ceil(confidence * self.bins).astype(int) - 1, 0, self.bins - 1)
         gaps = np.zeros(self.bins)
         # a bin's gap times its size: accuracies and confidences summed over its examples
-        np.add.at(gaps, place, right - sure)
+        np.add.at(gaps, bin_index, is_right - confidence)
         return float(np.abs(gaps).sum() / len(labels))
 
 

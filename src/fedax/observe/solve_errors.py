@@ -27,7 +27,8 @@ class SolveErrors(Observer):
       \lVert x_k - x_j \rVert$, which is L between the solutions.
 
     All but $\delta$ at z are what Lemma B.2 needs: `fedax.theory.fedbc.consensus_bound`. NaN for
-    methods without constraints, and for Per-FedBC, whose local problem is another one. Costs the
+    methods without constraints, and for Per-FedBC, whose local problem is another one. The learning
+    rate, the number of steps and the minibatches of the local work are those of round 0. Costs the
     work of a round of all clients, and a gradient of each client at the solution of each other one.
 
     Source: Bedi et al., FedBC: Federated Learning Beyond Consensus (arXiv:2206.10815), eq. (17),
@@ -35,40 +36,51 @@ class SolveErrors(Observer):
     """
 
     def __call__(self, view: View) -> dict[str, Any]:
-        z, held, clients = view.w, view.constraints, view.task.train.clients
-        if held is None:
-            return self._nothing(clients, z.dtype)
+        z, constraints, clients = view.w, view.constraints, view.task.train.clients
+        if constraints is None:
+            return self._undefined_metrics(clients, z.dtype)
         # each with a first axis over clients
-        rows = (held.model, held.multiplier, held.tolerance)
+        rows = (constraints.model, constraints.multiplier, constraints.tolerance)
 
         def solve(client: Client, x: Any, lam: Any, gamma: Any) -> Any:
             gradient = client.gradient(z)
-            found = view.method.solved(client, z, gradient, Constraint(x, lam, gamma))
+            local_solve = view.method.solved(client, z, gradient, Constraint(x, lam, gamma))
             # decided by the method, not by values: None for all clients
-            if found is None:
+            if local_solve is None:
                 return None
-            residual = client.gradient_of(found.problem, found.solution)
-            return found.solution, (residual**2).sum(), gradient, client.gradient(found.solution)
+            residual = client.gradient_of(local_solve.problem, local_solve.solution)
+            return (
+                local_solve.solution,
+                (residual**2).sum(),
+                gradient,
+                client.gradient(local_solve.solution),
+            )
 
-        found = view.each(solve, *rows)
-        if found is None:
-            return self._nothing(clients, z.dtype)
+        solutions = view.each(solve, *rows)
+        if solutions is None:
+            return self._undefined_metrics(clients, z.dtype)
         # shapes: (clients, dim), (clients,), (clients, dim), (clients, dim)
-        models, errors, gradients, solved = found
-        low, high = held.multiplier.min(), held.multiplier.max()
+        models, errors, gradients, solution_gradients = solutions
+        low, high = constraints.multiplier.min(), constraints.multiplier.max()
 
         # this client's gradient at every client's solution, against that client's own
-        def compare(client: Client, model: Any, own: Any, other: Any) -> tuple[Array, Array]:
-            def at(given: tuple[Array, Array]) -> tuple[Array, Array]:
-                x, theirs = given
-                here = client.gradient(x)
-                return _farthest(here, theirs, low, high), _quotient(here - own, x - model, own)
+        def compare(
+            client: Client, model: Any, own_gradient: Any, is_other: Any
+        ) -> tuple[Array, Array]:
+            def measure_at(solution: tuple[Array, Array]) -> tuple[Array, Array]:
+                x, theirs = solution
+                gradient = client.gradient(x)
+                return _largest_distance(gradient, theirs, low, high), _quotient(
+                    gradient - own_gradient, x - model, own_gradient
+                )
 
-            unlike, steep = jax.lax.map(at, (models, solved))
+            unlike, steep = jax.lax.map(measure_at, (models, solution_gradients))
             # `other` is 0 for the client itself
-            return (unlike * other).max(), (steep * other).max()
+            return (unlike * is_other).max(), (steep * is_other).max()
 
-        unlike, steep = view.each(compare, models, solved, 1 - jnp.eye(clients, dtype=z.dtype))
+        heterogeneity, smoothness = view.each(
+            compare, models, solution_gradients, 1 - jnp.eye(clients, dtype=z.dtype)
+        )
         return {
             "solve_error": errors,
             "solve_error_largest": errors.max(),
@@ -77,11 +89,11 @@ class SolveErrors(Observer):
                 lambda x: ((models - x[None]) ** 2).sum(1).max(), models
             ).max(),
             "solve_heterogeneity": _heterogeneity(gradients, low, high),
-            "solve_heterogeneity_largest": unlike.max(),
-            "solve_smoothness": steep.max(),
+            "solve_heterogeneity_largest": heterogeneity.max(),
+            "solve_smoothness": smoothness.max(),
         }
 
-    def _nothing(self, clients: int, dtype: Any) -> dict[str, Any]:
+    def _undefined_metrics(self, clients: int, dtype: Any) -> dict[str, Any]:
         none = jnp.full((), jnp.nan, dtype)
         names = (
             "solve_error_largest",
@@ -93,7 +105,7 @@ class SolveErrors(Observer):
         return {"solve_error": jnp.full(clients, jnp.nan, dtype)} | dict.fromkeys(names, none)
 
 
-def _farthest(mine: Array, theirs: Array, low: Array, high: Array) -> Array:
+def _largest_distance(mine: Array, theirs: Array, low: Array, high: Array) -> Array:
     """Returns the largest distance of two gradients, each times a multiplier of the interval.
 
     It is attained at a corner.
@@ -105,9 +117,11 @@ def _farthest(mine: Array, theirs: Array, low: Array, high: Array) -> Array:
 
 def _quotient(change: Array, moved: Array, gradient: Array) -> Array:
     """Returns the quotient of two lengths; 0 where rounding of the gradient would decide it."""
-    steep, far = jnp.linalg.norm(change), jnp.linalg.norm(moved)
-    counts = (far > 0) & (steep > 1e3 * jnp.finfo(change.dtype).eps * jnp.linalg.norm(gradient))
-    return jnp.where(counts, steep / jnp.where(far > 0, far, 1), 0)
+    slope, distance = jnp.linalg.norm(change), jnp.linalg.norm(moved)
+    is_reliable = (distance > 0) & (
+        slope > 1e3 * jnp.finfo(change.dtype).eps * jnp.linalg.norm(gradient)
+    )
+    return jnp.where(is_reliable, slope / jnp.where(distance > 0, distance, 1), 0)
 
 
 def _heterogeneity(
@@ -115,9 +129,9 @@ def _heterogeneity(
 ) -> Float[Array, ""]:
     """Returns the largest distance of two clients' gradients, each times its worst multiplier."""
 
-    def of(k: Any) -> Float[Array, ""]:
+    def farthest_from(k: Any) -> Float[Array, ""]:
         corners = [a * gradients[k][None] - b * gradients for a in (low, high) for b in (low, high)]
         lengths = jnp.stack([jnp.linalg.norm(corner, axis=1) for corner in corners]).max(0)
         return jnp.where(jnp.arange(len(gradients)) == k, 0, lengths).max()
 
-    return jax.lax.map(of, jnp.arange(len(gradients))).max()
+    return jax.lax.map(farthest_from, jnp.arange(len(gradients))).max()

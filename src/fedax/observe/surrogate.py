@@ -36,15 +36,15 @@ class SurrogateDiversity(Observer):
         def gradient(client: Client) -> Float[Array, "dim"]:
             return client.gradient(view.w)
 
-        found, share = view.each(gradient), view.share.astype(view.w.dtype)
+        gradients, share = view.each(gradient), view.share.astype(view.w.dtype)
         # found: gradients, shape (clients, dim); their Gram matrix decides the shortest combination
-        best = min_norm(found @ found.T, jnp.ones(len(found), bool)).weights
-        square, short = share @ (found**2).sum(1), best @ found
-        length = short @ short
+        best = min_norm(gradients @ gradients.T, jnp.ones(len(gradients), bool)).weights
+        square, shortest = share @ (gradients**2).sum(1), best @ gradients
+        length = shortest @ shortest
         return {
-            "diversity": jnp.sqrt(square) / jnp.linalg.norm(share @ found),
+            "diversity": jnp.sqrt(square) / jnp.linalg.norm(share @ gradients),
             "surrogate_diversity": jnp.sqrt(square / length),
             "surrogate_distance": (((best - share) / share) ** 2).sum(),
-            "surrogate_gap": jnp.maximum(length - (found @ short).min(), 0),
+            "surrogate_gap": jnp.maximum(length - (gradients @ shortest).min(), 0),
             "surrogate_weight": best,
         }

@@ -14,10 +14,15 @@ class TrainingLoss(Observer):
     """Computes the mean minibatch loss while clients train, as many released codes log it.
 
     `training_loss` is the mean over all minibatches of the clients that worked last, each before
-    its step, if they train once more from the current model with the schedule's work. It includes
-    l2. It is lower than the loss of the global model on the same examples as soon as local steps
-    help, and the more so the fewer classes a client has. A log during training has the cohort that
-    made the model too, from the model before. NaN before the first round.
+    its step, if they train once more from the current model, each client once. It includes l2. It
+    is lower than the loss of the global model on the same examples as soon as local steps help, and
+    the more so the fewer classes a client has. A log during training has the cohort that made the
+    model too, from the model before. NaN before the first round.
+
+    The learning rate, the number of steps and the minibatches are those of round 0, with one draw
+    for all observations. They differ from those of a round with a solver whose learning rate
+    changes, with `Schedule(times=...)`, and with work that is drawn, as by `sync_probability`,
+    `stragglers`, or a range of epochs, steps or batch sizes.
 
     Costs the local work of a cohort at every observation. Needs a solver with one step size.
 
@@ -28,10 +33,10 @@ class TrainingLoss(Observer):
     def __call__(self, view: View) -> dict[str, Any]:
         cohort, w, clients = view.cohort(), view.w, view.task.train.clients
         # marks by client; padding of the cohort has no number that a client has, and is dropped
-        works = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
-        drawn = (
+        is_valid = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
+        is_drawn = (
             jnp.zeros(clients, w.dtype)
-            .at[jnp.where(works, cohort.ids, clients)]
+            .at[jnp.where(is_valid, cohort.ids, clients)]
             .set(1, mode="drop")
         )
 
@@ -39,11 +44,11 @@ class TrainingLoss(Observer):
             layout, rate = client.layout, client.learning_rate
 
             def step(carry: tuple[Any, ...], batch: Minibatch) -> tuple[Any, ...]:
-                here, total, count = carry
-                params = layout.unravel(here)
+                x, total, count = carry
+                params = layout.unravel(x)
                 return (
                     # the loss is taken before the step
-                    here - rate * layout.ravel(batch.gradient(params)),
+                    x - rate * layout.ravel(batch.gradient(params)),
                     total + batch.loss(params),
                     count + 1,
                 )
@@ -52,14 +57,14 @@ class TrainingLoss(Observer):
             _, total, count = client.for_each_minibatch(step, (w, zero, zero))
             return total, count
 
-        def look(
-            client: Client, chosen: Float[Array, ""]
+        def train_if_drawn(
+            client: Client, is_drawn: Float[Array, ""]
         ) -> tuple[Float[Array, ""], Float[Array, ""]]:
             # a branch that is not taken costs nothing: the other clients do not train
             zero = jnp.zeros((), w.dtype)
-            return jax.lax.cond(chosen > 0, lambda: train(client), lambda: (zero, zero))
+            return jax.lax.cond(is_drawn > 0, lambda: train(client), lambda: (zero, zero))
 
-        total, count = view.each(look, drawn)
+        total, count = view.each(train_if_drawn, is_drawn)
         # minibatches of all clients count alike, so clients with many steps count more
         steps = count.sum()
         return {

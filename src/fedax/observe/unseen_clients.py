@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from fedax.core import InvalidInput, Task
 from fedax.core.directions import Mode, mode_field
-from fedax.observe.accuracy import needs, score_modes
+from fedax.observe.accuracy import check_split_and_score, score_modes
 from fedax.observe.base import Observer, View, count_field
 
 
@@ -37,18 +37,19 @@ class HeldBack(Observer):
     mode: Mode | None = mode_field()
 
     def __call__(self, view: View) -> dict[str, Any]:
-        made: dict[str, Any] = {}
+        metrics: dict[str, Any] = {}
         others = view.task.held_back
         assert others is not None, "refused by check"
         assert others.test is not None, "refused by check"
-        known = jnp.asarray(others.test.sizes) > 0
+        has_examples = jnp.asarray(others.test.sizes) > 0
         for ending, steps in (("", None), ("_adapted", self.steps)):
-            each, name = view.held_back(self.score, steps), f"held_back_{self.score}{ending}"
-            made |= {
-                name: jnp.where(known, each, 0).sum() / known.sum(dtype=each.dtype),
-                f"{name}_each": each,
+            values, name = view.held_back(self.score, steps), f"held_back_{self.score}{ending}"
+            metrics |= {
+                name: jnp.where(has_examples, values, 0).sum()
+                / has_examples.sum(dtype=values.dtype),
+                f"{name}_each": values,
             }
-        return made
+        return metrics
 
     def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
         return score_modes(
@@ -62,4 +63,4 @@ class HeldBack(Observer):
                 f"task {task.name!r} without clients held back",
                 "tasks with such",
             )
-        needs(self, task, self.score, task.held_back.test)
+        check_split_and_score(self, task, self.score, task.held_back.test)

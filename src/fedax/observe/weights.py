@@ -8,9 +8,15 @@ from jaxtyping import Array, Float
 from fedax.observe.base import Observer, View
 
 
-def normalized_weights(usual: Array, own: Array | None = None) -> Float[Array, "clients"]:
+def normalized_weights(
+    default: Array, method_weights: Array | None = None
+) -> Float[Array, "clients"]:
     """Normalises a method's own weights; the default ones where those are missing or zero."""
-    weights = usual if own is None else jnp.where(own.sum() > 0, own, usual)
+    weights = (
+        default
+        if method_weights is None
+        else jnp.where(method_weights.sum() > 0, method_weights, default)
+    )
     return weights / jnp.where(weights.sum() > 0, weights.sum(), 1)
 
 
@@ -38,7 +44,7 @@ class ClientWeights(Observer):
         weight, share = normalized_weights(view.share, view.weights), normalized_weights(sizes)
 
         # share of a group with a change; 0 for an empty group, not NaN
-        def among(group: Array, changed: Array) -> Float[Array, ""]:
+        def share_changed(group: Array, changed: Array) -> Float[Array, ""]:
             count = group.sum(dtype=view.w.dtype)
             return (group & changed).sum(dtype=view.w.dtype) / jnp.where(count > 0, count, 1)
 
@@ -47,6 +53,6 @@ class ClientWeights(Observer):
             "client_share": share,
             "client_weight_smallest": weight[jnp.argmin(sizes)],
             "client_weight_largest": weight[jnp.argmax(sizes)],
-            "weight_raised": among(sizes < sizes.mean(), weight > share),
-            "weight_lowered": among(sizes > sizes.mean(), weight < share),
+            "weight_raised": share_changed(sizes < sizes.mean(), weight > share),
+            "weight_lowered": share_changed(sizes > sizes.mean(), weight < share),
         }

@@ -14,31 +14,33 @@ from fedax.core.hyper import Hyper
 from fedax.examples.arrays import as_array
 
 
-def _real(name: str, **limits: Any) -> Hyper:
+def _real_range(name: str, **limits: Any) -> Hyper:
     return Hyper(name, 1.0, **{"high": math.inf, "open_high": True, **limits})
 
 
-def _each(names: str, **limits: Any) -> dict[str, Hyper]:
-    return {name: _real(name, **limits) for name in names.split()}
+def _ranges(names: str, **limits: Any) -> dict[str, Hyper]:
+    return {name: _real_range(name, **limits) for name in names.split()}
 
 
 _COUNTS = ("interval", "steps", "clients", "local_steps", "rounds", "dim", "bits", "cohort")
 _LIMITS = {
-    **_each(
+    **_ranges(
         "smoothness accuracy rate mu price curvature rho width rounds_ratio dual_rate diameter",
         low=0.0,
         open_low=True,
     ),
-    **_each("surrogate_diversity", low=0.0, open_low=True),
-    **_each(
+    **_ranges("surrogate_diversity", low=0.0, open_low=True),
+    **_ranges(
         "distance variance gap spread concavity residual moved gradient drift error "
         "global_variance",
         low=0.0,
     ),
-    **_each("local_variance gradient_bound heterogeneity tolerance multiplier violation", low=0.0),
-    **_each("dissimilarity diversity mean_steps", low=1.0),
-    **_each("inexactness momentum mixing", low=0.0, high=1.0),
-    **_each("share", low=0.0, high=1.0, open_high=False),
+    **_ranges(
+        "local_variance gradient_bound heterogeneity tolerance multiplier violation", low=0.0
+    ),
+    **_ranges("dissimilarity diversity mean_steps", low=1.0),
+    **_ranges("inexactness momentum mixing", low=0.0, high=1.0),
+    **_ranges("share", low=0.0, high=1.0, open_high=False),
     **{name: Hyper(name, 1, low=1, high=math.inf, open_high=True) for name in _COUNTS},
 }
 
@@ -64,12 +66,12 @@ def check_weights(function: str, name: str, weights: np.ndarray, positive: bool 
 
 def rows(function: str, name: str, vectors: Any) -> np.ndarray:
     """Returns one vector for each client, as double precision."""
-    found = as_array(vectors, f"{function}({name}=...)").astype(float)
-    if found.ndim != 2 or not len(found):
+    array = as_array(vectors, f"{function}({name}=...)").astype(float)
+    if array.ndim != 2 or not len(array):
         raise InvalidInput.found(
-            f"{function}({name}=...)", f"shape {found.shape}", "one vector for each client"
+            f"{function}({name}=...)", f"shape {array.shape}", "one vector for each client"
         )
-    return found
+    return array
 
 
 def shares(
@@ -81,10 +83,10 @@ def shares(
     """Returns the clients' weights, equal ones by default."""
     if weights is None:
         return np.full(clients, 1 / clients)
-    found = as_array(weights, f"{function}(weights=...)").astype(float)
-    check_weights(function, "weights", found, positive)
-    if len(found) != clients:
+    array = as_array(weights, f"{function}(weights=...)").astype(float)
+    check_weights(function, "weights", array, positive)
+    if len(array) != clients:
         raise InvalidInput.found(
-            f"{function}(weights=...)", f"{len(found)} numbers", f"{clients}, one for each client"
+            f"{function}(weights=...)", f"{len(array)} numbers", f"{clients}, one for each client"
         )
-    return found
+    return array

@@ -58,33 +58,33 @@ class Measured(Constants):
 
     @property
     def smoothness(self) -> Float[np.ndarray, "clients"]:
-        return self._found[0]
+        return self._smoothness_and_source[0]
 
     @property
     def estimated(self) -> bool:
-        return self._found[1] == ESTIMATE
+        return self._smoothness_and_source[1] == ESTIMATE
 
     @property
     def source(self) -> str:
         """The origin of the smoothness: `CLOSED_FORM`, `EXACT` or `ESTIMATE`."""
-        return self._found[1]
+        return self._smoothness_and_source[1]
 
     @functools.cached_property
-    def _found(self) -> tuple[Float[np.ndarray, "clients"], str]:
+    def _smoothness_and_source(self) -> tuple[Float[np.ndarray, "clients"], str]:
         # from the strongest statement to the weakest: a bound, an exact value, an estimate
         if (stated := closed_form(self.task)) is not None:
-            return _positive(stated, ""), CLOSED_FORM
+            return _check_positive(stated, ""), CLOSED_FORM
         if is_quadratic(self.task):
-            each = [
+            values = [
                 smoothness(self.losses, client=k, tolerance=1e-4)
                 for k in range(self.losses.clients)
             ]
-            return _positive(np.array(each) * (1 + _ROUNDING), "at the start"), EXACT
+            return _check_positive(np.array(values) * (1 + _ROUNDING), "at the start"), EXACT
         # all starts of the runs: curvature may differ between them
         points = [self.losses.layout.ravel(start) for start in self._starts] or [self.losses.start]
         with np.errstate(over="ignore", invalid="ignore"):  # of trial steps far out
             paths = [trial_smoothness(self.losses, np.asarray(point, float)) for point in points]
-        return _positive(
+        return _check_positive(
             SAFETY * np.max(paths, axis=0), "at the start and along a trial path"
         ), ESTIMATE
 
@@ -98,13 +98,13 @@ EXACT = "exact, a quadratic"
 ESTIMATE = f"estimate: {SAFETY:g} times the largest curvature along a trial path"
 
 
-def _positive(found: np.ndarray, where: str) -> Float[np.ndarray, "clients"]:
-    if not np.all(found > 0):
-        flat = f"client {int(np.argmin(found > 0))} without curvature {where}".rstrip()
+def _check_positive(values: np.ndarray, where: str) -> Float[np.ndarray, "clients"]:
+    if not np.all(values > 0):
+        flat = f"client {int(np.argmin(values > 0))} without curvature {where}".rstrip()
         raise InvalidInput.found(
             "task", flat, "with constants of the theory, losses that are not linear there"
         )
-    return found
+    return values
 
 
 @checked_call
@@ -118,11 +118,11 @@ def closed_form(task: Task) -> Float[np.ndarray, "clients"] | None:
     state: Any = getattr(task.loss, "smoothness", None)
     if state is None:
         return None
-    found = [state(task.train.client(k)) for k in range(task.train.clients)]
+    bounds = [state(task.train.client(k)) for k in range(task.train.clients)]
     return (
         None
-        if any(each is None for each in found)
-        else np.array(found, float) * (1 + _ROUNDING) + task.l2
+        if any(value is None for value in bounds)
+        else np.array(bounds, float) * (1 + _ROUNDING) + task.l2
     )
 
 
@@ -171,14 +171,14 @@ def trial_smoothness(losses: Losses, start: np.ndarray) -> Float[np.ndarray, "cl
     """
     # points of every client: the start, the origin and the path of the mean loss
     shared = [start, np.zeros_like(start), *_middle_and_end(_descend(losses, start, None).points)]
-    found = []
+    largest = []
     for client in range(losses.clients):
         path = _descend(losses, start, client)
         curvatures = [
             _curvature(losses, w, client) for w in [*shared, *_middle_and_end(path.points)]
         ]
-        found.append(max([path.quotient, *curvatures]))
-    return np.array(found)
+        largest.append(max([path.quotient, *curvatures]))
+    return np.array(largest)
 
 
 class _Path(NamedTuple):
@@ -210,10 +210,10 @@ def _curvature(losses: Losses, w: np.ndarray, client: int | None) -> float:
     # one product shows whether the Hessian is finite, before the iteration begins
     if not np.isfinite(losses.hessian_product(w, np.ones_like(w), client)).all():
         return 0.0
-    unsettled: Any = scipy.sparse.linalg.ArpackNoConvergence
+    no_convergence: Any = scipy.sparse.linalg.ArpackNoConvergence
     try:
         return smoothness(losses, w, client=client, tolerance=_COARSE)
-    except unsettled as error:
+    except no_convergence as error:
         # the largest of the eigenvalues that have converged
         return float(np.max(np.abs(error.eigenvalues), initial=0.0))
 
@@ -226,26 +226,28 @@ def _descend(losses: Losses, start: np.ndarray, client: int | None) -> _Path:
         w = np.asarray(np.asarray(w, dtype), float)  # as the loss sees it
         return _Trial(w, losses.value(w, client), losses.gradient(w, client))
 
-    def step(here: _Trial, rate: float) -> _Trial:
-        trial = evaluate(here.w - rate * here.gradient)
+    def step(current: _Trial, rate: float) -> _Trial:
+        trial = evaluate(current.w - rate * current.gradient)
         # trial steps count too, even those that the search refuses
-        quotients.append(_quotient(here, trial, dtype))
+        quotients.append(_quotient(current, trial, dtype))
         return trial
 
-    here, points, curvature = evaluate(start), [start], _curvature(losses, start, client)
+    current, points, curvature = evaluate(start), [start], _curvature(losses, start, client)
     # the best step if the loss were a quadratic with this curvature
     rate = 1 / curvature if curvature > 0 else 1.0
-    while len(points) <= STEPS and np.isfinite(here.gradient).all() and np.any(here.gradient):
-        found = _search(here, functools.partial(step, here), rate, float(jnp.finfo(dtype).eps))
-        if found is None:
+    while len(points) <= STEPS and np.isfinite(current.gradient).all() and np.any(current.gradient):
+        accepted = _search(
+            current, functools.partial(step, current), rate, float(jnp.finfo(dtype).eps)
+        )
+        if accepted is None:
             break
-        here, rate = found
-        points.append(here.w)
+        current, rate = accepted
+        points.append(current.w)
     return _Path(points, max(quotients))
 
 
 def _search(
-    here: _Trial, step: Callable[[float], _Trial], rate: float, eps: float
+    current: _Trial, step: Callable[[float], _Trial], rate: float, eps: float
 ) -> tuple[_Trial, float] | None:
     """Halves a step size until the loss falls by half of what its slope promises.
 
@@ -253,15 +255,15 @@ def _search(
 
     None where no step size does, or where rounding of the loss decides.
     """
-    square, best, halved = float(here.gradient @ here.gradient), None, False
+    square, best, halved = float(current.gradient @ current.gradient), None, False
     for _ in range(_SEARCH):
         promised = rate * square / 2
         # a smaller fall could not be told from rounding
-        if promised <= 10 * eps * abs(here.value):
+        if promised <= 10 * eps * abs(current.value):
             return best
         trial = step(rate)
         finite = np.isfinite(trial.value) and np.isfinite(trial.gradient).all()
-        falls = finite and trial.value <= here.value - promised
+        falls = finite and trial.value <= current.value - promised
         # doubled once too often: the step before was the best one
         if best is not None and (not falls or trial.value >= best[0].value):
             return best
@@ -275,10 +277,17 @@ def _search(
     return best
 
 
-def _quotient(here: _Trial, trial: _Trial, dtype: Any) -> float:
+def _quotient(current: _Trial, trial: _Trial, dtype: Any) -> float:
     """Returns the quotient of gradients and distance, a lower bound of the smoothness; 0 where
     rounding would decide it.
     """
-    change, moved = np.linalg.norm(trial.gradient - here.gradient), np.linalg.norm(trial.w - here.w)
-    rounding = 1e3 * float(jnp.finfo(dtype).eps) * np.linalg.norm(here.gradient)
-    return float(change / moved) if np.isfinite(change) and moved > 0 and change > rounding else 0.0
+    change, distance = (
+        np.linalg.norm(trial.gradient - current.gradient),
+        np.linalg.norm(trial.w - current.w),
+    )
+    rounding = 1e3 * float(jnp.finfo(dtype).eps) * np.linalg.norm(current.gradient)
+    return (
+        float(change / distance)
+        if np.isfinite(change) and distance > 0 and change > rounding
+        else 0.0
+    )

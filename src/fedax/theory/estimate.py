@@ -74,10 +74,12 @@ class Losses:
         self._piece = min(piece, task.train.largest)
         dtype = self.start.dtype
         # weights by example: p_k / n_k in f, and 1 / n_k in the loss of its client
-        self._of_all = jnp.asarray(
+        self._mean_weights = jnp.asarray(
             np.repeat(self.shares / sizes, np.asarray(task.train.sizes)), dtype
         )
-        self._of_one = jnp.asarray(np.repeat(1 / sizes, np.asarray(task.train.sizes)), dtype)
+        self._client_weights = jnp.asarray(
+            np.repeat(1 / sizes, np.asarray(task.train.sizes)), dtype
+        )
         self._arrays = {name: jnp.asarray(values) for name, values in task.train.arrays.items()}
 
     @property
@@ -87,12 +89,12 @@ class Losses:
 
     def value(self, w: Point, client: int | None = None) -> float:
         """Returns $f(w)$, or $f_k(w)$ of one client."""
-        return float(self._summed(w, client, self._value_of, jnp.zeros((), self.start.dtype)))
+        return float(self._sum_over(w, client, self._value_of, jnp.zeros((), self.start.dtype)))
 
     def gradient(self, w: Point, client: int | None = None) -> Float[np.ndarray, "dim"]:
         r"""Returns $\nabla f(w)$, or $\nabla f_k(w)$ of one client."""
         return np.asarray(
-            self._summed(w, client, self._gradient_of, jnp.zeros_like(self.start)), float
+            self._sum_over(w, client, self._gradient_of, jnp.zeros_like(self.start)), float
         )
 
     def gradients(self, w: Point) -> Float[np.ndarray, "clients dim"]:
@@ -106,7 +108,7 @@ class Losses:
         gradients.
         """
         return np.asarray(
-            self._summed(
+            self._sum_over(
                 w, client, self._product_of, jnp.zeros_like(self.start), self._as_point(v)
             ),
             float,
@@ -121,54 +123,56 @@ class Losses:
         return np.concatenate(
             [
                 # 64 gradients at a time: each has as many numbers as the model
-                self._squares_of(self._as_point(w), self._rows(chosen[i : i + 64]))
+                self._squares_of(self._as_point(w), self._take_rows(chosen[i : i + 64]))
                 for i in range(0, len(chosen), 64)
             ]
         )
 
     def _as_point(self, w: Point) -> Array:
-        found = jnp.asarray(w, self.start.dtype)
-        if found.shape != self.start.shape:
+        point = jnp.asarray(w, self.start.dtype)
+        if point.shape != self.start.shape:
             raise InvalidInput.found(
-                "w", f"shape {found.shape}", f"a flat vector of {self.start.shape[0]} numbers"
+                "w", f"shape {point.shape}", f"a flat vector of {self.start.shape[0]} numbers"
             )
-        return found
+        return point
 
-    def _rows(self, place: Any) -> dict[str, Array]:
+    def _take_rows(self, indices: Any) -> dict[str, Array]:
         return {
-            name: jnp.take(values, jnp.asarray(place), axis=0)
+            name: jnp.take(values, jnp.asarray(indices), axis=0)
             for name, values in self._arrays.items()
         }
 
-    def _summed(self, w: Point, client: int | None, each: Any, zero: Array, *given: Array) -> Array:
+    def _sum_over(
+        self, w: Point, client: int | None, program: Any, zero: Array, *vectors: Array
+    ) -> Array:
         offsets = self.task.train.offsets
         begin, end = (
             (0, self.task.train.total)
             if client is None
             else (int(offsets[client]), int(offsets[client + 1]))
         )
-        scale = self._of_all if client is None else self._of_one
-        return each(self._as_point(w), *given, self._arrays, scale, begin, end, zero)
+        scale = self._mean_weights if client is None else self._client_weights
+        return program(self._as_point(w), *vectors, self._arrays, scale, begin, end, zero)
 
     def _loss(
         self, w: Array, arrays: dict[str, Array], scale: Array, begin: Array, end: Array
     ) -> Array:
         """Returns the loss of one piece from `begin`, with l2 in the share of its examples."""
         # a piece may reach beyond the end: rows there have weight 0
-        place = begin + jnp.arange(self._piece, dtype=jnp.int32)
-        inside, place = place < end, jnp.minimum(place, scale.shape[0] - 1)
-        weight = jnp.where(inside, scale[place], 0)
-        examples = {name: jnp.take(values, place, axis=0) for name, values in arrays.items()}
+        indices = begin + jnp.arange(self._piece, dtype=jnp.int32)
+        inside, indices = indices < end, jnp.minimum(indices, scale.shape[0] - 1)
+        weight = jnp.where(inside, scale[indices], 0)
+        examples = {name: jnp.take(values, indices, axis=0) for name, values in arrays.items()}
         losses = self.task.total(
             self.task.functions["loss"], self.layout.unravel(w), examples, weight, None
         )
         # the weights of all pieces add up to 1, so l2 counts once
         return losses + weight.sum() * self.task.l2 / 2 * (w @ w)
 
-    def _pieces(self, one: Any, begin: Array, end: Array, zero: Array) -> Array:
+    def _sum_pieces(self, evaluate: Any, begin: Array, end: Array, zero: Array) -> Array:
         count = (end - begin + self._piece - 1) // self._piece
         return jax.lax.fori_loop(
-            0, count, lambda i, total: total + one(begin + i * self._piece), zero
+            0, count, lambda i, total: total + evaluate(begin + i * self._piece), zero
         )
 
     @functools.cached_property
@@ -176,7 +180,9 @@ class Losses:
         def run(
             w: Array, arrays: Any, scale: Array, begin: Array, end: Array, zero: Array
         ) -> Array:
-            return self._pieces(lambda i: self._loss(w, arrays, scale, i, end), begin, end, zero)
+            return self._sum_pieces(
+                lambda i: self._loss(w, arrays, scale, i, end), begin, end, zero
+            )
 
         return jax.jit(run)
 
@@ -185,7 +191,7 @@ class Losses:
         def run(
             w: Array, arrays: Any, scale: Array, begin: Array, end: Array, zero: Array
         ) -> Array:
-            return self._pieces(
+            return self._sum_pieces(
                 lambda i: jax.grad(self._loss)(w, arrays, scale, i, end), begin, end, zero
             )
 
@@ -196,27 +202,27 @@ class Losses:
         def run(
             w: Array, v: Array, arrays: Any, scale: Array, begin: Array, end: Array, zero: Array
         ) -> Array:
-            def one(i: Array) -> Array:
+            def product(i: Array) -> Array:
                 return jax.jvp(
                     lambda w: jax.grad(self._loss)(w, arrays, scale, i, end), (w,), (v,)
                 )[1]
 
-            return self._pieces(one, begin, end, zero)
+            return self._sum_pieces(product, begin, end, zero)
 
         return jax.jit(run)
 
     @functools.cached_property
     def _squares_of(self) -> Any:
-        def one(w: Array, example: PyTree) -> Array:
-            alone = jax.tree.map(lambda value: value[None], example)
+        def squared_norm(w: Array, example: PyTree) -> Array:
+            batch = jax.tree.map(lambda value: value[None], example)
             gradient = jax.grad(
-                lambda w: self.task.functions["loss"](self.layout.unravel(w), alone, None)[
+                lambda w: self.task.functions["loss"](self.layout.unravel(w), batch, None)[
                     0
                 ].astype(w.dtype)
             )(w)
             return gradient @ gradient
 
-        return jax.jit(jax.vmap(one, in_axes=(None, 0)))
+        return jax.jit(jax.vmap(squared_norm, in_axes=(None, 0)))
 
 
 @checked_call
@@ -234,7 +240,7 @@ def smoothness(
     Raises:
         InvalidInput: a point of another size.
     """
-    return abs(_extreme(losses, w, client, tolerance, 0.0, 1.0))
+    return abs(_extreme_eigenvalue(losses, w, client, tolerance, 0.0, 1.0))
 
 
 @checked_call
@@ -258,10 +264,10 @@ def lowest_eigenvalue(
     shift = 1.01 * largest
     # the largest eigenvalue of shift - H, which is positive definite; a lowest one near 0 would
     # never converge by itself
-    return shift - _extreme(losses, w, client, tolerance / 2, shift, -1.0)
+    return shift - _extreme_eigenvalue(losses, w, client, tolerance / 2, shift, -1.0)
 
 
-def _extreme(
+def _extreme_eigenvalue(
     losses: Losses, w: Point | None, client: int | None, tolerance: float, shift: float, sign: float
 ) -> float:
     """Returns the eigenvalue of shift + sign H that is largest in absolute value."""
@@ -277,8 +283,8 @@ def _extreme(
     if dim == 1 or not np.any(product(start)):
         return float(product(start)[0] / start[0])
     lanczos: Any = scipy.sparse.linalg.eigsh
-    found = lanczos(
-        _operator(dim, product),
+    eigenvalues = lanczos(
+        _linear_operator(dim, product),
         k=1,
         which="LM",
         v0=start,
@@ -286,10 +292,10 @@ def _extreme(
         ncv=min(dim, 24),
         return_eigenvectors=False,
     )
-    return float(found[0])
+    return float(eigenvalues[0])
 
 
-def _operator(dim: int, matvec: Any) -> Any:
+def _linear_operator(dim: int, matvec: Any) -> Any:
     return cast(Any, scipy.sparse.linalg.LinearOperator)((dim, dim), matvec=matvec, dtype=float)
 
 
@@ -324,7 +330,7 @@ def optimum(losses: Losses, *, tolerance: float = 1e-10, steps: int = 100) -> Op
         if norm <= tolerance:
             break
         matvec = functools.partial(losses.hessian_product, w)
-        operator = _operator(len(w), lambda v, matvec=matvec: matvec(v.ravel()))
+        operator = _linear_operator(len(w), lambda v, matvec=matvec: matvec(v.ravel()))
         # solved more exactly as the gradient falls, which keeps Newton's method fast
         direction = scipy.sparse.linalg.cg(
             operator, -gradient, rtol=min(0.1, math.sqrt(norm)) * 0.1, maxiter=4 * len(w)
@@ -420,14 +426,15 @@ def global_variance(losses: Losses, points: list[Point]) -> float:
         losses: see `Losses`.
         points: flat vectors, such as the models along a run; at least one.
     """
-    most = 0.0
+    largest = 0.0
     for w in points:
-        found = losses.gradients(w)
+        gradients = losses.gradients(w)
         # squared distances to the mean gradient, in the mean over the clients
-        most = max(
-            most, float(losses.shares @ np.sum((found - losses.shares @ found) ** 2, axis=1))
+        largest = max(
+            largest,
+            float(losses.shares @ np.sum((gradients - losses.shares @ gradients) ** 2, axis=1)),
         )
-    return most
+    return largest
 
 
 @checked_call
@@ -444,7 +451,7 @@ def pl_constant(losses: Losses, points: list[Point], least: float) -> float:
     Raises:
         InvalidInput: a point with $f(x) \le f^*$.
     """
-    found = math.inf
+    smallest = math.inf
     for w in points:
         gap = losses.value(w) - least
         if gap <= 0:
@@ -453,5 +460,5 @@ def pl_constant(losses: Losses, points: list[Point], least: float) -> float:
                 least,
                 f"numbers below the value {least + gap:g} at a point",
             )
-        found = min(found, float(np.sum(losses.gradient(w) ** 2)) / (2 * gap))
-    return found
+        smallest = min(smallest, float(np.sum(losses.gradient(w) ** 2)) / (2 * gap))
+    return smallest

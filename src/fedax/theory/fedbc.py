@@ -61,8 +61,8 @@ def multiplier_bounds(smoothness: PerDevice) -> Interval:
     Source: before (43), and after (61).
     """
     check("multiplier_bounds", smoothness=smoothness)
-    found = np.asarray(smoothness, float)
-    return Interval(1 + found, (1 + found) ** 2 / found)
+    smoothness_array = np.asarray(smoothness, float)
+    return Interval(1 + smoothness_array, (1 + smoothness_array) ** 2 / smoothness_array)
 
 
 @checked_call
@@ -88,13 +88,17 @@ def heterogeneity(gradients: Models, *, low: float, high: float) -> float:
 
     Source: Assumption 4.3.
     """
-    found = rows("heterogeneity", "gradients", gradients)
+    gradient_rows = rows("heterogeneity", "gradients", gradients)
     check("heterogeneity", multiplier=np.array([low, high]))
     # four arrays of shape (clients, clients, dim): the first axis is i, the second j
-    corners = [a * found[:, None] - b * found[None] for a in (low, high) for b in (low, high)]
+    corners = [
+        a * gradient_rows[:, None] - b * gradient_rows[None]
+        for a in (low, high)
+        for b in (low, high)
+    ]
     lengths = np.linalg.norm(np.array(corners), axis=-1).max(0)
     # a device is not compared with itself
-    return float(np.where(np.eye(len(found)), 0, lengths).max())
+    return float(np.where(np.eye(len(gradient_rows)), 0, lengths).max())
 
 
 @checked_call
@@ -118,11 +122,13 @@ def solve_errors(
 
     Source: eqs. (17) and (25).
     """
-    found, own = (
+    gradient_rows, model_rows = (
         rows("solve_errors", "gradients", gradients),
         rows("solve_errors", "models", models),
     )
-    inexact = found + 2 * np.asarray(multipliers)[:, None] * (own - np.asarray(global_model))
+    inexact = gradient_rows + 2 * np.asarray(multipliers)[:, None] * (
+        model_rows - np.asarray(global_model)
+    )
     return np.sum(inexact**2, axis=1)
 
 
@@ -140,8 +146,8 @@ def violations(
 
     Source: eq. (7), the gradient (19).
     """
-    own = rows("violations", "models", models)
-    return np.sum((own - np.asarray(global_model)) ** 2, axis=1) - np.asarray(tolerances)
+    model_rows = rows("violations", "models", models)
+    return np.sum((model_rows - np.asarray(global_model)) ** 2, axis=1) - np.asarray(tolerances)
 
 
 @checked_call
@@ -294,8 +300,8 @@ def consensus_bound(
             "consensus_bound(multiplier=...)", multiplier, f"numbers above L/2 = {smoothness / 2:g}"
         )
     # the numerator: errors of both solves, and the dissimilarity of the gradients
-    apart = math.sqrt(error) / multiplier + heterogeneity / (2 * multiplier**2)
-    return (apart / (1 - smoothness / (2 * multiplier))) ** 2
+    numerator = math.sqrt(error) / multiplier + heterogeneity / (2 * multiplier**2)
+    return (numerator / (1 - smoothness / (2 * multiplier))) ** 2
 
 
 @checked_call
@@ -368,16 +374,21 @@ def stationarity_bound(
     )
     check("stationarity_bound", tolerance=tolerance)
     # L, and the mean of 1 / (2 L_i)
-    most, halves = float(np.max(smoothness)), float(np.mean(0.5 / np.asarray(smoothness)))
-    if multiplier < 1 + most:
+    largest, halves = float(np.max(smoothness)), float(np.mean(0.5 / np.asarray(smoothness)))
+    if multiplier < 1 + largest:
         raise InvalidInput.of(
-            "stationarity_bound(multiplier=...)", multiplier, f"numbers >= 1 + L = {1 + most:g}"
+            "stationarity_bound(multiplier=...)", multiplier, f"numbers >= 1 + L = {1 + largest:g}"
         )
     # M_1 squared
-    square = (most + 2 * multiplier) ** 2
-    first = 4 * square * (gap + gradient_bound**2 * halves + multiplier * tolerance) / rounds
-    apart = (4 * (most**2 + 4 * multiplier**2) + 4 * square * multiplier) * spread
-    return first + apart + error * (4 + 4 * square * halves) + 4 * square * dual_rate * violation**2
+    square = (largest + 2 * multiplier) ** 2
+    gap_term = 4 * square * (gap + gradient_bound**2 * halves + multiplier * tolerance) / rounds
+    spread_term = (4 * (largest**2 + 4 * multiplier**2) + 4 * square * multiplier) * spread
+    return (
+        gap_term
+        + spread_term
+        + error * (4 + 4 * square * halves)
+        + 4 * square * dual_rate * violation**2
+    )
 
 
 @checked_call

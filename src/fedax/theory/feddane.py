@@ -132,9 +132,12 @@ def dissimilarity(
 
     Source: Definition 2.
     """
-    found = rows("dissimilarity", "gradients", gradients)
-    p = shares("dissimilarity", weights, len(found))
-    square, mean = float(p @ np.sum(found**2, axis=1)), float(np.linalg.norm(p @ found))
+    gradient_rows = rows("dissimilarity", "gradients", gradients)
+    p = shares("dissimilarity", weights, len(gradient_rows))
+    square, mean = (
+        float(p @ np.sum(gradient_rows**2, axis=1)),
+        float(np.linalg.norm(p @ gradient_rows)),
+    )
     return max(math.sqrt(square) / mean, 1.0) if mean else math.inf if square else 1.0
 
 
@@ -190,11 +193,11 @@ def _decrease(
     mu: float, smoothness: float, dissimilarity: float, inexactness: float, concavity: float
 ) -> float:
     # m and B^2 - 1 of the formula
-    modulus, more = mu - concavity, dissimilarity**2 - 1
+    modulus, excess = mu - concavity, dissimilarity**2 - 1
     # the term of the local solutions, which appears twice
     solved = smoothness * (1 + inexactness) ** 2 / modulus**2
     first = 1 / mu - 1.5 * inexactness / modulus - solved - 1.5 * smoothness / (mu * modulus)
-    return first - more * (solved + smoothness / (mu * modulus) + inexactness / modulus)
+    return first - excess * (solved + smoothness / (mu * modulus) + inexactness / modulus)
 
 
 class Best(NamedTuple):
@@ -236,24 +239,24 @@ def best_mu(
         inexactness=inexactness,
         concavity=concavity,
     )
-    more = dissimilarity**2 - 1
+    excess = dissimilarity**2 - 1
     # rho = linear / mu - square / mu^2 for convex losses
-    linear = 1 - inexactness * (1.5 + more)
+    linear = 1 - inexactness * (1.5 + excess)
     if linear <= 0:
         return Best(math.inf, 0.0)
-    square = smoothness * ((1 + inexactness) ** 2 * (1 + more) + 1.5 + more)
+    square = smoothness * ((1 + inexactness) ** 2 * (1 + excess) + 1.5 + excess)
     best = 2 * square / linear
     if concavity:
-        given = (smoothness, dissimilarity, inexactness, concavity)
+        arguments = (smoothness, dissimilarity, inexactness, concavity)
         # rho(mu) rises from -infinity to its only maximum, which lies above that of the convex case
         high = 16 * (best + concavity / linear)
-        found: Any = scipy.optimize.minimize_scalar(
+        result: Any = scipy.optimize.minimize_scalar(
             # mu above the concavity, on a logarithmic scale
-            lambda log: -_decrease(concavity + math.exp(log), *given),
+            lambda log: -_decrease(concavity + math.exp(log), *arguments),
             bounds=(math.log(best / 2), math.log(high)),
         )
-        best = concavity + math.exp(float(found.x))
-        return Best(best, _decrease(best, *given))
+        best = concavity + math.exp(float(result.x))
+        return Best(best, _decrease(best, *arguments))
     return Best(best, linear**2 / (4 * square))
 
 
@@ -304,15 +307,17 @@ def decrease_by_device(
         inexactness=inexactness,
     )
     # single numbers become one for each device
-    m, own, gamma = np.broadcast_arrays(
-        *(np.atleast_1d(np.asarray(each, float)) for each in (mu, smoothness, inexactness))
+    m, smoothness_of_device, gamma = np.broadcast_arrays(
+        *(np.atleast_1d(np.asarray(value, float)) for value in (mu, smoothness, inexactness))
     )
     p = shares("decrease_by_device", weights, len(m))
-    whole = float(p @ own) if overall is None else overall
-    check("decrease_by_device", smoothness=whole)
-    solved = whole * (1 + gamma) ** 2 / m**2
-    first = p @ (1 / m - 1.5 * gamma / m - solved - 1.5 * own / m**2)
-    return float(first - (dissimilarity**2 - 1) * (p @ (solved + own / m**2 + gamma / m)))
+    overall_smoothness = float(p @ smoothness_of_device) if overall is None else overall
+    check("decrease_by_device", smoothness=overall_smoothness)
+    solved = overall_smoothness * (1 + gamma) ** 2 / m**2
+    first = p @ (1 / m - 1.5 * gamma / m - solved - 1.5 * smoothness_of_device / m**2)
+    return float(
+        first - (dissimilarity**2 - 1) * (p @ (solved + smoothness_of_device / m**2 + gamma / m))
+    )
 
 
 @checked_call

@@ -97,8 +97,10 @@ def feddane_descent(
     options = {"smoothness": smoothness, "inexactness": inexactness, "concavity": concavity}
     rho = [
         # B before each round: the last entry belongs to no round
-        feddane.decrease(mu=mu, dissimilarity=each, **options) if mu > concavity else -np.inf
-        for each in b[:-1]
+        feddane.decrease(mu=mu, dissimilarity=b_round, **options) if mu > concavity else -np.inf
+        for b_round in b[:-1]
     ]
-    found = np.array(rho)
-    return Descent(found, np.where(found > 0, found, 0) * g[:-1] ** 2, f[:-1] - f[1:])
+    rho_by_round = np.array(rho)
+    return Descent(
+        rho_by_round, np.where(rho_by_round > 0, rho_by_round, 0) * g[:-1] ** 2, f[:-1] - f[1:]
+    )

@@ -154,8 +154,8 @@ def iterate_variance(models: Float[Array | np.ndarray, "clients dim"]) -> float:
 
     Source: eq. (3).
     """
-    found = rows("iterate_variance", "models", models)
-    return float(np.mean(np.sum((found - found.mean(0)) ** 2, axis=1)))
+    model_rows = rows("iterate_variance", "models", models)
+    return float(np.mean(np.sum((model_rows - model_rows.mean(0)) ** 2, axis=1)))
 
 
 @checked_call
@@ -226,15 +226,17 @@ def spread_bound(
 
     Source: Lemma 2, first inequality.
     """
-    found = np.asarray(gaps, float)
+    gap_array = np.asarray(gaps, float)
     check("spread_bound", variance=variance, smoothness=smoothness, interval=interval)
     _check_rate("spread_bound", rate, smoothness, interval)
-    if len(found) > interval or not np.all(found >= 0):
+    if len(gap_array) > interval or not np.all(gap_array >= 0):
         raise InvalidInput.of(
-            "spread_bound(gaps=...)", found.tolist(), f"at most H = {interval} numbers >= 0"
+            "spread_bound(gaps=...)", gap_array.tolist(), f"at most H = {interval} numbers >= 0"
         )
     square = (rate * interval) ** 2
-    return float(5 * smoothness * square * found.sum() + 7.5 * square * variance * len(found))
+    return float(
+        5 * smoothness * square * gap_array.sum() + 7.5 * square * variance * len(gap_array)
+    )
 
 
 @checked_call
@@ -270,9 +272,10 @@ def spread_excess_bound(
     """
     # called for its checks of the arguments
     spread_bound(gaps=gaps, variance=variance, smoothness=smoothness, interval=interval, rate=rate)
-    found = np.asarray(gaps, float)
+    gap_array = np.asarray(gaps, float)
     return float(
-        -found.sum() / 2 + 11.25 * smoothness * (rate * interval) ** 2 * variance * len(found)
+        -gap_array.sum() / 2
+        + 11.25 * smoothness * (rate * interval) ** 2 * variance * len(gap_array)
     )
 
 
@@ -412,19 +415,19 @@ def best_interval(
 
     Source: eq. (5); the question of the right panels of Figures 1 and 2.
     """
-    given = {
+    arguments = {
         "distance": distance,
         "variance": variance,
         "smoothness": smoothness,
         "accuracy": accuracy,
     }
-    check("best_interval", price=price, **given)
+    check("best_interval", price=price, **arguments)
     _check_rate("best_interval", rate, smoothness, 1)
     # all intervals for which the step size is allowed: at most 1/(4LH)
     intervals = np.arange(1, min(most, int(1 / (4 * smoothness * rate) * (1 + 1e-12))) + 1)
     # accuracy left for the first term of the bound: what the floor does not take
-    left = accuracy - 24 * rate**2 * variance * intervals**2 * smoothness
-    if left[0] <= 0:
+    remaining = accuracy - 24 * rate**2 * variance * intervals**2 * smoothness
+    if remaining[0] <= 0:
         largest = math.sqrt(accuracy / (24 * variance * smoothness))
         raise InvalidInput.of(
             "best_interval(rate=...)",
@@ -432,7 +435,9 @@ def best_interval(
             f"numbers below {largest:g}, with which H = 1 reaches the accuracy",
         )
     # without the common factors; infinite where the floor is above the accuracy
-    cost = np.where(left > 0, (1 + price / intervals) / np.where(left > 0, left, 1), np.inf)
+    cost = np.where(
+        remaining > 0, (1 + price / intervals) / np.where(remaining > 0, remaining, 1), np.inf
+    )
     return int(intervals[np.argmin(cost)])
 
 
@@ -462,8 +467,8 @@ def corollary(
 
     Source: Corollary 1.
     """
-    given = {"distance": distance, "variance": variance, "smoothness": smoothness}
-    check("corollary", clients=clients, interval=interval, steps=steps, **given)
+    arguments = {"distance": distance, "variance": variance, "smoothness": smoothness}
+    check("corollary", clients=clients, interval=interval, steps=steps, **arguments)
     if interval**2 * clients > steps:
         raise InvalidInput.of(
             "corollary(interval=...)",
@@ -475,6 +480,8 @@ def corollary(
 
 
 def _check_rate(function: str, rate: float, smoothness: float, interval: int) -> None:
-    most = 1 / (4 * smoothness * interval)
-    if not 0 < rate <= most * (1 + 1e-12):
-        raise InvalidInput.of(f"{function}(rate=...)", rate, f"numbers in (0, 1/(4LH) = {most:g}]")
+    largest = 1 / (4 * smoothness * interval)
+    if not 0 < rate <= largest * (1 + 1e-12):
+        raise InvalidInput.of(
+            f"{function}(rate=...)", rate, f"numbers in (0, 1/(4LH) = {largest:g}]"
+        )

@@ -61,14 +61,14 @@ class ADPSGD(Gossip):
         graph = self.network(fed.clients)
         return fed.exchange_pair(graph, self.send, self.receive, self.answer, state)
 
-    def send(self, client: Client, own: Node) -> Upload[Vector]:
-        return Upload(own.x)
+    def send(self, client: Client, state: Node) -> Upload[Vector]:
+        return Upload(state.x)
 
-    def receive(self, client: Client, own: Node, received: Vector) -> Node:
+    def receive(self, client: Client, state: Node, received: Vector) -> Node:
         # the step of the older model, added to the mean of the pair
-        x = received + client.minimize(start=own.begun) - own.begun
+        x = received + client.minimize(start=state.begun) - state.begun
         return Node(x, begun=x)
 
-    def answer(self, client: Client, own: Node, received: Vector) -> Node:
+    def answer(self, client: Client, state: Node, received: Vector) -> Node:
         """Takes the mean, and goes on with the gradient that it computes."""
-        return Node(received, own.begun)
+        return Node(received, state.begun)

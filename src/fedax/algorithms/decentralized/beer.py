@@ -17,7 +17,7 @@ class Known(eqx.Module):
     copy: Vector
     around: Vector
 
-    def toward(self) -> Vector:
+    def pull(self) -> Vector:
         """Returns where the neighbours pull."""
         return self.around - self.copy
 
@@ -81,24 +81,26 @@ class BEER(Gossip):
         # everybody starts at w, so its copy and the weighted mean of copies around it are w as well
         return fed.memory(Beer(w, zero, zero, Known(w, w), Known(zero, zero)))
 
-    def send(self, client: Client, own: Beer) -> Upload[Any]:
+    def send(self, client: Client, state: Beer) -> Upload[Any]:
         rate, code = client.learning_rate, self.code or Quantizer(8)
-        g = (own.x - client.minimize(start=own.x)) / (rate * jnp.asarray(client.steps, own.x.dtype))
-        v = own.v + self.gamma * own.trackers.toward() + g - own.g
-        x = own.x + self.gamma * own.models.toward() - rate * v
-        sent = (
-            code.message(x - own.models.copy, client.key("model")),
-            code.message(v - own.trackers.copy, client.key("tracker")),
+        g = (state.x - client.minimize(start=state.x)) / (
+            rate * jnp.asarray(client.steps, state.x.dtype)
+        )
+        v = state.v + self.gamma * state.trackers.pull() + g - state.g
+        x = state.x + self.gamma * state.models.pull() - rate * v
+        messages = (
+            code.message(x - state.models.copy, client.key("model")),
+            code.message(v - state.trackers.copy, client.key("tracker")),
         )
         models, trackers = (
-            Known(known.copy + message.value, known.around)
-            for known, message in zip((own.models, own.trackers), sent, strict=True)
+            Known(copies.copy + message.value, copies.around)
+            for copies, message in zip((state.models, state.trackers), messages, strict=True)
         )
-        return Upload(sent, memory=Beer(x, v, g, models, trackers))
+        return Upload(messages, memory=Beer(x, v, g, models, trackers))
 
-    def receive(self, client: Client, own: Beer, received: tuple[Vector, Vector]) -> Beer:
+    def receive(self, client: Client, state: Beer, received: tuple[Vector, Vector]) -> Beer:
         models, trackers = (
-            Known(known.copy, known.around + heard)
-            for known, heard in zip((own.models, own.trackers), received, strict=True)
+            Known(copies.copy, copies.around + mean_message)
+            for copies, mean_message in zip((state.models, state.trackers), received, strict=True)
         )
-        return Beer(own.x, own.v, own.g, models, trackers)
+        return Beer(state.x, state.v, state.g, models, trackers)

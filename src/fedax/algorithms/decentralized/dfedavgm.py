@@ -35,8 +35,8 @@ class DFedAvgM(Gossip):
         equation="Alg. 1, eq. (4), (5)",
     )
 
-    def send(self, client: Client, own: Vector) -> Upload[Vector]:
-        return Upload(client.minimize(start=own))
+    def send(self, client: Client, state: Vector) -> Upload[Vector]:
+        return Upload(client.minimize(start=state))
 
-    def receive(self, client: Client, own: Vector, received: Vector) -> Vector:
+    def receive(self, client: Client, state: Vector, received: Vector) -> Vector:
         return received

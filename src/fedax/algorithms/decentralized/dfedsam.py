@@ -56,10 +56,10 @@ class DFedSAM(DFedAvgM):
             state = fed.exchange(graph, self.forward, self.receive, state)
         return state
 
-    def send(self, client: Client, own: Vector) -> Upload[Vector]:
+    def send(self, client: Client, state: Vector) -> Upload[Vector]:
         return Upload(
-            client.minimize(LocalProblem(step_gradient=sharp_gradient(self.rho)), start=own)
+            client.minimize(LocalProblem(step_gradient=sharp_gradient(self.rho)), start=state)
         )
 
-    def forward(self, client: Client, own: Vector) -> Upload[Vector]:
-        return Upload(own)
+    def forward(self, client: Client, state: Vector) -> Upload[Vector]:
+        return Upload(state)

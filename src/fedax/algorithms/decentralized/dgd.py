@@ -35,8 +35,8 @@ class DGD(Gossip):
         equation="eq. (3)",
     )
 
-    def send(self, client: Client, own: Vector) -> Upload[Vector]:
-        return Upload(own)
+    def send(self, client: Client, state: Vector) -> Upload[Vector]:
+        return Upload(state)
 
-    def receive(self, client: Client, own: Vector, received: Vector) -> Vector:
-        return received - client.learning_rate * client.gradient(own)
+    def receive(self, client: Client, state: Vector, received: Vector) -> Vector:
+        return received - client.learning_rate * client.gradient(state)

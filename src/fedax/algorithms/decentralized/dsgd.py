@@ -34,8 +34,8 @@ class DSGD(Gossip):
         equation="Alg. 1",
     )
 
-    def send(self, client: Client, own: Vector) -> Upload[Vector]:
-        return Upload(own)
+    def send(self, client: Client, state: Vector) -> Upload[Vector]:
+        return Upload(state)
 
-    def receive(self, client: Client, own: Vector, received: Vector) -> Vector:
-        return received + client.minimize(start=own) - own
+    def receive(self, client: Client, state: Vector, received: Vector) -> Vector:
+        return received + client.minimize(start=state) - state

@@ -55,14 +55,14 @@ class ExactDiffusion(Gossip):
     def init(self, fed: Federation, w: Vector) -> Memory:
         return fed.memory(Adapted(w, w))
 
-    def send(self, client: Client, own: Adapted) -> Upload[Vector]:
-        y = own.x - client.learning_rate * client.gradient(own.x)
-        corrected = own.x + y - own.y
+    def send(self, client: Client, state: Adapted) -> Upload[Vector]:
+        y = state.x - client.learning_rate * client.gradient(state.x)
+        corrected = state.x + y - state.y
         return Upload(corrected, memory=Adapted(corrected, y))
 
-    def receive(self, client: Client, own: Adapted, received: Vector) -> Adapted:
+    def receive(self, client: Client, state: Adapted, received: Vector) -> Adapted:
         # (I + W) / 2: what is received has the weights W, and half is the client's own
-        return Adapted((own.x + received) / 2, own.y)
+        return Adapted((state.x + received) / 2, state.y)
 
 
 class NIDS(ExactDiffusion):
@@ -94,5 +94,5 @@ class NIDS(ExactDiffusion):
         equation="NIDS, from a public implementation; paper not read",
     )
 
-    def receive(self, client: Client, own: Adapted, received: Vector) -> Adapted:
-        return Adapted(jnp.where(client.round == 0, own.x, (own.x + received) / 2), own.y)
+    def receive(self, client: Client, state: Adapted, received: Vector) -> Adapted:
+        return Adapted(jnp.where(client.round == 0, state.x, (state.x + received) / 2), state.y)

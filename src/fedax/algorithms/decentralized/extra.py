@@ -54,11 +54,11 @@ class EXTRA(Gossip):
     def init(self, fed: Federation, w: Vector) -> Memory:
         return fed.memory(TwoPoints(w, w, jnp.zeros_like(w)))
 
-    def send(self, client: Client, own: TwoPoints) -> Upload[Vector]:
-        return Upload(own.x)
+    def send(self, client: Client, state: TwoPoints) -> Upload[Vector]:
+        return Upload(state.x)
 
-    def receive(self, client: Client, own: TwoPoints, received: Vector) -> TwoPoints:
-        g = client.gradient(own.x)
-        x = own.x + received - own.back - client.learning_rate * (g - own.g)
+    def receive(self, client: Client, state: TwoPoints, received: Vector) -> TwoPoints:
+        g = client.gradient(state.x)
+        x = state.x + received - state.back - client.learning_rate * (g - state.g)
         # the second entry is (I + W) / 2 of this round's models, which the next round subtracts
-        return TwoPoints(x, (own.x + received) / 2, g)
+        return TwoPoints(x, (state.x + received) / 2, g)

@@ -85,12 +85,12 @@ class Gossip(Algorithm[Memory]):
         return True  # mixing matrices are doubly stochastic
 
     def nodes(self, state: Memory) -> Memory:
-        return state.each(lambda own: getattr(own, "x", own))
+        return state.each(lambda node: getattr(node, "x", node))
 
     @abstractmethod
-    def send(self, client: Client, own: Any) -> Upload[Any]:
+    def send(self, client: Client, state: Any) -> Upload[Any]:
         """Returns the upload to the neighbours."""
 
     @abstractmethod
-    def receive(self, client: Client, own: Any, received: Any) -> Any:
+    def receive(self, client: Client, state: Any, received: Any) -> Any:
         """Returns the client's memory after the exchange."""

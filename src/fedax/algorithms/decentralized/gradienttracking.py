@@ -54,12 +54,12 @@ class GradientTracking(Gossip):
     def init(self, fed: Federation, w: Vector) -> Memory:
         return fed.memory(Tracked(w, jnp.zeros_like(w), jnp.zeros_like(w)))
 
-    def send(self, client: Client, own: Tracked) -> Upload[tuple[Vector, Vector]]:
-        g = client.gradient(own.x)
+    def send(self, client: Client, state: Tracked) -> Upload[tuple[Vector, Vector]]:
+        g = client.gradient(state.x)
         # the change of the gradient since the last round, known only at the new model
-        own = dataclasses.replace(own, y=own.y + g - own.g, g=g)
-        return Upload((own.x, own.y), memory=own)
+        state = dataclasses.replace(state, y=state.y + g - state.g, g=g)
+        return Upload((state.x, state.y), memory=state)
 
-    def receive(self, client: Client, own: Any, received: tuple[Vector, Vector]) -> Tracked:
+    def receive(self, client: Client, state: Any, received: tuple[Vector, Vector]) -> Tracked:
         x, y = received
-        return Tracked(x - client.learning_rate * own.y, y, own.g)
+        return Tracked(x - client.learning_rate * state.y, y, state.g)

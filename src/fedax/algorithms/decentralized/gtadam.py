@@ -56,9 +56,9 @@ class GTAdam(GradientTracking):
         return fed.memory(TrackedMoments(w, *(jnp.zeros_like(w),) * 4))
 
     def receive(
-        self, client: Client, own: TrackedMoments, received: tuple[Vector, Vector]
+        self, client: Client, state: TrackedMoments, received: tuple[Vector, Vector]
     ) -> TrackedMoments:
-        m = self.b1 * own.m + (1 - self.b1) * own.y
-        v = jnp.minimum(self.b2 * own.v + (1 - self.b2) * own.y**2, self.most)
+        m = self.b1 * state.m + (1 - self.b1) * state.y
+        v = jnp.minimum(self.b2 * state.v + (1 - self.b2) * state.y**2, self.most)
         step = client.learning_rate * m / (jnp.sqrt(v) + self.eps)
-        return TrackedMoments(received[0] - step, received[1], own.g, m, v)
+        return TrackedMoments(received[0] - step, received[1], state.g, m, v)

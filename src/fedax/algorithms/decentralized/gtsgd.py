@@ -55,11 +55,13 @@ class GTSGD(Gossip):
     def init(self, fed: Federation, w: Vector) -> Memory:
         return fed.memory(Corrected(w, jnp.zeros_like(w)))
 
-    def send(self, client: Client, own: Corrected) -> Upload[tuple[Vector, Vector]]:
-        z = client.minimize(LocalProblem(linear=own.correction), start=own.x)
-        d = (own.x - z) / (client.learning_rate * jnp.asarray(client.steps, z.dtype))
-        return Upload((z, d), memory=Corrected(z, own.correction - d))
+    def send(self, client: Client, state: Corrected) -> Upload[tuple[Vector, Vector]]:
+        z = client.minimize(LocalProblem(linear=state.correction), start=state.x)
+        d = (state.x - z) / (client.learning_rate * jnp.asarray(client.steps, z.dtype))
+        return Upload((z, d), memory=Corrected(z, state.correction - d))
 
-    def receive(self, client: Client, own: Corrected, received: tuple[Vector, Vector]) -> Corrected:
+    def receive(
+        self, client: Client, state: Corrected, received: tuple[Vector, Vector]
+    ) -> Corrected:
         x, d = received
-        return Corrected(x, own.correction + d)
+        return Corrected(x, state.correction + d)

@@ -62,12 +62,12 @@ class PushSum(Gossip):
         return fed.memory(Pushed(w, jnp.ones((), w.dtype)))
 
     def nodes(self, state: Memory) -> Memory:
-        return state.each(lambda own: own.z)
+        return state.each(lambda node: node.z)
 
-    def send(self, client: Client, own: Pushed) -> Upload[tuple[Vector, Float[Array, ""]]]:
-        return Upload((own.x + client.minimize(start=own.z) - own.z, own.s))
+    def send(self, client: Client, state: Pushed) -> Upload[tuple[Vector, Float[Array, ""]]]:
+        return Upload((state.x + client.minimize(start=state.z) - state.z, state.s))
 
     def receive(
-        self, client: Client, own: Pushed, received: tuple[Vector, Float[Array, ""]]
+        self, client: Client, state: Pushed, received: tuple[Vector, Float[Array, ""]]
     ) -> Pushed:
         return Pushed(*received)

@@ -104,20 +104,20 @@ class QuantizedDFedAvgM(Gossip):
     def init(self, fed: Federation, w: Vector) -> Memory:
         return fed.memory(Copies(w, w, w if self.mode == "choco" else None))
 
-    def send(self, client: Client, own: Copies) -> Upload[Any]:
-        z = client.minimize(start=own.x)
-        message = self.codec.message(z - own.known, client.key("codec"))
+    def send(self, client: Client, state: Copies) -> Upload[Any]:
+        z = client.minimize(start=state.x)
+        message = self.codec.message(z - state.known, client.key("codec"))
         # CHOCO goes on from the trained model, the others add the messages to the old one
         return Upload(
             message,
             memory=Copies(
-                z if self.mode == "choco" else own.x, own.known + message.value, own.around
+                z if self.mode == "choco" else state.x, state.known + message.value, state.around
             ),
         )
 
-    def receive(self, client: Client, own: Copies, received: Vector) -> Copies:
-        if own.around is not None:
-            around = own.around + received
-            return Copies(own.x + self.gamma * (around - own.known), own.known, around)
-        x = own.x + received
-        return Copies(x, own.known if self.mode == "replica" else x, None)
+    def receive(self, client: Client, state: Copies, received: Vector) -> Copies:
+        if state.around is not None:
+            around = state.around + received
+            return Copies(state.x + self.gamma * (around - state.known), state.known, around)
+        x = state.x + received
+        return Copies(x, state.known if self.mode == "replica" else x, None)

@@ -80,27 +80,27 @@ class APFL(Algorithm[ModelAndMemory]):
         return ModelAndMemory(*fed.average(self.train, fed.sample(), state.w, memory=state.memory))
 
     def personal(self, state: ModelAndMemory) -> Personal:
-        return Personal(self.mixed, (state.w,), state.memory)
+        return Personal(self.mix, (state.w,), state.memory)
 
-    def mixed(self, client: Client, w: Vector, own: Mixture) -> Vector:
-        return own.alpha * own.v + (1 - own.alpha) * w
+    def mix(self, client: Client, w: Vector, state: Mixture) -> Vector:
+        return state.alpha * state.v + (1 - state.alpha) * w
 
-    def train(self, client: Client, w: Vector, own: Mixture) -> Upload[Vector]:
+    def train(self, client: Client, w: Vector, state: Mixture) -> Upload[Vector]:
         rate, layout = client.learning_rate, client.layout
 
-        def step(now: tuple[Vector, Mixture], batch: Minibatch) -> tuple[Vector, Mixture]:
-            (mine, own), gradient = (
-                now,
+        def step(carry: tuple[Vector, Mixture], batch: Minibatch) -> tuple[Vector, Mixture]:
+            (w_i, state), gradient = (
+                carry,
                 lambda point: layout.ravel(batch.gradient(layout.unravel(point))),
             )
-            slope = gradient(self.mixed(client, mine, own))
+            g_bar = gradient(self.mix(client, w_i, state))
             alpha = (
-                jnp.clip(own.alpha - rate * ((own.v - mine) @ slope), 0, 1)
+                jnp.clip(state.alpha - rate * ((state.v - w_i) @ g_bar), 0, 1)
                 if self.learned
-                else own.alpha
+                else state.alpha
             )
             # all three steps are from the values before the minibatch
-            return mine - rate * gradient(mine), Mixture(own.v - rate * own.alpha * slope, alpha)
+            return w_i - rate * gradient(w_i), Mixture(state.v - rate * state.alpha * g_bar, alpha)
 
-        mine, own = client.for_each_minibatch(step, (w, own))
-        return Upload(mine, reference=w, memory=own)
+        w_i, state = client.for_each_minibatch(step, (w, state))
+        return Upload(w_i, reference=w, memory=state)

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fedax.algorithms.personalized.fully_averaged import FullyAveraged
-from fedax.algorithms.personalized.parted import Own, Parts
-from fedax.algorithms.personalized.settling import until_settled
+from fedax.algorithms.personalized.parted import Parts, PersonalVector
+from fedax.algorithms.personalized.settling import repeat_until_settled
 from fedax.core import (
     Card,
     Client,
@@ -32,8 +32,8 @@ class Blend(eqx.Module):
     which it took part.
     """
 
-    head: Own
-    weights: Own
+    head: PersonalVector
+    weights: PersonalVector
     rounds: Int[Array, ""]
 
 
@@ -97,43 +97,52 @@ class FedALA(FullyAveraged):
             raise InvalidInput.found("FedALA", "a model with a state", "models without one")
 
     def init(self, fed: Federation, w: Vector) -> Parts:
-        head = (part := self.own(fed.layout)).take(w)
-        return Parts(w, fed.memory(Blend(head, jnp.ones_like(head), jnp.int32(0))), part)
+        head = (leaves := self.personal_leaves(fed.layout)).take(w)
+        return Parts(w, fed.memory(Blend(head, jnp.ones_like(head), jnp.int32(0))), leaves)
 
     def personal(self, state: Parts) -> Personal:
-        return Personal(self.begun, (state.whole,), state.memory)
+        return Personal(self.starting_model, (state.whole,), state.memory)
 
-    def begun(self, client: Client, w: Vector, own: Blend) -> Vector:
+    def starting_model(self, client: Client, w: Vector, state: Blend) -> Vector:
         """Returns the model that the client would train from."""
-        return self.start(client, w, own)[0]
+        return self.aggregate_locally(client, w, state)[0]
 
-    def train(self, client: Client, shared: Vector, own: Blend) -> Upload[Vector]:  # type: ignore[override]
-        part, (start, weights) = self.own(client.layout), self.start(client, shared, own)
+    def train(self, client: Client, shared: Vector, state: Blend) -> Upload[Vector]:  # type: ignore[override]
+        leaves, (start, weights) = (
+            self.personal_leaves(client.layout),
+            self.aggregate_locally(client, shared, state),
+        )
         w = client.minimize(start=start)
-        return Upload(w, reference=shared, memory=Blend(part.take(w), weights, own.rounds + 1))
+        return Upload(w, reference=shared, memory=Blend(leaves.take(w), weights, state.rounds + 1))
 
-    def start(self, client: Client, w: Vector, own: Blend) -> tuple[Vector, Own]:
+    def aggregate_locally(
+        self, client: Client, w: Vector, state: Blend
+    ) -> tuple[Vector, PersonalVector]:
         """Returns the model that the client trains from, and the learned weights."""
-        layout, part = client.layout, self.own(client.layout)
+        layout, leaves = client.layout, self.personal_leaves(client.layout)
         # without a head of its own, in the first round, the client starts at the global model
-        gap = jnp.where(own.rounds > 0, part.take(w) - own.head, 0)
+        gap = jnp.where(state.rounds > 0, leaves.take(w) - state.head, 0)
 
-        def mixed(weights: Own) -> Vector:
+        def mix_head(weights: PersonalVector) -> Vector:
             # the global head exactly where the weight is 1
-            return part.put(w, part.take(w) - gap * (1 - weights))
+            return leaves.put(w, leaves.take(w) - gap * (1 - weights))
 
-        def step(weights: Own, batch: Minibatch) -> tuple[Own, Float[Array, ""]]:
-            params = layout.unravel(mixed(weights))
-            slope = part.take(layout.ravel(batch.gradient(params)))
-            return jnp.clip(weights - self.weight_lr * slope * gap, 0, 1), batch.loss(params)
+        def step(
+            weights: PersonalVector, batch: Minibatch
+        ) -> tuple[PersonalVector, Float[Array, ""]]:
+            params = layout.unravel(mix_head(weights))
+            head_gradient = leaves.take(layout.ravel(batch.gradient(params)))
+            return jnp.clip(weights - self.weight_lr * head_gradient * gap, 0, 1), batch.loss(
+                params
+            )
 
-        weights = until_settled(
+        weights = repeat_until_settled(
             client,
             step,
-            own.weights,
+            state.weights,
             share=self.share,
             # the second round of a client goes on until its weights have settled
-            most=jnp.where(own.rounds == 1, self.passes, 1),
+            max_passes=jnp.where(state.rounds == 1, self.passes, 1),
             threshold=self.threshold,
         )
-        return mixed(weights), weights
+        return mix_head(weights), weights

@@ -4,7 +4,7 @@ import dataclasses
 from typing import ClassVar
 
 from fedax.algorithms.personalized.fedper import FedPer
-from fedax.algorithms.personalized.parted import Own, Parts, Shared
+from fedax.algorithms.personalized.parted import Parts, PersonalVector, SharedVector
 from fedax.core import Card, Client, Personal, Reduction, Vector, hyper
 
 
@@ -44,18 +44,18 @@ class FedBABU(FedPer):
         reductions=(Reduction({"head": ()}, "fedavg"),),
     )
 
-    def local(self, client: Client, w: Vector) -> Vector:
-        return client.minimize_only(self.own(client.layout).others, w)
+    def train_locally(self, client: Client, w: Vector) -> Vector:
+        return client.minimize_only(self.personal_leaves(client.layout).others, w)
 
     def model(self, state: Parts) -> Vector:
         return state.whole  # the head in it is everybody's
 
     def personal(self, state: Parts) -> Personal:
-        return Personal(self.fine_tuned, (state.own.others.take(state.whole),), state.memory)
+        return Personal(self.fine_tune, (state.own.others.take(state.whole),), state.memory)
 
-    def fine_tuned(self, client: Client, shared: Shared, own: Own) -> Vector:
+    def fine_tune(self, client: Client, shared: SharedVector, personal: PersonalVector) -> Vector:
         """Returns the client's model after fine-tuning."""
-        w, head = self.joined(client, shared, own), self.own(client.layout)
+        w, head = self.join(client, shared, personal), self.personal_leaves(client.layout)
         if self.tuned == "all":
             return client.minimize(start=w)
         return client.minimize_only(head if self.tuned == "head" else head.others, w)

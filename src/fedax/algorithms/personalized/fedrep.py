@@ -43,8 +43,8 @@ class FedRep(FedPer):
         reductions=(Reduction({"head": (), "body": "work"}, "fedavg"),),
     )
 
-    def local(self, client: Client, w: Vector) -> Vector:
-        head = self.own(client.layout)
+    def train_locally(self, client: Client, w: Vector) -> Vector:
+        head = self.personal_leaves(client.layout)
         w, body = client.minimize_only(head, w), head.others
         if self.body == "work":
             return client.minimize_only(body, w)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from fedax.algorithms.personalized.fully_averaged import FullyAveraged
-from fedax.algorithms.personalized.parted import Own, Parts
+from fedax.algorithms.personalized.parted import Parts, PersonalVector
 from fedax.core import (
     Card,
     Client,
@@ -73,27 +73,35 @@ class FedRoD(FullyAveraged):
             )
 
     def personal(self, state: Parts) -> Personal:
-        return Personal(self.summed, (state.whole,), state.memory)
+        return Personal(self.sum_heads, (state.whole,), state.memory)
 
-    def summed(self, client: Client, w: Vector, own: Own) -> Vector:
+    def sum_heads(self, client: Client, w: Vector, personal: PersonalVector) -> Vector:
         """Returns the model whose logits are the sum of the two heads'."""
-        part = self.own(client.layout)
-        return part.put(w, part.take(w) + own)
+        leaves = self.personal_leaves(client.layout)
+        return leaves.put(w, leaves.take(w) + personal)
 
-    def train(self, client: Client, shared: Vector, own: Own) -> Upload[Vector]:
-        rate, layout, part = client.learning_rate, client.layout, self.own(client.layout)
+    def train(self, client: Client, shared: Vector, personal: PersonalVector) -> Upload[Vector]:
+        rate, layout, leaves = (
+            client.learning_rate,
+            client.layout,
+            self.personal_leaves(client.layout),
+        )
         generic = generic_gradient(client, shared)
 
-        def step(now: tuple[Vector, Own], batch: Minibatch) -> tuple[Vector, Own]:
-            w, own = now
+        def step(
+            carry: tuple[Vector, PersonalVector], batch: Minibatch
+        ) -> tuple[Vector, PersonalVector]:
+            w, personal = carry
             # this loss trains the client's part only; the shared model is a constant in it
-            slope = layout.ravel(batch.gradient(layout.unravel(self.summed(client, w, own))))
+            gradient = layout.ravel(
+                batch.gradient(layout.unravel(self.sum_heads(client, w, personal)))
+            )
             return w - rate * layout.ravel(
                 generic(batch, layout.unravel(w))
-            ), own - rate * part.take(slope)
+            ), personal - rate * leaves.take(gradient)
 
-        after, own = client.for_each_minibatch(step, (shared, own))
-        return Upload(after, reference=shared, memory=own)
+        trained, personal = client.for_each_minibatch(step, (shared, personal))
+        return Upload(trained, reference=shared, memory=personal)
 
 
 def generic_gradient(client: Client, w: Vector) -> Any:

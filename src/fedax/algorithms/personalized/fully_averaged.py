@@ -12,8 +12,8 @@ class FullyAveraged(Parted):
     """
 
     def round(self, fed: Federation, state: Parts) -> Parts:
-        whole, memory = fed.average(self.train, fed.sample(), state.whole, memory=state.memory)
-        return Parts(whole, memory, state.own)
+        w, memory = fed.average(self.train, fed.sample(), state.whole, memory=state.memory)
+        return Parts(w, memory, state.own)
 
     def model(self, state: Parts) -> Vector:
         return state.whole

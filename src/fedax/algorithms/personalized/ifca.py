@@ -69,14 +69,14 @@ class IFCA(Algorithm[Float[Array, "clusters dim"]]):
     def round(
         self, fed: Federation, state: Float[Array, "clusters dim"]
     ) -> Float[Array, "clusters dim"]:
-        sent = fed.gather(self.train, fed.sample(), state)
-        models, choices = sent.value
+        uploads = fed.gather(self.train, fed.sample(), state)
+        models, choices = uploads.value
         # clusters x capacity
-        member = (
+        is_member = (
             choices[None] == jnp.arange(self.clusters, dtype=jnp.int32)[:, None]
-        ) & sent.valid[None]
-        fed.note(members=member.sum(1, dtype=jnp.int32))
-        weights = jnp.where(member, sent.shares()[None], 0)
+        ) & uploads.valid[None]
+        fed.note(members=is_member.sum(1, dtype=jnp.int32))
+        weights = jnp.where(is_member, uploads.shares()[None], 0)
         total = weights.sum(1, keepdims=True)
         return jnp.where(total > 0, weights @ models / jnp.where(total > 0, total, 1), state)
 
@@ -84,13 +84,17 @@ class IFCA(Algorithm[Float[Array, "clusters dim"]]):
         return state.mean(0)
 
     def personal(self, state: Float[Array, "clusters dim"]) -> Personal:
-        return Personal(lambda client, models: models[self.choice(client, models)], (state,))
+        return Personal(
+            lambda client, models: models[self.choose_cluster(client, models)], (state,)
+        )
 
-    def choice(self, client: Client, models: Float[Array, "clusters dim"]) -> Int[Array, ""]:
+    def choose_cluster(
+        self, client: Client, models: Float[Array, "clusters dim"]
+    ) -> Int[Array, ""]:
         return jnp.argmin(jnp.stack([client.loss(model) for model in models])).astype(jnp.int32)
 
     def train(
         self, client: Client, models: Float[Array, "clusters dim"]
     ) -> Upload[tuple[Vector, Int[Array, ""]]]:
-        choice = self.choice(client, models)
-        return Upload((client.minimize(start=models[choice]), choice), reference=models[choice])
+        cluster = self.choose_cluster(client, models)
+        return Upload((client.minimize(start=models[cluster]), cluster), reference=models[cluster])

@@ -38,5 +38,5 @@ class LGFedAvg(FedPer):
         reductions=(Reduction({"head": "*"}, "fedavg"),),
     )
 
-    def own(self, layout: Layout) -> Part:
-        return super().own(layout).others
+    def personal_leaves(self, layout: Layout) -> Part:
+        return super().personal_leaves(layout).others

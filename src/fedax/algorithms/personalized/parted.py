@@ -22,8 +22,8 @@ from fedax.core import (
     Vector,
 )
 
-Shared: TypeAlias = Float[Array, "shared"]
-Own: TypeAlias = Float[Array, "own"]
+SharedVector: TypeAlias = Float[Array, "shared"]
+PersonalVector: TypeAlias = Float[Array, "own"]
 
 
 class Parts(eqx.Module):
@@ -58,7 +58,7 @@ class Parted(Algorithm[Parts]):
         """The hyperparameter that says which leaves, for messages."""
         return f"{type(self).__name__}({self.chooses}=...)"
 
-    def own(self, layout: Layout) -> Part:
+    def personal_leaves(self, layout: Layout) -> Part:
         """Returns the leaves that stay at each client."""
         return layout.part(getattr(self, self.chooses), self.field)
 
@@ -66,45 +66,50 @@ class Parted(Algorithm[Parts]):
         """Refuses a model of which all leaves, or none, would stay, unless that was asked for in so
         many words.
         """
-        own, which = self.own(layout).chosen, getattr(self, self.chooses)
+        chosen, which = self.personal_leaves(layout).chosen, getattr(self, self.chooses)
         # equal if all leaves stay, or none
-        if any(own) == all(own) and which not in ((), "*", ("*",)):
-            meant = (
+        if any(chosen) == all(chosen) and which not in ((), "*", ("*",)):
+            meaning = (
                 f"{'a predicate' if callable(which) else repr(which)}, by which "
-                f"{'every leaf' if all(own) else 'no leaf'} stays"
+                f"{'every leaf' if all(chosen) else 'no leaf'} stays"
             )
             allowed = "some of the model's leaves: " + (
                 ", ".join(layout.names) or "it is one array"
             )
             raise InvalidInput.found(
-                self.field, meant, allowed, "If that is meant, write () for none or '*' for all."
+                self.field, meaning, allowed, "If that is meant, write () for none or '*' for all."
             )
 
     def init(self, fed: Federation, w: Vector) -> Parts:
-        own = self.own(fed.layout)
-        return Parts(w, fed.memory(own.take(w)), own)
+        leaves = self.personal_leaves(fed.layout)
+        return Parts(w, fed.memory(leaves.take(w)), leaves)
 
     def round(self, fed: Federation, state: Parts) -> Parts:
-        shared = state.own.others
-        down = shared.take(state.whole)
+        shared_leaves = state.own.others
+        down = shared_leaves.take(state.whole)
         mean, memory = fed.average(self.train, fed.sample(), down, memory=state.memory)
-        return Parts(shared.put(state.whole, mean), memory, state.own)
+        return Parts(shared_leaves.put(state.whole, mean), memory, state.own)
 
     def model(self, state: Parts) -> Vector:
         return state.own.put(state.whole, state.memory.mean())
 
     def personal(self, state: Parts) -> Personal:
-        return Personal(self.joined, (state.own.others.take(state.whole),), state.memory)
+        return Personal(self.join, (state.own.others.take(state.whole),), state.memory)
 
-    def joined(self, client: Client, shared: Shared, own: Own) -> Vector:
+    def join(self, client: Client, shared: SharedVector, personal: PersonalVector) -> Vector:
         """Returns the client's model."""
-        part, w = self.own(client.layout), jnp.zeros(client.layout.dim, shared.dtype)
-        return part.put(part.others.put(w, shared), own)
+        leaves, w = self.personal_leaves(client.layout), jnp.zeros(client.layout.dim, shared.dtype)
+        return leaves.put(leaves.others.put(w, shared), personal)
 
-    def train(self, client: Client, shared: Shared, own: Own) -> Upload[Shared]:
-        part, w = self.own(client.layout), self.local(client, self.joined(client, shared, own))
-        return Upload(part.others.take(w), reference=shared, memory=part.take(w))
+    def train(
+        self, client: Client, shared: SharedVector, personal: PersonalVector
+    ) -> Upload[SharedVector]:
+        leaves, w = (
+            self.personal_leaves(client.layout),
+            self.train_locally(client, self.join(client, shared, personal)),
+        )
+        return Upload(leaves.others.take(w), reference=shared, memory=leaves.take(w))
 
-    def local(self, client: Client, w: Vector) -> Vector:
+    def train_locally(self, client: Client, w: Vector) -> Vector:
         """Returns the client's model after its work."""
         return client.minimize(start=w)

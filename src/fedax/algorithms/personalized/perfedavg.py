@@ -70,18 +70,20 @@ class PerFedAvg(Algorithm[Vector]):
         return client.adapted(w, self.alpha, self.adapt_batch, self.adapt_on)  # type: ignore[arg-type]
 
     def train(self, client: Client, w: Vector) -> Upload[Vector]:
-        rate, move = client.learning_rate, optax.tree.add_scale
+        rate, add_scale = client.learning_rate, optax.tree.add_scale
 
         def step(
-            w: Any, inner: Minibatch, outer: Minibatch, curved: Minibatch | None = None
+            w: Any, inner: Minibatch, outer: Minibatch, curvature: Minibatch | None = None
         ) -> Any:
-            meta_gradient = outer.gradient(move(w, -self.alpha, inner.gradient(w)))
+            meta_gradient = outer.gradient(add_scale(w, -self.alpha, inner.gradient(w)))
             # times I - alpha H, with the product of the Hessian as the derivative of a gradient
-            if curved is not None:
-                meta_gradient = move(
-                    meta_gradient, -self.alpha, jax.jvp(curved.gradient, (w,), (meta_gradient,))[1]
+            if curvature is not None:
+                meta_gradient = add_scale(
+                    meta_gradient,
+                    -self.alpha,
+                    jax.jvp(curvature.gradient, (w,), (meta_gradient,))[1],
                 )
-            return move(w, -rate, meta_gradient)
+            return add_scale(w, -rate, meta_gradient)
 
         batches = 3 if self.order == "second" else 2
         return Upload(

@@ -38,13 +38,13 @@ class FedBCFineTune(FedBC):
 
     card: ClassVar[Card] = dataclasses.replace(FedBC.card, equation="Table 3", reductions=())
 
-    def adapt(self, client: Client, z: Vector, own: DualMemory) -> Vector:
-        start, split = self.base(client, z, own), self.adapt_on
+    def adapt(self, client: Client, z: Vector, state: DualMemory) -> Vector:
+        start, split = self.model_to_adapt(client, z, state), self.adapt_on
         return client.adapted(start, self.alpha, self.adapt_batch, split)  # type: ignore[arg-type]
 
-    def base(self, client: Client, z: Vector, own: DualMemory) -> Vector:
+    def model_to_adapt(self, client: Client, z: Vector, state: DualMemory) -> Vector:
         """Returns the model to adapt."""
-        return super().adapt(client, z, own)
+        return super().adapt(client, z, state)
 
 
 class PerFedBC(FedBCFineTune):
@@ -84,20 +84,20 @@ class PerFedBC(FedBCFineTune):
         equation="Alg. 3 (App. E.4)",
     )
 
-    def base(self, client: Client, z: Vector, own: DualMemory) -> Vector:
+    def model_to_adapt(self, client: Client, z: Vector, state: DualMemory) -> Vector:
         return z
 
     def primal(self, client: Client, z: Vector, x: Vector, lam: Float[Array, ""]) -> Vector:
-        layout, rate, move = client.layout, client.learning_rate, optax.tree.add_scale
+        layout, rate, add_scale = client.layout, client.learning_rate, optax.tree.add_scale
         centre = layout.unravel(z)
 
         def step(x: Any, *batches: Minibatch) -> Any:
             u = x
             for inner in batches[:-1]:
-                u = move(
-                    u, -self.alpha, move(inner.gradient(u), 2 * lam, optax.tree.sub(u, centre))
+                u = add_scale(
+                    u, -self.alpha, add_scale(inner.gradient(u), 2 * lam, optax.tree.sub(u, centre))
                 )
-            return move(x, -rate, batches[-1].gradient(u))
+            return add_scale(x, -rate, batches[-1].gradient(u))
 
         return layout.ravel(
             client.for_each_minibatch(step, layout.unravel(x), batches=self.inner_steps + 1)

@@ -88,37 +88,39 @@ class PFedMe(Algorithm[ModelAndMemory]):
         return ModelAndMemory(w, fed.memory(Envelope(w, jnp.zeros_like(w), jnp.zeros((), w.dtype))))
 
     def round(self, fed: Federation, state: ModelAndMemory) -> ModelAndMemory:
-        drawn, everybody = fed.sample(), self.trained == "all"
+        cohort, all_train = fed.sample(), self.trained == "all"
         change, memory = fed.average(
-            self.train, fed.everyone if everybody else drawn, state.w, memory=state.memory
+            self.train, fed.everyone if all_train else cohort, state.w, memory=state.memory
         )
         # all clients have trained, and only the drawn ones send
-        if everybody:
-            change, memory = fed.average(self.send, drawn, memory=memory)
+        if all_train:
+            change, memory = fed.average(self.send, cohort, memory=memory)
         return ModelAndMemory(state.w + self.beta * change, memory)
 
     def personal(self, state: ModelAndMemory) -> Personal:
-        return Personal(self.used, (state.w,), state.memory)
+        return Personal(self.select_model, (state.w,), state.memory)
 
-    def used(self, client: Client, w: Vector, own: Envelope) -> Vector:
-        return jnp.where(own.visited > 0, own.theta, w)
+    def select_model(self, client: Client, w: Vector, state: Envelope) -> Vector:
+        return jnp.where(state.visited > 0, state.theta, w)
 
     def train(self, client: Client, start: Vector, _: Envelope) -> Upload[Any]:
-        rate, move, layout = client.learning_rate, optax.tree.add_scale, client.layout
+        rate, add_scale, layout = client.learning_rate, optax.tree.add_scale, client.layout
 
         def step(carry: tuple[Any, Any], batch: Minibatch) -> tuple[Any, Any]:
             w, theta = carry
 
             def inner(theta: Any) -> Any:
-                gradient = move(batch.gradient(theta), self.lam, optax.tree.sub(theta, w))
-                return move(theta, -self.personal_lr, move(gradient, self.weight_decay, theta))
+                gradient = add_scale(batch.gradient(theta), self.lam, optax.tree.sub(theta, w))
+                return add_scale(
+                    theta, -self.personal_lr, add_scale(gradient, self.weight_decay, theta)
+                )
 
             theta = client.repeat(self.inner_steps, inner, theta)
-            return move(w, -rate * self.lam, optax.tree.sub(w, theta)), theta
+            return add_scale(w, -rate * self.lam, optax.tree.sub(w, theta)), theta
 
         w, theta = client.for_each_minibatch(step, (layout.unravel(start),) * 2)
-        own = Envelope(layout.ravel(theta), layout.ravel(w) - start, jnp.ones((), start.dtype))
-        return Upload(() if self.trained == "all" else own.change, memory=own)
+        state = Envelope(layout.ravel(theta), layout.ravel(w) - start, jnp.ones((), start.dtype))
+        return Upload(() if self.trained == "all" else state.change, memory=state)
 
-    def send(self, client: Client, own: Envelope) -> Upload[Vector]:
-        return Upload(own.change, memory=own)
+    def send(self, client: Client, state: Envelope) -> Upload[Vector]:
+        return Upload(state.change, memory=state)

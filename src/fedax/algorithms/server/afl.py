@@ -56,14 +56,14 @@ class AFL(Algorithm[AgnosticState]):
         return AgnosticState(w, weights / weights.sum(), w)
 
     def round(self, fed: Federation, state: AgnosticState) -> AgnosticState:
-        sent = fed.gather(self.train, fed.everyone, state.w)
-        models, losses = sent.value
+        uploads = fed.gather(self.train, fed.everyone, state.w)
+        models, losses = uploads.value
         w, mixture = (
-            sent.shares(state.mixture) @ models,
+            uploads.shares(state.mixture) @ models,
             onto_simplex(state.mixture + self.mixture_lr * losses),
         )
-        done = jnp.asarray(fed.round, w.dtype)  # the starting point is not among them
-        return AgnosticState(w, mixture, state.mean + (w - state.mean) / (done + 1))
+        rounds = jnp.asarray(fed.round, w.dtype)  # the starting point is not among them
+        return AgnosticState(w, mixture, state.mean + (w - state.mean) / (rounds + 1))
 
     def model(self, state: AgnosticState) -> Vector:
         return state.mean if self.returned == "mean" else state.w

@@ -55,34 +55,38 @@ class Constrained(Algorithm[BeyondConsensusState]):
     )
 
     def fitted(self, constants: Constants) -> "Constrained":
-        if not (given := symbolic(self)):
+        if not (symbolic_names := symbolic(self)):
             return self
         bounds = {
             "lam_min": 1 + constants.smoothness,
             "lam_max": (1 + constants.smoothness) ** 2 / constants.smoothness,
         }
-        bounded = dataclasses.replace(self, **{name: bounds[name] for name in given})
-        within = jnp.clip(jnp.asarray(self.lam), number(bounded.lam_min), number(bounded.lam_max))
-        return dataclasses.replace(bounded, lam=within)
+        bounded = dataclasses.replace(self, **{name: bounds[name] for name in symbolic_names})
+        lam = jnp.clip(jnp.asarray(self.lam), number(bounded.lam_min), number(bounded.lam_max))
+        return dataclasses.replace(bounded, lam=lam)
 
     def init(self, fed: Federation, w: Vector) -> BeyondConsensusState:
-        def first(k: Int[Array, ""]) -> DualMemory:
+        def initial_memory(k: Int[Array, ""]) -> DualMemory:
             lam, gamma = (entry(value, k).astype(w.dtype) for value in (self.lam, self.gamma))
-            return DualMemory(w, Multiplier.at_rest(lam, gamma), jnp.zeros_like(lam))
+            return DualMemory(w, Multiplier.initial(lam, gamma), jnp.zeros_like(lam))
 
-        return BeyondConsensusState(w, fed.memory(first), jnp.zeros((), jnp.int32))
+        return BeyondConsensusState(w, fed.memory(initial_memory), jnp.zeros((), jnp.int32))
 
     def weights(self, state: BeyondConsensusState) -> Memory:
-        return state.memory.each(lambda own: own.dual.lam)
+        return state.memory.each(lambda client_state: client_state.dual.lam)
 
     def constraints(self, state: BeyondConsensusState) -> Memory:
-        return state.memory.each(lambda own: Constraint(own.x, own.dual.lam, own.dual.gamma))
+        return state.memory.each(
+            lambda client_state: Constraint(
+                client_state.x, client_state.dual.lam, client_state.dual.gamma
+            )
+        )
 
     def personal(self, state: BeyondConsensusState) -> Personal:
         return Personal(self.adapt, (state.w,), state.memory)
 
-    def adapt(self, client: Client, z: Vector, own: DualMemory) -> Vector:
+    def adapt(self, client: Client, z: Vector, state: DualMemory) -> Vector:
         """Returns the model that a client uses itself: its last one, or the global one before its
         first work.
         """
-        return jnp.where(own.visited > 0, own.x, z)
+        return jnp.where(state.visited > 0, state.x, z)

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from fedax.algorithms.server.aggregation import Aggregation, ascending
+from fedax.algorithms.server.aggregation import Aggregation, sort_uploads
 from fedax.core import Card, Gathered, Vector
 
 
@@ -31,6 +31,6 @@ class CoordinateMedian(Aggregation):
         equation="Def. 1, Alg. 1, option I",
     )
 
-    def combined(self, sent: Gathered[Vector], w: Vector) -> Vector:
-        ordered, count = ascending(sent)
+    def combine(self, uploads: Gathered[Vector], w: Vector) -> Vector:
+        ordered, count = sort_uploads(uploads)
         return ordered[(count - 1) // 2] / 2 + ordered[count // 2] / 2  # the sum may be too large

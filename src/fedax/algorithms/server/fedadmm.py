@@ -72,7 +72,9 @@ class FedADMM(Algorithm[ModelAndMemory]):
             state.w + (fed.answered.coverage if self.step == "part" else 1) * change, memory
         )
 
-    def primal_dual(self, client: Client, theta: Vector, own: Pair) -> Upload[Vector]:
-        w = client.minimize(LocalProblem(anchor=theta, prox=self.rho, linear=own.y), start=own.w)
-        y = own.y + self.rho * (w - theta)
-        return Upload(w + y / self.rho - own.w - own.y / self.rho, memory=Pair(w, y))
+    def primal_dual(self, client: Client, theta: Vector, state: Pair) -> Upload[Vector]:
+        w = client.minimize(
+            LocalProblem(anchor=theta, prox=self.rho, linear=state.y), start=state.w
+        )
+        y = state.y + self.rho * (w - theta)
+        return Upload(w + y / self.rho - state.w - state.y / self.rho, memory=Pair(w, y))

@@ -82,7 +82,7 @@ class FedAvg(Algorithm[ServerState]):
         return ServerState(w, self.optimizer().init(w))
 
     def round(self, fed: Federation, state: ServerState) -> ServerState:
-        cohort = fed.sample() if self.ids == "aligned" else sampled_as_released(fed)
+        cohort = fed.sample() if self.ids == "aligned" else sample_as_released(fed)
         mean = fed.average(self.train, cohort, state.w)
         step, optimizer = self.optimizer().update(state.w - mean, state.optimizer, state.w)
         return ServerState(optax.apply_updates(state.w, step), optimizer)  # type: ignore[arg-type]
@@ -91,10 +91,10 @@ class FedAvg(Algorithm[ServerState]):
         return Upload(client.minimize(start=w), reference=w)
 
 
-def sampled_as_released(fed: Federation) -> Cohort:
+def sample_as_released(fed: Federation) -> Cohort:
     """Samples a cohort whose weights are those of its clients in another order, unless it is
     everyone.
     """
     cohort = fed.sample()
-    mixed = cohort.with_mixed_weights(fed.key("ids"))
-    return Cohort.either(cohort.count == fed.clients, cohort, mixed)
+    permuted = cohort.with_mixed_weights(fed.key("ids"))
+    return Cohort.either(cohort.count == fed.clients, cohort, permuted)

@@ -98,25 +98,25 @@ class FedAWARE(Algorithm[AwareState]):
         return AwareState(w, momenta, jnp.full(fed.clients, 1 / fed.clients, w.dtype))
 
     def round(self, fed: Federation, state: AwareState) -> AwareState:
-        cohort = fed.sample(self.chances(state))
+        cohort = fed.sample(self.sampling_weights(state))
         cohort = (
             Cohort.either(fed.round == 0, fed.everyone, cohort) if self.startup == "all" else cohort
         )
-        sent = fed.gather(self.train, cohort, state.w)
+        uploads = fed.gather(self.train, cohort, state.w)
         if self.ids == "mixed":
-            sent = sent.exchanged(self.remembered(fed, state, cohort))
-        updates = sent.averaged(sent.value) if self.shared == "updates" else sent.value
-        moved = self.alpha * state.momenta.of(sent) + (1 - self.alpha) * updates
-        momenta = state.momenta.updated(
-            sent, sent.averaged(moved) if self.shared == "momenta" else moved
+            uploads = uploads.exchanged(self.rank_as_released(fed, state, cohort))
+        updates = uploads.averaged(uploads.value) if self.shared == "updates" else uploads.value
+        new_momenta = self.alpha * state.momenta.select(uploads) + (1 - self.alpha) * updates
+        momenta = state.momenta.update(
+            uploads, uploads.averaged(new_momenta) if self.shared == "momenta" else new_momenta
         )
-        direction, best = momenta.combined(start=state.weights, unit=self.normalize == "unit")
+        direction, best = momenta.combine(start=state.weights, unit=self.normalize == "unit")
         if self.startup == "explore":
-            direction = jnp.where(momenta.known.all(), direction, sent.mean())
-        fed.note(gap=best.gap, **sent.diversity())
+            direction = jnp.where(momenta.known.all(), direction, uploads.mean())
+        fed.note(gap=best.gap, **uploads.diversity())
         return AwareState(state.w - self.lr * direction, momenta, best.weights)
 
-    def chances(self, state: AwareState) -> Float[Array, "clients"] | None:
+    def sampling_weights(self, state: AwareState) -> Float[Array, "clients"] | None:
         """Returns the weights by which a cohort is drawn, first those not seen yet; None where the
         schedule draws it.
         """
@@ -127,13 +127,13 @@ class FedAWARE(Algorithm[AwareState]):
             )
         return weights if self.feedback else None
 
-    def remembered(
+    def rank_as_released(
         self, fed: Federation, state: AwareState, cohort: Cohort
     ) -> Int[Array, "capacity"]:
         """Computes the rank of every client of a cohort in the order in which the released sampler
         remembers it.
         """
-        ranks = cohort.ranks(fed.key("ids"), fed.clients, self.chances(state))
+        ranks = cohort.ranks(fed.key("ids"), fed.clients, self.sampling_weights(state))
         exploring = (fed.round > 0) & ~state.momenta.known.all() & (self.startup == "explore")
         return jnp.where(exploring, cohort.ids, ranks)
 

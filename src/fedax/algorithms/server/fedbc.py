@@ -107,17 +107,20 @@ class FedBC(Constrained):
         x = self.primal(client, w, held.model if self.start == "own" else w, held.multiplier)
         return Solved(LocalProblem(anchor=w, prox=2 * held.multiplier), x)
 
-    def primal_dual(self, client: Client, z: Vector, *rest: Any) -> Upload[Vector]:
-        *turns, own = rest
-        dual, bounds = own.dual, (client.mine(self.lam_min), client.mine(self.lam_max))
+    def primal_dual(self, client: Client, z: Vector, *turns_and_state: Any) -> Upload[Vector]:
+        *turns, state = turns_and_state
+        dual, bounds = state.dual, (client.mine(self.lam_min), client.mine(self.lam_max))
         ascent = Ascent(self.dual_lr, self.dual_momentum, bounds, self.learn_gamma)
         # "shared": momenta move the multiplier until the client's turn, then until the round's end
         for turn in turns:
-            dual = ascent.coast(dual, turn.of(client))
-        x = self.primal(client, z, own.x if self.start == "own" else z, dual.lam)
+            dual = ascent.coast(dual, turn.steps_before(client))
+        x = self.primal(client, z, state.x if self.start == "own" else z, dual.lam)
         dual = ascent.step(dual, ((x - z) ** 2).sum())
         for turn in turns:
             dual = ascent.coast(dual, turn.after)
         return Upload(
-            x, weight=dual.lam, reference=z, memory=DualMemory(x, dual, jnp.ones_like(own.visited))
+            x,
+            weight=dual.lam,
+            reference=z,
+            memory=DualMemory(x, dual, jnp.ones_like(state.visited)),
         )

@@ -75,12 +75,12 @@ class FedCM(Algorithm[MomentumState]):
         return MomentumState(state.w + self.lr * change, m)
 
     def train(self, client: Client, w: Vector, m: Vector) -> Upload[tuple[Vector, Vector]]:
-        def scaled(batch: Minibatch, params: Any) -> Any:
+        def scaled_gradient(batch: Minibatch, params: Any) -> Any:
             return jax.tree.map(lambda slope: self.alpha * slope, batch.gradient(params))
 
         change = (
             client.minimize(
-                LocalProblem(linear=(1 - self.alpha) * m, step_gradient=scaled), start=w
+                LocalProblem(linear=(1 - self.alpha) * m, step_gradient=scaled_gradient), start=w
             )
             - w
         )

@@ -106,31 +106,31 @@ class FedDANE(Algorithm[DaneState]):
     def solve_and_gradient(
         self, client: Client, w: Vector, g: Vector
     ) -> Upload[tuple[Vector, Vector]]:
-        own = client.gradient(w)
-        return Upload((self._minimize(client, w, g, own), own), reference=w)
+        local_gradient = client.gradient(w)
+        return Upload((self._minimize(client, w, g, local_gradient), local_gradient), reference=w)
 
     def solved(
         self, client: Client, w: Vector, gradient: Vector, held: Constraint | None
     ) -> Solved:
-        own = client.gradient(w)
+        local_gradient = client.gradient(w)
         return Solved(
-            LocalProblem(w, gradient - own, client.mine(self.mu)),
-            self._minimize(client, w, gradient, own),
+            LocalProblem(w, gradient - local_gradient, client.mine(self.mu)),
+            self._minimize(client, w, gradient, local_gradient),
         )
 
-    def _minimize(self, client: Client, w: Vector, g: Vector, own: Vector) -> Vector:
+    def _minimize(self, client: Client, w: Vector, g: Vector, local_gradient: Vector) -> Vector:
         if self.correction == "as_released":
-            own = _mistaken(own, client.layout.blocks)
+            local_gradient = _unpack_as_released(local_gradient, client.layout.blocks)
         strength = self.decay ** jnp.asarray(client.round, w.dtype)
         if self.pipelined:  # in round 0 there is no gradient yet
             strength = jnp.where(client.round == 0, 0, strength)
-        linear = None if self.correction == "off" else strength * (g - own)
+        linear = None if self.correction == "off" else strength * (g - local_gradient)
         return client.minimize(
             LocalProblem(anchor=w, linear=linear, prox=client.mine(self.mu)), start=w
         )
 
 
-def _mistaken(gradient: Vector, blocks: tuple[int, ...]) -> Vector:
+def _unpack_as_released(gradient: Vector, blocks: tuple[int, ...]) -> Vector:
     """The released code unpacks the pair (dW, db) as (_, db) and zips db with the two variables."""
     if len(blocks) != 2 or blocks[1] < 2:
         allowed = "models of two parameter arrays, the second of two entries or more"

@@ -68,6 +68,6 @@ class FedDyn(Algorithm[DynState]):
         h = state.h - self.alpha * fed.answered.coverage * (mean - state.w)
         return DynState(mean - h / self.alpha, h, memory)
 
-    def train(self, client: Client, w: Vector, own: Vector) -> Upload[Vector]:
-        mine = client.minimize(LocalProblem(anchor=w, linear=-own, prox=self.alpha), start=w)
-        return Upload(mine, reference=w, memory=own - self.alpha * (mine - w))
+    def train(self, client: Client, w: Vector, h_k: Vector) -> Upload[Vector]:
+        w_k = client.minimize(LocalProblem(anchor=w, linear=-h_k, prox=self.alpha), start=w)
+        return Upload(w_k, reference=w, memory=h_k - self.alpha * (w_k - w))

@@ -67,8 +67,10 @@ class FedLin(Algorithm[Vector]):
         steps = jnp.maximum(jnp.asarray(client.steps, w.dtype), 1)
         factor = 1 / steps if self.rates == "by_steps" else jnp.ones_like(steps)
 
-        def scaled(batch: Minibatch, params: Any) -> Any:
+        def scaled_gradient(batch: Minibatch, params: Any) -> Any:
             return jax.tree.map(lambda slope: factor * slope, batch.gradient(params))
 
-        problem = LocalProblem(linear=factor * (g - client.gradient(w)), step_gradient=scaled)
+        problem = LocalProblem(
+            linear=factor * (g - client.gradient(w)), step_gradient=scaled_gradient
+        )
         return Upload(client.minimize(problem, start=w), reference=w)

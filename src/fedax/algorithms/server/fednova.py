@@ -5,7 +5,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.algorithms.server.fedavg import sampled_as_released
+from fedax.algorithms.server.fedavg import sample_as_released
 from fedax.core import (
     Algorithm,
     Card,
@@ -74,14 +74,14 @@ class FedNova(Algorithm[Vector]):
     )
 
     def round(self, fed: Federation, state: Vector) -> Vector:
-        cohort = fed.sample() if self.ids == "aligned" else sampled_as_released(fed)
+        cohort = fed.sample() if self.ids == "aligned" else sample_as_released(fed)
         direction, work = fed.average(self.train, cohort, state)
         return state - (work * direction if self.form == "as_written" else direction / work)
 
     def train(self, client: Client, w: Vector) -> Upload[tuple[Vector, Float[Array, ""]]]:
         change = w - client.minimize(LocalProblem(anchor=w, prox=self.mu), start=w)
         if self.form == "as_released":
-            each = 1 / jnp.asarray(client.steps, w.dtype)
-            return Upload((each * change, each), is_change=True)
+            inverse_steps = 1 / jnp.asarray(client.steps, w.dtype)
+            return Upload((inverse_steps * change, inverse_steps), is_change=True)
         accumulated = client.solver.accumulated(client, self.mu)
         return Upload((change / accumulated, accumulated), is_change=True)

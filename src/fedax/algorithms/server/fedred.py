@@ -67,11 +67,11 @@ class FedRed(Algorithm[Vector]):
         # an implicit step on the proximal term is an explicit one with this factor on every term
         factor = 1 / (1 + client.nominal_learning_rate * self.lam)
 
-        def shortened(batch: Minibatch, params: Any) -> Any:
+        def scaled_gradient(batch: Minibatch, params: Any) -> Any:
             return jax.tree.map(lambda slope: factor * slope, batch.gradient(params))
 
         correction = factor * (g - client.gradient(x))
         problem = LocalProblem(
-            anchor=x, linear=correction, prox=factor * self.lam, step_gradient=shortened
+            anchor=x, linear=correction, prox=factor * self.lam, step_gradient=scaled_gradient
         )
         return Upload(client.minimize(problem, start=x), reference=x)

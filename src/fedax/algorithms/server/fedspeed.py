@@ -76,10 +76,10 @@ class FedSpeed(Algorithm[FedSpeedState]):
         mean = state.mean + fed.answered.coverage * change
         return FedSpeedState(x + mean, mean, memory)
 
-    def train(self, client: Client, w: Vector, own: Vector) -> Upload[tuple[Vector, Vector]]:
+    def train(self, client: Client, w: Vector, h_k: Vector) -> Upload[tuple[Vector, Vector]]:
         gradient = sharp_gradient(self.rho)
         problem = LocalProblem(
-            anchor=w, linear=self.lam * own, prox=self.lam, step_gradient=gradient
+            anchor=w, linear=self.lam * h_k, prox=self.lam, step_gradient=gradient
         )
         x = client.minimize(problem, start=w)
-        return Upload((x, x - w), reference=w, memory=own + x - w)
+        return Upload((x, x - w), reference=w, memory=h_k + x - w)

@@ -123,12 +123,12 @@ class LocalGD(Algorithm[LocalState]):
         layout, rate = client.layout, client.learning_rate
 
         def step(carry: tuple[Any, Any], batch: Minibatch) -> tuple[Any, Any]:
-            here, total = carry
-            return optax.tree.add_scale(here, -rate, batch.gradient(here)), optax.tree.add(
-                total, here
+            iterate, total = carry
+            return optax.tree.add_scale(iterate, -rate, batch.gradient(iterate)), optax.tree.add(
+                total, iterate
             )
 
-        end, total = client.for_each_minibatch(
+        last, total = client.for_each_minibatch(
             step, (layout.unravel(x), layout.unravel(jnp.zeros_like(x)))
         )
-        return Upload((layout.ravel(end), layout.ravel(total), jnp.asarray(client.steps, x.dtype)))
+        return Upload((layout.ravel(last), layout.ravel(total), jnp.asarray(client.steps, x.dtype)))

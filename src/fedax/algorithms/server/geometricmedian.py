@@ -48,12 +48,12 @@ class GeometricMedian(Aggregation):
         reductions=(Reduction({"nu": 1e30}, "fedavg"),),
     )
 
-    def combined(self, sent: Gathered[Vector], w: Vector) -> Vector:
-        changes, shares = sent.value - w[None], sent.shares()
+    def combine(self, uploads: Gathered[Vector], w: Vector) -> Vector:
+        changes, shares = uploads.value - w[None], uploads.shares()
 
         # squares of large and small changes fit
-        scale = scale_of(jnp.where(sent.valid[:, None], changes, 0))
-        changes, nu = jnp.where(sent.valid[:, None], changes, 0) / scale, self.nu / scale
+        scale = scale_of(jnp.where(uploads.valid[:, None], changes, 0))
+        changes, nu = jnp.where(uploads.valid[:, None], changes, 0) / scale, self.nu / scale
 
         def objective(v: Vector) -> Scalar:
             distance = jnp.linalg.norm(changes - v[None], axis=1)
@@ -62,24 +62,24 @@ class GeometricMedian(Aggregation):
                 distance > nu, distance, (distance * (distance / nu) + nu) / 2
             )
 
-        def closer(_: Index, v: Vector) -> Vector:
+        def weiszfeld_step(_: Index, v: Vector) -> Vector:
             distance = jnp.linalg.norm(changes - v[None], axis=1)
             pull = shares / jnp.maximum(distance, nu)
             step = pull @ changes / pull.sum()
             # a model within nu of v holds it nearly still: Vardi and Zhang's step leaves such
             # models out as far as the others pull
-            away = jnp.where(distance > nu, pull, 0)
-            total = away.sum()
-            others = away @ changes / jnp.where(total > 0, total, 1)
+            others_pull = jnp.where(distance > nu, pull, 0)
+            total = others_pull.sum()
+            others = others_pull @ changes / jnp.where(total > 0, total, 1)
             force = jnp.linalg.norm(others - v) * total
-            held = jnp.minimum(
+            stay = jnp.minimum(
                 jnp.where(distance > nu, 0, shares).sum() / jnp.where(force > 0, force, 1), 1
             )
             escape = jnp.where(
                 (total > 0) & (total < pull.sum()) & (force > 0),
-                (1 - held) * others + held * v,
+                (1 - stay) * others + stay * v,
                 step,
             )
             return jnp.where(objective(escape) < objective(step), escape, step)
 
-        return w + scale * jax.lax.fori_loop(0, self.iterations, closer, jnp.zeros_like(w))
+        return w + scale * jax.lax.fori_loop(0, self.iterations, weiszfeld_step, jnp.zeros_like(w))

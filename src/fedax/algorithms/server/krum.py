@@ -50,23 +50,26 @@ class Krum(Aggregation):
             allowed = f"0 to {max((n - 3) // 2, 0)} with {n} clients in a round: 2 f + 2 < n"
             raise InvalidInput.of("Krum(byzantine=...)", self.byzantine, allowed)
 
-    def combined(self, sent: Gathered[Vector], w: Vector) -> Vector:
-        changes, place = sent.value - w[None], jnp.arange(sent.valid.shape[0], dtype=jnp.int32)
-        # squares of large and small changes fit
-        near = changes / scale_of(jnp.where(sent.valid[:, None], changes, 0))
-        # row by row: all differences at once are capacity x capacity x dim
-        squares = jax.lax.map(lambda own: ((near - own[None]) ** 2).sum(1), near)
-        other = sent.valid[None] & (place[:, None] != place[None])
-        closest = jnp.sort(jnp.where(other, squares, jnp.inf), axis=1)
-        count = sent.valid.sum(dtype=jnp.int32)
-        # n - f - 2 neighbours count, at least one
-        counted = place < jnp.maximum(count - self.byzantine - 2, 1)
-        scores = jnp.where(counted[None], closest, 0).sum(1)
-        # the lowest scores first, invalid rows last
-        best = jnp.lexsort((scores, ~sent.valid))
-        taken = (
-            jnp.zeros(place.shape, w.dtype)
-            .at[best]
-            .set((place < jnp.minimum(self.selected, count)).astype(w.dtype))
+    def combine(self, uploads: Gathered[Vector], w: Vector) -> Vector:
+        changes, position = (
+            uploads.value - w[None],
+            jnp.arange(uploads.valid.shape[0], dtype=jnp.int32),
         )
-        return w + taken @ jnp.where(sent.valid[:, None], changes, 0) / taken.sum()
+        # squares of large and small changes fit
+        scaled = changes / scale_of(jnp.where(uploads.valid[:, None], changes, 0))
+        # row by row: all differences at once are capacity x capacity x dim
+        squares = jax.lax.map(lambda change: ((scaled - change[None]) ** 2).sum(1), scaled)
+        is_other = uploads.valid[None] & (position[:, None] != position[None])
+        closest = jnp.sort(jnp.where(is_other, squares, jnp.inf), axis=1)
+        count = uploads.valid.sum(dtype=jnp.int32)
+        # n - f - 2 neighbours count, at least one
+        is_counted = position < jnp.maximum(count - self.byzantine - 2, 1)
+        scores = jnp.where(is_counted[None], closest, 0).sum(1)
+        # the lowest scores first, invalid rows last
+        ranking = jnp.lexsort((scores, ~uploads.valid))
+        selection = (
+            jnp.zeros(position.shape, w.dtype)
+            .at[ranking]
+            .set((position < jnp.minimum(self.selected, count)).astype(w.dtype))
+        )
+        return w + selection @ jnp.where(uploads.valid[:, None], changes, 0) / selection.sum()

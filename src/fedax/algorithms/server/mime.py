@@ -76,10 +76,10 @@ class MimeLite(Algorithm[MimeState]):
     def round(self, fed: Federation, state: MimeState) -> MimeState:
         cohort, w = fed.sample(), state.w
         g = fed.average(self.gradient, cohort, w)
-        x = self.trained(fed, cohort, w, self.momentum * state.m, g)
+        x = self.train_cohort(fed, cohort, w, self.momentum * state.m, g)
         return MimeState(w + self.lr * (x - w), self.momentum * state.m + g)
 
-    def trained(
+    def train_cohort(
         self, fed: Federation, cohort: Cohort, w: Vector, push: Vector, g: Vector
     ) -> Vector:
         """Returns the mean of the cohort's local models."""
@@ -114,7 +114,7 @@ class Mime(MimeLite):
         paper=PAPER, equation="Mime with SGD and momentum, from FedJAX; paper not read"
     )
 
-    def trained(
+    def train_cohort(
         self, fed: Federation, cohort: Cohort, w: Vector, push: Vector, g: Vector
     ) -> Vector:
         return fed.average(self.corrected, cohort, w, push + g)
@@ -122,12 +122,14 @@ class Mime(MimeLite):
     def corrected(self, client: Client, w: Vector, push: Vector) -> Upload[Vector]:
         start = client.layout.unravel(w)
 
-        def difference(batch: Minibatch, params: Any) -> Any:
+        def gradient_difference(batch: Minibatch, params: Any) -> Any:
             return jax.tree.map(
-                lambda here, there: here - there, batch.gradient(params), batch.gradient(start)
+                lambda at_params, at_start: at_params - at_start,
+                batch.gradient(params),
+                batch.gradient(start),
             )
 
         return Upload(
-            client.minimize(LocalProblem(linear=push, step_gradient=difference), start=w),
+            client.minimize(LocalProblem(linear=push, step_gradient=gradient_difference), start=w),
             reference=w,
         )

@@ -86,7 +86,7 @@ class MOON(Algorithm[ModelAndMemory]):
 
         def gradient(batch: Minibatch, params: PyTree) -> PyTree:
             return jax.tree.map(
-                lambda own, pull: own + self.mu * pull,
+                lambda slope, pull: slope + self.mu * pull,
                 batch.gradient(params),
                 batch.gradient_of(contrast, params),
             )
@@ -97,21 +97,22 @@ class MOON(Algorithm[ModelAndMemory]):
     def contrast(self, client: Client, w: Vector, last: Vector) -> Callable[..., Any]:
         """Returns the contrastive loss of an example."""
         features = self.features or client.task.predictor
-        pulling, pushing = (
+        global_params, last_params = (
             client.task.assembled(client.layout.unravel(model)) for model in (w, last)
         )
 
         def loss(params: PyTree, examples: Any, key: Any) -> Float[Array, "batch"]:
             assert features is not None, "check_model refuses such tasks"
-            z, near, far = (
-                directions(features(model, examples, key)) for model in (params, pulling, pushing)
+            z, z_g, z_p = (
+                normalize_rows(features(model, examples, key))
+                for model in (params, global_params, last_params)
             )
             # -log(e^a / (e^a + e^b)) is softplus(b - a), which does not overflow
-            return jax.nn.softplus(((z * far).sum(1) - (z * near).sum(1)) / self.temperature)
+            return jax.nn.softplus(((z * z_p).sum(1) - (z * z_g).sum(1)) / self.temperature)
 
         return loss
 
 
-def directions(rows: Float[Array, "batch features"]) -> Float[Array, "batch features"]:
+def normalize_rows(rows: Float[Array, "batch features"]) -> Float[Array, "batch features"]:
     """Returns the rows at length 1; rows near zero stay near zero."""
     return rows / jnp.sqrt(jnp.maximum((rows**2).sum(1, keepdims=True), 1e-16))

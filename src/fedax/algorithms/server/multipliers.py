@@ -21,7 +21,7 @@ class Multiplier(eqx.Module):
     clock: Int[Array, ""]
 
     @staticmethod
-    def at_rest(lam: Float[Array, ""], gamma: Float[Array, ""]) -> "Multiplier":
+    def initial(lam: Float[Array, ""], gamma: Float[Array, ""]) -> "Multiplier":
         """Returns the state without momenta, before the first dual step."""
         return Multiplier(
             lam, gamma, jnp.zeros_like(lam), jnp.zeros_like(lam), jnp.zeros((), jnp.int32)
@@ -37,7 +37,7 @@ class Turns(eqx.Module):
     after: Int[Array, ""]
     order: Int[Array, "capacity"]
 
-    def of(self, client: Client) -> Int[Array, ""]:
+    def steps_before(self, client: Client) -> Int[Array, ""]:
         """Returns the dual steps of all clients before the one of a client in this round."""
         return self.before + jnp.argmax(self.order == client.index).astype(self.before.dtype)
 
@@ -65,37 +65,50 @@ class Ascent(eqx.Module):
     bounds: tuple[Any, Any]
     learns: bool = eqx.field(static=True)
 
-    def step(self, own: Multiplier, square: Float[Array, ""]) -> Multiplier:
+    def step(self, dual: Multiplier, square: Float[Array, ""]) -> Multiplier:
         """Takes one step at the squared distance $s$."""
-        lam_speed = self.momentum * own.lam_speed + square - own.gamma
-        gamma_speed = self.momentum * own.gamma_speed + own.lam
-        return self._moved(
-            own,
+        lam_speed = self.momentum * dual.lam_speed + square - dual.gamma
+        gamma_speed = self.momentum * dual.gamma_speed + dual.lam
+        return self._move(
+            dual,
             self.rate * lam_speed,
             self.rate * gamma_speed,
             lam_speed,
             gamma_speed,
-            own.clock + 1,
+            dual.clock + 1,
         )
 
-    def coast(self, own: Multiplier, until: Int[Array, ""]) -> Multiplier:
+    def coast(self, dual: Multiplier, until: Int[Array, ""]) -> Multiplier:
         r"""Steps without a gradient: by $\alpha u (\theta + \theta^2 + \dots)$, always in one
         direction, so bounded once.
         """
         theta, steps = (
-            jnp.asarray(self.momentum, own.lam.dtype),
-            (until - own.clock).astype(own.lam.dtype),
+            jnp.asarray(self.momentum, dual.lam.dtype),
+            (until - dual.clock).astype(dual.lam.dtype),
         )
-        # far / rate is theta + ... + theta^steps
-        kept, far = theta**steps, self.rate * theta * (1 - theta**steps) / (1 - theta)
-        up, down = own.lam_speed, own.gamma_speed
-        return self._moved(own, far * up, far * down, kept * up, kept * down, until)
+        # gain / rate is theta + ... + theta^steps
+        decay, gain = theta**steps, self.rate * theta * (1 - theta**steps) / (1 - theta)
+        lam_speed, gamma_speed = dual.lam_speed, dual.gamma_speed
+        return self._move(
+            dual,
+            gain * lam_speed,
+            gain * gamma_speed,
+            decay * lam_speed,
+            decay * gamma_speed,
+            until,
+        )
 
-    def _moved(
-        self, own: Multiplier, up: Any, down: Any, lam_speed: Any, gamma_speed: Any, clock: Any
+    def _move(
+        self,
+        dual: Multiplier,
+        lam_step: Any,
+        gamma_step: Any,
+        lam_speed: Any,
+        gamma_speed: Any,
+        clock: Any,
     ) -> Multiplier:
         lam, gamma = (
-            jnp.clip(own.lam + up, *self.bounds),
-            own.gamma + down if self.learns else own.gamma,
+            jnp.clip(dual.lam + lam_step, *self.bounds),
+            dual.gamma + gamma_step if self.learns else dual.gamma,
         )
         return Multiplier(lam, gamma, lam_speed, gamma_speed, clock)

@@ -77,9 +77,9 @@ class ProxSkip(Algorithm[ProxSkipState]):
     def round(self, fed: Federation, state: ProxSkipState) -> ProxSkipState:
         return ProxSkipState(*fed.average(self.train, fed.everyone, state.w, memory=state.memory))
 
-    def train(self, client: Client, w: Vector, own: Shifted) -> Upload[Vector]:
+    def train(self, client: Client, w: Vector, state: Shifted) -> Upload[Vector]:
         p = client.schedule.sync_probability
         p = 1 / jnp.asarray(client.steps, w.dtype) if p is None else jnp.asarray(p, w.dtype)
-        h = own.h + p / client.learning_rate * (w - own.x)
+        h = state.h + p / client.learning_rate * (w - state.x)
         x = client.minimize(LocalProblem(linear=-h), start=w)
         return Upload(x, reference=w, memory=Shifted(h, x))

@@ -51,11 +51,11 @@ class QFedAvg(Algorithm[Vector]):
         return state - delta / h
 
     def train(self, client: Client, w: Vector) -> Upload[tuple[Vector, Float[Array, ""]]]:
-        move = w - client.minimize(start=w)
-        written = self.form == "as_written"
-        rate = client.learning_rate if written else client.nominal_learning_rate
-        g = move / rate
-        length = g @ g if written else move @ move
+        change = w - client.minimize(start=w)
+        as_written = self.form == "as_written"
+        rate = client.learning_rate if as_written else client.nominal_learning_rate
+        g = change / rate
+        square = g @ g if as_written else change @ change
         loss = client.loss(w) + 1e-10
-        h = self.q * loss ** (self.q - 1) * length + loss**self.q / rate
+        h = self.q * loss ** (self.q - 1) * square + loss**self.q / rate
         return Upload((loss**self.q * g, h), is_change=True)

@@ -106,32 +106,31 @@ class SCAFFOLD(Algorithm[ScaffoldState]):
         (dx, dc), memory = fed.average(self.train, cohort, x, c, memory=state.memory)
         # c is a sum over all clients, of which the cohort's part moves
         answered = fed.answered
-        part = (
-            answered.coverage
-            if self.control_weights == "objective"
-            else answered.objective_weights.sum() / fed.clients
-        )
-        return ScaffoldState(x + self.lr * dx, c + part * dc, memory)
+        coverage = answered.coverage
+        # with equal weights this is the same number, except that privacy hides how many worked
+        if self.control_weights == "uniform" and not fed.equal_weights:
+            coverage = answered.objective_weights.sum() / fed.clients
+        return ScaffoldState(x + self.lr * dx, c + coverage * dc, memory)
 
     def model(self, state: ScaffoldState) -> Vector:
         return state.x
 
     def train(
-        self, client: Client, x: Vector, c: Vector, own: Vector
+        self, client: Client, x: Vector, c: Vector, c_k: Vector
     ) -> Upload[tuple[Vector, Vector]]:
-        inside = self.form == "as_written"
+        as_written = self.form == "as_written"
         y = client.minimize(
-            LocalProblem(linear=c - own) if inside else LocalProblem(drift=c - own), start=x
+            LocalProblem(linear=c - c_k) if as_written else LocalProblem(drift=c - c_k), start=x
         )
         if self.option == "I":
-            new = client.gradient(x)
+            new_c_k = client.gradient(x)
         else:
-            rate = client.learning_rate if inside else client.nominal_learning_rate
-            new = own - c + (x - y) / (rate * jnp.asarray(client.steps, x.dtype))
-        change = new - own
+            rate = client.learning_rate if as_written else client.nominal_learning_rate
+            new_c_k = c_k - c + (x - y) / (rate * jnp.asarray(client.steps, x.dtype))
+        change = new_c_k - c_k
         if self.control_weights == "uniform":  # cancels the weight that the mean multiplies by
             change = change / client.objective_weight
-        return Upload((y - x, change), memory=new, is_change=True)
+        return Upload((y - x, change), memory=new_c_k, is_change=True)
 
 
 def random_network(layout: Layout, key: Key[Array, ""]) -> Vector:

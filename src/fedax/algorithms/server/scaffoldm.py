@@ -98,14 +98,16 @@ class SCAFFOLDM(Algorithm[ScaffoldMState]):
         return state.x
 
     def train(
-        self, client: Client, x: Vector, g: Vector, c: Vector, own: Vector
+        self, client: Client, x: Vector, g: Vector, c: Vector, c_k: Vector
     ) -> Upload[tuple[Vector, Vector, Vector]]:
-        def scaled(batch: Minibatch, params: Any) -> Any:
+        def scaled_gradient(batch: Minibatch, params: Any) -> Any:
             return jax.tree.map(lambda slope: self.beta * slope, batch.gradient(params))
 
-        added = self.beta * (c - own) + (1 - self.beta) * g
-        change = client.minimize(LocalProblem(linear=added, step_gradient=scaled), start=x) - x
+        linear = self.beta * (c - c_k) + (1 - self.beta) * g
+        change = (
+            client.minimize(LocalProblem(linear=linear, step_gradient=scaled_gradient), start=x) - x
+        )
         direction = -change / (client.learning_rate * jnp.asarray(client.steps, x.dtype))
-        # the mean gradient of the steps: beta times it and the added vector make the direction
-        new = (direction - added) / self.beta
-        return Upload((change, direction, new - own), memory=new, is_change=True)
+        # the mean gradient of the steps: beta times it and the linear term make the direction
+        new_c_k = (direction - linear) / self.beta
+        return Upload((change, direction, new_c_k - c_k), memory=new_c_k, is_change=True)

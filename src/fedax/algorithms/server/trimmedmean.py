@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from fedax.algorithms.server.aggregation import Aggregation, ascending
+from fedax.algorithms.server.aggregation import Aggregation, sort_uploads
 from fedax.core import Card, Gathered, Reduction, Scalar, Vector, hyper
 
 
@@ -44,14 +44,14 @@ class TrimmedMean(Aggregation):
         reductions=(Reduction({"beta": 0.0}, "fedavg", equal_sizes=True),),
     )
 
-    def combined(self, sent: Gathered[Vector], w: Vector) -> Vector:
-        ordered, count = ascending(sent)
+    def combine(self, uploads: Gathered[Vector], w: Vector) -> Vector:
+        ordered, count = sort_uploads(uploads)
         exact = jnp.asarray(self.beta, w.dtype) * count.astype(w.dtype)
         # in floating point 0.07 of 100 is above 7; the error is relative, so that any share above 0
         # leaves out a value
         least = exact * (1 - 8 * jnp.finfo(w.dtype).eps)
         # at least one value stays
         cut = jnp.minimum(jnp.ceil(least).astype(jnp.int32), (count - 1) // 2)
-        place = jnp.arange(ordered.shape[0], dtype=jnp.int32)
-        left = (place >= cut) & (place < count - cut)
-        return jnp.where(left[:, None], ordered, 0).sum(0) / left.sum(dtype=w.dtype)
+        position = jnp.arange(ordered.shape[0], dtype=jnp.int32)
+        is_kept = (position >= cut) & (position < count - cut)
+        return jnp.where(is_kept[:, None], ordered, 0).sum(0) / is_kept.sum(dtype=w.dtype)

@@ -11,6 +11,7 @@ from jaxtyping import PyTree
 from fedax.errors import DataError, InvalidInput, UnknownName
 from fedax.examples.arrays import as_array
 from fedax.examples.container import conformed, rows_of
+from fedax.examples.integer_ranges import check_inputs
 
 PIECE = 2048
 """Examples that pass through the model at once."""
@@ -25,6 +26,7 @@ class Predictor(NamedTuple):
         like: shapes and types of the task's arrays, by name.
         columns: names of the columns of x, or None.
         categories: by column, the texts that its cells are, in the order of their numbers.
+        tokens: the smallest and the largest token that the model reads, None if it does not say.
     """
 
     task: str
@@ -32,6 +34,7 @@ class Predictor(NamedTuple):
     like: Mapping[str, Any]
     columns: Sequence[str] | None
     categories: Mapping[str, Sequence[str]]
+    tokens: tuple[int, int] | None = None
 
     def __call__(self, params: PyTree, x: Any, state: PyTree = None) -> np.ndarray:
         """Returns one row for each example.
@@ -52,6 +55,7 @@ class Predictor(NamedTuple):
         rows_of(examples, "predict(x)")
         examples = conformed(examples, {name: self.like[name] for name in examples}, "predict(x)")
         function = self.function(state)
+        self._check_whole_numbers(function, params, examples)
         rows = len(next(iter(examples.values())))
         pieces = [
             {name: values[i : i + PIECE] for name, values in examples.items()}
@@ -66,16 +70,15 @@ class Predictor(NamedTuple):
         """Converts the inputs to arrays by name."""
         # labels are inputs only where there is nothing else
         inputs = [name for name in self.like if name != "y"] or list(self.like)
-        # tables are read by the names of their columns, whatever their order
-        if self.columns is not None and hasattr(x, "columns"):
-            return {"x": np.column_stack([self._read_column(x, name) for name in self.columns])}
         if any(base.__module__.startswith("torch.utils.data") for base in type(x).__mro__):
             hint = "Write predict(np.stack([item[0] for item in data_set]))."
             raise DataError.found("predict(x)", f"a {type(x).__name__} of PyTorch", "arrays", hint)
+        if self.columns is not None and hasattr(x, "columns"):
+            return {"x": self._to_array("x", x, "predict(x)")}
         if not isinstance(x, Mapping):
             if len(inputs) > 1:
                 raise DataError.found("predict(x)", "one array", f"a dict of the arrays {inputs}")
-            return {inputs[0]: as_array(np.asarray(x), "predict(x)")}
+            return {inputs[0]: self._to_array(inputs[0], x, "predict(x)")}
         for name in x:
             if name not in self.like:
                 raise UnknownName.among("predict(x), array", str(name), self.like)
@@ -83,7 +86,36 @@ class Predictor(NamedTuple):
             raise DataError.found(
                 "predict(x)", f"no array {missing[0]!r}", f"the arrays {inputs}; y may be missing"
             )
-        return {str(name): as_array(values, f"predict(x)[{name!r}]") for name, values in x.items()}
+        return {
+            str(name): self._to_array(str(name), values, f"predict(x)[{name!r}]")
+            for name, values in x.items()
+        }
+
+    def _to_array(self, name: str, values: Any, where: str) -> np.ndarray:
+        """Converts one input to an array; `where` names it in messages."""
+        # tables are read by the names of their columns, whatever their order
+        if name == "x" and self.columns is not None and hasattr(values, "columns"):
+            return np.column_stack([self._read_column(values, column) for column in self.columns])
+        return as_array(values, where)
+
+    def _check_whole_numbers(
+        self, function: Callable[..., Any], params: PyTree, examples: Mapping[str, Any]
+    ) -> None:
+        """Refuses tokens outside of the vocabulary, or other indices out of range.
+
+        XLA would take the last entry of a table for them.
+        """
+        if self.tokens is None or "x" not in examples:
+            check_inputs("predict(x)", function, params, examples)
+            return
+        x, (low, high) = examples["x"], self.tokens
+        # padding counts for nothing, whatever it is
+        if "mask" in examples and examples["mask"].shape == x.shape:
+            x = x[examples["mask"].astype(bool)]
+        if x.dtype.kind not in "iu" or not x.size or (low <= x.min() and x.max() <= high):
+            return
+        got = f"token {x.min() if x.min() < low else x.max()}"
+        raise DataError.found("predict(x)['x']", got, f"{low} to {high}, the tokens of the model")
 
     def _read_column(self, frame: Any, name: str) -> np.ndarray:
         if name not in frame.columns:

@@ -31,7 +31,7 @@ from fedax.engine.round.evaluation import empty_cohort
 from fedax.engine.round.timing.asynchronous import row_of
 from fedax.engine.round.timing.clock import WorkCount
 from fedax.engine.round.traffic import bits_spent
-from fedax.observe.base import Observer, View, joined
+from fedax.observe.base import Observer, View, merge_metrics
 from fedax.utils.layout import accumulator
 
 
@@ -222,7 +222,10 @@ class PythonProgram(Program):
                     fed.solver_states,
                 )
                 last_cohort = fed.last
-            except EmptyPhaseError:  # abandoned: `new_carry` is the carry before the round
+            except EmptyPhaseError:
+                # abandoned: the carry stays as it was, but for what the server step sent down,
+                # whose receivers arrive later
+                new_carry = carry._replace(downlinks=fed.downlinks)
                 fed.is_abandoned, last_cohort = True, None
             report = fed.report(carry.state, new_carry.state)
             bits = (int(bits_spent(report.traffic, direction)) for direction in ("down", "up"))
@@ -289,4 +292,4 @@ class PythonProgram(Program):
 
 def evaluate_observers(observers: Sequence[Observer], view: View) -> dict[str, Any]:
     """Computes the metrics of all observers on a view."""
-    return joined([observer(view) for observer in observers])
+    return merge_metrics([observer(view) for observer in observers])

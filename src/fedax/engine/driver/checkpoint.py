@@ -25,6 +25,7 @@ from fedax.core.history import Best, History, Outcome
 from fedax.core.traffic import Traffic
 from fedax.engine.compilation.fingerprint import first_difference
 from fedax.engine.distributed.process_group import ProcessGroup
+from fedax.engine.driver.recorder import has_ended
 from fedax.engine.round.engine import RunCarry
 from fedax.errors import InvalidInput, WriteFailed
 from fedax.utils.files import write
@@ -53,7 +54,7 @@ class Checkpoints:
         folder: made if it does not exist.
         every: rounds between checkpoints, at least 1.
         identity: what makes the run what it is; see `fedax.engine.compilation.fingerprint`.
-        process_group: the ranks, all of which call every method.
+        group: the ranks, all of which call every method.
         seconds: the most time between checkpoints if that is shorter than `every` rounds; None for
             no bound. The first one is made after the first round, and the time between them doubles
             until it is `seconds`.
@@ -110,22 +111,28 @@ class Checkpoints:
             return False
         return time.monotonic() - self._saved >= min(self.seconds, self._saved - self._begun)
 
-    def save(self, done: int, histories: Sequence[History]) -> None:
+    def save(self, done: int, histories: Sequence[History], ended: Sequence[bool]) -> None:
         """Writes the run after `done` rounds.
+
+        Args:
+            done: rounds completed.
+            histories: of its members.
+            ended: which of them are complete. A member that became non-finite since the last
+                observation is not yet.
 
         Raises:
             WriteFailed: a full disk, for example; the checkpoints there were are untouched.
         """
         with self.process_group.raise_on_all_ranks():
             if self.process_group.rank == 0:
-                self._write(done, histories)
+                self._write(done, histories, ended)
         self._saved = time.monotonic()
 
-    def _write(self, done: int, histories: Sequence[History]) -> None:
+    def _write(self, done: int, histories: Sequence[History], ended: Sequence[bool]) -> None:
         # zero-padded, so that names sort by round
         path = self.folder / f"round-{done:09d}"
         try:
-            write(path, _to_bytes(self.identity, done, histories))
+            write(path, _to_bytes(self.identity, done, histories, ended))
             for old_file in self._list_files()[_STORED:]:
                 old_file.unlink()
         except OSError as error:
@@ -147,8 +154,9 @@ class Checkpoints:
         algorithms: Sequence[Algorithm[Any]],
         layout: Layout,
         rounds: int,
-    ) -> list[History] | None:
-        """Returns the histories of the newest checkpoint that can be read, or None.
+    ) -> list[tuple[History, bool]] | None:
+        """Returns the histories of the newest checkpoint that can be read, each with whether it is
+        complete, or None.
 
         Args:
             states: what the runs carry at any round, for their structure.
@@ -170,8 +178,13 @@ class Checkpoints:
         rows = self.process_group.broadcast(_names_of_client_rows(states, arrays))
         arrays = self.process_group.scatter(arrays, rows)
         runs = zip(states, algorithms, meta["members"], strict=True)
-        return [
+        histories = [
             _restore_history(m, i, arrays, state, a, layout) for i, (state, a, m) in enumerate(runs)
+        ]
+        # earlier versions did not store which members had ended
+        return [
+            (history, member.get("ended", has_ended(history, ())))
+            for history, member in zip(histories, meta["members"], strict=True)
         ]
 
     def _read_newest(self, rounds: int) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
@@ -190,7 +203,11 @@ class Checkpoints:
         return None
 
     def _check_identity(self, stored: dict[str, Any]) -> None:
-        if difference := first_difference(self.identity, stored):
+        # earlier versions did not store the direction of `keep_best`
+        identity = {
+            name: value for name, value in self.identity.items() if name != "mode" or name in stored
+        }
+        if difference := first_difference(identity, stored):
             name, *values = difference
             # fingerprints leave this default out
             default = "stop" if name == "on_bad_client" else None
@@ -247,10 +264,12 @@ def _round_number(path: Path) -> int:
     return int(path.name.removeprefix("round-"))
 
 
-def _to_bytes(identity: dict[str, Any], done: int, histories: Sequence[History]) -> bytes:
+def _to_bytes(
+    identity: dict[str, Any], done: int, histories: Sequence[History], ended: Sequence[bool]
+) -> bytes:
     arrays: dict[str, np.ndarray] = {}
     members = []
-    for i, history in enumerate(histories):
+    for i, (history, is_complete) in enumerate(zip(histories, ended, strict=True)):
         arrays |= {
             f"{i}/{name}": _to_storable(np.asarray(values))
             for name, values in _arrays_of(history).items()
@@ -263,6 +282,8 @@ def _to_bytes(identity: dict[str, Any], done: int, histories: Sequence[History])
                 "algorithm": history.algorithm,
                 "outcome": dataclasses.asdict(history.outcome),
                 "best": best,
+                "ended": is_complete,
+                "origin": history.origin,
             }
         )
     arrays["meta"] = np.array(json.dumps({"identity": identity, "done": done, "members": members}))
@@ -355,6 +376,7 @@ def _restore_history(
         bits=Traffic(arrays[f"{i}/down"], arrays[f"{i}/up"]),
         outcome=Outcome(**meta["outcome"]),
         best=best,
+        origin=meta.get("origin"),
         **{name: arrays[f"{i}/{name}"] for name in _COURSE},
         **carry._asdict(),
     )

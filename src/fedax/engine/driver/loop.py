@@ -21,11 +21,17 @@ from fedax.core.history import History, Outcome
 from fedax.engine.driver.checkpoint import Checkpoints
 from fedax.engine.driver.interrupts import CallLength, Interrupts, is_intact
 from fedax.engine.driver.options import Progress
-from fedax.engine.driver.recorder import Recorder
-from fedax.engine.driver.resume import check_resumed, check_solver_states
+from fedax.engine.driver.recorder import Recorder, has_ended
+from fedax.engine.driver.resume import (
+    check_continued,
+    check_lengths,
+    check_resumed,
+    check_solver_states,
+    total_rounds,
+)
 from fedax.engine.driver.session import Grid
 from fedax.engine.round.engine import RunCarry, compute_metrics
-from fedax.observe.base import joined, modes_of
+from fedax.observe.base import merge_metrics, modes_of
 from fedax.utils.layout import Layout
 
 
@@ -56,21 +62,25 @@ class RoundLoop:
             checkpoints,
         )
         self.process_group = grid.options.engine.process_group
-        self.states, resume = self._initial_states(resume)
+        self.states, resume, ended = self._initial_states(resume)
         self._is_resumed = bool(resume)  # then the model that they start from has been observed
-        self.done, self.can_save, self.stop_requested = rounds_done(resume), self._is_resumed, False
+        # those that go on have rounds in common; if all have ended, no round follows
+        going_on = [history for history, is_over in zip(resume, ended, strict=True) if not is_over]
+        self.done = rounds_done(going_on or resume)
+        self.can_save, self.stop_requested = self._is_resumed, False
         # which runs since the grid was made: data were placed and programs compiled before
         self.clock = grid.clock
         if resume:
-            self.clock.continue_from(resume[0])
+            self.clock.continue_from((going_on or resume)[0])
         drops, modes = (
             self.options.on_bad_client == "drop",
             modes_of(self.options.observe or (), grid.task),
         )
         names = [type(algorithm).__name__ for algorithm in grid.algorithms_by_run]
+        before = list(zip(resume, ended, strict=True)) or [(None, False)] * len(names)
         self.recorders = [
-            Recorder(name, self.clock, drops, modes, resume[i] if resume else None)
-            for i, name in enumerate(names)
+            Recorder(name, self.clock, drops, modes, history, is_over)
+            for name, (history, is_over) in zip(names, before, strict=True)
         ]
         # ranks run one program together, so neither a signal nor a clock of one rank may change
         # what it calls
@@ -79,26 +89,30 @@ class RoundLoop:
             CallLength(bounded=self.process_group.size == 1),
         )
 
-    def _initial_states(self, resume: list[History]) -> tuple[Any, list[History]]:
-        """Returns the states to start from, and the given or stored histories before them."""
-        grid = self.grid
-        states = None if resume else grid.init()
+    def _initial_states(self, resume: list[History]) -> tuple[Any, list[History], list[bool]]:
+        """Returns the states to start from, the given or stored histories before them, and which
+        of these have ended.
+        """
+        grid, ended = self.grid, [has_ended(history, self.options.rules) for history in resume]
         if resume:
             check_resumed(resume, grid.origins(), grid.private is not None)
+            check_lengths(resume, ended)
             check_solver_states(resume, self.options.solver, grid.layout)
-        elif self.checkpoints:
-            resume = (
-                self.checkpoints.load(
-                    self.program.split(states),
-                    grid.algorithms_by_run,
-                    grid.layout,
-                    self.options.rounds,
-                )
-                or []
-            )
+        states = grid.init() if self.checkpoints or not resume else None
+        stored = self.checkpoints and self.checkpoints.load(
+            self.program.split(states), grid.algorithms_by_run, grid.layout, self.options.rounds
+        )
+        if stored:
+            histories = [history for history, _ in stored]
+            if resume:
+                assert self.checkpoints is not None, "of the folder that was read"
+                check_continued(histories, resume, self.checkpoints.folder)
+            # the folder may be ahead of the given histories, whose continuation it has then
+            if not resume or total_rounds(histories) > total_rounds(resume):
+                resume, ended = histories, [is_over for _, is_over in stored]
         if resume:
             states = self.program.join([RunCarry.of(history) for history in resume])
-        return states, resume
+        return states, resume, ended
 
     def run(self) -> list[History]:
         """Runs all rounds and returns the histories."""
@@ -111,11 +125,25 @@ class RoundLoop:
                 self._end_early()
             return self._histories()
 
+    def run_none(self) -> list[History]:
+        """Returns the histories without further rounds, as interrupted.
+
+        For members of a grid whose program has not begun when another one is interrupted.
+        """
+        if self.done >= self.grid.rounds:  # there are none to run
+            return self.run()
+        if not self._is_resumed:
+            self._observe()
+        for recorder in self.recorders:
+            recorder.interrupt(self.done)
+        return self._histories()
+
     def _run_rounds(self) -> None:
         """Alternates rounds with observations and checkpoints until all runs have ended."""
         # the initial model counts as an observation after 0 rounds
         if not self._is_resumed:
             self._observe()
+            self._report_progress()
         while (
             self.done < self.grid.rounds
             and self._has_running()
@@ -131,6 +159,7 @@ class RoundLoop:
             is_end = self.done == self.grid.rounds or not self._has_running()
             if is_end or self.done % self.options.observe_every == 0:
                 self._observe()
+                self._report_progress()
             self.can_save = True
             # after the observation, so that a run that continues from here has it
             if self.checkpoints and (
@@ -169,21 +198,20 @@ class RoundLoop:
                 self._save()
 
     def _observe(self) -> None:
-        """Observes the current models, keeps the best ones, and calls the progress hook."""
+        """Observes the current models and keeps the best ones."""
         metrics = compute_metrics(
-            self.program, self.states, self.options.observe or (), self.done, self.grid.task
+            self.program, self.states, self.options.observe or (), self.done, self.grid.seen_task
         )
         epsilon = self.grid.private and self.grid.private.epsilon_after(self.done)
         privacy_metrics = {} if epsilon is None else {"epsilon": np.asarray(epsilon)}
         improved = [
-            recorder.observe(joined([observed, privacy_metrics]), self.done, self.options)
+            recorder.observe(merge_metrics([observed, privacy_metrics]), self.done, self.options)
             for recorder, observed in zip(self.recorders, metrics, strict=True)
         ]
         if any(improved):
             self._store_best(improved)
         self._freeze_ended()
         self.can_save = True
-        self._report_progress()
 
     def _store_best(self, improved: list[bool]) -> None:
         """Copies the models of the runs whose metric has just improved."""
@@ -222,13 +250,12 @@ class RoundLoop:
     def _save(self) -> None:
         """Writes a checkpoint. A run that has ended is saved as it was then."""
         assert self.checkpoints is not None, "there is no folder for checkpoints"
-        has_final = any(recorder.final for recorder in self.recorders)
-        # `gather_carries` takes states as the program has them, so runs that ended earlier are
-        # joined again
-        carries = self.program.gather_carries(
-            self.program.join(self._carries()) if has_final else self.states
-        )
-        self.checkpoints.save(self.done, self._finish(carries))
+        histories = self._finish(self.program.gather_carries(self._final_states()))
+        marked = [
+            dataclasses.replace(history, origin=recorder.mark_origin({}))
+            for history, recorder in zip(histories, self.recorders, strict=True)
+        ]
+        self.checkpoints.save(self.done, marked, [recorder.ended for recorder in self.recorders])
 
     def _has_result(self) -> bool:
         """Returns whether an interrupted run has a result to keep.
@@ -253,6 +280,13 @@ class RoundLoop:
             for r, carry in zip(self.recorders, self.program.split(self.states), strict=True)
         ]
 
+    def _final_states(self) -> Any:
+        """Returns the states as the program has them, with runs that ended earlier as they were
+        then.
+        """
+        has_final = any(recorder.final for recorder in self.recorders)
+        return self.program.join(self._carries()) if has_final else self.states
+
     def _models(self, carries: list[RunCarry]) -> list[Float[Array, "dim"]]:
         return [
             algorithm.model(carry.state)
@@ -270,9 +304,11 @@ class RoundLoop:
     def _histories(self) -> list[History]:
         """Returns the histories with what the grid knows of each run."""
         grid, histories = self.grid, self._finish(self._carries())
-        runs = zip(
-            histories, grid.fitted, grid.settings, grid.origins(), grid.arguments, strict=True
-        )
+        origins = [
+            recorder.mark_origin(origin)
+            for recorder, origin in zip(self.recorders, grid.origins(), strict=True)
+        ]
+        runs = zip(histories, grid.fitted, grid.settings, origins, grid.arguments, strict=True)
         histories = [
             dataclasses.replace(
                 history, fitted=fitted, settings=settings, origin=origin, arguments=arguments
@@ -281,7 +317,7 @@ class RoundLoop:
         ]
         if not self.options.personal:
             return histories
-        personal = zip(histories, self.program.personal(self.states), strict=True)
+        personal = zip(histories, self.program.personal(self._final_states()), strict=True)
         return [_with_personal(history, models, grid.layout) for history, models in personal]
 
 

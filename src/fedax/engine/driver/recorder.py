@@ -5,7 +5,7 @@ model.
 import dataclasses
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ from fedax.core.directions import Mode, is_better
 from fedax.core.history import JOULES, SECONDS, Best, History, Outcome
 from fedax.core.traffic import Traffic
 from fedax.engine.compilation.cache import compile_clock
-from fedax.engine.driver.early_stopping import Budget, EarlyStopping
+from fedax.engine.driver.early_stopping import Budget, EarlyStopping, Rule
 from fedax.engine.driver.options import RunOptions
 from fedax.engine.round.engine import Log, RunCarry, merge_logs
 from fedax.errors import InvalidInput
@@ -74,6 +74,10 @@ class Rows:
 
 LOSSES = ("train_loss", "objective")
 """Metrics that must be finite in a run that is ok."""
+_ENDED = ("stopped", "diverged", "non-finite")
+"""Outcomes of runs that ended by themselves."""
+_ENDED_BY, _BUDGET = "ended_by", "budget"
+"""Entry of `History.origin` of a run that a budget ended."""
 
 
 class Clock:
@@ -97,8 +101,49 @@ class Clock:
         return compile_clock().seconds - self._compiled
 
 
+def has_ended(history: History, rules: Sequence[Rule]) -> bool:
+    """Returns whether a history has ended by itself, so that no rounds are added to it.
+
+    A history that a budget ended goes on if the budgets among the present rules leave something. A
+    budget of privacy needs no rule: it bounds the rounds of the run.
+    """
+    if was_ended_by_budget(history):
+        spent = _spent(history.notes)
+        return any(rule.is_spent(*spent) for rule in rules if isinstance(rule, Budget))
+    return history.outcome.kind in _ENDED
+
+
+def was_ended_by_budget(history: History) -> bool:
+    """Returns whether a budget of privacy, time or energy ended a run."""
+    return (history.origin or {}).get(_ENDED_BY) == _BUDGET
+
+
+def _spent(notes: Mapping[str, np.ndarray]) -> tuple[float, float]:
+    """Returns the seconds on the virtual clock and the joules of some rounds."""
+    seconds, joules = (
+        float(notes[name].sum()) if name in notes else 0.0 for name in (SECONDS, JOULES)
+    )
+    # an asynchronous server notes the time since the start of the run
+    has_clock = "clock" in notes and len(notes["clock"])
+    return float(notes["clock"][-1]) if has_clock else seconds, joules
+
+
 class Recorder:
-    """Grows the history of one algorithm, until it ends."""
+    """Grows the history of one algorithm, until it ends.
+
+    Args:
+        algorithm: its name.
+        clock: of the run.
+        drops: whether clients may be left out, see `run(on_bad_client=...)`.
+        modes: directions of the metrics.
+        previous: the history that the run continues, if any.
+        ended: whether that has ended by itself, so that it stays as it is.
+
+    Attributes:
+        ended: whether the history is complete.
+        ended_by_budget: whether a budget ended it, which may be raised when it is continued.
+        final: of a run that ended before others of its program, the carry that it ended with.
+    """
 
     def __init__(
         self,
@@ -106,7 +151,8 @@ class Recorder:
         clock: Clock,
         drops: bool,
         modes: Mapping[str, Mode],
-        previous: History | None,
+        previous: History | None = None,
+        ended: bool = False,
     ) -> None:
         self.algorithm, self.clock, self.drops, self.previous, self.outcome = (
             algorithm,
@@ -123,14 +169,17 @@ class Recorder:
             {k: Rows(v) for k, v in previous.metrics.items()} if previous else {}
         )
         self.logs: list[Log] = []
-        self.spent = [
-            float(previous.notes[name].sum()) if previous and name in previous.notes else 0.0
-            for name in (SECONDS, JOULES)
-        ]
+        self.spent = list(_spent(previous.notes if previous else {}))
         self.ended, self.final, self.best = False, None, previous.best if previous else None
-        # a run that had ended by itself stays as it was; one that was interrupted goes on
-        if previous and previous.outcome.kind in ("stopped", "diverged", "non-finite"):
+        self.ended_by_budget = False
+        # the direction by which `best` was chosen, if it is known
+        self._best_mode = previous.arguments.get("mode") if previous else None
+        if previous and ended:
             self.outcome, self.ended, self.final = previous.outcome, True, RunCarry.of(previous)
+            self.ended_by_budget = was_ended_by_budget(previous)
+        # from a checkpoint between two observations: the run ends at the next one
+        elif previous and previous.outcome.kind == "non-finite":
+            self.outcome = previous.outcome
 
     @property
     def is_running(self) -> bool:
@@ -166,28 +215,32 @@ class Recorder:
         self.rounds.append(done)
         self.seconds.append(self.clock.now)
         self.compiling.append(self.clock.compiling)
+        broken = [name for name in LOSSES if name in metrics and not np.isfinite(metrics[name])]
         # the initial model (done = 0) counts as an observation of a rule, but cannot end the run
         for rule in options.rules:
+            # a run whose loss is not finite is not ok, whatever would stop it now
             if isinstance(rule, Budget):
-                if self.is_running and done and rule.is_spent(*self.spent):
-                    self.outcome = Outcome(rule.kind, done - 1)
+                if self.is_running and done and not broken and rule.is_spent(*self.spent):
+                    self.outcome, self.ended_by_budget = Outcome(rule.kind, done - 1), True
                 continue
             values = self._values(rule.metric, f"run(stop=...), {rule}")
             if not self.is_running or not done:
                 continue
             if isinstance(rule, EarlyStopping) and not math.isfinite(values[-1]):
                 self.outcome = Outcome("non-finite", done - 1, part=rule.metric)
-            elif rule.fires(self.rounds, values):
+            elif rule.fires(self.rounds, values) and not (broken and rule.kind == "stopped"):
                 self.outcome = Outcome(rule.kind, done - 1)
-        broken = [name for name in LOSSES if name in metrics and not np.isfinite(metrics[name])]
         if self.is_running and done and broken:
             self.outcome = Outcome("non-finite", done - 1, part=broken[0])
         self.ended = not self.is_running
         if (metric := options.best_by) is None:
             return False
         value = self._values(metric, "run(keep_best=...)")[-1]
-        if self.best is not None and self.best.metric != metric:  # of the run before a resumption
+        # of the run before a resumption, which may have chosen by another metric or direction
+        is_other_mode = self._best_mode not in (None, options.best_mode)
+        if self.best is not None and (self.best.metric != metric or is_other_mode):
             self.best = None
+        self._best_mode = options.best_mode
         if not is_better(value, None if self.best is None else self.best.value, options.best_mode):
             return False
         # the loop stores the model: here only its metrics are known
@@ -202,7 +255,11 @@ class Recorder:
     def end_by_budget(self, done: int) -> None:
         """Ends the run because the budget of privacy is spent."""
         if self.is_running:
-            self.outcome = Outcome("stopped", done - 1)
+            self.outcome, self.ended_by_budget = Outcome("stopped", done - 1), True
+
+    def mark_origin(self, origin: dict[str, Any]) -> dict[str, Any]:
+        """Returns the origin of the history, see `History.origin`, with the end by a budget."""
+        return origin | ({_ENDED_BY: _BUDGET} if self.ended_by_budget else {})
 
     def interrupt(self, done: int) -> None:
         if self.is_running:

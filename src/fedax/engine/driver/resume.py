@@ -4,13 +4,14 @@ holds for all rounds.
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedax.communication.privacy import Privacy
+from fedax.communication.channel import Channel, Codec
 from fedax.core.algorithm import Algorithm
 from fedax.core.client import Solver
 from fedax.core.history import History
@@ -31,7 +32,7 @@ def origin(
     seed: int,
     layout: Layout,
     schedule: Schedule,
-    privacy: Privacy | None,
+    channel: Channel | None,
 ) -> dict[str, Any]:
     """Returns what a history continues from, see `History.origin`.
 
@@ -44,8 +45,9 @@ def origin(
         seed: of the run.
         layout: of the model.
         schedule: of the run.
-        privacy: of its channel.
+        channel: of the run.
     """
+    privacy, codec = (None, None) if channel is None else (channel.privacy, channel.up)
     vector = jax.ShapeDtypeStruct((layout.dim,), layout.dtype)
     describe = Fingerprinter((layout.form, vector))
     try:
@@ -60,7 +62,29 @@ def origin(
         }
         account |= {"schedule": describe(schedule, "schedule")}
     model = [str(layout.treedef), [list(shape) for shape in layout.shapes], str(layout.dtype)]
-    return {"privacy": account, "method": method, "model": model, "seed": seed, "data": data}
+    facts = {"privacy": account, "method": method, "model": model, "seed": seed, "data": data}
+    return facts | {"memory": _memory_of(codec), "server": _server_of(schedule, describe)}
+
+
+def _memory_of(codec: Codec | None) -> str | None:
+    """Returns what the clients store for a codec, in words; None if nothing."""
+    if codec is None or not codec.has_memory:
+        return None
+    # residuals mean the same with every codec
+    is_residual = type(codec).message_and_memory is Codec.message_and_memory
+    return "what messages lost" if is_residual else f"the memory of {type(codec).__name__}"
+
+
+def _server_of(schedule: Schedule, describe: Fingerprinter) -> Any:
+    """Returns what the arrivals at an asynchronous server depend on; None without one, or if it
+    cannot be compared.
+    """
+    if schedule.server is None:
+        return None
+    try:
+        return describe(schedule, "schedule")
+    except InvalidInput:
+        return None
 
 
 def check_solver_states(histories: Sequence[History], solver: Solver, layout: Layout) -> None:
@@ -144,8 +168,80 @@ def check_resumed(
             # of an engine whose examples are elsewhere
             if name == "data" and None in (expected[name], recorded[name]):
                 continue
+            # stored memories and downlinks that the run does not use do no harm
+            if name in ("memory", "server") and (expected[name] is None or name not in recorded):
+                continue
             if difference := first_difference(expected[name], recorded[name], name):
                 _refuse(*difference)
+
+
+def check_lengths(histories: Sequence[History], ended: Sequence[bool]) -> None:
+    """Refuses histories of different lengths, whose rounds one program cannot go on with.
+
+    Args:
+        histories: to continue.
+        ended: which of them have ended by themselves; their lengths do not count.
+
+    Raises:
+        InvalidInput: two that go on have different numbers of rounds.
+    """
+    lengths = {
+        len(history.bits.up)
+        for history, is_over in zip(histories, ended, strict=True)
+        if not is_over
+    }
+    if len(lengths) > 1:
+        got = f"histories of {' and '.join(map(str, sorted(lengths)))} rounds"
+        allowed = "equally many rounds, but for histories that ended by themselves"
+        hint = f"Continue each with run(resume=...) up to round {max(lengths)} first."
+        raise InvalidInput.found("run_grid(resume=...)", got, allowed, hint)
+
+
+def check_continued(stored: Sequence[History], given: Sequence[History], folder: Path) -> None:
+    """Refuses checkpoints that belong to other rounds than the histories that are continued.
+
+    A run would overwrite them.
+
+    Args:
+        stored: histories of the checkpoints.
+        given: to continue.
+        folder: of the checkpoints.
+
+    Raises:
+        InvalidInput: a stored history differs from the given one in the rounds of both.
+    """
+    for past, history in zip(stored, given, strict=True):
+        if not _agree(past, history):
+            hint = f"Choose another folder than {folder}, or leave out resume."
+            raise InvalidInput.found(
+                "run(checkpoint=..., resume=...)",
+                "checkpoints of other rounds than the history's",
+                "a folder without checkpoints, or with those of the same run",
+                hint,
+            )
+
+
+def _agree(one: History, other: History) -> bool:
+    """Returns whether the traffic and the metrics of two histories agree as far as both go."""
+    common = min(len(one.bits.up), len(other.bits.up))
+    traffic = (np.array_equal(one.bits.up[:common], other.bits.up[:common])) and np.array_equal(
+        one.bits.down[:common], other.bits.down[:common]
+    )
+    _, rows, other_rows = np.intersect1d(one.rounds, other.rounds, return_indices=True)
+    names = one.metrics.keys() & other.metrics.keys()
+    return traffic and all(
+        np.array_equal(
+            one.metrics[name][rows].astype(float),
+            other.metrics[name][other_rows].astype(float),
+            equal_nan=True,
+        )
+        for name in names
+    )
+
+
+def total_rounds(histories: Sequence[History]) -> int:
+    """Returns the rounds of some histories together, by which the newer ones of a run are known."""
+    return sum(len(history.bits.up) for history in histories)
 
 
 def _refuse(path: str, current: Any, recorded: Any) -> None:
@@ -160,6 +256,14 @@ def _refuse(path: str, current: Any, recorded: Any) -> None:
         )
     elif path == "data.content":
         current, recorded = "other examples", "the same examples"
+    elif path == "memory":  # of the channel's codec
+        path, current, recorded = "channel.up", current, recorded or "no memory"
+    elif path.startswith("server"):
+        path = path.replace("server", "schedule", 1)
+        if recorded is None and path == "schedule":
+            current, recorded = "an asynchronous server", "a server that waits for its cohorts"
+        else:
+            current, recorded = shown(current), shown(recorded)
     else:
         current, recorded = shown(current), shown(recorded)
     raise InvalidInput.found(

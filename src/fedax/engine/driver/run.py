@@ -49,7 +49,8 @@ def run(
         seed: of every random stream; the same seed gives the same result on every engine, up to
             rounding.
         resume: a history whose run is continued up to `rounds`, with the same arguments otherwise.
-            Another method, seed, data or privacy is refused.
+            Another method, seed, data or privacy is refused. A run that a budget ended goes on with
+            a larger one; any other end by itself is final.
         throw: raises `RunFailed` if the outcome is not ok.
         options: by keyword, see below; None stands for the default.
 
@@ -81,7 +82,8 @@ def run(
             bar.
         checkpoint: a folder for checkpoints of this run. If it holds some, the run continues from
             the newest whole one, to the same bits as without a break (on the same engine, devices
-            and versions).
+            and versions). With `resume` too, if that is newer than the history; checkpoints of
+            another run are refused.
         checkpoint_every: rounds between checkpoints, at least 1, 10 by default; the last round is
             kept too.
         personal: whether the history also has the clients' own models, which take clients x dim
@@ -142,13 +144,16 @@ def run_grid(
     same seeds, as one program.
 
     Members with the same seed see the same cohorts and minibatches. A member that diverges keeps
-    its history up to there, and the others go on. `progress` hears of the first member.
+    its history up to there, and the others go on. `progress` hears of the first member. An
+    interruption, by Ctrl-C or by `progress`, ends all members; those of programs that have not
+    begun have the initial model alone.
 
     Args:
         algorithms: of one class, with equal choices, switches and counts.
         task: what is learned.
         seed: of every member, or several for each.
-        resume: the histories of all members, which are continued.
+        resume: the histories of all members, which are continued. Those of one program have equally
+            many rounds, unless they ended by themselves.
         options: those of `run`. `solver` and `schedule` may also be lists: one for each algorithm,
             or for the only one. Solvers that differ in real hyperparameters such as the learning
             rate, and schedules that differ in probabilities (`dropouts`, `stragglers`,
@@ -211,6 +216,10 @@ def run_grid(
         dataclasses.replace(RunOptions.of(options), **list_options),
         list(resume or ()),
     )
+    runs = len(algorithms) * len(seeds)
+    if resumed and len(resumed) != runs:
+        allowed = f"as many as there are runs, {runs}"
+        raise InvalidInput.found("run_grid(resume=...)", f"{len(resumed)} histories", allowed)
     with progress_hook(settings.progress, type(algorithms[0]).__name__) as hook:
         settings = dataclasses.replace(settings, progress=hook)
         return _run_grid(algorithms, task, seeds, settings, resumed)
@@ -222,8 +231,13 @@ def _run_grid(
     seeds: list[Any],
     settings: RunOptions,
     resumed: list[History],
+    is_interrupted: bool = False,
 ) -> list[History]:
-    """Runs a grid whose arguments are checked, by as many programs as it needs."""
+    """Runs a grid whose arguments are checked, by as many programs as it needs.
+
+    After an interruption of one program the others run no round; `is_interrupted` says that it
+    happened before.
+    """
     for history in resumed:
         check_kind("run(resume=...)", history, History)
     if resumed and settings.params is None:
@@ -234,11 +248,12 @@ def _run_grid(
         if len(groups) > 1:
             return _run_each_schedule(groups, algorithms, task, seeds, settings, resumed)
         if settings.solvers and not _is_one_program(settings):
-            histories = _run_each_solver(algorithms, task, seeds, settings, resumed)
+            histories = _run_each_solver(algorithms, task, seeds, settings, resumed, is_interrupted)
         elif len(seeds) > 1 and has_symbolic(algorithms, settings):
-            histories = _run_each_seed(algorithms, task, seeds, settings, resumed)
+            histories = _run_each_seed(algorithms, task, seeds, settings, resumed, is_interrupted)
         else:
-            histories = _run(Grid(algorithms, task, seeds, settings, rounds_done(resumed)), resumed)
+            grid = Grid(algorithms, task, seeds, settings, rounds_done(resumed))
+            histories = _run(grid, resumed, is_interrupted)
     return [history.named(task.names) for history in histories]
 
 
@@ -302,14 +317,17 @@ def _run_each_schedule(
     resumed: list[History],
 ) -> list[History]:
     """Runs the members of each group as its own programs."""
-    histories_by_member = dict[int, list[History]]()
+    histories_by_member, is_interrupted = dict[int, list[History]](), False
     for i, members in enumerate(groups):
         folder = None if options.checkpoint is None else Path(options.checkpoint) / f"schedule-{i}"
         group_options = dataclasses.replace(_select_members(options, members), checkpoint=folder)
         past = [
             history for k in members for history in resumed[k * len(seeds) : (k + 1) * len(seeds)]
         ]
-        histories = _run_grid([algorithms[k] for k in members], task, seeds, group_options, past)
+        histories = _run_grid(
+            [algorithms[k] for k in members], task, seeds, group_options, past, is_interrupted
+        )
+        is_interrupted = is_interrupted or _any_interrupted(histories)
         for j, k in enumerate(members):
             histories_by_member[k] = histories[j * len(seeds) : (j + 1) * len(seeds)]
     return [
@@ -345,6 +363,7 @@ def _run_each_solver(
     seeds: Sequence[int],
     options: RunOptions,
     resumed: list[History],
+    is_interrupted: bool,
 ) -> list[History]:
     """Runs each algorithm with its solver as its own program."""
     histories: list[History] = []
@@ -352,12 +371,14 @@ def _run_each_solver(
         folder = None if options.checkpoint is None else Path(options.checkpoint) / f"solver-{i}"
         solver_options = dataclasses.replace(_select_members(options, [i]), checkpoint=folder)
         past = resumed[i * len(seeds) : (i + 1) * len(seeds)]
+        is_interrupted = is_interrupted or _any_interrupted(histories)
         if len(seeds) > 1 and has_symbolic([algorithm], solver_options):
-            histories += _run_each_seed([algorithm], task, seeds, solver_options, past)
-        else:
-            histories += _run(
-                Grid([algorithm], task, seeds, solver_options, rounds_done(past)), past
+            histories += _run_each_seed(
+                [algorithm], task, seeds, solver_options, past, is_interrupted
             )
+        else:
+            grid = Grid([algorithm], task, seeds, solver_options, rounds_done(past))
+            histories += _run(grid, past, is_interrupted)
     return histories
 
 
@@ -367,6 +388,7 @@ def _run_each_seed(
     seeds: Sequence[int],
     options: RunOptions,
     resumed: list[History],
+    is_interrupted: bool,
 ) -> list[History]:
     """Runs each seed as its own program.
 
@@ -382,15 +404,25 @@ def _run_each_seed(
             dataclasses.replace(options, checkpoint=folder),
             resumed[i :: len(seeds)],
         )
-        columns.append(_run(Grid(algorithms, task, [seed], seed_options, rounds_done(past)), past))
+        is_interrupted = is_interrupted or any(map(_any_interrupted, columns))
+        grid = Grid(algorithms, task, [seed], seed_options, rounds_done(past))
+        columns.append(_run(grid, past, is_interrupted))
     return [history for row in zip(*columns, strict=True) for history in row]
 
 
-def _run(grid: Grid, resume: list[History]) -> list[History]:
-    """Runs the rounds of a grid, while no other process may use the folder of its checkpoints."""
+def _any_interrupted(histories: Sequence[History]) -> bool:
+    return any(history.outcome.kind == "interrupted" for history in histories)
+
+
+def _run(grid: Grid, resume: list[History], is_interrupted: bool) -> list[History]:
+    """Runs the rounds of a grid, while no other process may use the folder of its checkpoints.
+
+    Runs none if another program was interrupted.
+    """
     checkpoints = open_checkpoints(grid)
     with checkpoints.lock() if checkpoints else contextlib.nullcontext():
-        histories = RoundLoop(grid, resume, checkpoints).run()
+        loop = RoundLoop(grid, resume, checkpoints)
+        histories = loop.run_none() if is_interrupted else loop.run()
     # the grid's task: in the state that came with `params`
     fixed = grid.task.state if grid.task.state_policy == "frozen" else None
     predictor_fields = {"predictor": grid.task.as_predictor, "fixed_state": fixed}

@@ -100,6 +100,8 @@ class Grid:
     Attributes:
         clock: runs since the construction began.
         identity: makes the values that its checkpoints are known by.
+        seen_task: the task with the training examples that the clients see, which an attack may
+            have poisoned.
         fitted: for each run, the numbers that stand for words, see `History.fitted`.
         settings: for each run, see `History.settings`.
 
@@ -130,6 +132,8 @@ class Grid:
         with engine.process_group.raise_on_all_ranks():
             setup = self._check_setup(setup)
         self.private = setup.private
+        # metrics on the host see the examples that the clients see, which an attack may poison
+        self.seen_task = setup.task
         self.rounds = (
             self.options.rounds
             if self.private is None
@@ -178,7 +182,8 @@ class Grid:
         """
         check_kind("run(task=...)", task, Task)
         observed = options.with_default_observers(task)
-        self._stop = observed.stop  # as it was asked for, before metrics get their directions
+        # as they were asked for, before metrics get their directions
+        self._stop, self._mode = observed.stop, observed.mode
         for observer in observed.observe or ():
             observer.check(task)
         options = observed.with_directions(task)
@@ -235,7 +240,7 @@ class Grid:
         clients, channel = setup.population.clients, self.options.channel
         if channel is not None and channel.attack is not None:
             setup = dataclasses.replace(
-                setup, task=channel.attack.poisoned(setup.task, setup.first, clients)
+                setup, task=channel.attack.poison(setup.task, setup.first, clients)
             )
             channel.attack.check_share(clients)
         sizes = np.asarray(setup.population.sizes).tolist()
@@ -289,7 +294,9 @@ class Grid:
         )
         members = zip(self._asked, self.seeds * len(self.algorithms), strict=True)
         return [
-            origin(algorithm, data, seed, self.layout, self._options_of(run).schedule, privacy)
+            origin(
+                algorithm, data, seed, self.layout, self._options_of(run).schedule, options.channel
+            )
             for run, (algorithm, seed) in enumerate(members)
         ]
 
@@ -310,6 +317,7 @@ class Grid:
             "observe_every": options.observe_every,
             "stop": ", ".join(map(repr, options.rules)) or None,
             "keep_best": options.keep_best,
+            "mode": options.mode,
             "on_bad_client": options.on_bad_client,
         }
         used = {name: value for name, value in shared.items() if value is not None}
@@ -332,8 +340,9 @@ class Grid:
         settings = {name: getattr(self.options, name) for name in names} | {
             "observers": list(self.options.observe or ())
         }
-        # as it was given: directions of metrics follow from observers and task
+        # as they were given: other directions of metrics follow from observers and task
         settings |= {"stop": self._stop}
+        settings |= {} if self._mode is None else {"mode": self._mode}
         settings |= (
             {}
             if self.options.on_bad_client == "stop"
@@ -408,8 +417,13 @@ class Session:
         The given state stays as it is, and the same state gives the same next one.
 
         Raises:
-            InvalidInput: the round would exceed the budget of `Privacy`.
+            InvalidInput: the round would exceed the budget of `Privacy`, or the synchronisation
+                times of the schedule.
         """
+        max_rounds = self._grid.options.schedule.rounds
+        if max_rounds is not None and state.round >= max_rounds:
+            allowed = f"at most {max_rounds} rounds, the number of synchronisation times"
+            raise InvalidInput.found("Session.step", f"round {state.round + 1}", allowed)
         # before the round: what it would release cannot be taken back
         if self._grid.private is not None:
             self._grid.private.check_budget(state.round + 1)
@@ -437,9 +451,8 @@ class Session:
         """Computes the metrics of some observers, by name."""
         for observer in observers:
             observer.check(self._grid.task)
-        return compute_metrics(self._program, state.value, observers, state.round, self._grid.task)[
-            0
-        ]
+        task = self._grid.seen_task
+        return compute_metrics(self._program, state.value, observers, state.round, task)[0]
 
     @checked_call
     def params(self, state: RunState) -> PyTree:
@@ -485,7 +498,10 @@ def start(
         InvalidInput: as `run`.
     """
     require_concrete("start", algorithm, task, setting)
-    return Session(Grid([algorithm], task, [seed], RunOptions.of(setting)))
+    # a session has no number of rounds, but a schedule with synchronisation times bounds it
+    schedule = setting.get("schedule")
+    rounds = schedule.rounds if isinstance(schedule, Schedule) else None
+    return Session(Grid([algorithm], task, [seed], RunOptions.of({**setting, "rounds": rounds})))
 
 
 def with_initial_params(task: Task, params: Any) -> Task:

@@ -110,6 +110,7 @@ class RoundContext(Federation):
             list(lost),
             self.setup.layout,
         )
+        self.equal_weights = self.setup.schedule.weights == "equal"
         self.model_state, self.bounds, self.solver_states = model_state, bounds, solver_states
         self.downlinks, self.arrivals = downlinks, arrivals
         self.notes: dict[str, Any] = {}
@@ -163,10 +164,11 @@ class RoundContext(Federation):
         weights, objective, coverage = cohort_weights(
             self.setup.schedule, ids, share, count, self.clients, is_sampled
         )
-        if self._is_noised and is_sampled and self.setup.schedule.cohort is not None:
-            # with Poisson sampling the number of clients is random, and it would leak; the expected
-            # number does not
-            coverage = jnp.asarray(self.setup.schedule.cohort / self.clients, coverage.dtype)
+        if self._is_noised and is_sampled:
+            # the noisy mean is divided by this expected number. Poisson sampling, dropouts and
+            # availability make the actual one random: it would leak, and would count twice
+            expected = self.setup.schedule.cohort or self.clients
+            coverage = jnp.asarray(expected / self.clients, coverage.dtype)
         return Cohort(ids, count, weights, objective, coverage)
 
     @property

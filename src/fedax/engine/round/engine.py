@@ -254,7 +254,7 @@ class Engine(ABC):
     """Where runs are computed: in one process, on several ranks, or on clients' devices.
 
     Attributes:
-        process_group: the processes that take profiler_scope.
+        process_group: the processes that take part.
         is_asynchronous: whether it runs the server steps of an asynchronous server.
         shares_memory: whether receivers know the clients' memories of a codec.
         checkpoint_seconds: the most time between checkpoints where rounds may take long; None for

@@ -16,7 +16,14 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.communication.accounting import Ledger, Release, epsilon_of, noise_of, rounds_of
 from fedax.communication.channel import Channel, decode, is_message
-from fedax.communication.privacy import Bounded, LocalNoise, Privacy, bounded, moved, noised
+from fedax.communication.privacy import (
+    Bounded,
+    LocalNoise,
+    Privacy,
+    add_noise,
+    add_reference,
+    clip_leaves,
+)
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.core.hyper import as_arrays, bound_to
@@ -50,7 +57,7 @@ class Bounding(eqx.Module):
 
     def __call__(self, value: PyTree, down: PyTree) -> Bounded:
         """Returns the upload's parts, clipped, as they may be added up."""
-        return bounded(value, self.bounds, self.reference(down))
+        return clip_leaves(value, self.bounds, self.reference(down))
 
     def reference(self, down: PyTree) -> Float[Array, "dim"] | None:
         """Returns the vector whose difference to the first vector of an upload is clipped."""
@@ -161,8 +168,8 @@ class Private(NamedTuple):
         # J parts share the sensitivity, hence sqrt(J)
         share = self.privacy.noise_of_values(phase.expected) * math.sqrt(phase.parts)
         deviations = [share * c for c in bounding.bounds] if share else [0.0] * phase.parts
-        values = noised(total.value, deviations, jax.random.fold_in(key, 0))
-        return moved(
+        values = add_noise(total.value, deviations, jax.random.fold_in(key, 0))
+        return add_reference(
             jax.tree.map(lambda x: x / jnp.asarray(phase.expected, x.dtype), values),
             bounding.reference(down),
         )
@@ -193,6 +200,15 @@ class Private(NamedTuple):
         if not self.privacy.noise:
             return None
         return epsilon_of(self.ledger, self.privacy.noise, self.privacy.delta, rounds)
+
+    def check_count_noise(self) -> None:
+        """Refuses phases with too few clients for the noise of adaptive clipping.
+
+        Raises:
+            InvalidInput: there is one.
+        """
+        for _, phase in self.phases if self.privacy.quantile is not None else ():
+            self.privacy.count_noise_of(phase.expected)
 
     def check_budget(self, rounds: int) -> None:
         """Refuses rounds that spend more than the budget.
@@ -280,15 +296,14 @@ def private_of(algorithm: Algorithm[Any], setup: Setup) -> Private | None:
                 name, f"phase {traced.key[0]} of its first round has another form than later"
             )
         phases.setdefault(traced.key, phase)
-    # refuses now a phase too small for the noise of adaptive clipping
-    for phase in phases.values() if privacy.quantile is not None else ():
-        privacy.count_noise_of(phase.expected)
     first, later = (
         _releases(round, setup.schedule, setup.population.clients, central) for round in rounds
     )
     clips = privacy.bounds(sum(phase.parts for phase in phases.values()))
     halved = not central or _has_fixed_cohort_size(setup.schedule, setup.population.clients)
-    return Private(privacy, tuple(phases.items()), clips, Ledger(first, later, halved))
+    private = Private(privacy, tuple(phases.items()), clips, Ledger(first, later, halved))
+    private.check_count_noise()
+    return private
 
 
 def _check_delta(privacy: Privacy, clients: int) -> None:
@@ -324,6 +339,12 @@ class _TracedPhase(NamedTuple):
 class _InspectionContext(RoundContext):
     """A round that remembers which draw a cohort is from."""
 
+    @property
+    def everyone(self) -> Cohort:
+        cohort = super().everyone
+        self.backend.everyone_ids.append(cohort.ids)  # type: ignore[attr-defined]
+        return cohort
+
     def sample(self, weights: Any = None) -> Cohort:
         cohort = super().sample(weights)
         self.backend.draws.append(_Draw(cohort.ids, weights is not None))  # type: ignore[attr-defined]
@@ -342,6 +363,7 @@ class _InspectionBackend(RecordingBackend):
 
     Attributes:
         draws: of the round so far.
+        everyone_ids: the clients of each `everyone` of the round so far.
         phases_of_round: of the round so far.
     """
 
@@ -349,6 +371,7 @@ class _InspectionBackend(RecordingBackend):
         super().__init__(setup)
         self.central, self.name = central, name
         self.draws: list[_Draw] = []
+        self.everyone_ids: list[Any] = []
         self.phases_of_round: list[_TracedPhase] = []
 
     def exchange(
@@ -434,7 +457,11 @@ class _InspectionBackend(RecordingBackend):
     def _find_draw(self, cohort: Cohort, phase: str) -> int | None:
         """Returns the number of the draw that a cohort is from.
 
-        Returns None for all clients, of which privacy amplifies nothing.
+        Returns None for all clients, where sampling amplifies nothing, and with noise at the
+        clients for clients of unknown origin.
+
+        Raises:
+            InvalidInput: clients drawn by weights, or at the server clients of unknown origin.
         """
         # by identity, as with references: a cohort keeps the ids of its draw
         number = next((i for i, draw in enumerate(self.draws) if draw.ids is cohort.ids), None)
@@ -445,10 +472,9 @@ class _InspectionBackend(RecordingBackend):
                     f"the clients of phase {phase} are drawn by weights that depend on their data",
                 )
             return number
-        if (
-            cohort.ids.shape[0] != self.setup.population.clients
-            and self.setup.schedule.cohort is not None
-        ):
+        # their expected number is the divisor of the mean, and their chance amplifies the noise.
+        # Noise at the clients has neither
+        if self.central and not any(ids is cohort.ids for ids in self.everyone_ids):
             raise _refusal(
                 self.name, f"it cannot be told from which draw the clients of phase {phase} are"
             )
@@ -459,14 +485,16 @@ def _trace_two_rounds(
     algorithm: Algorithm[Any], setup: Setup, central: bool, name: str
 ) -> list[list[_TracedPhase]]:
     """Returns the phases of the first round and of a later one, which may differ."""
-    backend = _InspectionBackend(dataclasses.replace(setup, channel=None), central, name)
+    # with noise at the server an upload that is not finite counts as 0, and no client is left out
+    setup = dataclasses.replace(setup, channel=None, drop=setup.drop and not central)
+    backend = _InspectionBackend(setup, central, name)
     rounds: list[list[_TracedPhase]] = []
 
     def two_rounds() -> None:
         root, w = jax.random.key(0), jnp.zeros(setup.layout.dim, setup.layout.dtype)
         state = algorithm.init(_InspectionContext(backend, 0, root), w)
         for t in (0, 1):
-            backend.draws, backend.phases_of_round = [], []
+            backend.draws, backend.everyone_ids, backend.phases_of_round = [], [], []
             state = algorithm.round(
                 _InspectionContext(backend, t, root, model_state=shared_state(setup.task)), state
             )
@@ -558,9 +586,8 @@ def privacy_spent(
     Raises:
         InvalidInput: a method or a schedule for which it does not hold.
     """
-    return epsilon_of(
-        _build_ledger(algorithm, task, schedule, privacy), privacy.noise, privacy.delta, rounds
-    )
+    private = _build_private(algorithm, task, schedule, privacy)
+    return epsilon_of(private.ledger, privacy.noise, privacy.delta, rounds)
 
 
 @checked_call
@@ -581,16 +608,20 @@ def noise_for(
         privacy: of its channel; its own noise does not matter.
 
     Raises:
-        InvalidInput: a method or a schedule for which it does not hold.
+        InvalidInput: a method or a schedule for which it does not hold, or options of `privacy`
+            that do not fit the noise found, such as `count_noise`.
     """
-    return noise_of(
-        _build_ledger(algorithm, task, schedule, privacy), epsilon, privacy.delta, rounds
-    )
+    without_noise = dataclasses.replace(privacy, noise=0.0)
+    private = _build_private(algorithm, task, schedule, without_noise)
+    noise = noise_of(private.ledger, epsilon, privacy.delta, rounds)
+    # refuses what does not fit this noise, rather than the noise that `privacy` came with
+    private._replace(privacy=dataclasses.replace(privacy, noise=noise)).check_count_noise()
+    return noise
 
 
-def _build_ledger(
+def _build_private(
     algorithm: Algorithm[Any], task: Task, schedule: Schedule, privacy: Privacy
-) -> Ledger:
+) -> Private:
     schedule.check_population(np.asarray(task.train.sizes).tolist(), task.names)
     _check_delta(privacy, task.train.clients)
     layout, channel = (
@@ -604,4 +635,4 @@ def _build_ledger(
         algorithm, Setup(task, solver, schedule, layout, task.train.population, channel)
     )
     assert private is not None, "asked for"
-    return private.ledger
+    return private

@@ -365,7 +365,7 @@ def client_sizes(plan: Plan) -> list[int] | None:
 
     Deployed clients may have other examples than the task: None until they have said how many.
     """
-    engine = plan.arguments.get("engine")
+    engine: Any = plan.arguments.get("engine")
     if hasattr(engine, "client_sizes"):
         return engine.client_sizes
     return [int(n) for n in plan.task.train.sizes]

@@ -54,11 +54,11 @@ class Setting:
         of Lemma 3.
         """
         k, inertia = self.local_steps, self.momentum / (1 - self.momentum)
-        both = self.local_variance + self.gradient_bound**2
+        noise = self.local_variance + self.gradient_bound**2
         return (
             8 * k * self.local_variance
             + 32 * k**2 * self.global_variance
-            + 64 * (k * inertia) ** 2 * both
+            + 64 * (k * inertia) ** 2 * noise
         )
 
     @property
@@ -112,8 +112,8 @@ def mean_square_consensus(models: Float[Array | np.ndarray, "clients dim"]) -> f
 
     Source: the left side of eqs. (9) and (10).
     """
-    found = rows("mean_square_consensus", "models", models)
-    return float(np.mean(np.sum((found - found.mean(0)) ** 2, axis=1)))
+    model_rows = rows("mean_square_consensus", "models", models)
+    return float(np.mean(np.sum((model_rows - model_rows.mean(0)) ** 2, axis=1)))
 
 
 @checked_call
@@ -208,8 +208,8 @@ def consensus_bound(
         return (2 * moved + 2 * rounded if rounding else moved) / (1 - setting.mixing)
     down = rounding is not None and rounding.kind == "down"
     # an error with a mean adds up in norm, one without bias only in squares
-    both = (math.sqrt(moved) + math.sqrt(rounded)) ** 2 if down else moved + rounded / 4
-    return both * (setting.mixing / (1 - setting.mixing)) ** 2
+    total = (math.sqrt(moved) + math.sqrt(rounded)) ** 2 if down else moved + rounded / 4
+    return total * (setting.mixing / (1 - setting.mixing)) ** 2
 
 
 @checked_call
@@ -300,27 +300,29 @@ def constants(
     steps = effective_steps(local_steps=k, momentum=setting.momentum, as_printed=as_printed)
     if as_printed:
         # the constants of Theorem 1 as printed
-        first = smooth**2 * k**2 * eta**3 / steps + smooth * eta**2
-        gamma = eta * steps - 64 * k**2 * first
-        away = 64 * smooth**2 * k**2 * eta**2 * first
+        descent_printed = smooth**2 * k**2 * eta**3 / steps + smooth * eta**2
+        gamma = eta * steps - 64 * k**2 * descent_printed
+        consensus_factor = 64 * smooth**2 * k**2 * eta**2 * descent_printed
         return Constants(
-            gamma, first * setting.c1 / gamma, away * setting.c2 / ((1 - setting.mixing) * gamma)
+            gamma,
+            descent_printed * setting.c1 / gamma,
+            consensus_factor * setting.c2 / ((1 - setting.mixing) * gamma),
         )
-    # `rest` is R, and 0 if nothing is rounded
-    curved, rest = eta * steps * smooth**2, 0.0
+    # `rounding_term` is R, and 0 if nothing is rounded
+    curved, rounding_term = eta * steps * smooth**2, 0.0
     # D, whose second part doubles where rounding has a mean
     descent = curved + smooth / 2
     if rounding is not None and rounding.kind == "down":
         descent = curved + smooth
-        rest = (
+        rounding_term = (
             2 * setting.gradient_bound * math.sqrt(rounding.square) + 2 * smooth * rounding.square
         )
     elif rounding is not None:
         # without bias the clients' errors average out
-        rest = smooth * rounding.square / (4 * rounding.clients)
+        rounding_term = smooth * rounding.square / (4 * rounding.clients)
     # the descent of a round; alpha and beta are divided by it below
     gamma = eta * steps - 128 * k**2 * eta**2 * descent
-    alpha = 2 * descent * setting.c1 * eta**2 + rest
+    alpha = 2 * descent * setting.c1 * eta**2 + rounding_term
     beta = (
         2 * consensus_bound(setting, rounding) * (curved + 64 * smooth**2 * k**2 * eta**2 * descent)
     )
@@ -351,8 +353,8 @@ def stationarity_bound(
     Source: Theorem 1; with rounding Theorem 3.
     """
     check("stationarity_bound", gap=gap, rounds=rounds)
-    found = _descending("stationarity_bound", setting, rounding)
-    return 2 * gap / (found.gamma * rounds) + found.alpha + found.beta
+    terms = _descent_constants("stationarity_bound", setting, rounding)
+    return 2 * gap / (terms.gamma * rounds) + terms.alpha + terms.beta
 
 
 @checked_call
@@ -377,26 +379,26 @@ def pl_bound(
     Source: Theorem 2; with rounding Theorem 3.
     """
     check("pl_bound", gap=gap, rounds=rounds, curvature=curvature)
-    found = _descending("pl_bound", setting, rounding)
+    terms = _descent_constants("pl_bound", setting, rounding)
     # a factor below 0 would mean that one round is enough
-    return max(1 - curvature * found.gamma, 0.0) ** rounds * gap + (found.alpha + found.beta) / (
+    return max(1 - curvature * terms.gamma, 0.0) ** rounds * gap + (terms.alpha + terms.beta) / (
         2 * curvature
     )
 
 
 def _check_rate(function: str, setting: Setting) -> None:
-    most = 1 / (8 * setting.smoothness * setting.local_steps)
+    largest = 1 / (8 * setting.smoothness * setting.local_steps)
     # with room for rounding, so that the largest step size itself is allowed
-    if setting.rate > most * (1 + 1e-12):
+    if setting.rate > largest * (1 + 1e-12):
         raise InvalidInput.of(
-            f"{function}(setting.rate)", setting.rate, f"numbers in (0, 1/(8LK) = {most:g}]"
+            f"{function}(setting.rate)", setting.rate, f"numbers in (0, 1/(8LK) = {largest:g}]"
         )
 
 
-def _descending(function: str, setting: Setting, rounding: Rounding | None) -> Constants:
-    found = constants(setting, rounding)
-    if found.gamma <= 0:
+def _descent_constants(function: str, setting: Setting, rounding: Rounding | None) -> Constants:
+    terms = constants(setting, rounding)
+    if terms.gamma <= 0:
         raise InvalidInput.of(
             f"{function}(setting.rate)", setting.rate, "step sizes below `largest_step_size`"
         )
-    return found
+    return terms

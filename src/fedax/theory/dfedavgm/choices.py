@@ -77,11 +77,11 @@ def best_step_size(
 
     Source: Theorem 1, minimised.
     """
-    most = largest_step_size(
+    largest = largest_step_size(
         smoothness=setting.smoothness, local_steps=setting.local_steps, momentum=setting.momentum
     )
     # rounding down doubles a part of D, so half of the step size is safe
-    halved = 0.5 if rounding is not None and rounding.kind == "down" else 1.0
+    factor = 0.5 if rounding is not None and rounding.kind == "down" else 1.0
 
     def value(log: float) -> float:
         return stationarity_bound(
@@ -89,9 +89,9 @@ def best_step_size(
         )
 
     # on a logarithmic scale, over 13 decades below the largest step size
-    high = math.log(most * halved * (1 - 1e-9))
-    found: Any = scipy.optimize.minimize_scalar(value, bounds=(high - 30, high), method="bounded")
-    return math.exp(float(found.x))
+    high = math.log(largest * factor * (1 - 1e-9))
+    result: Any = scipy.optimize.minimize_scalar(value, bounds=(high - 30, high), method="bounded")
+    return math.exp(float(result.x))
 
 
 @checked_call

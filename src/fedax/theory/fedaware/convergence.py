@@ -46,7 +46,7 @@ def drift_bound(
 
     Source: Lemma A.1.
     """
-    k = _steps("drift_bound", local_steps, rate, smoothness)
+    k = _check_steps("drift_bound", local_steps, rate, smoothness)
     check(
         "drift_bound",
         local_variance=local_variance,
@@ -89,8 +89,8 @@ def heterogeneity(
     k = np.asarray(local_steps, float)
     check("heterogeneity", rate=rate, variance=np.asarray(dissimilarities))
     # the paper sums without weights
-    given = np.ones(len(k)) if as_printed else shares("heterogeneity", weights, len(k))
-    return float(30 * rate * (given * (k - k.min())) @ np.asarray(dissimilarities))
+    client_weights = np.ones(len(k)) if as_printed else shares("heterogeneity", weights, len(k))
+    return float(30 * rate * (client_weights * (k - k.min())) @ np.asarray(dissimilarities))
 
 
 @checked_call
@@ -128,15 +128,19 @@ def mean_drift_bound(
     Source: Lemma 3.2 and Corollary 3.2, eqs. (4) and (5), corrected.
     """
     # 1/sqrt(12) for L turns the same check into the rate of at most 1/K_i
-    k = _steps("mean_drift_bound", local_steps, rate, max(smoothness, 1 / math.sqrt(12)))
+    k = _check_steps("mean_drift_bound", local_steps, rate, max(smoothness, 1 / math.sqrt(12)))
     check(
         "mean_drift_bound", smoothness=smoothness, local_variance=local_variance, gradient=gradient
     )
-    given = shares("mean_drift_bound", weights, len(k))
+    client_weights = shares("mean_drift_bound", weights, len(k))
     zeta = np.asarray(dissimilarities, float)
-    more = heterogeneity(local_steps=local_steps, rate=rate, dissimilarities=zeta, weights=given)
-    return more + 5 * rate * float(
-        local_variance + 6 * k.min() * (given @ zeta) + 6 * (given @ k) * gradient**2
+    heterogeneity_term = heterogeneity(
+        local_steps=local_steps, rate=rate, dissimilarities=zeta, weights=client_weights
+    )
+    return heterogeneity_term + 5 * rate * float(
+        local_variance
+        + 6 * k.min() * (client_weights @ zeta)
+        + 6 * (client_weights @ k) * gradient**2
     )
 
 
@@ -244,27 +248,27 @@ def stationarity_bound(
 
     Source: Theorem 4.1, replaced.
     """
-    given = np.asarray(errors, float)
-    check("stationarity_bound", gap=gap, smoothness=smoothness, error=given)
+    error_array = np.asarray(errors, float)
+    check("stationarity_bound", gap=gap, smoothness=smoothness, error=error_array)
     if not 0 < rate <= 1 / smoothness * (1 + 1e-12):
         raise InvalidInput.of(
             "stationarity_bound(rate=...)", rate, f"numbers in (0, 1/L = {1 / smoothness:g}]"
         )
-    return 2 * gap / (rate * len(given)) + float(np.mean(given**2))
+    return 2 * gap / (rate * len(error_array)) + float(np.mean(error_array**2))
 
 
-def _steps(
+def _check_steps(
     function: str, local_steps: Int[Array | np.ndarray, "clients"], rate: float, smoothness: float
 ) -> np.ndarray:
     k = np.asarray(local_steps)
     check(function, smoothness=smoothness)
     if not np.all(k >= 1):
         raise InvalidInput.of(f"{function}(local_steps=...)", k.tolist(), "whole numbers >= 1")
-    most = 1 / (math.sqrt(12) * smoothness * float(k.max()))
-    if not 0 < rate <= most * (1 + 1e-12):
+    largest = 1 / (math.sqrt(12) * smoothness * float(k.max()))
+    if not 0 < rate <= largest * (1 + 1e-12):
         raise InvalidInput.of(
             f"{function}(rate=...)",
             rate,
-            f"numbers in (0, {most:g}], for the client with the most steps",
+            f"numbers in (0, {largest:g}], for the client with the most steps",
         )
     return k.astype(float)

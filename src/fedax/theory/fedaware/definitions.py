@@ -47,16 +47,21 @@ def diversity(
 
     Source: Definitions 3.1 and 3.2, eqs. (3) and (6).
     """
-    found = rows("diversity", "gradients", gradients)
-    given = shares("diversity", weights, len(found))
-    below = float(
+    gradient_rows = rows("diversity", "gradients", gradients)
+    client_weights = shares("diversity", weights, len(gradient_rows))
+    denominator = float(
         np.linalg.norm(
-            (given if surrogate is None else shares("diversity", surrogate, len(found))) @ found
+            (
+                client_weights
+                if surrogate is None
+                else shares("diversity", surrogate, len(gradient_rows))
+            )
+            @ gradient_rows
         )
     )
-    above = math.sqrt(float(given @ np.sum(found**2, axis=1)))
+    numerator = math.sqrt(float(client_weights @ np.sum(gradient_rows**2, axis=1)))
     # 0/0 counts as equal gradients
-    return above / below if below else math.inf if above else 1.0
+    return numerator / denominator if denominator else math.inf if numerator else 1.0
 
 
 @checked_call
@@ -78,9 +83,9 @@ def dissimilarities(
 
     Source: Corollary 3.2.
     """
-    found = rows("dissimilarities", "gradients", gradients)
-    given = shares("dissimilarities", weights, len(found))
-    return np.sum((found - given @ found) ** 2, axis=1)
+    gradient_rows = rows("dissimilarities", "gradients", gradients)
+    client_weights = shares("dissimilarities", weights, len(gradient_rows))
+    return np.sum((gradient_rows - client_weights @ gradient_rows) ** 2, axis=1)
 
 
 @checked_call
@@ -119,11 +124,11 @@ def dissimilarity_offset(
         raise InvalidInput.found(
             "dissimilarity_offset(gradients=...)", f"shape {np.shape(gradients)}", allowed
         )
-    found = np.asarray(gradients, float)
-    given = shares("dissimilarity_offset", weights, found.shape[1])
+    gradient_array = np.asarray(gradients, float)
+    client_weights = shares("dissimilarity_offset", weights, gradient_array.shape[1])
     # both of shape (points,)
-    square = np.sum(found**2, axis=2) @ given
-    mean = np.sum(np.einsum("k,pkd->pd", given, found) ** 2, axis=1)
+    square = np.sum(gradient_array**2, axis=2) @ client_weights
+    mean = np.sum(np.einsum("k,pkd->pd", client_weights, gradient_array) ** 2, axis=1)
     return math.sqrt(max(float(np.max(square - dissimilarity**2 * mean)), 0.0))
 
 
@@ -196,13 +201,13 @@ def divergence(surrogate: Weights, weights: Weights | None = None) -> Divergence
     Source: Theorem 4.1 and Appendix B, before eq. (14).
     """
     tilde = shares("divergence", surrogate, len(surrogate))
-    given = shares("divergence", weights, len(tilde), positive=True)
-    ratio = tilde / given
+    client_weights = shares("divergence", weights, len(tilde), positive=True)
+    ratio = tilde / client_weights
     return Divergence(
         float(np.sum(ratio**2)),
         float(np.sum(ratio)),
         float(np.sum((ratio - 1) ** 2)),
-        float(np.sum(given * (ratio - 1) ** 2)),
+        float(np.sum(client_weights * (ratio - 1) ** 2)),
     )
 
 
@@ -266,6 +271,6 @@ def frank_wolfe_gap(vectors: Gradients, weights: Weights) -> float:
 
     Source: eq. (8), the certificate of its solver.
     """
-    found = rows("frank_wolfe_gap", "vectors", vectors)
-    d = shares("frank_wolfe_gap", weights, len(found)) @ found
-    return max(float(d @ d - (found @ d).min()), 0.0)
+    vector_rows = rows("frank_wolfe_gap", "vectors", vectors)
+    d = shares("frank_wolfe_gap", weights, len(vector_rows)) @ vector_rows
+    return max(float(d @ d - (vector_rows @ d).min()), 0.0)

@@ -157,15 +157,15 @@ def stationarity_as_printed(
 
     Source: Theorem 4.1, eq. (9), as printed.
     """
-    own, steps = "stationarity_as_printed", np.asarray(local_steps, float)
-    check(own, rate=rate, local_variance=local_variance, global_variance=global_variance)
-    check(own, heterogeneity=heterogeneity, gap=optimization)
+    function, steps = "stationarity_as_printed", np.asarray(local_steps, float)
+    check(function, rate=rate, local_variance=local_variance, global_variance=global_variance)
+    check(function, heterogeneity=heterogeneity, gap=optimization)
     if not (len(found) and len(found) == len(surrogate_diversities)):
         lengths = f"{len(found)} divergences and {len(surrogate_diversities)} diversities"
-        raise InvalidInput.found(f"{own}(found=...)", lengths, "one of each for every round")
+        raise InvalidInput.found(f"{function}(found=...)", lengths, "one of each for every round")
     if not np.all(steps >= 1):
-        raise InvalidInput.of(f"{own}(local_steps=...)", steps.tolist(), "whole numbers >= 1")
-    mean_steps = float(shares(own, weights, len(steps)) @ steps)
+        raise InvalidInput.of(f"{function}(local_steps=...)", steps.tolist(), "whole numbers >= 1")
+    mean_steps = float(shares(function, weights, len(steps)) @ steps)
     common: dict[str, Any] = {
         "share": share,
         "smoothness": smoothness,
@@ -175,13 +175,15 @@ def stationarity_as_printed(
         5 * rate * (local_variance + 6 * steps.min() ** 2 * global_variance) + heterogeneity
     )
     total = optimization
-    for each, diversity in zip(found, map(float, surrogate_diversities), strict=True):
-        rho = rho_as_printed(each, mean_steps=mean_steps, surrogate_diversity=diversity, **common)
+    for divergence, diversity in zip(found, map(float, surrogate_diversities), strict=True):
+        rho = rho_as_printed(
+            divergence, mean_steps=mean_steps, surrogate_diversity=diversity, **common
+        )
         if rho <= 0:
             raise InvalidInput.of(
-                f"{own}, rho", rho, "numbers above 0; with others the theorem says nothing"
+                f"{function}, rho", rho, "numbers above 0; with others the theorem says nothing"
             )
         # the same product as in rho, without 6 and the mean steps
-        drift = share * smoothness * gradient_bound * math.sqrt(each.square)
+        drift = share * smoothness * gradient_bound * math.sqrt(divergence.square)
         total += drift * noise / (len(found) * rho * diversity)
     return total

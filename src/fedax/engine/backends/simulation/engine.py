@@ -48,7 +48,7 @@ from fedax.engine.round.timing.asynchronous import row_of
 from fedax.engine.round.timing.clock import WorkCount
 from fedax.engine.round.traffic import bits_spent
 from fedax.errors import InvalidInput
-from fedax.observe.base import Observer, joined
+from fedax.observe.base import Observer, merge_metrics
 from fedax.utils.random import Index
 
 SMALL = 4_000_000
@@ -412,13 +412,11 @@ def one_round(
         return jax.tree.map(lambda before, now: jnp.where(fed.is_abandoned, before, now), old, new)
 
     report = fed.report(carry.state, new_carry.state)
-    return (
-        jax.tree.map(
-            keep_if_abandoned, carry, new_carry, is_leaf=lambda node: isinstance(node, Memory)
-        ),
-        report,
-        last_cohort,
+    selected = jax.tree.map(
+        keep_if_abandoned, carry, new_carry, is_leaf=lambda node: isinstance(node, Memory)
     )
+    # what an abandoned server step sent down is on its way: its receivers arrive later
+    return selected._replace(downlinks=fed.downlinks), report, last_cohort
 
 
 def advance(
@@ -484,7 +482,7 @@ def _observe(
     """Computes the metrics of all observers, which share their passes over the data."""
     (setup, algorithm), observers, (carry, last_cohort) = setting.of(shared[0]), shared[1], state
     view = view_of(setup, algorithm, carry, last_cohort.padded(setup.population.clients))
-    return joined([observer(view) for observer in observers])
+    return merge_metrics([observer(view) for observer in observers])
 
 
 def _personal_models(

@@ -1,6 +1,7 @@
 """Devices of a virtual clock from measured durations: the record of a deployment, and the fit."""
 
 import csv
+import io
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -59,12 +60,15 @@ class DeviceFit(NamedTuple):
 
     def write(self, path: Path) -> None:
         """Writes the table for `Devices(table=...)`."""
-        lines = [",".join(("client", *self.columns))]
+        text = io.StringIO()
+        # quotes names with commas, quotes or line breaks
+        table = csv.writer(text, lineterminator="\n")
+        table.writerow(("client", *self.columns))
         for client, *values in zip(self.clients, *self.columns.values(), strict=True):
-            lines.append(",".join((client, *(f"{value:.6g}" for value in values))))
+            table.writerow((client, *(f"{value:.6g}" for value in values)))
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write(path, "\n".join(lines) + "\n")
+            write(path, text.getvalue())
 
 
 def append_durations(path: Path, rows: Iterable[Sequence[Any]]) -> None:
