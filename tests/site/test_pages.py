@@ -176,4 +176,4 @@ def test_signatures_of_methods_are_one_line():
 
     import fedax
 
-    assert "def train(self, client, x, c, own):\n" in algorithms._code(fedax.SCAFFOLD)
+    assert "def train(self, client, x, c, c_k):\n" in algorithms._code(fedax.SCAFFOLD)

@@ -15,7 +15,7 @@ def lay_images(x: Images) -> Images:
     Called once, before the first layer, where XLA would copy number by number.
 
     >>> import jax.numpy as jnp
-    >>> laid(jnp.ones((2, 3, 3, 1))).shape
+    >>> lay_images(jnp.ones((2, 3, 3, 1))).shape
     (2, 3, 3, 1)
     """
     return lay_p.bind(x[None], native=True)[0][0] if choose(x) else x
