@@ -39,7 +39,10 @@ NEEDED = {
         ["datasets"],
         lambda folder: call("fedax.data.formats.hub._load", "some/data", "train", {}),
     ),
-    "privacy": (["dp_accounting"], lambda folder: call("fedax.communication.accounting._import_dp_accounting")),
+    "privacy": (
+        ["dp_accounting"],
+        lambda folder: call("fedax.communication.accounting._import_dp_accounting"),
+    ),
     "tensorboard": (
         ["tensorboardX"],
         lambda folder: call("fedax.experiments.running.trackers._import_module", "tensorboard"),
