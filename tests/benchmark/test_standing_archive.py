@@ -65,11 +65,12 @@ def drawn(cells):
     return cells[int(hashlib.sha256(text.encode()).hexdigest(), 16) % len(cells)]
 
 
-def made_again(file, *numbers):
+def made_again(file, *numbers, native="1"):
     """How far an archived cell is from one that a fresh process makes, as users run it: tests have
     float64, and a compiler without optimizations."""
     command = [sys.executable, str(Path(__file__).parent / "again.py"), str(file)]
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    environment = os.environ | {"FEDAX_NATIVE": native}
+    environment.pop("XLA_FLAGS", None)
     done = subprocess.run(
         [*command, *map(str, numbers)],
         check=True,
@@ -94,9 +95,11 @@ def test_the_beginning_of_a_small_cell_is_made_again():
 
 
 @pytest.mark.slow
-def test_a_cell_is_made_again():
+@pytest.mark.parametrize("native", ["1", "0"])
+def test_a_cell_is_made_again(native):
+    """With the native operations, and without them."""
     cells = [each for each in shipped() if not each[1].refused and each[2].tier == "quick"]
-    _, mean, same_traffic = made_again(drawn(cells)[0])
+    _, mean, same_traffic = made_again(drawn(cells)[0], native=native)
     assert mean <= WHOLE_TOLERANCE
     assert same_traffic
 
