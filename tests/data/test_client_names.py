@@ -1,6 +1,7 @@
 """Names of clients from files to results: histories, records, tables, pages and predictions."""
 
 import csv
+import gzip
 import io
 
 import jax
@@ -99,6 +100,11 @@ def test_predictions_read_columns_by_name(runs, tmp_path):
     task, _ = runs
     (tmp_path / "new.csv").write_text("b,a\n5,1\n6,0\n")
     assert examples_of(task, tmp_path / "new.csv").arrays["x"].tolist() == [[1, 5], [0, 6]]
+    # whatever the case of the ending, and compressed
+    (tmp_path / "new.v2.CSV").write_text("b,a\n5,1\n")
+    (tmp_path / "new.v2.csv.gz").write_bytes(gzip.compress(b"b,a\n5,1\n"))
+    for name in ("new.v2.CSV", "new.v2.csv.gz"):
+        assert examples_of(task, tmp_path / name).arrays["x"].tolist() == [[1, 5]]
     (tmp_path / "other.csv").write_text("b,c\n5,1\n")
     with pytest.raises(
         DataError, match=r"other.csv: the column 'a' is missing. The file has b, c."

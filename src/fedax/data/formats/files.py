@@ -159,7 +159,7 @@ def _from_table(
     """Returns the clients of one table."""
     is_path = isinstance(table, str | Path)
     path = Path(table) if is_path else Path("table")
-    _, ending = _split_ending(path)
+    _, ending = split_ending(path)
     if is_path and (ending not in TABLES or not os.path.isfile(path)):
         allowed = "a file that ends in " + ", ".join(TABLES)
         raise MissingFile.of(
@@ -203,10 +203,10 @@ def _count_classes(labels: Sequence[np.ndarray], schema: "Columns") -> int:
     return max(largest + 1, len(schema.words.get(schema.label, ())))
 
 
-def _split_ending(path: Path) -> tuple[str, str]:
+def split_ending(path: Path) -> tuple[str, str]:
     """Returns a file's name without its ending, and the ending in lower case without `.gz`.
 
-    >>> _split_ending(Path("dr.smith.CSV.gz"))
+    >>> split_ending(Path("dr.smith.CSV.gz"))
     ('dr.smith', '.csv')
     """
     name = path.with_suffix("") if path.suffix.lower() == ".gz" else path
@@ -408,7 +408,7 @@ def _read_folder(folder: Path, label: str, schema: Columns) -> dict[str, Labelle
         )
     clients: dict[str, Labelled] = {}
     for path in sorted(folder.iterdir(), key=lambda path: natural(path.name)):
-        client, ending = _split_ending(path)
+        client, ending = split_ending(path)
         if ending in (".npz", *TABLES):
             if not os.path.isfile(path):
                 raise DataError.found(path.name, f"no plain file at {path}", "a data file")

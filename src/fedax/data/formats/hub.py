@@ -311,11 +311,6 @@ def _check_column(table: Any, name: str) -> None:
         )
 
 
-def _read_column(table: Any, name: str) -> np.ndarray:
-    _check_column(table, name)
-    return np.asarray(table[name])
-
-
 def _find_label_column(table: Any, name: str) -> str:
     """Returns the column, or for the default without such a column the only one of classes."""
     if name != "label" or name in table.column_names:

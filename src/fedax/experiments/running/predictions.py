@@ -12,7 +12,7 @@ from jaxtyping import Int, PyTree
 from fedax.core import DataError, InvalidInput, Ragged, Task, UnknownName
 from fedax.core.task import conformed, rows_of
 from fedax.data.folder import read_npz
-from fedax.data.formats.files import TABLES, Columns
+from fedax.data.formats.files import TABLES, Columns, split_ending
 
 SPLITS = ("train", "validation", "test", "holdout", "held_back")
 """Examples of a task that predictions can be made of."""
@@ -73,9 +73,10 @@ def examples_of(task: Task, path: Path) -> Chosen:
         DataError: a file that cannot be read, or whose examples are not such as the task's.
     """
     task_arrays = task.train.arrays
-    if path.suffix == ".npz":
+    _, ending = split_ending(path)
+    if ending == ".npz":
         file_arrays = read_npz(path)
-    elif path.suffix in TABLES:
+    elif ending in TABLES:
         # labels and other columns are not needed, and may hold texts
         features = {column: texts for column, texts in task.categories.items() if column != "y"}
         # with named columns only those are read, and y unless it holds texts
@@ -85,7 +86,7 @@ def examples_of(task: Task, path: Path) -> Chosen:
             if task.columns is None
             else {*task.columns, *({"y"} - task.categories.keys())},
         )
-        columns = TABLES[path.suffix](path, request)
+        columns = TABLES[ending](path, request)
         # without named columns, all but y are features, in the order of the file
         names = [name for name in columns if name != "y"] if task.columns is None else task.columns
         for name in names:
