@@ -45,7 +45,8 @@ Algorithms with a server and one model:
   of momenta.
 - `QFedAvg`, `AFL`, `FedMGDA`: for fairness.
 - `GD`, `LocalGD`: gradient descent, with one and with several local steps.
-- `CoordinateMedian`, `TrimmedMean`, `Krum`, `GeometricMedian`: robust against hostile clients.
+- `CoordinateMedian`, `TrimmedMean`, `Krum`, `GeometricMedian`, `Bulyan`, `CenteredClip`: robust
+  against hostile clients.
 - `SCAFFOLDM`: SCAFFOLD whose local steps mix in the last mean direction of all clients.
 
 Personalized algorithms:

@@ -42,6 +42,8 @@ from .algorithms.personalized.perfedbc import FedBCFineTune as FedBCFineTune
 from .algorithms.personalized.perfedbc import PerFedBC as PerFedBC
 from .algorithms.personalized.pfedme import PFedMe as PFedMe
 from .algorithms.server.afl import AFL as AFL
+from .algorithms.server.bulyan import Bulyan as Bulyan
+from .algorithms.server.centeredclip import CenteredClip as CenteredClip
 from .algorithms.server.coordinatemedian import CoordinateMedian as CoordinateMedian
 from .algorithms.server.dane import DANE as DANE
 from .algorithms.server.fedadmm import FedADMM as FedADMM

@@ -1,16 +1,19 @@
 """Attacks of a part of the clients; `fedax.attacks` lists them."""
 
+from abc import abstractmethod
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from fedax.core import DataError, Task
 from fedax.core.hyper import Scalar, check_declared, hyper, make
 from fedax.errors import InvalidInput
 from fedax.utils.arguments import checked_arguments, checked_call
+from fedax.utils.norms import scale_of, unit
 from fedax.utils.random import MOST_SEED
 from fedax.utils.shares import whole_part
 
@@ -206,6 +209,263 @@ class LabelFlip(Attack):
         return classes
 
 
+class Collusion(Attack):
+    """Hostile clients send one vector, on which they agree when they know what others send.
+
+    The engine applies it where the uploads of a cohort meet: to every vector of an upload, and to
+    the model as a change of the vector that it started from. What a client knows of its cohort is
+    what a simulation knows, so such attacks need a server and one of the engines in this process,
+    and neither codecs, privacy nor an asynchronous server beside them.
+
+    A new one overrides `agree`.
+
+    Args:
+        share, seed: as in `Attack`.
+        knows: "honest", the vectors of the other clients of the cohort (an omniscient attack), or
+            "hostile", what the hostile ones of the cohort would have sent.
+    """
+
+    knows: str = hyper(
+        "honest", choices=("honest", "hostile"), doc="whose vectors the hostile clients know"
+    )
+
+    @abstractmethod
+    def agree(
+        self,
+        changes: Float[Array, "capacity dim"],
+        is_known: Bool[Array, "capacity"],
+        clients: Int[Array, ""],
+        hostile: Int[Array, ""],
+    ) -> Float[Array, "dim"]:
+        """Returns the change that all hostile clients of a cohort send.
+
+        Args:
+            changes: of all clients of the cohort; only those that are known may be used.
+            is_known: which those are, at least one.
+            clients: how many clients the cohort has.
+            hostile: how many of them are hostile.
+        """
+
+
+class ALIE(Collusion):
+    r"""A little is enough: hostile clients hide among honest ones and send $\mu - z \sigma$.
+
+    Mean $\mu$ and deviation $\sigma$ are of every coordinate over the changes that they know.
+
+    With n clients in a cohort, m of them hostile, the paper takes the largest z at which enough
+    honest clients are farther from the mean to make a majority with the hostile ones:
+
+    $$ z = \Phi^{-1} \Big( \frac{n - m - s}{n - m} \Big), \qquad
+       s = \lfloor n / 2 + 1 \rfloor - m, $$
+
+    with $\Phi$ the standard normal distribution; between 0 and 3 here, where it is infinite. The
+    paper's attackers know their own changes alone, which is `knows="hostile"` (then a single one
+    of a cohort is honest); many later works let them know the honest ones.
+
+    Args:
+        share, seed: as in `Attack`.
+        knows: as in `Collusion`.
+        z: at least 0; 0, the default, is the paper's for the cohort at hand. The authors' code has
+            1.5.
+
+    Example:
+        >>> import fedax
+        >>> channel = fedax.Channel(attack=fedax.attacks.ALIE(share=0.2, z=1.5))
+
+    Source: Baruch, Baruch and Goldberg, A Little Is Enough: Circumventing Defenses For Distributed
+    Learning, NeurIPS 2019, Alg. 3.
+    """
+
+    z: Scalar = hyper(0.0, low=0.0, doc="distance from the mean in deviations; 0 is the paper's")
+
+    def agree(
+        self,
+        changes: Float[Array, "capacity dim"],
+        is_known: Bool[Array, "capacity"],
+        clients: Int[Array, ""],
+        hostile: Int[Array, ""],
+    ) -> Float[Array, "dim"]:
+        mean, deviation = _mean(changes, is_known), _deviation(changes, is_known)
+        supporters, honest = clients // 2 + 1 - hostile, clients - hostile
+        share = (honest - supporters) / jnp.maximum(honest, 1)
+        # a majority of hostile clients needs no supporters, and its z would be infinite
+        largest = jnp.clip(jax.scipy.special.ndtri(jnp.clip(share, 0, 1)), 0, 3)
+        z = jnp.where(self.z > 0, self.z, largest).astype(changes.dtype)
+        return mean - z * deviation
+
+
+class IPM(Collusion):
+    r"""Inner-product manipulation: hostile clients send $- \epsilon \mu$.
+
+    $\mu$ is the mean of the changes that they know, so what is aggregated may point the other way.
+
+    Args:
+        share, seed: as in `Attack`.
+        knows: as in `Collusion`.
+        epsilon: $\epsilon$, above 0. Small ones pass for honest changes; large ones turn a mean.
+
+    Example:
+        >>> import fedax
+        >>> channel = fedax.Channel(attack=fedax.attacks.IPM(share=0.2, epsilon=0.5))
+
+    Source: Xie, Koyejo and Gupta, Fall of Empires: Breaking Byzantine-Tolerant SGD by Inner Product
+    Manipulation, UAI 2019, Sec. 3.
+    """
+
+    epsilon: Scalar = hyper(
+        0.5, low=0.0, open_low=True, doc="length of what is sent, in lengths of the mean"
+    )
+
+    def agree(
+        self,
+        changes: Float[Array, "capacity dim"],
+        is_known: Bool[Array, "capacity"],
+        clients: Int[Array, ""],
+        hostile: Int[Array, ""],
+    ) -> Float[Array, "dim"]:
+        return -self.epsilon * _mean(changes, is_known)
+
+
+class _Perturbation(Collusion):
+    r"""Hostile clients send $\mu + \gamma p$ with the largest $\gamma$ at which it passes."""
+
+    direction: str = hyper(
+        "std", choices=("std", "unit", "sign"), doc="what the mean of the changes is moved along"
+    )
+
+    def agree(
+        self,
+        changes: Float[Array, "capacity dim"],
+        is_known: Bool[Array, "capacity"],
+        clients: Int[Array, ""],
+        hostile: Int[Array, ""],
+    ) -> Float[Array, "dim"]:
+        scale = scale_of(jnp.where(is_known[:, None], changes, 0))
+        # squares of large and small changes fit
+        scaled = jnp.where(is_known[:, None], changes / scale, 0)
+        mean = _mean(scaled, is_known)
+        if self.direction == "std":
+            p = -_deviation(scaled, is_known)
+        else:
+            p = -unit(mean) if self.direction == "unit" else -jnp.sign(mean)
+        # squared distances of all pairs (capacity, capacity), row by row
+        squares = jax.lax.map(lambda x: ((scaled - x[None]) ** 2).sum(1), scaled)
+        squares = jnp.where(is_known[None] & is_known[:, None], squares, 0)
+        return scale * (mean + self.largest_step(scaled, is_known, mean, p, squares) * p)
+
+    @abstractmethod
+    def largest_step(
+        self,
+        changes: Float[Array, "capacity dim"],
+        is_known: Bool[Array, "capacity"],
+        mean: Float[Array, "dim"],
+        p: Float[Array, "dim"],
+        squares: Float[Array, "capacity capacity"],
+    ) -> Float[Array, ""]:
+        r"""Returns $\gamma$, at least 0."""
+
+
+class MinMax(_Perturbation):
+    r"""Hostile clients send $\mu + \gamma p$, as far from others as these are from each other.
+
+    It is no farther from any change $x_i$ that they know than two of these are from each other:
+
+    $$ \gamma = \max \Big\{ \gamma : \max_i \lVert \mu + \gamma p - x_i \rVert \le
+       \max_{i, j} \lVert x_i - x_j \rVert \Big\}, $$
+
+    with the mean $\mu$. The paper approaches $\gamma$ by halving; here it is the least of the roots
+    of a quadratic for each i.
+
+    Args:
+        share, seed: as in `Attack`.
+        knows: as in `Collusion`.
+        direction: p: "std", the opposite of the coordinates' deviations; "unit", of the mean
+            divided by its length; "sign", of its signs.
+
+    Example:
+        >>> import fedax
+        >>> channel = fedax.Channel(attack=fedax.attacks.MinMax(share=0.2, direction="unit"))
+
+    Source: Shejwalkar and Houmansadr, Manipulating the Byzantine: Optimizing Model Poisoning
+    Attacks and Defenses for Federated Learning, NDSS 2021, Sec. IV (Min-Max).
+    """
+
+    def largest_step(
+        self,
+        changes: Float[Array, "capacity dim"],
+        is_known: Bool[Array, "capacity"],
+        mean: Float[Array, "dim"],
+        p: Float[Array, "dim"],
+        squares: Float[Array, "capacity capacity"],
+    ) -> Float[Array, ""]:
+        # |mean - x_i + g p|^2 = |p|^2 g^2 + 2 b_i g + d_i, at most the largest square
+        offsets = mean[None] - changes
+        a, b, d = p @ p, offsets @ p, (offsets**2).sum(1)
+        room = jnp.maximum(squares.max() - d, 0)
+        # this form of the root does not cancel for b > 0; for b <= 0 the other one does not
+        root = jnp.sqrt(b**2 + a * room)
+        sum_, a = jnp.where(b > 0, root + b, 1), jnp.where(a > 0, a, 1)
+        steps = jnp.where(b > 0, room / sum_, (root - b) / a)
+        return jnp.where(is_known, steps, jnp.inf).min()
+
+
+class MinSum(_Perturbation):
+    r"""Hostile clients send $\mu + \gamma p$, in all as far from others as one of these.
+
+    Its sum of squared distances to the changes $x_i$ that they know is no larger than that of one
+    of these:
+
+    $$ \gamma = \max \Big\{ \gamma : \sum_i \lVert \mu + \gamma p - x_i \rVert^2 \le
+       \max_i \sum_j \lVert x_i - x_j \rVert^2 \Big\}, $$
+
+    with the mean $\mu$. The paper approaches $\gamma$ by halving; here it is a root.
+
+    Args:
+        share, seed: as in `Attack`.
+        knows: as in `Collusion`.
+        direction: as in `MinMax`.
+
+    Example:
+        >>> import fedax
+        >>> channel = fedax.Channel(attack=fedax.attacks.MinSum(share=0.2))
+
+    Source: as `MinMax`, Sec. IV (Min-Sum).
+    """
+
+    def largest_step(
+        self,
+        changes: Float[Array, "capacity dim"],
+        is_known: Bool[Array, "capacity"],
+        mean: Float[Array, "dim"],
+        p: Float[Array, "dim"],
+        squares: Float[Array, "capacity capacity"],
+    ) -> Float[Array, ""]:
+        count = is_known.sum(dtype=changes.dtype)
+        # around their mean the squares add up to half of all pairs' over the count
+        room = jnp.maximum(squares.sum(1).max() - squares.sum() / (2 * count), 0)
+        square = count * (p @ p)
+        return jnp.sqrt(room / jnp.where(square > 0, square, 1))
+
+
+def _mean(
+    rows: Float[Array, "capacity dim"], is_counted: Bool[Array, "capacity"]
+) -> Float[Array, "dim"]:
+    """Returns the mean of the rows that count, 0 if none does."""
+    count = jnp.maximum(is_counted.sum(dtype=rows.dtype), 1)
+    return jnp.where(is_counted[:, None], rows / count, 0).sum(0)
+
+
+def _deviation(
+    rows: Float[Array, "capacity dim"], is_counted: Bool[Array, "capacity"]
+) -> Float[Array, "dim"]:
+    """Returns the standard deviation of every coordinate over the rows that count, divided by their
+    number.
+    """
+    offsets = rows - _mean(rows, is_counted)[None]
+    scale = scale_of(jnp.where(is_counted[:, None], offsets, 0))
+    return scale * jnp.sqrt(_mean((offsets / scale) ** 2, is_counted))
+
+
 def _count_predicted_classes(task: Task) -> int | None:
     """Returns the number of classes that a task predicts; None if it predicts no probabilities."""
     if (predictions := task.predictions) is None:
@@ -230,7 +490,15 @@ def _largest_label(task: Task) -> int:
     return max(int(np.max(split["y"], initial=0)) for split in splits)
 
 
-ATTACKS: dict[str, type[Attack]] = {"sign_flip": SignFlip, "noise": Noise, "label_flip": LabelFlip}
+ATTACKS: dict[str, type[Attack]] = {
+    "sign_flip": SignFlip,
+    "noise": Noise,
+    "label_flip": LabelFlip,
+    "alie": ALIE,
+    "ipm": IPM,
+    "min_max": MinMax,
+    "min_sum": MinSum,
+}
 """Attacks by their name in experiment files."""
 
 

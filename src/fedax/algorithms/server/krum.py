@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 
-from fedax.algorithms.server.aggregation import Aggregation
+from fedax.algorithms.server.aggregation import Aggregation, krum_scores, squared_distances
 from fedax.core import Card, Gathered, InvalidInput, Reduction, Schedule, Vector, hyper
-from fedax.utils.norms import scale_of
 
 
 class Krum(Aggregation):
@@ -45,31 +43,21 @@ class Krum(Aggregation):
     )
 
     def check(self, schedule: Schedule, sizes: Sequence[int]) -> None:
-        n = schedule.capacity(len(sizes))
+        super().check(schedule, sizes)
+        n = self.count_rows(schedule, sizes)
         if self.byzantine and 2 * self.byzantine + 2 >= n:
             allowed = f"0 to {max((n - 3) // 2, 0)} with {n} clients in a round: 2 f + 2 < n"
             raise InvalidInput.of("Krum(byzantine=...)", self.byzantine, allowed)
 
     def combine(self, uploads: Gathered[Vector], w: Vector) -> Vector:
-        changes, position = (
-            uploads.value - w[None],
-            jnp.arange(uploads.valid.shape[0], dtype=jnp.int32),
-        )
-        # squares of large and small changes fit
-        scaled = changes / scale_of(jnp.where(uploads.valid[:, None], changes, 0))
-        # row by row: all differences at once are capacity x capacity x dim
-        squares = jax.lax.map(lambda change: ((scaled - change[None]) ** 2).sum(1), scaled)
-        is_other = uploads.valid[None] & (position[:, None] != position[None])
-        closest = jnp.sort(jnp.where(is_other, squares, jnp.inf), axis=1)
-        count = uploads.valid.sum(dtype=jnp.int32)
-        # n - f - 2 neighbours count, at least one
-        is_counted = position < jnp.maximum(count - self.byzantine - 2, 1)
-        scores = jnp.where(is_counted[None], closest, 0).sum(1)
+        changes, valid = uploads.value - w[None], uploads.valid
+        scores = krum_scores(squared_distances(changes, valid), valid, self.byzantine)
         # the lowest scores first, invalid rows last
-        ranking = jnp.lexsort((scores, ~uploads.valid))
+        ranking = jnp.lexsort((scores, ~valid))
+        count, position = valid.sum(dtype=jnp.int32), jnp.arange(valid.shape[0], dtype=jnp.int32)
         selection = (
             jnp.zeros(position.shape, w.dtype)
             .at[ranking]
             .set((position < jnp.minimum(self.selected, count)).astype(w.dtype))
         )
-        return w + selection @ jnp.where(uploads.valid[:, None], changes, 0) / selection.sum()
+        return w + selection @ jnp.where(valid[:, None], changes, 0) / selection.sum()

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
+from fedax.communication.attacks import Collusion
 from fedax.core.algorithm import Algorithm
 from fedax.core.bound_model import takes
 from fedax.core.client import Solver
@@ -32,7 +33,7 @@ from fedax.engine.driver.resolve import resolve
 from fedax.engine.driver.resume import data_of, origin
 from fedax.engine.driver.settings import settings_of
 from fedax.engine.round.client import Setup
-from fedax.engine.round.engine import compute_metrics, initial_params
+from fedax.engine.round.engine import Engine, compute_metrics, initial_params
 from fedax.engine.round.footprint import trace_footprint
 from fedax.engine.round.privacy import private_of
 from fedax.engine.round.timing.asynchronous import server_steps_of
@@ -261,6 +262,8 @@ class Grid:
             raise InvalidInput.found(
                 "Schedule(asynchronous=...)", f"a server on {type(engine).__name__}", allowed
             )
+        if channel is not None and isinstance(channel.attack, Collusion):
+            _check_collusion(member, setup, engine)
         if not engine.is_asynchronous and any(
             phase.pair for phase in trace_footprint(member, setup).phases
         ):
@@ -502,6 +505,22 @@ def start(
     schedule = setting.get("schedule")
     rounds = schedule.rounds if isinstance(schedule, Schedule) else None
     return Session(Grid([algorithm], task, [seed], RunOptions.of({**setting, "rounds": rounds})))
+
+
+def _check_collusion(algorithm: Algorithm[Any], setup: Setup, engine: Engine) -> None:
+    """Refuses a collusion where the uploads of a cohort do not meet as their clients made them."""
+    channel, phases = setup.channel, trace_footprint(algorithm, setup).phases
+    assert channel is not None
+    others = [name for name in ("up", "down", "privacy") if getattr(channel, name) is not None]
+    refusals = {
+        "runs in this process: Simulation, Eager or MPI": not engine.is_simulated,
+        f"a channel without {others[0] if others else ''}=...": others,
+        "methods with a server": any(phase.links or phase.pair for phase in phases),
+        "a server that waits for its cohorts": setup.schedule.asynchronous is not None,
+    }
+    for allowed, is_refused in refusals.items():
+        if is_refused:
+            raise InvalidInput.of("Channel(attack=...)", channel.attack, f"{allowed}, for this one")
 
 
 def with_initial_params(task: Task, params: Any) -> Task:

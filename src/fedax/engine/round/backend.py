@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fedax.communication.attacks import Attack
+from fedax.communication.attacks import Attack, Collusion
 from fedax.communication.channel import Codec, apply_attack, decode, encode, is_vector
 from fedax.communication.privacy import LocalNoise
 from fedax.core.client import Client
@@ -105,6 +105,15 @@ class LateUpload(eqx.Module):
         return jax.tree.unflatten(structure, leaves)
 
 
+class Disclosed(eqx.Module):
+    """An upload's value beside the vector that its first vector is a change of, or None: what
+    hostile clients have to know to agree on what they send.
+    """
+
+    value: Any
+    reference: Float[Array, "dim"] | None
+
+
 class PastVersions(eqx.Module):
     """Which version each client of a server step received.
 
@@ -188,6 +197,11 @@ class PhaseWork(eqx.Module):
         return self if self.past is None else self.past.for_slot(self, slot)
 
     @property
+    def colludes(self) -> bool:
+        """Whether hostile clients agree on what they send, see `Collusion`."""
+        return isinstance(self.attack, Collusion) and self.hostile is not None
+
+    @property
     def name(self) -> str:
         """Name of the work function."""
         return getattr(self.work, "__name__", type(self.work).__name__)
@@ -268,6 +282,8 @@ class PhaseWork(eqx.Module):
             )
             is_hostile, key = self.hostile[index] == client.index, client.key("attack")
             value = apply_attack(value, self.attack, is_hostile, key, upload.reference)
+        if self.colludes:
+            value = Disclosed(value, upload.reference)
         if self.local is not None:
             value = self.local(value, upload.reference, client.key("privacy"))
         if self.codec is None:

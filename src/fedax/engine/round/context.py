@@ -31,6 +31,7 @@ from fedax.engine.round.backend import (
     PhaseWork,
     became_non_finite,
 )
+from fedax.engine.round.collusion import apply_collusion
 from fedax.engine.round.model_state import Sent, mean_of_rows, state_from_mean
 from fedax.engine.round.traffic import bits_down, count_traffic, missing_value, pack_traffic
 from fedax.errors import FedaxError, InvalidInput
@@ -436,7 +437,10 @@ class RoundContext(Federation):
             # noise hides an empty cohort too
             result = self.setup.private.phase(phase_work).empty_result(client_states)
         else:
-            result = self.backend.work(phase_work, cohort, client_states, gather)
+            colludes = phase_work.colludes
+            result = self.backend.work(phase_work, cohort, client_states, gather or colludes)
+            if colludes:
+                result = apply_collusion(phase_work, result, cohort, gather, self.setup.drop)
         self._account(cohort, phase_work, result, cohort.count)
         return phase_work, result
 

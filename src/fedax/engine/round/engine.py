@@ -257,6 +257,7 @@ class Engine(ABC):
         process_group: the processes that take part.
         is_asynchronous: whether it runs the server steps of an asynchronous server.
         shares_memory: whether receivers know the clients' memories of a codec.
+        is_simulated: whether this process plays the clients, so that it may let them collude.
         checkpoint_seconds: the most time between checkpoints where rounds may take long; None for
             no bound.
     """
@@ -264,6 +265,7 @@ class Engine(ABC):
     process_group: ProcessGroup = ProcessGroup()
     is_asynchronous: ClassVar[bool] = False
     shares_memory: ClassVar[bool] = False
+    is_simulated: ClassVar[bool] = True
     checkpoint_seconds: float | None = None
 
     def __repr__(self) -> str:

@@ -6,7 +6,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 from jaxtyping import Array, Float, Key
@@ -81,6 +81,8 @@ class Flower(Engine):
         FedaxError: Flower is not installed.
         InvalidInput: an argument out of range.
     """
+
+    is_simulated: ClassVar[bool] = False
 
     def __init__(
         self,
