@@ -321,3 +321,31 @@ def test_refusals():
             schedule=fedax.Schedule(),
             channel=fedax.Channel(attack=LabelFlip(classes=3)),
         )
+
+
+def test_an_attack_that_would_do_nothing_is_refused():
+    class Misspelt(fedax.attacks.Attack):
+        def corupt(self, v, near, key):
+            return -v
+
+    class Former(fedax.attacks.Attack):
+        def sent(self, v, near, key):
+            return -v
+
+    class Short(fedax.attacks.Attack):
+        def corrupt(self, v):
+            return -v
+
+    class Inherits(SignFlip):
+        pass
+
+    for attack, words in ((Misspelt, "corupt"), (Former, "sent")):
+        with pytest.raises(
+            InvalidInput,
+            match=rf"{attack.__name__}: got an attack that does nothing, with the methods {words}; "
+            r"allowed: one that overrides corrupt\(v, near, key\) or poison",
+        ):
+            attack()
+    with pytest.raises(InvalidInput, match=r"Short.corrupt.*allowed: \(self, v, near, key\)"):
+        Short()
+    assert Inherits(share=0.1).share == 0.1

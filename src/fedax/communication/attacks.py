@@ -1,5 +1,6 @@
 """Attacks of a part of the clients; `fedax.attacks` lists them."""
 
+import inspect
 from abc import abstractmethod
 from typing import Any
 
@@ -38,6 +39,8 @@ class Attack(eqx.Module):
 
     def __check_init__(self) -> None:
         check_declared(self)
+        if type(self) is not Attack:
+            _check_overrides(type(self))
 
     def members(self, clients: int) -> np.ndarray:
         """Returns the numbers of the hostile ones among so many clients, ascending: the whole part
@@ -445,6 +448,29 @@ class MinSum(_Perturbation):
         room = jnp.maximum(squares.sum(1).max() - squares.sum() / (2 * count), 0)
         square = count * (p @ p)
         return jnp.sqrt(room / jnp.where(square > 0, square, 1))
+
+
+def _check_overrides(kind: type[Attack]) -> None:
+    """Refuses an attack that would do nothing, or whose method takes other arguments."""
+    hooks = {"corrupt": ("v", "near", "key"), "poison": ("task", "first", "clients")}
+    overridden = [name for name in hooks if getattr(kind, name) is not getattr(Attack, name)]
+    if not overridden and not issubclass(kind, Collusion):
+        methods = ", ".join(name for name in vars(kind) if name[0] != "_") or "none"
+        calls = " or ".join(f"{name}({', '.join(args)})" for name, args in hooks.items())
+        raise InvalidInput.found(
+            kind.__name__,
+            f"an attack that does nothing, with the methods {methods}",
+            f"one that overrides {calls}",
+        )
+    for name in overridden:
+        signature = inspect.signature(getattr(kind, name))
+        try:
+            signature.bind(None, *hooks[name])
+        except TypeError:
+            arguments = ", ".join(("self", *hooks[name]))
+            raise InvalidInput.found(
+                f"{kind.__name__}.{name}", f"the arguments {signature}", f"({arguments})"
+            ) from None
 
 
 def _mean(
