@@ -14,6 +14,7 @@ from fedax.benchmark.standing import LEAST, Standing
 from fedax.benchmark.task import BenchTask, Target
 from fedax.core import Outcome
 from fedax.report import Record
+from fedax.report.tables.comparison import to_text
 
 ROUNDS = np.arange(21)
 SPEEDS = {"FedAvg": 1.0, "Fast": 2.0, "<Slow>": 0.4, "Lost": -0.5}
@@ -98,6 +99,11 @@ def test_the_table_and_the_figure_show_all_methods():
     assert table.methods == ["Fast", "FedAvg"]
     assert all(column.cells["Fast"].is_top for column in table.columns)
     assert not any(column.cells["FedAvg"].is_top for column in table.columns)
+    # a target that is not reached is an infinite cost, and no diverged run
+    assert to_text(made.table("rounds", ["Lost"])).splitlines()[2].split() == [
+        "Lost",
+        *["never"] * LEAST,
+    ]
     (panel,) = made.chart("rounds", "Lost").panels
     assert {series.label for series in panel.series} == set(SPEEDS)
 

@@ -92,7 +92,8 @@ def test_diverged_runs_count_as_the_worst():
 
 def test_single_runs_are_not_tested():
     (table,) = method_tables([*runs("A", [0.8]), *runs("B", [0.5])], metrics=["test_accuracy"])
-    assert table.columns[0].differences["B"].p == 1.0
+    assert math.isnan(table.columns[0].differences["B"].p)
+    assert [table.columns[0].cells[label].is_top for label in "AB"] == [True, False]
     assert "Nothing is tested" in table.note
     assert differences_sheet([*runs("A", [0.8]), *runs("B", [0.5])], {}) == []
 
@@ -217,10 +218,10 @@ def test_the_smallest_client_is_the_one_with_fewest_examples():
 @pytest.mark.parametrize(
     ("mean", "deviation", "text"),
     [
-        (0.0009, 0.00012, "0.0009 ± 0.00012"),
-        (0.0011, 0.00012, "0.0011 ± 0.0001"),
+        (0.0009, 0.00012, "0.00090 ± 0.00012"),
+        (0.0011, 0.00012, "0.00110 ± 0.00012"),
         (2.5e6, 1.25e5, "2500000 ± 125000"),
-        (0.0009, math.nan, "0.0009"),
+        (0.0009, math.nan, "0.000900"),
     ],
 )
 def test_small_and_large_means_have_their_deviations(mean, deviation, text):

@@ -287,8 +287,9 @@ def _corrected(effects: Sequence[Effect]) -> list[Difference]:
 
 
 def _cell(numbers: np.ndarray, told: Difference | None) -> Cell:
-    lost = int((~np.isfinite(numbers)).sum())
-    several = len(numbers) > 1 and not lost
+    # an infinite cost is a number: the run never reached the target
+    lost = int(np.isnan(numbers).sum())
+    several = len(numbers) > 1 and bool(np.isfinite(numbers).all())
     deviation = float(numbers.std(ddof=1)) if several else math.nan
     # a cell with p above the level is shown in bold
     is_better = told is not None and told.verdict == "better"

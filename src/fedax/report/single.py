@@ -167,7 +167,8 @@ def compare(
         The path.
 
     Raises:
-        InvalidInput: no runs, something else than runs, or another ending.
+        InvalidInput: no runs, something else than runs, another ending, or lists that can be paired
+            neither by seed nor by place (see `table`).
         WriteFailed: a file that cannot be written.
 
     Example:
@@ -222,8 +223,10 @@ def table(
     """Returns the final values of several runs as a table, with the best and those that are not
     significantly worse marked.
 
-    Runs of several seeds are paired by their place in each list. The tests are Student's on paired
-    differences to the best mean, corrected by Holm.
+    Runs are paired by their seeds; by their place in each list if a list has a seed twice, or a run
+    does not know its seed. Means and tests rest on the seeds that all names have, and the line
+    below the table says which runs were left out. The tests are Student's on paired differences to
+    the best mean, corrected by Holm. A single seed is not tested, and only the best is marked.
 
     Args:
         histories: by the name in the table, a run or the runs of several seeds. All of one task.
@@ -232,7 +235,8 @@ def table(
         title: of the table.
 
     Raises:
-        InvalidInput: no runs, something else than runs, or another form.
+        InvalidInput: no runs, something else than runs, another form, or lists that can be paired
+            neither by seed nor by place.
         UnknownName: a metric that no run has.
 
     Example:
@@ -255,7 +259,7 @@ def table(
 
 def _make_records(histories: Any, title: str, name: str) -> list[Record]:
     """Returns the records of runs by label; `name` is that of the public function, for messages."""
-    records = list[Record]()
+    runs_by_label: dict[str, list[History]] = {}
     if not isinstance(histories, Mapping):
         raise InvalidInput.found(
             f"{name}(histories=...)",
@@ -270,13 +274,51 @@ def _make_records(histories: Any, title: str, name: str) -> list[Record]:
                 f"{label!r} without runs",
                 "a History, or several, for each name",
             )
-        # the place in the list stands for the seed: it pairs the runs of several labels
-        records += [
-            Record.of(run, task=title, label=label, seed=seed) for seed, run in enumerate(run_list)
-        ]
-    if not records:
+        runs_by_label[label] = run_list
+    if not runs_by_label:
         raise InvalidInput.found(f"{name}(histories=...)", "no runs", "at least one")
-    return records
+    seeds = _pairing_seeds(runs_by_label, name)
+    return [
+        Record.of(run, task=title, label=label, seed=seed)
+        for label, run_list in runs_by_label.items()
+        for seed, run in zip(seeds[label], run_list, strict=True)
+    ]
+
+
+def _pairing_seeds(
+    histories: Mapping[str, Sequence[History]], name: str
+) -> dict[str, Sequence[int]]:
+    """Returns the numbers by which the runs of several labels are paired.
+
+    These are their seeds, or their places in the lists where a seed is not known or a list has one
+    twice, such as runs on several tasks.
+
+    Raises:
+        InvalidInput: places would pair runs whose seeds are known and differ.
+    """
+    seeds = {label: [_seed_of(run) for run in runs] for label, runs in histories.items()}
+    if all(None not in known and len(set(known)) == len(known) for known in seeds.values()):
+        return {label: [int(seed or 0) for seed in known] for label, known in seeds.items()}
+    # by place, the first label with a known seed there
+    first: dict[int, tuple[str, int]] = {}
+    for label, known in seeds.items():
+        for place, seed in enumerate(known):
+            if seed is None:
+                continue
+            other, expected = first.setdefault(place, (label, seed))
+            if seed != expected:
+                raise InvalidInput.found(
+                    f"{name}(histories=...)",
+                    f"run {place + 1} of {label!r} with seed {seed}, and of {other!r} with seed "
+                    f"{expected}",
+                    "lists that have each seed once, or the same seeds in the same order",
+                )
+    return {label: range(len(known)) for label, known in seeds.items()}
+
+
+def _seed_of(history: History) -> int | None:
+    seed = (history.origin or {}).get("seed")
+    return None if seed is None else int(seed)
 
 
 def _write_figure(records: Sequence[Record], path: Path, title: str) -> Path:

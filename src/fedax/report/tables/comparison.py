@@ -5,6 +5,7 @@ LaTeX.
 import csv
 import io
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,18 +18,22 @@ from fedax.report.drawing.charts import column_of
 from fedax.report.page import Sheet
 from fedax.report.record import Record, by_label, by_task
 from fedax.report.tables.numbers import Results, Values, higher_is_better, quantity_of, stated_modes
-from fedax.report.tables.statistics import LEVEL, Effect, digits, effect_of, holm
+from fedax.report.tables.statistics import LEVEL, Effect, effect_of, holm, mean_text
 from fedax.report.tables.summary import columns_of, counted, scale_of
+
+_EXPONENT = re.compile(r"e([+-]\d+)")
 
 
 class Cell(NamedTuple):
     """A method's number in a column.
 
     Attributes:
-        mean, deviation: over its runs, in the unit of `scale_of`; NaN for a deviation of one run.
+        mean, deviation: over its runs, in the unit of `scale_of`; NaN for a deviation of one run,
+            and where all runs diverged. Of several draws of the data each counts alike in the mean.
         runs, lost: how many there are, and how many of them diverged and count as the worst.
-        p: Holm's adjusted p-value of the paired difference to the best method, 1 for the best; NaN
-            where nothing is tested.
+        p: Holm's adjusted p-value of the paired difference to the best method, 1 for the best mean;
+            NaN where nothing is tested, and for a method without any finite number.
+        left_out: further runs of the method, which not all methods have.
     """
 
     mean: float
@@ -36,16 +41,20 @@ class Cell(NamedTuple):
     runs: int
     lost: int
     p: float
+    left_out: int = 0
 
     @property
     def is_top(self) -> bool:
-        """Whether it is the best, or not significantly worse: without a test it is neither."""
-        return self.p > LEVEL
+        """Whether it is the best, or tested and not significantly worse.
+
+        A method all of whose runs diverged is neither.
+        """
+        return self.p > LEVEL and self.lost < self.runs
 
 
 class Difference(NamedTuple):
     """The paired difference of a method to the best one, positive where it is worse, with its
-    adjusted p-value.
+    adjusted p-value: NaN where fewer than two pairs leave nothing to test.
     """
 
     best: str
@@ -54,20 +63,35 @@ class Difference(NamedTuple):
 
 
 class ComparedColumn(NamedTuple):
-    """A column of a table: its title with the unit, and the cells by method."""
+    """A column of a table.
+
+    Attributes:
+        title: with the unit.
+        cells: by method.
+        differences: to the best method, by method.
+        common: the runs (draw of the data and seed) that all methods have, on which the column
+            rests; None where there is only one method.
+    """
 
     title: str
     cells: dict[str, Cell]
     differences: dict[str, Difference]
+    common: int | None = None
 
 
 def compare_methods(records: Sequence[Record], metric: str, read: str = "last") -> ComparedColumn:
     """Compares the methods of one task in a metric: means, and paired tests of all others against
     the best mean.
 
+    The means, the choice of the best and the tests rest on the same runs: those whose draw of the
+    data and seed all methods have. Further runs are left out, and `Cell.left_out` counts them: with
+    them, the method whose seeds happened to be easy would look better. If the methods have no run
+    in common, the means are over each method's own runs, and nothing is compared.
+
     Runs are paired by their seed and the draw of the data; of several draws the means over their
     seeds are compared. The tests are Student's, or sign tests where a number is infinite, and Holm
-    corrects for their number. Runs that diverged count as the worst of their task.
+    corrects for their number. Runs that diverged count as the worst of their task. A method all of
+    whose runs diverged has no mean.
 
     Args:
         records: of one task.
@@ -79,47 +103,109 @@ def compare_methods(records: Sequence[Record], metric: str, read: str = "last") 
     if not with_metric:
         return ComparedColumn(title, {}, {})
     results, task = Results(with_metric), with_metric[0].task
+    mode = _metric_mode(with_metric, metric)
+    worst = None if _has_worst(with_metric, metric, read) else math.nan
     # by label, then by run: numbers in the unit of the table
+    all_values = {
+        label: results.of(task, label, metric, read, worst, mode) for label in by_label(with_metric)
+    }
+    common = set.intersection(*(set(label_values) for label_values in all_values.values()))
     values = {
-        label: results.of(task, label, metric, read, mode=_metric_mode(with_metric, metric))
-        for label in by_label(with_metric)
+        label: {run: value for run, value in label_values.items() if not common or run in common}
+        for label, label_values in all_values.items()
     }
-    # means over runs, also where the tests are on means over seeds
-    means = {
-        label: float(np.mean(list(label_values.values()))) for label, label_values in values.items()
-    }
+    lost = {label: results.lost(task, label, metric, read, values[label])[0] for label in values}
+    means = {label: _compute_mean(label_values) for label, label_values in values.items()}
+    # methods of which some run has a finite number: only these can be the best, or level with it
+    ranked = [
+        label
+        for label, label_values in values.items()
+        if lost[label] < len(label_values) and np.isfinite(list(label_values.values())).any()
+    ]
     differences: dict[str, Difference] = {}
     best = None
-    if _metric_mode(with_metric, metric) is not None and len(values) > 1:
+    if mode is not None and len(values) > 1 and common:
         # with the sign, smaller is better and a positive difference is worse
         sign = -1.0 if higher_is_better(metric, read, with_metric) else 1.0
-        finite = {label: mean for label, mean in means.items() if not math.isnan(mean)}
-        best = min(finite, key=lambda label: sign * finite[label]) if finite else None
-        tested = {
-            label: _compute_effect(results, label_values, values[best], sign)
-            for label, label_values in values.items()
-            if best not in (None, label)
-        }
-        # `ahead` is the p-value that the method is worse than the best
-        adjusted = holm([effect.ahead for effect in tested.values()])
-        differences = {
-            label: Difference(str(best), effect, p)
-            for (label, effect), p in zip(tested.items(), adjusted, strict=True)
-        }
+        best = _find_best({label: values[label] for label in ranked}, means, sign)
+        if best is not None:
+            differences = _compute_differences(results, values, best, sign)
     cells = {}
     for label, label_values in values.items():
-        numbers, lost = (
-            np.array(list(label_values.values())),
-            results.lost(task, label, metric, read)[0],
-        )
+        numbers = np.array(list(label_values.values()))
+        # the worst value of the task stands for a lost run in the tests, but it is no mean
+        has_mean = lost[label] < len(numbers)
         deviation = (
             float(numbers.std(ddof=1))
-            if len(numbers) > 1 and np.isfinite(numbers).all()
+            if has_mean and len(numbers) > 1 and np.isfinite(numbers).all()
             else math.nan
         )
-        p = 1.0 if label == best else differences[label].p if label in differences else math.nan
-        cells[label] = Cell(means[label], deviation, len(numbers), lost, p)
-    return ComparedColumn(title, cells, differences)
+        p = differences[label].p if label in differences else math.nan
+        # equal means are all the best, also where nothing is tested
+        if best is not None and (
+            label == best or (math.isfinite(means[best]) and means[label] == means[best])
+        ):
+            p = 1.0
+        cells[label] = Cell(
+            means[label] if has_mean else math.nan,
+            deviation,
+            len(numbers),
+            lost[label],
+            p if label in ranked else math.nan,
+            len(all_values[label]) - len(numbers),
+        )
+    return ComparedColumn(title, cells, differences, len(common) if len(values) > 1 else None)
+
+
+def _has_worst(records: Sequence[Record], metric: str, read: str) -> bool:
+    """Returns whether a run without a number can count as the worst: values of a metric without a
+    direction have none.
+    """
+    return (
+        "_to_" in read
+        or read == "mean_change"
+        or mode_of(metric, stated_modes(records)) is not None
+    )
+
+
+def _compute_mean(values: Values) -> float:
+    """Returns the mean over runs, in which each draw of the data counts alike, as in the tests."""
+    by_draw: dict[int, list[float]] = {}
+    for run, value in values.items():
+        by_draw.setdefault(run.draw, []).append(value)
+    # infinite plus minus infinite is NaN
+    with np.errstate(invalid="ignore"):
+        if len({len(group) for group in by_draw.values()}) == 1:
+            return float(np.mean(list(values.values())))
+        return float(np.mean([np.mean(group) for group in by_draw.values()]))
+
+
+def _find_best(values: Mapping[str, Values], means: Mapping[str, float], sign: float) -> str | None:
+    """Returns the method with the best mean; of infinite means, that with most finite numbers."""
+
+    def rank(label: str) -> tuple[float, int]:
+        return sign * means[label], int((~np.isfinite(list(values[label].values()))).sum())
+
+    labels = [label for label in values if not math.isnan(means[label])]
+    return min(labels, key=rank) if labels else None
+
+
+def _compute_differences(
+    results: Results, values: Mapping[str, Values], best: str, sign: float
+) -> dict[str, Difference]:
+    effects = {
+        label: _compute_effect(results, label_values, values[best], sign)
+        for label, label_values in values.items()
+        if label != best
+    }
+    # a single pair tests nothing, so it does not count in the correction either
+    tested = [label for label, effect in effects.items() if effect.units > 1]
+    # `ahead` is the p-value that the method is worse than the best
+    adjusted = dict(zip(tested, holm([effects[label].ahead for label in tested]), strict=True))
+    return {
+        label: Difference(best, effect, adjusted.get(label, math.nan))
+        for label, effect in effects.items()
+    }
 
 
 def _compute_effect(
@@ -204,51 +290,76 @@ def method_tables(
             compare_methods(runs, metrics[0], reads.get(task, "last"))._replace(title=task)
             for task, runs in tasks.items()
         ]
-        return [
-            MethodTable(_column_title(metrics[0]), list(by_label(records)), columns, _note(records))
+        methods = list(by_label(records))
+        return [MethodTable(_column_title(metrics[0]), methods, columns, _note(columns))]
+    tables = []
+    for task, runs in tasks.items():
+        columns = [
+            compare_methods(runs, metric, reads.get(task, "last"))
+            for metric in metrics or [column.metric for column in columns_of(runs)]
         ]
-    return [
-        MethodTable(
-            task,
-            list(by_label(runs)),
-            [
-                compare_methods(runs, metric, reads.get(task, "last"))
-                for metric in metrics or [c.metric for c in columns_of(runs)]
-            ],
-            _note(runs),
-        )
-        for task, runs in tasks.items()
+        tables.append(MethodTable(task, list(by_label(runs)), columns, _note(columns)))
+    return tables
+
+
+def _note(columns: Sequence[ComparedColumn]) -> str:
+    """Returns what the numbers of some columns are, what marks mean, and what was left out."""
+    cells = [cell for column in columns for cell in column.cells.values()]
+    counts = {cell.runs for cell in cells}
+    fewest, most = min(counts, default=1), max(counts, default=1)
+    runs = counted(most, "run") if fewest == most else f"{fewest} to {most} runs"
+    sentences = [
+        f"Means and sample standard deviations over {runs}." if most > 1 else "Single runs."
     ]
-
-
-def _note(records: Sequence[Record]) -> str:
-    most = max(
-        len(runs)
-        for task_runs in by_task(records).values()
-        for runs in by_label(task_runs).values()
-    )
-    draws = len({record.draw for record in records}) > 1
-    text = (
-        f"Means and sample standard deviations over {counted(most, 'run')}. "
-        if most > 1
-        else "Single runs. "
-    )
+    units = {
+        difference.effect.unit
+        for column in columns
+        for difference in column.differences.values()
+        if not math.isnan(difference.p)
+    }
+    if units:
+        unit = " or ".join(
+            "draws of the data" if unit == "draws" else unit for unit in sorted(units)
+        )
+        sentences.append(
+            f"Bold: the best mean, and those not significantly worse (paired by {unit}, t-test, "
+            f"Holm, level {LEVEL:g})."
+        )
+    elif any(cell.is_top for cell in cells):
+        sentences.append("Bold: the best.")
     if most < 2:
-        return text + "Nothing is tested: that takes several seeds."
-    unit = "draws of the data" if draws else "seeds"
-    text += (
-        f"Bold: the best mean, and those not significantly worse (paired by {unit}, t-test, "
-        f"Holm, level {LEVEL:g}). "
-    )
-    return text + "Runs that diverged count as the worst of their task."
+        sentences.append("Nothing is tested: that takes several seeds.")
+    sentences += _describe_left_out(columns)
+    if most > 1:
+        sentences.append("Runs that diverged count as the worst of their task.")
+    return " ".join(sentences)
+
+
+def _describe_left_out(columns: Sequence[ComparedColumn]) -> list[str]:
+    """Returns sentences about runs that not all methods have."""
+    # by sentence the columns that it is about, because it is mostly the same for all of them
+    titles: dict[str, list[str]] = {}
+    for column in columns:
+        sentences = [
+            f"{cell.left_out} of {counted(cell.left_out + cell.runs, 'run')} of {method} left out: "
+            "other methods lack their seeds or draws of the data."
+            for method, cell in column.cells.items()
+            if cell.left_out
+        ]
+        if column.common == 0:
+            sentences = ["Nothing is compared: the methods have no seed and draw in common."]
+        for sentence in sentences:
+            titles.setdefault(sentence, []).append(column.title)
+    return [
+        sentence if len(about) == len(columns) else f"{', '.join(about)}: {sentence}"
+        for sentence, about in titles.items()
+    ]
 
 
 def to_text(table: MethodTable) -> str:
     """Formats a table for terminals: the best and those level with it have a star."""
     # without the star two spaces keep the numbers below each other
-    rows = _table_rows(
-        table, lambda cell: _format_number(cell, " ± ") + (" *" if cell.is_top else "  ")
-    )
+    rows = _table_rows(table, lambda cell: _format_cell(cell) + (" *" if cell.is_top else "  "))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for first, *numbers in rows:
@@ -263,9 +374,7 @@ def to_markdown(table: MethodTable) -> str:
     """Formats a table in Markdown."""
     head, *rows = _table_rows(
         table,
-        lambda cell: (
-            f"**{_format_number(cell, ' ± ')}**" if cell.is_top else _format_number(cell, " ± ")
-        ),
+        lambda cell: f"**{_format_cell(cell)}**" if cell.is_top else _format_cell(cell),
     )
     rule = ["---", *["---:"] * len(table.columns)]
     lines = [
@@ -279,9 +388,13 @@ def to_latex(table: MethodTable) -> str:
 
     def format_cell(cell: Cell) -> str:
         number = _format_number(cell, r" \pm ")
-        if not math.isfinite(cell.mean):
-            return number
-        return rf"$\mathbf{{{number}}}$" if cell.is_top else f"${number}$"
+        if math.isfinite(cell.mean):
+            # 3.1e-07 would be typeset as a product with the letter e
+            number = _EXPONENT.sub(lambda m: rf" \times 10^{{{int(m[1])}}}", number)
+            number = rf"$\mathbf{{{number}}}$" if cell.is_top else f"${number}$"
+        elif cell.is_top:
+            number = rf"\textbf{{{number}}}"
+        return number + _describe_lost(cell)
 
     head, *rows = _table_rows(table, format_cell, escape=_escape_latex)
     lines = [
@@ -306,7 +419,17 @@ def to_csv(tables: Sequence[MethodTable]) -> str:
     writer = csv.writer(buffer, lineterminator="\n")
     tested = ["best", "difference to best (worse is positive)", "low", "high", "p (Holm)"]
     writer.writerow(
-        ["table", "algorithm", "column (unit)", "runs", "diverged", "mean", "deviation", *tested]
+        [
+            "table",
+            "algorithm",
+            "column (unit)",
+            "runs",
+            "diverged",
+            "mean",
+            "deviation",
+            *tested,
+            "left out",
+        ]
     )
     for table in tables:
         for method in table.methods:
@@ -314,7 +437,7 @@ def to_csv(tables: Sequence[MethodTable]) -> str:
                 if (cell := column.cells.get(method)) is None:
                     continue
                 difference = column.differences.get(method)
-                # the best itself, and untested methods, have empty cells
+                # the best itself has empty cells, an untested difference an empty p
                 test_cells = (
                     ["", "", "", ""]
                     if difference is None
@@ -337,6 +460,7 @@ def to_csv(tables: Sequence[MethodTable]) -> str:
                     *numbers,
                     best,
                     *map(_format_plain, test_cells),
+                    cell.left_out,
                 ]
                 writer.writerow(row)
     return buffer.getvalue()
@@ -382,7 +506,7 @@ def differences_sheet(records: Sequence[Record], reads: Mapping[str, str]) -> li
     head = ["Task", "Algorithm", "Best", "Difference", "Pairs", "p", "Verdict"]
     note = (
         "Mean difference to the best, positive where the algorithm is worse, with its 95 % "
-        "interval. p is that of a paired "
+        "interval, over the seeds and draws that all algorithms have. p is that of a paired "
         f"t-test, corrected by Holm over the algorithms of a task and metric; at most {LEVEL:g} "
         "counts as a difference."
     )
@@ -401,17 +525,23 @@ def _table_rows(
     return rows
 
 
+def _format_cell(cell: Cell) -> str:
+    return _format_number(cell, " ± ") + _describe_lost(cell)
+
+
 def _format_number(cell: Cell, sign: str) -> str:
-    if not math.isfinite(cell.mean):
-        return "diverged" if math.isnan(cell.mean) else "never"
-    decimals = 2 if 1 <= abs(cell.mean) < 1000 or not cell.mean else 4
-    # very small and very large numbers by significant digits
-    is_extreme = not 1e-3 <= abs(cell.mean) < 1e6 and cell.mean
-    mean, deviation = (
-        digits(value) if is_extreme else f"{value:.{decimals}f}"
-        for value in (cell.mean, cell.deviation)
-    )
-    return mean + (f"{sign}{deviation}" if math.isfinite(cell.deviation) else "")
+    if math.isnan(cell.mean):
+        # of a metric without a direction, a mean without the lost runs would be too good
+        return f"{cell.lost} of {cell.runs} diverged" if 0 < cell.lost < cell.runs else "diverged"
+    return mean_text(cell.mean, cell.deviation, sign) if math.isfinite(cell.mean) else "never"
+
+
+def _describe_lost(cell: Cell) -> str:
+    """Returns how many runs of a mean diverged, in brackets; nothing if none did, or there is no
+    mean.
+    """
+    has_lost = cell.lost and not math.isnan(cell.mean)
+    return f" ({cell.lost} of {cell.runs} diverged)" if has_lost else ""
 
 
 def _format_plain(value: float | str) -> str:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -134,15 +134,26 @@ class Results:
         ]
         return sum(runs), len(runs)
 
-    def lost(self, task: str, algorithm: str, metric: str, read: str) -> tuple[int, int]:
+    def lost(
+        self,
+        task: str,
+        algorithm: str,
+        metric: str,
+        read: str,
+        among: Container[Run] | None = None,
+    ) -> tuple[int, int]:
         """Returns the number of runs that have no number and count as the worst of their task, and
         of all.
+
+        With `among`, only these runs are counted.
         """
         on_task = self._runs_on(task)
         runs = [
             r
             for r in on_task
-            if self.methods.get(r.label, r.label) == algorithm and metric in r.scalars
+            if self.methods.get(r.label, r.label) == algorithm
+            and metric in r.scalars
+            and (among is None or Run(r.draw, r.seed) in among)
         ]
         return sum(math.isnan(number_of(run, metric, read, on_task)) for run in runs), len(runs)
 

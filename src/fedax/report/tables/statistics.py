@@ -54,6 +54,42 @@ def digits(value: float, sign: str = "") -> str:
     return f"{value:{sign}.0f}" if 1000 <= abs(value) < 1e9 else f"{value:{sign}.3g}"
 
 
+def mean_text(mean: float, deviation: float = math.nan, sign: str = " ± ") -> str:
+    """Formats a mean with its deviation, with decimals up to the deviation's second significant
+    digit.
+
+    Without a deviation, or with one of zero, the mean has three significant digits. All digits
+    before the point are shown. Numbers below 1e-4 and from 1e9 on have an exponent.
+
+    >>> mean_text(0.0012446, 1e-5), mean_text(1235.5678, 1.0), mean_text(88.98)
+    ('0.001245 ± 0.000010', '1235.6 ± 1.0', '89.0')
+    >>> mean_text(3.1e-7, 1e-8)
+    '3.10e-07 ± 1.0e-08'
+    """
+    has_deviation = math.isfinite(deviation)
+    # the decimal exponent of the last digit shown
+    last = _exponent(deviation, 2) - 1 if has_deviation and deviation else _exponent(mean, 3) - 2
+    if mean:
+        # more than six digits of a mean of single-precision numbers are rounding errors
+        last = max(last, _exponent(mean, 6) - 5)
+    size = max(abs(mean), deviation) if has_deviation else abs(mean)
+    if 0 < size < 1e-4 or size >= 1e9:
+        text = f"{mean:z.{max(_exponent(mean, 3) - last, 0)}e}" if mean else "0"
+        return text + (f"{sign}{deviation:.1e}" if has_deviation else "")
+    decimals = max(-last, 0)
+    text = f"{mean:z.{decimals}f}"
+    if not has_deviation:
+        return text
+    # a deviation that is not zero is not shown as zero
+    is_hidden = deviation > 0 and round(deviation, decimals) == 0
+    return text + sign + (f"{deviation:.1e}" if is_hidden else f"{deviation:.{decimals}f}")
+
+
+def _exponent(value: float, count: int) -> int:
+    """Returns the decimal exponent of a number that is rounded to `count` significant digits."""
+    return int(f"{value:.{count - 1}e}".partition("e")[2])
+
+
 def paired_t(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Computes Student's t-test on differences.
 
