@@ -147,6 +147,15 @@ def test_tables_of_guides_are_valid(block, tmp_path, monkeypatch):
     assert experiment.name == given.get("name", "block")
 
 
+def test_the_file_of_the_guide_to_sweeps_is_complete():
+    from fedax.experiments.config.experiment import Experiment
+
+    text = next(b.text for b in BLOCKS if b.page == "docs/guides/sweeps.md")
+    experiment = Experiment.parse(text)
+    assert len(experiment.members()) == 6
+    assert experiment.validates
+
+
 def commands(text):
     """Returns the commands of lines of a shell, each as a list of words."""
     found = []

@@ -208,6 +208,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
             here = posixpath.relpath(COPIED[place], posixpath.dirname(address) or ".")
         elif place.startswith("docs/") and not place.startswith("docs/hooks"):
             inside = place.removeprefix("docs/")
+            if re.fullmatch(r"tutorials/[\w-]+\.py", inside):  # the page that is made of it
+                inside = inside.removesuffix(".py") + ".md"
             if (ROOT / place).is_dir():
                 inside += "/README.md"
             here = posixpath.relpath(inside, posixpath.dirname(address) or ".")
@@ -219,6 +221,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
             return match[0]
         return f"[{match[1]}]({here}{'#' + anchor if anchor else ''})"
 
+    # what is said to readers of a checkout is no longer so on the site
+    markdown = re.sub(r"^> In a checkout, (?:.+\n)+\n", "", markdown, flags=re.MULTILINE)
     # the text of a link may be a picture
     return re.sub(
         r"\[((?:!\[[^\]]*\]\([^)]*\)|[^\[\]])*)\]\((?!\w+:|#)([^)\s]+)\)", moved, markdown

@@ -185,3 +185,76 @@ def test_modules_of_equinox_are_told_whether_they_train():
     for key, expected in ((None, 0.0), (jax.random.key(1), 1.0)):
         losses = task.functions["loss"](params, examples, key)
         np.testing.assert_array_equal(losses, [expected] * 3)
+
+
+def flax_modules():
+    nnx = pytest.importorskip("flax.nnx", reason="flax is not installed")
+    nn = pytest.importorskip("flax.linen", reason="flax is not installed")
+
+    class Linear(nnx.Linear):
+        def __init__(self, rngs):
+            super().__init__(6, 3, rngs=rngs)
+
+    return nn, nnx, Linear
+
+
+def equinox_module(key=None):
+    return eqx.nn.Linear(6, 3, key=jax.random.key(0))
+
+
+@pytest.mark.parametrize("form", ["linen", "linen class", "nnx", "nnx class", "nnx maker"])
+def test_modules_of_flax_are_refused_elsewhere_by_name(form):
+    nn, nnx, linear = flax_modules()
+    module = {
+        "linen": nn.Dense(3),
+        "linen class": nn.Dense,
+        "nnx": linear(nnx.Rngs(0)),
+        "nnx class": linear,
+        "nnx maker": lambda key: linear(nnx.Rngs(0)),
+    }[form]
+    message = (
+        r"from_equinox\(module=...\): got a Flax module, (Dense|Linear); allowed: an Equinox "
+        r"module\. Write fedax\.tasks\.from_flax\(...\)\."
+    )
+    with pytest.raises(fedax.InvalidInput, match=message):
+        fedax.tasks.from_equinox(module, cross_entropy, clients((3, 2)))
+
+
+@pytest.mark.parametrize("maker", ["from_flax", "from_haiku", "from_torch"])
+@pytest.mark.parametrize("module", [equinox_module(), eqx.nn.Linear], ids=["module", "class"])
+def test_modules_of_equinox_are_refused_elsewhere_by_name(maker, module):
+    message = rf"{maker}\(module=...\): got an Equinox module, Linear; .*tasks\.from_equinox\("
+    with pytest.raises(fedax.InvalidInput, match=message):
+        getattr(fedax.tasks, maker)(module, cross_entropy, clients((3, 2)))
+
+
+def test_a_function_that_makes_a_module_of_another_library_is_refused():
+    pytest.importorskip("flax", reason="flax is not installed")
+    with pytest.raises(fedax.InvalidInput, match=r"got an Equinox module, Linear; .*from_equinox"):
+        fedax.tasks.from_flax(equinox_module, cross_entropy, clients((3, 2)))
+
+
+def test_transformed_functions_of_haiku_are_refused_elsewhere():
+    hk = pytest.importorskip("haiku", reason="dm-haiku is not installed")
+    transformed = hk.transform(lambda x: hk.Linear(3)(x))
+    with pytest.raises(fedax.InvalidInput, match=r"got a Haiku model, .*tasks\.from_haiku\("):
+        fedax.tasks.from_equinox(transformed, cross_entropy, clients((3, 2)))
+
+
+def test_losses_of_optax_are_told_that_they_get_all_arrays():
+    loss = optax.softmax_cross_entropy_with_integer_labels
+    message = (
+        rf"It gets all arrays .*write lambda outputs, e: {loss.__name__}\(outputs, e\['y'\]\)\."
+    )
+    data = clients((3, 2))
+    with pytest.raises(fedax.InvalidInput, match=message):
+        fedax.tasks.from_equinox(equinox_module(), loss, data)
+    with pytest.raises(fedax.InvalidInput, match=message):
+        fedax.tasks.from_equinox(equinox_module(), cross_entropy, data, scores={"ce": loss})
+
+    def fails(outputs, e):
+        raise ValueError("of its own")
+
+    with pytest.raises(fedax.InvalidInput, match="of its own") as error:
+        fedax.tasks.from_equinox(equinox_module(), fails, data)
+    assert "It gets all arrays" not in str(error.value)

@@ -314,7 +314,21 @@ MISTAKES = {
             lambda p, e: cross_entropy(p, e) if p["b"][0] > 0 else 0.0, START, CLIENTS
         ),
         "a function that fails on examples of shapes.*TracerBoolConversionError: Attempted "
-        "boolean conversion",
+        r"boolean conversion.*`if`, `and`, `or` or `not`: use jnp\.where\.",
+    ),
+    "a loss in NumPy": (
+        lambda: from_loss(lambda p, e: np.abs(e["x"] @ p["w"]).sum(1), START, CLIENTS),
+        r"TracerArrayConversionError: .*It calls NumPy: use jax\.numpy\.",
+    ),
+    "a Python number": (
+        lambda: from_loss(lambda p, e: float(p["b"][0]) * cross_entropy(p, e), START, CLIENTS),
+        r"ConcretizationTypeError: .*with float\(\), int\(\) or \.item\(\): leave it an array\.",
+    ),
+    "an element of an array as a position": (
+        lambda: from_loss(
+            lambda p, e: [1.0, 2.0, 3.0][e["y"][0]] * cross_entropy(p, e), START, CLIENTS
+        ),
+        r"TracerIntegerConversionError: .*use jnp\.take",
     ),
     "test examples of a stranger": (
         lambda: from_loss(cross_entropy, START, CLIENTS, test={"zoe": CLIENTS["anna"]}),

@@ -69,7 +69,7 @@ def test_one_value_per_client():
             "rounds: got -2; allowed: whole numbers from 0 to 2147483647",
         ),
         ("rounds = 2", "minimum = nan", 2, "minimum: got nan; allowed: finite numbers"),
-        ("rounds = 2", 'rounds = "two"', 2, "rounds: got 'two'; allowed: a valid integer"),
+        ("rounds = 2", 'rounds = "two"', 2, r"rounds: got 'two'; allowed: whole numbers\.$"),
         ("seeds = [0, 1]", "seeds = [0, 0]", 3, "seeds: got .*all different"),
         (
             "seeds = [0, 1]",
@@ -116,11 +116,92 @@ def test_one_value_per_client():
         ),
     ],
 )
+def test_an_empty_list_names_no_leaves():
+    """FedPer without a head is FedAvg, in a file as in Python."""
+    text = 'name = "a"\nrounds = 1\n[task]\nname = "digits"\nclients = 5\n[[algorithm]]\n'
+    for name, option in (("fedper", "head"), ("lgfedavg", "head"), ("fedbn", "norms")):
+        (section,) = Experiment.parse(f'{text}name = "{name}"\n{option} = []\n').algorithm
+        assert getattr(section.make(), option) == ()
+
+
 def test_bad_input_names_the_line_the_value_and_what_is_allowed(old, new, line, words):
     assert old in TINY
     message = refused(TINY.replace(old, new))
     assert message.startswith(f"a.toml, line {line}: "), message
     assert re.search(words, message), message
+
+
+FILE = """name = "a"
+rounds = 2
+[task]
+name = "digits"
+[[algorithm]]
+name = "fedavg"
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (
+            "[[algorithm]]",
+            "[algorithm]",
+            "line 5: algorithm: got a table; allowed: a list. Write [[algorithm]], with two",
+        ),
+        (
+            "rounds = 2",
+            'observe = "test_accuracy"',
+            "observe: got 'test_accuracy'; allowed: a list. Write observe = [\"test_accuracy\"].",
+        ),
+        ("rounds = 2", 'trackers = "wandb"', 'a list. Write trackers = ["wandb"].'),
+        ("rounds = 2", "seeds = 3", "seeds: got 3; allowed: a list. Write seeds = [3]."),
+        ("rounds = 2", 'rounds = "2"', "whole numbers. Write rounds = 2, without quotes."),
+        ("rounds = 2", "rounds = true", "rounds: got true; allowed: whole numbers."),
+        ("rounds = 2", 'minimum = "x"', "minimum: got 'x'; allowed: numbers."),
+        ("rounds = 2", 'solver = "sgd"', 'allowed: a table. Write solver = {name = "sgd"}.'),
+        ("rounds = 2", 'channel.up = "topk"', 'a table. Write up = {name = "topk"}.'),
+        ("rounds = 2", "stop = true", "stop: got true; allowed: a table."),
+        ("rounds = 2", "schedule = 3", "schedule: got 3; allowed: a table."),
+        ("[task]", "[[task]]", "allowed: a table. Write [task], with one bracket."),
+        (
+            '[[algorithm]]\nname = "fedavg"',
+            "",
+            "algorithm: missing; it is needed",
+        ),
+        (
+            "rounds = 2",
+            "solver.lr = 0.1",
+            "weight_decay. Did you mean 'learning_rate'?",
+        ),
+        ("rounds = 2", "grid.solver.lr = [0.1, 0.2]", "Did you mean 'learning_rate'?"),
+    ],
+)
+def test_types_are_named_as_in_a_file(old, new, words):
+    """With what to write, and without names of Python's or pydantic's types."""
+    assert old in FILE
+    message = refused(FILE.replace(old, new))
+    assert words in message
+    assert not re.search(r"valid (list|integer|dict)|instance of|\{'", message)
+
+
+def test_validation_examples_that_are_missing_are_asked_for():
+    with pytest.raises(SpecError) as error:
+        Experiment.parse(f"{FILE}[early_stopping]", "a.toml").plan()
+    assert str(error.value) == (
+        "a.toml, line 7: early_stopping: 'validation_loss' is asked for, but the task has no "
+        "validation examples. Keep some: [task] validation = 0.2."
+    )
+
+
+def test_observers_of_validation_examples_say_how_a_file_keeps_some():
+    with pytest.raises(SpecError, match=r"line 1: observe: .*\[task\] validation = 0\.2"):
+        Experiment.parse(f'observe = ["validation_loss"]\n{FILE}', "a.toml").plan()
+
+
+def test_a_rule_without_its_metric_says_what_the_task_lacks():
+    text = FILE.replace('"digits"', '"digits"\ntest_fraction = 0')
+    with pytest.raises(SpecError, match=r"TestAccuracy: got .* without test examples"):
+        Experiment.parse(f'{text}[early_stopping]\nmetric = "test_accuracy"').plan()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import fedax
 from fedax.core import InvalidInput
 from fedax.data import FederatedData
 from fedax.models import MLP, Affine, Softmax
@@ -174,8 +175,15 @@ def test_classes_and_functions_that_make_a_model_are_called_with_the_sizes_of_th
 
     with pytest.raises(InvalidInput, match=r"Wide'>, which cannot be called: .*'width'"):
         classification(data, Wide)
-    with pytest.raises(InvalidInput, match=r"model: got 'softmax'; allowed: path/to/file\.py:Name"):
-        classification(data, "softmax")
+    with pytest.raises(InvalidInput, match=r"model: got 'softmx'; .*Did you mean 'softmax'"):
+        classification(data, "softmx")
+
+
+def test_models_have_the_names_of_experiment_files():
+    """As the tasks by name: both make the same model."""
+    task = classification(fedax.data.digits(clients=3), "mlp")
+    assert task.loss.model == MLP((64, 200, 200, 10))
+    assert task.loss == fedax.tasks.digits(clients=3, model="mlp").loss
 
 
 @pytest.mark.parametrize("outputs", [1, 2, 4])

@@ -115,6 +115,8 @@ def test_equal_models_share_one_compiled_program():
         ),
         (lambda: MLP(()), r"got \(\)"),
         (lambda: MLP((3, 0, 2)), r"got \(3, 0, 2\)"),
+        (lambda: MLP((3, True)), r"got \(3, True\)"),
+        (lambda: MLP((3, 2), dropout=1.0), r"MLP\(dropout=...\): got 1\.0"),
     ],
 )
 def test_bad_sizes_are_refused(make, message):

@@ -82,6 +82,22 @@ def test_pages_of_recipes_come_late_in_the_search(hooks, address, meta):
     assert page.meta == meta
 
 
+def test_links_to_files_of_tutorials_lead_to_their_pages(hooks):
+    """And what is said to readers of a checkout is not on the site."""
+    pytest.importorskip("mkdocs")
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="start.md"), meta={})
+    text = "# First\n\n> In a checkout, links\n> lead nowhere.\n\n[a](tutorials/own-data.py#b)\n"
+    shown = hooks("build").on_page_markdown(text, page, None, None)
+    assert shown == "# First\n\n[a](tutorials/own-data.md#b)\n"
+    for name in ("start.md", "choose.md"):
+        markdown = (ROOT / "docs" / name).read_text()
+        assert "\n> In a checkout, " in markdown
+        page = SimpleNamespace(file=SimpleNamespace(src_uri=name), meta={})
+        assert "In a checkout, links" not in hooks("build").on_page_markdown(
+            markdown, page, SimpleNamespace(repo_url=None), None
+        )
+
+
 def test_every_public_name_has_an_entry(hooks):
     """On the page of `fedax`: a description, or a link to the page that has it."""
     import fedax

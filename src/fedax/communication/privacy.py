@@ -18,9 +18,14 @@ from fedax.errors import InvalidInput
 from fedax.utils.arguments import checked_arguments
 from fedax.utils.layout import accumulator
 from fedax.utils.norms import scale_of
+from fedax.utils.numbers import python_number, python_numbers
 
 WHERE = ("server", "client")
 """The choices of `Privacy(where=...)`."""
+
+
+def _number(default: float | None) -> Any:
+    return eqx.field(static=True, default=default, converter=python_number)
 
 
 @checked_arguments
@@ -81,14 +86,14 @@ class Privacy(eqx.Module):
     2021, Alg. 1, Theorem 1.
     """
 
-    clip: float | tuple[float, ...] = eqx.field(static=True, default=1.0)
-    noise: float = eqx.field(static=True, default=1.0)
-    delta: float = eqx.field(static=True, default=1e-5)
+    clip: float | tuple[float, ...] = eqx.field(static=True, default=1.0, converter=python_numbers)
+    noise: float = _number(1.0)
+    delta: float = _number(1e-5)
     where: str = eqx.field(static=True, default="server")
-    quantile: float | None = eqx.field(static=True, default=None)
-    clip_rate: float = eqx.field(static=True, default=0.2)
-    count_noise: float | None = eqx.field(static=True, default=None)
-    budget: float = eqx.field(static=True, default=math.inf)
+    quantile: float | None = _number(None)
+    clip_rate: float = _number(0.2)
+    count_noise: float | None = _number(None)
+    budget: float = _number(math.inf)
 
     def __check_init__(self) -> None:
         # infinite bounds are allowed without noise only

@@ -23,6 +23,7 @@ from jaxtyping import Array, Float
 from fedax.errors import DataError, InvalidInput, UnknownName
 from fedax.examples.client_names import client_name, in_order
 from fedax.utils.arguments import checked_call
+from fedax.utils.numbers import python_number, python_numbers
 from fedax.utils.plugins import find
 
 Owner = TypeVar("Owner")
@@ -141,6 +142,7 @@ class Hyper:
             raise InvalidInput.of(f"{owner}({self.name}=...)", value, self.allowed, hint)
 
     def allows(self, value: Any) -> bool:
+        value = python_number(value)
         if self.choices is not None:
             # of one type, because True == 1 == 1.0
             return any(type(value) is type(choice) and value == choice for choice in self.choices)
@@ -196,11 +198,6 @@ class Hyper:
             yield self.top + step
 
 
-def as_tuple(value: Any) -> Any:
-    """Converts a list to a tuple, which a static field can hold."""
-    return tuple(value) if isinstance(value, list) else value
-
-
 @checked_call
 def hyper(default: Any, *, static: bool = False, **limits: Any) -> Any:
     """Declares a hyperparameter of an algorithm.
@@ -229,19 +226,32 @@ def hyper(default: Any, *, static: bool = False, **limits: Any) -> Any:
     static = static or not isinstance(default, float)
     metadata = {"hyper": {"default": default, **limits}}
     if limits.get("leaves"):
-        return eqx.field(default=default, static=True, converter=as_tuple, metadata=metadata)
-    if limits.get("per_client"):
-        return eqx.field(
-            default=default, static=static, metadata=metadata, converter=_convert_per_client
-        )
-    return eqx.field(default=default, static=static, metadata=metadata)
+        return eqx.field(default=default, static=True, converter=python_numbers, metadata=metadata)
+    converter = _convert_per_client if limits.get("per_client") else python_number
+    if static and converter is python_number:
+        converter = static_number
+    return eqx.field(default=default, static=static, metadata=metadata, converter=converter)
+
+
+def static_number(value: Any) -> Any:
+    """Converts a NumPy number, or an array of one without axes, to Python's number.
+
+    Static fields are compared and hashed, which arrays are not.
+
+    >>> static_number(jnp.float32(0.5)), static_number(np.array(2)), static_number("theory")
+    (0.5, 2, 'theory')
+    """
+    is_array = isinstance(value, np.ndarray | jax.Array) and not isinstance(value, Tracer)
+    if is_array and value.ndim == 0 and jnp.issubdtype(value.dtype, jnp.number):
+        return value.item()
+    return python_number(value)
 
 
 def _convert_per_client(value: Any) -> Any:
     """Converts a list to an array, and a mapping or pandas series to a mapping by name."""
     # by type, because a bool is an int
     if isinstance(value, list | tuple) and all(
-        type(element) in (int, float) or isinstance(element, np.floating) for element in value
+        type(python_number(element)) in (int, float) for element in value
     ):
         return np.asarray(value, dtype=float)
     series: Any = value  # of pandas, which is not imported here
@@ -252,10 +262,11 @@ def _convert_per_client(value: Any) -> Any:
             return series.to_numpy()
         items = list(zip(series.index, series.to_numpy().tolist(), strict=True))
     if not items:
-        return value
+        return python_number(value)
     # Keys of one type: JAX sorts those of a pytree.
     named_values = [
-        (client_name(key, "a value for each client, its name"), element) for key, element in items
+        (client_name(key, "a value for each client, its name"), python_number(element))
+        for key, element in items
     ]
     if len(dict(named_values)) < len(named_values):
         raise DataError.found(

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 from fedax.core import InvalidInput
 from fedax.core.hyper import Hyper
 from fedax.utils.arguments import check_call
+from fedax.utils.numbers import python_number, with_python_numbers
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -79,7 +80,7 @@ def check_types(owner: str, function: Callable[..., Any], values: dict[str, Any]
         kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
         if name not in values or not set(kinds) <= set(_WORDS):
             continue
-        value = values[name]
+        value = python_number(values[name])
         # a bool is an int in Python, and a whole number passes for a real one
         fits = (
             bool in kinds
@@ -98,7 +99,8 @@ def check_types(owner: str, function: Callable[..., Any], values: dict[str, Any]
 def checked(**limits: Hyper) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorates a function so that its arguments are checked at every call.
 
-    Against `limits`, or else against their plain types.
+    Against `limits`, or else against their plain types. The function gets Python's numbers in
+    place of NumPy's scalars.
 
     >>> @checked(clients=whole(low=1))
     ... def deal(clients):
@@ -113,6 +115,7 @@ def checked(**limits: Hyper) -> Callable[[Callable[P, R]], Callable[P, R]]:
         signature = inspect.signature(function)
 
         @functools.wraps(function)
+        @with_python_numbers
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
             check_call(function.__name__, function, args, kwargs)
             arguments = signature.bind(*args, **kwargs).arguments

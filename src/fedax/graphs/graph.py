@@ -21,6 +21,7 @@ from fedax.numerics.mixing import (
     tables,
 )
 from fedax.utils.arguments import checked_arguments, checked_call
+from fedax.utils.numbers import with_python_numbers
 
 ATTEMPTS = 100
 """The most draws of a random graph until it is connected."""
@@ -183,12 +184,14 @@ class Graph(MixingWeights):
 
     @classmethod
     @checked_call
+    @with_python_numbers
     def ring(cls, clients: int, **options: Any) -> "Graph":
         """Links every client with the next one and the one before."""
         return cls._make_circulant(clients, [1], "ring", options)
 
     @classmethod
     @checked_call
+    @with_python_numbers
     def exponential(cls, clients: int, **options: Any) -> "Graph":
         """Links every client with those 1, 2, 4, ... places away on the ring."""
         return cls._make_circulant(
@@ -201,24 +204,28 @@ class Graph(MixingWeights):
 
     @classmethod
     @checked_call
+    @with_python_numbers
     def complete(cls, clients: int, **options: Any) -> "Graph":
         """Links all clients: all weights are 1/clients, and one exchange is the mean."""
         return cls.of(nx.complete_graph(_check_count(clients)), name="complete", **options)
 
     @classmethod
     @checked_call
+    @with_python_numbers
     def star(cls, clients: int, **options: Any) -> "Graph":
         """Links client 0 with all others."""
         return cls.of(nx.star_graph(_check_count(clients) - 1), name="star", **options)
 
     @classmethod
     @checked_call
+    @with_python_numbers
     def grid(cls, clients: int, **options: Any) -> "Graph":
         """Makes a rectangle as square as `clients` allows; a client has up to four neighbours."""
         return cls.of(nx.grid_2d_graph(*sides(_check_count(clients))), name="grid", **options)
 
     @classmethod
     @checked_call
+    @with_python_numbers
     def torus(cls, clients: int, **options: Any) -> "Graph":
         """Makes a grid whose borders are joined."""
         return cls.of(
@@ -229,12 +236,14 @@ class Graph(MixingWeights):
 
     @classmethod
     @checked_call
+    @with_python_numbers
     def isolated(cls, clients: int) -> "Graph":
         """Makes W = I: no client talks. For comparisons; it is not connected."""
         return cls.of(nx.empty_graph(_check_count(clients)), name="isolated", connected=False)
 
     @classmethod
     @checked_call
+    @with_python_numbers
     def random_regular(cls, clients: int, degree: int, seed: int = 0, **options: Any) -> "Graph":
         """Draws uniformly from the connected graphs in which each client has `degree` neighbours;
         `clients * degree` is even.
@@ -253,6 +262,7 @@ class Graph(MixingWeights):
 
     @classmethod
     @checked_call
+    @with_python_numbers
     def erdos_renyi(cls, clients: int, p: float, seed: int = 0, **options: Any) -> "Graph":
         """Draws every link with probability `p` in (0, 1], drawn again until the graph is
         connected.
@@ -269,6 +279,7 @@ class Graph(MixingWeights):
 
     @classmethod
     @checked_call
+    @with_python_numbers
     def small_world(
         cls, clients: int, degree: int = 4, p: float = 0.1, seed: int = 0, **options: Any
     ) -> "Graph":
@@ -340,6 +351,7 @@ class Graph(MixingWeights):
 
     @classmethod
     @checked_call
+    @with_python_numbers
     def one_peer_exponential(cls, clients: int) -> "Graph":
         r"""Lets every client hear one other in round t, $2^{t \bmod \lceil \log_2 m \rceil}$ places
         before it on the ring.
@@ -352,6 +364,7 @@ class Graph(MixingWeights):
 
     @classmethod
     @checked_call
+    @with_python_numbers
     def base_k(cls, clients: int, k: int) -> "Graph":
         r"""Lets every client talk to at most `k` others in a round, so that a period is an exact
         average.
@@ -373,6 +386,7 @@ class Graph(MixingWeights):
 
     @classmethod
     @checked_call
+    @with_python_numbers
     def matchings(cls, clients: int, period: int = 100, seed: int = 0) -> "Graph":
         """Draws random pairs, who average with weights 1/2; of an odd number one is alone. They
         repeat after `period` rounds.
@@ -384,6 +398,7 @@ class Graph(MixingWeights):
 
     @classmethod
     @checked_call
+    @with_python_numbers
     def random_out(cls, clients: int, degree: int = 1, period: int = 100, seed: int = 0) -> "Graph":
         r"""Lets each client send to `degree` random others in every round, column-stochastic
         weights $1 / (1 + degree)$.
@@ -400,6 +415,7 @@ class Graph(MixingWeights):
 
     @classmethod
     @checked_call
+    @with_python_numbers
     def named(cls, topology: str, clients: int) -> "Graph":
         """Makes a topology of `TOPOLOGIES`.
 
@@ -438,6 +454,7 @@ class Graph(MixingWeights):
         )
 
     @checked_call
+    @with_python_numbers
     def network(self, round: int = 0) -> Any:
         """Returns the links of a round as a NetworkX graph; directed, from sender to receiver, if
         some go one way.

@@ -16,6 +16,7 @@ from fedax.errors import InvalidInput, UnknownName
 from fedax.examples.client_names import ClientNames
 from fedax.numerics import links, mixing
 from fedax.utils.arguments import checked_call
+from fedax.utils.numbers import python_number
 from fedax.utils.random import Index
 
 Weights = TypeVar("Weights", bound="MixingWeights")
@@ -24,7 +25,10 @@ Weights = TypeVar("Weights", bound="MixingWeights")
 def _later_field(default: Any) -> Any:
     """Declares a field that fingerprints leave out at its default."""
     return eqx.field(
-        static=True, default=default, metadata={"hyper": {"default": default, "later": True}}
+        static=True,
+        default=default,
+        converter=python_number,
+        metadata={"hyper": {"default": default, "later": True}},
     )
 
 

@@ -12,6 +12,7 @@ from fedax.core import InvalidInput
 from fedax.models.convolutional import as_images
 from fedax.ops.conv import Images
 from fedax.utils.arguments import checked_arguments
+from fedax.utils.numbers import are_counts, convert_fields, python_numbers
 
 
 @checked_arguments
@@ -45,7 +46,8 @@ class Augmentation:
     deviation: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        if min(self.shape) < 1 or self.crop < 0:
+        convert_fields(self, python_numbers)
+        if not are_counts(*self.shape) or not are_counts(self.crop, least=0):
             raise InvalidInput.of(
                 "Augmentation(shape, crop)", (self.shape, self.crop), "sizes >= 1 and crop >= 0"
             )

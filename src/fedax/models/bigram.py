@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from fedax.core import InvalidInput
 from fedax.utils.arguments import checked_arguments
+from fedax.utils.numbers import are_counts, convert_fields
 
 
 @checked_arguments
@@ -32,7 +33,8 @@ class Bigram:
     vocabulary: int
 
     def __post_init__(self) -> None:
-        if self.vocabulary < 2:
+        convert_fields(self)
+        if not are_counts(self.vocabulary, least=2):
             raise InvalidInput.of("Bigram(vocabulary)", self.vocabulary, "whole numbers >= 2")
 
     @property

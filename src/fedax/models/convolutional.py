@@ -16,6 +16,7 @@ from fedax.ops import Convolution, convolve_activate
 from fedax.ops.conv import Images, fan_out_normal
 from fedax.ops.lay import lay_images
 from fedax.utils.arguments import checked_arguments, checked_call
+from fedax.utils.numbers import are_counts, convert_fields, python_numbers
 
 
 def as_images(x: Any, shape: tuple[int, int, int], dtype: Any) -> Images:
@@ -102,8 +103,10 @@ class CNN:
     start: str = "glorot"
 
     def __post_init__(self) -> None:
+        convert_fields(self, python_numbers)
         numbers = (*self.shape, *self.widths, *(n for stage in self.stages for n in stage[:2]))
-        if not self.stages or min(numbers) < 1 or self.classes < 2:
+        is_sized = are_counts(*numbers) and are_counts(self.classes, least=2)
+        if not self.stages or not is_sized:
             raise InvalidInput.of(
                 "CNN(...)", self, "at least one stage, sizes >= 1 and classes >= 2"
             )

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Key
 from fedax.core import InvalidInput
 from fedax.ops import affine
 from fedax.utils.arguments import checked_arguments
+from fedax.utils.numbers import are_counts, convert_fields, python_numbers
 
 
 @checked_arguments
@@ -85,7 +86,8 @@ class Softmax:
     classes: int
 
     def __post_init__(self) -> None:
-        if self.features < 1 or self.classes < 2:
+        convert_fields(self)
+        if not are_counts(self.features) or not are_counts(self.classes, least=2):
             sizes = (self.features, self.classes)
             raise InvalidInput.of(
                 "Softmax(features, classes)", sizes, "features >= 1 and classes >= 2"
@@ -128,9 +130,13 @@ class MLP:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        if len(self.widths) < 2 or min(self.widths) < 1:
-            raise InvalidInput.of("MLP(widths=...)", self.widths, "at least two whole numbers >= 1")
-        if not 0 <= self.dropout < 1:
+        convert_fields(self, python_numbers)
+        widths: Any = self.widths
+        if not isinstance(widths, tuple) or len(widths) < 2 or not are_counts(*widths):
+            hint = "Write widths=[features, hidden, classes]." if isinstance(widths, int) else ""
+            allowed = "at least two whole numbers >= 1"
+            raise InvalidInput.of("MLP(widths=...)", widths, allowed, hint)
+        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
             raise InvalidInput.of("MLP(dropout=...)", self.dropout, "numbers in [0, 1)")
 
     @property

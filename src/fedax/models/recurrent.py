@@ -12,6 +12,7 @@ from fedax.models.base import parameter_count
 from fedax.models.dense import Affine
 from fedax.ops import LSTM
 from fedax.utils.arguments import checked_arguments
+from fedax.utils.numbers import are_counts, convert_fields
 
 
 class CharLSTMParams(NamedTuple):
@@ -62,7 +63,8 @@ class CharLSTM:
     start: str = "glorot"
 
     def __post_init__(self) -> None:
-        fits = min(self.vectors, self.hidden) >= 1 and self.vocabulary >= 2
+        convert_fields(self)
+        fits = are_counts(self.vectors, self.hidden) and are_counts(self.vocabulary, least=2)
         if not fits or self.biases not in (1, 2) or self.start not in ("glorot", "uniform"):
             allowed = "vocabulary >= 2, sizes >= 1, biases 1 or 2, and start 'glorot' or 'uniform'"
             raise InvalidInput.of("CharLSTM(...)", self, allowed)
@@ -142,8 +144,9 @@ class SentimentLSTM:
     dense: int = 30
 
     def __post_init__(self) -> None:
+        convert_fields(self)
         sizes = (self.vectors, self.hidden, self.dense)
-        if min(sizes) < 1:
+        if not are_counts(*sizes):
             raise InvalidInput.of(
                 "SentimentLSTM(vectors, hidden, dense)", sizes, "whole numbers >= 1"
             )

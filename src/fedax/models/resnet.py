@@ -14,6 +14,7 @@ from fedax.ops import GroupNorm, convolve, residual
 from fedax.ops.conv import Images, Kernel, fan_out_normal
 from fedax.ops.lay import lay_images
 from fedax.utils.arguments import checked_arguments
+from fedax.utils.numbers import are_counts, convert_fields, python_numbers
 
 
 class Normed(NamedTuple):
@@ -90,9 +91,10 @@ class ResNet:
     shape: tuple[int, int, int] = (32, 32, 3)
 
     def __post_init__(self) -> None:
+        convert_fields(self, python_numbers)
         if (
-            min(self.blocks, self.width, self.groups, *self.shape) < 1
-            or self.classes < 2
+            not are_counts(self.blocks, self.width, self.groups, *self.shape)
+            or not are_counts(self.classes, least=2)
             or self.width % self.groups
         ):
             raise InvalidInput.of(

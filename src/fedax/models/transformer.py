@@ -11,6 +11,7 @@ from fedax.core import InvalidInput
 from fedax.models.base import parameter_count
 from fedax.models.dense import Affine
 from fedax.utils.arguments import checked_arguments
+from fedax.utils.numbers import are_counts, convert_fields
 
 
 class Norm(NamedTuple):
@@ -94,10 +95,10 @@ class Transformer:
     classes: int | None = None
 
     def __post_init__(self) -> None:
-        least = {"vocabulary": 2, "length": 1, "width": 1, "heads": 1, "layers": 1}
-        if any(getattr(self, name) < low for name, low in least.items()) or (
-            self.classes is not None and self.classes < 2
-        ):
+        convert_fields(self)
+        sizes = (self.length, self.width, self.heads, self.layers)
+        labels = (self.vocabulary, 2 if self.classes is None else self.classes)
+        if not are_counts(*sizes) or not are_counts(*labels, least=2):
             allowed = "vocabulary and classes >= 2, the others >= 1"
             raise InvalidInput.of("Transformer(...)", self, allowed)
         if self.width % self.heads:
@@ -221,8 +222,9 @@ class BagOfTokens:
     classes: int
 
     def __post_init__(self) -> None:
-        if self.vocabulary < 2 or self.classes < 2:
-            sizes = (self.vocabulary, self.classes)
+        convert_fields(self)
+        sizes = (self.vocabulary, self.classes)
+        if not are_counts(*sizes, least=2):
             raise InvalidInput.of("BagOfTokens(vocabulary, classes)", sizes, "whole numbers >= 2")
 
     @property

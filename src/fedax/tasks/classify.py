@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fedax.core import DataError, InvalidInput, Task
 from fedax.data import FederatedData
-from fedax.models import MLP, Model, Softmax
+from fedax.models import MLP, Model, ResNet, Softmax, cifar_cnn, lenet, mnist_cnn
 from fedax.numerics.spectrum import mean_outer_norm
 from fedax.tasks.clients import check_federated, parts_of_task
 from fedax.tasks.own_models.by_name import (
@@ -22,11 +22,25 @@ from fedax.tasks.own_models.by_name import (
     make_model,
 )
 from fedax.utils.arguments import checked_arguments, checked_call
+from fedax.utils.numbers import python_number, with_python_numbers
 
 Augment: TypeAlias = Callable[[Any, Any], Any]
 """From a batch of inputs and a key to the inputs of the model; the key is None in evaluation. Equal
 ones compare equal.
 """
+
+Architecture = Callable[[int, int], Model]
+
+MODELS: dict[str, Architecture] = {
+    "softmax": Softmax,
+    "mlp": lambda features, classes: MLP((features, 200, 200, classes)),
+    "mlp_dropout": lambda features, classes: MLP((features, 128, classes), dropout=0.5),
+    "mnist_cnn": lambda features, classes: mnist_cnn(classes),
+    "lenet": lambda features, classes: lenet(classes),
+    "cifar_cnn": lambda features, classes: cifar_cnn(classes),
+    "resnet20": lambda features, classes: ResNet(classes=classes),
+}
+"""From features and classes, by the name that tasks and experiment files use."""
 
 # Records rather than closures, so that tasks with equal models share compiled programs.
 
@@ -166,6 +180,7 @@ def _check_vocabulary(arguments: dict[str, Any], model: Model) -> None:
 
 
 @checked_call
+@with_python_numbers
 def classification(
     data: FederatedData,
     model: Model | Any,
@@ -180,7 +195,9 @@ def classification(
         data: the clients' examples.
         model: from `fedax.models`, anything like it, or a module of Flax, Equinox or PyTorch; its
             logits have one column for each class. Or a class or function that makes one from some
-            of the arguments features, classes, and rngs (of Flax NNX) or key (of Equinox).
+            of the arguments features, classes, and rngs (of Flax NNX) or key (of Equinox). Or a
+            name, as experiment files have it: softmax, mlp, mlp_dropout, mnist_cnn, lenet,
+            cifar_cnn or resnet20.
         augment: changes inputs on their way into the model, such as `fedax.models.Augmentation`; at
             random in training steps, and without randomness in evaluation.
         l2: as in `fedax.Task`, at least 0.
@@ -200,7 +217,7 @@ def classification(
     check_federated("classification(data=...)", data)
     # numbers of an example, which makers of models are told
     features = int(np.prod(np.shape(data.train[0]["x"])[1:]))
-    model = make_model("classification", model, {}, features, data.classes)
+    model = make_model("classification", model, MODELS, features, data.classes)
     if is_network(model):
         if augment is not None:
             raise InvalidInput.of(
@@ -218,7 +235,7 @@ def classification(
         loss=CrossEntropy(model, augment),
         **arguments,
         scores={"accuracy": Accuracy(model, augment)},
-        l2=l2,
+        l2=python_number(l2),
         name=data.name if name is None else name,
         predictor=Probabilities(model, augment),
     )

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedax.core import DataError, Ragged
 from fedax.data import FederatedData, client_files
+from fedax.data.client_forms import check_finite, is_frame, make_empty
 from fedax.data.federated import ColumnOrder, columns_of
 from fedax.examples.arrays import Frames, as_array, as_ndarray
 from fedax.examples.client_names import ClientNames, client_name, grouped_by_name, number_of
@@ -46,7 +47,8 @@ def read_clients(
     Args:
         clients: `FederatedData`; a list, a generator or a mapping of names to clients; a folder
             with a file for each client; or a table: a pandas frame, a data set of the `datasets`
-            library, or a dict of arrays of all clients.
+            library, or a dict of arrays of all clients. Pandas frames of named clients become dicts
+            of their columns.
         test: test examples in the same form; of named clients some may lack them.
         validation: the same as `test`.
         column: of a table, the column with the client of each row. Clients are in the order of
@@ -79,15 +81,14 @@ def read_clients(
             train, matched[0], clients.holdout, clients.name, validation_clients, *details
         )
     # the splits of a data set
-    if isinstance(clients, Mapping) and clients and all(map(is_table, clients.values())):
+    if _has_splits(clients, column):
         splits = dict(clients)
         if "train" not in splits:
-            raise DataError.of(
-                "clients",
-                [*splits],
-                "a data set with the split 'train'",
-                "Give the split that is to be used.",
-            )
+            hint = "Give the split that is to be used."
+            if column is not None and all(map(is_frame, splits.values())):
+                hint += " Leave client=... out where the clients are apart already."
+            allowed = "a data set with the split 'train'"
+            raise DataError.of("clients", [*splits], allowed, hint)
         clients, test = splits["train"], splits.get("test") if test is None else test
         validation = splits.get("validation") if validation is None else validation
     train, names = _group_by_client(clients, column, "clients"), None
@@ -109,6 +110,23 @@ def read_clients(
     return Clients(train, matched[0], validation=matched[1], names=names)
 
 
+def _has_splits(clients: Any, column: str | None) -> bool:
+    """Returns whether the tables of a mapping are splits of a data set, and not of one client each.
+
+    Pandas frames without a column of clients are those of named clients, unless a key is the name
+    of a split.
+    """
+    if not isinstance(clients, Mapping) or not clients:
+        return False
+    if not all(map(is_table, clients.values())):
+        return False
+    are_clients = column is None and all(map(is_frame, clients.values()))
+    return not are_clients or not _SPLITS.isdisjoint(clients)
+
+
+_SPLITS = {"train", "test", "validation"}
+
+
 def _match_named(
     train: dict[str, Any], clients: Any, column: str | None, where: str
 ) -> list[Any] | None:
@@ -125,7 +143,7 @@ def _match_named(
     for name in by_name:
         if name not in train:
             raise DataError.of(where, name, "names of clients with training examples")
-    return [by_name.get(name, _make_empty(train_client)) for name, train_client in train.items()]
+    return [by_name.get(name, make_empty(train_client)) for name, train_client in train.items()]
 
 
 def _match_listed(
@@ -141,7 +159,7 @@ def _match_listed(
     by_index = {
         number_of(name, names, len(train), where): client for name, client in by_name.items()
     }
-    return [by_index[k] if k in by_index else _make_empty(client) for k, client in enumerate(train)]
+    return [by_index[k] if k in by_index else make_empty(client) for k, client in enumerate(train)]
 
 
 def is_table(value: Any) -> bool:
@@ -168,7 +186,10 @@ def _group_by_client(clients: Any, column: str | None, where: str) -> Any:
                     "a mapping of names to clients, not of the arrays of one",
                     hint,
                 )
-            return {client_name(name, f"{where}, a name"): owned for name, owned in clients.items()}
+            return {
+                client_name(name, f"{where}, a name"): _split_frame(owned, f"{where}[{name!r}]")
+                for name, owned in clients.items()
+            }
         return clients
     arrays = _read_columns(clients, column, where)
     owners = arrays.pop(str(column))
@@ -183,12 +204,28 @@ def _group_by_client(clients: Any, column: str | None, where: str) -> Any:
     }
 
 
-def _read_columns(table: Any, column: str | None, where: str) -> dict[str, Any]:
-    """Returns the columns of a table as arrays; the one with the clients is not converted."""
-    names = [str(name) for name in getattr(table, "columns", ())]
+def _split_frame(client: Any, where: str) -> Any:
+    """Returns the columns of a client's pandas frame by name, and other forms unchanged."""
+    if not is_frame(client):
+        return client
+    names = [str(name) for name in client.columns]
+    _check_column_names(names, where)
+    return {
+        name: _to_array(client[key].to_numpy(), f"{where}[{name!r}]")
+        for name, key in zip(names, client.columns, strict=True)
+    }
+
+
+def _check_column_names(names: Sequence[str], where: str) -> None:
     if len(set(names)) < len(names):
         repeated = next(name for name in names if names.count(name) > 1)
         raise DataError.found(where, f"the column {repeated!r} twice", "columns of different names")
+
+
+def _read_columns(table: Any, column: str | None, where: str) -> dict[str, Any]:
+    """Returns the columns of a table as arrays; the one with the clients is not converted."""
+    names = [str(name) for name in getattr(table, "columns", ())]
+    _check_column_names(names, where)
     if isinstance(table, Mapping):
         columns = {str(name): values for name, values in table.items()}
     elif hasattr(table, "column_names"):
@@ -256,15 +293,6 @@ def _as_list(clients: Any, where: str) -> Sequence[Any]:
     return list(clients)
 
 
-def _make_empty(client: Any) -> Any:
-    """Returns no rows, in the form of a client's."""
-    if isinstance(client, Mapping):
-        return {
-            name: as_array(values, f"clients[...][{name!r}]")[:0] for name, values in client.items()
-        }
-    return as_array(client, "clients[...]")[:0]
-
-
 def named_arrays(
     clients: Sequence[Any], plain: bool, where: str, frames: Frames
 ) -> Sequence[Mapping[str, Any]]:
@@ -279,6 +307,8 @@ def named_arrays(
         return clients
     arrays_by_client = []
     for k, client in enumerate(clients):
+        if not plain:
+            client = _split_frame(client, f"{where}[{k}]")
         # a mapping where an array is expected, or the other way round
         if isinstance(client, Mapping) is plain:
             allowed = "an array" if plain else "a mapping of arrays"
@@ -325,7 +355,7 @@ def parts_of_task(data: Clients | FederatedData, plain: bool = False) -> dict[st
     columns = next(filter(None, (data.columns, *map(columns_of, parts))), None)
     # data that were read before have their names, tables of other parts follow them
     frames = ColumnOrder(data.columns)
-    train = Ragged.of(named_arrays(data.train, plain, "clients", frames))
+    train = _to_ragged(data.train, plain, "clients", frames, data.names)
     arguments: dict[str, Any] = {"train": train, "names": data.names and ClientNames(data.names)}
     arguments["columns"] = columns and tuple(columns)
     arguments["categories"] = {
@@ -333,13 +363,38 @@ def parts_of_task(data: Clients | FederatedData, plain: bool = False) -> dict[st
     }
     for where, clients in (("test", data.test), ("validation", data.validation)):
         if clients is not None:
-            arguments[where] = Ragged.of(
-                named_arrays(clients, plain, where, frames),
-                where=where,
-                allow_empty=True,
-                like=train,
-            )
+            arguments[where] = _to_ragged(clients, plain, where, frames, data.names, train)
     if data.holdout is not None:
-        holdout = named_arrays([data.holdout], plain, "holdout", frames)
-        arguments["holdout"] = dict(Ragged.of(holdout, where="holdout", like=train).arrays)
+        holdout = _to_ragged([data.holdout], plain, "holdout", frames, None, train)
+        arguments["holdout"] = dict(holdout.arrays)
     return arguments
+
+
+def _to_ragged(
+    clients: Sequence[Any],
+    plain: bool,
+    where: str,
+    frames: ColumnOrder,
+    names: Sequence[str] | None,
+    like: Ragged | None = None,
+) -> Ragged:
+    """Concatenates the clients' arrays.
+
+    Args:
+        clients, plain, where, frames: see `named_arrays`.
+        names: of the clients, for messages.
+        like: the training examples, for another part.
+
+    Raises:
+        DataError: as `named_arrays` and `Ragged.of`.
+    """
+    arrays = named_arrays(clients, plain, where, frames)
+    may_be_empty = like is not None and where != "holdout"
+    try:
+        return Ragged.of(arrays, where=where, allow_empty=may_be_empty, like=like)
+    except DataError:
+        # a missing value, which is looked for only now, is named with its column and client
+        for k, client in enumerate(arrays):
+            owner = f" of client {names[k]!r}" if names is not None and k < len(names) else ""
+            check_finite(client, f"{where}[{k}]", frames.names, owner)
+        raise

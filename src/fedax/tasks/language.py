@@ -20,6 +20,7 @@ from fedax.models import Model, Transformer
 from fedax.tasks.classify import OfLogits, Start
 from fedax.tasks.own_models.by_name import check_model
 from fedax.utils.arguments import checked_arguments
+from fedax.utils.numbers import python_number
 from fedax.utils.shares import whole_part
 
 LANGUAGE_MODELS: dict[str, Callable[[int, int], Model]] = {
@@ -206,7 +207,7 @@ def language(
         if test_sequences is None or not any(len(rows["y"]) for rows in test_sequences)
         else Ragged.of(test_sequences, where="test", allow_empty=True, like=examples),
         holdout=None if holdout_texts is None else dict(tokens.sequences(holdout_texts, length)),
-        l2=l2,
+        l2=python_number(l2),
         name=name or title,
         predictor=NextTokenProbabilities(network),
         names=ClientNames(sequences) if has_names else None,

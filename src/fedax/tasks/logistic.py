@@ -18,6 +18,7 @@ from fedax.tasks.clients import check_federated, parts_of_task
 from fedax.tasks.sources import like_source
 from fedax.tasks.splits import check_task_call
 from fedax.utils.arguments import checked_arguments, checked_call
+from fedax.utils.numbers import python_number, with_python_numbers
 
 # Records rather than closures, so that tasks of equal width share compiled programs.
 
@@ -87,6 +88,7 @@ def _margin(params: Float[Array, "features"], examples: Any) -> Float[Array, "ba
 
 
 @checked_call
+@with_python_numbers
 def logistic(
     federated: FederatedData, *, l2: float | int | None = None, name: str | None = None
 ) -> Task:
@@ -130,12 +132,13 @@ def logistic(
         loss=LogisticLoss(),
         **parts_of_task(federated),
         scores={"accuracy": LogisticAccuracy()},
-        l2=1 / int(federated.sizes.sum()) if l2 is None else l2,
+        l2=1 / int(federated.sizes.sum()) if l2 is None else python_number(l2),
         name=federated.name if name is None else name,
         predictor=LogisticProbabilities(),
     )
 
 
+@with_python_numbers
 def _make_libsvm_task(*positional: Any, l2: Any = None, **options: Any) -> Task:
     check_task_call("libsvm", libsvm, positional, {"l2": l2} | options)
     if l2 is not None and not real(low=0).allows(l2):

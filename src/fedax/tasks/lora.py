@@ -8,7 +8,6 @@ from typing import Any, Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, PyTree
 
 from fedax.core import InvalidInput, Task
@@ -19,6 +18,7 @@ from fedax.tasks.own_models.signature import choose_leaves
 from fedax.tasks.splits import check_task
 from fedax.utils.arguments import checked_call
 from fedax.utils.leaf_names import Which, names_of
+from fedax.utils.numbers import are_counts, with_python_numbers
 
 Matrices = dict[str, Any]
 """Factors by the names of the leaves that they change; None where the other part of the model has
@@ -77,6 +77,7 @@ class OnMerged:
 
 
 @checked_call
+@with_python_numbers
 def lora(
     task: Task,
     rank: int = 8,
@@ -137,7 +138,7 @@ def lora(
     4.
     """
     check_task("lora", task)
-    if not isinstance(rank, int | np.integer) or rank < 1:
+    if not are_counts(rank):
         raise InvalidInput.of("lora(rank=...)", rank, "whole numbers >= 1")
     if alpha is not None and not real(low=0, open_low=True).allows(alpha):
         raise InvalidInput.of("lora(alpha=...)", alpha, "finite numbers > 0, or None")

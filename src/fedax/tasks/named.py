@@ -13,6 +13,7 @@ from fedax.tasks.logistic import a5a, a9a, libsvm, mushrooms, w8a
 from fedax.tasks.splits import COMMON, apply_common_options
 from fedax.tasks.tweets import sent140
 from fedax.utils.arguments import checked_call
+from fedax.utils.numbers import python_argument
 from fedax.utils.plugins import find, is_user_code, title_of
 
 SOURCES = (
@@ -100,6 +101,7 @@ def make_task(name: str, **options: Any) -> Task:
         UnknownName: no such task or option; the message holds the nearest name.
         InvalidInput: an option out of its range, before any work.
     """
+    options = {key: python_argument(value) for key, value in options.items()}
     all_options = defaults(name, **options)
     check_options("task", name, all_options, options)
     model = options.get("model", all_options.get("model"))

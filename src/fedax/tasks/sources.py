@@ -11,26 +11,14 @@ from fedax.core import DataError, Task, UnknownName
 from fedax.data import FederatedData
 from fedax.data.limits import check, real
 from fedax.data.options import check_partition_options
-from fedax.models import MLP, Bigram, CharLSTM, Model, ResNet, Softmax, cifar_cnn, lenet, mnist_cnn
-from fedax.tasks.classify import classification
+from fedax.models import Bigram, CharLSTM, Model
+from fedax.tasks.classify import MODELS, Architecture, classification
 from fedax.tasks.images import CHANGES, DEFAULTS, IMAGE_FORMATS, check_preprocessing, preprocess
 from fedax.tasks.own_models.by_name import make_model
 from fedax.tasks.splits import check_task_call
 from fedax.utils.arguments import checked_call
+from fedax.utils.numbers import python_argument, python_number
 from fedax.utils.plugins import is_user_code
-
-Architecture = Callable[[int, int], Model]
-
-MODELS: dict[str, Architecture] = {
-    "softmax": Softmax,
-    "mlp": lambda features, classes: MLP((features, 200, 200, classes)),
-    "mlp_dropout": lambda features, classes: MLP((features, 128, classes), dropout=0.5),
-    "mnist_cnn": lambda features, classes: mnist_cnn(classes),
-    "lenet": lambda features, classes: lenet(classes),
-    "cifar_cnn": lambda features, classes: cifar_cnn(classes),
-    "resnet20": lambda features, classes: ResNet(classes=classes),
-}
-"""From features and classes, by the name that tasks and experiment files use."""
 
 TEXT_MODELS: dict[str, Architecture] = {
     "bigram": lambda length, vocabulary: Bigram(vocabulary),
@@ -73,6 +61,8 @@ def of_source(
     def task(
         *positional: Any, model: str | Model = default, l2: float | int = 0.0, **options: Any
     ) -> Task:
+        positional, l2 = tuple(map(python_argument, positional)), python_number(l2)
+        options = {key: python_argument(value) for key, value in options.items()}
         # every option is checked before any data are read
         check_task_call(name, task, positional, {"model": model, "l2": l2} | options)
         check(name, {"l2": real(low=0)}, {"l2": l2})

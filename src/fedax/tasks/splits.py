@@ -15,6 +15,7 @@ from fedax.data.near_copies import warn_of_near_copies
 from fedax.data.overlap import Overlap, choose_unseen_clients, draw_rows
 from fedax.models.storage import place_model, read_weights
 from fedax.utils.arguments import check_call, checked_call
+from fedax.utils.numbers import with_python_numbers
 
 SPLITS = ("train", "test", "validation")
 Clear: TypeAlias = dict[str, Bool[np.ndarray, "examples"]]
@@ -58,6 +59,7 @@ def check_task(function: str, task: Any) -> None:
 
 
 @checked_call
+@with_python_numbers
 def with_validation(
     task: Task, share: float, seed: int = 0, split: str = "shuffled", together: str | None = None
 ) -> Task:
@@ -115,6 +117,7 @@ def with_validation(
 
 
 @checked_call
+@with_python_numbers
 def with_held_back(task: Task, share: float, seed: int = 0) -> Task:
     """Returns the task without a share of its clients, which never take part.
 

@@ -18,6 +18,7 @@ from fedax.core.history import JOULES
 from fedax.core.hyper import MOST_COUNT, check_declared, hyper
 from fedax.errors import InvalidInput
 from fedax.utils.arguments import checked_arguments
+from fedax.utils.numbers import convert_fields
 
 NO_SLOT = 1 << 30
 """Slot of a version that no client trains on: out of range, so that writing to it has no effect."""
@@ -94,6 +95,7 @@ class Asynchronous:
     passes: float | None = None
 
     def __post_init__(self) -> None:
+        convert_fields(self)
         check_declared(self)
         self._require(
             "devices",

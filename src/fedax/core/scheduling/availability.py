@@ -21,6 +21,7 @@ from fedax.core.scheduling.local_work import real
 from fedax.core.scheduling.rule import Rule
 from fedax.errors import DataError, InvalidInput
 from fedax.examples.client_names import number_of
+from fedax.utils.numbers import convert_fields
 from fedax.utils.random import MOST_SEED, Index
 from fedax.utils.shares import whole_part
 
@@ -93,6 +94,7 @@ class Daily(Availability):
     seed: int = hyper(0, low=0, high=MOST_SEED)
 
     def __post_init__(self) -> None:
+        convert_fields(self)
         check_declared(self)
 
     def available(self, key: Key[Array, ""], round: Index, clients: int) -> Bool[Array, "clients"]:
@@ -153,6 +155,7 @@ class Trace(Availability):
     intervals: tuple[Interval, ...] = dataclasses.field(init=False, repr=False, default=())
 
     def __post_init__(self) -> None:
+        convert_fields(self)
         _require(self, "file", isinstance(self.file, str), "the path of a file")
         is_length = real(self.round_length) and 0 < self.round_length < math.inf
         _require(self, "round_length", is_length, "finite numbers > 0")

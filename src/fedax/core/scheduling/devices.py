@@ -23,6 +23,7 @@ from fedax.core.scheduling.local_work import real
 from fedax.errors import DataError, InvalidInput, UnknownName
 from fedax.examples.client_names import client_name, number_of
 from fedax.utils.arguments import checked_arguments
+from fedax.utils.numbers import convert_fields, python_numbers, python_tree
 from fedax.utils.random import MOST_SEED
 
 Numbers: TypeAlias = Float[np.ndarray, "some"]
@@ -118,7 +119,8 @@ class Distribution:
                 field, f"{name!r} without {', '.join(missing)}", f"{name!r} with all parameters"
             )
         values = {
-            k: tuple(v) if isinstance(v, Sequence | np.ndarray) else v for k, v in values.items()
+            k: python_numbers(tuple(v) if isinstance(v, Sequence | np.ndarray) else v)
+            for k, v in values.items()
         }
         distribution = cls(name, tuple(values.items()))
         distribution._check(field, limits, **values)
@@ -254,6 +256,7 @@ class Devices:
     digest: str = dataclasses.field(init=False, repr=False, default="")
 
     def __post_init__(self) -> None:
+        convert_fields(self, python_tree)
         rows: Table | None = None
         if self.table is not None:
             if isinstance(self.table, Path):
@@ -274,11 +277,8 @@ class Devices:
             factors[name] = Distribution.of(
                 field, spelling, Range("factors", CHARACTERISTICS[name].is_rate)
             )
-        is_seed = (
-            isinstance(self.seed, int)
-            and not isinstance(self.seed, bool)
-            and 0 <= self.seed <= MOST_SEED
-        )
+        is_whole = isinstance(self.seed, int) and not isinstance(self.seed, bool)
+        is_seed = is_whole and 0 <= self.seed <= MOST_SEED
         self._require("seed", is_seed, f"whole numbers from 0 to {MOST_SEED}")
         fits = self.passes is None or (real(self.passes) and 0 < self.passes < math.inf)
         self._require("passes", fits, "finite numbers > 0, or None")

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from fedax.core.hyper import MOST_COUNT, as_tuple
+from fedax.core.hyper import MOST_COUNT
 from fedax.errors import InvalidInput
 from fedax.utils.arguments import checked_arguments
+from fedax.utils.numbers import python_number, python_numbers
 from fedax.utils.random import Index
 
 LEAST_SYNC = 1e-6
@@ -40,7 +41,7 @@ class LocalWork(eqx.Module):
     """
 
     epochs: int | tuple[int, int] = eqx.field(
-        static=True, default=1, converter=as_tuple, kw_only=True
+        static=True, default=1, converter=python_numbers, kw_only=True
     )
     epoch_steps: Literal["ceil", "floor"] = eqx.field(
         static=True,
@@ -49,18 +50,19 @@ class LocalWork(eqx.Module):
         metadata={"hyper": {"default": "ceil", "choices": ("ceil", "floor"), "later": True}},
     )
     steps: int | tuple[int, int] | None = eqx.field(
-        static=True, default=None, converter=as_tuple, kw_only=True
+        static=True, default=None, converter=python_numbers, kw_only=True
     )
     batch_size: int | tuple[int, int | str] | Literal["full"] = eqx.field(
-        static=True, default=32, converter=as_tuple, kw_only=True
+        static=True, default=32, converter=python_numbers, kw_only=True
     )
     order: Literal["shuffled", "given"] = eqx.field(static=True, default="shuffled", kw_only=True)
     times: tuple[int, ...] | None = eqx.field(
-        static=True, default=None, converter=as_tuple, kw_only=True
+        static=True, default=None, converter=python_numbers, kw_only=True
     )
-    stragglers: float = eqx.field(default=0.0, kw_only=True)
+    stragglers: float = eqx.field(default=0.0, converter=python_number, kw_only=True)
     sync_probability: float | None = eqx.field(
         default=None,
+        converter=python_number,
         kw_only=True,
         metadata={"hyper": {"default": None, "later": True}},
     )

@@ -27,6 +27,7 @@ from fedax.core.scheduling.sampling import (
     weighted_subset_among,
 )
 from fedax.errors import InvalidInput
+from fedax.utils.numbers import python_number
 from fedax.utils.random import Index, stream
 
 NEEDS_DEVICES = "devices, here or in run(devices=...); a file has them in [devices]"
@@ -100,11 +101,11 @@ class Schedule(LocalWork):
             `sync_probability`.
     """
 
-    cohort: int | None = eqx.field(static=True, default=None, kw_only=True)
+    cohort: int | None = eqx.field(static=True, default=None, converter=python_number, kw_only=True)
     sampling: Sampling | str = eqx.field(
         static=True, default="uniform", converter=Sampling.of, kw_only=True
     )
-    dropouts: float = eqx.field(default=0.0, kw_only=True)
+    dropouts: float = eqx.field(default=0.0, converter=python_number, kw_only=True)
     availability: Availability | dict[str, Any] | str | None = eqx.field(
         static=True,
         default=None,
@@ -113,11 +114,16 @@ class Schedule(LocalWork):
     )
     weights: Literal["size", "equal"] = eqx.field(static=True, default="size", kw_only=True)
     over_select: float = eqx.field(
-        static=True, default=1.0, kw_only=True, metadata={"hyper": {"default": 1.0, "later": True}}
+        static=True,
+        default=1.0,
+        converter=python_number,
+        kw_only=True,
+        metadata={"hyper": {"default": 1.0, "later": True}},
     )
     deadline: float | None = eqx.field(
         static=True,
         default=None,
+        converter=python_number,
         kw_only=True,
         metadata={"hyper": {"default": None, "later": True}},
     )

@@ -14,6 +14,21 @@ import numpy as np
 from fedax.core.bound_model import Bound
 from fedax.errors import InvalidInput, shown
 
+_ADVICE: dict[type[Exception], str] = {
+    jax.errors.TracerArrayConversionError: "It calls NumPy: use jax.numpy.",
+    jax.errors.TracerBoolConversionError: (
+        "It decides by the value of an array, with `if`, `and`, `or` or `not`: use jnp.where."
+    ),
+    jax.errors.TracerIntegerConversionError: (
+        "It takes an element of an array for a Python number: use jnp.take, or index a jax.numpy "
+        "array."
+    ),
+    jax.errors.ConcretizationTypeError: (
+        "It turns an array into a Python number, with float(), int() or .item(): leave it an array."
+    ),
+}
+"""What to write, by the error of a function that works on arrays of NumPy only. The first type that
+fits counts: the last one is the base of others."""
 _ROWS = 3
 """Examples of the probe: no natural size of anything, so that what is not per-example shows."""
 
@@ -200,5 +215,6 @@ def _describe_error(error: Exception, examples: dict[str, Any] | None = None) ->
     )
     # functions of PyTorch, and `torch.tensor`, on a tracer
     if any(phrase in reason for phrase in ("must be Tensor, not", "__dlpack_device__")):
-        reason += " It calls PyTorch: write it with optax or jax.numpy."
-    return reason
+        return f"{reason} It calls PyTorch: write it with optax or jax.numpy."
+    advice = next((text for kind, text in _ADVICE.items() if isinstance(error, kind)), "")
+    return f"{reason} {advice}".rstrip()

@@ -22,6 +22,7 @@ from fedax.experiments.config.grids import GridSection, check_labels, expand_mem
 from fedax.experiments.config.observers import (
     OBSERVERS,
     Optimum,
+    check_examples,
     default_observers,
     observer_of,
     select_observers,
@@ -61,6 +62,7 @@ from fedax.experiments.config.user_code import check_sources, resolve_code_paths
 from fedax.observe.base import Observer
 from fedax.report.tables.reductions import check_reduction
 from fedax.tasks.named import task_maker
+from fedax.utils.numbers import python_tree
 from fedax.utils.plugins import is_reference, title_of
 
 
@@ -179,7 +181,7 @@ class Experiment(BaseModel):
     def of(cls, **sections: Any) -> "Experiment":
         """Makes and checks an experiment from Python values; problems are `InvalidInput`."""
         try:
-            experiment = cls.model_validate(upgrade_spelling(sections))
+            experiment = cls.model_validate(upgrade_spelling(python_tree(sections)))
         except ValidationError as error:
             raise InvalidInput(explain_error(error, cls)[1]) from error
         experiment._check()
@@ -453,6 +455,8 @@ class Experiment(BaseModel):
             m.label: {"solver": m.solver.make(), "schedule": schedule_of(m.schedule)}
             for m in members
         }
+        needed = [("observe", name) for name in self.observe or ()]
+        check_examples([*needed, *self.required_metrics().items()], task, self.refuse)
         with self._locate_errors("observe"):
             observers = self._observers(
                 task, [(algorithms[label], overrides[label]["schedule"]) for label in algorithms]
@@ -469,6 +473,9 @@ class Experiment(BaseModel):
         ]
         for section, metric in self.required_metrics().items():
             if metric in OBSERVERS and self._observer(metric) not in observers:
+                if self.observe is None:  # all that fit the task are there
+                    with self._locate_errors(section):
+                        self._observer(metric).check(task)
                 allowed = f"lists with {metric!r}, which `{section}` needs"
                 self.refuse((section,), InvalidInput.of("observe", self.observe, allowed))
         arguments = {

@@ -2,8 +2,8 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NoReturn
 
 import jax.numpy as jnp
 import numpy as np
@@ -133,6 +133,25 @@ def minimiser(task: Task, runs: Sequence[tuple[Algorithm[Any], Schedule]]) -> Op
             "observe", got, "tasks whose convex objective has a minimiser, such as with l2 above 0"
         )
     return solution
+
+
+def check_examples(
+    metrics: Iterable[tuple[str, str]],
+    task: Task,
+    refuse: Callable[[tuple[str], InvalidInput], NoReturn],
+) -> None:
+    """Refuses metrics of validation examples where a task has none, and says how a file keeps some.
+
+    Args:
+        metrics: the keys or tables of a file that need one, and its name.
+        task: of the experiment.
+        refuse: raises an error about a key.
+    """
+    for section, metric in metrics:
+        if task.validation is None and metric in OBSERVERS and metric.startswith("validation"):
+            reason = f"{metric!r} is asked for, but the task has no validation examples"
+            hint = "Keep some: [task] validation = 0.2."
+            refuse((section,), InvalidInput.because(section, reason, hint))
 
 
 def select_observers(

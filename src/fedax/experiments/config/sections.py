@@ -2,9 +2,10 @@
 
 import dataclasses
 import functools
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -26,7 +27,7 @@ from fedax.engine.backends.simulation import Simulation
 from fedax.engine.driver.early_stopping import Budget, EarlyStopping
 from fedax.engine.driver.run import Divergence
 from fedax.engine.round.engine import Engine
-from fedax.experiments.config.toml import KeyPath
+from fedax.experiments.config.toml import KeyPath, explain_type
 from fedax.flower.server.engine import current_engine
 from fedax.utils.plugins import find, is_reference, title_of
 from fedax.utils.random import MOST_SEED
@@ -138,7 +139,9 @@ class SolverSection(Section):
     def make(self) -> Solver:
         kind = solver_class(self.name)
         hyperparameters = declared(kind)
-        check_names(f"option of solver {self.name!r}", self.options, hyperparameters)
+        rate = "learning_rate"
+        hints = {"lr": f"Did you mean {rate!r}?"} if rate in hyperparameters else {}
+        check_names(f"option of solver {self.name!r}", self.options, hyperparameters, hints)
         # a whole number for a real one would be a constant of the compiled program instead of its
         # input
         return kind(**as_declared(self.options, hyperparameters))
@@ -155,8 +158,10 @@ class AlgorithmSection(Section):
 
     @memoize
     def make(self) -> Algorithm[Any]:
+        # an empty list is no list of numbers: a method without personal leaves, say
         values = {
-            k: _convert_numbers(v) if isinstance(v, list) else v for k, v in self.options.items()
+            k: _convert_numbers(v) if isinstance(v, list) and v else v
+            for k, v in self.options.items()
         }
         return algorithms.make_algorithm(self.name, **values)
 
@@ -503,11 +508,13 @@ def as_declared(options: Mapping[str, Any], hyperparameters: Mapping[str, Any]) 
     return {key: real_number(key, value) for key, value in options.items()}
 
 
-def check_names(field: str, values: dict[str, Any], known_names: Any) -> None:
-    """Refuses keys that are not known, with the nearest one that is."""
+def check_names(
+    field: str, values: dict[str, Any], known_names: Any, hints: Mapping[str, str] | None = None
+) -> None:
+    """Refuses keys that are not known, with the nearest one that is, or the hint for the key."""
     for key in values:
         if key not in known_names:
-            raise UnknownName.among(field, key, known_names)
+            raise UnknownName.among(field, key, known_names, (hints or {}).get(key, ""))
 
 
 def schedule_of(arguments: dict[str, Any]) -> Schedule:
@@ -579,6 +586,12 @@ def explain_error(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPa
         )
     if first_problem["type"] == "missing":
         return key_path, f"{field}: missing; it is needed."
+    named = {key.alias or name: key for name, key in model.model_fields.items()}
+    listed = get_args(named[str(key_path[0])].annotation) if str(key_path[0]) in named else ()
+    holds_tables = any(inspect.isclass(kind) and issubclass(kind, BaseModel) for kind in listed)
+    message = explain_type(first_problem, holds_tables and len(key_path) == 1)
+    if message is not None:
+        return key_path, message
     # pydantic's wording becomes that of the other errors: "got ...; allowed: ..."
     allowed = first_problem["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     allowed = allowed.replace("String should have at", "texts of at").replace(

@@ -1,14 +1,16 @@
 """TOML text whose keys know their line, so that messages can point into the file."""
 
 import bisect
+import json
 import re
 import tomllib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedax.core import SpecError
+from fedax.core import InvalidInput, SpecError
 from fedax.errors import is_printable, shown
 from fedax.experiments.config.shorthand import parse_value
 
@@ -178,6 +180,30 @@ def place_value(document: Any, key_path: KeyPath, value: Any, message_prefix: st
             table = table[key] if isinstance(key, int) else table.setdefault(key, {})
 
 
+def replace_strings(text: str, replace: Callable[[str], str]) -> str:
+    r"""Returns a valid TOML text with other strings, as values and as keys in quotes; all else
+    stays as it is.
+
+    Args:
+        text: the TOML text.
+        replace: returns what stands for a string.
+
+    >>> replace_strings("# 'a'\nx = [\"a\", 'b']  # it's", lambda string: string + "!")
+    '# \'a\'\nx = ["a!", "b!"]  # it\'s'
+    """
+
+    def replace_token(match: re.Match[str]) -> str:
+        token = match[0]
+        if token[0] not in "\"'":
+            return token
+        string = tomllib.loads(f"x = {token}")["x"]
+        replacement = replace(string)
+        # of printable characters, the escapes of JSON are those of TOML
+        return token if replacement == string else json.dumps(replacement, ensure_ascii=False)
+
+    return _PARTS.sub(replace_token, text)
+
+
 def to_toml_values(value: Any) -> Any:
     """Converts to values that TOML can hold; None is left out."""
     if isinstance(value, dict):
@@ -185,6 +211,75 @@ def to_toml_values(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_toml_values(item) for item in value]
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+_KINDS = {
+    "list_type": "a list",
+    "dict_type": "a table",
+    "model_type": "a table",
+    "string_type": "text",
+    "int_type": "whole numbers",
+    "float_type": "numbers",
+    "bool_type": "true or false",
+}
+"""By pydantic's name of a problem, what TOML has in that place."""
+_NAMED = ("task", "solver", "algorithm", "up", "down", "codec", "attack")
+"""Keys of tables that begin with a name."""
+
+
+def explain_type(problem: Mapping[str, Any], holds_tables: bool = False) -> str | None:
+    r"""Returns a message about a value of another type, in TOML's terms; None for other problems.
+
+    Args:
+        problem: one of `pydantic.ValidationError.errors()`.
+        holds_tables: whether the key's list is one of tables.
+
+    >>> explain_type({"type": "list_type", "loc": ("observe",), "input": "test_loss"})
+    'observe: got \'test_loss\'; allowed: a list. Write observe = ["test_loss"].'
+    """
+    kind = _KINDS.get(problem["type"])
+    if kind is None:
+        return None
+    value, key_path = problem["input"], problem["loc"]
+    names = [key for key in key_path if isinstance(key, str)]
+    field = ".".join(map(str, key_path))
+    is_tables = isinstance(value, list) and any(isinstance(entry, dict) for entry in value)
+    got = "a table" if isinstance(value, dict) else "tables" if is_tables else shown(value)
+    if isinstance(value, bool):
+        got = str(value).lower()
+    hint = _hint_at_type(kind, value, names[-1] if names else "", key_path, holds_tables)
+    return str(InvalidInput.found(field, got, kind, hint))
+
+
+def _hint_at_type(kind: str, value: Any, key: str, key_path: KeyPath, holds_tables: bool) -> str:
+    """Returns how a file writes what the value seems to be meant for, or ""."""
+    literal = _toml_literal(value)
+    if kind == "a list" and isinstance(value, dict) and holds_tables:
+        return f"Write [[{key}]], with two brackets."
+    if kind == "a list" and literal is not None:
+        return f"Write {key} = [{literal}]."
+    if kind == "a table" and isinstance(value, list) and any(isinstance(v, dict) for v in value):
+        return f"Write [{key}], with one bracket."
+    if kind == "a table" and isinstance(value, str) and key in _NAMED:
+        if isinstance(key_path[-1], int):
+            return f"Write [[{key}]] with name = {literal}."
+        return f"Write {key} = {{name = {literal}}}."
+    # a number or a truth value in quotes
+    if isinstance(value, str) and kind in ("whole numbers", "numbers", "true or false"):
+        meant = parse_value(value)
+        wanted = {"whole numbers": (int,), "numbers": (int, float), "true or false": (bool,)}
+        if type(meant) in wanted[kind]:
+            return f"Write {key} = {value}, without quotes."
+    return ""
+
+
+def _toml_literal(value: Any) -> str | None:
+    """Returns a text, a number or a truth value as TOML spells it; None for anything else."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False) if len(value) <= 80 else None
+    return repr(value) if type(value) in (int, float) else None
 
 
 def _describe_container(table: Any) -> tuple[range, str]:

@@ -9,7 +9,7 @@ import jax
 from jaxtyping import PyTree
 
 from fedax.core import InvalidInput, Task
-from fedax.tasks.own_models.libraries import Options
+from fedax.tasks.own_models.libraries import Options, refuse_other_library
 from fedax.tasks.own_models.outputs import (
     Network,
     find_training_flags,
@@ -55,6 +55,7 @@ def from_equinox(
         InvalidInput: another object than a module; a module, a loss or data that do not fit each
             other.
     """
+    refuse_other_library("from_equinox", module)
     if not (isinstance(module, eqx.Module | tuple) or callable(module)):
         allowed = "an Equinox module, a pair of one and its state, or a function of a key"
         raise InvalidInput.of("from_equinox(module=...)", module, allowed)
@@ -67,6 +68,7 @@ def _make_network(module: Any) -> Network:
     is_made = isinstance(module, eqx.Module | tuple)
     example = module if is_made else module(jax.random.key(0))
     model, state = example if isinstance(example, tuple) else (example, None)
+    refuse_other_library("from_equinox", model)
     if not isinstance(model, eqx.Module) or not callable(model):
         raise InvalidInput.of(
             "from_equinox(module=...)",

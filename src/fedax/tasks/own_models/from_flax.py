@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from fedax.core import InvalidInput, Task
-from fedax.tasks.own_models.libraries import Options, import_library
+from fedax.tasks.own_models.libraries import Options, import_library, refuse_other_library
 from fedax.tasks.own_models.outputs import (
     Network,
     find_training_flags,
@@ -54,6 +54,7 @@ def from_flax(
         InvalidInput: another object than a module; a module, a loss or data that do not fit each
             other.
     """
+    refuse_other_library("from_flax", module)
     flax = import_library("flax", "from_flax")
     from flax import linen, nnx
 
@@ -141,6 +142,7 @@ def _make_linen_network(module: Any, inputs: tuple[Any, ...]) -> Network:
 def _make_nnx_network(example: Any, make_module: Callable[[Any], Any] | None) -> Network:
     from flax import nnx
 
+    refuse_other_library("from_flax", example)
     graph, params, streams, state = nnx.split(example, nnx.Param, nnx.RngState, ...)
     # shape and type of each leaf of the random streams
     specs, flags = (

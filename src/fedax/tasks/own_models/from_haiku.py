@@ -6,7 +6,7 @@ from typing import Any, Unpack
 from jaxtyping import PyTree
 
 from fedax.core import InvalidInput, Task
-from fedax.tasks.own_models.libraries import Options, import_library
+from fedax.tasks.own_models.libraries import Options, import_library, refuse_other_library
 from fedax.tasks.own_models.outputs import (
     Network,
     find_training_flags,
@@ -41,6 +41,7 @@ def from_haiku(
         InvalidInput: a function that is transformed already; a model, a loss or data that do not
             fit each other.
     """
+    refuse_other_library("from_haiku", module)
     hk = import_library("haiku", "from_haiku", "dm-haiku")
     if (hasattr(module, "init") and hasattr(module, "apply")) or not callable(module):
         hint = "It is transformed here, so leave hk.transform out."

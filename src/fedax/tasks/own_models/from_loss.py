@@ -18,10 +18,11 @@ from fedax.core.directions import Mode
 from fedax.core.task import Given
 from fedax.examples.arrays import as_array, check_range
 from fedax.tasks.clients import parts_of_task, read_clients
-from fedax.tasks.own_models.signature import choose_leaves, read_signature
+from fedax.tasks.own_models.signature import check_functions, choose_leaves, read_signature
 from fedax.utils.arguments import checked_call_moving
 from fedax.utils.layout import accumulator
 from fedax.utils.leaf_names import Which, names_of
+from fedax.utils.numbers import python_number
 
 
 @checked_call_moving("params")
@@ -103,9 +104,13 @@ def from_loss(
         raise InvalidInput.of(
             "from_loss(loss=...)", loss, "a function (params, examples) -> (batch,)"
         )
-    for score in scores or {}:
-        if not isinstance(score, str) or not score.strip():
-            raise InvalidInput.of("from_loss(scores=...)", score, "names of scores, as text")
+    check_functions("from_loss(scores=...)", scores, 'scores={"mae": lambda params, examples: ...}')
+    if predict is not None and not callable(predict):
+        allowed = "a function (params, examples) -> one row for each example, or None"
+        raise InvalidInput.of("from_loss(predict=...)", predict, allowed)
+    if modes is not None and not isinstance(modes, Mapping):
+        allowed = 'a dict of "max" or "min" by score, such as modes={"mae": "min"}'
+        raise InvalidInput.of("from_loss(modes=...)", modes, allowed)
     if "loss" in (scores or {}):
         raise InvalidInput.of(
             "from_loss(scores=...)", "loss", "other names of scores: the loss has this one"
@@ -141,7 +146,7 @@ def from_loss(
         loss=functions.pop("loss"),
         **data_arguments,
         scores=functions,
-        l2=l2,
+        l2=python_number(l2),
         name=name or data.name or "task",
         frozen=untrained,
         state=None if state is None else jax.tree.map(_state_leaf, state),

@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 
 from fedax.core import History, InvalidInput, Task
 from fedax.tasks.lora import Adapted
-from fedax.tasks.own_models.libraries import Options, import_library
+from fedax.tasks.own_models.libraries import Options, import_library, refuse_other_library
 from fedax.tasks.own_models.outputs import Network, from_network, none_if_empty
 from fedax.tasks.own_models.signature import choose_leaves
 from fedax.tasks.own_models.torch_modules.datasets import with_arrays
@@ -67,6 +67,7 @@ def from_torch(
             operators that have no form in JAX, named with their submodule and line; a module, a
             loss or data that do not fit each other.
     """
+    refuse_other_library("from_torch", module)
     torch = import_library("torch", "from_torch")
     if not isinstance(module, torch.nn.Module):
         hint = (

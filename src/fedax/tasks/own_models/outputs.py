@@ -16,6 +16,7 @@ from fedax.core import DataError, InvalidInput, Task
 from fedax.examples.arrays import as_array
 from fedax.tasks.clients import Clients, read_clients
 from fedax.tasks.own_models.from_loss import from_loss
+from fedax.tasks.own_models.signature import check_functions
 from fedax.utils.arguments import unknown_argument
 
 Inputs = str | tuple[str, ...] | Callable[[Any], Any] | None
@@ -184,6 +185,7 @@ def from_network(
         raise InvalidInput.of(
             f"{maker}(loss=...)", loss, "a function (outputs, examples) -> (batch,)"
         )
+    check_functions(f"{maker}(scores=...)", scores, 'scores={"mae": lambda outputs, examples: ...}')
     data = read_clients(clients, test, client, validation)
     if not data.train:
         raise InvalidInput.of("clients", "an empty list", "at least one client")
@@ -227,15 +229,50 @@ def from_network(
     training_loss = OfOutputs(network, loss, inputs, True)
     if columns:
         _check_labels(maker, training_loss, data, columns)
-    return from_loss(
-        training_loss,
-        network.start,
-        task_data,
-        scores=functions,
-        state=network.state,
-        name=task_data.name,
-        predict=None if predict is None else OfOutputs(network, predict, inputs, False),
-        **options,
+    try:
+        return from_loss(
+            training_loss,
+            network.start,
+            task_data,
+            scores=functions,
+            state=network.state,
+            name=task_data.name,
+            predict=None if predict is None else OfOutputs(network, predict, inputs, False),
+            **options,
+        )
+    except InvalidInput as error:
+        for function in (loss, *(scores or {}).values()):
+            if hint := _hint_at_arrays(function, output_shape, examples):
+                raise InvalidInput(f"{error} {hint}") from error
+        raise
+
+
+def _hint_at_arrays(function: Callable[..., Any], outputs: Any, examples: Any) -> str:
+    """Returns how to write a function of outputs and labels, such as Optax's losses, which fails on
+    the dict of all arrays; "" for any other function.
+
+    Args:
+        function: of outputs and examples.
+        outputs: shapes of the outputs for two examples.
+        examples: the two.
+    """
+    if not isinstance(examples, Mapping) or "y" not in examples:
+        return ""
+
+    def fails(argument: Any) -> bool:
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            try:
+                jax.eval_shape(function, outputs, argument)
+            except Exception:
+                return True
+        return False
+
+    if not fails(dict(examples)) or fails(examples["y"]):
+        return ""
+    name = getattr(function, "__name__", "function")
+    return (
+        "It gets all arrays of the examples, not y alone: write "
+        f"lambda outputs, e: {name}(outputs, e['y'])."
     )
 
 

@@ -1,7 +1,7 @@
 """The arguments of a user's per-example function, and the leaves that a user names."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jaxtyping import PyTree
@@ -26,6 +26,30 @@ def choose_leaves(tree: PyTree, which: Which, field: str) -> list[bool]:
     if not all(isinstance(name, str) for name in names):
         raise InvalidInput.of(field, which, "names of leaves, or a predicate of name and leaf")
     return chosen(tree, names, field)
+
+
+def check_functions(field: str, functions: Any, example: str) -> None:
+    """Refuses anything but functions by name, or None.
+
+    Args:
+        field: for messages.
+        functions: the argument.
+        example: how it is written, for messages.
+
+    Raises:
+        InvalidInput: a list, a function alone, a name that is no text, or a value that cannot be
+            called.
+    """
+    if functions is None:
+        return
+    allowed = f"a dict of functions by name, such as {example}"
+    if not isinstance(functions, Mapping):
+        raise InvalidInput.of(field, functions, allowed)
+    for name, function in functions.items():
+        if not isinstance(name, str) or not name.strip():
+            raise InvalidInput.of(field, name, "names of scores, as text")
+        if not callable(function):
+            raise InvalidInput.of(f"{field}, {name}", function, allowed)
 
 
 def read_signature(function: Callable[..., Any], field: str) -> tuple[str | bool, set[str]]:
