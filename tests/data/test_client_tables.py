@@ -3,6 +3,7 @@ examples, prediction."""
 
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -79,8 +80,8 @@ def test_test_examples_of_each_client(tmp_path, single):
         ({"labels": ()}, r"'ill' in row 1 of the column 'diagnosis'.*labels=\['ill', 'healthy'\]"),
         (
             {"labels": ["healthy"]},
-            r"got 'ill' in row 1 of the column 'diagnosis'; allowed: the texts of labels: "
-            r"\['healthy'\]",
+            r"got 'ill' in row 1 of the column 'diagnosis', client 'north'; allowed: the texts of "
+            r"labels: \['healthy'\]",
         ),
         ({"categories": None}, r"'f' in row 1 of the column 'sex'.*categories=\{'sex': \[...\]\}"),
         (
@@ -182,3 +183,84 @@ def test_a_folder_of_zero_classes_is_refused(tmp_path):
     table(tmp_path / "north.csv", [(1.0, 0)], "age,y")
     with pytest.raises(InvalidInput, match=r"client_files\(classes=...\): got 0"):
         client_files(tmp_path, 0)
+
+
+@pytest.mark.parametrize("form", ["frame", "csv", "parquet"])
+@pytest.mark.parametrize("column", ["age", "y"])
+def test_a_missing_cell_is_named_with_its_column_and_client(tmp_path, form, column):
+    if form == "parquet":
+        pytest.importorskip("pyarrow")
+    table = frame().astype({column: float})
+    table.loc[2, column] = float("nan")
+    source = tmp_path / f"all.{form}"
+    if form == "csv":
+        table.to_csv(source, index=False, na_rep="nan")
+    elif form == "parquet":
+        table.to_parquet(source, index=False)
+    message = rf"'?nan'? in row 3 of the column '{column}', client 'b'; .*Fill the cell, or leave"
+    with pytest.raises(DataError, match=message):
+        client_files(table if form == "frame" else source, client="who")
+
+
+def test_real_labels_are_those_of_a_regression(tmp_path):
+    table = frame().assign(y=[0.0, 1.0, 0.5, 1.0])
+    message = r"got 0.5 in row 3 of the column 'y', client 'b'; .*fedax.tasks.from_loss takes real"
+    with pytest.raises(DataError, match=message):
+        client_files(table, client="who")
+    whole = client_files(table.assign(y=[0.0, 1.0, 1.0, 0.0]), client="who")
+    assert [own["y"].tolist() for own in whole.train] == [[0, 0], [1, 1]]
+
+
+@pytest.mark.parametrize("label", ["y", " y "])
+def test_headings_and_texts_count_without_spaces_and_in_one_form_of_accents(tmp_path, label):
+    (tmp_path / "a.csv").write_text("gr\u00f6\u00dfe, farbe, y\n1,caf\u00e9 ,0\n", "utf-8")
+    (tmp_path / "b.csv").write_text("farbe,y,gro\u0308\u00dfe \nred,1,2\n", "utf-8")
+    texts = {"farbe": ["red ", "cafe\u0301"]}
+    data = client_files(tmp_path, label=label, categories=texts)
+    assert data.columns == ("gr\u00f6\u00dfe", "farbe")
+    assert [own["x"].tolist() for own in data.train] == [[[1.0, 1.0]], [[2.0, 0.0]]]
+    assert data.categories == {"farbe": ["red", "cafe\u0301"]}
+    with pytest.raises(InvalidInput, match="a list of different texts"):
+        client_files(tmp_path, categories={"farbe": ["red ", "red"]})
+
+
+def test_a_column_that_floats_cannot_tell_apart_is_warned_of(tmp_path, recwarn):
+    rows = "\n".join(f"{1_700_000_000 + 7 * i},{i / 7},{i % 2}" for i in range(9))
+    (tmp_path / "a.csv").write_text(f"time,h,y\n{rows}\n")
+    message = r"9 different values of the column 'time', up to 1700000056, become . in float32"
+    with jax.enable_x64(False):
+        with pytest.warns(UserWarning, match=message):
+            client_files(tmp_path)
+        recwarn.clear()
+        client_files(tmp_path, drop="time")
+    client_files(tmp_path)
+    assert not recwarn.list
+
+
+def test_all_parts_of_a_folder_are_read_and_the_rest_is_named(tmp_path, recwarn):
+    head, rows = "h,y\n", ["1,0\n", "2,1\n3,0\n", "4,1\n"]
+    for part, text in zip(("train", "validation", "test"), rows, strict=True):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "ann.csv").write_text(head + text)
+    (tmp_path / "train" / "bob.csv").write_text(head + rows[0])
+    data = client_files(tmp_path)
+    assert not recwarn.list
+    assert [own["x"].tolist() for own in data.validation] == [[[2.0], [3.0]], []]
+    assert (data.sizes.tolist(), data.test_sizes.tolist()) == ([1, 1], [1, 0])
+    (tmp_path / "carl.csv").write_text(head + rows[0])
+    (tmp_path / "valid").mkdir()
+    (tmp_path / "valid" / "ann.csv").write_text(head + rows[0])
+    with pytest.warns(UserWarning, match=r"not read in .*: carl.csv, valid/"):
+        client_files(tmp_path)
+    (tmp_path / "validation" / "dora.csv").write_text(head + rows[0])
+    with pytest.raises(DataError, match="a validation part of 'dora'"):
+        client_files(tmp_path)
+
+
+def test_a_path_may_begin_at_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "clients").mkdir()
+    frame().drop(columns="who").to_csv(tmp_path / "clients" / "ann.csv", index=False)
+    frame().to_csv(tmp_path / "all.csv", index=False)
+    assert list(client_files("~/clients").names) == ["ann"]
+    assert list(client_files("~/all.csv", client="who").names) == ["a", "b"]

@@ -159,7 +159,7 @@ NAN = {"x": np.array([[0.0], [np.nan]]), "y": np.array([0, 1])}
         (
             ([{"x": np.ones((1, 1)), "y": np.array([0.5])}], 2),
             r"train\[0\]\['y'\]: got "
-            r"'float64'; .* whole numbers",
+            r"'float64, .*allowed: labels that are whole numbers",
         ),
         (
             ([{"x": np.ones((1, 1)), "y": np.array([[0]])}], 2),

@@ -308,7 +308,7 @@ def test_one_file_per_client(tmp_path, ending):
         ("a.csv", b"y\n1\n", "at least one column of features"),
         ("a.csv", b"a,y\n", r"train\[0\]: got '0 examples'"),
         ("a.csv", b"a,y\n1,0.5\n", "whole numbers"),
-        ("a.csv", b"a,y\nnan,0\n", "NaN"),
+        ("a.csv", b"a,y\nnan,0\n", "'nan' in row 1 of the column 'a'"),
         ("a.csv", b"a,y\n1,-1\n", "labels from 0"),
         ("a.csv.gz", gzip.compress(b"a,y\n" + b"1,0\n" * 9999, mtime=0)[:-12], "cannot be read"),
         ("a.npz", b"PK", "cannot be read"),

@@ -35,7 +35,7 @@ def test_columns_of_tables_are_matched_by_name(tmp_path):
         ("height,width,y\n1,2,0\n", "columns .'height', 'width'."),
         ("height,y\n1,10000\n", "a label 10000 without the number of classes"),
         ("height,y\n1,1e300\n", "labels that are whole numbers"),
-        ("height,y\n1,nan\n", "NaN"),
+        ("height,y\n1,nan\n", "'nan' in row 1 of the column 'y'"),
         ("height,y\n" + "1" * 200_000 + ",0\n", "field larger than field limit"),
     ],
     ids=[

@@ -200,3 +200,23 @@ def test_validation_columns_and_categories_come_back(tmp_path):
     for mine, own in zip(data.validation, plain.validation, strict=True):
         np.testing.assert_array_equal(mine["x"], canonical(own["x"]))
         np.testing.assert_array_equal(mine["y"], own["y"])
+
+
+@pytest.mark.parametrize(
+    "name", ["sizes", "../../evil", "a/b", "..", "", "c:d", "a\\b", "a\nb", "n" * 201]
+)
+def test_arrays_whose_names_are_no_files_are_refused(tmp_path, name):
+    clients = [client | {name: np.ones(len(client["y"]))} for client in people(3)]
+    (tmp_path / "inner").mkdir()
+    with pytest.raises(DataError, match=r"train\[...\], name of an array: got .*Rename the array"):
+        write_clients(tmp_path / "inner" / "a", clients, 3)
+    assert [path.name for path in tmp_path.rglob("*")] == ["inner"]
+
+
+@pytest.mark.parametrize("name", ["size", "a.b", ".npy", "Maße"])
+def test_arrays_of_other_names_come_back(tmp_path, name):
+    clients = [client | {name: np.arange(len(client["y"]))} for client in people(3)]
+    data = stored_clients(write_clients(tmp_path / "a", clients, 3))
+    for mine, own in zip(data.train, clients, strict=True):
+        assert mine.keys() == own.keys()
+        np.testing.assert_array_equal(mine[name], own[name])

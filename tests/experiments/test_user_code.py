@@ -15,6 +15,7 @@ from fedax import cli
 from fedax.algorithms import make_algorithm
 from fedax.core import InvalidInput, SpecError, UnknownName
 from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.user_code import fingerprint_sources
 from fedax.experiments.results.joint import comparison_page
 from fedax.experiments.results.reuse import import_runs
 from fedax.experiments.results.store import RunDirectory
@@ -248,6 +249,35 @@ def test_code_lies_beside_the_file_or_in_the_working_directory(here):
     assert Experiment.read(Path("study/mine.toml")).task.name == "code.py:lines"
     shutil.move("code.py", "study/code.py")
     assert Experiment.read(Path("study/mine.toml")).task.name == "study/code.py:lines"
+
+
+def test_files_of_equal_names_count_one_by_one(here):
+    """A change of either file makes the run another one, also where both define one name."""
+    text = """name = "a"
+rounds = 1
+[task]
+name = "t/code.py:lines"
+[[algorithm]]
+name = "m/code.py:lines"
+"""
+    method = "import fedax\n\n\nclass lines(fedax.FedAvg):\n    pass\n"
+    for folder, code in (("t", CODE), ("m", method)):
+        (here / folder).mkdir()
+        (here / folder / "code.py").write_text(code)
+    (here / "two.toml").write_text(text)
+
+    def fingerprint():
+        experiment = Experiment.read(Path("two.toml"))
+        return fingerprint_sources(experiment, experiment.members()[0], {})
+
+    before = fingerprint()
+    assert fingerprint() == before
+    (here / "t" / "code.py").write_text(CODE + "# changed\n")
+    after = fingerprint()
+    assert after != before
+    (here / "t" / "code.py").write_text(CODE)
+    (here / "m" / "code.py").write_text(method + "# changed\n")
+    assert fingerprint() not in (before, after)
 
 
 def test_processes_load_it_too(here):

@@ -33,13 +33,17 @@ def export(
     from fedax.models.storage import FORMATS, named_arrays, read_weights, to_bytes
     from fedax.utils.files import write, writing
 
+    # the ending says to readers what the file is
+    ending = out.suffix.removeprefix(".")
+    chosen = ending if format is None else format
+    if chosen not in FORMATS:
+        raise InvalidInput.of("--format", chosen, "one of " + ", ".join(FORMATS))
+    if chosen != ending.lower() and ending.lower() in FORMATS:
+        raise InvalidInput.of("--out", str(out), f"names that end in .{chosen}, the --format")
     directory = RunDirectory.load(folder)
     run_number = select_run(directory, number)
     path = kept_model(folder, run_number, model_kind(best, client))
     source = read_weights(path)
-    chosen = out.suffix.removeprefix(".") if format is None else format
-    if chosen not in FORMATS:
-        raise InvalidInput.of("--format", chosen, "one of " + ", ".join(FORMATS))
     # the checksum and the list of arrays are made again for the new file
     facts = {
         name: value for name, value in source.about.items() if name not in ("leaves", "sha256")

@@ -1,8 +1,14 @@
 """Selects one model of a run directory, for `fedax export` and `fedax predict`."""
 
+import warnings
+
 from fedax.core import InvalidInput, Task
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.plan import Plan
 from fedax.experiments.config.run_ids import list_run_ids
 from fedax.experiments.config.user_code import with_code
+from fedax.experiments.results.provenance import versions
+from fedax.experiments.results.settings import data_differences, jax_differences
 from fedax.experiments.results.store import RunDirectory
 from fedax.tasks import make_task
 
@@ -27,12 +33,58 @@ def task_of(directory: RunDirectory, number: int, trust: bool = False) -> Task:
         number: of the run.
         trust: whether copies of user code in the directory may be run.
     """
-    # numbers are unique in a directory
-    (slot,) = (slot for slot in list_run_ids(directory.experiments) if slot.number == number)
-    experiment = with_code(directory.experiments[slot.experiment], directory.path, trust)
+    experiment = with_code(_experiment_of(directory, number), directory.path, trust)
     # not the whole plan: a deployment's engine exists only in its server, and the cohort of a
     # deployment may be larger than its stand-in task
     return make_task(experiment.task.name, **experiment.task.options)
+
+
+def label_of(directory: RunDirectory, number: int) -> str:
+    """Returns the column of the labels in the tables that a run's task was made from."""
+    label = _experiment_of(directory, number).task.options.get("label")
+    return label if isinstance(label, str) else "y"
+
+
+def check_examples(directory: RunDirectory, number: int, task: Task) -> None:
+    """Refuses a task whose examples are others than those that a run was made with.
+
+    Runs of versions that kept no hash of them are passed over. Examples that another machine or
+    version computed may differ in their last bits: then there is a warning, unless they were read
+    from tables, which are the same everywhere.
+
+    Args:
+        directory: with the run.
+        number: of the run.
+        task: of the run, made again; see `task_of`.
+
+    Raises:
+        InvalidInput: other examples.
+    """
+    record = directory.runs[number]
+    if "examples" not in data_differences(record, Plan(task, {}, {}).data_hashes):
+        return
+    # a run that was imported says itself with which versions it was made
+    run_versions, field = record.versions or directory.versions, f"task {task.name!r}"
+    has_same_versions = all(run_versions.get(name) == value for name, value in versions().items())
+    if task.columns is None and (not has_same_versions or jax_differences(record)):
+        reason = (
+            f"its examples are not to the bit those that runs/{number:04d}.npz was made with, by "
+            "other versions or on another machine"
+        )
+        warnings.warn(f"{field}: {reason}. Predictions may be for other examples.", stacklevel=2)
+        return
+    reason = f"its examples are not those that runs/{number:04d}.npz was made with"
+    hint = (
+        "Put the files back as they were. Relative paths count from the present folder: start the "
+        "command in the folder in which the run was started."
+    )
+    raise InvalidInput.because(field, reason, hint)
+
+
+def _experiment_of(directory: RunDirectory, number: int) -> Experiment:
+    # numbers are unique in a directory
+    (slot,) = (slot for slot in list_run_ids(directory.experiments) if slot.number == number)
+    return directory.experiments[slot.experiment]
 
 
 def select_run(directory: RunDirectory, number: int | None) -> int:

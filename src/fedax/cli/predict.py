@@ -30,11 +30,13 @@ def predict(
 
     Of a classifier it has the label with the largest probability and the probabilities of all
     classes, in columns such as `probability_healthy` where the labels have names; beside them the
-    client and the true label, where they are known.
+    client and the true label, where they are known. Other models have columns `prediction`.
+
+    The task is made again from its files, which have to be those of the run.
 
     Example: `fedax predict runs/digits --run 3 --split test --out predictions.csv`
     """
-    from fedax.cli.models import model_kind, select_run, task_of
+    from fedax.cli.models import check_examples, label_of, model_kind, select_run, task_of
     from fedax.experiments.results.models import kept_model, own_model
     from fedax.experiments.results.store import RunDirectory
     from fedax.experiments.running.predictions import examples_of, of_split, predictions_csv
@@ -44,19 +46,32 @@ def predict(
     # exactly one of the two
     if (data is None) == (split is None):
         raise InvalidInput.because("predict", "needs either --data or --split")
+    # before anything is computed
+    if out is not None:
+        if out.is_dir():
+            raise InvalidInput.of("--out", str(out), "the name of a file, not of a folder")
+        with writing(out):
+            out.parent.mkdir(parents=True, exist_ok=True)
     directory = RunDirectory.load(folder)
     run_number = select_run(directory, number)
     path, task = (
         kept_model(folder, run_number, model_kind(best, client)),
         task_of(directory, run_number, trust),
     )
+    # a file without named columns is read the same whatever the task's examples are
+    if data is None or task.columns is not None:
+        check_examples(directory, run_number, task)
     # the task comes back in the state of the model, such as statistics of its layers
     params, task = (
         place_model(read_weights(path).arrays, task, str(path))
         if client is None
         else own_model(path, client, task)
     )
-    examples = of_split(task, split, client) if data is None else examples_of(task, data)
+    examples = (
+        of_split(task, split, client)
+        if data is None
+        else examples_of(task, data, label_of(directory, run_number))
+    )
     table = predictions_csv(task, params, examples)
     if out is None:
         typer.echo(table, nl=False)

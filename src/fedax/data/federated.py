@@ -4,13 +4,21 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Int, Integer
 
 from fedax.core import DataError
 from fedax.core.task import rows_of
+from fedax.data.client_forms import (
+    check_finite,
+    check_labels,
+    describe,
+    is_frame,
+    match_clients,
+    named_clients,
+)
 from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked
 from fedax.data.overlap import draw_rows, split_rows
 from fedax.data.partition.base import labels_of
@@ -24,6 +32,8 @@ from fedax.utils.shares import whole_part
 
 Labelled = Mapping[str, Any]
 """`{"x": ..., "y": ...}`: inputs and labels, one row per example, and any further arrays."""
+ByClient: TypeAlias = Sequence[Any] | Any
+"""The arrays of each client: a list or a dict by name, which `FederatedData` make a sequence."""
 
 
 MOST_CLASSES = 2**31 - 1
@@ -40,9 +50,9 @@ class FederatedData:
     Args:
         train: for each client `{"x": (n_k, ...), "y": (n_k,)}`, at least one example each. Further
             arrays of n_k rows, under the same names in all clients, reach the task's loss with
-            them.
+            them. Or a dict of these by the names of the clients.
         classes: labels are whole numbers from 0 to classes - 1; at least 1.
-        test: the same in the same client order (a client may have none), or None.
+        test: the same in the same client order, or by name (a client may have none), or None.
         holdout: a test set that belongs to no client, or None.
         name: for tables and messages.
         validation: as `test`, for choices made while training; see `with_validation`.
@@ -66,12 +76,12 @@ class FederatedData:
         ([2, 1], [[1, 1], [0, 1]])
     """
 
-    train: Sequence[Labelled]
+    train: ByClient
     classes: int
-    test: Sequence[Labelled] | None = None
+    test: ByClient = None
     holdout: Labelled | None = None
     name: str = "data"
-    validation: Sequence[Labelled] | None = None
+    validation: ByClient = None
     names: Sequence[str] | None = None
     columns: Sequence[str] | None = None
     categories: Mapping[str, Sequence[str]] | None = None
@@ -79,13 +89,16 @@ class FederatedData:
     def __post_init__(self) -> None:
         if not isinstance(self.classes, int | np.integer) or not 1 <= self.classes <= MOST_CLASSES:
             raise DataError.of("classes", self.classes, f"whole numbers from 1 to {MOST_CLASSES}")
+        self._resolve_names()
         for name, clients in (
             ("train", self.train),
             ("test", self.test),
             ("validation", self.validation),
         ):
             if not isinstance(clients, Sequence) and not (name != "train" and clients is None):
-                raise DataError.of(name, clients, "a list with the arrays of each client")
+                allowed = "a list with the arrays of each client, or a dict of names to them"
+                hint = _TABLE if is_frame(clients) else ""
+                raise DataError.found(name, describe(clients), allowed, hint)
         if not len(self.train):
             raise DataError.of("train", "an empty list", "at least one client")
         put = object.__setattr__  # the dataclass is frozen
@@ -145,12 +158,31 @@ class FederatedData:
                     f"None, or a name for each column of x, {width}",
                 )
             put(self, "columns", tuple(self.columns))
+        if self.names is not None and len(self.names) != len(self.train):
+            raise DataError.of(
+                "names", f"{len(self.names)} names", f"{len(self.train)}, one for each client"
+            )
+
+    def _resolve_names(self) -> None:
+        """Brings clients that are given by name into a list, and keeps their names."""
+        put = object.__setattr__  # the dataclass is frozen
+        # messages about the arrays have the clients' names too
         if self.names is not None:
             put(self, "names", ClientNames(self.names))
-            if len(self.names) != len(self.train):
-                raise DataError.of(
-                    "names", f"{len(self.names)} names", f"{len(self.train)}, one for each client"
-                )
+        by_name: dict[str, Any] | None = None
+        if isinstance(self.train, Mapping):
+            by_name = named_clients(self.train, "train")
+            if self.names is not None and list(self.names) != list(by_name):
+                allowed = "None for clients by name"
+                raise DataError.of("names", list(self.names), allowed, "Their names are the keys.")
+            put(self, "train", list(by_name.values()))
+            put(self, "names", ClientNames(by_name))
+        for name, clients in (("test", self.test), ("validation", self.validation)):
+            if isinstance(clients, Mapping) and isinstance(self.train, Sequence):
+                put(self, name, match_clients(clients, self.train, self.names, name))
+            elif by_name is not None and clients is not None:
+                allowed = "a dict of the clients' names, as in train"
+                raise DataError.found(name, describe(clients), allowed)
 
     def __repr__(self) -> str:
         """Returns a short table: examples and arrays, not their values."""
@@ -183,7 +215,7 @@ class FederatedData:
         cls,
         x: Any,
         y: Any,
-        partition: Sequence[Any],
+        partition: Any,
         *,
         classes: int,
         test_fraction: float | int = 0.0,
@@ -235,6 +267,7 @@ class FederatedData:
             key: as_array(values, f"partitioned({key}=...)") for key, values in inputs.items()
         }
         labels_of("partitioned", arrays["y"])
+        _check_partition_form(partition)
         partition = [_as_indices(indices, f"partition[{k}]") for k, indices in enumerate(partition)]
         _check_indices(partition, len(y))
         if any(len(values) != len(y) for values in arrays.values()):
@@ -354,7 +387,10 @@ class FederatedData:
         # all clients at once; only where they do not fit, each by itself, to name the first
         if stacked is None or not self._is_valid(stacked):
             stacked = Stacked.of(
-                [self._check_client(client, f"{split}[{k}]") for k, client in enumerate(clients)]
+                [
+                    self._check_client(client, f"{split}[{k}]", self._owner(k))
+                    for k, client in enumerate(clients)
+                ]
             )
             assert stacked is not None, "every client fits"
         return stacked.replaced(y=stacked.arrays["y"].astype(np.int32, copy=False))
@@ -375,10 +411,18 @@ class FederatedData:
             for block in blocks(y)
         )
 
-    def _check_client(self, client: Labelled, where: str) -> Labelled:
+    def _owner(self, k: int) -> str:
+        """Returns words on a client for messages, where it has a name."""
+        if self.names is None or k >= len(self.names):
+            return ""
+        return f" of client {self.names[k]!r}"
+
+    def _check_client(self, client: Any, where: str, owner: str = "") -> Labelled:
         if not isinstance(client, Mapping) or not {"x", "y"} <= set(client):
             if not isinstance(client, Mapping):
-                raise DataError.of(where, client, "a dictionary of arrays")
+                hint = "Write {'x': inputs, 'y': labels}."
+                hint += f" {_TABLE}" if is_frame(client) else ""
+                raise DataError.found(where, describe(client), "a dictionary of arrays", hint)
             raise DataError.of(where, sorted(client), "the arrays 'x' and 'y', and any others")
         if set(client) != set(self.train[0]):
             raise DataError.of(
@@ -389,6 +433,7 @@ class FederatedData:
         arrays = {
             name: _check_array(values, f"{where}[{name!r}]") for name, values in client.items()
         }
+        check_finite(arrays, where, self.columns, owner)
         rows_of(arrays, where)
         for name, values in arrays.items():
             first = np.shape(self.train[0][name])[1:]
@@ -399,8 +444,7 @@ class FederatedData:
                     f"{first}, as the first client has",
                 )
         y = arrays["y"]
-        if y.dtype.kind not in "iu" and len(y):
-            raise DataError.of(f"{where}['y']", str(y.dtype), "labels that are whole numbers")
+        check_labels(y, f"{where}['y']")
         if y.ndim != 1:
             raise DataError.of(
                 f"{where}['y']", f"shape {y.shape}", "one label per example, shape (examples,)"
@@ -434,6 +478,7 @@ def columns_of(clients: Sequence[Any]) -> tuple[str, ...] | None:
     return None
 
 
+_TABLE = "Of a table of all clients: fedax.data.client_files(frame, client='column', label='y')."
 _OF_FRAMES = ("index", "to_numpy", "columns")
 """Attributes that tell a data frame of pandas, which is not imported."""
 
@@ -472,11 +517,27 @@ def _concatenate_rows(rows: Sequence[Int[np.ndarray, "_"]]) -> tuple[np.ndarray,
     return np.concatenate(rows), np.array([len(client_rows) for client_rows in rows])
 
 
+def _check_partition_form(partition: Any) -> None:
+    """Refuses a number of clients, and mappings, where the indices of each client are needed."""
+    if isinstance(partition, Iterable) and not isinstance(partition, Mapping | str | bytes):
+        return
+    hint = f"fedax.data.dirichlet(y, clients={partition}, alpha=0.5) makes one."
+    if not isinstance(partition, int | np.integer):
+        hint = "fedax.data.dirichlet(y, clients=10, alpha=0.5) makes one."
+    if isinstance(partition, Mapping):
+        hint = "Write list(partition.values()), names=list(partition)."
+    allowed = "a list with the indices of each client's examples"
+    raise DataError.found("partitioned(partition=...)", describe(partition), allowed, hint)
+
+
 def _as_indices(indices: Any, where: str) -> np.ndarray:
     """Converts the indices of a client's examples to an array of whole numbers."""
     array = as_ndarray(indices, where)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         hint = "Write np.flatnonzero(mask)." if array.dtype.kind == "b" else ""
+        # the client of each row, which are the other way round
+        if not array.ndim:
+            hint = "Write [np.flatnonzero(owner == k) for k in np.unique(owner)]."
         raise DataError.of(
             where,
             f"{array.dtype} of shape {array.shape}",
@@ -520,7 +581,7 @@ def _check_indices(partition: Sequence[Integer[np.ndarray, "_"]], examples: int)
             )
 
 
-def _as_stacked(clients: Sequence[Labelled] | None) -> Stacked:
+def _as_stacked(clients: Any) -> Stacked:
     """Returns a part of the data as `__post_init__` has made it."""
     assert isinstance(clients, Stacked)
     return clients

@@ -5,13 +5,14 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from fedax.core import DataError
 from fedax.core.task import offsets_of
+from fedax.data.client_forms import describe, match_clients, named_clients
 from fedax.data.federated import (
     MANY,
     MOST_CLASSES,
@@ -22,22 +23,27 @@ from fedax.data.federated import (
 )
 from fedax.data.folder import MissingFile, reading
 from fedax.data.limits import checked
+from fedax.errors import is_printable
 from fedax.examples.arrays import as_array, canonical
 from fedax.examples.client_names import ClientNames
 from fedax.examples.memmap import BLOCK
 from fedax.examples.ragged import Stacked
 
 ABOUT, NAMES = "about.json", "names.json"
+SIZES = "sizes"
+"""The file with the number of examples of each client, beside those of the arrays."""
 FORM = 1
+MOST_NAME = 200
+"""Bytes of an array's name, which is that of its file without the ending."""
 
 
 @checked()
 def write_clients(
     folder: str | Path,
-    clients: Iterable[Labelled] | FederatedData,
+    clients: Iterable[Any] | FederatedData,
     classes: int | None = None,
     *,
-    test: Iterable[Labelled] | None = None,
+    test: Iterable[Any] | None = None,
     holdout: Any = None,
     name: str | None = None,
     names: Sequence[str] | None = None,
@@ -53,8 +59,9 @@ def write_clients(
         folder: new.
         clients: any iterable, such as a generator, of `{"x": (n_k, ...), "y": (n_k,)}`, at least
             one example each, all with the same names and shapes of an example. Columns of data
-            frames are matched by name. Further arrays reach the task's loss with them. Or
-            `FederatedData`, written with all their parts and names.
+            frames are matched by name. Further arrays reach the task's loss with them. Or a dict
+            of these by the names of the clients, or `FederatedData`, written with all their parts
+            and names.
         classes: labels are whole numbers from 0 to classes - 1; at least 1. Not for
             `FederatedData`, which know it.
         test: the same for test examples, in the same client order; a client may have none.
@@ -66,8 +73,8 @@ def write_clients(
         The folder.
 
     Raises:
-        DataError: what `FederatedData` refuses, or a folder that is there already; nothing is left
-            behind then.
+        DataError: what `FederatedData` refuses, an array whose name cannot be that of its file, or
+            a folder that is there already; nothing is left behind then.
 
     Example:
         >>> import tempfile
@@ -89,11 +96,26 @@ def write_clients(
         classes, test, holdout, name = data.classes, data.test, data.holdout, name or data.name
         validation, columns, categories = data.validation, data.columns, data.categories
         names = data.names if names is None else names
+    names = None if names is None else ClientNames(names)
+    if isinstance(clients, Mapping):
+        by_name = named_clients(clients, "train")
+        if names is not None and list(names) != list(by_name):
+            allowed = "None for clients by name"
+            raise DataError.of(
+                "write_clients(names=...)", list(names), allowed, "Their names are the keys."
+            )
+        if test is not None and not isinstance(test, Mapping):
+            allowed = "a dict of the clients' names, as the clients are"
+            raise DataError.found("write_clients(test=...)", describe(test), allowed)
+        clients, names = list(by_name.values()), ClientNames(by_name)
+    # a part by name needs the clients at hand, which a generator does not have
+    if isinstance(test, Mapping) and isinstance(clients, Sequence):
+        test = match_clients(test, clients, names, "test")
     for part, values in (("clients", clients), ("test", test)):
-        is_iterable = isinstance(values, Iterable) and not isinstance(values, str | bytes)
+        is_iterable = isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping)
         if not is_iterable and not (part == "test" and values is None):
             allowed = "FederatedData, or a list or generator of the arrays of each client"
-            raise DataError.of(f"write_clients({part}=...)", values, allowed)
+            raise DataError.found(f"write_clients({part}=...)", describe(values), allowed)
     if not isinstance(classes, int | np.integer) or not 1 <= classes <= MOST_CLASSES:
         raise DataError.of(
             "write_clients(classes=...)", classes, f"whole numbers from 1 to {MOST_CLASSES}"
@@ -102,7 +124,7 @@ def write_clients(
         raise DataError.of(
             "write_clients(folder=...)", str(folder), "a folder that is not there yet"
         )
-    splits: dict[str, Iterable[Labelled] | None] = {
+    splits: dict[str, Any] = {
         "train": clients,
         "test": test,
         "validation": validation,
@@ -134,7 +156,7 @@ def write_clients(
                     f"{len(names)} names",
                     f"{count}, one for each client",
                 )
-            (draft / NAMES).write_text(json.dumps([*ClientNames(names)]), encoding="utf-8")
+            (draft / NAMES).write_text(json.dumps([*names]), encoding="utf-8")
         about = {
             "form": FORM,
             "classes": int(classes),
@@ -253,6 +275,8 @@ def _write_split(
                 raise DataError.of(
                     f"{split}[{written}]", block_specs, f"{specs}, as the first client has"
                 )
+            if not columns:
+                _check_array_names(block_specs, split)
             columns = columns or {
                 key: _Column(folder / f"{key}.npy", *spec) for key, spec in block_specs.items()
             }
@@ -267,8 +291,30 @@ def _write_split(
     finally:
         for column in columns.values():
             column.close()
-    np.save(folder / "sizes.npy", np.concatenate(sizes))
+    with (folder / f"{SIZES}.npy").open("xb") as file:
+        np.save(file, np.concatenate(sizes))
     return specs, written
+
+
+def _check_array_names(names: Iterable[Any], split: str) -> None:
+    """Refuses names of arrays that cannot be names of files, before any file is opened."""
+    for name in names:
+        is_plain = (
+            isinstance(name, str)
+            and name not in ("", ".", "..")
+            # neither a path nor a drive, on any system
+            and name == PurePosixPath(name).name == PureWindowsPath(name).name
+            and is_printable(name)
+            and len(name.encode()) <= MOST_NAME
+        )
+        if not is_plain or name == SIZES:
+            allowed = (
+                f"text that can be the name of a file, of at most {MOST_NAME} bytes, other than "
+                f"{SIZES!r}, the file with the number of examples of each client"
+            )
+            raise DataError.of(
+                f"{split}[...], name of an array", name, allowed, "Rename the array."
+            )
 
 
 def _client_blocks(clients: Iterable[Labelled]) -> Iterator[list[Labelled]]:
@@ -326,7 +372,8 @@ class _Column:
 
     def __init__(self, path: Path, shape: tuple[int, ...], dtype: str) -> None:
         self.shape, self.dtype, self.rows = shape, dtype, 0
-        self.file: BinaryIO = path.open("wb")
+        # never over another file, which a file system that ignores capitals may have for the name
+        self.file: BinaryIO = path.open("xb")
         self._write_head()
 
     def add(self, values: np.ndarray) -> None:
@@ -346,8 +393,8 @@ class _Column:
 
 def _read_split(folder: Path, clients: int) -> Stacked:
     with reading(folder, "whole .npy files"):
-        sizes = np.load(folder / "sizes.npy", allow_pickle=False)
-        names = sorted(path.stem for path in folder.glob("*.npy") if path.name != "sizes.npy")
+        sizes = np.load(folder / f"{SIZES}.npy", allow_pickle=False)
+        names = sorted(path.stem for path in folder.glob("*.npy") if path.stem != SIZES)
         arrays = {
             key: np.load(folder / f"{key}.npy", mmap_mode="r", allow_pickle=False) for key in names
         }

@@ -1,11 +1,12 @@
 """A folder with one file per client: `.npz`, CSV or Parquet."""
 
+import contextlib
 import csv
 import dataclasses
 import io
 import os
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from fedax.core import DataError, InvalidInput, UnknownName
 from fedax.data.federated import MOST_CLASSES, FederatedData, Labelled
 from fedax.data.folder import MissingFile, import_extra, read_npz, read_whole, reading
+from fedax.data.formats.columns import Columns, check_label, normalize
 from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked
 from fedax.data.overlap import draw_rows
 from fedax.examples.client_names import ClientNames, grouped_by_name, natural
@@ -40,10 +42,10 @@ def client_files(
 
     A file is an `.npz` archive with the array x and the label's, any further arrays beside them; or
     a table, `.csv` (also `.csv.gz`, with a header) or `.parquet`, whose columns other than the
-    label's are the features, in the order of the first file: columns are matched by name. If the
-    folder holds a folder `train`, and perhaps `test` with files of the same names, these are the
-    training and the test part. With `client`, all clients are in one table, whose column of that
-    name says whose a row is.
+    label's are the features, in the order of the first file: columns are matched by name. Folders
+    `test` and `validation` hold files of the same names for these parts; the training part is in a
+    folder `train` beside them, or beside them. With `client`, all clients are in one table, whose
+    column of that name says whose a row is.
 
     Args:
         folder: see above; with `client`, the path of the table, or a frame of pandas.
@@ -64,10 +66,13 @@ def client_files(
             takes the last ones.
 
     Raises:
-        DataError: no file, a file that cannot be read, a missing label, text where numbers should
-            be, rows or columns that do not match the header or the first file, a column without a
-            name, such as the saved index of a table, or what `FederatedData` refuses. Parquet needs
-            the extra `parquet`.
+        DataError: no file, a file that cannot be read, a missing label or number, text where
+            numbers should be, rows or columns that do not match the header or the first file, a
+            column without a name, such as the saved index of a table, or what `FederatedData`
+            refuses. Parquet needs the extra `parquet`.
+
+    Warns of files that are not read, and of columns most of whose values become equal in the floats
+    of programs.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -89,14 +94,15 @@ def client_files(
         for option in (option for option, is_used in uses.items() if is_used):
             allowed = f"other columns than that of the clients, {client!r}"
             raise InvalidInput.of(f"client_files({option}=...)", client, allowed)
-        schema = Columns(label, dropped, words, client)
+        is_path = isinstance(folder, str | Path)
+        schema = Columns(label, dropped, words, client, is_file=is_path)
         return _from_table(folder, client, schema, classes, name, (test_fraction, seed, split))
     if not isinstance(folder, str | Path):
         hint = "Of a frame, name the column that says whose a row is: client=..."
         raise InvalidInput.found(
             "client_files(folder=...)", f"a {type(folder).__name__}", "text or a path", hint
         )
-    folder = Path(folder)
+    folder = Path(folder).expanduser()
     if os.path.isfile(folder):
         hint = "Name the column that says whose a row is: client=..."
         raise DataError.found(
@@ -107,7 +113,7 @@ def client_files(
         )
     train_folder = folder / "train" if os.path.isdir(folder / "train") else folder
     schema = Columns(label, dropped, words)
-    train = _read_folder(train_folder, label, schema)
+    train = _read_folder(train_folder, schema)
     if not train:
         hint = "Put one .npz, .csv or .parquet file for each client there."
         raise MissingFile.of(
@@ -117,17 +123,28 @@ def client_files(
             hint,
         )
     schema.check_names()
-    test = _read_folder(folder / "test", label, schema) if os.path.isdir(folder / "test") else {}
-    for unknown_client in sorted(set(test) - set(train)):
-        raise DataError.of(
-            "client_files(folder=...)",
-            f"a test part of {unknown_client!r}",
-            "clients with a file in train too",
-        )
+    parts = {
+        part: _read_folder(folder / part, schema) if os.path.isdir(folder / part) else {}
+        for part in ("test", "validation")
+    }
+    for part, clients in parts.items():
+        for unknown_client in sorted(set(clients) - set(train)):
+            raise DataError.of(
+                "client_files(folder=...)",
+                f"a {part} part of {unknown_client!r}",
+                "clients with a file in train too",
+            )
+    _warn_of_unread(folder, train_folder)
     first = next(iter(train.values()))
-    # for clients without a test part
+    # for clients without such a part
     empty = {key: values[:0] for key, values in first.items()}
-    label_arrays = [arrays["y"] for arrays in (*train.values(), *test.values())]
+    test, validation = (
+        [clients.get(client, empty) for client in train] if clients else None
+        for clients in parts.values()
+    )
+    label_arrays = [
+        arrays["y"] for clients in (train, *parts.values()) for arrays in clients.values()
+    ]
     if test_fraction and test:
         hint = "Leave test_fraction out, or the folder."
         raise InvalidInput.of(
@@ -139,8 +156,9 @@ def client_files(
     data = FederatedData(
         list(train.values()),
         _count_classes(label_arrays, schema) if classes is None else classes,
-        [test.get(client, empty) for client in train] if test else None,
+        test,
         name=name or folder.name,
+        validation=validation,
         names=ClientNames(train),
         columns=schema.names,
         categories=schema.categories,
@@ -158,7 +176,7 @@ def _from_table(
 ) -> FederatedData:
     """Returns the clients of one table."""
     is_path = isinstance(table, str | Path)
-    path = Path(table) if is_path else Path("table")
+    path = Path(table).expanduser() if is_path else Path("table")
     _, ending = split_ending(path)
     if is_path and (ending not in TABLES or not os.path.isfile(path)):
         allowed = "a file that ends in " + ", ".join(TABLES)
@@ -175,7 +193,8 @@ def _from_table(
         else _read_frame(path, schema, table, list(table.columns))
     )
     # the column of clients is no feature
-    names, owner = grouped_by_name(columns.pop(client), f"{path.name}, column {client!r}")
+    owners = columns.pop(str(schema.client))
+    names, owner = grouped_by_name(owners, f"{path.name}, column {client!r}")
     examples = schema(path, columns)
     schema.check_names()
     rows = [np.flatnonzero(owner == k) for k in range(len(names))]
@@ -256,9 +275,10 @@ def _check_categories(labels: Any, categories: Any, label: str) -> dict[str, lis
     for column, texts in texts_by_column.items():
         option = "labels" if column == label else f"categories[{column!r}]"
         fits = isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts)
-        if not fits or len(set(texts)) < len(texts):
+        if not fits or len(set(map(normalize, texts))) < len(texts):
             raise InvalidInput.of(f"client_files({option}=...)", texts, "a list of different texts")
-    return {column: list(texts) for column, texts in texts_by_column.items()}
+    # as cells are read
+    return {column: [text.strip() for text in texts] for column, texts in texts_by_column.items()}
 
 
 def _check_drop_names(drop: Any, label: str) -> tuple[str, ...]:
@@ -275,132 +295,7 @@ def _check_drop_names(drop: Any, label: str) -> tuple[str, ...]:
     return tuple(map(str, names))
 
 
-class Columns:
-    """Names of the features of the first table; later ones have the same, and take their order.
-
-    Args:
-        label: the column of labels.
-        drop: columns that are left out.
-        words: the texts of columns that are no numbers, by name.
-        client: the column that names the client of each row, None where a table is one client's.
-        only: the only columns that are read; None for all.
-    """
-
-    def __init__(
-        self,
-        label: str = "y",
-        drop: tuple[str, ...] = (),
-        words: Mapping[str, Sequence[str]] | None = None,
-        client: str | None = None,
-        only: Collection[str] | None = None,
-    ) -> None:
-        self.label, self.drop, self.words, self.client, self.only = (
-            label,
-            drop,
-            words or {},
-            client,
-            only,
-        )
-        self.names: list[str] | None = None
-        self.seen = set[str]()
-
-    @property
-    def categories(self) -> dict[str, list[str]]:
-        """The texts of columns by name; those of the labels are `"y"`, as in the data."""
-        return {
-            "y" if column == self.label else column: list(texts)
-            for column, texts in self.words.items()
-        }
-
-    def check_names(self) -> None:
-        """Refuses names to leave out, and names with texts, that no file has."""
-        for option, names in (("drop", self.drop), ("categories", self.words)):
-            for name in names:
-                if name not in self.seen:
-                    reason = f"none of the files has a column {name!r}"
-                    raise InvalidInput.because(
-                        f"client_files({option}=...)", reason, f"They have {sorted(self.seen)}."
-                    )
-
-    def select(self, columns: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
-        """Returns the columns that are not dropped, and remembers the names of all."""
-        all_columns = list(columns)
-        self.seen.update(name for name, _ in all_columns)
-        wanted_names = self.seen if self.only is None else self.only
-        return [
-            (name, values)
-            for name, values in all_columns
-            if name in wanted_names and name not in self.drop
-        ]
-
-    def convert(self, path: Path, column: str, cells: Sequence[Any]) -> Any:
-        """Converts the cells of a column to numbers, but for the clients' names."""
-        if column == self.client:
-            # an array would make text of numbers and missing cells beside text
-            return cells
-        return _to_numbers(path, column, cells, self.label, self.words)
-
-    def __call__(self, path: Path, columns: dict[str, np.ndarray]) -> Labelled:
-        labels = _check_label(path, self.label, columns)[self.label]
-        names = [column for column in columns if column != self.label]
-        _check_names(path, names, columns)
-        if not names:
-            raise DataError.of(
-                path.name, f"only the column {self.label!r}", "at least one column of features"
-            )
-        # the first table decides, and the others follow
-        self.names = self.names or names
-        if set(names) != set(self.names):
-            raise DataError.of(
-                path.name,
-                f"the columns {names}",
-                f"those of the first file: {self.names}",
-                f"The file is {path}.",
-            )
-        # labels that no float holds exactly stay real, and `FederatedData` refuses them
-        small = (
-            np.isfinite(labels).all()
-            and (np.abs(labels) < 2.0**53).all()
-            and np.array_equal(labels, np.floor(labels))
-        )
-        return {
-            "x": np.column_stack([columns[name] for name in self.names]),
-            "y": labels.astype(np.int64) if small else labels,
-        }
-
-
-def _check_names(path: Path, names: Sequence[str], columns: Mapping[str, np.ndarray]) -> None:
-    """Refuses columns that are no features but the saved index of a table."""
-    for name in names:
-        # names that pandas and Arrow give to an index that was saved
-        unnamed = not name.strip() or re.fullmatch(r"Unnamed: [0-9]+|__index_level_[0-9]+__", name)
-        counted = name.strip().lower() in ("index", "level_0") and _is_row_count(columns[name])
-        numbered = _ROW_NUMBER.fullmatch(name.strip()) and _is_row_count(columns[name], step=1)
-        if unnamed or counted or numbered:
-            hint = (
-                f"Write tables without their index (pandas: index=False), or pass drop=[{name!r}]."
-            )
-            raise DataError.of(
-                path.name, f"the column {name!r}", "columns of features, each with a name", hint
-            )
-
-
-_ROW_NUMBER = re.compile(
-    r"id|idx|index|no|nr|number|#|row|(?:row|sample|example|record)[_ "
-    r"]?(?:id|idx|index|no|nr|number)",
-    re.I,
-)
-"""Names of columns that number rows, where their values do so too."""
-
-
-def _is_row_count(values: np.ndarray, step: int | None = None) -> bool:
-    """Returns whether a column counts rows, by ones if the step says so."""
-    steps = np.diff(values)
-    rises = (steps > 0).all() if step is None else len(steps) > 0 and (steps == step).all()
-    return bool(len(values) and np.array_equal(values, np.floor(values)) and rises)
-
-
-def _read_folder(folder: Path, label: str, schema: Columns) -> dict[str, Labelled]:
+def _read_folder(folder: Path, schema: Columns) -> dict[str, Labelled]:
     # unlike the method, False also for a name that no folder can have
     if not os.path.isdir(folder):
         raise MissingFile.of(
@@ -419,14 +314,39 @@ def _read_folder(folder: Path, label: str, schema: Columns) -> dict[str, Labelle
                     "one file for each client",
                 )
             if ending == ".npz":
-                clients[client] = _read_npz_client(path, label, schema)
+                clients[client] = _read_npz_client(path, schema)
             else:
                 clients[client] = schema(path, TABLES[ending](path, schema))
     return {client: clients[client] for client in sorted(clients, key=natural)}
 
 
-def _read_npz_client(path: Path, label: str, schema: Columns) -> Labelled:
-    arrays = dict(schema.select(read_npz(path).items()))
+def _warn_of_unread(folder: Path, train_folder: Path) -> None:
+    """Warns of data files in the folder that are no part of the data."""
+    unread: list[str] = []
+    for path in sorted(folder.iterdir()):
+        if path.name in ("train", "test", "validation") or path.name.startswith("."):
+            continue
+        if os.path.isdir(path):
+            # a folder that may not be read is none of the data's
+            with contextlib.suppress(OSError):
+                unread += [f"{path.name}/"] if any(map(_is_data_file, path.iterdir())) else []
+        elif train_folder != folder and _is_data_file(path):
+            unread.append(path.name)
+    if unread:
+        names = ", ".join(unread[:5]) + (f" and {len(unread) - 5} more" if unread[5:] else "")
+        warnings.warn(
+            f"client_files(folder=...): not read in {folder}: {names}. The parts are the folders "
+            "train, test and validation.",
+            stacklevel=2,
+        )
+
+
+def _is_data_file(path: Path) -> bool:
+    return split_ending(path)[1] in (".npz", *TABLES) and os.path.isfile(path)
+
+
+def _read_npz_client(path: Path, schema: Columns) -> Labelled:
+    label, arrays = schema.label, dict(schema.select(read_npz(path).items()))
     for key, values in arrays.items():
         if not values.ndim:
             raise DataError.found(
@@ -435,7 +355,7 @@ def _read_npz_client(path: Path, label: str, schema: Columns) -> Labelled:
                 "arrays of one row per example",
                 f"The file is {path}.",
             )
-    if label != "y" and "y" in _check_label(path, label, arrays):
+    if label != "y" and "y" in check_label(path, label, arrays):
         raise DataError.found(
             path.name,
             f"the array 'y' beside the labels {label!r}",
@@ -460,76 +380,22 @@ def _read_csv(path: Path, schema: Columns) -> dict[str, Any]:
                     f"{len(row)} fields in the row {', '.join(row)[:60]!r} under "
                     f"{len(header)} headings"
                 )
-        stripped = [name.strip() for name in header]
-        if len(set(stripped)) < len(stripped):
+        header = schema.headings(header)
+        if len(set(header)) < len(header):
             raise ValueError(
-                f"the heading {next(name for name in stripped if stripped.count(name) > 1)!r} twice"
+                f"the heading {next(name for name in header if header.count(name) > 1)!r} twice"
             )
     _check_client(path, schema.client, header)
     columns = zip(*rows, strict=True) if rows else [()] * len(header)
-    return {
-        name: schema.convert(path, name, cells)
-        for name, cells in schema.select(zip(header, columns))
-    }
+    selected = dict(schema.select(zip(header, columns)))
+    schema.owners = selected.get(str(schema.client))
+    return {name: schema.convert(path, name, cells) for name, cells in selected.items()}
 
 
 def _check_client(path: Path, client: str | None, names: Sequence[str]) -> None:
     """Refuses a table without the column of clients."""
     if client is not None and client not in names:
         raise UnknownName.among(f"client_files(client=...), column of {path.name}", client, names)
-
-
-def _to_numbers(
-    path: Path, column: str, cells: Sequence[Any], label: str, words: Mapping[str, Sequence[str]]
-) -> np.ndarray:
-    """Converts the cells of a column to numbers, those of `words` by their place there; an error
-    names the cell.
-    """
-    if column in words:
-        codes = {text: float(code) for code, text in enumerate(words[column])}
-        texts = [str(cell).strip() for cell in cells]
-        if (row := next((i for i, text in enumerate(texts) if text not in codes), None)) is None:
-            return np.array([codes[text] for text in texts], float)
-        option = "labels" if column == label else f"categories[{column!r}]"
-        got = f"{texts[row]!r} in row {row + 1} of the column {column!r}"
-        raise DataError.found(
-            path.name, got, f"the texts of {option}: {list(words[column])}", f"The file is {path}."
-        )
-    try:
-        values = np.array(cells, dtype=float)
-    except (ValueError, TypeError):
-        values = None
-    # NumPy takes underscores between digits, and digits of other scripts
-    odd = [isinstance(cell, str) and ("_" in cell or not cell.isascii()) for cell in cells]
-    if values is not None and not any(odd):
-        return values
-    row = next(i for i, cell in enumerate(cells) if odd[i] or not _is_number(cell))
-    got = f"{cells[row]!r} in row {row + 1} of the column {column!r}"
-    if not str(cells[row]).strip():
-        hint = "Fill the cell, or leave the row out."
-    elif column == label:
-        examples = list(dict.fromkeys(str(text) for text in cells))[:5]
-        hint = (
-            f"Say which texts the labels are, labels={examples}, or name another column of labels: "
-            f"label=... (it is {label!r})."
-        )
-    else:
-        hint = (
-            f"Leave the column out, drop=[{column!r}], name its categories, "
-            f"categories={{{column!r}: [...]}}, "
-            f"or say that it has the labels: label={column!r}."
-        )
-    raise DataError.found(
-        path.name, got, "numbers, such as 1000 or 1.5e-3", f"{hint} The file is {path}."
-    )
-
-
-def _is_number(cell: Any) -> bool:
-    try:
-        float(cell)
-    except (ValueError, TypeError):
-        return False
-    return True
 
 
 def _read_parquet(path: Path, schema: Columns) -> dict[str, Any]:
@@ -550,7 +416,7 @@ def _read_frame(path: Path, schema: Columns, table: Any, keys: Sequence[Any]) ->
         keys: of all columns: their names as text, or other values, such as numbers in frames.
     """
     allowed = "a table of numbers"
-    names = [str(key) for key in keys]
+    names = schema.headings(keys)
     if len(set(names)) < len(names):
         repeated = next(name for i, name in enumerate(names) if name in names[:i])
         raise DataError.found(
@@ -565,26 +431,16 @@ def _read_frame(path: Path, schema: Columns, table: Any, keys: Sequence[Any]) ->
             raise DataError.found(
                 path.name, f"dates in the column {column!r}", allowed, f"Pass drop=[{column!r}]."
             )
-    # what `schema.convert` converts: texts, categories, and the clients' names
+    schema.owners = columns.get(str(schema.client))
+    # numbers stay in arrays, unless they stand for texts or name clients
     texts = {column for column, values in columns.items() if values.dtype.kind not in "fiub"} | {
         *schema.words,
         schema.client,
     }
     return {
-        column: schema.convert(path, column, values.tolist())
-        if column in texts
-        else values.astype(float)
+        column: schema.convert(path, column, values.tolist() if column in texts else values)
         for column, values in columns.items()
     }
-
-
-def _check_label(path: Path, label: str, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    if label not in columns:
-        hint = f"Say which one has the labels: label=... The file is {path}."
-        raise DataError.of(
-            path.name, sorted(columns), f"the name {label!r} of the labels among them", hint
-        )
-    return columns
 
 
 TABLES: dict[str, Callable[..., dict[str, Any]]] = {

@@ -1,18 +1,22 @@
 """The predictions of a model on examples, as a table."""
 
+import contextlib
 import csv
 import io
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, PyTree
 
 from fedax.core import DataError, InvalidInput, Ragged, Task, UnknownName
 from fedax.core.task import conformed, rows_of
 from fedax.data.folder import read_npz
-from fedax.data.formats.files import TABLES, Columns, split_ending
+from fedax.data.formats.columns import Columns, normalize
+from fedax.data.formats.files import TABLES, split_ending
 
 SPLITS = ("train", "validation", "test", "holdout", "held_back")
 """Examples of a task that predictions can be made of."""
@@ -63,11 +67,28 @@ def of_split(task: Task, split: str | None, client: int | None = None) -> Chosen
     )
 
 
-def examples_of(task: Task, path: Path) -> Chosen:
+class _OptionalLabels(Columns):
+    """Columns of features, and of labels where these can be read."""
+
+    def convert(self, path: Path, column: str, cells: Sequence[Any] | np.ndarray) -> Any:
+        if column != self.label:
+            return super().convert(path, column, cells)
+        try:
+            return super().convert(path, column, cells)
+        except DataError:
+            return None
+
+
+def examples_of(task: Task, path: Path, label: str = "y") -> Chosen:
     """Returns the examples of a file, checked against the task's.
 
-    The file is an `.npz` of its arrays, or a table whose columns are the features. Labels are not
-    needed.
+    The file is an `.npz` of its arrays, or a table whose columns are the features.
+
+    Args:
+        task: of the model.
+        path: of the file.
+        label: the column of the labels in tables. They are not needed: a column that is missing,
+            empty or no labels of the task counts for nothing.
 
     Raises:
         DataError: a file that cannot be read, or whose examples are not such as the task's.
@@ -77,26 +98,7 @@ def examples_of(task: Task, path: Path) -> Chosen:
     if ending == ".npz":
         file_arrays = read_npz(path)
     elif ending in TABLES:
-        # labels and other columns are not needed, and may hold texts
-        features = {column: texts for column, texts in task.categories.items() if column != "y"}
-        # with named columns only those are read, and y unless it holds texts
-        request = Columns(
-            words=features,
-            only=None
-            if task.columns is None
-            else {*task.columns, *({"y"} - task.categories.keys())},
-        )
-        columns = TABLES[ending](path, request)
-        # without named columns, all but y are features, in the order of the file
-        names = [name for name in columns if name != "y"] if task.columns is None else task.columns
-        for name in names:
-            if name not in columns:
-                reason = f"the column {name!r} is missing"
-                hint = f"The file has {', '.join(sorted(request.seen))}."
-                raise DataError.because(path.name, reason, hint)
-        file_arrays = {"x": np.column_stack([columns[name] for name in names])} if names else {}
-        # beside other labels, a feature may have this name
-        file_arrays |= {"y": columns["y"]} if "y" in columns and "y" not in names else {}
+        file_arrays = _read_table(task, path, label)
     else:
         raise DataError.of("--data", str(path), "names that end in .npz, " + ", ".join(TABLES))
     for name in file_arrays:
@@ -113,6 +115,33 @@ def examples_of(task: Task, path: Path) -> Chosen:
     return Chosen(arrays, None)
 
 
+def _read_table(task: Task, path: Path, label: str) -> dict[str, np.ndarray]:
+    """Returns the features x of a table, and the labels y if it has such as the task's."""
+    label = normalize(label)
+    # a feature of this name is no label
+    features = None if task.columns is None else [normalize(name) for name in task.columns]
+    has_labels = "y" in task.train.arrays and label not in (features or ())
+    words = {column: texts for column, texts in task.categories.items() if column != "y"}
+    words |= {label: task.categories["y"]} if "y" in task.categories and has_labels else {}
+    # with named columns only those are read; others may hold texts
+    only = None if features is None else {*features, *([label] if has_labels else [])}
+    request = (_OptionalLabels if has_labels else Columns)(label, words=words, only=only)
+    columns = TABLES[split_ending(path)[1]](path, request)
+    labels = columns.pop(label, None) if has_labels else None
+    # without named columns, all but the labels are features, in the order of the file
+    names = list(columns) if features is None else features
+    for name in names:
+        if name not in columns:
+            reason = f"the column {name!r} is missing"
+            hint = f"The file has {', '.join(sorted(request.seen))}."
+            raise DataError.because(path.name, reason, hint)
+    arrays = {"x": np.column_stack([columns[name] for name in names])} if names else {}
+    if labels is not None:
+        with contextlib.suppress(DataError):
+            arrays |= conformed({"y": labels}, {"y": task.train.arrays["y"]}, path.name)
+    return arrays
+
+
 def predictions_csv(task: Task, params: PyTree, examples: Chosen) -> str:
     """Returns a line for each example: its client and true label, where they are known, and the
     prediction.
@@ -127,12 +156,18 @@ def predictions_csv(task: Task, params: PyTree, examples: Chosen) -> str:
         )
     if "y" in examples.arrays and examples.arrays["y"].ndim == 1:
         columns |= {"y": _as_texts(task, examples.arrays["y"])}
-    # shape (examples, outputs)
-    flat = values.reshape(len(values), -1)
-    if values.ndim == 2:
-        # outputs are the probabilities of the labels
+    # shape (examples, outputs), also without examples
+    flat = values.reshape(len(values), math.prod(values.shape[1:]))
+    # without examples, a training example tells what the outputs are
+    sample = values
+    if not len(values):
+        sample = task.predict(params, {name: a[:1] for name, a in task.train.arrays.items()})
+    if _are_probabilities(sample):
         labels = _as_texts(task, np.arange(flat.shape[1]))
-        columns |= {"label": labels[flat.argmax(1)]} | {
+        largest = labels[flat.argmax(1)].astype(str)
+        # a model that diverged has no label
+        largest[np.isnan(flat).any(1)] = ""
+        columns |= {"label": largest} | {
             f"probability_{label}": flat[:, c] for c, label in enumerate(labels)
         }
     else:
@@ -156,8 +191,26 @@ def predictions_csv(task: Task, params: PyTree, examples: Chosen) -> str:
     return buffer.getvalue()
 
 
+def _are_probabilities(values: np.ndarray) -> bool:
+    """Returns whether the rows of predictions are the probabilities of several classes.
+
+    Rows with NaN, of a model that diverged, do not count.
+    """
+    if values.ndim != 2 or values.shape[1] < 2 or not jnp.issubdtype(values.dtype, jnp.floating):
+        return False
+    # rounding of the predictions' own type, and of a sum of many
+    tolerance = max(1e-3, 4 * float(jnp.finfo(values.dtype).eps))
+    rows = values.astype(float)
+    rows = rows[~np.isnan(rows).any(1)]
+    in_range = (rows >= 0).all() and (rows <= 1 + tolerance).all()
+    return bool(in_range and (np.abs(rows.sum(1) - 1) <= tolerance).all())
+
+
 def _as_texts(task: Task, labels: np.ndarray) -> np.ndarray:
     """Returns the texts of labels where the task knows them, else the labels."""
     texts = task.categories.get("y", ())
     # a model may have more outputs than there are labels
-    return labels if labels.max(initial=0) >= len(texts) else np.array(texts, dtype=str)[labels]
+    if labels.dtype.kind not in "iu" or labels.max(initial=0) >= len(texts):
+        return labels
+    # marks of unknown labels, such as -1, stay as they are
+    return np.array([texts[label] if label >= 0 else str(label) for label in labels], dtype=str)

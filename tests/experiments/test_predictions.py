@@ -1,0 +1,260 @@
+"""Predictions and exports of run directories: the data they were made with, and the form of
+tables.
+"""
+
+import csv
+import io
+import json
+import re
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import fedax
+from fedax import cli
+from fedax.core import DataError
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.running import batches
+from fedax.experiments.running.predictions import examples_of, of_split, predictions_csv
+from fedax.experiments.running.progress import Display
+from fedax.experiments.running.runner import run_experiment
+
+STUDY = """
+name = "study"
+rounds = 3
+observe = ["train_loss"]
+[task]
+name = "client_files"
+folder = "data"
+label = "relapse"
+labels = ["no", "yes"]
+[solver]
+learning_rate = 0.5
+[[algorithm]]
+name = "fedavg"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_global_settings(monkeypatch):
+    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
+
+
+def write_clients_files(folder, columns=("age", "weight"), shift=0.0):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, size in (("ann", 12), ("bob", 5)):
+        rng = np.random.default_rng(size)
+        values = {"age": rng.normal(size=size) + shift, "weight": rng.normal(size=size)}
+        rows = [
+            [f"{values[c][i]:.4f}" for c in columns] + [("no", "yes")[int(values["weight"][i] > 0)]]
+            for i in range(size)
+        ]
+        lines = [",".join([*columns, "relapse"]), *map(",".join, rows)]
+        (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    place = tmp_path_factory.mktemp("study")
+    write_clients_files(place / "data")
+    (place / "new.csv").write_text("age,weight,relapse,y\n0,2,yes,17\n0,-2,no,18\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        run_experiment(Experiment.parse(STUDY), place / "run", Display())
+    return place
+
+
+@pytest.fixture
+def place(finished, tmp_path, monkeypatch):
+    shutil.copytree(finished, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def call(*arguments):
+    batches._newest.clear()
+    return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, [str(part) for part in arguments])
+
+
+def rows_of(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+CHANGED = "task .*: its examples are not those that runs/0000.npz was made with.*Relative paths"
+
+
+def test_the_data_of_the_run_give_its_labels(place):
+    result = call("predict", "run", "--data", "new.csv")
+    assert result.exit_code == 0, result.output
+    rows = rows_of(result.stdout)
+    assert [row["y"] for row in rows] == ["yes", "no"]
+    assert [row["label"] for row in rows] == ["yes", "no"]
+    assert rows[0].keys() == {"y", "label", "probability_no", "probability_yes"}
+
+
+@pytest.mark.parametrize("change", ["order", "values"])
+@pytest.mark.parametrize("source", [("--data", "new.csv"), ("--split", "train")])
+def test_files_that_changed_since_the_run_are_refused(place, change, source):
+    columns = ("weight", "age") if change == "order" else ("age", "weight")
+    write_clients_files(place / "data", columns, shift=float(change == "values"))
+    result = call("predict", "run", *source)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert re.search(CHANGED, result.stderr), result.stderr
+
+
+def test_another_folder_of_the_same_name_is_refused(place, tmp_path, monkeypatch):
+    write_clients_files(tmp_path / "other" / "data", shift=5.0)
+    monkeypatch.chdir(tmp_path / "other")
+    result = call("predict", place / "run", "--data", place / "new.csv")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "start the command in the folder in which the run was started" in result.stderr
+
+
+def test_arrays_that_another_machine_computed_are_warned_of(tmp_path):
+    """Their last bits may differ; tables are the same everywhere."""
+    text = STUDY[: STUDY.index("[task]")] + (
+        '[task]\nname = "client_files"\nfolder = "data"\n[[algorithm]]\nname = "fedavg"\n'
+    )
+    (tmp_path / "data").mkdir()
+    text = text.replace('"data"', f'"{tmp_path / "data"}"')
+    for scale in (1.0, 2.0):
+        for k, size in enumerate((4, 7)):
+            x = np.random.default_rng(k).normal(size=(size, 2)).astype(np.float32) * scale
+            np.savez(tmp_path / "data" / f"{k}.npz", x=x, y=(x[:, 0] > 0).astype(int))
+        if scale == 1.0:
+            run_experiment(Experiment.parse(text), tmp_path / "run", Display())
+    np.savez(tmp_path / "new.npz", x=np.ones((2, 2), np.float32))
+    # an archive is read the same whatever the task's examples are
+    assert call("predict", tmp_path / "run", "--data", tmp_path / "new.npz").exit_code == 0
+    assert call("predict", tmp_path / "run", "--split", "train").exit_code == 2
+    versions = tmp_path / "run" / "versions.json"
+    versions.write_text(json.dumps(json.loads(versions.read_text()) | {"numpy": "0.1"}))
+    with pytest.warns(UserWarning, match="by other versions or on another machine"):
+        result = call("predict", tmp_path / "run", "--split", "train")
+    assert result.exit_code == 0, result.output
+
+
+def test_files_are_refused_before_anything_is_computed(place, monkeypatch):
+    def fail(*_):
+        raise AssertionError("computed")
+
+    assert call("predict", "run", "--data", "new.csv", "--out", "new/p.csv").exit_code == 0
+    assert len(rows_of((place / "new" / "p.csv").read_text())) == 2
+    monkeypatch.setattr("fedax.experiments.running.predictions.predictions_csv", fail)
+    (place / "file").write_text("")
+    for out, words in (("new", "not of a folder"), ("file/p.csv", "cannot be written")):
+        result = call("predict", "run", "--data", "new.csv", "--out", out)
+        assert result.exit_code == 2, result.output
+        assert words in result.stderr
+
+
+def test_an_ending_that_contradicts_the_format_is_refused(place):
+    for format, name in (("npz", "m.safetensors"), ("safetensors", "m.npz"), ("npz", "m.NPZ")):
+        result = call("export", "run", "--format", format, "--out", name)
+        refused = format != name.split(".")[1].lower()
+        assert result.exit_code == 2 * refused, result.output
+        assert (place / name).exists() is not refused
+        if refused:
+            assert f"--out: got '{name}'; allowed: names that end in .{format}" in result.stderr
+
+
+def task_of(predict, **arrays):
+    clients = [{"x": np.ones((n, 2)), "y": np.ones(n), **arrays} for n in (3, 1)]
+    return fedax.tasks.from_loss(
+        lambda w, e: (e["x"] @ w - e["y"]) ** 2, np.zeros(2), clients, predict=predict
+    )
+
+
+OUTPUTS = {
+    "one column": (lambda w, e: (e["x"] @ w)[:, None], "prediction", "5"),
+    "a vector": (lambda w, e: e["x"] @ w, "prediction", "5"),
+    "outside": (lambda w, e: e["x"] * w[None], "prediction_0,prediction_1", "1,4"),
+    "no sum": (lambda w, e: e["x"] * w[None] / 8, "prediction_0,prediction_1", "0.125,0.5"),
+    "probabilities": (
+        lambda w, e: jax.nn.softmax(e["x"] * 0.0),
+        "label,probability_0,probability_1",
+        "0,0.5,0.5",
+    ),
+}
+
+
+@pytest.mark.parametrize("rows", [1, 0])
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_only_probabilities_are_a_classification(tmp_path, name, rows):
+    predict, header, line = OUTPUTS[name]
+    task = task_of(predict)
+    (tmp_path / "new.csv").write_text("a,b\n" + "1,2\n" * rows)
+    params = jnp.array([1.0, 2.0])
+    text = predictions_csv(task, params, examples_of(task, tmp_path / "new.csv"))
+    assert text.splitlines() == [header, *[line] * rows]
+
+
+def test_predictions_of_a_model_that_diverged_have_no_label(tmp_path):
+    task = task_of(lambda w, e: jax.nn.softmax(e["x"] * w[None]))
+    np.savez(tmp_path / "new.npz", x=np.ones((1, 2), np.float32))
+    params = jnp.array([np.nan, 1.0])
+    text = predictions_csv(task, params, examples_of(task, tmp_path / "new.npz"))
+    assert text.splitlines() == ["label,probability_0,probability_1", ",nan,nan"]
+
+
+@pytest.fixture
+def labelled(tmp_path):
+    write_clients_files(tmp_path / "data")
+    options = {"label": "relapse", "labels": ["no", "yes"]}
+    return fedax.tasks.make_task("client_files", folder=str(tmp_path / "data"), **options)
+
+
+def test_only_known_labels_have_texts(labelled, tmp_path):
+    x = np.zeros((3, 2), np.float32)
+    np.savez(tmp_path / "new.npz", x=x, y=np.array([-1, 0, 1]))
+    params = labelled.start(jax.random.key(0))
+    text = predictions_csv(labelled, params, examples_of(labelled, tmp_path / "new.npz"))
+    assert [row["y"] for row in rows_of(text)] == ["-1", "no", "yes"]
+
+
+@pytest.mark.parametrize(
+    ("content", "labels"),
+    [
+        ("weight,age,relapse\n1,2,no\n1,2,yes\n", [0, 1]),
+        ("weight,age\n1,2\n", None),
+        ("weight,age,relapse\n1,2,\n", None),
+        ("weight,age,relapse\n1,2,maybe\n", None),
+        ("weight,age,y\n1,2,17\n", None),
+        ("weight,age,y\n1,2,text\n", None),
+    ],
+)
+def test_labels_are_read_from_their_column_where_they_can_be(labelled, tmp_path, content, labels):
+    (tmp_path / "new.csv").write_text(content)
+    arrays = examples_of(labelled, tmp_path / "new.csv", "relapse").arrays
+    np.testing.assert_array_equal(arrays["x"][0], [2.0, 1.0])
+    assert ("y" in arrays) == (labels is not None)
+    if labels is not None:
+        assert arrays["y"].tolist() == labels
+
+
+@pytest.mark.parametrize("cell", ["", "text", "0.5", "nan"])
+def test_a_column_of_no_labels_counts_for_nothing(tmp_path, cell):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.csv").write_text("h,y\n1,0\n2,1\n")
+    task = fedax.tasks.make_task("client_files", folder=str(tmp_path / "data"))
+    (tmp_path / "new.csv").write_text(f"h,y\n3,{cell}\n")
+    assert examples_of(task, tmp_path / "new.csv").arrays.keys() == {"x"}
+    (tmp_path / "new.csv").write_text(f"h,y\n{cell},1\n")
+    if cell != "0.5":
+        with pytest.raises(DataError, match="in row 1 of the column 'h'"):
+            examples_of(task, tmp_path / "new.csv")
+
+
+def test_a_client_without_test_examples_has_an_empty_table(tmp_path):
+    for part, clients in (("train", "ab"), ("test", "a")):
+        (tmp_path / part).mkdir()
+        for name in clients:
+            (tmp_path / part / f"{name}.csv").write_text("h,y\n1,0\n2,1\n")
+    task = fedax.tasks.make_task("client_files", folder=str(tmp_path))
+    params = task.start(jax.random.key(0))
+    text = predictions_csv(task, params, of_split(task, "test", 1))
+    assert text == "client,y,label,probability_0,probability_1\n"
