@@ -114,10 +114,15 @@ def test_fedred():
     agree(run(fedax.FedRed(lam=lam)), w)
 
 
-@pytest.mark.parametrize("coins", [True, False])
-def test_proxskip(coins):
+def test_fedred_refuses_a_decay_in_every_step():
+    with pytest.raises(fedax.InvalidInput, match='got a decay in every step; allowed: "round"'):
+        run(fedax.FedRed(), solver=fedax.SGD(LR, decay=0.5, decay_by="step"))
+
+
+@pytest.mark.parametrize(("coins", "decay"), [(True, 1.0), (False, 1.0), (False, 0.5)])
+def test_proxskip(coins, decay):
     """Alg. over iterations and coins: h is updated when they say so; a round ends there. Without
-    coins every 3 steps."""
+    coins every 3 steps. Where step sizes decay, h has that of the steps of its round."""
     world, p, rounds = World(), 0.25 if coins else 1 / 3, 4
     root = jax.random.fold_in(jax.random.key(SEED), 1)
     luck = [
@@ -126,17 +131,23 @@ def test_proxskip(coins):
     ]
     counts = [1 + int(np.log(u) / np.log(1 - p)) if coins else 3 for u in luck]
     points, h = np.tile(world.start, (5, 1)), np.zeros((5, 4))
-    for count in counts:
+    for t, count in enumerate(counts):
+        rate = LR * decay**t
         for step in range(count):
             before = np.array(
-                [x - LR * (world.gradient(k, x) - h[k]) for k, x in enumerate(points)]
+                [x - rate * (world.gradient(k, x) - h[k]) for k, x in enumerate(points)]
             )
             points = np.tile(P @ before, (5, 1)) if step == count - 1 else before
-            h = h + p / LR * (points - before)
+            h = h + p / rate * (points - before)
     np.testing.assert_allclose(P @ h, 0, atol=1e-12)
     amount = {"sync_probability": p} if coins else {"steps": 3}
     agree(
-        run(fedax.ProxSkip(), schedule=fedax.Schedule(batch_size="full", **amount), rounds=rounds),
+        run(
+            fedax.ProxSkip(),
+            solver=fedax.SGD(LR, decay=decay),
+            schedule=fedax.Schedule(batch_size="full", **amount),
+            rounds=rounds,
+        ),
         points[0],
     )
 

@@ -27,6 +27,8 @@ WRONG = {
     "seed": "fedax.run(fedax.FedAvg(), task, seed='a')",
     "seeds": "fedax.run(fedax.FedAvg(), task, seed=[0, 1])",
     "seeds of NumPy": "fedax.run(fedax.FedAvg(), task, seed=np.arange(2))",
+    "key": "fedax.run(fedax.FedAvg(), task, seed=jax.random.key(0))",
+    "keys": "fedax.run_grid([fedax.FedAvg()], task, seed=[1, jax.random.key(0)])",
     "range of seeds": "fedax.run(fedax.FedAvg(), task, seed=range(2))",
     "histories": "fedax.compare({'A': 3})",
     "history": "fedax.compare({'A': [1.0]})",
@@ -76,8 +78,25 @@ ADVICE = {
     "with parentheses.",
     "fedax.run(fedax.FedAvg(), task, observe=fedax.observe.TrainLoss())": "Write observe=[TrainLoss(...)].",
     "fedax.run(fedax.FedAvg(), task, engine='eager')": "Write fedax.Eager().",
+    "fedax.run(fedax.FedAvg(), task, solver=optax.adam)": "Write fedax.Optax(optax.adam(0.001)).",
+    "fedax.run(fedax.FedAvg(), task, solver='SGD')": "Write fedax.SGD(0.01).",
+    "fedax.Optax(optax.adam)": "Write Optax(optax.adam(0.001)).",
+    "fedax.Optax('adamw')": "Write Optax(optax.adamw(0.001)).",
+    "fedax.Channel(up=fedax.codecs.TopK)": "Write TopK(), with parentheses.",
+    "fedax.Channel(up='top_k')": "Write fedax.codecs.TopK().",
+    "fedax.Channel(down='qsgd')": "Write fedax.codecs.QSGD().",
+    "fedax.Channel(attack=fedax.attacks.SignFlip)": "Write SignFlip(), with parentheses.",
+    "fedax.Channel(attack='signflip')": "Write fedax.attacks.SignFlip().",
+    "fedax.Channel(privacy=fedax.Privacy)": "Write Privacy(), with parentheses.",
+    "fedax.observe.SetMetric('a', 'accuracy')": (
+        "Write lambda y, p: ..., of which p are the task's predictions."
+    ),
+    "fedax.observe.TestAccuracy('mae')": 'Write HoldoutScore("mae").',
+    "fedax.observe.TestLoss(score='mae')": 'Write HoldoutScore("mae").',
+    "fedax.observe.ValidationAccuracy('mae')": 'Write ValidationScore("mae").',
 }
 PROGRAM = """
+import jax
 import numpy as np
 import optax
 import fedax

@@ -77,6 +77,31 @@ def test_without_noise_they_are_exact_and_so_are_the_rounds(tmp_path):
     assert fit.errors.max() < 1e-3
 
 
+def test_work_that_was_not_counted_is_passed_over(tmp_path):
+    """As deployments record it where the data decide how much work there is."""
+    path = tmp_path / "durations.csv"
+    record(path)
+    counted = fit_devices(read_durations(path))
+    assert counted.passed_over == 0
+    # a second phase of every round, of some clients, before and after their other rows
+    uncounted = [("a", f"c{k}", t, "compute", "9.0", "", "") for t in range(3) for k in (0, 4)]
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text(lines[0])
+    append_durations(path, uncounted[1:])
+    with path.open("a") as file:
+        file.writelines(lines[1:])
+    append_durations(path, uncounted[:1])
+    fit = fit_devices(read_durations(path))
+    assert fit.passed_over == 6
+    for name in NAMES:
+        ours = dict(zip(fit.clients, fit.columns[name], strict=True))
+        assert ours == dict(zip(counted.clients, counted.columns[name], strict=True))
+    np.testing.assert_array_equal(np.sort(fit.errors), np.sort(counted.errors))
+    result = CliRunner().invoke(app, ["clock", "fit", str(path)])
+    assert result.exit_code == 0, result.output
+    assert "6 rows of compute without a number of examples were passed over" in result.output
+
+
 def test_names_with_commas_and_quotes_come_back(tmp_path):
     names, path = ("north, ward 2", 'the "old" site', "plain"), tmp_path / "devices.csv"
     columns = {name: np.array([1.5, 2.5, 3.5]) for name in NAMES}
@@ -116,7 +141,13 @@ ROWS = "a,0,0,download,0.5,100,\na,0,0,compute,0.5,,10\n"
         (HEAD + ROWS + "a,0,0,upload,-0.1,100,\n", "line 4, seconds: got '-0.1'"),
         (HEAD + ROWS + "a,0,0,upload,-0.1,100,\n", "clocks that disagree"),
         (HEAD + ROWS + "a,0,0,upload,0.1,,\n", "line 4, bytes: got ''; allowed: finite numbers"),
-        (HEAD + "a,0,0,compute,0.1,,\n", "line 2, examples: got ''"),
+        (HEAD + "a,0,0,compute,0.1,,x\n", "line 2, examples: got 'x'"),
+        (
+            HEAD + ROWS + "a,0,0,upload,1,9,\na,1,0,download,1,9,\na,1,0,compute,1,,\n"
+            "a,1,0,upload,1,9,\n",
+            "client 1: got no row of compute with a number of examples; allowed: rows of download, "
+            "compute, upload for each client. Where the data decide",
+        ),
         (HEAD + "a,0,0,uplaod,0.1,100,\n", "line 2, phase: got 'uplaod'"),
         (HEAD + "a,0,-1,upload,0.1,100,\n", "line 2, round: got '-1'"),
         (HEAD + "a,,0,upload,0.1,100,\n", "line 2, client"),

@@ -74,7 +74,7 @@ def test_a_report_names_the_client_that_is_not_finite():
 
 
 def test_refusals():
-    with pytest.raises(TypeError, match=r"no option 'schedul' of a run\. Did you mean 'schedule'"):
+    with pytest.raises(fedax.UnknownName, match=r"got 'schedul'.* Did you mean 'schedule'"):
         fedax.start(fedax.FedAvg(), regression(), schedul=SCHEDULE)
     with pytest.raises(InvalidInput, match=r"Schedule\(cohort=...\): got 9; allowed: 1 to 5"):
         fedax.start(fedax.FedAvg(), regression(), schedule=fedax.Schedule(cohort=9))

@@ -317,3 +317,11 @@ def test_durations_of_every_client_and_round_are_recorded(tmp_path):
     assert {row.client for row in rows} <= {"0", "1", "2", "3"}
     fit = fit_devices(rows)
     assert (fit.columns["speed"] > 0).all()
+
+
+def test_clients_on_their_own_machines_do_not_collude(tmp_path):
+    """The server cannot let them, and says so before it asks anybody."""
+    channel = fedax.Channel(attack=fedax.attacks.ALIE(share=0.4))
+    engine = federation(tmp_path, fedax.FedAvg(), channel=channel)
+    with pytest.raises(fedax.InvalidInput, match="Simulation, Eager or MPI, for this one"):
+        run(fedax.FedAvg(), engine, channel=channel)

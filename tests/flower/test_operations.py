@@ -371,10 +371,22 @@ def test_rows_that_are_not_the_tasks_are_refused(tables, tmp_path, old, new, mes
         tables[1]("site", blocks("python")[1].replace(old, new))
 
 
+def test_columns_are_matched_by_name(tables, tmp_path):
+    write_rows(tmp_path / "site", 40)
+    expected = tables[1]("site")
+    table = [row.split(",") for row in (tmp_path / "site" / "own.csv").read_text().splitlines()]
+    (tmp_path / "other").mkdir()
+    rows = "".join(f"{dose},{age},{rest},{label}\n" for age, dose, rest, label in table)
+    (tmp_path / "other" / "own.csv").write_text(rows)
+    assert rows.startswith("dose,age")
+    own = tables[1]("other")
+    for split in ("train", "validation", "test"):
+        jax.tree.map(np.testing.assert_array_equal, getattr(own, split), getattr(expected, split))
+
+
 def test_other_columns_are_refused(tables, tmp_path):
-    """As many, but in another order: without names they would be mixed up."""
-    write_rows(tmp_path / "site", 40, "dose,age,pressure,relapse\n")
-    with pytest.raises(DataError, match=r"columns: got \['dose', 'age'.*allowed: \['age', 'dose'"):
+    write_rows(tmp_path / "site", 40, "dose,height,pressure,relapse\n")
+    with pytest.raises(DataError, match=r"columns: got \['dose', 'height'.*allowed: \['age', 'do"):
         tables[1]("site")
 
 

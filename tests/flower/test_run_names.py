@@ -36,7 +36,16 @@ def deployed(tmp_path, monkeypatch):
     monkeypatch.setattr(deploy_app, "_keep_warnings", lambda path: None)
     monkeypatch.setattr(Deployment, "experiment", lambda self, engine: None)
 
-    def train(algorithm, clients, out, channel=None, resume=False, grid=LocalGrid, **options):
+    def train(
+        algorithm,
+        clients,
+        out,
+        channel=None,
+        resume=False,
+        grid=LocalGrid,
+        server=None,
+        **options,
+    ):
         histories = []
 
         def run(*arguments):
@@ -45,13 +54,15 @@ def deployed(tmp_path, monkeypatch):
             histories.append(fedax.run(algorithm, task, **given))
             return folder
 
+        if server is None:
+            server = clients
         monkeypatch.setattr(deploy_app, "run_experiment", run)
         monkeypatch.setattr(deploy_app, "resume", run)
         config = {"deployment": str(tmp_path), "out": str(out), "resume": resume}
         with jax.enable_x64(False):
-            task = task_of(clients)
+            task, own = task_of(server), task_of(clients)
             assignment = Assignment(algorithm, OPTIONS["solver"], OPTIONS["schedule"], channel)
-            devices = [Device(task, k, tmp_path / f"client-{k}", [assignment]) for k in range(2)]
+            devices = [Device(own, k, tmp_path / f"client-{k}", [assignment]) for k in range(2)]
             deploy_app._train(grid(devices), config)
         return float(histories[0].params)
 
@@ -103,6 +114,50 @@ def test_a_run_goes_on_after_its_folder_was_moved(deployed, tmp_path):
         expected = float(fedax.run(method, task_of(OLD), **OPTIONS).params)
     found = deployed(method, OLD, moved, resume=True, **checkpoints(moved))
     assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_run_goes_on_with_the_clients_examples_alone(deployed, tmp_path):
+    """As within one process: with other sizes, SCAFFOLD's control variates would not fit."""
+    method, out = fedax.SCAFFOLD(), tmp_path / "out"
+    options = {"checkpoint": out / "checkpoints" / "0000", "checkpoint_every": 1}
+    with pytest.raises(RuntimeError, match="killed"):
+        deployed(method, OLD, out, grid=Killed, **options)
+    message = (
+        "client 1 comes back with 4 training examples and no test set, "
+        "it had 3 training examples and no test set"
+    )
+    # the server's task is a stand-in, which stays as it was
+    with pytest.raises(fedax.InvalidInput, match=message):
+        deployed(method, [OLD[0], [*OLD[1], 80.0]], out, resume=True, server=OLD, **options)
+    with jax.enable_x64(False):
+        expected = float(fedax.run(method, task_of(OLD), **OPTIONS).params)
+    found = deployed(method, OLD, out, resume=True, **options)
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_histories_go_on_with_the_clients_examples_alone(tmp_path):
+    """Of a server in the same process, which meets the clients anew; more clients too."""
+    method = fedax.FedAvg()
+    assignment = Assignment(method, OPTIONS["solver"], OPTIONS["schedule"], None)
+
+    def run(*clients, **options):
+        with jax.enable_x64(False):
+            own = task_of(clients)
+            devices = [
+                Device(own, k, tmp_path / f"client-{k}", [assignment]) for k in range(len(clients))
+            ]
+            engine = fedax.Flower(LocalGrid(devices), clients=len(clients), deadline=20.0)
+            return fedax.run(method, task_of([[0.0]]), engine=engine, **OPTIONS | options)
+
+    history = run(*NEW, rounds=2)
+    whole, continued = run(*NEW), run(*NEW, resume=history)
+    np.testing.assert_array_equal(continued.params, whole.params)
+    with pytest.raises(fedax.InvalidInput, match=r"resume=...\): client 0 comes back with 1 train"):
+        run([1.0], NEW[1], resume=history)
+    with pytest.raises(
+        fedax.InvalidInput, match=r"got 3 clients; allowed: 2, as in the rounds bef"
+    ):
+        run(*NEW, [3.0], resume=history)
 
 
 def test_the_name_is_written_before_it_is_used(tmp_path):

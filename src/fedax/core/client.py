@@ -3,8 +3,9 @@
 import copy
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar, Literal, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import equinox as eqx
 import jax
@@ -16,6 +17,7 @@ from fedax.core.hyper import MOST_COUNT, PerClient, Scalar, Word, check_declared
 from fedax.core.local_problem import LocalProblem
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
+from fedax.core.validation.misuse import missing_attribute
 from fedax.errors import InvalidInput
 from fedax.utils.arguments import checked_arguments
 from fedax.utils.jax_internals import get_opaque_trace_state
@@ -24,14 +26,35 @@ from fedax.utils.random import Index, stream
 
 Carry = TypeVar("Carry")
 
+_ENGINES_ATTRIBUTES = {"fold", "take_over", "store_solver_state"}
+_USUAL_NAMES = {
+    "data": "mean_of",
+    "epochs": "steps",
+    "fit": "minimize",
+    "grad": "gradient",
+    "id": "index",
+    "local_steps": "steps",
+    "lr": "learning_rate",
+    "n": "size",
+    "num_examples": "size",
+    "optimizer": "solver",
+    "rng": "key",
+    "train": "minimize",
+    "update": "minimize",
+    "weight": "share",
+}
+"""Attributes of `Client` by the names that other libraries and papers have for them."""
+
 
 class Minibatch(ABC):
     """Some of a client's examples, as one step of local work sees them. `params` is the model's own
     pytree.
 
     Every gradient of a step's minibatch is a training step of the model's state, if it has one (see
-    `Client.model_state`).
+    `Client.model_state`), but for `gradient_aside`.
     """
+
+    client: "Client"
 
     @abstractmethod
     def loss(self, params: PyTree) -> Float[Array, ""]:
@@ -40,6 +63,13 @@ class Minibatch(ABC):
     @abstractmethod
     def gradient(self, params: PyTree) -> PyTree:
         """Returns the gradient of `loss`."""
+
+    def gradient_aside(self, params: PyTree) -> PyTree:
+        """Returns the gradient of `loss` at another point than that of the model which is trained,
+        whose state it leaves as it is.
+        """
+        with self.client.frozen_state():
+            return self.gradient(params)
 
     @abstractmethod
     def mean_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
@@ -109,6 +139,19 @@ class Client(ABC):
         self.solver_state: PyTree = None
         self._has_solved = False
 
+    if not TYPE_CHECKING:  # type checkers would accept any attribute
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):  # a property that fails
+                return object.__getattribute__(self, name)
+            known = {*dir(Client), *Client.__annotations__, "layout", "schedule", "solver", "task"}
+            public = [
+                attribute
+                for attribute in known - _ENGINES_ATTRIBUTES
+                if not attribute.startswith("_")
+            ]
+            raise missing_attribute(self, "client", name, public, _USUAL_NAMES)
+
     @abstractmethod
     def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
         """Returns f_k(w), the mean loss over all training examples, with the task's l2."""
@@ -165,6 +208,17 @@ class Client(ABC):
         carry, state = jax.lax.fori_loop(0, count, with_state, (carry, self.model_state))
         self.take_over(state)
         return carry
+
+    @contextmanager
+    def frozen_state(self) -> Iterator[None]:
+        """Leaves the model's state as it is: for work on a second model, beside the one that goes
+        up.
+        """
+        state = self.model_state
+        try:
+            yield
+        finally:
+            self.model_state = state
 
     def take_over(self, state: PyTree) -> None:
         """Sets the model's state after a training step.
@@ -262,6 +316,15 @@ class Client(ABC):
         return self.solver.step_size() * self.rate
 
     @property
+    def plain_learning_rate(self) -> Any:
+        """The step size of this round, for work that takes its steps without the solver.
+
+        Raises:
+            InvalidInput: the solver's steps are not plain gradient steps of one size.
+        """
+        return self.solver.plain_step_size() * self.rate
+
+    @property
     def nominal_learning_rate(self) -> Any:
         """The learning rate that the solver multiplies its momentum or its gradients by in this
         round, as released code uses it.
@@ -312,6 +375,11 @@ class Solver(eqx.Module):
         """Whether the schedule says how many steps it takes; otherwise the data do."""
         return True
 
+    @property
+    def has_step_decay(self) -> bool:
+        """Whether the learning rate is another one in every step."""
+        return False
+
     def __check_init__(self) -> None:
         check_declared(self)
 
@@ -345,6 +413,12 @@ class Solver(eqx.Module):
             "method's formulas need"
         )
         raise InvalidInput.found("run(solver=...)", self._describe(), allowed)
+
+    def plain_step_size(self) -> Scalar:
+        """Returns the same for methods that step along gradients themselves; raises `InvalidInput`
+        for solvers that take other gradients.
+        """
+        return self.step_size()
 
     def nominal_step_size(self) -> Scalar:
         """Returns the learning rate as set, before the round's factor, momentum, clipping and

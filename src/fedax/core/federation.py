@@ -3,7 +3,7 @@
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
 import equinox as eqx
 import jax
@@ -12,11 +12,26 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.core.scheduling.sampling import weighted_subset
+from fedax.core.validation.misuse import missing_attribute
 from fedax.utils.arguments import checked_arguments
 from fedax.utils.layout import Layout
 from fedax.utils.random import Index
 
 Value = TypeVar("Value")
+
+_USUAL_NAMES = {
+    "aggregate": "average",
+    "clients_per_round": "sample",
+    "collect": "gather",
+    "draw": "sample",
+    "log": "note",
+    "map": "gather",
+    "mean": "average",
+    "num_clients": "clients",
+    "select": "sample",
+    "t": "round",
+}
+"""Attributes of `Federation` by the names that other libraries and papers have for them."""
 
 
 @checked_arguments
@@ -321,6 +336,15 @@ class Federation(ABC):
     clients: int
     equal_weights: bool
     layout: Layout
+
+    if not TYPE_CHECKING:  # type checkers would accept any attribute
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):  # a property that fails
+                return object.__getattribute__(self, name)
+            known = {*dir(Federation), *Federation.__annotations__}
+            public = [attribute for attribute in known if not attribute.startswith("_")]
+            raise missing_attribute(self, "fed", name, public, _USUAL_NAMES)
 
     @property
     @abstractmethod

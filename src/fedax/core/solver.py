@@ -19,10 +19,13 @@ from fedax.core.client import Client, Minibatch, Solver
 from fedax.core.constants import Constants
 from fedax.core.hyper import Scalar, Word, hyper, number, symbolic
 from fedax.core.local_problem import LocalProblem
+from fedax.core.validation.misuse import explained
 from fedax.errors import InvalidInput, UnknownName
 from fedax.utils.arguments import checked_call
 from fedax.utils.layout import accumulator
 from fedax.utils.random import Index
+
+_IN_A_SCHEDULE = ", or take a schedule of Optax such as optax.piecewise_constant_schedule."
 
 
 class Descent(Solver):
@@ -75,7 +78,9 @@ class Descent(Solver):
             self.decay if callable(self.decay) else optax.exponential_decay(1.0, 1, self.decay)
         )
         # a whole number would give 32 bits
-        return jnp.asarray(schedule(jnp.asarray(count, accumulator(dtype))), dtype)
+        count = jnp.asarray(count, accumulator(dtype))
+        with explained(schedule, f"{type(self).__name__}(decay=...)", ending=_IN_A_SCHEDULE):
+            return jnp.asarray(schedule(count), dtype)
 
     @abstractmethod
     def transformation(self) -> optax.GradientTransformation:
@@ -172,14 +177,14 @@ class SGD(Descent):
 
     def step_size(self) -> Scalar:
         # formulas with a step size need steps of exactly that size along gradients
-        is_plain = not (self.momentum or self._has_step_decay or self._changes_gradients)
+        is_plain = not (self.momentum or self.has_step_decay or self._changes_gradients)
         return number(self.learning_rate) if is_plain else super().step_size()
 
     def nominal_step_size(self) -> Scalar:
         return number(self.learning_rate)
 
     @property
-    def _has_step_decay(self) -> bool:
+    def has_step_decay(self) -> bool:
         """Whether the learning rate is another one in every step."""
         return self.decay != 1 and self.decay_by != "round"
 
@@ -189,18 +194,21 @@ class SGD(Descent):
         return self.clip < math.inf or self.weight_decay > 0 or (self.keep and self.momentum > 0)
 
     def accumulated(self, client: Client, prox: Scalar) -> Float[Array, ""]:
-        if self._has_step_decay or self._changes_gradients:
+        if self.has_step_decay or self._changes_gradients:
             return super().accumulated(client, prox)
         dtype = client.layout.dtype
         steps, pull = (
             jnp.asarray(client.steps, dtype),
             jnp.asarray(number(self.learning_rate) * client.rate * prox, dtype),
         )
-        # without momentum a geometric series in 1 - pull
+        # without momentum a geometric series in 1 - pull, which rounds to 1 for a small pull
         if not self.momentum:
-            contraction, safe_pull = 1 - pull, jnp.where(pull > 0, pull, 1)
+            safe_pull = jnp.where((pull > 0) & (pull < 1), pull, 0.5)
+            series = -jnp.expm1(steps * jnp.log1p(-safe_pull)) / safe_pull
+            contraction, nonzero_pull = 1 - pull, jnp.where(pull > 0, pull, 1)
+            direct = (1 - contraction**steps) / nonzero_pull
             # without a pull every gradient counts once
-            return jnp.where(pull > 0, (1 - contraction**steps) / safe_pull, steps)
+            return jnp.where(pull > 0, jnp.where(pull < 1, series, direct), steps)
 
         def step(_: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
             speed, total = state
@@ -245,10 +253,26 @@ class Optax(Descent):
 
     def __check_init__(self) -> None:
         if not isinstance(self.optimizer, optax.GradientTransformation):
-            raise InvalidInput.of("Optax(optimizer=...)", self.optimizer, "an Optax optimizer")
+            call = optax_call(self.optimizer)
+            hint = f"Write Optax({call})." if call else ""
+            raise InvalidInput.of(
+                "Optax(optimizer=...)", self.optimizer, "an Optax optimizer", hint
+            )
 
     def transformation(self) -> optax.GradientTransformation:
         return self.optimizer
+
+
+def optax_call(value: Any) -> str:
+    """Returns how to make the Optax optimizer that a function or a text names; empty for none.
+
+    >>> optax_call(optax.adam), optax_call("adamw"), optax_call(3)
+    ('optax.adam(0.001)', 'optax.adamw(0.001)', '')
+    """
+    name = value.lower() if isinstance(value, str) else getattr(value, "__name__", "")
+    maker = getattr(optax, name, None)
+    is_maker = inspect.isfunction(maker) and "learning_rate" in inspect.signature(maker).parameters
+    return f"optax.{name}(0.001)" if is_maker and (isinstance(value, str) or value is maker) else ""
 
 
 class SAM(Solver):
@@ -300,8 +324,16 @@ class SAM(Solver):
     def step_size(self) -> Scalar:
         return self.solver.step_size()
 
+    def plain_step_size(self) -> Scalar:
+        allowed = "SGD alone: this work takes its steps along gradients without the solver"
+        raise InvalidInput.found("run(solver=...)", self._describe(), allowed)
+
     def nominal_step_size(self) -> Scalar:
         return self.solver.nominal_step_size()
+
+    @property
+    def has_step_decay(self) -> bool:
+        return self.solver.has_step_decay
 
     def accumulated(self, client: Client, prox: Scalar) -> Float[Array, ""]:
         return self.solver.accumulated(client, prox)
@@ -323,7 +355,9 @@ def sharp_gradient(rho: Any, problem: LocalProblem | None = None) -> Callable[..
         # a gradient of 0 has no direction: the point itself then
         length = jnp.where(norm > 0, rho / jnp.where(norm > 0, norm, 1), 0)
         worst = jax.tree.map(lambda w, g: w + (length * g).astype(w.dtype), params, ascent)
-        return inner.minibatch_gradient(batch, worst)
+        # the model's state, such as the statistics of batch norm, is trained at the point itself
+        with batch.client.frozen_state():
+            return inner.minibatch_gradient(batch, worst)
 
     return gradient
 

@@ -1,15 +1,19 @@
 """Losses and scores of the global model."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
 
 from fedax.core import InvalidInput, Ragged, Task, UnknownName
 from fedax.core.directions import Mode, check_mode, find_mode, mode_field
+from fedax.core.hyper import static_number
 from fedax.observe.base import Observer, Split, View
 from fedax.utils.arguments import checked_call
+
+Made = TypeVar("Made", bound=Callable[[], Observer])
 
 
 class TrainLoss(Observer):
@@ -42,7 +46,7 @@ class Objective(Observer):
         minimum: of the objective, if it is known.
     """
 
-    minimum: float | None = eqx.field(static=True, default=None)
+    minimum: float | None = eqx.field(static=True, default=None, converter=static_number)
 
     lower_is_better = ("objective", "objective_gap")
 
@@ -160,25 +164,48 @@ def score_modes(observer: Any, scores: Mapping[str, Mode], *names: str) -> dict[
     return {} if mode is None else dict.fromkeys(names, mode)
 
 
-@checked_call
+def _without_score(instead: str) -> Callable[[Made], Made]:
+    """Decorates a function that makes an observer of a fixed score.
+
+    A score that is given to it raises an error that leads to `instead`.
+    """
+
+    def decorate(function: Made) -> Made:
+        checked = checked_call(function)
+
+        @functools.wraps(function)
+        def make(*values: Any, **options: Any) -> Any:
+            score = options["score"] if set(options) == {"score"} else values[0] if values else None
+            if not isinstance(score, str):
+                return checked(*values, **options)
+            name = function.__name__
+            hint = f'Write {instead}("{score}").'
+            raise InvalidInput.of(f"{name}(...)", score, "no arguments", hint)
+
+        return make  # type: ignore[return-value]
+
+    return decorate
+
+
+@_without_score("HoldoutScore")
 def TestAccuracy() -> HoldoutScore:
     """Observes `test_accuracy`, the accuracy on the global test set, in [0, 1]."""
     return HoldoutScore("accuracy")
 
 
-@checked_call
+@_without_score("ValidationScore")
 def ValidationAccuracy() -> ValidationScore:
     """Observes `validation_accuracy`, on the clients' validation examples, in [0, 1]."""
     return ValidationScore("accuracy")
 
 
-@checked_call
+@_without_score("ValidationScore")
 def ValidationLoss() -> ValidationScore:
     """Observes `validation_loss`, the mean loss on the clients' validation examples."""
     return ValidationScore("loss")
 
 
-@checked_call
+@_without_score("HoldoutScore")
 def TestLoss() -> HoldoutScore:
     """Observes `test_loss`, the mean loss on the global test set."""
     return HoldoutScore("loss")

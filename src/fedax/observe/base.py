@@ -14,9 +14,11 @@ from fedax.core.algorithm import Algorithm, Constraint
 from fedax.core.client import Solver
 from fedax.core.directions import Mode
 from fedax.core.federation import Cohort
+from fedax.core.hyper import static_number
 from fedax.core.scheduling.local_work import counts
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
+from fedax.core.validation.misuse import described, explained, name_of
 from fedax.errors import InvalidInput
 from fedax.utils.arguments import checked_arguments
 from fedax.utils.layout import accumulator
@@ -201,7 +203,9 @@ class Gradients(eqx.Module):
 
 def count_field(default: int) -> Any:
     """Returns the field of an observer for a whole number of at least 1."""
-    return eqx.field(static=True, default=default, metadata={"count": True})
+    return eqx.field(
+        static=True, default=default, converter=static_number, metadata={"count": True}
+    )
 
 
 @checked_arguments
@@ -245,6 +249,36 @@ class Observer(eqx.Module):
         return {}
 
 
+def compute_all(observers: Sequence[Observer], view: View) -> dict[str, Any]:
+    """Computes the metrics of all observers on a view, inside a compiled program.
+
+    Raises:
+        InvalidInput: an observer that returns no metrics by name, or does what compiled functions
+            cannot do; two metrics of one name.
+    """
+    metrics: list[Mapping[str, Any]] = []
+    for observer in observers:
+        with explained(observer.__call__, ending=_IN_AN_OBSERVER):
+            values = observer(view)
+        metrics.append(_check_metrics(name_of(observer.__call__), values))
+    return merge_metrics(metrics)
+
+
+_IN_AN_OBSERVER = (
+    '; or return the array under a name that begins with "raw ", and make the metric of it in '
+    "on_host(self, seen, task), which is not compiled."
+)
+
+
+def _check_metrics(name: str, values: Any) -> Mapping[str, Any]:
+    """Refuses what an observer returns if it is not a mapping of metrics by name."""
+    if isinstance(values, Mapping) and all(isinstance(key, str) for key in values):
+        return values
+    hint = 'Write return {"name": value}.'
+    allowed = "a dict of metrics by name"
+    raise InvalidInput.found(f"{name}, its result", described(values), allowed, hint)
+
+
 RAW = "raw "
 """The beginning of names of what observers see for their work on the host alone; no metrics."""
 
@@ -258,7 +292,10 @@ def on_host(
         InvalidInput: two metrics of one name.
     """
     # sees the raw arrays too, which the next line leaves out
-    host_metrics = [observer.on_host(seen, task) for observer in observers]
+    host_metrics = [
+        _check_metrics(name_of(observer.on_host), observer.on_host(seen, task))
+        for observer in observers
+    ]
     compiled_metrics = {name: value for name, value in seen.items() if not name.startswith(RAW)}
     return {
         name: np.asarray(value)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedax.core import Client, InvalidInput
+from fedax.core.hyper import static_number
 from fedax.core.scheduling.local_work import real
 from fedax.observe.base import Observer, View
 
@@ -39,7 +40,7 @@ class LocalSpread(Observer):
     (arXiv:1909.04715), eq. (3), Lemmas 1 to 4; `fedax.theory.local_gd` has the bounds.
     """
 
-    minimum: float | None = eqx.field(static=True, default=None)
+    minimum: float | None = eqx.field(static=True, default=None, converter=static_number)
 
     def __call__(self, view: View) -> dict[str, Any]:
         # clients of one example each: with full batches the steps do not depend on the sizes
@@ -54,7 +55,7 @@ class LocalSpread(Observer):
         ):
             allowed = "schedules with batch_size='full' and as many steps in every round"
             raise InvalidInput.found("observe LocalSpread", "another schedule", allowed)
-        steps, rate = schedule.most_steps(1)[1], view.solver.step_size()
+        steps, rate = schedule.most_steps(1)[1], view.solver.plain_step_size()
         if getattr(view.solver, "decay", 1) != 1:
             raise InvalidInput.of("observe LocalSpread", view.solver, "SGD without decay")
 

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from fedax.core import InvalidInput, Task
 from fedax.core.directions import Mode, check_mode, mode_field
 from fedax.core.task import has_examples
+from fedax.errors import shown
 from fedax.observe.base import RAW, Observer, View, count_field
 
 Split = Literal["train", "validation", "test", "holdout"]
@@ -107,6 +108,12 @@ class SetMetric(OnPredictions):
 
     def __check_init__(self) -> None:
         check_mode("SetMetric(mode=...)", self.mode)
+        if not isinstance(self.called, str) or not self.called.strip():
+            raise InvalidInput.of("SetMetric(called=...)", self.called, "the metric's name, a text")
+        if not callable(self.function):
+            allowed = "a function (labels, predictions) -> number"
+            hint = "Write lambda y, p: ..., of which p are the task's predictions."
+            raise InvalidInput.of("SetMetric(function=...)", self.function, allowed, hint)
 
     def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
         return {} if self.mode is None else {self._metric_name: self.mode}
@@ -116,7 +123,23 @@ class SetMetric(OnPredictions):
         return self.called
 
     def value(self, labels: np.ndarray, predictions: np.ndarray) -> float:
-        return self.function(labels, predictions)
+        field = f"SetMetric({self.called!r}, function=...)"
+        try:
+            value = self.function(labels, predictions)
+        except Exception as error:
+            shapes = f"labels of shape {labels.shape} and predictions of shape {predictions.shape}"
+            reason = f"fails on {shapes}, {type(error).__name__}: {str(error).rstrip('.')}"
+            # classifiers predict a number for each class
+            is_by_class = predictions.ndim > labels.ndim
+            hint = "The predicted labels are predictions.argmax(-1)." if is_by_class else ""
+            raise InvalidInput.because(field, reason, hint) from error
+        try:
+            return float(value)
+        except (TypeError, ValueError) as error:
+            is_array = isinstance(value, np.ndarray | jax.Array)
+            got = f"an array of shape {value.shape}" if is_array else shown(value)
+            allowed = "a function that returns one number"
+            raise InvalidInput.found(field, f"one that returns {got}", allowed) from error
 
 
 class _OnProbabilities(OnPredictions):

@@ -41,7 +41,7 @@ class TrainingLoss(Observer):
         )
 
         def train(client: Client) -> tuple[Float[Array, ""], Float[Array, ""]]:
-            layout, rate = client.layout, client.learning_rate
+            layout, rate = client.layout, client.plain_learning_rate
 
             def step(carry: tuple[Any, ...], batch: Minibatch) -> tuple[Any, ...]:
                 x, total, count = carry

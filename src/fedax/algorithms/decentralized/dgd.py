@@ -39,4 +39,4 @@ class DGD(Gossip):
         return Upload(state)
 
     def receive(self, client: Client, state: Vector, received: Vector) -> Vector:
-        return received - client.learning_rate * client.gradient(state)
+        return received - client.plain_learning_rate * client.gradient(state)

@@ -56,7 +56,7 @@ class ExactDiffusion(Gossip):
         return fed.memory(Adapted(w, w))
 
     def send(self, client: Client, state: Adapted) -> Upload[Vector]:
-        y = state.x - client.learning_rate * client.gradient(state.x)
+        y = state.x - client.plain_learning_rate * client.gradient(state.x)
         corrected = state.x + y - state.y
         return Upload(corrected, memory=Adapted(corrected, y))
 

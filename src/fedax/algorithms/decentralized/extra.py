@@ -59,6 +59,6 @@ class EXTRA(Gossip):
 
     def receive(self, client: Client, state: TwoPoints, received: Vector) -> TwoPoints:
         g = client.gradient(state.x)
-        x = state.x + received - state.back - client.learning_rate * (g - state.g)
+        x = state.x + received - state.back - client.plain_learning_rate * (g - state.g)
         # the second entry is (I + W) / 2 of this round's models, which the next round subtracts
         return TwoPoints(x, (state.x + received) / 2, g)

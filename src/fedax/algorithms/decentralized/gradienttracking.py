@@ -62,4 +62,4 @@ class GradientTracking(Gossip):
 
     def receive(self, client: Client, state: Any, received: tuple[Vector, Vector]) -> Tracked:
         x, y = received
-        return Tracked(x - client.learning_rate * state.y, y, state.g)
+        return Tracked(x - client.plain_learning_rate * state.y, y, state.g)

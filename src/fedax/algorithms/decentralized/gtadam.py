@@ -60,5 +60,5 @@ class GTAdam(GradientTracking):
     ) -> TrackedMoments:
         m = self.b1 * state.m + (1 - self.b1) * state.y
         v = jnp.minimum(self.b2 * state.v + (1 - self.b2) * state.y**2, self.most)
-        step = client.learning_rate * m / (jnp.sqrt(v) + self.eps)
+        step = client.plain_learning_rate * m / (jnp.sqrt(v) + self.eps)
         return TrackedMoments(received[0] - step, received[1], state.g, m, v)

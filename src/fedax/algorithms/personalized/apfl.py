@@ -86,21 +86,21 @@ class APFL(Algorithm[ModelAndMemory]):
         return state.alpha * state.v + (1 - state.alpha) * w
 
     def train(self, client: Client, w: Vector, state: Mixture) -> Upload[Vector]:
-        rate, layout = client.learning_rate, client.layout
+        rate, layout = client.plain_learning_rate, client.layout
 
         def step(carry: tuple[Vector, Mixture], batch: Minibatch) -> tuple[Vector, Mixture]:
-            (w_i, state), gradient = (
-                carry,
-                lambda point: layout.ravel(batch.gradient(layout.unravel(point))),
-            )
-            g_bar = gradient(self.mix(client, w_i, state))
+            w_i, state = carry
+            mixture = layout.unravel(self.mix(client, w_i, state))
+            # the statistics of a batch norm are the global model's
+            g_bar = layout.ravel(batch.gradient_aside(mixture))
             alpha = (
                 jnp.clip(state.alpha - rate * ((state.v - w_i) @ g_bar), 0, 1)
                 if self.learned
                 else state.alpha
             )
             # all three steps are from the values before the minibatch
-            return w_i - rate * gradient(w_i), Mixture(state.v - rate * state.alpha * g_bar, alpha)
+            g = layout.ravel(batch.gradient(layout.unravel(w_i)))
+            return w_i - rate * g, Mixture(state.v - rate * state.alpha * g_bar, alpha)
 
         w_i, state = client.for_each_minibatch(step, (w, state))
         return Upload(w_i, reference=w, memory=state)

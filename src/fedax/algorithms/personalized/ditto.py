@@ -24,7 +24,9 @@ class Ditto(Algorithm[ModelAndMemory]):
        v_k \leftarrow \text{local solver on } f_k(v) + \tfrac{\lambda}{2} \lVert v - w \rVert^2
        \text{ from } v_k, \qquad w \leftarrow \frac{\sum_S p_k w_k}{\sum_S p_k}. $$
 
-    The personal model takes as many steps as the global one. $\lambda = 0$ is training alone.
+    The personal model takes as many steps as the global one. $\lambda = 0$ is training alone. A
+    model's state, such as the statistics of batch norm, is trained by the global model alone, and
+    personal models are evaluated with it.
 
     Args:
         lam: $\lambda$, at least 0.
@@ -55,5 +57,7 @@ class Ditto(Algorithm[ModelAndMemory]):
         return Personal.remembered(state.memory)
 
     def train(self, client: Client, w: Vector, v: Vector) -> Upload[Vector]:
-        v = client.minimize(LocalProblem(anchor=w, prox=self.lam), start=v)
+        # the statistics of a batch norm are the global model's
+        with client.frozen_state():
+            v = client.minimize(LocalProblem(anchor=w, prox=self.lam), start=v)
         return Upload(client.minimize(start=w), reference=w, memory=v)

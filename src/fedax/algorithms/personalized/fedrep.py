@@ -48,4 +48,4 @@ class FedRep(FedPer):
         w, body = client.minimize_only(head, w), head.others
         if self.body == "work":
             return client.minimize_only(body, w)
-        return body.put(w, body.take(w - client.learning_rate * client.gradient(w)))
+        return body.put(w, body.take(w - client.plain_learning_rate * client.gradient(w)))

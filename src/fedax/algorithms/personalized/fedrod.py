@@ -82,7 +82,7 @@ class FedRoD(FullyAveraged):
 
     def train(self, client: Client, shared: Vector, personal: PersonalVector) -> Upload[Vector]:
         rate, layout, leaves = (
-            client.learning_rate,
+            client.plain_learning_rate,
             client.layout,
             self.personal_leaves(client.layout),
         )

@@ -88,7 +88,7 @@ class PerFedBC(FedBCFineTune):
         return z
 
     def primal(self, client: Client, z: Vector, x: Vector, lam: Float[Array, ""]) -> Vector:
-        layout, rate, add_scale = client.layout, client.learning_rate, optax.tree.add_scale
+        layout, rate, add_scale = client.layout, client.plain_learning_rate, optax.tree.add_scale
         centre = layout.unravel(z)
 
         def step(x: Any, *batches: Minibatch) -> Any:

@@ -104,7 +104,7 @@ class PFedMe(Algorithm[ModelAndMemory]):
         return jnp.where(state.visited > 0, state.theta, w)
 
     def train(self, client: Client, start: Vector, _: Envelope) -> Upload[Any]:
-        rate, add_scale, layout = client.learning_rate, optax.tree.add_scale, client.layout
+        rate, add_scale, layout = client.plain_learning_rate, optax.tree.add_scale, client.layout
 
         def step(carry: tuple[Any, Any], batch: Minibatch) -> tuple[Any, Any]:
             w, theta = carry

@@ -7,13 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from fedax.algorithms.server.aggregation import (
-    Aggregation,
-    krum_scores,
-    sort_uploads,
-    squared_distances,
-)
+from fedax.algorithms.server.aggregation import Aggregation
 from fedax.core import Card, Gathered, InvalidInput, Reduction, Schedule, Vector, hyper
+from fedax.numerics.robust import krum_scores, sort_uploads, squared_distances
 from fedax.utils.random import Index
 
 
@@ -43,7 +39,7 @@ class Bulyan(Aggregation):
     Byzantium, ICML 2018, Sec. 4 (Bulyan with Krum).
     """
 
-    byzantine: int = hyper(0, low=0, doc="hostile clients of a cohort, at most")
+    byzantine: int = hyper(0, low=0, doc="f, hostile clients of a cohort at most")
 
     card: ClassVar[Card] = Card(
         paper="El Mhamdi, Guerraoui and Rouault, The Hidden Vulnerability of Distributed Learning "
@@ -54,13 +50,13 @@ class Bulyan(Aggregation):
 
     def check(self, schedule: Schedule, sizes: Sequence[int]) -> None:
         super().check(schedule, sizes)
-        n = self.count_rows(schedule, sizes)
-        if self.byzantine and 4 * self.byzantine + 3 > n:
-            allowed = f"0 to {max((n - 3) // 4, 0)} with {n} clients in a round: 4 f + 3 <= n"
+        rows = self.count_rows(schedule, sizes)
+        if self.byzantine and 4 * self.byzantine + 3 > rows:
+            allowed = f"0 to {max((rows - 3) // 4, 0)} with {rows} clients in a round: 4 f + 3 <= n"
             raise InvalidInput.of("Bulyan(byzantine=...)", self.byzantine, allowed)
 
     def combine(self, uploads: Gathered[Vector], w: Vector) -> Vector:
-        changes, valid = uploads.value - w[None], uploads.valid
+        valid, changes = uploads.valid, uploads.value - w[None]
         # a cohort of fewer clients than expected keeps at least one
         picks = jnp.maximum(valid.sum(dtype=jnp.int32) - 2 * self.byzantine, 1)
         squares = squared_distances(changes, valid)

@@ -2,8 +2,9 @@
 
 from typing import ClassVar
 
-from fedax.algorithms.server.aggregation import Aggregation, sort_uploads
+from fedax.algorithms.server.aggregation import Aggregation
 from fedax.core import Card, Gathered, Vector
+from fedax.numerics.robust import sort_uploads
 
 
 class CoordinateMedian(Aggregation):

@@ -9,6 +9,7 @@ from fedax.core import (
     Card,
     Client,
     Federation,
+    InvalidInput,
     LocalProblem,
     Minibatch,
     Scalar,
@@ -64,6 +65,9 @@ class FedRed(Algorithm[Vector]):
         return Upload(client.gradient(x))
 
     def train(self, client: Client, x: Vector, g: Vector) -> Upload[Vector]:
+        if client.solver.has_step_decay:
+            allowed = '"round" for FedRed, whose implicit steps have one learning rate in a round'
+            raise InvalidInput.found("run(solver=...), decay_by", "a decay in every step", allowed)
         # an implicit step on the proximal term is an explicit one with this factor on every term
         factor = 1 / (1 + client.nominal_learning_rate * self.lam)
 

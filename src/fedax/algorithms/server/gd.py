@@ -48,7 +48,7 @@ class GD(Algorithm[Vector]):
         return fed.average(self.step, fed.everyone, state)
 
     def step(self, client: Client, x: Vector) -> Upload[Vector]:
-        return Upload(x - client.learning_rate * client.gradient(x), reference=x)
+        return Upload(x - client.plain_learning_rate * client.gradient(x), reference=x)
 
 
 class LocalState(eqx.Module):
@@ -120,7 +120,7 @@ class LocalGD(Algorithm[LocalState]):
         return mean if self.returned == "mean" else state.x
 
     def train(self, client: Client, x: Vector) -> Upload[tuple[Vector, Vector, Float[Array, ""]]]:
-        layout, rate = client.layout, client.learning_rate
+        layout, rate = client.layout, client.plain_learning_rate
 
         def step(carry: tuple[Any, Any], batch: Minibatch) -> tuple[Any, Any]:
             iterate, total = carry

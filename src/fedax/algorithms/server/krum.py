@@ -5,8 +5,9 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from fedax.algorithms.server.aggregation import Aggregation, krum_scores, squared_distances
+from fedax.algorithms.server.aggregation import Aggregation
 from fedax.core import Card, Gathered, InvalidInput, Reduction, Schedule, Vector, hyper
+from fedax.numerics.robust import krum_scores, squared_distances
 
 
 class Krum(Aggregation):

@@ -126,7 +126,7 @@ class Mime(MimeLite):
             return jax.tree.map(
                 lambda at_params, at_start: at_params - at_start,
                 batch.gradient(params),
-                batch.gradient(start),
+                batch.gradient_aside(start),
             )
 
         return Upload(

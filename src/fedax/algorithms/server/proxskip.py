@@ -80,6 +80,9 @@ class ProxSkip(Algorithm[ProxSkipState]):
     def train(self, client: Client, w: Vector, state: Shifted) -> Upload[Vector]:
         p = client.schedule.sync_probability
         p = 1 / jnp.asarray(client.steps, w.dtype) if p is None else jnp.asarray(p, w.dtype)
-        h = state.h + p / client.learning_rate * (w - state.x)
+        # the rate of the steps from which x came, those of the round before
+        before = jnp.maximum(jnp.asarray(client.round) - 1, 0)
+        rate = client.solver.step_size() * client.solver.factor(before, w.dtype)
+        h = state.h + p / rate * (w - state.x)
         x = client.minimize(LocalProblem(linear=-h), start=w)
         return Upload(x, reference=w, memory=Shifted(h, x))

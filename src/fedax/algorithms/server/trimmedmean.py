@@ -4,8 +4,9 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from fedax.algorithms.server.aggregation import Aggregation, sort_uploads
+from fedax.algorithms.server.aggregation import Aggregation
 from fedax.core import Card, Gathered, Reduction, Scalar, Vector, hyper
+from fedax.numerics.robust import sort_uploads
 
 
 class TrimmedMean(Aggregation):

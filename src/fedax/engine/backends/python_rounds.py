@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from fedax.communication.channel import decode
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory, Upload
+from fedax.core.validation.own_methods import call_round
 from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import EmptyPhaseError, RoundContext
@@ -31,7 +32,7 @@ from fedax.engine.round.evaluation import empty_cohort
 from fedax.engine.round.timing.asynchronous import row_of
 from fedax.engine.round.timing.clock import WorkCount
 from fedax.engine.round.traffic import bits_spent
-from fedax.observe.base import Observer, View, merge_metrics
+from fedax.observe.base import Observer, View, compute_all
 from fedax.utils.layout import accumulator
 
 
@@ -212,7 +213,7 @@ class PythonProgram(Program):
                 carry,
             )
             try:
-                state = algorithm.round(fed, carry.state)
+                state = call_round(algorithm, fed, carry.state)
                 new_carry = RunCarry(
                     state,
                     tuple(fed.lost),
@@ -292,4 +293,4 @@ class PythonProgram(Program):
 
 def evaluate_observers(observers: Sequence[Observer], view: View) -> dict[str, Any]:
     """Computes the metrics of all observers on a view."""
-    return merge_metrics([observer(view) for observer in observers])
+    return compute_all(observers, view)

@@ -23,9 +23,11 @@ from fedax.core.bound_model import evaluated_state
 from fedax.core.federation import is_memory
 from fedax.core.history import Best, History, Outcome
 from fedax.core.traffic import Traffic
+from fedax.core.validation.own_methods import call_model
 from fedax.engine.compilation.fingerprint import first_difference
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.driver.recorder import has_ended
+from fedax.engine.driver.resume import CLIENTS, check_clients
 from fedax.engine.round.engine import RunCarry
 from fedax.errors import InvalidInput, WriteFailed
 from fedax.utils.files import write
@@ -207,6 +209,7 @@ class Checkpoints:
         identity = {
             name: value for name, value in self.identity.items() if name != "mode" or name in stored
         }
+        clients, stored_clients = identity.pop(CLIENTS, {}), stored.pop(CLIENTS, {})
         if difference := first_difference(identity, stored):
             name, *values = difference
             # fingerprints leave this default out
@@ -224,6 +227,7 @@ class Checkpoints:
             raise InvalidInput.of(
                 f"run(checkpoint=...), {name}", current, "the same run as before", hint
             )
+        check_clients("run(checkpoint=...)", clients, stored_clients)
 
     def _list_files(self) -> list[Path]:
         """Returns the files, newest first."""
@@ -372,7 +376,7 @@ def _restore_history(
         meta["algorithm"],
         metrics=select_arrays("metrics"),
         notes=select_arrays("notes"),
-        params=layout.unravel(algorithm.model(carry.state)),
+        params=layout.unravel(call_model(algorithm, carry.state, layout.dim)),
         bits=Traffic(arrays[f"{i}/down"], arrays[f"{i}/up"]),
         outcome=Outcome(**meta["outcome"]),
         best=best,

@@ -18,11 +18,13 @@ from jaxtyping import Array, Float
 from fedax.core.bound_model import evaluated_state
 from fedax.core.federation import is_memory
 from fedax.core.history import History, Outcome
+from fedax.core.validation.own_methods import call_model
 from fedax.engine.driver.checkpoint import Checkpoints
 from fedax.engine.driver.interrupts import CallLength, Interrupts, is_intact
 from fedax.engine.driver.options import Progress
 from fedax.engine.driver.recorder import Recorder, has_ended
 from fedax.engine.driver.resume import (
+    CLIENTS,
     check_continued,
     check_lengths,
     check_resumed,
@@ -289,7 +291,7 @@ class RoundLoop:
 
     def _models(self, carries: list[RunCarry]) -> list[Float[Array, "dim"]]:
         return [
-            algorithm.model(carry.state)
+            call_model(algorithm, carry.state, self.grid.layout.dim)
             for algorithm, carry in zip(self.grid.algorithms_by_run, carries, strict=True)
         ]
 
@@ -332,10 +334,13 @@ def open_checkpoints(grid: Grid) -> Checkpoints | None:
     if options.checkpoint is None:
         return None
     engine, folder = options.engine, Path(options.checkpoint)
+    # the fingerprint has the task's data, which are not those of clients elsewhere
+    clients = engine.describe_clients()
+    identity = grid.identity() | ({CLIENTS: clients} if clients else {})
     return Checkpoints(
         folder,
         options.checkpoint_every,
-        grid.identity(),
+        identity,
         engine.process_group,
         engine.checkpoint_seconds,
     )

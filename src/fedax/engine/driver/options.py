@@ -25,15 +25,15 @@ from fedax.core.directions import Mode, check_mode, find_mode
 from fedax.core.hyper import MOST_COUNT
 from fedax.core.scheduling.devices import Devices
 from fedax.core.scheduling.schedule import Schedule
-from fedax.core.solver import SGD, Optax
+from fedax.core.solver import SGD, Optax, optax_call
 from fedax.core.task import Task
 from fedax.engine.backends.simulation import Simulation
 from fedax.engine.driver.early_stopping import Budget as Budget
 from fedax.engine.driver.early_stopping import Divergence as Divergence
 from fedax.engine.driver.early_stopping import EarlyStopping, Rule, rules_of
 from fedax.engine.round.engine import Engine
-from fedax.errors import InvalidInput, shown
-from fedax.observe import TestAccuracy, TrainLoss, TrainScore
+from fedax.errors import InvalidInput, UnknownName, shown
+from fedax.observe import HoldoutScore, TrainLoss, TrainScore
 from fedax.observe.base import Observer, modes_of
 from fedax.utils.arguments import ON_DEVICES
 
@@ -143,18 +143,18 @@ class RunOptions:
         """Returns the record of keyword arguments, of which None stands for the default.
 
         Raises:
-            TypeError: an unknown argument; the message suggests the nearest one.
+            UnknownName: an unknown argument; the message says what to write.
         """
-        field_names = [field.name for field in dataclasses.fields(cls)]
+        # the lists of a grid come as `solver` and `schedule`
+        field_names = [
+            field.name
+            for field in dataclasses.fields(cls)
+            if field.name not in ("solvers", "schedules")
+        ]
         for name in arguments:
             if name not in field_names:
-                suggestions = difflib.get_close_matches(name, field_names, n=1)
-                hint = f" Did you mean {suggestions[0]!r}?" if suggestions else ""
-                if name == "device":
-                    hint = f" {ON_DEVICES}"
-                elif name in (field.name for field in dataclasses.fields(Schedule)):
-                    hint = f" Write schedule=fedax.Schedule({name}={shown(arguments[name])})."
-                raise TypeError(f"no option {name!r} of a run.{hint}")
+                hint = _instead_of(name, arguments[name])
+                raise UnknownName.among("option of a run", name, field_names, hint)
         # None counts as not given, so that a caller can pass its own optional arguments on
         values = {name: value for name, value in arguments.items() if value is not None}
         return cls(
@@ -239,20 +239,16 @@ class RunOptions:
     def with_default_observers(self, task: Task) -> "RunOptions":
         """Returns the options with default observers if none were given.
 
-        These are the training loss and, where the task scores it, accuracy.
+        These are the training loss and the scores of the task, such as accuracy.
 
         With `on_bad_client="drop"` there are none by default, because the losses of bad clients
         need not be finite.
         """
         if self.observe is not None or self.on_bad_client == "drop":
             return self
-        # test accuracy if there are test examples: training accuracy says less about the model
-        accuracy = (
-            [TrainScore("accuracy") if task.test_set is None else TestAccuracy()]
-            if "accuracy" in task.scores
-            else []
-        )
-        return dataclasses.replace(self, observe=(TrainLoss(), *accuracy))
+        # on test examples if there are any: scores of training say less about the model
+        kind = TrainScore if task.test_set is None else HoldoutScore
+        return dataclasses.replace(self, observe=(TrainLoss(), *map(kind, task.scores)))
 
     def with_directions(self, task: Task) -> "RunOptions":
         """Returns the options with directions (max or min) of metrics that select models or end
@@ -314,6 +310,35 @@ class RunOptions:
         )
 
 
+_ELSEWHERE = {
+    "device": ON_DEVICES,
+    "lr": "Write solver=fedax.SGD({}).",
+    "learning_rate": "Write solver=fedax.SGD({}).",
+    "momentum": "Write solver=fedax.SGD(0.01, momentum={}).",
+    "optimizer": "Write solver=fedax.SGD(0.01), or solver=fedax.Optax(optax.adam(0.001)).",
+    "metrics": "Write observe=[fedax.observe.TestAccuracy()], with one observer for each metric.",
+    "callbacks": "Write observe=[...] for metrics, progress=function for a function of every "
+    "observation, or step by step with fedax.start(...).",
+    "clients_per_round": "Write schedule=fedax.Schedule(cohort={}).",
+    "fraction_fit": "Write schedule=fedax.Schedule(cohort=...), with the number of clients.",
+    "local_epochs": "Write schedule=fedax.Schedule(epochs={}).",
+    "local_steps": "Write schedule=fedax.Schedule(steps={}).",
+    "num_rounds": "Write rounds={}.",
+    "n_rounds": "Write rounds={}.",
+    "verbose": "Write progress=True.",
+}
+"""What to write instead of options that other libraries have."""
+
+
+def _instead_of(name: str, value: Any) -> str:
+    """Returns what to write instead of an option that runs do not have, or nothing."""
+    if name in _ELSEWHERE:
+        return _ELSEWHERE[name].format(shown(value))
+    if name in (field.name for field in dataclasses.fields(Schedule)):
+        return f"Write schedule=fedax.Schedule({name}={shown(value)})."
+    return ""
+
+
 def as_solver(value: Any) -> Any:
     """Returns an Optax optimizer as a solver; other values are returned as they are.
 
@@ -356,6 +381,10 @@ def _advice(value: Any, kind: type) -> str:
         return "Write fedax.tasks.from_torch(net, loss, clients)."
     if kind is Solver and isinstance(value, int | float) and not isinstance(value, bool):
         return f"Write fedax.SGD({value!r})."
+    if kind is Solver and isinstance(value, str) and value.lower() == "sgd":
+        return "Write fedax.SGD(0.01)."
+    if kind is Solver and (call := optax_call(value)):
+        return f"Write fedax.Optax({call})."
     if isinstance(value, str) and kind in (Algorithm, Task):
         suggestion = _suggest_call(kind, value)
         return f"Write {suggestion}." if suggestion else ""

@@ -24,6 +24,9 @@ from fedax.utils.layout import Layout
 
 _PARTS, _PART = 16, 1 << 16
 """Blocks of a large array that its fingerprint looks at, and the bytes of each."""
+CLIENTS = "clients elsewhere"
+"""The part of a run's identity and origin with the examples of clients that are not in this
+process."""
 
 
 def origin(
@@ -152,7 +155,8 @@ def check_resumed(
         is_private: whether these runs have an account of privacy.
 
     Raises:
-        InvalidInput: another number of histories, privacy, method, model, seed or data.
+        InvalidInput: another number of histories, privacy, method, model, seed or data, or clients
+            with other numbers of examples.
     """
     if len(histories) != len(origins):
         allowed = f"as many as there are runs, {len(origins)}"
@@ -165,6 +169,9 @@ def check_resumed(
                 raise InvalidInput.because("run(resume=...)", reason, "Start anew.")
             continue
         for name in expected:
+            if name == CLIENTS:
+                check_clients("run(resume=...)", expected[name], recorded.get(name, {}))
+                continue
             # of an engine whose examples are elsewhere
             if name == "data" and None in (expected[name], recorded[name]):
                 continue
@@ -173,6 +180,28 @@ def check_resumed(
                 continue
             if difference := first_difference(expected[name], recorded[name], name):
                 _refuse(*difference)
+
+
+def check_clients(field: str, current: dict[str, str], recorded: dict[str, str]) -> None:
+    """Refuses clients elsewhere that have other examples than in the rounds before.
+
+    Args:
+        field: that is refused.
+        current: from `Engine.describe_clients`.
+        recorded: the same of the rounds before; empty if they did not record it.
+
+    Raises:
+        InvalidInput: a client with another number of examples, another number of clients.
+    """
+    if not current or not recorded:
+        return
+    if len(current) != len(recorded):
+        allowed = f"{len(recorded)}, as in the rounds before"
+        raise InvalidInput.found(field, f"{len(current)} clients", allowed)
+    for client, examples in current.items():
+        if examples != recorded[client]:
+            reason = f"{client} comes back with {examples}, it had {recorded[client]}"
+            raise InvalidInput.because(field, reason, "Start it with its earlier examples.")
 
 
 def check_lengths(histories: Sequence[History], ended: Sequence[bool]) -> None:

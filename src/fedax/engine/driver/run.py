@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, SupportsIndex, Unpack, cast
 
+import jax
 import numpy as np
 import optax
 
@@ -21,7 +22,14 @@ from fedax.engine.backends.simulation import Simulation
 from fedax.engine.driver.early_stopping import EarlyStopping as EarlyStopping
 from fedax.engine.driver.loop import RoundLoop, open_checkpoints, rounds_done
 from fedax.engine.driver.options import Divergence as Divergence
-from fedax.engine.driver.options import Options, RunOptions, as_solver, check_kind, require_concrete
+from fedax.engine.driver.options import (
+    Options,
+    RunOptions,
+    as_solver,
+    check_count,
+    check_kind,
+    require_concrete,
+)
 from fedax.engine.driver.options import Progress as Progress
 from fedax.engine.driver.progress_bar import progress_hook
 from fedax.engine.driver.resolve import has_symbolic
@@ -29,6 +37,7 @@ from fedax.engine.driver.session import Grid
 from fedax.engine.driver.session import program_key as program_key
 from fedax.errors import InvalidInput, RunFailed, shown
 from fedax.utils.arguments import checked_call
+from fedax.utils.random import MOST_SEED
 
 
 @checked_call
@@ -68,8 +77,8 @@ def run(
             `fedax.load_params` reads; by default the task's own. Histories and files bring the
             model's state, such as batch statistics; a pytree without it gives a warning.
         rounds: how many in all, at least 0 (0 only observes the initial model); 100 by default.
-        observe: observers from `fedax.observe`; by default the training loss and, where the task
-            scores it, accuracy (on test examples if there are any), and nothing with
+        observe: observers from `fedax.observe`; by default the training loss and the scores of the
+            task, such as accuracy (on test examples if there are any), and nothing with
             `on_bad_client="drop"`. An empty list watches nothing.
         observe_every: rounds between observations, at least 1. The initial and the final model are
             always observed.
@@ -207,6 +216,12 @@ def run_grid(
             "run_grid(algorithms=...)", names, allowed, "Call it once for each method."
         )
     seeds = list(seed) if isinstance(seed, Sequence | np.ndarray) else [cast(int, seed)]
+    for value in seeds:
+        if isinstance(value, jax.Array):
+            hint = "A run makes its random keys itself. Write seed=0."
+            allowed = f"whole numbers from 0 to {MOST_SEED}"
+            raise InvalidInput.found("run(seed=...)", "an array of JAX", allowed, hint)
+        check_count("seed", value, 0, MOST_SEED)
     if not seeds or len(set(seeds)) < len(seeds):
         raise InvalidInput.of("run_grid(seed=...)", seed, "a seed, or several different ones")
     require_concrete("run", algorithms, task, options)

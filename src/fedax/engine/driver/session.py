@@ -19,6 +19,7 @@ from fedax.core.history import Outcome
 from fedax.core.hyper import as_arrays, bound_to, check_population, with_defaults
 from fedax.core.scheduling.schedule import Schedule, as_inputs
 from fedax.core.task import Given, Task
+from fedax.core.validation.own_methods import call_model
 from fedax.engine.compilation.cache import evict_programs, retain_freed_memory
 from fedax.engine.compilation.fingerprint import run_fingerprint
 from fedax.engine.driver.options import (
@@ -30,7 +31,7 @@ from fedax.engine.driver.options import (
 )
 from fedax.engine.driver.recorder import Clock
 from fedax.engine.driver.resolve import resolve
-from fedax.engine.driver.resume import data_of, origin
+from fedax.engine.driver.resume import CLIENTS, data_of, origin
 from fedax.engine.driver.settings import settings_of
 from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import Engine, compute_metrics, initial_params
@@ -295,11 +296,14 @@ class Grid:
         data = (
             data_of(self.task, privacy is not None) if options.engine.has_all(self.task) else None
         )
+        clients = options.engine.describe_clients()
+        elsewhere = {CLIENTS: clients} if clients else {}
         members = zip(self._asked, self.seeds * len(self.algorithms), strict=True)
         return [
             origin(
                 algorithm, data, seed, self.layout, self._options_of(run).schedule, options.channel
             )
+            | elsewhere
             for run, (algorithm, seed) in enumerate(members)
         ]
 
@@ -461,9 +465,9 @@ class Session:
     def params(self, state: RunState) -> PyTree:
         """Returns the global model as the user's own pytree."""
         (carry,) = self._program.split(state.value)
-        return self._grid.task.assembled(
-            self._grid.layout.unravel(self._grid.algorithms_by_run[0].model(carry.state))
-        )
+        layout = self._grid.layout
+        model = call_model(self._grid.algorithms_by_run[0], carry.state, layout.dim)
+        return self._grid.task.assembled(layout.unravel(model))
 
     @checked_call
     def personal(self, state: RunState) -> PyTree:

@@ -20,6 +20,7 @@ from fedax.core.client import Carry
 from fedax.core.federation import Cohort, Memory
 from fedax.core.hyper import MOST_COUNT
 from fedax.core.task import Ragged
+from fedax.core.validation.own_methods import call_round
 from fedax.engine.backends.simulation.backend import SimulationBackend, client_mesh
 from fedax.engine.backends.simulation.engine import SimulationProgram
 from fedax.engine.compilation.jaxpr import subjaxprs, trip_count
@@ -259,9 +260,8 @@ def round_flops_counter(program: SimulationProgram) -> Callable[[Any, int], int]
         setup: Setup, algorithm: Algorithm[Any], root: Any, carry: RunCarry, round: Int[Array, ""]
     ) -> list[Array]:
         backend = _FlopBackend(setup)
-        algorithm.round(
-            RoundContext(backend, round, root, *carry[1:4], **carry.by_name), carry.state
-        )
+        fed = RoundContext(backend, round, root, *carry[1:4], **carry.by_name)
+        call_round(algorithm, fed, carry.state)
         costs[:] = backend.costs
         return backend.worked
 

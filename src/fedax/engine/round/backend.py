@@ -21,6 +21,7 @@ from fedax.communication.privacy import LocalNoise
 from fedax.core.client import Client
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.core.scheduling.asynchronous import Arrivals
+from fedax.core.validation.own_methods import call_work
 from fedax.engine.round.aggregation import all_finite
 from fedax.engine.round.client import Setup
 from fedax.engine.round.model_state import Sent, state_from_mean, state_in_reals
@@ -234,7 +235,7 @@ class PhaseWork(eqx.Module):
             *decode(self.down)[0],
             *(client_state[name] for name in ("own", "received") if name in client_state),
         )
-        output = self.work(client, *inputs)
+        output = call_work(self.work, client, inputs, self.receives)
         # the receiving half of an exchange returns a new memory alone
         upload = Upload((), memory=output) if self.receives else output
         value, lost = self._encode(client, upload, client_state.get("lost"))

@@ -19,6 +19,7 @@ from fedax.core.federation import Memory, with_memories
 from fedax.core.history import History, Outcome
 from fedax.core.scheduling.asynchronous import Timetable
 from fedax.core.task import Task
+from fedax.core.validation.own_methods import call_init
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.round.backend import MEMORY, STATE, UPLOAD, Backend
 from fedax.engine.round.client import Setup
@@ -112,7 +113,7 @@ def initial_carry(
 ) -> RunCarry:
     """Returns the carry before round 0: the algorithm's initial state, and the codec's memories."""
     # a separate root, because with the run's root the draws of `init` would be those of round 0
-    state = algorithm.init(RoundContext(backend, 0, stream(root, "init")), w)
+    state = call_init(algorithm, RoundContext(backend, 0, stream(root, "init")), w)
     channel, task, steps = backend.setup.channel, backend.setup.task, backend.setup.asynchronous
     downlinks = None if steps is None else steps.initial_downlinks()
     bounds = None if backend.setup.private is None else backend.setup.private.initial_bounds()
@@ -287,6 +288,13 @@ class Engine(ABC):
     def has_all(self, task: Task) -> bool:
         """Returns whether this process has all clients' examples."""
         return True
+
+    def describe_clients(self) -> dict[str, str]:
+        """Returns the examples of clients elsewhere in words, by client; empty if there are none.
+
+        Checkpoints store them: a run is continued with the same ones.
+        """
+        return {}
 
     def prepared(self, setup: Setup) -> Setup:
         """Returns the setup of this process, such as with the examples of one rank."""

@@ -16,6 +16,8 @@ from jaxtyping import Array, Float, Int, Shaped
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory
 from fedax.core.task import Examples, Ragged, Task, piece
+from fedax.core.validation.misuse import explained
+from fedax.core.validation.own_methods import call_model
 from fedax.engine.round.aggregation import add_compensated, finalize
 from fedax.engine.round.client import CompiledClient, Part, Setup
 from fedax.engine.round.engine import RunCarry
@@ -48,7 +50,9 @@ def personal_models(
         down, memory_rows = jax.lax.optimization_barrier(
             (personal.down, () if personal.memory is None else (personal.memory.of(k),))
         )
-        return jax.lax.optimization_barrier(personal.work(client, *down, *memory_rows))
+        with explained(personal.work):
+            own_model = personal.work(client, *down, *memory_rows)
+        return jax.lax.optimization_barrier(own_model)
 
     return model
 
@@ -57,10 +61,11 @@ def all_personal_models(
     setup: Setup, algorithm: Algorithm[Any], carry: RunCarry
 ) -> Float[Array, "clients dim"]:
     """Returns the models that the clients use themselves, shape (clients, dim)."""
-    clients, model_of = setup.task.train.clients, personal_models(setup, algorithm, carry)
-    if model_of is None:
-        return jnp.tile(algorithm.model(carry.state)[None], (clients, 1))
-    return jax.lax.map(model_of, jnp.arange(clients, dtype=jnp.int32))
+    clients, own_model_of = setup.task.train.clients, personal_models(setup, algorithm, carry)
+    if own_model_of is None:
+        model = call_model(algorithm, carry.state, setup.layout.dim)
+        return jnp.tile(model[None], (clients, 1))
+    return jax.lax.map(own_model_of, jnp.arange(clients, dtype=jnp.int32))
 
 
 def view_of(
@@ -71,7 +76,7 @@ def view_of(
     `last_cohort` is the cohort of the last phase before it.
     """
     evaluated = dataclasses.replace(setup, task=task_as_evaluated(setup.task, carry.model_state))
-    view = CompiledView(evaluated, algorithm.model(carry.state))
+    view = CompiledView(evaluated, call_model(algorithm, carry.state, setup.layout.dim))
     set_run(view, setup, algorithm, carry.state)
     view.own, view._worked = personal_models(setup, algorithm, carry), last_cohort
     view.states = carry.model_state if isinstance(carry.model_state, Memory) else None

@@ -19,6 +19,7 @@ from fedax.core.hyper import as_arrays, bound_to, with_defaults
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.solver import SGD
 from fedax.core.task import Ragged, Task
+from fedax.core.validation.own_methods import call_init, call_round
 from fedax.engine.compilation.jaxpr import subjaxprs, trip_count
 from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork, zeros
 from fedax.engine.round.client import Setup
@@ -136,16 +137,13 @@ def trace_footprint(algorithm: Algorithm[Any], setup: Setup) -> Footprint:
 
     def one_round() -> None:
         root, w = jax.random.key(0), jnp.zeros(setup.layout.dim, setup.layout.dtype)
-        state = algorithm.init(RoundContext(backend, 0, root), w)
+        state = call_init(algorithm, RoundContext(backend, 0, root), w)
         # round 1, because some methods do more in round 0
         solver_states = setup.solver.initial_state(setup.layout.unravel(w))
         solver_states = None if solver_states is None else backend.memory(solver_states)
-        algorithm.round(
-            RoundContext(
-                backend, 1, root, model_state=shared_state(setup.task), solver_states=solver_states
-            ),
-            state,
-        )
+        model_state = shared_state(setup.task)
+        fed = RoundContext(backend, 1, root, model_state=model_state, solver_states=solver_states)
+        call_round(algorithm, fed, state)
 
     jax.eval_shape(one_round)
     return Footprint(

@@ -31,6 +31,7 @@ from fedax.core.scheduling.sampling import Poisson, Uniform
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.solver import SGD
 from fedax.core.task import Task
+from fedax.core.validation.own_methods import call_init, call_round, call_work
 from fedax.engine.round.backend import PhaseResult, PhaseWork, vectors
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
@@ -405,7 +406,7 @@ class _InspectionBackend(RecordingBackend):
             raise _refusal(self.name, reason, hint)
         down = decode(phase_work.down)[0]
         rows = [client_states["own"].of(cohort.ids[0])] if "own" in client_states else []
-        upload = phase_work.work(Probe(self.setup, phase_work), *down, *rows)
+        upload = call_work(phase_work.work, Probe(self.setup, phase_work), (*down, *rows))
         self._check_upload(upload, phase_work.name)
         leaves, structure = jax.tree.flatten(upload.value, is_leaf=is_message)
         form = (
@@ -492,12 +493,11 @@ def _trace_two_rounds(
 
     def two_rounds() -> None:
         root, w = jax.random.key(0), jnp.zeros(setup.layout.dim, setup.layout.dtype)
-        state = algorithm.init(_InspectionContext(backend, 0, root), w)
+        state = call_init(algorithm, _InspectionContext(backend, 0, root), w)
         for t in (0, 1):
             backend.draws, backend.everyone_ids, backend.phases_of_round = [], [], []
-            state = algorithm.round(
-                _InspectionContext(backend, t, root, model_state=shared_state(setup.task)), state
-            )
+            fed = _InspectionContext(backend, t, root, model_state=shared_state(setup.task))
+            state = call_round(algorithm, fed, state)
             rounds.append(backend.phases_of_round)
 
     jax.eval_shape(two_rounds)

@@ -3,16 +3,18 @@ pair for every client.
 """
 
 import base64
+import contextlib
 import datetime
 import hashlib
 import inspect
 import ipaddress
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -21,6 +23,8 @@ from fedax.core import FedaxError
 from fedax.utils.files import write, writing
 
 DAYS = 365
+AUTHORITIES = "ca.crt"
+"""The file of the authorities that clients trust."""
 
 
 def write_certificates(folder: Path, host: str) -> None:
@@ -82,16 +86,22 @@ def _key_usage(*allowed: str) -> x509.KeyUsage:
 def check_certificates(folder: Path, names: Sequence[str]) -> None:
     """Refuses certificates that are not valid today.
 
+    Of several authorities in `ca.crt` one has to be valid, such as the new one beside an old one.
+    Of several certificates in `server.crt` all have to be: the server's and those that lead to its
+    authority.
+
     Raises:
-        FedaxError: one that has expired, or is not valid yet; the message has its dates.
+        FedaxError: one that has expired, or is not valid yet, with its dates; a file that cannot be
+            read.
     """
     now = _now()
     for name in names:
         if not (path := folder / name).exists():
             continue
         spans = _validity_spans(path)
-        if not any(first <= now <= last for first, last in spans):
-            dates = " and ".join(f"{first:%Y-%m-%d} to {last:%Y-%m-%d}" for first, last in spans)
+        invalid = [(first, last) for first, last in spans if not first <= now <= last]
+        if len(invalid) == len(spans) or (invalid and name != AUTHORITIES):
+            dates = " and ".join(f"{first:%Y-%m-%d} to {last:%Y-%m-%d}" for first, last in invalid)
             hint = "`fedax deploy renew` makes new ones; give ca.crt to every client"
             raise FedaxError(f"{path} is valid from {dates}, and today is {now:%Y-%m-%d}. {hint}.")
 
@@ -99,23 +109,42 @@ def check_certificates(folder: Path, names: Sequence[str]) -> None:
 def certificate_ends(folder: Path) -> dict[str, float]:
     """Returns when the certificates of a folder end, in seconds since 1970, by file.
 
-    A file with several certificates, such as an old and a new authority, ends with the last one.
+    A file with several authorities, such as an old and a new one, ends with the last one; a chain
+    of certificates in `server.crt` with the first one.
+
+    Raises:
+        FedaxError: a file that cannot be read.
     """
-    files = (folder / name for name in ("ca.crt", "server.crt"))
-    return {
-        path.name: max(last.timestamp() for _, last in _validity_spans(path))
-        for path in files
+    ends = {
+        path.name: [last.timestamp() for _, last in _validity_spans(path)]
+        for path in (folder / AUTHORITIES, folder / "server.crt")
         if path.exists()
+    }
+    return {
+        name: max(file_ends) if name == AUTHORITIES else min(file_ends)
+        for name, file_ends in ends.items()
     }
 
 
 def _validity_spans(path: Path) -> list[tuple[datetime.datetime, datetime.datetime]]:
     """Returns from when to when each certificate of a file is valid."""
-    certificates = x509.load_pem_x509_certificates(path.read_bytes())
-    return [
-        (certificate.not_valid_before_utc, certificate.not_valid_after_utc)
-        for certificate in certificates
-    ]
+    with _reading(path, "certificates in PEM form"):
+        certificates = x509.load_pem_x509_certificates(path.read_bytes())
+        return [
+            (certificate.not_valid_before_utc, certificate.not_valid_after_utc)
+            for certificate in certificates
+        ]
+
+
+@contextlib.contextmanager
+def _reading(path: Path, expected: str) -> Iterator[None]:
+    """Turns errors of a file that is damaged or cannot be read into one that names it."""
+    try:
+        yield
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"expected {expected}"
+        hint = "Copy it again, or make a new one with `fedax deploy renew`"
+        raise FedaxError(f"{path}: cannot be read ({reason}). {hint}.") from error
 
 
 def write_client_key(folder: Path, k: int) -> None:
@@ -131,8 +160,14 @@ def write_client_key(folder: Path, k: int) -> None:
 
 
 def public_key(folder: Path, k: int) -> bytes:
-    """Returns the public key of a client as PEM, in which form a server lists it."""
-    key = serialization.load_ssh_public_key((folder / f"client-{k}.pub").read_bytes())
+    """Returns the public key of a client as PEM, in which form a server lists it.
+
+    Raises:
+        FedaxError: a file that cannot be read.
+    """
+    path = folder / f"client-{k}.pub"
+    with _reading(path, "a public key in the form of SSH"):
+        key = serialization.load_ssh_public_key(path.read_bytes())
     return key.public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )

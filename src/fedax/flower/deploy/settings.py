@@ -1,7 +1,10 @@
 """The folder of a deployment and the file in it that says where everything is."""
 
 import dataclasses
+import ipaddress
+import re
 import tomllib
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,10 @@ from fedax.utils.files import write, writing
 FILE = "deployment.toml"
 HIGHEST_PORT = 65535
 MEGABYTE = 1 << 20
+LONGEST_NAME = 253
+"""The most letters of a host's name."""
+_LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?", re.IGNORECASE | re.ASCII)
+"""A part of a host's name; those of containers have underscores."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +37,8 @@ class Deployment:
     Attributes:
         folder: where all of it is.
         clients: how many there are, at least 1.
-        host: the server's name or address, as clients reach it.
+        host: the server's name or IP address, as clients reach it, without a port. A name with
+            letters outside of ASCII is kept in its ASCII form, `xn--...`.
         port: the server's, 1 to 65535.
         deadline: seconds for the answers of a phase, above 0.
         minimum: the fewest uploads of a phase that count, at least 1.
@@ -72,14 +80,19 @@ class Deployment:
                 f"whole numbers from 1 to {HIGHEST_PORT}",
             ),
             "minimum": (self.minimum <= self.clients, f"whole numbers from 1 to {self.clients}"),
-            "host": (
-                isinstance(self.host, str) and self.host.strip() != "",
-                "the name or the address of a machine",
-            ),
         }
         for name, (fits, allowed) in checks.items():
             if not fits:
                 raise InvalidInput.of(f"{FILE}, {name}", getattr(self, name), allowed)
+        if (host := ascii_host(self.host)) is None:
+            allowed = "the name or the IP address of a machine, such as fl.example.org or 10.0.0.7"
+            hint = (
+                "Leave out https://, ports, paths, brackets and spaces."
+                if str(self.host).isascii()
+                else "Write the name in its ASCII form, xn--..."
+            )
+            raise InvalidInput.of(f"{FILE}, host", self.host, allowed, hint)
+        object.__setattr__(self, "host", host)  # the dataclass is frozen
 
     @classmethod
     def load(cls, folder: Path) -> "Deployment":
@@ -139,6 +152,37 @@ class Deployment:
     def experiment(self, engine: str) -> Experiment:
         """Returns the experiment, on an engine."""
         return Experiment.read(self.path("experiment.toml"), [f'engine="{engine}"'])
+
+
+def ascii_host(host: Any) -> str | None:
+    """Returns a host in ASCII, as certificates and addresses have it, or None for a text that is
+    neither an IP address nor a host's name.
+
+    >>> ascii_host("müller.example.org"), ascii_host("::1"), ascii_host("fl.example.org:9093")
+    ('xn--mller-kva.example.org', '::1', None)
+    """
+    if not isinstance(host, str):
+        return None
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        pass
+    else:
+        return None if "%" in host else host  # no certificate has a scope, such as of fe80::1%eth0
+    name = host
+    if not host.isascii():
+        try:
+            name = host.encode("idna").decode("ascii")
+            # letters that this form changes, such as ß to ss, would name another machine
+            is_same = name.encode().decode("idna") == unicodedata.normalize("NFC", host).lower()
+        except UnicodeError:
+            return None
+        if not is_same:
+            return None
+    labels = name.split(".")
+    # addresses that are cut off or out of range end with a number, names do not
+    is_name = all(map(_LABEL.fullmatch, labels)) and not labels[-1].isdecimal()
+    return name if is_name and len(name) <= LONGEST_NAME else None
 
 
 def quote(value: Any) -> str:

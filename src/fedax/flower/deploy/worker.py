@@ -7,19 +7,21 @@ time. That process hands the message on to the worker over a Unix socket, see
 
 import contextlib
 import logging
+import os
 import runpy
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import equinox as eqx
 import numpy as np
 
-from fedax.core import DataError, InvalidInput, Task
+from fedax.core import DataError, FedaxError, InvalidInput, Task
 from fedax.core.task import Ragged
 from fedax.data import FederatedData
+from fedax.data.federated import ColumnOrder, columns_of
 from fedax.flower.client.device import Device
 from fedax.flower.deploy.settings import Deployment
 from fedax.flower.protocol.plan import Assignment
@@ -29,6 +31,13 @@ LOG = logging.getLogger("fedax.flower.deploy")
 PAUSE, PATIENCE = 0.25, 60.0
 """Seconds to wait for a ClientApp before the next look at the node, and for a ClientApp that has
 connected."""
+LONGEST_PATH = 103
+"""The most bytes of the path of a Unix socket that every system takes: macOS allows 103, Linux
+107."""
+SHORT_FOLDER = "/tmp"
+"""Where sockets go if the path of the folder for temporary files is too long."""
+GIVE_NAMES = "Or let the task, such as a stand-in, have x as a data frame with these columns."
+"""What to do about names of columns that the task has not."""
 
 
 def device_for(deployment: Deployment, partition: int, data: Path | None = None) -> Device:
@@ -61,12 +70,13 @@ def load_client_data(task: Task, partition: int, path: Path) -> Task:
     arrays with one row each; or a tuple of training and test examples; or a tuple of training, test
     and validation examples, where None stands for no test examples; or data of one client, as
     `fedax.data.client_files` reads them. Names, types and shapes of rows are those of the task.
+    Columns of data frames and of `client_files` are matched with the task's by their names.
 
     Raises:
         InvalidInput: no such file or function.
-        DataError: examples of another form, or of other columns or categories; validation examples
-            are missing although the task has some; test or validation examples that the task has no
-            use for.
+        DataError: examples of another form, or of other columns or categories; columns with names,
+            which the task has not; validation examples are missing although the task has some; test
+            or validation examples that the task has no use for.
     """
     if not path.is_file():
         raise InvalidInput.of(
@@ -82,6 +92,7 @@ def load_client_data(task: Task, partition: int, path: Path) -> Task:
         splits = _read_splits(returned, task, f"{path}, examples(partition)")
     else:
         splits = returned if isinstance(returned, tuple) else (returned,)
+        splits = _align_splits(splits, task, path)
     if not 1 <= len(splits) <= 3:
         raise DataError.found(
             f"{path}, examples(partition)",
@@ -125,18 +136,73 @@ def _read_splits(data: FederatedData, task: Task, where: str) -> tuple[Any, ...]
     """
     if data.clients != 1:
         raise DataError.found(where, f"data of {data.clients} clients", "data of one client")
-    # other columns may have as many numbers in a row
-    for name in ("columns", "categories"):
-        client_value, task_value = getattr(data, name), getattr(task, name)
-        if (
-            client_value is not None
-            and task_value is not None
-            and _as_lists(client_value) != _as_lists(task_value)
-        ):
-            allowed = f"{_as_lists(task_value)}, as in the experiment's task"
-            raise DataError.of(f"{where}, {name}", _as_lists(client_value), allowed)
+    client_texts, task_texts = data.categories, task.categories
+    if (
+        client_texts is not None
+        and task_texts is not None
+        and _as_lists(client_texts) != _as_lists(task_texts)
+    ):
+        allowed = f"{_as_lists(task_texts)}, as in the experiment's task"
+        raise DataError.of(f"{where}, categories", _as_lists(client_texts), allowed)
     splits = (data.train, data.test, data.validation)
-    return tuple(None if split is None else dict(split[0]) for split in splits)
+    arrays = [None if split is None else dict(split[0]) for split in splits]
+    if data.columns is not None:
+        _check_columns(data.columns, task.columns, f"{where}, columns", GIVE_NAMES)
+        if task.columns is not None and data.columns != task.columns:
+            order = [data.columns.index(name) for name in task.columns]
+            arrays = [split and split | {"x": split["x"][:, order]} for split in arrays]
+    return tuple(arrays)
+
+
+def _align_splits(splits: Sequence[Any], task: Task, path: Path) -> tuple[Any, ...]:
+    """Returns a client's splits with the columns of data frames in the task's order, by their
+    names.
+
+    Raises:
+        DataError: other columns than the task's, columns whose order nobody knows, a split without
+            names beside one with names in another order than the task's.
+    """
+    frames = ColumnOrder(task.columns)
+    aligned, orders = [], dict[str, tuple[str, ...] | None]()
+    for split, rows in zip(("training", "test", "validation"), splits, strict=False):
+        where = f"{path}, {split} examples"
+        if not isinstance(rows, Mapping):  # none, or refused later
+            aligned.append(rows)
+            continue
+        for name, values in rows.items():
+            if (columns := columns_of([values])) is not None:
+                # a task has no names of columns of other arrays than x
+                expected, hint = (
+                    (task.columns, GIVE_NAMES) if name == "x" else (None, "Write .to_numpy().")
+                )
+                _check_columns(columns, expected, f"{where}, {name!r}", hint)
+        orders[split] = columns_of([rows])
+        aligned.append(frames.client(rows, where))
+    # an array may be in the order of the frames beside it, which is not the task's
+    reordered = [split for split, order in orders.items() if order not in (None, task.columns)]
+    unnamed = [split for split, order in orders.items() if order is None]
+    if task.columns is not None and reordered and unnamed:
+        got = f"an array, beside {reordered[0]} examples with columns in another order"
+        allowed = f"a data frame with the columns {list(task.columns)}, as in the other examples"
+        raise DataError.found(f"{path}, {unnamed[0]} examples, 'x'", got, allowed)
+    return (*aligned, *splits[len(aligned) :])
+
+
+def _check_columns(
+    columns: Sequence[str], expected: Sequence[str] | None, where: str, hint: str
+) -> None:
+    """Refuses names of columns that are not the task's, or that cannot be brought into its order
+    because it has no names. A single column has no order.
+    """
+    if expected is None and len(columns) > 1:
+        allowed = (
+            "an array with columns in the task's order, because the experiment's task has no names "
+            "of these columns"
+        )
+        raise DataError.found(where, f"the columns {list(columns)}", allowed, hint)
+    if expected is not None and set(columns) != set(expected):
+        allowed = f"{list(expected)} in any order, as in the experiment's task"
+        raise DataError.of(where, list(columns), allowed)
 
 
 def _as_lists(value: Any) -> Any:
@@ -206,17 +272,35 @@ def device_of(config: Mapping[str, Any]) -> Device:
 
 @contextlib.contextmanager
 def open_socket() -> Iterator[tuple[socket.socket, Path]]:
-    """Opens a Unix socket for `work` while the block runs, and yields it with its path."""
+    """Opens a Unix socket for `work` while the block runs, and yields it with its path.
+
+    Its folder is the owner's alone.
+
+    Raises:
+        FedaxError: the folder for temporary files has no place for a socket.
+    """
     with (
-        tempfile.TemporaryDirectory(
-            prefix="fedax-"
-        ) as folder,  # the owner's alone; a socket's path must be short
+        tempfile.TemporaryDirectory(prefix="fedax-", dir=_socket_folder()) as folder,
         socket.socket(socket.AF_UNIX) as listener,
     ):
         address = Path(folder) / "worker"
-        listener.bind(str(address))
+        try:
+            listener.bind(str(address))
+        except OSError as error:
+            raise FedaxError(
+                f"{address}: a Unix socket cannot be made ({error}). Set TMPDIR to a folder with "
+                "a short path on this machine."
+            ) from error
         listener.listen()
         yield listener, address
+
+
+def _socket_folder() -> str | None:
+    """Returns the folder in which `open_socket` makes its own, None for that of temporary files."""
+    # `tempfile` adds eight letters to the prefix
+    address = os.path.join(tempfile.gettempdir(), "fedax-" + 8 * "x", "worker")
+    is_short = len(os.fsencode(address)) <= LONGEST_PATH
+    return None if is_short or not os.access(SHORT_FOLDER, os.W_OK) else SHORT_FOLDER
 
 
 def work(device: Device, listener: socket.socket, is_running: Callable[[], bool]) -> None:

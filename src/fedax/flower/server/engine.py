@@ -134,6 +134,10 @@ class Flower(Engine):
         sizes = {} if self.roster is None else self.roster.sizes
         return [sizes[k].train for k in sorted(sizes)] or None
 
+    def describe_clients(self) -> dict[str, str]:
+        sizes = {} if self.roster is None else self.roster.sizes
+        return {f"client {k}": str(sizes[k]) for k in sorted(sizes)}
+
     def prepared(self, setup: Setup) -> Setup:
         from fedax.flower.server.roster import Roster
 

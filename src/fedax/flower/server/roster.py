@@ -39,6 +39,10 @@ class Sizes(NamedTuple):
     train: int
     test: int
 
+    def __str__(self) -> str:
+        test = "no test set" if self.test < 0 else f"{self.test} test examples"
+        return f"{self.train} training examples and {test}"
+
 
 class Greeting(NamedTuple):
     """A question to a node which client it is, and when it expires."""

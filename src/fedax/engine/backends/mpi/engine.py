@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Key, Shaped
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory
 from fedax.core.task import Population, Task
+from fedax.core.validation.own_methods import call_model
 from fedax.engine.backends.mpi.backend import MPIBackend
 from fedax.engine.backends.mpi.peer import Peers, gather_states
 from fedax.engine.backends.mpi.ranks import Ranks
@@ -149,7 +150,8 @@ class PeerView(View):
                 setup, task=setup.task.at(states.of(jnp.int32(peers.rank)))
             )
         set_run(self, setup, algorithm, state)
-        self.w, self.own = algorithm.model(state), own_model(setup, algorithm, carry)
+        self.w = call_model(algorithm, state, setup.layout.dim)
+        self.own = own_model(setup, algorithm, carry)
 
     def cohort(self) -> Cohort:
         return self._worked

@@ -18,6 +18,7 @@ from fedax.core.hyper import Hyper
 from fedax.core.scheduling.asynchronous import Arrivals
 from fedax.core.scheduling.deadline import Answers
 from fedax.core.scheduling.schedule import Schedule
+from fedax.core.validation.own_methods import call_round
 from fedax.engine.backends.simulation.backend import SimulationBackend
 from fedax.engine.backends.simulation.calibration import calibrate
 from fedax.engine.backends.simulation.host_dataset import HostDataset, is_in_files
@@ -48,7 +49,7 @@ from fedax.engine.round.timing.asynchronous import row_of
 from fedax.engine.round.timing.clock import WorkCount
 from fedax.engine.round.traffic import bits_spent
 from fedax.errors import InvalidInput
-from fedax.observe.base import Observer, merge_metrics
+from fedax.observe.base import Observer, compute_all
 from fedax.utils.random import Index
 
 SMALL = 4_000_000
@@ -388,7 +389,7 @@ def one_round(
     fed = RoundContext(
         SimulationBackend(setup), round, root, *carry[1:4], **carry.by_name, arrivals=arrivals
     )
-    state = algorithm.round(fed, carry.state)
+    state = call_round(algorithm, fed, carry.state, compiled=True)
     if has_unallocated_state(state):
         reason = "makes new memories in a round, which have to lie on the device"
         raise InvalidInput.because(
@@ -482,7 +483,7 @@ def _observe(
     """Computes the metrics of all observers, which share their passes over the data."""
     (setup, algorithm), observers, (carry, last_cohort) = setting.of(shared[0]), shared[1], state
     view = view_of(setup, algorithm, carry, last_cohort.padded(setup.population.clients))
-    return merge_metrics([observer(view) for observer in observers])
+    return compute_all(observers, view)
 
 
 def _personal_models(

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PyTree
 from fedax.communication.channel import bits_of, decode, encode
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory, Upload
+from fedax.core.validation.own_methods import call_init, call_round, call_work
 from fedax.engine.round.backend import PhaseResult, PhaseWork, vectors
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
@@ -61,7 +62,8 @@ def only_phase(algorithm: Algorithm[Any], setup: Setup, field: str) -> OnlyPhase
 
     def one_round() -> None:
         root, w = jax.random.key(0), jnp.zeros(setup.layout.dim, setup.layout.dtype)
-        state = algorithm.init(RoundContext(RecordingBackend(backend.setup), 0, root), w)
+        fed = RoundContext(RecordingBackend(backend.setup), 0, root)
+        state = call_init(algorithm, fed, w)
         solver_state = setup.solver.initial_state(setup.layout.unravel(w))
         states = (
             shared_state(setup.task),
@@ -70,7 +72,7 @@ def only_phase(algorithm: Algorithm[Any], setup: Setup, field: str) -> OnlyPhase
         context = _InspectionContext(
             backend, 1, root, model_state=states[0], solver_states=states[1]
         )
-        algorithm.round(context, state)
+        call_round(algorithm, context, state)
 
     jax.eval_shape(one_round)
     if backend.traced is None:
@@ -126,9 +128,8 @@ class _InspectionBackend(RecordingBackend):
             reason = "a method without a server has no cohort that it could wait for"
             raise InvalidInput.because(self.refusal, reason)
         self._require_first(phase_work)
-        upload = phase_work.work(
-            Probe(self.setup, phase_work), client_states["own"].of(pair.ids[0])
-        )
+        inputs = (client_states["own"].of(pair.ids[0]),)
+        upload = call_work(phase_work.work, Probe(self.setup, phase_work), inputs)
         self.pair = pair
         result = super().exchange_pair(phase_work, pair, client_states)
         _, (_, bits) = self._measure_messages(phase_work, upload)
@@ -150,7 +151,7 @@ class _InspectionBackend(RecordingBackend):
             raise InvalidInput.because(self.refusal, reason)
         down = decode(phase_work.down)[0]
         rows = [client_states["own"].of(cohort.ids[0])] if "own" in client_states else []
-        upload = phase_work.work(Probe(self.setup, phase_work), *down, *rows)
+        upload = call_work(phase_work.work, Probe(self.setup, phase_work), (*down, *rows))
         near, problem = self._find_reference(upload, down, phase_work.name)
         result = super().work(phase_work, cohort, client_states, gather)
         form, (down_bits, up_bits) = self._measure_messages(phase_work, upload)

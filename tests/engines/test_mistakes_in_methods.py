@@ -1,0 +1,316 @@
+"""Mistakes of who writes a method: one error that names the method and says what to write."""
+
+import traceback
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedax
+from fedax import Algorithm, Upload, hyper
+from fedax.core import InvalidInput, UnknownName
+
+ENGINES = {"simulation": fedax.Simulation(), "eager": fedax.Eager()}
+
+
+def squared(w, examples):
+    return (examples["x"].astype(w.dtype) @ w - examples["y"].astype(w.dtype)) ** 2
+
+
+def absolute(w, examples):
+    return abs(examples["x"].astype(w.dtype) @ w - examples["y"].astype(w.dtype))
+
+
+@pytest.fixture(scope="module")
+def task():
+    rng = np.random.default_rng(0)
+    clients = {
+        name: {"x": rng.normal(size=(n, 2)).astype("f"), "y": np.arange(n)}
+        for name, n in (("anna", 3), ("bert", 5), ("carl", 2))
+    }
+    return fedax.tasks.from_loss(
+        squared, jnp.zeros(2, jnp.float32), clients, scores={"mae": absolute}
+    )
+
+
+def run(algorithm, task, **options):
+    return fedax.run(algorithm, task, **{"rounds": 1, "solver": fedax.SGD(0.1)} | options)
+
+
+class Base(Algorithm):
+    def round(self, fed, w):
+        return fed.average(self.train, fed.sample(), w)
+
+    def train(self, client, w):
+        return Upload(client.minimize(start=w))
+
+
+class NoUpload(Base):
+    def train(self, client, w):
+        return client.minimize(start=w)
+
+
+class NoResult(Base):
+    def train(self, client, w):
+        Upload(client.minimize(start=w))
+
+
+class OtherArguments(Base):
+    def train(self, client):
+        return Upload(jnp.zeros(2, jnp.float32))
+
+
+class NoState(Base):
+    def round(self, fed, w):
+        fed.average(self.train, fed.sample(), w)
+
+
+class RoundOfOne(Base):
+    def round(self, fed):
+        return fed
+
+
+class NoCohort(Base):
+    def round(self, fed, w):
+        return fed.average(self.train, w)
+
+
+class NoParentheses(Base):
+    def round(self, fed, w):
+        return fed.average(self.train, fed.sample, w)
+
+
+class NoCall(Base):
+    def round(self, fed, w):
+        return fed.gather(fed.everyone, self.train, w).mean()
+
+
+class NoArguments(Base):
+    def round(self, fed, w):
+        return fed.average(self.train)
+
+
+class Misspelled(Base):
+    def round(self, fed, w):
+        return fed.average(self.train, fed.sample(), w, memroy=None)
+
+
+class NoMemory(Base):
+    def round(self, fed, w):
+        return fed.average(self.train, fed.sample(), w, memory=w)[0]
+
+
+class NoModel(Base):
+    def init(self, fed, w):
+        return w, w
+
+    def round(self, fed, state):
+        return fed.average(self.train, fed.sample(), state[0]), state[1]
+
+
+class NoInitialState(Base):
+    def init(self, fed, w):
+        w.sum()
+
+
+class TwoModels(NoModel):
+    def model(self, state):
+        return state
+
+
+class Sets(Base):
+    def round(self, fed, w):
+        self.last = w
+        return w
+
+
+class OtherVerb(Base):
+    def round(self, fed, w):
+        return fed.aggregate(self.train, fed.sample(), w)
+
+
+class OtherName(Base):
+    def train(self, client, w):
+        return Upload(w * client.n)
+
+
+class OtherWork(Base):
+    def train(self, client, w):
+        return Upload(client.train(w))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (NoUpload, r"NoUpload\.train, its result: got an array f32\[2\]; allowed: an Upload\. Wr"),
+        (NoResult, r"NoResult\.train, its result: got None; .* Write return Upload\(\.\.\.\)\."),
+        (
+            OtherArguments,
+            r"OtherArguments\.train\(.*got client and an array f32\[2\]; .*\(client\)",
+        ),
+        (NoState, r"NoState\.round, its result: got None; .* Write return before the result"),
+        (RoundOfOne, r"RoundOfOne\.round\(\.\.\.\): got fed and an array .*\(fed\)"),
+        (NoCohort, r"NoCohort\.round: fed\.average\(cohort=\.\.\.\): got an array f32\[2\]; .*"),
+        (NoParentheses, r"got the function sample; .* Write fed\.sample\(\), with parentheses"),
+        (NoCall, r"NoCall\.round: fed\.gather\(work=\.\.\.\): got an object of Cohort"),
+        (NoArguments, r"NoArguments\.round: fed\.average.*missing a required argument: 'cohort'"),
+        (Misspelled, r"Misspelled\.round: .*got 'memroy'; .* Did you mean 'memory'"),
+        (NoMemory, r"NoMemory\.round: fed\.average\(memory=\.\.\.\): got an array f32\[2\]"),
+        (NoModel, r"NoModel\.init, its result: got \(f32\[2\], f32\[2\]\); .* define model\(self"),
+        (NoInitialState, r"NoInitialState\.init, its result: got None; .* Write return"),
+        (TwoModels, r"TwoModels\.model, its result: got \(f32\[2\], f32\[2\]\)"),
+        (Sets, r"Sets\.round: cannot assign to field 'last' in test_mistakes.*, line \d+\."),
+        (OtherVerb, r"OtherVerb\.round: fed\.aggregate: .*sample\. Did you mean 'average'"),
+        (OtherName, r"OtherName\.train: client\.n: .* Did you mean 'size'"),
+        (OtherWork, r"OtherWork\.train: client\.train: .* Did you mean 'minimize'"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_mistake_is_one_error_that_names_the_method(kind, message, engine, task):
+    with pytest.raises(InvalidInput, match=message):
+        run(kind(), task, engine=ENGINES[engine])
+
+
+class AnotherState(NoModel):
+    """The reference engine takes a list for a tuple; the compiled one cannot."""
+
+    def round(self, fed, state):
+        return [*super().round(fed, state)]
+
+    def model(self, state):
+        return state[0]
+
+
+def test_a_state_of_another_structure_is_refused_by_the_compiled_engine(task):
+    with pytest.raises(InvalidInput, match=r"\.round, .*got \[f32\[2\], f32\[2\]\]; .*\(f32\[2\],"):
+        run(AnotherState(), task)
+    assert run(AnotherState(), task, engine=fedax.Eager()).outcome.ok
+
+
+class IfOfHyper(Base):
+    mu: float = hyper(0.1)
+
+    def train(self, client, w):
+        return Upload(client.minimize(start=w) if self.mu > 0 else w)
+
+
+class IfOfValue(Base):
+    def round(self, fed, w):
+        mean = super().round(fed, w)
+        return mean if jnp.linalg.norm(mean) > 1 else w
+
+
+class Number(Base):
+    def train(self, client, w):
+        return Upload(w * jnp.asarray(float(client.minimize(start=w)[0]), w.dtype))
+
+
+class OfNumPy(Base):
+    def train(self, client, w):
+        return Upload(jnp.asarray(np.clip(np.asarray(client.minimize(start=w)), -1, 1)))
+
+
+class Selects(Base):
+    def train(self, client, w):
+        return Upload(w[w >= 0])
+
+
+class Counts(Base):
+    def train(self, client, w):
+        for _ in range(client.steps):
+            w = w - client.learning_rate * client.gradient(w)
+        return Upload(w)
+
+
+@pytest.mark.parametrize(
+    ("kind", "function", "advice"),
+    [
+        (IfOfHyper, "train", r"jnp\.where.*hyper\(\.\.\., static=True\).*engine=fedax\.Eager"),
+        (IfOfValue, "round", r"jnp\.where"),
+        (Number, "train", r"float\(\).*jax\.numpy"),
+        (OfNumPy, "train", r"Write jax\.numpy \(jnp\) for NumPy"),
+        (Selects, "train", r"by a condition.*jnp\.where"),
+        (Counts, "train", r"range\(\).*fori_loop"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_values_that_a_compiled_round_does_not_have_are_named(kind, function, advice, task):
+    with pytest.raises(InvalidInput, match=rf"^{kind.__name__}\.{function}: .*{advice}") as caught:
+        run(kind(), task)
+    cause = caught.value.__cause__
+    assert type(cause).__module__ == "jax.errors"
+    # the line that the message names is one of the method
+    (line,) = [
+        frame.lineno
+        for frame in traceback.extract_tb(cause.__traceback__)
+        if frame.name == function and frame.filename == __file__
+    ]
+    assert f"in test_mistakes_in_methods.py, line {line}," in str(caught.value)
+    assert run(kind(), task, engine=fedax.Eager()).outcome.ok
+
+
+class Asks(Base):
+    def train(self, client, w):
+        assert not hasattr(client, "n")
+        assert getattr(client, "_private", 3) == 3
+        return Upload(w * getattr(client, "momentum", 1))
+
+
+def test_attributes_may_be_asked_for(task):
+    assert run(Asks(), task, engine=fedax.Eager()).outcome.ok
+
+
+class NeedsRate(Base):
+    def train(self, client, w):
+        return Upload(w - client.learning_rate)
+
+
+def test_the_error_of_a_property_is_its_own(task):
+    """It is no missing attribute."""
+    with pytest.raises(InvalidInput, match="SGD without momentum"):
+        run(NeedsRate(), task, solver=fedax.SGD(0.1, momentum=0.5))
+
+
+def test_a_key_is_no_seed(task):
+    """`test_arguments.py` has keys of the newer kind, which the type checker of the tests knows."""
+    key = jax.random.PRNGKey(0)
+    for seed in (key, [1, key]):
+        with pytest.raises(InvalidInput, match=r"run\(seed=\.\.\.\): .* numbers .* Write seed=0"):
+            fedax.run_grid([Base()], task, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({"lr": 0.1}, r"Write solver=fedax\.SGD\(0\.1\)\."),
+        ({"learning_rate": 0.5}, r"Write solver=fedax\.SGD\(0\.5\)\."),
+        ({"optimizer": None}, "Write solver="),
+        ({"metrics": ["accuracy"]}, "Write observe="),
+        ({"callbacks": []}, "Write observe="),
+        ({"clients_per_round": 2}, r"Write schedule=fedax\.Schedule\(cohort=2\)\."),
+        ({"batch_size": 3}, r"Write schedule=fedax\.Schedule\(batch_size=3\)\."),
+        ({"schedul": None}, "Did you mean 'schedule'"),
+        ({"device": "gpu"}, "JAX_PLATFORMS"),
+    ],
+)
+def test_options_of_other_libraries_are_answered(options, advice, task):
+    for call in (fedax.run, fedax.start):
+        with pytest.raises(UnknownName, match=rf"got '{next(iter(options))}'; .*{advice}"):
+            call(Base(), task, **options)
+
+
+def test_a_decay_that_needs_the_count_is_named(task):
+    solver = fedax.SGD(0.1, decay=lambda t: 0.5 if t > 1 else 1.0)
+    with pytest.raises(InvalidInput, match=r"^SGD\(decay=\.\.\.\): .* Write jnp\.where"):
+        run(Base(), task, solver=solver)
+
+
+def test_scores_of_the_user_are_observed_by_default(task):
+    """On the training examples, where there are no others."""
+    history = run(Base(), task, rounds=0)
+    arrays = [task.train.client(k) for k in range(3)]
+    expected = np.abs(np.concatenate([client["y"] for client in arrays])).mean()
+    assert set(history.metrics) == {"train_loss", "train_mae"}
+    np.testing.assert_allclose(history.last("train_mae"), expected, rtol=1e-6)
