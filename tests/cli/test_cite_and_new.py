@@ -187,3 +187,12 @@ def test_a_new_experiment_is_valid():
     assert result.exit_code == 0, result.output
     assert 'name = "mine"' in result.stdout
     assert call("new", "experiment", "mine.toml").exit_code == 2
+
+
+def test_commands_for_a_path_with_spaces_are_quoted():
+    done = call("new", "experiment", "my experiment.toml")
+    assert "fedax validate 'my experiment.toml'\n" in done.stdout
+    assert done.stdout.endswith("fedax run 'my experiment.toml'\n")
+    done = call("new", "algorithm", "FedHalf", "--folder", "my methods")
+    assert "fedax check 'my methods/fedhalf.py:FedHalf'\n" in done.stdout
+    assert "-m pytest 'my methods/test_fedhalf.py'\n" in done.stdout

@@ -218,16 +218,21 @@ def test_algorithms_as_text_and_json():
     assert "FedBC" not in only
 
 
-def test_a_demo_that_is_interrupted_says_so(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("arguments", "folder", "quoted"),
+    [((), "runs/demo", "runs/demo"), (("--out", "my run"), "my run", "'my run'")],
+)
+def test_a_demo_that_is_interrupted_says_so(arguments, folder, quoted, monkeypatch, tmp_path):
     def interrupted(out, display, **_):
         directory = RunDirectory.create(out, "t")
         directory.close("interrupted")
         return directory
 
     monkeypatch.setattr("fedax.experiments.running.demo.run_demo", interrupted)
-    result = call("demo")
+    result = call("demo", *arguments)
     assert result.exit_code == INTERRUPTED
-    assert "Interrupted. runs/demo holds the runs so far" in result.stdout
+    assert f"Interrupted. {folder} holds the runs so far" in result.stdout
+    assert f"`fedax resume {quoted}` continues." in result.stdout
 
 
 @pytest.mark.slow

@@ -51,6 +51,7 @@ from fedax.flower.protocol.plan import Assignment
 from fedax.flower.server.engine import use_engine
 from fedax.flower.server.in_process import LocalGrid, in_process
 from fedax.tasks import make_task
+from fedax.utils.lock import held
 
 METHODS = ["fedavg", "fedprox", "feddane", "scaffold", "fedbc", "fedaware"]
 
@@ -357,7 +358,8 @@ def test_status_for_people_and_for_scripts(made, monkeypatch):
     RunDirectory.create(out, "a run").configure([Deployment.load(made).experiment("simulation")])
     (out / "checkpoints" / "0000").mkdir(parents=True)
     (out / "checkpoints" / "0000" / "round-000000004").mkdir()
-    done = CliRunner().invoke(app, ["deploy", "status", str(made), "--json"])
+    with held(out):
+        done = CliRunner().invoke(app, ["deploy", "status", str(made), "--json"])
     shutil.rmtree(made / "runs")
     assert done.exit_code == 0, done.output
     state = json.loads(done.output)

@@ -17,6 +17,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 
 import fedax
 from fedax.flower.protocol.plan import Assignment
+from fedax.flower.protocol.store import NEVER, MemoryLost, Store, Version
 from fedax.flower.server import roster
 from fedax.flower.server.in_process import LocalGrid, in_process
 from problems import vector
@@ -252,6 +253,18 @@ def test_a_lost_disk_is_named(tmp_path):
             federation(tmp_path, algorithm, schedule=EVERYONE, spoil=wipe),
             schedule=EVERYONE,
         )
+
+
+@pytest.mark.parametrize("size", [0, 1, 300], ids=["empty", "one byte", "cut off"])
+def test_a_damaged_memory_is_named(size, tmp_path):
+    memory = {"a": np.arange(40, dtype=np.float32)}
+    store, version = Store(tmp_path, "a" * 32), Version(3, "b" * 32, NEVER)
+    store.keep("memory-1", version, memory)
+    np.testing.assert_array_equal(store.read("memory-1", version.name, memory)["a"], memory["a"])
+    (path,) = tmp_path.rglob("*.npz")
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(MemoryLost, match=r"memory-1 of order b+ in \S+ is damaged: "):
+        store.read("memory-1", version.name, memory)
 
 
 @pytest.mark.parametrize("field", ["run", "slots", "order"])

@@ -15,7 +15,7 @@ from flwr.app import ConfigRecord, RecordDict
 import fedax
 from fedax.communication.codecs import TopK
 from fedax.core import Algorithm, Memory, Upload, Vector
-from fedax.flower.protocol.plan import Assignment
+from fedax.flower.protocol.plan import PROTOCOL, Assignment
 from fedax.flower.server.in_process import in_process
 
 OPTIONS = {"solver": fedax.SGD(0.25), "schedule": fedax.Schedule(steps=2), "rounds": 2}
@@ -93,7 +93,13 @@ def test_every_run_of_a_function_has_its_phase(tmp_path):
     ((name, assignment),) = device.assignments.items()
     assert isinstance(assignment.algorithm, Repeating)
     for phase, reason in (({}, "does not say which of its 5 phases"), ({"phase": 5}, "0 to 4")):
-        order = {"version": 4, "kind": "work", "work": "train", "run": "a", "assignment": name}
+        order = {
+            "version": PROTOCOL,
+            "kind": "work",
+            "work": "train",
+            "run": "a",
+            "assignment": name,
+        }
         order |= {"clients": 2, "total": 5, "largest": 0}
         content = RecordDict({"order": ConfigRecord(order | phase)})
         with jax.enable_x64(False):

@@ -2,6 +2,7 @@
 each client, hidden cohorts."""
 
 import os
+import re
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,13 +18,14 @@ from scipy import stats
 
 import fedax
 from fedax import codecs
+from fedax.flower.client import device
 from fedax.flower.client.device import Device
 from fedax.flower.client.member import HIDE
 from fedax.flower.deploy.app import _load_secret
 from fedax.flower.deploy.settings import Deployment
-from fedax.flower.protocol.plan import Assignment
+from fedax.flower.protocol.plan import PROTOCOL, Assignment
 from fedax.flower.protocol.records import order_name, record_of
-from fedax.flower.server import Flower
+from fedax.flower.server import Flower, backend, roster
 from fedax.observe.base import Observer
 from marks import slow
 
@@ -152,6 +154,49 @@ def test_a_repeated_order_gets_the_stored_message(tmp_path):
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert files
     assert not [path for path in files if path.stat().st_mode & 0o077]
+
+
+@pytest.mark.parametrize("change", ["upload_limit", "version"])
+def test_a_resumed_run_with_other_settings_gets_the_stored_messages(change, tmp_path, monkeypatch):
+    """The server was killed before its checkpoint of the last round: no second noisy message of
+    that round, which the server's epsilon would not count."""
+
+    def run_three_rounds(**options):
+        engine = federation(
+            tmp_path, LOCAL, run="r", secret=b"x" * 32, checkpoint_seconds=1e-9, **options
+        )
+        return engine, run(engine, LOCAL, rounds=3, checkpoint=tmp_path / "checkpoints")
+
+    first, history = run_three_rounds(largest=10**6)
+    newest = max((tmp_path / "checkpoints").rglob("round-*"), key=lambda path: path.name)
+    newest.unlink()
+    if change == "version":
+        for module in (backend, roster, device):
+            monkeypatch.setattr(module, "PROTOCOL", PROTOCOL + 1)
+    again, resumed = run_three_rounds(largest=10**7 if change == "upload_limit" else 10**6)
+    for k in range(CLIENTS):
+        (order,) = orders(again, k)
+        assert order["order"]["round"] == 2
+        assert order["order"]["order"] == orders(first, k)[2]["order"]["order"]
+        assert np.array_equal(uploads_of(again, k)[0], uploads_of(first, k)[2])
+        account = again.grid.devices[100 + k].outbox.account
+        assert account.uploads == {NOISE / 2: 3}
+    assert np.array_equal(resumed.params, history.params)
+    assert again.grid.devices[100].spent(DELTA) == pytest.approx(resumed.metrics["epsilon"][-1])
+
+
+@pytest.mark.parametrize("damaged", ["floor", "message"])
+def test_damaged_files_of_stored_messages_are_named(damaged, tmp_path):
+    engine = federation(tmp_path, LOCAL)
+    run(engine, LOCAL, rounds=1)
+    client, order = engine.grid.devices[100], orders(engine)[0]
+    (stored,) = (tmp_path / "client-0" / "sent").rglob("*-noisy")
+    path = stored.with_name("floor") if damaged == "floor" else stored
+    path.write_bytes(b"")
+    answer = client.answer(renamed(order, round=1) if damaged == "floor" else order)
+    assert "up" not in answer
+    assert re.search(rf"{re.escape(str(path))} is damaged", error(answer))
+    assert client.outbox.account.uploads == {NOISE / 2: 1}
 
 
 @pytest.mark.slow

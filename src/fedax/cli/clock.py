@@ -49,6 +49,11 @@ def fit(
         f"{len(fitted.clients)} clients, {len(fitted.errors)} rounds. Error of the predicted times "
         f"of rounds: median {median:.1%}, 90th percentile {high:.1%}."
     )
+    if fitted.passed_over:
+        typer.echo(
+            f"{fitted.passed_over} rows of compute without a number of examples were passed over. "
+            "Neither the fit nor its error has them."
+        )
     if fitted.merged:
         first_clients = ", ".join(fitted.merged[:3]) + (", ..." if len(fitted.merged) > 3 else "")
         typer.echo(

@@ -1,6 +1,7 @@
 """`fedax deploy`: an experiment on real devices, over Flower."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -78,8 +79,8 @@ def init(
     options = {"host": host, "port": port, "deadline": float(deadline), "minimum": minimum}
     deployment = make(folder.absolute(), experiment, settings or [], clients, **options)
     typer.echo(
-        f"{folder} is ready for {deployment.clients} clients. `fedax deploy run {folder} "
-        "--trial` runs it on this machine."
+        f"{folder} is ready for {deployment.clients} clients. "
+        f"`{_command('run', folder)} --trial` runs it on this machine."
     )
     typer.echo(count_runs(deployment.experiment("flower")))
 
@@ -141,7 +142,8 @@ def run(
     path = (out or fresh(deployment.path("runs"), "run")).absolute()
     # before anything is sent to the server
     if path.exists() and any(path.iterdir()):
-        raise RunExists(f"{path} is not empty; `fedax deploy resume {folder} {path}` continues it.")
+        command = _command("resume", folder, path)
+        raise RunExists(f"{path} is not empty; `{command}` continues it.")
     check_experiment(
         deployment.path("experiment.toml"), (), deployment, deployment.clients
     )  # both files may have been edited
@@ -160,6 +162,11 @@ def continue_(
     _follow(folder, out.absolute(), trial, resume=True)
 
 
+def _command(name: str, *paths: Path) -> str:
+    """Returns a command of `fedax deploy` as a shell takes it, for messages."""
+    return shlex.join(["fedax", "deploy", name, *map(str, paths)])
+
+
 def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
     from fedax.core import FedaxError
     from fedax.flower.deploy.app import mark_run
@@ -169,7 +176,8 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
 
     deployment = Deployment.load(folder)
     # the command that continues this run, for messages
-    command = f"fedax deploy resume {folder} {out}" + (" --trial" if trial else "")
+    command = _command("resume", folder, out) + (" --trial" if trial else "")
+    start_server = _command("server", folder)
 
     def submit_and_follow() -> None:
         # from here on the run goes on at the server, even if this command ends
@@ -177,7 +185,7 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
         try:
             result = follow(deployment, number, typer.echo)
         except ServerLost as error:
-            start = "" if trial else f"Start it again with `fedax deploy server {folder}`. "
+            start = "" if trial else f"Start it again with `{start_server}`. "
             log = f"The server's log is {deployment.path('logs', 'server.log')}."
             raise FedaxError(
                 f"{error} {start}`{command}` continues the run from its newest checkpoint. {log}"
@@ -191,8 +199,9 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
             else:
                 typer.echo(f"Run {number} goes on at the server, and its results go to {out}.")
                 typer.echo(
-                    f"Its output goes to {run_log(deployment, number)}. `fedax deploy status "
-                    f"{folder}` shows it, `fedax deploy stop {folder}` stops it."
+                    f"Its output goes to {run_log(deployment, number)}. "
+                    f"`{_command('status', folder)}` shows it, `{_command('stop', folder)}` stops "
+                    "it."
                 )
             raise typer.Exit(INTERRUPTED) from None
         if not result.complete:
@@ -215,10 +224,7 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
         return
     # without a server there is nothing to submit to
     if (failure := connection_failure(deployment)) is not None:
-        hint = (
-            f"`fedax deploy server {folder}` starts it; --trial starts it with all clients on "
-            "this machine"
-        )
+        hint = f"`{start_server}` starts it; --trial starts it with all clients on this machine"
         raise FedaxError(f"no server at {deployment.address}: {failure}. {hint}.")
     submit_and_follow()
 
@@ -231,7 +237,7 @@ def stop(folder: Folder) -> None:
 
     numbers = stop_runs(Deployment.load(folder).require_server())
     for number in numbers:
-        typer.echo(f"Run {number} is stopped. `fedax deploy resume {folder} DIR` continues it.")
+        typer.echo(f"Run {number} is stopped. `{_command('resume', folder)} DIR` continues it.")
     if not numbers:
         typer.echo("No run is going.")
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import shlex
 import sys
 from importlib.resources import files
 from pathlib import Path
@@ -38,11 +39,13 @@ def algorithm(
     """
     source, test = new_algorithm(name, family, folder)
     typer.echo(f"Algorithm: {source}\nTest: {test}")
-    typer.echo(f"Check it: fedax check {source.as_posix()}:{name}")
-    typer.echo(f"Compare it: fedax compare fedavg {source.as_posix()}:{name}")
+    reference = shlex.quote(f"{source.as_posix()}:{name}")
+    typer.echo(f"Check it: fedax check {reference}")
+    typer.echo(f"Compare it: fedax compare fedavg {reference}")
     if importlib.util.find_spec("pytest") is None:
-        typer.echo(f"Install pytest: {sys.executable} -m pip install pytest")
-    typer.echo(f"Run it: {sys.executable} -m pytest {test}")
+        install = shlex.join([sys.executable, "-m", "pip", "install", "pytest"])
+        typer.echo(f"Install pytest: {install}")
+    typer.echo(f"Run it: {shlex.join([sys.executable, '-m', 'pytest', str(test)])}")
     if "src" in source.parts:
         typer.echo("Found and listed from now on; CONTRIBUTING.md says what else belongs to it.")
 
@@ -58,9 +61,8 @@ def experiment(
     Example: `fedax new experiment mine.toml`
     """
     (written,) = new_experiment(file)
-    typer.echo(
-        f"Experiment: {written}\nCheck it: fedax validate {written}\nRun it: fedax run {written}"
-    )
+    path = shlex.quote(str(written))
+    typer.echo(f"Experiment: {written}\nCheck it: fedax validate {path}\nRun it: fedax run {path}")
 
 
 def new_algorithm(name: str, family: str, folder: Path | None) -> list[Path]:

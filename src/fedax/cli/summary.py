@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 import typer
@@ -39,7 +40,7 @@ def print_summary(directory: RunDirectory, console: Console, reading: str = "") 
     console.print(f"Report: {page}", markup=False, highlight=False, soft_wrap=True)
     if directory.status == "interrupted":
         message = f"Interrupted. {directory.path} holds the runs so far and is complete for them."
-        message += f" `fedax resume {directory.path}` continues."
+        message += f" `fedax resume {shlex.quote(str(directory.path))}` continues."
         console.print(message, style="yellow", markup=False, highlight=False, soft_wrap=True)
         # after everything was printed: scripts see the interruption by the exit code
         raise typer.Exit(INTERRUPTED)

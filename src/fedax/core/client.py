@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
@@ -210,7 +210,7 @@ class Client(ABC):
         return carry
 
     @contextmanager
-    def frozen_state(self) -> Iterator[None]:
+    def frozen_state(self) -> Generator[None]:
         """Leaves the model's state as it is: for work on a second model, beside the one that goes
         up.
         """

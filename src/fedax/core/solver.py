@@ -66,6 +66,11 @@ class Descent(Solver):
         # plain SGD has a state without arrays, and stores nothing
         return state if jax.tree.leaves(state) else None
 
+    @property
+    def has_step_decay(self) -> bool:
+        """Whether the learning rate is another one in every step."""
+        return self.decay != 1 and self.decay_by != "round"
+
     def factor(self, round: Index, dtype: Any) -> Any:
         return (
             self._decay_factor(round, dtype)
@@ -182,11 +187,6 @@ class SGD(Descent):
 
     def nominal_step_size(self) -> Scalar:
         return number(self.learning_rate)
-
-    @property
-    def has_step_decay(self) -> bool:
-        """Whether the learning rate is another one in every step."""
-        return self.decay != 1 and self.decay_by != "round"
 
     @property
     def _changes_gradients(self) -> bool:

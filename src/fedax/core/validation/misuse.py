@@ -5,7 +5,7 @@ import dataclasses
 import inspect
 import os
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -115,7 +115,7 @@ def described(value: Any) -> str:
 @contextlib.contextmanager
 def explained(
     function: Callable[..., Any], name: str = "", ending: str = IN_A_METHOD
-) -> Iterator[None]:
+) -> Generator[None]:
     """Names the user's function in errors about what compiled functions cannot do.
 
     Args:

@@ -5,7 +5,6 @@ directories.
 """
 
 import hashlib
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ from typing import Any
 from fedax.core import InvalidInput
 from fedax.experiments.config.plan import Member
 from fedax.experiments.config.sections import rule_name
-from fedax.utils.plugins import is_reference, is_user_code, load, without_folders
+from fedax.experiments.config.toml import replace_strings
+from fedax.utils.plugins import is_reference, is_user_code, load, title_of, without_folders
 
 
 def user_code(experiment: Any, member: Member | None = None) -> dict[str, str]:
@@ -161,24 +161,63 @@ def copy_sources(experiment: Any, folder: Path) -> None:
             shutil.copyfile(plugin.file, target)
 
 
-def copy_code(experiment: Any, folder: Path, text: str) -> str:
+def copy_code(text: str, base: Path, folder: Path) -> str:
     """Copies the files of user code into a folder, and returns the text of the experiment's file,
     which names them there.
+
+    A file keeps its name, unless another file of that name was copied before it. Its name then ends
+    in the first digits of its SHA-256.
+
+    Args:
+        text: of the experiment's file.
+        base: the folder at which its paths begin.
+        folder: where the copies go.
     """
-    # references to the files that were copied; others in the text stay
-    names = set[str]()
-    for name, kind in user_code(experiment).items():
-        if is_reference(name) and name.rpartition(":")[0].endswith(".py"):
-            names.add(without_folders(name))
-            shutil.copyfile(
-                str(load(kind, name).file), folder / without_folders(name).rpartition(":")[0]
-            )
+    hashes = dict[str, str]()  # by the name of the copy, in small letters
 
-    def replace_reference(match: re.Match[str]) -> str:
-        # group 1 is the quote, group 2 the reference without its folders
-        return f"{match[1]}{match[2]}{match[1]}" if match[2] in names else match[0]
+    def copy_reference(name: str) -> str:
+        if not is_reference(name):
+            return name
+        location, _, title = resolve_code_paths(name, base).rpartition(":")
+        file = Path(location).expanduser()
+        if not location.endswith(".py") or not file.is_file():
+            return name
+        sha256, target = _sha256(file), file.name
+        # some file systems do not tell small letters from capitals
+        if hashes.setdefault(target.casefold(), sha256) != sha256:
+            target = f"{file.stem}-{sha256[:8]}.py"
+            hashes[target.casefold()] = sha256
+        shutil.copyfile(file, folder / target)
+        return f"{target}:{title}"
 
-    return re.sub(r"""(["'])(?:[^"'\n]*/)?([^"'/\n]+\.py:\w+)\1""", replace_reference, text)
+    return replace_strings(text, copy_reference)
+
+
+def check_copies(experiment: Any, copied: Any, folder: Path) -> None:
+    """Refuses a copy of an experiment whose code is not that of the original, or not in a folder.
+
+    Args:
+        experiment: the original.
+        copied: the experiment that `copy_code` wrote, as it was read again.
+        folder: where the copies are.
+
+    Raises:
+        InvalidInput: the first such name.
+    """
+
+    def hash_code(owner: Any) -> dict[tuple[str, str, str], str]:
+        return {
+            (kind, title_of(name), owner.sources[name]): name
+            for name, kind in user_code(owner).items()
+        }
+
+    copied_code = hash_code(copied)
+    for key, name in hash_code(experiment).items():
+        if key not in copied_code:
+            raise InvalidInput.because(name, f"its copy in {folder} is other code")
+        file = copied_code[key].rpartition(":")[0]
+        if file.endswith(".py") and not Path(file).is_relative_to(folder):
+            raise InvalidInput.because(name, f"it was not copied to {folder}")
 
 
 def fingerprint_sources(
@@ -191,7 +230,11 @@ def fingerprint_sources(
     for name in names:
         # a moved file must not change the fingerprint
         settings = _replace_name(settings, name, without_folders(name))
-    hashes = {without_folders(name): experiment.sources.get(name, "") for name in names}
+    hashes: dict[str, Any] = {}
+    for name in names:
+        hashes.setdefault(without_folders(name), []).append(experiment.sources.get(name, ""))
+    # files of equal names in several folders, in the order of `user_code`
+    hashes = {name: found[0] if len(found) == 1 else found for name, found in hashes.items()}
     return settings | ({"sources": hashes} if hashes else {})
 
 

@@ -19,7 +19,7 @@ from flwr.app import ConfigRecord, RecordDict
 
 from fedax.communication.accounting import epsilon_of_gaussians
 from fedax.communication.privacy import Privacy
-from fedax.flower.protocol.records import Refused
+from fedax.flower.protocol.records import SETTINGS, Refused
 from fedax.flower.protocol.wire import pack, unpack
 from fedax.utils.files import locked, write, writing
 
@@ -154,12 +154,14 @@ class Outbox:
 
 
 def digest_of(content: Any) -> str:
-    """Returns a hash of all records of an order but for what says how long memories are needed."""
+    """Returns a hash of all records of an order, without the `SETTINGS` in its facts."""
     digest = hashlib.sha256()
     for name in sorted(content):
         record = content[name]
         if isinstance(record, ConfigRecord):
-            facts = {key: value for key, value in record.items() if key != "floor"}
+            # `largest` of the record `masks` is content: it scales what is hidden
+            left_out = SETTINGS if name == "order" else frozenset[str]()
+            facts = {key: value for key, value in record.items() if key not in left_out}
             digest.update(repr((name, sorted(facts.items()))).encode())
             continue
         for key in sorted(record):
@@ -172,8 +174,18 @@ def digest_of(content: Any) -> str:
 
 
 def _read_floor(folder: Path) -> int:
+    """Returns the first round whose messages are still stored.
+
+    Raises:
+        Refused: a damaged file; without it a message could be made a second time.
+    """
     path = folder / "floor"
-    return int(path.read_text("utf-8")) if path.exists() else 0
+    if not path.exists():
+        return 0
+    text = path.read_text("utf-8", "replace")
+    if not re.fullmatch(r"[0-9]{1,10}", text):
+        raise Refused(f"{path} is damaged; it says which messages of this run are still stored")
+    return int(text)
 
 
 def _to_bytes(message: RecordDict, digest: str) -> bytes:
@@ -182,10 +194,10 @@ def _to_bytes(message: RecordDict, digest: str) -> bytes:
 
 
 def _read_message(path: Path, digest: str) -> RecordDict:
-    head, _, body = path.read_bytes().partition(b"\n")
+    head, end, body = path.read_bytes().partition(b"\n")
     stored_digest, _, checksum = head.decode("ascii", "replace").partition(" ")
-    if stored_digest != digest:
+    if end and stored_digest != digest:
         raise Refused("an order that was answered before with another content under the same name")
-    if hashlib.sha256(body).hexdigest() != checksum:
+    if not end or hashlib.sha256(body).hexdigest() != checksum:
         raise Refused(f"an order that was answered before, whose message in {path} is damaged")
     return unpack(body)

@@ -5,19 +5,26 @@ field's name and line.
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedax.core import Algorithm, InvalidInput, SpecError
 from fedax.engine.driver.options import RunOptions
 from fedax.engine.driver.session import Grid
 from fedax.engine.round.client import Setup
 from fedax.experiments.config.experiment import Experiment, Plan
+from fedax.experiments.config.toml import KeyPath
 from fedax.flower.deploy.settings import Deployment
 from fedax.flower.server import Flower
 from fedax.flower.server.engine import use_engine
 from fedax.flower.server.roster import Roster, Sizes
+from fedax.utils.plugins import is_reference
 
 CLIENTS = 5
 """The clients of a deployment whose task does not say how many there are."""
+PATH_TABLES = "task", "solver", "schedule", "algorithm", "channel", "grid"
+"""The tables of an experiment whose options may be paths of files that a run reads."""
+PATH_KEYS = ("task", "folder"), ("task", "params"), ("availability", "file")
+"""The ends of the places of texts that are always paths."""
 
 
 class Rehearsal(Flower):
@@ -75,16 +82,7 @@ def check_experiment(
             experiment.refuse(
                 (name,), InvalidInput.found(name, f"a table [{name}]", "none, in a deployment")
             )
-    folder = experiment.task.options.get("folder")
-    if isinstance(folder, str) and not Path(folder).is_absolute():
-        hint = (
-            "A folder is not copied to the clients. A stand-in task keeps the examples with them: "
-            'see "Stand-in data" in the guide "Running a federation" of the documentation.'
-        )
-        experiment.refuse(
-            ("task", "folder"),
-            InvalidInput.of("task.folder", folder, "an absolute path on every machine", hint),
-        )
+    _refuse_relative_paths(experiment)
     rehearsed = experiment.model_copy(update={"engine": "simulation"})
     task_clients = rehearsed.plan(clients=clients or CLIENTS).task.train.clients
     if clients is not None and task_clients not in (1, clients):
@@ -96,6 +94,56 @@ def check_experiment(
         for position, label in enumerate(plan.algorithms):
             _check_run(experiment, plan, position, label)
     return experiment, clients
+
+
+def _refuse_relative_paths(experiment: Experiment) -> None:
+    """Refuses paths of data that begin at the working directory, which is another one for each
+    program of a deployment.
+
+    Code is copied, see `copy_code`. Names of the experiment's own are no paths.
+    """
+    document = experiment.resolved()
+    tables = {name: document[name] for name in PATH_TABLES if name in document}
+    for key_path, value in _iterate_texts(tables):
+        if key_path[-1] in ("name", "label") or is_reference(value):
+            continue
+        is_path = key_path[-2:] in PATH_KEYS or _looks_like_a_path(value)
+        if not is_path or Path(value).is_absolute():
+            continue
+        hint = (
+            "A folder is not copied to the clients. A stand-in task keeps the examples with them: "
+            'see "Stand-in data" in the guide "Running a federation" of the documentation.'
+            if key_path == ("task", "folder")
+            else "The file is not copied to the folder of the deployment. Relative paths begin at "
+            "the working directory of each program, not at the experiment file."
+        )
+        field = ".".join(map(str, key_path))
+        experiment.refuse(
+            key_path, InvalidInput.of(field, value, "an absolute path on every machine", hint)
+        )
+
+
+def _looks_like_a_path(text: str) -> bool:
+    """Returns whether a text is the path of something that exists. A bare word such as `iid` is a
+    name, also beside a file of that name.
+    """
+    has_form = len(Path(text).parts) > 1 or Path(text).suffix != ""
+    try:
+        return has_form and Path(text).exists()
+    except (OSError, ValueError):  # too long, or with a null character
+        return False
+
+
+def _iterate_texts(value: Any, key_path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
+    """Yields the texts of a document with their places."""
+    if isinstance(value, str):
+        yield key_path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _iterate_texts(item, (*key_path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _iterate_texts(item, (*key_path, index))
 
 
 def _check_run(experiment: Experiment, plan: Plan, position: int, label: str) -> None:

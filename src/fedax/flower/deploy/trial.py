@@ -5,6 +5,8 @@ import dataclasses
 import datetime
 import json
 import os
+import shlex
+import shutil
 import signal
 import sys
 import threading
@@ -12,11 +14,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from fedax.core import FedaxError, InvalidInput, RunExists
-from fedax.experiments.config.user_code import copy_code
+from fedax.experiments.config.user_code import check_copies, copy_code
 from fedax.experiments.results.archive import kept_experiments
+from fedax.experiments.results.store import Status
 from fedax.flower.deploy.app import write_app
 from fedax.flower.deploy.bundle import APP, build_app, serve_app
 from fedax.flower.deploy.check import check_experiment
@@ -49,7 +52,8 @@ from fedax.flower.deploy.processes import (
 )
 from fedax.flower.deploy.settings import Deployment, quote
 from fedax.flower.deploy.worker import device_for, open_socket, work
-from fedax.utils.files import write, writing
+from fedax.utils.files import read_text, write, writing
+from fedax.utils.lock import holder
 
 Say = Callable[[str], None]
 AGAIN = 5.0
@@ -64,6 +68,8 @@ OVER = "finished:"
 """The prefix of the state of a finished run of Flower."""
 NODES = "nodes.json"
 """The clients' nodes of the server, by which `fedax deploy status` names them."""
+LOCK = ".lock"
+"""The file of a run directory that is locked while a process works in it."""
 AT_A_TIME = 4
 """Clients that are registered at a time."""
 
@@ -95,19 +101,39 @@ def make(
     deployment = Deployment(folder, **options)
     experiment, clients = check_experiment(path, changes, deployment, clients)
     deployment = dataclasses.replace(deployment, clients=clients)
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        changed = experiment.model_copy(update={"engine": "simulation"}).toml() if changes else ""
-        text = copy_code(experiment, folder, changed or path.read_text(encoding="utf-8"))
-        write(folder / "experiment.toml", text)
-    deployment.save()
-    write_app(folder / "app", folder)
-    write_certificates(folder / "keys", deployment.host)
-    for k in range(deployment.clients):
-        write_client_key(folder / "keys", k)
-    configure(deployment)
-    build_app(deployment)
+    with _removed_on_failure(folder):
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            if changes:
+                # with all values written out, and paths that begin at the working directory
+                text = experiment.model_copy(update={"engine": "simulation"}).toml()
+                base = Path()
+            else:
+                text, base = path.read_text(encoding="utf-8"), path.parent
+            write(folder / "experiment.toml", copy_code(text, base, folder))
+        check_copies(experiment, deployment.experiment("simulation"), folder)
+        deployment.save()
+        write_app(folder / "app", folder)
+        write_certificates(folder / "keys", deployment.host)
+        for k in range(deployment.clients):
+            write_client_key(folder / "keys", k)
+        configure(deployment)
+        build_app(deployment)
     return deployment
+
+
+@contextlib.contextmanager
+def _removed_on_failure(folder: Path) -> Iterator[None]:
+    """Empties a new or empty folder if the block fails, so that `make` can be repeated."""
+    existed = folder.exists()
+    try:
+        yield
+    except BaseException:
+        # an error here must not hide the one before
+        shutil.rmtree(folder, ignore_errors=True)
+        if existed:
+            folder.mkdir(exist_ok=True)
+        raise
 
 
 def renew(deployment: Deployment, client: int | None = None) -> list[str]:
@@ -398,13 +424,19 @@ class LogPrinter:
 
     def __init__(self, log: Path, say: Say) -> None:
         self.log, self.say, self._count, self._in_traceback = log, say, 0, False
+        self._shown = ""
 
     def read(self) -> str:
         """Returns the text of the log."""
         return self.log.read_text("utf-8", errors="replace") if self.log.exists() else ""
 
     def show(self, text: str) -> None:
-        """Shows those of the log's lines that are new."""
+        """Shows those of the log's lines that are new, and all lines of a log that began anew."""
+        # logrotate copies a log and empties it while it is written
+        if not text.startswith(self._shown):
+            self._count, self._in_traceback = 0, False
+        # whole lines: the last one may be cut off within a character
+        self._shown = text[: text.rfind("\n") + 1]
         lines = text.splitlines()
         for line in lines[self._count :]:
             if line.startswith("Traceback (most recent call last)"):
@@ -430,9 +462,7 @@ def status(deployment: Deployment) -> dict[str, Any]:
     except FedaxError as error:
         state |= {"up": False, "reason": str(error)}
         states, server_runs = {}, {}
-    path = deployment.path("flower", NODES)
-    node_ids = json.loads(path.read_text("utf-8")) if path.exists() else []
-    names = {node: f"client-{k}" for k, node in enumerate(node_ids)}
+    names = {node: f"client-{k}" for k, node in enumerate(_read_nodes(deployment))}
     ends = certificate_ends(deployment.path("keys"))
     return state | {
         "certificates": {
@@ -453,20 +483,74 @@ def status(deployment: Deployment) -> dict[str, Any]:
     }
 
 
+def _read_nodes(deployment: Deployment) -> list[int]:
+    """Returns the clients' nodes by the client's number; none before the first start of the server.
+
+    Raises:
+        FedaxError: a damaged file.
+    """
+    path = deployment.path("flower", NODES)
+    if not path.exists():
+        return []
+    try:
+        node_ids = json.loads(read_text(path))
+        if not isinstance(node_ids, list) or not all(type(node) is int for node in node_ids):
+            raise ValueError("expected a list of whole numbers")
+    except (OSError, ValueError) as error:
+        hint = f"Remove it: `fedax deploy server {shlex.quote(str(deployment.folder))}` writes it."
+        raise FedaxError(f"{path}: cannot be read ({error}). {hint}") from error
+    return node_ids
+
+
 def _newest_run(deployment: Deployment) -> dict[str, Any] | None:
-    """Returns the newest run directory below `runs`, and the round of its newest checkpoint."""
+    """Returns the newest run directory below `runs`, and the round of its newest checkpoint.
+
+    Raises:
+        FedaxError: a run directory with damaged files.
+    """
 
     def newest(paths: Iterable[Path]) -> Path | None:
-        return max(paths, key=lambda path: path.stat().st_mtime, default=None)
+        times = dict[Path, float]()
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):  # a checkpoint that was just removed
+                times[path] = path.stat().st_mtime
+        return max(times, key=lambda path: times[path], default=None)
 
     if (summary := newest(deployment.path("runs").glob("*/summary.json"))) is None:
         return None
-    out, state = summary.parent, json.loads(summary.read_text("utf-8"))["status"]
+    out, state = summary.parent, _read_status(summary)
+    # a process that was killed could not mark its run, and the system has released its lock
+    if state == "running" and not _is_held(out):
+        state = "interrupted"
     rounds = max((experiment.rounds for experiment in kept_experiments(out)), default=0)
     checkpoint = newest(out.glob("checkpoints/*/round-*"))
     round_number = 0 if checkpoint is None else int(checkpoint.name.removeprefix("round-"))
     round_number = rounds if state == "finished" else round_number
     return {"folder": str(out), "status": state, "round": round_number, "rounds": rounds}
+
+
+def _read_status(summary: Path) -> str:
+    """Returns the state of a run directory by its summary.
+
+    Raises:
+        FedaxError: a damaged file.
+    """
+    try:
+        state = json.loads(read_text(summary))["status"]
+        if state not in get_args(Status):
+            raise ValueError(f"no state {state!r}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FedaxError(f"{summary}: cannot be read ({error}).") from error
+    return state
+
+
+def _is_held(out: Path) -> bool:
+    """Returns whether a process works in a run directory, or may do so as another user, whose lock
+    cannot be tried.
+    """
+    lock = out / LOCK
+    is_unknown = lock.exists() and not os.access(lock, os.R_OK | os.W_OK)
+    return is_unknown or holder(out) is not None
 
 
 def status_lines(state: dict[str, Any]) -> list[str]:

@@ -20,6 +20,7 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.client import Solver
 from fedax.core.federation import Cohort, Memory
 from fedax.core.scheduling.schedule import Schedule
+from fedax.core.validation.own_methods import call_round
 from fedax.engine.compilation.fingerprint import Fingerprinter
 from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
@@ -29,7 +30,7 @@ from fedax.engine.round.footprint import Probe, RecordingBackend
 from fedax.errors import InvalidInput
 from fedax.utils.layout import Layout
 
-PROTOCOL = 4
+PROTOCOL = 5
 """The version of the messages."""
 
 
@@ -159,9 +160,8 @@ def plan_of(algorithm: Algorithm[Any], setup: Setup) -> Plan:
         root, w = jax.random.key(0), jnp.zeros(setup.layout.dim, setup.layout.dtype)
         carry = initial_carry(backend, algorithm, root, w)
         for t in (0, 1):  # a first round may be another one
-            state = algorithm.round(
-                RoundContext(backend, t, root, carry.lost, None, carry.bounds), carry.state
-            )
+            context = RoundContext(backend, t, root, carry.lost, None, carry.bounds)
+            state = call_round(algorithm, context, carry.state)
         personal = algorithm.personal(state)
         if personal is not None:
             memory = (

@@ -19,6 +19,11 @@ from fedax.flower.protocol.store import NEVER
 
 HEADER = 4096
 """The most bytes that an array may have beside its numbers."""
+SETTINGS = frozenset({"floor", "largest", "version"})
+"""Fields of an order on which the content of the answer does not depend: which memories are still
+needed, the limit of an upload, and the protocol's version. They may change before a run is resumed.
+An order that is repeated then needs its old name, because under another name a client with local
+privacy would make, and pay for, a second noisy message."""
 
 
 class Refused(FedaxError):
@@ -125,8 +130,13 @@ def most_bytes(forms: PyTree) -> int:
 
 
 def order_name(k: int, facts: Any, down: ArrayRecord) -> str:
-    """Returns the name of an order to client k: a hash of all that the answer depends on."""
-    named_facts = {name: value for name, value in facts.items() if name not in ("order", "floor")}
+    """Returns the name of an order to client k: a hash of all that the answer depends on.
+
+    `SETTINGS` are not part of it, nor is the name itself.
+    """
+    named_facts = {
+        name: value for name, value in facts.items() if name != "order" and name not in SETTINGS
+    }
     digest = hashlib.sha256(repr((k, sorted(named_facts.items()))).encode())
     for array in down.values():
         digest.update(array.data)

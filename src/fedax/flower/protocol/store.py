@@ -9,6 +9,7 @@ that round.
 
 import io
 import re
+import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,8 @@ from fedax.utils.files import write, writing
 
 NEVER = "0" * 32
 """The version of a memory before its first change."""
+DAMAGED = OSError, ValueError, EOFError, zipfile.BadZipFile
+"""The errors of reading a file of arrays that is cut off or changed."""
 
 
 class Version(NamedTuple):
@@ -60,12 +63,16 @@ class Store:
             raise MemoryLost(f"memory {slot} of order {name} is not in {self.folder}")
         leaves, structure = jax.tree.flatten(like)
         try:
-            with np.load(self._path(slot, version), allow_pickle=False) as stored:
+            # NumPy leaves a damaged file open if it has opened it itself
+            with (
+                self._path(slot, version).open("rb") as file,
+                np.load(file, allow_pickle=False) as stored,
+            ):
                 arrays = [
                     stored[f"leaf {i}"].view(leaf.dtype).reshape(leaf.shape)
                     for i, leaf in enumerate(leaves)
                 ]
-        except (OSError, ValueError, KeyError) as error:
+        except (*DAMAGED, KeyError) as error:
             raise MemoryLost(
                 f"memory {slot} of order {name} in {self.folder} is damaged: {error}"
             ) from error

@@ -32,7 +32,7 @@ class Duration(NamedTuple):
         round: from 0.
         phase: a name of `PHASES`.
         seconds: that it took.
-        amount: bytes or examples.
+        amount: bytes or examples; NaN for examples that were not counted.
     """
 
     run: str
@@ -51,12 +51,14 @@ class DeviceFit(NamedTuple):
         columns: `speed`, `down`, `up` and `latency`, shape (clients,).
         errors: by which the predicted time of each round is off, relative to the measured one.
         merged: clients whose messages have one size, so that their latency is part of the rates.
+        passed_over: rows of `compute` without a number of examples, which count in nothing.
     """
 
     clients: tuple[str, ...]
     columns: dict[str, Float[np.ndarray, "clients"]]
     errors: Float[np.ndarray, "rounds"]
     merged: tuple[str, ...]
+    passed_over: int = 0
 
     def write(self, path: Path) -> None:
         """Writes the table for `Devices(table=...)`."""
@@ -84,6 +86,9 @@ def append_durations(path: Path, rows: Iterable[Sequence[Any]]) -> None:
 
 def read_durations(path: Path) -> list[Duration]:
     """Reads a record: CSV with the columns `COLUMNS`, of which `run` may be missing.
+
+    The examples of `compute` may be empty: deployments do not count them where the data decide how
+    much work there is, as with the solver `Exact`.
 
     Raises:
         DataError: a missing file or column, or a value that is none, with its line.
@@ -131,7 +136,9 @@ def _parse_duration(row: dict[str, str], path: Path, line: int) -> Duration:
         raise DataError.of(f"{path}, line {line}, round", row["round"], "whole numbers >= 0")
     if not row["client"]:
         raise DataError.of(f"{path}, line {line}, client", "", "a client's name or number")
-    amount = parse_number(PHASES[row["phase"]])
+    column = PHASES[row["phase"]]
+    is_counted = row[column] != "" or row["phase"] != "compute"
+    amount = parse_number(column) if is_counted else math.nan
     names = row.get("run", ""), row["client"], int(row["round"]), row["phase"]
     return Duration(*names, parse_number("seconds"), amount)
 
@@ -141,14 +148,14 @@ def fit_devices(durations: Sequence[Duration], source: str = "durations") -> Dev
 
     A phase takes $a + b x$ seconds for an amount $x$, with $a, b \ge 0$ that minimize the sum of
     squares of relative errors. Speed and bandwidths are $1/b$, and the latency is the sum of $a$
-    over the three phases.
+    over the three phases. Rows without a number of examples are passed over.
 
     Args:
         durations: rows of a record.
         source: the record, for messages.
 
     Raises:
-        DataError: a client without one of the phases.
+        DataError: a client without one of the phases, or with no counted examples in `compute`.
 
     >>> rows = [
     ...     Duration("", "anna", i, phase, 0.1 + amount / rate, amount)
@@ -159,17 +166,27 @@ def fit_devices(durations: Sequence[Duration], source: str = "durations") -> Dev
     >>> {name: [round(float(v), 3) for v in column] for name, column in fit.columns.items()}
     {'speed': [50.0], 'down': [8000000.0], 'up': [800000.0], 'latency': [0.3]}
     """
-    by_client: dict[str, dict[str, list[Duration]]] = defaultdict(lambda: defaultdict(list))
-    for row in durations:
-        by_client[row.client][row.phase].append(row)
+    counted = [row for row in durations if not math.isnan(row.amount)]
+    by_client: dict[str, dict[str, list[Duration]]] = {row.client: {} for row in durations}
+    for row in counted:
+        by_client[row.client].setdefault(row.phase, []).append(row)
+    uncounted = {row.client for row in durations if math.isnan(row.amount)}
     lines: dict[tuple[str, str], tuple[float, float]] = {}
     columns: dict[str, list[float]] = {"speed": [], "down": [], "up": [], "latency": []}
     merged: list[str] = []
     for client, phases in by_client.items():
         if missing := [phase for phase in PHASES if phase not in phases]:
             got = f"no row of {', '.join(missing)}"
+            hint = ""
+            if "compute" in missing and client in uncounted:
+                got += " with a number of examples"
+                hint = (
+                    "Where the data decide how much work there is, as with the solver exact, "
+                    "deployments count no examples. Record a run with a counted solver, such as "
+                    "sgd."
+                )
             allowed = f"rows of {', '.join(PHASES)} for each client"
-            raise DataError.found(f"{source}, client {client}", got, allowed)
+            raise DataError.found(f"{source}, client {client}", got, allowed, hint)
         for phase in PHASES:
             lines[client, phase] = _fit_line(phases[phase])
         # messages of one size do not tell latency and bandwidth apart
@@ -184,7 +201,8 @@ def fit_devices(durations: Sequence[Duration], source: str = "durations") -> Dev
             slope = lines[client, phase][1]
             columns[name].append(unit / slope if slope else math.inf)
     arrays = {name: np.asarray(column) for name, column in columns.items()}
-    return DeviceFit(tuple(by_client), arrays, _relative_errors(durations, lines), tuple(merged))
+    errors, passed_over = _relative_errors(counted, lines), len(durations) - len(counted)
+    return DeviceFit(tuple(by_client), arrays, errors, tuple(merged), passed_over)
 
 
 def _fit_line(rows: Sequence[Duration]) -> tuple[float, float]:

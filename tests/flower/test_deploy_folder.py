@@ -1,0 +1,291 @@
+"""The folder that `fedax deploy init` makes: code of several files, paths of data, and what
+`fedax deploy status` reads of it."""
+
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("flwr", reason="flwr is not installed")
+
+import jax
+from deployed import experiment
+from typer.testing import CliRunner
+
+import fedax
+from fedax.cli import app
+from fedax.core import FedaxError
+from fedax.experiments.config.user_code import user_code
+from fedax.experiments.results.store import RunDirectory
+from fedax.flower.deploy import keys, trial
+from fedax.flower.deploy.settings import Deployment
+from fedax.flower.deploy.worker import device_for
+from fedax.utils.lock import held
+
+TASK = """
+import numpy as np
+import fedax
+
+ORIGIN = "task"
+
+def task(clients: int = 2):
+    # sites of unequal sizes
+    data = {f"site {k}": {"x": np.ones((3 + k, 2), np.float32), "y": np.zeros(3 + k, np.float32)}
+            for k in range(clients)}
+    return fedax.tasks.from_loss(
+        lambda w, e: (e["x"] @ w - e["y"]) ** 2, np.zeros(2, np.float32), data)
+"""
+METHOD = """
+from fedax.core import Upload
+import fedax
+
+ORIGIN = "method"
+task = None
+
+class Mine(fedax.FedAvg):
+    pass
+"""
+FILE = """name = "it's mine"  # Anna's file, not "t/code.py:task"
+rounds = 2
+observe = ["train_loss"]
+[task]
+name = "{task}"
+[[algorithm]]
+name = '{method}'
+"""
+DIGITS = """name = "a"
+rounds = 1
+observe = ["train_loss"]
+[task]
+name = "digits"
+clients = 3
+{options}
+[[algorithm]]
+name = "fedavg"
+"""
+
+
+@pytest.fixture
+def init(tmp_path, monkeypatch):
+    """`fedax deploy init` in the folder of the test, without Flower's bundle of the app."""
+    monkeypatch.setattr(trial, "build_app", lambda made: keys.sign(made.path("keys"), b"app"))
+    monkeypatch.chdir(tmp_path)
+
+    def call(folder, file, *options):
+        arguments = ["deploy", "init", str(folder), "--experiment", str(file), *options]
+        with jax.enable_x64(False):
+            return CliRunner().invoke(app, arguments)
+
+    return call
+
+
+def write_experiment(folder, task="t/code.py:task", method="m/code.py:Mine"):
+    for name, code in (("t", TASK), ("m", METHOD)):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "code.py").write_text(code)
+    path = folder / "mine.toml"
+    path.write_text(FILE.format(task=task, method=method))
+    return path
+
+
+@pytest.mark.parametrize("changes", [(), ("--set", "rounds=3")], ids=["text", "set"])
+@pytest.mark.parametrize("place", ["plain", "Anna's exp", 'the "new" one'])
+def test_files_of_equal_names_are_copied_under_their_own(
+    place, changes, init, tmp_path, monkeypatch
+):
+    """The method's file defines the task's name too; nothing leads back to the original files."""
+    file = write_experiment(tmp_path / place)
+    done = init("d", file.relative_to(tmp_path), *changes)
+    assert done.exit_code == 0, done.output
+    shutil.rmtree(tmp_path / place)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    deployment = Deployment.load(tmp_path / "d")
+    copies = {path.name: path.read_text() for path in deployment.folder.glob("*.py")}
+    assert sorted(copies.values()) == sorted([TASK, METHOD])
+    assert "code.py" in copies
+    with jax.enable_x64(False):
+        experiment = deployment.experiment("simulation")
+        assert all(name.startswith(f"{deployment.folder}/") for name in user_code(experiment))
+        assert experiment.rounds == (3 if changes else 2)
+        plan = experiment.plan()
+        assert [type(method).__name__ for method in plan.algorithms.values()] == ["Mine"]
+        assert plan.task.train.offsets.tolist() == [0, 3, 7]
+        assert list(plan.task.names) == ["site 0", "site 1"]
+        assert device_for(deployment, 1).task.train.total == 4
+    comment = '# Anna\'s file, not "t/code.py:task"'
+    assert (comment in deployment.path("experiment.toml").read_text()) is not bool(changes)
+
+
+def test_a_copy_that_is_not_the_code_is_refused(init, tmp_path, monkeypatch):
+    file = write_experiment(tmp_path / "exp")
+    copyfile = shutil.copyfile
+
+    def spoil(source, target):
+        copyfile(source, target)
+        target.write_text(target.read_text() + "\n# changed\n")
+
+    monkeypatch.setattr(shutil, "copyfile", spoil)
+    done = init("d", file)
+    assert done.exit_code == 2
+    assert "is other code" in done.output.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ('params = "start.npz"', "task.params: got 'start.npz'"),
+        (
+            '[schedule]\navailability = {name = "trace", file = "trace.csv"}',
+            "schedule.availability.file: got 'trace.csv'",
+        ),
+    ],
+    ids=["params", "trace"],
+)
+@pytest.mark.parametrize("is_absolute", [False, True], ids=["relative", "absolute"])
+def test_relative_paths_of_files_are_refused(options, field, is_absolute, init, tmp_path):
+    """They would begin at the working directory of each program, where another file may lie."""
+    task = fedax.tasks.make_task("digits", clients=3)
+    with jax.enable_x64(False):
+        fedax.save_params(task.start(jax.random.key(0)), tmp_path / "start.npz")
+    (tmp_path / "trace.csv").write_text("device,from,to\n0,0,9\n1,0,9\n2,0,8\n")
+    if is_absolute:
+        for name in ("start.npz", "trace.csv"):
+            options = options.replace(f'"{name}"', f'"{tmp_path / name}"')
+    (tmp_path / "a.toml").write_text(DIGITS.format(options=options))
+    done = init("d", "a.toml")
+    shown = done.output.replace("\n", " ")
+    if is_absolute:
+        assert done.exit_code == 0, shown
+        return
+    assert done.exit_code == 2
+    assert re.search(rf"line \d+: {re.escape(field)}; allowed: an absolute path on every", shown)
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_file_of_a_tasks_own_option_is_refused_and_a_name_is_not(init, tmp_path):
+    (tmp_path / "task.py").write_text(
+        TASK.replace("clients: int = 2", 'clients: int = 2, source: str = "rows.csv"')
+    )
+    (tmp_path / "rows.csv").write_text("1\n")
+    (tmp_path / "rows").write_text("1\n")
+    text = FILE.format(task="task.py:task", method="fedavg")
+    (tmp_path / "a.toml").write_text(text)
+    done = init("d", "a.toml")
+    assert done.exit_code == 2
+    assert "task.source: got 'rows.csv'; allowed: an absolute path" in done.output.replace("\n", "")
+    (tmp_path / "a.toml").write_text(text.replace("[[alg", 'source = "rows"\n[[alg'))
+    done = init("d", "a.toml")
+    assert done.exit_code == 0, done.output
+
+
+def test_commands_in_messages_run_on_paths_with_spaces(init, tmp_path):
+    (tmp_path / "a.toml").write_text(DIGITS.format(options=""))
+    done = init("my site", "a.toml")
+    assert done.exit_code == 0, done.output
+    assert "`fedax deploy run 'my site' --trial` runs it on this machine." in done.output
+    done = CliRunner().invoke(app, ["deploy", "run", "my site"])
+    assert "`fedax deploy server 'my site'` starts it" in done.output.replace("\n", " ")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    done = CliRunner().invoke(app, ["deploy", "run", "my site", "--out", "full"])
+    command = f"`fedax deploy resume 'my site' {tmp_path / 'full'}` continues it"
+    assert command.replace(" ", "") in re.sub(r"\s", "", done.output)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """The folder of a deployment, and the folder of its run, which says that it is running."""
+    monkeypatch.setattr(trial, "nodes", lambda deployment: {70: "online"})
+    monkeypatch.setattr(trial, "runs", lambda deployment: {})
+    deployment = Deployment(tmp_path)
+    (tmp_path / "flower").mkdir()
+    (tmp_path / "flower" / "nodes.json").write_text("[70]")
+    RunDirectory.create(tmp_path / "runs" / "run", "a run")
+    return deployment, tmp_path / "runs" / "run"
+
+
+def test_a_run_whose_process_was_killed_is_interrupted(run):
+    deployment, out = run
+    code = (
+        "import os, pathlib, sys; from fedax.utils.lock import held\n"
+        "with held(pathlib.Path(sys.argv[1])): os.kill(os.getpid(), 9)"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(out)], check=False)
+    assert killed.returncode == -9
+    assert (out / ".lock").exists()
+    assert trial.status(deployment)["newest"]["status"] == "interrupted"
+    with held(out):
+        assert trial.status(deployment)["newest"]["status"] == "running"
+    RunDirectory.load(out).close("failed", "a reason")
+    assert trial.status(deployment)["newest"]["status"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("flower/nodes.json", "[70"),
+        ("flower/nodes.json", '{"70": 1}'),
+        ("runs/run/summary.json", '{"status": "runn'),
+        ("runs/run/summary.json", '{"title": "a"}'),
+        ("runs/run/summary.json", "[]"),
+    ],
+)
+def test_damaged_files_are_named(name, text, run):
+    deployment, _ = run
+    assert trial.status(deployment)["clients"][0]["name"] == "client-0"
+    deployment.path(name).write_text(text)
+    with pytest.raises(fedax.FedaxError, match=rf"{re.escape(name)}: cannot be read \("):
+        trial.status(deployment)
+
+
+def test_a_checkpoint_that_is_removed_meanwhile_is_no_error(run, monkeypatch):
+    deployment, out = run
+    (out / "checkpoints" / "0000" / "round-000000003").mkdir(parents=True)
+    (out / "checkpoints" / "0000" / "round-000000002").symlink_to(out / "gone")
+    assert trial.status(deployment)["newest"]["round"] == 3
+
+
+def test_lines_after_a_log_was_emptied_are_shown(tmp_path):
+    """By logrotate's `copytruncate`, also where the log has grown past its earlier size."""
+    log, said = tmp_path / "run-1.log", []
+    printer = trial.LogPrinter(log, said.append)
+
+    def lines(first, last):
+        return "".join(f"round {i}\n" for i in range(first, last))
+
+    def show(text):
+        said.clear()
+        log.write_bytes(text.encode() if isinstance(text, str) else text)
+        printer.show(printer.read())
+        return said
+
+    assert len(show(lines(0, 100))) == 100
+    assert show(lines(100, 140)) == lines(100, 140).splitlines()
+    assert show(lines(100, 143)) == ["round 140", "round 141", "round 142"]
+    assert show("Traceback (most recent call last)\n  cut off\n") == [f"(A traceback is in {log}.)"]
+    assert show("  round 1\n" + lines(2, 99)) == ["  round 1", *lines(2, 99).splitlines()]
+    # a letter of two bytes that is cut off is no new log
+    whole = (lines(0, 200) + "né").encode()
+    show(whole[:-1])
+    assert show(whole + b"\nend\n") == ["end"]
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_folder_that_cannot_be_finished_is_removed(exists, tmp_path, monkeypatch):
+    """So that `init` can be repeated."""
+    file, folder = experiment(tmp_path / "experiment.toml", ["fedavg"], clients=3), tmp_path / "d"
+    if exists:
+        folder.mkdir()
+
+    def fail(deployment):
+        raise FedaxError("`flwr build` failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedax.flower.deploy.trial.build_app", fail)
+        with pytest.raises(FedaxError, match="flwr build"):
+            trial.make(folder, file)
+    assert folder.exists() == exists
+    assert not exists or not any(folder.iterdir())
