@@ -26,7 +26,6 @@ from fedax.engine.driver.options import (
     Options,
     RunOptions,
     as_solver,
-    check_count,
     check_kind,
     require_concrete,
 )
@@ -216,12 +215,12 @@ def run_grid(
             "run_grid(algorithms=...)", names, allowed, "Call it once for each method."
         )
     seeds = list(seed) if isinstance(seed, Sequence | np.ndarray) else [cast(int, seed)]
+    # their range is checked where all ranks of MPI learn of a refusal
     for value in seeds:
         if isinstance(value, jax.Array):
             hint = "A run makes its random keys itself. Write seed=0."
             allowed = f"whole numbers from 0 to {MOST_SEED}"
             raise InvalidInput.found("run(seed=...)", "an array of JAX", allowed, hint)
-        check_count("seed", value, 0, MOST_SEED)
     if not seeds or len(set(seeds)) < len(seeds):
         raise InvalidInput.of("run_grid(seed=...)", seed, "a seed, or several different ones")
     require_concrete("run", algorithms, task, options)
