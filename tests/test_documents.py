@@ -3,6 +3,7 @@
 import inspect
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -231,6 +232,12 @@ def test_commands_in_sentences_exist():
 
 
 @pytest.mark.slow
+def test_tables_of_robust_rules_are_those_of_their_runs():
+    script = runpy.run_path(str(ROOT / "docs" / "hooks" / "robust.py"))
+    assert script["page"]() == (ROOT / "docs" / "robust.md").read_text(encoding="utf-8")
+    assert script["tables"]().count("\n| ") == 2 * (1 + 1 + 12)
+
+
 @pytest.mark.parametrize("block", blocks("sh"), ids=str)
 def test_commands_of_guides_run(block, tmp_path):
     write_files(block.page, tmp_path)
