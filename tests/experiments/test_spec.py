@@ -43,6 +43,14 @@ def test_seeds_are_set_as_compare_takes_them(tmp_path, text, seeds):
     assert Experiment.read(tmp_path / "a.toml", [f"seeds={text}"]).seeds == seeds
 
 
+def test_an_empty_list_names_no_leaves():
+    """FedPer without a head is FedAvg, in a file as in Python."""
+    text = 'name = "a"\nrounds = 1\n[task]\nname = "digits"\nclients = 5\n[[algorithm]]\n'
+    for name, option in (("fedper", "head"), ("lgfedavg", "head"), ("fedbn", "norms")):
+        (section,) = Experiment.parse(f'{text}name = "{name}"\n{option} = []\n').algorithm
+        assert getattr(section.make(), option) == ()
+
+
 def test_the_resolved_experiment_is_the_same_experiment():
     first = Experiment.parse(TINY + 'label = "Prox"\n[stop]\nrise = 2.0\n')
     again = Experiment.parse(first.toml())
@@ -116,14 +124,6 @@ def test_one_value_per_client():
         ),
     ],
 )
-def test_an_empty_list_names_no_leaves():
-    """FedPer without a head is FedAvg, in a file as in Python."""
-    text = 'name = "a"\nrounds = 1\n[task]\nname = "digits"\nclients = 5\n[[algorithm]]\n'
-    for name, option in (("fedper", "head"), ("lgfedavg", "head"), ("fedbn", "norms")):
-        (section,) = Experiment.parse(f'{text}name = "{name}"\n{option} = []\n').algorithm
-        assert getattr(section.make(), option) == ()
-
-
 def test_bad_input_names_the_line_the_value_and_what_is_allowed(old, new, line, words):
     assert old in TINY
     message = refused(TINY.replace(old, new))

@@ -97,7 +97,7 @@ def name_of(function: Callable[..., Any]) -> str:
 def described(value: Any) -> str:
     """Returns a value in words, arrays by their shapes.
 
-    >>> described((jnp.zeros(3), None)), described(None), described(2.5)
+    >>> described((jnp.zeros(3, jnp.float32), None)), described(None), described(2.5)
     ('(f32[3], None)', 'None', '2.5')
     """
     forms = jax.tree.map(
