@@ -130,8 +130,10 @@ def test_one_bucket_is_the_mean():
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("momentum", [0.0, 0.7])
-def test_centered_clipping(engine, momentum):
+@pytest.mark.parametrize(
+    ("momentum", "form"), [(0.0, "as_written"), (0.7, "as_written"), (0.7, "as_released")]
+)
+def test_centered_clipping(engine, momentum, form):
     """Three of five clients in a round, unequal sizes: the center is that of the round before, and
     a client's momentum that of the last time it was drawn."""
     world, tau, rounds = World(), 0.05, 2 if engine == "eager" else ROUNDS
@@ -139,14 +141,17 @@ def test_centered_clipping(engine, momentum):
     for cohort in world.cohorts()[:rounds]:
         for k in cohort:
             change = world.sgd(k, w)[0] - w
-            momenta[k] = (1 - momentum) * change + momentum * momenta.get(k, change)
+            if k in momenta:
+                factor = 1 - momentum if form == "as_written" else 1
+                change = factor * change + momentum * momenta[k]
+            momenta[k] = change
         changes = np.array([momenta[k] for k in cohort])
         bound += (np.linalg.norm(changes - center, axis=1) > tau).sum()
         center = clipped(changes, center, tau, 2)
         w = w + center
     assert bound > 1  # clipping acts
     found = fedax.run(
-        fedax.CenteredClip(tau=tau, iterations=2, momentum=momentum),
+        fedax.CenteredClip(tau=tau, iterations=2, momentum=momentum, form=form),
         regression(),
         solver=fedax.SGD(LR),
         schedule=SCHEDULE,

@@ -261,9 +261,9 @@ class ALIE(Collusion):
     $$ z = \Phi^{-1} \Big( \frac{n - m - s}{n - m} \Big), \qquad
        s = \lfloor n / 2 + 1 \rfloor - m, $$
 
-    with $\Phi$ the standard normal distribution; between 0 and 3 here, where it is infinite. The
-    paper's attackers know their own changes alone, which is `knows="hostile"` (then a single one
-    of a cohort is honest); many later works let them know the honest ones.
+    with $\Phi$ the standard normal distribution; kept between 0 and 3 here. In the authors' code
+    the attackers know their own changes alone, which is `knows="hostile"` (then a single one of a
+    cohort does no harm); later code lets them know the honest ones.
 
     Args:
         share, seed: as in `Attack`.
@@ -276,7 +276,9 @@ class ALIE(Collusion):
         >>> channel = fedax.Channel(attack=fedax.attacks.ALIE(share=0.2, z=1.5))
 
     Source: Baruch, Baruch and Goldberg, A Little Is Enough: Circumventing Defenses For Distributed
-    Learning, NeurIPS 2019, Alg. 3.
+    Learning, NeurIPS 2019, as in the authors' code (github.com/moranant/
+    attacking_distributed_learning, malicious.py); z as in github.com/epfml/
+    byzantine-robust-optimizer; the paper was not read.
     """
 
     z: Scalar = hyper(0.0, low=0.0, doc="distance from the mean in deviations; 0 is the paper's")
@@ -312,7 +314,8 @@ class IPM(Collusion):
         >>> channel = fedax.Channel(attack=fedax.attacks.IPM(share=0.2, epsilon=0.5))
 
     Source: Xie, Koyejo and Gupta, Fall of Empires: Breaking Byzantine-Tolerant SGD by Inner Product
-    Manipulation, UAI 2019, Sec. 3.
+    Manipulation, UAI 2019, as in github.com/epfml/byzantine-robust-optimizer
+    (codes/attacks/xie.py); the paper was not read.
     """
 
     epsilon: Scalar = hyper(
@@ -376,8 +379,8 @@ class MinMax(_Perturbation):
     $$ \gamma = \max \Big\{ \gamma : \max_i \lVert \mu + \gamma p - x_i \rVert \le
        \max_{i, j} \lVert x_i - x_j \rVert \Big\}, $$
 
-    with the mean $\mu$. The paper approaches $\gamma$ by halving; here it is the least of the roots
-    of a quadratic for each i.
+    with the mean $\mu$. The authors' code approaches $\gamma$ by halving; here it is the least of
+    the roots of a quadratic for each i.
 
     Args:
         share, seed: as in `Attack`.
@@ -390,7 +393,8 @@ class MinMax(_Perturbation):
         >>> channel = fedax.Channel(attack=fedax.attacks.MinMax(share=0.2, direction="unit"))
 
     Source: Shejwalkar and Houmansadr, Manipulating the Byzantine: Optimizing Model Poisoning
-    Attacks and Defenses for Federated Learning, NDSS 2021, Sec. IV (Min-Max).
+    Attacks and Defenses for Federated Learning, NDSS 2021 (Min-Max), as in the authors' code
+    (github.com/vrt1shjwlkr/NDSS21-Model-Poisoning); the paper was not read.
     """
 
     def largest_step(
@@ -421,19 +425,26 @@ class MinSum(_Perturbation):
     $$ \gamma = \max \Big\{ \gamma : \sum_i \lVert \mu + \gamma p - x_i \rVert^2 \le
        \max_i \sum_j \lVert x_i - x_j \rVert^2 \Big\}, $$
 
-    with the mean $\mu$. The paper approaches $\gamma$ by halving; here it is a root.
+    with the mean $\mu$. The authors' code approaches $\gamma$ by halving; here it is a root.
 
     Args:
         share, seed: as in `Attack`.
         knows: as in `Collusion`.
         direction: as in `MinMax`.
+        form: "as_written", or "as_released", with the smallest sum, $\min_i$, on the right.
 
     Example:
         >>> import fedax
         >>> channel = fedax.Channel(attack=fedax.attacks.MinSum(share=0.2))
 
-    Source: as `MinMax`, Sec. IV (Min-Sum).
+    Source: as `MinMax` (Min-Sum).
     """
+
+    form: str = hyper(
+        "as_written",
+        choices=("as_written", "as_released"),
+        doc="whether the largest or the smallest sum of a known change is the bound",
+    )
 
     def largest_step(
         self,
@@ -443,9 +454,13 @@ class MinSum(_Perturbation):
         p: Float[Array, "dim"],
         squares: Float[Array, "capacity capacity"],
     ) -> Float[Array, ""]:
-        count = is_known.sum(dtype=changes.dtype)
+        count, sums = is_known.sum(dtype=changes.dtype), squares.sum(1)
+        if self.form == "as_written":
+            bound = sums.max()
+        else:
+            bound = jnp.where(is_known, sums, jnp.inf).min()
         # around their mean the squares add up to half of all pairs' over the count
-        room = jnp.maximum(squares.sum(1).max() - squares.sum() / (2 * count), 0)
+        room = jnp.maximum(bound - sums.sum() / (2 * count), 0)
         square = count * (p @ p)
         return jnp.sqrt(room / jnp.where(square > 0, square, 1))
 

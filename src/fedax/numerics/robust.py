@@ -18,7 +18,7 @@ def average_buckets(uploads: Gathered[Vector], size: int, key: Key[Array, ""]) -
     first one.
 
     Source: Karimireddy, He and Jaggi, Byzantine-Robust Learning on Heterogeneous Datasets via
-    Bucketing, ICLR 2022, Alg. 1.
+    Bucketing, ICLR 2022.
     """
     valid = uploads.valid
     capacity = valid.shape[0]
@@ -43,7 +43,7 @@ def mix_neighbours(uploads: Gathered[Vector], byzantine: int, center: Vector) ->
     expected to be hostile.
 
     Source: Allouah, Farhadkhani, Guerraoui, Gupta, Pinot and Stephan, Fixing by Mixing: A Recipe
-    for Optimal Byzantine ML under Heterogeneity, AISTATS 2023, Alg. 2 (NNM).
+    for Optimal Byzantine ML under Heterogeneity, AISTATS 2023 (NNM).
     """
     valid, count = uploads.valid, uploads.valid.sum(dtype=jnp.int32)
     distances = jnp.where(

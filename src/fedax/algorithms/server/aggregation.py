@@ -33,8 +33,9 @@ class MixedUploads(Algorithm[State]):
             n - f nearest ones (nearest-neighbour mixing); 0 is none.
 
     Sources: Karimireddy, He and Jaggi, Byzantine-Robust Learning on Heterogeneous Datasets via
-    Bucketing, ICLR 2022, Alg. 1. Allouah, Farhadkhani, Guerraoui, Gupta, Pinot and Stephan, Fixing
-    by Mixing, AISTATS 2023, Alg. 2.
+    Bucketing, ICLR 2022. Allouah, Farhadkhani, Guerraoui, Gupta, Pinot and Stephan, Fixing by
+    Mixing, AISTATS 2023 (NNM). Both as in github.com/LPD-EPFL/byzfl (preaggregators.py); the papers
+    were not read.
     """
 
     bucket: int = hyper(

@@ -50,16 +50,18 @@ class CenteredClip(MixedUploads[ClipState]):
         tau: $\tau$, above 0, in the length of a change; with a large one this is FedAvg with equal
             weights.
         iterations: L, at least 1.
-        momentum: $\beta$, in [0, 1); above 0 every client stores its momentum, and the paper
-            recommends 0.9.
+        momentum: $\beta$, in [0, 1); above 0 every client stores its momentum.
+        form: of the momentum: "as_written", or "as_released" without the factor $1 - \beta$, which
+            makes momenta longer; `tau` then has to be, too.
 
     Example:
         >>> import fedax
         >>> method = fedax.CenteredClip(tau=1.0, momentum=0.9)
 
     Source: Karimireddy, He and Jaggi, Learning from History for Byzantine Robust Optimization, ICML
-    2021, Alg. 1 and 2, with local work in place of a gradient as in public implementations; the
-    paper was not read.
+    2021, as in the authors' code (github.com/epfml/byzantine-robust-optimizer,
+    codes/aggregator/clipping.py and codes/simulators/worker.py), with local work in place of a
+    gradient; the factor as in github.com/LPD-EPFL/byzfl. The paper was not read.
     """
 
     tau: Scalar = hyper(10.0, low=0.0, open_low=True, doc="length beyond which changes are clipped")
@@ -67,11 +69,16 @@ class CenteredClip(MixedUploads[ClipState]):
     momentum: float = hyper(
         0.0, static=True, low=0.0, high=1.0, open_high=True, doc="momentum of the clients' changes"
     )
+    form: str = hyper(
+        "as_written",
+        choices=("as_written", "as_released"),
+        doc="whether a momentum has the factor 1 - momentum",
+    )
 
     card: ClassVar[Card] = Card(
         paper="Karimireddy, He and Jaggi, Learning from History for Byzantine Robust Optimization, "
         "ICML 2021",
-        equation="Alg. 1 and 2, from public implementations; paper not read",
+        equation="Centered clipping, from the authors' code; paper not read",
         reductions=(Reduction({"tau": 1e30}, "fedavg", equal_sizes=True),),
     )
 
@@ -96,7 +103,8 @@ class CenteredClip(MixedUploads[ClipState]):
     ) -> Upload[Vector]:
         m, is_known = memory
         change = client.minimize(start=w) - w
-        m = jnp.where(is_known > 0, (1 - self.momentum) * change + self.momentum * m, change)
+        factor = 1 - self.momentum if self.form == "as_written" else 1.0
+        m = jnp.where(is_known > 0, factor * change + self.momentum * m, change)
         return Upload(m, memory=(m, jnp.ones_like(is_known)))
 
     def clip(self, uploads: Gathered[Vector], center: Vector) -> Vector:
