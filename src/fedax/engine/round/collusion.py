@@ -37,7 +37,7 @@ def apply_collusion(
     values, weights = result.rows
     values = _replace_rows(phase_work.attack, values, is_valid, is_hostile)
     # its leaves may be shapes alone
-    value = _undisclosed(result.upload.value)[0]
+    value = _split_reference(result.upload.value)[0]
     upload = eqx.tree_at(lambda upload: upload.value, result.upload, value)
     if gather:
         return result._replace(upload=upload, rows=(values, weights))
@@ -47,12 +47,12 @@ def apply_collusion(
     return result._replace(upload=upload, rows=None, sums=sums)
 
 
-def _undisclosed(value: Any) -> tuple[Any, Any]:
+def _split_reference(value: Any) -> tuple[Any, Any]:
     """Returns an upload as it is without collusion, and the vector that its first one is a change
     of.
     """
     if isinstance(value, Sent):
-        inner, reference = _undisclosed(value.value)
+        inner, reference = _split_reference(value.value)
         return Sent(inner, value.state), reference
     assert isinstance(value, Disclosed)
     return value.value, value.reference
@@ -65,7 +65,7 @@ def _replace_rows(
     is_hostile: Bool[Array, "capacity"],
 ) -> PyTree:
     """Returns the cohort's uploads with the vectors of hostile clients replaced, one by one."""
-    value, reference = _undisclosed(disclosed)
+    value, reference = _split_reference(disclosed)
     message = value.value if isinstance(value, Sent) else value
     leaves, structure = jax.tree.flatten(message)
     is_known = is_valid & (is_hostile if attack.knows == "hostile" else ~is_hostile)
