@@ -9,6 +9,7 @@ import numpy as np
 
 import fedax
 from fedax.algorithms import algorithm_classes
+from fedax.algorithms.server.fedlc import has_classes
 from fedax.conformance.method import SIZES as SIZES
 from fedax.conformance.method import regression as regression
 from fedax.conformance.method import squares as squares
@@ -75,7 +76,29 @@ class WithFeatures(fedax.MOON):
 
 
 WithFeatures.__name__ = "MOON"
-FITTING = {fedax.FedBN: OwnBias, fedax.MOON: WithFeatures}
+
+
+def without_classes(kind: type[Algorithm]) -> type[Algorithm]:
+    """A method on classes that takes tasks without them, where it trains on their own loss, as
+    FedRoD does: the tasks of the laws have no classes."""
+
+    class Fitting(kind):
+        def check_model(self, task, layout):
+            if has_classes(task):
+                super().check_model(task, layout)
+
+        def train(self, client, w):
+            if has_classes(client.task):
+                return super().train(client, w)
+            return fedax.Upload(client.minimize(start=w), reference=w)
+
+    Fitting.__name__ = kind.__name__
+    return Fitting
+
+
+CLASSIFIERS = {kind: without_classes(kind) for kind in (fedax.FedLC, fedax.FedNTD)}
+"""Methods that need classes."""
+FITTING = {fedax.FedBN: OwnBias, fedax.MOON: WithFeatures} | CLASSIFIERS
 
 
 def kinds_of_laws() -> list[type[Algorithm]]:

@@ -40,7 +40,9 @@ Algorithms with a server and one model:
 - `ProxSkip`: local steps that skip communication. `FedExProx`: with extrapolated proximal points.
 - `FedCM`, `Mime`, `MimeLite`: with the server's momentum in local steps.
 - `FedSAM`, `FedSpeed`: with sharpness-aware ones. `MOON`: contrastive.
-- `SCAFFOLD`, `FedDyn`, `FedADMM`: with memory of each client.
+- `FedLC`, `FedNTD`: with losses for clients whose labels differ.
+- `SCAFFOLD`, `FedDyn`, `FedADMM`: with memory of each client. `FedVARP`, `MIFA`: with the last
+  changes of those that are away.
 - `FedBC`: with multipliers of a consensus tolerance. `FedAWARE`: along the least-norm combination
   of momenta.
 - `QFedAvg`, `AFL`, `FedMGDA`: for fairness.

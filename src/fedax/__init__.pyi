@@ -55,9 +55,11 @@ from .algorithms.server.feddane import FedDANE as FedDANE
 from .algorithms.server.feddyn import FedDyn as FedDyn
 from .algorithms.server.fedexp import FedExP as FedExP
 from .algorithms.server.fedexprox import FedExProx as FedExProx
+from .algorithms.server.fedlc import FedLC as FedLC
 from .algorithms.server.fedlin import FedLin as FedLin
 from .algorithms.server.fedmgda import FedMGDA as FedMGDA
 from .algorithms.server.fednova import FedNova as FedNova
+from .algorithms.server.fedntd import FedNTD as FedNTD
 from .algorithms.server.fedopt import FedAdagrad as FedAdagrad
 from .algorithms.server.fedopt import FedAdam as FedAdam
 from .algorithms.server.fedopt import FedAvgM as FedAvgM
@@ -66,6 +68,8 @@ from .algorithms.server.fedprox import FedProx as FedProx
 from .algorithms.server.fedred import FedRed as FedRed
 from .algorithms.server.fedsam import FedSAM as FedSAM
 from .algorithms.server.fedspeed import FedSpeed as FedSpeed
+from .algorithms.server.fedvarp import MIFA as MIFA
+from .algorithms.server.fedvarp import FedVARP as FedVARP
 from .algorithms.server.gd import GD as GD
 from .algorithms.server.gd import LocalGD as LocalGD
 from .algorithms.server.geometricmedian import GeometricMedian as GeometricMedian

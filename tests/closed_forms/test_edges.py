@@ -8,7 +8,15 @@ import pytest
 
 import fedax
 from fedax.algorithms import algorithm_classes
-from problems import is_preset, named, quadratic, random_quadratic, some_features, vector
+from problems import (
+    CLASSIFIERS,
+    is_preset,
+    named,
+    quadratic,
+    random_quadratic,
+    some_features,
+    vector,
+)
 
 ONE = fedax.Simulation("sequential", devices=1)
 
@@ -41,7 +49,7 @@ CASES = {
 
 
 KINDS = [
-    pytest.param(k, marks=pytest.mark.slow) if is_preset(k) else k
+    pytest.param(k, marks=pytest.mark.slow) if is_preset(k) else CLASSIFIERS.get(k, k)
     for k in algorithm_classes().values()
 ]
 

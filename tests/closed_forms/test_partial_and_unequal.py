@@ -1,10 +1,12 @@
 """Limit points of methods with partial participation and unequal work, against linear algebra."""
 
 import numpy as np
+import optax
 import pytest
 
 import fedax
-from problems import quadratic, random_quadratic, vector
+from problems import quadratic, random_quadratic, regression, vector
+from transcription import LR, ROUNDS, SCHEDULE, SEED, P, World
 
 ONE = fedax.Simulation("sequential", devices=1)
 A, B = random_quadratic(clients=6, seed=3)
@@ -57,6 +59,52 @@ def test_sums_over_all_clients_stay_true_however_they_are_drawn(method, solver, 
     }
     found = vector(fedax.run(method, quadratic(a, b, sizes), **options))
     np.testing.assert_allclose(found, optimum, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", [fedax.FedVARP, fedax.MIFA])
+@pytest.mark.parametrize("lr", [1.0, 0.5])
+def test_last_changes_stand_for_clients_that_are_away(kind, lr):
+    """The papers' server with a table of all clients, in NumPy; a client's work is FedAvg's."""
+    world, table = World(), np.zeros((5, 4))
+    w = world.start
+    for cohort in world.cohorts():
+        before = table.copy()
+        for k in cohort:
+            table[k] = world.sgd(k, w)[0] - w
+        news = np.average((table - before)[cohort], axis=0, weights=P[cohort])
+        w = w + lr * (P @ table if kind is fedax.MIFA else P @ before + news)
+    options = {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "rounds": ROUNDS, "seed": SEED}
+    for engine in (ONE, fedax.Eager()):
+        history = fedax.run(kind(lr=lr), regression(), engine=engine, **options)
+        np.testing.assert_allclose(vector(history), w, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(history.state.mean, P @ table, rtol=0, atol=1e-12)
+    assert history.bits.up.tolist() == [3 * 64 * 4] * ROUNDS
+
+
+@pytest.mark.parametrize("kind", [fedax.FedVARP, fedax.MIFA])
+def test_with_everybody_last_changes_are_fedavg(kind):
+    options = {"solver": fedax.SGD(LR, momentum=0.5), "rounds": 4, "engine": ONE}
+    schedule = fedax.Schedule(epochs=1, batch_size=4)
+    remembered, plain = (
+        vector(fedax.run(method, regression(), schedule=schedule, **options))
+        for method in (kind(), fedax.FedAvg())
+    )
+    np.testing.assert_allclose(remembered, plain, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("kind", [fedax.FedVARP, fedax.MIFA])
+def test_last_changes_end_where_fedavg_with_everybody_ends(kind):
+    """However few of the clients of unequal sizes and unequal work come to a round; FedAvg goes on
+    moving."""
+    schedule = fedax.Schedule(cohort=2, batch_size=1, order="given")
+    options = {"schedule": schedule, "rounds": 2000, "observe_every": 2000, "engine": ONE}
+    rest = resting(0.01, WEIGHTS["size"], 0)
+    remembered, plain = (
+        vector(fedax.run(method, quadratic(A, B, SIZES), solver=fedax.SGD(0.01), **options))
+        for method in (kind(lr=0.3), fedax.FedAvg(server=optax.sgd(0.3)))
+    )
+    np.testing.assert_allclose(remembered, rest, rtol=0, atol=1e-8)
+    assert np.linalg.norm(plain - rest) > 1e-2
 
 
 SIZES = [1, 2, 9, 4, 1, 20]

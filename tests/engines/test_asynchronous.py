@@ -20,7 +20,7 @@ from fedax.errors import InvalidInput, SpecError
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.settings import run_configurations
 from fedax.utils.layout import Layout
-from problems import all_algorithms, regression, vector
+from problems import CLASSIFIERS, all_algorithms, regression, vector
 from transcription import LR, P, World
 
 ROUNDS, SEED = 12, 7
@@ -391,12 +391,16 @@ def test_methods_whose_uploads_would_lose_their_meaning_are_refused(method, reas
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
-    [k for k in all_algorithms() if k not in (fedax.FedBN, fedax.MOON, fedax.ADPSGD)],
+    [
+        CLASSIFIERS.get(k, k)
+        for k in all_algorithms()
+        if k not in (fedax.FedBN, fedax.MOON, fedax.ADPSGD)
+    ],
     ids=lambda k: k.__name__,
 )
 def test_every_method_is_taken_or_refused_by_name(kind):
     """Those that are taken agree with the reference engine. FedBN and MOON need another model, and
-    ADPSGD has no server (test_wake_ups.py)."""
+    ADPSGD has no server (test_wake_ups.py); those on classes get none."""
     how = dataclasses.replace(schedule(order="shuffled"), weights="equal")
     try:
         _steps(kind(), how)

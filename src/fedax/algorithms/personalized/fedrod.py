@@ -2,12 +2,13 @@
 
 from typing import Any, ClassVar
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
-
 from fedax.algorithms.personalized.fully_averaged import FullyAveraged
 from fedax.algorithms.personalized.parted import Parts, PersonalVector
+from fedax.algorithms.server.fedlc import (
+    class_frequencies,
+    has_classes,
+    weighted_softmax_gradient,
+)
 from fedax.core import (
     Card,
     Client,
@@ -108,34 +109,6 @@ def generic_gradient(client: Client, w: Vector) -> Any:
     """Returns `(minibatch, params) -> gradient` of the balanced softmax, or of the task's loss
     where there are no classes.
     """
-    task, predict, labels = client.task, client.task.predictor, client.task.train.arrays.get("y")
-    if (
-        predict is None
-        or labels is None
-        or labels.ndim > 1
-        or not jnp.issubdtype(labels.dtype, jnp.integer)
-    ):
+    if not has_classes(client.task):
         return lambda batch, params: batch.gradient(params)
-
-    def classes(params: PyTree, examples: Any, key: Any) -> Float[Array, "batch classes"]:
-        probabilities = predict(params, examples, key)
-        return jax.nn.one_hot(examples["y"], probabilities.shape[1], dtype=probabilities.dtype)
-
-    frequencies = client.mean_of(classes, w)
-
-    def balanced(params: PyTree, examples: Any, key: Any) -> Float[Array, "batch"]:
-        # a constant added to all logits of an example does not matter, so log-probabilities stand
-        # for them
-        shifted = (
-            jnp.maximum(predict(params, examples, key), jnp.finfo(w.dtype).tiny)
-            * frequencies[None, :]
-        )
-        truth = jax.nn.one_hot(examples["y"], shifted.shape[1], dtype=shifted.dtype)
-        return jnp.log(shifted.sum(1)) - jnp.log((truth * shifted).sum(1))
-
-    def gradient(batch: Minibatch, params: PyTree) -> PyTree:
-        return jax.tree.map(
-            lambda g, leaf: g + task.l2 * leaf, batch.gradient_of(balanced, params), params
-        )
-
-    return gradient
+    return weighted_softmax_gradient(client, class_frequencies(client, w))

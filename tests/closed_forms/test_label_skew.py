@@ -1,0 +1,161 @@
+"""FedLC and FedNTD on softmax regression against NumPy: clients of unequal sizes, of which some lack
+classes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedax
+from problems import SIZES, regression
+from transcription import L2, LR, ROUNDS, SCHEDULE, SEED, P, World
+
+CLASSES = 4
+START = np.random.default_rng(5).normal(size=(3, CLASSES)) / 2
+ENGINES = [fedax.Simulation("sequential", devices=1), fedax.Simulation(devices=2), fedax.Eager()]
+
+
+def cross_entropy(w, examples):
+    logs = jax.nn.log_softmax(examples["x"] @ w)
+    return -jnp.take_along_axis(logs, examples["y"][:, None], 1)[:, 0]
+
+
+def predict(w, examples):
+    return jax.nn.softmax(examples["x"] @ w)
+
+
+def classes(start=START):
+    """The task from a starting model on, in its type, and the clients' arrays; client k has the
+    classes from `k % 3` on."""
+    rng = np.random.default_rng(2)
+    data = [
+        {
+            "x": (rng.normal(size=(n, 3)) + k / 2).astype(start.dtype),
+            "y": rng.integers(k % 3, CLASSES, size=n).astype(np.int32),
+        }
+        for k, n in enumerate(SIZES)
+    ]
+    return fedax.tasks.from_loss(cross_entropy, start, data, predict=predict, l2=L2), data
+
+
+def softmax(z):
+    e = np.exp(z - z.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def train(data, slope):
+    """FedAvg of local SGD with `slope(k, w, global w, x, y)` as the gradient."""
+    w = START
+    for cohort in World().cohorts():
+        models = []
+        for k in cohort:
+            v = w
+            for _ in range(2):
+                for begin in range(0, SIZES[k], 4):
+                    x, y = (data[k][name][begin : begin + 4] for name in "xy")
+                    v = v - LR * (slope(k, v, w, x, y) + L2 * v)
+            models.append(v)
+        w = np.average(models, axis=0, weights=P[cohort])
+    return w
+
+
+def run(method, task, engine=ENGINES[0], **options):
+    options = {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "rounds": ROUNDS} | options
+    return fedax.run(method, task, seed=SEED, engine=engine, **options)
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=["one device", "two devices", "eager"])
+@pytest.mark.parametrize("tau", [0.0, 0.5, 2.0])
+def test_fedlc(tau, engine):
+    task, data = classes()
+    counts = [np.bincount(client["y"], minlength=CLASSES) for client in data]
+    assert any((count == 0).any() for count in counts)
+
+    def slope(k, v, w, x, y):
+        margins = tau * np.maximum(counts[k], 1) ** -0.25
+        z = x @ v - np.where(counts[k] > 0, margins, np.inf)
+        return x.T @ (softmax(z) - np.eye(CLASSES)[y]) / len(y)
+
+    found = run(fedax.FedLC(tau=tau), task, engine).params
+    np.testing.assert_allclose(found, train(data, slope), rtol=0, atol=1e-12)
+
+
+@pytest.fixture
+def float32():
+    with jax.enable_x64(False):
+        yield
+
+
+@pytest.mark.usefixtures("float32")
+def test_classes_that_a_client_lacks_do_not_move():
+    """A column of the model belongs to one class."""
+    start = START.astype(np.float32)
+    data = [{"x": np.ones((5, 3), np.float32), "y": np.array([0, 0, 2, 2, 2], np.int32)}]
+    task = fedax.tasks.from_loss(cross_entropy, start, data, predict=predict)
+    schedule = fedax.Schedule(epochs=2, batch_size=2)
+    w = run(fedax.FedLC(), task, schedule=schedule).params
+    np.testing.assert_allclose(w[:, [1, 3]], start[:, [1, 3]], rtol=1e-6)  # the mean rounds
+    assert (np.abs(w - start)[:, [0, 2]] > 1e-3).all()
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=["one device", "two devices", "eager"])
+@pytest.mark.parametrize(("beta", "tau"), [(1.0, 1.0), (0.3, 2.0), (0.0, 1.0)])
+def test_fedntd(beta, tau, engine):
+    """Logits of the true class taken out by hand; the gradient of the divergence is that of a cross
+    entropy between both softmaxes."""
+    task, data = classes()
+
+    def slope(k, v, w, x, y):
+        total = x.T @ (softmax(x @ v) - np.eye(CLASSES)[y]) / len(y)
+        for row, label in zip(x, y, strict=True):
+            others = [c for c in range(CLASSES) if c != label]
+            q, q_global = (softmax((row @ m)[None, others] / tau)[0] for m in (v, w))
+            total[:, others] += beta * np.outer(row, (q - q_global) / tau) / len(y)
+        return total
+
+    found = run(fedax.FedNTD(beta=beta, tau=tau), task, engine).params
+    np.testing.assert_allclose(found, train(data, slope), rtol=0, atol=1e-12)
+
+
+def test_one_full_step_of_fedntd_is_that_of_fedavg():
+    task, _ = classes()
+    one = {"schedule": fedax.Schedule(cohort=3, steps=1, batch_size="full")}
+    plain, distilled = (
+        run(method, task, **one).params for method in (fedax.FedAvg(), fedax.FedNTD(beta=10.0))
+    )
+    np.testing.assert_allclose(distilled, plain, rtol=0, atol=1e-13)
+
+
+@pytest.mark.usefixtures("float32")
+@pytest.mark.parametrize("method", [fedax.FedLC(tau=2.0), fedax.FedNTD(tau=0.1)], ids=type)
+def test_certain_predictions_stay_finite(method):
+    """With logits of hundreds, of which all probabilities but one are zero."""
+    task, _ = classes((1e3 * START).astype(np.float32))
+    history = run(method, task)
+    assert history.outcome.ok
+    assert np.isfinite(np.asarray(history.params)).all()
+
+
+@pytest.mark.parametrize("method", [fedax.FedLC(), fedax.FedNTD()], ids=type)
+def test_tasks_without_classes_are_refused(method):
+    name = type(method).__name__
+    with pytest.raises(fedax.InvalidInput, match=rf"{name}.*classification"):
+        run(method, regression())
+
+
+@pytest.mark.parametrize("kind", [fedax.FedLC, fedax.FedNTD])
+def test_grids_are_single_runs(kind):
+    """Of their own numbers."""
+    task, _ = classes()
+    name = "tau"
+    grid = fedax.run_grid(
+        [kind(**{name: value}) for value in (0.5, 2.0)],
+        task,
+        solver=fedax.SGD(LR),
+        schedule=SCHEDULE,
+        rounds=ROUNDS,
+        seed=SEED,
+    )
+    for value, history in zip([0.5, 2.0], grid, strict=True):
+        alone = run(kind(**{name: value}), task).params
+        np.testing.assert_allclose(history.params, alone, rtol=0, atol=1e-12)
