@@ -9,7 +9,7 @@ import numpy as np
 
 import fedax
 from fedax.algorithms import algorithm_classes
-from fedax.algorithms.server.fedlc import has_classes
+from fedax.algorithms.server.on_classes import has_classes
 from fedax.conformance.method import SIZES as SIZES
 from fedax.conformance.method import regression as regression
 from fedax.conformance.method import squares as squares

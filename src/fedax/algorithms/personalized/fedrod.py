@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from fedax.algorithms.personalized.fully_averaged import FullyAveraged
 from fedax.algorithms.personalized.parted import Parts, PersonalVector
-from fedax.algorithms.server.fedlc import (
+from fedax.algorithms.server.on_classes import (
     class_frequencies,
     has_classes,
     weighted_softmax_gradient,

@@ -7,24 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from fedax.algorithms.server.fedlc import check_classes, logits_from
-from fedax.core import (
-    Algorithm,
-    Card,
-    Client,
-    Federation,
-    Layout,
-    LocalProblem,
-    Minibatch,
-    Scalar,
-    Task,
-    Upload,
-    Vector,
-    hyper,
-)
+from fedax.algorithms.server.on_classes import Gradient, OnClasses, logits_from
+from fedax.core import Card, Client, Minibatch, Scalar, Vector, hyper
 
 
-class FedNTD(Algorithm[Vector]):
+class FedNTD(OnClasses):
     r"""Clients distil the global model's predictions of all classes but the true one, which they
     would forget.
 
@@ -59,31 +46,23 @@ class FedNTD(Algorithm[Vector]):
         equation="from the authors' code; paper not read",
     )
 
-    def check_model(self, task: Task, layout: Layout) -> None:
-        check_classes("FedNTD", task)
-
-    def init(self, fed: Federation, w: Vector) -> Vector:
-        return w
-
-    def round(self, fed: Federation, state: Vector) -> Vector:
-        return fed.average(self.train, fed.sample(), state)
-
-    def train(self, client: Client, w: Vector) -> Upload[Vector]:
+    def gradient(self, client: Client, w: Vector) -> Gradient:
         distillation = self.distillation(client, w)
 
-        def gradient(batch: Minibatch, params: PyTree) -> PyTree:
+        def add_distillation(batch: Minibatch, params: PyTree) -> PyTree:
             return jax.tree.map(
                 lambda slope, pull: slope + self.beta * pull,
                 batch.gradient(params),
                 batch.gradient_of(distillation, params),
             )
 
-        return Upload(client.minimize(LocalProblem(step_gradient=gradient), start=w), reference=w)
+        return add_distillation
 
     def distillation(self, client: Client, w: Vector) -> Callable[..., Any]:
         """Returns the divergence of an example's not-true predictions from the global model's."""
-        predict: Any = client.task.predictor
-        global_params = client.task.assembled(client.layout.unravel(w))
+        task, predict = client.task, client.task.predictor
+        assert predict is not None, "check_model refuses such tasks"
+        global_params = task.assembled(client.layout.unravel(w))
 
         def loss(params: PyTree, examples: Any, key: Any) -> Float[Array, "batch"]:
             z, z_g = (

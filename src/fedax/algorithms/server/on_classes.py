@@ -1,0 +1,105 @@
+"""Federated averaging of another local loss on classes: what such methods share."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from fedax.core import (
+    Algorithm,
+    Client,
+    Federation,
+    InvalidInput,
+    Layout,
+    LocalProblem,
+    Minibatch,
+    Task,
+    Upload,
+    Vector,
+)
+
+Gradient: TypeAlias = Callable[[Minibatch, PyTree], PyTree]
+"""`(minibatch, params) -> gradient`."""
+
+
+class OnClasses(Algorithm[Vector]):
+    """FedAvg whose clients train on another loss of classes than the task's."""
+
+    def check_model(self, task: Task, layout: Layout) -> None:
+        name = type(self).__name__
+        if not has_classes(task):
+            allowed = "a classification: predictions, and whole numbers `y` as labels"
+            raise InvalidInput.found(name, "a task without classes", allowed)
+        if task.state is not None:
+            raise InvalidInput.found(
+                name, "a model with a state", "models without batch statistics"
+            )
+
+    def init(self, fed: Federation, w: Vector) -> Vector:
+        return w
+
+    def round(self, fed: Federation, state: Vector) -> Vector:
+        return fed.average(self.train, fed.sample(), state)
+
+    def train(self, client: Client, w: Vector) -> Upload[Vector]:
+        problem = LocalProblem(step_gradient=self.gradient(client, w))
+        return Upload(client.minimize(problem, start=w), reference=w)
+
+    @abstractmethod
+    def gradient(self, client: Client, w: Vector) -> Gradient:
+        """Returns the gradient of a client's local loss, given the global model."""
+
+
+def has_classes(task: Task) -> bool:
+    """Whether the task has integer labels `y` and predictions."""
+    labels = task.train.arrays.get("y")
+    return (
+        task.predictor is not None
+        and labels is not None
+        and labels.ndim == 1
+        and jnp.issubdtype(labels.dtype, jnp.integer)
+    )
+
+
+def class_frequencies(client: Client, w: Vector) -> Float[Array, "classes"]:
+    """Computes the share of each class among the client's training examples."""
+    predict: Any = client.task.predictor
+
+    def classes(params: PyTree, examples: Any, key: Any) -> Float[Array, "batch classes"]:
+        probabilities = predict(params, examples, key)
+        return jax.nn.one_hot(examples["y"], probabilities.shape[1], dtype=probabilities.dtype)
+
+    return client.mean_of(classes, w)
+
+
+def weighted_softmax_gradient(client: Client, factors: Float[Array, "classes"]) -> Gradient:
+    """Returns `(minibatch, params) -> gradient` of the cross entropy with the classes' exponentials
+    multiplied by factors, and the task's l2.
+    """
+    task, predict = client.task, client.task.predictor
+    assert predict is not None, "tasks without classes are refused"
+
+    present = factors > 0
+    shift = jnp.log(jnp.where(present, factors, 1))[None]
+
+    def loss(params: PyTree, examples: Any, key: Any) -> Float[Array, "batch"]:
+        z = logits_from(predict(params, examples, key)) + shift
+        logs = jax.nn.log_softmax(z, axis=1, where=present[None])
+        return -jnp.take_along_axis(logs, examples["y"][:, None], axis=1)[:, 0]
+
+    def gradient(batch: Minibatch, params: PyTree) -> PyTree:
+        return jax.tree.map(
+            lambda g, leaf: g + task.l2 * leaf, batch.gradient_of(loss, params), params
+        )
+
+    return gradient
+
+
+def logits_from(probabilities: Float[Array, "batch classes"]) -> Float[Array, "batch classes"]:
+    """Returns logits of probabilities, up to a constant of each example, which does not matter."""
+    # the smallest numbers have reciprocals that overflow when gradients multiply them
+    floor = jnp.finfo(probabilities.dtype).tiny ** 0.8
+    return jnp.log(jnp.maximum(probabilities, jnp.asarray(floor, probabilities.dtype)))
