@@ -410,6 +410,32 @@ def test_a_plain_run_directory_needs_nothing_of_the_papers(tmp_path):
     assert done == "0 []\n" * 3
 
 
+def test_paths_in_printed_commands_are_quoted():
+    """Commands between backticks in texts for users, which copy them: values that a command gets
+    may have spaces."""
+    unquoted, count = [], 0
+    for path in own_files("src"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.JoinedStr):
+                continue
+            inside = False
+            for part in node.values:
+                if isinstance(part, ast.Constant):
+                    text = str(part.value)
+                    _, backtick, after = text.rpartition("`")
+                    inside = after.startswith("fedax ") if backtick else inside
+                elif inside and (value := ast.unparse(part.value)) not in SAFE_IN_COMMANDS:
+                    count += 1
+                    if "quote" not in value:
+                        unquoted.append(f"{path.relative_to(SOURCE)}:{part.lineno}: {value}")
+    assert count > 3
+    assert unquoted == []
+
+
+SAFE_IN_COMMANDS = {"name.lower()"}
+"""Values in printed commands without spaces: names of data sets."""
+
+
 def test_no_name_is_undefined():
     """Ruff's rule is off because it takes shapes for names, such as in `Float[Array, "dim"]`; here
     it counts outside of text."""

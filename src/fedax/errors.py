@@ -7,6 +7,7 @@ overwritten.
 
 import difflib
 import importlib.util
+import shlex
 import sys
 import unicodedata
 from collections.abc import Iterable
@@ -90,9 +91,10 @@ def install_hint(extra: str) -> str:
         for name, _, marker in requirements
         if marker.replace("'", '"').strip() == f'extra == "{extra}"'
     ]
-    pip = f"{sys.executable} -m pip install"
+    python = shlex.quote(sys.executable)
+    pip = f"{python} -m pip install"
     if importlib.util.find_spec("pip") is None:  # environments of uv
-        pip = f"uv pip install --python {sys.executable}"
+        pip = f"uv pip install --python {python}"
     return " ".join([pip, *(f'"{name}"' for name in packages)])
 
 

@@ -10,7 +10,7 @@ import pytest
 import fedax
 from fedax import observe
 from fedax.core import InvalidInput, UnknownName
-from fedax.engine.driver.progress_bar import rate_and_value
+from fedax.engine.driver.progress_bar import Pace, value_text
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,24 @@ def test_progress_prints_one_line():
     assert str(fedax.Progress(5, 20, 1.25, values, 0.5)) == "round 5/20, 1.2 s, train_loss 0.1235"
     several = fedax.Progress(5, 20, 1.25, values, 0.5, 3)
     assert str(several) == "round 5/20, 1.2 s, train_loss 0.1235 (first of 3 runs)"
-    assert rate_and_value(several, 0.0)[1] == "loss 0.1235 (first of 3 runs)"
+    assert value_text(several) == "loss 0.1235 (first of 3 runs)"
+
+
+def test_the_pace_is_that_of_the_rounds_since_the_first_observation():
+    """Without what was compiled before and after it, and without the rounds before a resume."""
+
+    def at(round, seconds, compiling):
+        return fedax.Progress(round, 100, seconds, {}, compiling)
+
+    pace = Pace()
+    assert pace.rate(at(0, 3.0, 2.5)) == "compiling"
+    assert pace.rate(at(10, 6.0, 3.5)) == "5 rounds/s"
+    assert pace.rate(at(20, 7.0, 3.5)) == "6.67 rounds/s"
+    resumed = Pace()
+    assert resumed.rate(at(60, 500.0, 0.0)) == "compiling"
+    assert resumed.rate(at(62, 505.0, 1.0)) == "0.5 rounds/s"
+    # five rounds in no time, of which the clocks cannot tell
+    assert resumed.rate(at(65, 501.0, 1.0)) == "compiling"
 
 
 def test_progress_of_a_grid_says_how_many_runs_go_together():

@@ -1,7 +1,6 @@
 """The bar of `run(progress=True)` in terminals and notebooks."""
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,16 +27,33 @@ def make_bars(console: Console | None = None) -> Bars:
     )
 
 
-def rate_and_value(progress: Progress, begun: float, metric: str = "train_loss") -> tuple[str, str]:
-    """Returns rounds per second, without the time of compiling, and the value of a metric, as
-    texts.
+class Pace:
+    """The speed of a run since its first observation, which is that of round 0, or of the rounds
+    that a resumed run has already.
     """
+
+    def __init__(self) -> None:
+        self.first: Progress | None = None
+
+    def rate(self, progress: Progress) -> str:
+        """Returns rounds per second without the time of compiling, as a text; "compiling" at the
+        first observation, after which the rounds are compiled.
+        """
+        if self.first is None:
+            self.first = progress
+        compiling = progress.compiling - self.first.compiling
+        seconds = progress.seconds - self.first.seconds - compiling
+        # both clocks are read one after the other
+        if seconds < 1e-4:
+            return "compiling"
+        return f"{(progress.round - self.first.round) / seconds:.3g} rounds/s"
+
+
+def value_text(progress: Progress, metric: str = "train_loss") -> str:
+    """Returns the value of a metric with its name; nothing if it was not observed."""
     value = progress.metrics.get(metric)
-    speed = progress.round / max(time.perf_counter() - begun - progress.compiling, 1e-9)
     suffix = f" (first of {progress.runs} runs)" if progress.runs > 1 else ""
-    return f"{speed:.3g} rounds/s", "" if value is None else (
-        f"{word_for(metric)} {float(value):.4g}{suffix}"
-    )
+    return "" if value is None else f"{word_for(metric)} {float(value):.4g}{suffix}"
 
 
 def word_for(metric: str) -> str:
@@ -60,14 +76,16 @@ def progress_hook(progress: Any, title: str) -> Iterator[Callable[[Progress], bo
     if not progress:
         yield None
         return
-    bars, begun = make_bars(), time.perf_counter()
+    bars, pace = make_bars(), Pace()
     bar = bars.add_task(title, total=None, rate="compiling", value="")
 
     def update_bar(observation: Progress) -> None:
-        rate, value = rate_and_value(observation, begun)
-        rate = rate if observation.round else "compiling"
         bars.update(
-            bar, completed=observation.round, total=observation.rounds, rate=rate, value=value
+            bar,
+            completed=observation.round,
+            total=observation.rounds,
+            rate=pace.rate(observation),
+            value=value_text(observation),
         )
 
     with bars:

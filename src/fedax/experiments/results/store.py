@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import json
 import math
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -57,7 +58,11 @@ def refuse_if_taken(path: Path) -> None:
         # `create` writes this file before anything runs
         has_run = (path / "summary.json").exists()
         state = "already holds a run" if has_run else "is not empty"
-        advice = f"continue it with `fedax resume {path}`" if has_run else "remove this one"
+        advice = (
+            f"continue it with `fedax resume {shlex.quote(str(path))}`"
+            if has_run
+            else "remove this one"
+        )
         raise RunExists(
             f"{path} {state}; nothing was overwritten. Choose another folder, or {advice}."
         )
@@ -285,8 +290,8 @@ class RunDirectory:
                     "nothing was overwritten"
                 )
                 hint = (
-                    f"Take them over (`fedax reproduce ... --reuse {target}`), or remove the "
-                    "folder."
+                    "Take them over (`fedax reproduce ... --reuse "
+                    f"{shlex.quote(str(target))}`), or remove the folder."
                 )
                 raise InvalidInput.because(str(target), reason, hint)
         header = {
@@ -518,7 +523,7 @@ def _load_record(file: Path) -> Record:
     try:
         return Record.from_bytes(read(file))
     except ValueError as error:
-        hint = f"`fedax resume {file.parent.parent}` makes this run again"
+        hint = f"`fedax resume {shlex.quote(str(file.parent.parent))}` makes this run again"
         raise ValueError(f"{file.name} in {file.parent} is damaged ({error}); {hint}") from error
 
 

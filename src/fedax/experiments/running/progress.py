@@ -13,7 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from fedax.engine.driver.progress_bar import make_bars, rate_and_value, word_for
+from fedax.engine.driver.progress_bar import Pace, make_bars, value_text, word_for
 from fedax.engine.driver.run import Progress as Observation
 from fedax.report.record import Record
 from fedax.report.tables.summary import best, columns_of, format_row_value, summarize
@@ -58,7 +58,7 @@ class Bars(Display):
     def __init__(self, console: Console) -> None:
         self.bars = make_bars(console)
         self.bar: Any = None
-        self.begun = time.perf_counter()
+        self.pace = Pace()
 
     def __enter__(self) -> "Bars":
         self.bars.start()
@@ -75,14 +75,15 @@ class Bars(Display):
     def begin(self, title: str, rounds: int) -> None:
         self._clear()
         self.bar = self.bars.add_task(title, total=rounds, rate="compiling", value="")
-        self.begun = time.perf_counter()
+        self.pace = Pace()
 
     def observe(self, observation: Observation) -> None:
-        rate, value = rate_and_value(observation, self.begun, self.metric)
-        if observation.round == 0:  # what comes next is the compilation of the rounds
-            rate, self.begun = "compiling", time.perf_counter()
         self.bars.update(
-            self.bar, completed=observation.round, total=observation.rounds, rate=rate, value=value
+            self.bar,
+            completed=observation.round,
+            total=observation.rounds,
+            rate=self.pace.rate(observation),
+            value=value_text(observation, self.metric),
         )
 
     def end(self, title: str, records: Sequence[Record]) -> None:
@@ -108,17 +109,16 @@ class Lines(Display):
     """A line for every run, and one about every ten seconds in between."""
 
     def __init__(self, console: Console, every: float = 10.0) -> None:
-        self.console, self.every, self.title, self.begun = console, every, "", time.perf_counter()
-        self.last = self.begun
+        self.console, self.every, self.title, self.pace = console, every, "", Pace()
+        self.last = time.perf_counter()
 
     def begin(self, title: str, rounds: int) -> None:
-        self.title, self.begun = title, time.perf_counter()
-        self.last = self.begun
+        self.title, self.pace, self.last = title, Pace(), time.perf_counter()
 
     def observe(self, observation: Observation) -> None:
+        rate, value = self.pace.rate(observation), value_text(observation, self.metric)
         if time.perf_counter() - self.last > self.every:
             self.last = time.perf_counter()
-            rate, value = rate_and_value(observation, self.begun, self.metric)
             self._print_line(
                 f"  {self.title}: round {observation.round}/{observation.rounds}, {rate}, {value}"
             )

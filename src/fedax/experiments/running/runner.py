@@ -3,6 +3,7 @@ again.
 """
 
 import dataclasses
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -205,7 +206,8 @@ def resume(
         raise RunExists(f"{out} is in use by {who}. Wait until it ends.")
     if is_archive(out):
         hint = (
-            f"`fedax reproduce ... --reuse {out}` makes the runs that it lacks, in another folder."
+            f"`fedax reproduce ... --reuse {shlex.quote(str(out))}` makes the runs that it lacks, "
+            "in another folder."
         )
         raise InvalidInput.because(
             str(out),

@@ -8,6 +8,7 @@ therefore asks a hub on the loopback of its machine, which has this one app.
 import contextlib
 import json
 import os
+import shlex
 import subprocess
 import tempfile
 import threading
@@ -74,7 +75,7 @@ def serve_app(deployment: Deployment) -> Iterator[dict[str, str]]:
         content = deployment.path(BUNDLE).read_bytes()
         signature = json.loads(deployment.path("keys", "app.json").read_text("utf-8"))
     except (OSError, ValueError) as error:
-        hint = f"`fedax deploy renew {deployment.folder}` signs the app"
+        hint = f"`fedax deploy renew {shlex.quote(str(deployment.folder))}` signs the app"
         raise FedaxError(f"no signed app in {deployment.folder}: {error}. {hint}.") from error
     with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
         address = f"http://127.0.0.1:{server.server_port}"
