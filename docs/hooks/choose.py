@@ -8,6 +8,7 @@ against which tests check them.
 
 from pathlib import Path
 
+from fedax.algorithms import algorithm_classes
 from fedax.benchmark.archive import SHIPPED, Archive
 from fedax.benchmark.measures import COSTS, QUALITIES
 from fedax.benchmark.standing import LEAST, Difference, Placed, Standing
@@ -95,7 +96,7 @@ ARTICLE = """# The benchmark: which methods beat tuned FedAvg
 
 <!-- Written by `make generate` from the benchmark's archive. -->
 
-Every method has the same tasks, seeds and budget of tuning ([protocol](../benchmark/protocol.md)).
+All methods have the same tasks, seeds and budget of tuning ([protocol](../benchmark/protocol.md)).
 The reference is tuned FedAvg, or tuned DSGD where there is no server. Methods have the form of their
 paper's text, which is the default; the released code of some is another method ([why](papers.md)).
 
@@ -103,9 +104,11 @@ A cell counts the tasks on which a method is significantly better and worse than
 paired seeds, Student's t-test, Holm's correction over the methods of a task, p < 0.05. Costs are
 those until the target, and a run that never reaches it has speed 0. *Area* is the area under the
 performance profile by rounds, with its 95 % bootstrap interval over the tasks; it is in [0, 1], and
-a method that is best on every task has 1. *Gradients* are those of all clients over their number, so
-that a method in which all clients work costs more than one with a cohort. Every single difference
-with its interval, the profiles and the curves are on the page that `fedax bench --page` writes.
+a method that is best on every task has 1. *Gradients* is the number of gradients that all clients compute,
+divided by the number of clients, so that a method that uses every client in a round costs more than
+one that samples a cohort. {missing}
+Every single difference with its interval, the profiles and the curves are on the page that
+`fedax bench --page --tier standard` writes.
 
 ![Share of the tasks on which a method needs at most so many times the rounds of the best one, for each family](../benchmark/profiles-rounds.png)
 
@@ -129,7 +132,19 @@ def article(standing: Standing | None = None) -> str:
     package."""
     standing = archived() if standing is None else standing
     families = [family for family in NAMES if _results(standing, family)]
-    return ARTICLE + "\n".join(_findings_of(standing, family) for family in families)
+    findings = "\n".join(_findings_of(standing, family) for family in families)
+    return ARTICLE.replace("{missing}", _missing(standing, families)) + findings
+
+
+def _missing(standing: Standing, families: list[str]) -> str:
+    """Returns a sentence about the methods of fedax without any result."""
+    having = {"ADPSGD"}  # which the protocol leaves out, as the sentence says
+    for family in families:
+        for task in _results(standing, family):
+            having |= {standing.reference(task), *standing.differences(task, "rounds")}
+    names = {kind.__name__ for kind in algorithm_classes().values()} - having
+    listed = f"Without results so far: {', '.join(sorted(names, key=str.lower))}. " if names else ""
+    return f"{listed}ADPSGD has no place ([why](../benchmark/protocol.md#tasks))."
 
 
 def _results(standing: Standing, family: str) -> list[BenchTask]:

@@ -18,11 +18,11 @@ def check(
     ],
     only: Annotated[list[str] | None, typer.Option(help="Only this law; may be repeated.")] = None,
 ) -> None:
-    """Check a method of your own: it learns, is pure, counts its traffic, leaves memories alone,
-    and more, in about two minutes.
+    """Check a method of your own in about two minutes: it learns, has no side effects, counts its
+    messages, does not change the states of absent clients, and more.
 
-    The exit code is 0 if no law is broken, else 1. A law that says nothing about the method is
-    skipped, with the reason.
+    The exit code is 0 if all tests pass, else 1. Tests that do not apply to the method are skipped,
+    with the reason.
 
     Example: `fedax check half.py:FedHalf:lr=0.5`
     """

@@ -50,7 +50,7 @@ Run = Annotated[
 Client = Annotated[
     int | None,
     typer.Option(
-        help="The client whose own model it is; it takes keep_models = 'personal'.",
+        help="Take the personal model of this client. The run needs keep_models = 'personal'.",
         show_default="none",
     ),
 ]
