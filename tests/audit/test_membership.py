@@ -77,6 +77,39 @@ def test_curve_by_hand():
     assert found.true_at(0.5) == 1.0
 
 
+def test_a_curve_has_every_threshold_of_tied_scores():
+    """Equal scores of members and others: the threshold of each accuses as many of both."""
+    scores = np.arange(10.0)
+    found = curve(scores, scores.copy())
+    for accused in (0.1, 0.5, 0.7):
+        assert found.true_at(accused) == accused
+
+
+def test_remainders_of_small_clients_go_to_the_parts_in_turn():
+    """Sizes from 4 to 9: the first part of every client would have 5 examples more than the last
+    one if the remainders always began there."""
+    sizes = (5, 7, 4, 5, 9, 6, 5)
+    clients = {
+        f"client {k}": {
+            "x": (np.arange(n)[:, None] + 100 * k).astype(np.float32),
+            "y": np.arange(n) % 2,
+        }
+        for k, n in enumerate(sizes)
+    }
+    task = classification(FederatedData(clients, classes=2), Softmax(1, 2))
+    parts = quarters(task)
+    trained = [np.asarray(side.train.sizes) for side in (parts.target, parts.shadow)]
+    counts = [part.sum() for part in trained]
+    counts += [len(part["y"]) for part in (parts.target_out, parts.shadow_out)]
+    assert sorted(counts) == [10, 10, 10, 11]
+    for part in trained:
+        assert (part >= np.array(sizes) // 4).all()
+        assert (part <= -(-np.array(sizes) // 4)).all()
+    options = {"looks": (0,), "schedule": fedax.Schedule(steps=1, batch_size=1)}
+    found = membership(fedax.FedAvg(), task, attack=Attack(hidden=1, epochs=1), **options)
+    assert (found.members, found.others) == (counts[0], counts[2])
+
+
 def test_shadow_attack_learns_confidence():
     """Members get one probability near 1, others three equal ones; the order of the classes carries
     nothing."""

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from fedax import cli
 from fedax.audit import Curve, Membership
-from fedax.cli.audit import verdict, write_picture
+from fedax.cli.audit import _make_table, verdict, write_picture
 from fedax.cli.graph import constructors, draw_text, positions
 from fedax.cli.names import fill_names
 from fedax.core import History, Outcome
@@ -218,25 +218,47 @@ learning_rate = [0.125, 0.5]
     assert calls == [(0.125, 3), (0.5, 3), (0.125, 1)]
 
 
-def audited(area, accuracy=(0.9, 0.8)):
+def audited(area, accuracy=(0.9, 0.8), calibrated=None, members=100, others=100):
     curve = Curve(np.array([0.0, 0.05, 1.0]), np.array([0.0, 0.2, 1.0]), area)
     none = Traffic(np.zeros(4, int), np.zeros(4, int))
     history = History("A", np.arange(2), {}, {}, None, none, Outcome(), np.zeros(2), np.zeros(2))
     return Membership(
-        np.array([0, 4]), (curve,) * 2, (curve,) * 2, np.zeros(2), history, np.array([accuracy] * 2)
+        np.array([0, 4]),
+        (curve,) * 2,
+        (calibrated or curve,) * 2,
+        np.zeros(2),
+        history,
+        np.array([accuracy] * 2),
+        members,
+        others,
     )
 
 
 def test_areas_are_read_beside_what_guessing_has():
-    """With m members and others an area has the standard error sqrt((2 m + 1) / (12 m^2)) under
-    guessing: 0.0408 for 100."""
+    """With m members and n others an area has the standard error sqrt((m + n + 1) / (12 m n)) under
+    guessing: 0.0408 for 100 of each, and 0.0354 for 100 and 200."""
     assert (
-        "no attack does better than guessing, which has an AUC of 0.5 ± 0.082 with 100 members"
-    ) in verdict(audited(0.58), 100)
-    told = verdict(audited(0.59), 100)
+        "no attack does better than guessing, which has an AUC of 0.5 ± 0.082 with 100 members "
+        "and 100 others"
+    ) in verdict(audited(0.58))
+    told = verdict(audited(0.59))
     assert "members are told apart" in told
     assert "finds 20.0 % of the members" in told
     assert "+10.0 points" in told
+    assert "0.5 ± 0.071" in verdict(audited(0.58, others=200))
+
+
+def test_the_sentence_and_the_table_give_the_numbers_of_the_attack_that_they_name():
+    """The shadow attack finds 20 % of the members at 5 % false alarms, the calibrated loss none."""
+    useless = Curve(np.array([0.0, 1.0]), np.array([0.0, 1.0]), 0.5)
+    found = audited(0.8, calibrated=useless)
+    assert "shadow attack has an AUC of 0.800" in verdict(found)
+    assert "finds 20.0 % of the members" in verdict(found)
+    columns = _make_table("A", found).columns
+    named = {str(column.header): list(column.cells) for column in columns}
+    title = "members found at 5 % false alarms, "
+    assert named[title + "shadow attack"] == ["20.0 %", "20.0 %"]
+    assert named[title + "calibrated loss"] == ["0.0 %", "0.0 %"]
 
 
 def test_the_legend_has_one_entry_for_a_method_and_attack(tmp_path, monkeypatch):

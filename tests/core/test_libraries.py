@@ -258,3 +258,35 @@ def test_losses_of_optax_are_told_that_they_get_all_arrays():
     with pytest.raises(fedax.InvalidInput, match="of its own") as error:
         fedax.tasks.from_equinox(equinox_module(), fails, data)
     assert "It gets all arrays" not in str(error.value)
+
+
+@pytest.mark.parametrize(("low", "label"), [(-1, -1), (1, 2)])
+@pytest.mark.parametrize("part", ["clients", "test", "holdout"])
+def test_labels_that_are_no_columns_have_no_accuracy(part, low, label):
+    """The largest of two outputs is 0 or 1, which would never be the label -1 or 2."""
+
+    def examples(low):
+        rng = np.random.default_rng(0)
+        return [
+            {"x": rng.normal(size=(n, 6)).astype(np.float32), "y": np.arange(n) % 2 + low}
+            for n in (4, 7)
+        ]
+
+    parts = {"clients": examples(0)}
+    task = fedax.tasks.from_equinox(eqx.nn.Linear(6, 2, key=KEY), hinge, **parts)
+    assert "accuracy" in task.scores
+    parts[part] = examples(low)[0] if part == "holdout" else examples(low)
+    message = rf"no score 'accuracy', because of the label {label} with 2 columns"
+    with pytest.warns(UserWarning, match=message):
+        task = fedax.tasks.from_equinox(eqx.nn.Linear(6, 2, key=KEY), hinge, **parts)
+    assert not task.scores
+    own = {"accuracy": lambda z, e: (z[:, 0] > 0).astype(z.dtype)}
+    task = fedax.tasks.from_equinox(eqx.nn.Linear(6, 2, key=KEY), hinge, scores=own, **parts)
+    assert set(task.scores) == {"accuracy"}
+
+
+KEY = jax.random.key(0)
+
+
+def hinge(z, e):
+    return jnp.maximum(0, 1 - jnp.where(e["y"] > 0, 1, -1) * (z[:, 1] - z[:, 0]))

@@ -7,10 +7,19 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.core import InvalidInput
+from fedax.core import DataError, InvalidInput, Ragged, Task
 from fedax.data import FederatedData
-from fedax.models import MLP, Affine, Softmax
-from fedax.tasks import Accuracy, CrossEntropy, classification, of_source
+from fedax.models import MLP, Affine, Softmax, Transformer
+from fedax.tasks import (
+    Accuracy,
+    CrossEntropy,
+    LogisticLoss,
+    NextTokenAccuracy,
+    NextTokenLoss,
+    classification,
+    of_source,
+)
+from fedax.tasks.logistic import LogisticAccuracy
 
 RNG = np.random.default_rng(0)
 MODEL = Softmax(4, 3)
@@ -201,3 +210,64 @@ def test_a_network_has_an_output_for_each_class(library, outputs):
         pytest.raises(InvalidInput, match=rf"got '{outputs} logits'; allowed: 3, one for each"),
     ):
         classification(data(), model)
+
+
+def labelled(*labels):
+    """Clients with these labels, and two features of single precision."""
+    return Ragged.of([{"x": np.ones((len(y), 2), np.float32), "y": np.array(y)} for y in labels])
+
+
+def task_of(function, start, train, **options):
+    """A task whose loss, or whose score, is a function of labels."""
+    is_score = isinstance(function, Accuracy | LogisticAccuracy | NextTokenAccuracy)
+    loss = (lambda params, e, key: e["x"].sum(1).astype("float32")) if is_score else function
+    options |= {"scores": {"accuracy": function}} if is_score else {}
+    return Task(start=start, loss=loss, train=train, **options)
+
+
+@pytest.mark.parametrize(
+    ("function", "start", "classes"),
+    [
+        (CrossEntropy(Softmax(2, 3)), Softmax(2, 3).init, 3),
+        (Accuracy(Softmax(2, 3)), Softmax(2, 3).init, 3),
+        (LogisticLoss(), lambda key: jnp.zeros(2), 2),
+        (LogisticAccuracy(), lambda key: jnp.zeros(2), 2),
+    ],
+)
+def test_labels_that_are_no_class_are_refused_in_every_part(function, start, classes):
+    """Such a label has no logit: the loss would be that of a logit of 0, and nothing would fail."""
+    field = "accuracy" if "Accuracy" in type(function).__name__ else "loss"
+    train = labelled([0, 1, 1], [1])
+    task_of(function, start, train, test=labelled([0], [classes - 1]))
+    allowed = f"allowed: labels y from 0 to {classes - 1}"
+    for label in (-1, classes):
+        wrong = labelled([0, 1, 1], [label])
+        for parts in (
+            {"train": wrong},
+            {"train": train, "test": wrong},
+            {"train": train, "validation": wrong},
+            {"train": train, "holdout": dict(wrong.arrays)},
+        ):
+            message = rf"^Task\({field}=\.\.\.\): got the label {label}; {allowed}\. Number classes"
+            with pytest.raises(DataError, match=message):
+                task_of(function, start, **parts)
+
+
+def test_labels_of_logistic_regression_may_be_whole_real_numbers():
+    task_of(LogisticLoss(), lambda key: jnp.zeros(2), labelled([0.0, 1.0], [1.0]))
+    with pytest.raises(DataError, match=r"got the label 0\.5; allowed: labels y from 0 to 1"):
+        task_of(LogisticLoss(), lambda key: jnp.zeros(2), labelled([0.0, 0.5], [1.0]))
+
+
+@pytest.mark.parametrize("kind", [NextTokenLoss, NextTokenAccuracy])
+def test_tokens_of_padding_need_no_class(kind):
+    model, mask = Transformer(5, 3, width=4, heads=1, layers=1), np.array([[True, True, False]] * 2)
+
+    def task(y):
+        x = np.zeros((2, 3), np.int32)
+        train = Ragged.of([{"x": x, "y": np.array(y, np.int32), "mask": mask}])
+        return task_of(kind(model), model.init, train)
+
+    task([[0, 4, -1], [1, 2, 9]])
+    with pytest.raises(DataError, match="got the label 5; allowed: labels y from 0 to 4"):
+        task([[0, 4, -1], [1, 5, 0]])

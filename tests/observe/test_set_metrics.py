@@ -142,3 +142,99 @@ def test_tasks_without_predictions_are_refused():
     for wrong in (lambda: observe.F1(average="mean"), lambda: observe.CalibrationError(bins=0)):
         with pytest.raises(Exception, match=r"mean|bins"):
             wrong()
+
+
+def two_classes(predict, low=0, **options):
+    """Labels `low` and `low + 1` of named clients of 3, 5 and 4 examples."""
+    rng = np.random.default_rng(0)
+    x = [rng.normal(size=(n, 2)).astype(np.float32) for n in (3, 5, 4)]
+    clients = {f"client {k}": {"x": x, "y": (x[:, 0] > 0) + low} for k, x in enumerate(x)}
+    return fedax.tasks.from_loss(
+        lambda w, e: (e["x"].astype(w.dtype) @ w - e["y"].astype(w.dtype)) ** 2,
+        np.array([1.0, 0.5], np.float32),
+        clients=clients,
+        test=clients,
+        predict=predict,
+        **options,
+    )
+
+
+def both(w, e):
+    p = jax.nn.sigmoid(e["x"].astype(w.dtype) @ w)
+    return jnp.stack([1 - p, p], axis=1)
+
+
+def watched(task, *observers):
+    """The metrics of the first model, through the checks of a run."""
+    return fedax.run(fedax.FedAvg(), task, rounds=0, observe=observers).metrics
+
+
+OF_CLASSES = [observe.AUC, observe.F1, observe.CalibrationError]
+
+
+@pytest.mark.parametrize("kind", OF_CLASSES)
+def test_predictions_of_one_column_are_refused(kind):
+    task = two_classes(lambda w, e: both(w, e)[:, 1:])
+    message = (
+        rf"^observe {kind.__name__}: got predictions of shape \(3, 1\); allowed: probabilities of "
+        r"at least 2 classes.*jnp\.stack\(\[1 - p, p\]"
+    )
+    with pytest.raises(InvalidInput, match=message):
+        watched(task, kind())
+
+
+@pytest.mark.parametrize("split", ["train", "test", "holdout"])
+@pytest.mark.parametrize("kind", OF_CLASSES)
+@pytest.mark.parametrize(("low", "label"), [(-1, "-1"), (1, "2"), (0.5, "1.5")])
+def test_labels_that_are_no_columns_of_the_predictions_are_refused(kind, low, label, split):
+    name = "global test" if split == "holdout" else split
+    message = rf"got the label {label} among the {name} examples; allowed: labels y from 0 to 1"
+    with pytest.raises(InvalidInput, match=f"^observe {kind.__name__}: {message}"):
+        kind(split=split).check(two_classes(both, low))
+
+
+def test_labels_of_whole_real_numbers_and_truth_values_stay():
+    expected = watched(two_classes(both), *(kind() for kind in OF_CLASSES))
+    for low in (0.0, False):
+        seen = watched(two_classes(both, low), *(kind() for kind in OF_CLASSES))
+        for name in ("test_auc", "test_f1", "test_calibration_error"):
+            assert seen[name] == expected[name]
+
+
+def test_logits_are_refused_where_they_give_other_numbers():
+    """The largest logit is of the class with the largest probability, so F1 is the same."""
+
+    def logits(w, e):
+        return 20 * (both(w, e) - 0.5)
+
+    expected = watched(two_classes(both), observe.F1())
+    assert watched(two_classes(logits), observe.F1())["test_f1"] == expected["test_f1"]
+    for kind in (observe.AUC, observe.CalibrationError):
+        message = (
+            rf"^observe {kind.__name__}: got predictions from -\d.*probabilities, from 0 to 1.*"
+        )
+        with pytest.raises(InvalidInput, match=message + "softmax"):
+            watched(two_classes(logits), kind())
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_probabilities_of_half_precision(dtype):
+    """Those of bfloat16 are no numbers to NumPy and scikit-learn. Rounding may exceed 1."""
+    rounded = two_classes(lambda w, e: both(w, e).astype(dtype))
+    seen = watched(rounded, *(kind() for kind in OF_CLASSES))
+    expected = watched(two_classes(both), *(kind() for kind in OF_CLASSES))
+    assert seen["test_auc"] == expected["test_auc"]
+    np.testing.assert_allclose(
+        seen["test_calibration_error"], expected["test_calibration_error"], atol=2e-2
+    )
+    above = np.array([[0.0, 1.0078125], [1.0, -0.0078125]], np.float32)
+    assert observe.CalibrationError().value(np.array([1, 0]), above) < 1e-2
+    broken = two_classes(lambda w, e: (both(w, e) * jnp.nan).astype(dtype))
+    always = observe.SetMetric("one", lambda y, p: 1.0)
+    assert np.isnan(watched(broken, always)["test_one"])
+
+
+def test_the_f1_score_of_class_1_is_refused_for_more_than_two_classes(digits):
+    message = r"F1\(average=\.\.\.\): got 'binary'; allowed: macro, .* which has 10 classes"
+    with pytest.raises(InvalidInput, match=message):
+        observe.F1(average="binary").check(digits)

@@ -84,7 +84,8 @@ def curve(members: Float[np.ndarray, "some"], others: Float[np.ndarray, "more"])
         np.repeat([1, 0], [len(members), len(others)]),
         np.concatenate([members, others]),
     )
-    false, true, _ = roc_curve(truth, scores)
+    # without the thresholds on a straight line, `true_at` would miss members where scores are equal
+    false, true, _ = roc_curve(truth, scores, drop_intermediate=False)
     return Curve(false, true, float(roc_auc_score(truth, scores)))
 
 

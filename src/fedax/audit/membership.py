@@ -53,8 +53,11 @@ class Membership:
         calibrated: curve of the calibrated loss threshold at each look.
         seconds: wall time until each look, both models and the attacks, shape (looks,).
         history: of the attacked model.
-        accuracy: of the attacked model on its members, and on as many examples that it was not
-            trained on, shape (looks, 2). Their difference is what gives members away.
+        accuracy: of the attacked model on its members, and on the others, about as many examples
+            that it was not trained on, shape (looks, 2). Their difference is what gives members
+            away.
+        members: how many examples the attacked model was trained on.
+        others: how many other examples the attacks have to tell them from.
     """
 
     rounds: np.ndarray
@@ -63,6 +66,8 @@ class Membership:
     seconds: np.ndarray
     history: History
     accuracy: np.ndarray
+    members: int
+    others: int
 
     @property
     def auc(self) -> dict[str, np.ndarray]:
@@ -75,8 +80,11 @@ class Membership:
 
 @checked_call
 def quarters(task: Task, seed: int = 0) -> Quarters:
-    """Deals every client's training examples at random into four equal parts (sizes differ by at
-    most one).
+    """Deals every client's training examples at random into four parts of nearly equal size.
+
+    The parts of a client, and those of all clients together, differ by at most one example: what is
+    left of a client after four equal shares goes to the parts in turn, beginning after the last
+    part that got one.
 
     Raises:
         DataError: a client with fewer than four examples.
@@ -85,11 +93,16 @@ def quarters(task: Task, seed: int = 0) -> Quarters:
     check_auditable(task)
     # four lists with a dictionary of arrays for each client
     rng, groups = np.random.default_rng(seed), [[], [], [], []]
+    next_part = 0
     for k in range(task.train.clients):
         examples = {name: np.asarray(values) for name, values in task.train.client(k).items()}
         count = len(next(iter(examples.values())))
-        for group, rows in zip(groups, np.array_split(rng.permutation(count), 4), strict=True):
-            group.append({name: values[rows] for name, values in examples.items()})
+        # `array_split` gives the remainder to its first pieces
+        for i, rows in enumerate(np.array_split(rng.permutation(count), 4)):
+            groups[(next_part + i) % 4].append(
+                {name: values[rows] for name, values in examples.items()}
+            )
+        next_part = (next_part + count) % 4
     # parts 0 and 2 are trained on, parts 1 and 3 are the examples that were not
     target, shadow = (dataclasses.replace(task, train=Ragged.of(groups[i])) for i in (0, 2))
     target_out, shadow_out = (
@@ -197,7 +210,14 @@ def membership(
         tuple(result.calibrated for result in results),
     )
     return Membership(
-        np.array(looks[: len(results)]), shadows, calibrated, seconds, history, accuracy
+        np.array(looks[: len(results)]),
+        shadows,
+        calibrated,
+        seconds,
+        history,
+        accuracy,
+        members=int(data.target.train.total),
+        others=len(data.target_out["y"]),
     )
 
 

@@ -91,10 +91,8 @@ def run_audit(
         options = {name: arguments[name] for name in ("solver", "schedule", "channel")}
         results[label] = membership(algorithm, plan.task, looks=looks, seed=seed, **options)
         show(_make_table(label, results[label]), console)
-    # a quarter of the training examples, about as many as others
-    members = int(plan.task.train.total) // 4
     for label, membership_result in results.items():
-        console.print(f"{label}: {verdict(membership_result, members)}", highlight=False)
+        console.print(f"{label}: {verdict(membership_result)}", highlight=False)
     out.mkdir(parents=True, exist_ok=True)
     write_csv(results, out / "auc.csv")
     write_picture(results, out / "roc.html")
@@ -108,36 +106,32 @@ def _make_table(label: str, audit: Membership) -> Table:
         title=label, title_justify="left", box=None, header_style="dim", padding=(0, 3, 0, 0)
     )
     areas = (f"AUC, {name}" for name in ATTACKS.values())
-    for title in (
-        "round",
-        "accuracy, members",
-        "accuracy, others",
-        *areas,
-        "members found at 5 % false alarms",
-    ):
+    shares_found = (f"members found at 5 % false alarms, {name}" for name in ATTACKS.values())
+    for title in ("round", "accuracy, members", "accuracy, others", *areas, *shares_found):
         table.add_column(title, justify="right")
     for i, t in enumerate(audit.rounds):
-        shares = [
-            f"{100 * share:.1f} %"
-            for share in (*audit.accuracy[i], audit.calibrated[i].true_at(0.05))
-        ]
+        found = [getattr(audit, name)[i].true_at(0.05) for name in ATTACKS]
+        accuracies, shares = (
+            [f"{100 * share:.1f} %" for share in values] for values in (audit.accuracy[i], found)
+        )
         table.add_row(
-            str(t), *shares[:2], *(f"{audit.auc[name][i]:.3f}" for name in ATTACKS), shares[2]
+            str(t), *accuracies, *(f"{audit.auc[name][i]:.3f}" for name in ATTACKS), *shares
         )
     return table
 
 
-def verdict(audit: Membership, members: int) -> str:
+def verdict(audit: Membership) -> str:
     r"""Compares the last AUC with two standard errors of guessing, and returns the conclusion as a
     sentence.
 
-    The variance of an area under guessing is $(2 m + 1) / (12 m^2)$ with m members and m others
+    The variance of an area under guessing is $(m + n + 1) / (12 m n)$ with m members and n others
     (Mann and Whitney).
     """
     if not len(audit.rounds):
         return "not attacked; the model is not finite."
     # two standard errors, see the docstring
-    chance = 2 * math.sqrt((2 * members + 1) / 12) / members
+    members, others = audit.members, audit.others
+    chance = 2 * math.sqrt((members + others + 1) / (12 * members * others))
     name, area = max(
         ((name, float(audit.auc[name][-1])) for name in ATTACKS), key=lambda pair: pair[1]
     )
@@ -146,9 +140,9 @@ def verdict(audit: Membership, members: int) -> str:
     if area - 0.5 <= chance:
         return (
             f"no attack does better than guessing, which has an AUC of 0.5 ± {chance:.3f} "
-            f"with {members:,} members. {gap}"
+            f"with {members:,} members and {others:,} others. {gap}"
         )
-    members_found = 100 * audit.calibrated[-1].true_at(0.05)
+    members_found = 100 * getattr(audit, name)[-1].true_at(0.05)
     return (
         f"members are told apart: {ATTACKS[name]} has an AUC of {area:.3f}, guessing 0.5 ± "
         f"{chance:.3f}; "

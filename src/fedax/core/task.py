@@ -160,6 +160,14 @@ class Task(eqx.Module):
             for examples in (self.train, self.test, self.validation)
             if examples is not None
         ]
+        for name, function in {"loss": self.loss, **self.scores}.items():
+            # losses and scores of classifiers check labels; a wrong one would not fail
+            if (check_labels := getattr(function, "check_labels", None)) is not None:
+                check_labels(
+                    f"Task({name}=...)",
+                    lambda key: self.assembled(self.start(key)),
+                    split_arrays + ([] if self.holdout is None else [self.holdout]),
+                )
         check_indices(
             "loss",
             self.functions["loss"],

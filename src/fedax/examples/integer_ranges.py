@@ -1,4 +1,4 @@
-"""Check of whole numbers against what they index.
+"""Check of whole numbers against what they index, and of labels against the classes there are.
 
 XLA takes the last entry for an index beyond the end, without an error.
 """
@@ -19,6 +19,59 @@ from fedax.errors import DataError
 
 _FAR = -(2**30)
 """Replaces negative numbers to see whether they are indices: small ones count from the end."""
+
+
+LABELS_HINT = "Number classes from 0 on: (y + 1) // 2 for labels -1 and 1, y - 1 for labels from 1."
+"""How to write the labels that `find_wrong_label` finds."""
+
+
+def find_wrong_label(labels: Any, classes: int) -> Any:
+    """Returns the first label that is no whole number from 0 to `classes` - 1, or None.
+
+    >>> find_wrong_label([0, 1, 2], 3), int(find_wrong_label([1, -1], 2))
+    (None, -1)
+    """
+    labels = np.asarray(labels)
+    is_class = (labels >= 0) & (labels < classes)
+    if labels.dtype.kind not in "iub":
+        # NumPy knows no remainder of types such as bfloat16
+        is_class &= labels.astype(np.float64) % 1 == 0
+    return None if is_class.all() else labels[~is_class][0]
+
+
+def check_labels(
+    field: str, splits: Sequence[Mapping[str, Any]], classes: int, mask: str = ""
+) -> None:
+    """Refuses examples with a label for which a loss or a score has no class.
+
+    Arrays in files and on other hosts are not looked through.
+
+    Args:
+        field: names the loss or the score in the message.
+        splits: training, test and other examples with labels y.
+        classes: how many there are.
+        mask: the array that is False where a label is padding, if there is one.
+
+    Raises:
+        DataError: such a label.
+    """
+    for split in splits:
+        arrays = [split[name] for name in ("y", mask) if name]
+        if not all(_is_in_memory(array) for array in arrays):
+            continue
+        labels, *masks = map(np.asarray, arrays)
+        wrong_label = find_wrong_label(labels[masks[0]] if masks else labels, classes)
+        if wrong_label is not None:
+            allowed = f"labels y from 0 to {classes - 1}"
+            raise DataError.found(field, f"the label {wrong_label}", allowed, LABELS_HINT)
+
+
+def _is_in_memory(array: Any) -> bool:
+    return (
+        isinstance(array, np.ndarray | jax.Array)
+        and not isinstance(array, np.memmap | Tracer)
+        and getattr(array, "is_fully_addressable", True)
+    )
 
 
 def check_indices(

@@ -6,16 +6,22 @@ from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 
 from fedax.core import InvalidInput, Task
 from fedax.core.directions import Mode, check_mode, mode_field
 from fedax.core.task import has_examples
 from fedax.errors import shown
+from fedax.examples.integer_ranges import LABELS_HINT, find_wrong_label
 from fedax.observe.base import RAW, Observer, View, count_field
 
 Split = Literal["train", "validation", "test", "holdout"]
+
+_ROUNDING = 1e-2
+"""How far probabilities may be outside [0, 1]: numbers of bfloat16 near 1 are 0.008
+apart."""
 
 
 class OnPredictions(Observer):
@@ -49,6 +55,9 @@ class OnPredictions(Observer):
 
     def on_host(self, seen: Mapping[str, np.ndarray], task: Task) -> dict[str, Any]:
         predictions = np.asarray(seen[RAW + self.split])
+        # NumPy and scikit-learn do not take types such as bfloat16 for numbers
+        if jnp.issubdtype(predictions.dtype, jnp.floating) and predictions.dtype.kind != "f":
+            predictions = predictions.astype(np.float32)
         if np.issubdtype(predictions.dtype, np.inexact) and np.isnan(predictions).any():
             return {self._metric_name: float("nan")}  # argmax would take NaN for a prediction
         return {
@@ -147,6 +156,8 @@ class _OnProbabilities(OnPredictions):
 
     called: ClassVar[str]
     best: ClassVar[Mode] = "max"
+    takes_logits: ClassVar[bool] = False
+    """Whether logits give the same number as probabilities."""
 
     @property
     def name(self) -> str:
@@ -161,32 +172,70 @@ class _OnProbabilities(OnPredictions):
         """Computes the metric of finite predictions."""
 
     def value(self, labels: np.ndarray, predictions: np.ndarray) -> float:
-        return (
-            self._measure(labels, predictions) if np.isfinite(predictions).all() else float("nan")
-        )
+        if not np.isfinite(predictions).all():
+            return float("nan")
+        if not self.takes_logits:
+            self._check_probabilities(predictions)
+        return self._measure(labels, predictions)
 
     def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
         return {self._metric_name: self.best}
 
     def check(self, task: Task) -> None:
         super().check(task)
-        # (batch, classes) of the predictions, and the shape of one label
-        shape, label_shape = predicted_shape(task), np.shape(self._examples(task)["y"])[1:]
-        name = f"observe {type(self).__name__}"
-        if label_shape:
+        # (batch, classes) of the predictions
+        shape, labels = predicted_shape(task), self._examples(task)["y"]
+        if label_shape := np.shape(labels)[1:]:
             raise InvalidInput.found(
-                name, f"labels y of shape {label_shape} for each example", "one label for each"
+                self._field,
+                f"labels y of shape {label_shape} for each example",
+                "one label for each",
             )
-        if len(shape) != 2:
+        if len(shape) != 2 or shape[1] < 2:
             raise InvalidInput.found(
-                name, f"predictions of shape {shape}", "probabilities, shape (batch, classes)"
+                self._field,
+                f"predictions of shape {shape}",
+                "probabilities of at least 2 classes, shape (batch, classes)",
+                "For two classes, return both probabilities: jnp.stack([1 - p, p], axis=1).",
+            )
+        self._check_labels(np.asarray(labels), shape[1])
+
+    @property
+    def _field(self) -> str:
+        return f"observe {type(self).__name__}"
+
+    def _check_labels(self, labels: Shaped[np.ndarray, "examples"], classes: int) -> None:
+        """Refuses labels that are not the number of a column of the predictions."""
+        wrong_label = find_wrong_label(labels, classes)
+        if wrong_label is None:
+            return
+        split = "global test" if self.split == "holdout" else self.split
+        raise InvalidInput.found(
+            self._field,
+            f"the label {wrong_label} among the {split} examples",
+            f"labels y from 0 to {classes - 1}, one for each column of the predictions",
+            LABELS_HINT,
+        )
+
+    def _check_probabilities(self, predictions: Float[np.ndarray, "examples classes"]) -> None:
+        """Refuses logits, for which these metrics give other numbers."""
+        if not predictions.size:
+            return
+        low, high = float(predictions.min()), float(predictions.max())
+        if low < -_ROUNDING or high > 1 + _ROUNDING:
+            raise InvalidInput.found(
+                self._field,
+                f"predictions from {low:g} to {high:g}",
+                "probabilities, from 0 to 1",
+                "Of logits, let the task's `predict` return jax.nn.softmax(logits, axis=1).",
             )
 
 
 class AUC(_OnProbabilities):
     """`<split>_auc`: the area under the ROC curve, in [0, 1].
 
-    Of two classes, or the mean of each against the rest.
+    Of two classes, or the mean of each against the rest. Predictions must be probabilities, not
+    logits.
 
     Classes that the examples lack, or that all have, are left out of the mean; NaN if none is left.
     Each area is that of scikit-learn's `roc_auc_score`.
@@ -211,15 +260,15 @@ class AUC(_OnProbabilities):
 class F1(_OnProbabilities):
     """`<split>_f1`: the F1 score of the labels with the largest probabilities, in [0, 1].
 
-    By scikit-learn's `f1_score`.
+    By scikit-learn's `f1_score`. Predictions may be logits as well.
 
     Args:
         average: over the classes, `"macro"`, `"micro"` or `"weighted"`; `"binary"` is that of class
-            1.
+            1 of two.
         split: see `OnPredictions`.
     """
 
-    called = "f1"
+    called, takes_logits = "f1", True
     average: Literal["macro", "micro", "weighted", "binary"] = eqx.field(
         static=True, default="macro"
     )
@@ -227,6 +276,16 @@ class F1(_OnProbabilities):
     def __check_init__(self) -> None:
         if self.average not in (choices := ("macro", "micro", "weighted", "binary")):
             raise InvalidInput.of("F1(average=...)", self.average, f"one of {choices}")
+
+    def check(self, task: Task) -> None:
+        super().check(task)
+        classes = predicted_shape(task)[1]
+        if self.average == "binary" and classes != 2:
+            raise InvalidInput.of(
+                "F1(average=...)",
+                self.average,
+                f"macro, micro or weighted for task {task.name!r}, which has {classes} classes",
+            )
 
     def _measure(self, labels: np.ndarray, predictions: np.ndarray) -> float:
         from sklearn.metrics import f1_score
@@ -243,7 +302,7 @@ class CalibrationError(_OnProbabilities):
     $\sum_b \frac{\lvert B_b \rvert}{n} \lvert \mathrm{acc}(B_b) - \mathrm{conf}(B_b) \rvert$.
 
     Examples are put into bins of equal width by the largest probability, their confidence; of each
-    bin, accuracy and mean confidence are compared.
+    bin, accuracy and mean confidence are compared. Predictions must be probabilities, not logits.
 
     Args:
         bins: over (0, 1], at least 1.

@@ -1,8 +1,8 @@
 """Classification with a model that gives logits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fedax.core import DataError, InvalidInput, Task
 from fedax.data import FederatedData
+from fedax.examples.integer_ranges import check_labels
 from fedax.models import MLP, Model, ResNet, Softmax, cifar_cnn, lenet, mnist_cnn
 from fedax.numerics.spectrum import mean_outer_norm
 from fedax.tasks.clients import check_federated, parts_of_task
@@ -61,6 +62,37 @@ class OfLogits:
 
     model: Model
     augment: Augment | None = None
+
+    mask: ClassVar[str] = ""
+    """The array that is False where a label is padding."""
+
+    def check_labels(
+        self,
+        field: str,
+        start: Callable[[Key[Array, ""]], PyTree],
+        splits: Sequence[Mapping[str, Any]],
+    ) -> None:
+        """Refuses examples with labels that are none of the model's classes; called by `Task`.
+
+        Args:
+            field: names the function in the message.
+            start: makes the model's parameters.
+            splits: training, test and other examples.
+
+        Raises:
+            DataError: such a label.
+        """
+        x = splits[0]["x"]
+
+        def logits_of(key: Key[Array, ""], x: Any) -> Any:
+            inputs = x if self.augment is None else self.augment(x, None)
+            return self.model(start(key), inputs, None)
+
+        # one example, by shape alone
+        probe = jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype)
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            logits = jax.eval_shape(logits_of, jax.random.key(0), probe)
+        check_labels(field, splits, logits.shape[-1], self.mask)
 
     @property
     def separate(self) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +45,8 @@ class NextTokenLoss(OfLogits):
         augment: of no use for text, None.
     """
 
+    mask: ClassVar[str] = "mask"
+
     def __call__(self, params: PyTree, examples: Any, key: Any) -> Float[Array, "batch"]:
         logits = self.model(params, examples["x"], key)
         # a masked sum: its gradient is elementwise, where indexing would scatter
@@ -66,6 +68,8 @@ class NextTokenAccuracy(OfLogits):
         model: its logits have shape (batch, length, vocabulary).
         augment: of no use for text, None.
     """
+
+    mask: ClassVar[str] = "mask"
 
     def __call__(self, params: PyTree, examples: Any, key: Any) -> Float[Array, "batch"]:
         logits = self.model(params, examples["x"], key)

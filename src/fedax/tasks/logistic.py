@@ -1,18 +1,20 @@
 """Binary logistic regression, the convex problem of the local GD paper."""
 
 import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, PyTree
 
 from fedax import data
 from fedax.core import InvalidInput, Task
 from fedax.data import FederatedData
 from fedax.data.limits import real
+from fedax.examples.integer_ranges import check_labels
 from fedax.numerics.spectrum import mean_outer_norm
 from fedax.tasks.clients import check_federated, parts_of_task
 from fedax.tasks.sources import like_source
@@ -33,15 +35,33 @@ class Zeros:
         return jnp.zeros(self.features)
 
 
+@dataclass(frozen=True)
+class OfMargin:
+    """A function of the margin, for labels 0 and 1."""
+
+    separate: ClassVar[bool] = True
+
+    def check_labels(
+        self,
+        field: str,
+        start: Callable[[Key[Array, ""]], PyTree],
+        splits: Sequence[Mapping[str, Any]],
+    ) -> None:
+        """Refuses other labels than 0 and 1, such as -1; called by `Task`.
+
+        Raises:
+            DataError: such a label.
+        """
+        check_labels(field, splits, 2)
+
+
 @checked_arguments
 @dataclass(frozen=True)
-class LogisticLoss:
+class LogisticLoss(OfMargin):
     r"""Logistic loss $\log(1 + e^{-(2y-1) \langle x, w \rangle})$ of each example.
 
     Labels y are 0 or 1; finite for any finite margin.
     """
-
-    separate: ClassVar[bool] = True
 
     def __call__(
         self, params: Float[Array, "features"], examples: Any, key: Any
@@ -57,10 +77,8 @@ class LogisticLoss:
 
 
 @dataclass(frozen=True)
-class LogisticAccuracy:
+class LogisticAccuracy(OfMargin):
     """1 for each example on the right side of the plane, 1/2 for one on it, else 0."""
-
-    separate: ClassVar[bool] = True
 
     def __call__(
         self, params: Float[Array, "features"], examples: Any, key: Any

@@ -17,6 +17,7 @@ from fedax.models import Model
 from fedax.tasks.own_models.from_equinox import from_equinox
 from fedax.tasks.own_models.from_flax import from_flax
 from fedax.tasks.own_models.from_torch import from_torch
+from fedax.tasks.own_models.outputs import accuracy
 from fedax.utils.plugins import find
 
 SIZES = ("features", "classes")
@@ -124,7 +125,9 @@ def classify_with(model: Any, data: FederatedData, l2: float, name: str | None) 
         make_task = from_flax
     else:
         make_task = from_equinox
-    task = make_task(model, cross_entropy, data, l2=l2, name=name)
+    # the data have checked the labels, and `_check_outputs` tells of missing outputs
+    scores = {"accuracy": accuracy}
+    task = make_task(model, cross_entropy, data, scores=scores, l2=l2, name=name)
     _check_outputs(task, data.classes)
     return task
 

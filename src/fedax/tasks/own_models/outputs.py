@@ -14,6 +14,7 @@ from jaxtyping import PyTree
 
 from fedax.core import DataError, InvalidInput, Task
 from fedax.examples.arrays import as_array
+from fedax.examples.integer_ranges import LABELS_HINT, find_wrong_label
 from fedax.tasks.clients import Clients, read_clients
 from fedax.tasks.own_models.from_loss import from_loss
 from fedax.tasks.own_models.signature import check_functions
@@ -216,8 +217,6 @@ def from_network(
     }
     output_shape = _infer_output_shape(network, arguments)
     columns = _count_logits(output_shape, examples)
-    if columns > 1 and "accuracy" not in functions:
-        functions["accuracy"] = OfOutputs(network, accuracy, inputs, False)
     # logits become probabilities; other outputs predict as they are if they have a row per example
     if predict is None and columns > 1:
         predict = probabilities
@@ -229,8 +228,14 @@ def from_network(
     training_loss = OfOutputs(network, loss, inputs, True)
     if columns:
         _check_labels(maker, training_loss, data, columns)
+    other_label = None
+    if columns > 1 and "accuracy" not in functions:
+        # accuracy compares labels with the numbers of columns
+        other_label = _find_other_label(task_data, columns)
+        if other_label is None:
+            functions["accuracy"] = OfOutputs(network, accuracy, inputs, False)
     try:
-        return from_loss(
+        task = from_loss(
             training_loss,
             network.start,
             task_data,
@@ -245,6 +250,14 @@ def from_network(
             if hint := _hint_at_arrays(function, output_shape, examples):
                 raise InvalidInput(f"{error} {hint}") from error
         raise
+    if other_label is not None:
+        # no error: the labels may be numbers of another kind, such as counts
+        warnings.warn(
+            f"{maker}(...): the task has no score 'accuracy', because of the label {other_label} "
+            f"with {columns} columns of outputs. {LABELS_HINT} Or give scores={{'accuracy': ...}}.",
+            stacklevel=3,
+        )
+    return task
 
 
 def _hint_at_arrays(function: Callable[..., Any], outputs: Any, examples: Any) -> str:
@@ -319,6 +332,14 @@ def _count_logits(output_shape: Any, examples: Any) -> int:
     if y is None or y.dtype.kind not in "iu" or y.ndim != 1:
         return 0
     return output_shape.shape[1] if getattr(output_shape, "ndim", None) == 2 else 0
+
+
+def _find_other_label(data: Clients, columns: int) -> Any:
+    """Returns the first label that is no number of a column of the outputs, or None."""
+    clients = [*data.train, *(data.test or ()), *(data.validation or ()), data.holdout]
+    labels = [arrays["y"] for arrays in clients if isinstance(arrays, Mapping) and "y" in arrays]
+    other_labels = (find_wrong_label(y, columns) for y in labels)
+    return next((label for label in other_labels if label is not None), None)
 
 
 def _check_labels(maker: str, loss: OfOutputs, data: Clients, columns: int) -> None:
