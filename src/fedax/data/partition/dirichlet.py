@@ -22,8 +22,9 @@ def dirichlet(
     r"""Divides each class among the clients in proportions $p \sim \mathrm{Dir}(\alpha, \dots)$.
 
     Classes are dealt one after another; a client that already holds $n/N$ examples gets none of the
-    classes that follow, and the proportions of the others are scaled to sum to one. The whole deal
-    is drawn again until every client holds `minimum` examples.
+    classes that follow, and the proportions of the others are scaled to sum to one. Where rounding
+    leaves an example of a class over, the last client gets it, even if it has enough. The whole
+    deal is drawn again until every client holds `minimum` examples.
 
     Args:
         labels: one for each pooled example.
