@@ -119,6 +119,16 @@ def test_the_released_codes_shared_buffer():
     np.testing.assert_allclose(vector(found), z, atol=1e-12, rtol=0)
 
 
+def test_a_shared_buffer_needs_a_server_that_waits():
+    """A late client would look for its turn in the order of another server step."""
+    server = fedax.Asynchronous(fedax.Devices(latency=1.0), concurrency=3)
+    schedule = fedax.Schedule(cohort=2, asynchronous=server)
+    refused = r"FedBC\(dual_buffer=...\): got 'shared'; allowed: 'own' with an asynchronous server"
+    with pytest.raises(fedax.InvalidInput, match=refused):
+        run(fedax.FedBC(dual_buffer="shared"), 1, schedule)
+    assert run(fedax.FedBC(), 1, schedule).outcome.ok
+
+
 @pytest.mark.parametrize("steps", [1, slow(5)])
 def test_few_local_steps_from_the_own_model_reach_the_stationary_point(steps):
     """With fixed multipliers, everybody at work: eq. (10)'s point has A_k (x_k - b_k) + 2 lam_k

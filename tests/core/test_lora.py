@@ -146,3 +146,49 @@ def test_a_pretrained_model_replaces_frozen_leaves():
     given = jax.tree.map(lambda leaf: leaf + 1, BASE)
     adapted = fedax.lora(task, 2, targets="*.kernel", params=given)
     jax.tree.map(np.testing.assert_array_equal, adapted.frozen.base, given)
+
+
+def layers(p, e):
+    y = e["x"]
+    for layer in p[:-1]:
+        y = jnp.tanh(y @ layer["kernel"])
+    return ((y @ p[-1]["kernel"] - e["y"]) ** 2).sum(1) / 2
+
+
+@pytest.mark.parametrize("average", ["factors", "exact"])
+def test_the_last_layer_of_adapters_is_that_of_the_model(average):
+    """Of eleven layers, whose names sort 0, 1, 10, 2, ...; the last one stays with the clients."""
+    kernels = [{"kernel": np.eye(6, 6 if i < 10 else 4)} for i in range(11)]
+    task = fedax.tasks.from_loss(layers, tuple(kernels), CLIENTS)
+    targets = ["1.kernel", "2.kernel", "10.kernel"]
+    adapted = fedax.lora(task, 1, targets=targets, average=average)
+    history = fedax.run(fedax.FedPer(), adapted, rounds=2, personal=True, **FULL)
+    own = history.personal
+    for sides in (own.left, own.right) if average == "factors" else (own.right,):
+        differs = {name: np.ptp(np.asarray(rows), axis=0).any() for name, rows in sides.items()}
+        assert differs == {"1.kernel": False, "2.kernel": False, "10.kernel": True}
+    shared = 2 * (6 + 6 if average == "factors" else 6)
+    bits = 8 * history.params.right["1.kernel"].dtype.itemsize
+    assert history.bits.up[0] == len(CLIENTS) * shared * bits
+    # by name it is the same part
+    named = fedax.run(fedax.FedPer(head="10.kernel"), adapted, rounds=2, **FULL)
+    assert all(map(np.array_equal, jax.tree.leaves(named.params), jax.tree.leaves(history.params)))
+
+
+def test_a_last_layer_that_adapters_do_not_have_is_refused():
+    def run(loss, start, targets):
+        task = fedax.lora(fedax.tasks.from_loss(loss, start, CLIENTS), 1, targets=targets)
+        fedax.run(fedax.FedPer(), task, rounds=1, **FULL)
+
+    kernels = {"kernel": np.ones((6, 6))}, {"kernel": np.ones((6, 4))}
+    with pytest.raises(
+        InvalidInput,
+        match=r"got 'last', a layer that is not trained; allowed: .*: right.0.kernel.$",
+    ):
+        run(layers, kernels, "0.kernel")
+
+    def by_name(p, e):
+        return layers((p["hidden"], p["a_head"]), e)
+
+    with pytest.raises(InvalidInput, match=r"in no order; .*: right.a_head.kernel, right.hidden"):
+        run(by_name, {"hidden": kernels[0], "a_head": kernels[1]}, "kernel")

@@ -69,8 +69,8 @@ class Own(fedax.Algorithm):
 @pytest.mark.parametrize(
     ("part", "outcome"),
     [
-        ("server", "non-finite at round 1 in the server state"),
-        ("memory", "non-finite at round 1 in the memory of client 3"),
+        ("server", "non-finite in round 2, in the server state"),
+        ("memory", "non-finite in round 2, in the memory of client 3"),
         ("mark", "ok"),
     ],
 )
@@ -87,7 +87,7 @@ def test_an_infinite_server_step_is_the_failure_of_its_round():
         solver=fedax.SGD(10.0),
         rounds=3,
     )
-    assert str(history.outcome) == "non-finite at round 0 in the server state"
+    assert str(history.outcome) == "non-finite in round 1, in the server state"
 
 
 def test_personal_models_are_looked_at():
@@ -100,7 +100,7 @@ def test_personal_models_are_looked_at():
             rounds=5,
             solver=fedax.SGD(10.0),
         )
-    assert str(history.outcome) == "non-finite at round 1 in the memory of client 0"
+    assert str(history.outcome) == "non-finite in round 2, in the memory of client 0"
 
 
 class Tuned(fedax.FedAvg):
@@ -114,7 +114,7 @@ class Tuned(fedax.FedAvg):
 
 def test_personal_models_made_at_the_end_are_looked_at():
     history = go(Tuned(), regression(), ENGINES["sequential"], personal=True)
-    assert str(history.outcome) == "non-finite at round 1 in the personal model of client 2"
+    assert str(history.outcome) == "non-finite in round 2, in the personal model of client 2"
 
 
 @every_engine
@@ -124,7 +124,7 @@ def test_an_infinite_training_loss_is_no_success(engine):
         lambda w, x: 0 * w + x * jnp.asarray(1e308), 1.0, [np.full(3, 10.0)]
     )
     history = go(fedax.FedAvg(), task, engine, observe=[fedax.observe.TrainLoss()])
-    assert str(history.outcome) == "non-finite at round 0 in train_loss"
+    assert str(history.outcome) == "non-finite in round 1, in train_loss"
 
 
 DROPPING = {

@@ -74,7 +74,7 @@ def test_personal_models_are_those_of_the_end(task):
     }
     early, late = fedax.run_grid([fedax.Ditto(lam=0.1)], task, solver=rates, **options)
     alone = fedax.run(fedax.Ditto(lam=0.1), task, solver=rates[0], **options)
-    assert str(early.outcome) == str(alone.outcome) == "stopped at round 2"
+    assert str(early.outcome) == str(alone.outcome) == "stopped after round 3"
     assert late.outcome.ok
     assert lengths([early, late]) == [3, 24]
     np.testing.assert_allclose(early.personal, alone.personal, rtol=1e-5)

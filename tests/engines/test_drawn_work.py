@@ -106,6 +106,23 @@ def test_all_phases_of_a_round_see_the_same_work():
     assert np.all((epochs == epochs.round()) & (epochs >= 1) & (epochs <= 5))
 
 
+@pytest.mark.parametrize(("batch_size", "most"), [(9, 9), (64, 64), ("full", 64), ((9, 9), 9)])
+def test_a_batch_has_at_most_the_clients_examples(batch_size, most):
+    """On every engine, also where all clients are smaller than the schedule's number."""
+    expected = np.minimum(SIZES, most)
+    schedule = fedax.Schedule(batch_size=batch_size)
+    for engine in (
+        fedax.Eager(),
+        fedax.Simulation("chunked", chunk=2),
+        fedax.Simulation("sequential"),
+    ):
+        found = fedax.run(
+            Work(), regression(), schedule=schedule, engine=engine, rounds=1, observe=[]
+        )
+        assert found.notes["first"][0, :, 1].tolist() == expected.tolist()
+        assert found.notes["first"][0, :, 0].tolist() == (-(-np.array(SIZES) // expected)).tolist()
+
+
 @pytest.mark.slow
 def test_both_phases_of_feddane_see_the_same_work():
     seen = {"gradient": [], "solve": []}
@@ -216,9 +233,34 @@ def test_steps_rounded_down_are_those_of_the_papers_formula(size):
     steps, batch = np.asarray(fewer.steps), np.asarray(fewer.batch)
     assert np.array_equal(batch, more.batch)
     epochs = np.asarray(more.steps) / np.ceil(size / batch)
-    assert np.array_equal(steps, np.floor(epochs * size / batch))
-    assert steps.max() <= down.most_steps(size)[1] == 5 * size // min(10, size)
-    assert abs(down.mean_steps(size) - 3.5 * size // ((size + min(10, size)) / 2)) < 1
+    # B is 10 at least, also for a client with 3 examples
+    formula = np.floor(epochs * size / np.maximum(batch, 10))
+    assert np.array_equal(steps, np.maximum(formula, 1))
+    assert steps.max() <= down.most_steps(size)[1] == max(5 * size // 10, 1)
+    assert abs(down.mean_steps(size) - max(3.5 * size // ((max(size, 10) + 10) / 2), 1)) < 1
+
+
+@pytest.mark.parametrize("epoch_steps", ["ceil", "floor"])
+@pytest.mark.parametrize("batch_size", [20, (20, 20), (16, 20), (6, "all"), "full"])
+@pytest.mark.parametrize("size", [3, 10, 19, 20, 45])
+def test_predicted_steps_are_those_taken(epoch_steps, batch_size, size):
+    """Also by clients smaller than a minibatch; and a pair of two equal numbers is that number."""
+    schedule = fedax.Schedule(epochs=3, batch_size=batch_size, epoch_steps=epoch_steps)
+    taken = np.asarray(
+        jax.vmap(lambda key: schedule.work(key, size, 0).steps)(
+            jax.random.split(jax.random.key(1), 200)
+        )
+    )
+    assert schedule.most_steps(size) == ("epochs", taken.max())
+    assert taken.min() <= schedule.mean_steps(size) <= taken.max()
+    assert schedule.equal_steps([size]) == (len(set(taken.tolist())) == 1)
+    if batch_size in (20, (20, 20)):
+        of_size, of_ten = (
+            max(3 * n // 20, 1) if epoch_steps == "floor" else 3 * -(-n // 20) for n in (size, 10)
+        )
+        assert set(taken.tolist()) == {of_size}
+        assert schedule.mean_steps(size) == of_size
+        assert schedule.equal_steps([10, size]) == (of_ten == of_size)
 
 
 @pytest.mark.parametrize(

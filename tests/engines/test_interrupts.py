@@ -247,4 +247,4 @@ def test_a_run_that_breaks_reports_its_first_bad_round(monkeypatch):
             )
         found.append((str(history.outcome), len(history.bits.up), history.rounds.tolist()))
     assert found[0] == found[1]
-    assert found[0][0].startswith("non-finite at round")
+    assert found[0][0].startswith("non-finite in round")

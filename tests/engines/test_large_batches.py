@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.communication.privacy import clip_leaves
+from fedax.communication.privacy import add_noise, clip_leaves
 from fedax.utils.norms import power_of_two, unit
 
 ONE = fedax.Simulation(devices=1)
@@ -67,3 +67,24 @@ def test_a_unit_vector_has_length_one(scale):
         np.testing.assert_allclose(unit(v), [0.6, 0.8], rtol=1e-6)
         assert (np.asarray(unit(jnp.zeros(2, jnp.float32))) == 0).all()
         assert float(power_of_two(jnp.float32(3.0))) == 1
+
+
+@pytest.mark.parametrize("length", [1e-3, 30.0, 5e4])
+def test_clipped_half_precision_does_not_exceed_its_bound(length):
+    vector = jnp.asarray(np.random.default_rng(0).normal(size=2000) * length, jnp.float16)
+    for bound in (1e-6, 1e-5, 1e-3):
+        made = clip_leaves(vector, jnp.asarray([bound], jnp.float32)).value
+        assert made.dtype == vector.dtype
+        assert np.linalg.norm(np.asarray(made, float)) <= bound * (1 + 1e-6)
+    # entries of the grid of float16, 6e-8, keep the length up to rounding
+    assert np.linalg.norm(np.asarray(made, float)) > 0.99 * bound
+
+
+def test_noise_of_half_precision_has_its_deviation_and_its_tails():
+    with jax.enable_x64(False):
+        small = add_noise(jnp.zeros(20_000, jnp.float16), [2e-8], jax.random.key(0))
+        large = add_noise(jnp.zeros(200_000, jnp.float16), [1.0], jax.random.key(1))
+    # an entry of 6e-8 is reached from 3e-8 on, by 13 % of the noise
+    share = float((small != 0).mean())
+    assert 0.12 < share < 0.15
+    assert 4 < float(jnp.abs(large).max()) < 6

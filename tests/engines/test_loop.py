@@ -89,7 +89,7 @@ def test_throw():
     task = fedax.tasks.from_loss(
         lambda w, x: half_square(w, x) * np.nan, 0.0, clients=[[1.0], [2.0]]
     )
-    with pytest.raises(RunFailed, match="FedAvg: non-finite at round 0 from client 0"):
+    with pytest.raises(RunFailed, match="FedAvg: non-finite in round 1 from client 0"):
         fedax.run(fedax.FedAvg(), task, rounds=3, throw=True)
 
 

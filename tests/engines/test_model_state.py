@@ -1,6 +1,7 @@
 """State that no gradient trains: as its policy says, on every engine, against a transcription in
 NumPy."""
 
+import dataclasses
 import functools
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 
 import fedax
 from fedax.core import InvalidInput
+from fedax.experiments.results.models import arrays_of
 from marks import quick
 
 SIZES, RATE, KEPT = (7, 12, 5), 0.05, 0.9
@@ -145,6 +147,61 @@ def test_own_models_are_looked_at_with_their_own_state():
     np.testing.assert_allclose(found.metrics["local_loss"][-1], own, rtol=1e-10)
 
 
+@pytest.mark.parametrize("policy", ["average", "local"])
+@pytest.mark.parametrize("engine", quick(ENGINES, "in turn", "eager"))
+def test_fine_tuned_models_are_looked_at_in_the_state_after_it(policy, engine):
+    """FedBABU's fine-tuning moves the statistics too: `personal`, what is seen and what is kept."""
+    found = fedax.run(
+        fedax.FedBABU(head="scale"),
+        task(policy, test=CLIENTS),
+        solver=fedax.SGD(RATE),
+        schedule=SCHEDULE,
+        engine=ENGINES[engine],
+        rounds=1,
+        observe=[fedax.observe.ClientAccuracy(score="loss", personal=True)],
+        personal=True,
+    )
+    w, scale, shares = START["w"], START["scale"], np.array(SIZES) / sum(SIZES)
+
+    def work(client, w, scale, running, trains_head):
+        for begin in [*range(0, len(client["y"]), 4)] * 2:
+            rows = slice(begin, begin + 4)
+            w, after, running = step(w, scale, running, client["x"][rows], client["y"][rows])
+            scale = after if trains_head else scale
+        return w, scale, running
+
+    ends = [work(client, w, scale, STATE["mean"], False) for client in CLIENTS]
+    w, mean = (sum(p * end[i] for p, end in zip(shares, ends, strict=True)) for i in (0, 2))
+    starts = [mean if policy == "average" else end[2] for end in ends]
+    tuned = [work(c, w, scale, start, True) for c, start in zip(CLIENTS, starts, strict=True)]
+    for values, i in ((found.personal["w"], 0), (found.personal["scale"], 1)):
+        np.testing.assert_allclose(values, [end[i] for end in tuned], rtol=1e-10)
+    states = [end[2] for end in tuned]
+    np.testing.assert_allclose(found.personal_state["mean"], states, rtol=1e-10)
+    own = [
+        np.mean(((client["x"] - running) * scale @ w - client["y"]) ** 2 / 2)
+        for client, (w, scale, running) in zip(CLIENTS, tuned, strict=True)
+    ]
+    np.testing.assert_allclose(found.metrics["local_loss"][-1], own, rtol=1e-10)
+    # the run itself goes on from the state before
+    kept = found.model_state.all()["mean"] if policy == "local" else [found.model_state["mean"]] * 3
+    np.testing.assert_allclose(kept, starts, rtol=1e-10)
+    stored = arrays_of(found)["personal"]
+    assert any(np.array_equal(rows, found.personal_state["mean"]) for rows in stored.values())
+
+
+@pytest.mark.parametrize("policy", ["average", "local", "frozen"])
+def test_states_of_personal_models_without_fine_tuning(policy):
+    """Those of the clients, or copies of the shared one; None if training changes none."""
+    for method in (fedax.FedAvg, fedax.Ditto):
+        found = history(policy, method=method, rounds=1, personal=True)
+        if policy == "frozen":
+            assert found.personal_state is None
+            continue
+        states = transcription(policy, rounds=1)[2]
+        np.testing.assert_allclose(found.personal_state["mean"], states, rtol=1e-10)
+
+
 def test_fedbn_keeps_norms_and_statistics_where_they_are():
     """A client's scale and its running mean stay with it; what is shared is `w` alone."""
     found = history("local", method=lambda: fedax.FedBN(norms="scale"))
@@ -228,6 +285,68 @@ def test_without_a_server_nodes_mix_their_states():
     )
 
 
+LINE = np.array([[2, 1, 0], [1, 1, 1], [0, 1, 2]]) / 3
+EXCHANGING = {
+    "DSGD": (fedax.DSGD, 1),
+    "PushSum": (fedax.PushSum, 1),
+    "GTSGD": (fedax.GTSGD, 1),
+    "BEER": (fedax.BEER, 1),
+    "QuantizedDFedAvgM": (fedax.QuantizedDFedAvgM, 1),
+    "DFedSAM": (functools.partial(fedax.DFedSAM, gossips=3), 3),
+}
+
+
+@pytest.mark.parametrize("name", quick(EXCHANGING, "DSGD", "DFedSAM"))
+def test_the_state_goes_with_every_message_to_neighbours(name):
+    """Four of them along the line in an exchange, whichever half of it trains."""
+    make, exchanges = EXCHANGING[name]
+    sent = [
+        history(policy, method=lambda: make(graph=fedax.Graph.given(LINE)), rounds=2).bits.up
+        for policy in ("average", "local")
+    ]
+    assert (sent[0] - sent[1]).tolist() == [4 * exchanges * (3 * 64 + 64)] * 2
+
+
+@pytest.mark.parametrize("engine", quick(ENGINES, "in turn", "eager"))
+def test_dsgd_mixes_the_states_of_the_round_before(engine):
+    """It trains after it has mixed, from the mean of the neighbours' states."""
+
+    def gossip():
+        return fedax.DSGD(graph=fedax.Graph.given(LINE))
+
+    found = history("average", engine, method=gossip, rounds=3)
+    nodes = [(START["w"], START["scale"], STATE["mean"])] * 3
+    for _ in range(3):
+        mixed = [
+            tuple(sum(w * node[i] for w, node in zip(row, nodes, strict=True)) for i in range(3))
+            for row in LINE
+        ]
+        ends = []
+        for client, before, (w, scale, running) in zip(CLIENTS, nodes, mixed, strict=True):
+            own = (*before[:2], running)
+            for begin in [*range(0, len(client["y"]), 4)] * 2:
+                own = step(*own, client["x"][begin : begin + 4], client["y"][begin : begin + 4])
+            ends.append((w + own[0] - before[0], scale + own[1] - before[1], own[2]))
+        nodes = ends
+    means = [mean for _, _, mean in nodes]
+    np.testing.assert_allclose(found.model_state.all()["mean"], means, rtol=1e-10)
+    np.testing.assert_allclose(found.params["w"], np.mean([n[0] for n in nodes], 0), rtol=1e-10)
+
+
+def test_states_are_mixed_as_often_as_models():
+    """DFedSAM's Q averages, W^Q, are those of the statistics too."""
+
+    def gossip(gossips):
+        return fedax.DFedSAM(rho=0.0, gossips=gossips, graph=fedax.Graph.given(LINE))
+
+    once, thrice = (
+        history("average", method=lambda q=q: gossip(q), rounds=1).model_state.all()["mean"]
+        for q in (1, 3)
+    )
+    assert np.ptp(once, axis=0).min() > 1e-3
+    np.testing.assert_allclose(thrice, LINE @ LINE @ once, rtol=1e-10)
+
+
 @pytest.mark.parametrize("policy", ["average", "local"])
 def test_resumed_from_a_checkpoint(policy, tmp_path):
     history(policy, rounds=1, checkpoint=str(tmp_path))
@@ -278,6 +397,43 @@ def test_padding_that_a_loss_does_not_see_is_refused():
         fedax.run(fedax.FedAvg(), blind, schedule=SCHEDULE)
     found = fedax.run(fedax.FedAvg(), blind, schedule=fedax.Schedule(batch_size=1), rounds=1)
     assert found.outcome.ok
+
+
+def unseen_client(loss):
+    """A task whose clients have 4 examples each, and one held back that has 5."""
+    even = [{name: rows[:4] for name, rows in CLIENTS[k].items()} for k in (0, 1)]
+    odd = CLIENTS[2]
+    taking_part, held_back = (
+        fedax.tasks.from_loss(loss, START, clients, state=STATE, test=clients)
+        for clients in (even, [odd])
+    )
+    return dataclasses.replace(taking_part, held_back=held_back)
+
+
+@pytest.mark.parametrize("engine", ["in turn", "eager"])
+def test_padding_of_clients_held_back_is_refused_too(engine):
+    """They adapt in minibatches of 4 and 1, and three padded rows would be in the statistics."""
+    settings = {
+        "solver": fedax.SGD(RATE),
+        "schedule": SCHEDULE,
+        "engine": ENGINES[engine],
+        "observe": [fedax.observe.HeldBack("loss", steps=2)],
+        "rounds": 0,
+    }
+    with pytest.raises(
+        InvalidInput, match=r"got 4, with which some minibatches of clients held back are shorter"
+    ):
+        fedax.run(fedax.FedAvg(), unseen_client(without_mask), **settings)
+    # without local steps nothing is padded
+    plain = settings | {"observe": [fedax.observe.TrainLoss()]}
+    assert fedax.run(fedax.FedAvg(), unseen_client(without_mask), **plain).outcome.ok
+    masked = fedax.run(fedax.FedAvg(), unseen_client(centred), **settings)
+    w, scale, running = START["w"], START["scale"], STATE["mean"]
+    x, y = CLIENTS[2]["x"], CLIENTS[2]["y"]
+    for rows in (slice(0, 4), slice(4, 5)):
+        w, scale, running = step(w, scale, running, x[rows], y[rows])
+    expected = (((x - running) * scale @ w - y) ** 2 / 2).mean()
+    np.testing.assert_allclose(masked.last("held_back_loss_adapted"), expected, rtol=1e-10)
 
 
 def test_statistics_of_the_batch_in_evaluation_are_refused():

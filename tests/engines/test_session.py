@@ -70,7 +70,7 @@ def test_a_report_names_the_client_that_is_not_finite():
     )
     session = fedax.start(fedax.FedAvg(), task)
     _, report = session.step(session.init())
-    assert str(report.outcome) == "non-finite at round 0 from client 1"
+    assert str(report.outcome) == "non-finite in round 1 from client 1"
 
 
 def test_refusals():

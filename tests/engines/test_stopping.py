@@ -40,7 +40,7 @@ def test_a_run_ends_after_its_patience_and_keeps_the_best_model():
         fedax.FedAvg(), LINE, stop=fedax.EarlyStopping(patience=2), rounds=9, **HALF
     )
     assert (history.outcome.kind, history.outcome.round, history.outcome.ok) == ("stopped", 1, True)
-    assert str(history.outcome) == "stopped at round 1"
+    assert str(history.outcome) == "stopped after round 2"
     assert history.metrics["validation_loss"].tolist() == [0.5, 0.5, 2.0]
     assert (a(history.params), a(history.best.params), history.best.round, history.best.value) == (
         3.0,

@@ -124,7 +124,7 @@ def test_not_finite_is_left_out_too(without_the_last, tmp_path):
         federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=change),
         schedule=EVERYONE,
     )
-    assert str(stopped.outcome) == "non-finite at round 0 from client 3"
+    assert str(stopped.outcome) == "non-finite in round 1 from client 3"
 
 
 def test_a_run_that_may_not_go_on_without_them_says_so(tmp_path):

@@ -28,7 +28,9 @@ class Personal(NamedTuple):
 
     Attributes:
         work: a work function that returns the model, `work(client, *down[, own memory])`, without
-            uploading anything.
+            uploading anything. Local work in it is that of round 0: its number of steps, its
+            learning rate, and the same minibatches every time. The model is evaluated in the
+            client's `model_state` after it.
         down: what it is sent.
         memory: the clients' memories, if it needs its own.
     """

@@ -100,7 +100,7 @@ class Client(ABC):
         size: n_k, its training examples.
         share: n_k / n, its share of all training examples.
         steps: minibatch steps of this round.
-        batch: examples of a full minibatch in this round.
+        batch: examples of a full minibatch in this round, at most `size`.
         round: the round, from 0; with an asynchronous server the version of the model that it
             received.
         staleness: server steps between the one that it received and the one that takes its upload.

@@ -33,7 +33,8 @@ class Outcome:
         kind: `"ok"`, `"stopped"` (early, by `fedax.EarlyStopping` or a budget of privacy, which is
             ok too), `"diverged"` (a stop rule fired), `"non-finite"` (something is NaN or
             infinite), `"interrupted"`.
-        round: the round, from 0, in which it happened (None for ok).
+        round: the round, from 0, in which it happened (None for ok); of `"interrupted"` the first
+            one that did not run. As text, rounds are counted from 1.
         client: the client that sent the first non-finite upload, or whose part it is (None
             otherwise).
         name: of that client, None if clients have no names.
@@ -52,8 +53,14 @@ class Outcome:
         return self.kind in ("ok", "stopped")
 
     def __str__(self) -> str:
-        when = "" if self.round is None else f" at round {self.round}"
-        part = "" if self.part is None else f" in {self.part}"
+        # rounds are counted from 1 here, so that the last round of a run is their number
+        if self.round is None:
+            when = ""
+        elif self.kind == "interrupted":  # `round` is the first one that did not run
+            when = f" after round {self.round}"
+        else:
+            when = f" {'after' if self.kind == 'stopped' else 'in'} round {self.round + 1}"
+        part = "" if self.part is None else f", in {self.part}"
         client = (
             ""
             if self.client is None
@@ -132,6 +139,8 @@ class History:
         compiling: of these, the seconds of compiling. Shape (observations,).
         personal: with `run(..., personal=True)`, the models that the clients use themselves, in the
             user's own pytree with a first axis (clients,).
+        personal_state: the states in which they use them, such as batch statistics after
+            fine-tuning, with a first axis (clients,); None if training changes no state.
         fitted: by name (a solver's after `solver.`), the numbers that the run put in place of words
             such as "theory" or "measured". Where they rest on an estimate, `smoothness_estimate` is
             that of each client's smoothness.
@@ -194,6 +203,7 @@ class History:
         )
 
     modes: dict[str, Mode] = dataclasses.field(repr=False, default_factory=dict[str, Mode])
+    personal_state: PyTree = dataclasses.field(repr=False, default=None)
 
     @property
     def final_state(self) -> PyTree:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import equinox as eqx
@@ -17,7 +17,7 @@ from fedax.models.storage import initial_model
 from fedax.tasks.own_models.signature import choose_leaves
 from fedax.tasks.splits import check_task
 from fedax.utils.arguments import checked_call
-from fedax.utils.leaf_names import Which, names_of
+from fedax.utils.leaf_names import OnBase, Which, names_of
 from fedax.utils.numbers import are_counts, with_python_numbers
 
 Matrices = dict[str, Any]
@@ -25,7 +25,7 @@ Matrices = dict[str, Any]
 them."""
 
 
-class Adapted(eqx.Module):
+class Adapted(eqx.Module, OnBase):
     """A model with low-rank adapters: W + scale * left @ right for some of its matrices W.
 
     Attributes:
@@ -48,6 +48,28 @@ class Adapted(eqx.Module):
         """
         leaves, structure = jax.tree.flatten(self.base)
         return jax.tree.unflatten(structure, map(self._add_adapter, names_of(self.base), leaves))
+
+    @property
+    def whole_base(self) -> PyTree:
+        # a model of the trained leaves has None for the others
+        return jax.tree.map(lambda _: 0.0, self.base, is_leaf=lambda leaf: leaf is None)
+
+    def select_with_base(self, selected: Sequence[bool]) -> list[bool]:
+        base = self.whole_base
+        names = {name for name, hit in zip(names_of(base), selected, strict=True) if hit}
+        marks = Adapted(
+            jax.tree.unflatten(jax.tree.structure(base), selected),
+            {name: name in names for name in self.left},
+            {name: name in names for name in self.right},
+            self.scale,
+        )
+        trained = jax.tree.map(
+            lambda leaf, mark: None if leaf is None else mark,
+            self,
+            marks,
+            is_leaf=lambda leaf: leaf is None,
+        )
+        return jax.tree.leaves(trained)
 
     def _add_adapter(self, name: str, leaf: Any) -> Any:
         left, right = self.left.get(name), self.right.get(name)

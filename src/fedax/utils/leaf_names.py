@@ -1,5 +1,6 @@
 """Leaves of a model by name."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
@@ -15,6 +16,19 @@ its array.
 """
 WORDS = ("last", "norms")
 """Leaves that a method can ask for without a name, see `select_by_word`."""
+
+
+class OnBase(ABC):
+    """A model whose leaves change those of a base model, as low-rank adapters do."""
+
+    @property
+    @abstractmethod
+    def whole_base(self) -> PyTree:
+        """The base model with a number for every leaf, also where it is not trained."""
+
+    @abstractmethod
+    def select_with_base(self, selected: Sequence[bool]) -> list[bool]:
+        """Returns for each leaf of this model whether it goes with selected leaves of the base."""
 
 
 def names_of(tree: PyTree) -> list[str]:
@@ -64,8 +78,9 @@ def select_by_word(tree: PyTree, word: str, field: str) -> list[bool]:
 
     `"last"` is the last layer of models whose layers are in order (tuples, named tuples,
     dataclasses); of a model of one layer, such as two arrays in a dict, the last array, and a lone
-    array itself. `"norms"` are leaves with a part of their name that contains "norm" or begins with
-    "bn", in any case; a model may have none.
+    array itself. Of low-rank adapters it is those of the base model's last layer. `"norms"` are
+    leaves with a part of their name that contains "norm" or begins with "bn", in any case; a model
+    may have none.
 
     >>> select_by_word(({"kernel": 0.0}, {"bias": 0.0, "kernel": 0.0}), "last", "head")
     [False, True, True]
@@ -80,7 +95,8 @@ def select_by_word(tree: PyTree, word: str, field: str) -> list[bool]:
         field: for messages.
 
     Raises:
-        InvalidInput: the last of layers that a dict holds, which are in no order.
+        InvalidInput: the last of layers that a dict holds, which are in no order, or a last layer
+            without adapters.
     """
     if word == "norms":
         split_names = [name.lower().split(".") for name in names_of(tree)]
@@ -88,15 +104,28 @@ def select_by_word(tree: PyTree, word: str, field: str) -> list[bool]:
             any("norm" in segment or segment.startswith("bn") for segment in segments)
             for segments in split_names
         ]
+    allowed = "the names of leaves, or parts of them: " + ", ".join(names_of(tree))
+    selected = _select_last(tree)
+    if selected is None:
+        got = f"{word!r} of layers that a dict holds, which are in no order"
+        raise InvalidInput.found(field, got, allowed)
+    if not any(selected):
+        raise InvalidInput.found(field, f"{word!r}, a layer that is not trained", allowed)
+    return selected
+
+
+def _select_last(tree: PyTree) -> list[bool] | None:
+    """Returns which leaves the last layer has, None where layers are in no order."""
+    if isinstance(tree, OnBase):
+        base = tree.whole_base
+        selected = _select_last(base)
+        return None if selected is None else tree.select_with_base(selected)
     paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
     depth = 0
     while len(paths) > 1 and len({path[: depth + 1] for path in paths}) == 1:
         depth += 1
     if _is_unordered([path[depth:] for path in paths]):
-        allowed = "the names of leaves, or parts of them: " + ", ".join(names_of(tree))
-        raise InvalidInput.found(
-            field, f"{word!r} of layers that a dict holds, which are in no order", allowed
-        )
+        return None
     return [path[: depth + 1] == paths[-1][: depth + 1] for path in paths]
 
 

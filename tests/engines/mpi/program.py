@@ -43,7 +43,14 @@ def centred(params, examples, *, state, mask, training):
 
 
 HARD = fedax.Graph.ring(4).lossy(0.1, "both", fails=0.2, recovers=0.5).noisy(0.01)
-STATEFUL = {"State": "average", "Local state": "local", "State on a graph": "average"}
+STATEFUL = {
+    "State": "average",
+    "Local state": "local",
+    "State on a graph": "average",
+    "State mixed first": "average",
+    "State tuned": "average",
+    "Local state tuned": "local",
+}
 
 
 def stateful(name, rank):
@@ -58,6 +65,9 @@ def cases():
         "State": fedax.FedAvg(),
         "Local state": fedax.Ditto(),
         "State on a graph": fedax.DFedAvgM(),
+        "State mixed first": fedax.DSGD(),
+        "State tuned": fedax.FedBABU(head="b"),
+        "Local state tuned": fedax.FedBABU(head="b"),
         "FedAvg": fedax.FedAvg(),
         "SCAFFOLD": fedax.SCAFFOLD(),
         "FedDANE": fedax.FedDANE(mu=0.1),

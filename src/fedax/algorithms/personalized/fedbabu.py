@@ -16,10 +16,12 @@ class FedBABU(FedPer):
 
     $$ \phi_i \leftarrow \text{local solver on } f_i(\cdot, h) \text{ from } \phi, \qquad
        \phi \leftarrow \frac{\sum_S p_i \phi_i}{\sum_S p_i}; \qquad \text{client i uses the local
-       solver's } (\phi, h) \text{ from there, after one more round of work.} $$
+       solver's } (\phi, h) \text{ from there, after the work of one round.} $$
 
-    The head is neither sent nor trained in a round. Fine-tuning takes the schedule's work, by the
-    whole model or by one part. The published mean has equal weights (`weights="equal"`).
+    The head is neither sent nor trained in a round. Fine-tuning is the schedule's work by the whole
+    model or by one part. It is the work of round 0 whenever it happens: at the first learning rate,
+    with as many steps and the same minibatches. Batch statistics move with it. The published mean
+    has equal weights (`weights="equal"`).
 
     Args:
         head: the leaves of the head, as in `FedPer`; without leaves (`()`) the rounds are FedAvg's.

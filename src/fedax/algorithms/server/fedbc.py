@@ -1,5 +1,6 @@
 """FedBC: federated learning beyond consensus."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -12,9 +13,11 @@ from fedax.core import (
     Client,
     Constraint,
     Federation,
+    InvalidInput,
     LocalProblem,
     Reduction,
     Scalar,
+    Schedule,
     Solved,
     Upload,
     Vector,
@@ -53,7 +56,7 @@ class FedBC(Constrained):
         dual_momentum: heavy ball of the dual steps, in [0, 1).
         dual_buffer: "own" moves a client's multiplier when it works; with "shared" the clients'
             dual steps follow each other, and each moves the multipliers of all others on by their
-            momenta.
+            momenta. "shared" needs a server that waits for its cohorts.
 
     Example:
         >>> import fedax
@@ -85,6 +88,12 @@ class FedBC(Constrained):
             ),
         ),
     )
+
+    def check(self, schedule: Schedule, sizes: Sequence[int]) -> None:
+        if self.dual_buffer == "shared" and schedule.asynchronous is not None:
+            # a late client has the order of the step at which it was dispatched
+            allowed = "'own' with an asynchronous server, whose clients take no turns"
+            raise InvalidInput.of("FedBC(dual_buffer=...)", self.dual_buffer, allowed)
 
     def round(self, fed: Federation, state: BeyondConsensusState) -> BeyondConsensusState:
         # the clock counts the dual steps of all clients in all rounds

@@ -205,6 +205,9 @@ class LocalWork(eqx.Module):
             return amount
         if self.epoch_steps == "ceil":
             return amount * -(-size // batch)
+        if isinstance(self.batch_size, tuple):
+            # B of the formula is the number of the schedule, also where a client has fewer examples
+            batch = larger(batch, self.batch_size[0])
         # over all epochs at once: a short last batch is not rounded up in each of them
         return larger(amount * size // batch, 1)
 
@@ -222,9 +225,8 @@ class LocalWork(eqx.Module):
             "times" if self.times is not None else "steps" if self.steps is not None else "epochs"
         )
         # the most epochs, at the smallest batch
-        return name, self._count_steps(
-            self._amount_bounds[1], largest, _minibatch_size(self._batch_bounds[0], largest)
-        )
+        most = self._count_steps(self._amount_bounds[1], largest, self._batch_bounds(largest)[0])
+        return name, most
 
     def check_steps(self, largest: int) -> None:
         """Refuses more steps of a round than a 32-bit number counts, if no client has more than
@@ -257,9 +259,9 @@ class LocalWork(eqx.Module):
         if not self._is_in_epochs or self.batch_size == "full":
             return True
         steps = {
-            self._count_steps(most, n, _minibatch_size(b, n))
+            self._count_steps(most, n, batch)
             for n in map(int, sizes)
-            for b in self._batch_bounds
+            for batch in self._batch_bounds(n)
         }
         return len(steps) == 1
 
@@ -295,10 +297,8 @@ class LocalWork(eqx.Module):
         return -(-size // self._mean_batch(size))
 
     def _mean_batch(self, size: int) -> float:
-        """Returns the examples of a minibatch of a client; of a drawn batch size, their mean."""
-        return sum(_minibatch_size(end, size) for end in self._batch_bounds) / len(
-            self._batch_bounds
-        )
+        """Returns B of a client's steps; of a drawn batch size, its mean."""
+        return sum(self._batch_bounds(size)) / 2
 
     @property
     def _amount_bounds(self) -> tuple[int, int]:
@@ -311,17 +311,19 @@ class LocalWork(eqx.Module):
         amount = self.epochs if self.steps is None else self.steps
         return amount if isinstance(amount, tuple) else (amount, amount)
 
-    @property
-    def _batch_bounds(self) -> tuple[int | str, ...]:
-        """The bounds of a drawn batch size, or the only one."""
-        return self.batch_size if isinstance(self.batch_size, tuple) else (self.batch_size,)
+    def _batch_bounds(self, size: int) -> tuple[int, int]:
+        """Returns the least and the largest B from which the steps of a client with `size` examples
+        follow.
 
-
-def _minibatch_size(batch: int | str, size: int) -> int:
-    """Returns the examples of a minibatch of a client with `size` of them; a word stands for
-    all.
-    """
-    return size if isinstance(batch, str) else min(batch, size)
+        It is the schedule's number, which may be more than `size`; a drawn number is at most
+        `size` where the pair allows that.
+        """
+        if self.batch_size == "full":
+            return size, size
+        if isinstance(self.batch_size, tuple):
+            low, top = self.batch_size
+            return low, max(low, size if isinstance(top, str) else min(top, size))
+        return self.batch_size, self.batch_size
 
 
 def counts(value: Any) -> bool:

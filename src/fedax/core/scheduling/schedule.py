@@ -56,13 +56,14 @@ class Schedule(LocalWork):
             FedDANE, Alg. 2. It is not unbiased, because a large client is drawn less often than
             `cohort` times $p_k$, and a small one more often), `"poisson"` each client with
             probability `cohort / clients` (weights $n_k$; a round in which nobody is drawn leaves
-            the state as it was).
+            the state as it was). A rule other than `"uniform"` needs a `cohort`, except with an
+            asynchronous server, which also chooses by it who starts next.
         epochs: passes over the client's examples in one round; at least 1, or a pair. Ignored if
             `steps` or `times` is given.
         epoch_steps: how epochs become steps: `"ceil"` ends every epoch with a batch that may be
             short, $E \lceil n_k / B \rceil$ steps; `"floor"` takes $\lfloor E n_k / B \rfloor$
-            steps, at least one, as FedAWARE's paper has it. Its next epoch too begins after a batch
-            that may be short.
+            steps, at least one, as FedAWARE's paper has it, also where B is more than $n_k$. Its
+            next epoch too begins after a batch that may be short.
         steps: minibatch steps in one round, at least 1, over as many epochs as they need; or a
             pair.
         batch_size: examples of a minibatch, at least 1, or `"full"`, or a pair whose second number
@@ -165,6 +166,11 @@ class Schedule(LocalWork):
         self._require("sampling", is_without_repeats, allowed)
         if self.asynchronous is not None:
             self._check_asynchronous()
+        # an asynchronous server also chooses by the rule who starts next
+        elif self.cohort is None and type(self.rule) is not Uniform:
+            allowed = "'uniform' without a cohort, with which all clients work"
+            hint = "Give a cohort, from 1 to the number of clients."
+            raise InvalidInput.of("Schedule(sampling=...)", self.rule.spelling, allowed, hint)
 
     def _check_asynchronous(self) -> None:
         """Refuses what a server that waits for no cohort does not have."""

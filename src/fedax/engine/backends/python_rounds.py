@@ -21,6 +21,7 @@ from fedax.engine.round.client import Setup
 from fedax.engine.round.context import EmptyPhaseError, RoundContext
 from fedax.engine.round.engine import (
     Log,
+    PersonalModels,
     Program,
     RunCarry,
     initial_carry,
@@ -271,7 +272,7 @@ class PythonProgram(Program):
             for metrics in metrics_by_run
         ]
 
-    def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
+    def personal(self, states: Any) -> list[PersonalModels]:
         return [self.models_of_run(run, carry) for run, (carry, _) in enumerate(states)]
 
     def split(self, states: Any) -> list[RunCarry]:
@@ -287,7 +288,7 @@ class PythonProgram(Program):
         """Computes the metrics of one run; `run` is its place in `runs`."""
 
     @abstractmethod
-    def models_of_run(self, run: int, carry: RunCarry) -> Float[Array, "clients dim"]:
+    def models_of_run(self, run: int, carry: RunCarry) -> PersonalModels:
         """Returns the models that the clients use themselves."""
 
 

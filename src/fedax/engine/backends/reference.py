@@ -27,7 +27,7 @@ from fedax.engine.backends.python_rounds import (
 )
 from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup, local_work
-from fedax.engine.round.engine import Engine, RunCarry
+from fedax.engine.round.engine import Engine, PersonalModels, RunCarry
 from fedax.engine.round.evaluation import all_personal_models, view_of
 from fedax.errors import FedaxError, WorkError
 from fedax.numerics.permutation import permutation
@@ -55,7 +55,7 @@ class EagerClient(Client):
         self.size: int = int(setup.task.train.sizes[index])
         self.share = jnp.asarray(self.size / setup.population.total, setup.layout.dtype)
         work = local_work(setup, root, round, index, self.size)
-        self.steps, self.batch = int(work.steps), int(work.batch)
+        self.steps, self.batch = int(work.steps), min(int(work.batch), self.size)
 
     def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
         return EagerMinibatch(self, self.data, None).loss(self.layout.unravel(w))
@@ -230,7 +230,7 @@ class ReferenceProgram(PythonProgram):
     ) -> dict[str, Any]:
         return _observe(self.setup, self.runs[run][0], carry, worked, observers)
 
-    def models_of_run(self, run: int, carry: RunCarry) -> Float[Array, "clients dim"]:
+    def models_of_run(self, run: int, carry: RunCarry) -> PersonalModels:
         return all_personal_models(self.setup, self.runs[run][0], carry)
 
 

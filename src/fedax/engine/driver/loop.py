@@ -32,7 +32,7 @@ from fedax.engine.driver.resume import (
     total_rounds,
 )
 from fedax.engine.driver.session import Grid
-from fedax.engine.round.engine import RunCarry, compute_metrics
+from fedax.engine.round.engine import PersonalModels, RunCarry, compute_metrics
 from fedax.observe.base import merge_metrics, modes_of
 from fedax.utils.layout import Layout
 
@@ -152,7 +152,8 @@ class RoundLoop:
             and not (self.stop_requested or self.interrupts.asked)
         ):
             # up to the next multiple of `observe_every` or `checkpoint_every`: nothing in Python
-            # touches the run before
+            # touches the run before. One that is not finite runs on to there: a call returns the
+            # state after its last round only, and the runs of a grid go through it together
             self._advance_to(
                 min(
                     self.grid.rounds, *(self.done + p - self.done % p for p in self.options.periods)
@@ -320,7 +321,7 @@ class RoundLoop:
         if not self.options.personal:
             return histories
         personal = zip(histories, self.program.personal(self._final_states()), strict=True)
-        return [_with_personal(history, models, grid.layout) for history, models in personal]
+        return [_with_personal(history, own, grid.layout) for history, own in personal]
 
 
 def rounds_done(histories: Sequence[History]) -> int:
@@ -361,16 +362,20 @@ def _copy(tree: Any) -> Any:
     return jax.tree.map(copy, tree, is_leaf=is_memory)
 
 
-def _with_personal(
-    history: History, models: Float[Array, "clients dim"], layout: Layout
-) -> History:
-    """Adds the clients' own models.
+def _with_personal(history: History, personal: PersonalModels, layout: Layout) -> History:
+    """Adds the clients' own models, with their states.
 
     One that is not finite makes the outcome of a run that was ok non-finite.
     """
+    models, states = personal
     broken, outcome = np.flatnonzero(~np.asarray(jnp.isfinite(models).all(1))), history.outcome
     if outcome.ok and len(broken) and len(history.bits.up):
         outcome = Outcome(
             "non-finite", len(history.bits.up) - 1, int(broken[0]), "the personal model"
         )
-    return dataclasses.replace(history, outcome=outcome, personal=jax.vmap(layout.unravel)(models))
+    return dataclasses.replace(
+        history,
+        outcome=outcome,
+        personal=jax.vmap(layout.unravel)(models),
+        personal_state=states,
+    )

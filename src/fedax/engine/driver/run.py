@@ -97,10 +97,12 @@ def run(
         personal: whether the history also has the clients' own models, which take clients x dim
             numbers.
         on_bad_client: of a client whose upload, or whose memory after the work, is not finite.
-            `"stop"`, the default: the run ends after the round, and the outcome names the client.
-            `"drop"`: the client is left out of the phase as if it had not been drawn, its memory
-            stays as it was, `History.notes["dropped"]` names it, and the run goes on; what it sent
-            counts as traffic. A round in which all clients are left out leaves the state as it was.
+            `"stop"`, the default: the outcome names the round and the client, and the run ends at
+            the next observation, or checkpoint if that comes first; rounds until then are in `bits`
+            and in the final state. `"drop"`: the client is left out of the phase as if it had not
+            been drawn, its memory stays as it was, `History.notes["dropped"]` names it, and the run
+            goes on; what it sent counts as traffic. A round in which all clients are left out
+            leaves the state as it was.
             Not for methods without a server.
 
     Returns:

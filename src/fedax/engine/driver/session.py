@@ -13,7 +13,6 @@ from jaxtyping import Array, Key, PyTree
 
 from fedax.communication.attacks import Collusion
 from fedax.core.algorithm import Algorithm
-from fedax.core.bound_model import takes
 from fedax.core.client import Solver
 from fedax.core.history import Outcome
 from fedax.core.hyper import as_arrays, bound_to, check_population, with_defaults
@@ -36,6 +35,7 @@ from fedax.engine.driver.settings import settings_of
 from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import Engine, compute_metrics, initial_params
 from fedax.engine.round.footprint import trace_footprint
+from fedax.engine.round.model_state import padding_refusal, sees_padding
 from fedax.engine.round.privacy import private_of
 from fedax.engine.round.timing.asynchronous import server_steps_of
 from fedax.engine.round.timing.clock import clock_of
@@ -238,7 +238,14 @@ class Grid:
 
     def _check_setup(self, setup: Setup) -> Setup:
         """Checks that algorithm, schedule, data and model fit; adds attacks and privacy."""
-        setup = dataclasses.replace(setup, drop=self.options.on_bad_client == "drop")
+        others = self.task.held_back
+        setup = dataclasses.replace(
+            setup,
+            drop=self.options.on_bad_client == "drop",
+            # refused where these clients take local steps only
+            pads_held_back=others is not None
+            and sees_padding(others, setup.schedule, np.asarray(others.train.sizes).tolist()),
+        )
         clients, channel = setup.population.clients, self.options.channel
         if channel is not None and channel.attack is not None:
             setup = dataclasses.replace(
@@ -247,7 +254,8 @@ class Grid:
             channel.attack.check_share(clients)
         sizes = np.asarray(setup.population.sizes).tolist()
         setup.schedule.check_population(sizes)
-        _check_padding(self.task, setup.schedule, sizes)
+        if sees_padding(self.task, setup.schedule, sizes):
+            raise padding_refusal(setup.schedule, "clients")
         schedules = self.options.schedules or (setup.schedule,) * len(self.algorithms)
         for algorithm, schedule in zip(self.algorithms, schedules, strict=True):
             schedule.check_population(sizes, self.task.names)
@@ -387,21 +395,6 @@ class Grid:
         return self.program.start([self.layout.ravel(params) for params in self.models])
 
 
-def _check_padding(task: Task, schedule: Schedule, sizes: list[int]) -> None:
-    """Refuses padded minibatches for a loss that may couple examples and takes no mask."""
-    if task.couples and "mask" not in takes(task.loss) and not schedule.full_batches(sizes):
-        hint = (
-            "Let the loss take `mask`, shape (batch,), False for padding, and leave those rows "
-            "out of batch statistics (norms of"
-            " Flax do, by from_flax); or choose a batch_size that divides every client's examples."
-        )
-        got = (
-            f"{schedule.batch_size!r}, with which some minibatches are shorter, of a model "
-            "with a state"
-        )
-        raise InvalidInput.found("Schedule(batch_size=...)", got, "minibatches of one size", hint)
-
-
 class Session:
     """One run, stepped by hand. `start` returns it.
 
@@ -474,7 +467,7 @@ class Session:
         """Returns the models that the clients use: the user's pytree with a first axis
         (clients,).
         """
-        return jax.vmap(self._grid.layout.unravel)(self._program.personal(state.value)[0])
+        return jax.vmap(self._grid.layout.unravel)(self._program.personal(state.value)[0].models)
 
 
 @checked_call

@@ -164,7 +164,9 @@ class PhaseWork(eqx.Module):
             and sends nothing.
         model_state: the model's state that the server sends beside `down`, None if it sends none.
         sends_state: whether the state after the work goes up beside the upload, where the work
-            trained the model.
+            trained the model or `to_neighbours`.
+        to_neighbours: whether the upload goes to neighbours. The state goes with all of these:
+            methods may train in the receiving half, and send what they have then in the next round.
         local: clipping and noise at the client, for `Privacy(where="client")`.
         bounding: clipping of uploads at the server, for `Privacy(where="server")`.
         awake: which clients are awake, where some sleep: the work of the others is discarded.
@@ -184,6 +186,7 @@ class PhaseWork(eqx.Module):
     receives: bool = eqx.field(static=True, default=False)
     model_state: PyTree = None
     sends_state: bool = eqx.field(static=True, default=False)
+    to_neighbours: bool = eqx.field(static=True, default=False)
     local: LocalNoise | None = None
     bounding: Callable[[PyTree, PyTree], PyTree] | None = None
     awake: Bool[Array, "clients"] | None = None
@@ -254,7 +257,7 @@ class PhaseWork(eqx.Module):
                 {name: initial_state[name] for name in updated},
             )
         # after the codec: the model's state is sent as it is
-        if self.sends_state and client.trained:
+        if self.sends_state and (client.trained or self.to_neighbours):
             value = Sent(value, state_in_reals(client.model_state))
         return Upload(value, upload.weight), new_state
 

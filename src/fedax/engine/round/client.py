@@ -76,6 +76,8 @@ class Setup(eqx.Module):
         cutoff: the `fedax.engine.round.timing.deadline.Cutoff` of a run whose rounds do not wait
             for all clients.
         kernels: whether steps of small models may be fused (see `fused_loop`).
+        pads_held_back: whether padding would enter the batch statistics of clients held back, see
+            `sees_padding`. Their sizes are traced in a program, so it is found before.
     """
 
     task: Task
@@ -98,6 +100,7 @@ class Setup(eqx.Module):
     clock: Any = eqx.field(static=True, default=None)
     cutoff: Any = eqx.field(static=True, default=None)
     kernels: bool = eqx.field(static=True, default=False)
+    pads_held_back: bool = eqx.field(static=True, default=False)
 
 
 Fetch: TypeAlias = Callable[[Index, int], dict[str, Array]]
@@ -164,7 +167,12 @@ def local_work(setup: Setup, root: Key[Array, ""], round: Index, k: Index, size:
 
 
 class CompiledClient(Client):
-    """See `Client`. `active` is False for the padding of a chunk: it takes no steps."""
+    """See `Client`. `active` is False for the padding of a chunk: it takes no steps.
+
+    Attributes:
+        stride: examples from the beginning of a minibatch to that of the next: `batch`, or more
+            where the client has fewer examples than that. A number of Python where it can be.
+    """
 
     def __init__(
         self,
@@ -182,8 +190,13 @@ class CompiledClient(Client):
         self.size = self.examples.size
         self.share = share_of(self.size, setup.population.total, setup.layout.dtype)
         work = local_work(setup, root, round, index, self.size)
-        self.batch = self.widest if isinstance(work.batch, int) else work.batch
+        # a number in the schedule stays static: a client with fewer examples has one batch an epoch
+        self.stride = self.widest if isinstance(work.batch, int) else work.batch
         self.steps = jnp.where(active, jnp.asarray(work.steps, jnp.int32), 0)
+
+    @property
+    def batch(self) -> Int[Array, ""]:  # type: ignore[override]
+        return jnp.minimum(self.stride, self.size)
 
     def locate(self, data: Ragged) -> Part:
         """Returns the client's rows of some data."""
@@ -262,7 +275,7 @@ class CompiledClient(Client):
 
         On a CPU, a small gather costs far more a row than a large one.
         """
-        width = self.batch
+        width = self.stride
         if (
             self.setup.placement != "sequential"
             or not isinstance(width, int)
@@ -309,13 +322,14 @@ class _LocalLoop:
         client: whose steps.
         step: takes the carry, the step's minibatch, and those of the next steps.
         batches: how many minibatches a step takes.
+        stride: examples from the beginning of a minibatch to that of the next.
         per_epoch: steps of an epoch.
         per_block: steps of a block.
     """
 
     def __init__(self, client: CompiledClient, step: Callable[..., Carry], batches: int) -> None:
-        self.client, self.step, self.batches, self.batch = client, step, batches, client.batch
-        self.per_epoch = (client.size + self.batch - 1) // self.batch
+        self.client, self.step, self.batches, self.stride = client, step, batches, client.stride
+        self.per_epoch = (client.size + self.stride - 1) // self.stride
         # a step that sees later minibatches too would need them beyond its block
         self.per_block = 1 if batches > 1 else client.steps_per_fetch()
         self.order_key, self.noise_key = client.key("order"), client.key("noise")
@@ -355,14 +369,14 @@ class _LocalLoop:
                 return self.run_step(
                     first, functools.partial(self.client.fetch, order=order), done, carry
                 )
-            # arrays of shape (per_block * batch, ...); step i takes rows from i * batch on
+            # arrays of shape (per_block * widest, ...); step i takes rows from i * stride on
             fetched = self.client.fetch(
-                first * self.batch, self.per_block * self.client.widest, order
+                first * self.stride, self.per_block * self.client.widest, order
             )
 
             def body(i: Index, carry: Any) -> Any:
                 def cut(begin: Index, count: int) -> dict[str, Array]:
-                    return piece(fetched, i * self.batch, count)
+                    return piece(fetched, i * self.stride, count)
 
                 return self.run_step(first + i, cut, done, carry)
 
@@ -380,16 +394,16 @@ class _LocalLoop:
 
         def minibatch(begin: Index, key: Any) -> Slice:
             return Slice(
-                self.client, fetch, begin, jnp.minimum(self.batch, self.client.size - begin), key
+                self.client, fetch, begin, jnp.minimum(self.stride, self.client.size - begin), key
             )
 
         # from the end of the epoch on, steps that see several minibatches get its first ones
         noise = jax.random.fold_in(self.noise_key, done + number)
         following = [
-            minibatch((number + j) % self.per_epoch * self.batch, jax.random.fold_in(noise, j))
+            minibatch((number + j) % self.per_epoch * self.stride, jax.random.fold_in(noise, j))
             for j in range(1, self.batches)
         ]
-        return self.step(carry, minibatch(number * self.batch, noise), *following)
+        return self.step(carry, minibatch(number * self.stride, noise), *following)
 
 
 class Slice(Minibatch):

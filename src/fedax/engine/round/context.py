@@ -272,7 +272,7 @@ class RoundContext(Federation):
         # first half: every node sends, and the backend sums each node's neighbours
         sending, client_states = self._prepare(send, (), memory)
         # no server sends one, nodes keep theirs
-        sending = dataclasses.replace(sending, model_state=None, awake=awake)
+        sending = dataclasses.replace(sending, model_state=None, awake=awake, to_neighbours=True)
         result, received = self.backend.exchange(
             sending, everyone, client_states, neighbours, weights
         )

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Memory, with_memories
@@ -101,6 +101,19 @@ class RunCarry(NamedTuple):
         """Returns what a history continues from."""
         states = history.downlinks, history.solver_states
         return cls(history.state, history.lost, history.model_state, history.bounds, *states)
+
+
+class PersonalModels(NamedTuple):
+    """The model that one client uses itself, or those of all with a first axis (clients,).
+
+    Attributes:
+        models: flat, shape (dim,).
+        states: in which each of them is evaluated, such as batch statistics: after the work that
+            makes the model, which may train. None if the model has no state that changes.
+    """
+
+    models: Float[Array, "*clients dim"]
+    states: PyTree = None
 
 
 def to_device(carry: RunCarry) -> RunCarry:
@@ -234,7 +247,7 @@ class Program(ABC):
         """Computes for each run the metrics of all observers after `done` rounds."""
 
     @abstractmethod
-    def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
+    def personal(self, states: Any) -> list[PersonalModels]:
         """Returns for each run the models that the clients use themselves."""
 
     @abstractmethod

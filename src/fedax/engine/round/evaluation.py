@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Float, Int, PyTree, Shaped
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory
@@ -20,8 +20,8 @@ from fedax.core.validation.misuse import explained
 from fedax.core.validation.own_methods import call_model
 from fedax.engine.round.aggregation import add_compensated, finalize
 from fedax.engine.round.client import CompiledClient, Part, Setup
-from fedax.engine.round.engine import RunCarry
-from fedax.engine.round.model_state import task_as_evaluated
+from fedax.engine.round.engine import PersonalModels, RunCarry
+from fedax.engine.round.model_state import padding_refusal, task_as_evaluated
 from fedax.observe.base import Gradients, OfClients, Split, View
 from fedax.utils.layout import accumulator
 from fedax.utils.random import Index
@@ -32,7 +32,7 @@ PIECE = 2048
 
 def personal_models(
     setup: Setup, algorithm: Algorithm[Any], carry: RunCarry
-) -> Callable[[Index], Float[Array, "dim"]] | None:
+) -> Callable[[Index], PersonalModels] | None:
     """Returns a function from a client's number to the model it uses itself.
 
     Returns None if that is the global one.
@@ -41,7 +41,7 @@ def personal_models(
     if personal is None:
         return None
 
-    def model(k: Index) -> Float[Array, "dim"]:
+    def model(k: Index) -> PersonalModels:
         client = CompiledClient(setup, k, 0, jax.random.key(0), 0)
         if states is not None:
             client.model_state = states.of(k) if isinstance(states, Memory) else states
@@ -52,20 +52,30 @@ def personal_models(
         )
         with explained(personal.work):
             own_model = personal.work(client, *down, *memory_rows)
-        return jax.lax.optimization_barrier(own_model)
+        own_state = None if states is None else client.model_state
+        return PersonalModels(*jax.lax.optimization_barrier((own_model, own_state)))
 
     return model
 
 
-def all_personal_models(
-    setup: Setup, algorithm: Algorithm[Any], carry: RunCarry
-) -> Float[Array, "clients dim"]:
-    """Returns the models that the clients use themselves, shape (clients, dim)."""
+def all_personal_models(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry) -> PersonalModels:
+    """Returns the models that the clients use themselves, with a first axis (clients,)."""
     clients, own_model_of = setup.task.train.clients, personal_models(setup, algorithm, carry)
     if own_model_of is None:
         model = call_model(algorithm, carry.state, setup.layout.dim)
-        return jnp.tile(model[None], (clients, 1))
+        return PersonalModels(
+            jnp.tile(model[None], (clients, 1)), _states_by_client(carry, clients)
+        )
     return jax.lax.map(own_model_of, jnp.arange(clients, dtype=jnp.int32))
+
+
+def _states_by_client(carry: RunCarry, clients: int) -> PyTree:
+    """Returns the states that the clients have between rounds, with a first axis (clients,)."""
+    if isinstance(carry.model_state, Memory):
+        return carry.model_state.all()
+    return jax.tree.map(
+        lambda leaf: jnp.broadcast_to(leaf, (clients, *jnp.shape(leaf))), carry.model_state
+    )
 
 
 def view_of(
@@ -112,12 +122,13 @@ class CompiledView(View):
     `view_of` adds the run that the model is from.
 
     Attributes:
-        own: from a client's number to the model that it uses itself; None if that is `w`.
+        own: from a client's number to the model that it uses itself, and its state; None if the
+            model is `w`.
         states: the clients' own states of the model; None if they have none.
     """
 
     nodes = None
-    own: Callable[[Index], Float[Array, "dim"]] | None = None
+    own: Callable[[Index], PersonalModels] | None = None
     states: Memory | None = None
     _worked: Cohort | None = None
 
@@ -136,10 +147,11 @@ class CompiledView(View):
     def personal(self, split: OfClients, score: str) -> Float[Array, "clients"]:
         if self.own is None and self.states is None:
             return self.per_client(split, score)
-        model_of, states = self.own or (lambda k: self.w), self.states
-        return self.score_models(
-            split, score, lambda k: (model_of(k), None if states is None else states.of(k))
+        states = self.states
+        model_of = self.own or (
+            lambda k: PersonalModels(self.w, None if states is None else states.of(k))
         )
+        return self.score_models(split, score, model_of)
 
     def score_models(
         self,
@@ -339,6 +351,8 @@ def evaluate_held_back(
     # every held-out client adapts for the same number of steps, without stragglers; no probability
     # is left that may be an array here
     if steps is not None:
+        if setup.pads_held_back:
+            raise padding_refusal(schedule, "clients held back")
         schedule = dataclasses.replace(
             schedule, steps=steps, times=None, stragglers=0.0, sync_probability=None, dropouts=0.0
         )

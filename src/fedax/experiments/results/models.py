@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedax.core import History, InvalidInput, Task
-from fedax.core.federation import Memory
 from fedax.models.storage import named_arrays, place_model, read_weights, to_bytes
 from fedax.report import Record
 from fedax.utils.files import write
@@ -33,12 +32,13 @@ def arrays_of(history: History) -> dict[str, dict[str, np.ndarray]]:
 
 
 def _states_of_clients(history: History) -> PyTree:
-    """Returns the states in which the clients use their own models, with a first axis (clients,):
-    each client's own, or copies of the shared one.
+    """Returns the states in which the clients use their own models, with a first axis (clients,).
+
+    They are copies of one state if training does not change it.
     """
+    if history.personal_state is not None:
+        return history.personal_state
     clients = len(jax.tree.leaves(history.personal)[0])
-    if isinstance(history.model_state, Memory):
-        return history.model_state.all()
     state = history.final_state
     return jax.tree.map(lambda leaf: np.broadcast_to(leaf, (clients, *np.shape(leaf))), state)
 

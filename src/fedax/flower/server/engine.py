@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import equinox as eqx
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Key
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort
@@ -17,7 +17,7 @@ from fedax.core.scheduling.local_work import counts, real
 from fedax.core.task import Population, Task
 from fedax.engine.backends.python_rounds import PythonProgram, evaluate_observers
 from fedax.engine.round.client import Setup
-from fedax.engine.round.engine import Engine, RunCarry
+from fedax.engine.round.engine import Engine, PersonalModels, RunCarry
 from fedax.engine.round.single_client import sizes_only
 from fedax.errors import FedaxError, InvalidInput
 from fedax.flower.protocol.quiet import need_flower
@@ -318,7 +318,7 @@ class FlowerProgram(PythonProgram):
             self.metrics_file.write()
         return metrics
 
-    def models_of_run(self, run: int, carry: RunCarry) -> Float[Array, "clients dim"]:
+    def models_of_run(self, run: int, carry: RunCarry) -> PersonalModels:
         raise AssertionError("refused by check")
 
 

@@ -19,8 +19,13 @@ from fedax.engine.backends.mpi.peer import Peers, gather_states
 from fedax.engine.backends.mpi.ranks import Ranks
 from fedax.engine.backends.python_rounds import PythonProgram, evaluate_observers
 from fedax.engine.round.client import CompiledClient, Setup
-from fedax.engine.round.engine import Engine, RunCarry
-from fedax.engine.round.evaluation import CompiledView, evaluate_held_back, personal_models, set_run
+from fedax.engine.round.engine import Engine, PersonalModels, RunCarry
+from fedax.engine.round.evaluation import (
+    CompiledView,
+    evaluate_held_back,
+    personal_models,
+    set_run,
+)
 from fedax.engine.round.model_state import task_as_evaluated
 from fedax.errors import FedaxError, InvalidInput, install_hint
 from fedax.observe.base import Gradients, Observer, OfClients, Split, View
@@ -113,14 +118,21 @@ class MPIProgram(PythonProgram):
     def gather_carries(self, states: Any) -> list[RunCarry]:
         return [gather_states(carry) for carry in self.split(states)]
 
-    def models_of_run(self, run: int, carry: RunCarry) -> Float[Array, "clients dim"]:
-        return self.peers.allgather(own_model(self.setup, self.runs[run][0], carry))
+    def models_of_run(self, run: int, carry: RunCarry) -> PersonalModels:
+        return jax.tree.map(self.peers.allgather, own_model(self.setup, self.runs[run][0], carry))
 
 
-def own_model(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry) -> Float[Array, "dim"]:
-    """Returns the model that this rank's client uses itself."""
-    model = personal_models(setup, algorithm, carry)
-    return algorithm.model(carry.state) if model is None else model(jnp.int32(setup.first))
+def own_model(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry) -> PersonalModels:
+    """Returns the model that this rank's client uses itself, and its state."""
+    model, states, rank = (
+        personal_models(setup, algorithm, carry),
+        carry.model_state,
+        jnp.int32(setup.first),
+    )
+    if model is not None:
+        return model(rank)
+    state = states.of(rank) if isinstance(states, Memory) else states
+    return PersonalModels(algorithm.model(carry.state), state)
 
 
 @eqx.filter_jit
@@ -143,15 +155,11 @@ class PeerView(View):
         state, states = carry.state, carry.model_state
         self.peers, self.task, self._worked = peers, peers.population, last_cohort
         self.setup = dataclasses.replace(setup, task=task_as_evaluated(setup.task, states))
-        self.personal_setup, self.states = self.setup, None
-        if isinstance(states, Memory):
-            self.states = states.all()
-            self.personal_setup = dataclasses.replace(
-                setup, task=setup.task.at(states.of(jnp.int32(peers.rank)))
-            )
+        self.states = states.all() if isinstance(states, Memory) else None
         set_run(self, setup, algorithm, state)
         self.w = call_model(algorithm, state, setup.layout.dim)
-        self.own = own_model(setup, algorithm, carry)
+        self.own, own_state = own_model(setup, algorithm, carry)
+        self.personal_setup = dataclasses.replace(setup, task=setup.task.at(own_state))
 
     def cohort(self) -> Cohort:
         return self._worked

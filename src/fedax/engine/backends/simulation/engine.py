@@ -43,7 +43,15 @@ from fedax.engine.distributed.multihost import multihost_group
 from fedax.engine.round.backend import zeros
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
-from fedax.engine.round.engine import Engine, Log, Program, RunCarry, initial_carry, to_device
+from fedax.engine.round.engine import (
+    Engine,
+    Log,
+    PersonalModels,
+    Program,
+    RunCarry,
+    initial_carry,
+    to_device,
+)
 from fedax.engine.round.evaluation import all_personal_models, empty_cohort, view_of
 from fedax.engine.round.timing.asynchronous import row_of
 from fedax.engine.round.timing.clock import WorkCount
@@ -327,7 +335,7 @@ class SimulationProgram(Program):
             for single in self.axes.unstack_runs(self.axes.to_host(metrics))
         ]
 
-    def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
+    def personal(self, states: Any) -> list[PersonalModels]:
         check_versions(states[0])
         return self.axes.unstack_runs(
             self._call(_personal_models, self.setup, self.roots, states[0])
@@ -488,7 +496,7 @@ def _observe(
 
 def _personal_models(
     setup: Setup, setting: Setting, root: Key[Array, ""], carry: RunCarry
-) -> Array:
-    """Returns the models that the clients use themselves, shape (clients, dim)."""
+) -> PersonalModels:
+    """Returns the models that the clients use themselves, with a first axis (clients,)."""
     setup, algorithm = setting.of(setup)
     return all_personal_models(setup, algorithm, carry)
