@@ -4,11 +4,8 @@ from typing import Any, ClassVar
 
 from fedax.algorithms.personalized.fully_averaged import FullyAveraged
 from fedax.algorithms.personalized.parted import Parts, PersonalVector
-from fedax.algorithms.server.on_classes import (
-    class_frequencies,
-    has_classes,
-    weighted_softmax_gradient,
-)
+from fedax.algorithms.server.fedlc import class_frequencies, weighted_softmax_gradient
+from fedax.algorithms.server.on_classes import has_classes
 from fedax.core import (
     Card,
     Client,

@@ -2,9 +2,8 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
@@ -62,40 +61,6 @@ def has_classes(task: Task) -> bool:
         and labels.ndim == 1
         and jnp.issubdtype(labels.dtype, jnp.integer)
     )
-
-
-def class_frequencies(client: Client, w: Vector) -> Float[Array, "classes"]:
-    """Computes the share of each class among the client's training examples."""
-    predict: Any = client.task.predictor
-
-    def classes(params: PyTree, examples: Any, key: Any) -> Float[Array, "batch classes"]:
-        probabilities = predict(params, examples, key)
-        return jax.nn.one_hot(examples["y"], probabilities.shape[1], dtype=probabilities.dtype)
-
-    return client.mean_of(classes, w)
-
-
-def weighted_softmax_gradient(client: Client, factors: Float[Array, "classes"]) -> Gradient:
-    """Returns `(minibatch, params) -> gradient` of the cross entropy with the classes' exponentials
-    multiplied by factors, and the task's l2.
-    """
-    task, predict = client.task, client.task.predictor
-    assert predict is not None, "tasks without classes are refused"
-
-    present = factors > 0
-    shift = jnp.log(jnp.where(present, factors, 1))[None]
-
-    def loss(params: PyTree, examples: Any, key: Any) -> Float[Array, "batch"]:
-        z = logits_from(predict(params, examples, key)) + shift
-        logs = jax.nn.log_softmax(z, axis=1, where=present[None])
-        return -jnp.take_along_axis(logs, examples["y"][:, None], axis=1)[:, 0]
-
-    def gradient(batch: Minibatch, params: PyTree) -> PyTree:
-        return jax.tree.map(
-            lambda g, leaf: g + task.l2 * leaf, batch.gradient_of(loss, params), params
-        )
-
-    return gradient
 
 
 def logits_from(probabilities: Float[Array, "batch classes"]) -> Float[Array, "batch classes"]:
