@@ -14,6 +14,7 @@ from fedax.benchmark.standing import LEAST, Standing
 from fedax.benchmark.task import BenchTask, Target
 from fedax.core import Outcome
 from fedax.report import Record
+from fedax.report.drawing.styles import styles
 from fedax.report.tables.comparison import to_text
 
 ROUNDS = np.arange(21)
@@ -106,6 +107,11 @@ def test_the_table_and_the_figure_show_all_methods():
     ]
     (panel,) = made.chart("rounds", "Lost").panels
     assert {series.label for series in panel.series} == set(SPEEDS)
+    # known methods look as in all figures, others take the colours that are left
+    found = {series.label: series.style for series in panel.series}
+    assert found["FedAvg"] == styles(["FedAvg"])["FedAvg"]
+    assert len({style % 8 for style in found.values()}) == len(SPEEDS)
+    assert page_data(made)["styles"] == {"FedAvg": found["FedAvg"]}
 
 
 PROBE = """<script>
@@ -117,6 +123,7 @@ PROBE = """<script>
   found.rounds = rows();
   found.ranking = document.getElementById("ranking").textContent;
   found.paths = document.querySelectorAll("#profile path").length;
+  found.colours = Object.fromEntries([...document.querySelectorAll("#profile path")].map((path) => [path.textContent, path.style.stroke]));
   document.querySelector("tbody button").click(); await pause();
   found.curve = document.querySelector("#curve h2").textContent;
   found.lines = document.querySelectorAll("#curve path").length;
@@ -142,6 +149,8 @@ def test_the_page_in_a_browser(width, tmp_path):
     assert found["rounds"][3][3] == "never"
     assert found["ranking"].startswith("Ranked")
     assert found["paths"] == 4
+    assert found["colours"]["FedAvg"] == "var(--s6)"
+    assert len(set(found["colours"].values())) == 4
     assert found["curve"] == "Fast on Task 0"
     assert found["lines"] == 3
     assert found["theme"] != found["other"]

@@ -70,6 +70,54 @@ def test_all_kinds_of_charts_are_drawn(tmp_path):
     assert drawn.count('class="main-svg"') >= 8
 
 
+AXES = """<script>
+(async () => {
+  const root = document.documentElement, pause = () => new Promise((go) => setTimeout(go, 400));
+  while (!root.dataset.ready) await pause();
+  const texts = (plot, axis) => [...plot.querySelectorAll(`.${axis}tick text`)].map((each) => each.textContent);
+  const found = [...document.querySelectorAll("#tasks .plot")].map((plot) => ({
+    type: plot.layout.yaxis.type, x: texts(plot, "x"), y: texts(plot, "y"),
+    values: plot.data.map((trace) => [...trace.y]),
+  }));
+  const scale = getComputedStyle(document.querySelector("[data-control=scale]")).display;
+  root.dataset.found = JSON.stringify({ scale, found });
+})();
+</script>"""
+
+
+def axes_of(runs, folder):
+    """What the charts of a page show, and whether its scale of losses can be switched."""
+    page = render(Page("T", "", runs)).replace("</body>", AXES + "</body>")
+    found = json.loads(html.unescape(re.search(r'data-found="([^"]*)"', opened(page, folder))[1]))
+    return found["found"], found["scale"] != "none"
+
+
+def test_axes_of_losses_below_zero_and_of_accuracies_that_are_close(tmp_path):
+    runs = [
+        record(seed=seed, losses=(1.0, low), test_accuracy=np.array([0.9512, 0.9548]))
+        for seed, low in enumerate((0.5, -0.7))
+    ]
+    (loss, accuracy, _), has_switch = axes_of(runs, tmp_path / "browser")
+    assert loss["type"] == "linear"
+    assert not has_switch
+    assert loss["x"] == ["0", "1"], "there is no half round"
+    assert len(set(accuracy["y"])) == len(accuracy["y"]) > 2
+
+
+def test_a_gap_of_the_size_of_rounding_is_drawn_on_a_logarithmic_axis(tmp_path):
+    gap = np.array([0.5, 1e-6, -1e-8])
+    run = record(losses=(1.0, 0.5, 0.4), objective_gap=gap)
+    charts, has_switch = axes_of([run], tmp_path / "browser")
+    assert charts[1]["type"] == "log"
+    assert charts[1]["values"][0] == [0.5, 1e-6, None]
+    assert has_switch
+
+
+def test_a_single_loss_has_few_ticks(tmp_path):
+    (loss, *_), _ = axes_of([record(losses=(1.11,))], tmp_path / "browser")
+    assert 2 < len(loss["y"]) < 9
+
+
 @pytest.mark.slow
 def test_the_report_of_a_recipe_can_be_switched(tmp_path):
     directory = reproduce(papers.Recipe.parse(OWN), "smoke", tmp_path / "run", Display())

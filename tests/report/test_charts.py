@@ -1,6 +1,7 @@
 """Charts as data: positions of points, intervals and marks, axes, and legends."""
 
 import dataclasses
+import io
 
 import numpy as np
 import pytest
@@ -467,3 +468,61 @@ def test_audits_stand_beside_the_variant_that_they_attack():
         err_msg="of the variant, not of its audit",
     )
     np.testing.assert_allclose(chart.panels[1].series[0].y, [0.5, 0.6, 0.7])
+
+
+NAMES = ["price $5 & 50% off $10", "$\\foo$", "$lr_{$ x", "a \\$5 and $6"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_with_dollars_stay_text(name, tmp_path):
+    """Between two dollar signs Matplotlib would read a formula, and refuse most of them."""
+    figures = pytest.importorskip("matplotlib.figure")
+    shown = []
+    original = figures.Figure.savefig
+
+    def savefig(figure, *arguments, **options):
+        original(figure, *arguments, **options)
+        texts = figure.findobj(figures.mpl.text.Text)
+        shown.extend(text._preprocess_math(text.get_text()) for text in texts)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures.Figure, "savefig", savefig)
+        runs = [run(name, f"T {name}", seed=seed) for seed in range(2)]
+        save_charts(curves([*runs, run("FedAvg", f"T {name}")]), tmp_path, ["png"])
+    assert (name, False) in shown, "in the legend"
+    assert any(text.startswith("T ") and not is_formula for text, is_formula in shown)
+
+
+def test_paper_rows_marks_and_settings_with_dollars_are_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    targets = {"test_accuracy": {"$T$ $": {"$A_$": [83.6], "B$^$": [71.0]}}}
+    runs = [run(label, "$T$ $") for label in ("$A_$", "B$^$")]
+    figure = Figure(name="f", mark=[PaperMark(text="$a_$", value=80.0)])
+    charts = charts_of([figure], drawer(runs, targets=targets))
+    panel = charts[1].panels[0]
+    own = [dataclasses.replace(s, settings=f"${i}_$") for i, s in enumerate(panel.series)]
+    more = [panel, dataclasses.replace(panel, series=own)]
+    charts[1] = dataclasses.replace(charts[1], panels=more, columns=2)
+    assert len(save_charts(charts, tmp_path, ["png"])) == 2
+
+
+@pytest.mark.parametrize("length", [60, 97, 400])
+def test_long_labels_are_wrapped_to_the_width_of_the_figure(length, tmp_path):
+    figures = pytest.importorskip("matplotlib.figure")
+    label = ("FedProx, " + "learning_rate=0.01, " * 25)[:length].strip()
+    found, original = {}, figures.Figure.savefig
+
+    def finished(figure, *arguments, **options):
+        original(figure, io.BytesIO(), format="png", dpi=figure.dpi)
+        boxes = [text.get_window_extent() for text in figure.legends[0].get_texts()]
+        axes = figure.axes[0].get_window_extent()
+        found.update(boxes=boxes, figure=figure.bbox, axes=axes.height / figure.dpi)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures.Figure, "savefig", finished)
+        save_charts(curves([run(label), run("FedAvg")])[:1], tmp_path, ["png"])
+    for box in found["boxes"]:
+        assert box.x0 >= 0
+        assert box.x1 <= found["figure"].x1
+        assert box.y0 >= 0
+    assert found["axes"] > 1.2, "the panel keeps its height"

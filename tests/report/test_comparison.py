@@ -220,7 +220,8 @@ def test_the_smallest_client_is_the_one_with_fewest_examples():
     [
         (0.0009, 0.00012, "0.00090 ± 0.00012"),
         (0.0011, 0.00012, "0.00110 ± 0.00012"),
-        (2.5e6, 1.25e5, "2500000 ± 125000"),
+        (2.5e5, 1.25e4, "250000 ± 12500"),
+        (2.5e6, 1.25e5, "2.50e+06 ± 1.2e+05"),
         (0.0009, math.nan, "0.000900"),
     ],
 )
@@ -229,3 +230,19 @@ def test_small_and_large_means_have_their_deviations(mean, deviation, text):
         "T", ["A"], [ComparedColumn("c", {"A": Cell(mean, deviation, 5, 0, 1.0)}, {})], ""
     )
     assert f"{text} *" in to_text(table)
+
+
+def test_wide_letters_take_two_columns():
+    table = MethodTable(
+        "T",
+        ["方法", "FedAvg"],
+        [
+            ComparedColumn(
+                "c", dict.fromkeys(["方法", "FedAvg"], Cell(1.0, math.nan, 1, 0, 0.0)), {}
+            )
+        ],
+        "",
+    )
+    lines = to_text(table).splitlines()[1:4]
+    # the letters of the first method are as wide as four others; a column ends with room for a star
+    assert lines == ["Algorithm       c", "方法       1.00", "FedAvg     1.00"]

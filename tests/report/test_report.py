@@ -13,8 +13,16 @@ from fedax.report import Page, Record, Sheet, render
 from fedax.report.drawing.figures import save_charts, save_weights
 from fedax.report.page import clients_sheets
 from fedax.report.record import clients_csv, to_csv
+from fedax.report.tables.comparison import method_tables, to_text
 from fedax.report.tables.means import band
-from fedax.report.tables.summary import COLUMNS, best, columns_of, shown, summarize
+from fedax.report.tables.summary import (
+    COLUMNS,
+    best,
+    columns_of,
+    format_row_value,
+    shown,
+    summarize,
+)
 from samples import record
 
 EVIL = '</script><script>boom("&\\u2028")</script><img src=x onerror=boom()>{{data}}'
@@ -123,8 +131,8 @@ def test_the_table_has_means_deviations_and_outcomes(page):
         "Dissimilarity B",
         "Outcome",
     ]
-    assert cells["FedAvg"] == ["2", "2", "0.600 ± 0.141", "80.0 ± 0.0 %", "-", "ok"]
-    assert cells["Bad"][2] == "8.000 ± 0.000 (1 of 2 as the worst)"
+    assert cells["FedAvg"] == ["2", "2", "0.60 ± 0.14", "80.0 ± 0.0 %", "-", "ok"]
+    assert cells["Bad"][2] == "8.00 ± 0.00 (1 of 2 as the worst)"
     assert cells["Bad"][-1] == "2 diverged"
     assert [row["cells"][-1]["mark"] for row in table["rows"]] == ["", "bad"]
 
@@ -201,15 +209,150 @@ def test_how_numbers_are_shown():
     loss, accuracy = COLUMNS[0], next(column for column in COLUMNS if column.percent)
     texts = [
         shown(loss, value)
-        for value in ((0.5, np.nan), (0.5, 0.01), (123456.0, 2.0), (np.inf, np.nan), None)
+        for value in ((0.5, np.nan), (0.5, 0.01), (123456.0, 2.0), (np.nan, np.nan), None)
     ]
-    assert texts == ["0.500", "0.500 ± 0.010", "1.23e+05 ± 2", "not finite", "-"]
+    assert texts == ["0.500", "0.500 ± 0.010", "123456 ± 2", "not finite", "-"]
     assert shown(accuracy, (0.8125, 0.01)) == "81.2 ± 1.0 %"
+    assert shown(accuracy, (0.919, 0.0002)) == "91.900 ± 0.020 %"
     assert [shown(loss, (mean, np.nan)) for mean in (0.0, 2.62e-5, -0.0031)] == [
-        "0.000",
+        "0.00",
         "2.62e-05",
-        "-0.0031",
+        "-0.00310",
     ]
+
+
+def test_close_large_means_are_told_apart_as_in_the_table_of_methods():
+    """1234.65 and 1231.25 would both be 1.23e+03."""
+    made = [
+        record(label, seed=seed, losses=(1e6, end + 0.1 * seed))
+        for label, end in (("A", 1234.6), ("B", 1231.2))
+        for seed in range(2)
+    ]
+    column, rows = COLUMNS[0], summarize(made)
+    assert [format_row_value(row, column) for row in rows] == ["1234.65 ± 0.07", "1231.25 ± 0.07"]
+    assert best(column, rows) == {"B"}
+    lines = to_text(method_tables(made, metrics=["train_loss"])[0]).splitlines()
+    assert [line.split(maxsplit=1)[1] for line in lines[2:4]] == [
+        "1234.65 ± 0.07",
+        "1231.25 ± 0.07 *",
+    ]
+
+
+def test_a_run_that_was_stopped_diverged_and_an_ok_one_has_no_finite_score():
+    stopped = record("Stopped", losses=(1.0, 0.5, 0.9), outcome=Outcome("diverged", 1))
+    undefined = record("Undefined", losses=(1.0, 0.5, 0.4), test_auc=np.full(3, np.nan))
+    made = [stopped, undefined]
+    columns = {column.metric: column for column in columns_of(made)}
+    rows = {row.label: row for row in summarize(made)}
+    assert format_row_value(rows["Stopped"], columns["train_loss"]) == "diverged"
+    assert format_row_value(rows["Undefined"], columns["test_auc"]) == "not finite"
+    assert rows["Stopped"].outcome == "diverged in round 2"
+    table = to_text(method_tables(made, metrics=["train_loss", "test_auc"])[0]).splitlines()
+    assert table[2].split() == ["Stopped", "diverged", "-"]
+    assert table[3].split()[-2:] == ["not", "finite"]
+
+
+def test_ends_are_counted_in_rounds_from_one():
+    """A run of six rounds ends in or after its sixth."""
+    assert str(Outcome("diverged", 5)) == "diverged in round 6"
+    assert str(Outcome("stopped", 5)) == "stopped after round 6"
+    assert str(Outcome("interrupted", 6)) == "interrupted after round 6"
+    assert (
+        str(Outcome("non-finite", 5, 3, name="north")) == "non-finite in round 6 from client north"
+    )
+    assert (
+        str(Outcome("non-finite", 5, part="train_loss")) == "non-finite in round 6, in train_loss"
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "is_log"),
+    [
+        ((3.0, 2.0), (1.0, 0.5), True),
+        ((3.0, 2.0), (0.5, -0.5), False),
+        ((0.0, 0.0), (0.0, 0.0), False),
+    ],
+)
+def test_losses_have_a_logarithmic_axis_only_where_all_are_positive(first, last, is_log):
+    """In the second case the mean is positive, but the lower end of the band is not."""
+    made = [
+        record(seed=seed, losses=ends) for seed, ends in enumerate(zip(first, last, strict=True))
+    ]
+    task = Reader(render(Page("", "", made))).data["tasks"][0]
+    assert task["charts"][0]["loss"] is is_log
+    loss = next(chart for chart in curves(made) if chart.name == "train_loss")
+    assert loss.panels[0].y.log is is_log
+
+
+def test_a_gap_below_the_precision_leaves_its_axis_logarithmic():
+    made = [
+        record(losses=(1.0, 0.5, 0.5), objective_gap=np.array([0.5, 1e-6, -1e-8])),
+        record("B", losses=(1.0, 0.5, 0.5), objective_gap=np.array([0.5, 1e-3, 1e-5])),
+    ]
+    task = Reader(render(Page("", "", made))).data["tasks"][0]
+    gap = next(chart for chart in task["charts"] if chart["metric"] == "objective_gap")
+    assert (gap["loss"], gap["floor"]) == (True, 1e-6)
+    (panel,) = next(chart for chart in curves(made) if chart.name == "objective_gap").panels
+    assert panel.y.log
+    np.testing.assert_allclose(panel.series[0].y, [0.5, 1e-6, np.nan])
+    below = [record(losses=(1.0, 0.5), objective_gap=np.array([-0.1, -0.2]))]
+    assert not curves(below, metrics=["objective_gap"])[0].panels[0].y.log
+
+
+def test_weights_of_zero_have_a_linear_axis(tmp_path, monkeypatch):
+    figures = pytest.importorskip("matplotlib.figure")
+    scales = []
+
+    def savefig(figure, *arguments, **options):
+        scales.append({axes.get_yscale() for axes in figure.axes})
+
+    monkeypatch.setattr(figures.Figure, "savefig", savefig)
+    whole, none = record(**weighed((0.25, 0.75))), record(**weighed((0.0, 1.0)))
+    for run, is_log in ((whole, True), (none, False)):
+        charts = Reader(render(Page("", "", [run]))).data["tasks"][0]["charts"]
+        assert charts[-1]["loss"] is is_log
+        save_weights([run], tmp_path, ["png"])
+    assert scales == [{"log"}, {"linear"}]
+
+
+def test_epsilon_and_own_scores_with_a_direction_have_columns():
+    made = [
+        dataclasses.replace(
+            record(
+                seed=seed,
+                epsilon=np.array([0.0, 0.5, 0.75]),
+                test_mae=np.array([3.0, 1.0, 2.0 + seed]),
+                other=np.ones(3),
+            ),
+            modes={"test_mae": "min"},
+        )
+        for seed in range(2)
+    ]
+    task = Reader(render(Page("", "", made, reads={"T": "best"}))).data["tasks"][0]
+    assert task["table"]["head"][3:] == [
+        "Train loss",
+        "Test accuracy",
+        "Epsilon",
+        "Test mae",
+        "Outcome",
+    ]
+    cells = [cell["text"] for cell in task["table"]["rows"][0]["cells"]]
+    assert cells[4:6] == ["0.750 ± 0.000", "1.00 ± 0.00"], "the last epsilon, the best score"
+    assert {"epsilon", "test_mae"} <= {chart["metric"] for chart in task["charts"]}
+    assert {"epsilon", "test_mae"} <= {chart.name for chart in curves(made)}
+    table = method_tables(made, {"T": "best"})[0]
+    assert [column.title for column in table.columns][-2:] == ["Epsilon", "Test mae"]
+    # where runs contradict each other the metric has no column, and the report is still made
+    other = dataclasses.replace(made[0], label="B", modes={"test_mae": "max"})
+    assert "test_mae" not in [column.metric for column in columns_of([*made, other])]
+
+
+def test_at_most_a_few_own_scores_have_columns():
+    names = [f"test_s{k}" for k in range(7)]
+    run = dataclasses.replace(
+        record(**dict.fromkeys(names, np.ones(3))), modes=dict.fromkeys(names, "max")
+    )
+    assert [c.metric for c in columns_of([run])][2:] == names[:4]
 
 
 def test_the_best_is_the_lowest_loss_and_the_highest_accuracy():

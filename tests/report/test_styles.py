@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedax.report.drawing.styles import colour_of, dash_of, marker_of, styles
+from fedax.report.drawing.styles import _METHODS, colour_of, dash_of, marker_of, styles
 
 METHODS = ["FedAvg", "FedProx", "SCAFFOLD", "q-FedAvg", "FedBC", "FedDANE", "FedYogi", "FedNova"]
 FORMS = ["", " as released", " as written", ", K = 5", " at 0.01"]
@@ -53,6 +53,31 @@ def test_methods_have_solid_lines_in_colours_of_their_own():
     found = styles(METHODS)
     assert {dash_of(style) for style in found.values()} == {"-"}
     assert len({colour_of(style) for style in found.values()}) == len(METHODS)
+
+
+SECOND = ["FedAvgM", "FedAWARE", "FedDyn", "DFedAvgM", "DSGD", "pFedMe", "FedMGDA+"]
+
+
+@given(st.lists(st.sampled_from([*METHODS, *SECOND]), min_size=1, max_size=8, unique=True))
+def test_up_to_eight_methods_have_solid_lines_of_different_colours(names):
+    found = styles(names)
+    assert len({style % 8 for style in found.values()}) == len(names)
+    assert {dash_of(style) for style in found.values()} == {"-"}
+    for name in set(names) & set(METHODS):
+        assert found[name] == _METHODS[name]
+
+
+def test_beyond_eight_colours_markers_differ():
+    found = styles([*METHODS, "FedAvgM", "Mine"])
+    assert found["FedAvgM"] % 8 == found["FedBC"] % 8
+    assert marker_of(found["FedAvgM"]) != marker_of(found["FedBC"])
+    assert look(found["Mine"]) not in {look(found[name]) for name in found if name != "Mine"}
+
+
+def test_other_labels_take_what_methods_leave():
+    found = styles(["Mine", "FedAvgM", "FedBC"])
+    assert len({style % 8 for style in found.values()}) == 3
+    assert found == dict(zip(["Mine", "FedAvgM", "FedBC"], found.values(), strict=True))
 
 
 def test_a_name_that_only_begins_like_a_method_is_another_one():

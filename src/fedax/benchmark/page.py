@@ -14,6 +14,7 @@ from fedax.benchmark.measures import COSTS, QUALITIES
 from fedax.benchmark.scores import LIMIT, typical
 from fedax.benchmark.standing import LEAST, Standing
 from fedax.benchmark.task import BenchTask
+from fedax.report.drawing.styles import known_style
 from fedax.report.tables.means import aligned, curves_of
 
 POINTS = 60
@@ -46,9 +47,12 @@ def page_data(standing: Standing) -> dict[str, Any]:
         }
         for family in standing.families
     }
+    methods = dict.fromkeys(name for entries in standing.entries.values() for name in entries)
+    looks = {name: number for name in methods if (number := known_style(name)) is not None}
     measures = {name: [cost.title, cost.heading] for name, cost in COSTS.items()}
     return {
         "families": families,
+        "styles": looks,
         "costs": measures,
         "qualities": QUALITIES,
         "limit": LIMIT,

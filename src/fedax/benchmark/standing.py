@@ -13,6 +13,7 @@ from fedax.benchmark.scores import LIMIT, area, interval, profile, ratios, speed
 from fedax.benchmark.task import FAMILIES, BenchTask, Method
 from fedax.benchmark.trials import STANDING, Tuning, judged_by
 from fedax.report.drawing.charts import Axis, Chart, Panel, Series, staggered
+from fedax.report.drawing.styles import styles
 from fedax.report.tables.comparison import Cell, ComparedColumn, MethodTable
 from fedax.report.tables.statistics import LEVEL, Effect, effect_of, holm
 
@@ -251,7 +252,7 @@ class Standing:
     def chart(self, measure: str, newcomer: str | None = None) -> Chart:
         """Returns the performance profiles of all families, of the best methods and a newcomer."""
         factors, panels = np.geomspace(1.0, LIMIT, 200), []
-        styles: dict[str, int] = {}
+        drawn_by_family: dict[str, list[str]] = {}
         for family in self.families:
             methods, found = self.ratios(family, measure)
             if not found.size:
@@ -259,13 +260,18 @@ class Standing:
             references = {self.reference(task) for task in self.tasks_of(family)}
             # by area; equal ones in alphabetical order
             best = [methods[i] for i in np.argsort(-area(found), kind="stable")[:DRAWN]]
-            drawn = [m for m in methods if m in best or m in references or m == newcomer]
+            drawn_by_family[family] = [
+                m for m in methods if m in best or m in references or m == newcomer
+            ]
+        # a method keeps its style in all panels
+        style_numbers = styles(method for drawn in drawn_by_family.values() for method in drawn)
+        for family, drawn in drawn_by_family.items():
+            methods, found = self.ratios(family, measure)
             shares = dict(zip(methods, profile(found, factors), strict=True))
-            # a method keeps its style in all panels
             series = [
                 Series(
                     m,
-                    styles.setdefault(m, len(styles)),
+                    style_numbers[m],
                     factors,
                     shares[m],
                     marked=staggered(len(factors), position, len(drawn)),

@@ -30,6 +30,7 @@ from fedax.report.tables.means import aligned, band, curves_of, describe_early_e
 from fedax.report.tables.reductions import describe_reduction
 from fedax.report.tables.summary import (
     ABOUT,
+    Column,
     Row,
     best,
     columns_of,
@@ -207,21 +208,21 @@ def _task_data(
     # bands and deviations need several runs
     has_several_runs = any(row.runs > 1 for row in rows)
     band = "mean of the runs, ± one standard deviation" if has_several_runs else ""
+    labels = by_label(runs)
+    algorithms = [
+        _algorithm_data(label, label_runs, runs, position, len(labels), style_numbers[label])
+        for position, (label, label_runs) in enumerate(labels.items())
+    ]
     charts = [
         {
             "metric": c.metric,
             "title": c.title,
             "percent": c.percent,
-            "loss": c.logarithmic,
             "note": band,
         }
+        | _log_scale(c, [a["series"][c.metric] for a in algorithms if c.metric in a["series"]])
         for c in columns
         if c.chart
-    ]
-    labels = by_label(runs)
-    algorithms = [
-        _algorithm_data(label, label_runs, runs, position, len(labels), style_numbers[label])
-        for position, (label, label_runs) in enumerate(labels.items())
     ]
     if any(algorithm["clients"] for algorithm in algorithms):
         ranks = "on its own test examples, sorted" + (
@@ -247,7 +248,12 @@ def _task_data(
                 "metric": "weights",
                 "title": "Weight by client",
                 "percent": True,
-                "loss": True,
+                "loss": all(
+                    value is not None and value > 0
+                    for algorithm in algorithms
+                    for side in algorithm["weights"]
+                    for value in side
+                ),
                 "note": points,
             }
         )
@@ -282,6 +288,22 @@ def _task_data(
             "rows": _table_rows(rows, runs),
         },
     }
+
+
+def _log_scale(
+    column: Column, curves: Sequence[Mapping[str, list[float | None]]]
+) -> dict[str, Any]:
+    """Returns whether a chart can have a logarithmic axis, and the value at which its bands end
+    there: None where all of them are positive.
+    """
+    values = [v for curve in curves for side in curve.values() for v in side if v is not None]
+    positive = [value for value in values if value > 0]
+    if not column.logarithmic or not positive:
+        return {"loss": False}
+    if len(positive) == len(values):
+        return {"loss": True, "floor": None}
+    # below its minimum an objective is by rounding only: such a gap is below what can be measured
+    return {"loss": column.metric == "objective_gap", "floor": min(positive)}
 
 
 def _table_rows(rows: Sequence[Row], runs: Sequence[Record]) -> list[dict[str, Any]]:

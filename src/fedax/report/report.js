@@ -54,23 +54,31 @@
   function curve(algorithm, i, chart) {
     const series = algorithm.series[chart.metric];
     if (!series) return [];
-    const x = across(algorithm);
+    const x = across(algorithm), clip = clipped(chart, series);
     const shared = { x, mode: "lines", showlegend: false, hoverinfo: "skip", line: { width: 0 } };
     const traces = [];
     if (series.low) {
-      traces.push({ ...shared, y: series.low });
-      traces.push({ ...shared, y: series.high, fill: "tonexty", fillcolor: faint(color(i)) });
+      traces.push({ ...shared, y: clip(series.low) });
+      traces.push({ ...shared, y: clip(series.high), fill: "tonexty", fillcolor: faint(color(i)) });
     }
-    const value = chart.percent ? "%{y:.1%}" : "%{y:.4g}";
+    const mean = clip(series.mean), value = chart.percent ? "%{y:.2%}" : "%{y:.4g}";
     const at = state.x === "rounds" ? "round %{x}" : state.x === "bits" ? "%{x:.3s} bits" : state.x === "gradients" ? "%{x:.4~s} gradients" : state.x === "time" ? "%{x:.4~g} h" : state.x === "energy" ? "%{x:.4~s}J" : state.x === "cost" ? "time %{x:.4~g}" : "%{x:.3s} s";
     traces.push({
-      x, y: series.mean, mode: x.length > 1 ? "lines" : "markers", showlegend: false, name: algorithm.label,
+      x, y: mean, mode: x.length > 1 ? "lines" : "markers", showlegend: false, name: algorithm.label,
       line: { color: color(i), width: 2.2, dash: DASHES[dash(i)] }, marker: { color: color(i), size: 8 },
       hovertemplate: `${plain(algorithm.label)}<br>${at}: ${value}<extra></extra>`,
     });
-    if (x.length > 1) traces.push({ ...marker(algorithm.marked, x, series.mean, i), showlegend: false });
+    if (x.length > 1) traces.push({ ...marker(algorithm.marked, x, mean, i), showlegend: false });
     return traces;
   }
+
+  // a logarithmic axis shows positive numbers only: points at or below 0 are left out, and bands end at the smallest number
+  function clipped(chart, series) {
+    if (!isLog(chart) || chart.floor === null) return (values) => values;
+    return (values) => values.map((value, k) => series.mean[k] > 0 && value !== null ? Math.max(value, chart.floor) : null);
+  }
+
+  const isLog = (chart) => chart.loss && state.scale === "log";
 
   // markers at staggered places, so that curves on each other can be told apart
   const marker = (at, x, y, i) => ({ x: at.map((k) => x[k]), y: at.map((k) => y[k]), mode: "markers", hoverinfo: "skip", marker: hollow(i, 7) });
@@ -105,8 +113,11 @@
   function spacing(traces, few = 3) {
     const values = traces.flatMap((trace) => trace.y).filter((value) => value > 0);
     const decades = Math.log10(Math.max(...values) / Math.min(...values));
-    return decades > few ? Math.ceil(decades / 6) : decades > 0.6 ? "D2" : undefined;
+    return decades > few ? Math.ceil(decades / 6) : decades > 0.6 || decades === 0 ? "D2" : undefined;
   }
+
+  // of few rounds or clients there is no half one
+  const wholeTicks = (traces) => traces.some((trace) => trace.x.some((value) => value > 7)) ? {} : { dtick: 1 };
 
   // accuracies rise from chance in the first tenth of the axis, which is not to stretch the chart
   function late(traces) {
@@ -132,7 +143,7 @@
     };
     const ranks = chart.metric === "clients", parts = chart.metric === "weights";
     const below = ranks ? "client, from worst to best" : parts ? "share of the examples" : AXES[state.x];
-    const log = chart.loss && state.scale === "log";
+    const log = isLog(chart), whole = ranks || (chart.metric && !parts && state.x === "rounds");
     return {
       margin: { l: 52, r: 14, t: 24, b: 44 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, color: ink }, hovermode: "closest", showlegend: false,
@@ -140,12 +151,12 @@
       modebar: { bgcolor: "rgba(0,0,0,0)", color: ink, activecolor: style("--ink") },
       dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
       xaxis: {
-        ...axis, title: { text: below, font: { size: 12 }, standoff: 8 }, nticks: 7, type: parts ? "log" : "linear",
+        ...axis, title: { text: below, font: { size: 12 }, standoff: 8 }, nticks: 7, type: parts && chart.loss ? "log" : "linear",
         tickformat: parts ? "~%" : !ranks && (state.x === "bits" || state.x === "energy") ? "~s" : "", rangemode: ranks ? "normal" : "tozero",
-        ...(parts ? { dtick: "D2" } : {}),
+        ...(parts && chart.loss ? { dtick: "D2" } : {}), ...(whole ? wholeTicks(traces) : {}),
       },
       yaxis: {
-        ...axis, type: log ? "log" : "linear", tickformat: parts ? "~%" : chart.percent ? ".0%" : log ? "~g" : "", nticks: 7,
+        ...axis, type: log ? "log" : "linear", tickformat: chart.percent ? "~%" : log ? "~g" : "", nticks: 7,
         ...(log ? { dtick: spacing(traces) } : {}), ...(chart.percent && !ranks && !parts && traces.length ? late(traces) : {}),
       },
     };
@@ -306,7 +317,7 @@
     const big = !panel.x.ticks.length && traces.some((trace) => trace.x.some((value) => value >= 1e4));
     const across = panel.marks.filter((mark) => mark.style === null), ends = panel.marks.filter((mark) => mark.style !== null);
     return {
-      ...base, xaxis: { ...axis(panel.x, base.xaxis, traces.map((t) => ({ y: t.x })), panel.columns > 2 ? 1.5 : 3), ...(big ? { tickformat: "~s" } : {}) }, yaxis: axis(panel.y, base.yaxis, traces),
+      ...base, xaxis: { ...axis(panel.x, base.xaxis, traces.map((t) => ({ y: t.x })), panel.columns > 2 ? 1.5 : 3), ...(big ? { tickformat: "~s" } : {}), ...(panel.x.title.endsWith("rounds") && !panel.x.log ? wholeTicks(traces) : {}) }, yaxis: axis(panel.y, base.yaxis, traces),
       shapes: panel.marks.map((mark) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: mark.value, y1: mark.value, line: mark.style === null ? { color: style("--quiet"), width: 1.2, dash: "dash" } : { color: color(mark.style), width: 1, dash: "dot" } })),
       annotations: [
         ...across.map((mark) => ({ xref: "paper", x: 1, y: panel.y.log ? logs(mark.value) : mark.value, xanchor: "right", yanchor: "bottom", text: plain(mark.text), showarrow: false, font: { size: 10 }, bgcolor: style("--panel"), opacity: 0.85 })),
@@ -418,6 +429,7 @@
   data.theory.forEach((figure) => addFigure(figure, "theory"));
   addOverview();
   data.sheets.forEach(addSheet);
+  document.querySelector("[data-control=scale]").hidden = !plots.some((plot) => plot.chart.loss);
   addPrices();
   addFolded();
   setTheme(remembered() || (system.matches ? "dark" : "light")).then(() => { root.dataset.ready = String(plots.length); });

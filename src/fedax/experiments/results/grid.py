@@ -15,7 +15,7 @@ from fedax.report import Record, Sheet
 from fedax.report.record import column_name
 from fedax.report.tables.finals import read_runs
 from fedax.report.tables.reductions import describe_reduction
-from fedax.report.tables.summary import COLUMNS
+from fedax.report.tables.summary import column_of, columns_of
 
 
 class Standing(NamedTuple):
@@ -163,9 +163,7 @@ def grid_csv(
     """
     buffer = io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
-    metrics = [
-        column.metric for column in COLUMNS if any(column.metric in run.scalars for run in records)
-    ]
+    metrics = [column.metric for column in columns_of(records)]
     ended = ["rounds", "outcome", "diverged"]
     table.writerow(
         [
@@ -216,7 +214,7 @@ def grid_csv(
 
 def grid_sheet(experiment: Experiment, records: Sequence[Record]) -> Sheet:
     """Returns the grid for the report: one row per member, with the runs that select."""
-    column = next(column for column in COLUMNS if column.metric == experiment.select)
+    column = column_of(experiment.select)
     selection_seeds = experiment.grid.selecting(experiment.seeds) if experiment.grid else []
     selected_labels, scale = (
         set(select_members(experiment, records).values()),

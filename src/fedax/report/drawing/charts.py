@@ -12,7 +12,8 @@ import numpy as np
 from fedax.core import InvalidInput
 from fedax.report.record import Record
 from fedax.report.tables.means import band, curves_of, mean_position
-from fedax.report.tables.summary import COLUMNS, Column, scale_of
+from fedax.report.tables.summary import column_of as column_of
+from fedax.report.tables.summary import scale_of
 
 AXES = {
     "rounds": "communication rounds",
@@ -24,15 +25,6 @@ AXES = {
     "cost": "time, of communication and computation",
 }
 """Horizontal axes of curves."""
-
-_TITLES = {
-    "client_accuracy_variance": "Accuracy variance over clients",
-    "drawn_accuracy_smallest": "Accuracy on the smallest client of the round",
-    "drawn_accuracy_largest": "Accuracy on the largest client of the round",
-    "weight_smallest": "Weight of the smallest client of the round",
-    "weight_largest": "Weight of the largest client of the round",
-}
-"""Of metrics that are in no table."""
 
 Kind = Literal[
     "curve", "points", "published", "dots", "paper", "ours", "runs", "beyond", "held", "failed"
@@ -183,25 +175,11 @@ class Chart:
         ]
 
 
-def column_of(metric: str) -> Column:
-    """Returns a metric as charts show it, also if tables do not.
-
-    >>> column_of("gradient_diversity").title, column_of("client_accuracy_smallest").title
-    ('Gradient diversity', 'Client accuracy, client with fewest examples')
-    """
-    columns = {column.metric: column for column in COLUMNS}
-    if metric in columns and metric not in _TITLES:
-        return columns[metric]
-    title = metric.replace("_", " ").capitalize()
-    for ending, size in ((" smallest", "fewest"), (" largest", "most")):
-        # "smallest" would read as the lowest accuracy: it is that of the smallest client
-        if metric.startswith(("client_", "local_")) and title.endswith(ending):
-            title = f"{title.removesuffix(ending)}, client with {size} examples"
-    return Column(metric, _TITLES.get(metric, title))
-
-
 def value_axis(metric: str, log: bool | None = None) -> Axis:
-    """Returns the vertical axis of a metric; by default logarithmic for losses and gaps."""
+    """Returns the vertical axis of a metric; by default logarithmic for losses and gaps.
+
+    See `fit_scale` for values that are not positive.
+    """
     column = column_of(metric)
     unit = {1.0: "", 100.0: " (%)", 1e4: " (points²)"}[scale_of(metric)]
     return Axis(column.title + unit, column.logarithmic if log is None else log)
@@ -265,6 +243,41 @@ def curve(
     return x, *band(curves_of(runs, metric, among) * scale_of(metric))
 
 
+def fit_scale(panel: Panel, keep: bool) -> Panel:
+    """Returns a panel whose vertical axis is logarithmic only if it can show all that is drawn.
+
+    Otherwise it is linear. With `keep` it stays logarithmic if it can show anything, and what is
+    not positive is left out.
+    """
+    if not panel.y.log:
+        return panel
+    drawn = [values for s in panel.series for values in (s.y, s.low, s.high)]
+    values = np.concatenate([*drawn, [mark.value for mark in panel.marks]])
+    values = values[np.isfinite(values)]
+    if (values > 0).all():
+        return panel
+    if not (keep and (values > 0).any()):
+        return dataclasses.replace(panel, y=panel.y._replace(log=False))
+    floor = float(values[values > 0].min())
+    return dataclasses.replace(
+        panel,
+        series=[_positive(series, floor) for series in panel.series],
+        marks=[mark for mark in panel.marks if mark.value > 0],
+    )
+
+
+def _positive(series: Series, floor: float) -> Series:
+    """Returns a series without the points that a logarithmic axis cannot show; intervals end at
+    `floor`.
+    """
+    shown = series.y > 0
+    low, high = (
+        np.where(shown, np.maximum(ends, floor), np.nan) if len(ends) else ends
+        for ends in (series.low, series.high)
+    )
+    return dataclasses.replace(series, y=np.where(shown, series.y, np.nan), low=low, high=high)
+
+
 def fit_value_axis(panel: Panel, percent: bool) -> Panel:
     """Returns a panel with a vertical axis that starts where accuracies are.
 
@@ -308,6 +321,9 @@ def share_value_axis(panels: Sequence[Panel]) -> list[Panel]:
     all_values = [values for each in series for values in (each.y, each.low, each.high)]
     values = np.concatenate([*all_values, [mark.value for panel in panels for mark in panel.marks]])
     values = values[np.isfinite(values)]
+    # one axis cannot be both
+    if len({panel.y.log for panel in panels}) > 1:
+        panels = [dataclasses.replace(panel, y=panel.y._replace(log=False)) for panel in panels]
     # panels of other metrics or with logarithmic axes keep their ends
     if (
         not len(values)

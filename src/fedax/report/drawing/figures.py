@@ -23,6 +23,7 @@ _TITLE, _LABEL, _TICK, _NOTE = 8.5, 8, 7.5, 6.5  # points
 _INK = "0.25"
 _LINES = 2  # of hyperparameters above a panel; more of them are in tables only
 _LETTERS = 25  # of a line beside or inside a panel
+_SAMPLE = 0.6  # inches: the line of an entry of the legend, and the gaps beside it
 _QUARTERS = (0.25, 0.5, 0.75, 1.0)
 
 
@@ -110,8 +111,9 @@ def save_weights(
 ) -> list[Path]:
     """Draws the weights of the clients, where they were observed, as `client_weight.<format>`.
 
-    Against the shares of the examples, after each quarter of the observations, on logarithmic axes;
-    means of the runs on the same data. Arguments, returns and errors are those of `save_charts`.
+    Against the shares of the examples, after each quarter of the observations, on logarithmic axes
+    unless a weight or share is not positive; means of the runs on the same data. Arguments, returns
+    and errors are those of `save_charts`.
     """
     make = _figure_maker(formats)
     # by task, the runs
@@ -131,6 +133,11 @@ def save_weights(
         for panel, fraction in zip(row, _QUARTERS, strict=True):
             _draw_scatter(panel, title, runs, fraction)
         row[0].set_ylabel("weight of the client", fontsize=_LABEL)
+        # the panels of a row share their axes, shape (points, 2)
+        points = np.concatenate([dots.get_offsets() for panel in row for dots in panel.collections])
+        for name, values in zip("xy", points.T, strict=True):
+            if (values > 0).all():
+                getattr(row[0], f"set_{name}scale")("log")
     legends = [panel.get_legend_handles_labels() for panel in panels.flat]
     # one entry for each label, also if several panels show it
     entries = {
@@ -157,22 +164,7 @@ def _finish(
     figure: Any, entries: dict[str, Any], path: Path, formats: Sequence[str], caption: str = ""
 ) -> list[Path]:
     """Adds the legend and writes the files, with the caption inside."""
-    labels = list(entries)
-    # the width of an entry: its line, and letters of eight points
-    inches = 0.6 + 0.068 * max((len(label) for label in labels), default=0)
-    # as many columns as fit into the width, then all rows equally full
-    rows = -(-len(labels) // max(1, int(figure.get_figwidth() / inches)))
-    # without series there is no legend
-    if rows:
-        figure.set_figheight(figure.get_figheight() + 0.18 * rows)  # the panels keep their size
-        figure.legend(
-            list(entries.values()),
-            labels,
-            loc="outside lower center",
-            ncols=-(-len(labels) // rows),
-            frameon=False,
-            fontsize=_LABEL,
-        )
+    _add_legend(figure, entries)
     files = [path.parent / f"{path.name}.{name}" for name in formats]
     for name, file in zip(formats, files, strict=True):
         # no date inside: the same runs give the same file
@@ -181,6 +173,61 @@ def _finish(
         with writing(file):
             figure.savefig(file, dpi=200, metadata=undated | description)
     return files
+
+
+def _add_legend(figure: Any, entries: dict[str, Any]) -> None:
+    """Adds the legend below the panels, which keep their size; without series there is none."""
+    if not entries:
+        return
+    # a line of an entry that has the whole width
+    longest = figure.get_figwidth() - _SAMPLE
+    labels = [_wrap_label(label, longest) for label in entries]
+    widest = max(_label_width(line) for label in labels for line in label)
+    # as many columns as fit into the width, then all rows equally full
+    rows = -(-len(labels) // max(1, int(figure.get_figwidth() / (_SAMPLE + widest))))
+    columns = -(-len(labels) // rows)
+    # Matplotlib fills one column after the other, and the first ones have one entry more
+    lines = np.array_split([len(label) for label in labels], columns)
+    height = max(float((0.05 + 0.13 * column).sum()) for column in lines)
+    figure.set_figheight(figure.get_figheight() + height)
+    names = [f"{i}" for i in range(len(labels))]
+    legend = figure.legend(
+        list(entries.values()),
+        names,
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        fontsize=_LABEL,
+    )
+    # set afterwards: Matplotlib leaves out entries whose label begins with an underscore
+    for text, label in zip(legend.get_texts(), labels, strict=True):
+        text.set_text(_literal("\n".join(label)))
+
+
+def _wrap_label(label: str, inches: float) -> list[str]:
+    """Returns the lines of a label that fit into a width."""
+    letters = max(map(len, [label, " "]))
+    while True:
+        lines = textwrap.wrap(label, letters) or [""]
+        widest = max(map(_label_width, lines))
+        if widest <= inches or letters == 1:
+            return lines
+        # the next length that might fit
+        letters = max(min(letters - 1, int(letters * inches / widest)), 1)
+
+
+def _label_width(line: str) -> float:
+    """Returns the width of a line in inches, in the type of legends."""
+    from matplotlib.textpath import TextPath
+
+    return float(TextPath((0, 0), _literal(line), size=_LABEL).get_extents().width) / 72
+
+
+def _literal(text: str) -> str:
+    """Returns a text that Matplotlib shows as it is: between two dollar signs it would read a
+    formula.
+    """
+    return text.replace("$", r"\$")
 
 
 def caption_in(png: bytes) -> str:
@@ -276,7 +323,7 @@ def _draw(axes: Any, panel: Panel, chart: Chart, index: int) -> None:
         axes.text(
             0.5,
             1.02,
-            "\n".join(texts),
+            _literal("\n".join(texts)),
             transform=axes.transAxes,
             ha="center",
             va="bottom",
@@ -313,7 +360,13 @@ def _draw_series(axes: Any, series: Series, panel: Panel) -> None:
         # the interval may lie behind the text
         background = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
         axes.annotate(
-            text, (x, y), va="center", fontsize=_NOTE, color=COLOURS[0], bbox=background, **shift
+            _literal(text),
+            (x, y),
+            va="center",
+            fontsize=_NOTE,
+            color=COLOURS[0],
+            bbox=background,
+            **shift,
         )
 
 
@@ -325,7 +378,9 @@ def _draw_frame(axes: Any, panel: Panel, chart: Chart, index: int) -> None:
     # letters that fit into the width of a panel: 72 points an inch, 0.62 of the size each
     letters = int(72 * _figure_size(chart)[0] / chart.columns / (0.62 * _TITLE))
     axes.set_title(
-        textwrap.fill(title, letters), fontsize=_TITLE, pad=3 + 1.2 * _NOTE * (lifted - 1)
+        _literal(textwrap.fill(title, letters)),
+        fontsize=_TITLE,
+        pad=3 + 1.2 * _NOTE * (lifted - 1),
     )
     axes.tick_params(labelsize=_TICK, length=2.5, width=0.6)
     axes.grid(alpha=0.25, linewidth=0.5)
@@ -337,10 +392,10 @@ def _draw_frame(axes: Any, panel: Panel, chart: Chart, index: int) -> None:
     )
     first = index % chart.columns == 0
     if panel_below is None or panel_below.x.title != panel.x.title:
-        axes.set_xlabel(textwrap.fill(panel.x.title, letters), fontsize=_LABEL)
+        axes.set_xlabel(_literal(textwrap.fill(panel.x.title, letters)), fontsize=_LABEL)
     if first or chart.panels[index - 1].y.title != panel.y.title:
         title = textwrap.fill(panel.y.title, _LETTERS)
-        axes.set_ylabel(f"{row}\n{title}" if row else title, fontsize=_LABEL)
+        axes.set_ylabel(_literal(f"{row}\n{title}" if row else title), fontsize=_LABEL)
     # rows of equal names are written at the first column only
     has_named_rows = panel.y.ticks and len({other.y.ticks for other in chart.panels}) == 1
     if not first and (has_named_rows or chart.shared):
@@ -376,11 +431,14 @@ def _set_scales(axes: Any, panel: Panel) -> None:
             _set_log_ticks(getattr(axes, f"{name}axis"))
         if axis.ticks:
             positions, names = zip(*axis.ticks, strict=True)
-            getattr(axes, f"set_{name}ticks")(positions, names)
+            getattr(axes, f"set_{name}ticks")(positions, [_literal(text) for text in names])
             getattr(axes, f"{name}axis").set_tick_params(which="minor", length=0)
         if axis.low is not None:
             getattr(axes, f"set_{name}lim")(axis.low, axis.high)
     if panel.x.title.endswith("rounds") and not panel.x.log:
+        low, high = axes.get_xlim()
+        if high - low < 1:  # of the initial model alone
+            axes.set_xlim(low - 0.5, high + 0.5)
         axes.locator_params(axis="x", integer=True)
     # large numbers get a letter, such as 20k, and fewer ticks
     if not panel.x.ticks and not panel.x.log and axes.get_xlim()[1] >= 1e4:
@@ -429,7 +487,7 @@ def _draw_marks(axes: Any, panel: Panel) -> None:
             continue
         axes.axhline(mark.value, color=_INK, linestyle=(0, (5, 3)), linewidth=0.9)
         alignment = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "bottom"}
-        text = textwrap.fill(mark.text, _LETTERS)
+        text = _literal(textwrap.fill(mark.text, _LETTERS))
         axes.text(0.99, mark.value, text, **alignment, fontsize=_NOTE, color=_INK, bbox=background)
 
 
@@ -472,9 +530,10 @@ def _draw_scatter(panel: Any, title: str, records: Sequence[Record], fraction: f
         # on this line a client's weight is its share of the examples
         limits = [shares.min(), shares.max()]
         panel.plot(limits, limits, color="0.5", linestyle=":", linewidth=1)
-    panel.set_title(f"{title}, round {completed}", fontsize=_TITLE)
+    # a panel has a quarter of the width of the text
+    letters = int(72 * _TEXT / len(_QUARTERS) / (0.62 * _TITLE))
+    heading = textwrap.fill(f"{title}, round {completed}", letters)
+    panel.set_title(_literal(heading), fontsize=_TITLE)
     panel.set_xlabel("share of the examples", fontsize=_LABEL)
-    panel.set_xscale("log")
-    panel.set_yscale("log")
     panel.tick_params(labelsize=_TICK)
     panel.grid(alpha=0.3)

@@ -17,6 +17,7 @@ from fedax.report.drawing.charts import (
     Panel,
     Series,
     curve,
+    fit_scale,
     fit_value_axis,
     staggered,
     value_axis,
@@ -157,9 +158,10 @@ def curve_panel(
         if spot.paper:
             all_marks.append(Mark(f"{label}: {spot.paper[0]:g}", float(spot.paper[0]), style))
     horizontal = Axis(_axis_title(first), choice.log_x)
-    return fit_value_axis(
+    return _fit_vertical(
         Panel(title, horizontal, _vertical_axis(first.metric, choice), series, all_marks),
-        is_percent(first.metric),
+        first.metric,
+        choice,
     )
 
 
@@ -189,8 +191,8 @@ def value_panel(
         series.append(_mean_series(label, style, ordered, x, choice.read, _by_task(spots)))
     metric = spots[0].metric
     horizontal = Axis(choice.x_title, choice.log_x, ticks=_ticks(values, choice.log_x))
-    return fit_value_axis(
-        Panel(title, horizontal, _vertical_axis(metric, choice), series, marks), is_percent(metric)
+    return _fit_vertical(
+        Panel(title, horizontal, _vertical_axis(metric, choice), series, marks), metric, choice
     )
 
 
@@ -428,8 +430,12 @@ def _row_name(spot: Spot) -> str:
 def cut_axis(axis: Axis, series: list[Series]) -> Axis:
     """Returns the axis below rows of the papers' numbers and ours, cut where ours are far off.
 
-    Numbers beyond the cut are added to the series.
+    Numbers beyond the cut are added to the series. A logarithmic axis becomes linear if it cannot
+    show all of them.
     """
+    if axis.log:
+        drawn = np.concatenate([side for each in series for side in (each.x, each.low, each.high)])
+        axis = axis._replace(log=bool((drawn[np.isfinite(drawn)] > 0).all()))
     # shapes (rows,): one number of the paper and one mean for each row of the panel
     paper = np.concatenate([each.x for each in series if each.kind == "paper"])
     ours = [each for each in series if each.kind == "ours"]
@@ -467,7 +473,8 @@ def cut_axis(axis: Axis, series: list[Series]) -> Axis:
                 "ours, beyond the axis", 0, arrow_positions, rows[far], kind="beyond", texts=texts
             )
         )
-    return axis._replace(low=float(edges[0]), high=float(edges[1]))
+    log = axis.log and bool(edges[0] > 0)
+    return axis._replace(log=log, low=float(edges[0]), high=float(edges[1]))
 
 
 def _find_cut(paper: np.ndarray, means: np.ndarray) -> tuple[float, float] | None:
@@ -499,3 +506,10 @@ def _axis_title(spot: Spot) -> str:
 def _vertical_axis(metric: str, choice: Choice) -> Axis:
     axis = value_axis(metric, choice.log)
     return axis._replace(title=choice.y_title or axis.title)
+
+
+def _fit_vertical(panel: Panel, metric: str, choice: Choice) -> Panel:
+    """Returns a panel with the scale and the ends of its vertical axis that fit what is drawn."""
+    # below its minimum an objective is by rounding only: such a gap is below what can be measured
+    keep = choice.log is True or metric == "objective_gap"
+    return fit_value_axis(fit_scale(panel, keep), is_percent(metric))

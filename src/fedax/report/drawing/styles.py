@@ -12,7 +12,8 @@ TINT = 0.25
 """The part of white in the colour of the further forms of a method."""
 
 _BLUE, _RED, _GREEN, _PINK, _OCHRE, _VIOLET, _GREY, _WINE = range(8)
-# the same colours with other markers, for methods that are rarely in one figure with the first ones
+# the same colours with other markers, for methods that are rarely in one figure with the first
+# ones; where they are, these take a colour that is free
 _SECOND = 32
 _METHODS = {
     "FedAvg": _GREY,
@@ -45,8 +46,8 @@ def styles(labels: Iterable[str]) -> dict[str, int]:
     """Returns the number of the look of every label: a known method's own, with a further dash for
     each of its forms.
 
-    A label is a method's name, alone or followed by its form. Other labels take, in their order,
-    the colours that are free.
+    A label is a method's name, alone or followed by its form. Of two methods with one colour the
+    second takes a free one, and other labels take, in their order, those that are left.
 
     >>> styles(["FedAvg", "FedBC", "FedBC as released"]) == {
     ...     "FedAvg": 6,
@@ -56,20 +57,23 @@ def styles(labels: Iterable[str]) -> dict[str, int]:
     True
     >>> styles(["Mine", "FedBC"])["FedBC"]
     0
+    >>> styles(["FedAvgM"]), styles(["FedAvgM", "FedBC"])
+    ({'FedAvgM': 32}, {'FedAvgM': 1, 'FedBC': 0})
     """
     names = list(dict.fromkeys(labels))
     style_numbers: dict[str, int] = {}
     taken, seen_methods = set[int](), set[str]()
     # known methods first, so that their colours are taken before others choose
     forms = sorted((name for name in names if _find_method(name)), key=_rank)
+    numbers = _method_numbers(dict.fromkeys(_find_method(name) for name in forms))
     for name in forms:
         method = _find_method(name)
         form = name.removeprefix(method).strip(" ,")
         # a form has the method's colour with another dash, 8 looks further on
         if form in _FORMS:
-            number = _METHODS[method] + 8 * _FORMS.index(form)
+            number = numbers[method] + 8 * _FORMS.index(form)
         else:  # settings make a further form only beside another label of the method
-            number = _METHODS[method] + 8 * (len(_FORMS) if method in seen_methods else 0)
+            number = numbers[method] + 8 * (len(_FORMS) if method in seen_methods else 0)
         seen_methods.add(method)
         style_numbers[name] = _find_free_style(number, taken)
         taken.add(style_numbers[name])
@@ -83,6 +87,31 @@ def styles(labels: Iterable[str]) -> dict[str, int]:
         used.add(style_numbers[name] % 8)
         number = style_numbers[name] + 1
     return {name: style_numbers[name] for name in names}
+
+
+def _method_numbers(methods: Iterable[str]) -> dict[str, int]:
+    """Returns the looks of methods that are in one figure: each one's own, or, where its colour is
+    taken, a colour that is free.
+    """
+    # those of the first looks keep them
+    ordered = sorted(methods, key=lambda method: _METHODS[method] >= _SECOND)
+    numbers: dict[str, int] = {}
+    for method in ordered:
+        number, taken = _METHODS[method], {other % 8 for other in numbers.values()}
+        free = [colour for colour in range(8) if (number + colour) % 8 not in taken]
+        if number >= _SECOND and number % 8 in taken and free:
+            number = (number + free[0]) % 8
+        numbers[method] = number
+    return numbers
+
+
+def known_style(label: str) -> int | None:
+    """Returns the look of a known method by itself, None of other labels.
+
+    >>> known_style("FedAvg"), known_style("FedAvgM"), known_style("Mine")
+    (6, 32, None)
+    """
+    return styles([label])[label] if _find_method(label) else None
 
 
 def colour_of(style: int) -> str:

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,12 +15,18 @@ import numpy as np
 from fedax.core import InvalidInput, UnknownName
 from fedax.core.directions import Mode
 from fedax.observe.modes import mode_of
-from fedax.report.drawing.charts import column_of
 from fedax.report.page import Sheet
 from fedax.report.record import Record, by_label, by_task
 from fedax.report.tables.numbers import Results, Values, higher_is_better, quantity_of, stated_modes
 from fedax.report.tables.statistics import LEVEL, Effect, effect_of, holm, mean_text
-from fedax.report.tables.summary import columns_of, counted, scale_of
+from fedax.report.tables.summary import (
+    column_of,
+    columns_of,
+    counted,
+    lost_text,
+    reduction_of,
+    scale_of,
+)
 
 _EXPONENT = re.compile(r"e([+-]\d+)")
 
@@ -30,10 +37,12 @@ class Cell(NamedTuple):
     Attributes:
         mean, deviation: over its runs, in the unit of `scale_of`; NaN for a deviation of one run,
             and where all runs diverged. Of several draws of the data each counts alike in the mean.
-        runs, lost: how many there are, and how many of them diverged and count as the worst.
+        runs, lost: how many there are, and how many of them have no number, mostly because they
+            diverged, and count as the worst.
         p: Holm's adjusted p-value of the paired difference to the best method, 1 for the best mean;
             NaN where nothing is tested, and for a method without any finite number.
         left_out: further runs of the method, which not all methods have.
+        diverged: whether any run diverged; else the number of a lost one is not finite.
     """
 
     mean: float
@@ -42,6 +51,7 @@ class Cell(NamedTuple):
     lost: int
     p: float
     left_out: int = 0
+    diverged: bool = True
 
     @property
     def is_top(self) -> bool:
@@ -98,6 +108,7 @@ def compare_methods(records: Sequence[Record], metric: str, read: str = "last") 
         metric: a scalar metric.
         read: how a curve becomes a number, see `read_curve`.
     """
+    read = reduction_of(metric, read)
     with_metric = [record for record in records if metric in record.scalars]
     title = _column_title(metric)
     if not with_metric:
@@ -153,6 +164,7 @@ def compare_methods(records: Sequence[Record], metric: str, read: str = "last") 
             lost[label],
             p if label in ranked else math.nan,
             len(all_values[label]) - len(numbers),
+            any(run.diverged for run in by_label(with_metric)[label]),
         )
     return ComparedColumn(title, cells, differences, len(common) if len(values) > 1 else None)
 
@@ -360,13 +372,22 @@ def to_text(table: MethodTable) -> str:
     """Formats a table for terminals: the best and those level with it have a star."""
     # without the star two spaces keep the numbers below each other
     rows = _table_rows(table, lambda cell: _format_cell(cell) + (" *" if cell.is_top else "  "))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(_columns_on_screen, column)) for column in zip(*rows, strict=True)]
     lines = []
-    for first, *numbers in rows:
-        cells = [text.rjust(width) for text, width in zip(numbers, widths[1:], strict=True)]
-        lines.append("  ".join([first.ljust(widths[0]), *cells]))
+    for row in rows:
+        pads = [" " * (w - _columns_on_screen(t)) for t, w in zip(row, widths, strict=True)]
+        cells = [pad + text for text, pad in zip(row[1:], pads[1:], strict=True)]
+        lines.append("  ".join([row[0] + pads[0], *cells]))
     return "\n".join(
         [table.title, *(line.rstrip() for line in lines), table.note.replace("Bold", "*")]
+    )
+
+
+def _columns_on_screen(text: str) -> int:
+    """Returns the width of a text in a terminal, where some letters take two columns or none."""
+    return sum(
+        0 if unicodedata.combining(letter) else 1 + (unicodedata.east_asian_width(letter) in "WF")
+        for letter in text
     )
 
 
@@ -531,17 +552,16 @@ def _format_cell(cell: Cell) -> str:
 
 def _format_number(cell: Cell, sign: str) -> str:
     if math.isnan(cell.mean):
-        # of a metric without a direction, a mean without the lost runs would be too good
-        return f"{cell.lost} of {cell.runs} diverged" if 0 < cell.lost < cell.runs else "diverged"
+        return lost_text(cell.lost, cell.runs, cell.diverged)
     return mean_text(cell.mean, cell.deviation, sign) if math.isfinite(cell.mean) else "never"
 
 
 def _describe_lost(cell: Cell) -> str:
-    """Returns how many runs of a mean diverged, in brackets; nothing if none did, or there is no
-    mean.
+    """Returns how many runs of a mean have no number, in brackets; nothing if all have one, or
+    there is no mean.
     """
     has_lost = cell.lost and not math.isnan(cell.mean)
-    return f" ({cell.lost} of {cell.runs} diverged)" if has_lost else ""
+    return f" ({lost_text(cell.lost, cell.runs, cell.diverged)})" if has_lost else ""
 
 
 def _format_plain(value: float | str) -> str:

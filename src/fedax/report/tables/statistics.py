@@ -11,6 +11,7 @@ import scipy  # imports what is asked for, and only then
 
 LEVEL = 0.05
 """Significance level of every verdict; intervals have the confidence 1 - LEVEL."""
+_LARGE = 1e6  # from here on numbers have an exponent
 
 
 class Effect(NamedTuple):
@@ -46,12 +47,13 @@ class Effect(NamedTuple):
 
 
 def digits(value: float, sign: str = "") -> str:
-    """Returns a number with three significant digits, and with all digits before the point.
+    """Returns a number with three significant digits, and with all digits before the point of
+    numbers below a million.
 
-    >>> digits(0.12345), digits(1234.5), digits(2.0, "+")
-    ('0.123', '1234', '+2')
+    >>> digits(0.12345), digits(1234.5), digits(2.0, "+"), digits(2.5e6)
+    ('0.123', '1234', '+2', '2.5e+06')
     """
-    return f"{value:{sign}.0f}" if 1000 <= abs(value) < 1e9 else f"{value:{sign}.3g}"
+    return f"{value:{sign}.0f}" if 1000 <= abs(value) < _LARGE else f"{value:{sign}.3g}"
 
 
 def mean_text(mean: float, deviation: float = math.nan, sign: str = " ± ") -> str:
@@ -59,12 +61,12 @@ def mean_text(mean: float, deviation: float = math.nan, sign: str = " ± ") -> s
     digit.
 
     Without a deviation, or with one of zero, the mean has three significant digits. All digits
-    before the point are shown. Numbers below 1e-4 and from 1e9 on have an exponent.
+    before the point are shown. Numbers below 1e-4 and from a million on have an exponent.
 
     >>> mean_text(0.0012446, 1e-5), mean_text(1235.5678, 1.0), mean_text(88.98)
     ('0.001245 ± 0.000010', '1235.6 ± 1.0', '89.0')
-    >>> mean_text(3.1e-7, 1e-8)
-    '3.10e-07 ± 1.0e-08'
+    >>> mean_text(3.1e-7, 1e-8), mean_text(196923771.0, 137402040.0)
+    ('3.10e-07 ± 1.0e-08', '1.97e+08 ± 1.4e+08')
     """
     has_deviation = math.isfinite(deviation)
     # the decimal exponent of the last digit shown
@@ -73,7 +75,7 @@ def mean_text(mean: float, deviation: float = math.nan, sign: str = " ± ") -> s
         # more than six digits of a mean of single-precision numbers are rounding errors
         last = max(last, _exponent(mean, 6) - 5)
     size = max(abs(mean), deviation) if has_deviation else abs(mean)
-    if 0 < size < 1e-4 or size >= 1e9:
+    if 0 < size < 1e-4 or size >= _LARGE:
         text = f"{mean:z.{max(_exponent(mean, 3) - last, 0)}e}" if mean else "0"
         return text + (f"{sign}{deviation:.1e}" if has_deviation else "")
     decimals = max(-last, 0)

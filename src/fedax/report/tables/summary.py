@@ -3,7 +3,7 @@ alike.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from fedax.observe.modes import mode_of
 from fedax.report.record import Record, by_label
 from fedax.report.record import is_percent as is_percent
 from fedax.report.tables.finals import read_runs
+from fedax.report.tables.statistics import mean_text
 
 
 class Column(NamedTuple):
@@ -66,8 +67,12 @@ COLUMNS = (
     Column("drawn_accuracy_gap", "Accuracy gap in a cohort", chart=True),
     Column("weight_gap", "Weight gap in a cohort", chart=True),
     Column("dissimilarity", "Dissimilarity B", chart=True),
+    Column("epsilon", "Epsilon", chart=True, brief=True),
 )
 """The metrics that reports show, in order."""
+
+MOST_OWN = 4
+"""Columns of metrics of the user's own, at most."""
 
 ABOUT = {
     "train_loss": "mean loss of the global model over all clients' training examples; every "
@@ -87,8 +92,35 @@ ABOUT = {
     "auc_calibrated": "membership inference by calibrated losses: 0.5 is guessing",
     "dissimilarity": "of the clients' gradients: 1 if all agree; grows where the loss is nearly "
     "stationary",
+    "epsilon": "of differential privacy, spent by the end of a run at the delta of its settings",
 }
 """The meaning of a metric, as tables show it where somebody points at its title."""
+
+_TITLES = {
+    "client_accuracy_variance": "Accuracy variance over clients",
+    "drawn_accuracy_smallest": "Accuracy on the smallest client of the round",
+    "drawn_accuracy_largest": "Accuracy on the largest client of the round",
+    "weight_smallest": "Weight of the smallest client of the round",
+    "weight_largest": "Weight of the largest client of the round",
+}
+"""Of metrics that are in no table."""
+
+
+def column_of(metric: str) -> Column:
+    """Returns a metric as charts show it, also if tables do not.
+
+    >>> column_of("gradient_diversity").title, column_of("client_accuracy_smallest").title
+    ('Gradient diversity', 'Client accuracy, client with fewest examples')
+    """
+    columns = {column.metric: column for column in COLUMNS}
+    if metric in columns and metric not in _TITLES:
+        return columns[metric]
+    title = metric.replace("_", " ").capitalize()
+    for ending, size in ((" smallest", "fewest"), (" largest", "most")):
+        # "smallest" would read as the lowest accuracy: it is that of the smallest client
+        if metric.startswith(("client_", "local_")) and title.endswith(ending):
+            title = f"{title.removesuffix(ending)}, client with {size} examples"
+    return Column(metric, _TITLES.get(metric, title))
 
 
 class Row(NamedTuple):
@@ -98,6 +130,7 @@ class Row(NamedTuple):
     The deviation is the sample standard deviation over the runs, NaN for a single one. A run
     without a number, because it diverged or is not finite, counts as the worst of its task, and
     `lost` has how many of them there are, by metric. The mean is NaN if no run has a number.
+    `diverged` says whether any run did.
     """
 
     label: str
@@ -107,14 +140,45 @@ class Row(NamedTuple):
     outcome: str
     ok: bool
     lost: dict[str, int] = {}  # noqa: RUF012 (never written)
+    diverged: bool = False
     modes: dict[str, Mode | None] = {}  # noqa: RUF012 (never written)
 
 
 def columns_of(records: Sequence[Record]) -> list[Column]:
-    """Returns the columns for which any of the runs has values."""
-    return [
-        column for column in COLUMNS if any(column.metric in record.scalars for record in records)
+    """Returns the columns for which any of the runs has values.
+
+    After the built-in ones come the first `MOST_OWN` others whose direction the runs state: scores
+    of the user's own tasks.
+    """
+    scalars = {metric for record in records for metric in record.scalars}
+    built_in = [column for column in COLUMNS if column.metric in scalars]
+    return built_in + [
+        # scores on test examples stand where there is little room too
+        column_of(metric)._replace(chart=True, brief=metric.startswith("test_"))
+        for metric in _own_metrics(records)[:MOST_OWN]
     ]
+
+
+def _own_metrics(records: Iterable[Record]) -> list[str]:
+    """Returns the metrics that no built-in column has and whose direction the runs state."""
+    built_in = {column.metric for column in COLUMNS}
+    directions: dict[str, set[Mode]] = {}
+    for record in records:
+        for metric in record.scalars:
+            if record.modes and metric in record.modes and metric not in built_in:
+                directions.setdefault(metric, set()).add(record.modes[metric])
+    # one that means different things in different runs has no place in a table
+    return [metric for metric, modes in directions.items() if len(modes) == 1]
+
+
+def reduction_of(metric: str, read: str) -> str:
+    """Returns how the curve of a metric becomes a number where others are read as `read` says:
+    epsilon is always what a run has spent by its end.
+
+    >>> reduction_of("epsilon", "best"), reduction_of("test_accuracy", "best")
+    ('last', 'best')
+    """
+    return "last" if metric == "epsilon" else read
 
 
 def summarize(records: Sequence[Record], read: str = "last") -> list[Row]:
@@ -124,10 +188,12 @@ def summarize(records: Sequence[Record], read: str = "last") -> list[Row]:
     rows = []
     for label, runs in by_label(records).items():
         values, lost = dict[str, tuple[float, float]](), dict[str, int]()
-        for metric in (column.metric for column in columns_of(runs)):
+        for metric in (column.metric for column in columns_of(records)):
             measured = [run for run in runs if metric in run.scalars]
+            if not measured:
+                continue
             # `records` are all runs of the task: the worst value is taken over these
-            numbers, lost[metric] = read_runs(measured, metric, read, records)
+            numbers, lost[metric] = read_runs(measured, metric, reduction_of(metric, read), records)
             # if all runs are lost there is no number, only the worst initial value
             if lost[metric] == len(measured):
                 numbers = np.full(len(measured), math.nan)
@@ -143,9 +209,8 @@ def summarize(records: Sequence[Record], read: str = "last") -> list[Row]:
         modes: dict[str, Mode | None] = {
             metric: mode_of(metric, [run.modes for run in records]) for metric in values
         }
-        rows.append(
-            Row(label, len(runs), rounds, values, _summarize_outcomes(runs), ok, lost, modes)
-        )
+        diverged, outcome = any(run.diverged for run in runs), _summarize_outcomes(runs)
+        rows.append(Row(label, len(runs), rounds, values, outcome, ok, lost, diverged, modes))
     return rows
 
 
@@ -153,46 +218,48 @@ def format_row_value(row: Row, column: Column) -> str:
     """Returns a final value of a row as text, with how many of its runs count as the worst of their
     task.
     """
-    text, lost = shown(column, row.values.get(column.metric)), row.lost.get(column.metric, 0)
+    if column.metric not in row.values:
+        return "-"
+    value, lost = row.values[column.metric], row.lost.get(column.metric, 0)
+    if math.isnan(value[0]):
+        return lost_text(lost, row.runs, row.diverged)
+    text = shown(column, value)
     return f"{text} ({lost} of {row.runs} as the worst)" if 0 < lost < row.runs else text
 
 
+def lost_text(lost: int, runs: int, diverged: bool) -> str:
+    """Returns what stands in place of a mean over runs some of which have no number.
+
+    >>> lost_text(2, 2, True), lost_text(1, 2, True), lost_text(1, 1, False)
+    ('diverged', '1 of 2 diverged', 'not finite')
+    """
+    word = "diverged" if diverged else "not finite"
+    # of a metric without a direction, a mean without the lost runs would be too good
+    return f"{lost} of {runs} {word}" if 0 < lost < runs else word
+
+
 def shown(column: Column, value: tuple[float, float] | None) -> str:
-    """Returns a final value as text, such as `0.412 ± 0.013` or `81.3 ± 0.4 %`."""
-    if value is None or not math.isfinite(value[0]):
-        return "-" if value is None else "not finite"
+    """Returns a final value as text, such as `0.412 ± 0.013` or `81.3 ± 1.4 %`."""
+    if value is None:
+        return "-"
+    if not math.isfinite(value[0]):
+        return "not finite" if math.isnan(value[0]) else "never"
     scale = 100 if column.percent else 1
-    mean, deviation = value[0] * scale, value[1] * scale
-    digits = ".1f" if column.percent else _number_format(mean)
-    text = f"{mean:{digits}}"
-    if math.isfinite(deviation):
-        text += f" ± {deviation:{digits}}"
-    return text + (" %" if column.percent else "")
-
-
-def _number_format(mean: float) -> str:
-    """Formats with three decimals, or three significant digits where that is small or large."""
-    return ".3f" if mean == 0 or 0.01 <= abs(mean) < 1000 else ".3g"
+    return mean_text(value[0] * scale, value[1] * scale) + (" %" if column.percent else "")
 
 
 def best(column: Column, rows: Sequence[Row]) -> set[str]:
-    """Returns the labels whose shown mean is best in a column: the highest accuracy, the lowest
-    loss.
+    """Returns the labels whose mean is best in a column: the highest accuracy, the lowest loss.
 
-    None for metrics that are only watched, or have no direction. A mean that is not finite is worse
-    than all others.
+    Means are compared before they are rounded. None for metrics that are only watched, or have no
+    direction. A mean that is not finite is worse than all others.
     """
     rows = [row for row in rows if column.metric in row.values]
     mode = next((row.modes.get(column.metric) for row in rows), None)
     if mode is None or column.metric in ("dissimilarity", "weight_gap"):
         return set()
     means = {row.label: row.values[column.metric][0] for row in rows}
-    # rounded as shown, so that equal texts are marked alike
-    finite = {
-        label: float(f"{mean:{_number_format(mean)}}")
-        for label, mean in means.items()
-        if math.isfinite(mean)
-    }
+    finite = {label: mean for label, mean in means.items() if math.isfinite(mean)}
     # nothing is best if all are equal, unless one was lost
     if not finite or (len(finite) == len(means) and len(set(finite.values())) < 2):
         return set()
@@ -201,7 +268,7 @@ def best(column: Column, rows: Sequence[Row]) -> set[str]:
 
 
 def _summarize_outcomes(runs: Sequence[Record]) -> str:
-    """Returns `ok`, `diverged at round 12`, or counts such as `2 ok, 1 diverged`."""
+    """Returns `ok`, `diverged in round 12`, or counts such as `2 ok, 1 diverged`."""
     if len(runs) == 1:
         return runs[0].ending
     kinds = ["diverged" if run.diverged else run.outcome.kind for run in runs]
