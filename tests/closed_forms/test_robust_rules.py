@@ -1,11 +1,14 @@
 """Bulyan, centered clipping, bucketing and nearest-neighbour mixing against NumPy."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedax
-from fedax.core import InvalidInput
+from fedax.core import Gathered, InvalidInput
+from fedax.numerics.gram import ClientVectors
+from fedax.numerics.robust import krum_ranks, mix_neighbours, squared_distances
 from fedax.utils.random import stream
 from problems import quadratic, regression, vector
 from transcription import LR, ROUNDS, SCHEDULE, SEED, World
@@ -183,3 +186,176 @@ def test_refusals():
             run(method, np.zeros((10, 2)), schedule=fedax.Schedule(steps=1, **schedule))
     with pytest.raises(InvalidInput, match="bucket"):
         fedax.Krum(bucket=0)
+
+
+def gathered(rows, dtype="float32", weights=None):
+    weights = np.ones(len(rows)) if weights is None else weights
+    ids = jnp.arange(len(rows), dtype=jnp.int32)
+    valid = jnp.ones(len(rows), bool)
+    return Gathered(jnp.asarray(rows, dtype), jnp.asarray(weights, dtype), ids, valid)
+
+
+def ranks_by_krum(models, f):
+    squares = ((models[:, None] - models[None]) ** 2).sum(-1)
+    scores = [
+        np.sort(np.delete(row, i))[: len(models) - f - 2].sum() for i, row in enumerate(squares)
+    ]
+    return np.argsort(np.argsort(scores, kind="stable"))
+
+
+@pytest.mark.parametrize("honest", [1.0, 1e-20])
+@pytest.mark.parametrize("hostile", [1e3, 1e20, 3e38])
+def test_one_huge_upload_leaves_distances_between_others(honest, hostile):
+    """In float32, in which no common scale fits them all."""
+    rng = np.random.default_rng(1)
+    models = honest * rng.normal(size=(8, 5))
+    models[0] += 3 * honest  # an outlier, which equal scores would pick as the first
+    models[-1] = hostile * np.array([1, -1, 1, 1, -1])
+    models = np.asarray(models, np.float32)
+    wide, center = models.astype(float), jnp.zeros(5, jnp.float32)
+    with jax.enable_x64(False):
+        uploads = gathered(models)
+        ranks = krum_ranks(squared_distances(uploads.value, uploads.valid), uploads.valid, 1)
+        np.testing.assert_array_equal(ranks, ranks_by_krum(wide, 1))
+        krum = fedax.Krum(byzantine=1, selected=3).combine(uploads, center)
+        chosen = wide[np.argsort(ranks_by_krum(wide, 1))[:3]].mean(0)
+        found = fedax.Bulyan(byzantine=1).combine(uploads, center)
+        near = mix_neighbours(uploads, 3, center).value
+    atol = 1e-6 * honest
+    np.testing.assert_allclose(krum, chosen, atol=atol)
+    np.testing.assert_allclose(found, bulyan(wide / honest, 1) * honest, atol=atol)
+    np.testing.assert_allclose(near[:-1], mixed(wide, 3)[:-1], atol=atol)
+
+
+@pytest.mark.parametrize("hostile", [1e15, 1e19, 1e25, 3e38])
+def test_a_huge_upload_is_clipped_and_counts(hostile):
+    models = np.random.default_rng(3).normal(size=(5, 4))
+    models[2] = hostile * np.array([1, 0.5, -1, 0.25])
+    models = np.asarray(models, np.float32)
+    with jax.enable_x64(False):
+        method = fedax.CenteredClip(tau=1.0, iterations=2)
+        found = method.clip(gathered(models), jnp.zeros(4, jnp.float32))
+    np.testing.assert_allclose(found, clipped(models.astype(float), np.zeros(4), 1.0, 2), atol=1e-6)
+
+
+def smoothed_median(models, shares, nu, iterations=3):
+    """Weiszfeld's steps or those of Vardi and Zhang, compared model by model."""
+    v = np.zeros(models.shape[1])
+
+    def smoothed(x):
+        distance = np.linalg.norm(models - x, axis=1)
+        return np.where(distance > nu, distance, (distance**2 / nu + nu) / 2)
+
+    for _ in range(iterations):
+        distance = np.linalg.norm(models - v, axis=1)
+        pull, held = shares / np.maximum(distance, nu), shares[distance <= nu].sum()
+        step = escape = pull @ models / pull.sum()
+        if 0 < held < 1:
+            pull = np.where(distance > nu, pull, 0)
+            others = pull @ models / pull.sum()
+            stay = min(held / (np.linalg.norm(others - v) * pull.sum()), 1)
+            escape = (1 - stay) * others + stay * v
+        v = escape if shares @ (smoothed(escape) - smoothed(step)) < 0 else step
+    return v
+
+
+@pytest.mark.parametrize("idle", [False, True])
+@pytest.mark.parametrize("size", [1.0, 1e-20])
+@pytest.mark.parametrize("hostile", [1e3, 1e20, 3e38])
+def test_the_geometric_median_does_not_depend_on_how_far_a_hostile_model_is(hostile, size, idle):
+    rng = np.random.default_rng(5)
+    models = size * rng.normal(size=(9, 4))
+    models[-1] = hostile * np.array([1, -1, 1, 1])
+    if idle:  # its model holds the median, unless the step of Vardi and Zhang is seen to be better
+        models[2] = 0
+    models = np.asarray(models, np.float32)
+    weights = np.asarray(rng.integers(1, 5, size=9), np.float32)
+    nu = 1e-6 * size
+    with jax.enable_x64(False):
+        uploads = gathered(models, weights=weights)
+        method = fedax.GeometricMedian(nu=nu)
+        found = method.combine(uploads, jnp.zeros(4, jnp.float32))
+    expected = smoothed_median(models.astype(float), weights / float(weights.sum()), nu)
+    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+
+
+def test_a_mean_by_nu_of_small_changes():
+    changes = 1e-9 * np.random.default_rng(0).normal(size=(4, 3))
+    with jax.enable_x64(False):
+        method = fedax.GeometricMedian(nu=1e30)
+        found = method.combine(gathered(changes), jnp.zeros(3, jnp.float32))
+    np.testing.assert_allclose(found, changes.mean(0), rtol=1e-5)
+
+
+def test_distances_of_half_precision_do_not_overflow():
+    models = 100 * np.random.default_rng(1).normal(size=(7, 40))
+    models[0] += 300
+    models = np.asarray(models, np.float16)
+    with jax.enable_x64(False):
+        uploads = gathered(models, "float16")
+        ranks = krum_ranks(squared_distances(uploads.value, uploads.valid), uploads.valid, 1)
+        center = fedax.CenteredClip(tau=1e-3).clip(uploads, jnp.zeros(40, "float16"))
+    np.testing.assert_array_equal(ranks, ranks_by_krum(models.astype(float), 1))
+    expected = clipped(models.astype(float), np.zeros(40), 1e-3)
+    np.testing.assert_allclose(np.asarray(center, float), expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("hostile", [1.0, 1e20, 1e30])
+def test_the_shortest_combination_with_a_huge_vector(hostile):
+    """Orthogonal ones: the huge one has no part, the others the inverses of their squares."""
+    vectors = np.diag([1.0, 2.0, hostile, 4.0]).astype(np.float32)
+    inverses = 1 / np.diagonal(vectors).astype(float) ** 2
+    with jax.enable_x64(False):
+        uploads = gathered(vectors)
+        known = ClientVectors.zeros(4, jnp.zeros(4, jnp.float32), "x")
+        found, _ = known.update(uploads, uploads.value).combine(jnp.ones(4, jnp.float32))
+    np.testing.assert_allclose(found, 1 / np.diagonal(vectors) / inverses.sum(), atol=1e-3)
+
+
+def test_fedmgda_with_a_huge_upload():
+    b = np.random.default_rng(4).normal(size=(6, 3))
+    moves = []
+    for std in (1e3, 1e25):
+        with jax.enable_x64(False):
+            history = run(
+                fedax.FedMGDA(epsilon=1.0),
+                b.astype(np.float32),
+                channel=fedax.Channel(attack=fedax.attacks.Noise(share=0.2, std=std)),
+            )
+        assert history.outcome.kind == "ok"
+        moves.append(vector(history))
+    np.testing.assert_allclose(moves[0], moves[1], atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        fedax.Krum(byzantine=1, selected=3),
+        fedax.Bulyan(byzantine=1),
+        fedax.GeometricMedian(),
+        fedax.GeometricMedian(nu=6e4),
+        fedax.CenteredClip(tau=0.5, iterations=2),
+        fedax.CoordinateMedian(mixing=2),
+        fedax.FedMGDA(),
+        fedax.FedAWARE(),
+    ],
+    ids=repr,
+)
+def test_rules_of_half_precision_models(method, dtype):
+    """The same as in float32, up to rounding."""
+    rng = np.random.default_rng(6)
+    names = [f"site {i}" for i in rng.permutation(7)]
+    clients = {
+        name: {"c": rng.normal(size=(2 + i, 3)).astype(np.float32)} for i, name in enumerate(names)
+    }
+
+    def loss(w, e):
+        return ((w[None] - e["c"].astype(w.dtype)) ** 2).sum(-1) / 2
+
+    found = []
+    for kind in (dtype, "float32"):
+        with jax.enable_x64(False):
+            task = fedax.tasks.from_loss(loss, jnp.zeros(3, kind), clients=clients)
+            found.append(vector(fedax.run(method, task, rounds=2, **STEP)).astype(float))
+    np.testing.assert_allclose(found[0], found[1], atol=0.02)

@@ -69,7 +69,7 @@ def test_a_unit_vector_has_length_one(scale):
         assert float(power_of_two(jnp.float32(3.0))) == 1
 
 
-@pytest.mark.parametrize("length", [1e-3, 30.0, 5e4])
+@pytest.mark.parametrize("length", [1e-3, 30.0, 1e4])
 def test_clipped_half_precision_does_not_exceed_its_bound(length):
     vector = jnp.asarray(np.random.default_rng(0).normal(size=2000) * length, jnp.float16)
     for bound in (1e-6, 1e-5, 1e-3):

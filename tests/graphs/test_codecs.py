@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import fedax
 from fedax import codecs
 from fedax.communication.channel import bits_of, decode
 from fedax.core import InvalidInput
@@ -339,3 +340,81 @@ def test_bad_options_are_refused():
     for make, message in cases:
         with pytest.raises(InvalidInput, match=message):
             make()
+
+
+HALF = [
+    codecs.Quantizer(b=8),
+    codecs.Quantizer(b=32),
+    codecs.Quantizer(b=16, step=1e-9),
+    codecs.Quantizer(b=8, rounding="floor"),
+    codecs.QSGD(b=8),
+    codecs.RandK(0.2),
+    codecs.Natural(),
+    codecs.Sign(),
+]
+
+
+@pytest.mark.parametrize("codec", HALF, ids=repr)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("size", [1e-6, 1e-5, 1.0, 1e3])
+def test_half_precision_rounds_what_arrives_and_nothing_else(codec, dtype, size):
+    """Steps and scales of small changes have no place in float16."""
+    v = jnp.asarray(size * np.random.default_rng(2).normal(size=DIM), dtype)
+    if codec == HALF[2] and size > 1e-5:
+        pytest.skip("its grid ends before")
+    with jax.enable_x64(False):
+        messages = [codec.message(v.astype(kind), jax.random.key(4)) for kind in (dtype, "float32")]
+        found, wide = (message.value for message in messages)
+        bounds = [codec.bound(v.astype(kind)) for kind in (dtype, "float32")]
+        np.testing.assert_array_equal(found, wide.astype(dtype))
+        np.testing.assert_allclose(bounds[0], bounds[1], rtol=1e-6)
+        arrived = codec.decode(codec.encode(messages[0].parts, DIM), DIM)
+        np.testing.assert_array_equal(
+            codec.restore(jax.tree.map(jnp.asarray, arrived), DIM, v.dtype), found
+        )
+    assert found.dtype == v.dtype
+    clipped = messages[0].clipped
+    assert clipped is None or not int(clipped)
+
+
+def test_natural_compression_clips_at_what_half_precision_holds():
+    v = jnp.asarray([40000.0, 3.0], "float16")
+    message = codecs.Natural().message(v, jax.random.key(0))
+    draws = [codecs.Natural().roundtrip(jax.random.key(i), v)[0] for i in range(20)]
+    assert message.value.dtype == v.dtype
+    assert set(map(float, draws)) == {32768.0}
+
+
+def test_the_mean_magnitude_of_large_entries_is_finite():
+    v = jnp.asarray([3e38, -2e38, 1e38], "float32")
+    found = codecs.Sign().roundtrip(jax.random.key(0), v)
+    np.testing.assert_allclose(found, [2e38, -2e38, 2e38], rtol=1e-6)
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.03])
+def test_a_half_precision_model_moves_as_far_as_its_messages(rate):
+    rng = np.random.default_rng(0)
+    start = 1e-2 * rng.normal(size=40)
+    clients = {
+        name: {"c": (start + 1e-3 * rng.normal(size=(3 + i, 40))).astype(np.float16)}
+        for i, name in enumerate(("berta", "anna", "carl"))
+    }
+    task = fedax.tasks.from_loss(
+        lambda w, e: ((w[None] - e["c"].astype(w.dtype)) ** 2).sum(-1) / 2,
+        jnp.asarray(start, jnp.float16),
+        clients=clients,
+    )
+    schedule = fedax.Schedule(steps=1, batch_size="full")
+    moves = []
+    for codec in (None, codecs.Quantizer(b=8), codecs.QSGD(b=8)):
+        history = fedax.run(
+            fedax.FedAvg(),
+            task,
+            rounds=1,
+            solver=fedax.SGD(rate),
+            schedule=schedule,
+            channel=fedax.Channel(up=codec),
+        )
+        moves.append(np.asarray(history.params, float) - start.astype(np.float16))
+    for move in moves[1:]:
+        assert np.linalg.norm(move - moves[0]) < 0.1 * np.linalg.norm(moves[0])

@@ -3,6 +3,7 @@ away."""
 
 import dataclasses
 import math
+import pickle
 
 import dp_accounting as dp
 import numpy as np
@@ -160,3 +161,53 @@ def test_the_noise_of_adaptive_clipping_is_checked_as_found():
         fedax.noise_for(2.0, fedax.FedAvg(), TASK, privacy=default, **given)
     with pytest.raises(fedax.InvalidInput, match=r"Privacy\(count_noise=...\): got \d"):
         fedax.noise_for(1.0, fedax.FedAvg(), TASK, privacy=fits, **given)
+
+
+LEDGER = Ledger((Release(0.3, 1),), (Release(0.3, 1),))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Release(1.5, 1), r"Release\(rate=...\): got 1.5; allowed: numbers in \(0, 1\]"),
+        (
+            lambda: Release(math.nan, 1),
+            r"Release\(rate=...\): got nan; allowed: numbers in \(0, 1\]",
+        ),
+        (lambda: Release(0.3, 0), r"Release\(times=...\): got 0; allowed: whole numbers >= 1"),
+        (lambda: Release(0.3, 1, -5), r"Release\(population=...\): got -5; .* whole numbers >= 0"),
+        (lambda: Release(0.001, 1, 100), r"Release\(rate=...\): got 0.001; .* multiples of 1/100"),
+        (lambda: Release(0.4, 1, 3), r"Release\(rate=...\): got 0.4; .* multiples of 1/3"),
+        (
+            lambda: epsilon_of(LEDGER, math.nan, 1e-5, 3),
+            r"epsilon_of\(noise=...\): got nan; .* >= 0",
+        ),
+        (lambda: epsilon_of(LEDGER, -1.0, 1e-5, 3), r"epsilon_of\(noise=...\): got -1.0"),
+        (lambda: epsilon_of(LEDGER, 1.0, 1.5, 3), r"delta=...\): got 1.5; .* numbers in \(0, 1\)"),
+        (lambda: epsilon_of(LEDGER, 1.0, 0.0, 3), r"delta=...\): got 0.0"),
+        (lambda: epsilon_of(LEDGER, 1.0, 1e-5, -3), r"rounds=...\): got -3; .* whole numbers >= 0"),
+        (lambda: LEDGER.event(math.nan, 3), r"Ledger.event\(noise=...\): got nan"),
+        (lambda: noise_of(LEDGER, 1.0, math.nan, 3), r"noise_of\(delta=...\): got nan"),
+        (lambda: noise_of(LEDGER, 1.0, 1e-5, 0), r"noise_of\(rounds=...\): got 0; .* >= 1"),
+        (lambda: rounds_of(LEDGER, math.nan, 1e-5, 3.0, 9), r"rounds_of\(noise=...\): got nan"),
+        (lambda: rounds_of(LEDGER, 1.0, 2, 3.0, 9), r"rounds_of\(delta=...\): got 2"),
+        (lambda: rounds_of(LEDGER, 1.0, 1e-5, math.nan, 9), r"rounds_of\(budget=...\): got nan"),
+        (lambda: rounds_of(LEDGER, 1.0, 1e-5, 3.0, -1), r"rounds_of\(most=...\): got -1"),
+        (
+            lambda: epsilon_of_gaussians({5.0: 1}, 1.5),
+            r"epsilon_of_gaussians\(delta=...\): got 1.5",
+        ),
+        (lambda: epsilon_of_gaussians({math.nan: 1}, 1e-5), r"gaussians\(noise=...\): got nan"),
+        (lambda: epsilon_of_gaussians({5.0: -1}, 1e-5), r"multipliers=...\): got -1"),
+    ],
+)
+def test_numbers_that_promise_privacy_for_nothing_are_refused(call, message):
+    with pytest.raises(fedax.InvalidInput, match=message):
+        call()
+
+
+def test_releases_stay_named_tuples():
+    release = Release(rate=0.3, times=2, population=10)
+    assert pickle.loads(pickle.dumps(release)) == release == (0.3, 2, 10)
+    assert release._replace(times=1) == Release(0.3, 1, 10)
+    assert sorted([release, Release(1 / 3, 1, 3)])[0] is release

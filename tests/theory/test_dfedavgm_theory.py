@@ -342,17 +342,46 @@ def test_proposition_3():
         assert (32 + dim * b) * 9 / 4 == pytest.approx(32 * dim)
         assert (32 + dim * (128 / 9 + 32 / dim)) * 9 / 4 > 32 * dim
     assert dfedavgm.bit_threshold(dim=199_210) < 16
-    setting = Setting(2.0, 0.1, 0.2, gradient_bound=1.5, local_steps=3, rate=1e-3, momentum=0.5)
-    rounding, theta, gap = Rounding(dim=7, width=1e-3, kind="down"), 0.5, 2.0
-    first = 2 * (1 - theta) * gap + (8 * (1 - theta) * 0.1 + 32 * (1 - theta) * 3 * 0.2) / 3
-    first += 64 * 3 * theta**2 / (1 - theta) * (0.1 + 1.5**2) / 3
-    for ratio in (1.5, 9 / 4, 4.0):
-        accuracy = dfedavgm.coarsest_accuracy(setting, rounding, gap=gap, rounds_ratio=ratio)
-        rounds = ratio * (first / accuracy) ** 2
-        reached = first / math.sqrt(rounds) + 2 * (1 - theta) * 2.0 * 1.5 * math.sqrt(
-            7
-        ) * 1e-3 * math.sqrt(rounds)
-        assert reached == pytest.approx(accuracy)
+
+
+@pytest.mark.parametrize("ratio", [9 / 4, 5.0])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        Setting(10.0, 0.0, 0.0, gradient_bound=1.5, local_steps=1, rate=1e-3),
+        Setting(0.1, 1e-3, 2e-3, gradient_bound=1.5, local_steps=3, rate=1e-3),
+        Setting(3.0, 0.2, 0.1, gradient_bound=0.2, local_steps=4, rate=1e-3, momentum=0.3),
+        Setting(3.0, 0.2, 0.1, gradient_bound=0.2, local_steps=4, rate=1e-3, mixing=0.5),
+    ],
+)
+def test_the_coarsest_accuracy_is_that_of_the_bounds(setting, ratio):
+    """Where unrounded messages reach it, r times as many rounds do so with messages rounded down,
+    and for a finer one they do not."""
+    rounding, gap = Rounding(dim=7, width=1e-13, kind="down"), 2.0
+    accuracy = dfedavgm.coarsest_accuracy(setting, rounding, gap=gap, rounds_ratio=ratio)
+
+    def bound(rounds, rounding=None):
+        smoothness, k = setting.smoothness, setting.local_steps
+        rate = dfedavgm.step_size(smoothness=smoothness, local_steps=k, rounds=rounds)
+        scaled = replace(setting, rate=rate)
+        return dfedavgm.stationarity_bound(scaled, rounding, gap=gap, rounds=rounds)
+
+    for factor, least, most in ((1.0, 0.99, 1.01), (0.5, 1.1, 9.0), (2.0, 0.0, 0.99)):
+        low, high = 10**5, 10**30
+        while high - low > 1e-6 * high:  # the first round with the accuracy, or nearly so
+            middle = math.isqrt(low * high)
+            reached = bound(middle) <= factor * accuracy
+            low, high = (low, middle) if reached else (middle, high)
+        assert least < bound(int(ratio * high), rounding) / (factor * accuracy) < most
+
+
+def test_rounding_down_with_much_noise_always_costs_more():
+    """Its bound has twice the noise, which more than r times the rounds make up for."""
+    noisy = Setting(2.0, 0.0, 1.0, gradient_bound=1.0, local_steps=3, rate=1e-3)
+    rounding = Rounding(dim=7, width=1e-3, kind="down")
+    assert dfedavgm.coarsest_accuracy(noisy, rounding, gap=7.9) == math.inf
+    assert dfedavgm.coarsest_accuracy(noisy, rounding, gap=8.1) < math.inf
+    assert dfedavgm.coarsest_accuracy(noisy, rounding, gap=0.0, rounds_ratio=4.1) < math.inf
 
 
 def test_the_matrix_of_these_tests_is_the_librarys():

@@ -5,24 +5,77 @@ import functools
 import logging
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from numbers import Real
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from fedax.errors import FedaxError, InvalidInput, install_hint
 from fedax.utils.arguments import checked_arguments, checked_call
 
+Owner = TypeVar("Owner", bound=type)
+
+
+def _check_numbers(owner: Owner) -> Owner:
+    """Decorates `Release` so that its numbers are checked, as a named tuple cannot do itself."""
+    make: Any = owner.__new__
+
+    def new(cls: Any, rate: float, times: int, population: int = 0) -> Any:
+        _require("Release(rate=...)", rate, _is_real(rate) and 0 < rate <= 1, "numbers in (0, 1]")
+        _require_count("Release(times=...)", times, 1)
+        _require_count("Release(population=...)", population, 0)
+        if population:
+            drawn = rate * population
+            allowed = f"multiples of 1/{population}, the shares of a draw of a fixed number"
+            is_whole = round(drawn) >= 1 and abs(drawn - round(drawn)) < 0.01
+            _require("Release(rate=...)", rate, is_whole, allowed)
+        return make(cls, rate, times, population)
+
+    setattr(owner, "__new__", staticmethod(new))  # noqa: B010, as type checkers know another one
+    return owner
+
+
+def _require(field: str, value: Any, fits: bool, allowed: str) -> None:
+    if not fits:
+        raise InvalidInput.of(field, value, allowed)
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _require_count(field: str, value: Any, low: int) -> None:
+    fits = (
+        isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= low)
+    )
+    _require(field, value, fits, f"whole numbers >= {low}")
+
+
+def _require_noise(function: str, noise: Any) -> None:
+    # NaN fails the comparison too
+    _require(f"{function}(noise=...)", noise, _is_real(noise) and noise >= 0, "numbers >= 0")
+
+
+def _require_delta(function: str, delta: Any) -> None:
+    fits = _is_real(delta) and 0 < delta < 1
+    _require(f"{function}(delta=...)", delta, fits, "numbers in (0, 1)")
+
 
 @checked_arguments
+@_check_numbers
 class Release(NamedTuple):
     """Sums over one draw of clients that are published with Gaussian noise.
 
     Attributes:
-        rate: the probability with which a client is drawn; 1 where sampling does not amplify.
-        times: number of sums that are published of this draw.
+        rate: the probability with which a client is drawn, in (0, 1]; 1 where sampling does not
+            amplify.
+        times: number of sums that are published of this draw, at least 1.
         population: for a draw of a fixed number of clients without replacement, the number of
-            clients it is taken from; 0 where every client is drawn independently of the others
-            (Poisson sampling).
+            clients it is taken from, of which `rate` is a whole number of clients; 0 where every
+            client is drawn independently of the others (Poisson sampling).
+
+    Raises:
+        InvalidInput: a number out of its range.
     """
 
     rate: float
@@ -52,6 +105,8 @@ class Ledger(NamedTuple):
         >>> print(Ledger((Release(0.5, 1),), (Release(0.5, 1),)).event(1.5, 10).count)
         10
         """
+        _require_noise("Ledger.event", noise)
+        _require_count("Ledger.event(rounds=...)", rounds, 1)
         dp = _import_dp_accounting()
         first, later = (
             _events(releases, noise, self.halved) for releases in (self.first, self.later)
@@ -141,9 +196,15 @@ def epsilon_of(ledger: Ledger, noise: float, delta: float, rounds: int) -> float
         delta: of the guarantee, in (0, 1).
         rounds: at least 0.
 
+    Raises:
+        InvalidInput: a number out of its range.
+
     >>> round(epsilon_of(Ledger((Release(1.0, 1),), (Release(1.0, 1),)), 5.0, 1e-5, 1), 2)
     0.79
     """
+    _require_noise("epsilon_of", noise)
+    _require_delta("epsilon_of", delta)
+    _require_count("epsilon_of(rounds=...)", rounds, 0)
     if not rounds:
         return 0.0
     if not noise:
@@ -164,9 +225,16 @@ def epsilon_of_gaussians(multipliers: dict[float, int], delta: float) -> float:
             without noise.
         delta: of the guarantee, in (0, 1).
 
+    Raises:
+        InvalidInput: a number out of its range.
+
     >>> round(epsilon_of_gaussians({5.0: 1}, 1e-5), 2), epsilon_of_gaussians({}, 1e-5)
     (0.79, 0.0)
     """
+    _require_delta("epsilon_of_gaussians", delta)
+    for noise, count in multipliers.items():
+        _require_noise("epsilon_of_gaussians", noise)
+        _require_count("epsilon_of_gaussians(multipliers=...)", count, 0)
     if not multipliers:
         return 0.0
     if 0.0 in multipliers:
@@ -215,10 +283,12 @@ def noise_of(ledger: Ledger, epsilon: float, delta: float, rounds: int) -> float
         rounds: at least 1.
 
     Raises:
-        InvalidInput: no privacy that could be spent.
+        InvalidInput: no privacy that could be spent, or a number out of its range.
     """
     if not 0 < epsilon < math.inf:
         raise InvalidInput.of("epsilon", epsilon, "finite numbers > 0")
+    _require_delta("noise_of", delta)
+    _require_count("noise_of(rounds=...)", rounds, 1)
     # doubles until the noise suffices
     low, high = 0.0, 1.0
     while epsilon_of(ledger, high, delta, rounds) > epsilon:
@@ -238,11 +308,18 @@ def rounds_of(ledger: Ledger, noise: float, delta: float, budget: float, most: i
 
     Args:
         ledger: of the releases of a round.
-        noise: the noise multiplier, above 0.
+        noise: the noise multiplier, at least 0.
         delta: in (0, 1).
         budget: epsilon, above 0.
-        most: where to stop.
+        most: where to stop, at least 0.
+
+    Raises:
+        InvalidInput: a number out of its range.
     """
+    _require_noise("rounds_of", noise)
+    _require_delta("rounds_of", delta)
+    _require("rounds_of(budget=...)", budget, _is_real(budget) and budget > 0, "numbers > 0")
+    _require_count("rounds_of(most=...)", most, 0)
     low, high = 0, most
     # `low` rounds always fit, and the answer is at most `high`
     while low < high:

@@ -16,7 +16,7 @@ from fedax.communication.privacy import Privacy
 from fedax.core.hyper import check_declared
 from fedax.errors import InvalidInput
 from fedax.utils.arguments import checked_arguments
-from fedax.utils.layout import Layout
+from fedax.utils.layout import Layout, accumulator
 
 
 @checked_arguments
@@ -89,7 +89,7 @@ class Codec(eqx.Module):
         By default that of `relative_error`, infinity where it is not known.
         """
         factor = self.relative_error(v.shape[0])
-        square = (v**2).sum()
+        square = (v.astype(accumulator(v.dtype)) ** 2).sum()
         return jnp.full_like(square, jnp.inf) if factor is None else factor * square
 
     @abstractmethod

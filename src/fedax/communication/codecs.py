@@ -1,7 +1,9 @@
 """Codecs of messages, as compiled arithmetic and as bytes; `fedax.codecs` lists them.
 
 All scales and values travel as 32-bit floats and are rounded to them before use, so that
-`decode(encode(...))` is exactly what a simulation computes with.
+`decode(encode(...))` is exactly what a simulation computes with. Vectors of half precision are
+compressed and restored in `accumulator` of their type: their steps, quotients and squares would
+underflow or overflow in it.
 """
 
 from collections.abc import Mapping
@@ -17,6 +19,7 @@ from fedax.communication.memory_codecs import DIANA, EF21, PowerSGD, SharedMemor
 from fedax.core.hyper import Scalar, class_of, declared, hyper, make
 from fedax.errors import InvalidInput
 from fedax.utils.arguments import checked_call
+from fedax.utils.layout import accumulator
 from fedax.utils.norms import scale_of
 
 SCALE = 32
@@ -105,6 +108,7 @@ class Quantizer(Codec):
             )
 
     def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, Int[Array, ""]]:
+        v = v.astype(accumulator(v.dtype))
         # a client that diverged must not look healthy
         step = jnp.where(jnp.isfinite(v).all(), self._step(v), jnp.nan)
         bottom, top = self._range(v.dtype)
@@ -126,7 +130,8 @@ class Quantizer(Codec):
         return {"step": step, "levels": jnp.clip(levels, bottom, top).astype(jnp.int32)}, clipped
 
     def restore(self, parts: Any, dim: int, dtype: Any) -> Float[Array, "dim"]:
-        return parts["levels"].astype(dtype) * parts["step"].astype(dtype)
+        wide = accumulator(dtype)
+        return (parts["levels"].astype(wide) * parts["step"].astype(wide)).astype(dtype)
 
     def bits(self, dim: int, width: int = 32) -> int:
         return SCALE + dim * self.b
@@ -141,6 +146,7 @@ class Quantizer(Codec):
         return dim / ((1 << (self.b - 1)) - 1) ** 2 / (4 if self.is_unbiased else 1)
 
     def bound(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
+        v = v.astype(accumulator(v.dtype))
         square = v.shape[0] * self._step(v).astype(v.dtype) ** 2
         return square / 4 if self.rounding == "stochastic" else square
 
@@ -208,7 +214,7 @@ class QSGD(Quantizer):
         return min(dim / n**2, dim**0.5 / n)
 
     def bound(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
-        return self.relative_error(v.shape[0]) * (v**2).sum()
+        return self.relative_error(v.shape[0]) * (v.astype(accumulator(v.dtype)) ** 2).sum()
 
     def _step(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
         scale = scale_of(v)  # squares of large and small entries fit
@@ -296,7 +302,8 @@ class RandK(TopK):
         dim, count = v.shape[0], self.count(v.shape[0])
         indices = jax.random.permutation(key, jnp.arange(dim, dtype=jnp.int32))[:count]
         # a client that diverged must not look healthy, whichever of its entries are sent
-        values = jnp.where(jnp.isfinite(v).all(), v[indices] * (dim / count), jnp.nan)
+        scaled = v[indices].astype(accumulator(v.dtype)) * (dim / count)
+        values = jnp.where(jnp.isfinite(v).all(), scaled, jnp.nan)
         return {"places": indices, "values": values.astype(jnp.float32)}, None
 
     @property
@@ -312,7 +319,7 @@ class Natural(Codec):
     it: 9 d bits.
 
     Unbiased, with $E \lVert Q(v) - v \rVert^2 \le \lVert v \rVert^2 / 8$. Entries below $2^{-126}$
-    become 0; those above $2^{127}$ are clipped and counted.
+    become 0; those above $2^{127}$ ($2^{15}$ in float16) are clipped and counted.
 
     >>> Natural().bits(100)
     900
@@ -322,21 +329,24 @@ class Natural(Codec):
     """
 
     def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, Int[Array, ""]]:
+        # the largest power of two that the receiver's float type holds
+        top = min(int(jnp.finfo(v.dtype).maxexp) - 1, 127)
+        v = v.astype(accumulator(v.dtype))
         # |v| = |mantissa| 2^upper_exponent with |mantissa| in [1/2, 1)
         mantissa, upper_exponent = jnp.frexp(v)
         rounds_up = jax.random.uniform(key, v.shape, v.dtype) < 2 * jnp.abs(mantissa) - 1
         exponent = upper_exponent - 1 + rounds_up.astype(upper_exponent.dtype)
         # code 0 is zero, 1 to 254 are the exponents -126 to 127, 255 is NaN
-        codes = jnp.where((v == 0) | (exponent < -126), 0, jnp.minimum(exponent, 127) + 127)
+        codes = jnp.where((v == 0) | (exponent < -126), 0, jnp.minimum(exponent, top) + 127)
         # a client that diverged must not look healthy
         codes = jnp.where(jnp.isfinite(v), codes, 255).astype(jnp.int32)
-        return {"negative": v < 0, "codes": codes}, (exponent > 127).sum(dtype=jnp.int32)
+        return {"negative": v < 0, "codes": codes}, (exponent > top).sum(dtype=jnp.int32)
 
     def restore(self, parts: Any, dim: int, dtype: Any) -> Float[Array, "dim"]:
         codes = parts["codes"]
-        magnitude = jnp.ldexp(jnp.ones(dim, dtype), codes - 127)
+        magnitude = jnp.ldexp(jnp.ones(dim, accumulator(dtype)), codes - 127)
         magnitude = jnp.where(codes == 0, 0, jnp.where(codes == 255, jnp.nan, magnitude))
-        return jnp.where(parts["negative"], -magnitude, magnitude)
+        return jnp.where(parts["negative"], -magnitude, magnitude).astype(dtype)
 
     def bits(self, dim: int, width: int = 32) -> int:
         return 9 * dim
@@ -378,7 +388,10 @@ class Sign(Codec):
     feedback: bool = hyper(True, doc="whether what was lost is added to the next message")
 
     def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, None]:
-        return {"scale": jnp.abs(v).mean().astype(jnp.float32), "positive": v >= 0}, None
+        magnitudes = jnp.abs(v.astype(accumulator(v.dtype)))
+        unit = scale_of(magnitudes)  # the sum of large entries fits
+        scale = (magnitudes / unit).mean() * unit
+        return {"scale": scale.astype(jnp.float32), "positive": v >= 0}, None
 
     def restore(self, parts: Any, dim: int, dtype: Any) -> Float[Array, "dim"]:
         scale = parts["scale"].astype(dtype)
@@ -391,6 +404,7 @@ class Sign(Codec):
         return 1 - 1 / dim
 
     def bound(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
+        v = v.astype(accumulator(v.dtype))
         return (v**2).sum() - jnp.abs(v).sum() ** 2 / v.shape[0]
 
     def encode(self, parts: Any, dim: int) -> bytes:

@@ -80,7 +80,9 @@ class SharedMemory(Codec):
     ) -> tuple[Message, Float[Array, "dim"]]:
         # the memory is one of the difference to `near`, which changes from round to round
         message = Codec.message(self, v, key, memory if near is None else near + memory)
-        return message, memory + self.rate(v.shape[0]) * message.decoded
+        wide = accumulator(memory.dtype)
+        moved = memory.astype(wide) + self.rate(v.shape[0]) * message.decoded.astype(wide)
+        return message, moved.astype(memory.dtype)
 
     def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, Any]:
         return self.codec.compress(v, key)

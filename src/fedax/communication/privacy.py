@@ -236,11 +236,20 @@ def clip_leaves(
         length = jnp.sqrt(jnp.sum(scaled * scaled))
         # compared in units of `scale`, in which squares fit
         is_inside = length <= bound / scale
-        factor = jnp.where(is_inside, 1, bound / jnp.where(is_inside, 1, length)).astype(leaf.dtype)
+        factor = jnp.where(is_inside, 1, bound / jnp.where(is_inside, 1, length))
         # a part within its bound keeps its bits
-        leaves[i] = jnp.where(is_inside, leaf, leaf / scale.astype(leaf.dtype) * factor)
+        leaves[i] = jnp.where(is_inside, leaf, _round_down(scaled * factor, leaf.dtype))
         inside.append(is_inside.astype(jnp.float32) - 0.5)
     return Bounded(jax.tree.unflatten(structure, leaves), jnp.stack(inside))
+
+
+def _round_down(v: Array, dtype: Any) -> Array:
+    """Rounds to a float type toward 0, so that a clipped part does not exceed its bound."""
+    rounded = v.astype(dtype)
+    if rounded.dtype == v.dtype:
+        return rounded
+    is_longer = jnp.abs(rounded.astype(v.dtype)) > jnp.abs(v)
+    return jnp.where(is_longer, jnp.nextafter(rounded, jnp.zeros_like(rounded)), rounded)
 
 
 def add_noise(
@@ -259,16 +268,20 @@ def add_noise(
         # a Python zero adds no operation, and the leaf keeps its bits
         if isinstance(deviations[i], float) and not deviations[i]:
             continue
+        # half precision has no room for small deviations and for the tails of the noise; the sum
+        # is rounded to it, which reveals nothing more
+        wide = accumulator(leaf.dtype)
         if gaussians is None:
-            xi = jax.random.normal(jax.random.fold_in(key, i), jnp.shape(leaf), leaf.dtype)
+            xi = jax.random.normal(jax.random.fold_in(key, i), jnp.shape(leaf), wide)
         else:
             if jnp.shape(gaussians[i]) != jnp.shape(leaf):
                 raise ValueError(
                     f"noise of shape {jnp.shape(gaussians[i])} for a part of shape "
                     f"{jnp.shape(leaf)}"
                 )
-            xi = jnp.asarray(gaussians[i], leaf.dtype)
-        leaves[i] = leaf + jnp.asarray(deviations[i], leaf.dtype) * xi
+            xi = jnp.asarray(gaussians[i], wide)
+        noisy = leaf.astype(wide) + jnp.asarray(deviations[i], wide) * xi
+        leaves[i] = noisy.astype(leaf.dtype)
     return jax.tree.unflatten(structure, leaves)
 
 

@@ -284,10 +284,12 @@ class Graph(MixingWeights):
         cls, clients: int, degree: int = 4, p: float = 0.1, seed: int = 0, **options: Any
     ) -> "Graph":
         """Makes a ring of `degree` nearest neighbours whose links are rewired with probability `p`
-        (Watts and Strogatz).
+        (Watts and Strogatz); `degree` is even, as many are on one side as on the other.
         """
-        if not 2 <= degree < clients:
-            raise InvalidInput.of("Graph.small_world(degree=...)", degree, f"2 to {clients - 1}")
+        # NetworkX takes one less of an odd degree
+        if not (2 <= degree < clients and degree % 2 == 0):
+            allowed = f"even numbers from 2 to {clients - 1}"
+            raise InvalidInput.of("Graph.small_world(degree=...)", degree, allowed)
         if not 0 <= p <= 1:
             raise InvalidInput.of("Graph.small_world(p=...)", p, "numbers in [0, 1]")
         return cls._draw_connected(

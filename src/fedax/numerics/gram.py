@@ -80,7 +80,14 @@ class ClientVectors(eqx.Module):
             unit: combines $m_i / \lVert m_i \rVert$ instead.
         """
         norms, sizes = jnp.sqrt(jnp.diagonal(self.gram)), scale_of(self.vectors, axis=1)
-        scale = jnp.where(norms > 0, 1 / norms, 1) if unit else sizes / sizes.max()
+        # in units in which the shortest vectors' squares fit, as long as the longest ones' do
+        counted, most = norms > 0, 2.0 ** min(50, int(jnp.finfo(norms.dtype).maxexp) * 2 // 5)
+        longest = jnp.max(jnp.where(counted, sizes, 0))
+        reference = jnp.maximum(jnp.min(jnp.where(counted, sizes, jnp.inf)), longest / most)
+        reference = jnp.where(counted.any(), reference, 1)
+        scale = jnp.where(norms > 0, 1 / norms, 1) if unit else sizes / reference
         start = jnp.where(self.known, start, 0)
         best = min_norm(self.gram * scale[:, None] * scale[None], self.known, start / start.sum())
-        return (best.weights * scale / sizes * (1 if unit else sizes.max())) @ self.vectors, best
+        # weights of vectors that are not divided by their length need no scale
+        weights = best.weights * scale / sizes if unit else best.weights
+        return weights @ self.vectors, best

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedax.utils.arguments import checked_call
+from fedax.utils.layout import accumulator
 
 _SAFE = 40
 """Powers of two within which squares, and sums of squares, are far from the ends of float32."""
@@ -36,6 +37,18 @@ def scale_of(v: Any, axis: int | None = None, keepdims: bool = False) -> Any:
         keepdims: whether that axis stays, of length 1.
     """
     return power_of_two(jnp.max(jnp.abs(v), axis=axis, keepdims=keepdims, initial=0))
+
+
+def lengths(rows: Float[Array, "rows dim"]) -> Float[Array, "rows"]:
+    """Returns the length of every row, whatever those of the others are, in `accumulator` of the
+    type.
+
+    >>> [f"{length:.3g}" for length in lengths(jnp.asarray([[3e30, 4e30], [3e-30, 4e-30]]))]
+    ['5e+30', '5e-30']
+    """
+    rows = rows.astype(accumulator(rows.dtype))
+    scale = scale_of(rows, axis=1)
+    return scale * jnp.linalg.norm(rows / scale[:, None], axis=1)
 
 
 def unit(v: Float[Array, "dim"]) -> Float[Array, "dim"]:

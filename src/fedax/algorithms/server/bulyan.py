@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool
 
 from fedax.algorithms.server.aggregation import Aggregation
 from fedax.core import Card, Gathered, InvalidInput, Reduction, Schedule, Vector, hyper
-from fedax.numerics.robust import krum_scores, sort_uploads, squared_distances
+from fedax.numerics.robust import krum_ranks, sort_uploads, squared_distances
 from fedax.utils.random import Index
 
 
@@ -66,7 +66,7 @@ class Bulyan(Aggregation):
 
         def pick(i: Index, is_picked: Bool[Array, "capacity"]) -> Bool[Array, "capacity"]:
             is_left = valid & ~is_picked
-            best = jnp.argmin(krum_scores(squares, is_left, self.byzantine))
+            best = jnp.argmin(krum_ranks(squares, is_left, self.byzantine))
             return is_picked.at[best].set(is_picked[best] | (i < picks))
 
         is_picked = jax.lax.fori_loop(0, valid.shape[0], pick, jnp.zeros_like(valid))

@@ -20,6 +20,8 @@ from fedax.core import (
     Vector,
     hyper,
 )
+from fedax.utils.layout import accumulator
+from fedax.utils.norms import scale_of
 from fedax.utils.random import Index
 
 
@@ -109,13 +111,21 @@ class CenteredClip(MixedUploads[ClipState]):
 
     def clip(self, uploads: Gathered[Vector], center: Vector) -> Vector:
         """Returns the new aggregate, from the uploads of a cohort and the last aggregate."""
-        shares = uploads.shares(jnp.ones_like(uploads.weights))
+        # half precision has no room for small factors
+        wide = accumulator(center.dtype)
+        shares = uploads.shares(jnp.ones_like(uploads.weights)).astype(wide)
+        tau = jnp.asarray(self.tau, wide)
 
         def clip_step(_: Index, v: Vector) -> Vector:
             offsets = jnp.where(uploads.valid[:, None], uploads.value - v[None], 0)
-            length = jnp.linalg.norm(offsets, axis=1)
+            offsets = offsets.astype(wide)
+            # squares of long and short offsets fit; one whose length overflows would not count
+            scale = scale_of(offsets, axis=1)
+            length = jnp.linalg.norm(offsets / scale[:, None], axis=1)
             # tau may be larger than the length can be; 0 is not clipped
-            factors = jnp.where(length > self.tau, self.tau / jnp.where(length > 0, length, 1), 1)
-            return v + (shares * factors) @ offsets
+            is_clipped = scale * length > tau
+            factors = jnp.where(is_clipped, tau / jnp.where(length > 0, length, 1), 1)
+            offsets = offsets / jnp.where(is_clipped, scale, 1)[:, None]
+            return v + ((shares * factors) @ offsets).astype(v.dtype)
 
         return jax.lax.fori_loop(0, self.iterations, clip_step, center)

@@ -2,9 +2,11 @@
 
 from typing import ClassVar
 
+import jax.numpy as jnp
+
 from fedax.core import Algorithm, Card, Client, Federation, Scalar, Upload, Vector, hyper
 from fedax.numerics.simplex import min_norm
-from fedax.utils.norms import unit
+from fedax.utils.norms import scale_of, unit
 
 
 class FedMGDA(Algorithm[Vector]):
@@ -41,8 +43,13 @@ class FedMGDA(Algorithm[Vector]):
 
     def round(self, fed: Federation, state: Vector) -> Vector:
         sent = fed.gather(self.train, fed.sample(), state)
-        best = min_norm(sent.value @ sent.value.T, sent.valid, sent.shares(), self.epsilon)
-        fed.note(gap=best.gap)
+        # 1 for unit vectors; squares of what a hostile client sends fit, and so do those of others
+        size = scale_of(jnp.where(sent.valid[:, None], sent.value, 0))
+        most = 2.0 ** min(40, int(jnp.finfo(size.dtype).maxexp) // 3)
+        scale = jnp.where(size > 1, size / most, 1)
+        scaled = sent.value / scale
+        best = min_norm(scaled @ scaled.T, sent.valid, sent.shares(), self.epsilon)
+        fed.note(gap=best.gap * scale**2)
         return state - self.lr * (best.weights @ sent.value)
 
     def train(self, client: Client, w: Vector) -> Upload[Vector]:

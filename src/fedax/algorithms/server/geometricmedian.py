@@ -4,10 +4,12 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 from fedax.algorithms.server.aggregation import Aggregation
 from fedax.core import Card, Gathered, Reduction, Scalar, Vector, hyper
-from fedax.utils.norms import scale_of
+from fedax.utils.layout import accumulator
+from fedax.utils.norms import lengths, power_of_two
 from fedax.utils.random import Index
 
 
@@ -49,37 +51,55 @@ class GeometricMedian(Aggregation):
     )
 
     def combine(self, uploads: Gathered[Vector], w: Vector) -> Vector:
-        changes, shares = uploads.value - w[None], uploads.shares()
+        # distances, their reciprocals and their sums do not fit into half precision
+        wide = accumulator(w.dtype)
+        changes = jnp.where(uploads.valid[:, None], uploads.value - w[None], 0).astype(wide)
+        # the largest numbers' distances fit, too
+        shrink = jnp.where(jnp.abs(changes).max() > 2.0**100, jnp.asarray(2.0**-26, wide), 1)
+        # infinite where half precision does not hold it
+        nu = jnp.minimum(jnp.asarray(self.nu, wide), jnp.finfo(wide).max)
+        changes, nu = changes * shrink, nu * shrink
+        shares = uploads.shares().astype(wide)
 
-        # squares of large and small changes fit
-        scale = scale_of(jnp.where(uploads.valid[:, None], changes, 0))
-        changes, nu = jnp.where(uploads.valid[:, None], changes, 0) / scale, self.nu / scale
+        def smoothed(v: Vector) -> Float[Array, "capacity"]:
+            # every model's distance by itself: a hostile one that is far away must not make
+            # those of the others underflow
+            distance = lengths(changes - v[None])
+            # quadratic within nu, so that its slope exists at a model
+            return jnp.where(distance > nu, distance, (distance * (distance / nu) + nu) / 2)
 
-        def objective(v: Vector) -> Scalar:
-            distance = jnp.linalg.norm(changes - v[None], axis=1)
-            # the smoothed norm: quadratic within nu, so that its slope exists at a model
-            return shares @ jnp.where(
-                distance > nu, distance, (distance * (distance / nu) + nu) / 2
-            )
+        def combine_by_distance(
+            distance: Float[Array, "capacity"], is_counted: Bool[Array, "capacity"]
+        ) -> tuple[Vector, Float[Array, ""], Float[Array, ""]]:
+            """Returns the mean by beta, the sum of the betas and their unit."""
+            # only their proportions count for the mean, so that the largest may be near 1
+            unit = power_of_two(jnp.where(is_counted, distance, jnp.inf).min())
+            ratio = distance / unit
+            total = jnp.where(is_counted, shares / ratio, 0).sum()
+            # a far model is too long and its beta too small, but their product is neither
+            exponent = jnp.clip(jnp.frexp(distance)[1], jnp.finfo(wide).minexp + 4)
+            power = jnp.where(ratio > 2.0**40, jnp.ldexp(jnp.ones_like(ratio), exponent - 1), 1)
+            pull = jnp.where(power == 1, shares / ratio, shares * unit / (distance / power))
+            mean = jnp.where(is_counted, pull, 0) @ (changes / power[:, None])
+            return mean / jnp.where(total > 0, total, 1), total, unit
 
         def weiszfeld_step(_: Index, v: Vector) -> Vector:
-            distance = jnp.linalg.norm(changes - v[None], axis=1)
-            pull = shares / jnp.maximum(distance, nu)
-            step = pull @ changes / pull.sum()
+            distance = lengths(changes - v[None])
+            is_far, reach = distance > nu, jnp.maximum(distance, nu)
+            step, _, _ = combine_by_distance(reach, uploads.valid)
             # a model within nu of v holds it nearly still: Vardi and Zhang's step leaves such
             # models out as far as the others pull
-            others_pull = jnp.where(distance > nu, pull, 0)
-            total = others_pull.sum()
-            others = others_pull @ changes / jnp.where(total > 0, total, 1)
-            force = jnp.linalg.norm(others - v) * total
-            stay = jnp.minimum(
-                jnp.where(distance > nu, 0, shares).sum() / jnp.where(force > 0, force, 1), 1
-            )
+            others, total, unit = combine_by_distance(reach, is_far & uploads.valid)
+            force = lengths((others - v)[None])[0] / unit * total
+            held = jnp.where(is_far, 0, shares).sum()
+            stay = jnp.minimum(held / jnp.where(force > 0, force, 1), 1)
             escape = jnp.where(
-                (total > 0) & (total < pull.sum()) & (force > 0),
-                (1 - stay) * others + stay * v,
-                step,
+                (total > 0) & (held > 0) & (force > 0), (1 - stay) * others + stay * v, step
             )
-            return jnp.where(objective(escape) < objective(step), escape, step)
+            # model by model, as the rounding of a long distance hides changes of short ones
+            is_better = shares @ (smoothed(escape) - smoothed(step)) < 0
+            return jnp.where(is_better, escape, step)
 
-        return w + scale * jax.lax.fori_loop(0, self.iterations, weiszfeld_step, jnp.zeros_like(w))
+        start = jnp.zeros(w.shape, wide)
+        change = jax.lax.fori_loop(0, self.iterations, weiszfeld_step, start) / shrink
+        return w + change.astype(w.dtype)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedax.algorithms.server.aggregation import Aggregation
 from fedax.core import Card, Gathered, InvalidInput, Reduction, Schedule, Vector, hyper
-from fedax.numerics.robust import krum_scores, squared_distances
+from fedax.numerics.robust import krum_ranks, squared_distances
 
 
 class Krum(Aggregation):
@@ -52,13 +52,6 @@ class Krum(Aggregation):
 
     def combine(self, uploads: Gathered[Vector], w: Vector) -> Vector:
         changes, valid = uploads.value - w[None], uploads.valid
-        scores = krum_scores(squared_distances(changes, valid), valid, self.byzantine)
-        # the lowest scores first, invalid rows last
-        ranking = jnp.lexsort((scores, ~valid))
-        count, position = valid.sum(dtype=jnp.int32), jnp.arange(valid.shape[0], dtype=jnp.int32)
-        selection = (
-            jnp.zeros(position.shape, w.dtype)
-            .at[ranking]
-            .set((position < jnp.minimum(self.selected, count)).astype(w.dtype))
-        )
+        ranks = krum_ranks(squared_distances(changes, valid), valid, self.byzantine)
+        selection = (valid & (ranks < self.selected)).astype(w.dtype)
         return w + selection @ jnp.where(valid[:, None], changes, 0) / selection.sum()

@@ -153,17 +153,27 @@ def coarsest_accuracy(
     setting: Setting, rounding: Rounding, *, gap: float, rounds_ratio: float = 9 / 4
 ) -> float:
     r"""Returns the $\varepsilon$ down to which rounding down costs at most r times the rounds, to
-    first order in $\eta$.
+    first order in $\eta$; infinite if it always costs more.
 
-    $$ \varepsilon^2 = \frac{2r}{\sqrt r - 1} (1-\theta)^2 L B \sqrt d s
-       \Big( 2 \Delta + \frac{8\sigma_l^2}{K} + 32 \sigma_g^2 + \frac{64\theta^2}{(1-\theta)^2}
-       (\sigma_l^2 + B^2) \Big). $$
+    $$ \varepsilon^2 = \frac{2 r a_1^2}{\sqrt r a_1 - a_2} \Big( \frac KS \Big)^2 L B \sqrt d s,
+       \qquad a_1 = 2 L \Delta + \frac{C_1}{K^2}, \qquad a_2 = 2 L \Delta + \frac{2 C_1}{K^2}, $$
 
-    With $\eta = \frac{1}{LK\sqrt T}$ the bounds are $\frac{E}{\sqrt T}$ and
-    $\frac{E}{\sqrt T} + 2(1-\theta)LB\sqrt d s\sqrt T$. After r times the rounds the first is
-    $\varepsilon/\sqrt r$, which leaves $\varepsilon (1 - 1/\sqrt r)$ for rounding. For
-    $r = \frac94$ the leading number is 9; Proposition 3 has 3, as its proof leaves a whole
-    $\varepsilon$. Rounding without bias costs nothing at this order: then the answer is 0.
+    with $S$ of `effective_steps` and
+    $\frac{C_1}{K^2} = \frac{8\sigma_l^2}{K} + 32 \sigma_g^2 + \frac{64\theta^2}{(1-\theta)^2}
+    (\sigma_l^2 + B^2)$.
+
+    With $\eta = \frac{1}{LK\sqrt T}$, `stationarity_bound` is $\frac KS \frac{a_1}{\sqrt T}$ for
+    unrounded messages and $\frac KS (\frac{a_2}{\sqrt T} + 2 L B \sqrt d s \sqrt T)$ for messages
+    rounded down, whose D of `constants` is L in place of $\frac L2$. When the first is
+    $\varepsilon$, the second is to be $\varepsilon$ after r times as many rounds. Its first part is
+    then $\frac{a_2}{\sqrt r a_1} \varepsilon$. If that leaves nothing for rounding, the answer is
+    infinite; for $r = \frac94$ it is where $\frac{C_1}{K^2} \ge 2 L \Delta$.
+
+    Proposition 3 has $\varepsilon^2 = 3 (1-\theta)^2 L B \sqrt d s (2 \Delta + \frac{C_1}{K^2})$.
+    It omits the L of $\frac{2 \Delta}{\eta K T} = \frac{2 L \Delta}{\sqrt T}$, has $1 - \theta$ for
+    $\frac KS$, does not double $C_1$, and leaves a whole $\varepsilon$ for rounding, which makes
+    its 3 a 9 even without noise. Rounding without bias costs nothing at this order: then the answer
+    is 0.
 
     Args:
         setting: see `Setting`; its step size does not count.
@@ -189,12 +199,21 @@ def coarsest_accuracy(
         )
     if rounding.kind == "stochastic":
         return 0.0
-    # the bracket of the formula: 2 Delta and C_1 / K^2
-    noise = 2 * gap + setting.c1 / setting.local_steps**2
+    noise = setting.c1 / setting.local_steps**2
+    # of the bounds K/S a / sqrt(T) without and with rounding
+    unrounded = 2 * setting.smoothness * gap + noise
+    rounded = unrounded + noise
+    if not unrounded:
+        return 0.0
+    # what r times the rounds leave for the rounding, as a share of the accuracy
+    room = 1 - rounded / (math.sqrt(rounds_ratio) * unrounded)
+    if room <= 0:
+        return math.inf
+    steps = effective_steps(local_steps=setting.local_steps, momentum=setting.momentum)
     scale = (
-        (1 - setting.momentum) ** 2
+        (setting.local_steps / steps) ** 2
         * setting.smoothness
         * setting.gradient_bound
         * math.sqrt(rounding.square)
     )
-    return math.sqrt(2 * rounds_ratio / (math.sqrt(rounds_ratio) - 1) * scale * noise)
+    return math.sqrt(2 * math.sqrt(rounds_ratio) * scale * unrounded / room)
