@@ -163,6 +163,8 @@ def test_several_folders_are_not_kept(tmp_path):
         (tmp_path / "a" / "runs.csv").touch()
         with pytest.raises(InvalidInput, match=r"--keep: got .*; allowed: one run directory"):
             report([tmp_path / name for name in folders], keep=tmp_path / "kept")
+    with pytest.raises(InvalidInput, match="missing: not a run directory"):
+        report([tmp_path / "missing"], keep=tmp_path / "kept")
     assert not (tmp_path / "kept").exists()
 
 

@@ -28,14 +28,18 @@ def report(
     from fedax.utils.files import write
 
     single = folders[0] if len(folders) == 1 else None
-    is_copy = single is not None and not (single / "summary.json").exists()
+    # no run directory, but a folder that --keep has made
+    is_copy = (
+        single is not None
+        and not (single / "summary.json").exists()
+        and (single / "runs.csv").exists()
+    )
     if keep is not None and (single is None or is_copy):
         arguments = (
             f"{keep} with {'a folder that --keep has made' if is_copy else 'several folders'}"
         )
         raise InvalidInput.found("--keep", arguments, "one run directory")
-    # no run directory, but a folder that --keep has made
-    if single and not (single / "summary.json").exists() and (single / "runs.csv").exists():
+    if single is not None and is_copy:
         # with curves everything is made again; older copies have numbers for the tables only
         if is_archive(single):
             files = RunDirectory.load(single).renew_archive()
