@@ -120,7 +120,7 @@ def test_bad_input_is_one_message(tmp_path):
     assert "bad.toml, line 23: hyperparameter of FedProx: got 'mo'" in refused("run", "bad.toml")
     assert "broken.toml, line 1: not valid TOML" in refused("run", "broken.toml")
     assert "cannot be read" in refused("run", "none.toml")
-    for name, near in (("fedavgg", "fedavg"), ("fedpull", "fedrep")):
+    for name, near in (("fedavgg", "fedavg"), ("fedrap", "fedrep")):
         words = refused("compare", name)
         assert f"Did you mean '{near}'? Your own code is path/to/file.py:Name" in words
     for method in ("fedprox", "proxskip"):
