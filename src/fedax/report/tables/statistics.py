@@ -66,7 +66,7 @@ def mean_text(mean: float, deviation: float = math.nan, sign: str = " ± ") -> s
     >>> mean_text(0.0012446, 1e-5), mean_text(1235.5678, 1.0), mean_text(88.98)
     ('0.001245 ± 0.000010', '1235.6 ± 1.0', '89.0')
     >>> mean_text(3.1e-7, 1e-8), mean_text(196923771.0, 137402040.0)
-    ('3.10e-07 ± 1.0e-08', '1.97e+08 ± 1.4e+08')
+    ('3.10e-07 ± 1.0e-08', '2.0e+08 ± 1.4e+08')
     """
     has_deviation = math.isfinite(deviation)
     # the decimal exponent of the last digit shown
