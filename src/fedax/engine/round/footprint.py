@@ -153,9 +153,17 @@ def trace_footprint(algorithm: Algorithm[Any], setup: Setup) -> Footprint:
 
 def _make_small_task(clients: int) -> Task:
     start = {"a": jnp.zeros(3), "b": jnp.zeros(2)}
-    examples = Ragged.of([{"x": [0.0]}] * clients)
+    # with two classes, which some methods need
+    examples = Ragged.of([{"x": [0.0], "y": [0]}] * clients)
+
+    def predict(params: PyTree, examples: Any, key: Any) -> Float[Array, "batch classes"]:
+        return jax.nn.softmax(examples["x"][:, None] * params["b"][None])
+
     return Task(
-        lambda key: start, lambda params, examples, key: examples["x"] * params["a"].sum(), examples
+        lambda key: start,
+        lambda params, examples, key: examples["x"] * params["a"].sum(),
+        examples,
+        predictor=predict,
     )
 
 
