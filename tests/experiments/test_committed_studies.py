@@ -66,7 +66,7 @@ def test_decentralized_runs_are_of_equal_length():
 
 @pytest.mark.parametrize("folder", ARCHIVES, ids=lambda folder: folder.name)
 def test_archived_cells_have_all_seeds(folder):
-    """All cells of a study that were run have as many runs, of one length and with all metrics.
+    """All cells of a task that were run have as many runs, of one length and with all metrics.
 
     Cells may be missing: pages of the reproduction count them as not run.
     """
@@ -82,6 +82,6 @@ def test_archived_cells_have_all_seeds(folder):
         metrics[cell].add(frozenset(names))
     assert all(len(each) == 1 for each in metrics.values())
     counts = defaultdict(set)
-    for (_, purpose), number in Counter((cell, purpose) for cell, purpose, *_ in runs).items():
-        counts[purpose].add(number)
+    for (cell, purpose), number in Counter((cell, purpose) for cell, purpose, *_ in runs).items():
+        counts[cell[0], purpose].add(number)
     assert all(len(each) == 1 for each in counts.values())

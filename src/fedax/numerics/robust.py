@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from fedax.core.federation import Gathered
 from fedax.utils.layout import Vector, accumulator
-from fedax.utils.norms import power_of_two
+from fedax.utils.norms import power_of_two, scale_of
 
 _FIRST, _LAST = -(1 << 20), 1 << 20
 """Exponents below and above those of all squares."""
@@ -143,3 +143,18 @@ def sort_uploads(uploads: Gathered[Vector]) -> tuple[Float[Array, "capacity dim"
     """
     values = jnp.where(uploads.valid[:, None], uploads.value, jnp.inf)
     return jnp.sort(values, axis=0), uploads.valid.sum(dtype=jnp.int32)
+
+
+def clip_rows(
+    rows: Float[Array, "rows dim"], bound: Float[Array, ""]
+) -> tuple[Float[Array, "rows"], Float[Array, "rows dim"]]:
+    r"""Returns factors and rows whose products are the rows at length $\le$ `bound`, whatever
+    their lengths.
+    """
+    # squares of long and short rows fit; one whose length overflows would become 0
+    scale = scale_of(rows, axis=1)
+    length = jnp.linalg.norm(rows / scale[:, None], axis=1)
+    # the bound may be larger than the length can be; 0 is not clipped
+    is_clipped = scale * length > bound
+    factors = jnp.where(is_clipped, bound / jnp.where(length > 0, length, 1), 1)
+    return factors, rows / jnp.where(is_clipped, scale, 1)[:, None]

@@ -20,8 +20,8 @@ from fedax.core import (
     Vector,
     hyper,
 )
+from fedax.numerics.robust import clip_rows
 from fedax.utils.layout import accumulator
-from fedax.utils.norms import scale_of
 from fedax.utils.random import Index
 
 
@@ -118,14 +118,7 @@ class CenteredClip(MixedUploads[ClipState]):
 
         def clip_step(_: Index, v: Vector) -> Vector:
             offsets = jnp.where(uploads.valid[:, None], uploads.value - v[None], 0)
-            offsets = offsets.astype(wide)
-            # squares of long and short offsets fit; one whose length overflows would not count
-            scale = scale_of(offsets, axis=1)
-            length = jnp.linalg.norm(offsets / scale[:, None], axis=1)
-            # tau may be larger than the length can be; 0 is not clipped
-            is_clipped = scale * length > tau
-            factors = jnp.where(is_clipped, tau / jnp.where(length > 0, length, 1), 1)
-            offsets = offsets / jnp.where(is_clipped, scale, 1)[:, None]
+            factors, offsets = clip_rows(offsets.astype(wide), tau)
             return v + ((shares * factors) @ offsets).astype(v.dtype)
 
         return jax.lax.fori_loop(0, self.iterations, clip_step, center)
