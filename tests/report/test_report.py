@@ -367,6 +367,11 @@ def test_the_best_is_the_lowest_loss_and_the_highest_accuracy():
     assert best(columns[0], table[:1]) == set()
     small = [record("a", losses=(1.0, 2e-4)), record("b", losses=(1.0, 1e-4))]
     assert best(columns_of(small)[0], summarize(small)) == {"b"}
+    # two that read alike are both the best, or neither
+    alike = [record(name, losses=(1.0, end)) for name, end in (("a", 0.2), ("b", 0.20000001))]
+    assert best(columns_of(alike)[0], summarize(alike)) == set()
+    alike.append(record("c", losses=(1.0, 0.3)))
+    assert best(columns_of(alike)[0], summarize(alike)) == {"a", "b"}
 
 
 def test_further_tables_and_prices_are_on_the_page():

@@ -69,7 +69,7 @@ class FedNTD(OnClasses):
                 self.log_not_true(predict(model, examples, key), examples["y"])
                 for model in (params, global_params)
             )
-            # the true class has -1/0 in both, and no share
+            # the true class is minus infinity in both, and has no share
             gap = jnp.where(jnp.isfinite(z_g), z_g - z, 0)
             return (jnp.exp(z_g) * gap).sum(1)
 

@@ -251,20 +251,23 @@ def shown(column: Column, value: tuple[float, float] | None) -> str:
 def best(column: Column, rows: Sequence[Row]) -> set[str]:
     """Returns the labels whose mean is best in a column: the highest accuracy, the lowest loss.
 
-    Means are compared before they are rounded. None for metrics that are only watched, or have no
-    direction. A mean that is not finite is worse than all others.
+    Means are compared before they are rounded; those that read as the best one are best as well.
+    None for metrics that are only watched, or have no direction. A mean that is not finite is worse
+    than all others.
     """
     rows = [row for row in rows if column.metric in row.values]
     mode = next((row.modes.get(column.metric) for row in rows), None)
     if mode is None or column.metric in ("dissimilarity", "weight_gap"):
         return set()
     means = {row.label: row.values[column.metric][0] for row in rows}
+    texts = {row.label: shown(column, row.values[column.metric]) for row in rows}
     finite = {label: mean for label, mean in means.items() if math.isfinite(mean)}
     # nothing is best if all are equal, unless one was lost
-    if not finite or (len(finite) == len(means) and len(set(finite.values())) < 2):
+    if not finite or (len(finite) == len(means) and len({texts[label] for label in finite}) < 2):
         return set()
     top = (max if mode == "max" else min)(finite.values())
-    return {label for label, mean in finite.items() if mean == top}
+    best_texts = {texts[label] for label, mean in finite.items() if mean == top}
+    return {label for label in finite if texts[label] in best_texts}
 
 
 def _summarize_outcomes(runs: Sequence[Record]) -> str:
