@@ -7,6 +7,7 @@ import pytest
 
 import fedax
 from fedax.core import UnknownName
+from fedax.engine.round import evaluation
 from marks import slow
 from problems import SIZES, regression, squares
 
@@ -57,6 +58,15 @@ def test_dissimilarity_by_its_definition(piece, monkeypatch):
     }
     for name, value in expected.items():
         np.testing.assert_allclose(history.last(name), value, rtol=1e-10)
+
+
+def test_larger_examples_pass_in_smaller_pieces():
+    """So that a CPU's caches hold the layers; never more than there are."""
+
+    def width(*shape, count=5000):
+        return evaluation.examples_at_once({"x": np.zeros((count, *shape))}, count)
+
+    assert (width(60), width(28, 28), width(32, 32, 3), width(60, count=9)) == (256, 167, 64, 9)
 
 
 def scored(test, holdout=None):

@@ -6,6 +6,7 @@ examples, compensated against rounding.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +28,11 @@ from fedax.utils.layout import accumulator
 from fedax.utils.random import Index
 
 PIECE = 2048
-"""Number of examples that pass through the model at once in an evaluation."""
+"""Largest number of examples that pass through the model at once in an evaluation."""
+INPUTS_ON_CPU = 2**17
+"""Numbers in the inputs that pass at once on a CPU: more layers' outputs than its caches hold make
+convolutions half as fast.
+"""
 
 
 def personal_models(
@@ -167,7 +172,7 @@ class CompiledView(View):
         data: Ragged = getattr(self.task, split)
         if not data.total:
             return jnp.full(data.clients, jnp.nan, accumulator(self.w.dtype))
-        width = min(PIECE, data.largest)
+        width = examples_at_once(data, data.largest)
 
         def mean(k: Index) -> Float[Array, ""]:
             w, state = model_of(k)
@@ -229,7 +234,7 @@ class CompiledView(View):
         return self._sums[split]
 
     def _sum_scores(self, data: Examples | Ragged) -> dict[str, Array]:
-        """Computes `sums` of one data set, `PIECE` examples at a time."""
+        """Computes `sums` of one data set, some examples at a time."""
         count, wide, functions = (
             _count_examples(data),
             accumulator(self.w.dtype),
@@ -241,7 +246,7 @@ class CompiledView(View):
         }
         if not count:
             return zero
-        width, params = min(PIECE, count), self.setup.layout.unravel(self.w)
+        width, params = examples_at_once(data, count), self.setup.layout.unravel(self.w)
 
         def add(i: Index, sums: tuple[Any, Any]) -> tuple[Any, Any]:
             # the last piece is moved back into the data; rows seen before do not count again
@@ -317,7 +322,7 @@ def propagate_nan(values: dict[str, Float[Array, "rows"]]) -> dict[str, Float[Ar
 def predictions(task: Task, params: Any, data: Examples | Ragged) -> Shaped[Array, "examples ..."]:
     """Computes the predictions of a model for all examples, in pieces."""
     count, predict = _count_examples(data), task.predictions
-    width = min(PIECE, count)
+    width = examples_at_once(data, count)
     assert predict is not None, "a task without predictions"
 
     def predict_piece(i: Index) -> Array:
@@ -328,6 +333,18 @@ def predictions(task: Task, params: Any, data: Examples | Ragged) -> Shaped[Arra
     predicted = jax.lax.map(predict_piece, jnp.arange(pieces, dtype=jnp.int32))
     full_pieces = predicted[:-1].reshape(-1, *predicted.shape[2:])
     return jnp.concatenate([full_pieces, predicted[-1][width * pieces - count :]])
+
+
+def examples_at_once(data: Examples | Ragged, count: int) -> int:
+    """Returns how many of `count` examples pass through the model at once.
+
+    On a CPU from 64 to 256, fewer the larger an example is.
+    """
+    if jax.default_backend() != "cpu":
+        return min(PIECE, count)
+    arrays = data.arrays if isinstance(data, Ragged) else data
+    numbers = max(1, sum(math.prod(values.shape[1:]) for values in arrays.values()))
+    return min(PIECE, count, max(min(256, INPUTS_ON_CPU // numbers), 64))
 
 
 def _count_examples(data: Examples | Ragged) -> int:
