@@ -198,7 +198,7 @@ class Backdoor(Attack):
 
     Args:
         share, seed: as in `Attack`.
-        target: the class, a label of the task.
+        target: the label of the class, at least 0.
         poisoned: share of a hostile client's examples that it poisons, rounded up; in (0, 1].
         patch: side of the square in pixels, at least 1. See `Trigger` for examples that are no
             images.
