@@ -119,6 +119,18 @@ def test_new_certificates_and_a_new_signature(deployment, monkeypatch):
     assert sorted(keys.certificate_ends(folder)) == ["ca.crt", "server.crt"]
 
 
+def test_an_app_that_cannot_be_built_leaves_the_certificates(deployment, monkeypatch):
+    def refuse(deployment):
+        raise fedax.FedaxError("`flwr build` failed")
+
+    monkeypatch.setattr("fedax.flower.deploy.trial.build_app", refuse)
+    folder = deployment.path("keys")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(fedax.FedaxError, match="failed"):
+        renew(deployment)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
 def test_a_client_is_added_or_gets_new_keys(deployment):
     folder = deployment.path("keys")
     for k in (0, 1):

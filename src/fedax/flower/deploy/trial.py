@@ -151,9 +151,10 @@ def renew(deployment: Deployment, client: int | None = None) -> list[str]:
     """
     keys = deployment.path("keys")
     if client is None:
-        write_certificates(keys, deployment.host)
+        # first what can fail: new certificates shut out all clients until they have them
         write_app(deployment.path("app"), deployment.folder)
         build_app(deployment)
+        write_certificates(keys, deployment.host)
         return ["keys/ca.crt", f"keys/{TRUSTED}"]
     if client not in range(deployment.clients):
         raise InvalidInput.of(
