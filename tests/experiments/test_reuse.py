@@ -75,6 +75,25 @@ def test_another_run_is_not(first, old, new):
     assert import_runs([Experiment.parse(TINY.replace(old, new))], [first.path]) == {}
 
 
+def test_runs_with_more_observers_are_taken_over(tmp_path):
+    """They stand under the new list, and go on there; those with fewer are passed over."""
+    lists = ('["train_loss", "test_loss"]', '["test_loss"]', '["test_loss", "test_accuracy"]')
+    more, fewer, others = (
+        Experiment.parse(TINY.replace("rounds = 2", f"rounds = 2\nobserve = {names}"))
+        for names in lists
+    )
+    watched = run_experiment(more, tmp_path / "a", Display())
+    told = Told()
+    assert import_runs([others], [watched.path], say=told.say) == {}
+    assert told.said == [
+        f"4 runs of {watched.path} cannot be reused: they lack test_accuracy of `observe`."
+    ]
+    directory = run_experiments([fewer], tmp_path / "b", "Fewer", Told(), reuse=[watched.path])
+    for run, old in zip(directory.records, watched.records, strict=True):
+        assert run.metrics["test_loss"].tolist() == old.metrics["test_loss"].tolist()
+    assert resume(tmp_path / "b", Display()).status == "finished"
+
+
 def test_another_hyperparameter_is_another_run(first):
     taken = import_runs([Experiment.parse(TINY.replace("mu = 1", "mu = 2"))], [first.path])
     assert sorted(taken) == [0, 1]

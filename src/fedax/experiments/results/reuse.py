@@ -33,6 +33,7 @@ class _Candidate(NamedTuple):
         number: of the run in the directory.
         versions: with which it was made.
         same_versions: whether these are the present ones.
+        observers: names of its observers; None for all that fit its task.
     """
 
     record: Record
@@ -40,6 +41,7 @@ class _Candidate(NamedTuple):
     number: int
     versions: Mapping[str, Any]
     same_versions: bool
+    observers: Sequence[str] | None
 
 
 def import_runs(
@@ -52,9 +54,10 @@ def import_runs(
     """Imports the runs of some experiments that are finished in other run directories, by number.
 
     A run is the same if its data, model, method, solver, schedule, seed, rounds and observations
-    are; names do not count. Runs are passed over that were made with other random settings of JAX
-    or from other data, or that lack a metric that the experiment needs. What a run of an earlier
-    version does not say counts as the same.
+    are; names do not count. It may have more observers, whose metrics stay. Runs are passed over
+    that were made with other random settings of JAX or from other data, or that lack an observer or
+    a metric that the experiment needs. What a run of an earlier version does not say counts as the
+    same.
 
     Args:
         experiments: of the new directory, in order.
@@ -76,20 +79,23 @@ def import_runs(
             candidates.setdefault(run, []).append(candidate)
     imported: dict[int, Record] = {}
     reasons = Counter[str]()
-    for run_id, run in identify_runs(experiments):
+    for run_id, run, observers in _identify_with_observers(experiments):
         experiment, refusals = experiments[run_id.experiment], list[str]()
         # the first folder that has a run counts
         for candidate in candidates.get(run, []):
             data = candidate.record.settings and candidate.record.settings.get("data")
             # `hashes_of` may make the data, which takes time
             hashes = hashes_of(experiment) if data and hashes_of else {}
-            refusal = _refusal(candidate, experiment, hashes, elsewhere)
+            refusal = _lacks(candidate, observers)
+            refusal = refusal or _refusal(candidate, experiment, hashes, elsewhere)
             if refusal is not None:
                 refusals.append(refusal)
                 continue
             # the same run may have another number, title or label here
             imported[run_id.number] = dataclasses.replace(
                 candidate.record,
+                settings=candidate.record.settings
+                and {**candidate.record.settings, "observe": observers},
                 models=models_in(candidate.folder, candidate.number),
                 versions=_other_versions(candidate, hashes),
                 task=experiment.name,
@@ -108,7 +114,7 @@ def _find_runs(folder: Path, elsewhere: bool) -> Iterator[tuple[str, _Candidate]
     """Yields the finished runs of a directory, each with the text that identifies it."""
     directory = RunDirectory.load(folder, repair=True)
     current_versions = versions()
-    for run_id, run in identify_runs(directory.experiments):
+    for run_id, run, observers in _identify_with_observers(directory.experiments):
         record = directory.runs.get(run_id.number)
         # the files may have been edited since: label and seed must be those of the number
         if record is None or not run_id.is_of(record) or record.outcome.kind == "interrupted":
@@ -126,7 +132,22 @@ def _find_runs(folder: Path, elsewhere: bool) -> Iterator[tuple[str, _Candidate]
             hint = "--elsewhere takes them all the same, and the tables say so."
             reason = f"made with other versions, so its runs cannot be reused: {differences}"
             raise InvalidInput.because(str(folder), reason, hint)
-        yield run, _Candidate(record, folder, run_id.number, run_versions, not differing)
+        yield (
+            run,
+            _Candidate(record, folder, run_id.number, run_versions, not differing, observers),
+        )
+
+
+def _lacks(candidate: _Candidate, observers: Sequence[str] | None) -> str | None:
+    """Returns the sentence after "2 runs" that says which observers a run lacks, None if it has
+    all.
+    """
+    beginning = f"of {candidate.folder} cannot be reused: "
+    if candidate.observers is None or observers is None:
+        is_same = candidate.observers is observers
+        return None if is_same else beginning + "made with another `observe`."
+    names = [name for name in observers if name not in candidate.observers]
+    return f"{beginning}they lack {', '.join(names)} of `observe`." if names else None
 
 
 def _refusal(
@@ -162,6 +183,15 @@ def _other_versions(candidate: _Candidate, hashes: Mapping[str, str]) -> dict[st
     changed = [] if differing_jax else data_differences(candidate.record, hashes)
     words = dict.fromkeys(changed, "of other content than here")
     return {**candidate.versions, **differing_jax, **words}
+
+
+def _identify_with_observers(
+    experiments: Sequence[Experiment],
+) -> Iterator[tuple[RunId, str, Sequence[str] | None]]:
+    """Yields every run with a text of all that determines it, and the names of its observers."""
+    for run_id, run in run_configurations(experiments):
+        observers = run.pop("observe")
+        yield run_id, json.dumps(run, sort_keys=True), observers
 
 
 def identify_runs(experiments: Sequence[Experiment]) -> Iterator[tuple[RunId, str]]:
