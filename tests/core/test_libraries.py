@@ -1,6 +1,8 @@
 """Models of Flax, Haiku and Equinox with batch norm: a run is what the library itself computes,
 minibatch by minibatch."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,9 @@ import optax
 import pytest
 
 import fedax
+from fedax.tasks.own_models import by_name
+from fedax.tasks.own_models.outputs import accuracy
+from fedax.tasks.own_models.signature import _takes_by_name, call_with
 
 RNG, RATE = np.random.default_rng(0), 0.1
 SCHEDULE = fedax.Schedule(epochs=1, batch_size=4, order="given")
@@ -283,6 +288,98 @@ def test_labels_that_are_no_columns_have_no_accuracy(part, low, label):
     own = {"accuracy": lambda z, e: (z[:, 0] > 0).astype(z.dtype)}
     task = fedax.tasks.from_equinox(eqx.nn.Linear(6, 2, key=KEY), hinge, scores=own, **parts)
     assert set(task.scores) == {"accuracy"}
+
+
+@pytest.mark.parametrize("kind", ["uint8", "uint16", "Series", "list"])
+def test_labels_of_any_whole_type_are_read(kind):
+    def labels(y):
+        if kind == "Series":
+            return pytest.importorskip("pandas", reason="no pandas").Series(y)
+        return y.tolist() if kind == "list" else y.astype(kind)
+
+    def data(highest):
+        return {
+            name: {"x": np.ones((n, 6), np.float32), "y": labels(highest - np.arange(n) % 3)}
+            for name, n in (("anna", 4), ("bert", 5))
+        }
+
+    net = equinox_module()
+    with jax.numpy_dtype_promotion("standard"):
+        assert "accuracy" in fedax.tasks.from_equinox(net, cross_entropy, data(2)).scores
+        with pytest.raises(fedax.InvalidInput, match=r"the label 4, .* labels from 0 to 2"):
+            fedax.tasks.from_equinox(net, cross_entropy, data(4))
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_more_classes_than_the_type_of_labels_can_count(kind):
+    """Class 256 is none that uint8 has, and not label 0."""
+    outputs = jnp.zeros((3, 300), jnp.float32).at[jnp.arange(3), jnp.array([256, 0, 7])].set(9.0)
+    examples = {"y": jnp.array([0, 0, 7], kind)}
+    np.testing.assert_array_equal(accuracy(outputs, examples), [0, 1, 1])
+    expected = optax.softmax_cross_entropy_with_integer_labels(outputs, jnp.array([0, 0, 7]))
+    np.testing.assert_allclose(by_name.cross_entropy(outputs, examples), expected, rtol=1e-6)
+
+
+def flax_class():
+    nnx = pytest.importorskip("flax.nnx", reason="flax is not installed")
+
+    class Net(nnx.Module):
+        def __init__(self, columns=3, *, rngs):
+            self.dense = nnx.Linear(6, columns, rngs=rngs)
+
+        def __call__(self, x):
+            return self.dense(x)
+
+    return fedax.tasks.from_flax, Net
+
+
+def equinox_class():
+    class Net(eqx.Module):
+        dense: eqx.nn.Linear
+
+        def __init__(self, columns=3, *, key):
+            self.dense = eqx.nn.Linear(6, columns, key=key)
+
+        def __call__(self, x):
+            return self.dense(x)
+
+    return fedax.tasks.from_equinox, Net
+
+
+@pytest.mark.parametrize("library", [flax_class, equinox_class])
+@pytest.mark.parametrize("form", ["class", "partial", "function"])
+def test_makers_get_random_numbers_by_name(library, form):
+    maker, net = library()
+    name = "key" if library is equinox_class else "rngs"
+    module = {
+        "class": net,
+        "partial": functools.partial(net, 3),
+        "function": lambda numbers: net(**{name: numbers}),
+    }[form]
+    data = [{"x": client["x"].astype(np.float32), "y": client["y"]} for client in clients((3, 2))]
+    with jax.numpy_dtype_promotion("standard"):
+        task = maker(module, cross_entropy, data)
+        one, other = (jax.tree.leaves(task.start(jax.random.key(seed))) for seed in (0, 1))
+    # seeds differ in the starting point
+    assert any(not np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_which_makers_get_their_argument_by_name():
+    def second(seed, key):
+        return seed
+
+    cases = [
+        (lambda *, key: key, True),
+        (lambda width=3, key=None: key, True),
+        (functools.partial(lambda width, key: key, width=3), True),
+        (lambda key, /: key, False),
+        (lambda seed, key=None: seed, False),
+        (functools.partial(second, key="given"), False),
+        (equinox_class()[1], True),
+    ]
+    for maker, by_name_alone in cases:
+        assert _takes_by_name(maker, "key") == by_name_alone
+    assert call_with(functools.partial(second, key="given"), "key", 5) == 5
 
 
 KEY = jax.random.key(0)

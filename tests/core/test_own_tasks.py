@@ -141,6 +141,23 @@ def test_loss_and_accuracy_are_watched_by_default():
 
 
 @pytest.mark.slow
+def test_numbers_of_modules_within_a_pytree_are_settings():
+    """As those of a module alone: a rate of dropout is not trained, a number beside it is."""
+    modules = {"dense": eqx.nn.Linear(2, 3, key=jax.random.key(0)), "drop": eqx.nn.Dropout(0.5)}
+    params = modules | {"scale": 2.0}
+
+    def loss(p, e, key):
+        z = p["drop"](jax.vmap(p["dense"])(e["x"]), key=key, inference=key is None)
+        return (p["scale"] * z.sum(1) - e["y"].astype(z.dtype)) ** 2
+
+    for start in (params, lambda key: params):
+        task = from_loss(loss, start, CLIENTS, l2=0.5)
+        trained = task.start(jax.random.key(0))
+        assert [np.shape(leaf) for leaf in jax.tree.leaves(trained)] == [(3, 2), (3,), ()]
+        whole = task.assembled(trained)
+        assert (whole["drop"].p, whole["drop"].inference) == (0.5, False)
+
+
 def test_equinox_modules_keep_their_other_leaves():
     """Of a multilayer perceptron only the real arrays are trained; it comes back whole, and can be
     started from."""

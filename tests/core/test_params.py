@@ -2,6 +2,7 @@
 
 import json
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -82,6 +83,43 @@ def test_weights_of_pytorch_and_back(tmp_path):
     assert set(back) == set(NAMES.values())
     for name, array in back.items():
         np.testing.assert_array_equal(array, state[name])
+
+
+def dropping():
+    key = jax.random.key(0)
+    linear = eqx.nn.Linear(2, 3, dtype=jnp.float32, key=key)
+    return eqx.nn.Sequential([linear, eqx.nn.Dropout(0.25)])
+
+
+@pytest.mark.parametrize("ending", ["safetensors", "npz"])
+def test_numbers_that_are_settings_of_modules_are_in_no_file(ending, tmp_path):
+    """A rate of dropout stays a number: as an array, the module could not be traced."""
+    path, model = tmp_path / f"m.{ending}", dropping()
+    fedax.save_params({"net": model, "scale": 2.0}, path)
+    assert list(fedax.load_params(path)) == ["net.layers.0.weight", "net.layers.0.bias", "scale"]
+    read = fedax.load_params(path, like={"net": model, "scale": 0.0})
+    assert (read["net"].layers[1].p, read["net"].layers[1].inference) == (0.25, False)
+    assert float(read["scale"]) == 2.0
+    # shapes alone, and a loaded module is traced
+    like = eqx.filter_eval_shape(dropping)
+    fedax.save_params(model, path)
+    loaded = fedax.load_params(path, like=like)
+    x = eqx.filter_jit(loaded)(jnp.ones(2, jnp.float32), key=jax.random.key(1))
+    assert x.shape == (3,)
+
+
+def test_settings_of_modules_in_older_files_are_passed_over(tmp_path):
+    model, path = dropping(), tmp_path / "old.safetensors"
+    arrays = {"weight": np.ones((3, 2), np.float32), "bias": np.ones(3, np.float32)}
+    arrays = {f"layers.0.{name}": array for name, array in arrays.items()}
+    old = arrays | {"layers.1.p": np.array(0.5), "layers.1.inference": np.array(False)}
+    safetensors.numpy.save_file(old, path)
+    read = fedax.load_params(path, like=model)
+    assert (read.layers[1].p, read.layers[1].inference) == (0.25, False)
+    np.testing.assert_array_equal(read.layers[0].weight, arrays["layers.0.weight"])
+    safetensors.numpy.save_file(arrays | {"layers.1.q": np.array(0.5)}, path)
+    with pytest.raises(InvalidInput, match=r"arrays that no leaf takes: \['layers.1.q'\]"):
+        fedax.load_params(path, like=model)
 
 
 LIKE = {"kernel": jnp.zeros((2, 3)), "bias": jnp.zeros(3)}

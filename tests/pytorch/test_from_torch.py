@@ -105,6 +105,52 @@ def test_batch_norm_leaves_padding_out_and_its_statistics_are_the_state():
     np.testing.assert_allclose(history.metrics["train_loss"][-1], loss, atol=1e-10)
 
 
+class Steps(nn.Module):
+    """A head on the mean over the steps of each example, of which every step is normed."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm1d(2), nn.Linear(2, 10)
+
+    def forward(self, x):
+        batch, steps, channels = x.shape
+        normed = self.norm(x.reshape(batch * steps, channels))
+        return self.head(normed.reshape(batch, steps, channels).mean(1))
+
+
+class OwnMean(nn.Module):
+    """Keeps a running mean by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(2))
+        self.head = nn.Linear(2, 10)
+
+    def forward(self, x):
+        x = x.mean(1)
+        if self.training:
+            self.mean.copy_(0.9 * self.mean + 0.1 * x.mean(0).detach())
+        return self.head(x - self.mean)
+
+
+def test_padding_is_left_out_of_norms_of_steps_and_refused_for_own_buffers():
+    x = torch.randn(5, 3, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 1
+    data, schedule = (
+        [{"x": x, "y": torch.arange(5)}],
+        fedax.Schedule(epochs=1, batch_size=3, order="given"),
+    )
+    net = Steps().double()
+    history = run(fedax.tasks.from_torch(net, cross_entropy, data), 1, schedule=schedule)
+    for rows in (slice(0, 3), slice(3, 5)):
+        net(x[rows])
+    np.testing.assert_allclose(
+        history.state_dict()["norm.running_mean"], net.norm.running_mean, atol=1e-12
+    )
+    task = fedax.tasks.from_torch(OwnMean().double(), cross_entropy, data)
+    with pytest.raises(fedax.InvalidInput, match="minibatches of one size"):
+        run(task, 1, schedule=schedule)
+
+
 def test_a_minibatch_of_one_example_has_variance_zero():
     """PyTorch refuses it; here clients of all sizes train together."""
 

@@ -20,6 +20,7 @@ from fedax.core import History, InvalidInput, Task, UnknownName
 from fedax.examples.arrays import as_array, as_ndarray
 from fedax.utils.arguments import checked_call
 from fedax.utils.files import read, write, writing
+from fedax.utils.module_leaves import is_in_module
 
 FORMATS = ("safetensors", "npz")
 """Formats of model files, which are also their endings."""
@@ -89,7 +90,8 @@ def save_params(
     `load_params` checks.
 
     Args:
-        params: any pytree of arrays; other leaves, such as functions, are left out.
+        params: any pytree of arrays; other leaves, such as functions, are left out, as are the
+            numbers that are settings of Equinox modules, such as a rate of dropout.
         path: of the file; folders are made.
         names: from the name of a leaf to that of its array in the file, a mapping (other leaves
             keep theirs) or a function.
@@ -288,7 +290,12 @@ def named_arrays(params: PyTree, state: PyTree) -> dict[str, np.ndarray]:
     leaves += zip(
         (f"{_STATE}{name}" for name in leaf_names(state)), jax.tree.leaves(state), strict=True
     )
-    return {name: np.array(leaf) for name, leaf in leaves if _is_array(leaf)}
+    is_stored = _mark_stored(params) + _mark_stored(state)
+    return {
+        name: np.array(leaf)
+        for (name, leaf), stored in zip(leaves, is_stored, strict=True)
+        if stored
+    }
 
 
 def _state_names(task: Task) -> list[str]:
@@ -340,9 +347,12 @@ def place_arrays(
     }
     _check_leaves("names", names if isinstance(names, Mapping) else (), model_names)
     _check_leaves("transpose", transpose, model_names)
-    for name, leaf in zip(model_names, leaves, strict=True):
-        if not _is_array(leaf):
+    settings = set[str]()
+    for name, leaf, stored in zip(model_names, leaves, _mark_stored(shapes), strict=True):
+        if not stored:
             placed.append(leaf)
+            if eqx.is_array_like(leaf):
+                settings.add(_array_name(name, names))
             continue
         key = _array_name(name, names)
         if key not in arrays:
@@ -351,7 +361,8 @@ def place_arrays(
         placed.append(
             _fit_array(as_ndarray(arrays[key], f"{where}: {name}"), leaf, name, where, transpose)
         )
-    if strict and (unused := [key for key in arrays if key not in used]):
+    # older files hold numbers that are settings of modules too
+    if strict and (unused := [key for key in arrays if key not in used | settings]):
         hint = "Pass strict=False to pass over them, or names={leaf: array}."
         raise InvalidInput.found(
             where,
@@ -376,8 +387,10 @@ def to_bytes(
     _check_leaves("names", names if isinstance(names, Mapping) else (), model_names)
     _check_leaves("transpose", transpose, model_names)
     arrays: dict[str, np.ndarray] = {}
-    for name, leaf in zip(model_names, jax.tree.leaves(params), strict=True):
-        if _is_array(leaf):
+    for name, leaf, stored in zip(
+        model_names, jax.tree.leaves(params), _mark_stored(params), strict=True
+    ):
+        if stored:
             key = _array_name(name, names)
             if key in arrays:
                 raise InvalidInput.of(
@@ -441,8 +454,15 @@ def format_of(path: Path) -> str:
     return format
 
 
-def _is_array(leaf: Any) -> bool:
-    return eqx.is_array_like(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
+def _mark_stored(tree: PyTree) -> list[bool]:
+    """Returns for each leaf, in flat order, whether files hold it: numbers and arrays, but only
+    arrays of Equinox modules, whose numbers are settings.
+    """
+    arrays = jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct
+    return [
+        isinstance(leaf, arrays) or (not in_module and eqx.is_array_like(leaf))
+        for leaf, in_module in zip(jax.tree.leaves(tree), is_in_module(tree), strict=True)
+    ]
 
 
 def _to_native(leaf: Any, name: str) -> np.ndarray:

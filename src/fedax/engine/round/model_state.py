@@ -67,7 +67,8 @@ def padding_refusal(schedule: Schedule, clients: str) -> InvalidInput:
     )
     hint = (
         "Let the loss take `mask`, shape (batch,), False for padding, and leave those rows "
-        "out of batch statistics (norms of Flax do, by from_flax); or choose a batch_size that "
-        f"divides the examples of all {clients}."
+        "out of batch statistics (batch norms of Flax and PyTorch do, by from_flax and "
+        "from_torch; a module's own statistics do not); or choose a batch_size that divides the "
+        f"examples of all {clients}."
     )
     return InvalidInput.found("Schedule(batch_size=...)", got, "minibatches of one size", hint)

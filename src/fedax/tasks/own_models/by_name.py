@@ -17,7 +17,7 @@ from fedax.models import Model
 from fedax.tasks.own_models.from_equinox import from_equinox
 from fedax.tasks.own_models.from_flax import from_flax
 from fedax.tasks.own_models.from_torch import from_torch
-from fedax.tasks.own_models.outputs import accuracy
+from fedax.tasks.own_models.outputs import accuracy, match_labels
 from fedax.utils.plugins import find
 
 SIZES = ("features", "classes")
@@ -172,6 +172,5 @@ def cross_entropy(logits: Any, examples: Any) -> Any:
         raise InvalidInput.found(
             "model", f"outputs of shape {jnp.shape(logits)}", "outputs of shape (batch, classes)"
         )
-    labels = examples["y"]
-    is_label = jnp.arange(logits.shape[1], dtype=labels.dtype)[None, :] == labels[:, None]
+    is_label = match_labels(jnp.arange(logits.shape[1])[None, :], examples["y"][:, None])
     return jax.nn.logsumexp(logits, axis=1) - jnp.where(is_label, logits, 0.0).sum(1)

@@ -16,6 +16,7 @@ from fedax.tasks.own_models.outputs import (
     from_network,
     training_arguments,
 )
+from fedax.tasks.own_models.signature import call_with
 from fedax.utils.arguments import checked_call
 
 
@@ -35,7 +36,7 @@ def from_equinox(
     Args:
         module: an Equinox module; a pair of a module and its state, as `eqx.nn.make_with_state`
             makes it; or a function of a random key that makes either, so that seeds differ in the
-            starting point.
+            starting point. It gets the key by name if it has an argument `key`.
         loss: `loss(outputs, examples) -> (batch,)`, one loss per example; both have a batch axis.
         clients: as in `from_loss`.
         options: as in `from_flax`.
@@ -66,7 +67,7 @@ def from_equinox(
 
 def _make_network(module: Any) -> Network:
     is_made = isinstance(module, eqx.Module | tuple)
-    example = module if is_made else module(jax.random.key(0))
+    example = module if is_made else call_with(module, "key", jax.random.key(0))
     model, state = example if isinstance(example, tuple) else (example, None)
     refuse_other_library("from_equinox", model)
     if not isinstance(model, eqx.Module) or not callable(model):
@@ -85,7 +86,7 @@ def _make_network(module: Any) -> Network:
     )
 
     def start(key: Any) -> PyTree:
-        result = module(key)
+        result = call_with(module, "key", key)
         return result[0] if isinstance(result, tuple) else result
 
     def apply(model: PyTree, state: PyTree, inputs: tuple[Any, ...], key: Any, mask: Any) -> Any:

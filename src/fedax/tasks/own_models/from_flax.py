@@ -1,5 +1,7 @@
 """Tasks of Flax modules, Linen's and NNX's."""
 
+import inspect
+import types
 from collections.abc import Callable
 from typing import Any, Unpack
 
@@ -16,6 +18,8 @@ from fedax.tasks.own_models.outputs import (
     none_if_empty,
     training_arguments,
 )
+from fedax.tasks.own_models.padding import mask_of_rows
+from fedax.tasks.own_models.signature import call_with
 from fedax.utils.arguments import checked_call
 
 
@@ -28,12 +32,13 @@ def from_flax(
     Modules are told whether they train by their arguments `train`, `training`, `is_training`,
     `is_train`, `deterministic`, `inference` or `use_running_average`, if they have any; those of
     NNX by `module.train()` and `module.eval()` too. Dropout gets a random key in training. Batch
-    statistics are the model's state; padding is left out of them. Seeds differ in the starting
-    point, except for a module of NNX that is made already.
+    statistics are the model's state. Flax's batch norms leave padding out of them. If a module has
+    statistics of its own that padding would enter, the batch size has to divide the clients'
+    examples. Seeds differ in the starting point, except for a module of NNX that is made already.
 
     Args:
         module: a Linen module, an NNX module, or a function of `nnx.Rngs` that makes one, such as
-            its class.
+            its class; it gets them by name if it has an argument `rngs`.
         loss: `loss(outputs, examples) -> (batch,)`, one loss per example.
         clients: as in `from_loss`.
         options: by keyword, as in `from_loss`, and `inputs`: the name of the array that the module
@@ -84,7 +89,7 @@ def from_flax(
         )
 
     def make_module(key: Any) -> Any:
-        return module(nnx.Rngs(key))
+        return call_with(module, "rngs", nnx.Rngs(key))
 
     return from_network(
         "from_flax",
@@ -109,13 +114,15 @@ def _make_linen_network(module: Any, inputs: tuple[Any, ...]) -> Network:
 
     def apply(params: PyTree, state: PyTree, inputs: tuple[Any, ...], key: Any, mask: Any) -> Any:
         def intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
-            # a mask that the module gives itself goes first
             if (
                 isinstance(context.module, linen.BatchNorm)
                 and context.method_name == "__call__"
                 and mask is not None
+                # a subclass without it calls the method of `BatchNorm`, which has it
+                and "mask" in inspect.signature(context.orig_method).parameters
             ):
-                kwargs = {"mask": _broadcast_mask(mask, args[0])} | kwargs
+                # a mask that the module gives itself goes first
+                kwargs = {"mask": mask_of_rows(mask, args[0] if args else kwargs["x"])} | kwargs
             return call(*args, **kwargs)
 
         variables, flag_arguments = (
@@ -188,18 +195,21 @@ def _mask_norms(model: Any, mask: Any) -> None:
     """
     from flax import nnx
 
+    examples_mask = mask
+
     class Masked(nnx.BatchNorm):
         def __call__(
-            self, x: Any, use_running_average: bool | None = None, *, mask: Any = mask
+            self, x: Any, use_running_average: bool | None = None, *, mask: Any = None
         ) -> Any:
-            return super().__call__(x, use_running_average, mask=_broadcast_mask(mask, x))
+            # a mask that the module gives itself goes first
+            mask = mask_of_rows(examples_mask, x) if mask is None else mask
+            return super().__call__(x, use_running_average, mask=mask)
 
     for _, layer in nnx.iter_graph(model):
-        # in the copy of this call only
-        if type(layer) is nnx.BatchNorm:
-            layer.__class__ = Masked
-
-
-def _broadcast_mask(mask: Any, x: Any) -> Any:
-    """Reshapes a mask of examples to broadcast over an array of theirs."""
-    return mask.reshape((-1, *(1,) * (x.ndim - 1))) if mask.ndim < x.ndim else mask
+        if not isinstance(layer, nnx.BatchNorm):
+            continue
+        kind = type(layer)
+        # in the copy of this call only; what `super()` of a subclass calls is masked too
+        layer.__class__ = (
+            Masked if kind is nnx.BatchNorm else types.new_class(kind.__name__, (kind, Masked))
+        )

@@ -5,7 +5,6 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,6 +21,7 @@ from fedax.tasks.own_models.signature import check_functions, choose_leaves, rea
 from fedax.utils.arguments import checked_call_moving
 from fedax.utils.layout import accumulator
 from fedax.utils.leaf_names import Which, names_of
+from fedax.utils.module_leaves import is_in_module
 from fedax.utils.numbers import python_number
 
 
@@ -56,7 +56,8 @@ def from_loss(
             training step; `state`, see below.
         params: the starting point: a pytree of real numbers or arrays, or a function of a random
             key that makes one, so that seeds differ in it. Leaves that are no numbers, such as
-            activation functions, are split off and put back.
+            activation functions, are split off and put back. Of Equinox modules, alone or within
+            the pytree, only real arrays are trained.
         clients: a list (or generator) with the array, or the dict of arrays, of each client; a
             mapping of names to those; `FederatedData`; a folder with a file for each client; with
             `client`, a pandas frame, a data set of the `datasets` library or a dict of arrays.
@@ -226,7 +227,7 @@ def _read_leaves(example: PyTree) -> tuple[list[str], list[Any], Any]:
     """Returns names and leaves, arrays of NumPy in the types of programs, and the structure."""
     names, (leaves, structure) = names_of(example), jax.tree.flatten(example)
     # modules of Equinox hold functions and settings among their leaves
-    has_modules = any(map(_is_module, jax.tree.leaves(example, is_leaf=_is_module)))
+    has_modules = any(is_in_module(example))
     for i, name in enumerate(names):
         leaves[i] = _to_native(leaves[i] if has_modules else _check_numeric(leaves[i], name), name)
     return names, leaves, structure
@@ -239,10 +240,12 @@ def _mark_untrained(example: PyTree, leaves: list[Any], frozen: Which | None) ->
         if frozen is None
         else choose_leaves(example, frozen, "from_loss(frozen=...)")
     )
-    is_trainable = _is_real_array if _is_module(example) else _is_number
+    # numbers within modules are settings, such as a rate of dropout
     return [
-        is_frozen or not is_trainable(leaf) or not np.size(leaf)
-        for is_frozen, leaf in zip(frozen_marks, leaves, strict=True)
+        is_frozen or not (_is_real_array if in_module else _is_number)(leaf) or not np.size(leaf)
+        for is_frozen, in_module, leaf in zip(
+            frozen_marks, is_in_module(example), leaves, strict=True
+        )
     ]
 
 
@@ -295,10 +298,6 @@ _STATISTICS = (
     "num_batches_tracked",
     "mean_ema", "var_ema", "moving_avg",
 )  # fmt: skip
-
-
-def _is_module(node: Any) -> bool:
-    return isinstance(node, eqx.Module)
 
 
 def _check_numeric(leaf: Any, name: str) -> Any:

@@ -41,8 +41,10 @@ def from_torch(
     exported operators run in JAX: layers by fedax's operations, weights and inputs in PyTorch's
     order of axes, so that images are (batch, channels, rows, columns). PyTorch itself computes
     nothing in a run, and the module is not changed. Dropout gets a random key in training. Buffers
-    that training changes, such as batch statistics, are the model's state; padding is left out of
-    them, and a minibatch of one number per channel, which PyTorch refuses, has variance 0 there.
+    that training changes, such as batch statistics, are the model's state. Batch norms leave
+    padding out of them, and a minibatch of one number per channel, which PyTorch refuses, has
+    variance 0 there. If padding would enter other buffers, the batch size has to divide the
+    clients' examples.
     Parameters without `requires_grad` are frozen. All seeds start from the module's weights.
 
     Args:

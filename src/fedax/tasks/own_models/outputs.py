@@ -17,6 +17,7 @@ from fedax.examples.arrays import as_array
 from fedax.examples.integer_ranges import LABELS_HINT, find_wrong_label
 from fedax.tasks.clients import Clients, read_clients
 from fedax.tasks.own_models.from_loss import from_loss
+from fedax.tasks.own_models.padding import leaves_padding_out
 from fedax.tasks.own_models.signature import check_functions
 from fedax.utils.arguments import unknown_argument
 
@@ -45,13 +46,19 @@ class Network:
             evaluation.
         start: the starting point, a pytree or a function of a key.
         state: what it updates without a gradient, None if there is nothing such.
-        sees_padding: whether its batch statistics leave padding out.
+        sees_padding: whether `apply` takes a mask of padding and leaves that out of the state;
+            `from_network` checks it.
     """
 
     apply: Callable[..., Any]
     start: Any
     state: PyTree = None
     sees_padding: bool = False
+
+    def initial_params(self) -> PyTree:
+        """Returns the starting point, that of one random key if it depends on a key."""
+        # a function of a key; a model itself may be callable too
+        return self.start(jax.random.key(0)) if inspect.isroutine(self.start) else self.start
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         reason = "a model of another library, and a history that predicts by it, cannot be pickled"
@@ -212,6 +219,10 @@ def from_network(
         raise InvalidInput.found(
             f"{maker}(module=...)", got, "a model that fits the clients' data"
         ) from error
+    if network.state is not None and network.sees_padding:
+        params = network.initial_params()
+        masked = leaves_padding_out(network, params, cast_inputs(arguments, params))
+        network = dataclasses.replace(network, sees_padding=masked)
     functions = {
         key: OfOutputs(network, score, inputs, False) for key, score in (scores or {}).items()
     }
@@ -311,10 +322,7 @@ def _infer_output_shape(network: Network, arguments: tuple[Any, ...]) -> Any:
     """
 
     def outputs() -> Any:
-        # a function of a key; a model itself may be callable too
-        params = (
-            network.start(jax.random.key(0)) if inspect.isroutine(network.start) else network.start
-        )
+        params = network.initial_params()
         return network.apply(params, network.state, cast_inputs(arguments, params), None, None)[0]
 
     try:
@@ -348,16 +356,17 @@ def _check_labels(maker: str, loss: OfOutputs, data: Clients, columns: int) -> N
     That is, if it is not finite for the largest one.
     """
     # the largest label of all clients, and the example that has it
-    client = max(data.train, key=lambda arrays: np.max(arrays["y"], initial=-1))
-    row = int(np.argmax(client["y"]))
-    label = int(np.asarray(client["y"])[row])
+    labels = [as_array(arrays["y"], f"clients[{k}]['y']") for k, arrays in enumerate(data.train)]
+    most = max((k for k, y in enumerate(labels) if y.size), key=lambda k: int(labels[k].max()))
+    client, row = data.train[most], int(labels[most].argmax())
+    label = int(labels[most][row])
     if label < columns:
         return
     example = {
         name: jnp.asarray(np.asarray(values)[row : row + 1]) for name, values in client.items()
     }
     network = loss.network
-    params = network.start(jax.random.key(0)) if inspect.isroutine(network.start) else network.start
+    params = network.initial_params()
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         value = loss(params, example, key=None, state=network.state)
     if not np.isfinite(value).all():
@@ -383,9 +392,14 @@ def as_they_are(outputs: Any, examples: Any) -> Any:
 
 def accuracy(outputs: Any, examples: Any) -> Any:
     """Returns 1 for each example whose label has the largest output, else 0."""
-    return (jnp.argmax(outputs, axis=1).astype(examples["y"].dtype) == examples["y"]).astype(
-        outputs.dtype
-    )
+    return match_labels(jnp.argmax(outputs, axis=1), examples["y"]).astype(outputs.dtype)
+
+
+def match_labels(classes: Any, labels: Any) -> Any:
+    """Returns whether classes are labels, whose type may be too narrow for all classes."""
+    if jnp.issubdtype(labels.dtype, jnp.integer):
+        return classes == labels.astype(classes.dtype)
+    return classes.astype(labels.dtype) == labels
 
 
 _LIKE_FLAGS = re.compile("train|eval|infer|determin|running")

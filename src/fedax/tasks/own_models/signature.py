@@ -1,5 +1,6 @@
 """The arguments of a user's per-example function, and the leaves that a user names."""
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -26,6 +27,43 @@ def choose_leaves(tree: PyTree, which: Which, field: str) -> list[bool]:
     if not all(isinstance(name, str) for name in names):
         raise InvalidInput.of(field, which, "names of leaves, or a predicate of name and leaf")
     return chosen(tree, names, field)
+
+
+def call_with(maker: Callable[..., Any], name: str, value: Any) -> Any:
+    """Calls a function or class with one argument: by its name where it has that, or else in the
+    first place.
+
+    >>> call_with(lambda *, key: key, "key", 3), call_with(lambda seed: seed, "key", 3)
+    (3, 3)
+    """
+    return maker(**{name: value}) if _takes_by_name(maker, name) else maker(value)
+
+
+def _takes_by_name(maker: Callable[..., Any], name: str) -> bool:
+    """Returns whether a function or class has an argument of a name that is still to be given, and
+    no other argument has to come before it.
+    """
+    function, args, bound = inspect.unwrap(maker), (), {}
+    if isinstance(function, functools.partial):
+        function, args, bound = inspect.unwrap(function.func), function.args, function.keywords
+    # the signature of a class of Flax or Equinox is that of its metaclass
+    if inspect.isclass(function):
+        function, args = function.__init__, (None, *args)
+    try:
+        parameters = inspect.signature(functools.partial(function, *args, **bound)).parameters
+    except (TypeError, ValueError):  # built-in functions do not say
+        return False
+    if name not in parameters or name in bound:
+        return False
+    required = [
+        p.name
+        for p in parameters.values()
+        if p.kind in _POSITIONAL and p.default is inspect.Parameter.empty
+    ]
+    kind = parameters[name].kind
+    return kind is inspect.Parameter.KEYWORD_ONLY or (
+        kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and required in ([], [name])
+    )
 
 
 def check_functions(field: str, functions: Any, example: str) -> None:

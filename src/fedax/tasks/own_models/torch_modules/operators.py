@@ -54,7 +54,7 @@ _ONE = {
     "floor": jnp.floor, "isinf": jnp.isinf, "isnan": jnp.isnan, "log": jnp.log, "log10": jnp.log10,
     "log1p": jnp.log1p,
     "log2": jnp.log2, "logical_not": jnp.logical_not, "mish": jax.nn.mish, "neg": jnp.negative,
-    "reciprocal": lambda x: 1 / x, "relu": jax.nn.relu, "relu6": lambda x: jnp.clip(x, 0, 6),
+    "reciprocal": lambda x: 1 / x, "relu": jax.nn.relu, "relu6": jax.nn.relu6,
     "round": jnp.round,
     "rsqrt": lax.rsqrt, "sgn": jnp.sign, "sigmoid": jax.nn.sigmoid, "sign": jnp.sign,
     "silu": jax.nn.silu,
@@ -75,7 +75,7 @@ def _gelu(x: Array, *, approximate: str = "none") -> Array:
 @operator("elu.default")
 def _elu(x: Array, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Array:
     # where the other branch counts, its derivative must stay finite
-    negative = jnp.minimum(x, 0) * input_scale
+    negative = jnp.where(x > 0, 0, x) * input_scale
     return jnp.where(x > 0, scale * x, scale * alpha * jnp.expm1(negative))
 
 
@@ -96,17 +96,29 @@ def _prelu(x: Array, slope: Array) -> Array:
 
 @operator("softplus.default")
 def _softplus(x: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
-    # beyond the threshold the identity; the minimum keeps the other branch's derivative finite
-    return jnp.where(
-        x * beta > threshold, x, jax.nn.softplus(jnp.minimum(x * beta, threshold)) / beta
-    )
+    # beyond the threshold the identity; there the other branch's derivative must stay finite
+    is_beyond = x * beta > threshold
+    scaled = jnp.where(is_beyond, threshold, x * beta)
+    return jnp.where(is_beyond, x, jax.nn.softplus(scaled) / beta)
 
 
-@operator("hardtanh.default", "clamp.default", "clamp.Tensor")
+@operator("clamp.default", "clamp.Tensor")
 def _clamp(
     x: Array, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None
 ) -> Array:
-    return jnp.clip(x, min if low is None else low, max if high is None else high)
+    low, high = min if low is None else low, max if high is None else high
+    clipped = jnp.clip(x, low, high)
+    # on a bound x has the whole gradient, as in PyTorch, where JAX halves it between the two
+    is_within = True if low is None else x >= low
+    is_within &= True if high is None else x <= high
+    return jnp.where(is_within, x.astype(clipped.dtype), clipped)
+
+
+@operator("hardtanh.default")
+def _hardtanh(x: Array, low: float = -1.0, high: float = 1.0) -> Array:
+    # on a bound the gradient is 0
+    clipped = lax.stop_gradient(jnp.clip(x, low, high))
+    return jnp.where((x > low) & (x < high), x.astype(clipped.dtype), clipped)
 
 
 @operator("_softmax.default", "softmax.int")
@@ -263,7 +275,14 @@ def _var(x: Array, dim: Dims = None, *, correction: Any = None, keepdim: bool = 
 
 @operator("std.correction")
 def _std(x: Array, dim: Dims = None, *, correction: Any = None, keepdim: bool = False) -> Array:
-    return jnp.sqrt(_var(x, dim, correction=correction, keepdim=keepdim))
+    return _root(_var(x, dim, correction=correction, keepdim=keepdim), jnp.sqrt)
+
+
+def _root(x: Array, function: Callable[[Array], Array]) -> Array:
+    """Computes a root with the gradient 0 at 0, as PyTorch's norms and standard deviations have."""
+    is_zero = x == 0
+    # also the branch that does not count must have a finite derivative
+    return jnp.where(is_zero, 0, function(jnp.where(is_zero, 1, x)))
 
 
 @operator("var_mean.correction")
@@ -281,12 +300,15 @@ def _vector_norm(
 ) -> Array:
     axis = axes(dim)
     if order == 2:
-        return jnp.sqrt(jnp.sum(x * x, axis=axis, keepdims=keepdim))
+        return _root(jnp.sum(x * x, axis=axis, keepdims=keepdim), jnp.sqrt)
     if order == 0:
         return jnp.sum((x != 0).astype(x.dtype), axis=axis, keepdims=keepdim)
     if math.isinf(order):
         return (jnp.max if order > 0 else jnp.min)(jnp.abs(x), axis=axis, keepdims=keepdim)
-    return jnp.sum(jnp.abs(x) ** order, axis=axis, keepdims=keepdim) ** (1 / order)
+    if order < 0:
+        return jnp.sum(jnp.abs(x) ** order, axis=axis, keepdims=keepdim) ** (1 / order)
+    powers = _root(jnp.abs(x), lambda size: size**order)
+    return _root(jnp.sum(powers, axis=axis, keepdims=keepdim), lambda total: total ** (1 / order))
 
 
 @operator("cumsum.default")
