@@ -4,6 +4,7 @@ validate."""
 import importlib
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -155,7 +156,14 @@ def test_the_command_that_tests_a_new_algorithm_works_outside_of_a_checkout(ther
     assert f"Run it: {sys.executable} -m pytest test_fedhalf.py" in result.output
 
 
-@pytest.mark.parametrize("name", ["fedhalf", "Fed-Half", "FedAvg", "../X"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("fedhalf", "Fed-Half", "FedAvg", "../X"),
+        # keywords; modules that the file would hide; a class of the skeleton
+        *("Lambda", "Async", "None", "Random", "Numpy", "Fedax", "Upload"),
+    ],
+)
 def test_names_that_cannot_be_are_refused(name, tmp_path):
     result = call("new", "algorithm", name)
     assert result.exit_code == 2
@@ -179,6 +187,19 @@ def test_a_new_experiment_is_a_toml_file_that_selects_by_validation(name):
     assert (experiment.select, experiment.best_by) == ("validation_loss", "validation_loss")
     assert experiment.plan().task.validation is not None
     assert len(experiment.members()) > 4
+
+
+@pytest.mark.parametrize("stem", ['a "b"', "back\\slash", "tab\there"])
+def test_the_name_of_a_new_experiment_is_escaped(stem):
+    assert call("new", "experiment", f"{stem}.toml").exit_code == 0
+    assert tomllib.loads(Path(f"{stem}.toml").read_text())["name"] == stem
+    assert Experiment.read(Path(f"{stem}.toml")).name == stem
+
+
+def test_a_new_experiment_needs_a_name(tmp_path):
+    result = call("new", "experiment", ".")
+    assert (result.exit_code, "FILE.toml: got '.'" in result.stderr) == (2, True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_new_experiment_is_valid():

@@ -79,6 +79,18 @@ def test_compare_run_and_report(tmp_path):
     assert "already holds a run" in refused("run", "a/config.toml", "--out", "a")
 
 
+def test_the_page_of_one_directory_is_written_where_it_is_asked_for(tmp_path):
+    directory = RunDirectory.create(tmp_path / "a", "a")
+    directory.add(record("FedAvg"))
+    assert "Report: page.html" in call("report", "a", "--out", "page.html").stdout
+    page = (tmp_path / "page.html").read_text()
+    assert '"label":"FedAvg"' in page
+    assert page == (tmp_path / "a" / "report.html").read_text()
+    directory.keep(tmp_path / "b")
+    assert "--out: got" in refused("report", "b", "--out", "other.html")
+    assert not (tmp_path / "other.html").exists()
+
+
 @pytest.mark.slow
 def test_several_directories_on_one_page_and_as_figures(tmp_path):
     for name, runs in (

@@ -82,6 +82,19 @@ def test_every_graph_of_a_number_of_clients_is_known():
     assert "base_k:k=..., matchings" in fill_names("{graphs}")
 
 
+def test_the_picture_of_a_directed_graph_has_no_lambda(tmp_path, monkeypatch):
+    import plotly.graph_objects as go
+
+    drawn = []
+    monkeypatch.setattr(go.Figure, "write_html", lambda figure, *_, **__: drawn.append(figure))
+    for text in ("random_out:degree=2", "ring"):
+        arguments = ("--clients", "6", "--picture", str(tmp_path / "x.html"))
+        result = call("graph", text, *arguments)
+        assert result.exit_code == 0, result.output
+    titles = [figure.layout.title.text for figure in drawn]
+    assert titles == ["random_out(2), 6 clients", "ring, 6 clients, lambda = 0.66667"]
+
+
 def test_numbers_are_whole_in_a_narrow_terminal():
     arguments = [
         "graph",

@@ -92,6 +92,20 @@ def test_a_pretrained_transformer_learns_by_its_attention():
     np.testing.assert_allclose(*losses, rtol=0, atol=1e-12)
 
 
+def test_factors_are_drawn_apart_from_a_base_of_the_same_seed():
+    """No A is a scaled copy of the first entries of its matrix."""
+    model = fedax.models.MLP((6, 5, 4, 2))
+    clients = [{"x": CLIENTS[0]["x"], "y": np.arange(5) % 2}]
+    task = fedax.tasks.classification(fedax.data.FederatedData(clients, classes=2), model)
+    for seed in (0, 3):
+        adapted = fedax.lora(task, 2, targets="*.kernel", seed=seed)
+        base = model.init(jax.random.key(seed))
+        for i, layer in enumerate(base):
+            np.testing.assert_array_equal(adapted.frozen.base[i].kernel, layer.kernel)
+            a = np.ravel(adapted.frozen.left[f"{i}.kernel"])
+            assert abs(np.corrcoef(a, np.ravel(layer.kernel)[: a.size])[0, 1]) < 0.95
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

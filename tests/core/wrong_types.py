@@ -12,7 +12,8 @@ import pytest
 import fedax
 from fedax.core import InvalidInput
 from fedax.models import CNN, MLP, Bigram, CharLSTM, Softmax, Transformer
-from fedax.tasks import from_equinox, from_loss
+from fedax.observe import AUC, F1, CalibrationError, OnPredictions, SetMetric
+from fedax.tasks import classification, from_equinox, from_loss
 
 CLIENTS = {
     name: {"x": np.ones((n, 2)), "y": np.arange(n) % 2} for name, n in (("anna", 3), ("bert", 5))
@@ -27,6 +28,13 @@ def squared(w, e):
 def cross_entropy(z, e):
     labels = jnp.arange(2, dtype=e["y"].dtype)[None, :] == e["y"][:, None]
     return jax.nn.logsumexp(z, axis=1) - jnp.where(labels, z, 0.0).sum(1)
+
+
+class OwnMetric(OnPredictions):
+    name = "own"
+
+    def value(self, labels, predictions):
+        return 0.0
 
 
 def own(**options):
@@ -66,8 +74,47 @@ def module(**options):
         (lambda: Transformer(9, "a"), r"Transformer\(...\): got Transformer\(vocabulary=9"),
         (lambda: CNN((4, 4, 1), (), (3,), 2), r"CNN\(...\): got CNN\("),
         (lambda: fedax.Graph.ring(3.0), r"Graph\(clients=...\): got 3\.0;"),
+        (lambda: AUC(split="foo"), r"AUC\(split=...\): got 'foo'; allowed: one of \('train', "),
+        (lambda: F1(split=None), r"F1\(split=...\): got None; allowed: one of \('train', 'valida"),
+        (lambda: F1(average="foo"), r"F1\(average=...\): got 'foo'; allowed: one of \('macro', "),
+        (
+            lambda: CalibrationError(split=["test"]),
+            r"CalibrationError\(split=...\): got \['test'\]",
+        ),
+        (
+            lambda: SetMetric("a", len, split="tests"),
+            r"SetMetric\(split=...\): got 'tests'; allowed",
+        ),
+        (lambda: OwnMetric(split="foo"), r"OwnMetric\(split=...\): got 'foo'"),
     ],
 )
 def test_wrong_types_are_refused(make, message):
     with pytest.raises(InvalidInput, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "message"),
+    [
+        (
+            "softmax",
+            (4, 3),
+            r"Softmax: got examples of shape \(4, 3\); allowed: rows of 12 numbers",
+        ),
+        (
+            "mlp",
+            (4, 3),
+            r"MLP: got examples .*; allowed: rows of 12 numbers\. Write x.reshape\(len",
+        ),
+        (Softmax(12, 3), (4, 3), r"rows of 12 numbers\. Write x.reshape\(len\(x\), -1\)"),
+        (Softmax(5, 3), (4,), r"Softmax: got examples of shape \(4,\); allowed: rows of 5 numbers"),
+        (MLP((1, 3)), (), r"MLP: got examples of shape \(\); allowed: rows of 1 number\."),
+    ],
+)
+def test_examples_of_another_shape_are_refused(model, shape, message):
+    x = np.ones((7, *shape), np.float32)
+    train = {name: {"x": x[:n], "y": np.arange(n) % 3} for name, n in (("anna", 2), ("bert", 5))}
+    data = fedax.data.FederatedData(train, classes=3)
+    with pytest.raises(InvalidInput, match=message) as refusal:
+        classification(data, model)
+    assert "dot_general" not in str(refusal.value)

@@ -94,6 +94,20 @@ def test_mixing_is_the_matrix_product(graph):
         )
 
 
+def test_each_part_of_a_given_matrix_is_checked():
+    """A pair that swaps has the eigenvalue -1, whatever another part has on its diagonal; a
+    triangle without own weights has -1/2."""
+    swap, lazy, triangle = 1 - np.eye(2), np.full((2, 2), 0.5), (1 - np.eye(3)) / 2
+    nothing = np.zeros((2, 2))
+    for parts, clients in (((swap, lazy), r"\[0, 1\]"), ((lazy, swap), r"\[2, 3\]")):
+        matrix = np.block([[parts[0], nothing], [nothing, parts[1]]])
+        with pytest.raises(InvalidInput, match=rf"the eigenvalue -1 of the clients {clients};"):
+            Graph.given(matrix, connected=False)
+    apart = np.zeros((4, 4))
+    apart[:3, :3], apart[3, 3] = triangle, 1
+    assert np.linalg.eigvalsh(Graph.given(apart, connected=False).matrix()).min() > -0.6
+
+
 def test_sequence():
     """Two matchings of a ring of four; their product over a period is the mean, so lambda is 0."""
     a = Graph.of(nx.Graph([(0, 1), (2, 3)]), connected=False)
@@ -235,6 +249,42 @@ def test_random_matchings(clients):
     assert not np.array_equal(
         graph.matrix(0), Graph.matchings(clients, period=40, seed=2).matrix(0)
     )
+
+
+@pytest.mark.parametrize("make", [Graph.matchings, Graph.random_out])
+def test_a_period_that_does_not_connect_all_clients_is_refused(make):
+    """Against paths of at most five links over the rounds' matrices, from each client to each."""
+    outcomes = set()
+    for seed in range(12):
+        loose = make(5, period=3, seed=seed, connected=False)
+        union = sum(loose.matrix(t) for t in range(3))
+        outcomes.add(connects := bool((np.linalg.matrix_power(union, 5) > 0).all()))
+        if connects:
+            strict = make(5, period=3, seed=seed)
+            np.testing.assert_array_equal(strict.weights, loose.weights)
+            np.testing.assert_array_equal(strict.neighbours, loose.neighbours)
+            continue
+        message = rf"Graph\.{make.__name__}\(period=3\): got .*Write a longer period\."
+        with pytest.raises(InvalidInput, match=message):
+            make(5, period=3, seed=seed)
+        with pytest.raises(InvalidInput, match=r"Graph\.sequence\(graphs=\.\.\.\): got .* never"):
+            Graph.sequence([loose])
+        assert Graph.sequence([loose, Graph.ring(5)]).period == 4
+    assert outcomes == {True, False}
+
+
+def test_both_directions_count_where_links_go_one_way():
+    """Four of them: client 0 is heard, but hears nobody."""
+    seeds = [s for s in range(40) if _is_deaf(Graph.random_out(4, 1, 1, s, connected=False), 0)]
+    message = "clients that some others never hear of; allowed: strongly connected graphs"
+    for seed in seeds[:3]:
+        with pytest.raises(InvalidInput, match=rf"random_out\(period=1\): got ({message}|2 parts)"):
+            Graph.random_out(4, 1, 1, seed)
+    assert seeds
+
+
+def _is_deaf(graph, client):
+    return np.count_nonzero(graph.matrix()[client]) == 1
 
 
 def test_random_receivers():

@@ -275,6 +275,20 @@ def test_bad_arguments_are_refused(observer, message):
         observer()
 
 
+def test_a_minimiser_may_be_a_list():
+    point = [0.5, -1.0, 2.0]
+    listed, given = (
+        fedax.run(fedax.FedAvg(), TASK, rounds=0, observe=[Optimum(form)]).metrics
+        for form in (point, jnp.asarray(point))
+    )
+    assert {"distance", "optimum_gap", "optimum_variance"} <= set(listed)
+    for name, values in given.items():
+        np.testing.assert_array_equal(listed[name], values)
+    for wrong in ({"w": jnp.ones(3)}, "middle", [[1.0], [1.0, 2.0]]):
+        with pytest.raises(InvalidInput, match=r"Optimum\(point=\.\.\.\): got (dict|str|list);"):
+            Optimum(wrong)
+
+
 @pytest.mark.slow
 def test_what_does_not_fit_a_run_is_refused():
     with pytest.raises(

@@ -250,7 +250,9 @@ def write_picture(graph: Graph, path: Path) -> None:
         ]
     )
     hidden = {"visible": False}
-    title = f"{graph.name}, {graph.clients} clients, lambda = {graph.lam:.5f}"
+    title = f"{graph.name}, {graph.clients} clients"
+    if graph.sums == "both":  # lambda is that of doubly stochastic matrices only
+        title += f", lambda = {graph.lam:.5f}"
     figure.update_layout(
         title=title, showlegend=False, xaxis=hidden, yaxis=hidden, template="plotly_white"
     )

@@ -1,6 +1,9 @@
 """`fedax new`: skeletons of an algorithm with its test, and of an experiment file."""
 
+import ast
+import importlib.metadata
 import importlib.util
+import keyword
 import re
 import shlex
 import sys
@@ -70,7 +73,8 @@ def new_algorithm(name: str, family: str, folder: Path | None) -> list[Path]:
     into `folder`.
 
     Args:
-        name: of the class: letters and digits, a capital first, such as `FedHalf`.
+        name: of the class: letters and digits, a capital first, such as `FedHalf`. In lower case it
+            names the module, so that keywords and modules that there are already cannot be.
         family: one of `FAMILIES`.
         folder: for both files; by default the checkout in the working directory, or the working
             directory itself.
@@ -87,6 +91,7 @@ def new_algorithm(name: str, family: str, folder: Path | None) -> list[Path]:
         raise InvalidInput.of("NAME", name, "a name that no algorithm has")
     if family not in FAMILIES:
         raise InvalidInput.of("--family", family, "one of " + ", ".join(FAMILIES))
+    _check_free(name, [f"{family}.py.txt", f"test_{family}.py.txt"])
     checkout = Path("src", "fedax", "algorithms", family)
     # in a checkout the files go where algorithms are found by themselves
     in_checkout = folder is None and checkout.is_dir()
@@ -110,15 +115,50 @@ def new_experiment(file: Path) -> list[Path]:
     """Writes an experiment file with comments; `.toml` is added to a name without it.
 
     Raises:
+        InvalidInput: a path without a name, such as `.`.
         RunExists: it is there already.
     """
+    import tomli_w
+
+    if file.name in ("", ".."):
+        raise InvalidInput.of("FILE.toml", str(file), "the path of a file, such as mine.toml")
     file = file if file.suffix == ".toml" else file.with_name(f"{file.name}.toml")
-    return _write_new({file: _fill_skeleton("experiment.toml.txt", file.stem, "")})
+    # quotes and backslashes of a file's name have to be escaped
+    line = tomli_w.dumps({"name": file.stem}).rstrip("\n")
+    return _write_new(
+        {file: _read_skeleton("experiment.toml.txt").replace('name = "NAME"', line, 1)}
+    )
+
+
+def _check_free(name: str, skeletons: list[str]) -> None:
+    """Refuses a class whose file, import or body would not work.
+
+    Raises:
+        InvalidInput: a keyword, a module that is installed, or a name that the skeletons use.
+    """
+    module = name.lower()
+    if keyword.iskeyword(name) or keyword.iskeyword(module):
+        raise InvalidInput.of("NAME", name, "a name that is no keyword of Python")
+    installed = {"fedax", *sys.stdlib_module_names, *importlib.metadata.packages_distributions()}
+    if module in installed:
+        got = f"{name}, whose file {module}.py would hide the module {module!r}"
+        raise InvalidInput.found("NAME", got, "a name that no installed module has")
+    used = {
+        node.id
+        for skeleton in skeletons
+        for node in ast.walk(ast.parse(_read_skeleton(skeleton)))
+        if isinstance(node, ast.Name)
+    }
+    if name in used - {"NAME"}:
+        raise InvalidInput.of("NAME", name, "a name that fedax's own classes do not have")
+
+
+def _read_skeleton(skeleton: str) -> str:
+    return files("fedax.cli").joinpath("skeletons", skeleton).read_text(encoding="utf-8")
 
 
 def _fill_skeleton(skeleton: str, name: str, module: str) -> str:
-    text = files("fedax.cli").joinpath("skeletons", skeleton).read_text(encoding="utf-8")
-    return text.replace("MODULE", module).replace("NAME", name)
+    return _read_skeleton(skeleton).replace("MODULE", module).replace("NAME", name)
 
 
 def _write_new(texts: dict[Path, str]) -> list[Path]:

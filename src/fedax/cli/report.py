@@ -10,7 +10,13 @@ from fedax.cli.options import Folders
 
 def report(
     folders: Folders,
-    out: Annotated[Path, typer.Option(help="Page for several.")] = Path("comparison.html"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for the page. Of one run directory, a copy of its report.html.",
+            show_default="comparison.html for several",
+        ),
+    ] = None,
     keep: Annotated[
         Path | None,
         typer.Option(help="Also copy settings, tables and the curves of all runs to this folder."),
@@ -39,6 +45,9 @@ def report(
             f"{keep} with {'a folder that --keep has made' if is_copy else 'several folders'}"
         )
         raise InvalidInput.found("--keep", arguments, "one run directory")
+    if out is not None and is_copy:
+        got = f"{out} with a folder that --keep has made, which gets its own pages"
+        raise InvalidInput.found("--out", got, "run directories")
     if single is not None and is_copy:
         # with curves everything is made again; older copies have numbers for the tables only
         if is_archive(single):
@@ -53,9 +62,13 @@ def report(
     directories = [RunDirectory.load(folder) for folder in folders]
     if len(directories) == 1:
         directories[0].renew()
+        page = directories[0].path / "report.html"
+        if out is not None:
+            write(out, page.read_text(encoding="utf-8"))
         if keep is not None:
             directories[0].keep(keep)
-        typer.echo(f"Report: {directories[0].path / 'report.html'}")
+        typer.echo(f"Report: {page if out is None else out}")
         return
+    out = out or Path("comparison.html")
     write(out, render(comparison_page(directories)))
     typer.echo(f"Report: {out}")

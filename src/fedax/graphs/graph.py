@@ -15,6 +15,7 @@ from fedax.numerics import sequences
 from fedax.numerics.mixing import (
     MIXINGS,
     check_connected,
+    check_connected_in_time,
     check_mixing_matrix,
     network_rows,
     sides,
@@ -142,10 +143,11 @@ class Graph(MixingWeights):
     @checked_call
     def sequence(cls, graphs: Sequence["Graph"], *, name: str = "sequence") -> "Graph":
         """Makes a graph that changes: round t uses `graphs[t % len(graphs)]`. Together they must be
-        connected.
+        connected, strongly if they are directed.
 
         Raises:
-            InvalidInput: no graph, different numbers of clients, or parts that never meet.
+            InvalidInput: no graph, different numbers of clients, parts that never meet, or clients
+                that some others never hear of.
         """
         if not graphs or len({graph.clients for graph in graphs}) > 1:
             sizes = [graph.clients for graph in graphs]
@@ -172,14 +174,7 @@ class Graph(MixingWeights):
             )
         # a graph that changes itself contributes every round of its period
         rows = [graph._rows(t) for graph in graphs for t in range(graph.period)]
-        # links of all rounds together: what one round does not reach, a later one may
-        union = nx.Graph([(i, j) for step in rows for i, row in enumerate(step) for j in row])
-        if not nx.is_connected(union):
-            raise InvalidInput.found(
-                "Graph.sequence(graphs=...)",
-                f"{nx.number_connected_components(union)} parts that never meet",
-                "one part",
-            )
+        check_connected_in_time(rows, "Graph.sequence(graphs=...)", "Add links.")
         return cls(*tables(rows), name, named_graphs[0].nodes if named_graphs else None)
 
     @classmethod
@@ -193,10 +188,14 @@ class Graph(MixingWeights):
     @checked_call
     @with_python_numbers
     def exponential(cls, clients: int, **options: Any) -> "Graph":
-        """Links every client with those 1, 2, 4, ... places away on the ring."""
+        """Links every client with those 1, 2, 4, ... places away on the ring, up to half of it.
+
+        The jumps are the powers of two that are at most clients / 2.
+        """
         return cls._make_circulant(
             clients,
-            # jumps up to half the ring; longer ones are the same links seen from the other end
+            # a link of more than half the ring is a shorter one the other way round: of 7 clients,
+            # 4 places on is 3 back, which is no power of two and therefore no link
             [2**k for k in range(max(clients // 2, 1).bit_length())],
             "exponential",
             options,
@@ -389,30 +388,70 @@ class Graph(MixingWeights):
     @classmethod
     @checked_call
     @with_python_numbers
-    def matchings(cls, clients: int, period: int = 100, seed: int = 0) -> "Graph":
+    def matchings(
+        cls, clients: int, period: int = 100, seed: int = 0, *, connected: bool = True
+    ) -> "Graph":
         """Draws random pairs, who average with weights 1/2; of an odd number one is alone. They
         repeat after `period` rounds.
+
+        Args:
+            clients: at least 1.
+            period: at least 1; so many that the pairs of all rounds together connect the clients.
+            seed: of the draws.
+            connected: False allows parts that never meet, for the members of a sequence and for
+                comparisons.
+
+        Raises:
+            InvalidInput: a number out of range, or parts that never meet.
         """
         steps = sequences.matchings(
             _check_count(clients), _check_count(period, "period"), np.random.default_rng(seed)
         )
+        if connected:
+            check_connected_in_time(
+                steps, f"Graph.matchings(period={period})", "Write a longer period."
+            )
         return cls(*tables(steps), "matchings")
 
     @classmethod
     @checked_call
     @with_python_numbers
-    def random_out(cls, clients: int, degree: int = 1, period: int = 100, seed: int = 0) -> "Graph":
+    def random_out(
+        cls,
+        clients: int,
+        degree: int = 1,
+        period: int = 100,
+        seed: int = 0,
+        *,
+        connected: bool = True,
+    ) -> "Graph":
         r"""Lets each client send to `degree` random others in every round, column-stochastic
         weights $1 / (1 + degree)$.
 
         The draws repeat after `period` rounds. Methods without push-sum's scalar have a biased mean
         on it.
+
+        Args:
+            clients: at least 2.
+            degree: from 1 to clients - 1.
+            period: at least 1; so many that the links of all rounds together connect the clients
+                strongly.
+            seed: of the draws.
+            connected: False allows clients that some others never hear of, for the members of a
+                sequence and for comparisons.
+
+        Raises:
+            InvalidInput: a number out of range, or clients that some others never hear of.
         """
         if not 0 < degree < _check_count(clients):
             raise InvalidInput.of("Graph.random_out(degree=...)", degree, f"1 to {clients - 1}")
         rows = sequences.random_receivers(
             clients, degree, _check_count(period, "period"), np.random.default_rng(seed)
         )
+        if connected:
+            check_connected_in_time(
+                rows, f"Graph.random_out(period={period})", "Write a longer period."
+            )
         return cls(*tables(rows), f"random_out({degree})")
 
     @classmethod

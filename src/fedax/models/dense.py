@@ -1,5 +1,6 @@
 """Softmax regression and the multilayer perceptron."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -64,6 +65,21 @@ def dropout(
     return jnp.where(jax.random.bernoulli(key, 1 - rate, x.shape), x / (1 - rate), 0)
 
 
+def _check_rows(model: str, x: Any, features: int) -> None:
+    """Refuses a batch whose examples are not rows of so many numbers.
+
+    Raises:
+        InvalidInput: such a batch; `model` names the model in the message.
+    """
+    shape = tuple(x.shape[1:])
+    if x.ndim == 2 and shape == (features,):
+        return
+    is_image = len(shape) > 1 and math.prod(shape) == features
+    allowed = f"rows of {features} number{'s' * (features > 1)}"
+    hint = "Write x.reshape(len(x), -1)." if is_image else ""
+    raise InvalidInput.found(model, f"examples of shape {shape}", allowed, hint)
+
+
 @checked_arguments
 @dataclass(frozen=True)
 class Softmax:
@@ -105,6 +121,7 @@ class Softmax:
     def __call__(
         self, params: Affine, x: Float[Array, "batch features"], key: Any = None
     ) -> Float[Array, "batch classes"]:
+        _check_rows("Softmax", x, self.features)
         return params(x)
 
 
@@ -155,6 +172,7 @@ class MLP:
     def __call__(
         self, params: tuple[Affine, ...], x: Float[Array, "batch features"], key: Any = None
     ) -> Float[Array, "batch classes"]:
+        _check_rows("MLP", x, self.widths[0])
         *hidden, last = params
         # one key for each hidden layer; none without a key, that is in evaluation
         keys = [None] * len(hidden) if key is None else jax.random.split(key, len(hidden))

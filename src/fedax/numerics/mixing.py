@@ -134,7 +134,7 @@ def check_connected(rows: list[dict[int, float]], name: str, connected: bool) ->
     """Raises `InvalidInput` for rows of a graph in several parts, or with the eigenvalue -1.
 
     Perron and Frobenius: a connected graph has the eigenvalue 1 once, and -1 only if it is
-    bipartite without own weights.
+    bipartite without own weights. A graph in several parts has the eigenvalues of all of them.
 
     Args:
         rows: of a symmetric stochastic matrix.
@@ -142,8 +142,8 @@ def check_connected(rows: list[dict[int, float]], name: str, connected: bool) ->
         connected: False allows several parts.
     """
     support = nx.Graph([(i, j) for i, row in enumerate(rows) for j in row])
-    if connected and not nx.is_connected(support):
-        components = list(nx.connected_components(support))
+    components = list(nx.connected_components(support))
+    if connected and len(components) > 1:
         smallest = min(components, key=len)
         raise InvalidInput.found(
             name,
@@ -151,15 +151,38 @@ def check_connected(rows: list[dict[int, float]], name: str, connected: bool) ->
             "connected graphs",
             "Add links.",
         )
-    if max(row[i] for i, row in enumerate(rows)) <= 0 and nx.is_bipartite(
-        nx.Graph([(i, j) for i, row in enumerate(rows) for j in row if j != i])
-    ):
-        raise InvalidInput.found(
-            name,
-            "the eigenvalue -1",
-            "matrices with I >= W > -I",
-            "Add weights on the diagonal.",
-        )
+    # `rows` list the own weight even where it is 0, which is no link
+    support.remove_edges_from(list(nx.selfloop_edges(support)))
+    for component in components:
+        if max(rows[i][i] for i in component) <= 0 and nx.is_bipartite(support.subgraph(component)):
+            whose = f" of the clients {sorted(component)[:5]}" if len(components) > 1 else ""
+            raise InvalidInput.found(
+                name,
+                f"the eigenvalue -1{whose}",
+                "matrices with I >= W > -I",
+                "Add weights on the diagonal.",
+            )
+
+
+def check_connected_in_time(steps: list[list[dict[int, float]]], field: str, hint: str) -> None:
+    """Raises `InvalidInput` for rounds whose links together do not connect the clients, strongly if
+    some links go one way.
+
+    What one round does not reach, a later one may.
+
+    Args:
+        steps: rows of each round of the period.
+        field, hint: for the message.
+    """
+    # from sender to receiver: row i lists the clients that i hears, itself among them
+    union = nx.DiGraph([(j, i) for rows in steps for i, row in enumerate(rows) for j in row])
+    if nx.is_strongly_connected(union):
+        return
+    parts = nx.number_weakly_connected_components(union)
+    if parts > 1:
+        raise InvalidInput.found(field, f"{parts} parts that never meet", "one part", hint)
+    got = "clients that some others never hear of"
+    raise InvalidInput.found(field, got, "strongly connected graphs", hint)
 
 
 def sides(clients: int) -> tuple[int, int]:

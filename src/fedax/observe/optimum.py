@@ -2,11 +2,30 @@
 
 from typing import Any
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from fedax.core import Client, InvalidInput
+from fedax.core import Client, DataError, InvalidInput
+from fedax.examples.arrays import as_array
 from fedax.observe.base import Observer, View
+
+
+def _flat_point(value: Any) -> Array | np.ndarray:
+    if isinstance(value, jax.Array):
+        return value
+    try:
+        array = as_array(value, "Optimum(point=...)")
+    except DataError as error:
+        raise InvalidInput.found(
+            "Optimum(point=...)",
+            type(value).__name__,
+            "a flat vector of real numbers",
+            "Of a model's parameters, write jax.flatten_util.ravel_pytree(params)[0].",
+        ) from error
+    return array if array.dtype.kind == "f" else array.astype(float)
 
 
 class Optimum(Observer):
@@ -18,16 +37,16 @@ class Optimum(Observer):
       each observation.
 
     Args:
-        point: $x_*$, flat; `fedax.theory.estimate.optimum` finds it.
+        point: $x_*$, flat, an array or a list of numbers; `fedax.theory.estimate.optimum` finds it.
 
     Raises:
-        InvalidInput: a point of another size.
+        InvalidInput: a point of another size, or one that is no vector of numbers.
 
     Source: Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous Data
     (arXiv:1909.04715), Theorem 1.
     """
 
-    point: Float[Array, "dim"]
+    point: Float[Array | np.ndarray, "dim"] = eqx.field(converter=_flat_point)
 
     lower_is_better = ("distance", "optimum_gap")
 

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import equinox as eqx
 import jax
@@ -15,9 +15,7 @@ from fedax.core.directions import Mode, check_mode, mode_field
 from fedax.core.task import has_examples
 from fedax.errors import shown
 from fedax.examples.integer_ranges import LABELS_HINT, find_wrong_label
-from fedax.observe.base import RAW, Observer, View, count_field
-
-Split = Literal["train", "validation", "test", "holdout"]
+from fedax.observe.base import RAW, Observer, Split, View, count_field
 
 _ROUNDING = 1e-2
 """How far probabilities may be outside [0, 1]: numbers of bfloat16 near 1 are 0.008
@@ -39,6 +37,11 @@ class OnPredictions(Observer):
     """
 
     split: Split = eqx.field(static=True, default="holdout", kw_only=True)
+
+    def __check_init__(self) -> None:
+        if self.split not in (splits := get_args(Split)):
+            field = f"{type(self).__name__}(split=...)"
+            raise InvalidInput.of(field, self.split, f"one of {splits}")
 
     @property
     @abstractmethod

@@ -19,6 +19,7 @@ from fedax.tasks.splits import check_task
 from fedax.utils.arguments import checked_call
 from fedax.utils.leaf_names import OnBase, Which, names_of
 from fedax.utils.numbers import are_counts, with_python_numbers
+from fedax.utils.random import stream
 
 Matrices = dict[str, Any]
 """Factors by the names of the leaves that they change; None where the other part of the model has
@@ -135,7 +136,7 @@ def lora(
         alpha: above 0; r by default, for a factor of 1.
         average: `"exact"`, or `"factors"`: A and B are trained and averaged each for itself, which
             is not the mean of the clients' models.
-        seed: of A.
+        seed: of A, which is drawn apart from a base of the same seed.
 
     Example:
         >>> import fedax
@@ -192,7 +193,9 @@ def lora(
                 f"{name!r} of shape {leaf.shape}",
                 f"matrices with sides of at least the rank, {rank}",
             )
-    keys = jax.random.split(jax.random.key(seed), len(leaves))
+    # by a stream of their own: the base of the same seed is drawn from splits of its key, and the
+    # factors would be scaled copies of its entries
+    keys = jax.random.split(stream(jax.random.key(seed), "adapters"), len(leaves))
     factors = [
         _initial_factors(name, leaf, rank, key)
         for (name, leaf), key in zip(leaves.items(), keys, strict=True)

@@ -1,5 +1,6 @@
 """Leaves of a model by name."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
@@ -80,7 +81,7 @@ def select_by_word(tree: PyTree, word: str, field: str) -> list[bool]:
     dataclasses); of a model of one layer, such as two arrays in a dict, the last array, and a lone
     array itself. Of low-rank adapters it is those of the base model's last layer. `"norms"` are
     leaves with a part of their name that contains "norm" or begins with "bn", in any case; a model
-    may have none.
+    may have none, and norms of other names are not found (`overlooked_norms`).
 
     >>> select_by_word(({"kernel": 0.0}, {"bias": 0.0, "kernel": 0.0}), "last", "head")
     [False, True, True]
@@ -99,11 +100,7 @@ def select_by_word(tree: PyTree, word: str, field: str) -> list[bool]:
             without adapters.
     """
     if word == "norms":
-        split_names = [name.lower().split(".") for name in names_of(tree)]
-        return [
-            any("norm" in segment or segment.startswith("bn") for segment in segments)
-            for segments in split_names
-        ]
+        return [any(map(_is_norm, name.split("."))) for name in names_of(tree)]
     allowed = "the names of leaves, or parts of them: " + ", ".join(names_of(tree))
     selected = _select_last(tree)
     if selected is None:
@@ -112,6 +109,72 @@ def select_by_word(tree: PyTree, word: str, field: str) -> list[bool]:
     if not any(selected):
         raise InvalidInput.found(field, f"{word!r}, a layer that is not trained", allowed)
     return selected
+
+
+def overlooked_norms(
+    names: Sequence[str], state_names: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Returns the leaves of norms that the word "norms" does not mean, and patterns for all norms.
+
+    A layer is a norm if its state has a running mean, such as `down.1.running_mean`, and it is
+    overlooked if the word means none of its leaves. A norm without statistics looks like any other
+    layer. No patterns are returned where names cannot tell a norm from another layer.
+
+    >>> overlooked_norms(
+    ...     ["bn1.weight", "down.0.weight", "down.1.weight"],
+    ...     ["bn1.running_mean", "down.1.running_mean"],
+    ... )
+    (['down.1.weight'], ['bn1', 'down.1'])
+
+    Args:
+        names: of the model's leaves.
+        state_names: of the leaves of its state.
+    """
+    by_word = {name for name in names if any(map(_is_norm, name.split(".")))}
+    found = set(map(_layer_of, by_word))
+    with_mean = set(map(_layer_with_mean, state_names)) - {()}
+    overlooked = [name for name in names if _layer_of(name) in with_mean - found]
+    norms, patterns = by_word.union(overlooked), dict[str, None]()
+    for name in names:
+        if name not in norms:
+            continue
+        if name in by_word:
+            candidates = list(filter(_is_norm, name.split(".")))
+        else:
+            segments = name.removesuffix(".value").split(".")[:-1]
+            # ends of the layer's name, the shortest first; a number alone says little
+            ends = [segments[i:] for i in range(len(segments) - 1, -1, -1)]
+            candidates = [".".join(end) for end in ends if end == segments or not end[0].isdigit()]
+        pattern = next(
+            (p for p in candidates if norms.issuperset(n for n in names if _matches(n, p))), None
+        )
+        if pattern is None:
+            return overlooked, []
+        patterns[pattern] = None
+    return overlooked, list(patterns)
+
+
+def _is_norm(segment: str) -> bool:
+    """Returns whether a part of a name says that its layer is a norm."""
+    return "norm" in segment.lower() or segment.lower().startswith("bn")
+
+
+def _split(name: str) -> list[str]:
+    # Haiku joins the names of modules by "/~/"
+    return [segment for segment in re.split("[./]", name) if segment != "~"]
+
+
+def _layer_of(name: str) -> tuple[str, ...]:
+    # leaves of Flax NNX end in "value"
+    return tuple(_split(name.removesuffix(".value"))[:-1])
+
+
+def _layer_with_mean(name: str) -> tuple[str, ...]:
+    """Returns the layer of a leaf of the state that is a running mean; () for other leaves."""
+    # Flax Linen has statistics in a collection beside the one of parameters
+    segments = _split(name.removeprefix("batch_stats."))
+    ends = [i for i, segment in enumerate(segments) if "mean" in segment.lower()]
+    return tuple(segments[: ends[-1]]) if ends else ()
 
 
 def _select_last(tree: PyTree) -> list[bool] | None:

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from fedax.algorithms.personalized.parted import Parted
 from fedax.core import Card, InvalidInput, Layout, Reduction, Task, Which, hyper
+from fedax.utils.leaf_names import names_of, overlooked_norms
 
 
 class FedBN(Parted):
@@ -21,8 +22,11 @@ class FedBN(Parted):
 
     Args:
         norms: the leaves of the norms, as `head` of `FedPer`; `"norms"` are those with "norm" in a
-            part of their name, or "bn" at its beginning. A model without any is refused; without
-            leaves (`()`) it is FedAvg.
+            part of their name, or "bn" at its beginning. A model without any is refused, and so is
+            one with a layer of another name that has a running mean, such as `downsample.1` of
+            torchvision's ResNets: name its norms, `norms=["bn*", "downsample.1"]`. Norms of other
+            names without statistics are averaged unless they are named. Without leaves (`()`) it
+            is FedAvg.
 
     Example:
         >>> import fedax
@@ -43,6 +47,8 @@ class FedBN(Parted):
     )
 
     def check_model(self, task: Task, layout: Layout) -> None:
+        if self.norms == "norms" and task.state is not None:
+            self._check_all_found(layout.names, names_of(task.state))
         super().check_model(task, layout)
         if task.state is not None and task.state_policy == "average":
             hint = (
@@ -52,3 +58,22 @@ class FedBN(Parted):
             raise InvalidInput.of(
                 "FedBN, with Task(state_policy=...)", "average", "'local' or 'frozen'", hint
             )
+
+    def _check_all_found(self, names: list[str], state_names: list[str]) -> None:
+        """Refuses norms that have other names than those which the default goes by.
+
+        Raises:
+            InvalidInput: a layer with a running mean whose leaves would be averaged.
+        """
+        overlooked, patterns = overlooked_norms(names, state_names)
+        if not overlooked:
+            return
+        more = len(overlooked) - 4
+        listed = ", ".join(overlooked[:4]) + (f" and {more} more" if more > 0 else "")
+        form = repr(patterns) if patterns else "lambda name, leaf: ..., true for these leaves"
+        raise InvalidInput.found(
+            self.field,
+            f"'norms', by which {listed} would be averaged, of layers with a running mean",
+            "the leaves of all norms",
+            f"Write norms={form}.",
+        )
