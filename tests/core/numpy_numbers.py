@@ -9,6 +9,7 @@ import pytest
 
 import fedax
 from fedax.core import InvalidInput
+from fedax.engine.driver.options import RunOptions
 from fedax.experiments.config.experiment import Experiment
 from fedax.models import CNN, MLP, ResNet, Softmax, Transformer
 from fedax.models.convolutional import Stage
@@ -16,6 +17,11 @@ from fedax.tasks import splits
 from fedax.utils.numbers import python_number
 
 I, F, D = np.int64, np.float32, np.float64  # noqa: E741
+
+
+def counts_of(options):
+    return options.rounds, options.observe_every, options.checkpoint_every
+
 
 RECORDS = {
     "cohort": lambda i, f: fedax.Schedule(cohort=i(2), epochs=i(3), batch_size=i(4)),
@@ -35,6 +41,12 @@ RECORDS = {
     "top k": lambda i, f: fedax.codecs.TopK(f(0.5)),
     "privacy": lambda i, f: fedax.Privacy(clip=f(1), noise=f(2), delta=f(0.125)),
     "bounds": lambda i, f: fedax.Privacy(clip=(f(1), f(2)), budget=f(4)),
+    "early stopping": lambda i, f: fedax.EarlyStopping("a", patience=i(2), min_change=f(0.5)),
+    "divergence": lambda i, f: fedax.Divergence(f(0.5), window=i(2)),
+    "budget": lambda i, f: fedax.Budget(hours=f(0.5), joules=i(2)),
+    "options": lambda i, f: counts_of(
+        RunOptions(rounds=i(5), observe_every=i(2), checkpoint_every=i(3))
+    ),
     "softmax": lambda i, f: Softmax(i(5), i(3)),
     "mlp": lambda i, f: MLP([i(5), i(4), i(3)], dropout=f(0.5)),
     "cnn": lambda i, f: CNN([i(4), i(4), i(1)], (Stage(2, 3),), (i(3),), i(2)),

@@ -14,6 +14,7 @@ import fedax
 from fedax.codecs import EF21, TopK
 from fedax.core import InvalidInput
 from fedax.engine.driver.checkpoint import Checkpoints
+from fedax.engine.driver.recorder import _spent
 from fedax.observe.base import Observer
 from problems import regression, vector
 
@@ -176,6 +177,30 @@ def test_a_budget_of_time_may_grow_after_a_checkpoint(task, tmp_path):
     stored = run(task, stop=stop, checkpoint=tmp_path, **options)
     assert lengths([stored]) == [2]
     assert lengths([run(task, resume=stored, stop=fedax.Budget(hours=2.0), **options)]) == [4]
+    # the folder itself continues with other budgets, and with no other rule
+    long = fedax.Budget(hours=2.0)
+    continued = run(task, stop=[long], checkpoint=tmp_path, **options)
+    same(continued, run(task, stop=long, **options))
+    with pytest.raises(InvalidInput, match=r"run\(checkpoint=...\), stop: got"):
+        run(task, stop=[long, fedax.Divergence()], checkpoint=tmp_path, **options)
+    same(run(task, checkpoint=tmp_path, **options), run(task, **options))
+
+
+def test_rounds_without_a_clock_cost_no_budget(task):
+    """Two rounds without devices, then half an hour a round."""
+    begun, stop = run(task, rounds=2), fedax.Budget(hours=1.0)
+    options = {"devices": fedax.Devices(latency=1800.0), "stop": stop}
+    later = run(task, rounds=3, resume=begun, **options)
+    ended = run(task, rounds=9, resume=later, **options)
+    assert (ended.outcome.kind, len(ended.bits.up)) == ("stopped", 4)
+
+
+def test_the_clock_of_a_server_goes_on_in_rounds():
+    """Steps of an asynchronous server, rounds without devices, rounds with them."""
+    clock, seconds = [2.0, 3.0, np.nan, np.nan, np.nan], [np.nan, np.nan, np.nan, 4.0, 0.5]
+    joules = [1.0, 2.0, np.nan, np.nan, 8.0]
+    notes = {"clock": clock, "round_seconds": seconds, "round_joules": joules}
+    assert _spent({name: np.array(values) for name, values in notes.items()}) == (7.5, 11.0)
 
 
 def test_early_stopping_is_final(task):
@@ -249,7 +274,7 @@ def test_another_mode_is_another_run(task, tmp_path):
 
 
 def test_the_best_model_of_another_direction_does_not_count(task):
-    """The training loss falls: the largest one after the first two rounds is that of the third."""
+    """The training loss falls: from the last model of the history on, the largest is that one's."""
 
     class Unknown(fedax.observe.TrainLoss):
         def modes(self, scores):
@@ -259,7 +284,7 @@ def test_the_best_model_of_another_direction_does_not_count(task):
     begun = run(task, rounds=2, mode="min", **options)
     assert begun.best.round == 2
     assert run(task, rounds=4, mode="min", resume=begun, **options).best.round == 4
-    assert run(task, rounds=4, mode="max", resume=begun, **options).best.round == 3
+    assert run(task, rounds=4, mode="max", resume=begun, **options).best.round == 2
 
 
 MEMORIES = {
@@ -298,6 +323,119 @@ def test_other_arrivals_are_refused(task):
         run(task, rounds=4, schedule=schedule(2), resume=begun)
     with pytest.raises(InvalidInput, match=r"run\(resume=...\), schedule: got an asynchronous"):
         run(task, rounds=4, schedule=schedule(3), resume=run(task, rounds=2))
+
+
+def test_other_devices_of_the_run_are_other_arrivals(task):
+    """Whether the server has devices or the run: the same ones are the same server."""
+    latencies = ([1.0, 1.7, 2.3], [2.3, 1.0, 1.7])
+    devices, others = (fedax.Devices(latency=seconds) for seconds in latencies)
+
+    def schedule(server):
+        return fedax.Schedule(cohort=1, steps=1, batch_size="full", asynchronous=server)
+
+    shared = {"schedule": schedule(fedax.Asynchronous())}
+    whole = run(task, rounds=4, devices=devices, **shared)
+    begun = run(task, rounds=2, devices=devices, **shared)
+    same(run(task, rounds=4, devices=devices, resume=begun, **shared), whole)
+    own = schedule(fedax.Asynchronous(devices))
+    same(run(task, rounds=4, schedule=own, resume=begun), whole)
+    words = r"run\(resume=...\), schedule\.\S*devices\S*latency\S*: got"
+    with pytest.raises(InvalidInput, match=words):
+        run(task, rounds=4, devices=others, resume=begun, **shared)
+
+
+class Counted(Observer):
+    """Metrics that are whole numbers, one of them for each client."""
+
+    def __call__(self, view):
+        return {"seven": jnp.array(7), "client_ids": jnp.arange(3)}
+
+
+def test_metrics_are_not_a_number_where_they_were_not_observed(task):
+    begun, whole = run(task, rounds=2), run(task, rounds=6)
+    losses = whole.metrics["train_loss"]
+    other = run(task, rounds=4, resume=begun, observe=[Steady(), Counted()])
+    assert {len(values) for values in other.metrics.values()} == {5}
+    gap, ones = [np.nan] * 3, [1.0, 1.0]
+    np.testing.assert_array_equal(other.metrics["train_loss"], [*losses[:3], *gap[:2]])
+    np.testing.assert_array_equal(other.metrics["steady"], gap + ones)
+    np.testing.assert_array_equal(other.metrics["seven"], [*gap, 7, 7])
+    ids = other.metrics["client_ids"]
+    assert np.isnan(ids[:3]).all()
+    assert ids[3:].tolist() == [[0, 1, 2]] * 2
+    assert np.isnan(other.last("train_loss"))
+    assert other.modes["train_loss"] == "min"
+    assert len(other.table().splitlines()) >= 5
+    again = run(task, rounds=6, resume=other)
+    np.testing.assert_array_equal(again.metrics["train_loss"][5:], losses[5:])
+    assert again.params == whole.params
+
+
+def test_rules_see_what_was_observed(task):
+    """Early stopping counts from the first value; a rise is one over the newest value known."""
+    begun = run(task, rounds=2)
+    rule = fedax.EarlyStopping("steady", patience=2, mode="max")
+    ended = run(task, rounds=9, resume=begun, observe=[Steady()], stop=rule)
+    assert str(ended.outcome) == "stopped after round 5"
+    assert ended.best.round == 3
+    rule = fedax.EarlyStopping("train_loss", patience=2, mode="min")
+    with pytest.raises(InvalidInput, match="observers that give train_loss"):
+        run(task, rounds=9, resume=begun, observe=[Steady()], stop=rule)
+    assert fedax.Divergence(rise=1.0, window=1).fires([0, 1, 2], [0.5, np.nan, 2.0])
+    assert not fedax.Divergence(rise=1.0, window=2).fires([1, 2, 3], [np.nan, 0.5, 2.0])
+
+
+def test_fewer_rounds_than_there_are_are_refused(task):
+    begun = run(task, rounds=3)
+    words = r"run\(rounds=...\): got 1; allowed: whole numbers >= 3"
+    with pytest.raises(InvalidInput, match=words):
+        run(task, rounds=1, resume=begun)
+    same(run(task, rounds=3, resume=begun), begun)
+
+
+def test_the_final_model_is_observed(task, tmp_path, monkeypatch):
+    """Of a run that was killed between two observations, and is called for no further round."""
+    options, save = {"observe_every": 5, "checkpoint_every": 2}, Checkpoints.save
+
+    def save_and_die(self, done, *arguments):
+        save(self, done, *arguments)
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr(Checkpoints, "save", save_and_die)
+    with pytest.raises(RuntimeError, match="killed"):
+        run(task, rounds=7, checkpoint=tmp_path, **options)
+    monkeypatch.undo()
+    heard = []
+    for _ in range(2):
+        ended = run(task, rounds=2, checkpoint=tmp_path, progress=heard.append, **options)
+        same(ended, run(task, rounds=2, **options))
+    assert [progress.round for progress in heard] == [2]
+    longer = run(task, rounds=7, checkpoint=tmp_path, **options)
+    assert longer.rounds.tolist() == [0, 2, 5, 7]
+    assert longer.params == run(task, rounds=7, **options).params
+
+
+def test_clients_that_were_left_out_stay_known():
+    """The largest upload of client b is not finite in 32 bits."""
+    clients = {"c": [1.0], "a": [2.0, 3.0], "b": [3e38, 1.0, 1.0]}
+    task = fedax.tasks.from_loss(lambda w, x: w * x * x, 0.0, clients=clients)
+    begun = run(task, rounds=2, observe=[], on_bad_client="drop")
+    assert begun.notes["dropped"].tolist() == [[2], [2]]
+    schedule = fedax.Schedule(steps=1, batch_size="full", cohort=1)
+    ended = run(task, rounds=3, observe=[], resume=begun, schedule=schedule)
+    assert ended.notes["dropped"].tolist() == [[2], [2], [-1]]
+    assert "dropped" not in run(task, rounds=1, observe=[], schedule=schedule).notes
+
+
+def test_a_folder_may_be_in_the_home_directory(task, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    run(task, rounds=1, checkpoint="~/runs")
+    assert [path.name for path in (tmp_path / "home" / "runs").glob("round-*")] == [
+        "round-000000001"
+    ]
+    assert not list((tmp_path / "here").iterdir())
 
 
 @pytest.fixture

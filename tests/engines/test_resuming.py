@@ -137,6 +137,19 @@ def test_a_budget_holds_for_a_continued_run():
     )
 
 
+def test_a_budget_may_grow_in_a_folder(tmp_path):
+    """The rounds are those of the run with the larger budget."""
+    spent = go(channel=private(1.0), rounds=3).metrics["epsilon"]
+    small, large = (private(1.0, budget=float(spent[k]) + 1e-9) for k in (2, 3))
+    kept = {"rounds": 9, "checkpoint": tmp_path}
+    for channel, rounds in ((small, 2), (small, 2), (large, 3)):
+        ended = go(channel=channel, **kept)
+        assert (ended.outcome.kind, len(ended.bits.up)) == ("stopped", rounds)
+    np.testing.assert_array_equal(vector(ended), vector(go(channel=large, rounds=9)))
+    with pytest.raises(fedax.InvalidInput, match=r"run\(checkpoint=...\), channel.privacy.noise"):
+        go(channel=private(1.3, budget=9.0), **kept)
+
+
 @pytest.mark.slow
 def test_checkpoints_keep_the_account(tmp_path):
     """Of the same privacy; other noise does not continue them."""

@@ -172,6 +172,43 @@ def test_refused_schedules():
         fedax.run_grid(two[:1], task, schedule=[Schedule(), Schedule(cohort=6)])
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (Schedule(cohort=6, steps=1), r"Schedule\(cohort=...\): got 6"),
+        (Schedule(times=(1, 2)), r"run\(rounds=...\): got 3; allowed: at most 2"),
+    ],
+    ids=["cohort", "rounds"],
+)
+def test_a_wrong_schedule_is_refused_before_another_one_runs(wrong, words):
+    heard, schedules = [], [Schedule(cohort=2, steps=1), wrong]
+    with pytest.raises(fedax.InvalidInput, match=words):
+        fedax.run_grid(
+            [fedax.FedAvg()], regression(), schedule=schedules, rounds=3, progress=heard.append
+        )
+    assert not heard
+
+
+def test_a_wrong_history_is_refused_before_another_one_goes_on():
+    heard, options = [], {"observe": [fedax.observe.TrainLoss()]}
+    schedules = [Schedule(cohort=k, steps=1) for k in (2, 3)]
+    begun = [
+        fedax.run(fedax.FedAvg(), regression(), seed=k, schedule=schedule, rounds=1, **options)
+        for k, schedule in enumerate(schedules)
+    ]
+    with pytest.raises(fedax.InvalidInput, match=r"run\(resume=...\), seed: got 0; allowed: 1"):
+        fedax.run_grid(
+            [fedax.FedAvg()],
+            regression(),
+            schedule=schedules,
+            rounds=2,
+            resume=begun,
+            progress=heard.append,
+            **options,
+        )
+    assert not heard
+
+
 def file_of(**grid):
     sections = {
         "task": {"name": "synthetic", "alpha": 1.0, "beta": 1.0, "clients": 5},

@@ -3,6 +3,7 @@ that wrote them.
 """
 
 import contextlib
+import copy
 import dataclasses
 import hashlib
 import io
@@ -17,6 +18,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.bound_model import evaluated_state
@@ -31,7 +33,7 @@ from fedax.engine.driver.resume import CLIENTS, check_clients
 from fedax.engine.round.engine import RunCarry
 from fedax.errors import InvalidInput, WriteFailed
 from fedax.utils.files import write
-from fedax.utils.layout import Layout
+from fedax.utils.layout import Layout, Vector
 from fedax.utils.lock import held
 
 _COURSE = ("rounds", "seconds", "compiling")
@@ -113,7 +115,9 @@ class Checkpoints:
             return False
         return time.monotonic() - self._saved >= min(self.seconds, self._saved - self._begun)
 
-    def save(self, done: int, histories: Sequence[History], ended: Sequence[bool]) -> None:
+    def save(
+        self, done: int, histories: Sequence[History], ended: Sequence[bool], layout: Layout
+    ) -> None:
         """Writes the run after `done` rounds.
 
         Args:
@@ -121,20 +125,23 @@ class Checkpoints:
             histories: of its members.
             ended: which of them are complete. A member that became non-finite since the last
                 observation is not yet.
+            layout: of its parameters.
 
         Raises:
             WriteFailed: a full disk, for example; the checkpoints there were are untouched.
         """
         with self.process_group.raise_on_all_ranks():
             if self.process_group.rank == 0:
-                self._write(done, histories, ended)
+                self._write(done, histories, ended, layout)
         self._saved = time.monotonic()
 
-    def _write(self, done: int, histories: Sequence[History], ended: Sequence[bool]) -> None:
+    def _write(
+        self, done: int, histories: Sequence[History], ended: Sequence[bool], layout: Layout
+    ) -> None:
         # zero-padded, so that names sort by round
         path = self.folder / f"round-{done:09d}"
         try:
-            write(path, _to_bytes(self.identity, done, histories, ended))
+            write(path, _to_bytes(self.identity, done, histories, ended, layout))
             for old_file in self._list_files()[_STORED:]:
                 old_file.unlink()
         except OSError as error:
@@ -156,6 +163,7 @@ class Checkpoints:
         algorithms: Sequence[Algorithm[Any]],
         layout: Layout,
         rounds: int,
+        to_params: Callable[[Vector], PyTree],
     ) -> list[tuple[History, bool]] | None:
         """Returns the histories of the newest checkpoint that can be read, each with whether it is
         complete, or None.
@@ -165,6 +173,7 @@ class Checkpoints:
             algorithms: of the run.
             layout: of its parameters.
             rounds: of the whole run.
+            to_params: makes the user's pytree of a flat model.
 
         Raises:
             InvalidInput: the folder holds checkpoints of another run, or of later rounds.
@@ -181,7 +190,8 @@ class Checkpoints:
         arrays = self.process_group.scatter(arrays, rows)
         runs = zip(states, algorithms, meta["members"], strict=True)
         histories = [
-            _restore_history(m, i, arrays, state, a, layout) for i, (state, a, m) in enumerate(runs)
+            _restore_history(m, i, arrays, state, a, layout, to_params)
+            for i, (state, a, m) in enumerate(runs)
         ]
         # earlier versions did not store which members had ended
         return [
@@ -205,10 +215,16 @@ class Checkpoints:
         return None
 
     def _check_identity(self, stored: dict[str, Any]) -> None:
+        identity = copy.deepcopy(self.identity)
         # earlier versions did not store the direction of `keep_best`
-        identity = {
-            name: value for name, value in self.identity.items() if name != "mode" or name in stored
-        }
+        if "mode" not in stored:
+            identity.pop("mode", None)
+        for facts in (identity, stored):
+            _drop_budgets(facts)
+        # one rule may have been given alone or in a list
+        if _list_rules(identity) == _list_rules(stored):
+            identity.pop("stop", None)
+            stored.pop("stop", None)
         clients, stored_clients = identity.pop(CLIENTS, {}), stored.pop(CLIENTS, {})
         if difference := first_difference(identity, stored):
             name, *values = difference
@@ -235,6 +251,20 @@ class Checkpoints:
             (p for p in self.folder.glob("round-*") if re.fullmatch(r"round-\d{9}", p.name)),
             reverse=True,
         )
+
+
+def _drop_budgets(identity: dict[str, Any]) -> None:
+    """Removes budgets from an identity: they say when a run ends, not what its rounds do."""
+    identity.pop("budget", None)
+    privacy = (identity.get("channel") or {}).get("privacy")
+    if privacy is not None:
+        privacy.pop("budget", None)
+
+
+def _list_rules(identity: dict[str, Any]) -> list[Any]:
+    """Returns the rules of `stop` in an identity, where each is a list of its numbers."""
+    rules = identity.get("stop") or []
+    return rules if not rules or isinstance(rules[0], list) else [rules]
 
 
 def _number_nodes(carry: RunCarry) -> list[tuple[int, Any]]:
@@ -269,14 +299,18 @@ def _round_number(path: Path) -> int:
 
 
 def _to_bytes(
-    identity: dict[str, Any], done: int, histories: Sequence[History], ended: Sequence[bool]
+    identity: dict[str, Any],
+    done: int,
+    histories: Sequence[History],
+    ended: Sequence[bool],
+    layout: Layout,
 ) -> bytes:
     arrays: dict[str, np.ndarray] = {}
     members = []
     for i, (history, is_complete) in enumerate(zip(histories, ended, strict=True)):
         arrays |= {
             f"{i}/{name}": _to_storable(np.asarray(values))
-            for name, values in _arrays_of(history).items()
+            for name, values in _arrays_of(history, layout).items()
         }
         best = history.best and {
             name: getattr(history.best, name) for name in ("metric", "round", "value")
@@ -299,7 +333,7 @@ def _to_bytes(
     return _HEAD + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
-def _arrays_of(history: History) -> dict[str, Any]:
+def _arrays_of(history: History, layout: Layout) -> dict[str, Any]:
     """Returns the arrays of a history by name, as `_restore_history` reads them."""
     arrays: dict[str, Any] = {name: getattr(history, name) for name in _COURSE}
     arrays |= {"down": history.bits.down, "up": history.bits.up}
@@ -311,11 +345,21 @@ def _arrays_of(history: History) -> dict[str, Any]:
         if ids is not None:  # of the clients that have rows; otherwise all clients have one
             arrays[f"clients/{k}"] = ids
     if history.best is not None:
-        arrays["best"] = Layout.of(history.params).ravel(history.best.params)
+        arrays["best"] = layout.ravel(_without_frozen(history.best.params, layout))
         arrays |= {
             f"best state/{k}": leaf for k, leaf in enumerate(jax.tree.leaves(history.best.state))
         }
     return arrays
+
+
+def _without_frozen(params: PyTree, layout: Layout) -> PyTree:
+    """Returns a model with None in the place of leaves that the layout does not have."""
+    return jax.tree.map(
+        lambda trained, leaf: None if trained is None else leaf,
+        layout.form,
+        params,
+        is_leaf=lambda node: node is None,
+    )
 
 
 def _to_storable(values: np.ndarray) -> np.ndarray:
@@ -341,6 +385,7 @@ def _restore_history(
     carry: RunCarry,
     algorithm: Algorithm[Any],
     layout: Layout,
+    to_params: Callable[[Vector], PyTree],
 ) -> History:
     def select_arrays(kind: str) -> dict[str, np.ndarray]:
         prefix = f"{i}/{kind}/"
@@ -364,10 +409,13 @@ def _restore_history(
         return _array_like(node, np.asarray(stored[str(k)]))
 
     carry = jax.tree.map(restore_node, carry, is_leaf=is_memory)
-    best = None
+    params, best = to_params(call_model(algorithm, carry.state, layout.dim)), None
     if meta.get("best"):
-        w = arrays[f"{i}/best"].view(jax.numpy.dtype(layout.dtype))
-        best = Best(**meta["best"], params=layout.unravel(jax.numpy.asarray(w)))
+        w = jax.numpy.asarray(arrays[f"{i}/best"].view(jax.numpy.dtype(layout.dtype)))
+        # earlier versions stored the frozen leaves too
+        has_frozen = w.size != layout.dim
+        best_params = Layout.of(params).unravel(w) if has_frozen else to_params(w)
+        best = Best(**meta["best"], params=best_params)
         if best_state := select_arrays("best state"):
             leaves, structure = jax.tree.flatten(evaluated_state(carry.model_state))
             state = [_array_like(leaf, best_state[str(k)]) for k, leaf in enumerate(leaves)]
@@ -376,7 +424,7 @@ def _restore_history(
         meta["algorithm"],
         metrics=select_arrays("metrics"),
         notes=select_arrays("notes"),
-        params=layout.unravel(call_model(algorithm, carry.state, layout.dim)),
+        params=params,
         bits=Traffic(arrays[f"{i}/down"], arrays[f"{i}/up"]),
         outcome=Outcome(**meta["outcome"]),
         best=best,

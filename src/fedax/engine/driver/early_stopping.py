@@ -2,6 +2,7 @@
 energy.
 """
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -13,10 +14,25 @@ from fedax.core.hyper import MOST_COUNT
 from fedax.core.scheduling.local_work import counts, real
 from fedax.errors import InvalidInput
 from fedax.observe.modes import built_in_modes
-from fedax.utils.arguments import checked_arguments
+from fedax.utils.arguments import Owner, checked_arguments
+from fedax.utils.numbers import python_number
+
+
+def _with_python_numbers(owner: Owner) -> Owner:
+    """Decorates a named tuple so that it takes NumPy's numbers and holds Python's."""
+    make: Any = owner.__new__
+
+    @functools.wraps(make)
+    def new(cls: Any, *values: Any, **options: Any) -> Any:
+        named = {name: python_number(value) for name, value in options.items()}
+        return make(cls, *map(python_number, values), **named)
+
+    owner.__new__ = staticmethod(new)
+    return owner
 
 
 @checked_arguments
+@_with_python_numbers
 class Divergence(NamedTuple):
     r"""Stops a run once the training loss has risen or is not finite.
 
@@ -53,12 +69,16 @@ class Divergence(NamedTuple):
         if not np.isfinite(values[-1]):
             return True
         earlier_losses = [
-            loss for t, loss in zip(rounds, values, strict=True) if t <= rounds[-1] - self.window
+            loss
+            for t, loss in zip(rounds, values, strict=True)
+            # it is NaN where a continued run did not observe it
+            if t <= rounds[-1] - self.window and math.isfinite(loss)
         ]
         return bool(earlier_losses) and values[-1] - earlier_losses[-1] > self.rise
 
 
 @checked_arguments
+@_with_python_numbers
 class EarlyStopping(NamedTuple):
     """Stops a run once a metric has not become better for some rounds.
 
@@ -137,6 +157,7 @@ class EarlyStopping(NamedTuple):
 
 
 @checked_arguments
+@_with_python_numbers
 class Budget(NamedTuple):
     """Stops a run at the first observation at which it has spent its hours or joules on the virtual
     clock.

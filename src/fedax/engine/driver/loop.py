@@ -5,6 +5,7 @@ themselves, several in one call.
 """
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from itertools import compress
 from pathlib import Path
@@ -22,15 +23,8 @@ from fedax.core.validation.own_methods import call_model
 from fedax.engine.driver.checkpoint import Checkpoints
 from fedax.engine.driver.interrupts import CallLength, Interrupts, is_intact
 from fedax.engine.driver.options import Progress
-from fedax.engine.driver.recorder import Recorder, has_ended
-from fedax.engine.driver.resume import (
-    CLIENTS,
-    check_continued,
-    check_lengths,
-    check_resumed,
-    check_solver_states,
-    total_rounds,
-)
+from fedax.engine.driver.recorder import Recorder, has_ended, was_ended_by_budget
+from fedax.engine.driver.resume import CLIENTS, check_continued, check_lengths, total_rounds
 from fedax.engine.driver.session import Grid
 from fedax.engine.round.engine import PersonalModels, RunCarry, compute_metrics
 from fedax.observe.base import merge_metrics, modes_of
@@ -95,23 +89,29 @@ class RoundLoop:
         """Returns the states to start from, the given or stored histories before them, and which
         of these have ended.
         """
-        grid, ended = self.grid, [has_ended(history, self.options.rules) for history in resume]
-        if resume:
-            check_resumed(resume, grid.origins(), grid.private is not None)
-            check_lengths(resume, ended)
-            check_solver_states(resume, self.options.solver, grid.layout)
+        grid, ended = self.grid, self.grid.check_resumed(resume) if resume else []
         states = grid.init() if self.checkpoints or not resume else None
         stored = self.checkpoints and self.checkpoints.load(
-            self.program.split(states), grid.algorithms_by_run, grid.layout, self.options.rounds
+            self.program.split(states),
+            grid.algorithms_by_run,
+            grid.layout,
+            self.options.rounds,
+            self._to_params,
         )
         if stored:
             histories = [history for history, _ in stored]
+            # the budget may be a larger one now
+            stored_ended = [
+                has_ended(history, self.options.rules) if was_ended_by_budget(history) else is_over
+                for history, is_over in stored
+            ]
             if resume:
                 assert self.checkpoints is not None, "of the folder that was read"
                 check_continued(histories, resume, self.checkpoints.folder)
             # the folder may be ahead of the given histories, whose continuation it has then
             if not resume or total_rounds(histories) > total_rounds(resume):
-                resume, ended = histories, [is_over for _, is_over in stored]
+                check_lengths("run_grid(checkpoint=...)", histories, stored_ended)
+                resume, ended = histories, stored_ended
         if resume:
             states = self.program.join([RunCarry.of(history) for history in resume])
         return states, resume, ended
@@ -142,15 +142,13 @@ class RoundLoop:
 
     def _run_rounds(self) -> None:
         """Alternates rounds with observations and checkpoints until all runs have ended."""
-        # the initial model counts as an observation after 0 rounds
-        if not self._is_resumed:
+        if self._is_resumed:
+            self._begin_resumed()
+        else:
+            # the initial model counts as an observation after 0 rounds
             self._observe()
             self._report_progress()
-        while (
-            self.done < self.grid.rounds
-            and self._has_running()
-            and not (self.stop_requested or self.interrupts.asked)
-        ):
+        while self._has_rounds_left() and not (self.stop_requested or self.interrupts.asked):
             # up to the next multiple of `observe_every` or `checkpoint_every`: nothing in Python
             # touches the run before. One that is not finite runs on to there: a call returns the
             # state after its last round only, and the runs of a grid go through it together
@@ -159,14 +157,16 @@ class RoundLoop:
                     self.grid.rounds, *(self.done + p - self.done % p for p in self.options.periods)
                 )
             )
-            is_end = self.done == self.grid.rounds or not self._has_running()
-            if is_end or self.done % self.options.observe_every == 0:
+            if not self._has_rounds_left() or self.done % self.options.observe_every == 0:
                 self._observe()
                 self._report_progress()
             self.can_save = True
-            # after the observation, so that a run that continues from here has it
+            # after the observation, so that a run that continues from here has it, and one that a
+            # rule has just ended is saved
             if self.checkpoints and (
-                is_end or self.done % self.checkpoints.every == 0 or self.checkpoints.is_due()
+                not self._has_rounds_left()
+                or self.done % self.checkpoints.every == 0
+                or self.checkpoints.is_due()
             ):
                 self._save()
         if self.interrupts.asked or (self.stop_requested and self.done < self.grid.rounds):
@@ -174,6 +174,26 @@ class RoundLoop:
         if self.grid.rounds < self.options.rounds:  # as many as the budget of privacy allows
             for recorder in self.recorders:
                 recorder.end_by_budget(self.done)
+
+    def _begin_resumed(self) -> None:
+        """Chooses the best model so far, and observes a final model that was not."""
+        improved = [
+            recorder.reconsider_best(self.done, self.options) for recorder in self.recorders
+        ]
+        if any(improved):
+            self._store_best(improved)
+        # of a run that was interrupted, or saved, between two observations
+        is_unobserved = any(
+            not recorder.ended and recorder.rounds[-1] < self.done for recorder in self.recorders
+        )
+        if is_unobserved and not self._has_rounds_left():
+            self._observe()
+            self._report_progress()
+            if self.checkpoints:
+                self._save()
+
+    def _has_rounds_left(self) -> bool:
+        return self.done < self.grid.rounds and self._has_running()
 
     def _has_running(self) -> bool:
         return any(recorder.is_running for recorder in self.recorders)
@@ -258,7 +278,8 @@ class RoundLoop:
             dataclasses.replace(history, origin=recorder.mark_origin({}))
             for history, recorder in zip(histories, self.recorders, strict=True)
         ]
-        self.checkpoints.save(self.done, marked, [recorder.ended for recorder in self.recorders])
+        ended = [recorder.ended for recorder in self.recorders]
+        self.checkpoints.save(self.done, marked, ended, self.grid.layout)
 
     def _has_result(self) -> bool:
         """Returns whether an interrupted run has a result to keep.
@@ -334,7 +355,7 @@ def open_checkpoints(grid: Grid) -> Checkpoints | None:
     options = grid.options
     if options.checkpoint is None:
         return None
-    engine, folder = options.engine, Path(options.checkpoint)
+    engine, folder = options.engine, Path(os.path.expanduser(options.checkpoint))
     # the fingerprint has the task's data, which are not those of clients elsewhere
     clients = engine.describe_clients()
     identity = grid.identity() | ({CLIENTS: clients} if clients else {})

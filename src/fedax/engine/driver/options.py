@@ -36,6 +36,7 @@ from fedax.errors import InvalidInput, UnknownName, shown
 from fedax.observe import HoldoutScore, TrainLoss, TrainScore
 from fedax.observe.base import Observer, modes_of
 from fedax.utils.arguments import ON_DEVICES
+from fedax.utils.numbers import python_number
 
 BAD_CLIENT = ("stop", "drop")
 """The choices of `run(on_bad_client=...)`."""
@@ -189,6 +190,8 @@ class RunOptions:
             raise InvalidInput.of(
                 "run(progress=...)", self.progress, "a function of a Progress, or True for a bar"
             )
+        for name in ("rounds", "observe_every", "checkpoint_every"):
+            object.__setattr__(self, name, python_number(getattr(self, name)))
         check_count("rounds", self.rounds, 0, MOST_COUNT)
         check_count("observe_every", self.observe_every, 1, MOST_COUNT)
         server = self.schedule.server

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedax.core.directions import Mode, is_better
@@ -120,12 +121,22 @@ def was_ended_by_budget(history: History) -> bool:
 
 def _spent(notes: Mapping[str, np.ndarray]) -> tuple[float, float]:
     """Returns the seconds on the virtual clock and the joules of some rounds."""
-    seconds, joules = (
-        float(notes[name].sum()) if name in notes else 0.0 for name in (SECONDS, JOULES)
-    )
+    nothing = np.zeros(0)
+    seconds, times = notes.get(SECONDS, nothing), notes.get("clock", nothing)
+    # rounds that a run took without devices have NaN: they cost nothing
+    joules = float(np.nansum(notes.get(JOULES, nothing)))
     # an asynchronous server notes the time since the start of the run
-    has_clock = "clock" in notes and len(notes["clock"])
-    return float(notes["clock"][-1]) if has_clock else seconds, joules
+    if len(timed := np.flatnonzero(~np.isnan(times))):
+        last = int(timed[-1])
+        return float(times[last] + np.nansum(seconds[last + 1 :])), joules
+    return float(np.nansum(seconds)), joules
+
+
+def _not_observed(value: Any) -> np.ndarray:
+    """Returns what stands for a value of a metric that was not observed: NaN, in its shape."""
+    value = np.asarray(value)
+    is_real = jnp.issubdtype(value.dtype, jnp.inexact)
+    return np.full(value.shape, np.nan, value.dtype if is_real else np.float64)
 
 
 class Recorder:
@@ -161,7 +172,8 @@ class Recorder:
             previous,
             Outcome(),
         )
-        self.modes = modes
+        # metrics of the history that are no longer observed keep their directions
+        self.modes: dict[str, Mode] = {**(previous.modes if previous else {}), **modes}
         self.rounds: list[int] = [int(t) for t in previous.rounds] if previous else []
         self.seconds: list[float] = list(previous.seconds) if previous else []
         self.compiling: list[float] = list(previous.compiling) if previous else []
@@ -172,8 +184,6 @@ class Recorder:
         self.spent = list(_spent(previous.notes if previous else {}))
         self.ended, self.final, self.best = False, None, previous.best if previous else None
         self.ended_by_budget = False
-        # the direction by which `best` was chosen, if it is known
-        self._best_mode = previous.arguments.get("mode") if previous else None
         if previous and ended:
             self.outcome, self.ended, self.final = previous.outcome, True, RunCarry.of(previous)
             self.ended_by_budget = was_ended_by_budget(previous)
@@ -208,10 +218,10 @@ class Recorder:
 
         Returns whether the model is better than the best so far.
         """
-        if self.ended:
+        # of a grid that is continued, some members may have this observation already
+        if self.ended or self.rounds[-1:] == [done]:
             return False
-        for name, value in metrics.items():
-            self.metrics.setdefault(name, Rows()).append(value)
+        self._append(metrics)
         self.rounds.append(done)
         self.seconds.append(self.clock.now)
         self.compiling.append(self.clock.compiling)
@@ -223,7 +233,7 @@ class Recorder:
                 if self.is_running and done and not broken and rule.is_spent(*self.spent):
                     self.outcome, self.ended_by_budget = Outcome(rule.kind, done - 1), True
                 continue
-            values = self._values(rule.metric, f"run(stop=...), {rule}")
+            values = self._values(rule.metric, metrics, f"run(stop=...), {rule}")
             if not self.is_running or not done:
                 continue
             if isinstance(rule, EarlyStopping) and not math.isfinite(values[-1]):
@@ -235,12 +245,29 @@ class Recorder:
         self.ended = not self.is_running
         if (metric := options.best_by) is None:
             return False
-        value = self._values(metric, "run(keep_best=...)")[-1]
-        # of the run before a resumption, which may have chosen by another metric or direction
-        is_other_mode = self._best_mode not in (None, options.best_mode)
-        if self.best is not None and (self.best.metric != metric or is_other_mode):
+        value = self._values(metric, metrics, "run(keep_best=...)")[-1]
+        return self._improves(metric, value, done, options)
+
+    def reconsider_best(self, done: int, options: RunOptions) -> bool:
+        """Chooses the best model of the history that the run continues, which may have been chosen
+        by another metric or direction.
+
+        There are two candidates: the best model until now if it is that by the same metric, and
+        the model after `done` rounds if it was observed. The other models are gone.
+
+        Returns whether the model after `done` rounds is the best.
+        """
+        if self.ended or (metric := options.best_by) is None:
+            return False
+        if self.best is not None and self.best.metric != metric:
             self.best = None
-        self._best_mode = options.best_mode
+        rows = self.metrics.get(metric)
+        if rows is None or np.ndim(rows.last) or self.rounds[-1] != done:
+            return False
+        return self._improves(metric, float(rows.last), done, options)
+
+    def _improves(self, metric: str, value: float, done: int, options: RunOptions) -> bool:
+        """Returns whether a value is better than the best one, whose place it then takes."""
         if not is_better(value, None if self.best is None else self.best.value, options.best_mode):
             return False
         # the loop stores the model: here only its metrics are known
@@ -265,8 +292,22 @@ class Recorder:
         if self.is_running:
             self.outcome = Outcome("interrupted", done)
 
-    def _values(self, metric: str, field: str) -> list[float]:
-        if metric not in self.metrics or self.metrics[metric].all().ndim != 1:
+    def _append(self, metrics: dict[str, np.ndarray]) -> None:
+        """Appends an observation to the columns of all metrics.
+
+        A run may be continued with other observers. A metric is NaN where it was not observed.
+        """
+        for name, value in metrics.items():
+            if name not in self.metrics:
+                earlier = np.repeat(_not_observed(value)[None], len(self.rounds), axis=0)
+                self.metrics[name] = Rows(earlier) if self.rounds else Rows()
+            self.metrics[name].append(value)
+        for name in self.metrics.keys() - metrics.keys():
+            self.metrics[name].append(_not_observed(self.metrics[name].last))
+
+    def _values(self, metric: str, observed: Mapping[str, np.ndarray], field: str) -> list[float]:
+        """Returns the course of a metric, one of those that are observed now."""
+        if metric not in observed or self.metrics[metric].all().ndim != 1:
             raise InvalidInput.of(
                 field, metric, f"None, or observers that give {metric}, one number each"
             )
@@ -286,7 +327,9 @@ class Recorder:
                 Log(notes, previous.bits.down, previous.bits.up, nothing, nothing, left_out)
             )
         log = merge_logs([*past, *self.logs])
-        notes = log.notes | ({"dropped": log.left_out} if self.drops else {})
+        # clients that earlier rounds left out stay known if later ones leave out none
+        drops = self.drops or (previous is not None and "dropped" in previous.notes)
+        notes = log.notes | ({"dropped": log.left_out} if drops else {})
         metrics = {name: values.all() for name, values in self.metrics.items()}
         rounds, seconds, compiled = (
             np.asarray(values) for values in (self.rounds, self.seconds, self.compiling)

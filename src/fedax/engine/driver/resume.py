@@ -143,9 +143,9 @@ def _sample_blocks(leaf: Any) -> Any:
 
 
 def check_resumed(
-    histories: Sequence[History], origins: Sequence[dict[str, Any]], is_private: bool
+    histories: Sequence[History], origins: Sequence[dict[str, Any]], is_private: bool, rounds: int
 ) -> None:
-    """Refuses histories of other runs.
+    """Refuses histories of other runs, and those that have more rounds than the run.
 
     Their states do not fit, and the privacy that was spent in them would not be counted.
 
@@ -153,14 +153,19 @@ def check_resumed(
         histories: to continue.
         origins: of the runs that continue them, see `origin`.
         is_private: whether these runs have an account of privacy.
+        rounds: of the runs that continue them.
 
     Raises:
-        InvalidInput: another number of histories, privacy, method, model, seed or data, or clients
-            with other numbers of examples.
+        InvalidInput: another number of histories, privacy, method, model, seed or data, clients
+            with other numbers of examples, fewer rounds than a history has.
     """
     if len(histories) != len(origins):
         allowed = f"as many as there are runs, {len(origins)}"
         raise InvalidInput.found("run_grid(resume=...)", f"{len(histories)} histories", allowed)
+    done = max((len(history.bits.up) for history in histories), default=0)
+    if rounds < done:
+        allowed = f"whole numbers >= {done}, the rounds of the history that is continued"
+        raise InvalidInput.of("run(rounds=...)", rounds, allowed)
     for history, expected in zip(histories, origins, strict=True):
         recorded = history.origin
         if recorded is None:
@@ -204,10 +209,11 @@ def check_clients(field: str, current: dict[str, str], recorded: dict[str, str])
             raise InvalidInput.because(field, reason, "Start it with its earlier examples.")
 
 
-def check_lengths(histories: Sequence[History], ended: Sequence[bool]) -> None:
+def check_lengths(field: str, histories: Sequence[History], ended: Sequence[bool]) -> None:
     """Refuses histories of different lengths, whose rounds one program cannot go on with.
 
     Args:
+        field: that is refused.
         histories: to continue.
         ended: which of them have ended by themselves; their lengths do not count.
 
@@ -223,7 +229,7 @@ def check_lengths(histories: Sequence[History], ended: Sequence[bool]) -> None:
         got = f"histories of {' and '.join(map(str, sorted(lengths)))} rounds"
         allowed = "equally many rounds, but for histories that ended by themselves"
         hint = f"Continue each with run(resume=...) up to round {max(lengths)} first."
-        raise InvalidInput.found("run_grid(resume=...)", got, allowed, hint)
+        raise InvalidInput.found(field, got, allowed, hint)
 
 
 def check_continued(stored: Sequence[History], given: Sequence[History], folder: Path) -> None:

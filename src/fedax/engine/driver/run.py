@@ -32,7 +32,7 @@ from fedax.engine.driver.options import (
 from fedax.engine.driver.options import Progress as Progress
 from fedax.engine.driver.progress_bar import progress_hook
 from fedax.engine.driver.resolve import has_symbolic
-from fedax.engine.driver.session import Grid
+from fedax.engine.driver.session import Grid, check_seeds
 from fedax.engine.driver.session import program_key as program_key
 from fedax.errors import InvalidInput, RunFailed, shown
 from fedax.utils.arguments import checked_call
@@ -56,9 +56,10 @@ def run(
         task: what is learned, from `fedax.tasks`.
         seed: of every random stream; the same seed gives the same result on every engine, up to
             rounding.
-        resume: a history whose run is continued up to `rounds`, with the same arguments otherwise.
-            Another method, seed, data or privacy is refused. A run that a budget ended goes on with
-            a larger one; any other end by itself is final.
+        resume: a history whose run is continued up to `rounds`, at least those that it has, with
+            the same arguments otherwise. Another method, seed, data or privacy is refused. A run
+            that a budget ended goes on with a larger one; any other end by itself is final. With
+            other observers, metrics are NaN where they were not observed.
         throw: raises `RunFailed` if the outcome is not ok.
         options: by keyword, see below; None stands for the default.
 
@@ -83,7 +84,8 @@ def run(
             always observed.
         stop: ends the run early: `Divergence`, `EarlyStopping`, `Budget`, or a list of them.
         keep_best: a metric of the observers; `History.best` is the model with its best finite
-            value. By default that of early stopping, if there is one.
+            value. By default that of early stopping, if there is one. Where the history of
+            `resume` has no best model by this metric, the first candidate is its last model.
         mode: of `keep_best`, `"max"` if more is better, `"min"` if less is; needed where neither
             the observer nor the task states it.
         progress: called with a `Progress` after every observation; `print` will do. True shows a
@@ -91,7 +93,7 @@ def run(
         checkpoint: a folder for checkpoints of this run. If it holds some, the run continues from
             the newest whole one, to the same bits as without a break (on the same engine, devices
             and versions). With `resume` too, if that is newer than the history; checkpoints of
-            another run are refused.
+            another run are refused. Another budget is the same run.
         checkpoint_every: rounds between checkpoints, at least 1, 10 by default; the last round is
             kept too.
         personal: whether the history also has the clients' own models, which take clients x dim
@@ -247,29 +249,88 @@ def _run_grid(
     seeds: list[Any],
     settings: RunOptions,
     resumed: list[History],
+) -> list[History]:
+    """Runs a grid whose arguments are checked, by as many programs as it needs."""
+    for history in resumed:
+        check_kind("run(resume=...)", history, History)
+    with settings.engine.process_group.abort_on_error():
+        groups = _group_by_schedule(algorithms, settings) or [list(range(len(algorithms)))]
+        _check_later_programs(groups, algorithms, task, seeds, settings, resumed)
+        if len(groups) > 1:
+            return _run_each_schedule(groups, algorithms, task, seeds, settings, resumed)
+        return _run_group(algorithms, task, seeds, settings, resumed)
+
+
+def _check_later_programs(
+    groups: list[list[int]],
+    algorithms: list[Algorithm[Any]],
+    task: Task,
+    seeds: list[Any],
+    options: RunOptions,
+    resumed: list[History],
+) -> None:
+    """Refuses what the second program of a grid and those after it would refuse.
+
+    They check it themselves, but only when the programs before them have run their rounds.
+    """
+    with options.engine.process_group.raise_on_all_ranks():
+        check_seeds(seeds)
+        programs = list[tuple[list[int], slice]]()
+        for members in groups:
+            group_options = _select_members(options, members)
+            is_one = not group_options.solvers or _is_one_program(group_options)
+            for part in [members] if is_one else [[member] for member in members]:
+                part_options = _select_members(options, part)
+                is_split = has_symbolic([algorithms[k] for k in part], part_options)
+                # programs of single seeds differ only in the histories that they continue
+                count = len(seeds) if is_split and resumed else 1
+                programs += [(part, slice(i, None, count)) for i in range(count)]
+        # other engines learn of the clients' examples when a program begins
+        for members, which in programs[1:] if options.engine.has_all(task) else ():
+            past = _histories_of(members, resumed, len(seeds), which)
+            Grid.check_program(
+                [algorithms[k] for k in members],
+                _task_of(task, past, options),
+                seeds[which],
+                _select_members(options, members),
+                past,
+            )
+
+
+def _histories_of(
+    members: Sequence[int], histories: Sequence[History], seeds: int, which: slice = slice(None)
+) -> list[History]:
+    """Returns the histories of some members of a grid, with all seeds or those in `which`."""
+    rows = [histories[k * seeds : (k + 1) * seeds] for k in members]
+    return [history for row in rows for history in row[which]]
+
+
+def _task_of(task: Task, resumed: Sequence[History], options: RunOptions) -> Task:
+    """Returns the task with the fixed state that came with `params` of the run before."""
+    return task.at(resumed[0].fixed_state) if resumed and options.params is None else task
+
+
+def _run_group(
+    algorithms: list[Algorithm[Any]],
+    task: Task,
+    seeds: list[Any],
+    settings: RunOptions,
+    resumed: list[History],
     is_interrupted: bool = False,
 ) -> list[History]:
-    """Runs a grid whose arguments are checked, by as many programs as it needs.
+    """Runs members whose schedules one program can serve.
 
     After an interruption of one program the others run no round; `is_interrupted` says that it
     happened before.
     """
-    for history in resumed:
-        check_kind("run(resume=...)", history, History)
-    if resumed and settings.params is None:
-        # a fixed state that came with `params` of the run before
-        task = task.at(resumed[0].fixed_state)
-    with settings.engine.process_group.abort_on_error():
-        groups = _group_by_schedule(algorithms, settings)
-        if len(groups) > 1:
-            return _run_each_schedule(groups, algorithms, task, seeds, settings, resumed)
-        if settings.solvers and not _is_one_program(settings):
-            histories = _run_each_solver(algorithms, task, seeds, settings, resumed, is_interrupted)
-        elif len(seeds) > 1 and has_symbolic(algorithms, settings):
-            histories = _run_each_seed(algorithms, task, seeds, settings, resumed, is_interrupted)
-        else:
-            grid = Grid(algorithms, task, seeds, settings, rounds_done(resumed))
-            histories = _run(grid, resumed, is_interrupted)
+    task = _task_of(task, resumed, settings)
+    if settings.solvers and not _is_one_program(settings):
+        histories = _run_each_solver(algorithms, task, seeds, settings, resumed, is_interrupted)
+    elif len(seeds) > 1 and has_symbolic(algorithms, settings):
+        histories = _run_each_seed(algorithms, task, seeds, settings, resumed, is_interrupted)
+    else:
+        grid = Grid(algorithms, task, seeds, settings, rounds_done(resumed))
+        histories = _run(grid, resumed, is_interrupted)
     return [history.named(task.names) for history in histories]
 
 
@@ -337,10 +398,8 @@ def _run_each_schedule(
     for i, members in enumerate(groups):
         folder = None if options.checkpoint is None else Path(options.checkpoint) / f"schedule-{i}"
         group_options = dataclasses.replace(_select_members(options, members), checkpoint=folder)
-        past = [
-            history for k in members for history in resumed[k * len(seeds) : (k + 1) * len(seeds)]
-        ]
-        histories = _run_grid(
+        past = _histories_of(members, resumed, len(seeds))
+        histories = _run_group(
             [algorithms[k] for k in members], task, seeds, group_options, past, is_interrupted
         )
         is_interrupted = is_interrupted or _any_interrupted(histories)
@@ -386,7 +445,7 @@ def _run_each_solver(
     for i, algorithm in enumerate(algorithms):
         folder = None if options.checkpoint is None else Path(options.checkpoint) / f"solver-{i}"
         solver_options = dataclasses.replace(_select_members(options, [i]), checkpoint=folder)
-        past = resumed[i * len(seeds) : (i + 1) * len(seeds)]
+        past = _histories_of([i], resumed, len(seeds))
         is_interrupted = is_interrupted or _any_interrupted(histories)
         if len(seeds) > 1 and has_symbolic([algorithm], solver_options):
             histories += _run_each_seed(

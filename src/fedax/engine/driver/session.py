@@ -14,13 +14,14 @@ from jaxtyping import Array, Key, PyTree
 from fedax.communication.attacks import Collusion
 from fedax.core.algorithm import Algorithm
 from fedax.core.client import Solver
-from fedax.core.history import Outcome
+from fedax.core.history import History, Outcome
 from fedax.core.hyper import as_arrays, bound_to, check_population, with_defaults
 from fedax.core.scheduling.schedule import Schedule, as_inputs
 from fedax.core.task import Given, Task
 from fedax.core.validation.own_methods import call_model
 from fedax.engine.compilation.cache import evict_programs, retain_freed_memory
 from fedax.engine.compilation.fingerprint import run_fingerprint
+from fedax.engine.driver.early_stopping import Budget, rules_of
 from fedax.engine.driver.options import (
     RunOptions,
     Setting,
@@ -28,9 +29,16 @@ from fedax.engine.driver.options import (
     check_kind,
     require_concrete,
 )
-from fedax.engine.driver.recorder import Clock
+from fedax.engine.driver.recorder import Clock, has_ended
 from fedax.engine.driver.resolve import resolve
-from fedax.engine.driver.resume import CLIENTS, data_of, origin
+from fedax.engine.driver.resume import (
+    CLIENTS,
+    check_lengths,
+    check_resumed,
+    check_solver_states,
+    data_of,
+    origin,
+)
 from fedax.engine.driver.settings import settings_of
 from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import Engine, compute_metrics, initial_params
@@ -163,10 +171,32 @@ class Grid:
         Raises:
             InvalidInput: what does not fit together.
         """
+        cls.check_program([algorithm], task, [], options)
+
+    @classmethod
+    def check_program(
+        cls,
+        algorithms: Sequence[Algorithm[Any]],
+        task: Task,
+        seeds: Sequence[SupportsIndex],
+        options: RunOptions,
+        resume: Sequence[History] = (),
+    ) -> None:
+        """Refuses as `check` does what the runs of one program refuse, and histories that they
+        cannot continue.
+        """
         options = dataclasses.replace(options, solver=with_defaults(options.solver))
         grid = cls.__new__(cls)
-        setup, _ = grid._resolve([with_defaults(algorithm)], task, [], options)
-        grid._check_setup(setup)
+        # without seeds no initial model is made
+        members = [with_defaults(member) for member in algorithms]
+        setup, _ = grid._resolve(members, task, [], options)
+        grid.private = grid._check_setup(setup).private
+        if resume:
+            grid.seeds = [int(seed) for seed in seeds]
+            # a history is compared by the hyperparameters as they were asked for
+            bound = [bound_to(member, task.names, task.train.clients) for member in algorithms]
+            grid._asked = [member for member in bound for _ in seeds]
+            grid.check_resumed(resume)
 
     def _resolve(
         self,
@@ -192,8 +222,7 @@ class Grid:
         options = observed.with_directions(task)
         for algorithm in algorithms:
             check_kind("run(algorithm=...)", algorithm, Algorithm)
-        for seed in seeds:
-            check_count("seed", seed, 0, MOST_SEED)
+        check_seeds(seeds)
         schedule = options.schedule.with_devices(options.devices)
         schedule = schedule.bound_to(task.names, task.train.clients)
         algorithms = [
@@ -298,6 +327,17 @@ class Grid:
         }
         return dataclasses.replace(setup, private=private_of(member, setup), **timing)
 
+    def check_resumed(self, histories: Sequence[History]) -> list[bool]:
+        """Refuses histories that these runs cannot continue.
+
+        Returns which of them have ended by themselves.
+        """
+        ended = [has_ended(history, self.options.rules) for history in histories]
+        check_resumed(histories, self.origins(), self.private is not None, self.options.rounds)
+        check_lengths("run_grid(resume=...)", histories, ended)
+        check_solver_states(histories, self.options.solver, self.layout)
+        return ended
+
     def origins(self) -> list[dict[str, Any]]:
         """Returns for each run what its history continues from, see `History.origin`."""
         options = self.options
@@ -308,12 +348,14 @@ class Grid:
         clients = options.engine.describe_clients()
         elsewhere = {CLIENTS: clients} if clients else {}
         members = zip(self._asked, self.seeds * len(self.algorithms), strict=True)
+        # an asynchronous server may have the devices of the run
+        schedules = [
+            self._options_of(run).schedule.with_devices(options.devices)
+            for run in range(len(self._asked))
+        ]
         return [
-            origin(
-                algorithm, data, seed, self.layout, self._options_of(run).schedule, options.channel
-            )
-            | elsewhere
-            for run, (algorithm, seed) in enumerate(members)
+            origin(algorithm, data, seed, self.layout, schedule, options.channel) | elsewhere
+            for (algorithm, seed), schedule in zip(members, schedules, strict=True)
         ]
 
     @property
@@ -356,8 +398,13 @@ class Grid:
         settings = {name: getattr(self.options, name) for name in names} | {
             "observers": list(self.options.observe or ())
         }
-        # as they were given: other directions of metrics follow from observers and task
-        settings |= {"stop": self._stop}
+        # as they were given: other directions of metrics follow from observers and task; budgets
+        # apart, because a run may be continued with other ones
+        rules = rules_of(self._stop)
+        budgets = [rule for rule in rules if isinstance(rule, Budget)]
+        others = [rule for rule in rules if not isinstance(rule, Budget)]
+        settings |= {"stop": others if budgets else self._stop}
+        settings |= {"budget": budgets} if budgets else {}
         settings |= {} if self._mode is None else {"mode": self._mode}
         settings |= (
             {}
@@ -504,6 +551,12 @@ def start(
     schedule = setting.get("schedule")
     rounds = schedule.rounds if isinstance(schedule, Schedule) else None
     return Session(Grid([algorithm], task, [seed], RunOptions.of({**setting, "rounds": rounds})))
+
+
+def check_seeds(seeds: Sequence[SupportsIndex]) -> None:
+    """Refuses seeds that are no whole numbers, or out of range."""
+    for seed in seeds:
+        check_count("seed", seed, 0, MOST_SEED)
 
 
 def _check_collusion(algorithm: Algorithm[Any], setup: Setup, engine: Engine) -> None:

@@ -490,6 +490,9 @@ def _observe(
 ) -> dict[str, Any]:
     """Computes the metrics of all observers, which share their passes over the data."""
     (setup, algorithm), observers, (carry, last_cohort) = setting.of(shared[0]), shared[1], state
+    # a resumed run that is observed before it works does not know its last cohort
+    if last_cohort is None:
+        last_cohort = empty_cohort(0, setup.layout.dtype)
     view = view_of(setup, algorithm, carry, last_cohort.padded(setup.population.clients))
     return compute_all(observers, view)
 

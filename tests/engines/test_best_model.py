@@ -1,0 +1,133 @@
+"""The best model of a run that is continued: from a checkpoint, with leaves that are not trained,
+and with another metric."""
+
+import hashlib
+import io
+import json
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import fedax
+from fedax.engine.driver.checkpoint import _HEAD, _from_bytes
+
+ONE = fedax.Simulation(devices=1)
+FULL = fedax.Schedule(steps=1, batch_size="full")
+SETTING = {"schedule": FULL, "engine": ONE, "observe": [fedax.observe.TrainLoss()]}
+FROZEN = {
+    "real": {"base": np.float32([1.0, -1.0])},
+    "mixed": {
+        "base": np.float32([1.0, -1.0]),
+        "count": np.int32([3, 4]),
+        "half": jnp.full(2, 0.5, jnp.bfloat16),
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def in_float32():
+    with jax.enable_x64(False):
+        yield
+
+
+def task_with(frozen):
+    """Three named clients with 1, 2 and 3 examples; the trained leaf is the last one."""
+    rows = np.random.default_rng(0).normal(size=(6, 2)).astype(np.float32)
+    clients = {"c": rows[:1], "a": rows[1:3], "b": rows[3:]}
+    params = {**frozen, "w": np.float32([2.0, 2.0])}
+
+    def loss(params, x):
+        return jnp.sum(((params["w"] + params["base"])[None] - x) ** 2, -1) / 2
+
+    return fedax.tasks.from_loss(loss, params, clients=clients, frozen=list(frozen))
+
+
+def run(task, rounds=4, **options):
+    return fedax.run(
+        fedax.FedAvg(), task, rounds=rounds, **{"solver": fedax.SGD(0.1)} | SETTING | options
+    )
+
+
+def same(one, other):
+    """The same model, with the types of all leaves."""
+    assert (one.metric, one.round, one.value) == (other.metric, other.round, other.value)
+    leaves = [jax.tree.leaves(eqx.filter(best.params, eqx.is_array)) for best in (one, other)]
+    assert jax.tree.structure(one.params) == jax.tree.structure(other.params)
+    for a, b in zip(*leaves, strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(np.asarray(a, float), np.asarray(b, float))
+
+
+@pytest.mark.parametrize("frozen", FROZEN.values(), ids=FROZEN)
+def test_a_checkpoint_has_the_trained_leaves_of_the_best_model(frozen, tmp_path):
+    """And of the best model of a history in memory, which a folder continues."""
+    options = {"keep_best": "train_loss", "checkpoint": tmp_path / "a"}
+    straight = run(task_with(frozen), **options)
+    assert straight.best.round == 4
+    same(run(task_with(frozen), **options).best, straight.best)
+    # a rate at which no later model is better
+    worse = options | {"solver": fedax.SGD(5.0), "checkpoint": tmp_path / "b", "rounds": 6}
+    for _ in range(2):
+        same(run(task_with(frozen), resume=straight, **worse).best, straight.best)
+
+
+def test_a_best_model_with_frozen_leaves_of_an_earlier_version_is_read(tmp_path):
+    frozen, options = FROZEN["real"], {"keep_best": "train_loss", "checkpoint": tmp_path}
+    straight = run(task_with(frozen), **options)
+    (newest,) = tmp_path.glob("round-*")
+    meta, arrays = _from_bytes(newest.read_bytes())
+    arrays["0/best"] = np.concatenate([frozen["base"], arrays["0/best"]])
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays, meta=np.array(json.dumps(meta)))
+    checksum = hashlib.sha256(buffer.getvalue()).hexdigest().encode()
+    newest.write_bytes(_HEAD + checksum + b"\n" + buffer.getvalue())
+    same(run(task_with(frozen), **options).best, straight.best)
+
+
+def test_modules_of_equinox_stop_early_with_checkpoints(tmp_path):
+    """Their activation is a leaf that is no array."""
+    draw = np.random.default_rng(0)
+    clients = {
+        name: {
+            "x": draw.normal(size=(size, 3)).astype(np.float32),
+            "y": draw.integers(0, 2, size),
+        }
+        for name, size in (("c", 2), ("a", 3), ("b", 4))
+    }
+    net = eqx.nn.MLP(3, 2, 4, 1, key=jax.random.key(0))
+
+    def loss(logits, batch):
+        return optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"])
+
+    task = fedax.tasks.from_equinox(net, loss, clients)
+    options = {
+        "stop": fedax.EarlyStopping("train_loss", patience=2, min_change=100.0),
+        "checkpoint": tmp_path,
+        "checkpoint_every": 1,
+    }
+    straight, again = run(task, **options), run(task, **options)
+    for history in (straight, again):
+        assert str(history.outcome) == "stopped after round 2"
+        assert history.best.round == 2
+        assert isinstance(history.best.params, eqx.nn.MLP)
+    same(again.best, straight.best)
+    x = clients["b"]["x"]
+    np.testing.assert_array_equal(again.predict(x, best=True), straight.predict(x, best=True))
+
+
+def test_the_last_model_of_a_history_may_be_the_best():
+    """It was kept by no metric, or by another one; the rate is one at which the loss rises."""
+    task = task_with(FROZEN["real"])
+    begun, worse = run(task, rounds=2), {"solver": fedax.SGD(5.0), "keep_best": "train_loss"}
+    best = run(task, resume=begun, **worse).best
+    assert (best.round, best.value) == (2, float(begun.metrics["train_loss"][2]))
+    np.testing.assert_array_equal(best.params["w"], begun.params["w"])
+    np.testing.assert_array_equal(best.params["base"], FROZEN["real"]["base"])
+    # models that are better than the last one of the history take its place
+    assert run(task, resume=begun, keep_best="train_loss").best.round == 4
+    # nothing is run
+    assert run(task, rounds=2, resume=begun, keep_best="train_loss").best.round == 2
