@@ -171,10 +171,14 @@ class Record:
         is another question: one that has a final value counts with it, one that has none as the
         worst of its task.
         """
-        losses = self.metrics.get("train_loss")
+        losses = np.asarray(self.metrics.get("train_loss", ()))
+        if self.outcome.ok:
+            # a loss that is NaN ends the run as non-finite: here it was not observed, because the
+            # run was continued with other observers
+            losses = losses[~np.isnan(losses)]
         # `not <=` rather than `>`, so that NaN counts as risen
-        rose = losses is not None and not losses[-1] <= losses[0]
-        return self.outcome.kind in ("diverged", "non-finite") or bool(rose)
+        rose = bool(losses.size) and not losses[-1] <= losses[0]
+        return self.outcome.kind in ("diverged", "non-finite") or rose
 
     @property
     def ending(self) -> str:

@@ -250,15 +250,16 @@ class Backdoor(Attack):
         examples, offsets = task.train.arrays, np.asarray(task.train.offsets)
         trigger = Trigger(self.patch, self.value)
         predictor = self._check_task(task, trigger)
-        # copies, because other runs may use the same examples
-        x, y = np.array(examples["x"]), np.array(examples["y"])
-        for k in self.members(clients):
-            if first <= k < first + task.train.clients:
-                begin, size = offsets[k - first], offsets[k - first + 1] - offsets[k - first]
-                # by client, so that a peer that has one client poisons the same examples
-                rows = np.random.default_rng([self.seed, k]).permutation(size)
-                rows = begin + rows[: math.ceil(self.poisoned * size)]
-                x[rows], y[rows] = trigger(x[rows]), self.target
+        hostile = [k for k in self.members(clients) if first <= k < first + task.train.clients]
+        x, y = examples["x"], examples["y"]
+        if hostile:  # copies, because other runs may use the same examples
+            x, y = np.array(x), np.array(y)
+        for k in hostile:
+            begin, size = offsets[k - first], offsets[k - first + 1] - offsets[k - first]
+            # by client, so that a peer that has one client poisons the same examples
+            rows = np.random.default_rng([self.seed, k]).permutation(size)
+            rows = begin + rows[: math.ceil(self.poisoned * size)]
+            x[rows], y[rows] = trigger(x[rows]), self.target
         return dataclasses.replace(
             task,
             train=dataclasses.replace(task.train, arrays={**examples, "x": x, "y": y}),
@@ -272,8 +273,10 @@ class Backdoor(Attack):
     def _check_task(self, task: Task, trigger: Trigger) -> PerExample:
         """Refuses a task without images of classes; returns its predictor."""
         x, y = (np.asarray(task.train.arrays.get(name, ())) for name in "xy")
-        classes, is_labelled = _count_predicted_classes(task), y.ndim == 1 and y.dtype.kind in "iu"
-        if task.predictor is None or classes is None or not is_labelled or x.dtype.kind != "f":
+        classes = _count_predicted_classes(task)
+        is_labelled = y.ndim == 1 and y.dtype.kind in "iu"
+        is_real = jnp.issubdtype(x.dtype, jnp.floating)
+        if task.predictor is None or classes is None or not is_labelled or not is_real:
             raise InvalidInput.found(
                 "Backdoor",
                 f"a task with the arrays {sorted(task.train.arrays)}",
