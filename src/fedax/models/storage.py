@@ -20,7 +20,7 @@ from fedax.core import History, InvalidInput, Task, UnknownName
 from fedax.examples.arrays import as_array, as_ndarray
 from fedax.utils.arguments import checked_call
 from fedax.utils.files import read, write, writing
-from fedax.utils.module_leaves import is_in_module
+from fedax.utils.leaf_names import is_in_module
 
 FORMATS = ("safetensors", "npz")
 """Formats of model files, which are also their endings."""

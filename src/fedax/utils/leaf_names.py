@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
+import equinox as eqx
 import jax
 from jaxtyping import PyTree
 
@@ -203,3 +204,19 @@ def _is_unordered(paths: Sequence[Sequence[Any]]) -> bool:
 
 def _matches(name: str, pattern: str) -> bool:
     return any(fnmatchcase(f".{name}.", form) for form in (f"*.{pattern}.*", f".{pattern}."))
+
+
+def is_in_module(tree: PyTree) -> list[bool]:
+    """Returns for each leaf, in flat order, whether it lies within an Equinox module.
+
+    >>> is_in_module({"dropout": eqx.nn.Dropout(0.5), "scale": 1.0})
+    [True, True, False]
+    """
+    marks = list[bool]()
+    for node in jax.tree.leaves(tree, is_leaf=_is_module_node):
+        marks += [True] * len(jax.tree.leaves(node)) if _is_module_node(node) else [False]
+    return marks
+
+
+def _is_module_node(node: Any) -> bool:
+    return isinstance(node, eqx.Module)

@@ -20,8 +20,7 @@ from fedax.tasks.clients import parts_of_task, read_clients
 from fedax.tasks.own_models.signature import check_functions, choose_leaves, read_signature
 from fedax.utils.arguments import checked_call_moving
 from fedax.utils.layout import accumulator
-from fedax.utils.leaf_names import Which, names_of
-from fedax.utils.module_leaves import is_in_module
+from fedax.utils.leaf_names import Which, is_in_module, names_of
 from fedax.utils.numbers import python_number
 
 
