@@ -31,9 +31,12 @@ if os.environ.get("FEDAX_CHECKED") != "0":  # `make test-one` answers sooner wit
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
+from hypothesis import settings  # noqa: E402
 
 from fedax.algorithms import algorithm_classes  # noqa: E402
 
+settings.register_profile("noisy machines", deadline=None)
+settings.load_profile("noisy machines")
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_enable_x64", True)

@@ -238,15 +238,6 @@ def test_close_large_means_are_told_apart_as_in_the_table_of_methods():
     ]
 
 
-def test_a_loss_that_was_not_observed_is_no_divergence():
-    """A run that is continued with other observers has NaN there."""
-    assert not record(losses=(2.0, 1.0, np.nan)).diverged
-    assert not record(losses=(np.nan, 1.0, 0.5)).diverged
-    assert not record(losses=(np.nan, np.nan, np.nan)).diverged
-    assert record(losses=(2.0, 3.0, np.nan)).diverged
-    assert record(losses=(2.0, 1.0, np.nan), outcome=Outcome("non-finite", 1)).diverged
-
-
 def test_a_run_that_was_stopped_diverged_and_an_ok_one_has_no_finite_score():
     stopped = record("Stopped", losses=(1.0, 0.5, 0.9), outcome=Outcome("diverged", 1))
     undefined = record("Undefined", losses=(1.0, 0.5, 0.4), test_auc=np.full(3, np.nan))

@@ -171,14 +171,10 @@ class Record:
         is another question: one that has a final value counts with it, one that has none as the
         worst of its task.
         """
-        losses = np.asarray(self.metrics.get("train_loss", ()))
-        if self.outcome.ok:
-            # a loss that is NaN ends the run as non-finite: here it was not observed, because the
-            # run was continued with other observers
-            losses = losses[~np.isnan(losses)]
+        losses = self.metrics.get("train_loss")
         # `not <=` rather than `>`, so that NaN counts as risen
-        rose = bool(losses.size) and not losses[-1] <= losses[0]
-        return self.outcome.kind in ("diverged", "non-finite") or rose
+        rose = losses is not None and not losses[-1] <= losses[0]
+        return self.outcome.kind in ("diverged", "non-finite") or bool(rose)
 
     @property
     def ending(self) -> str:
