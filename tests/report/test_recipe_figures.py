@@ -13,6 +13,7 @@ from fedax.core import InvalidInput, Outcome, UnknownName
 from fedax.experiments.results.captions import source_of
 from fedax.experiments.results.figures import charts_of, drawer
 from fedax.report import Record
+from fedax.report.drawing.panels import Spot, _Slots
 from fedax.report.drawing.styles import colour_of, marker_of, styles
 
 ROUNDS, BITS = "communication rounds", "bits sent, both directions"
@@ -314,3 +315,13 @@ def test_wide_logarithmic_axes_have_ticks_that_do_not_overlap():
     assert len(boxes) >= 2
     assert all(a.x1 < b.x0 for a, b in itertools.pairwise(boxes))
     pyplot.close(figure)
+
+
+def test_points_at_a_single_value_stay_near_it():
+    """So that a panel of one exponent can stand beside one of five."""
+    spot = Spot("T", "FedAvg", 0, "", [], "test_accuracy")
+    slots = _Slots([1.1], 2, False)
+    left, right = (slots.positions([(1.1, spot)], slot)[0] for slot in (0, 1))
+    assert left < 1.1 < right
+    assert right - left < 0.05
+    assert _Slots([0.0], 2, False).positions([(0.0, spot)], 1)[0] > 0

@@ -206,8 +206,10 @@ class _Slots(NamedTuple):
     def positions(self, points: Sequence[tuple[float, Spot]], slot: int) -> np.ndarray:
         """Returns the positions of a series' points in a slot, shape (points,)."""
         gaps = np.diff(np.log(self.values) if self.log else self.values)
+        # of a single value: panels beside this one may have others that are near to it
+        alone = 1.0 if self.log or not self.values[0] else 0.1 * abs(self.values[0])
         # all slots together fill 0.3 of the smallest gap
-        width = 0.3 * float(gaps.min()) if len(self.values) > 1 else 0.3
+        width = 0.3 * (float(gaps.min()) if len(self.values) > 1 else alone)
         # symmetric about the value: the middle slot lies on it
         shift = width * ((slot + 0.5) / self.count - 0.5) if self.count > 1 else 0.0
         # on a logarithmic axis a shift is a factor
