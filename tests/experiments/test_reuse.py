@@ -92,6 +92,12 @@ def test_runs_with_more_observers_are_taken_over(tmp_path):
     for run, old in zip(directory.records, watched.records, strict=True):
         assert run.metrics["test_loss"].tolist() == old.metrics["test_loss"].tolist()
     assert resume(tmp_path / "b", Display()).status == "finished"
+    # they take the place of a kept copy; runs that lack its metrics do not
+    watched.keep(tmp_path / "kept")
+    directory.keep(tmp_path / "kept")
+    again = run_experiment(fewer, tmp_path / "c", Display())
+    with pytest.raises(InvalidInput, match="holds 4 of 4 runs"):
+        again.keep(tmp_path / "kept")
 
 
 def test_another_hyperparameter_is_another_run(first):

@@ -194,12 +194,13 @@ def stored_settings(
 def record_fingerprint(record: Record) -> str | None:
     """Returns the configuration that a run was made with as one text; None if it kept none.
 
-    Equal for runs that differ in nothing but names.
+    Equal for runs that differ in nothing but names and observers.
     """
     if record.settings is None:
         return None
+    left_out = (*SURROUNDINGS, "observe")
     return json.dumps(
-        {name: value for name, value in record.settings.items() if name not in SURROUNDINGS},
+        {name: value for name, value in record.settings.items() if name not in left_out},
         sort_keys=True,
     )
 

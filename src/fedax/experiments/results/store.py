@@ -282,9 +282,15 @@ class RunDirectory:
         """
         # runs that only the earlier copy has must not be lost
         if is_archive(target):
-            identities = {record_fingerprint(run) for run in self.records}
+            metrics = dict[str | None, set[str]]()
+            for run in self.records:
+                metrics.setdefault(record_fingerprint(run), set()).update(run.metrics)
             archived = RunDirectory.load(target).records
-            if lost := sum(record_fingerprint(run) not in identities for run in archived):
+            # a run may stand under fewer observers now, but its metrics are to stay
+            if lost := sum(
+                not metrics.get(record_fingerprint(run), set()).issuperset(run.metrics)
+                for run in archived
+            ):
                 reason = (
                     f"holds {lost} of {len(archived)} runs that {self.path} does not have; "
                     "nothing was overwritten"
