@@ -42,7 +42,7 @@ AXES = {
     ),
     "fedbc-table-6/paper": ("power-law exponent", EXPONENTS, "Test accuracy (%)", 18),
     "fedbc-table-7/paper": ("power-law exponent", EXPONENTS, "Test accuracy (%)", 21),
-    "fedbc-table-8/paper": ("power-law exponent", EXPONENTS, "Test accuracy (%)", 18),
+    "fedbc-table-8/paper": ("power-law exponent", EXPONENTS, "Test accuracy (%)", 21),
     "fedbc-table-6/variance": (
         "power-law exponent",
         EXPONENTS,
