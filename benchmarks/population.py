@@ -4,7 +4,7 @@ python benchmarks/population.py [--most 1000000] [--repeats 15] [--only asynchro
 
 Beside it stand the time against the cohort, and the seconds and the memory that `FederatedData` and
 a task of the largest population take. `--only asynchronous` measures a step of an asynchronous
-server with 1,000 clients at work, and a wake-up on a ring, with the time of the timetable."""
+server with 1,000 clients at work, with the time of the timetable."""
 
 import argparse
 import dataclasses
@@ -83,27 +83,17 @@ def cohorts_of(clients: int, repeats: int) -> None:
 
 
 def asynchronous(sizes: list[int], repeats: int) -> None:
-    """Prints the time of a server step and of a wake-up against the population, interleaved."""
+    """Prints the time of a server step of ten, with 1,000 clients at work, against the population,
+    interleaved."""
     devices = fedax.Devices(speed={"name": "lognormal", "median": 1.0, "sigma": 1.0}, latency=0.1)
-    servers = {
-        "FedBuff, a step of ten, 1,000 at work": lambda n: Runner(
-            fedax.FedAvg(), "uniform", n, server=fedax.Asynchronous(devices, concurrency=1000)
-        ),
-        "ADPSGD, a wake-up on a ring": lambda n: Runner(
-            fedax.ADPSGD(graph=fedax.Graph.ring(n)),
-            "uniform",
-            n,
-            server=fedax.Asynchronous(devices),
-        ),
-    }
-    for name, make in servers.items():
-        runners = [make(n) for n in sizes]
-        times = np.array([[runner.seconds(ROUNDS) for runner in runners] for _ in range(repeats)])
-        medians, ratios = np.median(times, axis=0), np.median(times / times[:, :1], axis=0)
-        cells = ", ".join(
-            f"{n}: {1e3 * t:.3f} ({r:.2f})" for n, t, r in zip(sizes, medians, ratios, strict=True)
-        )
-        print(f"{name}, milliseconds by population: {cells}", flush=True)
+    server = fedax.Asynchronous(devices, concurrency=1000)
+    runners = [Runner(fedax.FedAvg(), "uniform", n, server=server) for n in sizes]
+    times = np.array([[runner.seconds(ROUNDS) for runner in runners] for _ in range(repeats)])
+    medians, ratios = np.median(times, axis=0), np.median(times / times[:, :1], axis=0)
+    cells = ", ".join(
+        f"{n}: {1e3 * t:.3f} ({r:.2f})" for n, t, r in zip(sizes, medians, ratios, strict=True)
+    )
+    print(f"FedBuff, milliseconds by population: {cells}", flush=True)
 
 
 def data_of(clients: int) -> None:

@@ -18,7 +18,6 @@ VERBS = {
     "fed.average": "is the weighted mean of the uploads",
     "fed.gather": "returns the uploads one by one",
     "fed.exchange": "sends to the neighbours of a graph, and adds up what they send",
-    "fed.exchange_pair": "lets one client wake and average with a random neighbour",
 }
 """What the verbs of a round do, for the pages that have them."""
 

@@ -138,13 +138,12 @@ def article(standing: Standing | None = None) -> str:
 
 def _missing(standing: Standing, families: list[str]) -> str:
     """Returns a sentence about the methods of fedax without any result."""
-    having = {"ADPSGD"}  # which the protocol leaves out, as the sentence says
+    having = set[str]()
     for family in families:
         for task in _results(standing, family):
             having |= {standing.reference(task), *standing.differences(task, "rounds")}
     names = {kind.__name__ for kind in algorithm_classes().values()} - having
-    listed = f"Without results so far: {', '.join(sorted(names, key=str.lower))}. " if names else ""
-    return f"{listed}ADPSGD has no place ([why](../benchmark/protocol.md#tasks))."
+    return f"Without results so far: {', '.join(sorted(names, key=str.lower))}." if names else ""
 
 
 def _results(standing: Standing, family: str) -> list[BenchTask]:

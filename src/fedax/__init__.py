@@ -70,7 +70,6 @@ Algorithms without a server:
 - `EXTRA`, `ExactDiffusion`, `NIDS`: the same with corrections by the last step. `DFedSAM`: with
   sharpness-aware training.
 - `PushSum`: local training on directed graphs.
-- `ADPSGD`: clients that average with one neighbour whenever they are done, without waiting.
 
 To write an algorithm:
 - `footprint`: phases, traffic, memory and gradients of a round of an algorithm.

@@ -13,7 +13,6 @@ from . import params as params
 from . import privacy as privacy
 from . import tasks as tasks
 from . import theory as theory
-from .algorithms.decentralized.adpsgd import ADPSGD as ADPSGD
 from .algorithms.decentralized.beer import BEER as BEER
 from .algorithms.decentralized.dfedavgm import DFedAvgM as DFedAvgM
 from .algorithms.decentralized.dfedsam import DFedSAM as DFedSAM

@@ -291,12 +291,6 @@ def test_a_refusal_is_kept_with_its_reason(tmp_path):
     assert any("refused" in line for line in describe_place(standing, "FedDANE"))
 
 
-def test_gossip_of_pairs_has_no_task():
-    """A round of it is one wake-up."""
-    assert Method("adpsgd", {}).families == ()
-    assert Method("dsgd", {}).families == ("decentralised",)
-
-
 def test_the_tasks_are_whole():
     tasks = load_tasks()
     assert len(tasks) >= 12

@@ -391,16 +391,12 @@ def test_methods_whose_uploads_would_lose_their_meaning_are_refused(method, reas
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
-    [
-        CLASSIFIERS.get(k, k)
-        for k in all_algorithms()
-        if k not in (fedax.FedBN, fedax.MOON, fedax.ADPSGD)
-    ],
+    [CLASSIFIERS.get(k, k) for k in all_algorithms() if k not in (fedax.FedBN, fedax.MOON)],
     ids=lambda k: k.__name__,
 )
 def test_every_method_is_taken_or_refused_by_name(kind):
-    """Those that are taken agree with the reference engine. FedBN and MOON need another model, and
-    ADPSGD has no server (test_wake_ups.py); those on classes get none."""
+    """Those that are taken agree with the reference engine. FedBN and MOON need another model,
+    and those on classes get none."""
     how = dataclasses.replace(schedule(order="shuffled"), weights="equal")
     try:
         _steps(kind(), how)

@@ -175,12 +175,11 @@ LATE = "asynchronous = {concurrency = 3}\n"
         ("feddane", LATE + CLOCK, "Schedule(asynchronous=...), FedDANE: phase solve follows"),
         ("dsgd", LATE + CLOCK, "Schedule(asynchronous=...), DSGD: a method without a server"),
         ("gd", "deadline = 1.0\n" + CLOCK, "Schedule(deadline=...), GD: phase"),
-        ("adpsgd", CLOCK, "the wake-ups of ADPSGD have no time without a timetable"),
         ("fedbn", "", "FedBN"),
         ("fedavg2", LATE + CLOCK + "[channel.privacy]\nnoise = 1.0\n", "account of privacy"),
         ("fedavg2", CLOCK + "[solver]\nname = 'exact'\n", "Declare its cost"),
     ],
-    ids=["phases", "graph", "everyone", "pairs", "model", "privacy", "solver"],
+    ids=["phases", "graph", "everyone", "model", "privacy", "solver"],
 )
 def test_what_a_run_refuses_is_refused_before_any_run(method, more, words):
     """Also of the second algorithm: its turn may come hours after the first."""

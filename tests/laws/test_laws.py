@@ -181,11 +181,8 @@ def test_gradients_traced_are_computed(kind, monkeypatch):
         # a full gradient is one call of a minibatch of all examples
         done = counts["minibatch"] - counts["full"] + schedule.mean_epoch(5) * counts["full"]
         traced = fedax.footprint(algorithm, task)
-        # both clients work, or the one that woke
-        workers = 1 if any(phase.pair for phase in traced.phases) else 2
-        assert done / workers == traced.gradients(schedule.mean_steps(5), schedule.mean_epoch(5)), (
-            setting
-        )
+        # both clients work
+        assert done / 2 == traced.gradients(schedule.mean_steps(5), schedule.mean_epoch(5)), setting
 
 
 @pytest.mark.slow
@@ -294,13 +291,10 @@ def traced_bits(algorithm):
     phases = fedax.footprint(algorithm, regression()).phases
     links = (
         int(np.asarray(fedax.Graph.named(algorithm.topology, 5).degrees).sum())
-        if phases[0].links or phases[0].pair
+        if phases[0].links
         else 0
     )
-    senders = [
-        links if phase.links else min(links, 2) if phase.pair else 5 if phase.everyone else 3
-        for phase in phases
-    ]
+    senders = [links if phase.links else 5 if phase.everyone else 3 for phase in phases]
     pairs = list(zip(phases, senders, strict=True))
     return sum(phase.down_bits * n for phase, n in pairs), sum(
         phase.up_bits * n for phase, n in pairs
@@ -366,7 +360,7 @@ def test_round_without_clients_changes_nothing(kind):
             )
         history = after
     phases = fedax.footprint(kind()).phases
-    assert (0 < empty < 24) == any(not (phase.everyone or phase.pair) for phase in phases)
+    assert (0 < empty < 24) == any(not phase.everyone for phase in phases)
     eager = go(kind(), task, rounds=2, schedule=schedule, engine=fedax.Eager())
     close(go(kind(), task, rounds=2, schedule=schedule, observe_every=1), eager)
 

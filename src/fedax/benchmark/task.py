@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import inspect
 import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -278,14 +277,9 @@ class Method(NamedTuple):
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The families of tasks that it fits: methods on a graph, personal ones, and others.
-
-        None for gossip of pairs: one wake-up is no round that others could be compared with.
-        """
+        """The families of tasks that it fits: methods on a graph, personal ones, and others."""
         if "topology" in declared(self.kind):
-            # told by the code: a round of gossip calls `exchange_pair`
-            in_pairs = "exchange_pair" in inspect.unwrap(self.kind.round).__code__.co_names
-            return () if in_pairs else ("decentralised",)
+            return ("decentralised",)
         room = self.kind.__module__.split(".")
         if room[:2] == ["fedax", "algorithms"]:
             return ("personal",) if room[2] == "personalized" else SERVER

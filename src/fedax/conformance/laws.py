@@ -173,8 +173,6 @@ def ignores_the_order(method: Method) -> None:
         set(declared(method.kind)) | set(getattr(method.kind, "__annotations__", {})),
     )
     fields = {name for name in ("graph", "code") if hasattr(algorithm, name)} | field_names
-    if any(phase.pair for phase in phases):
-        raise Skipped("the clients that meet are drawn by their numbers")
     linked = any(phase.links for phase in phases)
     if linked and "graph" not in fields:
         raise Skipped("its graph cannot be renumbered: it has no field `graph`")
@@ -282,7 +280,7 @@ def compiles_once(method: Method) -> None:
 def counts_its_traffic(method: Method) -> None:
     algorithm, phases = method.make(), method.footprint.phases
     links = 0
-    if any(phase.links or phase.pair for phase in phases):
+    if any(phase.links for phase in phases):
         network: Any = getattr(algorithm, "network", None)
         if not callable(network):
             raise Skipped(
@@ -290,11 +288,8 @@ def counts_its_traffic(method: Method) -> None:
             )
         graph: Any = network(5)
         links = int(np.asarray(graph.degrees).sum())
-    # messages of each phase: all links, a pair, everyone, or a cohort of three
-    senders = [
-        links if phase.links else min(links, 2) if phase.pair else 5 if phase.everyone else 3
-        for phase in phases
-    ]
+    # messages of each phase: all links, everyone, or a cohort of three
+    senders = [links if phase.links else 5 if phase.everyone else 3 for phase in phases]
     down = sum(phase.down_bits * n for phase, n in zip(phases, senders, strict=True))
     up = sum(phase.up_bits * n for phase, n in zip(phases, senders, strict=True))
     bits = method.straight.bits  # without round 0, in which a method may ask other clients

@@ -446,29 +446,6 @@ class Federation(ABC):
         """
 
     @abstractmethod
-    def exchange_pair(
-        self,
-        graph: Any,
-        send: Callable[..., Upload[Any]],
-        receive: Callable[..., Any],
-        answer: Callable[..., Any],
-        memory: Memory,
-    ) -> Memory:
-        """Lets one client wake, and exchange uploads with one random neighbour on a graph.
-
-        Both run `send(client, own)`, as in `exchange`. Both then get the mean of the two uploads:
-        the client that woke runs `receive(client, own, mean)`, its neighbour
-        `answer(client, own, mean)`, and both return their new memories. No other client takes part.
-
-        The client is drawn uniformly. With `Schedule(asynchronous=...)` it is the next one whose
-        work is done on the virtual clock: the work of `receive`, which begins at a client's last
-        wake-up. The neighbour is drawn uniformly in both cases; weights of the graph do not count.
-
-        Args:
-            graph: a `fedax.graphs.Graph` of as many clients as there are, which does not change.
-        """
-
-    @abstractmethod
     def note(self, **values: Array | float) -> None:
         """Reports diagnostics of this round (see `History.notes`).
 

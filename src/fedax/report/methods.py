@@ -134,11 +134,10 @@ def _format_traffic(phase: PhaseCost) -> str:
         f"{phase.full_gradients} full" * (phase.full_gradients > 0),
     )
     gradients = ", gradients: " + " + ".join(filter(None, counts)) if any(counts) else ""
-    if phase.links or phase.pair:
-        receivers = "one neighbour and back" if phase.pair else "every neighbour"
+    if phase.links:
         return (
             f"{phase.work}: {_format_amount(*phase.up)}{' in few bits' * phase.coded} to "
-            f"{receivers}{gradients}"
+            f"every neighbour{gradients}"
         )
     return (
         f"{phase.work}: down {_format_amount(*phase.down)}, up {_format_amount(*phase.up)}"

@@ -1,5 +1,5 @@
 """Asynchronous servers: clients train on the model that they received, and the server steps when
-enough have arrived. On a graph, a client that is done meets one neighbour.
+enough have arrived.
 
 Who arrives when follows from the devices' speeds alone. The whole timetable is therefore computed
 before training, in plain NumPy, and a compiled run reads one row of it for every server step.
@@ -8,7 +8,7 @@ before training, in plain NumPy, and a compiled run reads one row of it for ever
 import dataclasses
 import heapq
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,9 +43,6 @@ class Asynchronous:
 
     The mean divides by the number of uploads (by the sum of their weights without $s$), so that
     stale uploads shorten the step.
-
-    A method on a graph has no server: all clients are at work, and one that is done averages with a
-    neighbour (`ADPSGD`). It takes `devices` and `passes` only.
 
     Args:
         devices: how long clients take: a `fedax.Devices`, or an object with a method
@@ -138,16 +135,6 @@ class Asynchronous:
             allowed = f"{low}{least} to {clients}, the number of clients"
             raise InvalidInput.of("Asynchronous(concurrency=...)", self.concurrency, allowed)
 
-    def check_graph(self) -> None:
-        """Refuses arguments that only a server has.
-
-        Raises:
-            InvalidInput: names them.
-        """
-        if extra := [name for name in self.spelling if name not in ("devices", "passes")]:
-            allowed = "devices and passes on a graph, where all clients are at work"
-            raise InvalidInput.found("Schedule(asynchronous=...)", ", ".join(extra), allowed)
-
     @classmethod
     def of(cls, spelling: Any) -> "Asynchronous":
         """Makes one from its spelling in files, a table of its arguments; one is returned as it
@@ -197,7 +184,6 @@ class Arrivals(NamedTuple):
         stored: the slot of the version that this step ends; `NO_SLOT` if no client received it.
         sent: how many clients received that version.
         discarded: arrivals since the last step that were too stale.
-        partners: on a graph, the neighbours that the clients meet; None with a server.
     """
 
     clients: Int[Array, "*steps cohort"]
@@ -207,7 +193,6 @@ class Arrivals(NamedTuple):
     stored: Int[Array, "*steps"]
     sent: Int[Array, "*steps"]
     discarded: Int[Array, "*steps"]
-    partners: Int[Array, "*steps cohort"] | None = None
 
 
 class Timetable:
@@ -413,63 +398,6 @@ class Timetable:
             event = (self._now + duration, client, self._version, self._dispatches, joules)
             heapq.heappush(self._events, event)
             self._dispatches += 1
-
-
-class WakeUps(Timetable):
-    """The wake-ups of clients on a graph: a timetable in which every arrival is a step, and all
-    clients are at work.
-
-    A client whose work is done meets one of its neighbours, drawn uniformly, and begins again at
-    once. A version is the number of wake-ups before it.
-
-    Args:
-        server, seconds, seed, joules: as in `Timetable`.
-        neighbours: of every client; of one without any, the client meets itself.
-        answer: a function of a neighbour and the number of the step, which returns the joules that
-            the meeting takes it; None if they are not known.
-
-    >>> wake_ups = WakeUps(
-    ...     Asynchronous(),
-    ...     [np.array([1]), np.array([0])],
-    ...     lambda clients, version: clients + 1.5,
-    ...     [0],
-    ... )
-    >>> rows = wake_ups.rows(0, 3)
-    >>> wake_ups.times.tolist(), rows.clients.ravel().tolist(), rows.partners.ravel().tolist()
-    ([1.5, 2.5, 3.0], [0, 1, 0], [1, 0, 1])
-    """
-
-    def __init__(
-        self,
-        server: Asynchronous,
-        neighbours: Sequence[np.ndarray],
-        seconds: Callable[[np.ndarray, int], np.ndarray],
-        seed: Any,
-        joules: Callable[[np.ndarray, int], np.ndarray] | None = None,
-        answer: Callable[[int, int], float] | None = None,
-    ) -> None:
-        self._neighbours, self._answer, self._partners = neighbours, answer, list[list[int]]()
-        weights = np.ones(len(neighbours), int)
-        # cohorts of one, and everyone at work: this draw of a cohort occurs with one client only
-        super().__init__(server, 1, weights, seconds, lambda version: [0], seed, joules)
-
-    def rows(self, first: int, count: int, padded: int | None = None) -> Arrivals:
-        rows = super().rows(first, count, padded)
-        partners = np.zeros_like(rows.clients)
-        partners[:count] = self._partners[first : first + count]
-        return rows._replace(partners=partners)
-
-    def _take_buffer(self, limit: float) -> None:
-        # the buffer holds one arrival, which is a step
-        ((_, client, _),) = self._buffer
-        neighbours = self._neighbours[client]
-        partner = (
-            int(neighbours[self._random.integers(len(neighbours))]) if len(neighbours) else client
-        )
-        self._partners.append([partner])
-        if self._answer is not None and partner != client:
-            self._spent += self._answer(partner, self._version)
-        super()._take_buffer(limit)
 
 
 class _Ranking:

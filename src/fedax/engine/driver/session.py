@@ -303,12 +303,6 @@ class Grid:
             )
         if channel is not None and isinstance(channel.attack, Collusion):
             _check_collusion(member, setup, engine)
-        if not engine.is_asynchronous and any(
-            phase.pair for phase in trace_footprint(member, setup).phases
-        ):
-            allowed = "methods in which all clients take part; Simulation and Eager have pairs"
-            got = f"{type(member).__name__} on {type(engine).__name__}"
-            raise InvalidInput.found("run(engine=...)", got, allowed)
         devices, cutoff_field = self.options.devices, setup.schedule.cutoff_field
         if cutoff_field is not None and not engine.is_asynchronous:
             allowed = "no such rounds on this engine; Simulation and Eager have a virtual clock"
@@ -567,7 +561,7 @@ def _check_collusion(algorithm: Algorithm[Any], setup: Setup, engine: Engine) ->
     refusals = {
         "runs in this process: Simulation, Eager or MPI": not engine.is_simulated,
         f"a channel without {others[0] if others else ''}=...": others,
-        "methods with a server": any(phase.links or phase.pair for phase in phases),
+        "methods with a server": any(phase.links for phase in phases),
         "a server that waits for its cohorts": setup.schedule.asynchronous is not None,
     }
     for allowed, is_refused in refusals.items():

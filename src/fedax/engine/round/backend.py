@@ -427,9 +427,3 @@ class Backend(ABC):
                 again as padding.
             weights: of the same shape, 0 for padding.
         """
-
-    def exchange_pair(
-        self, phase_work: PhaseWork, pair: Cohort, client_states: dict[str, Memory]
-    ) -> PhaseResult:
-        """Runs the work at two clients that meet, and returns both uploads."""
-        return self.work(phase_work, pair, client_states, True)

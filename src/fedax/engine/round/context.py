@@ -1,6 +1,6 @@
 """Executes one round: the verbs that algorithms call, the same on every backend.
 
-`average`, `gather`, `exchange` and `exchange_pair` are phases. A phase encodes what the server
+`average`, `gather` and `exchange` are phases. A phase encodes what the server
 sends, hands the clients' work to the backend, combines the uploads, and counts the traffic. In a
 simulation all of this is traced once and compiled; on the other backends it runs in Python, round
 after round.
@@ -308,90 +308,6 @@ class RoundContext(Federation):
         self.solver_states = received_result.client_states.get("solver", self.solver_states)
         return received_result.client_states["own"]
 
-    @verb
-    def exchange_pair(
-        self,
-        graph: Graph,
-        send: Callable[..., Upload[Any]],
-        receive: Callable[..., Any],
-        answer: Callable[..., Any],
-        memory: Memory,
-    ) -> Memory:
-        self._check_pairs(graph)
-        woken, neighbour, began = self._draw_pair(graph)
-        clients, phase = jnp.stack([woken, neighbour]), len(self.traffic)
-        pair = self._build_cohort(clients, 2, is_sampled=False)
-        sending, client_states = self._prepare(send, (), memory)
-        sending = dataclasses.replace(sending, model_state=None)
-        # two rows, read once and written once: XLA would copy all memories between the phases
-        states: dict[str, Memory] = {
-            name: _PairMemory(full_memory.take(clients), clients)
-            for name, full_memory in client_states.items()
-        }
-        result = self.backend.exchange_pair(sending, pair, states)
-        _require_unweighted("exchange_pair(send=...)", result)
-        # a client without neighbours meets itself: it counts once, and sends nothing
-        has_partner = jnp.asarray(woken != neighbour, jnp.int32)
-        present = self.backend.strip_padding(clients[: self.clients], 1 + has_partner)
-        participants = self._build_cohort(*present, is_sampled=False)
-        self._account(participants, sending, result._replace(client_states={}), 2 * has_partner)
-        states |= result.client_states
-        mean = jax.tree.map(lambda rows: jnp.broadcast_to(rows.mean(0), rows.shape), result.rows[0])
-        halves: Any = (answer, neighbour, self.round), (receive, woken, began)
-        # the neighbour first, so that a client that meets itself ends as the one that woke
-        for work, client, round in halves:
-            occurrence, stored_states = self._next_occurrence(work), _select_client_states(states)
-            half = PhaseWork(work, (), None, self.root, round, occurrence, receives=True)
-            single_cohort = self._build_cohort(client[None], 1, is_sampled=False)
-            received: dict[str, Memory] = {"received": _PairMemory(mean, clients)}
-            half_result = self.backend.work(half, single_cohort, stored_states | received, False)
-            states |= {name: half_result.client_states[name] for name in stored_states}
-            self._check_finite(single_cohort, half_result)
-        final_states = {
-            n: full_memory.put(clients, states[n].take(clients))
-            for n, full_memory in client_states.items()
-        }
-        if "lost" in final_states:
-            self.lost[phase] = final_states["lost"]
-        self.model_state = final_states.get("model", self.model_state)
-        self.solver_states = final_states.get("solver", self.solver_states)
-        return final_states["own"]
-
-    def _check_pairs(self, graph: Graph) -> None:
-        """Refuses what meetings of two clients do not have.
-
-        Raises:
-            InvalidInput: names it.
-        """
-        self._check_complete()
-        graph.check_population(self.clients)
-        channel = self.setup.channel
-        if graph.changes or graph.noise:
-            allowed = "graphs that do not change, without losses, noise and sleeping clients"
-            raise InvalidInput.found("exchange_pair(graph=...)", graph.name, allowed)
-        if channel is not None and channel.shares_memory:
-            allowed = "a codec without memory of its receivers, who differ from time to time"
-            raise InvalidInput.of("Channel(up=...)", channel.up, allowed)
-        if self._sends_state:
-            reason = "the model's state, such as batch statistics, is averaged over all clients"
-            raise InvalidInput.because("exchange_pair", reason, "Freeze it.")
-
-    def _draw_pair(self, graph: Graph) -> tuple[Index, Index, Index]:
-        """Returns the client that wakes, its neighbour, and the round in which its work began."""
-        if isinstance(self.arrivals, Arrivals):
-            wake_up = jax.tree.map(jnp.asarray, self.arrivals)
-            assert wake_up.partners is not None, "of wake-ups"
-            staleness = self.round - wake_up.versions[0]
-            self.note(staleness=staleness.astype(self.layout.dtype))
-            return wake_up.clients[0], wake_up.partners[0], wake_up.versions[0]
-        keys = (stream(self.root, purpose, self.round) for purpose in ("wake-up", "neighbour"))
-        woken = jax.random.randint(next(keys), (), 0, self.clients, jnp.int32)
-        neighbour_row = jnp.asarray(graph.neighbours)[0, woken]
-        # the first column is the client itself, as is padding
-        linked = jnp.cumsum(neighbour_row != neighbour_row[0], dtype=jnp.int32)
-        ticket = jax.random.randint(next(keys), (), 0, jnp.maximum(linked[-1], 1), jnp.int32)
-        return woken, neighbour_row[jnp.argmax(linked > ticket)], self.round
-
     def _check_complete(self) -> None:
         """Refuses to leave out clients where there is no server."""
         if self.setup.drop:
@@ -478,7 +394,7 @@ class RoundContext(Federation):
         if self.solver_states is not None:
             client_states["solver"] = self.solver_states
         options |= {"model_state": state, "sends_state": self._sends_state}
-        if isinstance(self.arrivals, Arrivals) and self.downlinks is not None:
+        if isinstance(self.arrivals, Arrivals):
             options["past"] = self._store_downlink(down, self.arrivals)
         phase_work = PhaseWork(
             work, down, codec, self.root, self.round, self._next_occurrence(work), **options
@@ -614,24 +530,6 @@ class RoundContext(Federation):
         )
         left_out = jnp.concatenate([jnp.zeros(0, jnp.int32), *self.left_out])
         return RoundReport(self.notes, self.traffic, broken, bad, left_out)
-
-
-class _PairMemory(Memory):
-    """The memories of two clients that meet, apart from those of all others."""
-
-    clients: Int[Array, "pair"]
-
-    def take(self, ids: Int[Array, "some"]) -> PyTree:
-        return jax.tree.map(lambda rows: rows[self._positions(ids)], self._rows)
-
-    def put(self, ids: Int[Array, "some"], rows: PyTree) -> Memory:
-        put = lambda stored, new: stored.at[self._positions(ids)].set(new, mode="drop")  # noqa: E731
-        return _PairMemory(jax.tree.map(put, self._rows, rows), self.clients)
-
-    def _positions(self, ids: Int[Array, "some"]) -> Int[Array, "some"]:
-        # 2, out of range, for clients that are neither of them
-        second = jnp.where(ids == self.clients[1], jnp.int32(1), jnp.int32(2))
-        return jnp.where(ids == self.clients[0], jnp.int32(0), second)
 
 
 def _select_client_states(states: dict[str, Memory]) -> dict[str, Memory]:

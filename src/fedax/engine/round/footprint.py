@@ -38,7 +38,7 @@ class Amount(NamedTuple):
 
 
 class PhaseCost(NamedTuple):
-    """Costs of one phase (a call of `average`, `gather`, `exchange` or `exchange_pair`) for one
+    """Costs of one phase (a call of `average`, `gather` or `exchange`) for one
     client.
 
     Attributes:
@@ -52,7 +52,6 @@ class PhaseCost(NamedTuple):
         step_gradients: gradients in every local step; a Hessian-vector product counts as one.
         full_gradients: gradients over all the client's examples. One in a loop of unknown length
             counts once.
-        pair: whether two clients exchange their uploads, of which one has the gradients.
     """
 
     work: str
@@ -66,7 +65,6 @@ class PhaseCost(NamedTuple):
     codable: tuple[int, ...]
     step_gradients: int
     full_gradients: int
-    pair: bool = False
 
 
 class Footprint(NamedTuple):
@@ -229,13 +227,6 @@ class RecordingBackend(Backend):
         result = self.work(phase_work, everyone, client_states, True)
         self.phases[-1] = self.phases[-1]._replace(links=True)
         return result, Memory(result.rows[0])
-
-    def exchange_pair(
-        self, phase_work: PhaseWork, pair: Cohort, client_states: dict[str, Memory]
-    ) -> PhaseResult:
-        result = super().exchange_pair(phase_work, pair, client_states)
-        self.phases[-1] = self.phases[-1]._replace(everyone=False, pair=True)
-        return result
 
     def _record(
         self, phase_work: PhaseWork, cohort: Cohort, upload: Any, gradients: tuple[int, int]

@@ -383,16 +383,7 @@ class _InspectionBackend(RecordingBackend):
         neighbours: Array,
         weights: Array,
     ) -> tuple[PhaseResult, Memory]:
-        raise self._no_server_error
-
-    def exchange_pair(
-        self, phase_work: PhaseWork, pair: Cohort, client_states: dict[str, Memory]
-    ) -> PhaseResult:
-        raise self._no_server_error
-
-    @property
-    def _no_server_error(self) -> InvalidInput:
-        return _refusal(self.name, "a method without a server, whose neighbours see single uploads")
+        raise _refusal(self.name, "a method without a server, whose neighbours see single uploads")
 
     def work(
         self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool

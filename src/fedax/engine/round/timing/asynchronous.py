@@ -7,7 +7,6 @@ server takes its upload as a change of the current model
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -17,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Int, Key, PyTree
 
 from fedax.core.algorithm import Algorithm
-from fedax.core.scheduling.asynchronous import Arrivals, Asynchronous, Timetable, WakeUps
+from fedax.core.scheduling.asynchronous import Arrivals, Asynchronous, Timetable
 from fedax.core.scheduling.deadline import Answers
 from fedax.core.scheduling.devices import Devices
 from fedax.engine.round.client import Setup
@@ -45,7 +44,6 @@ class ServerSteps:
         gradients: minibatch gradients of a local step, and gradients over all the client's
             examples.
         rounds: server steps that the run is to have.
-        neighbours: of every client on a graph, where there is no server; None with one.
     """
 
     server: Asynchronous = dataclasses.field(compare=False)
@@ -55,7 +53,6 @@ class ServerSteps:
     bits: tuple[int, int] = dataclasses.field(compare=False)
     gradients: tuple[int, int] = dataclasses.field(compare=False)
     rounds: int = dataclasses.field(compare=False)
-    neighbours: Sequence[np.ndarray] | None = dataclasses.field(compare=False, default=None)
 
     def timetable(self, setup: Setup, root: Key[Array, ""]) -> Timetable:
         """Returns the timetable of the run with a root key."""
@@ -87,14 +84,6 @@ class ServerSteps:
         count_examples = WorkCount(setup, root)
         seed = np.asarray(jax.random.key_data(stream(root, "dispatch"))).tolist()
         has_joules = isinstance(server.devices, Devices)
-        if self.neighbours is not None:
-
-            def answer(neighbour: int, step: int) -> float:
-                return float(server.devices.joules([neighbour], step, down, up, 0)[0])
-
-            if not has_joules:
-                return WakeUps(server, self.neighbours, seconds, seed)
-            return WakeUps(server, self.neighbours, seconds, seed, joules, answer)
         weights = sizes if schedule.rule.by_size else np.ones_like(sizes)
         if not has_joules:
             return Timetable(server, cohort, weights, seconds, draw, seed)
@@ -102,9 +91,7 @@ class ServerSteps:
         return Timetable(server, cohort, weights, seconds, draw, seed, joules, busy)
 
     def initial_downlinks(self) -> PyTree:
-        """Returns the stored downlinks of a run before its first step, with one slot; None on a
-        graph.
-        """
+        """Returns the stored downlinks of a run before its first step, with one slot."""
         return jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype), self.form)
 
     def grow_downlinks(
@@ -119,8 +106,6 @@ class ServerSteps:
             steps: server steps from the beginning.
             axis: of the slots in the arrays.
         """
-        if self.neighbours is not None:
-            return downlinks
         slots = max(timetable.slots(max(steps, self.rounds)) for timetable in timetables)
         if steps > self.rounds:  # of a session: another number of slots is another program
             slots = 1 << (slots - 1).bit_length()
@@ -180,14 +165,9 @@ def server_steps_of(algorithm: Algorithm[Any], setup: Setup, rounds: int) -> Ser
     phase = only_phase(algorithm, setup, FIELD)
     if phase.problem is not None:
         raise phase.problem
-    if phase.near is None and server.uploads == "models" and phase.graph is None:
+    if phase.near is None and server.uploads == "models":
         reason = 'uploads="models" mixes models, and its uploads are changes'
         raise InvalidInput.because(f"{FIELD}, {name}", reason, 'Write uploads="changes".')
-    neighbours = None
-    if phase.graph is not None:
-        server.check_graph()
-        table = np.asarray(phase.graph.neighbours)[0]
-        neighbours = [row[row != row[0]] for row in table]
     return ServerSteps(
         server,
         server.uploads,
@@ -196,7 +176,6 @@ def server_steps_of(algorithm: Algorithm[Any], setup: Setup, rounds: int) -> Ser
         phase.bits,
         phase.gradients,
         rounds,
-        neighbours,
     )
 
 

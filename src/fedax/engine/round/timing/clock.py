@@ -157,7 +157,7 @@ def clock_of(
     """Returns the virtual clock of a method's rounds; None without devices.
 
     Raises:
-        InvalidInput: a solver whose work is not counted, or clients that wake without a timetable.
+        InvalidInput: a solver whose work is not counted.
     """
     schedule = setup.schedule
     # with an asynchronous server, or a deadline, a timetable has the clock
@@ -165,10 +165,6 @@ def clock_of(
         return None
     check_counted(setup, devices)
     phases = trace_footprint(algorithm, setup).phases
-    if any(phase.pair for phase in phases):
-        reason = f"the wake-ups of {type(algorithm).__name__} have no time without a timetable"
-        hint = "Write Schedule(asynchronous=fedax.Asynchronous())."
-        raise InvalidInput.because("run(devices=...)", reason, hint)
     return VirtualClock(
         devices, tuple((phase.step_gradients, phase.full_gradients) for phase in phases)
     )

@@ -20,7 +20,6 @@ from fedax.engine.round.context import RoundContext
 from fedax.engine.round.footprint import Probe, RecordingBackend
 from fedax.engine.round.model_state import Sent, shared_state
 from fedax.errors import InvalidInput
-from fedax.graphs import Graph
 
 
 class OnlyPhase(NamedTuple):
@@ -34,7 +33,6 @@ class OnlyPhase(NamedTuple):
         bits: of one message down and up, with the run's channel.
         gradients: minibatch gradients of a local step, and gradients over all the client's
             examples.
-        graph: on which pairs of clients meet; None with a server.
     """
 
     near: int | None
@@ -42,7 +40,6 @@ class OnlyPhase(NamedTuple):
     form: PyTree
     bits: tuple[int, int]
     gradients: tuple[int, int] = (0, 0)
-    graph: Graph | None = None
 
 
 def only_phase(algorithm: Algorithm[Any], setup: Setup, field: str) -> OnlyPhase:
@@ -93,11 +90,6 @@ class _InspectionContext(RoundContext):
         backend.drawn = cohort.ids
         return cohort
 
-    def exchange_pair(self, graph: Graph, *works: Any) -> Memory:
-        backend: Any = self.backend
-        backend.graph = graph
-        return super().exchange_pair(graph, *works)
-
 
 class _InspectionBackend(RecordingBackend):
     """Traces a round, and refuses methods whose clients are not known before training."""
@@ -106,8 +98,6 @@ class _InspectionBackend(RecordingBackend):
         super().__init__(setup)
         self.channel, self.refusal = channel, refusal
         self.drawn: Any = None
-        self.graph: Graph | None = None
-        self.pair: Cohort | None = None
         self.traced: OnlyPhase | None = None
 
     def exchange(
@@ -121,26 +111,9 @@ class _InspectionBackend(RecordingBackend):
         reason = "a method without a server has no cohort, its nodes wait for each other"
         raise InvalidInput.because(self.refusal, reason)
 
-    def exchange_pair(
-        self, phase_work: PhaseWork, pair: Cohort, client_states: dict[str, Memory]
-    ) -> PhaseResult:
-        if self.setup.schedule.server is None:
-            reason = "a method without a server has no cohort that it could wait for"
-            raise InvalidInput.because(self.refusal, reason)
-        self._require_first(phase_work)
-        inputs = (client_states["own"].of(pair.ids[0]),)
-        upload = call_work(phase_work.work, Probe(self.setup, phase_work), inputs)
-        self.pair = pair
-        result = super().exchange_pair(phase_work, pair, client_states)
-        _, (_, bits) = self._measure_messages(phase_work, upload)
-        self.traced = OnlyPhase(None, None, None, (bits, bits), graph=self.graph)
-        return result
-
     def work(
         self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
     ) -> PhaseResult:
-        if phase_work.receives or cohort is self.pair:
-            return super().work(phase_work, cohort, client_states, gather)
         self._require_first(phase_work)
         # by identity: a cohort keeps the ids of its draw
         if cohort.ids is not self.drawn:
