@@ -15,7 +15,6 @@ from pydantic import BaseModel
 import fedax
 from fedax import cli, codecs, tasks
 from fedax.algorithms import algorithm_classes
-from fedax.cli.names import fill_names
 from fedax.core import Algorithm, Schedule
 from fedax.core.hyper import Hyper, declared
 from fedax.core.scheduling.sampling import SAMPLING
@@ -194,7 +193,7 @@ def _option(parameter: Any) -> str:
     )
     default = parameter.default if not callable(parameter.default) else None
     shown = "" if default in (None, "", (), [], False) else f"`{default}`"
-    about = fill_names(getattr(parameter, "help", "") or "").replace("|", "/")
+    about = (getattr(parameter, "help", "") or "").replace("|", "/")
     return f"| {name} | {about} | {shown} |"
 
 

@@ -57,14 +57,6 @@ def test_version_and_help():
         assert call(command, "--help").exit_code == 0
 
 
-def test_the_help_of_compare_names_every_hyperparameter():
-    text = call("compare", "--help").stdout
-    for name, kind in algorithm_classes().items():
-        assert name in text
-        for key in declared(kind):
-            assert f"{key}=" in text
-
-
 def test_compare_run_and_report(tmp_path):
     result = call(*COMPARE, "--seeds", "0,1", "--out", "a")
     assert result.exit_code == 0, result.output

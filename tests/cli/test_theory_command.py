@@ -9,12 +9,10 @@ from typer.testing import CliRunner
 import fedax
 from convex import newton, smoothness
 from fedax.cli import app
-from fedax.cli.theory_figures import save_figure
 from fedax.cli.theory_papers import PAPERS, suggestions
 from fedax.core import InvalidInput
 from fedax.engine.round.engine import initial_params
 from fedax.experiments.config.experiment import Experiment
-from fedax.report.drawing.charts import Axis, Panel, Series
 from fedax.theory import estimate, feddane, local_gd
 from marks import quick
 
@@ -47,7 +45,7 @@ def plan():
 
 
 def values(paper, plan, **options):
-    return {row.quantity: row.value for row in suggestions(paper, plan, **options).rows}
+    return {row.quantity: row.value for row in suggestions(paper, plan, **options)}
 
 
 def closed_form(plan):
@@ -109,13 +107,13 @@ def test_dfedavgm_takes_the_rounding_and_names_what_has_no_bound():
     bound = (lam / (1 - lam) * (moved + math.sqrt(dim) * 0.01)) ** 2
     assert rounded["consensus, mean square"] == pytest.approx(bound, rel=1e-6)
     paper = Experiment.parse(replica.replace("replica", "paper")).plan()
-    rows = {row.quantity: row for row in suggestions("dfedavgm", paper).rows}
+    rows = {row.quantity: row for row in suggestions("dfedavgm", paper)}
     assert rows["consensus, mean square"].value == "none"
     assert "mixed whole" in rows["consensus, mean square"].source
 
 
 def test_estimates_from_lower_bounds_are_marked(plan):
-    rows = {row.quantity: row.source for row in suggestions("dfedavgm", plan, accuracy=0.01).rows}
+    rows = {row.quantity: row.source for row in suggestions("dfedavgm", plan, accuracy=0.01)}
     for name in ("consensus, mean square", "best eta for 10,000 rounds"):
         assert "an estimate, from lower bounds" in rows[name]
     for name in ("B", "sigma_g^2", "sigma_l^2, the largest of a client"):
@@ -127,7 +125,7 @@ def test_feddane_with_one_mu_for_each_device():
     """Theorem 7 written out: exact solutions, L of f at most the mean of the devices' by size."""
     mu = [1e3, 2e4, 3e3, 5e4]
     plan = Experiment.parse(FILE.replace("mu = 1e4", f'mu = {mu}\nlabel = "each"')).plan()
-    rows = {row.quantity: row for row in suggestions("feddane", plan).rows}
+    rows = {row.quantity: row for row in suggestions("feddane", plan)}
     own, b = closed_form(plan), rows["B"].value
     sizes = np.asarray(plan.task.train.sizes, float)
     p, m = sizes / sizes.sum(), np.array(mu)
@@ -142,7 +140,7 @@ def test_feddane_with_one_mu_for_each_device():
 def test_feddane_passes_on_the_solver_and_names_missing_premises():
     text = FILE.replace('name = "sgd"\nlearning_rate = 0.01', 'name = "inexact"\ngamma = 0.05')
     plan = Experiment.parse(text).plan()
-    rows = {row.quantity: row for row in suggestions("feddane", plan).rows}
+    rows = {row.quantity: row for row in suggestions("feddane", plan)}
     given = {
         "smoothness": rows["L, the largest of a client"].value,
         "dissimilarity": rows["B"].value,
@@ -154,13 +152,9 @@ def test_feddane_passes_on_the_solver_and_names_missing_premises():
         **given,
     )
     assert rows["rho of FedDANE mu=10000.0"].value == pytest.approx(rho)
-    for change, why in (
-        ("cohort = 2", "cohorts drawn by the clients' shares"),
-        ("dropouts = 0.5", "always answer"),
-    ):
-        plan = Experiment.parse(text.replace("epochs = 1", f"epochs = 1\n{change}")).plan()
-        rows = {row.quantity: row for row in suggestions("feddane", plan).rows}
-        assert why in rows["rho of FedDANE mu=10000.0"].source
+    plan = Experiment.parse(text.replace("mu = 1e4", "mu = 1e4\npipelined = true")).plan()
+    sources = [row.source for row in suggestions("feddane", plan)]
+    assert any("no promise, as it is about the exact correction" in source for source in sources)
 
 
 @pytest.mark.slow
@@ -201,78 +195,28 @@ def test_local_gd_on_logistic_regression(data_folder):
         "accuracy": 1e-2,
     }
     assert found["communications T/H"] == pytest.approx(local_gd.communications(**given), rel=1e-3)
-    panels = suggestions("local-gd", plan, accuracy=1e-2).panels
-    assert [len(panel.series) for panel in panels] == [5, 4]
-    cheapest = [int(series.x[series.y.argmin()]) for series in panels[0].series]
     intervals = [value for name, value in found.items() if name.startswith("best H")]
-    np.testing.assert_allclose(cheapest, intervals, rtol=0.1)
     assert len(intervals) == 5
     assert intervals == sorted(intervals)
     assert 1 <= intervals[0] < intervals[-1]
 
 
 @pytest.mark.parametrize("paper", quick(sorted(PAPERS.keys() - {"local-gd"}), "feddane", "fedbc"))
-def test_every_paper_says_something_finite(paper, plan, tmp_path):
+def test_every_paper_says_something_finite(paper, plan):
     found = suggestions(paper, plan, accuracy=0.01)
-    for row in found.rows:
+    for row in found:
         assert isinstance(row.value, str) or (math.isfinite(row.value) and row.value >= -1), row
-    for panel in found.panels:
-        assert panel.series, panel.title
-        assert all(
-            np.isfinite(series.y).all() and (series.y > 0).all() for series in panel.series
-        ), panel.title
-    save_figure(tmp_path / "a.svg", "T", found.panels, [])
-    assert (tmp_path / "a.svg").stat().st_size > 10_000
     if paper == "dfedavgm":
         assert values(paper, plan)["lambda"] == pytest.approx(fedax.Graph.ring(4).lam)
 
 
-@pytest.mark.slow
-def test_the_curves_are_the_bounds(plan):
-    """The largest rho of the curve is that of the best mu, and the given mu lies on it."""
-    rows, (decrease, rounds) = suggestions("feddane", plan, accuracy=0.01)
-    told = {row.quantity: row.value for row in rows}
-    exact, own = decrease.series[0], decrease.series[-1]
-    assert exact.y.max() == pytest.approx(told["rho with it"], rel=1e-2)
-    assert exact.x[exact.y.argmax()] == pytest.approx(told["best mu"], rel=0.1)
-    assert (own.kind, own.x.tolist()) == ("runs", [1e4])
-    assert own.y[0] == pytest.approx(told["rho of FedDANE mu=10000.0"])
-    assert rounds.series[0].y.min() == pytest.approx(told["rounds"], rel=1e-2)
-    _, (theorem, consensus, _) = suggestions("dfedavgm", plan, accuracy=0.01)
-    whole, *parts = (series.y for series in theorem.series)
-    np.testing.assert_allclose(whole, np.sum(parts, axis=0), rtol=1e-4)
-    lam = fedax.Graph.ring(4).lam
-    np.testing.assert_allclose(
-        consensus.series[0].y / consensus.series[1].y, lam**2 / (1 - lam), rtol=1e-6
-    )
-
-
 def test_command_line(tmp_path):
-    file, picture = tmp_path / "a.toml", tmp_path / "b" / "c.html"
+    file = tmp_path / "a.toml"
     file.write_text(FILE)
-    result = CliRunner().invoke(app, ["theory", "fedbc", str(file), "--figure", str(picture)])
+    result = CliRunner().invoke(app, ["theory", "fedbc", str(file)])
     assert result.exit_code == 0, result.output
     assert "lam_min" in result.output
     assert "1 + L_i" in result.output
-    page = picture.read_text()
-    assert "Interval of the multipliers" in page
-    assert "Assumption 4.3, at the start" in page
-
-
-def test_other_pictures(tmp_path):
-    panel = Panel("A", Axis("x"), Axis("y"), [Series("s", 0, np.arange(3.0), np.arange(3.0))])
-    save_figure(tmp_path / "a.svg", "T", [panel, panel], [])
-    assert (tmp_path / "a.svg").read_text().startswith("<?xml")
-    # the file has exactly the name that was asked for, and a panel may be empty
-    empty = Panel("A", Axis("x"), Axis("y"), [])
-    save_figure(tmp_path / "new" / "my fig.b.svg", "T", [empty], [])
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["my fig.b.svg"]
-    with pytest.raises(
-        InvalidInput,
-        match=r"figure: got '.*a.txt'; allowed: a file that ends "
-        r"in .html, .svg, .pdf or .png",
-    ):
-        save_figure(tmp_path / "a.txt", "T", [panel], [])
 
 
 @pytest.mark.parametrize(

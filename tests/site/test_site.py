@@ -58,15 +58,6 @@ def test_every_key_of_a_file_is_explained(hooks):
         assert f"| `{key}` |" in text or f"`[{key}]`" in text or f"`[[{key}]]`" in text, key
 
 
-def test_the_page_of_commands_names_what_options_take(hooks):
-    """As `--help` does: lists of names in place of `{observers}` and the like."""
-    from fedax.experiments.config.observers import OBSERVERS
-
-    text = hooks("reference")._command_line()
-    assert re.findall(r"\{\w+\}", text) == []
-    assert f"Observers: {', '.join(OBSERVERS)}." in text
-
-
 @pytest.mark.parametrize(
     ("address", "meta"),
     [

@@ -13,8 +13,6 @@ from typer.core import TyperCommand, TyperGroup
 class Command(TyperCommand):
     """Command that sets up JAX before its work.
 
-    Its help may have placeholders such as `{engines}`, which are filled in when it is shown.
-
     Attributes:
         cpus: host devices; None means one for each core.
     """
@@ -28,26 +26,11 @@ class Command(TyperCommand):
         setup.set_up_jax(self.cpus)
         return super().invoke(ctx)
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        # help texts are filled in only when they are shown: the names need the library
-        for parameter in self.params:
-            parameter.help = _fill(getattr(parameter, "help", None))  # pyright: ignore[reportAttributeAccessIssue]
-        self.epilog = _fill(self.epilog)
-        super().format_help(ctx, formatter)
-
 
 class OneDeviceCommand(Command):
     """Command whose numbers do not depend on how many cores the machine has."""
 
     cpus = 1
-
-
-def _fill(text: str | None) -> str | None:
-    if text is None or "{" not in text:
-        return text
-    from fedax.cli.names import fill_names
-
-    return fill_names(text)
 
 
 class Commands(TyperGroup):

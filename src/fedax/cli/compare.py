@@ -8,13 +8,6 @@ import typer
 
 from fedax.cli.options import Algorithms, Out, Schedule, Solver
 
-EPILOG = (
-    "{sections}\n\n### Example\n\n"
-    "`fedax compare fedavg fedprox:mu=1 feddane:mu=0.01,cohorts=shared --task "
-    "synthetic:alpha=1,beta=1 "
-    "--schedule cohort=10,epochs=20,batch_size=10 --rounds 50 --seeds 0,1,2`"
-)
-
 
 def compare(
     algorithms: Algorithms,
@@ -27,7 +20,11 @@ def compare(
     solver: Solver = "sgd:learning_rate=0.01",
     schedule: Schedule = "",
     observe: Annotated[
-        str, typer.Option(help="Observers: {observers}.", show_default="those that fit the task")
+        str,
+        typer.Option(
+            help="Observers, separated by commas, such as train_loss.",
+            show_default="those that fit the task",
+        ),
     ] = "",
     observe_every: Annotated[int, typer.Option(help="Rounds between observations.")] = 1,
     name: Annotated[
@@ -35,7 +32,13 @@ def compare(
     ] = "",
     out: Out = None,
 ) -> None:
-    """Compare algorithms on one task, with one or several seeds."""
+    """Compare algorithms on one task, with one or several seeds.
+
+    `fedax algorithms` lists the algorithms and their hyperparameters.
+
+    Example: `fedax compare fedavg fedprox:mu=1 feddane:mu=0.01,cohorts=shared --schedule
+    cohort=10,epochs=20,batch_size=10 --rounds 50 --seeds 0,1,2`
+    """
     from rich.console import Console
 
     from fedax.cli.summary import print_summary

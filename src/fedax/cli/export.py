@@ -14,7 +14,7 @@ def export(
     out: Annotated[Path, typer.Option(help="File for the model.")],
     format: Annotated[
         str | None,
-        typer.Option(help="One of {model_formats}.", show_default="the ending of the file"),
+        typer.Option(help="safetensors or npz.", show_default="the ending of the file"),
     ] = None,
     number: Run = None,
     best: Best = False,

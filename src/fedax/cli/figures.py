@@ -18,12 +18,12 @@ def figures(
         ),
     ] = None,
     formats: Annotated[
-        str, typer.Option("--format", help="Of {formats}, separated by commas.")
+        str, typer.Option("--format", help="Of pdf, png and svg, separated by commas.")
     ] = "pdf,png",
     against: Annotated[
         str | None,
         typer.Option(
-            help="Horizontal axis of the curves: {axes}.",
+            help="Horizontal axis: rounds, bits, gradients, seconds, time, energy or cost.",
             show_default="the recipe's figures, or rounds",
         ),
     ] = None,

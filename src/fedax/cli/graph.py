@@ -1,9 +1,8 @@
-"""`fedax graph`: graphs of clients as a picture, with degrees, lambda and bits per round."""
+"""`fedax graph`: degrees, lambda and bits per round of graphs of clients."""
 
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,18 +10,15 @@ import typer
 from fedax.errors import InvalidInput, UnknownName
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from fedax.graphs import Graph
-
-WIDTH, HEIGHT = 56, 22
-"""Size of the picture in a terminal, in characters."""
 
 
 def graph(
     graphs: Annotated[
         list[str],
-        typer.Argument(help="One or more of {graphs}.", metavar="GRAPH..."),
+        typer.Argument(
+            help="Graphs, such as ring, torus or random_regular:degree=4.", metavar="GRAPH..."
+        ),
     ],
     clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 20,
     dim: Annotated[int, typer.Option(min=1, help="Numbers of the model, for the bits.")] = 199_210,
@@ -32,11 +28,8 @@ def graph(
             help="Codec for the bits, as name:key=value; may be repeated.", show_default=False
         ),
     ] = None,
-    picture: Annotated[
-        Path | None, typer.Option(help="HTML file for a picture of the first graph.")
-    ] = None,
 ) -> None:
-    """Show graphs of clients: picture, degrees, lambda, bits per round.
+    """Show graphs of clients: degrees, lambda, bits per round.
 
     Example:
     `fedax graph ring torus random_regular:degree=4 --clients 20 --codec none --codec quantizer:b=8`
@@ -45,9 +38,8 @@ def graph(
     from rich.console import Console
     from rich.table import Table
 
-    from fedax.cli.tables import show
-
-    console = Console()
+    # the terminal breaks long lines: no cell is cut
+    console = Console(width=2_000)
     # all arguments are parsed before anything is printed
     parsed = [parse_graph(text, clients) for text in graphs]
     coders = {text: parse_codec(text) for text in codec or ["none", "quantizer:b=8"]}
@@ -82,20 +74,13 @@ def graph(
             f"{topology.spectral_gap:.5f}" if has_lambda else "-",
             *(f"{coder.bits(dim) * messages:,.0f}" for coder in coders.values()),
         )
-    if len(parsed) == 1 and clients > 1:
-        console.print(draw_text(parsed[0]), markup=False, highlight=False)
-        if parsed[0].period > 1:
-            console.print(f"round 0 of {parsed[0].period}", style="dim", highlight=False)
-    show(table, console)
+    console.print(table)
     console.print(
         f"bits: a model of {dim:,} numbers, one message to every neighbour; links, bits: means "
         "over the rounds",
         style="dim",
         highlight=False,
     )
-    if picture is not None:
-        write_picture(parsed[0], picture)
-        console.print(f"Picture: {picture}", markup=False, highlight=False, soft_wrap=True)
 
 
 def constructors() -> dict[str, list[str]]:
@@ -114,19 +99,6 @@ def constructors() -> dict[str, list[str]]:
             if first == "clients":
                 options_by_graph[name] = options
     return options_by_graph
-
-
-def usage(name: str) -> str:
-    """Returns a graph as the command takes it, such as `random_regular:degree=...`."""
-    from fedax.graphs import Graph
-
-    parameters = inspect.signature(getattr(Graph, name)).parameters
-    needed = [
-        f"{key}=..."
-        for key in constructors()[name]
-        if key != "options" and parameters[key].default is inspect.Parameter.empty
-    ]
-    return f"{name}:{','.join(needed)}" if needed else name
 
 
 def parse_graph(text: str, clients: int) -> Graph:
@@ -168,93 +140,3 @@ def parse_codec(text: str) -> Any:
     from fedax.experiments.config.shorthand import parse_section
 
     return CodecSection.model_validate(parse_section(text)).make()
-
-
-def positions(graph: Graph) -> np.ndarray:
-    """Returns positions in the unit square, shape (clients, 2).
-
-    Clients of rings and similar graphs lie on a circle, others where a spring model puts them.
-    """
-    import networkx as nx
-    import numpy as np
-
-    network = graph.network()
-    circular = graph.name in (
-        "ring",
-        "exponential",
-        "one_peer_exponential",
-        "complete",
-        "isolated",
-    ) or graph.name.startswith("small_world")
-    layout = (
-        nx.circular_layout(network)
-        if circular
-        else nx.spring_layout(network, seed=0, iterations=200)
-    )
-    # scaled to the unit square; a side without extent is divided by 1
-    coordinates = np.array([layout[i] for i in range(graph.clients)])
-    low, high = coordinates.min(0), coordinates.max(0)
-    return (coordinates - low) / np.where(high > low, high - low, 1)
-
-
-def draw_text(graph: Graph) -> str:
-    """Draws a graph as text: clients as numbers, links as dots."""
-    import numpy as np
-
-    # columns and rows; three columns are left for the last client's number
-    coordinates = positions(graph) * [WIDTH - 3, HEIGHT - 1]
-    canvas = np.full((HEIGHT, WIDTH), " ")
-    for i, j in graph.network().edges:
-        # at least two points for each character that a link crosses
-        steps = np.linspace(0, 1, 2 * int(np.abs(coordinates[i] - coordinates[j]).max()) + 2)[
-            :, None
-        ]
-        line = np.rint(coordinates[i] + steps * (coordinates[j] - coordinates[i])).astype(int)
-        canvas[line[:, 1], line[:, 0]] = "\N{MIDDLE DOT}"
-    # numbers are written over the links
-    for i, (x, y) in enumerate(np.rint(coordinates).astype(int)):
-        for offset, letter in enumerate(str(i)[: WIDTH - x]):
-            canvas[y, x + offset] = letter
-    return "\n".join("".join(row).rstrip() for row in canvas)
-
-
-def write_picture(graph: Graph, path: Path) -> None:
-    """Writes a self-contained HTML page with the graph."""
-    import numpy as np
-    import plotly.graph_objects as go
-
-    coordinates = positions(graph)
-    # NaN between two links, so that no line joins them
-    segments = [
-        np.array([coordinates[i], coordinates[j], [np.nan, np.nan]])
-        for i, j in graph.network().edges
-    ]
-    lines = np.concatenate([*segments, np.zeros((0, 2))])
-    numbers = [f"client {i}" for i in range(graph.clients)]
-    figure = go.Figure(
-        [
-            go.Scatter(
-                x=lines[:, 0],
-                y=lines[:, 1],
-                mode="lines",
-                line={"width": 1, "color": "#9aa0a6"},
-                hoverinfo="skip",
-            ),
-            go.Scatter(
-                x=coordinates[:, 0],
-                y=coordinates[:, 1],
-                mode="markers",
-                marker={"size": 12, "color": "#1f6feb"},
-                text=numbers,
-            ),
-        ]
-    )
-    hidden = {"visible": False}
-    title = f"{graph.name}, {graph.clients} clients"
-    if graph.sums == "both":  # lambda is that of doubly stochastic matrices only
-        title += f", lambda = {graph.lam:.5f}"
-    figure.update_layout(
-        title=title, showlegend=False, xaxis=hidden, yaxis=hidden, template="plotly_white"
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.write_html(path, include_plotlyjs=True)

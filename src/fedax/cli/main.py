@@ -11,7 +11,6 @@ import typer
 import fedax
 from fedax.cli import (
     algorithms,
-    audit,
     bench,
     check,
     cite,
@@ -78,10 +77,7 @@ for command in (
     check.check,
     doctor.doctor,
     schema.schema,
-):
-    app.command(cls=Command)(command)
-app.command(cls=Command, epilog=compare.EPILOG)(compare.compare)
-for command in (
+    compare.compare,
     algorithms.algorithms,
     recipes.recipes,
     reproduce.reproduce,
@@ -93,7 +89,6 @@ for command in (
     table.table,
     figures.figures,
     graph.graph,
-    audit.audit,
     theory.theory,
     profile.profile,
     export.export,

@@ -30,7 +30,7 @@ app = typer.Typer(
 @app.command(cls=Command)
 def algorithm(
     name: Annotated[str, typer.Argument(help="Of the class, such as FedHalf.", metavar="NAME")],
-    family: Annotated[str, typer.Option(help="One of {families}.")] = "server",
+    family: Annotated[str, typer.Option(help="server, personalized or decentralized.")] = "server",
     folder: Annotated[
         Path | None,
         typer.Option(help="For both files.", show_default="the checkout here, or this folder"),

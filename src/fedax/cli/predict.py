@@ -17,7 +17,10 @@ def predict(
             help="Examples: .npz with the task's arrays, or .csv with a column for each feature."
         ),
     ] = None,
-    split: Annotated[str | None, typer.Option(help="Examples of the task: {splits}.")] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(help="Examples of the task: train, validation, test, holdout or held_back."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="File for the table.", show_default="the terminal")
     ] = None,

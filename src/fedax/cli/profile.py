@@ -1,9 +1,8 @@
-"""`fedax profile`: where the time of rounds goes, as a table and a picture."""
+"""`fedax profile`: where the time of rounds goes, as a table of parts."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,23 +15,11 @@ if TYPE_CHECKING:
 
     from fedax.engine.profiling.profile import Profile
 
-COLORS = {
-    "gradients": "#1f6feb",
-    "steps": "#7cb0f5",
-    "examples": "#c7defb",
-    "aggregation": "#c2410c",
-    "memory": "#15803d",
-}
-OTHERS = {"cohort": "#7e22ce", "server": "#6b7280", "between devices": "#be185d"}
-
 
 def profile(
     file: Annotated[Path, typer.Argument(help="An experiment's TOML file.", metavar="FILE")],
     settings: Settings = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each timed call.")] = 10,
-    picture: Annotated[
-        Path | None, typer.Option(help="HTML file for a picture.", show_default=False)
-    ] = None,
 ) -> None:
     """Show where the rounds of an experiment's algorithms spend their time.
 
@@ -40,11 +27,10 @@ def profile(
     milliseconds of an observation. Below them the rate of the clients' matrix products and
     convolutions, in GFLOP/s and as a part of this machine's peak.
 
-    Example: `fedax profile experiment.toml --picture profile.html`
+    Example: `fedax profile experiment.toml`
     """
     from rich.console import Console
 
-    from fedax.cli.tables import show
     from fedax.engine.profiling.profile import profile as profile_rounds
     from fedax.experiments.config.experiment import Experiment
 
@@ -59,12 +45,9 @@ def profile(
         profiles[label] = profile_rounds(
             algorithm, plan.task, seed=experiment.seeds[0], rounds=rounds, **options
         )
-        show(table_of(label, profiles[label]), console)
+        console.print(table_of(label, profiles[label]))
     if (peak := _peak_memory()) is not None:
         console.print(f"Most memory of this process: {peak:,.0f} MB.", highlight=False)
-    if picture is not None:
-        write_picture(profiles, picture)
-        console.print(f"Picture: {picture}", markup=False, highlight=False, soft_wrap=True)
 
 
 def table_of(label: str, result: Profile) -> Table:
@@ -101,45 +84,6 @@ def table_of(label: str, result: Profile) -> Table:
 
 def _format_rate(rate: float) -> str:
     return f"{rate:.3g} GFLOP/s"
-
-
-def write_picture(profiles: Mapping[str, Profile], path: Path) -> None:
-    """Writes one bar for each algorithm as a self-contained page."""
-    import plotly.graph_objects as go
-
-    from fedax.utils.files import write, writing
-
-    figure = go.Figure()
-    parts = dict.fromkeys(part for result in profiles.values() for part in result.parts)
-    # a name such as "train: gradients" is work of clients in a phase
-    for part in sorted(parts, key=lambda part: ": " not in part):  # the clients' work first
-        kind = part.split(": ")[-1]
-        # one number for each algorithm, 0 where it has no such part
-        bars = [result.parts.get(part, 0.0) for result in profiles.values()]
-        color = (COLORS | OTHERS).get(kind, "#9aa0a6")
-        style = {"color": color, "line": {"color": "white", "width": 1}}
-        hover = "%{y}<br>%{x:.3g} ms"
-        figure.add_trace(
-            go.Bar(
-                y=list(profiles),
-                x=bars,
-                name=part,
-                orientation="h",
-                marker=style,
-                hovertemplate=hover,
-            )
-        )
-    figure.update_layout(
-        template="plotly_white",
-        barmode="stack",
-        title="Where a round's time goes",
-        legend_traceorder="normal",
-    )
-    figure.update_xaxes(title_text="milliseconds of a round")
-    figure.update_yaxes(autorange="reversed", automargin=True)
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, figure.to_html(include_plotlyjs=True))
 
 
 def _peak_memory() -> float | None:

@@ -21,7 +21,8 @@ def run(
     out: Out = None,
     jobs: Jobs = 1,
     engine: Annotated[
-        str | None, typer.Option(help="Engine: {engines}.", show_default=False)
+        str | None,
+        typer.Option(help="Engine: simulation, eager, mpi or flower.", show_default=False),
     ] = None,
     hosts: OnHosts = False,
     slurm: OnSlurm = False,

@@ -7,20 +7,15 @@ import typer
 
 
 def theory(
-    paper: Annotated[str, typer.Argument(help="One of {papers}.", metavar="PAPER")],
+    paper: Annotated[
+        str, typer.Argument(help="local-gd, feddane, dfedavgm, fedaware or fedbc.", metavar="PAPER")
+    ],
     file: Annotated[Path, typer.Argument(help="An experiment's TOML file.", metavar="FILE")],
     accuracy: Annotated[float, typer.Option(help="Epsilon of the theorems.")] = 1e-3,
     price: Annotated[
         list[float] | None,
         typer.Option(
             help="Gradients that a communication costs; may be repeated.", show_default=False
-        ),
-    ] = None,
-    figure: Annotated[
-        Path | None,
-        typer.Option(
-            help="Picture of the bounds: .html, or .svg, .pdf, .png (extra `paper`).",
-            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -37,26 +32,21 @@ def theory(
     from rich.console import Console
     from rich.table import Table
 
-    from fedax.cli.tables import show
-    from fedax.cli.theory_figures import save_figure
     from fedax.cli.theory_papers import suggestions
     from fedax.experiments.config.experiment import Experiment
 
-    experiment, console = Experiment.read(file, ()), Console()
+    experiment = Experiment.read(file, ())
+    # the terminal breaks long lines: no cell is cut
+    console = Console(width=2_000)
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
     table.add_column("quantity", no_wrap=True)
     table.add_column("value", justify="right", no_wrap=True)
     table.add_column("source", no_wrap=True)
     prices = price or [0.1, 1.0, 10.0, 100.0, 1000.0]
-    answer = suggestions(paper, experiment.plan(), accuracy, prices, experiment.seeds[0])
-    # texts, for the terminal and for the picture's page alike
-    rows = [(row.quantity, _format(row.value), row.source) for row in answer.rows]
+    rows = suggestions(paper, experiment.plan(), accuracy, prices, experiment.seeds[0])
     for row in rows:
-        table.add_row(*row)
-    show(table, console)
-    if figure is not None:
-        save_figure(figure, f"Theory of {paper}", answer.panels, rows)
-        console.print(f"[dim]{figure}[/dim]")
+        table.add_row(row.quantity, _format(row.value), row.source)
+    console.print(table)
 
 
 def _format(value: float | int | str) -> str:

@@ -4,7 +4,7 @@ rounds.
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -16,16 +16,11 @@ from fedax.algorithms.server.fedaware import FedAWARE
 from fedax.algorithms.server.fedbc import FedBC
 from fedax.algorithms.server.feddane import FedDANE
 from fedax.algorithms.server.gd import LocalGD
-from fedax.cli import theory_figures as figures
 from fedax.core import Exact, Inexact, InvalidInput, Schedule, UnknownName
 from fedax.core.client import Solver
-from fedax.engine.driver.options import RunOptions
-from fedax.engine.driver.settings import settings_of
 from fedax.engine.round.engine import initial_params
 from fedax.experiments.config.experiment import Plan
 from fedax.numerics.simplex import min_norm
-from fedax.report.drawing.charts import Panel
-from fedax.report.theorems import premises
 from fedax.theory import constants, dfedavgm, estimate, fedaware, fedbc, feddane, local_gd
 
 
@@ -35,13 +30,6 @@ class Row(NamedTuple):
     quantity: str
     value: float | int | str
     source: str
-
-
-class Answer(NamedTuple):
-    """The table, and panels of a picture."""
-
-    rows: list[Row]
-    panels: list[Panel]
 
 
 class Question(NamedTuple):
@@ -140,7 +128,7 @@ class Measured(constants.Measured):
         ]
 
 
-def _answer_local_gd(question: Question) -> Answer:
+def _answer_local_gd(question: Question) -> list[Row]:
     method_setup = MethodSetup.of(question.plan, LocalGD)
     measured = Measured(question, "equal", method_setup.schedule)
     # the theorem is about convex losses, which have a minimum
@@ -184,10 +172,10 @@ def _answer_local_gd(question: Question) -> Answer:
                 f"gamma = {fixed:.3g}, from eq. (5)",
             )
         )
-    return Answer(rows, figures.local_gd_panels(task_constants, fixed, question.prices))
+    return rows
 
 
-def _answer_feddane(question: Question) -> Answer:
+def _answer_feddane(question: Question) -> list[Row]:
     plan = question.plan
     measured = Measured(question, "shares", MethodSetup.of(plan, FedDANE).schedule)
     smooth, concavity = float(measured.smoothness.max()), max(-measured.lowest, 0.0)
@@ -211,18 +199,13 @@ def _answer_feddane(question: Question) -> Answer:
             "Theorem 6, from a loss >= 0; an estimate",
         ),
     ]
-    chosen: dict[str, tuple[float, float]] = {}
     for label, method in plan.algorithms.items():
         # derived classes may have other rounds
         if type(method) is not FedDANE:
             continue
         rho, source = _promised_decrease(measured, task_constants, method, plan, label)
         rows.append(Row(f"rho of {label}", rho, source))
-        mu = method.mu
-        # only a single mu has a place in the picture
-        if not isinstance(mu, Mapping) and np.ndim(mu) == 0 and isinstance(rho, float) and rho > 0:
-            chosen[label] = float(mu), rho
-    return Answer(rows, figures.feddane_panels(task_constants, gap, question.accuracy, chosen))
+    return rows
 
 
 def _promised_decrease(
@@ -233,12 +216,6 @@ def _promised_decrease(
     """
     arguments = plan.arguments_of(label)
     solver, mu = arguments["solver"], np.asarray(method.mu, float)
-    # with `Exact`: the text says separately how local problems are solved
-    settings = settings_of(
-        method,
-        RunOptions(solver=Exact(), schedule=arguments["schedule"], channel=arguments["channel"]),
-    )
-    missing = premises.feddane(settings, measured.losses.clients, by_device=True)
     gamma = float(solver.gamma) if isinstance(solver, Inexact) else 0.0
     exact = "" if isinstance(solver, Exact | Inexact) else ", if solved exactly"
     # the theorems need mu above the concavity for every device
@@ -260,12 +237,12 @@ def _promised_decrease(
         }
         rho = feddane.decrease_by_device(dissimilarity=task_constants["dissimilarity"], **by_device)
         theorem = "Theorem 7, corrected"
-    if missing is not None:
-        return rho, f"{theorem}{exact}; no promise, as it {missing}"
+    if method.correction != "exact" or method.pipelined or method.decay != 1:
+        return rho, f"{theorem}{exact}; no promise, as it is about the exact correction"
     return rho, f"{theorem}{exact}: " + ("a decrease" if rho > 0 else "no decrease is promised")
 
 
-def _answer_dfedavgm(question: Question) -> Answer:
+def _answer_dfedavgm(question: Question) -> list[Row]:
     method_setup = MethodSetup.of(question.plan, DFedAvgM, QuantizedDFedAvgM)
     measured = Measured(question, "equal", method_setup.schedule)
     dim, k, noise = int(measured.start.shape[0]), measured.interval, measured.noise()
@@ -338,7 +315,7 @@ def _answer_dfedavgm(question: Question) -> Answer:
             "Proposition 3, corrected",
         )
     )
-    return Answer(rows, figures.dfedavgm_panels(setting, gap, rounds, rounding))
+    return rows
 
 
 _FROM = "an estimate, from lower bounds"
@@ -374,7 +351,7 @@ def _rounding_of(
     ), None
 
 
-def _answer_fedaware(question: Question) -> Answer:
+def _answer_fedaware(question: Question) -> list[Row]:
     method_setup = MethodSetup.of(question.plan, FedAWARE)
     measured = Measured(question, "shares", method_setup.schedule)
     # inner products of the clients' gradients, shape (clients, clients)
@@ -392,7 +369,7 @@ def _answer_fedaware(question: Question) -> Answer:
         float(method_setup.solver.fitted(measured).step_size()),
     )
     work: dict[str, Any] = {"local_steps": measured.steps, "dissimilarities": zeta}
-    rows = [
+    return [
         *measured.common(),
         Row(
             "gradient diversity D",
@@ -421,10 +398,9 @@ def _answer_fedaware(question: Question) -> Answer:
         ),
         Row("largest server step", 1 / smooth, "in place of Theorem 4.1"),
     ]
-    return Answer(rows, figures.fedaware_panels(shares, shortest, measured.steps, zeta))
 
 
-def _answer_fedbc(question: Question) -> Answer:
+def _answer_fedbc(question: Question) -> list[Row]:
     measured = Measured(question, "equal", MethodSetup.of(question.plan, FedBC).schedule)
     # one interval for each client
     bounds = fedbc.multiplier_bounds(measured.smoothness)
@@ -436,7 +412,7 @@ def _answer_fedbc(question: Question) -> Answer:
     )
     delta = fedbc.heterogeneity(measured.gradients, low=low, high=low)
     arguments = {"smoothness": smooth, "multiplier": low, "heterogeneity": delta}
-    rows = [
+    return [
         *measured.common(),
         Row("lam_min", f"{bounds.low.min():.4g} to {low:.4g}", "1 + L_i"),
         Row("lam_max", f"{high:.4g} to {bounds.high.max():.4g}", "(1 + L_i)^2 / L_i"),
@@ -461,10 +437,9 @@ def _answer_fedbc(question: Question) -> Answer:
             "the same",
         ),
     ]
-    return Answer(rows, figures.fedbc_panels(measured.smoothness, delta, question.accuracy))
 
 
-PAPERS: dict[str, Callable[[Question], Answer]] = {
+PAPERS: dict[str, Callable[[Question], list[Row]]] = {
     "local-gd": _answer_local_gd,
     "feddane": _answer_feddane,
     "dfedavgm": _answer_dfedavgm,
@@ -480,7 +455,7 @@ def suggestions(
     accuracy: float = 1e-3,
     prices: Sequence[float] = (0.1, 1.0, 10.0, 100.0, 1000.0),
     seed: int = 0,
-) -> Answer:
+) -> list[Row]:
     r"""Returns a paper's theory on an experiment's task.
 
     Args:

@@ -159,8 +159,7 @@ class History:
             (parts,).
         downlinks: of an asynchronous server, what it sent down with the versions that clients are
             still at work on.
-        settings: algorithm, solver, schedule and channel as plain values, by which reports check
-            the premises of theorems.
+        settings: algorithm, solver, schedule and channel as plain values.
         origin: the method, the seed, the privacy and a fingerprint of the data of the run, as plain
             values. `run(resume=history)` compares them with its own arguments.
         arguments: those of `fedax.run`, by name, as texts and numbers that pages show.

@@ -163,24 +163,3 @@ def _format_reduction(reduction: Reduction) -> str:
 
 def _format_pairs(values: dict[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in values.items())
-
-
-def overview() -> list[str]:
-    """Returns one line for each method with its hyperparameters, for help pages."""
-    return [
-        one_line(kind.__name__.lower(), declared(kind)) for kind in algorithm_classes().values()
-    ]
-
-
-def one_line(name: str, hypers: dict[str, Hyper]) -> str:
-    """Returns a name with its hyperparameters and their defaults.
-
-    >>> from fedax import FedProx
-    >>> one_line("fedprox", declared(FedProx))
-    'fedprox: ids=aligned, mu=0.1'
-    """
-    return name + (
-        ": " + ", ".join(f"{limits.name}={limits.default}" for limits in hypers.values())
-        if hypers
-        else ""
-    )

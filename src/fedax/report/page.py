@@ -38,7 +38,6 @@ from fedax.report.tables.summary import (
     scale_of,
     summarize,
 )
-from fedax.report.theorems.marks import theory_charts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,7 +182,6 @@ def render(page: Page) -> str:
         "sheets": [dataclasses.asdict(sheet) for sheet in page.sheets],
         "prices": dict(page.prices),
         "figures": [plain(chart) for chart in page.charts],
-        "theory": [plain(chart) for chart in theory_charts(page.records)],
     }
     from plotly.offline import get_plotlyjs  # takes long to import, so only on demand
 

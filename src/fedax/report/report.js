@@ -274,7 +274,7 @@
   }
 
   // ---- the figures of a recipe --------------------------------------------------------------------------------------------
-  const PLAIN = { paper: { colour: "--ink", symbol: "diamond-open", size: 9 }, ours: { colour: "--s0", symbol: "circle", size: 9 }, runs: { colour: "--s0", symbol: "circle", size: 5 }, beyond: { colour: "--s0", symbol: "triangle-left", size: 9 }, published: { colour: "--ink", symbol: "diamond-open", size: 8 }, held: { colour: "--s2", symbol: "square", size: 9 }, failed: { colour: "--s7", symbol: "x", size: 8 } };
+  const PLAIN = { paper: { colour: "--ink", symbol: "diamond-open", size: 9 }, ours: { colour: "--s0", symbol: "circle", size: 9 }, runs: { colour: "--s0", symbol: "circle", size: 5 }, beyond: { colour: "--s0", symbol: "triangle-left", size: 9 }, published: { colour: "--ink", symbol: "diamond-open", size: 8 } };
 
   // folders beside each other have a colour and a symbol each
   const FOLDERS = ["circle", "square", "triangle-up", "star", "cross", "pentagon", "hexagon", "bowtie"], SIGNS = ["●", "■", "▲", "★", "✚", "⬟", "⬢", "⧓"];
@@ -282,17 +282,17 @@
 
   function sample(entry) {
     if (!PLAIN[entry.kind]) return swatch(entry.style);
-    const node = el("span", { paper: "◇", published: "◇", ours: SIGNS[entry.style % 8], runs: "•", beyond: "◂", held: "■", failed: "✕" }[entry.kind]);
+    const node = el("span", { paper: "◇", published: "◇", ours: SIGNS[entry.style % 8], runs: "•", beyond: "◂" }[entry.kind]);
     node.style.color = style(plainOf(entry.kind, entry.style).colour);
     node.setAttribute("aria-hidden", "true");
     return node;
   }
 
   function drawnSeries(series) {
-    const { x, y, low, high, kind } = series, i = series.style, own = plainOf(kind, i), rows = kind === "held" || kind === "failed";
+    const { x, y, low, high, kind } = series, i = series.style, own = plainOf(kind, i);
     const ends = low.length > 0, name = plain(series.label), at = ["curve", "points", "published", "dots"].includes(kind) ? y : x;
     const shared = { showlegend: false, hoverinfo: "skip" }, hover = { name, hovertemplate: `${name}: %{text}<extra></extra>` };
-    const text = rows ? x.map((round) => `round ${round}`) : at.map((value, k) => value === null ? "" : `${Number(value.toPrecision(4))}${ends && low[k] !== null ? ` (${Number(low[k].toPrecision(4))} to ${Number(high[k].toPrecision(4))})` : ""}`);
+    const text = at.map((value, k) => value === null ? "" : `${Number(value.toPrecision(4))}${ends && low[k] !== null ? ` (${Number(low[k].toPrecision(4))} to ${Number(high[k].toPrecision(4))})` : ""}`);
     if (kind === "curve") {
       const band = ends ? [{ ...shared, x, y: low, mode: "lines", line: { width: 0 } }, { ...shared, x, y: high, mode: "lines", line: { width: 0 }, fill: "tonexty", fillcolor: faint(color(i)) }] : [];
       const line = { ...hover, x, y, text, showlegend: false, mode: "lines", line: { color: color(i), width: 2, dash: DASHES[dash(i)] } };
@@ -426,7 +426,6 @@
 
   data.figures.forEach((figure) => addFigure(figure, "figures"));
   data.tasks.forEach(addTask);
-  data.theory.forEach((figure) => addFigure(figure, "theory"));
   addOverview();
   data.sheets.forEach(addSheet);
   document.querySelector("[data-control=scale]").hidden = !plots.some((plot) => plot.chart.loss);

@@ -1,4 +1,4 @@
-"""Settings of a run as plain values, by which a report checks the premises of theorems."""
+"""Settings of a run as plain values, as experiments store them."""
 
 import dataclasses
 import json

@@ -26,9 +26,7 @@ AXES = {
 }
 """Horizontal axes of curves."""
 
-Kind = Literal[
-    "curve", "points", "published", "dots", "paper", "ours", "runs", "beyond", "held", "failed"
-]
+Kind = Literal["curve", "points", "published", "dots", "paper", "ours", "runs", "beyond"]
 PUBLISHED = "the paper, ± standard deviation"
 """The label of the paper's numbers in panels of ours against a value."""
 _MARKERS = 6  # of a curve
@@ -59,7 +57,7 @@ class Series:
         kind: `curve` (line with a band), `points` (a line through means with bars), `published`
             (the paper's values against those of the experiment, with bars), `dots` (single
             observations), or, across, the `paper` value, `ours`, single `runs`, and arrows where
-            ours is `beyond` the axis; marks where a statement `held` or `failed`.
+            ours is `beyond` the axis.
         settings: hyperparameters that belong to this panel.
         marked: positions of the points that carry a marker.
         texts: beside the points.

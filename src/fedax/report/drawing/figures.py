@@ -249,11 +249,6 @@ def caption_in(png: bytes) -> str:
 
 def _style_options(series: Series) -> dict[str, Any]:
     """Returns colour, dash and marker of a series as Matplotlib's options."""
-    # squares and crosses: the verdict can be read without colours
-    if series.kind in ("held", "failed"):
-        holds = series.kind == "held"
-        shape = {"marker": "s" if holds else "X", "markersize": 4.5, "markeredgewidth": 0}
-        return {"color": COLOURS[2 if holds else 7], "linestyle": "none"} | shape
     if series.kind == "published":
         shape = {"marker": "D", "markersize": 4, "markerfacecolor": "white", "markeredgewidth": 0.9}
         return {"color": _INK, "linestyle": ":", "linewidth": 0.9} | shape

@@ -1,1 +1,0 @@
-"""Runs held to the papers' theorems."""
