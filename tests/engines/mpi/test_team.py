@@ -29,7 +29,7 @@ def doubled(params, examples):
     return (examples["x"] @ params["w"] + params["b"] - examples["y"]) ** 2
 
 
-def task(rank=None, loss=squares, start=0.1, move=0.0, test=True, l2=0.01):
+def task(rank=None, loss=squares, start=0.1, move=0.0, test=True, l2=0.01, validation=False):
     """Everybody's examples, or one rank's own."""
     rng = np.random.default_rng(0)
     clients = [
@@ -38,7 +38,8 @@ def task(rank=None, loss=squares, start=0.1, move=0.0, test=True, l2=0.01):
     ]
     kept = clients if rank is None else [clients[rank]]
     params = {"b": 0.0, "w": np.full(3, start)}
-    return fedax.tasks.from_loss(loss, params, kept, test=kept if test else None, l2=l2)
+    sets = {"test": kept if test else None, "validation": kept if validation else None}
+    return fedax.tasks.from_loss(loss, params, kept, l2=l2, **sets)
 
 
 def schedule(cohort=3, epochs=2):
@@ -101,6 +102,18 @@ def test_own_examples_differ_but_not_their_form():
     assert all(
         "examples.test" in str(error) and "nothing on rank 1" in str(error) for error in found
     ), found
+
+
+def test_ranks_have_their_own_validation_sets():
+    options = {"observe": [fedax.observe.ValidationLoss()], "keep_best": "validation_loss"}
+
+    alone = go(given=task(validation=True), **options)
+    for history in on_ranks(
+        4, lambda comm: go(comm, given=task(comm.rank, validation=True), **options)
+    ):
+        assert history.best.round == alone.best.round
+        values = (h.metrics["validation_loss"] for h in (history, alone))
+        np.testing.assert_allclose(*values, rtol=1e-6)
 
 
 @pytest.mark.parametrize("rank", [0, 2])

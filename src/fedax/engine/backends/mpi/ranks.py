@@ -38,10 +38,9 @@ class Ranks(Collectives):
         )
         if not is_split:
             return facts[self.rank]
-        data = {
-            split: [config["data"].pop(split) for config in facts] for split in ("train", "test")
-        }
         own_config = facts[self.rank]
+        splits = [name for name in ("train", "test", "validation") if name in own_config["data"]]
+        data = {name: [config["data"].pop(name, None) for config in facts] for name in splits}
         return own_config | {
             "data": own_config["data"] | data,
             "task": own_config["task"] | {"clients": self.size},
