@@ -1,6 +1,7 @@
 """Answers that are lost, late, repeated or not what they must be: left out, named, counted, and
 without a trace."""
 
+import io
 import logging
 import re
 import threading
@@ -12,7 +13,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
-from federation import EVERYONE, client_of, federation, run
+from federation import EVERYONE, changed_record, client_of, federation, run
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 import fedax
@@ -41,6 +42,14 @@ def replaced(answer, **fields):
     return [answer]
 
 
+def huge():
+    """An array whose bytes begin with the header of one of 8 TiB."""
+    file = io.BytesIO()
+    form = {"descr": "<f8", "fortran_order": False, "shape": (1 << 40,)}
+    np.lib.format.write_array_header_1_0(file, form)
+    return Array("float64", (4,), "numpy.ndarray", file.getvalue())
+
+
 def lying(array, dtype, shape):
     """An array that says it has another type and shape."""
     return Array(dtype, shape, array.stype, array.data)
@@ -63,6 +72,14 @@ SPOILED = {
     "lie": (
         lambda m, a: replaced(a, array=lying(Array(np.zeros(5)), "float64", (4,))),
         r"holds float64 of shape \(5,\), expected float64 of shape \(4,\)",
+    ),
+    "huge": (
+        lambda m, a: replaced(a, array=huge()),
+        r"holds float64 of shape \(1099511627776,\), expected float64 of shape \(4,\)",
+    ),
+    "overflow": (
+        lambda m, a: replaced(a, broken=1 << 62),
+        "4611686018427387904 for what is not finite, expected 0 to 2",
     ),
     "too large": (
         lambda m, a: replaced(a, array=lying(Array(np.zeros(1 << 20)), "float64", (4,))),
@@ -281,6 +298,14 @@ def test_an_order_writes_nowhere_else(field, tmp_path):
     )
     assert "is no name that there can be" in answer["answer"]["error"]
     assert {path.name for path in tmp_path.iterdir()} == {"d"}
+
+
+def test_an_order_for_other_clients_is_refused_before_anything_is_made(tmp_path):
+    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE)
+    run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
+    order = next(m.content for m in engine.grid.messages if m.metadata.message_type == "train")
+    answer = engine.grid.devices[100].answer(changed_record(order, "order", clients=1 << 31))
+    assert answer["answer"]["error"] == "an order of a run with 2147483648 clients, expected 4"
 
 
 @pytest.mark.slow

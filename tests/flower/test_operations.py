@@ -300,7 +300,9 @@ def test_measurements_are_of_the_clients_own_validation_rows(tables, tmp_path):
     method, solver = fedax.FedAvg(), fedax.SGD(0.01)
     schedule = fedax.Schedule(cohort=2, steps=2)
     assignment = Assignment(method, solver, schedule, None)
-    devices = [Device(own, k, tmp_path / f"d{k}", [assignment]) for k, own in enumerate(owns)]
+    devices = [
+        Device(own, k, tmp_path / f"d{k}", [assignment], clients=3) for k, own in enumerate(owns)
+    ]
     history = fedax.run(
         method,
         task,
@@ -344,7 +346,7 @@ def test_runs_on_a_stand_in_predict(tables, tmp_path, monkeypatch):
     devices = []
     for k, rows in enumerate((20, 35)):
         write_rows(tmp_path / f"site-{k}", rows)
-        devices.append(Device(read(f"site-{k}"), k, tmp_path / f"d{k}", [assignment]))
+        devices.append(Device(read(f"site-{k}"), k, tmp_path / f"d{k}", [assignment], clients=2))
     with use_engine(fedax.Flower(LocalGrid(devices), clients=2, deadline=60.0)):
         experiment = Experiment.read(tmp_path / "a.toml", ['engine="flower"'])
         directory = run_experiment(experiment, tmp_path / "run", Display())

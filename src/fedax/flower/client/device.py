@@ -70,6 +70,8 @@ class Device:
         folder: where the client stores its states.
         assignments: the runs that it takes part in. It refuses messages of other runs.
         secure: whether it only answers under masks, which hide its uploads from the server.
+        clients: how many clients the runs have; by default as many as the task. It refuses orders
+            that say another number.
 
     Raises:
         InvalidInput: a partition that the task does not have.
@@ -90,16 +92,13 @@ class Device:
         folder: Path | str,
         assignments: Sequence[Assignment],
         secure: bool = False,
+        clients: int | None = None,
     ) -> None:
-        clients = task.train.clients
-        if not isinstance(partition, int) or partition < 0 or 1 < clients <= partition:
-            allowed = (
-                f"whole numbers from 0 to {clients - 1}"
-                if clients > 1
-                else ("whole numbers from 0")
-            )
+        self.clients = task.train.clients if clients is None else clients
+        if not isinstance(partition, int) or not 0 <= partition < self.clients:
+            allowed = f"whole numbers from 0 to {self.clients - 1}"
             raise InvalidInput.of("Device(partition=...)", partition, allowed)
-        self.task = task if clients == 1 else single_client_task(task, partition)
+        self.task = task if task.train.clients == 1 else single_client_task(task, partition)
         # sums of one client are reported with the number of all examples of a split
         for split in ("test", "validation"):
             data = getattr(self.task, split)
@@ -320,6 +319,8 @@ class Device:
                 "server and at its clients."
             )
             raise InvalidInput.because(f"client {self.partition}", reason, hint)
+        if clients != self.clients:
+            raise Refused(f"an order of a run with {clients} clients, expected {self.clients}")
         algorithm, solver, schedule, channel = assignment = self.assignments[name]
         # of the others' sizes a client knows the sum
         population = Population(np.linspace(0, total, clients + 1).astype(np.int32), clients, total)

@@ -40,9 +40,9 @@ def answer_stage(
     """Returns the answer to a stage's order.
 
     The keys follow from the client's own secret, the session and the order's name, which is a hash
-    of all that the work depends on. The masks also depend on the members and on the factor of the
-    upload, so that an order with another list or factor has other masks. The caller makes and
-    stores the upload of a session once, and shares are shown for one list of members.
+    of all that the work depends on. The masks also depend on the members, so that an order with
+    another list has other masks. The caller makes and stores the upload of a session once, and
+    shares are shown for one list of members.
 
     Args:
         content: the order.
@@ -85,7 +85,7 @@ def answer_stage(
     value, facts = work()
     flat = np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(value)])
     factor = float(masks["factor"])
-    hidden = member.hide(to_fixed_point(factor * flat, float(masks["largest"])), keys, factor)
+    hidden = member.hide(to_fixed_point(factor * flat, float(masks["largest"])), keys)
     return reply(ArrayRecord({"0": Array(hidden.view(np.uint8))}), **facts)
 
 

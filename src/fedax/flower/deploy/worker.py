@@ -59,7 +59,12 @@ def device_for(deployment: Deployment, partition: int, data: Path | None = None)
             Assignment(algorithm, arguments["solver"], arguments["schedule"], arguments["channel"])
         )
     return Device(
-        task, partition, deployment.path("clients", partition), assignments, deployment.secure > 0
+        task,
+        partition,
+        deployment.path("clients", partition),
+        assignments,
+        deployment.secure > 0,
+        deployment.clients,
     )
 
 

@@ -15,7 +15,6 @@ Experimental: the protocol and this code have not been audited.
 import base64
 import functools
 import hashlib
-import itertools
 import math
 import random
 from collections.abc import Iterable, Mapping
@@ -32,6 +31,7 @@ from fedax.flower.protocol.records import Refused
 
 LEVELS = 1 << 40
 """Whole numbers from 0 to the largest size of an entry; 2^22 clients may be added up."""
+CURVE = ec.SECP384R1()
 SECRET = 47
 """Bytes of a private key, fewer than the order of the curve has."""
 PRIME = (1 << 521) - 1
@@ -41,8 +41,8 @@ POINT, VALUE = 4, 66
 SHARE = POINT + VALUE
 SOURCE = random.SystemRandom()
 """The system's source of randomness, for the coefficients of shares."""
-ATTEMPTS = 1000
-"""The most sets of shares that are tried for a secret."""
+FEWEST = 3
+"""Least number of members of a sum: with two, each could compute the other's upload."""
 
 Keys = Mapping[int, tuple[bytes, bytes]]
 """Both public keys of every member, by its number."""
@@ -94,10 +94,10 @@ class Member(NamedTuple):
             Refused: too few members, its own keys changed, or one key twice.
         """
         all_keys = [key for pair in keys.values() for key in pair]
-        if len(keys) < threshold or 2 * threshold <= len(keys):
+        if not fewest_that_open(len(keys)) <= threshold <= len(keys):
             raise Refused(
                 f"shares for {len(keys)} members of which {threshold} open them, "
-                "expected more than half of them"
+                f"expected more than half of them, and at least {FEWEST}"
             )
         if keys.get(self.number) != self.public or len(set(all_keys)) != len(all_keys):
             raise Refused("public keys of which its own are not there, or one is there twice")
@@ -109,7 +109,7 @@ class Member(NamedTuple):
             for i, k in enumerate(sorted(keys))
         }
 
-    def hide(self, numbers: np.ndarray, keys: Keys, factor: float = 1.0) -> np.ndarray:
+    def hide(self, numbers: np.ndarray, keys: Keys) -> np.ndarray:
         """Returns whole numbers with its own mask, and with those that it shares with each other
         member.
 
@@ -117,10 +117,9 @@ class Member(NamedTuple):
             numbers: the upload.
             keys: of all members. The masks depend on the whole list, so that another list has other
                 masks.
-            factor: by which the upload was multiplied. Another factor has another own mask.
         """
         members_digest, private_key = _hash_members(keys), _private_key(self.secret)
-        own_mask = stream(_seed_of_own_mask(self.seed, members_digest, factor), numbers.size)
+        own_mask = stream(_seed_of_own_mask(self.seed, members_digest), numbers.size)
         return (
             numbers
             + own_mask
@@ -154,22 +153,16 @@ class Member(NamedTuple):
 
     def _cipher(self, key: bytes) -> Fernet:
         """Returns the cipher of letters between this member and the one with a public key."""
-        shared = self.letters.exchange(ec.ECDH(), _read_public_key(key))
+        shared = self.letters.exchange(ec.ECDH(), read_public_key(key))
         letter_key = HKDF(hashes.SHA384(), 32, None, b"letters").derive(shared)
         return Fernet(base64.urlsafe_b64encode(letter_key))
 
 
-class OpenedSecrets(NamedTuple):
-    """The secrets that shares give.
-
-    Attributes:
-        secrets: the seed of each member that is there, and the key of each other, as far as shares
-            of it fit together.
-        liars: by member, the members of whose secrets it sent a share that does not fit.
+def fewest_that_open(members: int) -> int:
+    """Returns how many of the members of a sum have to open it, and so have to be in it: a
+    majority, so that two disjoint groups cannot both open masks, and at least `FEWEST`.
     """
-
-    secrets: dict[int, bytes]
-    liars: dict[int, list[int]]
+    return max(FEWEST, members // 2 + 1)
 
 
 def open_secrets(
@@ -178,11 +171,10 @@ def open_secrets(
     commitments: Mapping[int, bytes],
     present: Iterable[int],
     threshold: int,
-) -> OpenedSecrets:
-    """Combines shares to the secrets of all members, and finds shares that were altered.
-
-    A seed has to fit its commitment, a key its public key. Shares outside a set that fits are
-    checked one by one in it.
+) -> dict[int, bytes]:
+    """Combines shares to the secrets of members: the seed of each that is there, and the key of
+    each other. A seed has to fit its commitment, a key its public key; a secret that does not is
+    left out.
 
     Args:
         shown: by the member that sent them, its shares of the secret of each member.
@@ -192,21 +184,13 @@ def open_secrets(
         threshold: how many shares give a secret.
     """
     alive, secrets = set(present), dict[int, bytes]()
-    liars: dict[int, list[int]] = {}
     for k in keys:
-        recover = functools.partial(
-            _recover_secret, commitments[k] if k in alive else keys[k][0], k in alive
-        )
-        shares = {j: member_shares[k] for j, member_shares in shown.items()}
-        for chosen in itertools.islice(itertools.combinations(shares, threshold), ATTEMPTS):
-            other_shares = [shares[j] for j in chosen[1:]]
-            if (secret := recover([shares[chosen[0]], *other_shares])) is not None:
-                secrets[k] = secret
-                for j in set(shares) - set(chosen):
-                    if recover([shares[j], *other_shares]) is None:
-                        liars.setdefault(j, []).append(k)
-                break
-    return OpenedSecrets(secrets, liars)
+        shares = [member_shares[k] for member_shares in shown.values()]
+        expected = commitments[k] if k in alive else keys[k][0]
+        secret = _recover_secret(expected, k in alive, shares[:threshold])
+        if secret is not None:
+            secrets[k] = secret
+    return secrets
 
 
 def _recover_secret(expected: bytes, is_seed: bool, shares: list[bytes]) -> bytes | None:
@@ -273,15 +257,15 @@ def public_bytes(key: ec.EllipticCurvePublicKey) -> bytes:
     )
 
 
-def _read_public_key(text: bytes) -> ec.EllipticCurvePublicKey:
+def read_public_key(text: bytes) -> ec.EllipticCurvePublicKey:
     """Reads a public key.
 
     Raises:
         ValueError: not a key of the curve.
     """
     key = serialization.load_pem_public_key(text)
-    if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise ValueError("not a public key of an elliptic curve")
+    if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != CURVE.name:
+        raise ValueError(f"not a public key of {CURVE.name}")
     return key
 
 
@@ -299,7 +283,6 @@ def remove_masks(
     keys: Keys,
     present: Iterable[int],
     secrets: Mapping[int, bytes],
-    factors: Mapping[int, float] | None = None,
 ) -> np.ndarray:
     """Returns the sum without masks.
 
@@ -308,13 +291,11 @@ def remove_masks(
         keys: of all whose masks are in it.
         present: those members.
         secrets: the seed of each of these, and the key of each other; see `open_secrets`.
-        factors: of the members, as they were given to `Member.hide`; 1 by default.
     """
     alive, members_digest = set(present), _hash_members(keys)
     for k, secret in secrets.items():
         if k in alive:
-            factor = 1.0 if factors is None else factors[k]
-            total = total - stream(_seed_of_own_mask(secret, members_digest, factor), total.size)
+            total = total - stream(_seed_of_own_mask(secret, members_digest), total.size)
         else:
             total = total + _pairwise_masks(
                 k, _private_key(secret), {j: keys[j] for j in alive}, members_digest, total.size
@@ -341,10 +322,8 @@ def _hash_members(keys: Keys) -> bytes:
     return digest.digest()
 
 
-def _seed_of_own_mask(seed: bytes, members_digest: bytes, factor: float) -> bytes:
-    return HKDF(
-        hashes.SHA384(), 32, None, b"own " + members_digest + float(factor).hex().encode()
-    ).derive(seed)
+def _seed_of_own_mask(seed: bytes, members_digest: bytes) -> bytes:
+    return HKDF(hashes.SHA384(), 32, None, b"own " + members_digest).derive(seed)
 
 
 def _pairwise_masks(
@@ -361,7 +340,7 @@ def _pairwise_masks(
     for k, (key, _) in keys.items():
         if k == number:
             continue
-        shared = private_key.exchange(ec.ECDH(), _read_public_key(key))
+        shared = private_key.exchange(ec.ECDH(), read_public_key(key))
         mask = stream(
             HKDF(hashes.SHA384(), 32, None, b"pair " + members_digest).derive(shared), size
         )
@@ -370,7 +349,7 @@ def _pairwise_masks(
 
 
 def _private_key(secret: bytes) -> ec.EllipticCurvePrivateKey:
-    return ec.derive_private_key(1 + int.from_bytes(secret, "big"), ec.SECP384R1())
+    return ec.derive_private_key(1 + int.from_bytes(secret, "big"), CURVE)
 
 
 def to_fixed_point(values: np.ndarray, largest: float) -> np.ndarray:

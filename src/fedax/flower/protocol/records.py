@@ -3,6 +3,7 @@ size is not as it must be.
 """
 
 import hashlib
+import io
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -70,16 +71,19 @@ def _read_array(sent: Array, leaf: Any, what: str) -> np.ndarray:
         )
     if len(sent.data) > (limit := math.prod(shape) * dtype.itemsize + HEADER):
         raise Refused(f"{what}: {len(sent.data)} bytes, expected at most {limit}")
+    # the header of the bytes says how much memory it takes to read them
+    file = io.BytesIO(sent.data)
     try:
-        array = sent.numpy()
-    except (ValueError, TypeError, OSError, EOFError) as error:
+        np.lib.format.read_magic(file)
+        header_shape, _, header_dtype = np.lib.format.read_array_header_1_0(file)
+    except ValueError as error:
         raise Refused(f"{what}: cannot be read ({error})") from error
-    if (array.shape, array.dtype) != (shape, dtype):
+    if (header_shape, header_dtype) != (shape, dtype):
         raise Refused(
-            f"{what}: holds {array.dtype} of shape {array.shape}, expected "
+            f"{what}: holds {header_dtype} of shape {header_shape}, expected "
             f"{dtype.name} of shape {shape}"
         )
-    return array
+    return sent.numpy()
 
 
 def _sent_form(leaf: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:

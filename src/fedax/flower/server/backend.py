@@ -20,7 +20,7 @@ from fedax.communication.privacy import derive_secret_key
 from fedax.core.algorithm import Algorithm, Personal
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.engine.backends.python_rounds import ClientResult, PythonBackend
-from fedax.engine.round.backend import PhaseResult, PhaseWork
+from fedax.engine.round.backend import MEMORY, UPLOAD, PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.errors import FedaxError, InvalidInput
 from fedax.flower.protocol.plan import PROTOCOL, Assignment, Phase, plan_of, to_shapes
@@ -41,10 +41,6 @@ from fedax.utils.layout import accumulator
 LOG = logging.getLogger("fedax.flower")
 ABSENT = 4
 """In place of a part that is not finite: no upload that could be taken."""
-
-
-SPOILED = FedaxError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError
-"""The errors of reading an answer that is none."""
 
 
 Read = TypeVar("Read")
@@ -405,9 +401,11 @@ class FlowerBackend(PythonBackend):
         def counts(k: int, answer: Message) -> bool:
             try:
                 values[k] = read(k, contents(answer))
-            except SPOILED as error:
-                is_explained = isinstance(error, FedaxError)
-                reasons[k] = str(error) if is_explained else f"not an answer ({error!r})"
+            except FedaxError as error:
+                reasons[k] = str(error)
+            except Exception as error:  # whatever an answer holds, it ends nobody else's run
+                reasons[k] = f"not an answer ({error!r})"
+            if k in reasons:
                 if answer.has_error() and answer.error.code in NO_MESSAGE:
                     lost.add(k)
                 return False
@@ -437,7 +435,8 @@ class FlowerBackend(PythonBackend):
         Raises:
             NoAnswer: nobody may be.
         """
-        _log_left_out(name, reasons | broken)
+        for k, reason in sorted((reasons | broken).items()):
+            LOG.warning("%s, client %d: left out: %s", name, k, reason)
         if reasons and not self.setup.drop:
             details = "; ".join(f"client {k}: {reason}" for k, reason in reasons.items())
             raise NoAnswer(
@@ -458,9 +457,9 @@ class FlowerBackend(PythonBackend):
         if weight is not None and float(weight) < 0:
             raise Refused(f"upload: its weight is {float(weight)}, expected at least 0")
         self._bits_sent[1] += bits_sent(records["up"])
-        broken = int(phase_work.broken_part((decode(value)[0], weight), {}, {})) or int(
-            facts["broken"]
-        )
+        if (reported := int(facts["broken"])) not in (0, UPLOAD, MEMORY):
+            raise Refused(f"upload: {reported} for what is not finite, expected 0 to {MEMORY}")
+        broken = int(phase_work.broken_part((decode(value)[0], weight), {}, {})) or reported
         version = jnp.asarray(np.frombuffer(bytes.fromhex(str(order_facts["order"])), np.uint8))
         return ClientResult(Upload(value, weight), dict.fromkeys(phase.kept, version), broken)
 
@@ -507,7 +506,7 @@ class FlowerBackend(PythonBackend):
 
         phase_name = f"{self.algorithm}, measurement of {split}"
         sums_by_client, absent, refused = self._ask(orders, EVALUATE, split, phase_name, read)
-        _log_left_out(phase_name, absent | refused)
+        self._report_left_out(phase_name, absent | refused, {})
         return sums_by_client
 
 
@@ -520,8 +519,3 @@ def empty_upload(phase: Phase) -> Upload[Any]:
     """Returns an upload of zeros."""
     value, weight = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), phase.up)
     return Upload(value, weight)
-
-
-def _log_left_out(phase_name: str, reasons: dict[int, str]) -> None:
-    for k, reason in sorted(reasons.items()):
-        LOG.warning("%s, client %d: left out: %s", phase_name, k, reason)

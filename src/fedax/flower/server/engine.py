@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import equinox as eqx
+import numpy as np
 from jaxtyping import Array, Key
 
 from fedax.core.algorithm import Algorithm
@@ -42,8 +43,12 @@ class Flower(Engine):
     A client whose upload does not come before the deadline, or is not what it has to be (form,
     size, finite numbers), counts as one that is not finite: with `on_bad_client="drop"` it is left
     out of the phase as if it had not been drawn, and its memory stays as it was; with `"stop"` the
-    run ends with an error that names it. `History.notes` has `answers`, `absent`, `refused` and
-    `message_bytes` of every round; `History.bits` are those of the arrays that were sent.
+    run ends with an error that names it. The same holds for the sums that observers ask for. With
+    `"drop"`, the metric `measured_clients` says of how many clients the other metrics of an
+    observation are.
+
+    `History.notes` has `answers`, `absent`, `refused` and `message_bytes` of every round;
+    `History.bits` are those of the arrays that were sent.
 
     Args:
         grid: of Flower, as a ServerApp gets it.
@@ -313,6 +318,8 @@ class FlowerProgram(PythonProgram):
         algorithm, backend, _ = self.runs[run]
         view = FlowerView(self.setup, self.task, backend, algorithm, carry.state, worked)
         metrics = evaluate_observers(observers, view)
+        if self.setup.drop and view.measured_clients is not None:
+            metrics["measured_clients"] = np.asarray(view.measured_clients)
         if self.metrics_file is not None:
             self.metrics_file.observe(metrics, **self._labels(run))
             self.metrics_file.write()

@@ -21,7 +21,7 @@ from fedax.utils.layout import accumulator
 
 
 class FlowerView(View):
-    """See `View`. Clients that do not answer are NaN, and do not count in sums.
+    """See `View`. Clients that are left out are NaN, and do not count in sums.
 
     A global test set is the server's own. Gradients and memories of single clients are nothing that
     an observer may ask for.
@@ -101,6 +101,11 @@ class FlowerView(View):
             jnp.zeros((), accumulator(self.w.dtype)),
         )
         return total / jnp.asarray(sum(client_sums.count for client_sums in all_sums), total.dtype)
+
+    @property
+    def measured_clients(self) -> int | None:
+        """The fewest clients whose sums a metric is of, None if none is of clients' sums."""
+        return min(map(len, self._answered_sums.values()), default=None)
 
     def per_node(self, score: str) -> Float[Array, "clients"]:
         return jnp.broadcast_to(self.overall("holdout", score), (self.task.train.clients,))

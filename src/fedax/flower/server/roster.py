@@ -231,7 +231,7 @@ class Roster:
             self._check_owner(k, None if owners is None else owners.get(node, NOBODY))
             self._admit(k, node, sizes, connected)
             self._refusals.pop(node, None)
-        except (FedaxError, KeyError, TypeError, ValueError) as error:
+        except Exception as error:  # whatever an answer holds
             reason, previous = str(error), self._refusals.get(node)
             if previous is None or previous.reason != reason:
                 LOG.warning("%s refused: %s", self._describe_node(node, owners), reason)

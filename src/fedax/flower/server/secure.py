@@ -19,14 +19,19 @@ from fedax.core.federation import Cohort, Memory
 from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.errors import InvalidInput
 from fedax.flower.client.member import DEAL, HIDE, KEYS, SHOW, keys_to_facts
-from fedax.flower.protocol.masks import Keys, from_fixed_point, open_secrets, remove_masks
+from fedax.flower.protocol.masks import (
+    FEWEST,
+    Keys,
+    fewest_that_open,
+    from_fixed_point,
+    open_secrets,
+    read_public_key,
+    remove_masks,
+)
 from fedax.flower.protocol.plan import Phase
 from fedax.flower.protocol.records import Refused, arrays_of, bits_sent, record_of
 from fedax.flower.server.backend import ABSENT, LOG, FlowerBackend, empty_upload
 from fedax.utils.layout import accumulator
-
-FEWEST = 3
-"""Least number of clients of a sum: with two, each could compute the other's upload."""
 
 
 class SecureBackend(FlowerBackend):
@@ -34,7 +39,8 @@ class SecureBackend(FlowerBackend):
     is the client's side.
 
     Uploads are scaled by the client's weight over the largest weight, so that no entry under a mask
-    exceeds `secure`. More than half of the clients that sent their keys have to stay until the end.
+    exceeds `secure`. More than half of the clients that sent their keys, and at least three, have
+    to stay until the end.
 
     Args:
         secure: the largest absolute value of an entry of an upload.
@@ -56,7 +62,7 @@ class SecureBackend(FlowerBackend):
 
     def _quorum(self, orders: int) -> int | None:
         quorum = super()._quorum(orders)
-        return None if quorum is None else max(quorum, FEWEST, orders // 2 + 1)
+        return None if quorum is None else max(quorum, fewest_that_open(orders))
 
     def _check_phase(self, name: str, phase: Phase) -> None:
         leaves = jax.tree.leaves(phase.up[0], is_leaf=is_message)
@@ -143,8 +149,7 @@ class SecureBackend(FlowerBackend):
         self._bits_sent[0] = len(orders) * bits_sent(down)
 
         keys, commitments = self._collect_keys(phase_work, orders, session)
-        # a majority, so that two disjoint groups cannot both open masks
-        threshold = len(keys) // 2 + 1
+        threshold = fewest_that_open(len(keys))
         session_facts = {"session": session, "threshold": threshold, "largest": self.secure}
         secure_sum = _SecureSum(phase_work, orders, session_facts, threshold)
 
@@ -168,9 +173,7 @@ class SecureBackend(FlowerBackend):
         else:
             # modulo 2^64, where pairwise masks cancel
             masked = sum(uploads.values(), np.zeros(size, np.uint64))
-            total = from_fixed_point(
-                remove_masks(masked, keys, uploads, secrets, factors), self.secure
-            )
+            total = from_fixed_point(remove_masks(masked, keys, uploads, secrets), self.secure)
         self._counts["answers"] += len(uploads)
         return _as_tree(largest_weight * total, phase), {k: names[k] for k in uploads}
 
@@ -237,26 +240,20 @@ class SecureBackend(FlowerBackend):
         present: Any,
         threshold: int,
     ) -> dict[int, bytes]:
-        """Returns the secrets of all members, as far as enough shares fit; members whose shares do
-        not are named.
+        """Returns the secrets of all members, as far as the shares give them; the others are
+        named.
         """
         if len(shown) < threshold:
             return {}
-        opened = open_secrets(shown, keys, commitments, present, threshold)
-        for j, members in sorted(opened.liars.items()):
-            message = (
-                f"its shares of the secrets of clients {', '.join(map(str, members))} do not "
-                "fit and are left out"
-            )
-            LOG.warning("%s, client %d: %s", self._phase_name(phase_work), j, message)
-        for k in sorted(set(keys) - set(opened.secrets)):
+        secrets = open_secrets(shown, keys, commitments, present, threshold)
+        if missing := sorted(set(keys) - set(secrets)):
+            names = ", ".join(map(str, missing))
             LOG.warning(
-                "%s, client %d: no %d shares of its secret fit together",
+                "%s: the shares of the secrets of clients %s do not fit",
                 self._phase_name(phase_work),
-                k,
-                threshold,
+                names,
             )
-        return opened.secrets
+        return secrets
 
     def _run_stage(
         self,
@@ -313,7 +310,9 @@ class _SecureSum(NamedTuple):
 
 def _read_keys(facts: Any, records: Any) -> tuple[tuple[bytes, bytes], bytes]:
     masks, letters = facts["keys"]
-    return (bytes(masks), bytes(letters)), bytes(facts["commitment"])
+    for key in (masks, letters):
+        read_public_key(key)
+    return (masks, letters), facts["commitment"]
 
 
 def _make_reader(keys: Keys, member_field: str, value_field: str) -> Any:
@@ -321,6 +320,8 @@ def _make_reader(keys: Keys, member_field: str, value_field: str) -> Any:
 
     def read(facts: Any, records: Any) -> dict[int, bytes]:
         items = dict(zip(facts[member_field], facts[value_field], strict=True))
+        if not all(isinstance(value, bytes) for value in items.values()):
+            raise Refused(f"{value_field} that are not bytes")
         if set(items) != set(keys):
             raise Refused(
                 f"{value_field} {member_field} clients {sorted(items)}, expected {sorted(keys)}"
