@@ -285,9 +285,6 @@ def test_a_misspelt_name_gets_the_nearest_one():
 
 @pytest.mark.parametrize("kind", algorithm_classes().values(), ids=lambda kind: kind.__name__)
 def test_hyperparameters_are_given_by_name(kind):
-    with pytest.raises(
-        InvalidInput,
-        match=rf"^{kind.__name__}\(\.\.\.\): got 0.5; allowed: (hyperparameters "
-        r"by name|no arguments)",
-    ):
+    """The order of fields, with those of a base class first, means nothing to a user."""
+    with pytest.raises(TypeError, match="positional"):
         kind(0.5)

@@ -1,19 +1,13 @@
 """Arguments of the wrong kind: refused by name before anything is compiled."""
 
-import copy
-import dataclasses
 import math
-import pickle
 import subprocess
 import sys
-from typing import NamedTuple
 
-import equinox as eqx
 import pytest
 
 import fedax
 from fedax.core import InvalidInput
-from fedax.utils.arguments import checked_arguments
 from problems import regression
 
 WRONG = {
@@ -91,9 +85,6 @@ ADVICE = {
     "fedax.observe.SetMetric('a', 'accuracy')": (
         "Write lambda y, p: ..., of which p are the task's predictions."
     ),
-    "fedax.observe.TestAccuracy('mae')": 'Write HoldoutScore("mae").',
-    "fedax.observe.TestLoss(score='mae')": 'Write HoldoutScore("mae").',
-    "fedax.observe.ValidationAccuracy('mae')": 'Write ValidationScore("mae").',
 }
 PROGRAM = """
 import jax
@@ -148,44 +139,3 @@ def test_hyperparameters_are_finite_where_the_range_says_so():
     with pytest.raises(InvalidInput, match=r"got inf; allowed: numbers in \[0, infinity\)"):
         fedax.FedProx(mu=math.inf)
     assert fedax.FedBC(lam_max=math.inf).lam_max == math.inf
-
-
-@checked_arguments
-class Plain:
-    def __init__(self, value):
-        self.value = value
-
-
-@checked_arguments
-class Pair(NamedTuple):
-    value: float
-
-
-@checked_arguments
-@dataclasses.dataclass(frozen=True)
-class Frozen:
-    value: float
-
-
-@checked_arguments
-class Module(eqx.Module):
-    value: float
-
-
-class Below(Module):
-    more: float
-
-
-@pytest.mark.parametrize(
-    "made",
-    [Plain(2.0), Pair(2.0), Frozen(2.0), Module(2.0), Below(2.0, 3.0)],
-    ids=lambda made: type(made).__name__,
-)
-def test_objects_with_arguments_are_pickled_and_copied(made):
-    """Ranks of MPI and processes of a pool send each other records, which are made without
-    arguments."""
-    for again in (pickle.loads(pickle.dumps(made)), copy.copy(made), copy.deepcopy(made)):
-        assert type(again) is type(made)
-        assert again.value == 2.0
-    with pytest.raises(InvalidInput, match="missing a required argument"):
-        type(made)()

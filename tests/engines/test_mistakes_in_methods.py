@@ -156,7 +156,7 @@ class OtherWork(Base):
         (NoParentheses, r"got the function sample; .* Write fed\.sample\(\), with parentheses"),
         (NoCall, r"NoCall\.round: fed\.gather\(work=\.\.\.\): got an object of Cohort"),
         (NoArguments, r"NoArguments\.round: fed\.average.*missing a required argument: 'cohort'"),
-        (Misspelled, r"Misspelled\.round: .*got 'memroy'; .* Did you mean 'memory'"),
+        (Misspelled, r"Misspelled\.round: .*unexpected keyword argument 'memroy'"),
         (NoMemory, r"NoMemory\.round: fed\.average\(memory=\.\.\.\): got an array f32\[2\]"),
         (NoModel, r"NoModel\.init, its result: got \(f32\[2\], f32\[2\]\); .* define model\(self"),
         (NoInitialState, r"NoInitialState\.init, its result: got None; .* Write return"),
@@ -279,24 +279,10 @@ def test_a_key_is_no_seed(task):
         fedax.run_grid([Base()], task, seed=jax.random.PRNGKey(0))
 
 
-@pytest.mark.parametrize(
-    ("options", "advice"),
-    [
-        ({"lr": 0.1}, r"Write solver=fedax\.SGD\(0\.1\)\."),
-        ({"learning_rate": 0.5}, r"Write solver=fedax\.SGD\(0\.5\)\."),
-        ({"optimizer": None}, "Write solver="),
-        ({"metrics": ["accuracy"]}, "Write observe="),
-        ({"callbacks": []}, "Write observe="),
-        ({"clients_per_round": 2}, r"Write schedule=fedax\.Schedule\(cohort=2\)\."),
-        ({"batch_size": 3}, r"Write schedule=fedax\.Schedule\(batch_size=3\)\."),
-        ({"schedul": None}, "Did you mean 'schedule'"),
-        ({"device": "gpu"}, "JAX_PLATFORMS"),
-    ],
-)
-def test_options_of_other_libraries_are_answered(options, advice, task):
+def test_an_option_that_runs_do_not_have_is_refused(task):
     for call in (fedax.run, fedax.start):
-        with pytest.raises(UnknownName, match=rf"got '{next(iter(options))}'; .*{advice}"):
-            call(Base(), task, **options)
+        with pytest.raises(UnknownName, match=r"got 'schedul'; .*Did you mean 'schedule'"):
+            call(Base(), task, schedul=None)
 
 
 def test_a_decay_that_needs_the_count_is_named(task):

@@ -12,11 +12,9 @@ from fedax.core import Algorithm, InvalidInput, UnknownName
 from fedax.core.hyper import declared
 from fedax.core.hyper import is_concrete as _is_concrete
 from fedax.core.solver import SGD as _SGD
-from fedax.utils.arguments import checked_call as _checked_call
 from fedax.utils.plugins import find as _find
 
 
-@_checked_call
 @functools.cache
 def algorithm_classes() -> dict[str, type[Algorithm[Any]]]:
     """Returns all algorithm classes by lower-case name, in alphabetical order.
@@ -38,7 +36,6 @@ def algorithm_classes() -> dict[str, type[Algorithm[Any]]]:
     return dict(sorted(found.items()))
 
 
-@_checked_call
 def algorithm_class(name: str) -> type[Algorithm[Any]]:
     """Returns the class of a built-in algorithm by its name, or that of your own:
     `path/to/file.py:Name`, `package.module:Name`.
@@ -54,7 +51,6 @@ def algorithm_class(name: str) -> type[Algorithm[Any]]:
     return _find("algorithm", plain, kinds, allowed, lambda value: _is_concrete(value, Algorithm))
 
 
-@_checked_call
 def make_algorithm(name: str, **hyperparameters: Any) -> Algorithm[Any]:
     """Makes an algorithm by name, as experiment files and the command line make it; see
     `algorithm_class`.

@@ -8,10 +8,8 @@ import numpy as np
 from jaxtyping import Float
 
 from fedax.core import InvalidInput
-from fedax.utils.arguments import checked_arguments, checked_call
 
 
-@checked_arguments
 @dataclass(frozen=True)
 class Attack:
     """The attack model: one hidden layer on the largest class probabilities in falling order,
@@ -69,7 +67,6 @@ class Curve:
         return float(self.true[self.false <= false].max())
 
 
-@checked_call
 def curve(members: Float[np.ndarray, "some"], others: Float[np.ndarray, "more"]) -> Curve:
     """Returns the curve of an attack's scores, which are high for examples it takes for members.
 
@@ -89,7 +86,6 @@ def curve(members: Float[np.ndarray, "some"], others: Float[np.ndarray, "more"])
     return Curve(false, true, float(roc_auc_score(truth, scores)))
 
 
-@checked_arguments
 class ShadowAttack:
     """A classifier of probability vectors into members and others, learned on a shadow model whose
     members are known.

@@ -18,7 +18,6 @@ from fedax.audit.attacks import Attack, Curve, ShadowAttack, curve
 from fedax.core import Algorithm, DataError, History, InvalidInput, Outcome, Ragged, Task
 from fedax.engine.driver.run import Progress, run
 from fedax.tasks.classify import CrossEntropy
-from fedax.utils.arguments import checked_call
 from fedax.utils.files import write
 
 PIECE = 2048
@@ -78,7 +77,6 @@ class Membership:
         }
 
 
-@checked_call
 def quarters(task: Task, seed: int = 0) -> Quarters:
     """Deals every client's training examples at random into four parts of nearly equal size.
 
@@ -112,7 +110,6 @@ def quarters(task: Task, seed: int = 0) -> Quarters:
     return Quarters(target, target_out, shadow, shadow_out)
 
 
-@checked_call
 def membership(
     algorithm: Algorithm[Any],
     task: Task,
@@ -221,7 +218,6 @@ def membership(
     )
 
 
-@checked_call
 def check_auditable(task: Task) -> None:
     """Refuses tasks whose models give no class probabilities, or whose clients have fewer than four
     examples.

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from fedax.errors import FedaxError, InvalidInput, install_hint
-from fedax.utils.arguments import checked_arguments, checked_call
 
 Owner = TypeVar("Owner", bound=type)
 
@@ -61,7 +60,6 @@ def _require_delta(function: str, delta: Any) -> None:
     _require(f"{function}(delta=...)", delta, fits, "numbers in (0, 1)")
 
 
-@checked_arguments
 @_check_numbers
 class Release(NamedTuple):
     """Sums over one draw of clients that are published with Gaussian noise.
@@ -83,7 +81,6 @@ class Release(NamedTuple):
     population: int = 0
 
 
-@checked_arguments
 class Ledger(NamedTuple):
     """Releases of a run.
 
@@ -184,7 +181,6 @@ def _orders() -> Any:
     return DEFAULT_RDP_ORDERS
 
 
-@checked_call
 @functools.lru_cache(maxsize=4096)
 def epsilon_of(ledger: Ledger, noise: float, delta: float, rounds: int) -> float:
     """Returns the privacy that some rounds have spent, between neighbours that differ in one client
@@ -216,7 +212,6 @@ def epsilon_of(ledger: Ledger, noise: float, delta: float, rounds: int) -> float
         return _epsilon(total, delta)
 
 
-@checked_call
 def epsilon_of_gaussians(multipliers: dict[float, int], delta: float) -> float:
     """Returns the privacy spent by Gaussian mechanisms without sampling.
 
@@ -271,7 +266,6 @@ def _silence_accountant() -> Iterator[None]:
         log.setLevel(level)
 
 
-@checked_call
 def noise_of(ledger: Ledger, epsilon: float, delta: float, rounds: int) -> float:
     """Returns the least noise multiplier with which rounds spend at most epsilon, to a relative
     1e-3.
@@ -302,7 +296,6 @@ def noise_of(ledger: Ledger, epsilon: float, delta: float, rounds: int) -> float
     return high
 
 
-@checked_call
 def rounds_of(ledger: Ledger, noise: float, delta: float, budget: float, most: int) -> int:
     """Returns how many rounds, up to `most`, spend no more than a budget.
 

@@ -15,11 +15,9 @@ from fedax.communication.attacks import ATTACKS, Attack
 from fedax.communication.privacy import Privacy
 from fedax.core.hyper import check_declared
 from fedax.errors import InvalidInput
-from fedax.utils.arguments import checked_arguments
 from fedax.utils.layout import Layout, accumulator
 
 
-@checked_arguments
 class Codec(eqx.Module):
     r"""Turns a vector into what a network carries, and back; see `fedax.codecs` for the known ones.
 
@@ -190,7 +188,6 @@ def bits_of(tree: PyTree) -> int:
     return sum(bits(leaf) for leaf in jax.tree.leaves(tree, is_leaf=is_message))
 
 
-@checked_arguments
 class Channel(eqx.Module):
     """The wire between clients and server, or between neighbours: every vector as a codec's
     message.

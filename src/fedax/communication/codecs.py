@@ -18,7 +18,6 @@ from fedax.communication.channel import Codec
 from fedax.communication.memory_codecs import DIANA, EF21, PowerSGD, SharedMemory
 from fedax.core.hyper import Scalar, class_of, declared, hyper, make
 from fedax.errors import InvalidInput
-from fedax.utils.arguments import checked_call
 from fedax.utils.layout import accumulator
 from fedax.utils.norms import scale_of
 
@@ -434,7 +433,6 @@ CODECS: dict[str, type[Codec]] = {
 """Codecs by their name in experiment files."""
 
 
-@checked_call
 def make_codec(name: str, **options: Any) -> Codec:
     """Makes a codec by name.
 
@@ -464,7 +462,6 @@ def make_codec(name: str, **options: Any) -> Codec:
     return make("codec", CODECS, name, options, codec=inner)
 
 
-@checked_call
 def packed(values: np.ndarray, width: int) -> bytes:
     """Packs whole numbers into bytes.
 
@@ -477,7 +474,6 @@ def packed(values: np.ndarray, width: int) -> bytes:
     return np.packbits(((values[:, None] >> shifts) & 1).astype(np.uint8)).tobytes()
 
 
-@checked_call
 def unpacked(data: bytes, width: int, count: int) -> np.ndarray:
     """Inverts `packed`: returns the first `count` numbers of `width` bits in `data`."""
     bits = (

@@ -15,7 +15,6 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.core.scheduling.local_work import real
 from fedax.errors import InvalidInput
-from fedax.utils.arguments import checked_arguments
 from fedax.utils.layout import accumulator
 from fedax.utils.norms import scale_of
 from fedax.utils.numbers import python_number, python_numbers
@@ -28,7 +27,6 @@ def _number(default: float | None) -> Any:
     return eqx.field(static=True, default=default, converter=python_number)
 
 
-@checked_arguments
 class Privacy(eqx.Module):
     r"""Differential privacy of whole clients, as a part of a `fedax.Channel`.
 

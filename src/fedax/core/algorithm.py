@@ -15,14 +15,11 @@ from fedax.core.hyper import check_declared, describe_with_hyperparameters
 from fedax.core.local_problem import LocalProblem
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
-from fedax.errors import InvalidInput
-from fedax.utils.arguments import checked_arguments
 from fedax.utils.layout import Layout
 
 State = TypeVar("State")
 
 
-@checked_arguments
 class Personal(NamedTuple):
     """The model that every client uses itself.
 
@@ -45,7 +42,6 @@ class Personal(NamedTuple):
         return cls(lambda client, model: model, (), memory)
 
 
-@checked_arguments
 class Constraint(eqx.Module):
     r"""A client's constraint $\lVert x_k - z \rVert^2 \le \gamma_k$, or those of all clients with a
     first axis (clients,).
@@ -61,7 +57,6 @@ class Constraint(eqx.Module):
     tolerance: Float[Array, "*clients"]
 
 
-@checked_arguments
 class Solved(NamedTuple):
     """A client's local problem and the solution that a round makes of it."""
 
@@ -95,7 +90,6 @@ class Reduction:
     equal_sizes: bool = False
 
 
-@checked_arguments
 @dataclasses.dataclass(frozen=True)
 class Card:
     """A citation, and special cases.
@@ -119,7 +113,6 @@ class Card:
     exact: bool = False
 
 
-@checked_arguments
 class Algorithm(eqx.Module, Generic[State]):
     """An immutable record of hyperparameters with three pure functions over a federation.
 
@@ -141,15 +134,8 @@ class Algorithm(eqx.Module, Generic[State]):
         if cls.__dict__.get("__doc__"):
             cls.__doc__ = describe_with_hyperparameters(cls)
 
-    def __new__(cls, *values: Any, **hyperparameters: Any) -> "Algorithm[State]":
-        if values:
-            keywords = ", ".join(f"{field.name}=..." for field in dataclasses.fields(cls))
-            allowed = (
-                f"hyperparameters by name, {cls.__name__}({keywords})"
-                if keywords
-                else "no hyperparameters"
-            )
-            raise InvalidInput.of(f"{cls.__name__}(...)", values[0], allowed)
+    # by name only: the order of a method's hyperparameters means nothing
+    def __new__(cls, **hyperparameters: Any) -> "Algorithm[State]":
         return super().__new__(cls)
 
     def __check_init__(self) -> None:

@@ -19,7 +19,6 @@ from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
 from fedax.core.validation.misuse import missing_attribute
 from fedax.errors import InvalidInput
-from fedax.utils.arguments import checked_arguments
 from fedax.utils.jax_internals import get_opaque_trace_state
 from fedax.utils.layout import Layout, Part
 from fedax.utils.random import Index, stream
@@ -360,7 +359,6 @@ class Client(ABC):
         return self.solver.factor(self.round, self.layout.dtype)
 
 
-@checked_arguments
 class Solver(eqx.Module):
     """Turns a local problem and a starting point into a local model.
 

@@ -13,7 +13,6 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.core.scheduling.sampling import weighted_subset
 from fedax.core.validation.misuse import missing_attribute
-from fedax.utils.arguments import checked_arguments
 from fedax.utils.layout import Layout
 from fedax.utils.random import Index
 
@@ -34,7 +33,6 @@ _USUAL_NAMES = {
 """Attributes of `Federation` by the names that other libraries and papers have for them."""
 
 
-@checked_arguments
 class Upload(eqx.Module, Generic[Value]):
     """The result of a work function.
 

@@ -14,7 +14,6 @@ from fedax.core.directions import Mode
 from fedax.core.federation import Memory
 from fedax.core.traffic import Traffic
 from fedax.errors import InvalidInput, UnknownName
-from fedax.utils.arguments import checked_call
 
 
 def _import_module(module: str) -> Any:
@@ -232,7 +231,6 @@ class History:
             return ClockReadings(seconds, spent.get(JOULES, np.full(seconds.shape, np.nan)))
         return ClockReadings(spent[SECONDS], spent[JOULES]) if spent else None
 
-    @checked_call
     def save(self, path: str | Path) -> None:
         """Writes the final model to a file, `.safetensors` or `.npz`.
 
@@ -248,7 +246,6 @@ class History:
             self.params, path, about=self.about, state=self.final_state
         )
 
-    @checked_call
     def state_dict(self) -> dict[str, Any]:
         """Returns parameters and buffers of a task of `from_torch` as tensors, by PyTorch's names.
 
@@ -263,7 +260,6 @@ class History:
         """
         return _import_module("tasks.own_models.from_torch").state_dict_of(self)
 
-    @checked_call
     def predict(self, x: Any, *, best: bool = False) -> np.ndarray:
         """Returns the predictions of the final model for new inputs, one row for each example.
 
@@ -299,7 +295,6 @@ class History:
             return self.predictor(self.best.params, x, self.best.state)
         return self.predictor(self.params, x, self.final_state)
 
-    @checked_call
     def table(self, every: int = 1) -> str:
         """Returns the observations as a text table: rounds, seconds and scalar metrics.
 
@@ -312,7 +307,6 @@ class History:
             raise InvalidInput.of("History.table(every=...)", every, "whole numbers >= 1")
         return _import_module("report.single").table_of(self, every)
 
-    @checked_call
     def plot(self, *metrics: str) -> Any:
         """Plots some metrics, or all that are one number, against rounds, as a figure of Plotly.
 
@@ -321,7 +315,6 @@ class History:
         """
         return _import_module("report.single").figure_of(self, metrics)
 
-    @checked_call
     def report(self, path: str | Path, title: str = "Run") -> None:
         """Writes a page with curves and final values, which opens without a network.
 
@@ -335,7 +328,6 @@ class History:
         """
         _import_module("report.single").write_report(self, Path(path), title)
 
-    @checked_call
     def to_pandas(self) -> Any:
         """The observations as a data frame of pandas: round, seconds, bits so far, and all metrics
         that are one number.
@@ -354,7 +346,6 @@ class History:
             "outcome": str(self.outcome),
         }
 
-    @checked_call
     def by_client(self, metric: str) -> dict[str, np.ndarray]:
         """Returns a metric that has a number for each client, by the client's name, or its number
         where clients have no names.
@@ -388,7 +379,6 @@ class History:
         names = self.clients or [str(k) for k in range(values.shape[1])]
         return dict(zip(names, values.T, strict=True))
 
-    @checked_call
     def named(self, clients: Sequence[str] | None) -> "History":
         """Returns the history of clients with these names."""
         if clients is None:
@@ -397,7 +387,6 @@ class History:
         outcome = outcome if k is None else dataclasses.replace(outcome, name=clients[k])
         return dataclasses.replace(self, clients=tuple(clients), outcome=outcome)
 
-    @checked_call
     def last(self, metric: str) -> float:
         """Returns the final value of a scalar metric.
 

@@ -22,7 +22,6 @@ from jaxtyping import Array, Float
 
 from fedax.errors import DataError, InvalidInput, UnknownName
 from fedax.examples.client_names import client_name, in_order
-from fedax.utils.arguments import checked_call
 from fedax.utils.numbers import python_number, python_numbers
 from fedax.utils.plugins import find
 
@@ -198,7 +197,6 @@ class Hyper:
             yield self.top + step
 
 
-@checked_call
 def hyper(default: Any, *, static: bool = False, **limits: Any) -> Any:
     """Declares a hyperparameter of an algorithm.
 
@@ -275,7 +273,6 @@ def _convert_per_client(value: Any) -> Any:
     return dict(named_values)
 
 
-@checked_call
 def declared(owner: type | object) -> dict[str, Hyper]:
     """Returns the hyperparameters of a class or an object by name, in the constructor's order."""
     kind = owner if isinstance(owner, type) else type(owner)
@@ -338,7 +335,6 @@ def check_declared(owner: object) -> None:
         limits.check(type(owner).__name__, getattr(owner, name))
 
 
-@checked_call
 def make(
     kind: str,
     known_classes: Mapping[str, type[Owner]],
@@ -427,7 +423,6 @@ def number(value: PerClient | Word) -> Any:
     return value
 
 
-@checked_call
 def entry(value: PerClient | Word, client: Any) -> Array:
     """Returns the entry of one client in a per-client hyperparameter, or the common value.
 

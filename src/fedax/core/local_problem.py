@@ -9,11 +9,9 @@ from jaxtyping import Array, Float, PyTree
 
 from fedax.core.hyper import Scalar
 from fedax.errors import InvalidInput
-from fedax.utils.arguments import checked_arguments
 from fedax.utils.layout import Layout
 
 
-@checked_arguments
 class LocalProblem(eqx.Module):
     r"""The problem
     $\min_w\; f_k(w) + \langle \ell, w \rangle + \frac{\rho}{2}\lVert w - a \rVert^2$.

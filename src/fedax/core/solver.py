@@ -21,7 +21,6 @@ from fedax.core.hyper import Scalar, Word, hyper, number, symbolic
 from fedax.core.local_problem import LocalProblem
 from fedax.core.validation.misuse import explained
 from fedax.errors import InvalidInput, UnknownName
-from fedax.utils.arguments import checked_call
 from fedax.utils.layout import accumulator
 from fedax.utils.random import Index
 
@@ -339,7 +338,6 @@ class SAM(Solver):
         return self.solver.accumulated(client, prox)
 
 
-@checked_call
 def sharp_gradient(rho: Any, problem: LocalProblem | None = None) -> Callable[..., Any]:
     """Returns the `LocalProblem(step_gradient=...)` of `SAM`.
 

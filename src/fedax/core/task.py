@@ -28,7 +28,6 @@ from fedax.examples.container import has_examples as has_examples
 from fedax.examples.container import offsets_of as offsets_of
 from fedax.examples.container import piece as piece
 from fedax.examples.integer_ranges import check_indices
-from fedax.utils.arguments import checked_arguments
 
 
 class Given(eqx.Module):
@@ -48,7 +47,6 @@ def _client_names(names: Any) -> ClientNames | None:
     )
 
 
-@checked_arguments
 class Task(eqx.Module):
     r"""A federated learning problem $\min_w \sum_k \frac{n_k}{n} f_k(w)$, $f_k$ the mean loss over
     client k's examples.

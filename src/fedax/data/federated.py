@@ -27,7 +27,6 @@ from fedax.examples.arrays import Frames, as_array, as_ndarray
 from fedax.examples.client_names import ClientNames
 from fedax.examples.memmap import blocks
 from fedax.examples.ragged import Stacked
-from fedax.utils.arguments import checked_arguments, checked_call
 from fedax.utils.shares import whole_part
 
 Labelled = Mapping[str, Any]
@@ -42,7 +41,6 @@ MANY = 4096
 """Number of clients from which on one sort shuffles the examples of all, not a loop over them."""
 
 
-@checked_arguments
 @dataclass(frozen=True, eq=False)
 class FederatedData:
     """Classification data held by clients. Arrays are made read-only.
@@ -209,7 +207,6 @@ class FederatedData:
         )
 
     @classmethod
-    @checked_call
     @checked(test_fraction=TEST_FRACTION, split=SPLIT, seed=SEED)
     def partitioned(
         cls,
@@ -307,7 +304,6 @@ class FederatedData:
         test_part = test if test.sizes.any() else None
         return cls(train, classes, test_part, holdout, name, names=names, columns=columns_of([x]))
 
-    @checked_call
     @checked(share=TEST_FRACTION, seed=SEED, split=SPLIT)
     def with_validation(
         self,

@@ -14,14 +14,12 @@ import numpy as np
 
 from fedax.core import DataError, FedaxError
 from fedax.errors import install_hint
-from fedax.utils.arguments import checked_call
 
 
 class MissingFile(DataError):
     """A data file or folder that is not there; the message says what to do."""
 
 
-@checked_call
 def data_folder(folder: str | Path | None = None) -> Path:
     """Returns the folder of data files.
 

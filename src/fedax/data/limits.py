@@ -11,7 +11,6 @@ from typing import Any, ParamSpec, TypeVar
 
 from fedax.core import InvalidInput
 from fedax.core.hyper import Hyper
-from fedax.utils.arguments import check_call
 from fedax.utils.numbers import python_number, with_python_numbers
 
 P = ParamSpec("P")
@@ -117,7 +116,6 @@ def checked(**limits: Hyper) -> Callable[[Callable[P, R]], Callable[P, R]]:
         @functools.wraps(function)
         @with_python_numbers
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-            check_call(function.__name__, function, args, kwargs)
             arguments = signature.bind(*args, **kwargs).arguments
             if arguments.get("options"):  # go on to a partition, by their names
                 # knows the partitions, which import this module

@@ -9,7 +9,6 @@ from typing import Any, overload
 import numpy as np
 
 from fedax.errors import DataError, InvalidInput, printable
-from fedax.utils.arguments import checked_call
 
 
 class ClientNames(Sequence[str]):
@@ -268,7 +267,6 @@ def _ends_with_number(name: str, number: int) -> bool:
     return match is not None and int(match[1]) == number
 
 
-@checked_call
 def ordered_nodes(network: Any, order: Iterable[Any] | None) -> list[Any]:
     """Returns the nodes of a NetworkX graph in the order of the clients.
 

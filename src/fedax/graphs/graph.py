@@ -21,14 +21,12 @@ from fedax.numerics.mixing import (
     sides,
     tables,
 )
-from fedax.utils.arguments import checked_arguments, checked_call
 from fedax.utils.numbers import with_python_numbers
 
 ATTEMPTS = 100
 """The most draws of a random graph until it is connected."""
 
 
-@checked_arguments
 class Graph(MixingWeights):
     r"""A graph of clients with its mixing matrix W: $x_i \leftarrow \sum_l w_{il} x_l$ is one
     exchange with the neighbours.
@@ -59,7 +57,6 @@ class Graph(MixingWeights):
     """
 
     @classmethod
-    @checked_call
     def of(
         cls,
         network: Any,
@@ -115,7 +112,6 @@ class Graph(MixingWeights):
         return cls(*tables([rows]), name, client_names.names_of_nodes(nodes))
 
     @classmethod
-    @checked_call
     def given(cls, matrix: Any, *, name: str = "given matrix", connected: bool = True) -> "Graph":
         """Makes a graph of a mixing matrix, shape (clients, clients); two clients are linked where
         it is not zero.
@@ -140,7 +136,6 @@ class Graph(MixingWeights):
         return cls(*tables([rows]), name, nodes)
 
     @classmethod
-    @checked_call
     def sequence(cls, graphs: Sequence["Graph"], *, name: str = "sequence") -> "Graph":
         """Makes a graph that changes: round t uses `graphs[t % len(graphs)]`. Together they must be
         connected, strongly if they are directed.
@@ -178,14 +173,12 @@ class Graph(MixingWeights):
         return cls(*tables(rows), name, named_graphs[0].nodes if named_graphs else None)
 
     @classmethod
-    @checked_call
     @with_python_numbers
     def ring(cls, clients: int, **options: Any) -> "Graph":
         """Links every client with the next one and the one before."""
         return cls._make_circulant(clients, [1], "ring", options)
 
     @classmethod
-    @checked_call
     @with_python_numbers
     def exponential(cls, clients: int, **options: Any) -> "Graph":
         """Links every client with those 1, 2, 4, ... places away on the ring, up to half of it.
@@ -202,28 +195,24 @@ class Graph(MixingWeights):
         )
 
     @classmethod
-    @checked_call
     @with_python_numbers
     def complete(cls, clients: int, **options: Any) -> "Graph":
         """Links all clients: all weights are 1/clients, and one exchange is the mean."""
         return cls.of(nx.complete_graph(_check_count(clients)), name="complete", **options)
 
     @classmethod
-    @checked_call
     @with_python_numbers
     def star(cls, clients: int, **options: Any) -> "Graph":
         """Links client 0 with all others."""
         return cls.of(nx.star_graph(_check_count(clients) - 1), name="star", **options)
 
     @classmethod
-    @checked_call
     @with_python_numbers
     def grid(cls, clients: int, **options: Any) -> "Graph":
         """Makes a rectangle as square as `clients` allows; a client has up to four neighbours."""
         return cls.of(nx.grid_2d_graph(*sides(_check_count(clients))), name="grid", **options)
 
     @classmethod
-    @checked_call
     @with_python_numbers
     def torus(cls, clients: int, **options: Any) -> "Graph":
         """Makes a grid whose borders are joined."""
@@ -234,14 +223,12 @@ class Graph(MixingWeights):
         )
 
     @classmethod
-    @checked_call
     @with_python_numbers
     def isolated(cls, clients: int) -> "Graph":
         """Makes W = I: no client talks. For comparisons; it is not connected."""
         return cls.of(nx.empty_graph(_check_count(clients)), name="isolated", connected=False)
 
     @classmethod
-    @checked_call
     @with_python_numbers
     def random_regular(cls, clients: int, degree: int, seed: int = 0, **options: Any) -> "Graph":
         """Draws uniformly from the connected graphs in which each client has `degree` neighbours;
@@ -260,7 +247,6 @@ class Graph(MixingWeights):
         )
 
     @classmethod
-    @checked_call
     @with_python_numbers
     def erdos_renyi(cls, clients: int, p: float, seed: int = 0, **options: Any) -> "Graph":
         """Draws every link with probability `p` in (0, 1], drawn again until the graph is
@@ -277,7 +263,6 @@ class Graph(MixingWeights):
         )
 
     @classmethod
-    @checked_call
     @with_python_numbers
     def small_world(
         cls, clients: int, degree: int = 4, p: float = 0.1, seed: int = 0, **options: Any
@@ -300,7 +285,6 @@ class Graph(MixingWeights):
         )
 
     @classmethod
-    @checked_call
     def directed(
         cls,
         network: Any,
@@ -351,7 +335,6 @@ class Graph(MixingWeights):
         return cls(*tables([rows]), name, client_names.names_of_nodes(nodes))
 
     @classmethod
-    @checked_call
     @with_python_numbers
     def one_peer_exponential(cls, clients: int) -> "Graph":
         r"""Lets every client hear one other in round t, $2^{t \bmod \lceil \log_2 m \rceil}$ places
@@ -364,7 +347,6 @@ class Graph(MixingWeights):
         return cls(*tables(rows), "one_peer_exponential")
 
     @classmethod
-    @checked_call
     @with_python_numbers
     def base_k(cls, clients: int, k: int) -> "Graph":
         r"""Lets every client talk to at most `k` others in a round, so that a period is an exact
@@ -386,7 +368,6 @@ class Graph(MixingWeights):
         return cls(*tables(rows), f"base_k({k})")
 
     @classmethod
-    @checked_call
     @with_python_numbers
     def matchings(
         cls, clients: int, period: int = 100, seed: int = 0, *, connected: bool = True
@@ -414,7 +395,6 @@ class Graph(MixingWeights):
         return cls(*tables(steps), "matchings")
 
     @classmethod
-    @checked_call
     @with_python_numbers
     def random_out(
         cls,
@@ -455,7 +435,6 @@ class Graph(MixingWeights):
         return cls(*tables(rows), f"random_out({degree})")
 
     @classmethod
-    @checked_call
     @with_python_numbers
     def named(cls, topology: str, clients: int) -> "Graph":
         """Makes a topology of `TOPOLOGIES`.
@@ -494,7 +473,6 @@ class Graph(MixingWeights):
             f"Graph.{name}", f"{ATTEMPTS} draws with {parameter:g}, none of them connected", allowed
         )
 
-    @checked_call
     @with_python_numbers
     def network(self, round: int = 0) -> Any:
         """Returns the links of a round as a NetworkX graph; directed, from sender to receiver, if
@@ -508,7 +486,6 @@ class Graph(MixingWeights):
         network.add_edges_from(sorted(link for link in links if one_way or link[0] < link[1]))
         return network
 
-    @checked_call
     def renumbered(self, order: Sequence[int]) -> "Graph":
         """Returns the same graph where the client `order[i]` has become client i."""
         # new number of each client by its old one
@@ -524,7 +501,6 @@ class Graph(MixingWeights):
         nodes = None if self.nodes is None else self.nodes.taken(order)
         return dataclasses.replace(self, neighbours=neighbours, weights=weights, nodes=nodes)
 
-    @checked_call
     def bound_to(self, names: Sequence[str] | None, clients: int) -> "Graph":
         """Returns the graph with its nodes in the order of the clients of these names.
 

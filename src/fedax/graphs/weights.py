@@ -15,7 +15,6 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from fedax.errors import InvalidInput, UnknownName
 from fedax.examples.client_names import ClientNames
 from fedax.numerics import links, mixing
-from fedax.utils.arguments import checked_call
 from fedax.utils.numbers import python_number
 from fedax.utils.random import Index
 
@@ -76,7 +75,6 @@ class MixingWeights(eqx.Module):
         """The degree of every node."""
         return self.linked.sum(2, dtype=jnp.int32)
 
-    @checked_call
     def matrix(self, round: int = 0) -> Float[np.ndarray, "clients clients"]:
         """Returns W in a round."""
         neighbours, weights = np.asarray(self.neighbours), np.asarray(self.weights, float)
@@ -125,7 +123,6 @@ class MixingWeights(eqx.Module):
         """1 - lam."""
         return 1 - self.lam
 
-    @checked_call
     def lossy(
         self: Weights,
         drops: float = 0.0,
@@ -172,7 +169,6 @@ class MixingWeights(eqx.Module):
             )
         return dataclasses.replace(self, drops=drops, repair=repair, fails=fails, recovers=recovers)
 
-    @checked_call
     def noisy(self: Weights, deviation: float) -> Weights:
         """Returns the graph with links that add Gaussian noise to the vectors that arrive.
 
@@ -186,7 +182,6 @@ class MixingWeights(eqx.Module):
             raise InvalidInput.of("Graph.noisy(deviation=...)", deviation, "finite numbers >= 0")
         return dataclasses.replace(self, noise=deviation)
 
-    @checked_call
     def sleeping(self: Weights, awake: float | None = None) -> Weights:
         """Returns the graph with clients that sleep in some rounds: they neither train nor mix.
 
@@ -228,7 +223,6 @@ class MixingWeights(eqx.Module):
                 "Write Graph.sleeping(), as in graph=fedax.Graph.ring(20).sleeping().",
             )
 
-    @checked_call
     def check_population(self, clients: int) -> None:
         """Refuses another number of clients."""
         if clients != self.clients:

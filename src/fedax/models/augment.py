@@ -11,11 +11,9 @@ from jaxtyping import Array, Float
 from fedax.core import InvalidInput
 from fedax.models.convolutional import as_images
 from fedax.ops.conv import Images
-from fedax.utils.arguments import checked_arguments
 from fedax.utils.numbers import are_counts, convert_fields, python_numbers
 
 
-@checked_arguments
 @dataclass(frozen=True)
 class Augmentation:
     """Random crops and flips, drawn for every example of every step, then normalisation.

@@ -6,8 +6,6 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 from jaxtyping import Array, Float, Key, PyTree
 
-from fedax.utils.arguments import checked_call
-
 
 @runtime_checkable
 class Model(Protocol):
@@ -22,7 +20,6 @@ class Model(Protocol):
         ...
 
 
-@checked_call
 def parameter_count(model: Model) -> int:
     """Returns the number of a model's parameters, without drawing them.
 

@@ -7,11 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from fedax.core import InvalidInput
-from fedax.utils.arguments import checked_arguments
 from fedax.utils.numbers import are_counts, convert_fields
 
 
-@checked_arguments
 @dataclass(frozen=True)
 class Bigram:
     r"""Bigram model: logits depend on the last character of a window only. Convex.

@@ -15,7 +15,6 @@ from fedax.models.dense import Affine, narrow_normal
 from fedax.ops import Convolution, convolve_activate
 from fedax.ops.conv import Images, fan_out_normal
 from fedax.ops.lay import lay_images
-from fedax.utils.arguments import checked_arguments, checked_call
 from fedax.utils.numbers import are_counts, convert_fields, python_numbers
 
 
@@ -46,7 +45,6 @@ def as_images(x: Any, shape: tuple[int, int, int], dtype: Any) -> Images:
     return jnp.asarray(x, dtype).reshape(-1, *shape)
 
 
-@checked_arguments
 class Stage(NamedTuple):
     """One convolution of a CNN.
 
@@ -68,7 +66,6 @@ class CNNParams(NamedTuple):
     dense: tuple[Affine, ...]
 
 
-@checked_arguments
 @dataclass(frozen=True)
 class CNN:
     """Convolutions with bias, ReLU and maximum pooling, then fully connected layers.
@@ -170,7 +167,6 @@ class CNN:
         return last(h)
 
 
-@checked_call
 def mnist_cnn(classes: int = 10) -> CNN:
     """Returns the CNN of McMahan et al. (arXiv:1602.05629) for 28 x 28 pixels.
 
@@ -179,7 +175,6 @@ def mnist_cnn(classes: int = 10) -> CNN:
     return CNN((28, 28, 1), (Stage(32, 5), Stage(64, 5)), (512,), classes, padding="SAME")
 
 
-@checked_call
 def lenet(classes: int = 10, shape: tuple[int, int, int] = (32, 32, 3)) -> CNN:
     """Returns LeNet with ReLU: two convolutions of 5 x 5, three fully connected layers.
 
@@ -194,7 +189,6 @@ def lenet(classes: int = 10, shape: tuple[int, int, int] = (32, 32, 3)) -> CNN:
     return CNN(shape, (Stage(6, 5), Stage(16, 5)), (120, 84), classes)
 
 
-@checked_call
 def cifar_cnn(classes: int = 10) -> CNN:
     """Returns the CNN of FedAWARE for 32 x 32 pixels in 3 colours.
 

@@ -12,11 +12,9 @@ from jaxtyping import Array, Float, Key
 
 from fedax.core import InvalidInput
 from fedax.ops import affine
-from fedax.utils.arguments import checked_arguments
 from fedax.utils.numbers import are_counts, convert_fields, python_numbers
 
 
-@checked_arguments
 class Affine(NamedTuple):
     """Parameters of x -> x kernel + bias.
 
@@ -80,7 +78,6 @@ def _check_rows(model: str, x: Any, features: int) -> None:
     raise InvalidInput.found(model, f"examples of shape {shape}", allowed, hint)
 
 
-@checked_arguments
 @dataclass(frozen=True)
 class Softmax:
     r"""Multinomial logistic regression: logits $x W + b$. Convex in its parameters.
@@ -125,7 +122,6 @@ class Softmax:
         return params(x)
 
 
-@checked_arguments
 @dataclass(frozen=True)
 class MLP:
     """Fully connected layers with ReLU between them, none after the last.

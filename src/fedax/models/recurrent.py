@@ -11,7 +11,6 @@ from fedax.core import InvalidInput
 from fedax.models.base import parameter_count
 from fedax.models.dense import Affine
 from fedax.ops import LSTM
-from fedax.utils.arguments import checked_arguments
 from fedax.utils.numbers import are_counts, convert_fields
 
 
@@ -23,7 +22,6 @@ class CharLSTMParams(NamedTuple):
     last: Affine
 
 
-@checked_arguments
 @dataclass(frozen=True)
 class CharLSTM:
     """Two LSTM layers that predict the next character from their last state.
@@ -116,7 +114,6 @@ class SentimentLSTMParams(NamedTuple):
     dense: tuple[Affine, Affine]
 
 
-@checked_arguments
 @dataclass(frozen=True)
 class SentimentLSTM:
     """Two LSTM layers over frozen word vectors, and two linear layers.

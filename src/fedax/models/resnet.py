@@ -13,7 +13,6 @@ from fedax.models.dense import Affine, narrow_normal
 from fedax.ops import GroupNorm, convolve, residual
 from fedax.ops.conv import Images, Kernel, fan_out_normal
 from fedax.ops.lay import lay_images
-from fedax.utils.arguments import checked_arguments
 from fedax.utils.numbers import are_counts, convert_fields, python_numbers
 
 
@@ -52,7 +51,6 @@ class ResNetParams(NamedTuple):
     last: Affine
 
 
-@checked_arguments
 @dataclass(frozen=True)
 class ResNet:
     r"""Residual network of He et al. for small images; `ResNet()` is ResNet-20.

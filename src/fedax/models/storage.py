@@ -18,7 +18,6 @@ from jaxtyping import PyTree
 
 from fedax.core import History, InvalidInput, Task, UnknownName
 from fedax.examples.arrays import as_array, as_ndarray
-from fedax.utils.arguments import checked_call
 from fedax.utils.files import read, write, writing
 from fedax.utils.leaf_names import is_in_module
 
@@ -73,7 +72,6 @@ def leaf_names(params: PyTree) -> list[str]:
     return names if unique else [jax.tree_util.keystr(path) for path in paths]
 
 
-@checked_call
 def save_params(
     params: PyTree,
     path: str | Path,
@@ -121,7 +119,6 @@ def save_params(
         write(path, content)
 
 
-@checked_call
 def load_params(
     path: str | Path,
     like: Any = None,
@@ -175,7 +172,6 @@ def load_params(
     return like.assembled(params) if isinstance(like, Task) else params
 
 
-@checked_call
 def load_state(path: str | Path, like: PyTree) -> PyTree:
     """Reads the state of a model, such as batch statistics, from its file.
 

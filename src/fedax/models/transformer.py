@@ -10,7 +10,6 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from fedax.core import InvalidInput
 from fedax.models.base import parameter_count
 from fedax.models.dense import Affine
-from fedax.utils.arguments import checked_arguments
 from fedax.utils.numbers import are_counts, convert_fields
 
 
@@ -56,7 +55,6 @@ class TransformerParams(NamedTuple):
     classes: Affine | None
 
 
-@checked_arguments
 @dataclass(frozen=True)
 class Transformer:
     r"""A transformer of a few layers, with norms first, GELU, and learned places.
@@ -196,7 +194,6 @@ class Transformer:
         return _apply_rowwise(block.mixing, mixed.reshape(batch, steps, width))
 
 
-@checked_arguments
 @dataclass(frozen=True)
 class BagOfTokens:
     r"""Softmax regression on shares of tokens. Convex.

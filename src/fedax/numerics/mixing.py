@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from fedax.errors import InvalidInput
-from fedax.utils.arguments import checked_call
 from fedax.utils.random import Index
 
 TOLERANCE = 1e-9
@@ -18,7 +17,6 @@ DENSE = 8
 """Dense products pay off from 1/DENSE of all clients as neighbours on (measured on a CPU)."""
 
 
-@checked_call
 def mixed(
     rows: PyTree, neighbours: Int[Array, "some width"], weights: Float[Array, "some width"]
 ) -> PyTree:

@@ -1,6 +1,5 @@
 """Losses and scores of the global model."""
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
@@ -11,7 +10,6 @@ from fedax.core import InvalidInput, Ragged, Task, UnknownName
 from fedax.core.directions import Mode, check_mode, find_mode, mode_field
 from fedax.core.hyper import static_number
 from fedax.observe.base import Observer, Split, View
-from fedax.utils.arguments import checked_call
 
 Made = TypeVar("Made", bound=Callable[[], Observer])
 
@@ -164,48 +162,21 @@ def score_modes(observer: Any, scores: Mapping[str, Mode], *names: str) -> dict[
     return {} if mode is None else dict.fromkeys(names, mode)
 
 
-def _without_score(instead: str) -> Callable[[Made], Made]:
-    """Decorates a function that makes an observer of a fixed score.
-
-    A score that is given to it raises an error that leads to `instead`.
-    """
-
-    def decorate(function: Made) -> Made:
-        checked = checked_call(function)
-
-        @functools.wraps(function)
-        def make(*values: Any, **options: Any) -> Any:
-            score = options["score"] if set(options) == {"score"} else values[0] if values else None
-            if not isinstance(score, str):
-                return checked(*values, **options)
-            name = function.__name__
-            hint = f'Write {instead}("{score}").'
-            raise InvalidInput.of(f"{name}(...)", score, "no arguments", hint)
-
-        return make  # type: ignore[return-value]
-
-    return decorate
-
-
-@_without_score("HoldoutScore")
 def TestAccuracy() -> HoldoutScore:
     """Observes `test_accuracy`, the accuracy on the global test set, in [0, 1]."""
     return HoldoutScore("accuracy")
 
 
-@_without_score("ValidationScore")
 def ValidationAccuracy() -> ValidationScore:
     """Observes `validation_accuracy`, on the clients' validation examples, in [0, 1]."""
     return ValidationScore("accuracy")
 
 
-@_without_score("ValidationScore")
 def ValidationLoss() -> ValidationScore:
     """Observes `validation_loss`, the mean loss on the clients' validation examples."""
     return ValidationScore("loss")
 
 
-@_without_score("HoldoutScore")
 def TestLoss() -> HoldoutScore:
     """Observes `test_loss`, the mean loss on the global test set."""
     return HoldoutScore("loss")

@@ -20,7 +20,6 @@ from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
 from fedax.core.validation.misuse import described, explained, name_of
 from fedax.errors import InvalidInput
-from fedax.utils.arguments import checked_arguments
 from fedax.utils.layout import accumulator
 
 Split = Literal["train", "validation", "test", "holdout"]
@@ -208,7 +207,6 @@ def count_field(default: int) -> Any:
     )
 
 
-@checked_arguments
 class Observer(eqx.Module):
     """Pure function of a view that computes metrics. Observers never affect training."""
 

@@ -12,7 +12,6 @@ from fedax.core import Task
 from fedax.core.directions import Mode, find_mode, mode_field
 from fedax.observe.accuracy import check_split_and_score, score_mode, score_modes
 from fedax.observe.base import Observer, View
-from fedax.utils.arguments import checked_call
 
 
 class ClientAccuracy(Observer):
@@ -94,7 +93,6 @@ class ClientAccuracy(Observer):
         find_mode("observe ClientAccuracy", self.score, self.mode, task.score_modes, hint, "tasks")
 
 
-@checked_call
 def LocalAccuracy() -> ClientAccuracy:
     """Observes `local_accuracy`: each client's own model on its own test examples.
 

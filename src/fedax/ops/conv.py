@@ -14,7 +14,6 @@ from fedax.errors import InvalidInput
 from fedax.ops.bilinear import Borders, PlainForm, Plan, bind_convolution
 from fedax.ops.extension import status
 from fedax.ops.primitives import choose
-from fedax.utils.arguments import checked_call
 
 Images: TypeAlias = Float[Array, "_ _ _ _"]
 """Of shape (batch, rows, columns, channels)."""
@@ -25,7 +24,6 @@ Padding: TypeAlias = str | Borders
 FORMULATIONS = ("native", "products", "xla")
 
 
-@checked_call
 def convolve(
     x: Images,
     kernel: Kernel,

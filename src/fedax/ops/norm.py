@@ -20,7 +20,6 @@ from fedax.ops.primitives import (
     primitive,
 )
 from fedax.ops.shortcut import check_fit, scatter, subsample
-from fedax.utils.arguments import checked_call
 from fedax.utils.jax_internals import ad
 
 EPSILON = 1e-5
@@ -46,7 +45,6 @@ class GroupNorm(NamedTuple):
         return group_norm(x, self.scale, self.offset, groups)
 
 
-@checked_call
 def group_norm(
     x: Images, scale: Float[Array, "channels"], offset: Float[Array, "channels"], groups: int
 ) -> Images:
@@ -69,7 +67,6 @@ def group_norm(
     return _apply_norm("group_norm", (x, scale, offset), groups, relu=False, stride=0)[0]
 
 
-@checked_call
 def residual(
     x: Images,
     scale: Float[Array, "channels"],

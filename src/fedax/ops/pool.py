@@ -10,7 +10,6 @@ from jaxtyping import Array, Float
 from fedax.errors import InvalidInput
 from fedax.ops.conv import Images
 from fedax.ops.primitives import Result, aligned, batch_by, choose, in_groups, primitive
-from fedax.utils.arguments import checked_call
 from fedax.utils.jax_internals import ad
 
 FLAT = 255
@@ -18,7 +17,6 @@ FLAT = 255
 Window = tuple[int, int]
 
 
-@checked_call
 def max_pool(x: Images, window: int | Window = 2) -> Images:
     """Returns the largest of every 2 x 2 pixels, or of other windows.
 
@@ -40,7 +38,6 @@ def max_pool(x: Images, window: int | Window = 2) -> Images:
     return _apply_pool(x, jnp.zeros(x.shape[3], x.dtype), window, False)
 
 
-@checked_call
 def activate(x: Images, bias: Float[Array, "channels"], window: int | Window = 1) -> Images:
     """Adds a bias to each channel, applies ReLU, and takes the largest of each window as `max_pool`
     does.

@@ -9,11 +9,9 @@ from jax import lax
 from fedax.errors import InvalidInput
 from fedax.ops.conv import Images
 from fedax.ops.primitives import Result, aligned, batch_by, choose, primitive
-from fedax.utils.arguments import checked_call
 from fedax.utils.jax_internals import ad
 
 
-@checked_call
 def join(x: Images, shortcut: Images, stride: int = 1) -> Images:
     r"""Computes $\max(x + s, 0)$ with s every stride-th pixel of the shortcut, and zeros in the
     channels that it lacks.

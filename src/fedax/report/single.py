@@ -19,7 +19,6 @@ from fedax.report.page import Page, clients_sheets, render
 from fedax.report.record import Record, column_name
 from fedax.report.tables.comparison import FORMS, differences_sheet, method_tables
 from fedax.report.versions import versions
-from fedax.utils.arguments import checked_call
 from fedax.utils.files import write, writing
 
 
@@ -146,7 +145,6 @@ def write_report(history: History, path: Path, title: str) -> None:
         write(path, render(Page(title, line, [record], sheets=clients_sheets([record]), **extras)))
 
 
-@checked_call
 def compare(
     histories: Mapping[str, History | Sequence[History]],
     path: str | Path = "comparison.html",
@@ -212,7 +210,6 @@ def compare(
     return path
 
 
-@checked_call
 def table(
     histories: Mapping[str, History | Sequence[History]],
     form: str = "text",

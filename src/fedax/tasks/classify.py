@@ -22,7 +22,6 @@ from fedax.tasks.own_models.by_name import (
     is_network,
     make_model,
 )
-from fedax.utils.arguments import checked_arguments, checked_call
 from fedax.utils.numbers import python_number, with_python_numbers
 
 Augment: TypeAlias = Callable[[Any, Any], Any]
@@ -103,7 +102,6 @@ class OfLogits:
         )
 
 
-@checked_arguments
 @dataclass(frozen=True)
 class CrossEntropy(OfLogits):
     r"""Cross-entropy of each example: $\log \sum_c e^{z_c} - z_y$ with logits z and label y.
@@ -133,7 +131,6 @@ class CrossEntropy(OfLogits):
         return mean_outer_norm(np.concatenate([x, np.ones((len(x), 1))], axis=1)) / 2
 
 
-@checked_arguments
 @dataclass(frozen=True)
 class Accuracy(OfLogits):
     """Accuracy of each example: 1 if its label has the largest logit, else 0.
@@ -211,7 +208,6 @@ def _check_vocabulary(arguments: dict[str, Any], model: Model) -> None:
             )
 
 
-@checked_call
 @with_python_numbers
 def classification(
     data: FederatedData,

@@ -11,7 +11,6 @@ from fedax.data.texts.tokens import KIND, size_of
 from fedax.models import BagOfTokens, Model, Transformer
 from fedax.tasks.language import language
 from fedax.tasks.sources import L2, MODELS, like_source, of_source
-from fedax.tasks.splits import check_task_call
 
 
 def _make_hub_task(
@@ -21,7 +20,6 @@ def _make_hub_task(
     l2: float | int = 0.0,
     **options: Any,
 ) -> Task:
-    check_task_call("hub", hub, positional, options)
     check(
         "hub", {"predict": choice("label", "next"), "tokens": KIND}, {"predict": predict} | options
     )

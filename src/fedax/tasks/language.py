@@ -19,7 +19,6 @@ from fedax.examples.client_names import ClientNames, client_name
 from fedax.models import Model, Transformer
 from fedax.tasks.classify import OfLogits, Start
 from fedax.tasks.own_models.by_name import check_model
-from fedax.utils.arguments import checked_arguments
 from fedax.utils.numbers import python_number
 from fedax.utils.shares import whole_part
 
@@ -31,7 +30,6 @@ experiment files use.
 """
 
 
-@checked_arguments
 @dataclass(frozen=True)
 class NextTokenLoss(OfLogits):
     r"""Mean of $\log \sum_v e^{z_v} - z_y$ over a sequence's tokens, without padding.
@@ -59,7 +57,6 @@ class NextTokenLoss(OfLogits):
         )
 
 
-@checked_arguments
 @dataclass(frozen=True)
 class NextTokenAccuracy(OfLogits):
     """Share of a sequence's tokens, without padding, whose next token has the largest logit.

@@ -18,8 +18,6 @@ from fedax.examples.integer_ranges import check_labels
 from fedax.numerics.spectrum import mean_outer_norm
 from fedax.tasks.clients import check_federated, parts_of_task
 from fedax.tasks.sources import like_source
-from fedax.tasks.splits import check_task_call
-from fedax.utils.arguments import checked_arguments, checked_call
 from fedax.utils.numbers import python_number, with_python_numbers
 
 # Records rather than closures, so that tasks of equal width share compiled programs.
@@ -55,7 +53,6 @@ class OfMargin:
         check_labels(field, splits, 2)
 
 
-@checked_arguments
 @dataclass(frozen=True)
 class LogisticLoss(OfMargin):
     r"""Logistic loss $\log(1 + e^{-(2y-1) \langle x, w \rangle})$ of each example.
@@ -105,7 +102,6 @@ def _margin(params: Float[Array, "features"], examples: Any) -> Float[Array, "ba
     )
 
 
-@checked_call
 @with_python_numbers
 def logistic(
     federated: FederatedData, *, l2: float | int | None = None, name: str | None = None
@@ -158,7 +154,6 @@ def logistic(
 
 @with_python_numbers
 def _make_libsvm_task(*positional: Any, l2: Any = None, **options: Any) -> Task:
-    check_task_call("libsvm", libsvm, positional, {"l2": l2} | options)
     if l2 is not None and not real(low=0).allows(l2):
         raise InvalidInput.of("libsvm(l2=...)", l2, f"{real(low=0).allowed}, or None for 1/n")
     return logistic(data.libsvm(*positional, **options), l2=l2)

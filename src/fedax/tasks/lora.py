@@ -16,7 +16,6 @@ from fedax.data.limits import real
 from fedax.models.storage import initial_model
 from fedax.tasks.own_models.signature import choose_leaves
 from fedax.tasks.splits import check_task
-from fedax.utils.arguments import checked_call
 from fedax.utils.leaf_names import OnBase, Which, names_of
 from fedax.utils.numbers import are_counts, with_python_numbers
 from fedax.utils.random import stream
@@ -99,7 +98,6 @@ class OnMerged:
         return self.function(params.merged(), *arguments, **more)
 
 
-@checked_call
 @with_python_numbers
 def lora(
     task: Task,

@@ -12,7 +12,6 @@ from fedax.tasks.language import language
 from fedax.tasks.logistic import a5a, a9a, libsvm, mushrooms, w8a
 from fedax.tasks.splits import COMMON, apply_common_options
 from fedax.tasks.tweets import sent140
-from fedax.utils.arguments import checked_call
 from fedax.utils.numbers import python_argument
 from fedax.utils.plugins import find, is_user_code, title_of
 
@@ -34,7 +33,6 @@ SOURCES = (
 """Data sets of which `of_source` makes tasks."""
 
 
-@checked_call
 def task_makers() -> dict[str, Callable[..., Task]]:
     """Returns the makers of all ready-made tasks by name.
 
@@ -46,7 +44,6 @@ def task_makers() -> dict[str, Callable[..., Task]]:
     return convex | texts | {name: getattr(sources, name) for name in SOURCES}
 
 
-@checked_call
 def defaults(name: str, **options: Any) -> dict[str, Any]:
     """Returns every option of the task `name` with its default.
 
@@ -61,7 +58,6 @@ def defaults(name: str, **options: Any) -> dict[str, Any]:
     return options_of(name, task_maker(name), options) | dict.fromkeys(COMMON)
 
 
-@checked_call
 def task_maker(name: str) -> Callable[..., Task]:
     """Returns the function that makes a task, built-in or your own: `path/to/file.py:name`,
     `package.module:name`.
@@ -84,7 +80,6 @@ def task_maker(name: str) -> Callable[..., Task]:
     return (lambda: maker) if isinstance(maker, Task) else maker
 
 
-@checked_call
 def make_task(name: str, **options: Any) -> Task:
     """Makes a task by name, as experiment files and the command line do.
 

@@ -15,8 +15,6 @@ from fedax.models import Bigram, CharLSTM, Model
 from fedax.tasks.classify import MODELS, Architecture, classification
 from fedax.tasks.images import CHANGES, DEFAULTS, IMAGE_FORMATS, check_preprocessing, preprocess
 from fedax.tasks.own_models.by_name import make_model
-from fedax.tasks.splits import check_task_call
-from fedax.utils.arguments import checked_call
 from fedax.utils.numbers import python_argument, python_number
 from fedax.utils.plugins import is_user_code
 
@@ -31,7 +29,6 @@ TEXT_MODELS: dict[str, Architecture] = {
 L2 = "l2: adds l2/2 times the squared norm of the parameters to every client's loss; at least 0."
 
 
-@checked_call
 def of_source(
     source: Callable[..., FederatedData],
     models: Mapping[str, Architecture] = MODELS,
@@ -63,8 +60,6 @@ def of_source(
     ) -> Task:
         positional, l2 = tuple(map(python_argument, positional)), python_number(l2)
         options = {key: python_argument(value) for key, value in options.items()}
-        # every option is checked before any data are read
-        check_task_call(name, task, positional, {"model": model, "l2": l2} | options)
         check(name, {"l2": real(low=0)}, {"l2": l2})
         # options of images are taken here, the source gets the others
         changes = {key: options.pop(key, value) for key, value in image_options.items()}

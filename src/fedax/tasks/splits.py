@@ -1,7 +1,7 @@
 """Changes of tasks as a whole: validation, unseen clients, another starting point."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,35 +14,13 @@ from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, check
 from fedax.data.near_copies import warn_of_near_copies
 from fedax.data.overlap import Overlap, choose_unseen_clients, draw_rows
 from fedax.models.storage import place_model, read_weights
-from fedax.utils.arguments import check_call, checked_call
 from fedax.utils.numbers import with_python_numbers
 
 SPLITS = ("train", "test", "validation")
 Clear: TypeAlias = dict[str, Bool[np.ndarray, "examples"]]
 """By split, marks of its examples."""
-COMMON = {
-    "validation": "fedax.tasks.with_validation(task, 0.2)",
-    "held_back": "fedax.tasks.with_held_back(task, 0.2)",
-    "params": "fedax.tasks.make_task(name, params=file)",
-}
-"""Options that every task by name has, and how to write them in Python."""
-
-
-def check_task_call(
-    name: str, function: Callable[..., Task], values: Sequence[Any], options: Mapping[str, Any]
-) -> None:
-    """Refuses arguments as `check_call`; for the options of tasks by name it says what to write.
-
-    Raises:
-        InvalidInput: one of those.
-    """
-    if common := next((option for option in options if option in COMMON), None):
-        raise InvalidInput.because(
-            f"{name}({common}=...)",
-            "a key of experiment files and an option of fedax.tasks.make_task",
-            f"In Python write {COMMON[common]}.",
-        )
-    check_call(name, function, values, options)
+COMMON = ("validation", "held_back", "params")
+"""Options that every task by name has."""
 
 
 def check_task(function: str, task: Any) -> None:
@@ -58,7 +36,6 @@ def check_task(function: str, task: Any) -> None:
         )
 
 
-@checked_call
 @with_python_numbers
 def with_validation(
     task: Task, share: float, seed: int = 0, split: str = "shuffled", together: str | None = None
@@ -116,7 +93,6 @@ def with_validation(
     )
 
 
-@checked_call
 @with_python_numbers
 def with_held_back(task: Task, share: float, seed: int = 0) -> Task:
     """Returns the task without a share of its clients, which never take part.

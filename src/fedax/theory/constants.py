@@ -23,7 +23,6 @@ from jaxtyping import Float, PyTree
 
 from fedax.core import Constants, InvalidInput, Schedule, Task
 from fedax.theory.estimate import Losses, smoothness
-from fedax.utils.arguments import checked_call
 
 SAFETY = 4.0
 """Factor on the largest curvature that was seen, where smoothness is an estimate."""
@@ -107,7 +106,6 @@ def _check_positive(values: np.ndarray, where: str) -> Float[np.ndarray, "client
     return values
 
 
-@checked_call
 def closed_form(task: Task) -> Float[np.ndarray, "clients"] | None:
     """Returns each client's smoothness, with l2, as the task's loss states it by its method
     `smoothness`; None if it does not.
@@ -126,7 +124,6 @@ def closed_form(task: Task) -> Float[np.ndarray, "clients"] | None:
     )
 
 
-@checked_call
 def is_quadratic(task: Task) -> bool:
     """Returns whether every example's loss is a quadratic function of the parameters.
 
@@ -155,7 +152,6 @@ def is_quadratic(task: Task) -> bool:
     return True
 
 
-@checked_call
 def trial_smoothness(losses: Losses, start: np.ndarray) -> Float[np.ndarray, "clients"]:
     """Returns the largest curvature of each client's loss, l2 included, that a trial path from a
     start meets.

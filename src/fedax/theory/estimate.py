@@ -30,7 +30,6 @@ import scipy  # imports what is asked for, and only then
 from jaxtyping import Array, Float, PyTree
 
 from fedax.core import InvalidInput, Task, UnknownName
-from fedax.utils.arguments import checked_call
 from fedax.utils.layout import Layout
 
 Point = Float[Array | np.ndarray, "dim"]
@@ -225,7 +224,6 @@ class Losses:
         return jax.jit(jax.vmap(squared_norm, in_axes=(None, 0)))
 
 
-@checked_call
 def smoothness(
     losses: Losses, w: Point | None = None, *, client: int | None = None, tolerance: float = 1e-6
 ) -> float:
@@ -243,7 +241,6 @@ def smoothness(
     return abs(_extreme_eigenvalue(losses, w, client, tolerance, 0.0, 1.0))
 
 
-@checked_call
 def lowest_eigenvalue(
     losses: Losses, w: Point | None = None, *, client: int | None = None, tolerance: float = 1e-4
 ) -> float:
@@ -309,7 +306,6 @@ class Optimum(NamedTuple):
     gradient: float
 
 
-@checked_call
 def optimum(losses: Losses, *, tolerance: float = 1e-10, steps: int = 100) -> Optimum:
     r"""Returns the minimiser of a convex f and $f^*$, by Newton's method with conjugate gradients
     and halved steps.
@@ -362,7 +358,6 @@ class Sampled(NamedTuple):
     high: float
 
 
-@checked_call
 def local_variance(
     losses: Losses,
     w: Point,
@@ -416,7 +411,6 @@ def local_variance(
     return Sampled(*(scale * max(middle + side * error, 0.0) for side in (0, -1, 1)))
 
 
-@checked_call
 def global_variance(losses: Losses, points: list[Point]) -> float:
     r"""Returns a lower bound of $\sigma_g^2$: the largest variance over some points x.
 
@@ -437,7 +431,6 @@ def global_variance(losses: Losses, points: list[Point]) -> float:
     return largest
 
 
-@checked_call
 def pl_constant(losses: Losses, points: list[Point], least: float) -> float:
     r"""Returns an upper bound of the constant $\nu$ from some points x.
 

@@ -21,7 +21,6 @@ from jaxtyping import Array, Bool, Float
 
 from fedax.core import InvalidInput
 from fedax.theory._limits import check, rows
-from fedax.utils.arguments import checked_call
 
 PerDevice = Float[Array | np.ndarray, "clients"]
 Models = Float[Array | np.ndarray, "clients dim"]
@@ -37,7 +36,6 @@ class Interval(NamedTuple):
     high: Float[np.ndarray, "clients"]
 
 
-@checked_call
 def multiplier_bounds(smoothness: PerDevice) -> Interval:
     r"""Returns the bounds $\Lambda$ of the multipliers in the analysis:
     `FedBC(lam_min=..., lam_max=...)`.
@@ -65,7 +63,6 @@ def multiplier_bounds(smoothness: PerDevice) -> Interval:
     return Interval(1 + smoothness_array, (1 + smoothness_array) ** 2 / smoothness_array)
 
 
-@checked_call
 def heterogeneity(gradients: Models, *, low: float, high: float) -> float:
     r"""Returns the dissimilarity of the devices' gradients at one x under the multipliers that are
     worst for it.
@@ -101,7 +98,6 @@ def heterogeneity(gradients: Models, *, low: float, high: float) -> float:
     return float(np.where(np.eye(len(gradient_rows)), 0, lengths).max())
 
 
-@checked_call
 def solve_errors(
     *, gradients: Models, models: Models, global_model: Vector, multipliers: PerDevice
 ) -> Float[np.ndarray, "clients"]:
@@ -132,7 +128,6 @@ def solve_errors(
     return np.sum(inexact**2, axis=1)
 
 
-@checked_call
 def violations(
     *, models: Models, global_model: Vector, tolerances: PerDevice | float
 ) -> Float[np.ndarray, "clients"]:
@@ -150,7 +145,6 @@ def violations(
     return np.sum((model_rows - np.asarray(global_model)) ** 2, axis=1) - np.asarray(tolerances)
 
 
-@checked_call
 def lagrangian(*, losses: PerDevice, violations: PerDevice, multipliers: PerDevice) -> float:
     r"""Returns $\mathcal L = \frac1N \sum_i (f_i(x_i) + \lambda_i c_i)$.
 
@@ -166,7 +160,6 @@ def lagrangian(*, losses: PerDevice, violations: PerDevice, multipliers: PerDevi
     return float(np.mean(np.asarray(losses) + np.asarray(multipliers) * np.asarray(violations)))
 
 
-@checked_call
 def lagrangian_gradient_bound(
     *, moved: float, error: float, smoothness: float, multiplier: float
 ) -> float:
@@ -199,7 +192,6 @@ def lagrangian_gradient_bound(
     return 2 * (smoothness + 2 * multiplier) ** 2 * moved + 2 * error
 
 
-@checked_call
 def movement_bound(
     *,
     descent: float,
@@ -260,7 +252,6 @@ def movement_bound(
     )
 
 
-@checked_call
 def consensus_bound(
     *, smoothness: float, multiplier: float, error: float, heterogeneity: float
 ) -> float:
@@ -304,7 +295,6 @@ def consensus_bound(
     return (numerator / (1 - smoothness / (2 * multiplier))) ** 2
 
 
-@checked_call
 def stationarity_bound(
     *,
     gap: float,
@@ -391,7 +381,6 @@ def stationarity_bound(
     )
 
 
-@checked_call
 def relaxed_multipliers(
     violated: Bool[Array | np.ndarray, "rounds"], *, dual_rate: float
 ) -> Float[np.ndarray, "rounds"]:
@@ -420,7 +409,6 @@ def relaxed_multipliers(
     return dual_rate * (total - np.minimum(np.minimum.accumulate(total), 0))
 
 
-@checked_call
 def local_gradient_bound(*, error: float, multiplier: float, distance: float) -> float:
     r"""Returns a bound on the squared gradient of a device's loss at its own model.
 

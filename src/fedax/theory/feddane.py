@@ -18,12 +18,10 @@ from jaxtyping import Array, Float
 
 from fedax.core import InvalidInput
 from fedax.theory._limits import check, rows, shares
-from fedax.utils.arguments import checked_call
 
 PerDevice = float | Float[Array | np.ndarray, "devices"]
 
 
-@checked_call
 def inexactness(
     solution: Float[Array | np.ndarray, "dim"],
     exact: Float[Array | np.ndarray, "dim"],
@@ -51,7 +49,6 @@ def inexactness(
     return error / move if move else math.inf if error else 0.0
 
 
-@checked_call
 def inexactness_bound(*, residual: float, moved: float, curvature: float) -> float:
     r"""Returns a bound on $\gamma$ from what a device knows, without the exact solution.
 
@@ -83,7 +80,6 @@ def inexactness_bound(*, residual: float, moved: float, curvature: float) -> flo
     return error / (moved - error) if error < moved else 0.0 if residual == 0 else math.inf
 
 
-@checked_call
 def enough(*, inexactness: float, moved: float, curvature: float) -> float:
     r"""Returns the residual at which a local solver may stop.
 
@@ -108,7 +104,6 @@ def enough(*, inexactness: float, moved: float, curvature: float) -> float:
     return inexactness * curvature * moved / (1 + inexactness)
 
 
-@checked_call
 def dissimilarity(
     gradients: Float[Array | np.ndarray, "clients dim"],
     weights: Float[Array | np.ndarray, "clients"] | None = None,
@@ -141,7 +136,6 @@ def dissimilarity(
     return max(math.sqrt(square) / mean, 1.0) if mean else math.inf if square else 1.0
 
 
-@checked_call
 def decrease(
     *,
     mu: float,
@@ -207,7 +201,6 @@ class Best(NamedTuple):
     decrease: float
 
 
-@checked_call
 def best_mu(
     *, smoothness: float, dissimilarity: float, inexactness: float = 0.0, concavity: float = 0.0
 ) -> Best:
@@ -260,7 +253,6 @@ def best_mu(
     return Best(best, linear**2 / (4 * square))
 
 
-@checked_call
 def decrease_by_device(
     *,
     mu: PerDevice,
@@ -320,7 +312,6 @@ def decrease_by_device(
     )
 
 
-@checked_call
 def rounds(*, gap: float, rho: float, accuracy: float) -> int:
     r"""Returns the rounds after which the squared gradients are at most $\varepsilon$ on average.
 

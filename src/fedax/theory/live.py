@@ -9,7 +9,6 @@ from jaxtyping import Array, Float
 
 from fedax.core import InvalidInput
 from fedax.theory import feddane
-from fedax.utils.arguments import checked_call
 
 Series = Float[Array | np.ndarray, "observations"]
 
@@ -45,7 +44,6 @@ class Descent(NamedTuple):
         return float(np.mean(self.measured >= self.promised))
 
 
-@checked_call
 def feddane_descent(
     *,
     objective: Series,

@@ -16,10 +16,8 @@ from jaxtyping import Array, Float
 
 from fedax.core import InvalidInput
 from fedax.theory._limits import check, rows
-from fedax.utils.arguments import checked_call
 
 
-@checked_call
 def variance(gradients: Float[Array | np.ndarray, "clients dim"]) -> float:
     r"""Returns $\sigma^2 = \frac1M \sum_m \lVert \nabla f_m(x_*) \rVert^2$, how much the clients
     differ at the optimum.
@@ -35,7 +33,6 @@ def variance(gradients: Float[Array | np.ndarray, "clients dim"]) -> float:
     return float(np.mean(np.sum(np.asarray(gradients) ** 2, axis=1)))
 
 
-@checked_call
 def step_size(smoothness: float, interval: int) -> float:
     r"""Returns the largest step size of the theorem, $\gamma = \frac{1}{4LH}$.
 
@@ -55,7 +52,6 @@ def step_size(smoothness: float, interval: int) -> float:
     return 1 / (4 * smoothness * interval)
 
 
-@checked_call
 def bound(
     *,
     distance: float,
@@ -105,7 +101,6 @@ def bound(
     return 2 * distance**2 / (rate * steps) + 24 * rate**2 * variance * interval**2 * smoothness
 
 
-@checked_call
 def communications(
     *, distance: float, variance: float, smoothness: float, accuracy: float
 ) -> float:
@@ -144,7 +139,6 @@ def communications(
     )
 
 
-@checked_call
 def iterate_variance(models: Float[Array | np.ndarray, "clients dim"]) -> float:
     r"""Returns $V_t = \frac1M \sum_m \lVert x^m_t - \hat x_t \rVert^2$, how far the workers' models
     are apart.
@@ -158,7 +152,6 @@ def iterate_variance(models: Float[Array | np.ndarray, "clients dim"]) -> float:
     return float(np.mean(np.sum((model_rows - model_rows.mean(0)) ** 2, axis=1)))
 
 
-@checked_call
 def next_distance_bound(
     *, distance: float, spread: float, gap: float, smoothness: float, rate: float
 ) -> float:
@@ -195,7 +188,6 @@ def next_distance_bound(
     return distance**2 + scale * (1 + 2 * scale) * spread - 2 * rate * (1 - 2 * scale) * gap
 
 
-@checked_call
 def spread_bound(
     *,
     gaps: Float[Array | np.ndarray, "steps"],
@@ -239,7 +231,6 @@ def spread_bound(
     )
 
 
-@checked_call
 def spread_excess_bound(
     *,
     gaps: Float[Array | np.ndarray, "steps"],
@@ -279,7 +270,6 @@ def spread_excess_bound(
     )
 
 
-@checked_call
 def mean_gradient_bound(*, spread: float, gap: float, smoothness: float) -> float:
     r"""Returns $\lVert g_t \rVert^2 \le 2 L^2 V_t + 4 L D_f(\hat x_t, x_*)$, for the mean $g_t$ of
     the workers' gradients.
@@ -299,7 +289,6 @@ def mean_gradient_bound(*, spread: float, gap: float, smoothness: float) -> floa
     return 2 * smoothness**2 * spread + 4 * smoothness * gap
 
 
-@checked_call
 def inner_product_bound(*, spread: float, gap: float, smoothness: float) -> float:
     r"""Returns
     $-\frac2M \sum_m \langle \hat x_t - x_*, \nabla f_m(x^m_t) \rangle \le -2 D_f(\hat x_t, x_*) + L
@@ -335,7 +324,6 @@ class Plan(NamedTuple):
         return self.steps / self.interval
 
 
-@checked_call
 def plan(
     *,
     distance: float,
@@ -372,7 +360,6 @@ def plan(
     return Plan(4 * distance**2 / (accuracy * rate), 1 / (4 * rate * scale), rate)
 
 
-@checked_call
 def best_interval(
     *,
     distance: float,
@@ -441,7 +428,6 @@ def best_interval(
     return int(intervals[np.argmin(cost)])
 
 
-@checked_call
 def corollary(
     *, distance: float, variance: float, smoothness: float, clients: int, interval: int, steps: int
 ) -> float:

@@ -14,12 +14,10 @@ from jaxtyping import Array, Float
 
 from fedax.core import InvalidInput
 from fedax.theory._limits import check, rows
-from fedax.utils.arguments import checked_call
 
 Models = Float[Array | np.ndarray, "clients dim"]
 
 
-@checked_call
 def lyapunov(*, models: Models, shifts: Models, rate: float, probability: float) -> float:
     r"""Returns
     $\Psi = \sum_m \lVert x_m - x_* \rVert^2 + \frac{\gamma^2}{p^2} \sum_m \lVert h_m - h_m^*
@@ -43,7 +41,6 @@ def lyapunov(*, models: Models, shifts: Models, rate: float, probability: float)
     return float((x**2).sum() + (rate / probability) ** 2 * (h**2).sum())
 
 
-@checked_call
 def contraction(
     *, strong_convexity: float, smoothness: float, rate: float, probability: float
 ) -> float:

@@ -5,7 +5,6 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.utils.arguments import checked_call
 from fedax.utils.layout import accumulator
 
 _SAFE = 40
@@ -27,7 +26,6 @@ def power_of_two(largest: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.where(is_safe, 1, jnp.ldexp(jnp.ones_like(largest), jnp.where(is_safe, 0, exponent)))
 
 
-@checked_call
 def scale_of(v: Any, axis: int | None = None, keepdims: bool = False) -> Any:
     """Returns `power_of_two` of the largest absolute entry.
 

@@ -14,7 +14,6 @@ from fedax.communication.attacks.poisoning import Backdoor as Backdoor
 from fedax.communication.attacks.poisoning import LabelFlip as LabelFlip
 from fedax.communication.attacks.poisoning import Trigger as Trigger
 from fedax.core.hyper import make
-from fedax.utils.arguments import checked_call
 
 ATTACKS: dict[str, type[Attack]] = {
     "sign_flip": SignFlip,
@@ -29,7 +28,6 @@ ATTACKS: dict[str, type[Attack]] = {
 """Attacks by their name in experiment files."""
 
 
-@checked_call
 def make_attack(name: str, **options: Any) -> Attack:
     """Makes an attack by name.
 

@@ -9,12 +9,10 @@ from jaxtyping import Array, Float, Key
 from fedax.core import Task
 from fedax.core.hyper import check_declared, hyper
 from fedax.errors import InvalidInput
-from fedax.utils.arguments import checked_arguments
 from fedax.utils.random import MOST_SEED
 from fedax.utils.shares import whole_part
 
 
-@checked_arguments
 class Attack(eqx.Module):
     """A part of the clients does harm, the same in every round.
 

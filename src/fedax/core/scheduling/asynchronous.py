@@ -17,14 +17,12 @@ from jaxtyping import Array, Float, Int
 from fedax.core.history import JOULES
 from fedax.core.hyper import MOST_COUNT, check_declared, hyper
 from fedax.errors import InvalidInput
-from fedax.utils.arguments import checked_arguments
 from fedax.utils.numbers import convert_fields
 
 NO_SLOT = 1 << 30
 """Slot of a version that no client trains on: out of range, so that writing to it has no effect."""
 
 
-@checked_arguments
 @dataclasses.dataclass(frozen=True)
 class Asynchronous:
     r"""An asynchronous server: `concurrency` clients are at work, and every `Schedule.cohort`

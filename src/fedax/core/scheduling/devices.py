@@ -22,7 +22,6 @@ from jaxtyping import Float, Int
 from fedax.core.scheduling.local_work import real
 from fedax.errors import DataError, InvalidInput, UnknownName
 from fedax.examples.client_names import client_name, number_of
-from fedax.utils.arguments import checked_arguments
 from fedax.utils.numbers import convert_fields, python_numbers, python_tree
 from fedax.utils.random import MOST_SEED
 
@@ -187,7 +186,6 @@ class Distribution:
         )
 
 
-@checked_arguments
 @dataclasses.dataclass(frozen=True, eq=False)
 class Devices:
     r"""The clients' devices, from which a virtual clock has the seconds and the joules of every

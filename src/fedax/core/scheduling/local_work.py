@@ -12,7 +12,6 @@ from jaxtyping import Array, Float, Key
 
 from fedax.core.hyper import MOST_COUNT
 from fedax.errors import InvalidInput
-from fedax.utils.arguments import checked_arguments
 from fedax.utils.numbers import python_number, python_numbers
 from fedax.utils.random import Index
 
@@ -31,7 +30,6 @@ class Work(NamedTuple):
     batch: Index
 
 
-@checked_arguments
 class LocalWork(eqx.Module):
     """The amount of work of a round's clients.
 

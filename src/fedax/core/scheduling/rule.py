@@ -5,11 +5,9 @@ import re
 from typing import Any, ClassVar
 
 from fedax.errors import InvalidInput
-from fedax.utils.arguments import checked_arguments
 from fedax.utils.plugins import find, is_user_code
 
 
-@checked_arguments
 class Rule:
     """The base of a family of rules; each one is a frozen dataclass, whose fields that `__init__`
     takes are its parameters.

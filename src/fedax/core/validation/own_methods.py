@@ -17,25 +17,21 @@ from fedax.core.client import Client
 from fedax.core.federation import Cohort, Federation, Memory, Upload, is_memory
 from fedax.core.validation.misuse import Misuse, described, explained, name_of
 from fedax.errors import InvalidInput
-from fedax.utils.arguments import check_call
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
 def verb(function: Verb) -> Verb:
     """Decorates a verb of `fed` so that wrong arguments raise `Misuse`, before anything is done."""
-    name, signature = f"fed.{function.__name__}", inspect.signature(function)
+    name = f"fed.{function.__name__}"
+    signature = inspect.signature(function)
 
     @functools.wraps(function)
     def call(fed: Federation, *values: Any, **options: Any) -> Any:
         try:
             arguments = signature.bind(fed, *values, **options).arguments
-        except TypeError:
-            try:
-                check_call(name, function, (fed, *values), options)
-            except InvalidInput as error:
-                raise Misuse(str(error)) from None
-            raise
+        except TypeError as error:
+            raise Misuse(f"{name}(...): {error}.") from None
         for argument, value in arguments.items():
             _check_argument(name, argument, value)
         return function(fed, *values, **options)

@@ -13,7 +13,6 @@ from fedax.data.federated import FederatedData, Labelled
 from fedax.data.folder import MissingFile, data_folder, read_whole, reading
 from fedax.data.limits import checked
 from fedax.data.texts.text import LEAF_CHARACTERS, encode
-from fedax.utils.arguments import checked_call
 
 Users: TypeAlias = dict[str, tuple[list[Any], list[Any]]]
 """Inputs and labels of each user as the file has them."""
@@ -148,7 +147,6 @@ def from_users(
     return FederatedData(clients, classes, test_clients, name=name, names=names)
 
 
-@checked_call
 def numbers(x: list[Any], y: list[Any], where: str) -> Labelled:
     """Converts inputs `x` and labels `y` that are numbers already.
 
@@ -169,7 +167,6 @@ def numbers(x: list[Any], y: list[Any], where: str) -> Labelled:
         ) from error
 
 
-@checked_call
 def characters(x: list[Any], y: list[Any], where: str) -> Labelled:
     """Encodes Shakespeare's strings of equal length and the character that follows each.
 

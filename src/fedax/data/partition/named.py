@@ -11,7 +11,6 @@ from fedax.data.partition.dirichlet import dirichlet
 from fedax.data.partition.labels import label_histogram, label_shards
 from fedax.data.partition.power_law import power_law
 from fedax.data.partition.sizes import by_index, iid, quantity_skew
-from fedax.utils.arguments import checked_call
 
 PARTITIONS: dict[str, Callable[..., Partition]] = {
     "iid": iid,
@@ -25,7 +24,6 @@ PARTITIONS: dict[str, Callable[..., Partition]] = {
 """By the name that tasks and experiment files use."""
 
 
-@checked_call
 def partition_options(name: str) -> dict[str, Any]:
     """Returns the options of the partition `name`, but clients and seed, with their defaults.
 
@@ -62,7 +60,6 @@ def check_partition(name: str, clients: int, seed: int, **options: Any) -> None:
     check(function.__name__, function.limits, {"clients": clients, "seed": seed, **options})
 
 
-@checked_call
 def partition_by(name: str, labels: Any, clients: int, seed: int = 0, **options: Any) -> Partition:
     """Partitions by the function of a name in `PARTITIONS`, with its options.
 

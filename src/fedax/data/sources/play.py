@@ -11,7 +11,6 @@ from fedax.data.folder import data_file, read_whole, verify
 from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked, choice, whole
 from fedax.data.overlap import Overlap, divide, train_size
 from fedax.data.texts.text import LEAF_CHARACTERS, encode, windows
-from fedax.utils.arguments import checked_call
 
 CHECKSUM = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 _HOW = (
@@ -20,7 +19,6 @@ _HOW = (
 )
 
 
-@checked_call
 def roles_of(text: str) -> dict[str, str]:
     r"""Collects the lines of each speaking role, in the order of first words.
 

@@ -16,10 +16,8 @@ from fedax.data.folder import MissingFile, data_file, data_folder, read_whole, r
 from fedax.data.formats.leaf import Convert, Users, from_users, leaf_folders, read_users
 from fedax.data.limits import CLIENTS, SEED, TEST_FRACTION, checked, whole
 from fedax.data.overlap import draw_rows
-from fedax.utils.arguments import checked_call
 
 
-@checked_call
 def words(vocabulary: Mapping[str, int], length: int = 25) -> Convert:
     """Converts tweets of Sent140 to the numbers of their first words and marks.
 

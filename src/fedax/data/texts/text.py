@@ -4,7 +4,6 @@ import numpy as np
 from jaxtyping import Int
 
 from fedax.core import DataError, InvalidInput
-from fedax.utils.arguments import checked_call
 
 LEAF_CHARACTERS = (
     "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -12,7 +11,6 @@ LEAF_CHARACTERS = (
 """The 80 characters of LEAF's Shakespeare, in the order of their numbers."""
 
 
-@checked_call
 def encode(
     text: str, vocabulary: str = LEAF_CHARACTERS, where: str = "text"
 ) -> Int[np.ndarray, "characters"]:
@@ -45,7 +43,6 @@ def encode(
     return codes
 
 
-@checked_call
 def windows(
     codes: Int[np.ndarray, "characters"], length: int = 80, stride: int = 1
 ) -> tuple[Int[np.ndarray, "windows length"], Int[np.ndarray, "windows"]]:

@@ -12,7 +12,6 @@ from jaxtyping import Bool, Int
 from fedax.core import DataError, InvalidInput
 from fedax.data.folder import import_extra, reading
 from fedax.data.limits import checked, choice, whole
-from fedax.utils.arguments import checked_call
 
 PADDING = 0
 """The token that fills up short sequences; no text has it."""
@@ -43,7 +42,6 @@ class Tokens:
     size: int
 
     @classmethod
-    @checked_call
     def of(cls, texts: Iterable[str], kind: str = "bpe", size: int | None = None) -> "Tokens":
         """Makes the tokens of a kind; "characters" and "bpe" are learned from texts.
 
@@ -106,7 +104,6 @@ class Tokens:
         return cls(tokenizer, width)
 
     @classmethod
-    @checked_call
     def load(cls, path: str | Path, size: int | None = None) -> "Tokens":
         """Reads the tokens from a file that `save`, or the library, wrote.
 
@@ -126,12 +123,10 @@ class Tokens:
             )
         return cls(tokenizer, size or least_size)
 
-    @checked_call
     def save(self, path: str | Path) -> None:
         """Writes the vocabulary to a file of the library's format (JSON)."""
         Path(path).write_text(self.tokenizer.to_str(), encoding="utf-8")
 
-    @checked_call
     def encode(self, texts: Sequence[str]) -> list[Int[np.ndarray, "_"]]:
         """Returns each text's tokens.
 
@@ -142,7 +137,6 @@ class Tokens:
         encodings = self.tokenizer.encode_batch(checked_texts, add_special_tokens=False)
         return [np.asarray(encoding.ids, np.int32) + 1 for encoding in encodings]
 
-    @checked_call
     def decode(self, tokens: Iterable[SupportsIndex]) -> str:
         """Returns the text of tokens; padding, and numbers that stand for nothing, are left out."""
         token_ids = [
@@ -158,7 +152,6 @@ class Tokens:
             else "".join(pieces)
         )
 
-    @checked_call
     def rows(self, texts: Sequence[str], length: int) -> dict[str, np.ndarray]:
         """Encodes each text as one row, cut off or filled up.
 
@@ -174,7 +167,6 @@ class Tokens:
         x, mask = pad([tokens[:length] for tokens in self.encode(texts)], _check_length(length))
         return {"x": x, "mask": mask}
 
-    @checked_call
     def sequences(self, texts: Sequence[str], length: int) -> dict[str, np.ndarray]:
         """Cuts the texts into sequences for predicting the next token.
 

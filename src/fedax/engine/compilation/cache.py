@@ -16,7 +16,6 @@ import jax
 import jax.errors
 
 from fedax.errors import InvalidInput
-from fedax.utils.arguments import checked_call
 
 EVICTION_SHARE = 0.25
 """Share of the memory maps allowed for a process, above which compiled programs are dropped."""
@@ -145,7 +144,6 @@ def cache_folder(name: str) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedax" / name
 
 
-@checked_call
 def keep_programs(folder: str | Path | None = None, *, seconds: float = 0.0) -> Path:
     """Stores compiled programs on disk, from where the next process loads them.
 

@@ -17,7 +17,6 @@ from fedax.engine.distributed import abort
 from fedax.engine.distributed.collectives import Collectives, RankStatus
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.errors import FedaxError, InvalidInput
-from fedax.utils.arguments import checked_call
 
 # the store of the coordinator has no public name
 from fedax.utils.jax_internals import global_state
@@ -28,7 +27,6 @@ _POLL = 5.0
 """Seconds of one blocking wait for another rank; Python handles Ctrl-C only between two waits."""
 
 
-@checked_call
 def connect_hosts(
     coordinator: str | None = None, processes: int | None = None, process: int | None = None
 ) -> ProcessGroup:

@@ -2,10 +2,10 @@
 energy.
 """
 
-import functools
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -14,26 +14,20 @@ from fedax.core.hyper import MOST_COUNT
 from fedax.core.scheduling.local_work import counts, real
 from fedax.errors import InvalidInput
 from fedax.observe.modes import built_in_modes
-from fedax.utils.arguments import Owner, checked_arguments
 from fedax.utils.numbers import python_number
 
 
-def _with_python_numbers(owner: Owner) -> Owner:
-    """Decorates a named tuple so that it takes NumPy's numbers and holds Python's."""
-    make: Any = owner.__new__
+@dataclasses.dataclass(frozen=True)
+class _Rule:
+    """Base of the rules: NumPy's numbers become Python's."""
 
-    @functools.wraps(make)
-    def new(cls: Any, *values: Any, **options: Any) -> Any:
-        named = {name: python_number(value) for name, value in options.items()}
-        return make(cls, *map(python_number, values), **named)
-
-    owner.__new__ = staticmethod(new)
-    return owner
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            object.__setattr__(self, name, python_number(value))
 
 
-@checked_arguments
-@_with_python_numbers
-class Divergence(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Divergence(_Rule):
     r"""Stops a run once the training loss has risen or is not finite.
 
     It has risen if $f_t - f_{t-\text{window}} > \text{rise}$.
@@ -77,9 +71,8 @@ class Divergence(NamedTuple):
         return bool(earlier_losses) and values[-1] - earlier_losses[-1] > self.rise
 
 
-@checked_arguments
-@_with_python_numbers
-class EarlyStopping(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class EarlyStopping(_Rule):
     """Stops a run once a metric has not become better for some rounds.
 
     The outcome is `stopped`, and ok.
@@ -137,8 +130,8 @@ class EarlyStopping(NamedTuple):
             InvalidInput: no direction is known, or two contradict each other.
         """
         hint = f'Say EarlyStopping("{self.metric}", mode="max") or mode="min".'
-        return self._replace(
-            mode=find_mode("EarlyStopping(metric=...)", self.metric, self.mode, modes, hint)
+        return dataclasses.replace(
+            self, mode=find_mode("EarlyStopping(metric=...)", self.metric, self.mode, modes, hint)
         )
 
     def fires(self, rounds: Sequence[int], values: Sequence[float]) -> bool:
@@ -156,9 +149,8 @@ class EarlyStopping(NamedTuple):
         return rounds[-1] - since >= self.patience
 
 
-@checked_arguments
-@_with_python_numbers
-class Budget(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Budget(_Rule):
     """Stops a run at the first observation at which it has spent its hours or joules on the virtual
     clock.
 
@@ -192,7 +184,7 @@ class Budget(NamedTuple):
 
     def check(self) -> None:
         """Refuses a budget without bounds, and bounds that are not above 0."""
-        for name, value in self._asdict().items():
+        for name, value in vars(self).items():
             if value is not None and (not real(value) or not 0 < value < math.inf):
                 raise InvalidInput.of(f"Budget({name}=...)", value, "finite numbers > 0, or None")
         if self.hours is None and self.joules is None:

@@ -32,10 +32,9 @@ from fedax.engine.driver.early_stopping import Budget as Budget
 from fedax.engine.driver.early_stopping import Divergence as Divergence
 from fedax.engine.driver.early_stopping import EarlyStopping, Rule, rules_of
 from fedax.engine.round.engine import Engine
-from fedax.errors import InvalidInput, UnknownName, shown
+from fedax.errors import InvalidInput, UnknownName
 from fedax.observe import HoldoutScore, TrainLoss, TrainScore
 from fedax.observe.base import Observer, modes_of
-from fedax.utils.arguments import ON_DEVICES
 from fedax.utils.numbers import python_number
 
 BAD_CLIENT = ("stop", "drop")
@@ -144,7 +143,7 @@ class RunOptions:
         """Returns the record of keyword arguments, of which None stands for the default.
 
         Raises:
-            UnknownName: an unknown argument; the message says what to write.
+            UnknownName: an unknown argument; the message holds the nearest one.
         """
         # the lists of a grid come as `solver` and `schedule`
         field_names = [
@@ -154,8 +153,7 @@ class RunOptions:
         ]
         for name in arguments:
             if name not in field_names:
-                hint = _instead_of(name, arguments[name])
-                raise UnknownName.among("option of a run", name, field_names, hint)
+                raise UnknownName.among("option of a run", name, field_names)
         # None counts as not given, so that a caller can pass its own optional arguments on
         values = {name: value for name, value in arguments.items() if value is not None}
         return cls(
@@ -313,46 +311,8 @@ class RunOptions:
         )
 
 
-_ELSEWHERE = {
-    "device": ON_DEVICES,
-    "lr": "Write solver=fedax.SGD({}).",
-    "learning_rate": "Write solver=fedax.SGD({}).",
-    "momentum": "Write solver=fedax.SGD(0.01, momentum={}).",
-    "optimizer": "Write solver=fedax.SGD(0.01), or solver=fedax.Optax(optax.adam(0.001)).",
-    "metrics": "Write observe=[fedax.observe.TestAccuracy()], with one observer for each metric.",
-    "callbacks": "Write observe=[...] for metrics, progress=function for a function of every "
-    "observation, or step by step with fedax.start(...).",
-    "clients_per_round": "Write schedule=fedax.Schedule(cohort={}).",
-    "fraction_fit": "Write schedule=fedax.Schedule(cohort=...), with the number of clients.",
-    "local_epochs": "Write schedule=fedax.Schedule(epochs={}).",
-    "local_steps": "Write schedule=fedax.Schedule(steps={}).",
-    "num_rounds": "Write rounds={}.",
-    "n_rounds": "Write rounds={}.",
-    "verbose": "Write progress=True.",
-}
-"""What to write instead of options that other libraries have."""
-
-
-def _instead_of(name: str, value: Any) -> str:
-    """Returns what to write instead of an option that runs do not have, or nothing."""
-    if name in _ELSEWHERE:
-        return _ELSEWHERE[name].format(shown(value))
-    if name in (field.name for field in dataclasses.fields(Schedule)):
-        return f"Write schedule=fedax.Schedule({name}={shown(value)})."
-    return ""
-
-
 def as_solver(value: Any) -> Any:
-    """Returns an Optax optimizer as a solver; other values are returned as they are.
-
-    Raises:
-        InvalidInput: an optimizer of PyTorch.
-    """
-    kind = value if isinstance(value, type) else type(value)
-    if kind.__module__.startswith("torch."):
-        hint = "Write fedax.SGD(0.1, momentum=0.9), or fedax.Optax(optax.adam(0.001))."
-        got, allowed = f"{kind.__name__} of PyTorch", "an object of Solver"
-        raise InvalidInput.found("run(solver=...)", got, allowed, hint)
+    """Returns an Optax optimizer as a solver; other values are returned as they are."""
     return Optax(value) if isinstance(value, optax.GradientTransformation) else value
 
 

@@ -35,11 +35,9 @@ from fedax.engine.driver.resolve import has_symbolic
 from fedax.engine.driver.session import Grid, check_seeds
 from fedax.engine.driver.session import program_key as program_key
 from fedax.errors import InvalidInput, RunFailed, shown
-from fedax.utils.arguments import checked_call
 from fedax.utils.random import MOST_SEED
 
 
-@checked_call
 def run(
     algorithm: Algorithm[Any],
     task: Task,
@@ -143,7 +141,6 @@ def run(
     return history
 
 
-@checked_call
 def run_grid(
     algorithms: Sequence[Algorithm[Any]],
     task: Task,

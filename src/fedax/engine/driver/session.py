@@ -51,7 +51,6 @@ from fedax.engine.round.timing.deadline import cutoff_of
 from fedax.errors import InvalidInput, short
 from fedax.models.storage import initial_model
 from fedax.observe.base import Observer
-from fedax.utils.arguments import checked_call
 from fedax.utils.layout import Layout
 from fedax.utils.random import MOST_SEED
 
@@ -447,12 +446,10 @@ class Session:
     def __init__(self, grid: Grid) -> None:
         self._grid, self._program = grid, grid.program
 
-    @checked_call
     def init(self) -> RunState:
         """Returns the state before round 0."""
         return RunState(0, self._grid.init())
 
-    @checked_call
     def step(self, state: RunState) -> tuple[RunState, Report]:
         """Takes one round.
 
@@ -480,7 +477,6 @@ class Session:
         )
         return RunState(state.round + 1, value), report
 
-    @checked_call
     def spent(self, state: RunState) -> float | None:
         """Returns the epsilon that the rounds up to a state have spent.
 
@@ -488,7 +484,6 @@ class Session:
         """
         return None if self._grid.private is None else self._grid.private.epsilon_after(state.round)
 
-    @checked_call
     def observe(self, state: RunState, *observers: Observer) -> dict[str, Any]:
         """Computes the metrics of some observers, by name."""
         for observer in observers:
@@ -497,7 +492,6 @@ class Session:
         task = self._grid.seen_task
         return compute_metrics(self._program, state.value, observers, state.round, task)[0]
 
-    @checked_call
     def params(self, state: RunState) -> PyTree:
         """Returns the global model as the user's own pytree."""
         (carry,) = self._program.split(state.value)
@@ -505,7 +499,6 @@ class Session:
         model = call_model(self._grid.algorithms_by_run[0], carry.state, layout.dim)
         return self._grid.task.assembled(layout.unravel(model))
 
-    @checked_call
     def personal(self, state: RunState) -> PyTree:
         """Returns the models that the clients use: the user's pytree with a first axis
         (clients,).
@@ -513,7 +506,6 @@ class Session:
         return jax.vmap(self._grid.layout.unravel)(self._program.personal(state.value)[0].models)
 
 
-@checked_call
 def start(
     algorithm: Algorithm[Any], task: Task, *, seed: SupportsIndex = 0, **setting: Unpack[Setting]
 ) -> Session:

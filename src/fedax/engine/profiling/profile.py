@@ -24,7 +24,6 @@ from fedax.engine.driver.session import Grid
 from fedax.engine.profiling.flops import Uncountable, measure_peak, round_flops_counter
 from fedax.engine.round.engine import compute_metrics
 from fedax.errors import FedaxError, InvalidInput
-from fedax.utils.arguments import checked_call
 
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = ")
 _ORIGIN = re.compile(r'op_name="([^"]*)"')
@@ -109,7 +108,6 @@ class Profile:
         )
 
 
-@checked_call
 def profile(
     algorithm: Algorithm[Any],
     task: Task,

@@ -28,7 +28,6 @@ from fedax.engine.round.footprint import trace_footprint
 from fedax.engine.round.timing.deadline import AnswerTable
 from fedax.engine.round.traffic import missing_value
 from fedax.observe.base import Observer, on_host
-from fedax.utils.arguments import checked_arguments
 from fedax.utils.random import stream
 
 
@@ -263,7 +262,6 @@ class Program(ABC):
         """Inverts `split`, on copies."""
 
 
-@checked_arguments
 class Engine(ABC):
     """Where runs are computed: in one process, on several ranks, or on clients' devices.
 

@@ -25,7 +25,6 @@ from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork, zeros
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
 from fedax.engine.round.model_state import Sent, shared_state
-from fedax.utils.arguments import checked_call
 from fedax.utils.layout import Layout
 from fedax.utils.random import stream
 
@@ -88,7 +87,6 @@ class Footprint(NamedTuple):
         )
 
 
-@checked_call
 def footprint(
     algorithm: Algorithm[Any],
     task: Task | None = None,

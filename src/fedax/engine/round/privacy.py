@@ -38,7 +38,6 @@ from fedax.engine.round.context import RoundContext
 from fedax.engine.round.footprint import Probe, RecordingBackend
 from fedax.engine.round.model_state import shared_state
 from fedax.errors import InvalidInput
-from fedax.utils.arguments import checked_call
 from fedax.utils.layout import Layout, accumulator
 
 FIELD = "Channel(privacy=...)"
@@ -540,7 +539,6 @@ def _has_fixed_cohort_size(schedule: Schedule, clients: int) -> bool:
     )
 
 
-@checked_call
 def privacy_spent(
     algorithm: Algorithm[Any],
     task: Task,
@@ -581,7 +579,6 @@ def privacy_spent(
     return epsilon_of(private.ledger, privacy.noise, privacy.delta, rounds)
 
 
-@checked_call
 def noise_for(
     epsilon: float,
     algorithm: Algorithm[Any],

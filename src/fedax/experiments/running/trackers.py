@@ -14,7 +14,6 @@ from fedax.core import FedaxError, History, InvalidInput, UnknownName
 from fedax.engine.driver.run import Progress
 from fedax.errors import install_hint
 from fedax.report import Record
-from fedax.utils.arguments import checked_call
 
 
 @runtime_checkable
@@ -159,7 +158,6 @@ class Tracking:
         end
     """
 
-    @checked_call
     def __init__(
         self,
         trackers: Any,

@@ -17,10 +17,8 @@ from fedax.tasks.own_models.outputs import (
     training_arguments,
 )
 from fedax.tasks.own_models.signature import call_with
-from fedax.utils.arguments import checked_call
 
 
-@checked_call
 def from_equinox(
     module: Any, loss: Callable[..., Any], clients: Any, **options: Unpack[Options]
 ) -> Task:

@@ -20,10 +20,8 @@ from fedax.tasks.own_models.outputs import (
 )
 from fedax.tasks.own_models.padding import mask_of_rows
 from fedax.tasks.own_models.signature import call_with
-from fedax.utils.arguments import checked_call
 
 
-@checked_call
 def from_flax(
     module: Any, loss: Callable[..., Any], clients: Any, **options: Unpack[Options]
 ) -> Task:

@@ -14,10 +14,8 @@ from fedax.tasks.own_models.outputs import (
     none_if_empty,
     training_arguments,
 )
-from fedax.utils.arguments import checked_call
 
 
-@checked_call
 def from_haiku(
     module: Callable[..., Any], loss: Callable[..., Any], clients: Any, **options: Unpack[Options]
 ) -> Task:

@@ -18,13 +18,11 @@ from fedax.core.task import Given
 from fedax.examples.arrays import as_array, check_range
 from fedax.tasks.clients import parts_of_task, read_clients
 from fedax.tasks.own_models.signature import check_functions, choose_leaves, read_signature
-from fedax.utils.arguments import checked_call_moving
 from fedax.utils.layout import accumulator
 from fedax.utils.leaf_names import Which, is_in_module, names_of
 from fedax.utils.numbers import python_number
 
 
-@checked_call_moving("params")
 def from_loss(
     loss: Callable[..., Any],
     params: PyTree,
@@ -136,8 +134,7 @@ def from_loss(
             None,
             "the state before the first step, for a loss that takes one",
         )
-    # A large base must not be in memory twice: each array is released as soon as it is placed.
-    start, untrained, types = starting_point(params.take(), frozen, compute)
+    start, untrained, types = starting_point(params, frozen, compute)
     functions = {
         key: dataclasses.replace(function, types=types) for key, function in functions.items()
     }

@@ -15,7 +15,6 @@ from fedax.tasks.own_models.outputs import Network, from_network, none_if_empty
 from fedax.tasks.own_models.signature import choose_leaves
 from fedax.tasks.own_models.torch_modules.datasets import with_arrays
 from fedax.tasks.own_models.torch_modules.program import export
-from fedax.utils.arguments import checked_call
 from fedax.utils.leaf_names import names_of
 
 _LOSSES = {
@@ -31,7 +30,6 @@ _LOSSES |= {
 }
 
 
-@checked_call
 def from_torch(
     module: Any, loss: Callable[..., Any], clients: Any, **options: Unpack[Options]
 ) -> Task:
@@ -230,7 +228,6 @@ def _merge_arrays(history: History) -> dict[str, Any]:
     return params | state
 
 
-@checked_call
 def torch_state_dict(module: Any, result: History | Mapping[str, Any]) -> dict[str, Any]:
     """Returns a run's result as a `state_dict`, for `module.load_state_dict`.
 

@@ -19,7 +19,6 @@ from fedax.tasks.clients import Clients, read_clients
 from fedax.tasks.own_models.from_loss import from_loss
 from fedax.tasks.own_models.padding import leaves_padding_out
 from fedax.tasks.own_models.signature import check_functions
-from fedax.utils.arguments import unknown_argument
 
 Inputs = str | tuple[str, ...] | Callable[[Any], Any] | None
 """The arguments of a model: an array's name, several, or a function of the examples; by default x,
@@ -184,11 +183,6 @@ def from_network(
         predict: the predictions, a function of outputs and examples; by default the softmax of
             outputs with a column for each class, else the outputs.
     """
-    # `from_loss` would refuse an unknown option by its name instead of the maker's
-    known_options = {*inspect.signature(from_loss).parameters, "inputs"} - {"params", "state"}
-    for option in options:
-        if option not in known_options:
-            raise unknown_argument(maker, option, known_options)
     if not callable(loss):
         raise InvalidInput.of(
             f"{maker}(loss=...)", loss, "a function (outputs, examples) -> (batch,)"

@@ -9,7 +9,6 @@ from jaxtyping import Array, Float
 
 from fedax.core import InvalidInput
 from fedax.theory._limits import check, rows
-from fedax.utils.arguments import checked_call
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,6 @@ class Rounding:
         return self.dim * self.width**2
 
 
-@checked_call
 def mean_square_consensus(models: Float[Array | np.ndarray, "clients dim"]) -> float:
     r"""Returns $\frac1m \sum_i \lVert x(i) - \bar x \rVert^2$, which the lemmas bound.
 
@@ -116,7 +114,6 @@ def mean_square_consensus(models: Float[Array | np.ndarray, "clients dim"]) -> f
     return float(np.mean(np.sum((model_rows - model_rows.mean(0)) ** 2, axis=1)))
 
 
-@checked_call
 def move_bound(setting: Setting) -> float:
     r"""Returns a bound on the squared length of one local step.
 
@@ -141,7 +138,6 @@ def move_bound(setting: Setting) -> float:
     )
 
 
-@checked_call
 def drift_bound(setting: Setting, gradient: float) -> float:
     r"""Returns a bound on the drift of local training.
 
@@ -167,7 +163,6 @@ def drift_bound(setting: Setting, gradient: float) -> float:
     return (setting.c1 + 32 * setting.local_steps**2 * gradient) * setting.rate**2
 
 
-@checked_call
 def consensus_bound(
     setting: Setting, rounding: Rounding | None = None, *, as_printed: bool = False
 ) -> float:
@@ -212,7 +207,6 @@ def consensus_bound(
     return total * (setting.mixing / (1 - setting.mixing)) ** 2
 
 
-@checked_call
 def effective_steps(*, local_steps: int, momentum: float, as_printed: bool = False) -> float:
     r"""Returns $S = \sum_{j=1}^{K} \frac{1 - \theta^j}{1 - \theta}$, the steps without momentum
     that K steps with it are worth.
@@ -255,7 +249,6 @@ class Constants(NamedTuple):
     beta: float
 
 
-@checked_call
 def constants(
     setting: Setting, rounding: Rounding | None = None, *, as_printed: bool = False
 ) -> Constants:
@@ -329,7 +322,6 @@ def constants(
     return Constants(gamma, alpha / gamma, beta / gamma)
 
 
-@checked_call
 def stationarity_bound(
     setting: Setting, rounding: Rounding | None = None, *, gap: float, rounds: int
 ) -> float:
@@ -357,7 +349,6 @@ def stationarity_bound(
     return 2 * gap / (terms.gamma * rounds) + terms.alpha + terms.beta
 
 
-@checked_call
 def pl_bound(
     setting: Setting, rounding: Rounding | None = None, *, gap: float, rounds: int, curvature: float
 ) -> float:

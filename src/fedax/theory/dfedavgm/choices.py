@@ -9,10 +9,8 @@ import scipy  # imports what is asked for, and only then
 from fedax.core import InvalidInput
 from fedax.theory._limits import check
 from fedax.theory.dfedavgm.bounds import Rounding, Setting, effective_steps, stationarity_bound
-from fedax.utils.arguments import checked_call
 
 
-@checked_call
 def largest_step_size(*, smoothness: float, local_steps: int, momentum: float = 0.0) -> float:
     r"""Returns the step size at which $\gamma = 0$; below it the theorems hold.
 
@@ -43,7 +41,6 @@ def largest_step_size(*, smoothness: float, local_steps: int, momentum: float = 
     )
 
 
-@checked_call
 def step_size(*, smoothness: float, local_steps: int, rounds: int) -> float:
     r"""Returns $\eta = \frac{1}{LK\sqrt T}$, with which the bound falls like $\frac{1}{\sqrt T}$.
 
@@ -58,7 +55,6 @@ def step_size(*, smoothness: float, local_steps: int, rounds: int) -> float:
     return 1 / (smoothness * local_steps * math.sqrt(rounds))
 
 
-@checked_call
 def best_step_size(
     setting: Setting, rounding: Rounding | None = None, *, gap: float, rounds: int
 ) -> float:
@@ -94,7 +90,6 @@ def best_step_size(
     return math.exp(float(result.x))
 
 
-@checked_call
 def pl_step_size(*, curvature: float, local_steps: int, rounds: int) -> float:
     r"""Returns $\eta = \frac{\ln T}{\nu K T}$, with which the bound of Theorem 2 falls like
     $\frac{\ln T}{T}$.
@@ -122,7 +117,6 @@ def pl_step_size(*, curvature: float, local_steps: int, rounds: int) -> float:
     return math.log(rounds) / (curvature * local_steps * rounds)
 
 
-@checked_call
 def bit_threshold(*, dim: int, rounds_ratio: float = 9 / 4) -> float:
     r"""Returns the bits below which the quantised method sends less, if it takes r times the
     rounds.
@@ -148,7 +142,6 @@ def bit_threshold(*, dim: int, rounds_ratio: float = 9 / 4) -> float:
     return 32 / rounds_ratio - 32 / dim
 
 
-@checked_call
 def coarsest_accuracy(
     setting: Setting, rounding: Rounding, *, gap: float, rounds_ratio: float = 9 / 4
 ) -> float:

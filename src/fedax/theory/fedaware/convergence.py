@@ -8,10 +8,8 @@ from jaxtyping import Array, Float, Int
 from fedax.core import InvalidInput
 from fedax.theory._limits import check, shares
 from fedax.theory.fedaware.definitions import Divergence, Weights
-from fedax.utils.arguments import checked_call
 
 
-@checked_call
 def drift_bound(
     *,
     local_steps: Int[Array | np.ndarray, "clients"],
@@ -56,7 +54,6 @@ def drift_bound(
     return 5 * k * rate**2 * (local_variance + 6 * k * (np.asarray(dissimilarities) + gradient**2))
 
 
-@checked_call
 def heterogeneity(
     *,
     local_steps: Int[Array | np.ndarray, "clients"],
@@ -93,7 +90,6 @@ def heterogeneity(
     return float(30 * rate * (client_weights * (k - k.min())) @ np.asarray(dissimilarities))
 
 
-@checked_call
 def mean_drift_bound(
     *,
     local_steps: Int[Array | np.ndarray, "clients"],
@@ -144,7 +140,6 @@ def mean_drift_bound(
     )
 
 
-@checked_call
 def momentum_error_bound(
     *, error: float, moved: float, drift: float, smoothness: float, share: float
 ) -> float:
@@ -191,7 +186,6 @@ def momentum_error_bound(
     return (1 - share / 2) * error + 2 * (smoothness * moved) ** 2 / share + share * drift
 
 
-@checked_call
 def direction_error_bound(*, found: Divergence, global_variance: float, error: float) -> float:
     r"""Returns a bound on how far FedAWARE's direction is from the gradient.
 
@@ -217,7 +211,6 @@ def direction_error_bound(*, found: Divergence, global_variance: float, error: f
     return math.sqrt(found.pearson * global_variance) + math.sqrt(error)
 
 
-@checked_call
 def stationarity_bound(
     *, gap: float, rate: float, smoothness: float, errors: Float[Array | np.ndarray, "rounds"]
 ) -> float:

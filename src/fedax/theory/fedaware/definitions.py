@@ -8,13 +8,11 @@ from jaxtyping import Array, Float
 
 from fedax.core import InvalidInput
 from fedax.theory._limits import check, rows, shares
-from fedax.utils.arguments import checked_call
 
 Weights = Float[Array | np.ndarray, "clients"]
 Gradients = Float[Array | np.ndarray, "clients dim"]
 
 
-@checked_call
 def diversity(
     gradients: Gradients, weights: Weights | None = None, surrogate: Weights | None = None
 ) -> float:
@@ -64,7 +62,6 @@ def diversity(
     return numerator / denominator if denominator else math.inf if numerator else 1.0
 
 
-@checked_call
 def dissimilarities(
     gradients: Gradients, weights: Weights | None = None
 ) -> Float[np.ndarray, "clients"]:
@@ -88,7 +85,6 @@ def dissimilarities(
     return np.sum((gradient_rows - client_weights @ gradient_rows) ** 2, axis=1)
 
 
-@checked_call
 def dissimilarity_offset(
     gradients: Float[Array | np.ndarray, "points clients dim"],
     weights: Weights | None = None,
@@ -132,7 +128,6 @@ def dissimilarity_offset(
     return math.sqrt(max(float(np.max(square - dissimilarity**2 * mean)), 0.0))
 
 
-@checked_call
 def diversity_bound(
     *, global_variance: float, gradient: float, dissimilarity: float = 1.0
 ) -> float:
@@ -183,7 +178,6 @@ class Divergence(NamedTuple):
     pearson: float
 
 
-@checked_call
 def divergence(surrogate: Weights, weights: Weights | None = None) -> Divergence:
     r"""Returns the paper's $\chi^2$ and $\chi$ of surrogate weights $\tilde\lambda$ against
     $\lambda$, with their use.
@@ -211,7 +205,6 @@ def divergence(surrogate: Weights, weights: Weights | None = None) -> Divergence
     )
 
 
-@checked_call
 def surrogate_gradient_bound(
     found: Divergence, *, global_variance: float, gradient: float, as_printed: bool = False
 ) -> float:
@@ -250,7 +243,6 @@ def surrogate_gradient_bound(
     return (gradient + math.sqrt(found.pearson * global_variance)) ** 2
 
 
-@checked_call
 def frank_wolfe_gap(vectors: Gradients, weights: Weights) -> float:
     r"""Returns the certificate of the shortest combination $d = \sum_i \tilde\lambda_i m_i$.
 

@@ -10,10 +10,8 @@ from jaxtyping import Array, Float, Int
 from fedax.core import InvalidInput
 from fedax.theory._limits import check, shares
 from fedax.theory.fedaware.definitions import Divergence, Weights
-from fedax.utils.arguments import checked_call
 
 
-@checked_call
 def gradient_bound_as_printed(*, gradient_bound: float, surrogate_diversity: float) -> float:
     r"""Returns the bound $\lVert \nabla f(x^t) \rVert \le \tilde G / \tilde D(x^t)$.
 
@@ -44,7 +42,6 @@ def gradient_bound_as_printed(*, gradient_bound: float, surrogate_diversity: flo
     return gradient_bound / surrogate_diversity
 
 
-@checked_call
 def rho_as_printed(
     found: Divergence,
     *,
@@ -100,7 +97,6 @@ def rho_as_printed(
     return 1 - math.sqrt(found.gap) - found.gap - drift
 
 
-@checked_call
 def stationarity_as_printed(
     found: Sequence[Divergence],
     *,
