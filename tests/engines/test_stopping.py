@@ -165,7 +165,6 @@ def test_each_member_of_a_grid_stops_for_itself(engine, tmp_path):
             r"EarlyStopping\(min_change=\.\.\.\): "
             r"got -1.0",
         ),
-        ({"stop": fedax.EarlyStopping(metric=3)}, "the name of a metric"),
         (
             {"stop": fedax.EarlyStopping("validation_accuracy")},
             "observers that give validation_accuracy",

@@ -113,9 +113,7 @@ class EarlyStopping(_Rule):
         return "stopped"
 
     def check(self) -> None:
-        """Refuses a metric that is no string, a patience below one round and a negative change."""
-        if not isinstance(self.metric, str):
-            raise InvalidInput.of("EarlyStopping(metric=...)", self.metric, "the name of a metric")
+        """Refuses a patience below one round and a negative change."""
         _check_count("EarlyStopping(patience=...)", self.patience)
         if not real(self.min_change) or not 0 <= self.min_change < math.inf:
             raise InvalidInput.of(
