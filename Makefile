@@ -117,7 +117,8 @@ lint: $(VENV)/.ready-to-test ## format, lint and the imports contract, in second
 	$(BIN)/ruff check src tests benchmarks docs
 	$(BIN)/lint-imports
 
-check: lint ## format, lint, imports contract and types
+check: lint ## format, lint, imports contract, ceilings of tokens, and types
+	.ci/tokens --check
 	$(BIN)/pyright
 	$(BIN)/pyright --project pyright-strict.json
 

@@ -1,4 +1,4 @@
-"""Agreement of public CI, citation, templates and checks before a commit with the package."""
+"""The citation, the address at release, the wheel, and declared dependencies."""
 
 import ast
 import contextlib
@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-import types
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ import yaml
 from sources import own_files
 
 ROOT = Path(__file__).parent.parent
-COMMAND = re.compile(r"(?:taskset -c 0 )?(?:\S*/)?python \S+\.py")
 
 
 @pytest.fixture(scope="module")
@@ -44,85 +42,13 @@ def test_the_citation_is_of_this_package(project):
     }
 
 
-def test_the_public_ci_runs_the_one_job_on_the_oldest_python(project):
-    job = read(".github/workflows/ci.yml")["jobs"]["everything"]
-    assert f">={job['strategy']['matrix']['python'][0]}" == project["requires-python"]
-    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
-    parts = read(".github/workflows/ci.yml")["jobs"]["part"]
-    assert parts["strategy"]["matrix"]["part"] == list(range(1, 25))
-    assert [step["run"] for step in parts["steps"] if "run" in step] == [
-        "make slow OF=${{ matrix.part }}/24"
-    ]
-
-
-def test_the_parts_are_all_of_it(pytestconfig):
-    """Every slow test is in one of the 24 parts."""
-    conftest = pytestconfig.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
-    nodes = [f"tests/laws/test_laws.py::test_it[{name}]" for name in ("FedAvg", "FedBC", "GD")] + [
-        "tests/a.py::test_b"
-    ]
-    found = []
-    for part in range(1, 25):
-        left = [types.SimpleNamespace(nodeid=node) for node in nodes]
-        conftest.leave_part(f"{part}/24", left)
-        found += [item.nodeid for item in left]
-    assert sorted(found) == sorted(nodes)
-
-
-def test_ci_runs_targets_that_there_are():
-    """And `make help` lists every target."""
-    makefile = (ROOT / "Makefile").read_text()
-    described = set(re.findall(r"^([a-z-]+):.*## ", makefile, flags=re.MULTILINE))
-    assert described == set(re.search(r"\.PHONY: (.*)", makefile)[1].split())
-    assert {"lint", "wheel", "test", "pages", "check"} <= targets_of_ci() <= described
-
-
-def targets_of_ci():
-    """Returns the targets of make that `.ci/run` makes."""
-    lines = re.findall(
-        r"\bmake ([^;\n]+)", (ROOT / ".ci" / "run").read_text().partition("set -e")[2]
-    )
-    words = {word for line in lines for word in line.split()}
-    return {word for word in words if re.fullmatch("[a-z-]+", word) and word[0] != "-"}
-
-
-def test_checks_before_a_commit_are_those_of_make_check():
-    """The same programs from the same environment, so that their versions are the pinned ones."""
-    makefile = (ROOT / "Makefile").read_text()
-    (repository,) = read(".pre-commit-config.yaml")["repos"]
-    programs = [hook["entry"].split()[0] for hook in repository["hooks"]]
-    assert repository["repo"] == "local"
-    assert programs == [
-        ".venv/bin/ruff",
-        ".venv/bin/ruff",
-        ".venv/bin/lint-imports",
-        ".venv/bin/pyright",
-    ]
-    for program in programs:
-        assert f"\t$(BIN)/{Path(program).name}" in makefile
-
-
-def test_templates_have_what_the_host_asks_for():
-    templates = [
-        path
-        for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")
-        if path.name != "config.yml"
-    ]
-    assert len(templates) == 2
-    for path in templates:
-        form = read(path.relative_to(ROOT))
-        assert form["name"]
-        assert form["description"]
-        assert all(field["attributes"]["label"] for field in form["body"])
-
-
 NAMED = ("pyproject.toml", "CITATION.cff", "mkdocs.yml", "README.md")
 
 
 def test_no_file_names_an_address_of_the_project(project):
     """None is known to belong to it. Links to others are to packages and papers."""
     assert "urls" not in project
-    for name in (*NAMED, "SECURITY.md", "CONTRIBUTING.md", ".github/ISSUE_TEMPLATE/config.yml"):
+    for name in (*NAMED, "SECURITY.md", "CONTRIBUTING.md"):
         text = (ROOT / name).read_text()
         assert re.findall(r"https?://\S*fedax\S*", text) == [], name
 
@@ -169,119 +95,6 @@ def test_a_pure_wheel_has_no_extension(native, extensions):
     assert int(done.stdout) == extensions
 
 
-STUB = """#!/bin/sh
-echo "$(basename "$0") $*" >> "{log}"
-case "$1 $2" in
-  --version*) echo "Python {version}" ;;
-  *version_info*) exit {too_old} ;;
-  *ensurepip*) exit {no_venv} ;;
-  "-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
-  "venv "*) mkdir -p "{venv}/bin" && cp "$0" "{venv}/bin/python" ;;
-esac
-"""
-
-
-@pytest.fixture
-def machine(tmp_path):
-    """A machine with some interpreters: runs make there, returns its result and what was called."""
-
-    def run(*interpreters, make=(), no_venv=()):
-        commands, log, venv = tmp_path / "bin", tmp_path / "log", tmp_path / ".venv"
-        commands.mkdir()
-        log.touch()
-        for name in ("sh", "sed", "awk", "touch", "mkdir", "cp", "basename", "dirname", "cat"):
-            (commands / name).symlink_to(shutil.which(name))
-        for name, version in interpreters:
-            too_old = int(tuple(map(int, version.split(".")[:2])) < (3, 11))
-            stub = STUB.format(
-                log=log, venv=venv, version=version, too_old=too_old, no_venv=int(name in no_venv)
-            )
-            (commands / name).write_text(stub)
-            (commands / name).chmod(0o755)
-        command = [shutil.which("make"), f"VENV={venv}", *make, f"{venv}/.ready"]
-        environment = {"PATH": str(commands), "HOME": str(tmp_path)}
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-        )
-        assert (venv / ".ready").exists() is (done.returncode == 0)
-        return done, [
-            line
-            for line in log.read_text().splitlines()
-            if " -m " in line or line.startswith("uv ")
-        ]
-
-    return run
-
-
-@pytest.mark.parametrize(
-    ("interpreters", "chosen"),
-    [
-        ([("python3.11", "3.11.9")], "python3.11"),
-        ([("python3", "3.12.1")], "python3"),
-        ([("python3", "3.10.12"), ("python3.12", "3.12.1")], "python3.12"),
-        ([("python3.11", "3.11.9"), ("python3.14", "3.14.0"), ("python3", "3.11.9")], "python3.14"),
-        ([("python3.14", "2.7.18"), ("python", "3.13.2")], "python"),
-    ],
-)
-def test_make_finds_an_interpreter(interpreters, chosen, machine, tmp_path):
-    done, calls = machine(*interpreters)
-    assert done.returncode == 0, done.stderr
-    assert calls[0] == f"{chosen} -m venv {tmp_path}/.venv"
-    assert calls[1].startswith("python -m pip ")
-    assert calls[1].endswith("--constraint constraints.txt --editable .")
-
-
-@pytest.mark.parametrize(
-    ("interpreters", "options", "message"),
-    [
-        ([], {}, "fedax needs Python 3.11 or newer, and there is none on PATH. Install one, or uv"),
-        (
-            [("python3", "3.10.12")],
-            {},
-            "there is none on PATH. python3 is Python 3.10.12. Install one",
-        ),
-        (
-            [("python3", "3.12.1")],
-            {"no_venv": ["python3"]},
-            "no module venv (on Debian and Ubuntu: apt install python3-venv)",
-        ),
-        (
-            [("mine", "3.9.2")],
-            {"make": ["PYTHON=mine"]},
-            "mine is Python 3.9.2; fedax needs Python 3.11 or newer.",
-        ),
-        ([("python3", "3.12.1")], {"make": ["PYTHON=mine"]}, "There is no mine that runs."),
-    ],
-)
-def test_make_says_what_is_missing(interpreters, options, message, machine):
-    done, calls = machine(*interpreters, **options)
-    assert done.returncode != 0
-    assert message in done.stderr
-    assert calls == []
-
-
-@pytest.mark.parametrize("version", ["3.10.12", "3.12.1"])
-def test_make_uses_uv_which_downloads_an_interpreter_if_needed(version, machine, tmp_path):
-    done, calls = machine(("uv", "0.9.0"), ("python3", version))
-    assert done.returncode == 0, done.stderr
-    python = "python3" if version == "3.12.1" else ">=3.11"
-    assert calls[0] == f"uv venv --quiet --allow-existing --seed --python {python} {tmp_path}/.venv"
-    assert (
-        calls[1] == f"uv pip install --quiet --python {tmp_path}/.venv/bin/python --constraint "
-        "constraints.txt --editable ."
-    )
-
-
-def test_the_wheel_is_tried_without_pinned_versions():
-    """With the newest ones in every CI run, with the oldest ones before a release."""
-    assert "wheel" in targets_of_ci()
-    assert "\t.ci/wheel newest\n" in (ROOT / "Makefile").read_text()
-    assert "\n.ci/wheel oldest\n" in (ROOT / ".ci" / "release-check").read_text()
-    script = (ROOT / ".ci" / "wheel").read_text()
-    assert "--constraint" not in script
-    assert all(command in script for command in ("fedax --help", "fedax compare", "fedax report"))
-
-
 def imports(path):
     """The packages that a file imports, at any place in it."""
     for node in ast.walk(ast.parse(path.read_text())):
@@ -318,12 +131,3 @@ def test_what_is_imported_is_declared_and_the_other_way_round(project):
             assert own & known, f"{path}: {name} is imported and not declared"
             imported |= own
     assert needed <= imported, f"declared and not imported: {needed - imported}"
-
-
-@pytest.mark.parametrize("path", own_files("benchmarks"), ids=lambda path: path.stem)
-def test_each_command_of_a_benchmark_has_a_line(path):
-    """Lines of an indented block in a module's docstring begin with a command."""
-    told = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")), clean=False) or ""
-    lines = [line.strip() for line in told.splitlines() if line.startswith("    ")]
-    assert [line for line in lines if not COMMAND.match(line)] == []
-    assert [line for line in lines if len(COMMAND.findall(line)) > 1] == []

@@ -1,4 +1,4 @@
-"""README, CONTRIBUTING and guides: their examples work, and their prose follows the house style."""
+"""README, CONTRIBUTING and guides: their examples work and name what exists."""
 
 import inspect
 import os
@@ -76,17 +76,6 @@ def test_every_block_has_a_language_and_a_reason_names_what_exists():
     assert len(BLOCKS) > 100
     named = {path for b in BLOCKS if b.reason for path in re.findall(r"tests/[\w/.]+", b.reason)}
     assert [path for path in named if not (ROOT / path.rstrip(".")).exists()] == []
-
-
-def test_code_on_pages_has_80_columns():
-    """A page of the site has room for so many."""
-    wide = [
-        f"{block}: {line}"
-        for block in BLOCKS
-        for line in block.text.splitlines()
-        if len(line) > 80 and block.language in ("python", "toml", "sh", "nginx")
-    ]
-    assert [line for line in wide if not line.startswith("CONTRIBUTING")] == []
 
 
 def test_blocks_are_found_in_lists_and_with_reasons():
@@ -323,15 +312,6 @@ def test_contributing_example_is_a_sampling_rule():
     assert abs(vector(half) - vector(whole)).max() > 1e-6
 
 
-def test_readme_names_the_two_commands():
-    text = (ROOT / "README.md").read_text()
-    assert "make demo" in text
-    assert "make test" in text
-    pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)
-    assert pictures
-    assert all((ROOT / path).exists() for path in pictures)
-
-
 def helped():
     import fedax
     import fedax.graphs
@@ -366,15 +346,3 @@ def test_help_lists_every_public_name(module):
         for name in listed
         if not hasattr(module, name) and not hasattr(getattr(module, "Graph", None), name)
     } == set()
-
-
-def test_guarantees_name_tests_that_exist():
-    """Every `path::test` of docs/guarantees.md is a test."""
-    named = re.findall(
-        r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "guarantees.md").read_text()
-    )
-    assert len(named) > 20
-    missing = [
-        f"{path}::{test}" for path, test in named if f"def {test}(" not in (ROOT / path).read_text()
-    ]
-    assert missing == []
