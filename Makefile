@@ -73,7 +73,7 @@ $(TORCH)/.ready: pyproject.toml constraints.txt setup.py $(wildcard src/fedax/op
 torch: $(TORCH)/.ready ## the tests of PyTorch modules, their tutorial and their deployment, in an environment with PyTorch
 	$(TORCH)/bin/python -m pytest --quiet -m "slow or not slow" tests/pytorch tests/flower/test_deploy_torch.py
 
-fuzz: $(VENV)/.ready-to-test ## thousands of mutated specifications, data files and run files: refused in words or read
+fuzz: $(VENV)/.ready-to-test ## thousands of mutated specifications, data files and run files: no hang and no wrong number
 	$(BIN)/python tests/fuzz/fuzz.py bits 3000
 	$(BIN)/python tests/fuzz/fuzz.py data 2000
 	$(BIN)/python tests/fuzz/fuzz.py specifications 2000
