@@ -1,21 +1,19 @@
-"""Selection without running anything: stages, searches, the plan of a run, and its interruption."""
+"""Selection without running anything: stages, the plan of a run, and its interruption."""
 
-import dataclasses
 import io
 import math
-import sys
 
 import numpy as np
 import pytest
 from rich.console import Console
-from test_protocol import BUDGET, bench_folder, bench_of
+from test_protocol import bench_folder, bench_of
 
 from fedax.benchmark import command, plan, trials
-from fedax.benchmark.archive import Archive, Entry
-from fedax.benchmark.spaces import Range, Space, suggest_points
+from fedax.benchmark.archive import Archive
+from fedax.benchmark.spaces import Range, Space
 from fedax.benchmark.task import Method, load_tasks
-from fedax.benchmark.trials import STANDING, Tuning
-from fedax.core import FedaxError, InvalidInput, Outcome, UnknownName
+from fedax.benchmark.trials import Tuning
+from fedax.core import Outcome
 from fedax.report import Record
 from fedax.utils.lock import held
 
@@ -91,42 +89,6 @@ def test_a_source_does_not_change_what_a_result_depends_on(folder):
     assert key == trials.key_of(task, method, SPACE._replace(source="read again"))
     wider = SPACE._replace(ranges={"learning_rate": Range(0.01, 2.0, log=True)})
     assert key != trials.key_of(task, method, wider)
-    other = dataclasses.replace(STANDING, search="tpe")
-    assert key != trials.key_of(task, method, SPACE, other)
-
-
-def test_optuna_is_asked_for_by_name(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(FedaxError, match=r"search tpe.*optuna.*Run: .* install"):
-        command.Bench.open("quick", out=tmp_path, search="tpe")
-    with pytest.raises(UnknownName, match="halton"):
-        command.Bench.open("quick", out=tmp_path, search="random")
-
-
-def test_tpe_beats_the_sequence_on_a_bowl_and_stays_in_the_cube():
-    pytest.importorskip("optuna", reason="needs the extra `tpe`")
-    tried = trials.unit_points(2, 8, 0)
-    scores = [(float(((point - 0.3) ** 2).sum()),) for point in tried]
-    points = np.array(suggest_points(tried, scores, 1))
-    assert points.shape == (8, 2)
-    assert ((points >= 0) & (points <= 1)).all()
-    assert suggest_points(tried, scores, 1) == points.tolist()
-    assert ((points - 0.3) ** 2).sum(1).mean() < np.mean(scores)
-
-
-def test_other_searches_stay_out_of_the_standing_table(calls, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(trials, "suggest_points", lambda tried, scores, seed: tried[::-1])
-    bench = bench_of(folder, tmp_path / "out")
-    console = Console(file=io.StringIO(), width=200)
-    bench.results(plan.cells_of(bench.tasks, METHODS[1:2]), console)
-    other = dataclasses.replace(bench, tuning=dataclasses.replace(BUDGET, search="tpe"))
-    other.run(["fedavg"], console)
-    assert "which it does not enter" in " ".join(console.file.getvalue().split())
-    assert "FedAvg (tuned by tpe)" in console.file.getvalue()
-    (entry,) = [e for e in Archive([tmp_path / "out"]).entries("tiny") if e.search == "tpe"]
-    assert entry.edges == []
-    assert list(other.standing().entries["tiny"]) == ["FedAvg"]  # and so the page
-    assert other.standing().entries["tiny"]["FedAvg"].search == "halton"
 
 
 def test_waves_finish_families_of_the_first_methods_first():
@@ -141,57 +103,6 @@ def test_waves_finish_families_of_the_first_methods_first():
         (second, "scaffold"),
     ]
     assert names[4:] == [(first, "qfedavg"), (first, "krum"), (second, "qfedavg"), (second, "krum")]
-
-
-def test_an_estimate_is_exact_where_tasks_and_methods_multiply():
-    tasks = [task for task in load_tasks().values() if task.family == "convex"][:3]
-    cells = plan.cells_of(tasks, METHODS)
-    true = {
-        cell.key: 10.0 * (1 + tasks.index(cell.task)) * (1 + METHODS.index(cell.method))
-        for cell in cells
-    }
-    needed = list(plan.needed(cells, {}))
-    assert {cell.task.name for cell in needed} == {task.name for task in tasks}
-    assert {cell.method.name for cell in needed} == {method.name for method in METHODS}
-    assert len(needed) == len(tasks) + len(METHODS) - 1
-    known = {cell.key: true[cell.key] for cell in needed}
-    assert plan.estimate(cells, known) == pytest.approx(true)
-    assert list(plan.needed(cells, known)) == []
-    assert set(plan.estimate(cells, {}).values()) == {1.0}
-
-
-def test_a_dry_run_measures_once_and_runs_nothing(calls, folder, tmp_path, monkeypatch):
-    timed = []
-    monkeypatch.setattr(command, "time_cell", lambda cell, *_: timed.append(cell.key) or 1800.0)
-    bench, console = bench_of(folder, tmp_path / "out"), Console(file=io.StringIO(), width=200)
-    for _ in range(2):
-        bench.run(["fedavg", "krum"], console, only_plan=True)
-    assert timed == [("tiny", "FedAvg"), ("tiny", "Krum")]
-    assert calls == []
-    assert "2 of 2 cells are missing: 1.0 core hours" in console.file.getvalue()
-    assert plan.read_timings(tmp_path / "out") == dict.fromkeys(timed, 1800.0)
-
-
-def test_timings_scale_short_runs_to_all_rounds(folder, data, monkeypatch):
-    """A clock that counts 2 s for each round and seed, and 5 s for the first run of a shape."""
-    now, seen = [0.0], set()
-
-    def instead(task, method, settings, data, seeds):
-        shape = len(settings), len(seeds)
-        now[0] += 2.0 * task.experiment["rounds"] * len(seeds) + 5.0 * (shape not in seen)
-        seen.add(shape)
-
-    monkeypatch.setattr(plan, "run_settings", instead)
-    monkeypatch.setattr(plan.time, "process_time", lambda: now[0])
-    cell = plan.Cell(load_tasks(folder)["tiny"], METHODS[1])
-    # 3 draws of 6 rounds and 3 reported seeds, compiled twice
-    assert plan.time_cell(cell, SPACE, data, BUDGET) == pytest.approx(3 * 12 + 3 * 12 + 10)
-
-    def refuse(*_):
-        raise InvalidInput.because("x", "y")
-
-    monkeypatch.setattr(plan, "run_settings", refuse)
-    assert plan.time_cell(cell, SPACE, data, BUDGET) == 0.0
 
 
 def test_an_interrupted_run_goes_on_where_it_was(calls, folder, tmp_path, monkeypatch):
@@ -213,7 +124,6 @@ def test_an_interrupted_run_goes_on_where_it_was(calls, folder, tmp_path, monkey
     bench.results(cells, console)
     assert len(calls) - before == 4 * 2  # stages of the two that were missing
     assert "4/4" in console.file.getvalue()
-    assert "core hours left" in console.file.getvalue()
 
 
 def test_processes_share_an_archive(calls, folder, tmp_path):
@@ -227,8 +137,3 @@ def test_processes_share_an_archive(calls, folder, tmp_path):
         "Krum",
     ]
     assert "Another process works on 1 of them; run it again" in console.file.getvalue()
-
-
-def test_entries_without_a_search_are_of_the_sequence():
-    """As the files that were written before the field existed."""
-    assert Entry("t", "m", "", "", {}).search == "halton"

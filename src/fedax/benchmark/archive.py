@@ -38,7 +38,7 @@ class Entry:
         refused: why the method does not run on the task; then it has no records.
         records: the reported runs, one for each seed.
         seconds: that all runs took, of one core.
-        search: where the second draw came from, see `trials.SEARCHES`.
+        search: the sequence that the settings were drawn from.
         versions: of the libraries and the machine.
     """
 

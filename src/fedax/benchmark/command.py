@@ -12,23 +12,11 @@ from rich.console import Console
 from fedax.algorithms import algorithm_classes
 from fedax.benchmark.archive import SHIPPED, Archive, Entry, Keys
 from fedax.benchmark.page import render
-from fedax.benchmark.plan import (
-    Cell,
-    Seconds,
-    archived_seconds,
-    cells_of,
-    estimate,
-    hours_by,
-    needed,
-    read_timings,
-    time_cell,
-    write_timings,
-)
+from fedax.benchmark.plan import Cell, cells_of
 from fedax.benchmark.spaces import FILE, Space, read_spaces
 from fedax.benchmark.standing import Standing, describe_place
 from fedax.benchmark.task import FOLDER, BenchTask, Method, choose_tasks, load_tasks, write_target
 from fedax.benchmark.trials import (
-    SEARCHES,
     STANDING,
     Tuning,
     key_of,
@@ -36,11 +24,9 @@ from fedax.benchmark.trials import (
     run_method,
     search_space,
     set_target,
-    title_of,
 )
-from fedax.core import InvalidInput, Task, UnknownName
+from fedax.core import InvalidInput, Task
 from fedax.core.hyper import declared
-from fedax.data.folder import import_extra
 from fedax.errors import RunExists
 from fedax.report.drawing.figures import save_charts
 from fedax.report.tables.comparison import to_latex, to_text
@@ -78,30 +64,19 @@ class Bench:
         folder: Path | None = None,
         spaces: Path | None = None,
         out: Path = Path("bench"),
-        search: str = "halton",
     ) -> "Bench":
         """Reads tasks and spaces; those of a file come before the benchmark's.
 
         Raises:
-            UnknownName: no such tier, task or search.
-            InvalidInput: another search than the standing one, with the standing archive.
+            UnknownName: no such tier or task.
         """
-        # another search is an experiment: it needs Optuna, and never enters the standing archive
-        if search not in SEARCHES:
-            raise UnknownName.among("search", search, SEARCHES)
-        if search != STANDING.search:
-            import_extra("optuna", "tpe", f"--search {search}")
-            if out.resolve() == SHIPPED.resolve():
-                reason = f"the standing archive has settings of {STANDING.search} only"
-                raise InvalidInput.because(f"--search {search}", reason, "Name another --out.")
         place = folder or FOLDER
         # spaces of the user's file replace those of the same class
         known = read_spaces(FILE) | (read_spaces(spaces) if spaces else {})
         # results are found in both, and written to the first
         archives = [out] if out.resolve() == SHIPPED.resolve() else [out, SHIPPED]
-        tuning = dataclasses.replace(STANDING, search=search)
         tasks = choose_tasks(load_tasks(place), tier, names)
-        return cls(place, tasks, known, Archive(archives), tuning)
+        return cls(place, tasks, known, Archive(archives))
 
     @property
     def out(self) -> Path:
@@ -109,8 +84,8 @@ class Bench:
         return self.archive.folders[0]
 
     def standing(self) -> Standing:
-        """Returns what all archives have about the tasks; nothing that another search has tuned."""
-        return Standing.of(self.tasks, self.archive, self._standing_tuning, keys=self._keys())
+        """Returns what all archives have about the tasks."""
+        return Standing.of(self.tasks, self.archive, self.tuning, keys=self._keys())
 
     def _keys(self, methods: Sequence[Method] = ()) -> Keys:
         """Returns the fingerprints of current results: of built-in methods with the benchmark's
@@ -121,22 +96,15 @@ class Bench:
         for task in self.tasks:
             if task.target is None:
                 continue
-            for some, spaces, tuning in (
-                (builtin, standing, self._standing_tuning),
-                (methods, self.spaces, self.tuning),
-            ):
+            for some, spaces in ((builtin, standing), (methods, self.spaces)):
                 keys |= {
-                    (task.name, title_of(method, tuning)): key_of(
-                        task, method, search_space(task, method, spaces), tuning
+                    (task.name, method.label): key_of(
+                        task, method, search_space(task, method, spaces), self.tuning
                     )
                     for method in some
                     if task.fits(method)
                 }
         return keys
-
-    @property
-    def _standing_tuning(self) -> Tuning:
-        return dataclasses.replace(self.tuning, search=STANDING.search)
 
     def show_tasks(self, console: Console) -> None:
         """Lists the tasks with their targets."""
@@ -163,13 +131,12 @@ class Bench:
             told = f"{task.metric} {target.value:g}, {target.reference} {target.settings}"
             _print(console, f"{task.name}: {told} ({seconds:.0f} s).")
 
-    def run(self, names: Sequence[str], console: Console, *, only_plan: bool = False) -> None:
+    def run(self, names: Sequence[str], console: Console) -> None:
         """Runs methods on the tasks that fit them, and shows where they stand.
 
         Args:
             names: of the methods, or `all`.
             console: for what is done.
-            only_plan: shows what would run and how long it takes, and runs short timings only.
         """
         everything = [name.lower() for name in names] == [ALL]
         methods = [Method.parse(name) for name in (algorithm_classes() if everything else names)]
@@ -191,9 +158,6 @@ class Bench:
                 reason = f"{titles.count(title)} of the methods have this title"
                 raise InvalidInput.because(title, reason, "Give each its own label=....")
         cells = cells_of(self.tasks, methods)
-        if only_plan:
-            self._show_plan(cells, console)
-            return
         self.results(cells, console)
         if not everything:
             self._show(methods, console)
@@ -219,9 +183,8 @@ class Bench:
         # targets are needed by every key; asked for before anything runs
         for cell in cells:
             cell.task.required_target()
-        makers, known, busy = _Data(console), self._known(), 0
-        # cells that are still to be made, for the estimate of the time
-        missing = {cell.key: cell for cell in cells if self._find(cell) is None}
+        makers = _Data(console)
+        busy = 0
         for number, cell in enumerate(cells, 1):
             if (entry := self._find(cell)) is None:
                 data = makers.of(cell.task)
@@ -238,10 +201,7 @@ class Bench:
                 except RunExists:
                     busy += 1
                     continue
-                # measured seconds make the estimate of the rest better
-                known[cell.key] = entry.seconds
-            missing.pop(cell.key, None)
-            self._say(entry, f"{number}/{len(cells)}{_left(missing.values(), known)}", console)
+            self._say(entry, f"{number}/{len(cells)}", console)
         if busy:
             _print(
                 console,
@@ -253,40 +213,12 @@ class Bench:
 
     def _find(self, cell: Cell) -> Entry | None:
         key = key_of(cell.task, cell.method, self._space(cell), self.tuning)
-        return self.archive.find(cell.task.name, title_of(cell.method, self.tuning), key)
+        return self.archive.find(cell.task.name, cell.method.label, key)
 
     def _make(self, cell: Cell, data: Task) -> Entry:
         entry = run_method(cell.task, cell.method, self._space(cell), data, self.tuning)
         self.archive.add(entry)
         return entry
-
-    def _known(self) -> Seconds:
-        return read_timings(self.out) | archived_seconds(self.archive, self.tasks)
-
-    def _show_plan(self, cells: Sequence[Cell], console: Console) -> None:
-        """Shows the core hours of the cells that are not in the archive, by task and by method."""
-        missing, makers = [cell for cell in cells if self._find(cell) is None], _Data(console)
-        timings = read_timings(self.out)
-        # only timings without which nothing can be estimated
-        for cell in list(needed(missing, self._known())):
-            data = makers.of(cell.task)
-            if data is not None:
-                timings[cell.key] = time_cell(cell, self._space(cell), data, self.tuning)
-                # after each timing, so that an interrupted plan goes on where it was
-                write_timings(self.out, timings)
-                told = f"{cell.task.name}: {cell.method.label}: {timings[cell.key]:.0f} s"
-                _print(console, told)
-        seconds = estimate(missing, self._known())
-        for place, title in enumerate(("task", "method")):
-            console.print(f"\n{title}: cells, core hours", style="bold")
-            for name, count, hours in hours_by(place, seconds):
-                _print(console, f"{name}: {count}, {hours:.2f}")
-        total = sum(seconds.values()) / 3600
-        _print(
-            console,
-            f"\n{len(missing)} of {len(cells)} cells are missing: {total:.1f} core hours. "
-            "Several processes may share them; what is done stays.",
-        )
 
     def _say(self, entry: Entry, progress: str, console: Console) -> None:
         told = f"refused: {entry.refused}" if entry.refused else ""
@@ -299,16 +231,8 @@ class Bench:
 
     def _show(self, methods: Sequence[Method], console: Console) -> None:
         """Shows the places of methods, and writes the table and the figure."""
-        # with another search, its methods beside those of the standing archive
-        tunings = dict.fromkeys([self._standing_tuning, self.tuning])
-        standing = Standing.of(self.tasks, self.archive, *tunings, keys=self._keys(methods))
-        if self.tuning.search != STANDING.search:
-            _print(
-                console,
-                f"\nTuned by {self.tuning.search}: compared with the standing table, which it "
-                "does not enter.",
-            )
-        titles = [title_of(method, self.tuning) for method in methods]
+        standing = Standing.of(self.tasks, self.archive, self.tuning, keys=self._keys(methods))
+        titles = [method.label for method in methods]
         for title in titles:
             _print(console, f"\n{title}", style="bold")
             for line in describe_place(standing, title):
@@ -338,12 +262,6 @@ class Bench:
 def _print(console: Console, text: str, **style: Any) -> None:
     # titles and messages of users may have brackets, which rich would take for markup
     console.print(text, highlight=False, soft_wrap=True, markup=False, **style)
-
-
-def _left(missing: Collection[Cell], known: Seconds) -> str:
-    """Returns the time that cells will take, in words."""
-    hours = sum(estimate(list(missing), known).values()) / 3600
-    return f" (about {hours:.2g} core hours left)" if missing else ""
 
 
 class _Data:

@@ -11,7 +11,6 @@ import scipy  # imports what is asked for, and only then
 
 from fedax.core import SGD, InvalidInput, UnknownName
 from fedax.core.hyper import Hyper, declared
-from fedax.data.folder import import_extra
 from fedax.experiments.config.toml import Source
 
 FILE = Path(__file__).parent / "spaces.toml"
@@ -256,36 +255,3 @@ def unit_points(dimensions: int, count: int, seed: int) -> np.ndarray:
     """
     generator = np.random.default_rng(seed)
     return scipy.stats.qmc.Halton(dimensions, scramble=True, seed=generator).random(count)
-
-
-def suggest_points(
-    tried: np.ndarray, scores: Sequence[tuple[float, ...]], seed: int
-) -> list[list[float]]:
-    """Returns as many points of the unit cube as were tried, by Optuna's tree-structured Parzen
-    estimator.
-
-    Args:
-        tried: points, shape (count, dimensions).
-        scores: of each, smaller is better from the first number on. Their ranks count.
-        seed: of the estimator.
-
-    Raises:
-        DataError: Optuna is not installed; says how to install it.
-    """
-    optuna = import_extra("optuna", "tpe", "search tpe")
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    names = [str(i) for i in range(tried.shape[1])]
-    unit = {name: optuna.distributions.FloatDistribution(0.0, 1.0) for name in names}
-    sampler = optuna.samplers.TPESampler(
-        seed=seed, n_startup_trials=0, multivariate=True, constant_liar=True
-    )
-    study = optuna.create_study(sampler=sampler)
-    # scores are tuples: their ranks are numbers that the estimator can take
-    ranked = sorted(scores)
-    for point, score in zip(tried.tolist(), scores, strict=True):
-        params = dict(zip(names, point, strict=True))
-        value = float(ranked.index(score))
-        study.add_trial(optuna.trial.create_trial(params=params, distributions=unit, value=value))
-    # all are asked for before any is run; `constant_liar` keeps them apart
-    asked = [study.ask(unit) for _ in tried]
-    return [[trial.params[name] for name in names] for trial in asked]

@@ -80,23 +80,18 @@ class Standing:
         cls,
         tasks: Sequence[BenchTask],
         archive: Archive,
-        *tunings: Tuning,
+        tuning: Tuning = STANDING,
         keys: Keys | None = None,
     ) -> "Standing":
-        """Reads the results on all tasks that have a target; of the standing budget, or of several
-        ones.
+        """Reads the results on all tasks that have a target, of one budget.
 
         With `keys`, the fingerprints of current results by task and title, results of these titles
         with other ones are left out: those of an older file, or of other search spaces.
         """
         known = [task for task in tasks if task.target is not None]
-        # by task, the fingerprints of the budgets that count
-        judged = {
-            task.name: {judged_by(task, tuning) for tuning in tunings or (STANDING,)}
-            for task in known
-        }
         found = {
-            task.name: list(archive.entries(task.name, judged[task.name], keys)) for task in known
+            task.name: list(archive.entries(task.name, {judged_by(task, tuning)}, keys))
+            for task in known
         }
         return cls(
             known,

@@ -15,7 +15,7 @@ import fedax
 from fedax import tasks
 from fedax.benchmark.archive import Entry, trimmed
 from fedax.benchmark.measures import best_value, cost_to, has_diverged, is_higher
-from fedax.benchmark.spaces import Setting, Space, space_of, suggest_points, unit_points
+from fedax.benchmark.spaces import Setting, Space, space_of, unit_points
 from fedax.benchmark.task import BenchTask, Method, Target
 from fedax.core import InvalidInput, Task
 from fedax.engine.round.footprint import footprint
@@ -24,6 +24,7 @@ from fedax.experiments.results.provenance import versions
 from fedax.experiments.running.batches import run_batch
 from fedax.report import Record
 
+SEQUENCE = "halton"
 Score = tuple[float, ...]
 """Of a setting, smaller is better from the first number on."""
 
@@ -39,7 +40,6 @@ class Tuning:
             decide.
         reported: seeds of the runs that are reported.
         draw: seed of the settings.
-        search: where the second draw comes from, of `SEARCHES`.
     """
 
     settings: int = 8
@@ -47,11 +47,8 @@ class Tuning:
     deciding: tuple[int, ...] = (1001,)
     reported: tuple[int, ...] = (0, 1, 2, 3, 4)
     draw: int = 54
-    search: str = "halton"
 
 
-SEARCHES = ("halton", "tpe")
-"""The quasi-random sequence, and Optuna's tree-structured Parzen estimator."""
 STANDING = Tuning()
 """The budget of every method."""
 REFERENCE = Tuning(screening=(2000, 2001), deciding=(), reported=(2100, 2101, 2102, 2103, 2104))
@@ -72,7 +69,9 @@ def judged_by(task: BenchTask, tuning: Tuning = STANDING) -> str:
     """Returns the fingerprint of a task with its target and the budget: results with another one
     are not compared.
     """
-    told = [task.fingerprint, task.required_target(), dataclasses.astuple(tuning)]
+    # with the name of the sequence that settings are drawn from
+    budget = [*dataclasses.astuple(tuning), SEQUENCE]
+    told = [task.fingerprint, task.required_target(), budget]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
@@ -81,12 +80,6 @@ def key_of(task: BenchTask, method: Method, space: Space, tuning: Tuning = STAND
     told = [judged_by(task, tuning), method.label, method.sha256, space.distributions]
     text = json.dumps([*told, task.options_for(method)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def title_of(method: Method, tuning: Tuning) -> str:
-    """Returns the title of a method in the archive, which says if another search has tuned it."""
-    standing = tuning.search == STANDING.search
-    return method.label if standing else f"{method.label} (tuned by {tuning.search})"
 
 
 def search_space(task: BenchTask, method: Method, spaces: Mapping[str, Mapping[str, Any]]) -> Space:
@@ -115,11 +108,10 @@ def run_method(
     begin, target = time.process_time(), task.required_target()
     entry = Entry(
         task.name,
-        title_of(method, tuning),
+        method.label,
         key_of(task, method, space, tuning),
         judged_by(task, tuning),
         space.plain,
-        search=tuning.search,
         versions=versions(),
     )
     # such as a method with several phases on an asynchronous server
@@ -160,14 +152,9 @@ def tune(
     settings = space.settings(points[: tuning.settings])
     runs = _select(task, method, settings, data, tuning.screening)
     scores = [score(one) for one in runs]
-    if tuning.search == "tpe":
-        # the estimator suggests points of the same space
-        second, later = space, suggest_points(points[: tuning.settings], scores, tuning.draw)
-    else:
-        # a best value at the edge of its range moves the second draw across this edge
-        edges = space.edges(settings[scores.index(min(scores))])
-        second, later = space.extended(edges), points[tuning.settings :]
-    settings += second.settings(later)
+    # a best value at the edge of its range moves the second draw across this edge
+    second = space.extended(space.edges(settings[scores.index(min(scores))]))
+    settings += second.settings(points[tuning.settings :])
     runs += _select(task, method, settings[tuning.settings :], data, tuning.screening)
     scores = [score(one) for one in runs]
     finalists = sorted(range(len(settings)), key=scores.__getitem__)

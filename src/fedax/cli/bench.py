@@ -40,19 +40,6 @@ def bench(
     targets: Annotated[
         bool, typer.Option("--targets", help="Set the targets of the tasks by tuned references.")
     ] = False,
-    search: Annotated[
-        str,
-        typer.Option(
-            help="Where the second half of the settings comes from: halton, or tpe (Optuna). Only "
-            "halton enters the standing table."
-        ),
-    ] = "halton",
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Estimate the core hours of what is missing, from short timings."
-        ),
-    ] = False,
     page: Annotated[
         bool, typer.Option("--page", help="Write the page of the archived results.")
     ] = False,
@@ -66,14 +53,14 @@ def bench(
     from fedax.benchmark import command
 
     console = Console()
-    bench = command.Bench.open(tier, task or (), tasks, spaces, out, search)
+    bench = command.Bench.open(tier, task or (), tasks, spaces, out)
     # the first of these that is asked for is done; --page goes with each of them
     if list_tasks:
         bench.show_tasks(console)
     elif targets:
         bench.set_targets(console)
     elif methods:
-        bench.run(methods, console, only_plan=dry_run)
+        bench.run(methods, console)
     if page:
         typer.echo(str(bench.write_page()))
     if not (list_tasks or targets or methods or page):
