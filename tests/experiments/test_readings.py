@@ -15,22 +15,20 @@ from rich.console import Console
 from fedax import papers
 from fedax.core import InvalidInput, SpecError, UnknownName
 from fedax.core.history import Outcome
-from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.archive import parse_runs_csv, runs_csv
 from fedax.experiments.results.store import RunDirectory
 from fedax.papers.comparison import Comparison, show_comparison
 from fedax.papers.recipe import Recipe
 from fedax.papers.study import PaperStudy, tables_of
 from fedax.report.tables.finals import read_runs
-from fedax.report.tables.numbers import Results, number_of
+from fedax.report.tables.numbers import Results
 from fedax.report.tables.reductions import (
-    convert_to_rounds,
     describe_reduction,
     is_value_reduction,
     read_curve,
 )
 from fedax.report.tables.summary import scale_of
-from samples import OWN, TINY, record
+from samples import OWN, record
 
 REPRODUCTION = Path(__file__).parents[2] / "docs" / "reproduction"
 FOLDERS = sorted(path.parent.name for path in REPRODUCTION.glob("*/runs.csv"))
@@ -48,8 +46,6 @@ def test_reading_curves():
         "mean_last_20_rounds": 1.5,
         "mean_last_30_rounds": 2.0,
         "mean_last_99_rounds": 2.0,
-        "mean_last_2": 1.5,
-        "mean_last_99": 2.0,
         "rounds_to_3": 10.0,
         "rounds_to_0.5": float("inf"),
         "gigabits_to_3": 10.0,
@@ -90,71 +86,6 @@ def test_the_mean_is_over_the_observations_of_the_last_rounds(seed):
     )
 
 
-@pytest.mark.parametrize("every", [1, 2, 5])
-@pytest.mark.parametrize("k", [1, 3, 10, 50])
-def test_the_older_spelling_is_the_same_mean_over_rounds(every, k):
-    rounds = np.arange(0, 101, every * 2)[: 100 // every + 1]
-    curve = np.random.default_rng(k).normal(size=len(rounds))
-    now = convert_to_rounds(f"mean_last_{k}", every * 2)
-    assert now == f"mean_last_{2 * every * k}_rounds"
-    assert read_curve(curve, rounds, f"mean_last_{k}", True) == read_curve(curve, rounds, now, True)
-    assert convert_to_rounds(now, every) == now
-    assert [
-        convert_to_rounds(read, every) for read in ("best", "last", "rounds_to_3", "nonsense")
-    ] == [
-        "best",
-        "last",
-        "rounds_to_3",
-        "nonsense",
-    ]
-
-
-HINT = r"mean_last_10 counted observations; with observe_every = 2 the same is mean_last_20_rounds"
-PLACES = {
-    "the recipe": ('metric = "train_loss"\n', 'metric = "train_loss"\nread = "mean_last_10"\n'),
-    "further readings": (
-        'metric = "train_loss"\n',
-        'metric = "train_loss"\nalso_read = ["mean_last_10"]\n',
-    ),
-    "a scale": ("[scale.paper]\n", '[scale.paper]\nread = "mean_last_10"\n'),
-    "a claim": ("margin = 1e-6\n", 'margin = 1e-6\nread = "mean_last_10"\n'),
-    "a figure": (
-        "margin = 1e-6\n",
-        'margin = 1e-6\n[[figure]]\nname = "a"\nread = "mean_last_10"\n',
-    ),
-}
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_new_recipes_count_rounds_and_copies_of_old_ones_stay_readable(place):
-    old, new = PLACES[place]
-    text = OWN.replace("rounds = 2\n", "rounds = 2\nobserve_every = 2\n", 1).replace(old, new)
-    assert "mean_last_10" in text
-    with pytest.raises(SpecError, match=HINT):
-        Recipe.parse(text, "r.toml")
-    kept = Recipe.parse('ran = "paper"\n' + text)
-    reads = {experiment.reads for experiment in kept.experiments("paper")}
-    assert reads == ({"mean_last_20_rounds"} if place in ("the recipe", "a scale") else {"last"})
-    assert Recipe.parse(text.replace("mean_last_10", "mean_last_20_rounds"))
-
-
-def test_experiments_count_rounds_and_copies_of_old_ones_stay_readable(tmp_path):
-    old = TINY.replace("rounds = 2", 'rounds = 2\nobserve_every = 2\nread = "mean_last_10"')
-    (tmp_path / "config.toml").write_text(old)
-    for read in (
-        lambda: Experiment.parse(old, "a.toml"),
-        lambda: Experiment.read(tmp_path / "config.toml"),
-    ):
-        with pytest.raises(SpecError, match=f"line 4: read: .*{HINT}"):
-            read()
-    assert Experiment.read(tmp_path / "config.toml", kept=True).reads == "mean_last_20_rounds"
-    with pytest.raises(
-        SpecError,
-        match="line 4: read: got 'rounds_to_2'; allowed: last, best, mean_last_<k>_rounds",
-    ):
-        Experiment.parse(old.replace("mean_last_10", "rounds_to_2"), "a.toml")
-
-
 @pytest.mark.parametrize("read", ["rounds_to_2", "last_over_half", "mean_change", "last", "worst"])
 def test_further_readings_are_values_of_the_metric(read):
     with pytest.raises(SpecError, match=f"also_read: got '{read}'|read: got 'worst'"):
@@ -164,21 +95,6 @@ def test_further_readings_are_values_of_the_metric(read):
             ),
             "r.toml",
         )
-
-
-def test_columns_that_count_observations_are_read_as_rounds():
-    head = "task,algorithm,draw,seed,purpose,rounds,seconds,outcome,diverged,metric,first,last,best,mean_last_10\n"
-    text = f"{head}T,A,0,0,report,200,1.0,ok,0,train_loss,9,1,0.5,0.75\nT,A,0,1,report,33,1.0,ok,0,train_loss,9,1,0.5,0.75\n"
-    whole, early = parse_runs_csv(text, {"T": 2})[0]
-    assert (
-        number_of(whole, "train_loss", "mean_last_20_rounds")
-        == number_of(whole, "train_loss", "mean_last_10")
-        == 0.75
-    )
-    # 33 is no multiple of 2
-    for run, read in ((whole, "mean_last_10_rounds"), (early, "mean_last_20_rounds")):
-        with pytest.raises(InvalidInput, match=rf"runs\.csv: got '{read}'"):
-            number_of(run, "train_loss", read)
 
 
 ALSO = OWN.replace(

@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedax.core import InvalidInput, UnknownName
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.config.older import with_read_in_rounds
 from fedax.experiments.config.sections import AuditSection, explain_error
 from fedax.experiments.config.toml import KeyPath, Source, place_value
 from fedax.experiments.results.figures import Figure
@@ -22,7 +21,6 @@ from fedax.report.tables.reductions import (
     VALUES,
     check_reduction,
     is_value_reduction,
-    parse_reduction,
 )
 
 SCALES = ("smoke", "small", "paper")
@@ -191,10 +189,7 @@ class Recipe(BaseModel):
         return metrics_by_reading
 
     def _check_readings(self) -> None:
-        """Refuses unknown readings. Those that count observations are allowed in copies of earlier
-        versions only.
-        """
-        observe_every = self.experiment.get("observe_every", 1)
+        """Refuses unknown readings."""
         # everything that may have another reading than the recipe
         sections = (*self.scale.values(), *self.claim, *self.figure)
         for read in (
@@ -202,11 +197,7 @@ class Recipe(BaseModel):
             *self.also_read,
             *(section.read for section in sections if section.read is not None),
         ):
-            # in a run directory's copy, readings may be those of an earlier version
-            if self.ran is None:
-                check_reduction(read, observe_every if isinstance(observe_every, int) else 1)
-            else:
-                parse_reduction(read)
+            check_reduction(read)
         for read in self.also_read:
             if not is_value_reduction(read) or read == self.read:
                 raise InvalidInput.of(
@@ -316,7 +307,7 @@ class Recipe(BaseModel):
             # numbers in a path are positions in arrays
             key_path: KeyPath = tuple(int(key) if key.isdigit() else key for key in path.split("."))
             place_value(sections, key_path, value, f"set {path}")
-        return Experiment.of(**(sections if self.ran is None else with_read_in_rounds(sections)))
+        return Experiment.of(**sections)
 
     def _audit_variants(self) -> list[Variant]:
         if self.audit is None:

@@ -105,8 +105,7 @@ class PaperStudy(Study):
         """Returns the tables of an archive, made from its `runs.csv`."""
         versions = json.loads(read_text(folder / "versions.json"))
         experiments = kept_experiments(folder)
-        observe_every = {experiment.name: experiment.observe_every for experiment in experiments}
-        lines, seconds = parse_runs_csv(read_text(folder / "runs.csv"), observe_every)
+        lines, seconds = parse_runs_csv(read_text(folder / "runs.csv"))
         return self._tables(folder, lines, experiments, versions, seconds)
 
     def _tables(

@@ -27,7 +27,6 @@ from fedax.experiments.config.observers import (
     observer_of,
     select_observers,
 )
-from fedax.experiments.config.older import upgrade_spelling
 from fedax.experiments.config.plan import Member, Plan
 from fedax.experiments.config.sections import (
     ENGINES,
@@ -181,7 +180,7 @@ class Experiment(BaseModel):
     def of(cls, **sections: Any) -> "Experiment":
         """Makes and checks an experiment from Python values; problems are `InvalidInput`."""
         try:
-            experiment = cls.model_validate(upgrade_spelling(python_tree(sections)))
+            experiment = cls.model_validate(python_tree(sections))
         except ValidationError as error:
             raise InvalidInput(explain_error(error, cls)[1]) from error
         experiment._check()
@@ -189,11 +188,8 @@ class Experiment(BaseModel):
 
     @classmethod
     def _from_source(cls, source: Source, is_stored: bool = False) -> "Experiment":
-        def refuse(key_path: KeyPath, error: InvalidInput) -> NoReturn:
-            raise source.error(key_path, str(error)) from error
-
         try:
-            experiment = cls.model_validate(upgrade_spelling(source.document, is_stored, refuse))
+            experiment = cls.model_validate(source.document)
         except ValidationError as error:
             raise source.error(*explain_error(error, cls)) from error
         experiment._source, experiment._is_stored = source, is_stored
@@ -233,7 +229,7 @@ class Experiment(BaseModel):
         if not are_seeds(self.seeds):
             self.refuse(("seeds",), InvalidInput.of("seeds", self.seeds, SEEDS))
         with self._locate_errors():
-            check_reduction(self.reads, self.observe_every, of_values=True)
+            check_reduction(self.reads, of_values=True)
 
     def _check_choices(self) -> None:
         """Checks keys and tables whose value is a name from a list."""

@@ -17,7 +17,7 @@ from fedax.report.drawing.charts import Chart
 from fedax.report.drawing.figures import save_charts, save_weights
 from fedax.report.tables.comparison import unit_of
 from fedax.report.tables.numbers import Line, number_of, stated_modes
-from fedax.report.tables.reductions import convert_to_rounds, is_value_reduction
+from fedax.report.tables.reductions import is_value_reduction
 
 KEPT = (
     "README.md",
@@ -98,16 +98,9 @@ def runs_csv(
     return buffer.getvalue()
 
 
-def parse_runs_csv(
-    text: str, observe_every: Mapping[str, int] | None = None
-) -> tuple[list[Line], float]:
+def parse_runs_csv(text: str) -> tuple[list[Line], float]:
     """Returns the runs to report in a `runs.csv`, without interrupted ones, and the seconds that
     all took.
-
-    Args:
-        text: the file.
-        observe_every: by task. Columns of earlier versions, which count observations, are read as
-            rounds with it.
     """
     # by run, then by (metric, reading)
     runs: dict[tuple[str, ...], dict[tuple[str, str], float]] = {}
@@ -127,12 +120,6 @@ def parse_runs_csv(
             for name, value in row.items()
             if name not in (*_HEAD, "unit") and value != ""
         }
-        every = (observe_every or {}).get(row["task"], 0)
-        if every and int(row["rounds"]) % every == 0:  # the last observations are evenly spaced
-            # with both spellings, the earlier and the present one find the number
-            numbers = {
-                convert_to_rounds(name, every): value for name, value in numbers.items()
-            } | numbers
         runs.setdefault(run, {}).update(
             {(row["metric"], read): value for read, value in numbers.items()}
         )
@@ -162,7 +149,7 @@ def list_config_files(folder: Path) -> list[Path]:
 
 
 def kept_experiments(folder: Path) -> list[Experiment]:
-    """Returns the experiments of a run directory, which an earlier version may have written."""
+    """Returns the experiments of a run directory."""
     return [Experiment.read(file, kept=True) for file in list_config_files(folder)]
 
 

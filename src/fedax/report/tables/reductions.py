@@ -15,7 +15,7 @@ ALLOWED = (
 _COUNT, _NUMBER = r"[1-9]\d{0,8}", r"-?\d+\.?\d*(?:e-?\d+)?"
 _PATTERN = re.compile(
     "last|best|last_over_half|mean_change"
-    rf"|mean_last_(?P<rounds>{_COUNT})_rounds|mean_last_(?P<observations>{_COUNT})"
+    rf"|mean_last_(?P<rounds>{_COUNT})_rounds"
     rf"|(?:rounds|gigabits|hours|joules)_to_(?P<value>{_NUMBER})"
 )
 
@@ -49,43 +49,19 @@ def is_value_reduction(read: str) -> bool:
     )
 
 
-def convert_to_rounds(read: str, observe_every: int) -> str:
-    """Translates the older spelling `mean_last_<k>`, which counts observations, to rounds.
-
-    Other reductions are returned as they are. The values are equal for runs that are observed after
-    every `observe_every` rounds and end with such an observation.
-
-    >>> convert_to_rounds("mean_last_10", 2), convert_to_rounds("best", 2)
-    ('mean_last_20_rounds', 'best')
-    """
-    match = _PATTERN.fullmatch(read)
-    if match is None or match["observations"] is None:
-        return read
-    return f"mean_last_{int(match['observations']) * observe_every}_rounds"
-
-
-def check_reduction(
-    read: str, observe_every: int = 1, field: str = "read", of_values: bool = False
-) -> None:
-    """Refuses unknown names, and the older spelling that counts observations.
+def check_reduction(read: str, field: str = "read", of_values: bool = False) -> None:
+    """Refuses unknown names.
 
     Args:
         read: the name.
-        observe_every: of the runs, for the hint in the message.
         field: for the message.
         of_values: refuses reductions that are not values of the metric too.
 
     Raises:
-        InvalidInput: the message has the spelling in rounds.
+        InvalidInput: another name.
     """
-    allowed = VALUES if of_values else ALLOWED
     if _PATTERN.fullmatch(read) is None or (of_values and not is_value_reduction(read)):
-        raise InvalidInput.of(field, read, allowed)
-    if (now := convert_to_rounds(read, observe_every)) != read:
-        hint = (
-            f"{read} counted observations; with observe_every = {observe_every} the same is {now}."
-        )
-        raise InvalidInput.of(field, read, allowed, hint)
+        raise InvalidInput.of(field, read, VALUES if of_values else ALLOWED)
 
 
 def describe_reduction(read: str) -> str:
@@ -97,8 +73,6 @@ def describe_reduction(read: str) -> str:
     match = parse_reduction(read)
     if match["rounds"]:
         return f"Means of the last {match['rounds']} rounds"
-    if match["observations"]:
-        return f"Means of the last {match['observations']} observations"
     if match["value"]:
         return f"{read.partition('_')[0].capitalize()} until {match['value']}"
     return {
@@ -126,8 +100,6 @@ def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -
             a linearly convergent one falls faster, one at its floor stays), or `mean_change` (the
             mean absolute change from one observation to the next in the second half of the rounds:
             how far a curve is from smooth; compare only curves that are observed equally often).
-            Folders of earlier versions also have `mean_last_<k>`, the mean over the last k
-            observations.
         higher: whether more is better.
 
     >>> read_curve(
@@ -140,11 +112,9 @@ def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -
     7.5
     """
     match = parse_reduction(read)
-    if match["rounds"] or match["observations"]:
+    if match["rounds"]:
         if len(curve) == 1:
             return float(curve[0])
-        if match["observations"]:
-            return float(np.mean(curve[1:][-int(match["observations"]) :]))
         # the initial model counts only if nothing else was observed
         return float(np.mean(curve[1:][rounds[1:] > rounds[-1] - int(match["rounds"])]))
     if match["value"]:
