@@ -30,7 +30,7 @@ $(VENV)/.ready-to-test: $(VENV)/.ready
 
 environment: $(VENV)/.ready-to-test ## everything that tests and checks need
 
-demo: $(VENV)/.ready ## compare five methods on three tasks, three to five minutes
+demo: $(VENV)/.ready ## compare five methods on three tasks, at most three minutes on two cores
 	$(BIN)/fedax demo
 
 test: $(VENV)/.ready-to-test ## all tests but the slow ones, and the examples in the documentation

@@ -227,12 +227,12 @@ def test_algorithms_as_text_and_json():
     [((), "runs/demo", "runs/demo"), (("--out", "my run"), "my run", "'my run'")],
 )
 def test_a_demo_that_is_interrupted_says_so(arguments, folder, quoted, monkeypatch, tmp_path):
-    def interrupted(out, display, **_):
+    def interrupted(experiments, out, *_):
         directory = RunDirectory.create(out, "t")
         directory.close("interrupted")
         return directory
 
-    monkeypatch.setattr("fedax.experiments.running.demo.run_demo", interrupted)
+    monkeypatch.setattr("fedax.experiments.running.runner.run_experiments", interrupted)
     result = call("demo", *arguments)
     assert result.exit_code == INTERRUPTED
     assert f"Interrupted. {folder} holds the runs so far" in result.stdout

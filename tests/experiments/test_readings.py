@@ -191,7 +191,6 @@ def test_captions_name_every_reading():
         for read in (
             "best",
             "mean_last_20_rounds",
-            "mean_last_10",
             "rounds_to_95",
             "gigabits_to_0.2",
         )
@@ -199,7 +198,6 @@ def test_captions_name_every_reading():
     assert words == {
         "best": "Best values over the rounds",
         "mean_last_20_rounds": "Means of the last 20 rounds",
-        "mean_last_10": "Means of the last 10 observations",
         "rounds_to_95": "Rounds until 95",
         "gigabits_to_0.2": "Gigabits until 0.2",
     }

@@ -190,39 +190,6 @@ def test_names_of_folders(tmp_path):
     assert [fresh(tmp_path, "b").name, fresh(tmp_path, "a").name] == ["b", "a-2"]
 
 
-def small_demo():
-    return [
-        Experiment.parse(TINY.replace("Tiny <run>", name).replace("[0, 1]", "[0]"))
-        for name in ("One", "Two")
-    ]
-
-
-def test_all_methods_of_a_demo_task_get_the_same_rounds(tmp_path):
-    directory = demo.run_demo(tmp_path / "a", Display(), seconds=600, chosen=small_demo)
-    assert directory.status == "finished"
-    assert [(run.task, int(run.rounds[-1])) for run in directory.records] == [
-        (t, 2) for t in ("One", "One", "Two", "Two")
-    ]
-    assert Experiment.read(tmp_path / "a" / "config-1.toml").rounds == 2
-
-
-@pytest.mark.slow
-def test_a_demo_of_fewer_rounds_is_a_run_directory_like_others(tmp_path):
-    """Each run belongs to the settings that it was made with, which know the number of rounds only
-    after the first."""
-    demo.run_demo(tmp_path / "a", Display(), seconds=600, rounds=1, chosen=small_demo)
-    loaded = RunDirectory.load(tmp_path / "a")
-    assert [int(run.rounds[-1]) for run in loaded.records] == [1] * 4
-    assert [experiment.rounds for experiment in loaded.experiments] == [1, 1]
-
-
-def test_the_demo_stops_the_first_method_when_its_time_is_up():
-    budget = demo.Budget(seconds=0.0, methods=5, least=3)
-    seen = [budget(fedax.Progress(done, 100, 0.0, {})) for done in range(5)]
-    assert seen == [False, False, False, True, True]
-    assert not demo.Budget(seconds=1e6, methods=5)(fedax.Progress(50, 100, 0.0, {}))
-
-
 def test_the_demo_compares_what_it_says():
     names = [
         [section.name for section in experiment.algorithm] for experiment in demo.experiments()

@@ -2,14 +2,13 @@
 again.
 """
 
-import dataclasses
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedax.core import FedaxError, InvalidInput, Outcome, RunExists, WriteFailed
+from fedax.core import FedaxError, InvalidInput, RunExists, WriteFailed
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.driver.run import Progress
 from fedax.experiments.config.experiment import Experiment, Plan
@@ -27,7 +26,6 @@ from fedax.experiments.running.batches import (
     batches_of,
     client_sizes,
     plan_of,
-    run_batch,
 )
 from fedax.experiments.running.interruption import Interruption
 from fedax.experiments.running.pools import cluster_pool, local_pool
@@ -37,51 +35,6 @@ from fedax.experiments.running.trackers import TRACKERS, Tracking, check_install
 from fedax.report import Record
 from fedax.utils.files import write, writing
 from fedax.utils.lock import held, holder
-
-
-def run_one(
-    plan: Plan,
-    label: str,
-    seed: int,
-    *,
-    task: str,
-    draw: int,
-    display: Display,
-    interruption: Interruption,
-    enough: Callable[[Progress], bool] | None = None,
-    heading: str = "",
-) -> Record:
-    """Runs one algorithm of a plan.
-
-    Args:
-        plan: of the experiment.
-        label: which algorithm.
-        seed: of the run.
-        task: title of the task, for the record.
-        draw: seed of the data, for the record.
-        display: where progress is shown.
-        interruption: checked after every observation.
-        enough: whether the run may end early; a run that it ends is complete, not interrupted.
-        heading: shown instead of the label.
-
-    Returns:
-        The record; its outcome is `interrupted` only if a person asked for it.
-    """
-    ended = False
-
-    def hook(observation: Progress) -> bool:
-        nonlocal ended
-        display.observe(observation)
-        ended = enough is not None and enough(observation)
-        return ended or interruption.asked
-
-    display.begin(heading or label, plan.arguments["rounds"])
-    (record,) = run_batch(plan, [label], [seed], task=task, draw=draw, hook=hook, keep=True)
-    # `enough` ends a run the way Ctrl-C does, but such a run is complete
-    if ended and not interruption.asked and record.outcome.kind == "interrupted":
-        record = dataclasses.replace(record, outcome=Outcome())
-    display.end(heading or label, [record])
-    return record
 
 
 def run_experiment(
