@@ -6,6 +6,7 @@ import re
 import jax
 import pytest
 
+from fedax.algorithms import algorithm_classes
 from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory
@@ -50,6 +51,32 @@ def test_the_configuration_as_it_was_is_taken(folder):
     runs = RunDirectory.load(folder).runs
     assert [run.settings["seed"] for run in runs.values()] == [0, 1, 0, 1]
     assert resume(folder, Display()).status == "finished"  # nothing is left to do
+
+
+def test_a_directory_is_read_back_with_any_method(tmp_path):
+    """Built-in methods, classes derived from each in a file, and an own one with its own solver."""
+    kinds = algorithm_classes()
+    bodies = [
+        f"class X{kind.__name__}(fedax.{kind.__name__}):\n    pass" for kind in kinds.values()
+    ]
+    own = [
+        "class Steps(fedax.SGD):\n    pass",
+        "class Own(fedax.Algorithm):\n    def round(self, state, fed):\n        return state",
+    ]
+    (tmp_path / "h.py").write_text("\n\n".join(["import fedax", *bodies, *own]))
+    sections = [f'name = "{name}"' for name in kinds]
+    sections += [f'name = "h.py:X{kind.__name__}"' for kind in kinds.values()]
+    sections += ['name = "h.py:Own"\nsolver = {name = "h.py:Steps"}']
+    head = TINY[: TINY.index("[[algorithm]]")].replace("cohort = 2\n", "")
+    text = head + "".join(f"[[algorithm]]\n{section}\n" for section in sections)
+    (tmp_path / "a.toml").write_text(text)
+    experiment = Experiment.read(tmp_path / "a.toml")
+    directory = RunDirectory.create(tmp_path / "a", "A")
+    directory.configure([experiment])
+    labels = [(member.label, seed) for member in experiment.members() for seed in (0, 1)]
+    records = {i: record(label, experiment.name, seed) for i, (label, seed) in enumerate(labels)}
+    directory.take(records)
+    assert RunDirectory.load(directory.path).runs.keys() == records.keys()
 
 
 @pytest.mark.parametrize(

@@ -545,7 +545,7 @@ class Experiment(BaseModel):
                 "schedule": self._schedule_options(self.schedule),
                 "algorithm": [
                     {"name": section.name, "label": section.shown(), **self._all_values(section)}
-                    | ({"solver": section.solver} if section.solver else {})
+                    | ({"solver": self._stated_solver(section)} if section.solver else {})
                     | ({"schedule": section.schedule} if section.schedule else {})
                     for section in self.algorithm
                 ],
@@ -569,6 +569,10 @@ class Experiment(BaseModel):
             | {key: value for key in WHERE_GIVEN if (value := getattr(self, key)) is not None}
         )
 
+    def _stated_solver(self, section: AlgorithmSection) -> dict[str, Any]:
+        solver = self._merge_solver(section)
+        return {"name": solver.name, **self._all_values(solver)}
+
     def _all_values(self, section: AlgorithmSection | SolverSection) -> dict[str, Any]:
         """Returns all hyperparameters of a section; a run directory's copy has written them all."""
         owner = self._make(section)
@@ -591,13 +595,10 @@ class Experiment(BaseModel):
         """Returns the class of an algorithm or a solver as `type`, and its hyperparameters by
         name.
         """
-        owner = self._make(section)
-        values = section.options if owner is None else hyperparameters_of(owner)
-        return values | (
-            {"type": title_of(section.name)}
-            if owner is None or section.name in self.sources
-            else {}
-        )
+        # the reader of a run does not load user code: it has the values that were stored
+        if section.name in self.sources:
+            return self._all_values(section) | {"type": title_of(section.name)}
+        return hyperparameters_of(self._make(section))
 
     def _schedule_options(self, arguments: dict[str, Any]) -> dict[str, Any]:
         schedule = self._make_schedule(arguments)
