@@ -129,12 +129,6 @@ def __getattr__(name: str) -> Any:
         return value
     from difflib import get_close_matches
 
-    hints = {
-        "Adam": " Write fedax.Optax(optax.adam(0.001)).",
-        "AdamW": " Write fedax.Optax(optax.adamw(0.001)).",
-        "load": " Write fedax.load_params.",
-        "save": " Write history.save, or fedax.save_params.",
-    }
     matches = get_close_matches(name, __all__, n=1)
-    hint = hints.get(name) or (f" Did you mean {matches[0]!r}?" if matches else "")
+    hint = f" Did you mean {matches[0]!r}?" if matches else ""
     raise AttributeError(f"module 'fedax' has no attribute {name!r}.{hint}")

@@ -125,21 +125,6 @@ class Sets(Base):
         return w
 
 
-class OtherVerb(Base):
-    def round(self, fed, w):
-        return fed.aggregate(self.train, fed.sample(), w)
-
-
-class OtherName(Base):
-    def train(self, client, w):
-        return Upload(w * client.n)
-
-
-class OtherWork(Base):
-    def train(self, client, w):
-        return Upload(client.train(w))
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("kind", "message"),
@@ -162,9 +147,6 @@ class OtherWork(Base):
         (NoInitialState, r"NoInitialState\.init, its result: got None; .* Write return"),
         (TwoModels, r"TwoModels\.model, its result: got \(f32\[2\], f32\[2\]\)"),
         (Sets, r"Sets\.round: cannot assign to field 'last' in test_mistakes.*, line \d+\."),
-        (OtherVerb, r"OtherVerb\.round: fed\.aggregate: .*sample\. Did you mean 'average'"),
-        (OtherName, r"OtherName\.train: client\.n: .* Did you mean 'size'"),
-        (OtherWork, r"OtherWork\.train: client\.train: .* Did you mean 'minimize'"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

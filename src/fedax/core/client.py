@@ -26,23 +26,6 @@ from fedax.utils.random import Index, stream
 Carry = TypeVar("Carry")
 
 _ENGINES_ATTRIBUTES = {"fold", "take_over", "store_solver_state"}
-_USUAL_NAMES = {
-    "data": "mean_of",
-    "epochs": "steps",
-    "fit": "minimize",
-    "grad": "gradient",
-    "id": "index",
-    "local_steps": "steps",
-    "lr": "learning_rate",
-    "n": "size",
-    "num_examples": "size",
-    "optimizer": "solver",
-    "rng": "key",
-    "train": "minimize",
-    "update": "minimize",
-    "weight": "share",
-}
-"""Attributes of `Client` by the names that other libraries and papers have for them."""
 
 
 class Minibatch(ABC):
@@ -149,7 +132,7 @@ class Client(ABC):
                 for attribute in known - _ENGINES_ATTRIBUTES
                 if not attribute.startswith("_")
             ]
-            raise missing_attribute(self, "client", name, public, _USUAL_NAMES)
+            raise missing_attribute(self, "client", name, public)
 
     @abstractmethod
     def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:

@@ -18,20 +18,6 @@ from fedax.utils.random import Index
 
 Value = TypeVar("Value")
 
-_USUAL_NAMES = {
-    "aggregate": "average",
-    "clients_per_round": "sample",
-    "collect": "gather",
-    "draw": "sample",
-    "log": "note",
-    "map": "gather",
-    "mean": "average",
-    "num_clients": "clients",
-    "select": "sample",
-    "t": "round",
-}
-"""Attributes of `Federation` by the names that other libraries and papers have for them."""
-
 
 class Upload(eqx.Module, Generic[Value]):
     """The result of a work function.
@@ -342,7 +328,7 @@ class Federation(ABC):
                 return object.__getattribute__(self, name)
             known = {*dir(Federation), *Federation.__annotations__}
             public = [attribute for attribute in known if not attribute.startswith("_")]
-            raise missing_attribute(self, "fed", name, public, _USUAL_NAMES)
+            raise missing_attribute(self, "fed", name, public)
 
     @property
     @abstractmethod

@@ -35,11 +35,6 @@ Word: TypeAlias = Literal["theory"]
 """Stands for a number that a run makes from constants of its task, see `Algorithm.fitted`."""
 SYMBOLIC: tuple[str, ...] = get_args(Word)
 """All values of `Word`."""
-_SCHEDULES = (
-    'Write SGD(0.1, decay=0.99), or SGD(0.1, decay=schedule, decay_by="run") with an Optax '
-    "schedule that gives factors."
-)
-"""How solvers take a learning rate that changes."""
 PerClient: TypeAlias = Scalar | Float[Array, "clients"] | np.ndarray | Mapping[Any, Any]
 """One real number for all clients, or one for each: a sequence in the order of `task.names`, or a
 mapping of names to numbers."""
@@ -134,11 +129,7 @@ class Hyper:
         ):
             return
         if not self.allows(value):
-            # schedules of Optax are functions, those of PyTorch objects
-            is_schedule = callable(value) or type(value).__module__.startswith("torch.optim")
-            is_rate = self.name in ("learning_rate", "decay")
-            hint = _SCHEDULES if is_schedule and is_rate else ""
-            raise InvalidInput.of(f"{owner}({self.name}=...)", value, self.allowed, hint)
+            raise InvalidInput.of(f"{owner}({self.name}=...)", value, self.allowed)
 
     def allows(self, value: Any) -> bool:
         value = python_number(value)

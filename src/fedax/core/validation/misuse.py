@@ -5,7 +5,7 @@ import dataclasses
 import inspect
 import os
 import traceback
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 import equinox as eqx
@@ -65,7 +65,7 @@ class MissingAttribute(Misuse, UnknownName, AttributeError):
 
 
 def missing_attribute(
-    instance: object, word: str, name: str, known: Iterable[str], usual: Mapping[str, str]
+    instance: object, word: str, name: str, known: Iterable[str]
 ) -> AttributeError:
     """Returns the error of `__getattr__`.
 
@@ -74,12 +74,10 @@ def missing_attribute(
         word: what methods usually call it.
         name: of the attribute.
         known: names of the attributes that it has.
-        usual: names of attributes by those that other libraries have for them.
     """
     if name.startswith("_"):  # asked for by Python and JAX themselves
         return AttributeError(f"{type(instance).__name__!r} object has no attribute {name!r}")
-    hint = f"Did you mean {usual[name]!r}?" if name in usual else ""
-    return MissingAttribute.among(f"{word}.{name}", name, known, hint)  # type: ignore[return-value]
+    return MissingAttribute.among(f"{word}.{name}", name, known)  # type: ignore[return-value]
 
 
 def name_of(function: Callable[..., Any]) -> str:

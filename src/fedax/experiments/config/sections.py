@@ -139,9 +139,7 @@ class SolverSection(Section):
     def make(self) -> Solver:
         kind = solver_class(self.name)
         hyperparameters = declared(kind)
-        rate = "learning_rate"
-        hints = {"lr": f"Did you mean {rate!r}?"} if rate in hyperparameters else {}
-        check_names(f"option of solver {self.name!r}", self.options, hyperparameters, hints)
+        check_names(f"option of solver {self.name!r}", self.options, hyperparameters)
         # a whole number for a real one would be a constant of the compiled program instead of its
         # input
         return kind(**as_declared(self.options, hyperparameters))
@@ -508,13 +506,11 @@ def as_declared(options: Mapping[str, Any], hyperparameters: Mapping[str, Any]) 
     return {key: real_number(key, value) for key, value in options.items()}
 
 
-def check_names(
-    field: str, values: dict[str, Any], known_names: Any, hints: Mapping[str, str] | None = None
-) -> None:
+def check_names(field: str, values: dict[str, Any], known_names: Any) -> None:
     """Refuses keys that are not known, with the nearest one that is, or the hint for the key."""
     for key in values:
         if key not in known_names:
-            raise UnknownName.among(field, key, known_names, (hints or {}).get(key, ""))
+            raise UnknownName.among(field, key, known_names)
 
 
 def schedule_of(arguments: dict[str, Any]) -> Schedule:
