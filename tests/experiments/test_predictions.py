@@ -84,7 +84,7 @@ def rows_of(text):
     return list(csv.DictReader(io.StringIO(text)))
 
 
-CHANGED = "task .*: its examples are not those that runs/0000.npz was made with.*Relative paths"
+CHANGED = "task .*: its examples are not those that runs/0000.npz was made with"
 
 
 def test_the_data_of_the_run_give_its_labels(place):
@@ -106,12 +106,23 @@ def test_files_that_changed_since_the_run_are_refused(place, change, source):
     assert re.search(CHANGED, result.stderr), result.stderr
 
 
-def test_another_folder_of_the_same_name_is_refused(place, tmp_path, monkeypatch):
+def test_paths_begin_at_the_file_wherever_a_command_is_given(tmp_path, monkeypatch):
+    """Beside a folder of the same name with other examples."""
+    write_clients_files(tmp_path / "study" / "data")
     write_clients_files(tmp_path / "other" / "data", shift=5.0)
+    (tmp_path / "study" / "a.toml").write_text("\ufeff" + STUDY, encoding="utf-8")
     monkeypatch.chdir(tmp_path / "other")
-    result = call("predict", place / "run", "--data", place / "new.csv")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "start the command in the folder in which the run was started" in result.stderr
+    experiment = Experiment.read(tmp_path / "study" / "a.toml")
+    run = run_experiment(experiment, tmp_path / "run", Display())
+    same = Experiment.parse(STUDY.replace('"data"', f'"{tmp_path / "study" / "data"}"'))
+    expected = run_experiment(same, tmp_path / "same", Display())
+    for number, record in run.runs.items():
+        losses = expected.runs[number].metrics["train_loss"]
+        assert (record.metrics["train_loss"] == losses).all()
+    result = call("predict", tmp_path / "run", "--split", "train")
+    assert result.exit_code == 0, result.output
+    moved = Experiment.read(tmp_path / "study" / "a.toml", ["task.folder=data"])
+    assert moved.task.options["folder"] == str(tmp_path / "other" / "data")
 
 
 def test_arrays_that_another_machine_computed_are_warned_of(tmp_path):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import jax
 import numpy as np
@@ -153,6 +154,49 @@ def test_without_jobs_nothing_is_cancelled(tmp_path, monkeypatch):
     monkeypatch.setattr(pools.subprocess, "run", lambda *a, **k: pytest.fail("scancel was called"))
     with pytest.raises(FedaxError, match="no such cluster"), pools.cluster_pool(SLURM, tmp_path):
         pass
+
+
+def test_an_allocation_does_not_reach_the_jobs(tmp_path, monkeypatch):
+    """With submitit's own context manager, here one that records."""
+    inside = []
+
+    @contextlib.contextmanager
+    def clean_env():
+        inside.append(True)
+        yield
+
+    made = types.SimpleNamespace(update_parameters=lambda **_: None)
+    submitit = types.SimpleNamespace(
+        AutoExecutor=lambda **_: made, helpers=types.SimpleNamespace(clean_env=clean_env)
+    )
+    monkeypatch.setattr(pools, "_import_submitit", lambda: submitit)
+    with pools.cluster_pool(LOCAL, tmp_path):
+        assert inside
+
+
+@pytest.mark.parametrize("options", [[], ["--trust-code"]])
+def test_a_folder_reaches_a_shell_only_if_it_is_trusted(tmp_path, monkeypatch, options):
+    """Commands in [cluster] and options among the ids of jobs."""
+    commands = []
+    monkeypatch.setattr(pools.subprocess, "run", lambda words, **_: commands.append(words))
+    text = SWEEP.replace('executor = "local"', 'setup = ["touch OWNED"]')
+    (tmp_path / "slurm").mkdir(parents=True)
+    directory = RunDirectory.create(tmp_path / "a", "A")
+    directory.configure([Experiment.parse(text)])
+    directory.close("interrupted")
+    (tmp_path / "a" / "slurm").mkdir()
+    (tmp_path / "a" / "slurm" / "jobs.txt").write_text("--me\n77\n")
+    fail = types.SimpleNamespace(
+        AutoExecutor=lambda **_: (_ for _ in ()).throw(RuntimeError("here"))
+    )
+    monkeypatch.setattr(pools, "_import_submitit", lambda: fail)
+    result = CliRunner().invoke(app, ["resume", str(tmp_path / "a"), "--slurm", *options])
+    assert result.exit_code == 2, result.output
+    if options:
+        assert commands == [["scancel", "--", "--me", "77"]]
+    else:
+        assert "--trust-code" in result.output
+        assert commands == []
 
 
 class FakeJob:

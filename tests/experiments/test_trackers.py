@@ -51,7 +51,10 @@ def test_every_tracker_gets_the_curves_of_a_run(fake, tmp_path):
     tracking(trackers.Progress(3, 9, 0.5, {"train_loss": 2.0, "client_accuracy": [1.0, 2.0]}))
     tracking.finish()
     assert fake.named("add_scalar") == [(("train_loss", 2.0, 3), {}), (("seconds", 0.5, 3), {})]
-    assert fake.named("SummaryWriter") == [((str(tmp_path / "tensorboard" / "run"),), {})]
+    assert fake.named("SummaryWriter") == [
+        ((str(tmp_path / "tensorboard" / "run"),), {"purge_step": 3})
+    ]
+    assert len(fake.named("flush")) == 1
     assert fake.named("log_metrics") == [(({"train_loss": 2.0, "seconds": 0.5},), {"step": 3})]
     assert fake.named("log_params") == [(({"mu": "0.1"},), {})]
     assert fake.named("init")[0][1]["config"] == {"mu": 0.1}
@@ -84,18 +87,40 @@ def test_a_missing_package_is_said_before_anything_runs(tmp_path, monkeypatch):
 
 
 def test_a_tracker_that_fails_does_not_end_the_run():
+    ended = []
+
     class Broken:
         def start(self, config): ...
         def log(self, step, metrics):
             raise ConnectionError("no network")
 
         def finish(self):
-            pytest.fail("it was left out")
+            ended.append(self)
 
     tracking = trackers.Tracking([Broken()], {})
     with pytest.warns(UserWarning, match="Broken failed and is left out: no network"):
         tracking(trackers.Progress(0, 1, 0.0, {}))
+    # MLflow would file the curves of later runs under one that stays open
+    assert len(ended) == 1
     tracking.finish()
+    assert len(ended) == 1
+
+
+@pytest.mark.parametrize(("name", "sent"), [("hit@5", "hit_5"), ("a/b.c d-e", "a/b.c d-e")])
+def test_names_are_made_to_fit_mlflow(fake, name, sent):
+    with fedax.Tracking("mlflow") as tracking:
+        tracking(trackers.Progress(1, 2, 0.5, {name: 1.0}))
+    assert fake.named("log_metrics") == [(({sent: 1.0, "seconds": 0.5},), {"step": 1})]
+
+
+def test_a_run_that_fails_ends_its_trackers(fake, tmp_path, monkeypatch):
+    def fail(*_):
+        raise InvalidInput("no")
+
+    monkeypatch.setattr("fedax.experiments.running.batches.Batch.run", fail)
+    with pytest.raises(InvalidInput):
+        run_experiment(Experiment.parse(ONE.replace("NAME", "mlflow")), tmp_path / "a", Display())
+    assert len(fake.named("end_run")) == 1
 
 
 def test_python_runs_are_tracked(fake, tmp_path):

@@ -23,6 +23,7 @@ from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
 from fedax.report import render
 from fedax.tasks import make_task
+from samples import TINY
 
 CODE = '''
 import dataclasses
@@ -222,6 +223,20 @@ def test_an_interrupted_run_goes_on_with_its_copy(here):
     for number, record in straight.runs.items():
         assert record.settings == directory.runs[number].settings
         assert (record.metrics["train_loss"] == directory.runs[number].metrics["train_loss"]).all()
+
+
+def test_a_module_that_a_folder_names_is_imported_only_if_it_is_trusted(here, monkeypatch):
+    (here / "foreign_module.py").write_text("import fedax\nclass X(fedax.FedAvg):\n    pass\n")
+    monkeypatch.syspath_prepend(here)
+    text = TINY.replace('"fedprox"\nmu = 1', '"foreign_module:X"')
+    directory = RunDirectory.create(here / "out", "A")
+    directory.configure([Experiment.parse(text)])
+    directory.close("interrupted")
+    sys.modules.pop("foreign_module")
+    with pytest.raises(InvalidInput, match=r"a module that the directory names. --trust-code"):
+        resume(here / "out", Display())
+    assert "foreign_module" not in sys.modules
+    assert resume(here / "out", Display(), trust=True).status == "finished"
 
 
 @pytest.mark.slow

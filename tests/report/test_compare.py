@@ -25,3 +25,10 @@ def test_what_is_no_run_is_refused(tmp_path, given):
     with pytest.raises(InvalidInput, match=r"compare\(histories=\.\.\.\)"):
         fedax.compare(given, tmp_path / "page.html")
     assert not list(tmp_path.iterdir())
+
+
+def test_pdf_figures_have_fonts_that_publishers_take(tmp_path):
+    runs = fedax.run_grid([fedax.FedAvg()], regression(), seed=[0, 1], rounds=2)
+    content = fedax.compare({"A": runs}, tmp_path / "f.pdf").read_bytes()
+    assert b"/Subtype /Type3" not in content
+    assert b"/Subtype /Type0" in content

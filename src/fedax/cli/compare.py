@@ -44,6 +44,7 @@ def compare(
     from fedax.cli.summary import print_summary
     from fedax.experiments.config.experiment import Experiment
     from fedax.experiments.config.shorthand import parse_numbers, parse_options, parse_section
+    from fedax.experiments.config.user_code import resolve_data_paths
     from fedax.experiments.results.store import fresh, slug
     from fedax.experiments.running import runner
     from fedax.experiments.running.progress import display_for
@@ -54,7 +55,7 @@ def compare(
         observe_every=observe_every,
         seeds=parse_numbers("--seeds", seeds),
         observe=[observer.strip() for observer in observe.split(",")] if observe else None,
-        task=parse_section(task),
+        task=resolve_data_paths({"task": parse_section(task)}, Path())["task"],
         solver=parse_section(solver),
         schedule=parse_options(schedule),
         algorithm=[parse_section(text) for text in algorithms],

@@ -74,10 +74,7 @@ def check_examples(directory: RunDirectory, number: int, task: Task) -> None:
         warnings.warn(f"{field}: {reason}. Predictions may be for other examples.", stacklevel=2)
         return
     reason = f"its examples are not those that runs/{number:04d}.npz was made with"
-    hint = (
-        "Put the files back as they were. Relative paths count from the present folder: start the "
-        "command in the folder in which the run was started."
-    )
+    hint = "Put the files back as they were."
     raise InvalidInput.because(field, reason, hint)
 
 

@@ -61,7 +61,7 @@ TrustCode = Annotated[
     bool,
     typer.Option(
         "--trust-code",
-        help="Run the directory's copies of your own code where the files are not there any more.",
+        help="Run what the directory names: copies of your own code, modules, and [cluster].",
     ),
 ]
 Algorithms = Annotated[

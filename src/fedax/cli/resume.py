@@ -20,6 +20,7 @@ def resume(
     from fedax.cli.run import cluster_for, follow_rank_0
     from fedax.cli.summary import print_summary
     from fedax.engine.distributed.multihost import connect_hosts
+    from fedax.errors import InvalidInput
     from fedax.experiments.results.store import RunDirectory
     from fedax.experiments.running import runner
     from fedax.experiments.running.progress import display_for
@@ -31,6 +32,10 @@ def resume(
     if follow_rank_0(team()):
         return
     console = Console()
+    if slurm and not trust:
+        reason = "--slurm runs commands of the shell that the directory's [cluster] names"
+        hint = "Read its configuration, and pass --trust-code."
+        raise InvalidInput.because(str(folder), reason, hint)
     # [cluster] of the directory's own file; a directory without one is refused by `resume`
     experiments = RunDirectory.load(folder, repair=True).experiments if slurm else []
     cluster = cluster_for(experiments[0], jobs) if experiments else None

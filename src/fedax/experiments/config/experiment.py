@@ -57,7 +57,11 @@ from fedax.experiments.config.sections import (
     schedule_of,
 )
 from fedax.experiments.config.toml import KeyPath, Source, to_toml_values
-from fedax.experiments.config.user_code import check_sources, resolve_code_paths
+from fedax.experiments.config.user_code import (
+    check_sources,
+    resolve_code_paths,
+    resolve_data_paths,
+)
 from fedax.observe.base import Observer
 from fedax.report.tables.reductions import check_reduction
 from fedax.tasks.named import task_maker
@@ -165,10 +169,14 @@ class Experiment(BaseModel):
                 and what is allowed.
         """
         source = Source.read(path)
-        for setting in settings:
-            source.override(setting)
         if not kept:
             source.document = resolve_code_paths(source.document, path.parent)
+            source.document = resolve_data_paths(source.document, path.parent)
+        for setting in settings:
+            source.override(setting)
+        if settings:
+            # those of the command line begin in the working directory
+            source.document = resolve_data_paths(source.document, Path())
         return cls._from_source(source, kept)
 
     @classmethod

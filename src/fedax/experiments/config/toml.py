@@ -116,7 +116,7 @@ class Source:
                 raise SpecError(
                     f"{path}: cannot be read: more than {MOST_BYTES} bytes; allowed: {MOST_BYTES}."
                 )
-            return cls(content.decode("utf-8"), str(path))
+            return cls(content.decode("utf-8-sig"), str(path))
         except OSError as error:
             raise SpecError(f"{path}: cannot be read: {error.strerror or error}.") from error
         except UnicodeDecodeError as error:

@@ -15,6 +15,9 @@ from fedax.experiments.config.sections import rule_name
 from fedax.experiments.config.toml import replace_strings
 from fedax.utils.plugins import is_reference, is_user_code, load, title_of, without_folders
 
+PATHS = ("folder", "params", "cache")
+"""Options of tasks that are paths."""
+
 
 def user_code(experiment: Any, member: Member | None = None) -> dict[str, str]:
     """Returns the names in an experiment that stand for user code, each with its kind (see
@@ -70,6 +73,25 @@ def resolve_code_paths(document: Any, folder: Path) -> Any:
     )
 
 
+def resolve_data_paths(document: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Returns the values of an experiment file with absolute paths in its table `[task]`.
+
+    Args:
+        document: plain values.
+        folder: at which relative paths begin.
+    """
+    section = document.get("task")
+    if not isinstance(section, dict):
+        return document
+    paths = {
+        key: value for key, value in section.items() if key in PATHS and isinstance(value, str)
+    }
+    absolute = {
+        key: str((folder / Path(path).expanduser()).absolute()) for key, path in paths.items()
+    }
+    return document | {"task": section | absolute}
+
+
 def check_sources(experiment: Any) -> dict[str, str]:
     """Returns the SHA-256 of the files of user code, by the name in the experiment.
 
@@ -109,10 +131,10 @@ def with_code(experiment: Any, folder: Path, trust: bool) -> Any:
     Args:
         experiment: of the directory.
         folder: the directory.
-        trust: whether copies may be run.
+        trust: whether copies may be run, and modules imported.
 
     Raises:
-        InvalidInput: code that is not there, or copies that are not trusted.
+        InvalidInput: code that is not there, or copies and modules that are not trusted.
     """
     if not experiment.is_stored or not user_code(experiment):
         return experiment
@@ -120,8 +142,11 @@ def with_code(experiment: Any, folder: Path, trust: bool) -> Any:
     # each name keeps its file, or is replaced by the copy in the run directory
     for name in user_code(experiment):
         file, _, title = name.rpartition(":")
-        # a module is imported by its name, from where it is installed
+        # a module is imported by its name, from wherever it is found; an entry point is installed
         if not file.endswith(".py"):
+            if file and not trust:
+                hint = "--trust-code imports it."
+                raise InvalidInput.because(name, "a module that the directory names", hint)
             continue
         sha256, path = experiment.sources.get(name, ""), Path(file).expanduser()
         # the user's own file comes first; one inside the directory may come from somebody else

@@ -194,7 +194,9 @@ def cluster_pool(cluster: ClusterSection, folder: Path) -> Iterator[ClusterPool]
     most = cluster.jobs or (len(cores()) if cluster.executor == "local" else None)
     pool = ClusterPool(executor, folder, log_folder, most)
     try:
-        yield pool
+        # within an allocation, its variables would reach the jobs
+        with submitit.helpers.clean_env():
+            yield pool
     except BaseException:
         for job in pool.jobs:
             job.cancel()
@@ -207,7 +209,7 @@ def _cancel(ids: Sequence[str], folder: Path) -> None:
     if not ids:
         return
     try:
-        subprocess.run(["scancel", *ids], check=False, capture_output=True)
+        subprocess.run(["scancel", "--", *ids], check=False, capture_output=True)
     except FileNotFoundError as error:
         raise FedaxError(
             f"--slurm: scancel is not found here, and jobs {', '.join(ids)} of an earlier process "

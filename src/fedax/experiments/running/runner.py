@@ -2,6 +2,7 @@
 again.
 """
 
+import contextlib
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
@@ -349,15 +350,14 @@ def _run_in_turn(
         display.metric = experiment.select if batch.selecting else "train_loss"
         display.begin(heading, experiment.rounds)
         # all ranks get rank 0's records, and stop together
-        records = interruption.synchronize(batch.run(experiment, directory.path, hook))
+        with live or contextlib.nullcontext():
+            records = interruption.synchronize(batch.run(experiment, directory.path, hook))
         if (
             experiment.engine == "flower"
         ):  # by now the clients have said how many examples they have
             directory.notes[experiment.name] = describe(experiment, plan_of(experiment))
         display.end(heading, records)
-        if live:
-            live.finish()
-        else:
+        if live is None:
             _replay(experiment, batch, records, directory.path)
         yield batch, records
 

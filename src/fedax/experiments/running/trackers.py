@@ -2,7 +2,9 @@
 methods.
 """
 
+import contextlib
 import importlib
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -34,20 +36,28 @@ class TensorBoard:
     """Event files in a folder, by tensorboardX."""
 
     def __init__(self, folder: Path, project: str, name: str) -> None:
-        self.folder, self.writer = folder / "tensorboard" / name, _import_module("tensorboard")
+        self.folder = folder / "tensorboard" / name
+        self.module = _import_module("tensorboard")
+        self.config: Mapping[str, Any] = {}
+        self.writer: Any = None
 
     def start(self, config: Mapping[str, Any]) -> None:
-        self.writer = self.writer.SummaryWriter(str(self.folder))
-        self.writer.add_text(
-            "config", "\n".join(f"    {key} = {value!r}" for key, value in config.items())
-        )
+        self.config = config
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        if self.writer is None:
+            # a resumed run logs again what came after its checkpoint: earlier points do not count
+            self.writer = self.module.SummaryWriter(str(self.folder), purge_step=step)
+            lines = [f"    {key} = {value!r}" for key, value in self.config.items()]
+            self.writer.add_text("config", "\n".join(lines))
         for name, value in metrics.items():
             self.writer.add_scalar(name, value, step)
+        # on disk before the checkpoint of this round: a killed process leaves no hole
+        self.writer.flush()
 
     def finish(self) -> None:
-        self.writer.close()
+        if self.writer is not None:
+            self.writer.close()
 
 
 class MLflow:
@@ -64,7 +74,9 @@ class MLflow:
         self.mlflow.log_params({key: str(value)[:500] for key, value in config.items()})
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.mlflow.log_metrics(dict(metrics), step=step)
+        # MLflow refuses other letters, such as that of hit@5
+        named = {re.sub(r"[^\w./ -]", "_", name): value for name, value in metrics.items()}
+        self.mlflow.log_metrics(named, step=step)
 
     def finish(self) -> None:
         self.mlflow.end_run()
@@ -221,6 +233,9 @@ class Tracking:
             except Exception as error:
                 # an error of any kind in a tracker must not end the run
                 self.trackers.remove(tracker)
+                # a run that stays open would take the curves of the next ones
+                with contextlib.suppress(Exception):
+                    tracker.finish()
                 warnings.warn(
                     f"{type(tracker).__name__} failed and is left out: {error}", stacklevel=3
                 )

@@ -12,7 +12,7 @@ from fedax.engine.driver.options import RunOptions
 from fedax.engine.driver.session import Grid
 from fedax.engine.round.client import Setup
 from fedax.experiments.config.experiment import Experiment, Plan
-from fedax.experiments.config.toml import KeyPath
+from fedax.experiments.config.toml import KeyPath, Source
 from fedax.flower.deploy.settings import Deployment
 from fedax.flower.server import Flower
 from fedax.flower.server.engine import use_engine
@@ -82,7 +82,10 @@ def check_experiment(
             experiment.refuse(
                 (name,), InvalidInput.found(name, f"a table [{name}]", "none, in a deployment")
             )
-    _refuse_relative_paths(experiment)
+    source = Source.read(path)
+    for change in changes:
+        source.override(change)
+    _refuse_relative_paths(experiment, source.find(("task",)))
     rehearsed = experiment.model_copy(update={"engine": "simulation"})
     task_clients = rehearsed.plan(clients=clients or CLIENTS).task.train.clients
     if clients is not None and task_clients not in (1, clients):
@@ -96,13 +99,15 @@ def check_experiment(
     return experiment, clients
 
 
-def _refuse_relative_paths(experiment: Experiment) -> None:
-    """Refuses paths of data that begin at the working directory, which is another one for each
-    program of a deployment.
+def _refuse_relative_paths(experiment: Experiment, written: dict[str, Any]) -> None:
+    """Refuses paths of data that begin at the experiment file, which every program of a deployment
+    has in another folder.
 
     Code is copied, see `copy_code`. Names of the experiment's own are no paths.
     """
     document = experiment.resolved()
+    # the experiment has absolute paths where `[task]` was written with relative ones
+    document["task"] |= written
     tables = {name: document[name] for name in PATH_TABLES if name in document}
     for key_path, value in _iterate_texts(tables):
         if key_path[-1] in ("name", "label") or is_reference(value):
@@ -114,8 +119,7 @@ def _refuse_relative_paths(experiment: Experiment) -> None:
             "A folder is not copied to the clients. A stand-in task keeps the examples with them: "
             'see "Stand-in data" in the guide "Running a federation" of the documentation.'
             if key_path == ("task", "folder")
-            else "The file is not copied to the folder of the deployment. Relative paths begin at "
-            "the working directory of each program, not at the experiment file."
+            else "The file is not copied to the folder of the deployment."
         )
         field = ".".join(map(str, key_path))
         experiment.refuse(

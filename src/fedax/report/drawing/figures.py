@@ -166,11 +166,14 @@ def _finish(
     """Adds the legend and writes the files, with the caption inside."""
     _add_legend(figure, entries)
     files = [path.parent / f"{path.name}.{name}" for name in formats]
+    from matplotlib import rc_context
+
     for name, file in zip(formats, files, strict=True):
         # no date inside: the same runs give the same file
         undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[name]
         description = {{"pdf": "Subject"}.get(name, "Description"): caption} if caption else {}
-        with writing(file):
+        # fonts as TrueType: IEEE and ACM refuse Type 3
+        with writing(file), rc_context({"pdf.fonttype": 42}):
             figure.savefig(file, dpi=200, metadata=undated | description)
     return files
 
