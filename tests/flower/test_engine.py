@@ -15,7 +15,6 @@ from flwr.app import ConfigRecord, RecordDict
 
 import fedax
 from fedax import codecs
-from fedax.engine.round.timing.fitting import fit_devices, read_durations
 from marks import quick
 from problems import vector
 
@@ -301,22 +300,6 @@ def test_flower_is_imported_on_demand():
         ).stdout
         == "[]\n"
     )
-
-
-def test_durations_of_every_client_and_round_are_recorded(tmp_path):
-    algorithm, path = fedax.FedAvg(), tmp_path / "runs" / "durations.csv"
-    engine = federation(tmp_path, algorithm, durations=path)
-    plain = run(algorithm, federation(tmp_path / "again", algorithm))
-    history = run(algorithm, engine)
-    np.testing.assert_array_equal(vector(history), vector(plain))
-    rows = read_durations(path)
-    assert len(rows) == 3 * 3 * 3  # rounds, clients of a cohort, phases
-    assert {row.round for row in rows} == {0, 1, 2}
-    examples = {row.amount for row in rows if row.phase == "compute"}
-    assert examples == {12.0}  # two epochs of six
-    assert {row.client for row in rows} <= {"0", "1", "2", "3"}
-    fit = fit_devices(rows)
-    assert (fit.columns["speed"] > 0).all()
 
 
 def test_clients_on_their_own_machines_do_not_collude(tmp_path):

@@ -14,7 +14,6 @@ from fedax.cli import (
     bench,
     check,
     cite,
-    clock,
     compare,
     data,
     demo,
@@ -96,7 +95,6 @@ for command in (
     cite.cite,
 ):
     app.command(cls=Command)(command)
-app.add_typer(clock.app, name="clock")
 app.add_typer(data.app, name="data")
 app.add_typer(deploy.app, name="deploy")
 app.add_typer(new.app, name="new")

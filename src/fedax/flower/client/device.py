@@ -5,7 +5,6 @@ import functools
 import hashlib
 import logging
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -134,7 +133,7 @@ class Device:
                 )
             kinds = {
                 "hello": self._answer_hello,
-                "work": self._work_with_timing,
+                "work": self._work,
                 "measure": self._measure,
             }
             return kinds[order["kind"]](order, content)
@@ -151,18 +150,6 @@ class Device:
         test = self.task.test
         test_size = -1 if test is None else int(test.total)
         return self._answer(train=int(self.task.train.total), test=test_size)
-
-    def _work_with_timing(self, order: Any, content: Any) -> Any:
-        """Returns the answer to an order of work, with when it was received and how long it took.
-
-        Stages of sums under masks are not timed.
-        """
-        received, start = time.time(), time.perf_counter()
-        reply = self._work(order, content)
-        if "masks" not in content:
-            seconds = time.perf_counter() - start
-            reply["timing"] = ConfigRecord({"received": received, "seconds": seconds})
-        return reply
 
     def _work(self, order: Any, content: Any) -> Any:
         if "masks" in content:

@@ -16,7 +16,6 @@ from rich.console import Console
 
 from fedax.core import FedaxError, InvalidInput, RunExists
 from fedax.engine.round.client import Setup
-from fedax.engine.round.timing.fitting import DURATIONS
 from fedax.experiments.results.store import RunDirectory, Status
 from fedax.experiments.running.progress import Display, display_for
 from fedax.experiments.running.runner import resume, run_experiment
@@ -235,7 +234,7 @@ class DeployedRun(Flower):
     """
 
     def __init__(self, grid: Any, out: Path, **options: Any) -> None:
-        super().__init__(grid, durations=out / DURATIONS, **options)
+        super().__init__(grid, **options)
         self.out = out
 
     def prepared(self, setup: Setup) -> Setup:

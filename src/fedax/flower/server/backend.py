@@ -34,7 +34,6 @@ from fedax.flower.protocol.records import (
     tree_of,
 )
 from fedax.flower.protocol.store import NEVER
-from fedax.flower.server.durations import DurationRecorder, Exchange
 from fedax.flower.server.roster import EVALUATE, NO_MESSAGE, TRAIN, Roster, contents
 from fedax.utils.layout import accumulator
 
@@ -104,13 +103,10 @@ class FlowerBackend(PythonBackend):
 
     Attributes:
         floor: the first round whose memories may be asked for again.
-        recorder: of the phases' durations, if they are recorded.
 
     Raises:
         InvalidInput: larger uploads.
     """
-
-    recorder: DurationRecorder | None = None
 
     def __init__(
         self,
@@ -361,25 +357,19 @@ class FlowerBackend(PythonBackend):
         """Returns the parts read from the answers to some orders, and the reasons why there are
         none from the other clients. Parts that are not usable do not count in the quorum.
         """
-        exchanges: dict[int, Exchange] = {}
 
         def read_counted(k: int, records: Any) -> Read:
             self._counts["message_bytes"] += bytes_of(records)
             self._check_answers_order(orders[k], records["answer"], k)
-            value = read(k, records)
-            exchanges[k] = Exchange(*self.roster.times[k], orders[k], records)
-            return value
+            return read(k, records)
 
-        round, phase_name = int(phase_work.round), self._phase_name(phase_work)
+        phase_name = self._phase_name(phase_work)
         values, absent, refused = self._ask(
-            orders, TRAIN, str(round), phase_name, read_counted, is_usable
+            orders, TRAIN, str(int(phase_work.round)), phase_name, read_counted, is_usable
         )
         self._counts["absent"] += len(absent)
         self._counts["refused"] += len(refused)
         self._counts["message_bytes"] += sum(bytes_of(records) for records in orders.values())
-        if self.recorder is not None:
-            in_order = {k: exchanges[k] for k in orders if k in exchanges}
-            self.recorder.add(round, phase_work.work.__name__, in_order)
         return values, absent | refused
 
     def _ask(

@@ -73,8 +73,6 @@ class Flower(Engine):
         checkpoint_seconds: the most seconds between checkpoints of a run that keeps some, above 0;
             60 by default. The first one follows the first round, and the time between them doubles
             up to this bound.
-        durations: a file to which the seconds of every client's downloads, work and uploads are
-            appended, from which `fedax clock fit` estimates devices; by default none.
         secret: from which the noise of `Privacy` at the server is drawn, and the cohorts where its
             epsilon counts on sampling. Nobody else may have it, and a run that is continued has the
             same; by default a new one. `fedax deploy` keeps it in `keys/noise.key`, which only its
@@ -101,7 +99,6 @@ class Flower(Engine):
         largest: int | None = None,
         secure: float | None = None,
         secret: bytes | None = None,
-        durations: Path | str | None = None,
         checkpoint_seconds: float = 60.0,
         most_examples: int | None = None,
         registered: Callable[[], Mapping[int, int]] | None = None,
@@ -125,7 +122,6 @@ class Flower(Engine):
         self.secure, self.checkpoint_seconds = secure, checkpoint_seconds
         self.largest, self.secret = largest, secret or os.urandom(32)
         self.most_examples, self.registered = most_examples, registered
-        self.durations = None if durations is None else Path(durations)
         self.roster: Any = None
         is_path = isinstance(metrics_file, str | Path)
         self.metrics_file = MetricsFile(Path(metrics_file)) if is_path else metrics_file
@@ -243,7 +239,6 @@ class FlowerProgram(PythonProgram):
         engine: Flower,
     ) -> None:
         from fedax.flower.server.backend import FlowerBackend
-        from fedax.flower.server.durations import DurationRecorder
         from fedax.flower.server.secure import SecureBackend
 
         def backend(algorithm: Algorithm[Any], root: Key[Array, ""]) -> FlowerBackend:
@@ -267,11 +262,6 @@ class FlowerProgram(PythonProgram):
         self.task = _without_examples(setup.task, engine.roster.sizes)
         self._rounds_done, self._checkpoint_rounds = 0, list[int]()
         self.roster, self.metrics_file = engine.roster, engine.metrics_file
-        if engine.durations is not None:
-            for algorithm, run_backend, root in self.runs:
-                run_backend.recorder = DurationRecorder(
-                    engine.durations, run_backend.run_name[:8], setup, algorithm, root
-                )
 
     def advance(self, states: Any, first: int, count: int) -> Any:
         # continued from a checkpoint, which may be needed again

@@ -152,7 +152,6 @@ class Roster:
         self.nodes: dict[int, int] = {}
         self.sizes: dict[int, Sizes] = {}
         self.offline = frozenset[int]()
-        self.times: dict[int, tuple[float, float]] = {}
         self._greetings: dict[str, Greeting] = {}
         self._refusals: dict[int, Refusal] = {}
 
@@ -301,8 +300,6 @@ class Roster:
         answers: dict[int, Message] = {}
         pending: dict[str, int] = {}
         waiting, logged, counted = set(orders), set[int](), set[int]()
-        sent = dict[int, float]()
-        self.times = {}
         while True:
             if waiting and time.monotonic() >= next_attempt:
                 ready = self._find_connected(waiting)
@@ -314,7 +311,6 @@ class Roster:
                     )
                     for k in ready
                 ]
-                sent |= dict.fromkeys(ready, time.time())
                 pending |= self._push(messages, ready)
                 waiting -= set(ready)
                 possible = len(counted) + len(pending)
@@ -334,7 +330,6 @@ class Roster:
                     waiting.add(k)
                     continue
                 answers[k] = answer
-                self.times[k] = sent[k], time.time()
                 if counts(k, answer):
                     counted.add(k)
             is_complete = not waiting or (quorum is not None and len(counted) >= quorum)
