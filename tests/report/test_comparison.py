@@ -1,6 +1,7 @@
 """Tables of methods: paired tests against the best, forms, figures of runs in Python."""
 
 import csv
+import dataclasses
 import io
 import math
 
@@ -26,6 +27,7 @@ from fedax.report.tables.comparison import (
     to_text,
 )
 from fedax.report.tables.statistics import holm, paired_t
+from fedax.report.tables.summary import COLUMNS, best, summarize
 from samples import record
 
 RNG = np.random.default_rng(0)
@@ -51,6 +53,7 @@ BEST, LEVEL_, WORSE = (
     0.799 + 0.01 * COMMON[::-1],
     0.7 + 0.01 * COMMON + 0.001 * RNG.normal(size=6),
 )
+RISEN = {"train_loss": np.array([2.0, 1.0, 3.0])}
 RECORDS = [*runs("Best_1", BEST), *runs("Level", LEVEL_), *runs("Worse", WORSE)]
 
 
@@ -88,6 +91,19 @@ def test_diverged_runs_count_as_the_worst():
     column = compare_methods([*RECORDS, *bad], "test_accuracy")
     assert column.cells["Bad"].lost == 1
     assert column.cells["Bad"].mean == pytest.approx(100 * np.mean([0.1, *(BEST + 0.1)[1:]]))
+
+
+def test_a_method_that_diverged_keeps_its_values_and_is_not_marked():
+    """It ended above its first loss, with the best accuracy."""
+    risen = [dataclasses.replace(run, metrics=run.metrics | RISEN) for run in runs("Risen", BEST)]
+    others = [*runs("Level", LEVEL_), *runs("Worse", WORSE)]
+    column = compare_methods([*risen, *others], "test_accuracy")
+    assert column.cells["Risen"].mean == pytest.approx(100 * BEST.mean())
+    assert [cell.is_top for cell in column.cells.values()] == [False, True, False]
+    accuracy = next(column for column in COLUMNS if column.metric == "test_accuracy")
+    rows = summarize([*risen, *others])
+    assert rows[0].values["test_accuracy"][0] == pytest.approx(BEST.mean())
+    assert best(accuracy, rows) == {"Level"}
 
 
 def test_single_runs_are_not_tested():

@@ -36,9 +36,9 @@ class Cell(NamedTuple):
 
     Attributes:
         mean, deviation: over its runs, in the unit of `scale_of`; NaN for a deviation of one run,
-            and where all runs diverged. Of several draws of the data each counts alike in the mean.
-        runs, lost: how many there are, and how many of them have no number, mostly because they
-            diverged, and count as the worst.
+            and where all runs are lost. Of several draws of the data each counts alike in the mean.
+        runs, lost: how many there are, and how many of them have no number, because they were
+            stopped or are not finite, and count as the worst.
         p: Holm's adjusted p-value of the paired difference to the best method, 1 for the best mean;
             NaN where nothing is tested, and for a method without any finite number.
         left_out: further runs of the method, which not all methods have.
@@ -100,8 +100,8 @@ def compare_methods(records: Sequence[Record], metric: str, read: str = "last") 
 
     Runs are paired by their seed and the draw of the data; of several draws the means over their
     seeds are compared. The tests are Student's, or sign tests where a number is infinite, and Holm
-    corrects for their number. Runs that diverged count as the worst of their task. A method all of
-    whose runs diverged has no mean.
+    corrects for their number. Runs without a final value count as the worst of their task. A
+    method all of whose runs diverged is not marked.
 
     Args:
         records: of one task.
@@ -114,12 +114,11 @@ def compare_methods(records: Sequence[Record], metric: str, read: str = "last") 
     if not with_metric:
         return ComparedColumn(title, {}, {})
     results, task = Results(with_metric), with_metric[0].task
+    label_runs = by_label(with_metric)
     mode = _metric_mode(with_metric, metric)
     worst = None if _has_worst(with_metric, metric, read) else math.nan
     # by label, then by run: numbers in the unit of the table
-    all_values = {
-        label: results.of(task, label, metric, read, worst, mode) for label in by_label(with_metric)
-    }
+    all_values = {label: results.of(task, label, metric, read, worst, mode) for label in label_runs}
     common = set.intersection(*(set(label_values) for label_values in all_values.values()))
     values = {
         label: {run: value for run, value in label_values.items() if not common or run in common}
@@ -127,11 +126,13 @@ def compare_methods(records: Sequence[Record], metric: str, read: str = "last") 
     }
     lost = {label: results.lost(task, label, metric, read, values[label])[0] for label in values}
     means = {label: _compute_mean(label_values) for label, label_values in values.items()}
-    # methods of which some run has a finite number: only these can be the best, or level with it
+    # the best has a finite number, and not all of its runs diverged
     ranked = [
         label
         for label, label_values in values.items()
-        if lost[label] < len(label_values) and np.isfinite(list(label_values.values())).any()
+        if lost[label] < len(label_values)
+        and np.isfinite(list(label_values.values())).any()
+        and not all(run.diverged for run in label_runs[label])
     ]
     differences: dict[str, Difference] = {}
     best = None
@@ -164,7 +165,7 @@ def compare_methods(records: Sequence[Record], metric: str, read: str = "last") 
             lost[label],
             p if label in ranked else math.nan,
             len(all_values[label]) - len(numbers),
-            any(run.diverged for run in by_label(with_metric)[label]),
+            any(run.diverged for run in label_runs[label]),
         )
     return ComparedColumn(title, cells, differences, len(common) if len(values) > 1 else None)
 
@@ -343,7 +344,7 @@ def _note(columns: Sequence[ComparedColumn]) -> str:
         sentences.append("Nothing is tested: that takes several seeds.")
     sentences += _describe_left_out(columns)
     if most > 1:
-        sentences.append("Runs that diverged count as the worst of their task.")
+        sentences.append("Runs without a final value count as the worst of their task.")
     return " ".join(sentences)
 
 

@@ -128,9 +128,9 @@ class Row(NamedTuple):
     runs ended.
 
     The deviation is the sample standard deviation over the runs, NaN for a single one. A run
-    without a number, because it diverged or is not finite, counts as the worst of its task, and
-    `lost` has how many of them there are, by metric. The mean is NaN if no run has a number.
-    `diverged` says whether any run did.
+    without a number, because it was stopped as diverged or is not finite, counts as the worst of
+    its task, and `lost` has how many of them there are, by metric. The mean is NaN if no run has a
+    number. `diverged` counts the runs that did.
     """
 
     label: str
@@ -140,7 +140,7 @@ class Row(NamedTuple):
     outcome: str
     ok: bool
     lost: dict[str, int] = {}  # noqa: RUF012 (never written)
-    diverged: bool = False
+    diverged: int = 0
     modes: dict[str, Mode | None] = {}  # noqa: RUF012 (never written)
 
 
@@ -209,7 +209,8 @@ def summarize(records: Sequence[Record], read: str = "last") -> list[Row]:
         modes: dict[str, Mode | None] = {
             metric: mode_of(metric, [run.modes for run in records]) for metric in values
         }
-        diverged, outcome = any(run.diverged for run in runs), _summarize_outcomes(runs)
+        diverged = sum(run.diverged for run in runs)
+        outcome = _summarize_outcomes(runs)
         rows.append(Row(label, len(runs), rounds, values, outcome, ok, lost, diverged, modes))
     return rows
 
@@ -222,7 +223,7 @@ def format_row_value(row: Row, column: Column) -> str:
         return "-"
     value, lost = row.values[column.metric], row.lost.get(column.metric, 0)
     if math.isnan(value[0]):
-        return lost_text(lost, row.runs, row.diverged)
+        return lost_text(lost, row.runs, row.diverged > 0)
     text = shown(column, value)
     return f"{text} ({lost} of {row.runs} as the worst)" if 0 < lost < row.runs else text
 
@@ -252,10 +253,11 @@ def best(column: Column, rows: Sequence[Row]) -> set[str]:
     """Returns the labels whose mean is best in a column: the highest accuracy, the lowest loss.
 
     Means are compared before they are rounded; those that read as the best one are best as well.
-    None for metrics that are only watched, or have no direction. A mean that is not finite is worse
+    None for metrics that are only watched, or have no direction. A method all of whose runs
+    diverged is not the best. A mean that is not finite is worse
     than all others.
     """
-    rows = [row for row in rows if column.metric in row.values]
+    rows = [row for row in rows if column.metric in row.values and row.diverged < row.runs]
     mode = next((row.modes.get(column.metric) for row in rows), None)
     if mode is None or column.metric in ("dissimilarity", "weight_gap"):
         return set()
