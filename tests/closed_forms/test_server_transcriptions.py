@@ -446,25 +446,29 @@ def test_afl():
     agree(run(fedax.AFL(mixture_lr=rate, returned="mean")), np.mean(models_so_far, axis=0))
 
 
-@pytest.mark.parametrize("step", ["part", "one"])
-def test_fedadmm(step):
+@pytest.mark.parametrize(
+    ("step", "form"), [("part", "as_written"), ("one", "as_written"), ("part", "as_released")]
+)
+def test_fedadmm(step, form):
+    """The form "as_released" as `update_weights` and the server's loop of the authors' code."""
     world, rho = World(), 0.4
     theta = world.start
     models, duals = np.tile(theta, (5, 1)), np.zeros((5, 4))
     for cohort in world.cohorts():
         changes = []
         for k in cohort:
-            before = models[k] + duals[k] / rho
+            start = models[k].copy() if form == "as_written" else theta
+            before = duals[k].copy()
             models[k], _ = world.sgd(
-                k, models[k], lambda v, k=k, theta=theta: duals[k] + rho * (v - theta)
+                k, start, lambda v, k=k, theta=theta: duals[k] + rho * (v - theta)
             )
             duals[k] = duals[k] + rho * (models[k] - theta)
-            changes.append(models[k] + duals[k] / rho - before)
-        size = P[cohort].sum() if step == "part" else 1.0
+            changes.append(models[k] - start + (duals[k] - before) / rho)
+        size = P[cohort].sum() if (step, form) == ("part", "as_written") else 1.0
         theta = theta + size * np.average(changes, axis=0, weights=P[cohort])
-    if step == "part":  # the invariant that makes the server's sum the right one
+    if size != 1:  # the invariant that makes the server's sum the right one
         np.testing.assert_allclose(theta, P @ (models + duals / rho), rtol=0, atol=1e-12)
-    agree(run(fedax.FedADMM(rho=rho, step=step)), theta)
+    agree(run(fedax.FedADMM(rho=rho, step=step, form=form)), theta)
 
 
 def test_gd():

@@ -41,20 +41,34 @@ class FedADMM(Algorithm[ModelAndMemory]):
     everyone and $\eta = 1$ this is consensus ADMM, which is also FedPD with a communication in
     every round.
 
+    The authors' code, `form="as_released"`, is another method: local work starts at $\theta$, which
+    takes the place of $w_k$ in $\Delta_k$ too, and $\eta = 1$. Then $(y_k^+ - y_k) / \rho = w_k^+ -
+    \theta$, so that it is FedProx with multipliers and a server step of 2. The code has equal
+    weights, $\rho = 0.01$, a local momentum of 0.5, and $\eta = 0.5$ from round 60 on.
+
     Args:
         rho: $\rho$, above 0.
-        step: "part" (the tracking step) or "one" ($\eta = 1$).
+        step: "part" (the tracking step) or "one" ($\eta = 1$); of the form "as_written".
+        form: "as_written" or "as_released".
 
     Example:
         >>> import fedax
         >>> method = fedax.FedADMM(rho=0.1)
+        >>> released = fedax.FedADMM(rho=0.01, form="as_released")
 
     Source: Gong, Li, Freris, FedADMM: A Robust Federated Deep Learning Framework with Adaptivity to
-    System Heterogeneity, ICDE 2022 (arXiv:2204.03529), Alg. 1; FedPD: Zhang et al., IEEE TSP 2021.
+    System Heterogeneity, ICDE 2022 (arXiv:2204.03529), Alg. 1, and the authors' code
+    (github.com/YonghaiGong/FedADMM); FedPD: Zhang et al., IEEE TSP 2021.
     """
 
     rho: Scalar = hyper(1.0, low=0.0, open_low=True, doc="weight of the quadratic")
     step: str = hyper("part", choices=("part", "one"), doc="size of the server's step")
+    form: str = hyper(
+        "as_written",
+        choices=("as_written", "as_released"),
+        later=True,
+        doc="start of local work and of a client's change",
+    )
 
     card: ClassVar[Card] = Card(
         paper="Gong, Li, Freris, FedADMM: A Robust Federated Deep Learning Framework, ICDE 2022 "
@@ -68,13 +82,12 @@ class FedADMM(Algorithm[ModelAndMemory]):
     def round(self, fed: Federation, state: ModelAndMemory) -> ModelAndMemory:
         cohort = fed.sample().distinct
         change, memory = fed.average(self.primal_dual, cohort, state.w, memory=state.memory)
-        return ModelAndMemory(
-            state.w + (fed.answered.coverage if self.step == "part" else 1) * change, memory
-        )
+        tracks = self.form == "as_written" and self.step == "part"
+        step = fed.answered.coverage if tracks else 1
+        return ModelAndMemory(state.w + step * change, memory)
 
     def primal_dual(self, client: Client, theta: Vector, state: Pair) -> Upload[Vector]:
-        w = client.minimize(
-            LocalProblem(anchor=theta, prox=self.rho, linear=state.y), start=state.w
-        )
+        start = state.w if self.form == "as_written" else theta
+        w = client.minimize(LocalProblem(anchor=theta, prox=self.rho, linear=state.y), start=start)
         y = state.y + self.rho * (w - theta)
-        return Upload(w + y / self.rho - state.w - state.y / self.rho, memory=Pair(w, y))
+        return Upload(w + y / self.rho - start - state.y / self.rho, memory=Pair(w, y))
