@@ -99,6 +99,7 @@ ARTICLE = """# The benchmark: which methods beat tuned FedAvg
 All methods have the same tasks, seeds and budget of tuning ([protocol](../benchmark/protocol.md)).
 The reference is tuned FedAvg, or tuned DSGD where there is no server. Methods have the form of their
 paper's text, which is the default; the released code of some is another method ([why](papers.md)).
+FedADMM is there in both forms.
 
 A cell counts the tasks on which a method is significantly better and worse than the reference: five
 paired seeds, Student's t-test, Holm's correction over the methods of a task, p < 0.05. Costs are
