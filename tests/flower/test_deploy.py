@@ -40,7 +40,7 @@ from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.batches import count_runs
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
-from fedax.flower.deploy import keys, trial
+from fedax.flower.deploy import keys, processes, trial
 from fedax.flower.deploy.app import _train
 from fedax.flower.deploy.bundle import serve_app
 from fedax.flower.deploy.processes import TRUSTED, Run, free_port, nodes
@@ -51,7 +51,6 @@ from fedax.flower.protocol.plan import Assignment
 from fedax.flower.server.engine import use_engine
 from fedax.flower.server.in_process import LocalGrid, in_process
 from fedax.tasks import make_task
-from fedax.utils.lock import held
 
 METHODS = ["fedavg", "fedprox", "feddane", "scaffold", "fedbc", "fedaware"]
 
@@ -208,7 +207,10 @@ REFUSED = {
         r"task.folder: got 'sites'; allowed: an absolute path .* stand-in task",
     ),
     "audit": ("audit={}", r"audit: got a table \[audit\]"),
-    "momentum": ("solver.momentum=0.9", r"line \d+: run\(solver=\.\.\.\): .*SGD without momentum"),
+    "momentum": (
+        "solver.momentum=0.9",
+        r"line \d+: .*run\(solver=\.\.\.\): .*SGD without momentum",
+    ),
 }
 
 
@@ -350,40 +352,24 @@ def test_the_exit_code_of_status(made, tmp_path):
         )
 
 
-def test_status_for_people_and_for_scripts(made, monkeypatch):
+def test_status(made, monkeypatch):
+    monkeypatch.setattr(processes, "connection_failure", lambda deployment: None)
     monkeypatch.setattr(trial, "nodes", lambda deployment: {70: "offline", 50: "online", 9: "x"})
     found = {3: Run("running", ""), 4: Run("finished:failed", "exit code 1")}
     monkeypatch.setattr(trial, "runs", lambda deployment: found)
     (made / "flower" / "nodes.json").write_text("[50, 70, 60]")
-    out = made / "runs" / "run-2"
-    RunDirectory.create(out, "a run").configure([Deployment.load(made).experiment("simulation")])
-    (out / "checkpoints" / "0000").mkdir(parents=True)
-    (out / "checkpoints" / "0000" / "round-000000004").mkdir()
-    with held(out):
-        done = CliRunner().invoke(app, ["deploy", "status", str(made), "--json"])
+    for number in (1, 2):
+        RunDirectory.create(made / "runs" / f"run-{number}", "a run")
+    done = CliRunner().invoke(app, ["deploy", "status", str(made)])
     shutil.rmtree(made / "runs")
     assert done.exit_code == 0, done.output
-    state = json.loads(done.output)
-    assert state["up"]
-    assert set(state["certificates"]) == {"ca.crt", "server.crt"}
-    assert [(c["name"], c["node"], c["online"]) for c in state["clients"]] == [
-        ("", "9", False),
-        ("client-0", "50", True),
-        ("client-1", "70", False),
-    ]
-    assert state["runs"][1] == {
-        "number": "4",
-        "status": "finished:failed",
-        "details": "exit code 1",
-    }
-    assert state["newest"] == {"folder": str(out), "status": "running", "round": 4, "rounds": 5}
-    lines = trial.status_lines(state)
-    assert lines[4:] == [
+    assert done.output.splitlines()[3:] == [
+        "unknown client: x (node 9)",
         "client-0: online (node 50)",
         "client-1: offline (node 70)",
         "run 3: running",
         "run 4: finished:failed exit code 1",
-        f"{out}: running, round 4 of 5",
+        f"newest results: {made / 'runs' / 'run-2'}",
     ]
 
 
@@ -610,13 +596,6 @@ def test_a_server_killed_within_its_first_minute(tmp_path):
             shown,
         )
         assert f"`fedax deploy resume {folder} {out}` continues the run" in shown
-        assert "Traceback" not in shown
-        waiting = f"Waiting for the server at 127.0.0.1:{port}: Connection refused."
-        logs = [folder / "logs" / f"worker-{k}.log" for k in range(3)]
-        finish = time.monotonic() + 120
-        while not all(waiting in log.read_text() for log in logs):
-            assert time.monotonic() < finish, [log.read_text() for log in logs]
-            time.sleep(0.5)
     assert not (out / "models").exists(), "it had ended already"
     kept = max(int(path.name.removeprefix("round-")) for path in out.rglob("round-*"))
     assert 1 <= kept < 8

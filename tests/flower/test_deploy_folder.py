@@ -3,8 +3,6 @@
 
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 
@@ -22,7 +20,6 @@ from fedax.experiments.results.store import RunDirectory
 from fedax.flower.deploy import keys, trial
 from fedax.flower.deploy.settings import Deployment
 from fedax.flower.deploy.worker import device_for
-from fedax.utils.lock import held
 
 TASK = """
 import numpy as np
@@ -205,72 +202,6 @@ def run(tmp_path, monkeypatch):
     (tmp_path / "flower" / "nodes.json").write_text("[70]")
     RunDirectory.create(tmp_path / "runs" / "run", "a run")
     return deployment, tmp_path / "runs" / "run"
-
-
-def test_a_run_whose_process_was_killed_is_interrupted(run):
-    deployment, out = run
-    code = (
-        "import os, pathlib, sys; from fedax.utils.lock import held\n"
-        "with held(pathlib.Path(sys.argv[1])): os.kill(os.getpid(), 9)"
-    )
-    killed = subprocess.run([sys.executable, "-c", code, str(out)], check=False)
-    assert killed.returncode == -9
-    assert (out / ".lock").exists()
-    assert trial.status(deployment)["newest"]["status"] == "interrupted"
-    with held(out):
-        assert trial.status(deployment)["newest"]["status"] == "running"
-    RunDirectory.load(out).close("failed", "a reason")
-    assert trial.status(deployment)["newest"]["status"] == "failed"
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("flower/nodes.json", "[70"),
-        ("flower/nodes.json", '{"70": 1}'),
-        ("runs/run/summary.json", '{"status": "runn'),
-        ("runs/run/summary.json", '{"title": "a"}'),
-        ("runs/run/summary.json", "[]"),
-    ],
-)
-def test_damaged_files_are_named(name, text, run):
-    deployment, _ = run
-    assert trial.status(deployment)["clients"][0]["name"] == "client-0"
-    deployment.path(name).write_text(text)
-    with pytest.raises(fedax.FedaxError, match=rf"{re.escape(name)}: cannot be read \("):
-        trial.status(deployment)
-
-
-def test_a_checkpoint_that_is_removed_meanwhile_is_no_error(run, monkeypatch):
-    deployment, out = run
-    (out / "checkpoints" / "0000" / "round-000000003").mkdir(parents=True)
-    (out / "checkpoints" / "0000" / "round-000000002").symlink_to(out / "gone")
-    assert trial.status(deployment)["newest"]["round"] == 3
-
-
-def test_lines_after_a_log_was_emptied_are_shown(tmp_path):
-    """By logrotate's `copytruncate`, also where the log has grown past its earlier size."""
-    log, said = tmp_path / "run-1.log", []
-    printer = trial.LogPrinter(log, said.append)
-
-    def lines(first, last):
-        return "".join(f"round {i}\n" for i in range(first, last))
-
-    def show(text):
-        said.clear()
-        log.write_bytes(text.encode() if isinstance(text, str) else text)
-        printer.show(printer.read())
-        return said
-
-    assert len(show(lines(0, 100))) == 100
-    assert show(lines(100, 140)) == lines(100, 140).splitlines()
-    assert show(lines(100, 143)) == ["round 140", "round 141", "round 142"]
-    assert show("Traceback (most recent call last)\n  cut off\n") == [f"(A traceback is in {log}.)"]
-    assert show("  round 1\n" + lines(2, 99)) == ["  round 1", *lines(2, 99).splitlines()]
-    # a letter of two bytes that is cut off is no new log
-    whole = (lines(0, 200) + "né").encode()
-    show(whole[:-1])
-    assert show(whole + b"\nend\n") == ["end"]
 
 
 @pytest.mark.parametrize("exists", [False, True])

@@ -222,7 +222,7 @@ def test_an_unknown_run_is_refused_by_the_clients(tmp_path):
     engine = federation(tmp_path, fedax.FedProx(mu=0.1))
     with pytest.raises(
         fedax.FedaxError,
-        match=r"FedProx.train, round 0: client \d: .*not among "
+        match=r"FedProx, measurement of train: client \d: .*not among "
         r"its assignments",
     ):
         run(fedax.FedProx(mu=0.2), engine)

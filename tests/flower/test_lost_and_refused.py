@@ -442,27 +442,6 @@ def test_a_wait_is_logged_and_ends_when_the_client_is_back(tmp_path, caplog, mon
     )
 
 
-@pytest.mark.slow
-def test_clients_online_while_the_server_waits(tmp_path, monkeypatch):
-    """At the start, and for a client that is away in a round."""
-    monkeypatch.setattr(roster, "AGAIN", 0.01)
-    path, method = tmp_path / "fedax.prom", fedax.FedAvg()
-    engine = federation(
-        tmp_path, method, schedule=EVERYONE, deadline=0.3, patience=0.7, metrics_file=path
-    )
-    state = with_dead_clients(engine, {LAST}, rounds=1)
-    state["round"] = 1
-    with pytest.raises(fedax.FedaxError, match=r"client 3 \(3 of 4"):
-        run(method, engine, rounds=0)
-    assert "fedax_clients_online 3\n" in path.read_text()
-    state["round"] = 0
-    run(method, engine, schedule=EVERYONE, rounds=1, observe=[])
-    assert "fedax_clients_online 4\n" in path.read_text()
-    with pytest.raises(fedax.FedaxError, match="client 3: offline"):
-        run(method, engine, schedule=EVERYONE, rounds=2, observe=[])
-    assert "fedax_clients_online 3\n" in path.read_text()
-
-
 @pytest.mark.parametrize("code", roster.NO_MESSAGE)
 def test_a_message_that_is_lost_is_absent(code, tmp_path, caplog):
     """A ClientApp that crashed gives no answer, which is not a refused one."""

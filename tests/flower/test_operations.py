@@ -1,4 +1,4 @@
-"""What the operations guide says: the file for Prometheus, renewed keys, stand-in data, files of
+"""What the operations guide says: renewed keys, stand-in data, files of
 `docs/deploy`."""
 
 import dataclasses
@@ -21,7 +21,6 @@ import numpy as np
 import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
-from federation import federation, run
 from typer.testing import CliRunner
 
 import fedax
@@ -39,57 +38,7 @@ from fedax.flower.deploy.worker import device_for, load_client_data
 from fedax.flower.protocol.plan import Assignment
 from fedax.flower.server.engine import use_engine
 from fedax.flower.server.in_process import LocalGrid
-from fedax.flower.server.monitoring import KINDS, MetricsFile
 from sources import ROOT
-
-SAMPLE = re.compile(r'(\w+)(?:\{((?:\w+="[^"]*",?)+)\})? (\S+)')
-
-
-def read(path):
-    """The samples of a file, by series and labels; comments have the form that they should."""
-    found = {}
-    for line in path.read_text().splitlines():
-        if line.startswith("#"):
-            assert re.fullmatch(r"# (HELP \w+ .+\.|TYPE \w+ (gauge|counter))", line)
-            continue
-        series, labels, value = SAMPLE.fullmatch(line).groups()
-        found.setdefault(series, {})[labels or ""] = float(value)
-    return found
-
-
-def test_every_round_is_in_the_file(tmp_path):
-    path, method = tmp_path / "metrics" / "fedax.prom", fedax.FedAvg()
-    engine = federation(tmp_path, method, metrics_file=path)
-    history = run(method, engine, observe=[fedax.observe.TrainLoss()])
-    found = read(path)
-    assert set(found) == set(KINDS) - {"fedax_certificate_end_timestamp_seconds"}
-    values = {series: next(iter(samples.values())) for series, samples in found.items()}
-    assert (values["fedax_round"], values["fedax_clients"], values["fedax_clients_online"]) == (
-        3,
-        4,
-        4,
-    )
-    assert values["fedax_answers_total"] == history.notes["answers"].sum() == 9
-    assert values["fedax_message_bytes_total"] == history.notes["message_bytes"].sum() > 0
-    assert values["fedax_metric"] == pytest.approx(float(history.metrics["train_loss"][-1]))
-    (labels,) = found["fedax_metric"]
-    assert 'algorithm="FedAvg"' in labels
-    assert 'name="train_loss"' in labels
-
-
-def test_a_file_that_cannot_be_written_ends_nothing(tmp_path, caplog):
-    (tmp_path / "file").write_text("")
-    metrics = MetricsFile(tmp_path / "file" / "fedax.prom")
-    metrics.set("fedax_clients", 3)
-    metrics.write()
-    metrics.write()
-    assert [record.message[:27] for record in caplog.records] == ["no metrics for Prometheus: "]
-
-
-def test_labels_are_escaped(tmp_path):
-    metrics = MetricsFile(tmp_path / "fedax.prom", {'a "file"\\': 1.0})
-    metrics.write()
-    assert r'{file="a \"file\"\\"} 1.0' in (tmp_path / "fedax.prom").read_text()
 
 
 @pytest.fixture
@@ -447,6 +396,3 @@ def test_the_files_of_the_guide_are_there_and_can_be_read():
     assert named == {path.name for path in folder.iterdir()}
     for path in folder.glob("*.yaml"):
         assert list(yaml.safe_load_all(path.read_text()))
-    series = set(re.findall(r"fedax_\w+", (folder / "alerts.yaml").read_text()))
-    assert series <= set(KINDS)
-    assert set(re.findall(r"`(fedax_\w+)`", page)) == set(KINDS)

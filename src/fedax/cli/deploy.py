@@ -1,6 +1,5 @@
 """`fedax deploy`: an experiment on real devices, over Flower."""
 
-import json
 import shlex
 from pathlib import Path
 from typing import Annotated, Any
@@ -266,23 +265,18 @@ def renew(
 
 
 @app.command(cls=NeedsFlower)
-def status(
-    folder: Folder,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the same and more as JSON, for scripts.")
-    ] = False,
-) -> None:
+def status(folder: Folder) -> None:
     """Show the server, its clients with their nodes, its runs, and the newest run directory.
 
     The exit code is 0 if the server answers, 1 if it does not, and 2 if the folder cannot be read.
     """
+    from fedax.flower.deploy.processes import connection_failure
     from fedax.flower.deploy.settings import Deployment
-    from fedax.flower.deploy.trial import status as state
     from fedax.flower.deploy.trial import status_lines
 
-    report = state(Deployment.load(folder).require_server())
-    for line in [json.dumps(report, indent=2)] if as_json else status_lines(report):
-        typer.echo(line)
-    # for scripts: the exit code says whether the server answers
-    if not report["up"]:
+    deployment = Deployment.load(folder).require_server()
+    if (failure := connection_failure(deployment)) is not None:
+        typer.echo(f"No server at {deployment.address}: {failure}.")
         raise typer.Exit(NO_SERVER)
+    for line in status_lines(deployment):
+        typer.echo(line)

@@ -20,12 +20,11 @@ from fedax.experiments.results.store import RunDirectory, Status
 from fedax.experiments.running.progress import Display, display_for
 from fedax.experiments.running.runner import resume, run_experiment
 from fedax.experiments.running.setup import set_up_jax
-from fedax.flower.deploy.keys import certificate_ends, public_key, write_private
+from fedax.flower.deploy.keys import public_key, write_private
 from fedax.flower.deploy.processes import end_with_parent, keep_output, run_log
 from fedax.flower.deploy.settings import Deployment, quote
 from fedax.flower.server import Flower
 from fedax.flower.server.engine import use_engine
-from fedax.flower.server.monitoring import MetricsFile
 from fedax.utils.files import read_text, write, writing
 from fedax.utils.lock import held
 
@@ -144,38 +143,6 @@ def serve(grid: Any, config: Any) -> None:
     _train(grid, config, lambda: owners_of(deployment, grid))
 
 
-def apps(folder: Path, out: Path) -> tuple[Any, Any]:
-    """Returns a deployment's ServerApp and ClientApp for `flwr.simulation.run_simulation`.
-
-    That is Flower's simulation in processes of Ray.
-
-    Args:
-        folder: of the deployment.
-        out: the run directory, new or empty.
-    """
-    from flwr.app import Context, Message
-    from flwr.clientapp import ClientApp
-    from flwr.serverapp import Grid, ServerApp
-
-    server, client = ServerApp(), ClientApp()
-    config = {"deployment": str(folder.absolute()), "out": str(out.absolute()), "resume": False}
-
-    @server.main()
-    def main(grid: Grid, context: Context) -> None:
-        _train(grid, config)
-
-    def answer(message: Message, context: Context) -> Message:
-        from fedax.flower.deploy.worker import device_of
-
-        return Message(
-            device_of({**config, **context.node_config}).answer(message.content), reply_to=message
-        )
-
-    for kind in (client.query, client.train, client.evaluate):
-        kind()(answer)
-    return server, client
-
-
 def _train(
     grid: Any, config: Any, registered: Callable[[], Mapping[int, int]] | None = None
 ) -> None:
@@ -195,10 +162,6 @@ def _train(
         "secure": deployment.secure or None,
     }
     options |= {"most_examples": deployment.most_examples or None, "registered": registered}
-    certificate_expiries = certificate_ends(deployment.path("keys"))
-    options["metrics_file"] = MetricsFile(
-        deployment.path("metrics", "fedax.prom"), certificate_expiries
-    )
     engine = DeployedRun(grid, out, **options)
     try:
         with use_engine(engine):
@@ -214,10 +177,6 @@ def _train(
         else:
             mark_run(out, "failed", str(error) or type(error).__name__)
         raise
-    finally:
-        # of a grid that is gone, for example; it must not hide the error that ended the run
-        with contextlib.suppress(Exception):
-            engine.roster.list_nodes()
     print(directory.line())
 
 

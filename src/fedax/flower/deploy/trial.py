@@ -5,21 +5,18 @@ import dataclasses
 import datetime
 import json
 import os
-import shlex
 import shutil
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from fedax.core import FedaxError, InvalidInput, RunExists
 from fedax.experiments.config.user_code import check_copies, copy_code
-from fedax.experiments.results.archive import kept_experiments
-from fedax.experiments.results.store import Status
 from fedax.flower.deploy.app import write_app
 from fedax.flower.deploy.bundle import APP, build_app, serve_app
 from fedax.flower.deploy.check import check_experiment
@@ -53,7 +50,6 @@ from fedax.flower.deploy.processes import (
 from fedax.flower.deploy.settings import Deployment, quote
 from fedax.flower.deploy.worker import device_for, open_socket, work
 from fedax.utils.files import read_text, write, writing
-from fedax.utils.lock import holder
 
 Say = Callable[[str], None]
 AGAIN = 5.0
@@ -61,15 +57,10 @@ AGAIN = 5.0
 run's state."""
 LOST = 5.0
 """Seconds after a first request without an answer until a server counts as lost."""
-PROBES = 5.0, 60.0
-"""Seconds between two connections that a client makes to see whether the server is there: while it
-is not, and while it is."""
 OVER = "finished:"
 """The prefix of the state of a finished run of Flower."""
 NODES = "nodes.json"
 """The clients' nodes of the server, by which `fedax deploy status` names them."""
-LOCK = ".lock"
-"""The file of a run directory that is locked while a process works in it."""
 AT_A_TIME = 4
 """Clients that are registered at a time."""
 
@@ -245,7 +236,6 @@ def run_client(
     with (
         exit_on_signals(),
         contextlib.suppress(KeyboardInterrupt),
-        watch_connection(deployment, say),
         open_socket() as (listener, address),
     ):
         while parent in (None, os.getppid()):
@@ -263,31 +253,6 @@ def run_client(
                 f"again in {AGAIN:g} seconds."
             )
             time.sleep(AGAIN)
-
-
-@contextlib.contextmanager
-def watch_connection(deployment: Deployment, say: Say) -> Iterator[None]:
-    """Says when the server cannot be reached, and when it can again, while the block runs."""
-    stopped = threading.Event()
-
-    def watch() -> None:
-        previous_failure, pause = None, 0.0
-        while not stopped.wait(pause):
-            failure = connection_failure(deployment)
-            if stopped.is_set():
-                return
-            if failure is not None and failure != previous_failure:
-                say(f"Waiting for the server at {deployment.address}: {failure}.")
-            if failure is None and previous_failure is not None:
-                say(f"The server at {deployment.address} is there.")
-            previous_failure, pause = failure, PROBES[failure is None]
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()
 
 
 @contextlib.contextmanager
@@ -361,29 +326,36 @@ def stop_runs(deployment: Deployment) -> list[int]:
 
 
 def follow(deployment: Deployment, number: int, say: Say) -> Result:
-    """Shows a run's own output until it is over, with the tracebacks in it left to its log.
+    """Shows a run's own output until it is over.
 
     Raises:
         ServerLost: the server has ended, or one that does not know the run is in its place.
     """
     command = ["flwr", "log", str(number), CONNECTION, "--stream"]
-    printer = LogPrinter(run_log(deployment, number), say)
+    log = run_log(deployment, number)
+    shown = 0
     # The server writes the log, also while nobody follows it. Flower's command ends with the run.
     with process(command, Path(os.devnull), environment(deployment)) as stream:
         while stream.poll() is None and not _is_lost(deployment):
-            # one second late: what a run says about a lost server is not shown
-            text = printer.read()
+            shown = _show_lines(log, shown, say)
             time.sleep(1)
-            if stream.poll() is None:
-                printer.show(text)
     run = _find_run(deployment, number)
     while not run.status.startswith(OVER):  # the stream may end before the run
         time.sleep(AGAIN)
         run = _find_run(deployment, number)
     status = run.status.removeprefix(OVER)
     if status != "stopped":  # the last words of a stopped run are about requests that are refused
-        printer.show(printer.read())
+        _show_lines(log, shown, say)
     return Result(number, status == "completed", f"{status} {run.details}".strip())
+
+
+def _show_lines(log: Path, begin: int, say: Say) -> int:
+    """Shows the whole lines of a log from some letter on; returns the letter after them."""
+    text = log.read_text("utf-8", errors="replace") if log.exists() else ""
+    end = text.rfind("\n") + 1
+    for line in text[begin:end].splitlines():
+        say(line)
+    return end
 
 
 def _is_lost(deployment: Deployment) -> bool:
@@ -415,164 +387,30 @@ def _find_run(deployment: Deployment, number: int) -> Run:
     return run
 
 
-class LogPrinter:
-    """Shows what comes into a log, with one line for each traceback.
-
-    Args:
-        log: the file.
-        say: shows a line.
+def status_lines(deployment: Deployment) -> list[str]:
+    """Returns the state of a deployment whose server answers: the days until which the certificates
+    are valid, the clients with their nodes, the server's runs, and the newest run directory.
     """
-
-    def __init__(self, log: Path, say: Say) -> None:
-        self.log, self.say, self._count, self._in_traceback = log, say, 0, False
-        self._shown = ""
-
-    def read(self) -> str:
-        """Returns the text of the log."""
-        return self.log.read_text("utf-8", errors="replace") if self.log.exists() else ""
-
-    def show(self, text: str) -> None:
-        """Shows those of the log's lines that are new, and all lines of a log that began anew."""
-        # logrotate copies a log and empties it while it is written
-        if not text.startswith(self._shown):
-            self._count, self._in_traceback = 0, False
-        # whole lines: the last one may be cut off within a character
-        self._shown = text[: text.rfind("\n") + 1]
-        lines = text.splitlines()
-        for line in lines[self._count :]:
-            if line.startswith("Traceback (most recent call last)"):
-                self._in_traceback = True
-                self.say(f"(A traceback is in {self.log}.)")
-            self._in_traceback = self._in_traceback and (
-                line.startswith((" ", "Traceback")) or not line
-            )
-            if not self._in_traceback:
-                self.say(line)
-        self._count = len(lines)
-
-
-def status(deployment: Deployment) -> dict[str, Any]:
-    """Returns the state of a deployment as plain values: whether the server answers, the days until
-    which the certificates are valid, clients, the server's runs, and the newest run directory.
-
-    Numbers of nodes and runs are texts, because many readers of JSON round numbers of 64 bits.
-    """
-    state: dict[str, Any] = {"server": deployment.address, "up": True}
-    try:
-        states, server_runs = nodes(deployment), runs(deployment)
-    except FedaxError as error:
-        state |= {"up": False, "reason": str(error)}
-        states, server_runs = {}, {}
     names = {node: f"client-{k}" for k, node in enumerate(_read_nodes(deployment))}
-    ends = certificate_ends(deployment.path("keys"))
-    return state | {
-        "certificates": {
-            file: f"{datetime.datetime.fromtimestamp(end, datetime.UTC):%Y-%m-%d}"
-            for file, end in ends.items()
-        },
-        "clients": [
-            {
-                "name": names.get(node, ""),
-                "node": str(node),
-                "state": node_state,
-                "online": node_state == "online",
-            }
-            for node, node_state in sorted(states.items(), key=lambda item: names.get(item[0], ""))
-        ],
-        "runs": [{"number": str(number), **run._asdict()} for number, run in server_runs.items()],
-        "newest": _newest_run(deployment),
-    }
+    states = sorted(nodes(deployment).items(), key=lambda item: names.get(item[0], ""))
+    lines = [f"Server at {deployment.address}."]
+    for file, end in certificate_ends(deployment.path("keys")).items():
+        day = datetime.datetime.fromtimestamp(end, datetime.UTC)
+        lines.append(f"keys/{file} is valid until {day:%Y-%m-%d}.")
+    for node, state in states:
+        lines.append(f"{names.get(node, 'unknown client')}: {state} (node {node})")
+    for number, run in runs(deployment).items():
+        lines.append(f"run {number}: {run.status} {run.details}".rstrip())
+    summaries = deployment.path("runs").glob("*/summary.json")
+    newest = max(summaries, key=lambda path: path.stat().st_mtime, default=None)
+    if newest is not None:
+        lines.append(f"newest results: {newest.parent}")
+    return lines
 
 
 def _read_nodes(deployment: Deployment) -> list[int]:
-    """Returns the clients' nodes by the client's number; none before the first start of the server.
-
-    Raises:
-        FedaxError: a damaged file.
+    """Returns the clients' nodes by the client's number; none before the first start of the
+    server.
     """
     path = deployment.path("flower", NODES)
-    if not path.exists():
-        return []
-    try:
-        node_ids = json.loads(read_text(path))
-        if not isinstance(node_ids, list) or not all(type(node) is int for node in node_ids):
-            raise ValueError("expected a list of whole numbers")
-    except (OSError, ValueError) as error:
-        hint = f"Remove it: `fedax deploy server {shlex.quote(str(deployment.folder))}` writes it."
-        raise FedaxError(f"{path}: cannot be read ({error}). {hint}") from error
-    return node_ids
-
-
-def _newest_run(deployment: Deployment) -> dict[str, Any] | None:
-    """Returns the newest run directory below `runs`, and the round of its newest checkpoint.
-
-    Raises:
-        FedaxError: a run directory with damaged files.
-    """
-
-    def newest(paths: Iterable[Path]) -> Path | None:
-        times = dict[Path, float]()
-        for path in paths:
-            with contextlib.suppress(FileNotFoundError):  # a checkpoint that was just removed
-                times[path] = path.stat().st_mtime
-        return max(times, key=lambda path: times[path], default=None)
-
-    if (summary := newest(deployment.path("runs").glob("*/summary.json"))) is None:
-        return None
-    out, state = summary.parent, _read_status(summary)
-    # a process that was killed could not mark its run, and the system has released its lock
-    if state == "running" and not _is_held(out):
-        state = "interrupted"
-    rounds = max((experiment.rounds for experiment in kept_experiments(out)), default=0)
-    checkpoint = newest(out.glob("checkpoints/*/round-*"))
-    round_number = 0 if checkpoint is None else int(checkpoint.name.removeprefix("round-"))
-    round_number = rounds if state == "finished" else round_number
-    return {"folder": str(out), "status": state, "round": round_number, "rounds": rounds}
-
-
-def _read_status(summary: Path) -> str:
-    """Returns the state of a run directory by its summary.
-
-    Raises:
-        FedaxError: a damaged file.
-    """
-    try:
-        state = json.loads(read_text(summary))["status"]
-        if state not in get_args(Status):
-            raise ValueError(f"no state {state!r}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise FedaxError(f"{summary}: cannot be read ({error}).") from error
-    return state
-
-
-def _is_held(out: Path) -> bool:
-    """Returns whether a process works in a run directory, or may do so as another user, whose lock
-    cannot be tried.
-    """
-    lock = out / LOCK
-    is_unknown = lock.exists() and not os.access(lock, os.R_OK | os.W_OK)
-    return is_unknown or holder(out) is not None
-
-
-def status_lines(state: dict[str, Any]) -> list[str]:
-    """Returns the state of a deployment in lines."""
-    if not state["up"]:
-        return [f"No server at {state['server']}: {state['reason']}."]
-    newest = state["newest"]
-    return [
-        f"Server at {state['server']}.",
-        *(f"keys/{file} is valid until {day}." for file, day in state["certificates"].items()),
-        *(
-            f"{client['name'] or 'unknown client'}: {client['state']} (node {client['node']})"
-            for client in state["clients"]
-        ),
-        *(f"run {r['number']}: {r['status']} {r['details']}".rstrip() for r in state["runs"]),
-        *(
-            [
-                f"{newest['folder']}: {newest['status']}, round {newest['round']} of "
-                f"{newest['rounds']}"
-            ]
-            if newest
-            else []
-        ),
-    ]
+    return json.loads(read_text(path)) if path.exists() else []

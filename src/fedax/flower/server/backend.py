@@ -363,9 +363,10 @@ class FlowerBackend(PythonBackend):
             self._check_answers_order(orders[k], records["answer"], k)
             return read(k, records)
 
+        group = str(int(phase_work.round))
         phase_name = self._phase_name(phase_work)
         values, absent, refused = self._ask(
-            orders, TRAIN, str(int(phase_work.round)), phase_name, read_counted, is_usable
+            orders, TRAIN, group, phase_name, read_counted, is_usable
         )
         self._counts["absent"] += len(absent)
         self._counts["refused"] += len(refused)

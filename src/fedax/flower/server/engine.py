@@ -5,7 +5,6 @@ import dataclasses
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -22,7 +21,6 @@ from fedax.engine.round.engine import Engine, PersonalModels, RunCarry
 from fedax.engine.round.single_client import sizes_only
 from fedax.errors import FedaxError, InvalidInput
 from fedax.flower.protocol.quiet import need_flower
-from fedax.flower.server.monitoring import MetricsFile
 from fedax.observe.base import Observer
 
 REMEMBERED = 20
@@ -77,8 +75,6 @@ class Flower(Engine):
             epsilon counts on sampling. Nobody else may have it, and a run that is continued has the
             same; by default a new one. `fedax deploy` keeps it in `keys/noise.key`, which only its
             owner may read.
-        metrics_file: a file for Prometheus with the state of the run, replaced after every round
-            and every observation; by default none. `fedax deploy` has one.
 
     Raises:
         FedaxError: Flower is not installed.
@@ -102,7 +98,6 @@ class Flower(Engine):
         checkpoint_seconds: float = 60.0,
         most_examples: int | None = None,
         registered: Callable[[], Mapping[int, int]] | None = None,
-        metrics_file: "MetricsFile | str | Path | None" = None,
     ) -> None:
         need_flower()
         settings = {
@@ -123,8 +118,6 @@ class Flower(Engine):
         self.largest, self.secret = largest, secret or os.urandom(32)
         self.most_examples, self.registered = most_examples, registered
         self.roster: Any = None
-        is_path = isinstance(metrics_file, str | Path)
-        self.metrics_file = MetricsFile(Path(metrics_file)) if is_path else metrics_file
 
     def has_all(self, task: Task) -> bool:
         return False
@@ -145,12 +138,7 @@ class Flower(Engine):
         clients = self.clients or setup.population.clients
         if self.roster is None or self.roster.clients != clients:
             self.roster = Roster(
-                self.grid,
-                clients,
-                self.deadline,
-                self.most_examples,
-                self.registered,
-                self.metrics_file,
+                self.grid, clients, self.deadline, self.most_examples, self.registered
             )
         self.roster.gather(self.patience)
         sizes = [self.roster.sizes[k] for k in range(self.roster.clients)]
@@ -260,8 +248,8 @@ class FlowerProgram(PythonProgram):
 
         super().__init__(algorithms, setup, roots, backend)
         self.task = _without_examples(setup.task, engine.roster.sizes)
-        self._rounds_done, self._checkpoint_rounds = 0, list[int]()
-        self.roster, self.metrics_file = engine.roster, engine.metrics_file
+        self._rounds_done = 0
+        self._checkpoint_rounds: list[int] = []
 
     def advance(self, states: Any, first: int, count: int) -> Any:
         # continued from a checkpoint, which may be needed again
@@ -271,18 +259,7 @@ class FlowerProgram(PythonProgram):
         floor = self._checkpoint_rounds[0] if self._checkpoint_rounds else first - REMEMBERED
         for _, backend, _ in self.runs:
             backend.floor = max(floor, 0)
-        advanced, logs = super().advance(states, first, count)
-        if self.metrics_file is not None:
-            self.roster.list_nodes()
-            for i, log in enumerate(logs):
-                self.metrics_file.round(self._rounds_done, log.notes, **self._labels(i))
-            self.metrics_file.write()
-        return advanced, logs
-
-    def _labels(self, run: int) -> dict[str, str]:
-        """Returns the labels of a run's series."""
-        algorithm, backend, _ = self.runs[run]
-        return {"algorithm": type(algorithm).__name__, "run": backend.run_name}
+        return super().advance(states, first, count)
 
     def gather_carries(self, states: Any) -> list[RunCarry]:
         """Returns the states for a checkpoint, of which the last two are kept; clients keep their
@@ -310,9 +287,6 @@ class FlowerProgram(PythonProgram):
         metrics = evaluate_observers(observers, view)
         if self.setup.drop and view.measured_clients is not None:
             metrics["measured_clients"] = np.asarray(view.measured_clients)
-        if self.metrics_file is not None:
-            self.metrics_file.observe(metrics, **self._labels(run))
-            self.metrics_file.write()
         return metrics
 
     def models_of_run(self, run: int, carry: RunCarry) -> PersonalModels:

@@ -11,7 +11,6 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from fedax.core.hyper import MOST_COUNT
 from fedax.errors import FedaxError, printable, short
 from fedax.flower.protocol.plan import PROTOCOL
-from fedax.flower.server.monitoring import MetricsFile
 
 LOG = logging.getLogger("fedax.flower")
 PAUSES = 0.02, 0.5
@@ -122,14 +121,11 @@ class Roster:
         most_examples: the most training or test examples that a client may claim.
         registered: gives, for the nodes that are there, the clients whose keys they hold. Without
             it clients are believed.
-        metrics_file: which says how many clients are connected; by default none.
 
     Attributes:
         nodes: the node of each client.
         sizes: the examples of each client.
         offline: the clients of the last orders that had no node when `ask` returned.
-        times: for the clients of the last orders, when the order was sent and its answer seen, in
-            seconds of this machine's clock.
     """
 
     def __init__(
@@ -139,10 +135,9 @@ class Roster:
         deadline: float,
         most_examples: int | None = None,
         registered: Callable[[], Mapping[int, int]] | None = None,
-        metrics_file: MetricsFile | None = None,
     ) -> None:
         self.grid, self.clients, self.deadline = grid, clients, deadline
-        self.registered, self.metrics_file = registered, metrics_file
+        self.registered = registered
         self.pull = Puller(grid)
         self.most_examples = (
             MOST_COUNT // clients
@@ -154,13 +149,6 @@ class Roster:
         self.offline = frozenset[int]()
         self._greetings: dict[str, Greeting] = {}
         self._refusals: dict[int, Refusal] = {}
-
-    def list_nodes(self) -> set[int]:
-        """Returns the nodes that are connected, and counts those of clients for Prometheus."""
-        connected = set(self.grid.get_node_ids())
-        if self.metrics_file is not None:
-            self.metrics_file.count_clients(self.clients, len(connected & set(self.nodes.values())))
-        return connected
 
     def gather(self, patience: float) -> None:
         """Waits until every client has a node.
@@ -190,7 +178,8 @@ class Roster:
 
         It does not wait for answers: a node that never gives one holds up nobody.
         """
-        connected, now = self.list_nodes(), time.monotonic()
+        connected = set(self.grid.get_node_ids())
+        now = time.monotonic()
         self._greetings = {
             name: greeting
             for name, greeting in self._greetings.items()
@@ -341,7 +330,7 @@ class Roster:
 
     def _find_connected(self, clients: set[int]) -> list[int]:
         """Returns the clients whose node is connected; one that is gone may be back as another."""
-        connected = self.list_nodes()
+        connected = set(self.grid.get_node_ids())
         if any(self.nodes[k] not in connected for k in clients) and connected - set(
             self.nodes.values()
         ):
