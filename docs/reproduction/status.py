@@ -36,22 +36,22 @@ FORMER = {old: name for name, recipe in CATALOGUE.items() for old in recipe.form
 def targets() -> pd.DataFrame:
     """Returns the papers' numbers, each once."""
     rows = [
-        [name, task, algorithm, metric, *(*target, None)[:2]]
+        [name, task, algorithm, metric, target[0]]
         for name, recipe in CATALOGUE.items()
         for metric, tasks in recipe.cells.items()
         for task, numbers in tasks.items()
         for algorithm, target in numbers.items()
         if recipe.counted and algorithm not in recipe.repeats
     ]
-    return pd.DataFrame(rows, columns=[*KEY, "paper", "paper_deviation"])
+    return pd.DataFrame(rows, columns=[*KEY, "paper"])
 
 
 def results_of(folder: Path, name: str) -> pd.DataFrame:
     """Returns a folder's numbers, if all planned runs of them are there."""
-    planned: Counter[str] = Counter()
+    planned = Counter()
     for experiment in kept_experiments(folder):
         planned[experiment.name] += len(experiment.seeds)
-    results = pd.read_csv(folder / "results.csv").drop(columns=["paper_mean", "paper_deviation"])
+    results = pd.read_csv(folder / "results.csv")
     results = results[results.runs >= results.task.map(planned)]
     return results.assign(recipe=name, folder=folder.name)
 
@@ -85,7 +85,7 @@ def row(title: str, verdicts: Sequence[str], cells: pd.DataFrame) -> str:
 def main() -> None:
     """Writes both files."""
     results = []
-    judged: dict[str, dict[str, str]] = {name: {} for name in CATALOGUE}
+    judged = {name: {} for name in CATALOGUE}
     for folder in sorted(path.parent for path in HERE.glob("*/recipe.toml")):
         own = Recipe.parse((folder / "recipe.toml").read_text())
         # named by a recipe, or by one and a suffix; or a figure that is part of a recipe now
@@ -112,8 +112,7 @@ def main() -> None:
         rest = [name for name in rest if name not in names]
         verdicts = [verdict for name in names for verdict in judged[name].values()]
         rows.append(row(title, verdicts, cells[cells.recipe.isin(names)]))
-    everything = [verdict for verdicts in judged.values() for verdict in verdicts.values()]
-    table = HEAD + "".join([*rows, row("**All**", everything, cells)])
+    table = HEAD + "".join(rows)
     page = HERE / "README.md"
     marks = r"(?s)(<!-- overview: begin -->\n\n).*(\n<!-- overview: end -->)"
     page.write_text(re.sub(marks, rf"\g<1>{table}\g<2>", page.read_text()))
