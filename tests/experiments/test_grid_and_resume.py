@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import errno
 import json
 import os
 import signal
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedax import papers
-from fedax.core import InvalidInput, RunExists, SpecError, WriteFailed
+from fedax.core import InvalidInput, RunExists, SpecError
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.archive import parse_runs_csv
 from fedax.experiments.results.grid import grid_csv, select_members
@@ -439,39 +438,6 @@ def test_seeds_together_are_one_program_with_the_same_numbers(tmp_path):
         )
     assert Experiment.parse(APART).resolved()["seeds_together"] is False
     assert batches_of([Experiment.parse('trackers = ["tensorboard"]\n' + TINY)], {})[0].is_single
-
-
-@pytest.mark.slow
-def test_an_interrupted_run_goes_on_where_it_was(tmp_path, straight):
-    class Stop(Display):
-        rounds = ()
-
-        def observe(self, observation):
-            self.rounds = (*self.rounds, observation.round)
-            if len(self.rounds) == 2:
-                os.kill(os.getpid(), signal.SIGINT)
-
-    assert run_experiment(Experiment.parse(APART), tmp_path / "a", Stop()).status == "interrupted"
-    rest = Stop()
-    rest.rounds = (0, 0)
-    directory = resume(tmp_path / "a", rest)
-    assert rest.rounds[2] == 2, "round 1 is not run again"
-    assert ends(directory) == straight
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_one_message(tmp_path, monkeypatch):
-    real = RunDirectory.add
-
-    def full(self, record, number=None):
-        if number == 1:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        real(self, record, number)
-
-    monkeypatch.setattr(RunDirectory, "add", full)
-    with pytest.raises(WriteFailed, match=r"No space left on device\. What was kept is whole"):
-        run_experiment(Experiment.parse(TINY), tmp_path / "a", Display())
-    assert len(RunDirectory.load(tmp_path / "a").records) == 1
 
 
 def test_a_folder_without_an_experiment_cannot_be_resumed(tmp_path):

@@ -69,13 +69,6 @@ def test_the_models_of_reported_runs_are_kept(finished):
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_keeps_the_same_bytes(finished, tmp_path):
-    with pytest.raises(RuntimeError, match="killed"):
-        run_experiment(Experiment.parse(GRID), tmp_path / "a", Crash(2))
-    assert files(resume(tmp_path / "a", Display())) == files(finished)
-
-
-@pytest.mark.slow
 def test_models_are_taken_over_with_their_runs(finished, tmp_path):
     taken = run_experiments(
         [Experiment.parse(GRID)], tmp_path / "a", "A", Display(), reuse=[finished.path]

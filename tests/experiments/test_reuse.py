@@ -1,6 +1,5 @@
 """Runs that are finished elsewhere are taken over if they are the same runs, and only then."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -178,24 +177,6 @@ def test_from_elsewhere_they_keep_their_settings_of_jax(first, other_jax, tmp_pa
     assert "jax_default_matmul_precision" in directory.page().versions["taken over"]
     # they differ from what runs here, and were taken over knowingly
     assert resume(directory.path, Display()).status == "finished"
-
-
-def test_runs_that_do_not_say_their_settings_of_jax_are_taken_over(tmp_path):
-    """Those of earlier versions; they are not stamped with the present ones either."""
-    experiment = Experiment.parse(TINY)
-    directory = RunDirectory.create(tmp_path / "a", "A")
-    directory.configure([experiment])
-    for number, (label, seed) in enumerate(
-        (label, seed) for label in ("FedAvg", "FedProx mu=1") for seed in (0, 1)
-    ):
-        directory.add(record(label, experiment.name, seed))
-        file = tmp_path / "a" / "runs" / f"{number:04d}.npz"
-        old = directory.runs[number]
-        without = {name: value for name, value in old.settings.items() if name != "jax"}
-        file.write_bytes(dataclasses.replace(old, settings=without).to_bytes())
-    again = run_experiments([experiment], tmp_path / "b", "B", Display(), reuse=[tmp_path / "a"])
-    assert [set(run.settings) & {"jax", "data"} for run in again.records] == [set()] * 4
-    assert resume(again.path, Display()).status == "finished"
 
 
 GRID = (

@@ -158,13 +158,6 @@ def test_a_full_disk_is_said(tmp_path, full):
         run_experiment(Experiment.parse(TINY), tmp_path / "a", Display())
 
 
-def test_a_full_disk_is_said_by_report(tmp_path, monkeypatch):
-    path = directory(tmp_path).path
-    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, FULL, "file")))
-    shown = CliRunner().invoke(app, ["report", str(path)])
-    assert (shown.exit_code, FULL in shown.output) == (2, True)
-
-
 @pytest.mark.parametrize("command", ["figures", "report --keep", "data prepare"])
 def test_places_that_cannot_be_written_are_said(tmp_path, command, monkeypatch):
     path, file = directory(tmp_path).path, tmp_path / "file"
@@ -179,12 +172,6 @@ def test_places_that_cannot_be_written_are_said(tmp_path, command, monkeypatch):
     assert (shown.exit_code, "cannot be written: Not a directory" in shown.output) == (2, True), (
         shown.output
     )
-
-
-def test_keep_says_what_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(WriteFailed, match="Not a directory"):
-        directory(tmp_path).keep(tmp_path / "file" / "x")
 
 
 def test_a_killed_run_remembers_its_jobs(tmp_path):

@@ -339,12 +339,15 @@ def test_commands_take_it(here):
         ("nothing.there:Half", r"there is no module 'nothing'"),
         ("broken.py:Half", r"broken.py, line 2: ZeroDivisionError: division by zero"),
         ("syntax.py:Half", r"syntax.py, line 1: SyntaxError"),
+        ("leaves.py:Half", r"leaves.py, line 1: SystemExit: 0"),
+        ("builtins:eval", r"got 'builtins:eval', an object of builtin_function"),
         ("fedavgg", r"algorithm: got 'fedavgg'.*Did you mean 'fedavg'"),
     ],
 )
 def test_messages_say_what_is_wrong(here, name, message):
     Path("broken.py").write_text("\n1 / 0\n")
     Path("syntax.py").write_text("def (:\n")
+    Path("leaves.py").write_text("raise SystemExit(0)\n")
     with pytest.raises(InvalidInput, match=f"(?s){message}"):
         make_algorithm(name)
 
