@@ -85,9 +85,11 @@ def cohorts_of(clients: int, repeats: int) -> None:
 def asynchronous(sizes: list[int], repeats: int) -> None:
     """Prints the time of a server step of ten, with 1,000 clients at work, against the population,
     interleaved."""
-    devices = fedax.Devices(speed={"name": "lognormal", "median": 1.0, "sigma": 1.0}, latency=0.1)
-    server = fedax.Asynchronous(devices, concurrency=1000)
-    runners = [Runner(fedax.FedAvg(), "uniform", n, server=server) for n in sizes]
+    runners = []
+    for n in sizes:
+        speed = np.random.default_rng(0).lognormal(size=n)
+        server = fedax.Asynchronous(fedax.Devices(speed, latency=0.1), concurrency=1000)
+        runners.append(Runner(fedax.FedAvg(), "uniform", n, server=server))
     times = np.array([[runner.seconds(ROUNDS) for runner in runners] for _ in range(repeats)])
     medians, ratios = np.median(times, axis=0), np.median(times / times[:, :1], axis=0)
     cells = ", ".join(

@@ -1,17 +1,14 @@
 """Availability: traces and days, cohorts smaller than asked, empty rounds."""
 
 import dataclasses
-from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import fedax
-from fedax.core import Availability, Daily, DataError, InvalidInput, SpecError, Trace
+from fedax.core import Availability, Daily, InvalidInput, SpecError, Trace
 from fedax.core.scheduling.availability import AVAILABILITY
 from fedax.core.scheduling.sampling import SAMPLING, Sampling
 from fedax.experiments.config.experiment import Experiment
@@ -22,93 +19,18 @@ from problems import quadratic, random_quadratic, vector
 DRAWS = 3000
 
 
-@pytest.fixture
-def written(tmp_path):
-    def write(text, **options):
-        (tmp_path / "trace.csv").write_text(text)
-        return Trace(str(tmp_path / "trace.csv"), **options)
-
-    return write
-
-
 def table(rule, rounds, clients):
     return np.array([rule.available(jax.random.key(0), t, clients) for t in range(rounds)])
 
 
-@pytest.mark.slow
-@settings(max_examples=25, deadline=None, database=None, derandomize=True)
-@given(
-    cuts=st.lists(st.integers(0, 40), min_size=2, max_size=8, unique=True).map(sorted),
-    length=st.sampled_from(["0.1", "0.3", "0.7", "2.5", "1"]),
-    repeat=st.booleans(),
-)
-def test_a_trace_is_who_is_there_when_a_round_begins(tmp_path_factory, cuts, length, repeat):
-    """Against exact fractions; in tenths, which no binary number holds."""
-    pairs = list(zip(cuts[::2], cuts[1::2], strict=False))
-    path = tmp_path_factory.mktemp("trace") / "trace.csv"
-    path.write_text(
-        "to,device,from\n"
-        + "".join(f"{b / 10},{i % 2},{a / 10}\n" for i, (a, b) in enumerate(pairs))
-    )
-    found, ends = (
-        table(Trace(str(path), float(length), repeat), 45, 3),
-        [Fraction(b, 10) for _, b in pairs],
-    )
-    period = -(-max(ends) // Fraction(length))
-    for t in range(45):
-        now = (t % period if repeat else t) * Fraction(length)
-        own = [i % 2 for i, (a, b) in enumerate(pairs) if Fraction(a, 10) <= now < Fraction(b, 10)]
-        assert found[t].tolist() == [k in own for k in range(3)]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", r"trace.csv, line 1: got .*; allowed: a header with device, from, to, each once"),
-        ("device,from\n0,1\n", r"line 1: got .*; allowed: a header"),
-        (
-            "device,from,to\n",
-            r"trace.csv: got no line below the header; allowed: at least one "
-            r"interval",
-        ),
-        ("device,from,to\n0,1,2\n\n0,3\n", r"line 4: got .*; allowed: 3 values, as the header has"),
-        (
-            "device,from,to\n0,1,2\n0,nan,3\n",
-            r"line 3, from: got 'nan'; allowed: finite numbers "
-            r">= 0",
-        ),
-        ("device,from,to\n0,1,inf\n", r"line 2, to: got 'inf'; allowed: finite"),
-        ("device,from,to\n0,-1,2\n", r"line 2, from: got '-1'; allowed: finite"),
-        ("device,from,to\n0,1,1e999999\n", r"line 2, to: got '1e999999'; allowed: finite"),
-        ("device,from,to\n0,3,2\n", r"line 2, to: got '2'; allowed: more than from, 3"),
-        ("device,from,to\n0,2,2\n", r"line 2, to: got '2'; allowed: more than from, 2"),
-        (
-            "device,from,to\n-1,1,2\n",
-            r"line 2, device: got '-1'; allowed: the number of a "
-            r"client, from 0, or a name",
-        ),
-        (
-            "device,from,to\n,1,2\n",
-            r"line 2, device: got ''; allowed: the number of a client, "
-            r"from 0, or a name",
-        ),
-        (
-            "device,from,to\n0.5,1,2\n",
-            r"line 2, device: got '0.5'; allowed: the number of a "
-            r"client, from 0",
-        ),
-        (
-            "device,from,to\n0,5,9\n1,0,9\n0,1,6\n",
-            r"line 4: got '1 to 6, which overlaps with "
-            r"line 2'; .* lie apart",
-        ),
-        ("device,from,to\n0,1,9\n0,2,3\n", r"line 3: got '2 to 3, which overlaps with line 2'"),
-        ('device,from,to\n"0,1,2\n', r"got 'text that is no table"),
-    ],
-)
-def test_bad_traces_are_refused(written, text, message):
-    with pytest.raises(DataError, match=message):
-        written(text)
+@pytest.mark.parametrize("repeat", [False, True])
+def test_a_trace_is_who_is_there_in_a_round(repeat):
+    intervals = [(1, 0, 2), (0, 1, 3), (1, 4, 6), (3, 2, 3)]
+    found = table(Trace(*zip(*intervals, strict=True), repeat), 14, 5)
+    for t in range(14):
+        now = t % 6 if repeat else t
+        own = {k for k, first, end in intervals if first <= now < end}
+        assert set(np.flatnonzero(found[t])) == own
 
 
 @pytest.mark.parametrize(
@@ -123,18 +45,16 @@ def test_bad_traces_are_refused(written, text, message):
         (lambda: Daily(period=0), r"Daily\(period=...\): got 0; allowed: whole numbers in \[1, "),
         (lambda: Daily(spread=1.5), r"Daily\(spread=...\): got 1.5; allowed: numbers in \[0, 1\]"),
         (lambda: Daily(seed=-1), r"Daily\(seed=...\): got -1"),
-        (lambda: Trace("no/trace.csv"), r"a file at no/trace.csv that cannot be read"),
-        (
-            lambda: Trace("trace.csv", round_length=0),
-            r"Trace\(round_length=...\): got 0; "
-            r"allowed: finite numbers > 0",
-        ),
+        (lambda: Trace([0], [3], [3]), "0 <= first < end"),
+        (lambda: Trace([-1], [0], [3]), "clients >= 0"),
+        (lambda: Trace([0], np.array([0.5]), [3]), "equally many integers"),
+        (lambda: Trace([0, 1], [0], [3]), "equally many integers"),
         (
             lambda: fedax.Schedule(availability="weekly"),
             r"Schedule\(availability=...\): got "
             r"'weekly'; .* 'daily', 'trace'",
         ),
-        (lambda: fedax.Schedule(availability="trace"), r"got 'trace'; allowed: 'trace' with file"),
+        (lambda: fedax.Schedule(availability="trace"), r"'trace' with clients, first, end"),
         (
             lambda: fedax.Schedule(availability={"name": "daily", "share": 1}),
             r"parameters "
@@ -147,35 +67,19 @@ def test_values_out_of_range_are_refused(make, message):
         make()
 
 
-def test_a_device_that_is_no_client_is_refused_with_its_line(written, tmp_path):
-    written("device,from,to\n0,0,9\n5,0,9\n")
+def test_files_have_traces_of_clients_that_there_are():
     text = (
         'name = "a"\n[task]\nname = "synthetic"\nclients = 5\n[[algorithm]]\nname = '
         '"fedavg"\n[schedule]\ncohort = 2\n'
     )
-    text += (
-        f'availability = {{name = "trace", file = "{tmp_path / "trace.csv"}", round_length = 2}}\n'
-    )
-    with pytest.raises(
-        SpecError,
-        match=r"trace.csv, line 3, device: got 5; allowed: numbers of "
-        r"clients, 0 to 4",
-    ):
-        Experiment.parse(text).plan()
-    again = Experiment.parse(Experiment.parse(text.replace("clients = 5", "clients = 6")).toml())
+    trace = 'availability = {name = "trace", clients = [0, 5], first = [0, 1], end = [4, 5]}\n'
+    with pytest.raises(SpecError, match=r"Trace\(clients=...\): got 5; allowed: numbers of clie"):
+        Experiment.parse(text + trace).plan()
+    again = Experiment.parse(Experiment.parse(text.replace("= 5", "= 6") + trace).toml())
     again.plan()
-    assert schedule_of(again.schedule).availability_rule == Trace(str(tmp_path / "trace.csv"), 2.0)
+    assert schedule_of(again.schedule).availability_rule == Trace([0, 5], [0, 1], [4, 5])
     with pytest.raises(SpecError, match=r"line 7: Daily\(period=...\): got 0"):
-        Experiment.parse(
-            text.partition("availability")[0] + 'availability = {name = "daily", period = 0}\n'
-        )
-
-
-def test_a_trace_is_read_anew(written):
-    first = written("device,from,to\n0,0,1\n")
-    given = {"availability": {"name": "trace", "file": first.file}}
-    assert schedule_of(given).availability_rule == first
-    assert schedule_of(given).availability_rule != written("device,from,to\n0,0,2\n")
+        Experiment.parse(text + 'availability = {name = "daily", period = 0}\n')
 
 
 def test_a_day_is_a_share_of_the_rounds_of_every_client():
@@ -285,14 +189,14 @@ def test_a_rule_of_ones_own_loses_those_who_are_not_there():
         del SAMPLING["first_ones"]
 
 
-TRACE = "device,from,to\n1,0,1\n0,2,4\n2,2,3\n3,2,3\n1,3,4\n"
+TRACE = Trace([1, 0, 2, 3, 1], [0, 2, 2, 2, 3], [1, 4, 3, 3, 4])
 
 
 @pytest.mark.parametrize("weights", ["size", "equal"])
 @pytest.mark.parametrize(
     "engine", [fedax.Simulation, slow(fedax.Eager)], ids=lambda engine: engine.__name__
 )
-def test_small_cohorts_are_weighted_by_those_who_came(written, engine, weights):
+def test_small_cohorts_are_weighted_by_those_who_came(engine, weights):
     """Of everyone and with cohorts of 3: after a full step of rate 1 the model is the weighted mean
     of theirs."""
     centres = [np.array([1.0, 2.0]), np.array([5.0]), np.array([0.0, 3.0, 3.0]), np.array([-4.0])]
@@ -308,7 +212,7 @@ def test_small_cohorts_are_weighted_by_those_who_came(written, engine, weights):
         expected.append(new)
     for cohort in (None, 3):
         options = {"cohort": cohort, "steps": 1, "batch_size": "full", "weights": weights}
-        schedule, done = fedax.Schedule(availability=written(TRACE), **options), None
+        schedule, done = fedax.Schedule(availability=TRACE, **options), None
         for t, value in enumerate(expected, 1):
             more = {
                 "solver": fedax.SGD(1.0),
@@ -325,12 +229,12 @@ def test_small_cohorts_are_weighted_by_those_who_came(written, engine, weights):
 
 
 @pytest.mark.slow
-def test_empty_rounds_and_draws_are_the_same_on_every_engine(written, tmp_path):
+def test_empty_rounds_and_draws_are_the_same_on_every_engine(tmp_path):
     """Two phases: a round in which nobody is there changes nothing; the engines agree on every
     other. MPI has a test of its own."""
     method = fedax.FedDANE(mu=0.1)
     a, b = random_quadratic(clients=4)
-    schedule = fedax.Schedule(availability=written(TRACE), cohort=2, steps=2, batch_size="full")
+    schedule = fedax.Schedule(availability=TRACE, cohort=2, steps=2, batch_size="full")
     options = {"solver": fedax.SGD(0.05), "schedule": schedule, "observe": []}
     one, two, four = (fedax.run(method, quadratic(a, b), rounds=t, **options) for t in (1, 2, 4))
     pairs = zip(jax.tree.leaves(one.state), jax.tree.leaves(two.state), strict=True)

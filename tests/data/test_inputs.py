@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedax
-from fedax.core import DataError, InvalidInput, Trace
+from fedax.core import DataError, InvalidInput
 from fedax.data import (
     PARTITIONS,
     FederatedData,
@@ -423,54 +423,6 @@ def test_files_are_matched_to_clients_by_name(tmp_path_factory, count, first, te
         assert train["x"].tolist() == [[n], [n]]
     for n, own in zip(numbers, data.test or (), strict=tested):
         assert own["x"].tolist() == [[n], [n]] * (n % 2 == 0)
-
-
-def trace(path, *devices):
-    path.write_text("device,from,to\n" + "".join(f"{device},0,9\n" for device in devices))
-    return Trace(str(path))
-
-
-@QUICK
-@given(names=st.lists(NAMES.map(str.strip), min_size=2, max_size=8, unique=True), data=st.data())
-def test_a_trace_names_clients(tmp_path_factory, names, data):
-    """A name stands for its client; a number for a client without names, or whose own number it
-    is."""
-    chosen = data.draw(st.sampled_from(names))
-    if chosen.isdigit() or chosen.startswith("-"):
-        return
-    rule = trace(tmp_path_factory.mktemp("trace") / "t.csv", chosen)
-    there = rule.bound_to(names, len(names)).available(jax.random.key(0), 0, len(names))
-    assert np.flatnonzero(there).tolist() == [names.index(chosen)]
-
-
-def test_a_trace_by_number_trains_the_client_of_that_number(tmp_path):
-    folder = tmp_path / "clients"
-    folder.mkdir()
-    files(folder, **{f"client{n}": f"h,y\n{n},0\n{n + 0.5},1\n" for n in range(12)})
-    task = fedax.tasks.client_files(folder)
-    for device in ("2", "client2"):
-        rule = trace(tmp_path / "t.csv", device)
-        history = fedax.run(
-            fedax.FedAvg(), task, schedule=fedax.Schedule(availability=rule, cohort=3), rounds=1
-        )
-        assert history.notes["available"].tolist() == [1]
-        bound = rule.bound_to(task.names, 12).available(jax.random.key(0), 0, 12)
-        assert [task.names[k] for k in np.flatnonzero(bound)] == ["client2"]
-    (folder / "client0.csv").unlink()
-    # client 2 is the second one now: a number could be either
-    shifted = fedax.tasks.client_files(folder)
-    for task_, device, message in (
-        (
-            shifted,
-            "2",
-            "allowed: names of clients: 'client1', 'client2', 'client3'.* Clients have names",
-        ),
-        (task, "anna", "allowed: names of clients"),
-        (task, "99", "allowed: names of clients"),
-    ):
-        schedule = fedax.Schedule(availability=trace(tmp_path / "t.csv", device))
-        with pytest.raises(DataError, match=message):
-            fedax.run(fedax.FedAvg(), task_, schedule=schedule, rounds=1)
 
 
 def test_names_go_with_clients(tmp_path):

@@ -503,7 +503,7 @@ label = "FedBuff"
 concurrency = 4
 max_staleness = 2
 """
-CLOCK = "[devices]\nspeed = {name = 'lognormal', median = 100.0, sigma = 1.0}\n"
+CLOCK = "[devices]\nspeed = 100.0\n"
 
 
 def test_files_have_asynchronous_servers():

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.core.scheduling import devices as devices_module
 from fedax.core.scheduling.asynchronous import Timetable
-from fedax.core.scheduling.devices import Devices, uniform
-from fedax.errors import DataError, FedaxError, InvalidInput, SpecError, UnknownName
+from fedax.core.scheduling.devices import Devices
+from fedax.errors import FedaxError, InvalidInput, SpecError
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.settings import run_configurations
 from fedax.report.drawing.charts import along
@@ -20,13 +19,13 @@ from fedax.report.tables.finals import read_run
 from fedax.utils.random import stream
 from problems import regression, vector
 
-SEED, ROUNDS = 3, 6
+SEED, ROUNDS, RNG = 3, 6, np.random.default_rng(0)
+FACTORS = RNG.lognormal(sigma=0.5, size=(ROUNDS, 5))
 DRAWN = {
-    "speed": {"name": "lognormal", "median": 50.0, "sigma": 1.0},
-    "down": {"name": "log_uniform", "low": 1e3, "high": 1e5},
-    "up": {"name": "choice", "values": [500.0, 5e3], "weights": [1, 3]},
-    "latency": {"name": "uniform", "low": 0.05, "high": 0.5},
-    "varying": {"up": {"name": "lognormal", "sigma": 0.5}},
+    "speed": 50 * RNG.lognormal(size=5),
+    "down": 10 ** RNG.uniform(3, 5, size=5),
+    "up": lambda clients, t: 5e3 * FACTORS[t, clients],
+    "latency": RNG.uniform(0.05, 0.5, size=5),
     "energy": 2.0,
     "energy_down": 1e-3,
     "energy_up": 3e-3,
@@ -330,111 +329,15 @@ def test_budgets_end_runs_at_the_first_observation_that_has_spent_them():
     ).rounds.tolist() == [0, 1, 2, 3]
 
 
-def test_named_clients_have_the_rows_of_their_names(tmp_path):
-    clients = {"anna": [1.0, 2.0, 4.0, 5.0], "berta": [3.0, 1.0]}
-    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=clients)
-    path = tmp_path / "devices.csv"
-    path.write_text("client,speed,city\nberta,1.0,Rome\nanna,4.0,Bonn\n")
-    history = run(devices=Devices(table=str(path), latency=0.5), task=task, rounds=1)
-    names = list(task.names)
-    examples = dict(zip(names, np.asarray(task.train.sizes).tolist(), strict=True))
-    assert history.clock.seconds[-1] == 0.5 + max(examples["anna"] / 4.0, examples["berta"] / 1.0)
-    bound = Devices(table=str(path)).bound_to(names, 2)
-    assert bound.values("speed", [names.index("anna"), names.index("berta")], 0).tolist() == [
-        4.0,
-        1.0,
-    ]
-    path.write_text("client,speed\nberta,1.0\nana,4.0\n")
-    with pytest.raises(DataError, match=r"line 3, client: got 'ana'.*Did you mean 'anna'"):
-        run(devices=Devices(table=str(path)), task=task, rounds=1)
-    with pytest.raises(InvalidInput, match="no row for 'berta'"):
-        Devices(table={"client": ["anna"], "speed": [1.0]}).bound_to(names, 2)
-    with pytest.raises(InvalidInput, match="no row for 1, 2, 3 and 2 more; allowed"):
-        Devices(table={"client": ["0"], "speed": [1.0]}).bound_to(None, 6)
-    with pytest.raises(DataError, match="each client once"):
-        Devices(table={"client": ["anna", "anna"], "speed": [1.0, 1.0]}).bound_to(names, 2)
-
-
-def test_tables_of_fedscale_are_read():
-    table = {"computation": [10.0, 20.0], "dl_kbps": [1000.0, 500.0], "ul_kbps": [100.0, 50.0]}
-    devices = Devices(table=table)
-    # without a column of clients, rows are drawn: the same for a client in any population
-    rows = devices.values("down", range(1000), 0)
-    assert set(rows.tolist()) == {1e6, 5e5}
-    assert 400 < (rows == 1e6).sum() < 600
-    np.testing.assert_allclose(
-        devices.values("speed", range(1000), 5), np.where(rows == 1e6, 100 / 3, 50 / 3)
-    )
-    both = Devices(table={"client": ["0", "1"], "communication": [8.0, 16.0]}).bound_to(None, 2)
-    assert both.seconds([0, 1], 0, 8000, 8000, 0).tolist() == [2.0, 1.0]
-
-
-def test_draws_have_their_distributions_and_depend_on_nothing_else():
-    ids = np.arange(20_000)
-    luck = uniform(0, "speed", ids)
-    assert ((luck > 0) & (luck < 1)).all()
-    scipy_stats = pytest.importorskip("scipy.stats")
-    assert scipy_stats.kstest(luck, "uniform").pvalue > 1e-3
-    assert abs(np.corrcoef(luck, uniform(1, "speed", ids))[0, 1]) < 0.03
-    assert abs(np.corrcoef(luck[1:], luck[:-1])[0, 1]) < 0.03
-    devices = Devices(**DRAWN)
-    speeds = np.log(devices.values("speed", ids, 0) / 50.0)
-    assert scipy_stats.kstest(speeds, "norm").pvalue > 1e-3
-    assert devices.values("speed", [7], 0) == devices.values("speed", ids, 3)[7]
-    assert devices.values("up", [7], 0) != devices.values("up", [7], 1)
-    assert np.mean(Devices(up=DRAWN["up"]).values("up", ids, 0) == 500.0) == pytest.approx(
-        0.25, abs=0.02
-    )
-    assert Devices(**DRAWN) == devices
-    assert Devices(**DRAWN | {"seed": 1}) != devices
-    assert Devices(**DRAWN, server_seconds=1.0) != devices
-    assert Devices(**DRAWN | {"seed": 1}).values("speed", [7], 0) != devices.values("speed", [7], 0)
-
-
-def test_draws_are_hashed_by_splitmix64():
-    """The first outputs of its reference implementation with the seed 1234567."""
-    states = np.uint64(1234567) + np.arange(3, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    known = [6457827717110365317, 3203168211198807973, 9817491932198370423]
-    assert devices_module._mix(states).tolist() == known
-
-
-@pytest.mark.parametrize("name", ["uniform", "log_uniform"])
-def test_a_range_may_be_one_number(name):
-    devices = Devices(speed={"name": name, "low": 2.0, "high": 2.0})
-    np.testing.assert_allclose(devices.values("speed", [0, 1], 0), 2.0, rtol=1e-15)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"speed": 0.0}, r"Devices(speed=...): got 0.0; allowed: numbers > 0 in examples/s"),
+        ({"speed": 0.0}, "Devices(speed=...): got 0.0; allowed: numbers > 0"),
         ({"speed": True}, "Devices(speed=...): got True"),
-        (
-            {"latency": float("nan")},
-            "Devices(latency=...): got nan; allowed: finite numbers >= 0 in s",
-        ),
-        ({"up": [1.0, -1.0]}, "Devices(up=...), entry 1: got -1.0"),
-        ({"up": {"name": "normal"}}, "name = one of uniform"),
-        ({"up": {"name": "uniform", "low": 2.0}}, "without high"),
-        ({"up": {"name": "uniform", "low": 2.0, "high": 1.0}}, "low <= high"),
-        ({"up": {"name": "uniform", "low": 0.0, "high": 1.0}}, "low <= high, numbers > 0"),
-        ({"up": {"name": "lognormal", "sigma": -1.0}}, "sigma >= 0"),
-        (
-            {"up": {"name": "choice", "values": [1.0], "weights": [1.0, 2.0]}},
-            "a weight >= 0 for each",
-        ),
-        ({"up": {"name": "lognormal", "sgima": 1.0}}, "sigma"),
-        ({"varying": {"sped": {"name": "lognormal", "sigma": 1.0}}}, "speed"),
-        ({"varying": {"speed": 2.0}}, "Devices(varying=...), speed: got 2.0"),
-        ({"seed": -1}, "Devices(seed=...): got -1; allowed: whole numbers from 0"),
+        ({"latency": float("nan")}, "Devices(latency=...): got nan; allowed: finite numbers >= 0"),
+        ({"up": [1.0, -1.0]}, "Devices(up=...): got [1.0, -1.0]"),
         ({"passes": 0.0}, "Devices(passes=...): got 0.0"),
-        ({"server_seconds": -1.0}, "Devices(server_seconds=...): got -1.0; allowed: finite"),
-        ({"table": {"client": ["a"]}}, "one of the columns speed"),
-        ({"table": {"speed": [1.0], "up": [1.0, 2.0]}}, "columns of one length"),
-        ({"table": {"speed": [1.0, "x"]}}, "row 1, speed: got 'x'"),
-        ({"table": {"communication": [1.0], "up": [1.0]}}, "one column for each characteristic"),
-        ({"table": {"speed": [1.0]}, "speed": 2.0}, "one of the two"),
-        ({"table": "/nowhere.csv"}, "cannot be read"),
+        ({"server_seconds": -1.0}, "Devices(server_seconds=...): got -1.0"),
     ],
 )
 def test_errors_name_field_value_and_range(arguments, words):
@@ -465,8 +368,10 @@ def test_runs_refuse_what_has_no_clock():
         run(devices=devices, stop=fedax.Budget())
     with pytest.raises(InvalidInput, match=r"Budget\(hours=...\): got -1"):
         run(devices=devices, stop=fedax.Budget(hours=-1.0))
-    with pytest.raises(UnknownName, match="speed"):
+    with pytest.raises(InvalidInput, match=r"\[devices\]: got sped"):
         Devices.of({"sped": 1.0})
+    with pytest.raises(InvalidInput, match=r"Devices\(speed=...\): got .*0"):
+        run(devices=Devices(speed=lambda clients, t: 0.0 * clients))
 
 
 FILE = """
@@ -481,7 +386,7 @@ cohort = 2
 [[algorithm]]
 name = "fedavg"
 [devices]
-speed = {name = "lognormal", median = 100.0, sigma = 1.0}
+speed = [100.0, 20.0, 300.0]
 up = 1e4
 energy_up = 1e-6
 """
@@ -551,7 +456,15 @@ def test_files_refuse_devices_with_their_line(text, words):
         Experiment.parse(text)
 
 
-def test_uniform_numbers_stay_below_one():
-    """The count is the one for which all 53 bits of the hash are set."""
-    count = np.array([0x6FEB8F2EE54C0AE9], np.uint64)
-    assert uniform(0, "speed", count).tolist() == [1 - 2.0**-53]
+@pytest.mark.parametrize(
+    "value", ["np.array([1.0, 2.0, 4.0])", "lambda clients, round: 2.0**clients"]
+)
+def test_a_file_names_an_array_or_a_function(tmp_path, value):
+    """The run directory has its code: without it, or with another one, nothing goes on."""
+    (tmp_path / "phones.py").write_text(f"import numpy as np\n\nspeed = {value}\n")
+    file = tmp_path / "clock.toml"
+    file.write_text(FILE.replace("[100.0, 20.0, 300.0]", '"phones.py:speed"'))
+    experiment = Experiment.read(file)
+    devices = experiment.plan().arguments["devices"]
+    assert devices.seconds([2, 0], 1, 0, 0, 8).tolist() == [2.0, 8.0]
+    assert list(experiment.sources) == [f"{tmp_path}/phones.py:speed"]

@@ -15,12 +15,12 @@ from fedax.utils.random import stream
 from problems import regression, vector
 
 SEED, ROUNDS = 3, 6
+SPEEDS = [40.0, 4.0, 90.0, 20.0, 1.0] * np.random.default_rng(0).lognormal(size=(100, 5))
 DEVICES = fedax.Devices(
-    speed=[40.0, 4.0, 90.0, 20.0, 1.0],
+    speed=lambda clients, t: SPEEDS[t, clients],
     down=1e4,
-    up={"name": "log_uniform", "low": 500.0, "high": 5e4},
+    up=[500.0, 5e4, 3e3, 8e3, 2e4],
     latency=0.1,
-    varying={"speed": {"name": "lognormal", "sigma": 1.0}},
     energy=2.0,
     energy_down=1e-3,
     energy_up=3e-3,
@@ -265,9 +265,9 @@ def test_fast_clients_count_more_often_and_pull_the_model():
     clients, count = 20, 30
     data = [[float(k >= clients // 2)] * 4 for k in range(clients)]
     task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.5, clients=data)
+    factors = np.random.default_rng(0).lognormal(sigma=0.5, size=(count, clients))
     devices = fedax.Devices(
-        speed=[10.0 if k < clients // 2 else 5.0 for k in range(clients)],
-        varying={"speed": {"name": "lognormal", "sigma": 0.5}},
+        lambda ids, t: np.where(ids < clients // 2, 10.0, 5.0) * factors[t, ids]
     )
     ends = {}
     for over_select in (1.0, 2.0):

@@ -195,7 +195,7 @@ clients = 4
 cohort = 2
 steps = 2
 [devices]
-speed = {name = "lognormal", median = 100.0, sigma = 1.0}
+speed = 100.0
 [audit]
 every = 2
 epochs = 2

@@ -165,7 +165,7 @@ name = "fedavg"
 [[algorithm]]
 name = "{method}"
 """
-CLOCK = "[devices]\nspeed = {name = 'lognormal', median = 100.0, sigma = 1.0}\n"
+CLOCK = "[devices]\nspeed = 100.0\n"
 LATE = "asynchronous = {concurrency = 3}\n"
 
 

@@ -11,6 +11,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedax.algorithms import algorithm_class, algorithm_classes
+from fedax.benchmark import devices
 from fedax.benchmark.measures import COSTS, QUALITIES
 from fedax.core import Algorithm, InvalidInput, UnknownName
 from fedax.core.hyper import declared
@@ -33,13 +34,10 @@ SERVER = ("convex", "networks", "text", "asynchronous")
 FAMILIES = (*SERVER, "personal", "decentralised")
 """Families of tasks, in the order in which they are shown."""
 
-DEVICES = {
-    "speed": {"name": "lognormal", "median": 200.0, "sigma": 1.0},
-    "down": 2e6,
-    "up": {"name": "log_uniform", "low": 5e4, "high": 1e6},
-    "latency": 0.5,
-}
-"""Devices of tasks that name no other ones: the hours of the virtual clock."""
+DRAWS = {"speed": devices.SPEED, "down": 2e6, "up": devices.UP, "latency": 0.5}
+"""Devices of tasks that name no other ones, by the parameters of their draws."""
+DEVICES = DRAWS | {name: f"fedax.benchmark.devices:{name}" for name in ("speed", "up")}
+"""The same as experiments spell them: the hours of the virtual clock."""
 
 
 class Target(BaseModel):
@@ -138,7 +136,8 @@ class BenchTask(BaseModel):
         """The hash of what its results depend on, without the target."""
         # titles and tiers may change without new results
         told = self.model_dump(include={"metric", "learning_rate", "options", "reference"})
-        text = json.dumps(told | {"experiment": self.sections}, sort_keys=True)
+        experiment = {"devices": DRAWS} | self.experiment
+        text = json.dumps(told | {"experiment": experiment}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property

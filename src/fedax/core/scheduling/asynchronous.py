@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from fedax.core.history import JOULES
 from fedax.core.hyper import MOST_COUNT, check_declared, hyper
+from fedax.core.scheduling.devices import Devices
 from fedax.errors import InvalidInput
 from fedax.utils.numbers import convert_fields
 
@@ -122,11 +123,14 @@ class Asynchronous:
             raise InvalidInput.of(f"Asynchronous({name}=...)", getattr(self, name), allowed)
 
     def check(self, clients: int, cohort: int) -> None:
-        """Refuses more clients at work than there are, and fewer than a step waits for.
+        """Refuses more clients at work than there are, fewer than a step waits for, and devices of
+        another number of clients.
 
         Raises:
             InvalidInput: with the range.
         """
+        if isinstance(self.devices, Devices):
+            self.devices.check(clients)
         low = cohort if self.dispatch == "server_step" else 1
         if self.concurrency is not None and not low <= self.concurrency <= clients:
             least = ", those that a step waits for," if low > 1 else ""

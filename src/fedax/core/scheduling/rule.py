@@ -9,8 +9,8 @@ from fedax.utils.plugins import find, is_user_code
 
 
 class Rule:
-    """The base of a family of rules; each one is a frozen dataclass, whose fields that `__init__`
-    takes are its parameters.
+    """The base of a family of rules; each one is a frozen dataclass, whose fields are its
+    parameters.
 
     Attributes:
         known: the family's rules by name; a subclass that brings its own begins a family.
@@ -67,8 +67,7 @@ class Rule:
         if rule is None:
             names = ", ".join(map(repr, cls.known))
             raise InvalidInput.of(field, spelling, f"one of {names}, or a `{cls.__name__}`")
-        # without derived fields, such as the intervals of a trace
-        fields = [field for field in dataclasses.fields(rule) if field.init]
+        fields = dataclasses.fields(rule)
         if unknown := set(parameters) - {rule_field.name for rule_field in fields}:
             names = [rule_field.name for rule_field in fields]
             raise InvalidInput.of(
@@ -87,9 +86,5 @@ class Rule:
     def spelling(self) -> Any:
         """The inverse of `of`."""
         rule: Any = self
-        parameters = {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(rule)
-            if field.init
-        }
+        parameters = {field.name: getattr(self, field.name) for field in dataclasses.fields(rule)}
         return {"name": self.name()} | parameters if parameters else self.name()

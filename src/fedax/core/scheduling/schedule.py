@@ -206,20 +206,6 @@ class Schedule(LocalWork):
         }
         return f"Schedule({', '.join(f'{name}={text}' for name, text in shortened.items())})"
 
-    def bound_to(self, names: Sequence[str] | None, clients: int) -> "Schedule":
-        """Returns the schedule for clients of these names, None if they have none.
-
-        A trace of availability and a table of devices may refer to them.
-        """
-        changed: dict[str, Any] = {}
-        if self.availability_rule is not None:
-            changed["availability"] = self.availability_rule.bound_to(names, clients)
-        # devices of a user's class know their clients themselves
-        if self.server is not None and isinstance(self.server.devices, Devices):
-            devices = self.server.devices.bound_to(names, clients)
-            changed["asynchronous"] = dataclasses.replace(self.server, devices=devices)
-        return dataclasses.replace(self, **changed) if changed else self
-
     def with_devices(self, devices: Devices | None) -> "Schedule":
         """Returns the schedule whose asynchronous server has the run's devices if it has none.
 
@@ -237,14 +223,14 @@ class Schedule(LocalWork):
             self, asynchronous=dataclasses.replace(self.server, devices=devices)
         )
 
-    def check_population(self, sizes: Sequence[int], names: Sequence[str] | None = None) -> None:
+    def check_population(self, sizes: Sequence[int]) -> None:
         """Refuses a cohort larger than the population, and more local steps of a round than a
         32-bit number counts.
         """
         clients = len(sizes)
         self.check_steps(max(sizes))
         if self.availability_rule is not None:
-            self.availability_rule.bound_to(names, clients).check(clients)
+            self.availability_rule.check(clients)
         if self.cohort is not None and self.cohort > clients:
             raise InvalidInput.of(
                 "Schedule(cohort=...)",

@@ -223,7 +223,6 @@ class Grid:
             check_kind("run(algorithm=...)", algorithm, Algorithm)
         check_seeds(seeds)
         schedule = options.schedule.with_devices(options.devices)
-        schedule = schedule.bound_to(task.names, task.train.clients)
         algorithms = [
             bound_to(algorithm, task.names, task.train.clients) for algorithm in algorithms
         ]
@@ -242,10 +241,6 @@ class Grid:
             self.task.train.population,
         )
         solvers = as_arrays(self.options.solvers, self.layout.dtype)
-        schedules = [
-            member_schedule.bound_to(task.names, task.train.clients)
-            for member_schedule in self.options.schedules
-        ]
         return Setup(
             self.task,
             solver,
@@ -254,7 +249,7 @@ class Grid:
             population,
             self.options.channel,
             solvers=solvers,
-            schedules=as_inputs(schedules),
+            schedules=as_inputs(self.options.schedules),
         ), roots
 
     def _options_of(self, run: int) -> RunOptions:
@@ -287,7 +282,7 @@ class Grid:
             raise padding_refusal(setup.schedule, "clients")
         schedules = self.options.schedules or (setup.schedule,) * len(self.algorithms)
         for algorithm, schedule in zip(self.algorithms, schedules, strict=True):
-            schedule.check_population(sizes, self.task.names)
+            schedule.check_population(sizes)
             check_population(algorithm, len(sizes))
             algorithm.check(schedule, sizes)
             algorithm.check_model(self.task, self.layout)
@@ -312,7 +307,7 @@ class Grid:
                 raise InvalidInput.found(
                     "run(devices=...)", f"devices on {type(engine).__name__}", allowed
                 )
-            devices = devices.bound_to(self.task.names, clients)
+            devices.check(clients)
         timing = {
             "asynchronous": steps,
             "clock": clock_of(member, setup, devices),
@@ -407,7 +402,7 @@ class Grid:
         for field in ("solvers", "schedules"):
             if values := getattr(self.options, field):
                 settings[field] = list(values)
-        settings |= {} if self.options.devices is None else {"devices": self.options.devices.digest}
+        settings |= {} if self.options.devices is None else {"devices": self.options.devices}
         settings |= {} if self.options.keep_best is None else {"keep_best": self.options.keep_best}
         return run_fingerprint(self.algorithms, self.task, self.models, self.seeds, **settings)
 

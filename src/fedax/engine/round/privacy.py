@@ -610,7 +610,7 @@ def noise_for(
 def _build_private(
     algorithm: Algorithm[Any], task: Task, schedule: Schedule, privacy: Privacy
 ) -> Private:
-    schedule.check_population(np.asarray(task.train.sizes).tolist(), task.names)
+    schedule.check_population(np.asarray(task.train.sizes).tolist())
     _check_delta(privacy, task.train.clients)
     layout, channel = (
         Layout.of(jax.eval_shape(task.start, jax.random.key(0))),

@@ -452,7 +452,7 @@ class Experiment(BaseModel):
         sizes = np.asarray(task.train.sizes).tolist() * (clients or 1 if task.is_single else 1)
         with self._locate_errors("schedule"):
             schedule = schedule_of(self.schedule)
-            schedule.check_population(sizes, task.names)
+            schedule.check_population(sizes)
         members = self.members()
         algorithms = {member.label: member.algorithm.make() for member in members}
         overrides = {
@@ -467,7 +467,7 @@ class Experiment(BaseModel):
             )
         with self._locate_errors("grid"):
             for member, arguments in overrides.items():
-                arguments["schedule"].check_population(sizes, task.names)
+                arguments["schedule"].check_population(sizes)
                 algorithms[member] = bound_to(algorithms[member], task.names, len(sizes))
                 check_population(algorithms[member], len(sizes))
         stop = [

@@ -58,10 +58,10 @@ class Plan:
 
     @functools.cached_property
     def data_hashes(self) -> dict[str, str]:
-        """Hashes of what files may change while the experiment stays the same: the `examples`, the
-        parameters at the `start` and the table of `devices`.
+        """Hashes of what files may change while the experiment stays the same: the `examples`
+        and the parameters at the `start`.
         """
-        task, devices = self.task, self.arguments.get("devices")
+        task = self.task
         parts = [task.train, task.test, task.validation, task.holdout]
         if task.held_back is not None:
             parts += [task.held_back.train, task.held_back.test]
@@ -69,8 +69,6 @@ class Plan:
         # other starting points are drawn, from the seed of the run
         if isinstance(task.start, Given):
             hashes["start"] = _hash_data(task.start.params)
-        if devices is not None and isinstance(devices.table, str):
-            hashes["devices"] = devices.digest
         return hashes
 
 

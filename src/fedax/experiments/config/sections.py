@@ -255,9 +255,7 @@ class BudgetSection(BaseModel):
 
 
 class DevicesSection(BaseModel):
-    """`[devices]`: the arguments of `fedax.Devices`; a path of `table` is relative to the working
-    directory.
-    """
+    """`[devices]`: the arguments of `fedax.Devices`; arrays and functions are `"FILE:NAME"`."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 

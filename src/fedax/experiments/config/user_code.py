@@ -38,6 +38,8 @@ def user_code(experiment: Any, member: Member | None = None) -> dict[str, str]:
         references.append((kind, getattr(section, "name", None)))
         # the codec inside `ef21` or `diana`
         references.append(("codec", getattr(getattr(section, "codec", None), "name", None)))
+    devices = getattr(experiment.devices, "model_extra", None) or {}
+    references += [("device", value) for value in devices.values() if is_reference(value)]
     for entry in experiment.members() if member is None else [member]:
         references += [("algorithm", entry.algorithm.name), ("solver", entry.solver.name)]
         references += [

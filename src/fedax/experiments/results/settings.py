@@ -160,7 +160,7 @@ def data_differences(record: Record, hashes: Mapping[str, str]) -> list[str]:
     does not say them.
     """
     stored: dict[str, str] = (record.settings or {}).get("data") or {}
-    words = {"start": "starting parameters", "devices": "devices"}
+    words = {"start": "starting parameters"}
     return [
         words.get(name, name) for name in stored if name in hashes and stored[name] != hashes[name]
     ]
