@@ -1,7 +1,7 @@
 """Tasks of PyTorch modules."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 import jax.numpy as jnp
@@ -13,7 +13,9 @@ from fedax.tasks.lora import Adapted
 from fedax.tasks.own_models.libraries import Options, import_library, refuse_other_library
 from fedax.tasks.own_models.outputs import Network, from_network, none_if_empty
 from fedax.tasks.own_models.signature import choose_leaves
+from fedax.tasks.own_models.torch_modules.comparison import refuse_unequal
 from fedax.tasks.own_models.torch_modules.datasets import with_arrays
+from fedax.tasks.own_models.torch_modules.layers import Context, Draws
 from fedax.tasks.own_models.torch_modules.program import export
 from fedax.utils.leaf_names import names_of
 
@@ -38,7 +40,10 @@ def from_torch(
     PyTorch exports the module twice, for training and for evaluation (`torch.export`), and the
     exported operators run in JAX: layers by fedax's operations, weights and inputs in PyTorch's
     order of axes, so that images are (batch, channels, rows, columns). PyTorch itself computes
-    nothing in a run, and the module is not changed. Dropout gets a random key in training. Buffers
+    nothing in a run, and the module is not changed. When it is taken, outputs, gradients and
+    buffers are compared with PyTorch's on eight examples, and a module is refused whose forward or
+    hooks do what the exported operators do not: stop or change gradients, count calls, draw random
+    numbers of Python. Dropout gets a random key in training. Buffers
     that training changes, such as batch statistics, are the model's state. Batch norms leave
     padding out of them, and a minibatch of one number per channel, which PyTorch refuses, has
     variance 0 there. If padding would enter other buffers, the batch size has to divide the
@@ -64,8 +69,8 @@ def from_torch(
 
     Raises:
         InvalidInput: another object than a module; a module that `torch.export` refuses, or with
-            operators that have no form in JAX, named with their submodule and line; a module, a
-            loss or data that do not fit each other.
+            operators that have no form in JAX, named with their submodule and line, or that
+            differs from PyTorch; a module, a loss or data that do not fit each other.
     """
     refuse_other_library("from_torch", module)
     torch = import_library("torch", "from_torch")
@@ -90,13 +95,8 @@ def from_torch(
     if "holdout" in settings:
         settings["holdout"] = with_arrays([settings["holdout"]], "holdout")[0]
     data = with_arrays(clients, "clients")
-    # a copy, because the export sets the mode of the module
     return from_network(
-        "from_torch",
-        lambda inputs: _make_network(copy.deepcopy(module), inputs),
-        loss,
-        data,
-        **settings,
+        "from_torch", lambda inputs: _make_network(module, inputs), loss, data, **settings
     )
 
 
@@ -161,33 +161,41 @@ def _merge_frozen(
 
 def _make_network(module: Any, inputs: tuple[Any, ...]) -> Network:
     arrays = [np.asarray(array) for array in inputs]
-    training, evaluation = (export(module, arrays, training=mode) for mode in (True, False))
+    # copies, because the export sets the mode and may count calls
+    training = export(copy.deepcopy(module), arrays, training=True)
+    evaluation = export(copy.deepcopy(module), arrays, training=False)
     names, params = _read_parameters(module)
     named_buffers = module.named_buffers(remove_duplicate=False)
     buffers = {name: jnp.asarray(buffer.detach().numpy()) for name, buffer in named_buffers}
+    saved = module.state_dict()
     # counts of batches matter to a norm with momentum=None only, which torch.export refuses
     changed = sorted(name for name in training.updates if not name.endswith("num_batches_tracked"))
     for name in changed:
-        if not jnp.issubdtype(buffers[name].dtype, jnp.floating):
+        if not jnp.issubdtype(buffers[name].dtype, jnp.floating) or name not in saved:
             got = f"the buffer {name!r} of type {buffers[name].dtype}, which training changes"
             raise InvalidInput.found(
-                "from_torch(module=...)", got, "changes of buffers of real numbers only"
+                "from_torch(module=...)", got, "changes of real buffers of the state_dict only"
             )
     # buffers that training changes are the state, the others stay constants
     state = {name: buffers.pop(name) for name in changed}
 
-    def apply(params: PyTree, state: PyTree, inputs: tuple[Any, ...], key: Any, mask: Any) -> Any:
+    def run(params: PyTree, state: PyTree, inputs: Sequence[Any], context: Context) -> Any:
         # tied parameters are one array under several names
         tensors = (
             buffers
             | (state or {})
             | {name: params[first_name] for name, first_name in names.items()}
         )
-        outputs, updates = (evaluation if key is None else training)(tensors, inputs, key, mask)
-        if key is None or state is None:
+        program = evaluation if context.draw is None else training
+        outputs, updates = program(tensors, inputs, context)
+        if context.draw is None or state is None:
             return outputs, state
         return outputs, {name: updates[name] for name in state}
 
+    def apply(params: PyTree, state: PyTree, inputs: tuple[Any, ...], key: Any, mask: Any) -> Any:
+        return run(params, state, inputs, Context(None if key is None else Draws(key), mask))
+
+    refuse_unequal(module, run, params, none_if_empty(state), arrays)
     return Network(apply, params, none_if_empty(state), sees_padding=True)
 
 

@@ -34,6 +34,8 @@ FLAGS = {
     "use_running_average": True,
 }
 """The names under which models are told whether they train, and whether they mean the opposite."""
+_EXAMPLES = 8
+"""Examples that a model is made and tried on."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -175,7 +177,7 @@ def from_network(
 
     Args:
         maker: the public function, for messages.
-        make: the network, given the inputs of two examples.
+        make: the network, given the inputs of some examples.
         loss: of outputs and examples.
         clients, test, validation, client, holdout, name, options: as `from_loss`.
         inputs: see `Inputs`.
@@ -191,7 +193,7 @@ def from_network(
     data = read_clients(clients, test, client, validation)
     if not data.train:
         raise InvalidInput.of("clients", "an empty list", "at least one client")
-    examples = _take_two_examples(data)
+    examples = _take_examples(data)
     try:
         arguments = select_inputs(examples, inputs, maker)
     except (KeyError, StopIteration) as error:
@@ -225,7 +227,7 @@ def from_network(
     # logits become probabilities; other outputs predict as they are if they have a row per example
     if predict is None and columns > 1:
         predict = probabilities
-    elif predict is None and getattr(output_shape, "shape", ())[:1] == (2,):
+    elif predict is None and getattr(output_shape, "shape", ())[:1] == (_EXAMPLES,):
         predict = as_they_are
     task_data = data._replace(
         name=name or data.name, holdout=data.holdout if holdout is None else holdout
@@ -271,8 +273,8 @@ def _hint_at_arrays(function: Callable[..., Any], outputs: Any, examples: Any) -
 
     Args:
         function: of outputs and examples.
-        outputs: shapes of the outputs for two examples.
-        examples: the two.
+        outputs: shapes of the outputs for the examples.
+        examples: some of the clients'.
     """
     if not isinstance(examples, Mapping) or "y" not in examples:
         return ""
@@ -294,8 +296,8 @@ def _hint_at_arrays(function: Callable[..., Any], outputs: Any, examples: Any) -
     )
 
 
-def _take_two_examples(data: Clients) -> Any:
-    """Returns two examples, the first client's first and last."""
+def _take_examples(data: Clients) -> Any:
+    """Returns examples of the first client, from its first to its last."""
     client = data.train[0]
     arrays = client if isinstance(client, Mapping) else {"x": client}
     rows = {name: as_array(values, f"clients[0][{name!r}]") for name, values in arrays.items()}
@@ -303,7 +305,7 @@ def _take_two_examples(data: Clients) -> Any:
         if not values.ndim or not len(values):
             raise InvalidInput.found(f"clients[0][{name!r}]", "no rows", "at least one example")
     examples = {
-        name: jnp.asarray(values[[0, -1]])
+        name: jnp.asarray(values[np.linspace(0, len(values) - 1, _EXAMPLES).astype(int)])
         for name, values in rows.items()
         if values.dtype.kind in "fiub"
     }
@@ -311,7 +313,7 @@ def _take_two_examples(data: Clients) -> Any:
 
 
 def _infer_output_shape(network: Network, arguments: tuple[Any, ...]) -> Any:
-    """Returns the shapes and types of a network's outputs for two examples, None if they cannot be
+    """Returns the shapes and types of a network's outputs for examples, None if they cannot be
     told.
     """
 

@@ -11,9 +11,9 @@ from jaxtyping import Array, Bool, PyTree
 
 from fedax.core import InvalidInput
 
-_PADDED = 4
-"""Rows of padding in the probe. With the two examples that is a number of rows which no other axis
-is likely to have."""
+_PADDED = 5
+"""Rows of padding in the probe. With the eight examples that is a number of rows which no other
+axis is likely to have."""
 _SCALES = (1.0, 10.0)
 """Sizes of the two contents of the padding."""
 
@@ -46,14 +46,14 @@ def leaves_padding_out(network: Any, params: PyTree, inputs: tuple[Any, ...]) ->
     """Returns whether a network with a mask keeps padding out of its state and of its outputs for
     the examples.
 
-    It takes one training step on two examples and padding, with two contents of the padding. That
+    It takes one training step on examples and padding, with two contents of the padding. That
     shows norms which know no mask, such as a module's own running mean, and rows in another order
     than the mask's. A network that fails there does not leave padding out.
 
     Args:
         network: `fedax.tasks.own_models.outputs.Network`, with a state.
         params: its starting point.
-        inputs: its arguments for two examples.
+        inputs: its arguments for some examples.
     """
     rng = np.random.default_rng(0)
     lenient_settings = jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow")
@@ -76,7 +76,7 @@ def leaves_padding_out(network: Any, params: PyTree, inputs: tuple[Any, ...]) ->
 
 
 def _append_padding(x: np.ndarray, scale: float, rng: np.random.Generator) -> Array:
-    """Returns two examples with rows of padding: noise, or whole numbers that the examples have."""
+    """Returns examples with rows of padding: noise, or whole numbers that the examples have."""
     shape = (_PADDED, *x.shape[1:])
     if np.issubdtype(x.dtype, np.floating):
         padding = scale * rng.normal(size=shape)

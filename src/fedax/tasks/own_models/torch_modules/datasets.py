@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from fedax.core import DataError
 from fedax.tasks.own_models.libraries import import_library
 
@@ -89,45 +87,19 @@ def _read_items(dataset: Any, where: str) -> Any:
         raise DataError.found(
             where, f"a {type(dataset).__name__} without a length", "a data set with items by number"
         )
+    torch = import_library("torch", "from_torch")
     items = [dataset[k] for k in range(len(dataset))]
     if not items:
         raise DataError.found(where, "an empty data set", "at least one example")
-    form = _describe_item(items[0])
-    for row, item in enumerate(items):
-        if _describe_item(item) != form:
-            raise DataError.found(
-                f"{where}[{row}]", _describe_item(item), f"{form}, as the first item has"
-            )
-    if isinstance(items[0], Mapping):
-        return {
-            str(name): _stack([item[name] for item in items], f"{where}, {name!r}")
-            for name in items[0]
-        }
-    if isinstance(items[0], tuple | list):
-        if len(items[0]) != 2:
-            raise DataError.found(
-                where, f"items of {len(items[0])} parts", "pairs (x, y), or dicts"
-            )
-        return {
-            name: _stack([item[k] for item in items], f"{where}, {name!r}")
-            for k, name in enumerate("xy")
-        }
-    return _stack(items, where)
-
-
-def _describe_item(item: Any) -> str:
-    """Returns the form of an item in words, the same for items that can be stacked."""
-    if isinstance(item, Mapping):
-        return f"a dict of {sorted(map(str, item))}"
-    return f"{len(item)} parts" if isinstance(item, tuple | list) else "one array"
-
-
-def _stack(values: list[Any], where: str) -> np.ndarray:
-    arrays = [np.asarray(_to_array(value)) for value in values]
-    shapes = {array.shape for array in arrays}
-    if len(shapes) > 1:
-        hint = "Let a transform crop or pad them."
-        raise DataError.of(
-            where, f"items of shapes {sorted(shapes)[:3]}", "items of one shape", hint
-        )
-    return np.stack(arrays)
+    try:
+        arrays = torch.utils.data.default_collate(items)
+    except (KeyError, RuntimeError, TypeError) as error:
+        got = f"items that torch.utils.data.default_collate refuses ({error})"
+        raise DataError.found(where, got, "items of one form, pairs (x, y) or dicts") from error
+    if isinstance(arrays, Mapping):
+        return {str(name): _to_array(values) for name, values in arrays.items()}
+    if not isinstance(arrays, tuple | list):
+        return _to_array(arrays)
+    if len(arrays) != 2:
+        raise DataError.found(where, f"items of {len(arrays)} parts", "pairs (x, y), or dicts")
+    return {name: _to_array(values) for name, values in zip("xy", arrays, strict=True)}

@@ -5,6 +5,7 @@ kernels (outputs, channels, height, width). Layers turn them, and XLA makes most
 memory layout.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,9 +17,8 @@ from jax import lax
 from jaxtyping import Array
 
 from fedax.core import InvalidInput
-from fedax.ops import convolve, convolve_activate, group_norm, max_pool, residual
+from fedax.ops import convolve, group_norm, max_pool
 from fedax.ops.affine import product_by_rows
-from fedax.ops.lay import lay_images
 from fedax.ops.norm import EPSILON
 from fedax.tasks.own_models.padding import mask_of_rows
 from fedax.tasks.own_models.torch_modules.operators import operator
@@ -31,21 +31,33 @@ LARGEST_MARKED = 1024
 scatters."""
 
 
+class Draws:
+    """Draws from a random key: another array for each operator that asks."""
+
+    def __init__(self, key: Array) -> None:
+        self.key = key
+        self.count = 0
+
+    def __call__(self, probability: float, shape: Sizes) -> Array:
+        """Returns an array that is True with a probability."""
+        self.count += 1
+        return jax.random.bernoulli(jax.random.fold_in(self.key, self.count), probability, shape)
+
+
+@dataclasses.dataclass(frozen=True)
 class Context:
     """What the operators of one call share beside arrays.
 
-    Args:
-        key: for random numbers; None in evaluation.
+    Attributes:
+        draw: as `Draws`; None in evaluation.
         mask: of the examples that are no padding, shape (batch,), or None.
     """
 
-    def __init__(self, key: Any, mask: Any) -> None:
-        self.key, self.mask, self.draws = key, mask, 0
+    draw: Callable[[float, Sizes], Array] | None = None
+    mask: Array | None = None
 
-    def next_key(self) -> Any:
-        """Returns another key for every operator that draws."""
-        self.draws += 1
-        return jax.random.fold_in(self.key, self.draws)
+
+EVALUATION = Context()
 
 
 def contextual(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -68,15 +80,6 @@ def channels_first(x: Array) -> Array:
     return x.transpose(0, 3, 1, 2)
 
 
-def lay_out(x: Array) -> Array:
-    """Returns images in the memory layout of fedax's operations, once before the first layer.
-
-    In PyTorch's order an image is one row of numbers; as images of one pixel these are turned fast.
-    """
-    rows = lay_images(x.reshape(x.shape[0], 1, 1, -1))
-    return rows.reshape(x.shape)
-
-
 # Dense layers
 
 
@@ -90,35 +93,44 @@ def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
 def _embedding(
     weight: Array, rows: Array, padding: int = -1, scale: bool = False, sparse: bool = False
 ) -> Array:
+    if scale:
+        got = "an embedding with scale_grad_by_freq"
+        raise InvalidInput.found("from_torch(module=...)", got, "embeddings without it")
     if padding >= 0:  # this row gets no gradient
         weight = weight.at[padding].set(lax.stop_gradient(weight[padding]))
     if weight.shape[0] > LARGEST_MARKED:
-        return jnp.take(weight, rows, axis=0)
-    one_hot = jax.nn.one_hot(rows.reshape(-1), weight.shape[0], dtype=weight.dtype)
-    return (one_hot @ weight).reshape(*rows.shape, weight.shape[1])
+        vectors = jnp.take(weight, rows, axis=0)
+    else:
+        one_hot = jax.nn.one_hot(rows.reshape(-1), weight.shape[0], dtype=weight.dtype)
+        vectors = (one_hot @ weight).reshape(*rows.shape, weight.shape[1])
+    # PyTorch ends at such a row; a compiled program cannot, but NaN ends the run
+    is_row = (rows >= 0) & (rows < weight.shape[0])
+    return jnp.where(is_row[..., None], vectors, jnp.nan)
 
 
 # Convolutions
 
 
-def convolution_fits(dimensions: int, dilation: Sizes, transposed: bool, groups: int) -> bool:
-    """Returns whether a convolution is one of fedax's."""
-    return dimensions == 4 and set(dilation) == {1} and not transposed and groups == 1
-
-
 @operator("convolution.default")
 def _convolution(
-    x: Array, weight: Array, bias: Array | None, stride: Sizes, padding: Sizes, *settings: Any
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    transposed: bool,
+    output_padding: Sizes,
+    groups: int,
 ) -> Array:
-    dilation, transposed, output_padding, groups = settings
     spatial = (1,) * (x.ndim - 2)
-    if convolution_fits(x.ndim, dilation, transposed, groups):
+    if x.ndim == 4 and set(dilation) == {1} and not transposed and groups == 1:
         y = convolve(
             channels_last(x),
             # from (outputs, channels, height, width) to (height, width, channels, outputs)
             weight.transpose(2, 3, 1, 0),
-            stride=pair(stride),
-            padding=borders(padding),
+            stride=tuple(stride),
+            padding=tuple((width, width) for width in padding),
         )
         return channels_first(y if bias is None else y + bias)
     if transposed:
@@ -142,63 +154,32 @@ def _convolution(
     return y if bias is None else y + bias.reshape(-1, *spatial)
 
 
-def pair(numbers: Sizes) -> tuple[int, int]:
-    """Returns two numbers, of one or two."""
-    return numbers[0], numbers[-1]
-
-
-def borders(padding: Sizes) -> tuple[tuple[int, int], tuple[int, int]]:
-    rows, columns = pair(padding)
-    return (rows, rows), (columns, columns)
-
-
-def activated_convolution(
-    x: Array,
-    weight: Array,
-    bias: Array | None,
-    stride: Sizes,
-    padding: Sizes,
-    window: tuple[int, int],
-) -> Array:
-    """Computes a convolution, ReLU, and the largest of each window, in either order of the last
-    two.
-    """
-    bias = jnp.zeros(weight.shape[0], weight.dtype) if bias is None else bias
-    images, kernel = channels_last(x), weight.transpose(2, 3, 1, 0)
-    y = convolve_activate(
-        images, kernel, bias, window, stride=pair(stride), padding=borders(padding)
-    )
-    return channels_first(y)
-
-
 # Pooling
 
 
-def pool_settings(
+def _expand(numbers: int | Sizes, count: int) -> list[int]:
+    """Returns a number for each axis, of one number for all or of one for each."""
+    numbers = [numbers] if isinstance(numbers, int) else list(numbers)
+    return numbers * (count // len(numbers))
+
+
+@operator("max_pool1d.default", "max_pool2d.default", "max_pool3d.default")
+def _max_pool(
+    x: Array,
     window: Sizes,
     stride: Sizes = (),
     padding: Sizes = (0,),
     dilation: Sizes = (1,),
     ceil: bool = False,
-) -> tuple[Sizes, Sizes, Sizes, Sizes, bool]:
-    """Returns all arguments of maximum pooling, with defaults."""
-    stride, padding, dilation = (
-        [v] if isinstance(v, int) else v for v in (stride, padding, dilation)
-    )
-    return window, stride, padding, dilation, ceil
-
-
-def windows_fit(window: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, ceil: bool) -> bool:
-    """Returns whether windows lie side by side, as those of fedax do."""
-    side_by_side = pair(window) == pair(stride or window) and math.prod(pair(window)) <= 250
-    return side_by_side and not any(padding) and set(dilation) == {1} and not ceil
-
-
-@operator("max_pool1d.default", "max_pool2d.default", "max_pool3d.default")
-def _max_pool(x: Array, *settings: Any) -> Array:
-    window, stride, padding, dilation, ceil = pool_settings(*settings)
-    if x.ndim == 4 and len(window) == 2 and windows_fit(window, stride, padding, dilation, ceil):
-        return channels_first(max_pool(channels_last(x), pair(window)))
+) -> Array:
+    count = len(window)
+    stride = _expand(stride or window, count)
+    padding = _expand(padding, count)
+    dilation = _expand(dilation, count)
+    # fedax's windows are those of images, side by side
+    is_side_by_side = list(window) == stride and not any(padding) and set(dilation) == {1}
+    if x.ndim == 4 and count == 2 and is_side_by_side and not ceil and math.prod(window) <= 250:
+        return channels_first(max_pool(channels_last(x), tuple(window)))
     return _pool(x, window, stride, padding, dilation, ceil, -jnp.inf, lax.max)
 
 
@@ -213,9 +194,6 @@ def _pool(
     combine: Callable[..., Any],
 ) -> Array:
     count = len(window)
-    stride, padding, dilation = (
-        list(v) * (count // len(v)) for v in (stride or window, padding, dilation)
-    )
     ends = []
     for size, k, s, p, d in zip(x.shape[-count:], window, stride, padding, dilation):
         # how far behind the first window the last one may begin
@@ -229,8 +207,9 @@ def _pool(
     lead = (1,) * (x.ndim - count)
     widths = [(0, 0)] * len(lead) + ends
     strides, dilations = (*lead, *stride), (*lead, *dilation)
+    # a number of NumPy: of an array JAX could not tell the reduction in a compiled program
     return lax.reduce_window(
-        x, jnp.asarray(start, x.dtype), combine, (*lead, *window), strides, widths, None, dilations
+        x, np.asarray(start, x.dtype), combine, (*lead, *window), strides, widths, None, dilations
     )
 
 
@@ -244,12 +223,13 @@ def _average_pool(
     count_padding: bool = True,
     divisor: int | None = None,
 ) -> Array:
-    total = _pool(x, window, stride, padding, [1], ceil, 0.0, lax.add)
+    count = len(window)
+    stride = _expand(stride or window, count)
+    padding = _expand(padding, count)
+    total = _pool(x, window, stride, padding, [1] * count, ceil, 0.0, lax.add)
     # all windows count equally many numbers
     if divisor is not None or (count_padding and not ceil) or (not any(padding) and not ceil):
         return total / (divisor or math.prod(window))
-    count = len(window)
-    stride, padding = (list(v) * (count // len(v)) for v in (stride or window, padding))
     counts = np.ones((), int)
     for axis, (k, s, p) in enumerate(zip(window, stride, padding, strict=True), x.ndim - count):
         begins = s * np.arange(total.shape[axis]) - p
@@ -347,11 +327,6 @@ def _rms_norm(
     return y if weight is None else y * weight
 
 
-def group_norm_fits(dimensions: int, eps: float) -> bool:
-    """Returns whether a group norm is one of fedax's."""
-    return dimensions == 4 and eps == EPSILON
-
-
 @operator("group_norm.default")
 def _group_norm(
     x: Array,
@@ -362,27 +337,13 @@ def _group_norm(
     fast: bool = True,
 ) -> Array:
     weight, bias = _fill_affine(x, weight, bias)
-    if group_norm_fits(x.ndim, eps):
+    if x.ndim == 4 and eps == EPSILON:
         return channels_first(group_norm(channels_last(x), weight, bias, groups))
     # (batch, groups, numbers of a group)
     by_group = x.reshape(x.shape[0], groups, -1)
     centred = by_group - by_group.mean(2, keepdims=True)
     y = (centred * lax.rsqrt((centred**2).mean(2, keepdims=True) + eps)).reshape(x.shape)
     return y * _broadcast_channels(weight, x) + _broadcast_channels(bias, x)
-
-
-def normed_sum(
-    x: Array, groups: int, weight: Array | None, bias: Array | None, shortcut: Array | None
-) -> tuple[Array, Array]:
-    """Computes group norm, the sum with a shortcut, and ReLU, the end of a residual block.
-
-    It is returned twice, for the next layer and for the next shortcut, see `fedax.ops.residual`.
-    """
-    shortcut_images = None if shortcut is None else channels_last(shortcut)
-    output, output_copy = residual(
-        channels_last(x), *_fill_affine(x, weight, bias), groups, shortcut_images
-    )
-    return channels_first(output), channels_first(output_copy)
 
 
 def _fill_affine(x: Array, weight: Array | None, bias: Array | None) -> tuple[Array, Array]:
@@ -469,10 +430,9 @@ def _normalise(
 
 def drop(context: Context, x: Array, rate: float) -> Array:
     """Applies dropout."""
-    if context.key is None or rate == 0:
+    if context.draw is None or rate == 0:
         return x
-    is_kept = jax.random.bernoulli(context.next_key(), 1 - rate, x.shape)
-    return jnp.where(is_kept, x / (1 - rate), 0) if rate < 1 else jnp.zeros_like(x)
+    return x * context.draw(1 - rate, x.shape) / (1 - rate) if rate < 1 else jnp.zeros_like(x)
 
 
 @contextual("native_dropout.default")
@@ -492,11 +452,10 @@ def _bernoulli(context: Context, x: Array, rate: float, *, generator: None = Non
     """Returns ones with a probability, else zeros: the draws of dropout of whole channels and of
     alpha dropout, which PyTorch exports as arithmetic.
     """
-    if context.key is None:
+    if context.draw is None:
         reason, hint = "draws random numbers in evaluation", "Draw them if self.training."
         raise InvalidInput.because("from_torch(module=...)", reason, hint)
-    # of a weak type, so that layers in half precision stay so
-    return jnp.where(jax.random.bernoulli(context.next_key(), rate, x.shape), 1.0, 0.0)
+    return jnp.broadcast_to(context.draw(rate, x.shape), x.shape).astype(x.dtype)
 
 
 @contextual("scaled_dot_product_attention.default")

@@ -4,10 +4,8 @@ import contextlib
 import dataclasses
 import inspect
 import io
-import linecache
 import logging
 import re
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,7 +18,6 @@ from jaxtyping import PyTree
 from fedax.core import InvalidInput
 from fedax.tasks.own_models.libraries import import_library
 from fedax.tasks.own_models.torch_modules import layers, recurrent
-from fedax.tasks.own_models.torch_modules.fusion import Ref, Step, fuse
 from fedax.tasks.own_models.torch_modules.operators import OPERATORS
 
 CONTEXTUAL = recurrent.CONTEXTUAL
@@ -35,8 +32,36 @@ _KEPT = (
 """Operators that PyTorch is asked to leave whole."""
 _CHECKS = ("_assert", "sym_constrain_range")
 """Beginnings of the names of operators that only check."""
+_PRODUCTS = ("mul.", "pow.", "prod.", "bitwise_left_shift.")
+"""Beginnings of the names of operators whose whole numbers leave 32 bits soon."""
 _PLACES = ("layout", "device", "pin_memory", "memory_format", "non_blocking")
 """Arguments about memory and devices."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Ref:
+    """The result of a step, or an input."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One call.
+
+    Attributes:
+        name: of the result.
+        function: in JAX, of the arguments.
+        args: with `Ref` for results of other steps.
+        kwargs: by name.
+        takes_context: whether the function also takes the call's `Context`.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    takes_context: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,22 +85,23 @@ class Program:
     updates: Mapping[str, Ref]
 
     def __call__(
-        self, tensors: Mapping[str, Any], inputs: Sequence[Any], key: Any = None, mask: Any = None
+        self,
+        tensors: Mapping[str, Any],
+        inputs: Sequence[Any],
+        context: layers.Context = layers.EVALUATION,
     ) -> tuple[PyTree, dict[str, Any]]:
         """Returns outputs and updated buffers.
 
         Args:
             tensors: parameters and buffers by name.
             inputs: the module's arguments.
-            key: for random numbers.
-            mask: see `Context`.
+            context: of the call.
         """
         values: dict[str, Any] = {
             name: jnp.asarray(tensors[tensor]) for name, tensor in self.tensors.items()
         }
         values |= {name: jnp.asarray(array) for name, array in self.constants.items()}
         values |= zip(self.inputs, map(jnp.asarray, inputs), strict=True)
-        context = layers.Context(key, mask)
 
         def resolve(value: Any) -> Any:
             match value:
@@ -91,10 +117,10 @@ class Program:
         # PyTorch's rules are those of "standard" and "allow"
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             for step in self.steps:
-                args, kwargs = resolve(step.args), resolve(dict(step.kwargs))
-                values[step.name] = step.function(
-                    *([context] if step.takes_context else []), *args, **kwargs
-                )
+                args = resolve(step.args)
+                if step.takes_context:
+                    args = [context, *args]
+                values[step.name] = step.function(*args, **resolve(step.kwargs))
             return resolve(self.outputs), {name: resolve(ref) for name, ref in self.updates.items()}
 
 
@@ -103,7 +129,7 @@ def export(module: Any, inputs: Sequence[np.ndarray], *, training: bool) -> Prog
 
     Args:
         module: a `torch.nn.Module`; its mode is set.
-        inputs: arguments for two examples.
+        inputs: arguments for some examples.
         training: the mode.
 
     Raises:
@@ -112,13 +138,9 @@ def export(module: Any, inputs: Sequence[np.ndarray], *, training: bool) -> Prog
     """
     torch = import_library("torch", "from_torch")
     module.train(training)
-    # inputs get the precision of the parameters
-    float_type = next(
-        (p.dtype for p in module.parameters() if p.dtype.is_floating_point), torch.float32
-    )
-    examples = tuple(_as_tensor(torch, array, float_type) for array in inputs)
-    # of any number of examples
-    batch = torch.export.Dim.DYNAMIC
+    examples = tuple(as_tensor(module, array) for array in inputs)
+    # one name for all inputs: PyTorch refuses what it decides by the number of examples
+    batch = torch.export.Dim("batch")
     try:
         with _silence_torch(), torch.enable_grad():
             exported = torch.export.export(
@@ -132,11 +154,10 @@ def export(module: Any, inputs: Sequence[np.ndarray], *, training: bool) -> Prog
             exported = exported.run_decompositions(table)
     except Exception as error:
         shapes = [tuple(example.shape) for example in examples]
-        where, advice = _diagnose(module, inputs, error)
-        reason = (
-            f"torch.export refuses it on inputs of shapes {shapes}{where} ({_first_line(error)})"
-        )
-        raise InvalidInput.because("from_torch(module=...)", reason, advice) from error
+        words = " ".join(str(error).split()[:60])
+        reason = f"torch.export refuses it on inputs of shapes {shapes}: {words}"
+        raise InvalidInput.because("from_torch(module=...)", reason) from error
+    _refuse_wide_numbers(list(exported.graph.nodes), float_type(module))
     return _make_program(exported)
 
 
@@ -153,51 +174,20 @@ def _silence_torch() -> Iterator[None]:
         logging.disable(disabled)
 
 
-def _diagnose(module: Any, inputs: Sequence[np.ndarray], error: Exception) -> tuple[str, str]:
-    """Returns the submodule and the user's line that an error of PyTorch comes from, as far as they
-    are known, and what to do.
-    """
-    names = {id(child): name for name, child in module.named_modules()}
-    # from the outermost call to the error
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    where, submodule = "", None
-    for frame in frames:
-        file, line, function = frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
-        # `self` of a method
-        first = frame.f_locals.get((*frame.f_code.co_varnames, "")[0])
-        # the innermost module that runs
-        submodule = first if function == "forward" and id(first) in names else submodule
-        if submodule is not None and "/torch/" not in file:
-            code = linecache.getline(file, line).strip()
-            where = f", {file}:{line} in {function}, code: {code}"
-    if submodule is not None and names[id(submodule)]:
-        where = f" in {names[id(submodule)]!r} ({type(submodule).__name__})" + where
-    text, advice = str(error), ""
-    kinds = {type(value).__name__ for frame in frames for value in frame.f_locals.values()}
-    channels = re.search(r"expected input.* to have (\d+) channels", text)
-    if getattr(submodule, "momentum", 0) is None:
-        advice = "Give the norm a momentum: with momentum=None it counts batches."
-    elif "PackedSequence" in kinds:
-        advice = "Packed sequences have no form in JAX: pass the padded ones to the layer."
-    elif "ninitialized parameter" in text:
-        advice = "Lazy layers have no weights yet: call the module on a batch first, net(x)."
-    elif "unsigned char" in text and any(array.dtype == np.uint8 for array in inputs):
-        advice = "The inputs are uint8: scale them to float32, such as x / 255."
-    elif channels and any(a.ndim == 4 and a.shape[3] == int(channels[1]) for a in inputs):
-        advice = "Images are (batch, channels, rows, columns): x.transpose(0, 3, 1, 2)."
-    elif "data-dependent" in text:
-        advice = "Write branches on values as torch.where, and take no numbers by .item()."
-    elif "specialized it to be a constant" in text:
-        advice = "It fixes the number of examples: take x.shape[0], or -1 in reshape."
-    return where, advice
+def float_type(module: Any) -> Any:
+    """Returns the type of a module's real parameters, which its real inputs get too."""
+    torch = import_library("torch", "from_torch")
+    types = (p.dtype for p in module.parameters() if p.dtype.is_floating_point)
+    return next(types, torch.float32)
 
 
-def _as_tensor(torch: Any, array: np.ndarray, float_type: Any) -> Any:
-    kind = array.dtype.kind
+def as_tensor(module: Any, array: np.ndarray) -> Any:
+    """Returns an argument of a module as it would get it in PyTorch."""
+    torch = import_library("torch", "from_torch")
     tensor = torch.from_numpy(np.array(array))
-    return (
-        tensor.to(float_type) if kind == "f" else tensor.to(torch.int64) if kind == "i" else tensor
-    )
+    if array.dtype.kind == "f":
+        return tensor.to(float_type(module))
+    return tensor.to(torch.int64) if array.dtype.kind == "i" else tensor
 
 
 def _dynamic_shapes(module: Any, examples: tuple[Any, ...], batch: Any) -> Any:
@@ -211,9 +201,25 @@ def _dynamic_shapes(module: Any, examples: tuple[Any, ...], batch: Any) -> Any:
     return (*single, variadic) if variadic else single
 
 
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+def _refuse_wide_numbers(nodes: Sequence[Any], float_type: Any) -> None:
+    """Refuses arithmetic in 64 bits that JAX would do in 32.
+
+    Raises:
+        InvalidInput: names the operator, module and line.
+    """
+    if jax.config.jax_enable_x64:
+        return
+    for node in nodes:
+        kind = str(getattr(node.meta.get("val"), "dtype", ""))
+        is_product = kind == "torch.int64" and _operator_name(node).startswith(_PRODUCTS)
+        if is_product or (kind == "torch.float64" and kind != str(float_type)):
+            got = (
+                f"the operator {node.target} in {kind.removeprefix('torch.')} {_find_origin(node)}"
+            )
+            hint = "Write x.int() or x.float(), or set jax_enable_x64."
+            raise InvalidInput.found(
+                "from_torch(module=...)", got, "arithmetic in 32 bits, as JAX does it", hint
+            )
 
 
 def _make_program(exported: Any) -> Program:
@@ -241,14 +247,7 @@ def _make_program(exported: Any) -> Program:
         else:
             results.append(ref)
     outputs = exported.call_spec.out_spec.unflatten(results)
-    return Program(
-        tuple(fuse(steps, inputs, [*updates.values(), *results])),
-        tensors,
-        constants,
-        tuple(inputs),
-        outputs,
-        updates,
-    )
+    return Program(tuple(steps), tensors, constants, tuple(inputs), outputs, updates)
 
 
 def _operator_name(node: Any) -> str:
@@ -302,26 +301,31 @@ def _find_origin(node: Any) -> str:
 
 def _make_step(node: Any) -> Step:
     name = _operator_name(node)
+    args = list(map(_convert_argument, node.args))
     if name == "sym_size.int":
         function: Callable[..., Any] = _size
     elif _is_python(node.target):
         function = node.target
     else:
         function = CONTEXTUAL.get(name) or OPERATORS[name]
+    if name == "lstm.input" and _starts_at_zero(node) and not _reads_cells(node):
+        args[1] = None
     kwargs = {
         key: _convert_argument(value) for key, value in node.kwargs.items() if key not in _PLACES
     }
-    shape = getattr(node.meta.get("val"), "shape", None)
-    shape = None if shape is None else tuple(map(str, shape))
-    return Step(
-        node.name,
-        function,
-        tuple(map(_convert_argument, node.args)),
-        kwargs,
-        name in CONTEXTUAL,
-        name,
-        shape,
+    return Step(node.name, function, args, kwargs, name in CONTEXTUAL)
+
+
+def _starts_at_zero(lstm: Any) -> bool:
+    """Returns whether the hidden states and cells before the first step are zeros."""
+    return all(
+        _operator_name(start) == "full.default" and start.args[1] == 0 for start in lstm.args[1]
     )
+
+
+def _reads_cells(lstm: Any) -> bool:
+    """Returns whether the program reads the last cells, the third result."""
+    return any(user.args[1] == 2 and user.users for user in lstm.users)
 
 
 def _size(x: Any, axis: int) -> int:

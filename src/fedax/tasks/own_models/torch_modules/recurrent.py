@@ -19,13 +19,13 @@ Cell = Callable[[Any, Array, Array, Array | None], Any]
 
 @contextual("lstm.input")
 def _lstm(
-    context: Context, x: Array, start: Sequence[Any], *settings: Any
+    context: Context, x: Array, start: Sequence[Array] | None, *settings: Any
 ) -> tuple[Array | None, ...]:
     """Returns the states after every step, and the last hidden states and cells of all layers.
 
     A start of None means zeros, and that nothing reads the cells: fedax has that recurrence.
     """
-    if start[0] is None:
+    if start is None:
         return (*_run_layers(context, x, None, _run_fast_lstm, settings)[:2], None)
     return _run_layers(context, x, tuple(start), _scan_cell(_lstm_cell, joined=True), settings)
 
