@@ -140,3 +140,4 @@ print(f"accuracy in PyTorch {right.mean():.2f}")
 # | data sets | read once, with their transforms; random ones draw once |
 # | devices | clients are spread over all devices of the machine |
 # | branches on values in `forward`, operators without a form in JAX | refused, with the submodule and the line |
+# | `.detach()`, `torch.no_grad()`, hooks, counters and Python's random numbers in `forward` | refused, with the parameter and the difference from PyTorch |

@@ -118,7 +118,6 @@ TAKEN = {
     ),
     "weight_norm": lambda: nn.Sequential(parametrizations.weight_norm(nn.Linear(4, 3))),
     "logging_hook": lambda: with_hook(lambda net: net.trunk.weight.register_hook, lambda g: None),
-    "frozen": lambda: nn.Sequential(nn.Linear(4, 6).requires_grad_(False), nn.Linear(6, 3)),
 }
 
 

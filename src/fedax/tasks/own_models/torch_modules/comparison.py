@@ -131,8 +131,10 @@ def _run_in_torch(
         raise InvalidInput.because("from_torch(module=...)", reason, "Draw them by nn.Dropout.")
     leaves = [torch.as_tensor(leaf) for leaf in jax.tree.leaves(outputs)]
     real = [leaf for leaf in leaves if leaf.is_floating_point()]
-    loss = sum((leaf * torch.from_numpy(weight).to(leaf)).sum() for leaf, weight in _weigh(real))
-    if backward and real and loss.requires_grad:
+    loss = torch.zeros(())
+    for leaf, weight in _weigh(real):
+        loss = loss + (leaf * torch.from_numpy(weight).to(leaf)).sum()
+    if backward and loss.requires_grad:
         loss.backward()
     values = {("output", k): leaf.detach().numpy() for k, leaf in enumerate(leaves)}
     # these are written again in the next call

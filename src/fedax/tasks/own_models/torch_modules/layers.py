@@ -53,7 +53,7 @@ class Context:
         mask: of the examples that are no padding, shape (batch,), or None.
     """
 
-    draw: Callable[[float, Sizes], Array] | None = None
+    draw: Callable[[float, Sizes], Array | float] | None = None
     mask: Array | None = None
 
 
@@ -129,8 +129,8 @@ def _convolution(
             channels_last(x),
             # from (outputs, channels, height, width) to (height, width, channels, outputs)
             weight.transpose(2, 3, 1, 0),
-            stride=tuple(stride),
-            padding=tuple((width, width) for width in padding),
+            stride=(stride[0], stride[1]),
+            padding=((padding[0], padding[0]), (padding[1], padding[1])),
         )
         return channels_first(y if bias is None else y + bias)
     if transposed:
@@ -179,7 +179,7 @@ def _max_pool(
     # fedax's windows are those of images, side by side
     is_side_by_side = list(window) == stride and not any(padding) and set(dilation) == {1}
     if x.ndim == 4 and count == 2 and is_side_by_side and not ceil and math.prod(window) <= 250:
-        return channels_first(max_pool(channels_last(x), tuple(window)))
+        return channels_first(max_pool(channels_last(x), (window[0], window[1])))
     return _pool(x, window, stride, padding, dilation, ceil, -jnp.inf, lax.max)
 
 
