@@ -1,5 +1,5 @@
-"""Splits do not leak: what is put aside is no copy of, and overlaps with nothing, that is trained
-on."""
+"""Splits do not leak: what is put aside is no copy of what is trained on, and windows of a play do
+not overlap with it."""
 
 import numpy as np
 import pytest
@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 import fedax
 from fedax.core import DataError
-from fedax.data import FederatedData, iid
+from fedax.data import FederatedData
 from fedax.data.sources.play import play
-from fedax.tasks import with_held_back, with_validation
+from fedax.tasks import classification, with_held_back, with_validation
 
 QUICK = settings(max_examples=20, deadline=None, database=None, derandomize=True)
 
@@ -31,23 +31,8 @@ def halves(clients, share, seed=0, **options):
     return data.train, data.validation
 
 
-def seen(side):
-    return {
-        v
-        for client in side
-        for name, values in client.items()
-        if name != "y"
-        for v in values.ravel().tolist()
-    }
-
-
 def kinds(side):
     return {row.tobytes() for client in side for row in client["x"]}
-
-
-def windows(series, length, stride=1):
-    every = np.lib.stride_tricks.sliding_window_view(series, length + 1)[::stride]
-    return {"x": every[:, :length].copy(), "next": every[:, length].copy()}
 
 
 def rows(part):
@@ -78,103 +63,47 @@ def test_copies_stay_on_one_side_also_across_clients(sizes, times, share, seed):
     assert kept.sizes.sum() + away.sizes.sum() == len(x)
 
 
-@pytest.mark.parametrize("split", ["shuffled", "in_order"])
-@pytest.mark.parametrize("shape", [(), (2,)], ids=["numbers", "vectors"])
-@QUICK
-@given(
-    length=st.integers(3, 12),
-    stride=st.integers(1, 2),
-    share=st.sampled_from([0.1, 0.3]),
-    seed=st.integers(0, 99),
-)
-def test_windows_of_a_series_do_not_overlap_across_a_split(
-    split, shape, length, stride, share, seed
-):
-    rng = np.random.default_rng(seed)
-    values, clients = (
-        rng.permutation(350 * int(np.prod(shape))).reshape(350, *shape).astype(float),
-        [],
-    )
-    for n in (150, 200):
-        series, values = values[:n], values[n:]
-        every = np.lib.stride_tricks.sliding_window_view(series, length, axis=0)[:-1:stride]
-        clients.append(
-            {
-                "x": np.moveaxis(every, -1, 1).copy(),
-                "next": series[length::stride][: len(every)].copy(),
-            }
-        )
-    kept, away = halves(clients, share, seed, split=split)
-    assert not seen(kept) & seen(away)
-    assert away.sizes.min() >= 1
-    for own, client in zip(kept, clients, strict=True):
-        # in order: the last ones are put aside
-        assert np.array_equal(own["x"], client["x"][: len(own["x"])])
+def characters(part):
+    return {*np.ravel(part["x"]).tolist(), *np.ravel(part["y"]).tolist()}
 
 
-@QUICK
-@given(clients=st.integers(1, 4), length=st.integers(3, 10), seed=st.integers(0, 99))
-def test_windows_dealt_to_clients_at_random_do_not_overlap_either(clients, length, seed):
-    series = np.random.default_rng(seed).permutation(10_000)[:400].astype(float)
-    own = windows(series, length)
-    parts = iid(len(own["next"]), clients, seed)
-    data = FederatedData.partitioned(
-        own["x"],
-        np.zeros(len(own["next"]), int),
-        parts,
-        classes=1,
-        test_fraction=0.3,
-        seed=seed,
-        more={"next": own["next"]},
-    )
-    assert seen(data.test)
-    assert not seen(data.train) & seen(data.test)
-    kept, away = halves(
-        [{key: values[part] for key, values in own.items()} for part in parts], 0.3, seed
-    )
-    assert not seen(kept) & seen(away)
+TEXT = "".join(chr(0x4E00 + i) for i in range(900))
+"""Every character is another one, so the steps of a window can be told from it."""
 
 
-def test_tasks_are_split_by_the_same_rule():
-    series = np.random.default_rng(0).permutation(1000).astype(float)
-    clients = [windows(series[:120], 6), windows(series[200:400], 6)]
-    kept, away = halves(clients, 0.3, 4)
-    parts = with_validation(task_of(clients), 0.3, 4)
-    for side, part in ((kept, parts.train), (away, parts.validation)):
-        for k, own in enumerate(side):
-            np.testing.assert_array_equal(part.client(k)["x"], own["x"])
+def two_roles(**options):
+    return play(f"A:\n{TEXT[:500]}\n\nB:\n{TEXT[500:]}\n", vocabulary="own", seed=3, **options)
 
 
 @pytest.mark.parametrize("split", ["in_order", "shuffled"])
 def test_plays_are_split_without_overlaps(split):
-    """Every character of this play is another one, so the steps of a window can be told from it."""
-    text = "".join(chr(0x4E00 + i) for i in range(900))
-    data = play(
-        f"A:\n{text[:500]}\n\nB:\n{text[500:]}\n",
-        length=20,
-        vocabulary="own",
-        test_fraction=0.3,
-        split=split,
-        seed=3,
-    )
-    for train, test in zip(data.train, data.test, strict=True):
-        seen, tested = (
-            {*side["x"].ravel().tolist(), *side["y"].tolist()} for side in (train, test)
-        )
-        assert len(test["y"]) > 50
-        assert not seen & tested
-    other = play(
-        f"A:\n{text}\n",
-        length=20,
-        vocabulary="own",
-        test_fraction=0.3,
-        split=f"{split}_rows",
-        seed=3,
-    )
-    assert len(other.train[0]["y"]) + len(other.test[0]["y"]) == 880
+    data = two_roles(length=20, test_fraction=0.3, split=split)
+    other = two_roles(length=20, test_fraction=0.3, split=f"{split}_rows")
+    for k in range(2):
+        assert len(data.test[k]["y"]) > 50
+        assert not characters(data.train[k]) & characters(data.test[k])
+        assert len(other.train[k]["y"]) + len(other.test[k]["y"]) == [480, 380][k]
     if split == "shuffled":
-        assert list(data.names) == ["A", "B"]
         assert data.test[0]["x"].min() != other.test[0]["x"].min()
+
+
+@pytest.mark.parametrize("split", ["in_order", "shuffled"])
+@pytest.mark.parametrize(("length", "stride"), [(20, 1), (6, 4), (3, 5)])
+def test_validation_windows_of_plays_do_not_overlap_with_training(split, length, stride):
+    """The same by data and by task, also after a random block of test windows and without some
+    clients."""
+    data = two_roles(length=length, stride=stride, test_fraction=0.2, split=split)
+    parts = data.with_validation(0.3)
+    for k in range(2):
+        assert not characters(parts.train[k]) & characters(parts.validation[k])
+        assert not characters(parts.test[k]) & characters(parts.validation[k])
+        assert len(parts.validation[k]["y"]) > 15
+    task = classification(data, fedax.models.Bigram(data.classes))
+    np.testing.assert_array_equal(
+        with_validation(task, 0.3).validation.arrays["x"], parts.validation.arrays["x"]
+    )
+    left = with_validation(with_held_back(task, 0.5), 0.3)
+    assert not characters(left.train.arrays) & characters(left.validation.arrays)
 
 
 def test_a_plain_split_is_as_before():

@@ -234,10 +234,9 @@ class FederatedData:
             classes: how many.
             test_fraction: share of each client's examples that is kept for testing, in [0, 1); see
                 `train_size`.
-            split: `"shuffled"` draws the test examples, with all their copies, and takes the last
-                ones of windows that overlap; `"in_order"` takes the last ones. No window that is
-                tested overlaps with one that is trained on. `"shuffled_rows"` and `"in_order_rows"`
-                look at no overlaps, as many released codes do.
+            split: `"shuffled"` draws the test examples, with all their copies; `"in_order"` takes
+                the last ones. `"shuffled_rows"` and `"in_order_rows"` do not look for copies, as
+                many released codes do.
             seed: of the draw.
             holdout: as in the class.
             name: as in the class.
@@ -315,7 +314,7 @@ class FederatedData:
         """Returns the data with a share of each client's training examples kept for validation.
 
         A client of n examples keeps the whole part of (1 - share) n, but at least one, for
-        training. Copies stay on one side, and windows of a series are split in order; see
+        training. Copies stay on one side, and windows of a text are split in order; see
         `fedax.tasks.with_validation`.
 
         >>> data = FederatedData(
@@ -341,14 +340,17 @@ class FederatedData:
         """
         if self.validation is not None:
             raise DataError.of("with_validation", "data with validation examples", "data without")
-        arrays, sizes = _as_stacked(self.train).arrays, self.sizes
-        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        stacked = _as_stacked(self.train)
+        offsets = np.concatenate([[0], np.cumsum(self.sizes)])
         train, validation = (
             Stacked(
-                {key: v[np.concatenate(rows)] for key, v in arrays.items()},
+                {key: v[np.concatenate(rows)] for key, v in stacked.arrays.items()},
                 [len(client_rows) for client_rows in rows],
+                gap=stacked.gap,
             )
-            for rows in draw_rows(arrays, offsets, share, seed, split, together)
+            for rows in draw_rows(
+                stacked.arrays, offsets, share, seed, split, together, gap=stacked.gap
+            )
         )
         return dataclasses.replace(self, train=train, validation=validation if share else None)
 

@@ -1,21 +1,21 @@
-"""Overlaps of examples: exact copies, and windows of one series or text.
+"""Splits that do not leak: exact copies of examples, and windows of one text.
 
 The one rule of every split in this library: what is drawn for testing, for validation or as unseen
-clients shares no example with what is trained on, and no part of a series.
+clients shares no example with what is trained on.
 
 - Copies, of which all arrays are equal, stay together, also across clients. So do examples that
   share the value of an array, such as the number of the picture that they were made of, where it is
   named: `together="picture"`.
-- Windows that overlap are split in order: the last ones are put aside, and those that overlap with
-  windows that are trained on are left out.
+- Windows that fedax cut from a text are split in order: the last ones are put aside, without those
+  that overlap with windows that are trained on. The data say so by their `gap`.
 - Otherwise examples are drawn one by one.
 
 `"shuffled_rows"` and `"in_order_rows"` split without regard to overlaps, as many released codes do.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Int
@@ -23,143 +23,43 @@ from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components
 
 from fedax.core import DataError
-from fedax.data.near_copies import warn_of_near_copies
-from fedax.data.series import hashes, window_places
+from fedax.examples.memmap import blocks
 from fedax.utils.shares import whole_part
 
 FEW = 16
 """An example that more clients have says nothing about which of them are alike."""
+Divided: TypeAlias = list[tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]]
+"""For each client the rows that are trained on and those put aside."""
 
 
-@dataclass(frozen=True)
-class Overlap:
-    """Which of some pooled examples overlap.
-
-    Attributes:
-        copies: for each example a number that its copies share.
-        places: for each example where it begins in its series, far apart for different series; None
-            if there are no windows.
-        extent: two windows overlap if they begin less than this apart.
-    """
-
-    copies: Int[np.ndarray, "examples"]
-    places: Int[np.ndarray, "examples"] | None = None
-    extent: int = 0
-
-    @classmethod
-    def of(cls, arrays: Mapping[str, Any], together: str | None = None) -> "Overlap":
-        """Compares examples by their arrays.
-
-        Args:
-            arrays: of all clients, one row per example.
-            together: the array of which equal values make copies; by default all arrays have to be
-                equal.
-
-        >>> windows = np.lib.stride_tricks.sliding_window_view(
-        ...     np.random.default_rng(0).normal(size=9), 4
-        ... )
-        >>> Overlap.of({"x": windows}).places.tolist()
-        [0, 1, 2, 3, 4, 5]
-        """
-        converted = {name: np.asarray(values) for name, values in arrays.items()}
-        if together is not None:
-            if together not in converted or converted[together].ndim != 1:
-                raise DataError.of(
-                    "together",
-                    together,
-                    f"None, or an array of one number per example among {sorted(converted)}",
-                )
-            return cls(np.unique(converted[together], return_inverse=True)[1])
-        copies = np.unique(hashes(converted), return_inverse=True)[1]
-        for values in converted.values():
-            if values.ndim < 2 or values.shape[1] < 3 or len(values) < 3:
-                continue
-            length = values.shape[1]
-            if (places := window_places(values, copies)) is not None:
-                # what follows a window, such as its label, belongs to the series too
-                following = [
-                    v.shape[1] if v.ndim > 1 else 1 for v in converted.values() if v is not values
-                ]
-                return cls(
-                    copies,
-                    places,
-                    length
-                    + max((n for n in following if n < length), default=min(len(following), 1)),
-                )
-        return cls(copies)
-
-    @property
-    def any(self) -> bool:
-        """Whether some examples overlap."""
-        # fewer different examples than examples
-        return self.places is not None or (
-            len(self.copies) > 0 and int(self.copies.max()) + 1 < len(self.copies)
-        )
-
-    def clear(
-        self, rows: Int[np.ndarray, "_"], others: Int[np.ndarray, "_"]
-    ) -> Int[np.ndarray, "_"]:
-        """Returns those of some rows that overlap with none of others."""
-        rows = rows[~np.isin(self.copies[rows], self.copies[others])]
-        if self.places is None or not len(others) or not len(rows):
-            return rows
-        # the nearest window on either side decides
-        other_places, places = np.sort(self.places[others]), self.places[rows]
-        next_index = np.searchsorted(other_places, places)
-        far = other_places[-1] + 2 * self.extent + places.max()  # beyond every window
-        gap_after = (
-            np.where(
-                next_index < len(other_places),
-                other_places[np.minimum(next_index, len(other_places) - 1)],
-                far,
-            )
-            - places
-        )
-        gap_before = places - np.where(
-            next_index > 0, other_places[np.maximum(next_index - 1, 0)], -far
-        )
-        return rows[np.minimum(gap_after, gap_before) >= self.extent]
-
-
-def divide(
-    overlap: Overlap,
-    orders: Sequence[Int[np.ndarray, "_"]],
-    counts: Sequence[int],
-    block: float | None = 1.0,
-) -> list[tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]]:
-    """Divides each client's examples into those to train on and those put aside.
+def number_copies(
+    arrays: Mapping[str, Any], together: str | None = None
+) -> Int[np.ndarray, "examples"]:
+    """Returns for each example a number that its copies share.
 
     Args:
-        overlap: which examples overlap.
-        orders: for each client its rows, in the order in which they are drawn: the last ones are
-            put aside.
-        counts: for each client how many rows are trained on, at least 1.
-        block: of windows, where the block that is put aside begins, from 0 for the first to 1 for
-            the last ones; None leaves the orders as they are, for rows that are split in a given
-            order.
+        arrays: of all clients, one row per example.
+        together: the array of which equal values make copies; by default all arrays have to be
+            equal.
 
-    Returns:
-        For each client the rows that are trained on and those put aside, in their order. Without
-        overlaps these are the first `counts` rows and the others; with copies, sizes may differ a
-        little, and windows at the edges of a block are in neither.
+    >>> a, b, c = number_copies({"x": np.array([[1.0, 2.0], [0.0, 2.0], [1.0, 2.0]])})
+    >>> bool(a == c), bool(a == b)
+    (True, False)
     """
-    divided = [(rows[:count], rows[count:]) for rows, count in zip(orders, counts, strict=True)]
-    if not overlap.any:
-        return divided
-    if overlap.places is not None and block is not None:
-        divided = [
-            _cut_block(rows, count, overlap.places, block)
-            for rows, count in zip(orders, counts, strict=True)
-        ]
-    elif block is not None:
-        return _draw_with_copies(overlap.copies, orders, counts)
-    if overlap.places is None:  # in a given order, in which equal examples may come again
-        return divided
-    # windows at the edges of a block overlap with trained ones, and belong to neither side
-    trained = np.concatenate([train_rows for train_rows, _ in divided])
-    return [
-        (train_rows, overlap.clear(held_out_rows, trained)) for train_rows, held_out_rows in divided
-    ]
+    converted = {name: np.asarray(values) for name, values in arrays.items()}
+    if together is None:
+        digests = np.concatenate([_row_digests(values) for values in converted.values()], axis=1)
+        rows = np.ascontiguousarray(digests).view(f"V{digests.shape[1]}")[:, 0]
+        return np.unique(rows, return_inverse=True)[1]
+    if together not in converted or converted[together].ndim != 1:
+        allowed = f"None, or an array of one number per example among {sorted(converted)}"
+        raise DataError.of("together", together, allowed)
+    return np.unique(converted[together], return_inverse=True)[1]
+
+
+def are_repeated(copies: Int[np.ndarray, "examples"]) -> bool:
+    """Returns whether some example is there twice."""
+    return len(copies) > 0 and int(copies.max()) + 1 < len(copies)
 
 
 def split_rows(
@@ -170,16 +70,24 @@ def split_rows(
     together: str | None,
     share: float | int,
     field: str,
-) -> list[tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]]:
-    """Divides each client's examples by the name of a split, and warns of near copies across it.
+    gap: int = 1,
+) -> Divided:
+    """Divides each client's examples into those to train on and those put aside.
 
     Args:
         arrays: of all examples.
-        orders, counts: see `divide`.
+        orders: for each client its rows, in the order in which they are drawn: the last ones are
+            put aside.
+        counts: for each client how many rows are trained on, at least 1.
         split: see `fedax.data.limits.SPLIT`.
-        together: see `Overlap.of`.
+        together: see `number_copies`.
         share: that is put aside, for messages.
         field: the argument with the share, for messages.
+        gap: rows of a client less than this apart overlap, as windows of a text do.
+
+    Returns:
+        Without overlaps the first `counts` rows and the others. With copies, sizes may differ a
+        little, and windows at the edge are in neither.
 
     Raises:
         DataError: overlaps leave nothing to put aside.
@@ -187,15 +95,17 @@ def split_rows(
     plain = [(rows[:count], rows[count:]) for rows, count in zip(orders, counts, strict=True)]
     if split.endswith("_rows") or not any(len(held_out_rows) for _, held_out_rows in plain):
         return plain
-    overlap = Overlap.of(arrays, together)
-    divided = divide(overlap, orders, counts, 1.0 if split == "shuffled" else None)
+    copies = number_copies(arrays, together)
+    if gap > 1:
+        divided = _divide_windows(copies, orders, counts, gap)
+    elif split == "shuffled" and are_repeated(copies):
+        divided = _draw_with_copies(copies, orders, counts)
+    else:
+        # in a given order, examples may come again
+        divided = plain
     if not any(len(held_out_rows) for _, held_out_rows in divided):
         hint = "Examples that overlap with others, copies or windows, cannot be put aside alone."
         raise DataError.of(field, share, "a share that leaves some client an example", hint)
-    # only where likeness is not explained by a named array or by windows
-    if together is None and overlap.places is None:
-        trained, held_out = ([rows[index] for rows in divided] for index in (0, 1))
-        warn_of_near_copies(arrays, trained, held_out, field)
     return divided
 
 
@@ -207,6 +117,7 @@ def draw_rows(
     split: str = "shuffled",
     together: str | None = None,
     field: str = "validation",
+    gap: int = 1,
 ) -> tuple[list[Int[np.ndarray, "_"]], list[Int[np.ndarray, "_"]]]:
     """Draws the rows of each client that stay and those that are put aside, both ascending.
 
@@ -217,8 +128,9 @@ def draw_rows(
             share) n, but at least one.
         seed: of the draw, which is each client's own.
         split: see `fedax.data.limits.SPLIT`.
-        together: see `Overlap.of`.
+        together: see `number_copies`.
         field: the argument with the share, for messages.
+        gap: see `split_rows`.
 
     Raises:
         DataError: nothing is left to put aside.
@@ -232,7 +144,7 @@ def draw_rows(
     ]
     orders = [begin + rows for begin, rows in zip(offsets.tolist(), local_orders)]
     counts = [train_size(int(n), share) for n in sizes]
-    divided = split_rows(arrays, orders, counts, split, together, share, field)
+    divided = split_rows(arrays, orders, counts, split, together, share, field, gap)
     if share and not any(len(held_out_rows) for _, held_out_rows in divided):
         raise DataError.of(field, share, "a share that leaves some client an example")
     return [np.sort(train_rows) for train_rows, _ in divided], [
@@ -251,7 +163,7 @@ def choose_unseen_clients(
     Clients who share half of their examples come together.
 
     Args:
-        copies: of the clients' training examples, see `Overlap`.
+        copies: of the clients' training examples, see `number_copies`.
         sizes: of the clients.
         order: of all clients.
         count: how many; fewer if those who share examples are more.
@@ -298,22 +210,39 @@ def train_size(examples: int, test_fraction: float | int) -> int:
     return max(1, whole_part(1 - test_fraction, examples))
 
 
-def _cut_block(
-    rows: Int[np.ndarray, "_"], count: int, places: Int[np.ndarray, "_"], block: float
-) -> tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]:
-    """Cuts a block of consecutive windows out; returns the other rows and the block."""
-    ordered = rows[np.argsort(places[rows], kind="stable")]
-    # from 0, the first windows, to `count`, the last ones
-    begin = round(block * count)
-    held_out = slice(begin, begin + len(rows) - count)
-    return np.delete(ordered, held_out), ordered[held_out]
+def _row_digests(values: np.ndarray) -> np.ndarray:
+    """Computes eight bytes for each row, equal for equal rows, shape (rows, 8)."""
+    digests = []
+    for block in blocks(values):
+        # zeros of either sign are equal
+        numbers = block + block.dtype.type(0) if block.dtype.kind == "f" else block
+        rows = np.ascontiguousarray(numbers).reshape(len(block), -1).view(np.uint8)
+        digests += [hashlib.blake2b(row.data, digest_size=8).digest() for row in rows]
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(len(values), 8)
+
+
+def _divide_windows(
+    copies: Int[np.ndarray, "examples"],
+    orders: Sequence[Int[np.ndarray, "_"]],
+    counts: Sequence[int],
+    gap: int,
+) -> Divided:
+    """Puts the last windows of each client aside, without those that overlap with trained ones."""
+    trained, held_out = list[np.ndarray](), list[np.ndarray]()
+    for rows, count in zip(orders, counts, strict=True):
+        ordered = np.sort(rows)
+        trained.append(ordered[:count])
+        held_out.append(ordered[count + gap - 1 :])
+    trained_copies = copies[np.concatenate(trained)]
+    unseen = [rows[~np.isin(copies[rows], trained_copies)] for rows in held_out]
+    return list(zip(trained, unseen, strict=True))
 
 
 def _draw_with_copies(
     copies: Int[np.ndarray, "examples"],
     orders: Sequence[Int[np.ndarray, "_"]],
     counts: Sequence[int],
-) -> list[tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]]:
+) -> Divided:
     """Draws examples with all their copies, also across clients; leaves every client one."""
     owners = {int(copy): list[int]() for copy in copies[np.concatenate(orders)]}
     for client, rows in enumerate(orders):

@@ -112,12 +112,14 @@ class Ragged(eqx.Module):
         offsets: shape (clients + 1,).
         clients: their number.
         largest: examples of the largest client.
+        gap: rows of a client less than this apart overlap, as windows of a text do; 1 if none do.
     """
 
     arrays: Mapping[str, Array | np.ndarray]
     offsets: Int[Array | np.ndarray, "bounds"]
     clients: int = eqx.field(static=True)
     largest: int = eqx.field(static=True)
+    gap: int = eqx.field(static=True, default=1)
 
     @classmethod
     def of(
@@ -150,7 +152,7 @@ class Ragged(eqx.Module):
         stacked = Stacked.of(clients)
         # all clients at once; only where they do not fit, each is looked at below
         if stacked is not None and stacked.finite and (allow_empty or stacked.sizes.min() > 0):
-            return cls.flat(stacked.arrays, stacked.sizes, where)
+            return cls.flat(stacked.arrays, stacked.sizes, where, stacked.gap)
         names = set(clients[0])  # the first client that does not fit is looked for
         sizes = []
         for k, client in enumerate(clients):
@@ -184,7 +186,11 @@ class Ragged(eqx.Module):
 
     @classmethod
     def flat(
-        cls, arrays: Examples, sizes: Sequence[int] | np.ndarray, where: str = "data"
+        cls,
+        arrays: Examples,
+        sizes: Sequence[int] | np.ndarray,
+        where: str = "data",
+        gap: int = 1,
     ) -> "Ragged":
         """Makes a container from flat arrays in client order and the clients' sizes.
 
@@ -194,7 +200,7 @@ class Ragged(eqx.Module):
         ready = {
             name: canonical(values, f"{where}[...][{name!r}]") for name, values in arrays.items()
         }
-        return cls(ready, offsets, len(sizes), int(np.max(sizes)))
+        return cls(ready, offsets, len(sizes), int(np.max(sizes)), gap)
 
     @property
     def sizes(self) -> Int[Array | np.ndarray, "clients"]:

@@ -25,6 +25,7 @@ class Stacked(Sequence[Mapping[str, np.ndarray]]):
         sizes: examples of each client.
         finite: whether all arrays are known to hold finite numbers, so that they need not be looked
             at.
+        gap: rows of a client less than this apart overlap, as windows of a text do.
     """
 
     def __init__(
@@ -32,8 +33,10 @@ class Stacked(Sequence[Mapping[str, np.ndarray]]):
         arrays: Mapping[str, np.ndarray],
         sizes: Sequence[int] | Int[np.ndarray, "clients"],
         finite: bool = False,
+        gap: int = 1,
     ) -> None:
         self._finite = finite
+        self.gap = gap
         self.sizes = np.asarray(sizes, np.int64)
         self.arrays = MappingProxyType(
             {name: _make_read_only(values) for name, values in arrays.items()}
@@ -89,6 +92,7 @@ class Stacked(Sequence[Mapping[str, np.ndarray]]):
             self.sizes,
             # other real numbers would have to be looked at again
             self._finite and all(v.dtype.kind != "f" for v in arrays.values()),
+            self.gap,
         )
 
     def __len__(self) -> int:

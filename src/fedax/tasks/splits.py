@@ -11,8 +11,7 @@ from jaxtyping import Bool, Int
 from fedax.core import DataError, InvalidInput, Ragged, Task
 from fedax.core.task import Given
 from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, check
-from fedax.data.near_copies import warn_of_near_copies
-from fedax.data.overlap import Overlap, choose_unseen_clients, draw_rows
+from fedax.data.overlap import are_repeated, choose_unseen_clients, draw_rows, number_copies
 from fedax.models.storage import place_model, read_weights
 from fedax.utils.numbers import with_python_numbers
 
@@ -43,9 +42,9 @@ def with_validation(
     """Returns the task with a share of each client's training examples kept for validation.
 
     A client of n examples keeps the whole part of (1 - share) n, but at least one, for training.
-    The draw is each client's own. No example that is put aside is, or overlaps with, one that is
-    trained on: copies stay on one side, and of windows of a series the last ones are put aside,
-    without those that overlap with the others.
+    The draw is each client's own. Copies stay on one side. Of windows that fedax cut from a text
+    (`tinyshakespeare`, `shakespeare`) the last ones are put aside, without those that overlap with
+    the others.
 
     Args:
         task: without validation examples.
@@ -55,8 +54,7 @@ def with_validation(
             `"shuffled_rows"` and `"in_order_rows"` do so without regard to copies and overlaps.
         together: an array of the examples, such as the number of the picture that each was made of:
             examples with the same number stay on one side. Needed for changed copies (cropped,
-            mirrored, with noise, with another label or id): without it, many of them give a
-            warning only. None otherwise.
+            mirrored, with noise, with another label or id). None otherwise.
 
     Raises:
         InvalidInput: a share out of range, a task that has validation examples.
@@ -83,8 +81,9 @@ def with_validation(
             "with_validation(task=...)", f"task {task.name!r} already has validation examples"
         )
     arrays = {name: np.asarray(values) for name, values in task.train.arrays.items()}
+    offsets = np.asarray(task.train.offsets)
     train_rows, validation_rows = draw_rows(
-        arrays, np.asarray(task.train.offsets), share, seed, split, together
+        arrays, offsets, share, seed, split, together, gap=task.train.gap
     )
     return dataclasses.replace(
         task,
@@ -136,19 +135,19 @@ def with_held_back(task: Task, share: float, seed: int = 0) -> Task:
     }
     names = task.train.arrays
     # examples of all splits together, so that copies across them are found; training comes first
-    overlap = Overlap.of(
+    copies = number_copies(
         {
             name: np.concatenate([np.asarray(data.arrays[name]) for data in splits.values()])
             for name in names
         }
     )
     drawn = choose_unseen_clients(
-        overlap.copies[: task.train.total], np.asarray(task.train.sizes).tolist(), order, count
+        copies[: task.train.total], np.asarray(task.train.sizes).tolist(), order, count
     )
     # of their examples, those that no other client trains on
     participants = np.setdiff1d(np.arange(clients), drawn)
     clear = _mark_clear(
-        overlap,
+        copies,
         splits,
         np.flatnonzero(~np.isin(np.repeat(np.arange(clients), task.train.sizes), drawn)),
     )
@@ -164,19 +163,6 @@ def with_held_back(task: Task, share: float, seed: int = 0) -> Task:
             "a share of clients who have examples that no other client trains on",
             hint,
         )
-    # rows of each client, none for those of the other group
-    trained, unseen = (
-        [
-            np.arange(*task.train.offsets[k : k + 2]) if k in members else np.zeros(0, int)
-            for k in range(clients)
-        ]
-        for members in (set(participants.tolist()), set(unseen_clients.tolist()))
-    )
-    if overlap.places is None:
-        arrays = {name: np.asarray(values) for name, values in names.items()}
-        warn_of_near_copies(
-            arrays, trained, [rows[clear["train"][rows]] for rows in unseen], "with_held_back"
-        )
     # a global test set stays with the clients that take part
     held_back = dataclasses.replace(
         task, **_select_clients(task, unseen_clients, clear), holdout=None
@@ -189,17 +175,15 @@ def _client_slice(data: Ragged, client: int) -> slice:
 
 
 def _mark_clear(
-    overlap: Overlap, splits: dict[str, Ragged], trained: Int[np.ndarray, "_"]
+    copies: Int[np.ndarray, "_"], splits: dict[str, Ragged], trained: Int[np.ndarray, "_"]
 ) -> Clear:
-    """Marks, for each part, the examples that overlap with none that is trained on."""
-    clear, begin = {}, 0
-    for split, data in splits.items():
-        rows = np.arange(begin, begin + data.total)
-        clear[split] = (
-            np.isin(rows, overlap.clear(rows, trained)) if overlap.any else np.ones(len(rows), bool)
-        )
-        begin += data.total
-    return clear
+    """Marks, for each part, the examples of which none that is trained on is a copy."""
+    is_clear = np.ones(len(copies), bool)
+    if are_repeated(copies):
+        is_clear = ~np.isin(copies, copies[trained])
+    # all splits lie one after the other
+    ends = np.cumsum([data.total for data in splits.values()])
+    return dict(zip(splits, np.split(is_clear, ends[:-1]), strict=True))
 
 
 def apply_common_options(
@@ -235,6 +219,7 @@ def _select_rows(data: Ragged, rows: list[Int[np.ndarray, "_"]]) -> Ragged:
     return Ragged.flat(
         {name: np.asarray(a)[flat] for name, a in data.arrays.items()},
         [len(client_rows) for client_rows in rows],
+        gap=data.gap,
     )
 
 

@@ -1,5 +1,6 @@
 """The JSON files of LEAF: `users`, `num_samples` and `user_data[user] = {x, y}`."""
 
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from fedax.data.federated import FederatedData, Labelled
 from fedax.data.folder import MissingFile, data_folder, read_whole, reading
 from fedax.data.limits import checked
 from fedax.data.texts.text import LEAF_CHARACTERS, encode
+from fedax.examples.ragged import Stacked
 
 Users: TypeAlias = dict[str, tuple[list[Any], list[Any]]]
 """Inputs and labels of each user as the file has them."""
@@ -240,9 +242,12 @@ def shakespeare(folder: str | Path | None = None) -> FederatedData:
     Raises:
         DataError: see `leaf`.
     """
-    return _read_folders(
+    data = _read_folders(
         folder, len(LEAF_CHARACTERS), characters, "Shakespeare", _COMMANDS["shakespeare"]
     )
+    # windows of 80 characters, one character apart, and the character that follows
+    assert isinstance(data.train, Stacked)
+    return dataclasses.replace(data, train=Stacked(data.train.arrays, data.sizes, gap=81))
 
 
 _ARCHIVE = "Unpack the archive that github.com/litian96/FedProx names in data/{}/README.md there."

@@ -9,8 +9,9 @@ from fedax.core import DataError
 from fedax.data.federated import FederatedData
 from fedax.data.folder import data_file, read_whole, verify
 from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked, choice, whole
-from fedax.data.overlap import Overlap, divide, train_size
+from fedax.data.overlap import train_size
 from fedax.data.texts.text import LEAF_CHARACTERS, encode, windows
+from fedax.examples.ragged import Stacked
 
 CHECKSUM = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 _HOW = (
@@ -129,28 +130,33 @@ def play(
             "numbers that some role reaches",
             "Take fewer or shorter windows.",
         )
-    sizes = [len(rows) for rows in orders]
-    counts = [train_size(n, test_fraction) for n in sizes]
-    if split.endswith("_rows") or not test_fraction:
-        divided = [(rows[:count], rows[count:]) for rows, count in zip(orders, counts, strict=True)]
-    else:
-        # Where windows begin is known. A random block begins at the same part of each role's text.
-        # Roles are placed far apart, so that their windows never overlap.
-        positions = np.concatenate([stride * np.arange(n) for n in sizes]) + np.repeat(
-            np.arange(len(sizes)) << 32, sizes
-        )
-        block = float(np.random.default_rng([seed, 5]).random()) if split == "shuffled" else 1.0
-        # with the character that follows a window
-        overlap = Overlap(np.arange(sum(sizes)), positions, length + 1)
-        divided = divide(overlap, orders, counts, block)
+    # windows less than this apart overlap, the character that follows them included
+    gap = -(-(length + 1) // stride)
+    # a random block begins at the same part of each role's text
+    block = float(np.random.default_rng([seed, 5]).random()) if split == "shuffled" else 1.0
+    train, test = list[np.ndarray](), list[np.ndarray]()
+    for rows in orders:
+        count = train_size(len(rows), test_fraction)
+        if split.endswith("_rows") or not test_fraction:
+            train.append(rows[:count])
+            test.append(rows[count:])
+            continue
+        ordered = np.sort(rows)
+        start = round(block * count)
+        stop = start + len(rows) - count
+        train.append(np.concatenate([ordered[:start], ordered[stop:]]))
+        # without the windows at the edges that overlap with trained ones
+        first = start + gap - 1 if start else 0
+        last = stop - gap + 1 if stop < len(rows) else stop
+        test.append(ordered[first : max(first, last)])
     all_x, all_y = np.concatenate(x), np.concatenate(y)
-    train, test = (
-        [{"x": all_x[rows], "y": all_y[rows]} for rows in rows_by_role]
-        for rows_by_role in zip(*divided, strict=True)
-    )
-    return FederatedData(
-        train, len(characters), test if test_fraction else None, name=name, names=names
-    )
+
+    def select(parts: list[np.ndarray]) -> Stacked:
+        flat = np.concatenate(parts)
+        return Stacked({"x": all_x[flat], "y": all_y[flat]}, [len(rows) for rows in parts], gap=gap)
+
+    tests = select(test) if test_fraction else None
+    return FederatedData(select(train), len(characters), tests, name=name, names=names)
 
 
 @checked()
