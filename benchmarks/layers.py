@@ -29,7 +29,6 @@ SIZES = {
     "cifar_cnn": (4, 200, 50, 10),
     "lstm": (4, 40, 10, 80),
     "resnet20": (4, 100, 50, 10),
-    "transformer": (4, 100, 20, 2),
 }
 ROUNDS = {
     "lenet": 20,
@@ -37,14 +36,13 @@ ROUNDS = {
     "cifar_cnn": 8,
     "lstm": 4,
     "resnet20": 2,
-    "transformer": 4,
 }  # in each turn, a second or two
 GPU = "FEDAX_LAYERS_GPU" in os.environ
 """Whether the contestants work on a GPU; they inherit the variable from `main`."""
 if GPU:
     SIZES = {name: (8 * clients, *rest) for name, (clients, *rest) in SIZES.items()}
 RATE = 0.01
-TEXTS = "lstm", "transformer"
+TEXTS = ("lstm",)
 
 
 def inputs(name, count):
@@ -85,14 +83,11 @@ def fedax_runner(name, kind, devices, threads):
 
 def own_task(name, x, y):
     import fedax
-    from fedax.models import CharLSTM, ResNet, Transformer, cifar_cnn, lenet, mnist_cnn
+    from fedax.models import CharLSTM, ResNet, cifar_cnn, lenet, mnist_cnn
     from fedax.tasks import classification
 
     models = {"lenet": lenet, "mnist_cnn": mnist_cnn, "cifar_cnn": cifar_cnn, "resnet20": ResNet}
-    models |= {
-        "lstm": lambda: CharLSTM(80, biases=2),
-        "transformer": lambda: Transformer(80, 80, classes=2),
-    }
+    models["lstm"] = lambda: CharLSTM(80, biases=2)
     clients, _, _, classes = SIZES[name]
     return classification(
         fedax.data.FederatedData([{"x": x, "y": y}] * clients, classes), models[name]()
@@ -134,26 +129,6 @@ def torch_model(name):
                 return self.last(self.layers(self.vectors(x.T))[0][-1])
 
         return Text()
-    if name == "transformer":
-
-        class Classifier(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.tokens, self.places = (
-                    nn.Embedding(80, 64),
-                    nn.Parameter(0.02 * torch.randn(80, 64)),
-                )
-                layer = nn.TransformerEncoderLayer(
-                    64, 4, 256, 0.0, "gelu", batch_first=True, norm_first=True
-                )
-                norm = nn.LayerNorm(64)
-                self.layers = nn.TransformerEncoder(layer, 2, norm, enable_nested_tensor=False)
-                self.last = nn.Linear(64, 2)
-
-            def forward(self, x):
-                return self.last(self.layers(self.tokens(x) + self.places).mean(1))
-
-        return Classifier()
     if name == "resnet20":
 
         class Block(nn.Module):

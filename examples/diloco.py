@@ -5,29 +5,15 @@ Printed beside it: the same with AdamW afresh in every round, and plain averages
 without momentum).
 """
 
-import jax.numpy as jnp
+import numpy as np
 import optax
+from language_model import LETTERS, SCENE, Transformer, loss, sequences
 
 import fedax
 
-SCENE = """
-BERNARDO:
-Who's there?
-Long live the king!
-He.
-
-FRANCISCO:
-Nay, answer me: stand, and unfold yourself.
-Bernardo?
-You come most carefully upon your hour.
-For this relief much thanks: 'tis bitter cold,
-And I am sick at heart.
-"""
-
 texts = fedax.data.roles_of(SCENE)
-tokens = fedax.data.Tokens.of(texts.values(), "characters", 40)
-model = fedax.models.Transformer(tokens.size, length=16, width=32, heads=2, layers=1)
-task = fedax.tasks.language(texts, model, tokens=tokens, length=16, test_fraction=0)
+clients = {role: sequences(text, LETTERS, 16) for role, text in texts.items()}
+task = fedax.tasks.from_flax(Transformer(len(LETTERS)), loss, clients)
 
 schedule = fedax.Schedule(steps=10, batch_size=4)
 outer = optax.sgd(0.7, momentum=0.9, nesterov=True)
@@ -45,7 +31,7 @@ for name, server, keep in (
         rounds=10,
         observe_every=2,
     )
-    bits = history.metrics["train_loss"] / jnp.log(2)
+    bits = history.metrics["train_loss"] / np.log(2)
     print(
         f"{name:14} {bits[0]:.2f} bits a character before, {bits[-1]:.2f} after 10 rounds of "
         "10 steps"

@@ -85,7 +85,6 @@ LONG = (
     "profile.profile",
     "single.compare",
     "from_equinox.from_equinox",
-    "transformer.Transformer",
 )
 """Examples of docstrings that take seconds."""
 

@@ -26,7 +26,9 @@ def blocks(*languages, run=True):
 
 
 def execute(block):
-    for package in re.findall(r"^(?:import|from) (torch|flwr|flax)\b", block.text, re.MULTILINE):
+    for package in re.findall(
+        r"^(?:import|from) (torch|flwr|flax|language_model)\b", block.text, re.MULTILINE
+    ):
         pytest.importorskip(package, reason="a library of other people")
     space = {"__name__": "block"}
     exec(compile(block.text, str(block), "exec"), space)

@@ -110,6 +110,7 @@ def run_script(path: Path, labels: list[str], metric: list[str]) -> None:
         return histories[-1]
 
     fedax.run = recorded
+    sys.path.insert(0, str(path.parent))  # as Python does for a script
     runpy.run_path(str(path), run_name="__main__")
     drawn: dict[str, list[Any]] = {}
     for label, history in zip(labels, histories, strict=True):

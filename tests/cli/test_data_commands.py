@@ -58,25 +58,6 @@ def test_a_description_counts():
     assert "shards_per_client=1" in text
 
 
-def test_texts_are_described_by_their_tokens(tmp_path):
-    pytest.importorskip("tokenizers", reason="tokenizers is not installed")
-    (tmp_path / "texts").mkdir()
-    for name, text in (("a", "abcdefgh"), ("b", "abc")):
-        (tmp_path / "texts" / f"{name}.txt").write_text(text)
-    text = " ".join(
-        call(
-            "describe",
-            f"language:source={tmp_path / 'texts'},tokens=bytes,length=4,test_fraction=0",
-        ).stdout.split()
-    )
-    # 7 and 2 have a next one
-    assert "clients 2 training sequences 3, 9 tokens without padding test sequences 0" in text
-    assert "training tokens of a client 2 to 7, median 4.5, mean 4.5" in text
-    assert "vocabulary 257 tokens" in text
-    assert "length=4" in text
-    assert "Did you mean 'length'" in refused("describe", "language:lenght=4")
-
-
 def test_names_and_options_are_answered_with_the_nearest():
     assert "Did you mean 'mushrooms'?" in refused("describe", "mushroom")
     assert "option of data set 'digits': got 'clinets'" in refused("describe", "digits:clinets=3")

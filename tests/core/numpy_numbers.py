@@ -11,7 +11,7 @@ import fedax
 from fedax.core import InvalidInput
 from fedax.engine.driver.options import RunOptions
 from fedax.experiments.config.experiment import Experiment
-from fedax.models import CNN, MLP, ResNet, Softmax, Transformer
+from fedax.models import CNN, MLP, ResNet, Softmax
 from fedax.models.convolutional import Stage
 from fedax.tasks import splits
 from fedax.utils.numbers import python_number
@@ -50,7 +50,6 @@ RECORDS = {
     "mlp": lambda i, f: MLP([i(5), i(4), i(3)], dropout=f(0.5)),
     "cnn": lambda i, f: CNN([i(4), i(4), i(1)], (Stage(2, 3),), (i(3),), i(2)),
     "resnet": lambda i, f: ResNet(i(1), i(4), classes=i(3)),
-    "transformer": lambda i, f: Transformer(i(9), i(4), i(8), i(2), classes=i(2)),
 }
 
 

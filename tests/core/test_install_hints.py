@@ -28,7 +28,6 @@ NEEDED = {
         ["matplotlib.figure", "matplotlib"],
         lambda folder: call("fedax.report.drawing.figures._figure_maker", ["pdf"]),
     ),
-    "text": (["tokenizers"], lambda folder: fedax.data.Tokens.of([], "bytes")),
     "parquet": (
         ["pyarrow", "pyarrow.parquet"],
         lambda folder: call(

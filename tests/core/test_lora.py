@@ -66,21 +66,20 @@ def test_a_weight_has_outputs_first():
 
 
 def test_a_pretrained_transformer_learns_by_its_attention():
-    rng, model = (
-        np.random.default_rng(1),
-        fedax.models.Transformer(12, 6, width=16, heads=2, layers=1, classes=2),
-    )
-    x = rng.integers(1, 12, (4, 40, 6))
-    clients = [{"x": rows, "y": (rows == 3).any(1).astype(int)} for rows in x]
-    task = fedax.tasks.classification(fedax.data.FederatedData(train=clients, classes=2), model)
-    adapted = fedax.lora(task, 4, targets=["blocks.0.attention.kernel", "blocks.0.wide.kernel"])
+    language_model = pytest.importorskip("language_model", reason="needs Flax")
+    text = "to be or not to be that is the question " * 4
+    clients = [language_model.sequences(text[k:], "".join(sorted(set(text))), 8) for k in range(3)]
+    network = language_model.Transformer(15, width=16)
+    task = fedax.tasks.from_flax(network, language_model.loss, clients)
+    adapted = fedax.lora(task, 4, targets=["*.attention.kernel", "*.wide.kernel"])
     settings = {
         "solver": fedax.Optax(optax.adam(0.02)),
-        "schedule": fedax.Schedule(epochs=2, batch_size=20),
+        "schedule": fedax.Schedule(epochs=2, batch_size=10),
         "rounds": 5,
     }
-    found, whole = (fedax.run(fedax.FedAvg(), task, **settings) for task in (adapted, task))
-    assert found.metrics["train_loss"][-1] < found.metrics["train_loss"][0] - 0.01
+    found = fedax.run(fedax.FedAvg(), adapted, **settings)
+    whole = fedax.run(fedax.FedAvg(), task, **settings)
+    assert found.metrics["train_loss"][-1] < found.metrics["train_loss"][0] - 0.1
     assert found.bits.up[0] * 8 < whole.bits.up[0]
     merged = found.params.merged()
     assert jax.tree.structure(merged) == jax.tree.structure(whole.params)
@@ -89,7 +88,7 @@ def test_a_pretrained_transformer_learns_by_its_attention():
         task.loss(merged, examples, None),
         adapted.functions["loss"](found.params, examples, None),
     )
-    np.testing.assert_allclose(*losses, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(*losses, rtol=0, atol=1e-6)
 
 
 def test_factors_are_drawn_apart_from_a_base_of_the_same_seed():

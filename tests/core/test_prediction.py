@@ -198,8 +198,6 @@ def test_frames_are_read_by_name_alone_and_as_x(source):
     ("model", "refused"),
     [
         (fedax.models.Bigram(5), (5, -1)),
-        (fedax.models.BagOfTokens(5, 5), (5, -1)),
-        (fedax.models.Transformer(5, 2, width=4, layers=1, heads=1, classes=5), (5, -1)),
         # -1 is a zero vector there
         (fedax.models.CharLSTM(5, hidden=2), (5, -2)),
     ],

@@ -11,7 +11,7 @@ import pytest
 
 import fedax
 from fedax.core import InvalidInput
-from fedax.models import CNN, MLP, Bigram, CharLSTM, Softmax, Transformer
+from fedax.models import CNN, MLP, Bigram, CharLSTM, Softmax
 from fedax.observe import AUC, F1, CalibrationError, OnPredictions, SetMetric
 from fedax.tasks import classification, from_equinox, from_loss
 
@@ -71,7 +71,6 @@ def module(**options):
         (lambda: Softmax(5.0, 3), r"Softmax\(features, classes\): got \(5\.0, 3\)"),
         (lambda: Bigram("a"), r"Bigram\(vocabulary\): got 'a'"),
         (lambda: CharLSTM("a"), r"CharLSTM\(...\): got CharLSTM\(vocabulary='a'"),
-        (lambda: Transformer(9, "a"), r"Transformer\(...\): got Transformer\(vocabulary=9"),
         (lambda: CNN((4, 4, 1), (), (3,), 2), r"CNN\(...\): got CNN\("),
         (lambda: fedax.Graph.ring(3.0), r"Graph\(clients=...\): got 3\.0;"),
         (lambda: AUC(split="foo"), r"AUC\(split=...\): got 'foo'; allowed: one of \('train', "),

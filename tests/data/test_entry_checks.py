@@ -10,24 +10,17 @@ SETUP = """
 import numpy as np
 import fedax
 from fedax.data import FederatedData, encode, write_clients
-from fedax.tasks import classification, from_loss, language, logistic
+from fedax.tasks import classification, from_loss, logistic
 from fedax.tasks import with_held_back, with_validation
 
 client = {"x": np.ones((4, 2)), "y": [0, 1, 0, 1]}
 data, model = FederatedData([client], 2), fedax.models.Softmax(2, 2)
 task = classification(data, model)
-text, short = {"a": "some text here"}, {"tokens": "bytes", "length": 4}
 """
 CALLS = {
     "classification([client], model)": "classification(data=...): got a list",
     "classification(data, 5)": "classification(model=...): got 5",
     "logistic([client])": "logistic(federated=...): got a list",
-    "language([1, 2])": "language(source=...)[0]: got 1; allowed: a text",
-    "language({'a': None})": "language(source=...)['a']: got None; allowed: a text",
-    "language({'a': ['b', None]})": "language(source=...)['a'][1]: got None; allowed: a text",
-    "language(text, holdout=5, **short)": "language(holdout=...): got 5; allowed: a text",
-    "language(text, 5, **short)": "language(model=...): got 5; allowed: a model",
-    "language(text, tokens=5)": "language(tokens=...): got 5; allowed: fedax.data.Tokens",
     "write_clients('a', fedax.__path__[0], 2)": "write_clients(clients=...): got '/",
     "write_clients('a', 5, 2)": "write_clients(clients=...): got 5; allowed: FederatedData",
     "write_clients('a', [client], 2, test=5)": "write_clients(test=...): got 5",
@@ -44,7 +37,6 @@ CALLS = {
 @pytest.fixture(scope="module")
 def messages():
     """The messages of all calls, in their order; another error than fedax's by its name."""
-    pytest.importorskip("tokenizers", reason="a library of other people")
     lines = [SETUP]
     for call in CALLS:
         lines += [

@@ -194,9 +194,9 @@ def test_numbers_that_index_nothing_may_be_any():
     assert task.train.total == 3
 
 
-@pytest.mark.parametrize("model", [fedax.models.Bigram(5), fedax.models.BagOfTokens(5, 5)])
 @pytest.mark.parametrize("token", [5, -1])
-def test_tokens_are_those_of_the_vocabulary(model, token):
+def test_tokens_are_those_of_the_vocabulary(token):
+    model = fedax.models.Bigram(5)
     data = [{"x": np.array([[0, 1], [2, 4]]), "y": np.array([0, 1])}]
     assert classification(FederatedData(data, 5), model).train.total == 2
     bad = [{"x": np.array([[0, 1], [2, token]]), "y": np.array([0, 1])}]

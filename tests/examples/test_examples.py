@@ -13,7 +13,9 @@ NEEDED = {
     "haiku_mlp": "haiku",
     "pandas_frame": "pandas",
     "hub_from_disk": "datasets",
-    "language_model": "tokenizers",
+    "language_model": "flax",
+    "diloco": "flax",
+    "lora_transformer": "flax",
 }
 
 pytestmark = pytest.mark.slow

@@ -9,13 +9,11 @@ import pytest
 import fedax
 from fedax.core import DataError, InvalidInput, Ragged, Task
 from fedax.data import FederatedData
-from fedax.models import MLP, Affine, Softmax, Transformer
+from fedax.models import MLP, Affine, Softmax
 from fedax.tasks import (
     Accuracy,
     CrossEntropy,
     LogisticLoss,
-    NextTokenAccuracy,
-    NextTokenLoss,
     classification,
     of_source,
 )
@@ -219,7 +217,7 @@ def labelled(*labels):
 
 def task_of(function, start, train, **options):
     """A task whose loss, or whose score, is a function of labels."""
-    is_score = isinstance(function, Accuracy | LogisticAccuracy | NextTokenAccuracy)
+    is_score = isinstance(function, Accuracy | LogisticAccuracy)
     loss = (lambda params, e, key: e["x"].sum(1).astype("float32")) if is_score else function
     options |= {"scores": {"accuracy": function}} if is_score else {}
     return Task(start=start, loss=loss, train=train, **options)
@@ -257,17 +255,3 @@ def test_labels_of_logistic_regression_may_be_whole_real_numbers():
     task_of(LogisticLoss(), lambda key: jnp.zeros(2), labelled([0.0, 1.0], [1.0]))
     with pytest.raises(DataError, match=r"got the label 0\.5; allowed: labels y from 0 to 1"):
         task_of(LogisticLoss(), lambda key: jnp.zeros(2), labelled([0.0, 0.5], [1.0]))
-
-
-@pytest.mark.parametrize("kind", [NextTokenLoss, NextTokenAccuracy])
-def test_tokens_of_padding_need_no_class(kind):
-    model, mask = Transformer(5, 3, width=4, heads=1, layers=1), np.array([[True, True, False]] * 2)
-
-    def task(y):
-        x = np.zeros((2, 3), np.int32)
-        train = Ragged.of([{"x": x, "y": np.array(y, np.int32), "mask": mask}])
-        return task_of(kind(model), model.init, train)
-
-    task([[0, 4, -1], [1, 2, 9]])
-    with pytest.raises(DataError, match="got the label 5; allowed: labels y from 0 to 4"):
-        task([[0, 4, -1], [1, 5, 0]])

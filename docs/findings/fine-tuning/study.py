@@ -21,11 +21,14 @@ from fedax.report.drawing.figures import save_charts
 from fedax.report.tables.statistics import LEVEL, Effect, effect_of
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[2] / "examples"))
+from language_model import Transformer, loss, sequences  # noqa: E402
+
 LETTERS, LENGTH, CLIENTS, SEQUENCES = "abcdefghijkl", 16, 4, 250
 STEPS, BATCH, ROUNDS, EVERY, RANK = 10, 10, 16, 2, 4
 SEEDS, TUNING_SEED = (0, 1, 2, 3, 4), 100
-RATES, ADAPTER_RATES = (1e-3, 3e-3, 1e-2), (3e-3, 1e-2, 3e-2, 1e-1)
-MODEL = fedax.models.Transformer(len(LETTERS) + 1, LENGTH, width=32, heads=2, layers=1)
+RATES, ADAPTER_RATES = (1e-3, 3e-3, 1e-2), (1e-2, 3e-2, 1e-1, 3e-1)
+MODEL = Transformer(len(LETTERS))
 OUTER = optax.sgd(0.7, momentum=0.9, nesterov=True)
 
 
@@ -85,28 +88,33 @@ def scene(seed: int) -> tuple[fedax.Task, Any]:
     rng = np.random.default_rng(seed)
     common, shared = table(rng), table(rng)
     own = [0.5 * common + 0.3 * shared + 0.2 * table(rng) for _ in range(CLIENTS)]
-    tokens = fedax.data.Tokens.of([LETTERS], "characters", len(LETTERS) + 1)
 
     def task(texts: Sequence[str]) -> fedax.Task:
-        return fedax.tasks.language(list(texts), MODEL, tokens=tokens, length=LENGTH)
+        train, test = [], []
+        for each in texts:
+            arrays = sequences(each, LETTERS, LENGTH)
+            count = len(arrays["y"]) * 4 // 5
+            train.append({name: rows[:count] for name, rows in arrays.items()})
+            test.append({name: rows[count:] for name, rows in arrays.items()})
+        return fedax.tasks.from_flax(MODEL, loss, train, test=test)
 
     before = fedax.run(
         fedax.FedAvg(),
-        task([text(rng, common, 1000 * LENGTH)]),
+        task([text(rng, common, 1000 * LENGTH + 1)]),
         solver=fedax.Optax(optax.adamw(3e-3)),
         schedule=fedax.Schedule(steps=400, batch_size=32),
         rounds=1,
         seed=seed,
         observe=[],
     )
-    return task([text(rng, each, SEQUENCES * LENGTH) for each in own]), before.params
+    return task([text(rng, each, SEQUENCES * LENGTH + 1) for each in own]), before.params
 
 
 def run(name: str, rate: float, seed: int, rounds: int = ROUNDS) -> fedax.History:
     """Returns a run of one method."""
     method, (task, params) = METHODS[name], scene(seed)
     if method.average is not None:
-        targets = ["blocks.*.attention.kernel", "blocks.*.wide.kernel", "blocks.*.narrow.kernel"]
+        targets = ["*.attention.kernel", "*.wide.kernel", "*.narrow.kernel"]
         task = fedax.lora(task, RANK, targets=targets, params=params, average=method.average)
         params = None
     return fedax.run(

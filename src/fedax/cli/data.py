@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,13 +14,9 @@ if TYPE_CHECKING:
     import numpy as np
     from rich.console import Group
 
-    from fedax.core import Task
     from fedax.data import FederatedData
 
 app = typer.Typer(no_args_is_help=True, help="List, describe, plot and prepare data sets.")
-
-TEXTS = "language"
-"""The task whose data are texts, not labelled examples."""
 
 Named = Annotated[str, typer.Argument(help="Data set, as name:key=value,...", metavar="NAME")]
 
@@ -52,12 +47,6 @@ def list_datasets() -> None:
         table.add_row(
             name, str(entry.classes or "any"), "hub" if name == "hub" else files, entry.about
         )
-    table.add_row(
-        TEXTS,
-        "any",
-        "your own",
-        "texts by client for a language model: plays by role, a folder of .txt files",
-    )
     console = Console()
     console.print(table)
     console.print(
@@ -78,10 +67,6 @@ def describe(name: Named) -> None:
     from fedax.experiments.config.shorthand import parse_section
 
     section = parse_section(name)
-    # texts have no labels, so their description is another one
-    if section["name"] == TEXTS:
-        _describe_texts({key: value for key, value in section.items() if key != "name"})
-        return
     # options of the data set and of the chosen partition
     options = dataset(section["name"]).defaults(
         section["name"], {k: v for k, v in section.items() if k != "name"}
@@ -140,58 +125,6 @@ def prepare_datasets(
             highlight=False,
             soft_wrap=True,
         )
-
-
-def _describe_texts(options: Mapping[str, Any]) -> None:
-    """Prints what a language model is trained on, and the options of its task."""
-    import numpy as np
-    from rich.console import Console, Group
-    from rich.table import Table
-    from rich.text import Text
-
-    from fedax.tasks import make_task
-    from fedax.tasks.named import defaults
-
-    task_options = defaults(TEXTS, **options)
-    task = make_task(TEXTS, **options)
-    test_sequences = 0 if task.test is None else task.test.total
-    # mask has shape (sequences, length), 0 at padding
-    sizes, mask = np.asarray(task.train.sizes), np.asarray(task.train.arrays["mask"])
-    # by client: `reduceat` sums from each offset to the next
-    tokens = np.add.reduceat(mask.sum(1), np.asarray(task.train.offsets)[:-1])
-    lines = {
-        "clients": str(task.train.clients),
-        "training sequences": f"{int(sizes.sum()):,}, {int(tokens.sum()):,} tokens without padding",
-        "test sequences": f"{test_sequences:,}",
-        "training sequences of a client": _format_spread(sizes),
-        "training tokens of a client": _format_spread(tokens),
-        "vocabulary": f"{_vocabulary_size(task):,} tokens, padding included",
-        "arrays of a sequence": ", ".join(
-            _format_array(key, np.asarray(values)) for key, values in task.train.arrays.items()
-        ),
-    }
-    facts = Table(box=None, show_header=False, pad_edge=False)
-    for key, value in lines.items():
-        facts.add_row(key, value)
-    console = Console()
-    console.print(Group(Text(f"{task.name}, texts by client", style="bold"), facts))
-    written = ", ".join(f"{key}={options.get(key, value)}" for key, value in task_options.items())
-    console.print(f"\nOptions: {written}", markup=False, highlight=False)
-
-
-def _vocabulary_size(task: Task) -> int:
-    """Returns the number of tokens, which is the width of the predictions."""
-    import jax
-
-    # shapes only: neither model nor prediction is computed
-    predict, example = (
-        task.predictions,
-        {key: values[:1] for key, values in task.train.arrays.items()},
-    )
-    assert predict is not None, "of a language model"
-    return jax.eval_shape(
-        lambda key, example: predict(task.start(key), example, None), jax.random.key(0), example
-    ).shape[1]
 
 
 def _describe_examples(federated: FederatedData) -> Group:

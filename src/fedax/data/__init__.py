@@ -5,7 +5,6 @@ from fedax.data.folder import MissingFile as MissingFile
 from fedax.data.folder import data_folder as data_folder
 from fedax.data.formats.files import client_files as client_files
 from fedax.data.formats.hub import hub as hub
-from fedax.data.formats.hub import hub_texts as hub_texts
 from fedax.data.formats.idx import read_idx as read_idx
 from fedax.data.formats.leaf import characters as characters
 from fedax.data.formats.leaf import femnist as femnist
@@ -43,7 +42,6 @@ from fedax.data.sources.play import play as play
 from fedax.data.sources.play import roles_of as roles_of
 from fedax.data.sources.play import tinyshakespeare as tinyshakespeare
 from fedax.data.sources.synthetic import synthetic as synthetic
-from fedax.data.sources.texts import texts_by_client as texts_by_client
 from fedax.data.sources.tweets import read_glove as read_glove
 from fedax.data.sources.tweets import read_tweets as read_tweets
 from fedax.data.sources.tweets import sent140 as sent140
@@ -51,7 +49,6 @@ from fedax.data.sources.tweets import tweet_vectors as tweet_vectors
 from fedax.data.sources.tweets import words as words
 from fedax.data.stored import stored_clients as stored_clients
 from fedax.data.stored import write_clients as write_clients
-from fedax.data.texts.text import LEAF_CHARACTERS as LEAF_CHARACTERS
-from fedax.data.texts.text import encode as encode
-from fedax.data.texts.text import windows as windows
-from fedax.data.texts.tokens import Tokens as Tokens
+from fedax.data.text import LEAF_CHARACTERS as LEAF_CHARACTERS
+from fedax.data.text import encode as encode
+from fedax.data.text import windows as windows

@@ -39,9 +39,7 @@ def find_wrong_label(labels: Any, classes: int) -> Any:
     return None if is_class.all() else labels[~is_class][0]
 
 
-def check_labels(
-    field: str, splits: Sequence[Mapping[str, Any]], classes: int, mask: str = ""
-) -> None:
+def check_labels(field: str, splits: Sequence[Mapping[str, Any]], classes: int) -> None:
     """Refuses examples with a label for which a loss or a score has no class.
 
     Arrays in files and on other hosts are not looked through.
@@ -50,17 +48,14 @@ def check_labels(
         field: names the loss or the score in the message.
         splits: training, test and other examples with labels y.
         classes: how many there are.
-        mask: the array that is False where a label is padding, if there is one.
 
     Raises:
         DataError: such a label.
     """
     for split in splits:
-        arrays = [split[name] for name in ("y", mask) if name]
-        if not all(_is_in_memory(array) for array in arrays):
+        if not _is_in_memory(split["y"]):
             continue
-        labels, *masks = map(np.asarray, arrays)
-        wrong_label = find_wrong_label(labels[masks[0]] if masks else labels, classes)
+        wrong_label = find_wrong_label(np.asarray(split["y"]), classes)
         if wrong_label is not None:
             allowed = f"labels y from 0 to {classes - 1}"
             raise DataError.found(field, f"the label {wrong_label}", allowed, LABELS_HINT)

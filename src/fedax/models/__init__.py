@@ -19,8 +19,6 @@ Text:
 - `Bigram`: the next character from the last one.
 - `CharLSTM`: two LSTM layers for the next character.
 - `SentimentLSTM`: two LSTM layers over frozen word vectors.
-- `Transformer`: a few layers of attention on tokens, for the next token or for classes.
-- `BagOfTokens`: softmax regression on shares of tokens.
 
 For your own:
 - `Model`: the interface of a model.
@@ -42,5 +40,3 @@ from fedax.models.dense import Softmax as Softmax
 from fedax.models.recurrent import CharLSTM as CharLSTM
 from fedax.models.recurrent import SentimentLSTM as SentimentLSTM
 from fedax.models.resnet import ResNet as ResNet
-from fedax.models.transformer import BagOfTokens as BagOfTokens
-from fedax.models.transformer import Transformer as Transformer

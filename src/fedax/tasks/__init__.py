@@ -8,7 +8,6 @@ From your loss, model or data:
 - `classification`: a model that gives logits on federated data; `CrossEntropy` and `Accuracy` are
   its loss and score.
 - `logistic`: binary logistic regression on federated data; `LogisticLoss` is its loss.
-- `NextTokenLoss` and `NextTokenAccuracy`: loss and score of language models.
 - `of_source`: a function that makes federated data, as a classification task.
 
 - `with_validation`: a task with examples of each client kept for validation; `with_held_back`: with
@@ -31,8 +30,7 @@ Data from files (`fedax data list` lists the data sets and how to download them)
 - `sent140`: sentiment of tweets by user.
 - `client_files`: a file for each client.
 - `stored_clients`: clients in NumPy files that are read as they are needed.
-- `language`: a language model of texts by client, such as Shakespeare's plays by role.
-- `hub`: a data set of the Hugging Face hub, or from a folder; images, numbers, or texts.
+- `hub`: a data set of the Hugging Face hub, or from a folder; images or numbers.
 - `libsvm`: binary logistic regression on a LIBSVM text file.
 - `a5a`, `a9a`, `mushrooms`, `w8a`: the same on their file.
 
@@ -45,10 +43,6 @@ By name:
 from fedax.tasks.classify import Accuracy as Accuracy
 from fedax.tasks.classify import CrossEntropy as CrossEntropy
 from fedax.tasks.classify import classification as classification
-from fedax.tasks.hub import hub as hub
-from fedax.tasks.language import NextTokenAccuracy as NextTokenAccuracy
-from fedax.tasks.language import NextTokenLoss as NextTokenLoss
-from fedax.tasks.language import language as language
 from fedax.tasks.logistic import LogisticLoss as LogisticLoss
 from fedax.tasks.logistic import a5a as a5a
 from fedax.tasks.logistic import a9a as a9a
@@ -71,6 +65,7 @@ from fedax.tasks.sources import digits as digits
 from fedax.tasks.sources import fashion_mnist as fashion_mnist
 from fedax.tasks.sources import femnist as femnist
 from fedax.tasks.sources import femnist_letters as femnist_letters
+from fedax.tasks.sources import hub as hub
 from fedax.tasks.sources import mnist as mnist
 from fedax.tasks.sources import mnist_devices as mnist_devices
 from fedax.tasks.sources import mnist_writers as mnist_writers

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -62,9 +62,6 @@ class OfLogits:
     model: Model
     augment: Augment | None = None
 
-    mask: ClassVar[str] = ""
-    """The array that is False where a label is padding."""
-
     def check_labels(
         self,
         field: str,
@@ -91,7 +88,7 @@ class OfLogits:
         probe = jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype)
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             logits = jax.eval_shape(logits_of, jax.random.key(0), probe)
-        check_labels(field, splits, logits.shape[-1], self.mask)
+        check_labels(field, splits, logits.shape[-1])
 
     @property
     def separate(self) -> bool:

@@ -7,8 +7,6 @@ from fedax.core import InvalidInput, Task
 from fedax.data.limits import check_types
 from fedax.data.options import check_options, options_of
 from fedax.tasks import sources
-from fedax.tasks.hub import hub
-from fedax.tasks.language import language
 from fedax.tasks.logistic import a5a, a9a, libsvm, mushrooms, w8a
 from fedax.tasks.splits import COMMON, apply_common_options
 from fedax.tasks.tweets import sent140
@@ -22,6 +20,7 @@ SOURCES = (
     "fashion_mnist",
     "femnist",
     "femnist_letters",
+    "hub",
     "mnist",
     "mnist_devices",
     "mnist_writers",
@@ -40,8 +39,7 @@ def task_makers() -> dict[str, Callable[..., Task]]:
     True
     """
     convex = {"a5a": a5a, "a9a": a9a, "libsvm": libsvm, "mushrooms": mushrooms, "w8a": w8a}
-    texts = {"sent140": sent140, "hub": hub, "language": language}
-    return convex | texts | {name: getattr(sources, name) for name in SOURCES}
+    return convex | {"sent140": sent140} | {name: getattr(sources, name) for name in SOURCES}
 
 
 def defaults(name: str, **options: Any) -> dict[str, Any]:

@@ -9,17 +9,16 @@ from typing import Any
 import numpy as np
 
 from fedax.core import DataError, InvalidInput
-from fedax.data.federated import FederatedData, Labelled
+from fedax.data.federated import FederatedData
 from fedax.data.folder import import_extra
-from fedax.data.limits import DEALT, SEED, checked, choice
+from fedax.data.limits import DEALT, checked
 from fedax.data.partition import check_partition, partition_by
 from fedax.data.partition.base import Partition, labels_of
 from fedax.data.partition.sizes import named_users
-from fedax.data.texts.tokens import KIND, LENGTH, Tokens, size_of
 from fedax.examples.arrays import as_array
 
 
-@checked(**DEALT, tokens=KIND, length=LENGTH)
+@checked(**DEALT)
 def hub(
     dataset: str,
     partition: str = "iid",
@@ -37,10 +36,6 @@ def hub(
     split: str = "shuffled",
     cache: str | Path | None = None,
     flat: bool = True,
-    text: str | None = None,
-    tokens: str = "bpe",
-    vocabulary: int | None = None,
-    length: int = 64,
     **options: Any,
 ) -> FederatedData:
     """Loads a data set of the Hugging Face hub as federated data; needs the extra `hub`.
@@ -70,26 +65,17 @@ def hub(
         cache: folder of the cache; by default that of the `datasets` library.
         flat: whether images become rows of numbers, as ready-made models take them; otherwise they
             keep their shape.
-        text: the column of texts, instead of `features`: x has their tokens, and `mask` is False
-            for padding. Needs the extra `text`.
-        tokens: "bytes", "characters" or "bpe", see `fedax.data.Tokens`; learned from the training
-            texts of all clients.
-        vocabulary: its size, see `fedax.data.Tokens`.
-        length: tokens of a text that are kept; shorter ones are filled up.
         options: of the partition.
 
     Raises:
         DataError: `datasets` is not installed, the data set cannot be had (no network, no such name
             or revision), a missing column, or inputs of unequal shapes.
     """
-    size_of(tokens, vocabulary)
     _check_partition(partition, clients, seed, user, options)
     table, test_table = _load_splits(dataset, train, test, config, revision, cache)
     label = _find_label_column(table, label)
     y = _read_labels(table, label)
-    texts = None if text is None else _read_texts(table, text)
-    # numbers stand for texts until they are dealt out, the same one for copies
-    x = _read_inputs(table, features, flat) if texts is None else _number_texts(texts)
+    x = _read_inputs(table, features, flat)
     client_rows, names = _partition_rows(table, y, partition, clients, seed, user, options)
     labels = None if test_table is None else _read_labels(test_table, label)
     _check_classes(table, test_table, label)
@@ -104,73 +90,12 @@ def hub(
         "names": names,
     }
     data = FederatedData.partitioned(x, y, client_rows, name=f"{dataset}, {partition}", **arguments)
-    if text is not None and texts is not None:
-        return _as_tokens(
-            data,
-            list(dict.fromkeys(texts)),
-            test_table and (_read_texts(test_table, text), labels),
-            tokens,
-            vocabulary,
-            length,
-        )
     return dataclasses.replace(
         data,
         holdout=None
         if test_table is None
         else {"x": _read_inputs(test_table, features, flat), "y": labels},
     )
-
-
-UNLABELLED = ("iid", "index", "quantity_skew", "user")
-"""Partitions that look at no labels."""
-
-
-@checked(seed=SEED, partition=choice(*UNLABELLED))
-def hub_texts(
-    dataset: str,
-    text: str,
-    partition: str = "iid",
-    clients: int = 10,
-    *,
-    config: str | None = None,
-    revision: str | None = None,
-    user: str | None = None,
-    train: str = "train",
-    test: str | None = None,
-    seed: int = 0,
-    cache: str | Path | None = None,
-    **options: Any,
-) -> tuple[list[list[str]] | dict[str, list[str]], list[str] | None]:
-    """Loads the texts of a data set of the Hugging Face hub by client.
-
-    Also those of the split `test`. Clients have names with the partition "user".
-
-    Args:
-        dataset: its name on the hub, or a folder that `datasets` saved.
-        text: the column of the texts.
-        partition: a name of `fedax.data.partition` that needs no labels, or "user".
-        clients: at least 1; without effect with "user".
-        config: of the data set, where it has several.
-        revision: a tag, branch or commit of it.
-        user: the column of users, with the partition "user".
-        train, test: names of its splits; without `test` there are no texts to test with.
-        seed: of the partition.
-        cache: where `datasets` keeps what it loads.
-        options: of the partition.
-
-    Raises:
-        DataError: as `hub`.
-    """
-    _check_partition(partition, clients, seed, user, options)
-    table, test_table = _load_splits(dataset, train, test, config, revision, cache)
-    texts = _read_texts(table, text)
-    client_rows, names = _partition_rows(
-        table, np.zeros(len(texts), int), partition, clients, seed, user, options
-    )
-    by_client = [[texts[row] for row in rows] for rows in client_rows]
-    return by_client if names is None else dict(
-        zip(names, by_client, strict=True)
-    ), None if test_table is None else _read_texts(test_table, text)
 
 
 def _check_partition(
@@ -200,48 +125,6 @@ def _partition_rows(
         rows_by_user = named_users(list(table[str(user)]), **options)
         return list(rows_by_user.values()), list(rows_by_user)
     return partition_by(partition, y, clients, seed, **options), None
-
-
-def _number_texts(texts: list[str]) -> np.ndarray:
-    """Numbers different texts by where they first come, shape (texts, 1)."""
-    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-    return np.array([numbers[text] for text in texts], int)[:, None]
-
-
-def _as_tokens(
-    data: FederatedData,
-    texts: list[str],
-    labelled_texts: Any,
-    kind: str,
-    vocabulary: int | None,
-    length: int,
-) -> FederatedData:
-    """Replaces the numbers of texts by their tokens.
-
-    `labelled_texts` has the texts of the global test set, and their labels.
-    """
-    # tokens are learned from training texts only
-    vocabulary_tokens = Tokens.of(
-        [texts[number] for client in data.train for number in client["x"][:, 0].tolist()],
-        kind,
-        vocabulary,
-    )
-
-    def encode_client(client: Labelled) -> Labelled:
-        return {
-            **vocabulary_tokens.rows([texts[n] for n in client["x"][:, 0].tolist()], length),
-            "y": client["y"],
-        }
-
-    train, test = (
-        [encode_client(client) for client in clients or ()] for clients in (data.train, data.test)
-    )
-    holdout = (
-        None
-        if labelled_texts is None
-        else {**vocabulary_tokens.rows(labelled_texts[0], length), "y": labelled_texts[1]}
-    )
-    return dataclasses.replace(data, train=train, test=test or None, holdout=holdout)
 
 
 def _load_splits(
@@ -368,17 +251,6 @@ def _check_classes(table: Any, test_table: Any, label: str) -> None:
             list(test_names),
             f"classes {list(train_names)} in the test split, as in the other",
         )
-
-
-def _read_texts(table: Any, name: str) -> list[str]:
-    _check_column(table, name)
-    texts = list(table[name])
-    for row, value in enumerate(texts):
-        if not isinstance(value, str):
-            raise DataError.of(
-                f"hub(text={name!r})", f"{value!r} in row {row}", "a column of texts"
-            )
-    return texts
 
 
 def _read_inputs(table: Any, name: str, flat: bool) -> np.ndarray:

@@ -13,7 +13,7 @@ from fedax.core import DataError
 from fedax.data.federated import FederatedData, Labelled
 from fedax.data.folder import MissingFile, data_folder, read_whole, reading
 from fedax.data.limits import checked
-from fedax.data.texts.text import LEAF_CHARACTERS, encode
+from fedax.data.text import LEAF_CHARACTERS, encode
 from fedax.examples.ragged import Stacked
 
 Users: TypeAlias = dict[str, tuple[list[Any], list[Any]]]

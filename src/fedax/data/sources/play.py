@@ -10,7 +10,7 @@ from fedax.data.federated import FederatedData
 from fedax.data.folder import data_file, read_whole, verify
 from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked, choice, whole
 from fedax.data.overlap import train_size
-from fedax.data.texts.text import LEAF_CHARACTERS, encode, windows
+from fedax.data.text import LEAF_CHARACTERS, encode, windows
 from fedax.examples.ragged import Stacked
 
 CHECKSUM = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
@@ -196,15 +196,10 @@ def tinyshakespeare(
         "split": split,
         "name": "tinyshakespeare",
     }
-    return play(tinyshakespeare_text(folder), minimum, length, stride, vocabulary, **options)
-
-
-def tinyshakespeare_text(folder: str | Path | None = None) -> str:
-    """Reads the text of tinyshakespeare; see there."""
     name = "tinyshakespeare.txt"
     path = data_file(
         f"shakespeare/{name}.gz", folder, _HOW, [f"shakespeare/{name}", f"{name}.gz", name]
     )
     content = read_whole(path, _HOW)
     verify(name, CHECKSUM, [content], path, _HOW)
-    return content.decode("ascii")
+    return play(content.decode("ascii"), minimum, length, stride, vocabulary, **options)

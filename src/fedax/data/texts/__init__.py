@@ -1,1 +1,0 @@
-"""Text as characters and tokens."""
