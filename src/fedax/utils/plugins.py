@@ -222,7 +222,7 @@ def _load_file(location: str, subject: str) -> tuple[ModuleType, Path, str]:
             exec(compile(source, str(path.resolve()), "exec"), vars(module))
         except BaseException as error:
             del sys.modules[name]
-            if not isinstance(error, Exception | SystemExit):
+            if isinstance(error, KeyboardInterrupt):
                 raise
             raise InvalidInput.because(subject, _describe(error, path)) from error
     return sys.modules[name], path, sha256
@@ -231,7 +231,7 @@ def _load_file(location: str, subject: str) -> tuple[ModuleType, Path, str]:
 def _load_module(location: str, subject: str) -> tuple[ModuleType, Path | None, str]:
     try:
         module = importlib.import_module(location)
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         if (
             isinstance(error, ModuleNotFoundError)
             and error.name
@@ -247,9 +247,7 @@ def _load_module(location: str, subject: str) -> tuple[ModuleType, Path | None, 
         raise InvalidInput.because(
             subject, f"module {location} cannot be imported: {type(error).__name__}: {error}"
         ) from error
-    # built-in modules have no file
-    name = getattr(module, "__file__", None)
-    file = Path(name) if name else None
+    file = Path(module.__file__) if module.__file__ else None
     return (
         module,
         file,
