@@ -1,7 +1,5 @@
 """Runs say with which data they were made, so that changed files are noticed."""
 
-import json
-
 import jax
 import numpy as np
 import pytest
@@ -83,21 +81,6 @@ def test_runs_of_other_data_are_not_reused(finished, folder, tmp_path):
     for run, old in zip(directory.records, finished.records, strict=True):
         assert run.metrics["train_loss"].tolist() != old.metrics["train_loss"].tolist()
         assert run.settings["data"] != old.settings["data"]
-
-
-def test_from_other_versions_they_are_taken_over_and_named(finished, folder, tmp_path):
-    """Other versions may round the same data in another way."""
-    finished.keep(tmp_path / "kept")
-    file = tmp_path / "kept" / "versions.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"jax": "0.1"}))
-    write_files(folder, scale=10.0)
-    taken = import_runs(
-        [experiment_of(folder)], [tmp_path / "kept"], elsewhere=True, hashes_of=hashes
-    )
-    assert sorted(taken) == [0, 1]
-    assert [run.versions["examples"] for run in taken.values()] == [
-        "of other content than here"
-    ] * 2
 
 
 def test_other_data_are_refused_to_continue_with(finished, folder):

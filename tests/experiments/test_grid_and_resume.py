@@ -17,14 +17,12 @@ from fedax.core import InvalidInput, RunExists, SpecError
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.archive import parse_runs_csv
 from fedax.experiments.results.grid import grid_csv, select_members
-from fedax.experiments.results.reuse import import_runs
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running import runner
 from fedax.experiments.running.batches import batches_of
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment, run_experiments
 from fedax.papers.study import reproduce
-from fedax.report import Record
 from samples import OWN, TINY, record
 
 GRID = TINY.replace("seeds = [0, 1]", "seeds = [0]") + (
@@ -215,23 +213,6 @@ def test_a_grid_that_somebody_else_has_run_is_taken_over(finished, tmp_path):
         "2 runs are taken over.",
     ]
     assert ends(directory) == ends(finished)
-
-
-def test_a_directory_from_before_selection_had_seeds_is_still_shown(tmp_path):
-    """All members ran on the reported seeds; they are shown as they were selected, and nothing is
-    taken for another run."""
-    experiment = Experiment.parse(GRID.replace("Tiny <run>", "T"))
-    directory = RunDirectory.create(tmp_path / "a", "t")
-    directory.configure([experiment])
-    for k, label in enumerate(["FedAvg", *LABELS]):
-        directory.add(record(label, "T", 0, losses=(2.0, 1.0 - k / 10)))
-        file = tmp_path / "a" / "runs" / f"{k:04d}.npz"
-        file.write_bytes(
-            dataclasses.replace(Record.from_bytes(file.read_bytes()), settings=None).to_bytes()
-        )
-    assert [r.label for r in RunDirectory.load(tmp_path / "a").shown()] == ["FedAvg", LABELS[2]]
-    # FedAvg's, whose number has not moved
-    assert sorted(import_runs([experiment], [tmp_path / "a"])) == [0]
 
 
 def test_a_diverged_run_counts_as_worst():
