@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import ssl
 import subprocess
 import sys
 import time
@@ -18,7 +17,6 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 
 import httpx
 import jax
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from deployed import (
     check_equal,
     experiment,
@@ -124,35 +122,6 @@ def test_a_node_takes_the_signed_app_and_no_other(made, tmp_path):
     assert not _verify_fab(
         Fab("", content, found), yaml.safe_load((tmp_path / TRUSTED).read_text())
     )
-
-
-@pytest.mark.slow
-def test_keys_and_certificates_fit(made):
-    keys = made / "keys"
-    for k in range(3):
-        own = load_ssh_private_key((keys / f"client-{k}").read_bytes(), None).public_key()
-        assert own == load_ssh_public_key((keys / f"client-{k}.pub").read_bytes())
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(keys / "server.crt", keys / "server.key")
-    client = ssl.create_default_context(cafile=keys / "ca.crt")
-    for host, fits in (("127.0.0.1", True), ("localhost", True), ("elsewhere.org", False)):
-        assert shakes_hands(server, client, host) is fits
-
-
-def shakes_hands(server, client, host):
-    """Whether a client that knows the authority trusts the server under some name."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    there = server.wrap_bio(to_server, to_client, server_side=True)
-    here = client.wrap_bio(to_client, to_server, server_hostname=host)
-    for _ in range(4):
-        for side in (here, there):
-            try:
-                side.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-            except ssl.SSLError:
-                return False
-    return here.version() == "TLSv1.3"
 
 
 @pytest.mark.parametrize(
@@ -292,29 +261,6 @@ def test_every_observer_is_allowed_or_refused_by_name(engine):
             program.check([observer], False)
         refused.add(name)
     assert ({"dissimilarity", "client_weights", "test_auc"} <= refused) is (engine == "flower")
-
-
-def test_the_example_of_the_documentation_is_deployed(tmp_path):
-    """`--clients` is that of the task, and changes by `--set` are in the file of the deployment."""
-    page = (Path(__file__).parents[2] / "docs" / "flower.md").read_text().replace("\\\n", "")
-    commands = re.findall(
-        r"^fedax deploy init trial (.*examples/digits.toml.*)$", page, flags=re.MULTILINE
-    )
-    assert commands
-    for number, command in enumerate([commands[0], "--experiment examples/digits.toml"]):
-        words = (
-            command.partition("#")[0]
-            .replace("examples/", str(Path(__file__).parents[2] / "examples") + "/")
-            .split()
-        )
-        done = CliRunner().invoke(app, ["deploy", "init", str(tmp_path / str(number)), *words])
-        assert done.exit_code == 0, done.output
-        made = Deployment.load(tmp_path / str(number))
-        read = made.experiment("simulation")
-        assert made.clients == read.task.options["clients"]
-        for change in re.findall(r"--set (\w+)=(\d+)", command):
-            assert getattr(read, change[0]) == int(change[1])
-    assert made.clients == 20
 
 
 def test_a_folder_is_not_overwritten(made):

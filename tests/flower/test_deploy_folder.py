@@ -16,7 +16,6 @@ import fedax
 from fedax.cli import app
 from fedax.core import FedaxError
 from fedax.experiments.config.user_code import user_code
-from fedax.experiments.results.store import RunDirectory
 from fedax.flower.deploy import keys, trial
 from fedax.flower.deploy.settings import Deployment
 from fedax.flower.deploy.worker import device_for
@@ -176,32 +175,6 @@ def test_a_file_of_a_tasks_own_option_is_refused_and_a_name_is_not(init, tmp_pat
     (tmp_path / "a.toml").write_text(text.replace("[[alg", 'source = "rows"\n[[alg'))
     done = init("d", "a.toml")
     assert done.exit_code == 0, done.output
-
-
-def test_commands_in_messages_run_on_paths_with_spaces(init, tmp_path):
-    (tmp_path / "a.toml").write_text(DIGITS.format(options=""))
-    done = init("my site", "a.toml")
-    assert done.exit_code == 0, done.output
-    assert "`fedax deploy run 'my site' --trial` runs it on this machine." in done.output
-    done = CliRunner().invoke(app, ["deploy", "run", "my site"])
-    assert "`fedax deploy server 'my site'` starts it" in done.output.replace("\n", " ")
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "file").touch()
-    done = CliRunner().invoke(app, ["deploy", "run", "my site", "--out", "full"])
-    command = f"`fedax deploy resume 'my site' {tmp_path / 'full'}` continues it"
-    assert command.replace(" ", "") in re.sub(r"\s", "", done.output)
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch):
-    """The folder of a deployment, and the folder of its run, which says that it is running."""
-    monkeypatch.setattr(trial, "nodes", lambda deployment: {70: "online"})
-    monkeypatch.setattr(trial, "runs", lambda deployment: {})
-    deployment = Deployment(tmp_path)
-    (tmp_path / "flower").mkdir()
-    (tmp_path / "flower" / "nodes.json").write_text("[70]")
-    RunDirectory.create(tmp_path / "runs" / "run", "a run")
-    return deployment, tmp_path / "runs" / "run"
 
 
 @pytest.mark.parametrize("exists", [False, True])

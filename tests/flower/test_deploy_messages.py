@@ -4,7 +4,6 @@ ends, and how it goes on."""
 import contextlib
 import io
 import logging
-import os
 import re
 import socket
 import ssl
@@ -278,17 +277,6 @@ def test_the_server_writes_the_output_of_a_run(deployment, monkeypatch):
     log = deployment.path("logs", "run-7.log").read_text()
     assert log == "round 1\nERROR : failed\na warning\n"
     assert sys.stdout.getvalue() == "round 1\n\x1b[91mERROR \x1b[0m: failed\n"
-
-
-def test_a_log_has_no_colours(tmp_path):
-    log = tmp_path / "logs" / "server.log"
-    said = r"print('\x1b[92mINFO \x1b[0m: ready'); print('the end', end='')"
-    with (
-        processes.process([sys.executable, "-c", said], log, dict(os.environ)) as started,
-        pytest.raises(fedax.FedaxError, match=r"has ended: its log \S+ ends with 'the end'"),
-    ):
-        processes.wait_until(lambda: False, "the server", started, log)
-    assert log.read_text() == "INFO : ready\nthe end"
 
 
 def test_the_first_reason_of_an_end_is_kept_until_the_run_goes_on(tmp_path):

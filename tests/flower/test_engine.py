@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
-from federation import Assignment, Device, Recorded, federation, run, task
+from federation import federation, run, task
 from flwr.app import ConfigRecord, RecordDict
 
 import fedax
@@ -55,35 +55,6 @@ def test_same_trajectory_as_the_simulation(method, tmp_path):
     # bytes
     padding = 3 * (72 - 68) if channel is not None and isinstance(channel.up, codecs.TopK) else 0
     assert np.array_equal(ours.bits.up, theirs.bits.up + padding)
-
-
-@pytest.mark.slow
-def test_low_rank_messages(tmp_path):
-    """Server and clients fill in the shapes of the model's leaves, which no message has."""
-    rng = np.random.default_rng(0)
-    data = [{"x": rng.normal(size=(5, 8)), "y": rng.normal(size=(5, 6))} for _ in range(3)]
-    matrices = fedax.tasks.from_loss(
-        lambda w, e: ((e["x"] @ w - e["y"]) ** 2).sum(1) / 2, np.zeros((8, 6)), data
-    )
-    method, solver, schedule = fedax.FedAvg(), fedax.SGD(0.02), fedax.Schedule(cohort=2)
-    channel = fedax.Channel(up=codecs.PowerSGD(1))
-    assignments = [Assignment(method, solver, schedule, channel)]
-    devices = [Device(matrices, k, tmp_path / f"{k}", assignments, False) for k in range(3)]
-    ours, theirs = (
-        fedax.run(
-            method,
-            matrices,
-            solver=solver,
-            schedule=schedule,
-            channel=channel,
-            engine=engine,
-            rounds=3,
-            observe=[],
-        )
-        for engine in (fedax.Flower(Recorded(devices)), fedax.Simulation(devices=1))
-    )
-    np.testing.assert_allclose(ours.params, theirs.params, rtol=0, atol=1e-12)
-    assert ours.bits.up.tolist() == theirs.bits.up.tolist() == [2 * 64 * (8 + 6)] * 3
 
 
 @pytest.mark.slow

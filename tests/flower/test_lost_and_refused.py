@@ -230,27 +230,6 @@ def test_a_repeated_or_late_order_changes_nothing(tmp_path):
     assert len(files[0]) == 16
 
 
-@pytest.mark.slow
-def test_a_third_of_the_answers_lost(tmp_path):
-    """Twenty rounds in which three of ten answers are lost: the model still comes near that of all
-    answers."""
-    rng = np.random.default_rng(0)
-    spoil = lambda message, answer: [] if rng.uniform() < 0.3 else [answer]  # noqa: E731
-    options = {
-        "schedule": EVERYONE,
-        "rounds": 20,
-        "observe": [fedax.observe.TrainLoss()],
-        "observe_every": 20,
-    }
-    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=spoil, deadline=0.02)
-    lossy = run(fedax.FedAvg(), engine, on_bad_client="drop", **options)
-    whole = run(fedax.FedAvg(), **options)
-    first, last = lossy.metrics["train_loss"]
-    assert lossy.outcome.ok
-    assert sum(lossy.notes["absent"]) > 10
-    assert last - whole.last("train_loss") < 0.2 * (first - whole.last("train_loss"))
-
-
 def test_a_lost_disk_is_named(tmp_path):
     algorithm = fedax.SCAFFOLD()
 

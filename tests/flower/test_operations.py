@@ -1,8 +1,5 @@
-"""What the operations guide says: renewed keys, stand-in data, files of
-`docs/deploy`."""
+"""What the operations guide says: renewed keys, copies for clients, stand-in data."""
 
-import dataclasses
-import datetime
 import re
 import runpy
 import shutil
@@ -18,7 +15,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from typer.testing import CliRunner
@@ -91,20 +87,6 @@ def test_a_client_is_added_or_gets_new_keys(deployment):
         assert load_ssh_private_key(text, None).public_key() == public
     with pytest.raises(fedax.InvalidInput, match="--client: got 2; allowed: whole numbers from 0"):
         renew(deployment, 2)
-
-
-def test_an_old_and_a_new_authority_in_one_file(deployment, monkeypatch):
-    """So that a new certificate of the server needs no moment at which all clients change."""
-    folder = deployment.path("keys")
-    new = (folder / "ca.crt").read_bytes()
-    with monkeypatch.context() as patch:
-        then = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=400)
-        patch.setattr(keys, "_now", lambda: then)
-        keys.write_certificates(folder, "127.0.0.1")
-    with pytest.raises(fedax.FedaxError, match=r"`fedax deploy renew` makes new ones"):
-        keys.check_certificates(folder, ("ca.crt",))
-    (folder / "ca.crt").write_bytes((folder / "ca.crt").read_bytes() + new)
-    keys.check_certificates(folder, ("ca.crt",))
 
 
 def blocks(language):
@@ -330,25 +312,6 @@ def test_rows_that_are_not_the_tasks_are_refused(tables, tmp_path, old, new, mes
         tables[1]("site", blocks("python")[1].replace(old, new))
 
 
-def test_columns_are_matched_by_name(tables, tmp_path):
-    write_rows(tmp_path / "site", 40)
-    expected = tables[1]("site")
-    table = [row.split(",") for row in (tmp_path / "site" / "own.csv").read_text().splitlines()]
-    (tmp_path / "other").mkdir()
-    rows = "".join(f"{dose},{age},{rest},{label}\n" for age, dose, rest, label in table)
-    (tmp_path / "other" / "own.csv").write_text(rows)
-    assert rows.startswith("dose,age")
-    own = tables[1]("other")
-    for split in ("train", "validation", "test"):
-        jax.tree.map(np.testing.assert_array_equal, getattr(own, split), getattr(expected, split))
-
-
-def test_other_columns_are_refused(tables, tmp_path):
-    write_rows(tmp_path / "site", 40, "dose,height,pressure,relapse\n")
-    with pytest.raises(DataError, match=r"columns: got \['dose', 'height'.*allowed: \['age', 'do"):
-        tables[1]("site")
-
-
 def test_test_rows_that_nobody_uses_are_refused(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import numpy as np\n"
@@ -363,36 +326,3 @@ def test_test_rows_that_nobody_uses_are_refused(tmp_path):
     )
     with pytest.raises(DataError, match="got test examples; allowed: none, because the experiment"):
         load_client_data(task, 0, tmp_path / "mine.py")
-
-
-def test_every_setting_of_a_deployment_says_when_it_takes_effect():
-    page = (ROOT / "docs" / "operations.md").read_text()
-    table = page.partition("### Changed settings")[2].partition("##")[0]
-    settings = {field.name for field in dataclasses.fields(Deployment)} - {"folder"}
-    assert settings <= set(re.findall(r"`(\w+)`", table))
-
-
-def test_the_help_names_all_private_files():
-    done = CliRunner().invoke(app, ["deploy", "init", "--help"])
-    for name in ("server.key", "noise.key", "client-K"):
-        assert f"keys/{name}" in done.output
-
-
-def test_the_proxy_of_systemd_reads_the_folder_of_the_units():
-    """Its process file and its log are those of the distribution's unit."""
-    (systemd,) = (block for block in blocks("sh") if "nginx -t" in block)
-    command = re.search(r"^sed .*?(?= > )", systemd, flags=re.DOTALL | re.MULTILINE)[0]
-    done = subprocess.run(["sh", "-ec", command], cwd=ROOT, capture_output=True, check=True)
-    text = done.stdout.decode()
-    unit = (ROOT / "docs" / "deploy" / "fedax-server.service").read_text()
-    folder = re.search(r"deploy server (\S+)", unit)[1]
-    assert set(re.findall(r"\S+/keys/", text)) == {f"{folder}/keys/"}
-    assert not re.search(r"^(pid|error_log)", text, flags=re.MULTILINE)
-
-
-def test_the_files_of_the_guide_are_there_and_can_be_read():
-    page, folder = (ROOT / "docs" / "operations.md").read_text(), ROOT / "docs" / "deploy"
-    named = set(re.findall(r"\]\(deploy/([\w.@-]+)\)", page))
-    assert named == {path.name for path in folder.iterdir()}
-    for path in folder.glob("*.yaml"):
-        assert list(yaml.safe_load_all(path.read_text()))

@@ -170,16 +170,6 @@ def test_the_name_is_written_before_it_is_used(tmp_path):
     assert len(names) == 2
 
 
-def test_a_run_of_an_earlier_version_goes_on_under_its_path(tmp_path):
-    """The path is written nowhere, so that a folder that was moved by mistake can be moved back."""
-    out, moved = tmp_path / "out", tmp_path / "moved"
-    (out / "checkpoints" / "0000" / "round-000000004").mkdir(parents=True)
-    out.rename(moved)
-    deploy_app.load_run_name(moved)
-    moved.rename(out)
-    assert deploy_app.load_run_name(out) == str(out)
-
-
 def test_an_empty_name_is_refused(tmp_path):
     (tmp_path / deploy_app.RUN_NAME).write_text("\n")
     with pytest.raises(fedax.InvalidInput, match=r"flower-run\.txt: an empty file"):

@@ -216,11 +216,6 @@ def load_run_name(out: Path) -> str:
             hint = "It has the name under which clients keep the states of this run."
             raise InvalidInput.because(str(path), "an empty file", hint)
         return name
-    # In run directories of earlier versions the path is the name, which is not written: in a folder
-    # that was moved it is wrong. Without a checkpoint the run starts from its first round, where no
-    # client has states that count.
-    if any(out.glob("checkpoints/*/round-*")):
-        return str(out)
     name = uuid.uuid4().hex
     with writing(path):
         write(path, f"{name}\n")

@@ -7,7 +7,6 @@ time. That process hands the message on to the worker over a Unix socket, see
 
 import contextlib
 import logging
-import os
 import runpy
 import socket
 import tempfile
@@ -31,11 +30,6 @@ LOG = logging.getLogger("fedax.flower.deploy")
 PAUSE, PATIENCE = 0.25, 60.0
 """Seconds to wait for a ClientApp before the next look at the node, and for a ClientApp that has
 connected."""
-LONGEST_PATH = 103
-"""The most bytes of the path of a Unix socket that every system takes: macOS allows 103, Linux
-107."""
-SHORT_FOLDER = "/tmp"
-"""Where sockets go if the path of the folder for temporary files is too long."""
 GIVE_NAMES = "Or let the task, such as a stand-in, have x as a data frame with these columns."
 """What to do about names of columns that the task has not."""
 
@@ -285,7 +279,7 @@ def open_socket() -> Iterator[tuple[socket.socket, Path]]:
         FedaxError: the folder for temporary files has no place for a socket.
     """
     with (
-        tempfile.TemporaryDirectory(prefix="fedax-", dir=_socket_folder()) as folder,
+        tempfile.TemporaryDirectory(prefix="fedax-") as folder,
         socket.socket(socket.AF_UNIX) as listener,
     ):
         address = Path(folder) / "worker"
@@ -298,14 +292,6 @@ def open_socket() -> Iterator[tuple[socket.socket, Path]]:
             ) from error
         listener.listen()
         yield listener, address
-
-
-def _socket_folder() -> str | None:
-    """Returns the folder in which `open_socket` makes its own, None for that of temporary files."""
-    # `tempfile` adds eight letters to the prefix
-    address = os.path.join(tempfile.gettempdir(), "fedax-" + 8 * "x", "worker")
-    is_short = len(os.fsencode(address)) <= LONGEST_PATH
-    return None if is_short or not os.access(SHORT_FOLDER, os.W_OK) else SHORT_FOLDER
 
 
 def work(device: Device, listener: socket.socket, is_running: Callable[[], bool]) -> None:
