@@ -70,8 +70,6 @@ GRAPHS = {
     "ring": lambda i, f: fedax.Graph.ring(i(5)),
     "random_regular": lambda i, f: fedax.Graph.random_regular(i(6), i(3), seed=i(1)),
     "erdos_renyi": lambda i, f: fedax.Graph.erdos_renyi(i(6), f(0.5), seed=i(1)),
-    "base_k": lambda i, f: fedax.Graph.base_k(i(5), k=i(1)),
-    "matchings": lambda i, f: fedax.Graph.matchings(i(5), period=i(3), seed=i(2)),
     "lossy": lambda i, f: fedax.Graph.ring(i(4)).lossy(drops=f(0.5)).noisy(f(0.25)),
     "named": lambda i, f: fedax.Graph.named("star", i(4)),
 }

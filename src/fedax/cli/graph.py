@@ -86,8 +86,8 @@ def graph(
 def constructors() -> dict[str, list[str]]:
     """Returns the graphs that a number of clients and options determine, with their options.
 
-    >>> constructors()["base_k"]
-    ['k']
+    >>> constructors()["erdos_renyi"]
+    ['p', 'seed', 'options']
     """
     from fedax.graphs import Graph
 

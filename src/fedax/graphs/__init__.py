@@ -3,10 +3,9 @@
 `Graph` is a graph of clients with its mixing matrix. It is made by:
 - `Graph.of`: from a NetworkX graph. `Graph.given`: from a mixing matrix. `Graph.sequence`: several
   in turn.
-- `Graph.ring`, `Graph.exponential`, `Graph.one_peer_exponential`, `Graph.base_k`,
+- `Graph.ring`, `Graph.exponential`,
   `Graph.complete`, `Graph.star`, `Graph.grid`, `Graph.torus`, `Graph.isolated`: of some size.
-- `Graph.random_regular`, `Graph.erdos_renyi`, `Graph.small_world`, `Graph.matchings`,
-  `Graph.random_out`: drawn.
+- `Graph.random_regular`, `Graph.erdos_renyi`: drawn.
 - `Graph.directed`: with links one way.
 - `Graph.lossy`, `Graph.noisy`, `Graph.sleeping`: with links that drop messages or add noise, and
   with clients that sleep.

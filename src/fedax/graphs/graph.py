@@ -11,7 +11,6 @@ from fedax.errors import InvalidInput, UnknownName
 from fedax.examples import client_names
 from fedax.examples.arrays import as_array
 from fedax.graphs.weights import MixingWeights
-from fedax.numerics import sequences
 from fedax.numerics.mixing import (
     MIXINGS,
     check_connected,
@@ -263,28 +262,6 @@ class Graph(MixingWeights):
         )
 
     @classmethod
-    @with_python_numbers
-    def small_world(
-        cls, clients: int, degree: int = 4, p: float = 0.1, seed: int = 0, **options: Any
-    ) -> "Graph":
-        """Makes a ring of `degree` nearest neighbours whose links are rewired with probability `p`
-        (Watts and Strogatz); `degree` is even, as many are on one side as on the other.
-        """
-        # NetworkX takes one less of an odd degree
-        if not (2 <= degree < clients and degree % 2 == 0):
-            allowed = f"even numbers from 2 to {clients - 1}"
-            raise InvalidInput.of("Graph.small_world(degree=...)", degree, allowed)
-        if not 0 <= p <= 1:
-            raise InvalidInput.of("Graph.small_world(p=...)", p, "numbers in [0, 1]")
-        return cls._draw_connected(
-            lambda rng: nx.watts_strogatz_graph(clients, degree, p, rng),
-            "small_world",
-            p,
-            seed,
-            options,
-        )
-
-    @classmethod
     def directed(
         cls,
         network: Any,
@@ -330,109 +307,14 @@ class Graph(MixingWeights):
             sorted({nodes.index(v) for v in network.predecessors(u)} - {i})
             for i, u in enumerate(nodes)
         ]
-        make_rows = sequences.divide_rows if stochastic == "column" else sequences.average_rows
-        rows = make_rows(senders)
+        receivers = [sum(i in heard for heard in senders) for i in range(len(senders))]
+        rows: list[dict[int, float]] = []
+        for i, heard in enumerate(senders):
+            if stochastic == "column":
+                rows.append({j: 1 / (1 + receivers[j]) for j in [i, *heard]})
+            else:
+                rows.append(dict.fromkeys([i, *heard], 1 / (1 + len(heard))))
         return cls(*tables([rows]), name, client_names.names_of_nodes(nodes))
-
-    @classmethod
-    @with_python_numbers
-    def one_peer_exponential(cls, clients: int) -> "Graph":
-        r"""Lets every client hear one other in round t, $2^{t \bmod \lceil \log_2 m \rceil}$ places
-        before it on the ring.
-
-        Weights are 1/2. With $m = 2^k$ clients, k rounds are an exact average (Ying et al., NeurIPS
-        2021).
-        """
-        rows = sequences.one_peer_exponential(_check_count(clients))
-        return cls(*tables(rows), "one_peer_exponential")
-
-    @classmethod
-    @with_python_numbers
-    def base_k(cls, clients: int, k: int) -> "Graph":
-        r"""Lets every client talk to at most `k` others in a round, so that a period is an exact
-        average.
-
-        This is the Base-(k + 1) graph. It exists for any number of clients, has doubly stochastic
-        weights and a period of at most $2 \log_{k+1} m + 2$ rounds for m clients.
-
-        >>> graph = Graph.base_k(5, 1)
-        >>> graph.period, int(graph.degrees.max()), graph.lam < 1e-3
-        (5, 1, True)
-
-        Source: Takezawa, Sato, Bao, Niwa and Yamada, Beyond Exponential Graph:
-        Communication-Efficient Topologies for Decentralized Learning via Finite-time Convergence,
-        NeurIPS 2023, as in the authors' code (github.com/yukiTakezawa/BaseGraph); the paper was not
-        read.
-        """
-        rows = sequences.base_k(_check_count(clients), _check_count(k, "k"))
-        return cls(*tables(rows), f"base_k({k})")
-
-    @classmethod
-    @with_python_numbers
-    def matchings(
-        cls, clients: int, period: int = 100, seed: int = 0, *, connected: bool = True
-    ) -> "Graph":
-        """Draws random pairs, who average with weights 1/2; of an odd number one is alone. They
-        repeat after `period` rounds.
-
-        Args:
-            clients: at least 1.
-            period: at least 1; so many that the pairs of all rounds together connect the clients.
-            seed: of the draws.
-            connected: False allows parts that never meet, for the members of a sequence and for
-                comparisons.
-
-        Raises:
-            InvalidInput: a number out of range, or parts that never meet.
-        """
-        steps = sequences.matchings(
-            _check_count(clients), _check_count(period, "period"), np.random.default_rng(seed)
-        )
-        if connected:
-            check_connected_in_time(
-                steps, f"Graph.matchings(period={period})", "Write a longer period."
-            )
-        return cls(*tables(steps), "matchings")
-
-    @classmethod
-    @with_python_numbers
-    def random_out(
-        cls,
-        clients: int,
-        degree: int = 1,
-        period: int = 100,
-        seed: int = 0,
-        *,
-        connected: bool = True,
-    ) -> "Graph":
-        r"""Lets each client send to `degree` random others in every round, column-stochastic
-        weights $1 / (1 + degree)$.
-
-        The draws repeat after `period` rounds. Methods without push-sum's scalar have a biased mean
-        on it.
-
-        Args:
-            clients: at least 2.
-            degree: from 1 to clients - 1.
-            period: at least 1; so many that the links of all rounds together connect the clients
-                strongly.
-            seed: of the draws.
-            connected: False allows clients that some others never hear of, for the members of a
-                sequence and for comparisons.
-
-        Raises:
-            InvalidInput: a number out of range, or clients that some others never hear of.
-        """
-        if not 0 < degree < _check_count(clients):
-            raise InvalidInput.of("Graph.random_out(degree=...)", degree, f"1 to {clients - 1}")
-        rows = sequences.random_receivers(
-            clients, degree, _check_count(period, "period"), np.random.default_rng(seed)
-        )
-        if connected:
-            check_connected_in_time(
-                rows, f"Graph.random_out(period={period})", "Write a longer period."
-            )
-        return cls(*tables(rows), f"random_out({degree})")
 
     @classmethod
     @with_python_numbers
