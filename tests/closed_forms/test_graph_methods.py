@@ -43,6 +43,15 @@ def nodes(method, history):
     return np.asarray(method.nodes(history.state).all())
 
 
+@pytest.mark.parametrize("method", [fedax.DSGD(), fedax.PushSum()], ids=type)
+def test_clients_use_their_own_models(method):
+    with jax.enable_x64(False):
+        history = run(method, regression(), rounds=2, personal=True)
+    found = np.hstack([np.reshape(leaf, (5, -1)) for leaf in jax.tree.leaves(history.personal)])
+    np.testing.assert_array_equal(found, nodes(method, history))
+    assert np.ptp(found, axis=0).max() > 1e-3
+
+
 class Averaging(Gossip):
     """After round 0 client i stands at the i-th unit vector; from then on everybody only
     averages."""

@@ -65,18 +65,23 @@ def run(method, task, engine=ENGINES[0], **options):
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["one device", "two devices", "eager"])
-@pytest.mark.parametrize("tau", [0.0, 0.5, 2.0])
-def test_fedlc(tau, engine):
+@pytest.mark.parametrize(
+    ("tau", "form"),
+    [(0.5, "as_written"), (2.0, "as_written"), (0.0, "fl_bench"), (2.0, "fl_bench")],
+)
+def test_fedlc(tau, form, engine):
+    """As written the true class is not in the sum, and z_y has the slope -1."""
     task, data = classes()
     counts = [np.bincount(client["y"], minlength=CLASSES) for client in data]
     assert any((count == 0).any() for count in counts)
 
     def slope(k, v, w, x, y):
         margins = tau * np.maximum(counts[k], 1) ** -0.25
-        z = x @ v - np.where(counts[k] > 0, margins, np.inf)
-        return x.T @ (softmax(z) - np.eye(CLASSES)[y]) / len(y)
+        z, true = x @ v - np.where(counts[k] > 0, margins, np.inf), np.eye(CLASSES)[y]
+        summed = np.where(true, -np.inf, z) if form == "as_written" else z
+        return x.T @ (softmax(summed) - true) / len(y)
 
-    found = run(fedax.FedLC(tau=tau), task, engine).params
+    found = run(fedax.FedLC(tau=tau, form=form), task, engine).params
     np.testing.assert_allclose(found, train(data, slope), rtol=0, atol=1e-12)
 
 
@@ -98,11 +103,21 @@ def test_classes_that_a_client_lacks_do_not_move():
     assert (np.abs(w - start)[:, [0, 2]] > 1e-3).all()
 
 
+@pytest.mark.usefixtures("float32")
+def test_a_client_with_one_class_does_not_train_as_written():
+    start = START.astype(np.float32)
+    data = [{"x": np.ones((5, 3), np.float32), "y": np.full(5, 2, np.int32)}]
+    task = fedax.tasks.from_loss(cross_entropy, start, data, predict=predict)
+    schedule = fedax.Schedule(epochs=2, batch_size=2)
+    history = run(fedax.FedLC(), task, schedule=schedule)
+    np.testing.assert_array_equal(history.params, start)
+
+
 @pytest.mark.parametrize("engine", ENGINES, ids=["one device", "two devices", "eager"])
 @pytest.mark.parametrize(("beta", "tau"), [(1.0, 1.0), (0.3, 2.0), (0.0, 1.0)])
 def test_fedntd(beta, tau, engine):
     """Logits of the true class taken out by hand; the gradient of the divergence is that of a cross
-    entropy between both softmaxes."""
+    entropy between both softmaxes, times tau^2 as in `NTD_Loss` of the authors' criterion.py."""
     task, data = classes()
 
     def slope(k, v, w, x, y):
@@ -110,7 +125,7 @@ def test_fedntd(beta, tau, engine):
         for row, label in zip(x, y, strict=True):
             others = [c for c in range(CLASSES) if c != label]
             q, q_global = (softmax((row @ m)[None, others] / tau)[0] for m in (v, w))
-            total[:, others] += beta * np.outer(row, (q - q_global) / tau) / len(y)
+            total[:, others] += beta * tau**2 * np.outer(row, (q - q_global) / tau) / len(y)
         return total
 
     found = run(fedax.FedNTD(beta=beta, tau=tau), task, engine).params

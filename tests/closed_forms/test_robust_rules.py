@@ -134,12 +134,18 @@ def test_one_bucket_is_the_mean():
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
-    ("momentum", "form"), [(0.0, "as_written"), (0.7, "as_written"), (0.7, "as_released")]
+    ("momentum", "form", "tau", "unit"),
+    [
+        (0.0, "as_written", 0.05, "one"),
+        (0.7, "as_written", 0.05, "one"),
+        (0.7, "as_released", 0.05, "one"),
+        (0.7, "as_written", 0.8, "median"),
+    ],
 )
-def test_centered_clipping(engine, momentum, form):
+def test_centered_clipping(engine, momentum, form, tau, unit):
     """Three of five clients in a round, unequal sizes: the center is that of the round before, and
     a client's momentum that of the last time it was drawn."""
-    world, tau, rounds = World(), 0.05, 2 if engine == "eager" else ROUNDS
+    world, rounds = World(), 2 if engine == "eager" else ROUNDS
     w, center, momenta, bound = world.start, np.zeros(4), {}, 0
     for cohort in world.cohorts()[:rounds]:
         for k in cohort:
@@ -149,12 +155,14 @@ def test_centered_clipping(engine, momentum, form):
                 change = factor * change + momentum * momenta[k]
             momenta[k] = change
         changes = np.array([momenta[k] for k in cohort])
-        bound += (np.linalg.norm(changes - center, axis=1) > tau).sum()
-        center = clipped(changes, center, tau, 2)
+        lengths = np.linalg.norm(changes - center, axis=1)
+        reach = tau * np.median(lengths) if unit == "median" else tau
+        bound += (lengths > reach).sum()
+        center = clipped(changes, center, reach, 2)
         w = w + center
     assert bound > 1  # clipping acts
     found = fedax.run(
-        fedax.CenteredClip(tau=tau, iterations=2, momentum=momentum, form=form),
+        fedax.CenteredClip(tau=tau, unit=unit, iterations=2, momentum=momentum, form=form),
         regression(),
         solver=fedax.SGD(LR),
         schedule=SCHEDULE,
@@ -169,10 +177,21 @@ def test_a_hostile_client_moves_the_center_by_its_part_of_tau():
     b = np.random.default_rng(3).normal(size=(10, 3)) * 0.01
     attack = fedax.attacks.Noise(share=0.1, std=1e6)
     quiet, loud = (
-        vector(run(fedax.CenteredClip(tau=0.5), b, channel=channel))
+        vector(run(fedax.CenteredClip(tau=0.5, unit="one"), b, channel=channel))
         for channel in (None, fedax.Channel(attack=attack))
     )
     assert 0.045 < np.linalg.norm(loud - quiet) < 0.055  # 0.5 / 10, and its own missing change
+
+
+def test_centered_clipping_protects_by_default():
+    """Against sign flips of a fifth of the clients, that make the mean step backwards."""
+    b = 3 + np.random.default_rng(3).normal(size=(20, 3))
+    channel = fedax.Channel(attack=fedax.attacks.SignFlip(share=0.2, scale=8.0))
+    mean, robust = (
+        vector(run(method, b.astype(np.float32), channel=channel))
+        for method in (fedax.FedAvg(), fedax.CenteredClip())
+    )
+    assert mean.max() < 0 < robust.min()
 
 
 def test_refusals():
@@ -233,7 +252,7 @@ def test_a_huge_upload_is_clipped_and_counts(hostile):
     models[2] = hostile * np.array([1, 0.5, -1, 0.25])
     models = np.asarray(models, np.float32)
     with jax.enable_x64(False):
-        method = fedax.CenteredClip(tau=1.0, iterations=2)
+        method = fedax.CenteredClip(tau=1.0, unit="one", iterations=2)
         found = method.clip(gathered(models), jnp.zeros(4, jnp.float32))
     np.testing.assert_allclose(found, clipped(models.astype(float), np.zeros(4), 1.0, 2), atol=1e-6)
 
@@ -294,7 +313,7 @@ def test_distances_of_half_precision_do_not_overflow():
     with jax.enable_x64(False):
         uploads = gathered(models, "float16")
         ranks = krum_ranks(squared_distances(uploads.value, uploads.valid), uploads.valid, 1)
-        center = fedax.CenteredClip(tau=1e-3).clip(uploads, jnp.zeros(40, "float16"))
+        center = fedax.CenteredClip(tau=1e-3, unit="one").clip(uploads, jnp.zeros(40, "float16"))
     np.testing.assert_array_equal(ranks, ranks_by_krum(models.astype(float), 1))
     expected = clipped(models.astype(float), np.zeros(40), 1e-3)
     np.testing.assert_allclose(np.asarray(center, float), expected, atol=1e-7)

@@ -12,6 +12,7 @@ from fedax.core import (
     Federation,
     InvalidInput,
     Memory,
+    Personal,
     Schedule,
     Upload,
     Vector,
@@ -83,6 +84,9 @@ class Gossip(Algorithm[Memory]):
     @property
     def equal_weights(self) -> bool:
         return True  # mixing matrices are doubly stochastic
+
+    def personal(self, state: Memory) -> Personal:
+        return Personal.remembered(self.nodes(state))
 
     def nodes(self, state: Memory) -> Memory:
         return state.each(lambda node: getattr(node, "x", node))

@@ -44,7 +44,8 @@ class APFL(Algorithm[ModelAndMemory]):
     $w_i$ from the global model, the others from the client's last ones; $\alpha_i \bar g_i$ is the
     gradient by $v_i$. The server averages the $w_i$, and a client uses
     $\alpha_i v_i + (1 - \alpha_i) w$. The published weights of the mean are equal
-    (`weights="equal"`). Needs SGD without momentum as the solver.
+    (`weights="equal"`). The authors' code (github.com/MLOPTPSU/FedTorch) learns $\alpha_i$ once a
+    round, with $0.02\, \alpha_i$ added to its gradient. Needs SGD without momentum as the solver.
 
     Args:
         alpha: $\alpha_i$ at first, in [0, 1]; 0 is FedAvg, 1 training alone.

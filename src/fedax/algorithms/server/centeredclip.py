@@ -5,7 +5,7 @@ from typing import ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from fedax.algorithms.server.aggregation import MixedUploads
 from fedax.core import (
@@ -22,6 +22,7 @@ from fedax.core import (
 )
 from fedax.numerics.robust import clip_rows
 from fedax.utils.layout import accumulator
+from fedax.utils.norms import lengths
 from fedax.utils.random import Index
 
 
@@ -46,11 +47,13 @@ class CenteredClip(MixedUploads[ClipState]):
     clients (worker momentum) make that noise small. A client's first momentum is its change. All
     clients count alike, however many examples they say they have.
 
-    The paper has one gradient in place of local work, as with `Schedule(steps=1)`.
+    The paper has one gradient in place of local work, as with `Schedule(steps=1)`, and a fixed
+    length as $\tau$ (`unit="one"`). Changes of models have no usual length: by default $\tau$ is in
+    units of the median of $\lVert m_k - v \rVert$ over the cohort, with v of the last round.
 
     Args:
-        tau: $\tau$, above 0, in the length of a change; with a large one this is FedAvg with equal
-            weights.
+        tau: $\tau$, above 0; with a large one this is FedAvg with equal weights.
+        unit: of $\tau$: "median" (of the cohort) or "one".
         iterations: L, at least 1.
         momentum: $\beta$, in [0, 1); above 0 every client stores its momentum.
         form: of the momentum: "as_written", or "as_released" without the factor $1 - \beta$, which
@@ -66,7 +69,8 @@ class CenteredClip(MixedUploads[ClipState]):
     gradient; the factor as in github.com/LPD-EPFL/byzfl. The paper was not read.
     """
 
-    tau: Scalar = hyper(10.0, low=0.0, open_low=True, doc="length beyond which changes are clipped")
+    tau: Scalar = hyper(1.0, low=0.0, open_low=True, doc="length beyond which changes are clipped")
+    unit: str = hyper("median", choices=("median", "one"), doc="the length that tau counts")
     iterations: int = hyper(1, low=1, doc="clipping iterations of a round")
     momentum: float = hyper(
         0.0, static=True, low=0.0, high=1.0, open_high=True, doc="momentum of the clients' changes"
@@ -115,6 +119,9 @@ class CenteredClip(MixedUploads[ClipState]):
         wide = accumulator(center.dtype)
         shares = uploads.shares(jnp.ones_like(uploads.weights)).astype(wide)
         tau = jnp.asarray(self.tau, wide)
+        if self.unit == "median":
+            offsets = jnp.where(uploads.valid[:, None], uploads.value - center[None], 0)
+            tau = tau * median_length(offsets.astype(wide), uploads.valid)
 
         def clip_step(_: Index, v: Vector) -> Vector:
             offsets = jnp.where(uploads.valid[:, None], uploads.value - v[None], 0)
@@ -122,3 +129,14 @@ class CenteredClip(MixedUploads[ClipState]):
             return v + ((shares * factors) @ offsets).astype(v.dtype)
 
         return jax.lax.fori_loop(0, self.iterations, clip_step, center)
+
+
+def median_length(
+    rows: Float[Array, "capacity dim"], valid: Bool[Array, "capacity"]
+) -> Float[Array, ""]:
+    """Returns the median of the lengths of the valid rows: of an even number the lower middle one,
+    and 0 without rows.
+    """
+    ordered = jnp.sort(jnp.where(valid, lengths(rows), jnp.inf))
+    middle = jnp.maximum(valid.sum(dtype=jnp.int32) - 1, 0) // 2
+    return jnp.where(valid.any(), ordered[middle], 0)

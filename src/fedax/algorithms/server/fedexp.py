@@ -17,6 +17,8 @@ class FedExP(Algorithm[Vector]):
 
     M clients in the cohort S, as in the extrapolated parallel projection method. Here both means
     have the cohort's weights; with a schedule of `weights="equal"` they are those of the formula.
+    The authors' code has $M \varepsilon$ in place of $\varepsilon$, and reports the mean of the
+    last two models.
 
     Notes: `server_step`, $\eta$.
 

@@ -32,7 +32,7 @@ class FedLin(Algorithm[Vector]):
 
     Args:
         rates: "common", $\eta_k = \eta$ of the solver, or "by_steps", $\eta_k = \eta / K_k$ with
-            $K_k$ the client's steps.
+            $K_k$ the client's steps, which is the paper's.
 
     Example:
         >>> import fedax

@@ -18,11 +18,11 @@ class FedNTD(OnClasses):
     With $\tilde q$ the softmax of $z_c / \tau$ over the classes $c \neq y$, of the model that is
     trained and of the global one, the local loss of an example is
 
-    $$ \ell + \beta \sum_{c \neq y} \tilde q^{\,g}_c \log \frac{\tilde q^{\,g}_c}{\tilde q_c} . $$
+    $$ \ell + \beta \tau^2 \sum_{c \neq y} \tilde q^{\,g}_c \log \frac{\tilde
+    q^{\,g}_c}{\tilde q_c} . $$
 
     Aggregation is FedAvg's. The term has no gradient at the global model, so that one full step of
     gradient descent is FedAvg's. Needs integer labels `y` and class probabilities as predictions.
-    The released code does not multiply the term by $\tau^2$, which is common in distillation.
 
     Args:
         beta: $\beta$, at least 0; 0 is FedAvg.
@@ -34,7 +34,7 @@ class FedNTD(OnClasses):
 
     Source: Lee et al., Preservation of the Global Knowledge by Not-True Distillation in Federated
     Learning, NeurIPS 2022, as in the authors' code (github.com/Lee-Gihun/FedNTD,
-    algorithms/fedntd); the paper was not read.
+    algorithms/fedntd/criterion.py); the paper was not read.
     """
 
     beta: Scalar = hyper(1.0, low=0.0, doc="weight of the distillation")
@@ -51,7 +51,7 @@ class FedNTD(OnClasses):
 
         def add_distillation(batch: Minibatch, params: PyTree) -> PyTree:
             return jax.tree.map(
-                lambda slope, pull: slope + self.beta * pull,
+                lambda slope, pull: slope + self.beta * self.tau**2 * pull,
                 batch.gradient(params),
                 batch.gradient_of(distillation, params),
             )

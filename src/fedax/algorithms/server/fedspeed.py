@@ -40,8 +40,10 @@ class FedSpeed(Algorithm[FedSpeedState]):
        h_k \leftarrow h_k + x_k - w, \qquad w \leftarrow \operatorname{mean}_S x_k + \sum_i p_i h_i.
        $$
 
-    The second sum is over all clients, also those that did not work; the code has equal weights
-    there and in the mean (`weights="equal"`). Here they are those of the objective, with each
+    The second sum is over all clients, also those that did not work, as in the first author's code.
+    A server that averages $x_k + h_k$ over S alone, as Alg. 1 of the paper is said to, is another
+    method unless everyone works. The code has equal weights there and in the mean
+    (`weights="equal"`). Here they are those of the objective, with each
     client of S once.
 
     Args:

@@ -21,7 +21,8 @@ class GeometricMedian(Aggregation):
        \beta_k = \frac{\alpha_k}{\max(\nu, \lVert v - w_k \rVert)}, \qquad
        v \leftarrow \frac{\sum_k \beta_k w_k}{\sum_k \beta_k}, $$
 
-    $\alpha_k$ the cohort's weights. The iteration begins at the model that everybody received.
+    $\alpha_k$ the cohort's weights. The iteration begins at the model that everybody received; the
+    authors' code begins at the weighted mean, which differs after few iterations.
     Models within $\nu$ of v would hold it there for about $1 / \nu$ iterations; then the step of
     Vardi and Zhang is taken if it is the better one, towards the other models by what they pull
     more. In the paper every iteration is a secure average of its own, a message up and down; here

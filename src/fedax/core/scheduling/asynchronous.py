@@ -76,7 +76,7 @@ class Asynchronous:
     Source: Nguyen et al., Federated Learning with Buffered Asynchronous Aggregation, AISTATS 2022,
     Alg. 1; Xie et al., Asynchronous Federated Optimization, OPT 2020, Alg. 1 and Sec. 5. Papers not
     read: FedBuff and the polynomial weights are checked against the code that its authors released
-    (FLSim), the hinge and FedAsync's defaults against nothing.
+    (FLSim), the hinge and FedAsync's defaults against nothing. FedAsync's hinge has a = 10.
     """
 
     devices: Any = None
