@@ -23,6 +23,19 @@ TASK = fedax.tasks.from_loss(
     loss, BASE, CLIENTS, scores={"error": loss}, predict=lambda p, e: e["x"] @ p["dense"]["kernel"]
 )
 
+with jax.enable_x64(False):
+    TASK_32 = fedax.tasks.from_loss(loss, jax.tree.map(np.float32, BASE), CLIENTS)
+
+
+@pytest.fixture
+def as_users_run():
+    with (
+        jax.enable_x64(False),
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+    ):
+        yield
+
 
 @pytest.mark.slow
 def test_the_mean_of_adapters_is_the_mean_of_the_clients_models():
@@ -65,7 +78,7 @@ def test_a_weight_has_outputs_first():
     assert (trained.left["weight"].shape, trained.right["weight"]) == ((4, 3), None)
 
 
-def test_a_pretrained_transformer_learns_by_its_attention():
+def test_a_pretrained_transformer_learns_by_its_attention(as_users_run):
     language_model = pytest.importorskip("language_model", reason="needs Flax")
     text = "to be or not to be that is the question " * 4
     clients = [language_model.sequences(text[k:], "".join(sorted(set(text))), 8) for k in range(3)]
@@ -79,7 +92,7 @@ def test_a_pretrained_transformer_learns_by_its_attention():
     }
     found = fedax.run(fedax.FedAvg(), adapted, **settings)
     whole = fedax.run(fedax.FedAvg(), task, **settings)
-    assert found.metrics["train_loss"][-1] < found.metrics["train_loss"][0] - 0.1
+    assert found.metrics["train_loss"][-1] < found.metrics["train_loss"][0] - 0.03
     assert found.bits.up[0] * 8 < whole.bits.up[0]
     merged = found.params.merged()
     assert jax.tree.structure(merged) == jax.tree.structure(whole.params)
@@ -88,7 +101,7 @@ def test_a_pretrained_transformer_learns_by_its_attention():
         task.loss(merged, examples, None),
         adapted.functions["loss"](found.params, examples, None),
     )
-    np.testing.assert_allclose(*losses, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(*losses, rtol=0, atol=1e-5)
 
 
 def test_factors_are_drawn_apart_from_a_base_of_the_same_seed():
@@ -205,3 +218,22 @@ def test_a_last_layer_that_adapters_do_not_have_is_refused():
 
     with pytest.raises(InvalidInput, match=r"in no order; .*: right.a_head.kernel, right.hidden"):
         run(by_name, {"hidden": kernels[0], "a_head": kernels[1]}, "kernel")
+
+
+@pytest.mark.parametrize("change", ["seed", "alpha", "base"])
+@pytest.mark.parametrize("form", ["history", "file"])
+def test_adapters_go_on_with_their_own_model_alone(tmp_path, change, form):
+    """Another A, factor or base would be another model."""
+    with jax.enable_x64(False):
+        options = {"targets": "*.kernel", "seed": 0, "alpha": 2.0, "params": BASE}
+        adapted = fedax.lora(TASK_32, 2, **options)
+        history = fedax.run(fedax.FedAvg(), adapted, rounds=3, **FULL)
+        history.save(tmp_path / "model.safetensors")
+        params = history if form == "history" else str(tmp_path / "model.safetensors")
+        same = fedax.run(fedax.FedAvg(), adapted, rounds=0, params=params, **FULL)
+        assert same.metrics["train_loss"][0] == history.metrics["train_loss"][-1]
+        other = {"seed": 1, "alpha": 8.0, "params": jax.tree.map(lambda leaf: leaf + 1, BASE)}
+        key = "params" if change == "base" else change
+        task = fedax.lora(TASK_32, 2, **options | {key: other[key]})
+        with pytest.raises(InvalidInput, match="was trained with another"):
+            fedax.run(fedax.FedAvg(), task, rounds=0, params=params, **FULL)

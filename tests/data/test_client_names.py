@@ -141,3 +141,12 @@ def test_clients_without_names_are_numbered():
     assert list(history.by_client("client_accuracy")) == ["0", "1", "2"]
     record = Record.of(history, task="digits", label="FedAvg", seed=0)
     assert clients_csv([record], [record]).count("\n") == 1
+
+
+@pytest.mark.parametrize("where", ["clients", "test"])
+def test_clients_of_one_name_are_refused(where):
+    """1 and "1" are one name: neither's examples are lost."""
+    twice, once = {1: [[1.0]], "1": [[2.0]]}, {"1": [[1.0]]}
+    parts = {"clients": once, "test": once} | {where: twice}
+    with pytest.raises(DataError, match=rf"{where}: got '1' twice"):
+        fedax.tasks.from_loss(lambda w, x: (w - x[:, 0]) ** 2, 0.0, **parts)

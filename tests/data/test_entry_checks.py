@@ -26,6 +26,7 @@ CALLS = {
     "write_clients('a', [client], 2, test=5)": "write_clients(test=...): got 5",
     "fedax.lora(task, 1, targets=5)": "lora(targets=...): got 5; allowed: names of leaves",
     "fedax.lora(task, '1', targets='*')": "lora(rank=...): got '1'",
+    "fedax.lora(task, 1, targets='*', average='factor')": "lora(average=...): got 'factor'",
     "fedax.lora(5, targets='*')": "lora(task=...): got an object of int",
     "with_validation(5, 0.2)": "with_validation(task=...): got an object of int",
     "with_held_back(5, 0.2)": "with_held_back(task=...): got an object of int",

@@ -579,6 +579,9 @@ def test_models_of_any_type_are_read_as_they_were_saved(
     held = fedax.load_params(path)
     np.testing.assert_array_equal(held["w"], leaf)
     assert held["w"].dtype == leaf.dtype.newbyteorder("=")
+    if leaf.dtype.kind == "f":
+        like = {"w": leaf.astype(kind)}
+        np.testing.assert_array_equal(fedax.load_params(path, like=like)["w"], leaf)
 
 
 def test_leaves_without_entries_are_kept_as_they_are():

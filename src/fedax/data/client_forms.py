@@ -7,7 +7,7 @@ import numpy as np
 
 from fedax.errors import DataError, shown
 from fedax.examples.arrays import as_array
-from fedax.examples.client_names import client_name, number_of
+from fedax.examples.client_names import by_client_name, number_of
 
 FILL = "Fill the cell, or leave the row out."
 """What to do about a missing value in a table."""
@@ -74,13 +74,7 @@ def named_clients(clients: Mapping[Any, Any], where: str) -> dict[str, Any]:
         )
         allowed = "a list with the arrays of each client, or a dict of names to them"
         raise DataError.found(where, describe(clients), allowed, hint)
-    by_name: dict[str, Any] = {}
-    for key, owned in clients.items():
-        name = client_name(key, f"{where}, a name")
-        if name in by_name:
-            raise DataError.found(where, f"{name!r} twice", "a different name for each client")
-        by_name[name] = owned
-    return by_name
+    return by_client_name(clients, where)
 
 
 def match_clients(

@@ -222,6 +222,21 @@ def number_of(name: str, names: Sequence[str] | None, clients: int, where: str) 
     raise DataError.of(where, name, f"names of clients: {examples}", hint)
 
 
+def by_client_name(clients: Mapping[Any, Any], where: str) -> dict[str, Any]:
+    """Returns the values of a mapping by the names of clients as text.
+
+    Raises:
+        DataError: a key that names no client, or two of one name, such as 1 and "1".
+    """
+    by_name: dict[str, Any] = {}
+    for key, owned in clients.items():
+        name = client_name(key, f"{where}, a name")
+        if name in by_name:
+            raise DataError.found(where, f"{name!r} twice", "a different name for each client")
+        by_name[name] = owned
+    return by_name
+
+
 def in_order(
     values: Mapping[Any, Any], names: Sequence[str] | None, clients: int, where: str
 ) -> list[Any]:

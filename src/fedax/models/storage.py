@@ -19,7 +19,7 @@ from jaxtyping import PyTree
 from fedax.core import History, InvalidInput, Task, UnknownName
 from fedax.examples.arrays import as_array, as_ndarray
 from fedax.utils.files import read, write, writing
-from fedax.utils.leaf_names import is_in_module
+from fedax.utils.leaf_names import OnBase, is_in_module
 
 FORMATS = ("safetensors", "npz")
 """Formats of model files, which are also their endings."""
@@ -264,6 +264,8 @@ def initial_model(task: Task, params: Any, caller: str) -> tuple[PyTree, Task]:
         reason = f"has none of the leaves that the task trains, {', '.join(trained)}"
         hint = "Give a pretrained model to the task, as by fedax.lora(task, params=...)."
         raise InvalidInput.because(where, reason, hint)
+    if isinstance(task.frozen, OnBase):
+        _check_frozen(arrays, task.frozen, where)
     if is_pytree and needs_state(task) and state_in(arrays, task, where) is None:
         text = (
             f"{where}: the parameters come without the model's state, such as batch statistics, "
@@ -273,6 +275,14 @@ def initial_model(task: Task, params: Any, caller: str) -> tuple[PyTree, Task]:
         warnings.warn(text, stacklevel=3)
         return place_arrays(arrays, task, where), task
     return place_model(arrays, task, where)
+
+
+def _check_frozen(arrays: Mapping[str, Any], frozen: PyTree, where: str) -> None:
+    """Refuses adapters that were trained beside other frozen arrays: their sum is another model."""
+    for name, leaf in zip(leaf_names(frozen), jax.tree.leaves(frozen), strict=True):
+        if name in arrays and not np.array_equal(arrays[name], leaf):
+            hint = "Make the task by fedax.lora with the same params, alpha and seed."
+            raise InvalidInput.because(where, f"was trained with another {name!r}", hint)
 
 
 def needs_state(task: Task) -> bool:
@@ -503,6 +513,9 @@ def _transpose(array: np.ndarray, name: str, transpose: Axes, inverse: bool = Fa
 
 
 def _fit_array(array: np.ndarray, leaf: Any, name: str, where: str, transpose: Axes) -> jax.Array:
+    if isinstance(leaf, np.ndarray):
+        # JAX knows the byte order of this machine only
+        leaf = leaf.astype(leaf.dtype.newbyteorder("="))
     array, shape, dtype = _transpose(array, name, transpose), np.shape(leaf), jnp.result_type(leaf)
     if array.shape != shape:
         hint = (

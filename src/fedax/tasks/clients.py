@@ -11,7 +11,7 @@ from fedax.data import FederatedData, client_files
 from fedax.data.client_forms import check_finite, is_frame, make_empty
 from fedax.data.federated import ColumnOrder, columns_of
 from fedax.examples.arrays import Frames, as_array, as_ndarray
-from fedax.examples.client_names import ClientNames, client_name, grouped_by_name, number_of
+from fedax.examples.client_names import ClientNames, by_client_name, grouped_by_name, number_of
 from fedax.examples.ragged import Stacked
 
 
@@ -155,7 +155,7 @@ def _match_listed(
     """
     if not isinstance(clients, Mapping):
         return _as_list(clients, where)
-    by_name = {client_name(name, f"{where}, a name"): client for name, client in clients.items()}
+    by_name = by_client_name(clients, where)
     by_index = {
         number_of(name, names, len(train), where): client for name, client in by_name.items()
     }
@@ -187,8 +187,8 @@ def _group_by_client(clients: Any, column: str | None, where: str) -> Any:
                     hint,
                 )
             return {
-                client_name(name, f"{where}, a name"): _split_frame(owned, f"{where}[{name!r}]")
-                for name, owned in clients.items()
+                name: _split_frame(owned, f"{where}[{name!r}]")
+                for name, owned in by_client_name(clients, where).items()
             }
         return clients
     arrays = _read_columns(clients, column, where)

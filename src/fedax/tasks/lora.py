@@ -38,7 +38,7 @@ class Adapted(eqx.Module, OnBase):
     base: PyTree
     left: Matrices
     right: Matrices
-    scale: float = eqx.field(static=True)
+    scale: Any
 
     def merged(self) -> PyTree:
         """Returns the model's own pytree with the adapters added, as it is used without fedax.
@@ -61,7 +61,7 @@ class Adapted(eqx.Module, OnBase):
             jax.tree.unflatten(jax.tree.structure(base), selected),
             {name: name in names for name in self.left},
             {name: name in names for name in self.right},
-            self.scale,
+            False,
         )
         trained = jax.tree.map(
             lambda leaf, mark: None if leaf is None else mark,
@@ -76,7 +76,7 @@ class Adapted(eqx.Module, OnBase):
         return (
             leaf
             if left is None or right is None
-            else leaf + (self.scale * (left @ right)).astype(leaf.dtype)
+            else leaf + (self.scale.astype(left.dtype) * (left @ right)).astype(leaf.dtype)
         )
 
 
@@ -163,6 +163,8 @@ def lora(
         raise InvalidInput.of("lora(rank=...)", rank, "whole numbers >= 1")
     if alpha is not None and not real(low=0, open_low=True).allows(alpha):
         raise InvalidInput.of("lora(alpha=...)", alpha, "finite numbers > 0, or None")
+    if average not in ("exact", "factors"):
+        raise InvalidInput.of("lora(average=...)", average, "'exact' or 'factors'")
     if task.l2:
         raise InvalidInput.of(
             "lora(task=...), l2", task.l2, "0: l2 would shrink the adapters instead of the model"
@@ -202,7 +204,7 @@ def lora(
         base,
         dict(zip(leaves, (left for left, _, _ in factors), strict=True)),
         dict(zip(leaves, (right for _, right, _ in factors), strict=True)),
-        (rank if alpha is None else alpha) / rank,
+        jnp.asarray((rank if alpha is None else alpha) / rank, float),
     )
     # the factor of the inputs is fixed unless both are trained
     trains_left = dict(
@@ -219,9 +221,7 @@ def lora(
             strict=True,
         )
     )
-    is_trained = Adapted(
-        jax.tree.map(lambda _: False, base), trains_left, trains_right, adapted.scale
-    )
+    is_trained = Adapted(jax.tree.map(lambda _: False, base), trains_left, trains_right, False)
     # each part has None where the other has the leaf
     trained, frozen = eqx.partition(adapted, is_trained)
     return _with_adapters(task, trained, frozen)
