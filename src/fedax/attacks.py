@@ -3,9 +3,7 @@
 - `SignFlip`: a step in the opposite direction.
 - `Noise`: noise in place of a step.
 - `LabelFlip`: honest work on wrong labels.
-- `Backdoor`: honest work on examples of which a part has a trigger and the attacker's label;
-  `Trigger` writes it, and `fedax.observe.AttackSuccess` tells whether it works.
-- `ALIE`, `IPM`, `MinMax`, `MinSum`: hostile clients agree on a vector, knowing what others send.
+- `ALIE`, `IPM`, `MinMax`: hostile clients agree on a vector, knowing what others send.
 - `ATTACKS`: attacks by their name in experiment files; `make_attack` makes one.
 """
 
@@ -13,14 +11,11 @@ from fedax.communication.attacks import ALIE as ALIE
 from fedax.communication.attacks import ATTACKS as ATTACKS
 from fedax.communication.attacks import IPM as IPM
 from fedax.communication.attacks import Attack as Attack
-from fedax.communication.attacks import Backdoor as Backdoor
 from fedax.communication.attacks import Collusion as Collusion
 from fedax.communication.attacks import LabelFlip as LabelFlip
 from fedax.communication.attacks import MinMax as MinMax
-from fedax.communication.attacks import MinSum as MinSum
 from fedax.communication.attacks import Noise as Noise
 from fedax.communication.attacks import SignFlip as SignFlip
-from fedax.communication.attacks import Trigger as Trigger
 from fedax.communication.attacks import make_attack as make_attack
 
 __all__ = [
@@ -28,13 +23,10 @@ __all__ = [
     "ATTACKS",
     "IPM",
     "Attack",
-    "Backdoor",
     "Collusion",
     "LabelFlip",
     "MinMax",
-    "MinSum",
     "Noise",
     "SignFlip",
-    "Trigger",
     "make_attack",
 ]

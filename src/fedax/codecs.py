@@ -4,11 +4,10 @@
 - `Quantizer`: the grid of quantized DFedAvgM, unbiased or rounded down.
 - `QSGD`: stochastic rounding relative to the norm.
 - `TopK`: the largest entries by magnitude, with error feedback.
-- `RandK`: random entries, unbiased. `Natural`: signs and exponents, unbiased.
+- `RandK`: random entries, unbiased.
 - `Sign`: the signs and the mean magnitude, with error feedback.
 - `EF21`, `DIANA`: a biased or an unbiased codec for differences to a memory that clients and server
   share.
-- `PowerSGD`: matrices as two factors of low rank, with error feedback.
 - `CODECS`: codecs by their name in experiment files; `make_codec` makes one.
 - `packed`, `unpacked`: whole numbers of a few bits as bytes, and back.
 - `SCALE`: bits of a scale or a value.
@@ -23,7 +22,6 @@ from fedax.communication.codecs import QSGD as QSGD
 from fedax.communication.codecs import SCALE as SCALE
 from fedax.communication.codecs import Codec as Codec
 from fedax.communication.codecs import Identity as Identity
-from fedax.communication.codecs import Natural as Natural
 from fedax.communication.codecs import Quantizer as Quantizer
 from fedax.communication.codecs import RandK as RandK
 from fedax.communication.codecs import Sign as Sign
@@ -33,7 +31,6 @@ from fedax.communication.codecs import packed as packed
 from fedax.communication.codecs import unpacked as unpacked
 from fedax.communication.memory_codecs import DIANA as DIANA
 from fedax.communication.memory_codecs import EF21 as EF21
-from fedax.communication.memory_codecs import PowerSGD as PowerSGD
 
 __all__ = [
     "CODECS",
@@ -43,8 +40,6 @@ __all__ = [
     "SCALE",
     "Codec",
     "Identity",
-    "Natural",
-    "PowerSGD",
     "Quantizer",
     "RandK",
     "Sign",

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 import fedax
-from fedax.attacks import ALIE, IPM, MinMax, MinSum
+from fedax.attacks import ALIE, IPM, MinMax
 from fedax.core import Algorithm, Card, InvalidInput, Upload, hyper
 from problems import quadratic, regression, vector
 from transcription import LR, ROUNDS, SCHEDULE, SEED, P, World
@@ -47,12 +47,6 @@ def min_max(known, direction="std"):
     return mean + halving(lambda g: squares(known, mean + g * p).max() <= most) * p
 
 
-def min_sum(known, direction="std", bound=max):
-    p, mean = directions(known)[direction], known.mean(0)
-    most = bound(squares(known, x).sum() for x in known)
-    return mean + halving(lambda g: squares(known, mean + g * p).sum() <= most) * p
-
-
 def agreed(attack, changes, known=KNOWN, n=8, m=3):
     flags = jnp.asarray(known), jnp.int32(n), jnp.int32(m)
     return np.asarray(attack.agree(jnp.asarray(changes), *flags))
@@ -71,8 +65,6 @@ def test_what_they_agree_on(size):
         ALIE(z=1.5): alie(known, 8, 3, 1.5),
         IPM(epsilon=0.7): -0.7 * known.mean(0),
         **{MinMax(direction=name): min_max(known, name) for name in ("std", "unit", "sign")},
-        **{MinSum(direction=name): min_sum(known, name) for name in ("std", "unit", "sign")},
-        MinSum(form="as_released"): min_sum(known, "std", min),
     }
     for attack, change in expected.items():
         np.testing.assert_allclose(
@@ -83,7 +75,7 @@ def test_what_they_agree_on(size):
 def test_equal_changes_leave_no_room():
     """Without a spread every attack but IPM sends the change itself."""
     changes = np.tile(np.float32([1.0, -2.0, 0.0]), (8, 1))
-    for attack in (ALIE(z=1.5), MinMax(), MinSum(), MinMax(direction="unit")):
+    for attack in (ALIE(z=1.5), MinMax(), MinMax(direction="unit")):
         np.testing.assert_allclose(agreed(attack, changes), changes[0], atol=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""Codecs whose messages are differences to a memory, and low-rank messages, against NumPy."""
+"""Codecs whose messages are differences to a memory, against NumPy."""
 
 from types import SimpleNamespace
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.codecs import DIANA, EF21, QSGD, PowerSGD, RandK, TopK
+from fedax.codecs import DIANA, EF21, QSGD, RandK, TopK
 from fedax.core import InvalidInput
 from fedax.graphs import Graph
 from fedax.utils.random import stream
@@ -24,9 +24,7 @@ FULL = fedax.Schedule(batch_size="full")
 CODECS = {
     "EF21": EF21(TopK(0.4, feedback=False)),
     "DIANA": DIANA(RandK(0.5)),
-    "PowerSGD": PowerSGD(1),
 }
-MATRIX_RATE = 0.02
 every_codec = pytest.mark.parametrize("name", quick(CODECS, "DIANA"))
 
 
@@ -146,70 +144,6 @@ def test_diana_with_rand_k_against_numpy(alpha):
     assert history.bits.up.tolist() == [CLIENTS * 2 * (32 + 3)] * 30
 
 
-def matrix_task(clients=3, shape=(8, 6)):
-    """Least squares for a matrix, and the examples of the clients."""
-    rng = np.random.default_rng(3)
-    data = [
-        {"x": rng.normal(size=(n, shape[0])), "y": rng.normal(size=(n, shape[1]))}
-        for n in (4, 5, 6)[:clients]
-    ]
-
-    def loss(w, examples):
-        return ((examples["x"] @ w - examples["y"]) ** 2).sum(1) / 2
-
-    return fedax.tasks.from_loss(loss, np.zeros(shape), data), data
-
-
-def orthonormal(columns):
-    """Gram and Schmidt column by column, as `gradient_reducers.py` has it (with 1e-8 added to each
-    norm there)."""
-    columns = columns.copy()
-    for i in range(columns.shape[1]):
-        columns[:, i] /= np.sqrt((columns[:, i] ** 2).sum())
-        rest = columns[:, i + 1 :]
-        rest -= (columns[:, i : i + 1] * rest).sum(0) * columns[:, i : i + 1]
-    return columns
-
-
-def test_power_sgd_against_numpy():
-    """Error feedback, and a right factor that goes on from the last message: the steps of
-    `RankKReducer` for one worker, at every client."""
-    (task, data), (rows, columns), rank, rate = matrix_task(), (8, 6), 2, 0.02
-    key = jax.random.fold_in(stream(root(), "codec", 0, 0), 0)
-    first = np.asarray(jax.random.normal(key, (columns, rank)))
-    w, lost, right = np.zeros((rows, columns)), np.zeros((3, rows, columns)), [first] * 3
-    weights = np.array([4, 5, 6]) / 15
-    for _ in range(10):
-        sent = np.zeros_like(lost)
-        for k, examples in enumerate(data):
-            x, y = examples["x"], examples["y"]
-            due = -rate * x.T @ (x @ w - y) / len(x) + lost[k]
-            left = orthonormal(due @ right[k])
-            right[k] = due.T @ left
-            sent[k] = left @ right[k].T
-            lost[k] = due - sent[k]
-        w = w + np.einsum("k,knm->nm", weights, sent)
-    history = descend(PowerSGD(rank), 10, task, rate)
-    np.testing.assert_allclose(np.asarray(history.params), w, rtol=0, atol=1e-12)
-    residuals = history.lost[0].all()[0][0]
-    np.testing.assert_allclose(residuals, lost.reshape(3, -1), rtol=0, atol=1e-12)
-    assert np.abs(lost).max() > 1e-4
-    assert history.bits.up.tolist() == [3 * 64 * rank * (rows + columns)] * 10
-
-
-@pytest.mark.slow
-def test_power_sgd_sends_low_rank_gradients_as_they_are():
-    """One example a client: a gradient of rank one, and nothing to remember."""
-    rng = np.random.default_rng(0)
-    data = [{"x": rng.normal(size=(1, 8)), "y": rng.normal(size=(1, 6))} for _ in range(3)]
-    loss = lambda w, e: ((e["x"] @ w - e["y"]) ** 2).sum(1) / 2  # noqa: E731
-    task = fedax.tasks.from_loss(loss, np.zeros((8, 6)), data)
-    coded, plain = (descend(codec, 5, task, 0.05) for codec in (PowerSGD(1), None))
-    np.testing.assert_allclose(coded.params, plain.params, rtol=0, atol=1e-13)
-    assert plain.bits.up[0] == 3 * 64 * 48
-    assert coded.bits.up[0] == 3 * 64 * (8 + 6)
-
-
 PAIRS = {
     "DIANA": (DIANA(QSGD(b=2)), QSGD(b=2)),
     "EF21": (EF21(TopK(0.3, feedback=False)), TopK(0.3)),
@@ -260,16 +194,9 @@ def test_memories_on_a_graph():
         fedax.run(changing, regression(), rounds=1, channel=channel, **options)
 
 
-def problem(name):
-    """A codec, and arguments of `descend` for a task that it suits."""
-    given = {"task": matrix_task()[0], "rate": MATRIX_RATE} if name == "PowerSGD" else {}
-    return CODECS[name], given
-
-
 @every_codec
 def test_the_reference_engine_agrees(name):
-    codec, given = problem(name)
-    one, eager = (descend(codec, 3, **given, engine=e) for e in (ONE, fedax.Eager()))
+    one, eager = (descend(CODECS[name], 3, engine=e) for e in (ONE, fedax.Eager()))
     np.testing.assert_allclose(one.params, eager.params, rtol=0, atol=1e-12)
     assert one.bits.up.tolist() == eager.bits.up.tolist()
     for mine, theirs in zip(
@@ -280,10 +207,9 @@ def test_the_reference_engine_agrees(name):
 
 @every_codec
 def test_a_run_is_resumed_to_the_same_bits(name, tmp_path):
-    codec, given = problem(name)
 
     def go(rounds, **options):
-        return descend(codec, rounds, **given, observe_every=3, **options)
+        return descend(CODECS[name], rounds, observe_every=3, **options)
 
     straight, part = go(6), go(3, checkpoint=tmp_path / "a")
     resumed, from_files = go(6, resume=part), go(6, checkpoint=tmp_path / "a")
@@ -297,35 +223,10 @@ def test_a_run_is_resumed_to_the_same_bits(name, tmp_path):
 @pytest.mark.slow
 @every_codec
 def test_single_precision(name):
-    codec, given = problem(name)
     with jax.enable_x64(False):
-        coded, exact = (descend(one, 100, **given) for one in (codec, None))
+        coded, exact = (descend(codec, 100) for codec in (CODECS[name], None))
     assert np.asarray(coded.params).dtype == np.float32
     assert np.abs(np.asarray(coded.params) - np.asarray(exact.params)).max() < 0.05
-
-
-@pytest.mark.slow
-def test_several_seeds_are_one_program():
-    """Each seed has its own first factor of PowerSGD."""
-    codec, given = problem("PowerSGD")
-    options = {"solver": fedax.SGD(MATRIX_RATE), "schedule": FULL, "rounds": 3, "engine": ONE}
-    options["channel"] = fedax.Channel(up=codec)
-    both = fedax.run_grid([fedax.GD()], given["task"], seed=[SEED, 3], **options)
-    for seed, history in zip((SEED, 3), both, strict=True):
-        alone = fedax.run(fedax.GD(), given["task"], seed=seed, **options)
-        np.testing.assert_allclose(history.params, alone.params, rtol=0, atol=1e-12)
-    assert not np.allclose(both[0].params, both[1].params, atol=1e-6)
-
-
-def test_small_messages_do_not_underflow():
-    """Steps of 1e-30 in single precision, whose products with the last factor would be 0."""
-    codec, key = PowerSGD(1, shapes=((20, 20),)), jax.random.key(0)
-    small = np.random.default_rng(0).normal(size=(2, 20)).astype(np.float32)
-    v = jnp.asarray(np.outer(*small).ravel()) * np.float32(1e-25)
-    memory = codec.initial_memory(400, v.dtype, key)
-    for _ in range(3):
-        message, memory = codec.message_and_memory(v, memory, key)
-        np.testing.assert_allclose(message.value, v, rtol=1e-4)
 
 
 class Durations:

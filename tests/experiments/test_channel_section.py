@@ -58,13 +58,13 @@ def test_a_codec_within_another():
     form = next(one for one in forms if one["properties"]["name"].get("const") == "ef21")
     assert form["required"] == ["name", "codec"]
     inner = [one["properties"]["name"].get("const") for one in form["properties"]["codec"]["oneOf"]]
-    assert {"topk", "powersgd"} < set(inner)
+    assert {"topk", "randk"} < set(inner)
     assert not {"ef21", "diana"} & set(inner)
 
 
 def test_user_code_within_another_codec_is_known(tmp_path):
     path = tmp_path / "mine.py"
-    path.write_text("from fedax.codecs import Natural\nclass Own(Natural):\n    pass\n")
+    path.write_text("from fedax.codecs import RandK\nclass Own(RandK):\n    pass\n")
     text = NESTED.replace('"topk", fraction = 0.2', f'"{path}:Own"')
     experiment = Experiment.parse(text)
     assert user_code(experiment) == {f"{path}:Own": "codec"}

@@ -15,7 +15,7 @@ from fedax.communication.attacks import ATTACKS, Attack
 from fedax.communication.privacy import Privacy
 from fedax.core.hyper import check_declared
 from fedax.errors import InvalidInput
-from fedax.utils.layout import Layout, accumulator
+from fedax.utils.layout import accumulator
 
 
 class Codec(eqx.Module):
@@ -57,13 +57,9 @@ class Codec(eqx.Module):
         """Whether the receiver stores the client's memory as well, and adds messages to it."""
         return False
 
-    def initial_memory(self, dim: int, dtype: Any, key: Key[Array, ""]) -> PyTree:
+    def initial_memory(self, dim: int, dtype: Any) -> PyTree:
         """Returns what a client stores before its first message of `dim` numbers."""
         return jnp.zeros(dim, dtype)
-
-    def with_layout(self, layout: Layout) -> "Codec":
-        """Returns the codec for the messages of a model; most do not depend on its leaves."""
-        return self
 
     @abstractmethod
     def compress(

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from fedax.communication.channel import Codec
-from fedax.communication.memory_codecs import DIANA, EF21, PowerSGD, SharedMemory
+from fedax.communication.memory_codecs import DIANA, EF21, SharedMemory
 from fedax.core.hyper import Scalar, class_of, declared, hyper, make
 from fedax.errors import InvalidInput
 from fedax.utils.layout import accumulator
@@ -313,60 +313,6 @@ class RandK(TopK):
         return dim / self.count(dim) - 1
 
 
-class Natural(Codec):
-    r"""Sign and exponent of every entry, rounded at random to one of the two powers of two around
-    it: 9 d bits.
-
-    Unbiased, with $E \lVert Q(v) - v \rVert^2 \le \lVert v \rVert^2 / 8$. Entries below $2^{-126}$
-    become 0; those above $2^{127}$ ($2^{15}$ in float16) are clipped and counted.
-
-    >>> Natural().bits(100)
-    900
-
-    Source: Horvath et al., Natural Compression for Distributed Deep Learning, 2019
-    (arXiv:1905.10988). The paper was not read; tests hold the codec to what is said here.
-    """
-
-    def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, Int[Array, ""]]:
-        # the largest power of two that the receiver's float type holds
-        top = min(int(jnp.finfo(v.dtype).maxexp) - 1, 127)
-        v = v.astype(accumulator(v.dtype))
-        # |v| = |mantissa| 2^upper_exponent with |mantissa| in [1/2, 1)
-        mantissa, upper_exponent = jnp.frexp(v)
-        rounds_up = jax.random.uniform(key, v.shape, v.dtype) < 2 * jnp.abs(mantissa) - 1
-        exponent = upper_exponent - 1 + rounds_up.astype(upper_exponent.dtype)
-        # code 0 is zero, 1 to 254 are the exponents -126 to 127, 255 is NaN
-        codes = jnp.where((v == 0) | (exponent < -126), 0, jnp.minimum(exponent, top) + 127)
-        # a client that diverged must not look healthy
-        codes = jnp.where(jnp.isfinite(v), codes, 255).astype(jnp.int32)
-        return {"negative": v < 0, "codes": codes}, (exponent > top).sum(dtype=jnp.int32)
-
-    def restore(self, parts: Any, dim: int, dtype: Any) -> Float[Array, "dim"]:
-        codes = parts["codes"]
-        magnitude = jnp.ldexp(jnp.ones(dim, accumulator(dtype)), codes - 127)
-        magnitude = jnp.where(codes == 0, 0, jnp.where(codes == 255, jnp.nan, magnitude))
-        return jnp.where(parts["negative"], -magnitude, magnitude).astype(dtype)
-
-    def bits(self, dim: int, width: int = 32) -> int:
-        return 9 * dim
-
-    @property
-    def is_unbiased(self) -> bool:
-        return True
-
-    def relative_error(self, dim: int) -> float:
-        return 1 / 8
-
-    def encode(self, parts: Any, dim: int) -> bytes:
-        return packed(
-            (np.asarray(parts["negative"], np.int64) << 8) + np.asarray(parts["codes"], np.int64), 9
-        )
-
-    def decode(self, data: bytes, dim: int) -> Any:
-        words = unpacked(data, 9, dim)
-        return {"negative": (words >> 8).astype(bool), "codes": (words & 255).astype(np.int32)}
-
-
 class Sign(Codec):
     r"""The signs and the mean magnitude, $\frac{\lVert v \rVert_1}{d} \mathrm{sign}(v)$: 32 + d
     bits.
@@ -424,11 +370,9 @@ CODECS: dict[str, type[Codec]] = {
     "qsgd": QSGD,
     "topk": TopK,
     "randk": RandK,
-    "natural": Natural,
     "sign": Sign,
     "ef21": EF21,
     "diana": DIANA,
-    "powersgd": PowerSGD,
 }
 """Codecs by their name in experiment files."""
 

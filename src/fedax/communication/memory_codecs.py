@@ -1,25 +1,18 @@
-"""Codecs with memory: EF21 and DIANA around another codec, and PowerSGD with error feedback.
+"""Codecs with memory: EF21 and DIANA around another codec.
 
 Clients store their memories between rounds, one for each vector of each phase. The round reads and
 writes them by `Codec.message_and_memory`.
 """
 
-import dataclasses
-import math
 from abc import abstractmethod
 from typing import Any
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Key
 
 from fedax.communication.channel import Codec, Message
 from fedax.core.hyper import hyper
 from fedax.errors import InvalidInput
-from fedax.utils.layout import Layout, accumulator
-from fedax.utils.norms import scale_of
+from fedax.utils.layout import accumulator
 
 
 class SharedMemory(Codec):
@@ -60,9 +53,6 @@ class SharedMemory(Codec):
     @property
     def shares_memory(self) -> bool:
         return True
-
-    def with_layout(self, layout: Layout) -> "SharedMemory":
-        return dataclasses.replace(self, codec=self.codec.with_layout(layout))
 
     def message(
         self, v: Float[Array, "dim"], key: Key[Array, ""], near: Float[Array, "dim"] | None = None
@@ -110,7 +100,7 @@ class EF21(SharedMemory):
 
     and the receiver takes the new $g_i$. As the vectors settle down, differences vanish and with
     them the error, where error feedback keeps a part of it. C has to be contractive (see
-    `Codec.relative_error`): `TopK`, `Sign`, `PowerSGD`, or a fine quantizer. The messages of an
+    `Codec.relative_error`): `TopK`, `Sign`, or a fine quantizer. The messages of an
     unbiased codec of variance $\omega$, such as `RandK`, are divided by $1 + \omega$, which makes
     it contractive.
 
@@ -175,7 +165,7 @@ class DIANA(SharedMemory):
     that changes.
 
     Args:
-        codec: Q, unbiased: `RandK`, `QSGD`, `Natural`, or `Quantizer` with a step for every
+        codec: Q, unbiased: `RandK`, `QSGD`, or `Quantizer` with a step for every
             message.
         alpha: $\alpha$, in [0, 1]; 0 chooses $1 / (1 + \omega)$, the largest of the theory, with
             the $\omega$ of `codec.relative_error`.
@@ -183,7 +173,7 @@ class DIANA(SharedMemory):
     Example:
         >>> import fedax
         >>> codec = fedax.codecs.DIANA(fedax.codecs.RandK(0.25))
-        >>> codec.rate(1000), fedax.codecs.DIANA(fedax.codecs.Natural(), alpha=0.5).rate(1000)
+        >>> codec.rate(1000), fedax.codecs.DIANA(fedax.codecs.RandK(0.25), alpha=0.5).rate(1000)
         (0.25, 0.5)
 
     Source: Mishchenko, Gorbunov, Takac and Richtarik, Distributed Learning with Compressed Gradient
@@ -220,151 +210,3 @@ class DIANA(SharedMemory):
         omega = self.codec.relative_error(dim)
         assert omega is not None, "checked when the codec was made"
         return 1 / (1 + omega)
-
-
-class PowerSGD(Codec):
-    r"""Sends every matrix of the model as two factors of rank r, by one step of power iteration.
-
-    For a matrix M of n rows and m columns and a right factor Q of r columns:
-
-    $$ P \leftarrow \mathrm{orth}(M Q), \qquad Q \leftarrow M^T P, \qquad C(M) = P Q^T, $$
-
-    which are r (n + m) numbers. A leaf of more axes is a matrix with the last axis as its columns.
-    Vectors, small matrices that r (n + m) numbers would not shorten, and messages that are not of
-    the whole model's length go uncompressed. A matrix of rank at most r arrives up to rounding.
-
-    Biased: what was left out is added to the client's next message, and the client's Q of the last
-    message begins the iteration of the next one. The first Q is Gaussian, the same for all clients.
-    With `feedback=False`, on the way down and within `EF21`, each message has a new Gaussian Q, so
-    that $E \lVert C(M) - M \rVert^2 \le (1 - r/m) \lVert M \rVert^2$.
-
-    Every client approximates its matrices by itself, as a single worker of the released code does,
-    so that the mean of k clients has rank up to k r. There several workers share the factors of
-    their mean: they orthonormalize the mean of their M Q, average their $M^T P$, and keep as lost
-    what the shared product leaves out. That takes two sums per step, which a message has not.
-
-    Args:
-        rank: r, at least 1.
-        feedback: whether clients keep what was left out, and Q.
-        shapes: of the leaves in the vector; a run fills in those of its model.
-
-    Example:
-        >>> import fedax
-        >>> fedax.codecs.PowerSGD(rank=2, shapes=((100, 50), (50,))).bits(5050)
-        11200
-        >>> channel = fedax.Channel(up=fedax.codecs.PowerSGD(rank=2))
-
-    Source: Vogels, Karimireddy and Jaggi, PowerSGD: Practical Low-Rank Gradient Compression for
-    Distributed Optimization, NeurIPS 2019 (paper not read). Read was its authors' code
-    (github.com/epfml/powersgd): `RankKReducer` in `paper-code/gradient_reducers.py`, which has
-    these steps, with the first axis of a leaf as rows, and `train.py`. The later package
-    `powersgd.py` there sends one of the factors in each step, in turns, and nothing compressed in
-    the first 100.
-    """
-
-    rank: int = hyper(2, low=1, doc="rank of what is sent of a matrix")
-    feedback: bool = hyper(True, doc="whether what was left out is added to the next message")
-    shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True, default=(), kw_only=True)
-
-    def with_layout(self, layout: Layout) -> "PowerSGD":
-        return self if self.shapes else dataclasses.replace(self, shapes=layout.shapes)
-
-    def initial_memory(self, dim: int, dtype: Any, key: Key[Array, ""]) -> Any:
-        # what messages lost, and the right factors of the matrices
-        return jnp.zeros(dim, dtype), self._draw_factors(dim, dtype, key)
-
-    def message_and_memory(
-        self,
-        v: Float[Array, "dim"],
-        memory: Any,
-        key: Key[Array, ""],
-        near: Float[Array, "dim"] | None = None,
-    ) -> tuple[Message, Any]:
-        residual, right = memory
-        compensated = v + residual
-        # `near` is left out of the compression, but is part of `due` and of the message's value
-        values, right = self._iterate(compensated if near is None else compensated - near, right)
-        message = Message({"values": values}, None, self, v.shape[0], str(v.dtype), near)
-        return message, (compensated - message.value, right)
-
-    def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, None]:
-        right = self._draw_factors(v.shape[0], v.dtype, key)
-        return {"values": self._iterate(v, right)[0]}, None
-
-    def restore(self, parts: Any, dim: int, dtype: Any) -> Float[Array, "dim"]:
-        values, begin, pieces = parts["values"], 0, []
-        if values.dtype != dtype:  # as decoded from bytes
-            values = jax.lax.bitcast_convert_type(values, dtype)
-        for size, rows, columns in self._pieces(dim):
-            # rows and columns are 0 for what goes uncompressed, hence `or`
-            end = begin + (self.rank * (rows + columns) or size)
-            piece = values[begin:end]
-            if rows:
-                wide, middle = piece.astype(accumulator(dtype)), self.rank * rows
-                left = wide[:middle].reshape(rows, self.rank)
-                piece = (left @ wide[middle:].reshape(columns, self.rank).T).astype(dtype)
-            pieces.append(piece.ravel())
-            begin = end
-        return jnp.concatenate(pieces)
-
-    def bits(self, dim: int, width: int = 32) -> int:
-        return width * sum(
-            self.rank * (rows + columns) or size for size, rows, columns in self._pieces(dim)
-        )
-
-    def relative_error(self, dim: int) -> float:
-        columns = [columns for _, rows, columns in self._pieces(dim) if rows]
-        return 1 - self.rank / max(columns) if columns else 0.0
-
-    def encode(self, parts: Any, dim: int) -> bytes:
-        return np.asarray(parts["values"]).tobytes()
-
-    def decode(self, data: bytes, dim: int) -> Any:
-        # bytes of a number from the length: bits(dim, 8) / 8 is how many numbers there are
-        return {"values": np.frombuffer(data, f"<u{8 * len(data) // self.bits(dim, 8)}")}
-
-    def _iterate(
-        self, v: Float[Array, "dim"], right: tuple[Array, ...]
-    ) -> tuple[Float[Array, "numbers"], tuple[Array, ...]]:
-        """Returns the numbers sent for v, in the order of its leaves, and the new right factors."""
-        wide, old, new = accumulator(v.dtype), iter(right), []
-        begin, numbers = 0, []
-        for size, rows, columns in self._pieces(v.shape[0]):
-            piece = v[begin : begin + size]
-            begin += size
-            if not rows:
-                numbers.append(piece)
-                continue
-            matrix, factor = piece.reshape(rows, columns).astype(wide), next(old).astype(wide)
-            # the factor has the scale of the last message, whose product with a small matrix
-            # would underflow
-            left = jnp.linalg.qr(matrix @ (factor / scale_of(factor)))[0]
-            # a client that diverged must not look healthy
-            left = jnp.where(jnp.isfinite(matrix).all(), left, jnp.nan).astype(v.dtype)
-            # with the left factor as it is sent, so that its rounding does not count twice
-            new.append((matrix.T @ left.astype(wide)).astype(v.dtype))
-            numbers += [left.ravel(), new[-1].ravel()]
-        return jnp.concatenate(numbers), tuple(new)
-
-    def _draw_factors(self, dim: int, dtype: Any, key: Key[Array, ""]) -> tuple[Array, ...]:
-        columns = [columns for _, rows, columns in self._pieces(dim) if rows]
-        return tuple(
-            jax.random.normal(jax.random.fold_in(key, i), (count, self.rank), dtype)
-            for i, count in enumerate(columns)
-        )
-
-    def _pieces(self, dim: int) -> list[tuple[int, int, int]]:
-        """Returns the size of each piece of a vector, and rows and columns of those sent as
-        factors, else 0.
-        """
-        # a vector of another length than the model's has no matrices
-        sizes = [math.prod(shape) for shape in self.shapes]
-        if sum(sizes) != dim:
-            return [(dim, 0, 0)]
-        pieces = []
-        for shape, size in zip(self.shapes, sizes, strict=True):
-            columns = shape[-1] if len(shape) > 1 else 0
-            rows = size // columns if columns else 0
-            shortens = self.rank * (rows + columns) < size
-            pieces.append((size, rows, columns) if rows and shortens else (size, 0, 0))
-        return pieces

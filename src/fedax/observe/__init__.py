@@ -18,7 +18,6 @@ All predictions together:
 Single clients:
 - `ClientAccuracy`: a score of the global model, or of the clients' own, on each client's test
   examples.
-- `AttackSuccess`: how far the backdoor of hostile clients opens.
 - `HeldBack`: a score on clients that never take part, before and after adapting to each.
 - `LocalAccuracy`: accuracy of each client's own model on its own test examples.
 - `ClientWeights`: the weights of the clients in a mean over all of them.
@@ -51,7 +50,6 @@ from fedax.observe.accuracy import TrainScore as TrainScore
 from fedax.observe.accuracy import ValidationAccuracy as ValidationAccuracy
 from fedax.observe.accuracy import ValidationLoss as ValidationLoss
 from fedax.observe.accuracy import ValidationScore as ValidationScore
-from fedax.observe.attack_success import AttackSuccess as AttackSuccess
 from fedax.observe.base import Observer as Observer
 from fedax.observe.base import View as View
 from fedax.observe.cohort_extremes import Extremes as Extremes

@@ -231,12 +231,6 @@ class Observer(eqx.Module):
         Called before anything is compiled.
         """
 
-    def check_channel(self, channel: Any) -> None:
-        """Refuses a run whose channel lacks what the observer needs, such as an attack.
-
-        Called as `check`; `channel` is None for plain messages.
-        """
-
     def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
         """Returns the directions of its metrics: `"max"` where more is better, `"min"` where less.
 

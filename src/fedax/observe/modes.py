@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from fedax.core import InvalidInput
 from fedax.core.directions import SCORES, Mode
 from fedax.observe.accuracy import HoldoutScore, Objective, TrainLoss, TrainScore, ValidationScore
-from fedax.observe.attack_success import AttackSuccess
 from fedax.observe.base import Observer
 from fedax.observe.cohort_extremes import Extremes
 from fedax.observe.consensus import Consensus, NodeAccuracy
@@ -22,7 +21,7 @@ def built_in_modes() -> Mapping[str, Mode]:
     """Returns the directions of what this package's observers give for losses and accuracies."""
     splits = ("holdout", "validation", "test", "train")
     observers: list[Observer] = [TrainLoss(), Objective(), Consensus(), ConsensusSquare()]
-    observers += [Dissimilarity(), AttackSuccess()]
+    observers += [Dissimilarity()]
     observers += [kind(split=split) for kind in (AUC, F1, CalibrationError) for split in splits]
     score_observers = (
         TrainScore,

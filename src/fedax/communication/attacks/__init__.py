@@ -7,23 +7,18 @@ from fedax.communication.attacks.collusion import ALIE as ALIE
 from fedax.communication.attacks.collusion import IPM as IPM
 from fedax.communication.attacks.collusion import Collusion as Collusion
 from fedax.communication.attacks.collusion import MinMax as MinMax
-from fedax.communication.attacks.collusion import MinSum as MinSum
 from fedax.communication.attacks.messages import Noise as Noise
 from fedax.communication.attacks.messages import SignFlip as SignFlip
-from fedax.communication.attacks.poisoning import Backdoor as Backdoor
 from fedax.communication.attacks.poisoning import LabelFlip as LabelFlip
-from fedax.communication.attacks.poisoning import Trigger as Trigger
 from fedax.core.hyper import make
 
 ATTACKS: dict[str, type[Attack]] = {
     "sign_flip": SignFlip,
     "noise": Noise,
     "label_flip": LabelFlip,
-    "backdoor": Backdoor,
     "alie": ALIE,
     "ipm": IPM,
     "min_max": MinMax,
-    "min_sum": MinSum,
 }
 """Attacks by their name in experiment files."""
 

@@ -131,46 +131,7 @@ class IPM(Collusion):
         return -self.epsilon * _mean(changes, is_known)
 
 
-class _Perturbation(Collusion):
-    r"""Hostile clients send $\mu + \gamma p$ with the largest $\gamma$ at which it passes."""
-
-    direction: str = hyper(
-        "std", choices=("std", "unit", "sign"), doc="what the mean of the changes is moved along"
-    )
-
-    def agree(
-        self,
-        changes: Float[Array, "capacity dim"],
-        is_known: Bool[Array, "capacity"],
-        clients: Int[Array, ""],
-        hostile: Int[Array, ""],
-    ) -> Float[Array, "dim"]:
-        scale = scale_of(jnp.where(is_known[:, None], changes, 0))
-        # squares of large and small changes fit
-        scaled = jnp.where(is_known[:, None], changes / scale, 0)
-        mean = _mean(scaled, is_known)
-        if self.direction == "std":
-            p = -_deviation(scaled, is_known)
-        else:
-            p = -unit(mean) if self.direction == "unit" else -jnp.sign(mean)
-        # squared distances of all pairs (capacity, capacity), row by row
-        squares = jax.lax.map(lambda x: ((scaled - x[None]) ** 2).sum(1), scaled)
-        squares = jnp.where(is_known[None] & is_known[:, None], squares, 0)
-        return scale * (mean + self.largest_step(scaled, is_known, mean, p, squares) * p)
-
-    @abstractmethod
-    def largest_step(
-        self,
-        changes: Float[Array, "capacity dim"],
-        is_known: Bool[Array, "capacity"],
-        mean: Float[Array, "dim"],
-        p: Float[Array, "dim"],
-        squares: Float[Array, "capacity capacity"],
-    ) -> Float[Array, ""]:
-        r"""Returns $\gamma$, at least 0."""
-
-
-class MinMax(_Perturbation):
+class MinMax(Collusion):
     r"""Hostile clients send $\mu + \gamma p$, as far from others as these are from each other.
 
     It is no farther from any change $x_i$ that they know than two of these are from each other:
@@ -196,72 +157,38 @@ class MinMax(_Perturbation):
     (github.com/vrt1shjwlkr/NDSS21-Model-Poisoning); the paper was not read.
     """
 
-    def largest_step(
+    direction: str = hyper(
+        "std", choices=("std", "unit", "sign"), doc="what the mean of the changes is moved along"
+    )
+
+    def agree(
         self,
         changes: Float[Array, "capacity dim"],
         is_known: Bool[Array, "capacity"],
-        mean: Float[Array, "dim"],
-        p: Float[Array, "dim"],
-        squares: Float[Array, "capacity capacity"],
-    ) -> Float[Array, ""]:
+        clients: Int[Array, ""],
+        hostile: Int[Array, ""],
+    ) -> Float[Array, "dim"]:
+        scale = scale_of(jnp.where(is_known[:, None], changes, 0))
+        # squares of large and small changes fit
+        scaled = jnp.where(is_known[:, None], changes / scale, 0)
+        mean = _mean(scaled, is_known)
+        if self.direction == "std":
+            p = -_deviation(scaled, is_known)
+        else:
+            p = -unit(mean) if self.direction == "unit" else -jnp.sign(mean)
+        # squared distances of all pairs (capacity, capacity), row by row
+        squares = jax.lax.map(lambda x: ((scaled - x[None]) ** 2).sum(1), scaled)
+        largest = jnp.where(is_known[None] & is_known[:, None], squares, 0).max()
         # |mean - x_i + g p|^2 = |p|^2 g^2 + 2 b_i g + d_i, at most the largest square
-        offsets = mean[None] - changes
+        offsets = mean[None] - scaled
         a, b, d = p @ p, offsets @ p, (offsets**2).sum(1)
-        room = jnp.maximum(squares.max() - d, 0)
+        room = jnp.maximum(largest - d, 0)
         # this form of the root does not cancel for b > 0; for b <= 0 the other one does not
         root = jnp.sqrt(b**2 + a * room)
         sum_, a = jnp.where(b > 0, root + b, 1), jnp.where(a > 0, a, 1)
         steps = jnp.where(b > 0, room / sum_, (root - b) / a)
-        return jnp.where(is_known, steps, jnp.inf).min()
-
-
-class MinSum(_Perturbation):
-    r"""Hostile clients send $\mu + \gamma p$, in all as far from others as one of these.
-
-    Its sum of squared distances to the changes $x_i$ that they know is no larger than that of one
-    of these:
-
-    $$ \gamma = \max \Big\{ \gamma : \sum_i \lVert \mu + \gamma p - x_i \rVert^2 \le
-       \max_i \sum_j \lVert x_i - x_j \rVert^2 \Big\}, $$
-
-    with the mean $\mu$. The authors' code approaches $\gamma$ by halving; here it is a root.
-
-    Args:
-        share, seed: as in `Attack`.
-        knows: as in `Collusion`.
-        direction: as in `MinMax`.
-        form: "as_written", or "as_released", with the smallest sum, $\min_i$, on the right.
-
-    Example:
-        >>> import fedax
-        >>> channel = fedax.Channel(attack=fedax.attacks.MinSum(share=0.2))
-
-    Source: as `MinMax` (Min-Sum).
-    """
-
-    form: str = hyper(
-        "as_written",
-        choices=("as_written", "as_released"),
-        doc="whether the largest or the smallest sum of a known change is the bound",
-    )
-
-    def largest_step(
-        self,
-        changes: Float[Array, "capacity dim"],
-        is_known: Bool[Array, "capacity"],
-        mean: Float[Array, "dim"],
-        p: Float[Array, "dim"],
-        squares: Float[Array, "capacity capacity"],
-    ) -> Float[Array, ""]:
-        count, sums = is_known.sum(dtype=changes.dtype), squares.sum(1)
-        if self.form == "as_written":
-            bound = sums.max()
-        else:
-            bound = jnp.where(is_known, sums, jnp.inf).min()
-        # around their mean the squares add up to half of all pairs' over the count
-        room = jnp.maximum(bound - sums.sum() / (2 * count), 0)
-        square = count * (p @ p)
-        return jnp.sqrt(room / jnp.where(square > 0, square, 1))
+        gamma = jnp.where(is_known, steps, jnp.inf).min()
+        return scale * (mean + gamma * p)
 
 
 def _mean(

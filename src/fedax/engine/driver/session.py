@@ -217,7 +217,6 @@ class Grid:
         self._stop, self._mode = observed.stop, observed.mode
         for observer in observed.observe or ():
             observer.check(task)
-            observer.check_channel(options.channel)
         options = observed.with_directions(task)
         for algorithm in algorithms:
             check_kind("run(algorithm=...)", algorithm, Algorithm)
@@ -483,7 +482,6 @@ class Session:
         """Computes the metrics of some observers, by name."""
         for observer in observers:
             observer.check(self._grid.task)
-            observer.check_channel(self._grid.options.channel)
         task = self._grid.seen_task
         return compute_metrics(self._program, state.value, observers, state.round, task)[0]
 

@@ -292,8 +292,7 @@ class PhaseWork(eqx.Module):
             value = self.local(value, upload.reference, client.key("privacy"))
         if self.codec is None:
             return value, None
-        codec = self.codec.with_layout(client.layout)
-        return encode(value, codec, client.key("uplink"), upload.reference, lost)
+        return encode(value, self.codec, client.key("uplink"), upload.reference, lost)
 
     def adjust_upload(self, value: PyTree) -> PyTree:
         """Returns a decoded upload as the server adds it up: clipped with privacy, as a change if

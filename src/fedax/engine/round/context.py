@@ -377,8 +377,7 @@ class RoundContext(Federation):
             {} if memory is None else {"own": memory},
         )
         if channel is not None and channel.down is not None:
-            codec = channel.down.with_layout(self.layout)
-            down = encode(down, codec, self.key(f"downlink {phase}"))[0]
+            down = encode(down, channel.down, self.key(f"downlink {phase}"))[0]
         # every phase has its own memories of the codec, because messages of different phases differ
         if channel is not None and channel.has_memory:
             client_states["lost"] = self.lost[phase]

@@ -140,14 +140,10 @@ def initial_carry(
     phases = trace_footprint(algorithm, backend.setup).phases
     lost = ()
     if codec is not None:
-        codec = codec.with_layout(backend.setup.layout)
         # one memory for every vector that the phase codes
         memories = [
-            tuple(
-                codec.initial_memory(length, w.dtype, stream(root, "codec", number, i))
-                for i, length in enumerate(phase.codable)
-            )
-            for number, phase in enumerate(phases)
+            tuple(codec.initial_memory(length, w.dtype) for length in phase.codable)
+            for phase in phases
         ]
         lost = tuple(map(backend.memory, memories))
     if not changing:

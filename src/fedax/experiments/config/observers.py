@@ -24,7 +24,6 @@ OBSERVERS: dict[str, Callable[..., Observer]] = {
     "test_accuracy": observe.TestAccuracy,
     "client_accuracy": observe.ClientAccuracy,
     "local_accuracy": observe.LocalAccuracy,
-    "attack_success": observe.AttackSuccess,
     "dissimilarity": observe.Dissimilarity,
     "consensus": observe.Consensus,
     "consensus_square": observe.ConsensusSquare,
@@ -50,7 +49,6 @@ OBSERVERS: dict[str, Callable[..., Observer]] = {
 """Observers by their name in experiment files."""
 ON_DEMAND = (
     "training_loss",
-    "attack_success",
     "dissimilarity",
     "local_accuracy",
     "consensus",

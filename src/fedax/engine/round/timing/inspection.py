@@ -177,15 +177,13 @@ class _InspectionBackend(RecordingBackend):
         """
         down, up, key = phase_work.down, upload.value, jax.random.key(0)
         if self.channel is not None and self.channel.down is not None:
-            down = encode(down, self.channel.down.with_layout(self.setup.layout), key)[0]
+            down = encode(down, self.channel.down, key)[0]
         if self.channel is not None and self.channel.up is not None:
-            codec = self.channel.up.with_layout(self.setup.layout)
+            codec = self.channel.up
             memories = None
             if codec.shares_memory:  # which has no messages without one
-                vector_dims = [v.shape[0] for v in vectors(up)]
-                memories = [
-                    codec.initial_memory(n, self.setup.layout.dtype, key) for n in vector_dims
-                ]
+                dtype = self.setup.layout.dtype
+                memories = [codec.initial_memory(v.shape[0], dtype) for v in vectors(up)]
             up = encode(up, codec, key, upload.reference, memories)[0]
         weight = 0 if upload.weight is None else bits_of(upload.weight)
         form = jax.tree.map(
