@@ -5,15 +5,20 @@ Each test builds a pair of neighbours, measures on real messages how far apart t
 their noise is, and finds the largest epsilon that a threshold test on these messages proves. The
 reported epsilon must not be smaller."""
 
+import dataclasses
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
 import fedax
+from fedax.conformance.method import Method, examples_of
 from fedax.observe.base import Observer
+from marks import slow
+from problems import SIZES, kinds_of_laws, named, squares
 
 CLIP, DIM, CLIENTS = 0.5, 200, 50
 ONE = fedax.Simulation(devices=1)
@@ -263,3 +268,122 @@ def test_noise_of_the_system_is_gaussian():
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.05
     assert abs(np.corrcoef(first[:5000], first[5000:10000])[0, 1]) < 0.07
     assert jnp.isfinite(first).all()
+
+
+@pytest.fixture
+def single_precision():
+    with jax.enable_x64(False):
+        yield
+
+
+def neighbour(labels):
+    """Linear regression in which client 1 has these labels."""
+    clients = examples_of(SIZES, np.float32)
+    clients[1]["y"] = np.full_like(clients[1]["y"], labels)
+    start = {"b": np.zeros((), np.float32), "w": np.full(3, 0.1, np.float32)}
+    return fedax.tasks.from_loss(squares, start, clients, l2=0.01)
+
+
+def private_run(kind, task, where="server", **options):
+    """A run whose noise is so wide that the uploads are lost in its rounding."""
+    privacy = fedax.Privacy(clip=1e-20, noise=1e20, delta=1e-3, where=where)
+    return fedax.run(
+        kind(),
+        task,
+        schedule=fedax.Schedule(steps=2, weights="equal"),
+        channel=fedax.Channel(privacy=privacy),
+        rounds=2,
+        engine=ONE,
+        **options,
+    )
+
+
+def published(history):
+    """All that a history has, but for its wall times and the task's function."""
+    hidden = {"bits", "seconds", "compiling", "predictor"}
+    names = sorted({field.name for field in dataclasses.fields(history)} - hidden)
+    return jax.tree.leaves(
+        [history.bits.up, history.bits.down, [getattr(history, n) for n in names]]
+    )
+
+
+FAST = {"FedPer", "FedRep", "LGFedAvg", "FedBN", "PFedMe", "SCAFFOLD"}
+
+
+@pytest.mark.parametrize("where", ["server", slow("client")])
+@pytest.mark.parametrize(
+    "kind", [kind if named(kind) in FAST else slow(kind) for kind in kinds_of_laws()], ids=named
+)
+@pytest.mark.usefixtures("single_precision")
+def test_neighbours_differ_in_what_the_noise_covers_only(kind, where):
+    """Every method that stores something at its clients: all else in a history is the same to the
+    bit."""
+    if not any(Method.of(kind).footprint.memory):
+        pytest.skip("nothing stays at its clients")
+    try:
+        histories = [private_run(kind, neighbour(labels), where) for labels in (5.0, -5.0)]
+    except fedax.InvalidInput as refusal:
+        if named(kind) in FAST:
+            raise
+        pytest.skip(str(refusal))
+    require_alike(*histories)
+    with pytest.raises(fedax.InvalidInput, match="Continue from a checkpoint"):
+        private_run(kind, neighbour(5.0), where, resume=histories[0])
+
+
+def require_alike(one, other):
+    rows = list(zip(published(one), published(other), strict=True))
+    assert len(rows) > 10
+    for mine, theirs in rows:
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def running_mean(w, e, *, state, training):
+    """Squares around a mean that every client keeps of its inputs."""
+    mean = {"mean": (state["mean"] + e["x"].mean()) / 2} if training else state
+    losses = (w - e["x"] + mean["mean"]) ** 2
+    return (losses, mean) if training else losses
+
+
+@pytest.mark.usefixtures("single_precision")
+def test_statistics_that_clients_keep_stay_with_them():
+    histories = []
+    for value in (1.0, 100.0):
+        clients = [{"x": np.full(3, x, np.float32)} for x in (0.0, value)]
+        state = {"mean": np.zeros((), np.float32)}
+        task = fedax.tasks.from_loss(
+            running_mean, np.float32(0.5), clients, state=state, state_policy="local"
+        )
+        histories.append(private_run(fedax.FedAvg, task))
+    require_alike(*histories)
+    assert histories[0].final_state == {"mean": 0}
+
+
+class ReadsMemories(fedax.FedAvg):
+    """FedAvg that reads what its clients store, in a round or for the model that it publishes."""
+
+    in_round: bool = fedax.hyper(True, doc="where")
+
+    def init(self, fed, w):
+        return w, fed.memory(w)
+
+    def round(self, fed, state):
+        w, memory = state
+        mean = memory.mean() if self.in_round else w
+        return fed.average(self.train, fed.everyone, mean), memory
+
+    def model(self, state):
+        return state[0] if self.in_round else state[1].mean()
+
+
+@pytest.mark.parametrize(("in_round", "words"), [(True, "a round reads"), (False, "default")])
+@pytest.mark.usefixtures("single_precision")
+def test_servers_that_read_memories_are_refused(in_round, words):
+    with pytest.raises(fedax.InvalidInput, match=words):
+        private_run(lambda: ReadsMemories(in_round=in_round), neighbour(1.0))
+
+
+@pytest.mark.usefixtures("single_precision")
+def test_what_clients_keep_is_not_published():
+    with pytest.raises(fedax.InvalidInput, match=r"run\(personal=...\): with privacy"):
+        private_run(fedax.Ditto, neighbour(1.0), personal=True)

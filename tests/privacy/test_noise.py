@@ -215,8 +215,14 @@ def test_a_private_sum_of_memories_moves_as_they_do(schedule, control_weights):
             clients={f"site {k}": [float(k)] * (1 + k % 3) for k in range(6)},
         )
         wide = fedax.Privacy(clip=1e4, noise=0.0)
-        state = go(method, wide, schedule, task, engine=fedax.Simulation(devices=1)).state
-    c, own = np.asarray(state.c), np.asarray(state.memory.all()).mean(0)
+        session = fedax.start(
+            method, task, schedule=schedule, channel=fedax.Channel(privacy=wide), seed=4
+        )
+        state = session.init()
+        for _ in range(3):
+            state, _ = session.step(state)
+        (carry,) = session._program.split(state.value)
+    c, own = np.asarray(carry.state.c), np.asarray(carry.state.memory.all()).mean(0)
     assert (np.abs(c) > 0.1).all()
     np.testing.assert_allclose(c, own, rtol=1e-5)
 

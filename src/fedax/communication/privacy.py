@@ -238,7 +238,8 @@ def clip_leaves(
         # a part within its bound keeps its bits
         leaves[i] = jnp.where(is_inside, leaf, _round_down(scaled * factor, leaf.dtype))
         inside.append(is_inside.astype(jnp.float32) - 0.5)
-    return Bounded(jax.tree.unflatten(structure, leaves), jnp.stack(inside))
+    flags = jnp.stack(inside) if inside else jnp.zeros(0, jnp.float32)  # nothing may be sent
+    return Bounded(jax.tree.unflatten(structure, leaves), flags)
 
 
 def _round_down(v: Array, dtype: Any) -> Array:

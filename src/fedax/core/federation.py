@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.core.scheduling.sampling import weighted_subset
 from fedax.core.validation.misuse import missing_attribute
+from fedax.errors import InvalidInput
 from fedax.utils.layout import Layout
 from fedax.utils.random import Index
 
@@ -110,12 +111,31 @@ class Memory(eqx.Module):
         """Moves the rows to the device, for engines that keep them there."""
         return self
 
-    def mean(self) -> PyTree:
-        """Returns the mean over all clients, with equal weights."""
+    def mean(self, default: PyTree = None) -> PyTree:
+        """Returns the mean over all clients, with equal weights; `default` in what a run with
+        privacy publishes, which must not depend on what clients store.
+        """
         return jax.tree.map(lambda rows: rows.mean(0), self.all())
 
     def _with(self, rows: PyTree) -> "Memory":
         return Memory(rows)
+
+
+class HiddenMemory(Memory):
+    """The clients' memories in what a run with privacy publishes: without rows; for engines."""
+
+    in_process: ClassVar[bool] = False
+    _rows: PyTree = None
+
+    def mean(self, default: PyTree = None) -> PyTree:
+        if default is None:
+            reason = "with privacy the global model must not depend on what clients store"
+            hint = "Write memory.mean(default=...), such as the initial values."
+            raise InvalidInput.because("Memory.mean", reason, hint)
+        return default
+
+    def _with(self, rows: PyTree) -> Memory:
+        return self
 
 
 def is_memory(node: Any) -> bool:

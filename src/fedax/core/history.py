@@ -144,14 +144,15 @@ class History:
             such as "theory" or "measured". Where they rest on an estimate, `smoothness_estimate` is
             that of each client's smoothness.
         state: the algorithm's state after the last round; `run(..., resume=history)` continues from
-            it.
+            it. With privacy it has nothing of what clients store, here and in the other attributes.
         lost: for each phase of a round what the clients store for the channel's codec, if that has
             memory: with error feedback what their messages lost.
         best: with `run(..., keep_best=metric)` or early stopping, the best model by that metric
             among the observed ones.
         model_state: what the final model updates without a gradient, such as batch statistics, if
             that changes: a pytree, or the clients' memories of theirs.
-        fixed_state: the model's state if training does not change it (`state_policy="frozen"`).
+        fixed_state: the model's state if training does not change it (`state_policy="frozen"`), or
+            with privacy clients keep their own: the initial one.
         clients: the names of the clients, in their order; None if they have no names.
         solver_states: what the clients store for a solver with `keep=True`.
         bounds: with adaptive clipping (see `Privacy`), what the next round clips at, shape

@@ -45,7 +45,7 @@ class Parted(Algorithm[Parts]):
     alone.
 
     A client uses its own leaves with the shared ones; the global model has the mean of everybody's
-    own.
+    own, with privacy the initial ones.
 
     Attributes:
         chooses: the hyperparameter that says which leaves.
@@ -91,7 +91,7 @@ class Parted(Algorithm[Parts]):
         return Parts(shared_leaves.put(state.whole, mean), memory, state.own)
 
     def model(self, state: Parts) -> Vector:
-        return state.own.put(state.whole, state.memory.mean())
+        return state.own.put(state.whole, state.memory.mean(default=state.own.take(state.whole)))
 
     def personal(self, state: Parts) -> Personal:
         return Personal(self.join, (state.own.others.take(state.whole),), state.memory)

@@ -238,7 +238,7 @@ class RoundLoop:
 
     def _store_best(self, improved: list[bool]) -> None:
         """Copies the models of the runs whose metric has just improved."""
-        carries = self._carries()
+        carries = self.grid.published(self._carries())
         for recorder, w, carry in compress(
             zip(self.recorders, self._models(carries), carries, strict=True), improved
         ):
@@ -327,7 +327,8 @@ class RoundLoop:
 
     def _histories(self) -> list[History]:
         """Returns the histories with what the grid knows of each run."""
-        grid, histories = self.grid, self._finish(self._carries())
+        grid = self.grid
+        histories = self._finish(grid.published(self._carries()))
         origins = [
             recorder.mark_origin(origin)
             for recorder, origin in zip(self.recorders, grid.origins(), strict=True)

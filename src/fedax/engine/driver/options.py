@@ -240,13 +240,18 @@ class RunOptions:
     def with_default_observers(self, task: Task) -> "RunOptions":
         """Returns the options with default observers if none were given.
 
-        These are the training loss and the scores of the task, such as accuracy.
+        These are the training loss and the scores of the task, such as accuracy. With privacy they
+        are the scores on a test set at the server, if there is one.
 
         With `on_bad_client="drop"` there are none by default, because the losses of bad clients
         need not be finite.
         """
         if self.observe is not None or self.on_bad_client == "drop":
             return self
+        if self.channel is not None and self.channel.privacy is not None:
+            # what clients have is measured only for those who ask: no noise covers it
+            scores = () if task.holdout is None else task.scores
+            return dataclasses.replace(self, observe=tuple(map(HoldoutScore, scores)))
         # on test examples if there are any: scores of training say less about the model
         kind = TrainScore if task.test_set is None else HoldoutScore
         return dataclasses.replace(self, observe=(TrainLoss(), *map(kind, task.scores)))

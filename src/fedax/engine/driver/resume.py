@@ -14,6 +14,7 @@ import numpy as np
 from fedax.communication.channel import Channel, Codec
 from fedax.core.algorithm import Algorithm
 from fedax.core.client import Solver
+from fedax.core.federation import HiddenMemory, is_memory
 from fedax.core.history import History
 from fedax.core.hyper import as_arrays
 from fedax.core.scheduling.schedule import Schedule
@@ -111,13 +112,13 @@ def check_solver_states(histories: Sequence[History], solver: Solver, layout: La
             )
 
 
-def data_of(task: Task, is_exact: bool) -> dict[str, Any]:
+def data_of(task: Task, is_private: bool) -> dict[str, Any]:
     """Returns the sizes and a hash of the training data.
 
-    Of large arrays `is_exact` says whether every number counts.
+    With privacy without the hash, by which two populations could be told apart.
     """
-    content = hash_arrays(task.train) if is_exact else fingerprint(task.train)
-    return {"clients": task.train.clients, "examples": task.train.total, "content": content}
+    sizes = {"clients": task.train.clients, "examples": task.train.total}
+    return sizes if is_private else sizes | {"content": fingerprint(task.train)}
 
 
 def fingerprint(tree: Any) -> str:
@@ -167,6 +168,12 @@ def check_resumed(
         allowed = f"whole numbers >= {done}, the rounds of the history that is continued"
         raise InvalidInput.of("run(rounds=...)", rounds, allowed)
     for history, expected in zip(histories, origins, strict=True):
+        stored = history.state, history.lost, history.model_state, history.solver_states
+        if any(
+            isinstance(leaf, HiddenMemory) for leaf in jax.tree.leaves(stored, is_leaf=is_memory)
+        ):
+            reason = "a history with privacy has nothing of what its clients store"
+            raise InvalidInput.because("run(resume=...)", reason, "Continue from a checkpoint.")
         recorded = history.origin
         if recorded is None:
             if is_private:

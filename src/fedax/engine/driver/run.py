@@ -496,6 +496,7 @@ def _run(grid: Grid, resume: list[History], is_interrupted: bool) -> list[Histor
         loop = RoundLoop(grid, resume, checkpoints)
         histories = loop.run_none() if is_interrupted else loop.run()
     # the grid's task: in the state that came with `params`
-    fixed = grid.task.state if grid.task.state_policy == "frozen" else None
+    is_fixed = grid.task.state_policy == "frozen" or grid.private is not None
+    fixed = grid.task.state if is_fixed else None
     predictor_fields = {"predictor": grid.task.as_predictor, "fixed_state": fixed}
     return [dataclasses.replace(history, **predictor_fields) for history in histories]

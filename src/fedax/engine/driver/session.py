@@ -141,6 +141,7 @@ class Grid:
         with engine.process_group.raise_on_all_ranks():
             setup = self._check_setup(setup)
         self.private = setup.private
+        self.published = setup.published
         # metrics on the host see the examples that the clients see, which an attack may poison
         self.seen_task = setup.task
         self.rounds = (
@@ -312,7 +313,10 @@ class Grid:
             "clock": clock_of(member, setup, devices),
             "cutoff": cutoff_of(member, setup, devices),
         }
-        return dataclasses.replace(setup, private=private_of(member, setup), **timing)
+        private = private_of(member, setup)
+        if private is not None and self.options.personal:
+            raise _personal_refusal("run(personal=...)")
+        return dataclasses.replace(setup, private=private, **timing)
 
     def check_resumed(self, histories: Sequence[History]) -> list[bool]:
         """Refuses histories that these runs cannot continue.
@@ -489,14 +493,23 @@ class Session:
         """Returns the global model as the user's own pytree."""
         (carry,) = self._program.split(state.value)
         layout = self._grid.layout
-        model = call_model(self._grid.algorithms_by_run[0], carry.state, layout.dim)
+        state = self._grid.published(carry.state)
+        model = call_model(self._grid.algorithms_by_run[0], state, layout.dim)
         return self._grid.task.assembled(layout.unravel(model))
 
     def personal(self, state: RunState) -> PyTree:
         """Returns the models that the clients use: the user's pytree with a first axis
         (clients,).
         """
+        if self._grid.private is not None:
+            raise _personal_refusal("Session.personal")
         return jax.vmap(self._grid.layout.unravel)(self._program.personal(state.value)[0].models)
+
+
+def _personal_refusal(field: str) -> InvalidInput:
+    """Returns the error of a run with privacy whose clients' own models are asked for."""
+    reason = "with privacy, what clients keep for themselves is not published"
+    return InvalidInput.because(field, reason, "Observers tell how good their models are.")
 
 
 def start(

@@ -59,7 +59,7 @@ def vectors(down: PyTree) -> list[Any]:
     return [leaf for leaf in jax.tree.leaves(down) if is_vector(leaf)]
 
 
-def add_noise(received: PyTree, scale: Float[Array, ""], key: Key[Array, ""]) -> PyTree:
+def add_link_noise(received: PyTree, scale: Float[Array, ""], key: Key[Array, ""]) -> PyTree:
     """Adds Gaussian noise to all real arrays of a message that are not scalars."""
     leaves, structure = jax.tree.flatten(received)
     for index, leaf in enumerate(leaves):
@@ -232,7 +232,7 @@ class PhaseWork(eqx.Module):
         client.solver_state = client_state.get("solver")
         if self.noise is not None:
             scale, key = self.noise[client.index], client.key("link noise")
-            noisy = add_noise(client_state["received"], scale, key)
+            noisy = add_link_noise(client_state["received"], scale, key)
             client_state = client_state | {"received": noisy}
         inputs = (
             *decode(self.down)[0],

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.communication.channel import Channel
 from fedax.core.client import Carry, Client, Minibatch, Solver
+from fedax.core.federation import HiddenMemory, with_memories
 from fedax.core.scheduling.local_work import Work
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Population, Ragged, Task, piece
@@ -101,6 +102,15 @@ class Setup(eqx.Module):
     cutoff: Any = eqx.field(static=True, default=None)
     kernels: bool = eqx.field(static=True, default=False)
     pads_held_back: bool = eqx.field(static=True, default=False)
+
+    def published(self, tree: PyTree) -> PyTree:
+        """Returns a carry, or a part of one, as the run publishes it.
+
+        With privacy it has no clients' memories, which no noise covers.
+        """
+        if self.private is None:
+            return tree
+        return with_memories(tree, lambda _: HiddenMemory())
 
 
 Fetch: TypeAlias = Callable[[Index, int], dict[str, Array]]

@@ -487,7 +487,8 @@ class RoundContext(Federation):
             asked = jnp.where(was_abandoned, 0, cohort.count)
             traffic |= {"clients": cohort.ids, "asked": jnp.asarray(asked, jnp.int32)}
         self.traffic.append(traffic)
-        if result.clipped is not None:
+        # the number is of uploads before noise
+        if result.clipped is not None and not self._is_noised:
             self.note(overflow=self.notes.get("overflow", jnp.int32(0)) + result.clipped)
         self.note(**result.notes)
         self._check_finite(cohort, result)

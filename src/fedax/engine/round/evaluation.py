@@ -90,8 +90,10 @@ def view_of(
 
     `last_cohort` is the cohort of the last phase before it.
     """
-    evaluated = dataclasses.replace(setup, task=task_as_evaluated(setup.task, carry.model_state))
-    view = CompiledView(evaluated, call_model(algorithm, carry.state, setup.layout.dim))
+    published = setup.published(carry)
+    task = task_as_evaluated(setup.task, published.model_state)
+    model = call_model(algorithm, published.state, setup.layout.dim)
+    view = CompiledView(dataclasses.replace(setup, task=task), model)
     set_run(view, setup, algorithm, carry.state)
     view.own, view._worked = personal_models(setup, algorithm, carry), last_cohort
     view.states = carry.model_state if isinstance(carry.model_state, Memory) else None

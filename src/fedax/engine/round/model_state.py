@@ -43,7 +43,9 @@ def mean_of_rows(gathered: Gathered[Any]) -> PyTree:
 def task_as_evaluated(task: Task, model_state: Any) -> Task:
     """Returns the task with the state for evaluation: where clients store states, their mean."""
     if isinstance(model_state, Memory):
-        model_state = state_from_mean(model_state.each(state_in_reals).mean(), task.state)
+        reals = model_state.each(state_in_reals)
+        mean = reals.mean(default=state_in_reals(task.state))
+        model_state = state_from_mean(mean, task.state)
     return task.at(model_state)
 
 

@@ -25,13 +25,13 @@ from fedax.communication.privacy import (
     clip_leaves,
 )
 from fedax.core.algorithm import Algorithm
-from fedax.core.federation import Cohort, Memory, Upload
+from fedax.core.federation import Cohort, HiddenMemory, Memory, Upload, with_memories
 from fedax.core.hyper import as_arrays, bound_to
 from fedax.core.scheduling.sampling import Poisson, Uniform
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.solver import SGD
 from fedax.core.task import Task
-from fedax.core.validation.own_methods import call_init, call_round, call_work
+from fedax.core.validation.own_methods import call_init, call_model, call_round, call_work
 from fedax.engine.round.backend import PhaseResult, PhaseWork, vectors
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
@@ -130,9 +130,7 @@ class Private(NamedTuple):
     @property
     def amplified(self) -> bool:
         """Whether epsilon relies on cohorts that are secret outside the server."""
-        return bool(self.privacy.noise) and any(
-            release.rate < 1 for release in (*self.ledger.first, *self.ledger.later)
-        )
+        return bool(self.privacy.noise) and self.ledger.is_sampled
 
     @property
     def local(self) -> bool:
@@ -358,6 +356,16 @@ class _Draw(NamedTuple):
     is_weighted: bool
 
 
+class _OpaqueMemory(Memory):
+    """The clients' memories in a traced round, in which the server must not read them."""
+
+    def mean(self, default: PyTree = None) -> PyTree:
+        raise InvalidInput.because(FIELD, "a round reads the mean of what clients store")
+
+    def _with(self, rows: PyTree) -> Memory:
+        return _OpaqueMemory(rows)
+
+
 class _InspectionBackend(RecordingBackend):
     """Traces rounds, and refuses methods whose messages noise on a mean would not hide.
 
@@ -373,6 +381,9 @@ class _InspectionBackend(RecordingBackend):
         self.draws: list[_Draw] = []
         self.everyone_ids: list[Any] = []
         self.phases_of_round: list[_TracedPhase] = []
+
+    def memory(self, initial: PyTree) -> Memory:
+        return _OpaqueMemory(super().memory(initial).all())
 
     def exchange(
         self,
@@ -489,6 +500,7 @@ def _trace_two_rounds(
             fed = _InspectionContext(backend, t, root, model_state=shared_state(setup.task))
             state = call_round(algorithm, fed, state)
             rounds.append(backend.phases_of_round)
+        call_model(algorithm, with_memories(state, lambda _: HiddenMemory()), setup.layout.dim)
 
     jax.eval_shape(two_rounds)
     return rounds
@@ -510,7 +522,8 @@ def _releases(
     and who drops out of a fixed draw is not exchangeable.
     """
     phases_by_draw: dict[int | None, int] = {}  # by draw, the number of phases with its clients
-    for phase in round:
+    sending = [phase for phase in round if phase.form[0]]  # others release nothing
+    for phase in sending:
         phases_by_draw[phase.draw] = phases_by_draw.get(phase.draw, 0) + 1
     poisson = central and schedule.cohort is not None and isinstance(schedule.rule, Poisson)
     fixed = (
@@ -521,7 +534,7 @@ def _releases(
     )
     if not (poisson or fixed):
         # without amplification it does not matter from which draw a sum is
-        return (Release(1.0, len(round)),)
+        return (Release(1.0, len(sending)),)
     rate, population = int(schedule.cohort or 0) / clients, clients if fixed else 0
     releases = [
         Release(1.0, times) if draw is None else Release(rate, times, population)
@@ -616,9 +629,10 @@ def _build_private(
         Layout.of(jax.eval_shape(task.start, jax.random.key(0))),
         Channel(privacy=privacy),
     )
-    algorithm, solver = as_arrays(
-        (bound_to(algorithm, task.names, task.train.clients), SGD()), layout.dtype
-    )
+    algorithm = bound_to(algorithm, task.names, task.train.clients)
+    algorithm.check(schedule, np.asarray(task.train.sizes).tolist())
+    algorithm.check_model(task, layout)
+    algorithm, solver = as_arrays((algorithm, SGD()), layout.dtype)
     private = private_of(
         algorithm, Setup(task, solver, schedule, layout, task.train.population, channel)
     )

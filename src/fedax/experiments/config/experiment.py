@@ -523,7 +523,9 @@ class Experiment(BaseModel):
         self, task: Task, runs: Sequence[tuple[Algorithm[Any], Schedule]]
     ) -> list[Observer]:
         if self.observe is None:
-            return default_observers(task, self._observer, self.required_metrics().values())
+            needed = self.required_metrics().values()
+            is_private = self.channel is not None and self.channel.privacy is not None
+            return default_observers(task, self._observer, needed, is_private)
         return select_observers(self.observe, self._observer, task, runs)
 
     def resolved(self) -> dict[str, Any]:

@@ -177,12 +177,17 @@ def select_observers(
 
 
 def default_observers(
-    task: Task, make: Callable[[str], Observer], required_metrics: Collection[str]
+    task: Task, make: Callable[[str], Observer], required_metrics: Collection[str], is_private: bool
 ) -> list[Observer]:
-    """Makes the observers that fit a task; of `ON_DEMAND` only those that are needed."""
+    """Makes the observers that fit a task; of `ON_DEMAND` only those that are needed.
+
+    With privacy others than those on a test set at the server are on demand too.
+    """
+    at_server = () if task.holdout is None else ("test_loss", "test_accuracy")
     observers: list[Observer] = []
     for name in OBSERVERS:
-        if name not in ON_DEMAND or name in required_metrics:
+        is_usual = name in at_server if is_private else name not in ON_DEMAND
+        if is_usual or name in required_metrics:
             with contextlib.suppress(InvalidInput):
                 make(name).check(task)
                 observers.append(make(name))

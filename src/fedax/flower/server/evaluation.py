@@ -46,7 +46,8 @@ class FlowerView(View):
         self.setup, self.task, self.backend, self._worked = setup, task, backend, worked
         self.equal, self.nodes = has_equal_weights(setup, algorithm), None
         self.method, self.solver, self.schedule = algorithm, setup.solver, setup.schedule
-        self.w, self._personal = algorithm.model(state), algorithm.personal(state)
+        self.w = algorithm.model(setup.published(state))
+        self._personal = algorithm.personal(state)
         self._answered_sums: dict[tuple[str, bool], dict[int, ClientSums]] = {}
 
     @property

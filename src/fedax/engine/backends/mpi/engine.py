@@ -154,10 +154,12 @@ class PeerView(View):
     ) -> None:
         state, states = carry.state, carry.model_state
         self.peers, self.task, self._worked = peers, peers.population, last_cohort
-        self.setup = dataclasses.replace(setup, task=task_as_evaluated(setup.task, states))
+        published = setup.published(carry)
+        task = task_as_evaluated(setup.task, published.model_state)
+        self.setup = dataclasses.replace(setup, task=task)
         self.states = states.all() if isinstance(states, Memory) else None
         set_run(self, setup, algorithm, state)
-        self.w = call_model(algorithm, state, setup.layout.dim)
+        self.w = call_model(algorithm, published.state, setup.layout.dim)
         self.own, own_state = own_model(setup, algorithm, carry)
         self.personal_setup = dataclasses.replace(setup, task=setup.task.at(own_state))
 

@@ -93,7 +93,7 @@ class PeerMemory(Memory):
     def put(self, ids: Int[Array, "some"], rows: PyTree) -> Memory:
         return super().put(jnp.where(ids == self.comm.rank, 0, 1), rows)
 
-    def mean(self) -> PyTree:
+    def mean(self, default: PyTree = None) -> PyTree:
         return jax.tree.map(
             lambda total: total[0] / self.comm.size, _allreduce(self.comm, self._rows)
         )
