@@ -244,7 +244,6 @@ def test_every_observer_is_allowed_or_refused_by_name(engine):
         observer = observer_of(name, None, None)
         try:
             observer.check(task)
-            observer.check_channel(None)
         except fedax.InvalidInput:
             continue
         if name in SUMS or engine == "simulation":
