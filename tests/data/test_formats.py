@@ -557,3 +557,13 @@ def test_users_need_their_partition_and_classes_without_examples_count(tmp_path)
     assert data.hub(str(tmp_path / "two"), clients=2).classes == 2
     with pytest.raises(InvalidInput, match=r"hub\(user=...\): got 'w'.*partition='user'"):
         data.hub(str(tmp_path / "one"), user="w")
+
+
+def test_the_index_of_a_frame_in_parquet_is_no_feature(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    for client in "ab":
+        frame = pandas.DataFrame({"x": [0.5, 1.0, 2.0], "y": [0, 1, 1]})
+        frame.index = pandas.Index([1000, 1002, 1007], name="patient")
+        frame.to_parquet(tmp_path / f"{client}.parquet")
+    assert data.client_files(tmp_path, label="y").train[0]["x"].tolist() == [[0.5], [1.0], [2.0]]

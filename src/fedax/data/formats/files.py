@@ -403,6 +403,10 @@ def _read_parquet(path: Path, schema: Columns) -> dict[str, Any]:
     allowed = "a Parquet table of numbers"
     with reading(path, allowed):
         table = parquet.read_table(path)
+        # pandas writes the index of a frame as columns
+        index = (table.schema.pandas_metadata or {}).get("index_columns", ())
+        stored = [name for name in index if isinstance(name, str) and name != schema.client]
+        table = table.drop_columns(stored)
     with reading(path, allowed):
         return _read_frame(path, schema, table, table.column_names)
 
