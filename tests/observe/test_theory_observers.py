@@ -62,19 +62,6 @@ def test_the_spread_of_workers_between_synchronisations(local_run):
     assert float(local_run.metrics["spread"].max()) > 1e-3
 
 
-def test_lemmas_2_and_3_hold_on_what_is_seen(local_run):
-    smooth = float(np.linalg.eigvalsh(A).max())
-    rate = {"smoothness": smooth, "interval": H, "rate": RATE}
-    assert rate["rate"] > local_gd.step_size(smooth, H)  # Lemma 3 needs no small step
-    for spreads, squares, gaps in zip(
-        *(local_run.metrics[f"spread{n}"] for n in ("", "_gradient", "_gap")), strict=True
-    ):
-        for spread, square, gap in zip(spreads, squares, gaps, strict=True):
-            assert square <= local_gd.mean_gradient_bound(
-                spread=float(spread), gap=float(gap), smoothness=smooth
-            )
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_constraints_multipliers_and_the_lagrangian(engine):
     method = fedax.FedBC(dual_lr=0.3, lam=0.5, gamma=0.01)

@@ -2,7 +2,6 @@
 known; runs in NumPy."""
 
 import math
-import zlib
 from dataclasses import replace
 
 import networkx as nx
@@ -87,47 +86,13 @@ def quantise(v, width, kind, rng):
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("code", [None, "stochastic", "down"])
-@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
-@pytest.mark.parametrize("kind", ["ring", "torus", "random"])
-def test_lemmas_along_runs(kind, momentum, code):
-    """Lemmas 2 to 5 at every round; the means over clients of a dozen runs stand for expectations
-    of the noise."""
-    rng = np.random.default_rng(zlib.crc32(f"{kind} {momentum} {code}".encode()))
-    problem = Bounded(rng, 12)
-    w, lam = mixing(kind, rng)
-    noise = 0.0 if code is None else 0.3
-    run = {"local_steps": 4, "momentum": momentum, "mixing": lam, "local_variance": noise**2}
-    setting = problem.setting(rate=1.0, **run)
-    setting = replace(setting, rate=1 / (8 * setting.smoothness * 4))
-    width, most = 0.05, 0.0
-    rounding = None if code is None else Rounding(dim=3, width=width, kind=code, clients=12)
-    bound = dfedavgm.consensus_bound(setting, rounding)
-    for _ in range(4):
-        x = np.zeros((12, 3))
-        for _ in range(60):
-            y = local(problem, x, setting, rng, noise)
-            moves = np.diff(np.array(y), axis=0)
-            assert (moves**2).sum(2).mean(1).max() <= dfedavgm.move_bound(setting)
-            mean_gradients = np.array([problem.gradients(x[i]).mean(0) for i in range(12)])
-            drift = dfedavgm.drift_bound(setting, float(np.mean(np.sum(mean_gradients**2, axis=1))))
-            assert max(np.mean(np.sum((z - x) ** 2, axis=1)) for z in y) <= drift
-            sent = y[-1] - x if code is None else quantise(y[-1] - x, width, code, rng)
-            x = w @ (x + sent)
-            consensus = dfedavgm.mean_square_consensus(x)
-            assert consensus <= bound
-            most = max(most, consensus)
-    assert most > 0
-
-
 def opposed(clients, slopes, w, rounds, step):
     """Linear losses -<b_i, x>: local training adds a constant; the mean square distance from the
     mean after each round."""
     x, seen = np.zeros((clients, 1)), []
     for _ in range(rounds):
         x = w @ (x + step * slopes)
-        seen.append(dfedavgm.mean_square_consensus(x))
+        seen.append(np.mean(((x - x.mean(0)) ** 2).sum(-1)))
     return seen
 
 
@@ -164,7 +129,7 @@ def test_without_mixing_of_the_models_no_bound_holds():
     x = np.zeros((4, 1))
     for _ in range(500):
         x = x + w @ slopes
-    assert dfedavgm.mean_square_consensus(x) > 100 * dfedavgm.consensus_bound(setting)
+    assert np.mean(((x - x.mean(0)) ** 2).sum(-1)) > 100 * dfedavgm.consensus_bound(setting)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.3, 0.9, 0.99])
@@ -293,28 +258,6 @@ def test_best_step_size_is_the_best_of_a_grid():
         ) <= min(grid) * (1 + 1e-6)
 
 
-def test_rates_of_the_step_sizes():
-    """Theorem 1 with 1/(LK sqrt T) falls like 1/sqrt T; Theorem 2 with ln T/(nu K T) like ln T/T,
-    and as printed not at all."""
-    base = Setting(1.0, 0.1, 0.1, gradient_bound=1.0, local_steps=4, rate=1e-3, mixing=0.5)
-    sizes = [10**6, 10**8, 10**10]
-    rates = [dfedavgm.step_size(smoothness=1.0, local_steps=4, rounds=t) for t in sizes]
-    bounds = [
-        dfedavgm.stationarity_bound(replace(base, rate=eta), gap=1.0, rounds=t)
-        for eta, t in zip(rates, sizes, strict=True)
-    ]
-    assert np.diff(np.log(bounds)) / np.diff(np.log(sizes)) == pytest.approx([-0.5, -0.5], abs=0.03)
-    firsts, printed = [], []
-    for t in sizes:
-        eta = dfedavgm.pl_step_size(curvature=1.0, local_steps=4, rounds=t)
-        bound = dfedavgm.pl_bound(replace(base, rate=eta), gap=1.0, rounds=t, curvature=1.0)
-        firsts.append(bound * t / math.log(t))
-        gamma = dfedavgm.constants(replace(base, rate=1 / (4 * t * math.log(t)))).gamma
-        printed.append((1 - gamma) ** t)
-    assert max(firsts) / min(firsts) < 1.5
-    assert 0.9 < printed[0] < printed[1] < printed[2] < 1
-
-
 def test_theorem_2_on_a_strongly_convex_loss():
     """Clients x^2/2 up to a shift, on a domain that bounds their gradients."""
     shifts = np.array([[0.3], [-0.3], [0.1], [-0.1]])
@@ -342,46 +285,6 @@ def test_proposition_3():
         assert (32 + dim * b) * 9 / 4 == pytest.approx(32 * dim)
         assert (32 + dim * (128 / 9 + 32 / dim)) * 9 / 4 > 32 * dim
     assert dfedavgm.bit_threshold(dim=199_210) < 16
-
-
-@pytest.mark.parametrize("ratio", [9 / 4, 5.0])
-@pytest.mark.parametrize(
-    "setting",
-    [
-        Setting(10.0, 0.0, 0.0, gradient_bound=1.5, local_steps=1, rate=1e-3),
-        Setting(0.1, 1e-3, 2e-3, gradient_bound=1.5, local_steps=3, rate=1e-3),
-        Setting(3.0, 0.2, 0.1, gradient_bound=0.2, local_steps=4, rate=1e-3, momentum=0.3),
-        Setting(3.0, 0.2, 0.1, gradient_bound=0.2, local_steps=4, rate=1e-3, mixing=0.5),
-    ],
-)
-def test_the_coarsest_accuracy_is_that_of_the_bounds(setting, ratio):
-    """Where unrounded messages reach it, r times as many rounds do so with messages rounded down,
-    and for a finer one they do not."""
-    rounding, gap = Rounding(dim=7, width=1e-13, kind="down"), 2.0
-    accuracy = dfedavgm.coarsest_accuracy(setting, rounding, gap=gap, rounds_ratio=ratio)
-
-    def bound(rounds, rounding=None):
-        smoothness, k = setting.smoothness, setting.local_steps
-        rate = dfedavgm.step_size(smoothness=smoothness, local_steps=k, rounds=rounds)
-        scaled = replace(setting, rate=rate)
-        return dfedavgm.stationarity_bound(scaled, rounding, gap=gap, rounds=rounds)
-
-    for factor, least, most in ((1.0, 0.99, 1.01), (0.5, 1.1, 9.0), (2.0, 0.0, 0.99)):
-        low, high = 10**5, 10**30
-        while high - low > 1e-6 * high:  # the first round with the accuracy, or nearly so
-            middle = math.isqrt(low * high)
-            reached = bound(middle) <= factor * accuracy
-            low, high = (low, middle) if reached else (middle, high)
-        assert least < bound(int(ratio * high), rounding) / (factor * accuracy) < most
-
-
-def test_rounding_down_with_much_noise_always_costs_more():
-    """Its bound has twice the noise, which more than r times the rounds make up for."""
-    noisy = Setting(2.0, 0.0, 1.0, gradient_bound=1.0, local_steps=3, rate=1e-3)
-    rounding = Rounding(dim=7, width=1e-3, kind="down")
-    assert dfedavgm.coarsest_accuracy(noisy, rounding, gap=7.9) == math.inf
-    assert dfedavgm.coarsest_accuracy(noisy, rounding, gap=8.1) < math.inf
-    assert dfedavgm.coarsest_accuracy(noisy, rounding, gap=0.0, rounds_ratio=4.1) < math.inf
 
 
 def test_the_matrix_of_these_tests_is_the_librarys():
@@ -415,37 +318,3 @@ def test_bad_settings_are_refused(change, message):
     }
     with pytest.raises(InvalidInput, match=message):
         Setting(**{**given, "rate": 1e-3, **change})
-
-
-def test_step_sizes_beyond_the_lemmas_are_refused():
-    setting = Setting(1.0, 0.0, 0.0, gradient_bound=1.0, local_steps=4, rate=0.1)
-    for call in (
-        dfedavgm.consensus_bound,
-        dfedavgm.constants,
-        lambda s: dfedavgm.drift_bound(s, 1.0),
-    ):
-        with pytest.raises(
-            InvalidInput,
-            match=r"setting.rate\): got 0.1; allowed: numbers in "
-            r"\(0, 1/\(8LK\) = 0.03125\]",
-        ):
-            call(setting)
-    with pytest.raises(
-        InvalidInput,
-        match=r"coarsest_accuracy\(rounds_ratio=\.\.\.\): got 1.0; "
-        r"allowed: numbers above 1",
-    ):
-        dfedavgm.coarsest_accuracy(setting, Rounding(dim=1, width=1.0), gap=1.0, rounds_ratio=1.0)
-    with pytest.raises(
-        InvalidInput,
-        match=r"pl_step_size\(rounds=\.\.\.\): got 1; allowed: "
-        r"whole numbers >= 2",
-    ):
-        dfedavgm.pl_step_size(curvature=1.0, local_steps=1, rounds=1)
-
-
-def test_rounding_without_bias_costs_nothing_at_this_order():
-    setting = Setting(1.0, 0.1, 0.2, gradient_bound=1.0, local_steps=2, rate=1e-3)
-    down, stochastic = (Rounding(dim=9, width=0.1, kind=kind) for kind in ("down", "stochastic"))
-    assert dfedavgm.coarsest_accuracy(setting, stochastic, gap=1.0) == 0
-    assert dfedavgm.coarsest_accuracy(setting, down, gap=1.0) > 0

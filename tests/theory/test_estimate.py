@@ -158,19 +158,12 @@ def test_sampled_variance_covers_the_truth():
     assert np.mean([mean for mean, _, _ in found]) == pytest.approx(truth, rel=0.03)
 
 
-def test_global_variance_and_pl_constant():
+def test_global_variance():
     q = quadratics(np.random.default_rng(2), lowest=0.05)
     losses = estimate.Losses(task_of(q), weights="equal")
     points = [np.zeros(4), np.ones(4), q.optimum]
     spread = [np.mean(np.sum((q.gradients(x) - q.gradient(x)) ** 2, axis=1)) for x in points]
     assert estimate.global_variance(losses, points) == pytest.approx(max(spread))
-    eigenvalues, vectors = np.linalg.eigh(q.mean)
-    along = [q.optimum + scale * vectors[:, 0] for scale in (1.0, -3.0)]
-    least = estimate.optimum(losses).value
-    assert estimate.pl_constant(losses, along, least) == pytest.approx(eigenvalues[0])
-    assert estimate.pl_constant(losses, [np.zeros(4)], least) > eigenvalues[0]
-    with pytest.raises(InvalidInput, match=r"pl_constant\(least=\.\.\.\)"):
-        estimate.pl_constant(losses, points, 1e9)
 
 
 def test_dissimilarity_of_a_task_is_the_observers():

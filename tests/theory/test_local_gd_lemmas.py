@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from convex import gradient, newton, smoothness, value
-from fedax.core import InvalidInput
 from fedax.theory import local_gd
 from random_problems import quadratics
 
@@ -67,18 +66,8 @@ def check_run(problem, start, interval, steps, fraction):
     spreads = [local_gd.iterate_variance(models) for models in runs]
     means = [models.mean(0) for models in runs]
     gaps = [problem.gap(x) for x in means]
-    off = [np.linalg.norm(x - problem.optimum) for x in means]
-    slack = 1e-12 * (1 + off[0] ** 2) * (1 + problem.smoothness) ** 2
-    for t in range(steps):
-        options = {"spread": spreads[t], "gap": gaps[t], "smoothness": problem.smoothness}
-        g = problem.gradients(runs[t])
-        assert g.mean(0) @ g.mean(0) <= local_gd.mean_gradient_bound(**options) + slack
-        inner = -2 * (means[t] - problem.optimum) @ g.mean(0)
-        assert inner <= local_gd.inner_product_bound(**options) + slack
-        assert (
-            off[t + 1] ** 2
-            <= local_gd.next_distance_bound(distance=off[t], rate=rate, **options) + slack
-        )
+    distance = float(np.linalg.norm(means[0] - problem.optimum))
+    slack = 1e-12 * (1 + distance**2) * (1 + problem.smoothness) ** 2
     for begin in range(0, steps, interval):
         epoch = np.array(gaps[begin : min(begin + interval, steps)])
         options = {
@@ -98,7 +87,7 @@ def check_run(problem, start, interval, steps, fraction):
         "steps": steps,
         "rate": rate,
     }
-    bound = local_gd.bound(distance=float(off[0]), **options)
+    bound = local_gd.bound(distance=distance, **options)
     gap = problem.gap(np.mean(means[:steps], axis=0))
     assert gap <= bound + slack
     return gap / bound if bound else 0.0
@@ -137,25 +126,6 @@ def test_the_first_term_is_loose_by_a_factor_of_ten_at_most():
         distance=1.0, variance=0.0, smoothness=1.0, interval=1, steps=steps, rate=rate
     )
     assert bound / 10 < curvature / 2 * mean**2 <= bound
-
-
-def test_lemma_1_is_tight_for_a_flat_and_lemma_2_for_opposed_workers():
-    """Linear losses of sum 0: the mean rests, and V_t is gamma^2 t^2 sigma^2, a third of H^2 on
-    average."""
-    rate, interval, sigma = 1e-3, 100, 2.0
-    models = [rate * t * sigma * np.array([[1.0], [-1.0]]) for t in range(interval)]
-    total = sum(local_gd.iterate_variance(m) for m in models)
-    options = {
-        "gaps": np.zeros(interval),
-        "variance": sigma**2,
-        "smoothness": 1.0,
-        "interval": interval,
-        "rate": rate,
-    }
-    bound = local_gd.spread_bound(**options)
-    assert bound / 25 < total <= bound
-    options = {"distance": 3.0, "spread": 0.0, "gap": 0.0, "smoothness": 1e-9}
-    assert local_gd.next_distance_bound(rate=1.0, **options) == 9.0
 
 
 def test_theorem_with_one_step_is_gradient_descent_and_without_noise_has_no_floor():
@@ -209,43 +179,3 @@ def test_corollary_is_the_theorem():
         local_gd.bound(rate=rate, **given)
     )
     assert local_gd.corollary(clients=4, **given) == pytest.approx(printed)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda: local_gd.iterate_variance(np.zeros((0, 3))),
-            r"iterate_variance\(models=\.\.\.\): "
-            r"got shape \(0, 3\)",
-        ),
-        (
-            lambda: local_gd.next_distance_bound(
-                distance=1.0, spread=-1.0, gap=0.0, smoothness=1.0, rate=1.0
-            ),
-            r"next_distance_bound\(spread=\.\.\.\): got -1.0; allowed: numbers in \[0, infinity\)",
-        ),
-        (
-            lambda: local_gd.spread_bound(
-                gaps=np.zeros(3), variance=0.0, smoothness=1.0, interval=2, rate=0.1
-            ),
-            r"at most H = 2 numbers >= 0",
-        ),
-        (
-            lambda: local_gd.corollary(
-                distance=1.0, variance=1.0, smoothness=1.0, clients=4, interval=6, steps=100
-            ),
-            r"corollary\(interval=\.\.\.\): got 6; allowed: whole numbers in \[1, sqrt\(T/M\) = "
-            r"5\]",
-        ),
-        (
-            lambda: local_gd.best_interval(
-                distance=1.0, variance=1.0, smoothness=1.0, accuracy=1e-4, rate=0.01, price=1.0
-            ),
-            r"best_interval\(rate=\.\.\.\): got 0.01; allowed: numbers below 0.00204",
-        ),
-    ],
-)
-def test_bad_input_is_refused(call, message):
-    with pytest.raises(InvalidInput, match=message):
-        call()

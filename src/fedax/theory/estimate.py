@@ -429,29 +429,3 @@ def global_variance(losses: Losses, points: list[Point]) -> float:
             float(losses.shares @ np.sum((gradients - losses.shares @ gradients) ** 2, axis=1)),
         )
     return largest
-
-
-def pl_constant(losses: Losses, points: list[Point], least: float) -> float:
-    r"""Returns an upper bound of the constant $\nu$ from some points x.
-
-    It is the least $\frac{\lVert \nabla f(x) \rVert^2}{2 (f(x) - f^*)}$ over the points.
-
-    Args:
-        losses: see `Losses`.
-        points: flat vectors, none of them a minimiser; at least one.
-        least: $f^*$; see `optimum`.
-
-    Raises:
-        InvalidInput: a point with $f(x) \le f^*$.
-    """
-    smallest = math.inf
-    for w in points:
-        gap = losses.value(w) - least
-        if gap <= 0:
-            raise InvalidInput.of(
-                "pl_constant(least=...)",
-                least,
-                f"numbers below the value {least + gap:g} at a point",
-            )
-        smallest = min(smallest, float(np.sum(losses.gradient(w) ** 2)) / (2 * gap))
-    return smallest

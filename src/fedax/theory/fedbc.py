@@ -17,7 +17,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from fedax.core import InvalidInput
 from fedax.theory._limits import check, rows
@@ -160,98 +160,6 @@ def lagrangian(*, losses: PerDevice, violations: PerDevice, multipliers: PerDevi
     return float(np.mean(np.asarray(losses) + np.asarray(multipliers) * np.asarray(violations)))
 
 
-def lagrangian_gradient_bound(
-    *, moved: float, error: float, smoothness: float, multiplier: float
-) -> float:
-    r"""Returns a bound on the Lagrangian's squared gradients by the local models, before a round.
-
-    $$ \frac1N \sum_i \lVert \nabla_{x_i} \mathcal L_i(x_i^t, z^t, \lambda_i^t) \rVert^2 \le 2 (L +
-    2\lambda_{\max})^2 D + 2 \varepsilon. $$
-
-    Args:
-        moved: $D = \frac1N \sum_i \lVert x_i^{t+1} - x_i^t \rVert^2$, at least 0.
-        error: $\varepsilon$, at least 0.
-        smoothness: $L = \max_i L_i$, above 0.
-        multiplier: $\lambda_{\max}$, at least 0.
-
-    Raises:
-        InvalidInput: a number out of its range.
-
-    >>> lagrangian_gradient_bound(moved=1.0, error=1.0, smoothness=1.0, multiplier=1.0)
-    20.0
-
-    Source: Lemma B.1 (i), eqs. (20) and (27).
-    """
-    check(
-        "lagrangian_gradient_bound",
-        moved=moved,
-        error=error,
-        smoothness=smoothness,
-        multiplier=multiplier,
-    )
-    return 2 * (smoothness + 2 * multiplier) ** 2 * moved + 2 * error
-
-
-def movement_bound(
-    *,
-    descent: float,
-    error: float,
-    smoothness: PerDevice,
-    dual_rate: float,
-    violation: float,
-    spread: float,
-    multiplier: float,
-) -> float:
-    r"""Returns $\frac1N \sum_i \lVert x_i^{t+1} - x_i^t \rVert^2$ at most, for multipliers
-    $\lambda_i^t \ge 1 + L_i$.
-
-    $$ \frac1N \sum_i (\mathcal L_i^t - \mathcal L_i^{t+1}) + \frac1N \sum_i
-    \frac{\varepsilon}{2L_i} + \alpha c^2
-       + \lambda_{\max} \frac1N \sum_i \lVert x_i^{t+1} - z^{t+1} \rVert^2. $$
-
-    The paper writes $\alpha G^2$ with the $G = 16R^4 + \gamma^2$ that already bounds $c^2$ (37),
-    and one L for the least of the $L_i$.
-
-    Args:
-        descent: $\frac1N \sum_i (\mathcal L_i^t - \mathcal L_i^{t+1})$ of all variables, of any
-            sign.
-        error: $\varepsilon$, at least 0.
-        smoothness: $L_i$, above 0.
-        dual_rate: $\alpha$, above 0.
-        violation: c, the largest $|\lVert x_i^{t+1} - z^t \rVert^2 - \gamma_i|$; at least 0.
-        spread: $\frac1N \sum_i \lVert x_i^{t+1} - z^{t+1} \rVert^2$, at least 0.
-        multiplier: $\lambda_{\max}$, at least 0.
-
-    Raises:
-        InvalidInput: a number out of its range.
-
-    >>> given = {
-    ...     "error": 1.0,
-    ...     "smoothness": np.array([0.5, 0.5]),
-    ...     "dual_rate": 0.25,
-    ...     "violation": 2.0,
-    ... }
-    >>> movement_bound(descent=1.0, spread=0.5, multiplier=2.0, **given)
-    4.0
-
-    Source: Lemma B.1 (ii), eqs. (21) and (43), corrected.
-    """
-    check(
-        "movement_bound",
-        error=error,
-        smoothness=smoothness,
-        dual_rate=dual_rate,
-        violation=violation,
-    )
-    check("movement_bound", spread=spread, multiplier=multiplier)
-    return (
-        descent
-        + error * float(np.mean(0.5 / np.asarray(smoothness)))
-        + dual_rate * violation**2
-        + multiplier * spread
-    )
-
-
 def consensus_bound(
     *, smoothness: float, multiplier: float, error: float, heterogeneity: float
 ) -> float:
@@ -327,7 +235,7 @@ def stationarity_bound(
         spread: V, of all rounds' $\frac1N \sum_i \lVert x_i^t - z^t \rVert^2$ the largest, or
             `consensus_bound`; at least 0.
         dual_rate: $\alpha$, above 0.
-        violation: c, as in `movement_bound`.
+        violation: c, the largest $|\lVert x_i^{t+1} - z^t \rVert^2 - \gamma_i|$; at least 0.
         gradient_bound: G, of all $\lVert \nabla f_i(x_i) \rVert$; at least 0.
         tolerance: $\gamma$, of the $\gamma_i$ the mean; at least 0.
 
@@ -379,58 +287,3 @@ def stationarity_bound(
         + error * (4 + 4 * square * halves)
         + 4 * square * dual_rate * violation**2
     )
-
-
-def relaxed_multipliers(
-    violated: Bool[Array | np.ndarray, "rounds"], *, dual_rate: float
-) -> Float[np.ndarray, "rounds"]:
-    r"""Returns $\lambda^t = [\lambda^{t-1} \pm \alpha]_+$ from $\lambda = 0$, up where the
-    constraint was violated.
-
-    It is $\alpha$ times the largest sum of signs over the last rounds, however many. The paper's
-    (97) bounds it by $\alpha$ times the sum over all rounds, from which it may differ by any
-    amount: what a satisfied constraint would take below 0 is forgotten.
-
-    Args:
-        violated: whether $\lVert x_i^t - z^{t-1} \rVert^2 > \gamma_i$ in each round.
-        dual_rate: $\alpha$, above 0.
-
-    Raises:
-        InvalidInput: a number out of its range.
-
-    >>> relaxed_multipliers(np.array([False, False, True, True]), dual_rate=0.5).tolist()
-    [0.0, 0.0, 0.5, 1.0]
-
-    Source: eqs. (95) to (97), corrected.
-    """
-    check("relaxed_multipliers", dual_rate=dual_rate)
-    total = np.cumsum(np.where(np.asarray(violated), 1.0, -1.0))
-    # the walk of signs, reflected at 0: its distance to the lowest point so far
-    return dual_rate * (total - np.minimum(np.minimum.accumulate(total), 0))
-
-
-def local_gradient_bound(*, error: float, multiplier: float, distance: float) -> float:
-    r"""Returns a bound on the squared gradient of a device's loss at its own model.
-
-    $$ \lVert \nabla f_i(x_i^{t+1}) \rVert^2 \le (\sqrt\varepsilon + 2 \lambda \lVert x_i^{t+1} -
-    z^t \rVert)^2. $$
-
-    The paper's $2\varepsilon + 8 \lambda^2 \lVert x_i^{t+1} - z^t \rVert^2$ is at least as large.
-    Its mean over rounds, with the multipliers of `relaxed_multipliers` and
-    $\lVert x_i - z \rVert \le 2R$, is Corollary 4.6.
-
-    Args:
-        error: $\varepsilon_i$, at least 0.
-        multiplier: $\lambda_i^t$, at least 0.
-        distance: $\lVert x_i^{t+1} - z^t \rVert$, at least 0.
-
-    Raises:
-        InvalidInput: a number out of its range.
-
-    >>> local_gradient_bound(error=4.0, multiplier=0.5, distance=1.0)
-    9.0
-
-    Source: Corollary 4.6, eqs. (92) to (94).
-    """
-    check("local_gradient_bound", error=error, multiplier=multiplier, distance=distance)
-    return (math.sqrt(error) + 2 * multiplier * distance) ** 2

@@ -49,48 +49,18 @@ def inexactness(
     return error / move if move else math.inf if error else 0.0
 
 
-def inexactness_bound(*, residual: float, moved: float, curvature: float) -> float:
-    r"""Returns a bound on $\gamma$ from what a device knows, without the exact solution.
-
-    $$ \gamma \le \frac{e}{\lVert w - w^{t-1} \rVert - e}, \qquad e = \frac{\lVert \nabla P(w)
-    \rVert}{\mu - \lambda}, $$
-
-    because the local problem P is $(\mu - \lambda)$-strongly convex, so that
-    $\lVert w - \underline w \rVert \le e$.
-
-    Args:
-        residual: $\lVert \nabla P(w) \rVert$ of the local problem at the solution, at least 0.
-        moved: $\lVert w - w^{t-1} \rVert$, at least 0.
-        curvature: $\mu - \lambda$, above 0.
-
-    Returns:
-        Infinity if the residual is too large to tell.
-
-    Raises:
-        InvalidInput: a number out of its range.
-
-    >>> inexactness_bound(residual=1.0, moved=6.0, curvature=1.0)
-    0.2
-
-    Source: Definition 1, with eq. (16).
-    """
-    check("inexactness_bound", residual=residual, moved=moved, curvature=curvature)
-    error = residual / curvature
-    # a residual of 0 is exact, also if the model has not moved
-    return error / (moved - error) if error < moved else 0.0 if residual == 0 else math.inf
-
-
 def enough(*, inexactness: float, moved: float, curvature: float) -> float:
     r"""Returns the residual at which a local solver may stop.
 
     $$ \lVert \nabla P(w) \rVert \le \frac{\gamma (\mu - \lambda)}{1 + \gamma} \lVert w - w^{t-1}
     \rVert, $$
 
-    which makes `inexactness_bound`, hence the inexactness, $\gamma$ at most.
+    which makes the inexactness $\gamma$ at most.
 
     Args:
         inexactness: $\gamma$ in [0, 1).
-        moved, curvature: as in `inexactness_bound`.
+        moved: $\lVert w - w^{t-1} \rVert$, at least 0.
+        curvature: $\mu - \lambda$, above 0.
 
     Raises:
         InvalidInput: a number out of its range.

@@ -152,42 +152,6 @@ def iterate_variance(models: Float[Array | np.ndarray, "clients dim"]) -> float:
     return float(np.mean(np.sum((model_rows - model_rows.mean(0)) ** 2, axis=1)))
 
 
-def next_distance_bound(
-    *, distance: float, spread: float, gap: float, smoothness: float, rate: float
-) -> float:
-    r"""Returns a bound on the squared distance of the mean model to the optimum after one more
-    step.
-
-    $$ \lVert r_{t+1} \rVert^2 \le \lVert r_t \rVert^2 + \gamma L (1 + 2 \gamma L) V_t
-       - 2 \gamma (1 - 2 \gamma L) D_f(\hat x_t, x_*). $$
-
-    Args:
-        distance: $\lVert r_t \rVert = \lVert \hat x_t - x_* \rVert$, at least 0.
-        spread: $V_t$, at least 0; see `iterate_variance`.
-        gap: $D_f(\hat x_t, x_*) = f(\hat x_t) - f(x_*)$, at least 0.
-        smoothness: L, above 0.
-        rate: $\gamma$, above 0.
-
-    Raises:
-        InvalidInput: a number out of its range.
-
-    >>> next_distance_bound(distance=1.0, spread=0.0, gap=0.5, smoothness=1.0, rate=0.25)
-    0.875
-
-    Source: Lemma 1, eq. (4).
-    """
-    check(
-        "next_distance_bound",
-        distance=distance,
-        spread=spread,
-        gap=gap,
-        smoothness=smoothness,
-        rate=rate,
-    )
-    scale = rate * smoothness
-    return distance**2 + scale * (1 + 2 * scale) * spread - 2 * rate * (1 - 2 * scale) * gap
-
-
 def spread_bound(
     *,
     gaps: Float[Array | np.ndarray, "steps"],
@@ -268,45 +232,6 @@ def spread_excess_bound(
         -gap_array.sum() / 2
         + 11.25 * smoothness * (rate * interval) ** 2 * variance * len(gap_array)
     )
-
-
-def mean_gradient_bound(*, spread: float, gap: float, smoothness: float) -> float:
-    r"""Returns $\lVert g_t \rVert^2 \le 2 L^2 V_t + 4 L D_f(\hat x_t, x_*)$, for the mean $g_t$ of
-    the workers' gradients.
-
-    Args:
-        spread, gap, smoothness: as in `next_distance_bound`.
-
-    Raises:
-        InvalidInput: a number out of its range.
-
-    >>> mean_gradient_bound(spread=1.0, gap=1.0, smoothness=2.0)
-    16.0
-
-    Source: Lemma 3, eq. (7).
-    """
-    check("mean_gradient_bound", spread=spread, gap=gap, smoothness=smoothness)
-    return 2 * smoothness**2 * spread + 4 * smoothness * gap
-
-
-def inner_product_bound(*, spread: float, gap: float, smoothness: float) -> float:
-    r"""Returns
-    $-\frac2M \sum_m \langle \hat x_t - x_*, \nabla f_m(x^m_t) \rangle \le -2 D_f(\hat x_t, x_*) + L
-    V_t$.
-
-    Args:
-        spread, gap, smoothness: as in `next_distance_bound`.
-
-    Raises:
-        InvalidInput: a number out of its range.
-
-    >>> inner_product_bound(spread=1.0, gap=1.0, smoothness=2.0)
-    0.0
-
-    Source: Lemma 4, eq. (8).
-    """
-    check("inner_product_bound", spread=spread, gap=gap, smoothness=smoothness)
-    return smoothness * spread - 2 * gap
 
 
 class Plan(NamedTuple):

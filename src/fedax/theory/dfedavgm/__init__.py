@@ -6,7 +6,6 @@ matrix whose second largest eigenvalue is $\lambda$ in absolute value; $f = \fra
 each $f_i$ is L-smooth. All start at one point.
 
 Three steps of the paper's proofs do not hold, and what is proved here differs; each function says
-where. `as_printed=True` gives the paper's formula.
 
 1. Lemma 4 bounds $\sum_j \lambda^{t-1-j}$ twice by $\frac{1}{1-\lambda}$ and keeps one of them.
 2. Eq. (18) drops $\theta^2 (y^{K-1} - y^{K-2})$. A gradient of step k acts with
@@ -23,15 +22,9 @@ from fedax.theory.dfedavgm.bounds import Rounding as Rounding
 from fedax.theory.dfedavgm.bounds import Setting as Setting
 from fedax.theory.dfedavgm.bounds import consensus_bound as consensus_bound
 from fedax.theory.dfedavgm.bounds import constants as constants
-from fedax.theory.dfedavgm.bounds import drift_bound as drift_bound
 from fedax.theory.dfedavgm.bounds import effective_steps as effective_steps
-from fedax.theory.dfedavgm.bounds import mean_square_consensus as mean_square_consensus
-from fedax.theory.dfedavgm.bounds import move_bound as move_bound
 from fedax.theory.dfedavgm.bounds import pl_bound as pl_bound
 from fedax.theory.dfedavgm.bounds import stationarity_bound as stationarity_bound
 from fedax.theory.dfedavgm.choices import best_step_size as best_step_size
 from fedax.theory.dfedavgm.choices import bit_threshold as bit_threshold
-from fedax.theory.dfedavgm.choices import coarsest_accuracy as coarsest_accuracy
 from fedax.theory.dfedavgm.choices import largest_step_size as largest_step_size
-from fedax.theory.dfedavgm.choices import pl_step_size as pl_step_size
-from fedax.theory.dfedavgm.choices import step_size as step_size

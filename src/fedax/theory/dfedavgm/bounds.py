@@ -4,11 +4,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Literal, NamedTuple
 
-import numpy as np
-from jaxtyping import Array, Float
-
 from fedax.core import InvalidInput
-from fedax.theory._limits import check, rows
+from fedax.theory._limits import check
 
 
 @dataclass(frozen=True)
@@ -94,73 +91,6 @@ class Rounding:
     def square(self) -> float:
         """$d s^2$."""
         return self.dim * self.width**2
-
-
-def mean_square_consensus(models: Float[Array | np.ndarray, "clients dim"]) -> float:
-    r"""Returns $\frac1m \sum_i \lVert x(i) - \bar x \rVert^2$, which the lemmas bound.
-
-    Args:
-        models: the clients' x(i), shape (clients, dim).
-
-    Raises:
-        InvalidInput: no such rows.
-
-    >>> mean_square_consensus(np.array([[1.0], [-1.0]]))
-    1.0
-
-    Source: the left side of eqs. (9) and (10).
-    """
-    model_rows = rows("mean_square_consensus", "models", models)
-    return float(np.mean(np.sum((model_rows - model_rows.mean(0)) ** 2, axis=1)))
-
-
-def move_bound(setting: Setting) -> float:
-    r"""Returns a bound on the squared length of one local step.
-
-    $\mathbb E \lVert y^{t,k+1}(i) - y^{t,k}(i) \rVert^2 \le \frac{2 \eta^2 (\sigma_l^2 +
-    B^2)}{(1-\theta)^2}$.
-
-    Args:
-        setting: the constants, see `Setting`.
-
-    >>> move_bound(
-    ...     Setting(1.0, 0.0, 0.0, gradient_bound=1.0, local_steps=5, rate=0.5, momentum=0.5)
-    ... )
-    2.0
-
-    Source: Lemma 2.
-    """
-    return (
-        2
-        * setting.rate**2
-        * (setting.local_variance + setting.gradient_bound**2)
-        / (1 - setting.momentum) ** 2
-    )
-
-
-def drift_bound(setting: Setting, gradient: float) -> float:
-    r"""Returns a bound on the drift of local training.
-
-    $$ \frac1m \sum_i \mathbb E \lVert y^{t,k}(i) - x^t(i) \rVert^2 \le C_1 \eta^2 + 32 K^2 \eta^2
-    G. $$
-
-    Args:
-        setting: see `Setting`; $\eta$ at most $\frac{1}{8LK}$.
-        gradient: $G = \frac1m \sum_i \mathbb E \lVert \nabla f(x^t(i)) \rVert^2$, at least 0.
-
-    Raises:
-        InvalidInput: a number out of its range.
-
-    >>> drift_bound(
-    ...     Setting(1.0, 0.0, 0.0, gradient_bound=1.0, local_steps=1, rate=0.125), gradient=1.0
-    ... )
-    0.5
-
-    Source: Lemma 3.
-    """
-    check("drift_bound", gradient=gradient)
-    _check_rate("drift_bound", setting)
-    return (setting.c1 + 32 * setting.local_steps**2 * gradient) * setting.rate**2
 
 
 def consensus_bound(

@@ -6,26 +6,14 @@ round of `fedax.FedAWARE` steps along $d = \sum_i \tilde\lambda_i m_i$, the shor
 combination of the clients' momenta $m_i$, here in the scale of gradients (local updates divided by
 $\eta_l K_i$).
 
-Functions named `..._as_printed` give the paper's own formulas where these do not hold.
-
 Source: Zeng et al., Tackling Hybrid Heterogeneity on Federated Optimization via Gradient Diversity
 Maximization (arXiv:2310.02702).
 """
 
-from fedax.theory.fedaware.convergence import direction_error_bound as direction_error_bound
-from fedax.theory.fedaware.convergence import drift_bound as drift_bound
 from fedax.theory.fedaware.convergence import heterogeneity as heterogeneity
-from fedax.theory.fedaware.convergence import mean_drift_bound as mean_drift_bound
-from fedax.theory.fedaware.convergence import momentum_error_bound as momentum_error_bound
 from fedax.theory.fedaware.convergence import stationarity_bound as stationarity_bound
 from fedax.theory.fedaware.definitions import Divergence as Divergence
 from fedax.theory.fedaware.definitions import dissimilarities as dissimilarities
-from fedax.theory.fedaware.definitions import dissimilarity_offset as dissimilarity_offset
 from fedax.theory.fedaware.definitions import divergence as divergence
 from fedax.theory.fedaware.definitions import diversity as diversity
-from fedax.theory.fedaware.definitions import diversity_bound as diversity_bound
-from fedax.theory.fedaware.definitions import frank_wolfe_gap as frank_wolfe_gap
 from fedax.theory.fedaware.definitions import surrogate_gradient_bound as surrogate_gradient_bound
-from fedax.theory.fedaware.printed import gradient_bound_as_printed as gradient_bound_as_printed
-from fedax.theory.fedaware.printed import rho_as_printed as rho_as_printed
-from fedax.theory.fedaware.printed import stationarity_as_printed as stationarity_as_printed

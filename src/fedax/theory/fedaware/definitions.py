@@ -6,7 +6,6 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Array, Float
 
-from fedax.core import InvalidInput
 from fedax.theory._limits import check, rows, shares
 
 Weights = Float[Array | np.ndarray, "clients"]
@@ -83,81 +82,6 @@ def dissimilarities(
     gradient_rows = rows("dissimilarities", "gradients", gradients)
     client_weights = shares("dissimilarities", weights, len(gradient_rows))
     return np.sum((gradient_rows - client_weights @ gradient_rows) ** 2, axis=1)
-
-
-def dissimilarity_offset(
-    gradients: Float[Array | np.ndarray, "points clients dim"],
-    weights: Weights | None = None,
-    *,
-    dissimilarity: float = 1.0,
-) -> float:
-    r"""Returns the least G with which a B fits some points.
-
-    $$ \sum_i \lambda_i \lVert \nabla f_i(x) \rVert^2 \le B^2 \lVert \nabla f(x) \rVert^2 + G^2. $$
-
-    Over all x this is Assumption 3.2. Over some points it bounds the constant from below. With B =
-    1 it is the largest $\sigma_g$ (Lemma 3.1).
-
-    Args:
-        gradients: every client's full gradient at each point, shape (points, clients, dim).
-        weights: $\lambda_i$, of sum 1; equal ones by default.
-        dissimilarity: B, at least 1.
-
-    Raises:
-        InvalidInput: other shapes or weights, or a number out of its range.
-
-    >>> (
-    ...     dissimilarity_offset(np.array([[[3.0], [1.0]]])),
-    ...     dissimilarity_offset(np.array([[[3.0], [1.0]]]), dissimilarity=2.0),
-    ... )
-    (1.0, 0.0)
-
-    Source: Assumption 3.2.
-    """
-    check("dissimilarity_offset", dissimilarity=dissimilarity)
-    if np.ndim(gradients) != 3 or not np.size(gradients):
-        allowed = "one vector for each point and client"
-        raise InvalidInput.found(
-            "dissimilarity_offset(gradients=...)", f"shape {np.shape(gradients)}", allowed
-        )
-    gradient_array = np.asarray(gradients, float)
-    client_weights = shares("dissimilarity_offset", weights, gradient_array.shape[1])
-    # both of shape (points,)
-    square = np.sum(gradient_array**2, axis=2) @ client_weights
-    mean = np.sum(np.einsum("k,pkd->pd", client_weights, gradient_array) ** 2, axis=1)
-    return math.sqrt(max(float(np.max(square - dissimilarity**2 * mean)), 0.0))
-
-
-def diversity_bound(
-    *, global_variance: float, gradient: float, dissimilarity: float = 1.0
-) -> float:
-    r"""Returns the bound $D(x) \le \sqrt{B^2 + G^2 / \lVert \nabla f(x) \rVert^2}$.
-
-    With B = 1 and the variance at x as $G^2$ it is an equality.
-
-    Args:
-        global_variance: $G^2$ of Assumption 3.2, or $\sigma_g^2$ of Assumption 3.1, which has B =
-            1; at least 0.
-        gradient: $\lVert \nabla f(x) \rVert$, at least 0.
-        dissimilarity: B, at least 1.
-
-    Raises:
-        InvalidInput: a number out of its range.
-
-    >>> diversity_bound(global_variance=3.0, gradient=1.0)
-    2.0
-
-    Source: Corollary 3.1.
-    """
-    check(
-        "diversity_bound",
-        global_variance=global_variance,
-        gradient=gradient,
-        dissimilarity=dissimilarity,
-    )
-    if not gradient:
-        return math.inf if global_variance else dissimilarity
-    return math.sqrt(dissimilarity**2 + global_variance / gradient**2)
 
 
 class Divergence(NamedTuple):
@@ -241,28 +165,3 @@ def surrogate_gradient_bound(
     if as_printed:
         return 2 * (1 + found.gap) * gradient**2 + 2 * found.gap * global_variance
     return (gradient + math.sqrt(found.pearson * global_variance)) ** 2
-
-
-def frank_wolfe_gap(vectors: Gradients, weights: Weights) -> float:
-    r"""Returns the certificate of the shortest combination $d = \sum_i \tilde\lambda_i m_i$.
-
-    It is $\max_i \langle d, d - m_i \rangle$.
-
-    Half of $\lVert d \rVert^2$ is at most that far above its minimum. Where it is 0, d is a
-    direction of descent for every client: $\langle m_i, d \rangle \ge \lVert d \rVert^2$ for all i.
-
-    Args:
-        vectors: $m_i$, shape (clients, dim).
-        weights: $\tilde\lambda_i$, at least 0, of sum 1.
-
-    Raises:
-        InvalidInput: other shapes or weights.
-
-    >>> frank_wolfe_gap(np.array([[2.0, 0.0], [0.0, 1.0]]), np.array([0.5, 0.5]))
-    0.75
-
-    Source: eq. (8), the certificate of its solver.
-    """
-    vector_rows = rows("frank_wolfe_gap", "vectors", vectors)
-    d = shares("frank_wolfe_gap", weights, len(vector_rows)) @ vector_rows
-    return max(float(d @ d - (vector_rows @ d).min()), 0.0)

@@ -1,4 +1,4 @@
-"""Formulas of the paper that do not hold, as printed; see the package."""
+"""Formulas of FedAWARE that do not hold, as printed."""
 
 import math
 from collections.abc import Sequence
