@@ -230,9 +230,9 @@ def _files() -> str:
             for key, value in tasks.defaults(name).items()
         )
         lines.append(f"| `{name}` | {options} |")
-    python = ", ".join(f"`{key}` is `{code}`" for key, code in COMMON.items())
-    about = "Each is described in [`fedax.tasks`](fedax.tasks.md). Every task has three more keys"
-    lines += ["", f"{about}, which its function in Python does not take: {python}."]
+    keys = ", ".join(f"`{key}`" for key in COMMON)
+    about = f"Each is described in [`fedax.tasks`](fedax.tasks.md). Every task also takes {keys}."
+    lines += ["", about]
     lines += ["", "## `[solver]`", ""]
     for name, kind in SOLVERS.items():
         lines += [f'`name = "{name}"`', "", *_table(declared(kind)), ""]

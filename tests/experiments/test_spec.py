@@ -168,12 +168,6 @@ name = "fedavg"
             "",
             "algorithm: missing; it is needed",
         ),
-        (
-            "rounds = 2",
-            "solver.lr = 0.1",
-            "weight_decay. Did you mean 'learning_rate'?",
-        ),
-        ("rounds = 2", "grid.solver.lr = [0.1, 0.2]", "Did you mean 'learning_rate'?"),
     ],
 )
 def test_types_are_named_as_in_a_file(old, new, words):
