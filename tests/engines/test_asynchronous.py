@@ -423,9 +423,13 @@ def test_other_refusals():
     assert "those that a step waits for" in _refusal(
         how=schedule(3, concurrency=2, dispatch="server_step")
     )
-    endless = Speeds(rates=(0.0,) * 5)
-    with np.errstate(divide="ignore"):
-        assert "finite seconds" in _refusal(how=schedule(devices=endless))
+    for value, devices in (
+        ("inf", Speeds(rates=(100.0, 0.0, 0.0, 0.0, 0.0))),
+        ("1e+308", Speeds(latency=1e308)),  # the clock overflows in the second step
+    ):
+        with np.errstate(divide="ignore"):
+            message = _refusal(how=schedule(devices=devices))
+        assert f"got {value}; allowed: finite seconds" in message
 
 
 @pytest.mark.parametrize(

@@ -388,10 +388,12 @@ class Timetable:
         ids = np.asarray(clients)
         durations = np.asarray(self._seconds(ids, self._version), np.float64)
         energies = np.zeros(count) if self._joules is None else self._joules(ids, self._version)
-        if not (np.isfinite(durations).all() and (durations >= 0).all()):
+        # the end on the clock has to be finite as well
+        is_valid = (durations >= 0) & (durations <= np.finfo(np.float64).max - self._now)
+        if not is_valid.all():
             raise InvalidInput.of(
                 "devices",
-                durations.min(),
+                float(durations[~is_valid][0]),
                 "finite seconds >= 0 from a client's dispatch to its arrival",
             )
         for client, duration, joules in zip(
