@@ -12,8 +12,7 @@ device with more of them, as the simulation deals the clients.
 
     python benchmarks/devices.py    # a table; --workload, --repeat, --patience to change
 
-It runs on Linux only. Workloads are those of `benchmarks/peers`. `--profile` prints the parts of a round on one and on two
-devices instead."""
+It runs on Linux only. Workloads are those of `benchmarks/peers`."""
 
 import argparse
 import json
@@ -188,17 +187,6 @@ def table(names, repeat, patience):
         print(f"| {name} | " + " | ".join(row) + " |", flush=True)
 
 
-def show_profile(contestant, name):
-    fedax, workloads = started(contestant)
-    from rich.console import Console
-
-    from fedax.cli.profile import table_of
-
-    task, options, rounds = setting(fedax, workloads, name)
-    found = fedax.profile(fedax.FedAvg(), task, rounds=rounds, engine=fedax.Simulation(), **options)
-    Console(width=100).print(table_of(f"{name}, {CONTESTANTS[contestant]}", found))
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -206,13 +194,9 @@ if __name__ == "__main__":
     parser.add_argument("--workload", choices=WORKLOADS, nargs="*", default=list(WORKLOADS))
     parser.add_argument("--repeat", type=int, default=9)
     parser.add_argument("--patience", type=float, default=90, help="the most seconds of a workload")
-    parser.add_argument("--profile", choices=list(CONTESTANTS))
     parser.add_argument("--worker", choices=list(CONTESTANTS), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         worker(arguments.worker, arguments.workload[0])
-    elif arguments.profile:
-        for workload in arguments.workload:
-            show_profile(arguments.profile, workload)
     else:
         table(arguments.workload, arguments.repeat, arguments.patience)

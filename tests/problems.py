@@ -18,6 +18,13 @@ from fedax.conformance.method import vector as vector
 from fedax.core import Algorithm, Which, hyper
 
 
+def compiled_rounds():
+    """The HLO texts of the compiled rounds in this process."""
+    programs = jax.local_devices()[0].client.live_executables()
+    modules = [module for program in programs for module in program.hlo_modules()]
+    return [module.to_string() for module in modules if module.name.startswith("jit_advance")]
+
+
 def quadratic(curvatures, centres, sizes=None):
     """f_k(w) = (w - b_k)' A_k (w - b_k) / 2, on `sizes[k]` equal examples."""
     sizes = sizes or [1] * len(centres)

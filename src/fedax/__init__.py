@@ -5,7 +5,6 @@
 Runs:
 - `run`: run an algorithm on a task.
 - `run_grid`: run a grid of hyperparameters and seeds as one compiled program.
-- `profile`: the parts that a round spends its time in, a `Profile`.
 - `compare`: a page with the curves of several runs, or a figure. `table`: their final values, for
   LaTeX and others.
 - `start`: a run to be stepped by hand, a `Session`; `RunState` and `Report` are what its steps take

@@ -120,8 +120,6 @@ from .engine.driver.session import Report as Report
 from .engine.driver.session import RunState as RunState
 from .engine.driver.session import Session as Session
 from .engine.driver.session import start as start
-from .engine.profiling.profile import Profile as Profile
-from .engine.profiling.profile import profile as profile
 from .engine.round.footprint import footprint as footprint
 from .engine.round.privacy import noise_for as noise_for
 from .engine.round.privacy import privacy_spent as privacy_spent

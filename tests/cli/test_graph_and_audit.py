@@ -1,4 +1,4 @@
-"""`fedax graph` and `fedax profile`."""
+"""`fedax graph`."""
 
 import pytest
 from typer.testing import CliRunner
@@ -86,45 +86,3 @@ def test_refusals(arguments, message):
     assert result.exit_code == 2
     assert message in result.output
     assert "Traceback" not in result.output
-
-
-class Stop(Exception):
-    """Ends a command once it is known with what it would run."""
-
-
-@pytest.fixture
-def calls(monkeypatch):
-    """The solver's learning rate and the schedule's epochs with which algorithms are run."""
-    made = []
-
-    def record(algorithm, task, *, solver, schedule, **options):
-        made.append((float(solver.learning_rate), int(schedule.epochs)))
-        if len(made) == 3:
-            raise Stop
-
-    monkeypatch.setattr("fedax.engine.profiling.profile.profile", record)
-    monkeypatch.setattr("fedax.cli.profile.table_of", lambda *arguments: None)
-    return made
-
-
-def test_profile_runs_each_algorithm_and_grid_value_with_its_own_settings(calls, tmp_path):
-    (tmp_path / "a.toml").write_text(
-        """name = "a"
-rounds = 2
-[task]
-name = "digits"
-clients = 4
-[solver]
-learning_rate = 0.25
-[[algorithm]]
-name = "fedavg"
-schedule = {epochs = 3}
-[[algorithm]]
-name = "fedprox"
-[grid.solver]
-learning_rate = [0.125, 0.5]
-"""
-    )
-    result = call("profile", "a.toml")
-    assert isinstance(result.exception, Stop), result.output
-    assert calls == [(0.125, 3), (0.5, 3), (0.125, 1)]

@@ -10,13 +10,12 @@ import pytest
 
 import fedax
 from fedax.engine.backends.simulation.engine import SimulationProgram
-from fedax.engine.compilation import cache as programs
 from fedax.engine.compilation.cache import CompileClock, compile_clock
+from fedax.engine.compilation.fused_loop import compiler_options
 from fedax.engine.driver import session
 from fedax.engine.driver.options import RunOptions
 from fedax.engine.driver.session import Grid
-from fedax.engine.profiling.profile import _round_programs
-from problems import regression
+from problems import compiled_rounds, regression
 
 
 def test_only_the_first_run_compiles(monkeypatch):
@@ -100,9 +99,7 @@ def test_progress_says_it():
     assert compile_clock() is compile_clock()
 
 
-@pytest.mark.skipif(
-    not programs.small_matmul_options(), reason="this compiler does not have the option"
-)
+@pytest.mark.skipif(not compiler_options(), reason="this compiler does not have the option")
 @pytest.mark.parametrize(("features", "expected"), [(60, False), (7_000, True)])
 def test_products_of_small_models_alone_are_left_to_the_compiler(features, expected):
     """Beside the library's products, which go by its name; 70,010 parameters are no small model."""
@@ -114,7 +111,7 @@ def test_products_of_small_models_alone_are_left_to_the_compiler(features, expec
     grid = Grid([fedax.FedAvg()], task, [0], options)
     jax.clear_caches()
     grid.program.advance(grid.init(), 0, 1)
-    (text,) = (text for text in _round_programs())
+    (text,) = compiled_rounds()
     assert ("%ynn_fusion" in text) == expected
 
 
@@ -138,7 +135,7 @@ def test_devices_meet_for_the_sums_of_a_phase_alone(method):
     )
     jax.clear_caches()
     grid.program.advance(grid.init(), 0, 1)
-    (text,) = _round_programs()
+    (text,) = compiled_rounds()
     meetings = [
         line
         for line in text.splitlines()
@@ -146,8 +143,3 @@ def test_devices_meet_for_the_sums_of_a_phase_alone(method):
     ]
     assert meetings
     assert all("fedax.aggregation/shard_map/psum" in line for line in meetings), meetings
-
-
-def test_an_option_that_the_compiler_does_not_have_is_left_out(monkeypatch):
-    monkeypatch.setattr(programs, "_SMALL_MATMUL_OPTIONS", {"xla_cpu_no_such_option": ""})
-    assert programs.small_matmul_options.__wrapped__() == {}

@@ -9,15 +9,12 @@ from jax import lax
 
 import fedax
 from fedax.engine.compilation import fused_loop as kernel
-from fedax.engine.compilation.cache import small_matmul_options
-from fedax.engine.compilation.descent import can_rewrite_steps
 from fedax.engine.compilation.jaxpr import subjaxprs
-from fedax.engine.compilation.rewrites import VARIABLE
 from fedax.engine.driver.options import RunOptions
 from fedax.engine.driver.session import Grid
-from fedax.engine.profiling.profile import _round_programs
 from fedax.models import MLP, Softmax
 from fedax.tasks import classification
+from problems import compiled_rounds
 
 pytestmark = pytest.mark.skipif(
     not kernel.is_available(), reason="this compiler makes no such kernels"
@@ -87,7 +84,7 @@ def names(program):
 
 
 def compiled(function, *arguments):
-    return jax.jit(function).lower(*arguments).compile(compiler_options=small_matmul_options())
+    return jax.jit(function).lower(*arguments).compile(compiler_options=kernel.compiler_options())
 
 
 def repeated(step):
@@ -182,7 +179,7 @@ def histories(monkeypatch, algorithm, task, **setting):
             assert (
                 any(
                     "xla_cpu_small_call" in text and "jit(kernel)" in text
-                    for text in _round_programs()
+                    for text in compiled_rounds()
                 )
                 == on
             )
@@ -245,22 +242,6 @@ def test_noise_of_a_model(monkeypatch):
     )
 
 
-def test_one_switch_turns_off_both_rewrites(monkeypatch):
-    monkeypatch.setenv(VARIABLE, "0")
-    assert kernel.unavailable_reason() == "the environment variable FEDAX_KERNELS is 0"
-    assert not can_rewrite_steps()
-
-
-def test_an_untested_compiler_that_aborts_ends_a_child_process_only(monkeypatch):
-    monkeypatch.setattr(kernel, "JAXLIB", "9.9.9")
-    assert kernel._compiler_fuses.__wrapped__()
-    monkeypatch.setattr(kernel, "_PROBE", "import os; os.abort()")
-    monkeypatch.setattr(
-        kernel, "_fuses_small_loop", lambda: pytest.fail("compiled in this process")
-    )
-    assert not kernel._compiler_fuses.__wrapped__()
-
-
 def test_large_products_stay_with_the_library():
     clients = [{"x": np.ones((4, 600), np.float32), "y": np.zeros(4, np.int32)}]
     task = classification(fedax.data.FederatedData(clients, classes=10), Softmax(600, 10))
@@ -272,5 +253,5 @@ def test_large_products_stay_with_the_library():
     )
     jax.clear_caches()
     grid.program.advance(grid.init(), 0, 1)
-    (text,) = _round_programs()
+    (text,) = compiled_rounds()
     assert "jit(kernel)" not in text

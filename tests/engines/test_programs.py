@@ -64,40 +64,6 @@ def test_memory_of_dropped_programs_goes_back_to_the_system() -> None:
     assert megabytes() < before - 4  # each has two to three
 
 
-FAULTS = """
-import ctypes, resource
-from fedax.engine.compilation.cache import retain_freed_memory
-
-def faults():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    block = libc.malloc(size)
-    ctypes.memset(block, 1, size)
-    libc.free(ctypes.c_void_p(block))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-libc, size = ctypes.CDLL(None), 100 << 20
-libc.malloc.restype = ctypes.c_void_p
-held = retain_freed_memory()
-faults()
-print(held, faults() * resource.getpagesize() < size / 10)
-"""
-
-
-@pytest.mark.parametrize(
-    "environment", [{}, {"MALLOC_TRIM_THRESHOLD_": "131072"}], ids=["ours", "the user's"]
-)
-def test_freed_memory_is_at_hand(environment: dict[str, str]) -> None:
-    clean = {name: value for name, value in os.environ.items() if name not in programs._ALLOCATOR}
-    command = [sys.executable, "-c", FAULTS]
-    found = subprocess.run(
-        command, env=clean | environment, check=True, capture_output=True, text=True
-    ).stdout.split()
-    if not environment and found[0] == "False":
-        pytest.skip("another C library than glibc")
-    ours = str(not environment)
-    assert found == [ours, ours]
-
-
 def test_programs_stay_while_there_is_room() -> None:
     assert not programs.evict_programs(share=1.0)
 

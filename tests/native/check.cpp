@@ -146,14 +146,6 @@ static void layer(Random& random) {
   run.layer_inputs(y.data(), w.data(), size, own_inputs.data());
   compare("gradient of a layer", own_gradient, gradient);
   compare("gradient of a layer's inputs", own_inputs, inputs);
-  std::vector<double> after(w.size());
-  for (size_t i = 0; i < w.size(); i++) after[i] = w[i] - 0.25 * gradient[i];
-  std::vector<T> alone = w, back(x.size());
-  run.layer_step(x.data(), y.data(), T(-0.25), size, alone.data(), nullptr);
-  run.layer_step(x.data(), y.data(), T(-0.25), size, w.data(), back.data());
-  compare("step of a layer", alone, after);
-  compare("step of a layer with its inputs' gradient", w, after);
-  compare("gradient of a layer's inputs before its step", back, inputs);
 }
 
 // Group normalisation with a shortcut and ReLU or without, and its gradient from one or two parts.

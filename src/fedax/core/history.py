@@ -141,7 +141,7 @@ class History:
         personal_state: the states in which they use them, such as batch statistics after
             fine-tuning, with a first axis (clients,); None if training changes no state.
         fitted: by name (a solver's after `solver.`), the numbers that the run put in place of words
-            such as "theory" or "measured". Where they rest on an estimate, `smoothness_estimate` is
+            such as "theory". Where they rest on an estimate, `smoothness_estimate` is
             that of each client's smoothness.
         state: the algorithm's state after the last round; `run(..., resume=history)` continues from
             it. With privacy it has nothing of what clients store, here and in the other attributes.

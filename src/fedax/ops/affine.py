@@ -6,7 +6,6 @@ examples, $\sum_o g_{no} w_{ko}$, and skips the zeros of their first operand whe
 pixels of a plain background, units that ReLU has cut off. No bit depends on that.
 """
 
-import math
 from typing import Any
 
 import jax
@@ -73,12 +72,6 @@ def _is_worth_a_call(x: Any, kernel: Any, outputs: int) -> bool:
         and x.shape[0] * kernel.size >= least
     )
     return is_large_enough and choose(x, kernel) and status().level != "plain"
-
-
-def multiplications(a: tuple[int, ...], b: tuple[int, ...], name: str) -> int:
-    """Returns the flops of a product by its name, for the shapes of its operands."""
-    # every number of the first operand meets one axis of the second
-    return math.prod(a) * b[1 if name == input_gradient_p.name else 2]
 
 
 def _outputs(x: Any, kernel: Any) -> list[Any]:

@@ -6,11 +6,9 @@ are these three again. With groups g, examples n, stride s and zeros around the 
 $$y_{gnrcq} = \sum_{ijp} x_{gn,\, sr+i,\, sc+j,\, p}\, k_{gijpq}.$$
 """
 
-import math
 from typing import Any, Literal, NamedTuple
 
 import jax
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
@@ -46,50 +44,6 @@ class Plan(NamedTuple):
     outputs: tuple[int, int]
     strides: tuple[int, int]
     borders: Borders
-
-
-def pairs(
-    size: int,
-    window: int,
-    outputs: int,
-    *,
-    stride: int = 1,
-    low: int = 0,
-    spread: int = 1,
-    apart: int = 1,
-) -> int:
-    """Counts the multiplications of a convolution along one axis: pairs of an output and a kernel
-    position inside the image.
-
-    Zeros of the padding and between numbers are none. The two gradients have as many as the
-    outputs.
-
-    Args:
-        size, window, outputs: of image, kernel and outputs.
-        stride: between outputs.
-        low: zeros before the image.
-        spread, apart: steps from one number of the image, and of the kernel, to the next.
-
-    >>> pairs(4, 3, 4, low=1), pairs(4, 3, 2)
-    (10, 6)
-    """
-    # (outputs, window): the place of each kernel position in the image
-    positions = stride * np.arange(outputs)[:, None] + apart * np.arange(window) - low
-    # inside the image, and on a number instead of a zero between two
-    return int(
-        ((positions >= 0) & (positions <= (size - 1) * spread) & (positions % spread == 0)).sum()
-    )
-
-
-def multiplications(a: tuple[int, ...], b: tuple[int, ...], plan: Plan, name: str) -> int:
-    """Returns the flops of one of the three products by its name, alone or behind pooling, for the
-    shapes of its operands.
-    """
-    axes = zip(plan.image, plan.window, plan.outputs, plan.strides, plan.borders)
-    counts = [pairs(n, k, m, stride=s, low=low) for n, k, m, s, (low, _) in axes]
-    # the second operand has the channels of the image, unless it is a gradient of outputs
-    channels = a[4] if name.endswith("kernel_gradient") else b[3]
-    return a[0] * a[1] * channels * b[4] * math.prod(counts)
 
 
 def _make_plain_form(kind: int) -> Any:

@@ -14,7 +14,7 @@ import jax
 VARIABLE = "FEDAX_NATIVE"
 """Environment variable: 0 leaves the extension alone; `plain`, `avx2` and `avx512` ask for no more
 than that instruction set."""
-_OF_LAYERS = ("lay", "convolve", "affine", "affine_step", "pool", "norm", "join", "recur")
+_OF_LAYERS = ("lay", "convolve", "affine", "pool", "norm", "join", "recur")
 CALLS = tuple(f"fedax_{name}" for name in (*_OF_LAYERS, "shuffle", "accumulate", "finite"))
 LEVELS = ("plain", "avx2", "avx512")
 

@@ -252,11 +252,3 @@ differentiate_by(recur_gradient_p, _all_gradients)
 RECURRENCES = {recur_p.name: (0, 1), recur_gradient_p.name: (1, 3)}
 """Their names in traced programs, and the places of the gates and the kernel among their
 operands."""
-
-
-def multiplications(gates: tuple[int, ...], kernel: tuple[int, ...]) -> int:
-    """Returns the flops of the recurrence, and of its gradient, by the shapes of the gates and the
-    kernel.
-    """
-    groups, steps, batch, _ = gates
-    return groups * steps * batch * kernel[1] * kernel[2]

@@ -1,1 +1,1 @@
-"""Compilation: cache, fused loops, descent steps in place, jaxprs, fingerprints of runs."""
+"""Compilation: cache, fused loops, jaxprs, fingerprints of runs."""

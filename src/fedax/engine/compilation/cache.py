@@ -1,4 +1,4 @@
-"""Compilation cache, compiler options, and the memory that compiled programs hold."""
+"""Compilation cache, and the memory that compiled programs hold."""
 
 import collections
 import contextlib
@@ -13,43 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.errors
 
 from fedax.errors import InvalidInput
 
 EVICTION_SHARE = 0.25
 """Share of the memory maps allowed for a process, above which compiled programs are dropped."""
-
-SMALL_MODEL = 65_536
-"""Parameters of a model up to which rounds are compiled with `small_matmul_options`."""
-_SMALL_MATMUL_OPTIONS: dict[str, str | bool] = {
-    "xla_cpu_experimental_ynn_fusion_type": "",
-    "xla_cpu_multi_thread_eigen": False,
-}
-
-
-@functools.cache
-def small_matmul_options() -> dict[str, str | bool]:
-    """Returns compiler options that keep small matrix products out of the library.
-
-    Returns none where they do not apply.
-
-    XLA's CPU compiler hands products to a library (YNNPACK) whose workspaces all devices of a
-    process take from one list, so steps of a few microseconds wait for each other. The library is
-    faster for large products. Returns no options for other devices than CPUs and for versions of
-    XLA without them.
-    """
-    if jax.default_backend() != "cpu":
-        return {}
-    try:
-        jax.jit(lambda: 0, compiler_options=_SMALL_MATMUL_OPTIONS).lower().compile()
-    except jax.errors.JaxRuntimeError:
-        return {}
-    return _SMALL_MATMUL_OPTIONS
-
-
-_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"}
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt, from malloc.h
 
 
 class CompileClock:
@@ -113,37 +81,6 @@ def evict_programs(share: float = EVICTION_SHARE) -> bool:
     return True
 
 
-@functools.cache
-def retain_freed_memory() -> bool:
-    """Makes the C library retain up to 256 MB of freed memory for the next call of a program.
-
-    By default glibc returns blocks above 32 MB to the system when they are freed. The working
-    memory of a round with a large model is one such block, and each call waits while the system
-    maps and zeroes its pages again: 25,000 page faults, 30 of 260 ms, for a round of the MNIST CNN
-    (1.7 million parameters).
-
-    Returns:
-        Whether it does. False on other devices than CPUs, with other C libraries than glibc, and
-        where the environment configures the allocator (`MALLOC_MMAP_THRESHOLD_`,
-        `MALLOC_TRIM_THRESHOLD_`, `GLIBC_TUNABLES`).
-    """
-    if jax.default_backend() != "cpu" or not _ALLOCATOR.isdisjoint(os.environ):
-        return False
-    try:
-        option = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # TypeError on Windows
-        return False
-    return all(
-        option(name, size) == 1
-        for name, size in ((_MMAP_THRESHOLD, 128 << 20), (_TRIM_THRESHOLD, 256 << 20))
-    )
-
-
-def cache_folder(name: str) -> Path:
-    """Returns a folder of fedax in the user's cache folder; it may not exist yet."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedax" / name
-
-
 def keep_programs(folder: str | Path | None = None, *, seconds: float = 0.0) -> Path:
     """Stores compiled programs on disk, from where the next process loads them.
 
@@ -168,10 +105,14 @@ def keep_programs(folder: str | Path | None = None, *, seconds: float = 0.0) -> 
     """
     if not 0 <= seconds < math.inf:
         raise InvalidInput.of("keep_programs(seconds=...)", seconds, "finite numbers >= 0")
-    path = cache_folder("programs") if folder is None else Path(folder)
+    path = _programs_folder() if folder is None else Path(folder)
     jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", seconds)
     return path
+
+
+def _programs_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedax" / "programs"
 
 
 @contextlib.contextmanager

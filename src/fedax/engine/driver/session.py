@@ -19,7 +19,7 @@ from fedax.core.hyper import as_arrays, bound_to, check_population, with_default
 from fedax.core.scheduling.schedule import Schedule, as_inputs
 from fedax.core.task import Given, Task
 from fedax.core.validation.own_methods import call_model
-from fedax.engine.compilation.cache import evict_programs, retain_freed_memory
+from fedax.engine.compilation.cache import evict_programs
 from fedax.engine.compilation.fingerprint import run_fingerprint
 from fedax.engine.driver.early_stopping import Budget, rules_of
 from fedax.engine.driver.options import (
@@ -129,7 +129,6 @@ class Grid:
         self.clock = Clock()
         # JAX never drops programs, and a process with many runs would end at the limit of maps
         evict_programs()
-        retain_freed_memory()
         engine = options.engine
         with engine.process_group.raise_on_all_ranks():
             setup, roots = self._resolve(algorithms, task, seeds, options)
@@ -156,7 +155,6 @@ class Grid:
             as_arrays(self.algorithms, self.layout.dtype), setup, roots, longest
         )
         self.program.check(self.options.observe or (), self.options.personal)
-        self.fitted = [numbers | dict(self.program.fitted) for numbers in self.fitted]
         self.settings = [
             settings_of(algorithm, self._options_of(i))
             for i, algorithm in enumerate(self.algorithms_by_run)

@@ -22,12 +22,8 @@ from fedax.core.federation import HiddenMemory, with_memories
 from fedax.core.scheduling.local_work import Work
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Population, Ragged, Task, piece
-from fedax.engine.compilation.descent import rewrite_descent_steps
 from fedax.engine.compilation.fused_loop import fused_loop
-from fedax.engine.compilation.jaxpr import stage
-from fedax.engine.compilation.scopes import profiler_scope
 from fedax.numerics.permutation import permutation, permutation_by_size
-from fedax.ops.extension import usable
 from fedax.utils.layout import Layout, accumulator, share_of
 from fedax.utils.random import Index, stream
 
@@ -247,19 +243,6 @@ class CompiledClient(Client):
         start = (jnp.int32(0), jnp.int32(0), carry)
         return jax.lax.while_loop(lambda state: state[1] < self.steps, loop.run_epoch, start)[2]
 
-    def run_steps(self, count: Index, step: Callable[[Index, Carry], Carry], carry: Carry) -> Carry:
-        """Runs `step` `count` times.
-
-        With one client at a time, steps update kernels of dense layers in place.
-        """
-        if self.setup.placement == "sequential" and usable():
-            # on the jaxpr of a single step: under `vmap` the products have a batch axis that the
-            # native step does not support
-            staged = stage(step, jnp.int32(0), carry)
-            rewritten = staged._replace(jaxpr=rewrite_descent_steps(staged.jaxpr))
-            return _run_loop(count, lambda i, carry: rewritten(i, carry), carry)
-        return _run_loop(count, step, carry)
-
     @property
     def widest(self) -> int:
         """The most examples in a minibatch of any client: the static shape of minibatches."""
@@ -273,7 +256,7 @@ class CompiledClient(Client):
         if self.schedule.order == "given":
             return None
         largest, width = self.task.train.largest, self.widest * self.steps_per_fetch()
-        with profiler_scope("examples"):
+        with jax.named_scope("fedax.examples"):
             if self.setup.placement == "sequential":
                 return permutation_by_size(key, self.size, largest, largest + width)
             # padded, because the slice of the last batch must not run over the end: XLA would move
@@ -314,7 +297,7 @@ class CompiledClient(Client):
             part: rows to take them from, by default the training examples.
         """
         position = begin + jnp.arange(count, dtype=jnp.int32)
-        with profiler_scope("examples"):
+        with jax.named_scope("fedax.examples"):
             position = (
                 position if order is None else jax.lax.dynamic_slice_in_dim(order, begin, count)
             )
@@ -390,11 +373,9 @@ class _LocalLoop:
 
                 return self.run_step(first + i, cut, done, carry)
 
-            return self.client.run_steps(jnp.minimum(self.per_block, count - first), body, carry)
+            return _run_loop(jnp.minimum(self.per_block, count - first), body, carry)
 
-        # only the innermost loop may update in place
-        loop = self.client.run_steps if self.per_block == 1 else _run_loop
-        return loop((count + self.per_block - 1) // self.per_block, run_block, carry)
+        return _run_loop((count + self.per_block - 1) // self.per_block, run_block, carry)
 
     def run_step(self, number: Index, fetch: Fetch, done: Index, carry: Any) -> Any:
         """Runs step `number` of the epoch.
@@ -454,7 +435,7 @@ class Slice(Minibatch):
         )
 
     def loss(self, params: PyTree) -> Float[Array, ""]:
-        with profiler_scope("gradients"):
+        with jax.named_scope("fedax.gradients"):
             value = self._sum_pieces(self._objective, params)
         l2 = self.client.task.l2
         return (
@@ -464,7 +445,7 @@ class Slice(Minibatch):
         )
 
     def gradient(self, params: PyTree) -> PyTree:
-        with profiler_scope("gradients"):
+        with jax.named_scope("fedax.gradients"):
             # a training step also updates the state
             if self.key is not None and self.client.model_state is not None:
                 gradient, state = jax.grad(self._with_state, has_aux=True)(

@@ -22,7 +22,6 @@ from fedax.core.scheduling.asynchronous import Arrivals
 from fedax.core.scheduling.deadline import Answers
 from fedax.core.scheduling.schedule import cohort_weights
 from fedax.core.validation.own_methods import verb
-from fedax.engine.compilation.scopes import profiler_scope
 from fedax.engine.round.aggregation import weighted_mean
 from fedax.engine.round.backend import (
     STATE,
@@ -146,7 +145,7 @@ class RoundContext(Federation):
         else:
             key = self.backend.cohort_key(stream(self.root, "cohort", self.round, self._draws))
             self._draws += 1
-            with profiler_scope("cohort"):
+            with jax.named_scope("fedax.cohort"):
                 ids, count = schedule.draw(
                     key, jnp.asarray(self.setup.population.offsets), weights, available
                 )

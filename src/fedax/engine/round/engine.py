@@ -6,7 +6,7 @@ rounds.
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -210,12 +210,7 @@ class Program(ABC):
 
     The caller keeps the states between calls. What they hold, such as a first axis over runs, is up
     to the engine.
-
-    Attributes:
-        fitted: numbers to which the engine resolved symbolic hyperparameters, see `History.fitted`.
     """
-
-    fitted: Mapping[str, np.ndarray] = {}
 
     def check(self, observers: Sequence[Observer], personal: bool) -> None:  # noqa: B027
         """Refuses observers, or `personal`, that the engine cannot serve.

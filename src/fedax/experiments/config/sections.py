@@ -344,7 +344,7 @@ class SimulationSection(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    placement: Literal["auto", "sequential", "chunked", "measured"] = "auto"
+    placement: Literal["auto", "sequential", "chunked"] = "auto"
     chunk: int | None = None
     devices: int | None = None
     microbatch: int = 256

@@ -32,25 +32,17 @@ static inline __attribute__((always_inline)) long at(int n, long last) {
   return n < VECTORS - 1 ? n * LANES : last;
 }
 
-// Where sums go: in place of what is there, onto it (in the order of the sums), or onto it at last, times a factor.
-struct Into {
-  enum Way { PLACE, SUM, STEP } way;
-  REAL factor;
-};
+// Where sums go: in place of what is there, or onto it (in the order of the sums).
+enum class Into { PLACE, SUM };
 
 template <int VECTORS>
 static inline __attribute__((always_inline)) void begin_sums(Vector* sum, const REAL* out, long last, Into into) {
 #pragma GCC unroll 16
-  for (int n = 0; n < VECTORS; n++) sum[n] = into.way == Into::SUM ? load(out + at<VECTORS>(n, last)) : Vector{};
+  for (int n = 0; n < VECTORS; n++) sum[n] = into == Into::SUM ? load(out + at<VECTORS>(n, last)) : Vector{};
 }
 
-// The last two vectors may have numbers in common, so what is there is read before anything is written.
 template <int VECTORS>
-static inline __attribute__((always_inline)) void end_sums(Vector* sum, REAL* out, long last, Into into) {
-  if (into.way == Into::STEP) {
-#pragma GCC unroll 16
-    for (int n = 0; n < VECTORS; n++) sum[n] = load(out + at<VECTORS>(n, last)) + sum[n] * into.factor;
-  }
+static inline __attribute__((always_inline)) void end_sums(Vector* sum, REAL* out, long last) {
 #pragma GCC unroll 16
   for (int n = 0; n < VECTORS; n++) store(out + at<VECTORS>(n, last), sum[n]);
 }
@@ -76,7 +68,7 @@ static void dense_tile(Factor factor, long count, const REAL* other, long line, 
       for (int n = 0; n < VECTORS; n++) sum[r][n] += right[n] * from[r][place];
   }
 #pragma GCC unroll 8
-  for (int r = 0; r < ROWS; r++) end_sums<VECTORS>(sum[r], out + r * pitch, last, into);
+  for (int r = 0; r < ROWS; r++) end_sums<VECTORS>(sum[r], out + r * pitch, last);
 }
 
 template <int ROWS, int VECTORS = DENSE_VECTORS>
@@ -119,7 +111,7 @@ static void add_rows(const REAL* values, const int* places, long count, const RE
 #pragma GCC unroll 16
     for (int n = 0; n < VECTORS; n++) sum[n] += load(from + at<VECTORS>(n, last)) * value;
   }
-  end_sums<VECTORS>(sum, out, last, into);
+  end_sums<VECTORS>(sum, out, last);
 }
 
 template <int VECTORS = LIST_VECTORS>
@@ -169,7 +161,7 @@ struct List {
   }
 };
 
-static Into onto(bool sums) { return {sums ? Into::SUM : Into::PLACE, 0}; }
+static Into onto(bool sums) { return sums ? Into::SUM : Into::PLACE; }
 
 static void sparse_layer(const REAL* x, const REAL* weights, const Layer& layer, double share, REAL* out) {
   Columns columns(layer.outputs, LIST_VECTORS);
@@ -234,7 +226,7 @@ struct KernelGradient {
       split(x, Row{1, 1, 0, layer.inputs}, layer.examples, some, turned, whole);
       for (long e = some.first; e < least(some.count, end - some.begin); e++) {
         long count = list.fill(turned + e * whole, layer.examples);
-        if (count > 0 || into.way == Into::PLACE)
+        if (count > 0 || into == Into::PLACE)
           add_listed(list.values, list.places, count, y, out + (some.begin + e) * layer.outputs, columns, into);
       }
     }
@@ -286,17 +278,4 @@ struct InputGradient {
 static void layer_inputs(const REAL* y, const REAL* weights, const Layer& layer, REAL* out) {
   InputGradient gradient(y, layer);
   for (long t = 0; t < gradient.columns.tiles; t++) gradient.tile(weights, t, out);
-}
-
-// weights += factor * the gradient by them, and before it, where `inputs` has room for it, the gradient by the examples: a part of the
-// weights at a time, which is in the cache then.
-static void layer_step(const REAL* x, const REAL* y, REAL factor, const Layer& layer, REAL* weights, REAL* inputs) {
-  KernelGradient step(x, y, layer);
-  if (inputs == nullptr) return step.rows(0, layer.inputs, weights, {Into::STEP, factor});
-  InputGradient gradient(y, layer);
-  for (long t = 0; t < gradient.columns.tiles; t++) {
-    gradient.tile(weights, t, inputs);
-    long begin = gradient.columns.begin(t);
-    step.rows(begin, begin + gradient.columns.last(t) + LANES, weights, {Into::STEP, factor});
-  }
 }

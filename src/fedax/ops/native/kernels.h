@@ -17,4 +17,4 @@ const Kernels<REAL> kernels = {lay,           forward,       convolve_pooled, gr
                                pooled_gradient_of_image,     pooled_gradient_of_kernel,    layer_outputs,     layer_gradient,     layer_inputs,
                                pool,          pool_gradient, bias_gradient,     pool_tangent,       norm,
                                norm_gradient, join,          join_gradient,     recur,              recur_gradient,
-                               shuffle,       accumulate,    finite,            layer_step};
+                               shuffle,       accumulate,    finite};

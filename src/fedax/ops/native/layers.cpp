@@ -115,17 +115,6 @@ static void affine(const frame::Call* call) {
   for (long g = 0; g < out->dims[0]; g++) function(item<const T>(a, g), item<const T>(b, g), layer, item<T>(out, g));
 }
 
-// The weights, which have no groups, change where they are; a second result is the gradient by the examples.
-template <class T>
-static void affine_step(const frame::Call* call) {
-  frame::Buffer **in = call->arguments.items, **out = call->results.items;
-  const int64_t *x = in[1]->dims, *y = in[2]->dims;
-  T factor = attribute(call)[0] ? -1 : 1;
-  for (int64_t k = 3; k < call->arguments.count; k++) factor *= *item<const T>(in[k], 0);
-  chosen<T>().layer_step(item<const T>(in[1], 0), item<const T>(in[2], 0), factor, {x[1], x[2], y[2]}, item<T>(out[0], 0),
-                         call->results.count > 1 ? item<T>(out[1], 0) : nullptr);
-}
-
 enum Pooling { POOL, POOL_GRADIENT, POOL_TANGENT, BIAS_GRADIENT };
 
 template <class T>
@@ -266,7 +255,6 @@ static void* answer(frame::Call* call, void (*single)(const frame::Call*), void 
 extern "C" {
 void* fedax_convolve(frame::Call* call) { return native::answer(call, native::convolve<float>, native::convolve<double>); }
 void* fedax_affine(frame::Call* call) { return native::answer(call, native::affine<float>, native::affine<double>); }
-void* fedax_affine_step(frame::Call* call) { return native::answer(call, native::affine_step<float>, native::affine_step<double>); }
 void* fedax_lay(frame::Call* call) { return native::answer(call, native::lay<float>, native::lay<double>); }
 void* fedax_pool(frame::Call* call) { return native::answer(call, native::pool<float>, native::pool<double>); }
 void* fedax_norm(frame::Call* call) { return native::answer(call, native::norm<float>, native::norm<double>); }

@@ -46,7 +46,6 @@ struct Kernels {
   void (*shuffle)(const uint32_t* key, long size, long width, int32_t* order);
   void (*accumulate)(const T* totals, const T* lost, const T* values, T weight, long count, T* after, T* left);
   bool (*finite)(const T* values, long count);
-  void (*layer_step)(const T* x, const T* gradient, T factor, const Layer&, T* weights, T* inputs);
 };
 
 #define DECLARE(single, twice)           \

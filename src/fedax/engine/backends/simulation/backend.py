@@ -20,7 +20,6 @@ from fedax.core.federation import Cohort, Memory, Upload
 from fedax.engine.backends.simulation.offloaded_state import OffloadedMemory
 from fedax.engine.backends.simulation.placement import assign_longest_first
 from fedax.engine.compilation.jaxpr import stage
-from fedax.engine.compilation.scopes import profiler_scope
 from fedax.engine.round.aggregation import add_weighted, finalize
 from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork, zeros
 from fedax.engine.round.client import CompiledClient, Setup, local_work
@@ -52,7 +51,7 @@ class SimulationBackend(Backend):
     def work(
         self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
     ) -> PhaseResult:
-        with profiler_scope("cohort"):
+        with jax.named_scope("fedax.cohort"):
             # slots by device in order of work (devices, capacity), and how many each device has
             # (devices,)
             table, counts = assign_longest_first(
@@ -60,7 +59,7 @@ class SimulationBackend(Backend):
             )
         # the rows of the cohort are read once, before the loop, and written once, after it: the
         # loop then carries arrays (capacity, ...) and not those of the whole population
-        with profiler_scope("memory"):
+        with jax.named_scope("fedax.memory"):
             rows = {name: memory.take(cohort.ids) for name, memory in client_states.items()}
         client_work = _ClientWork(phase_work, self.setup, cohort, rows)
         upload, results = self._run_devices(client_work, table, counts, gather)
@@ -68,7 +67,7 @@ class SimulationBackend(Backend):
         # ignores
         participates = cohort.works & (results.broken == 0) if self.setup.drop else cohort.works
         ids = jnp.where(participates, cohort.ids, self.setup.population.clients)
-        with profiler_scope("memory"):
+        with jax.named_scope("fedax.memory"):
             new_states = {
                 name: client_states[name].put(ids, rows)
                 for name, rows in results.client_state.items()
@@ -129,7 +128,7 @@ class SimulationBackend(Backend):
             One client's upload, of which only shapes and types matter, and the results.
         """
         if self.setup.devices == 1:
-            with profiler_scope("aggregation"):
+            with jax.named_scope("fedax.aggregation"):
                 return self._run_device(client_work, table[0], counts[0], gather)
 
         arrays, static = eqx.partition(client_work, eqx.is_array)
@@ -153,7 +152,7 @@ class SimulationBackend(Backend):
             out_specs=P(),
             check_vma=False,
         )
-        with profiler_scope("aggregation"):
+        with jax.named_scope("fedax.aggregation"):
             results = program(table, counts, arrays)
         return forms[0], results
 
@@ -310,7 +309,7 @@ class _ClientWork(eqx.Module):
     def upload(self, slot: Index, active: Array) -> tuple[Upload[Any], Any]:
         """Returns the client's upload, messages unopened, and the states that it stores."""
         phase_work = self.phase_work.for_slot(slot)
-        with profiler_scope(f"work.{phase_work.name}"):
+        with jax.named_scope(f"fedax.work.{phase_work.name}"):
             client = CompiledClient(
                 self.setup,
                 self.cohort.ids[slot],

@@ -20,7 +20,6 @@ from fedax.core.scheduling.deadline import Answers
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.validation.own_methods import call_round
 from fedax.engine.backends.simulation.backend import SimulationBackend
-from fedax.engine.backends.simulation.calibration import calibrate
 from fedax.engine.backends.simulation.host_dataset import HostDataset, is_in_files
 from fedax.engine.backends.simulation.offloaded_state import (
     StatePlacement,
@@ -32,12 +31,8 @@ from fedax.engine.backends.simulation.offloaded_state import (
     offload_state,
 )
 from fedax.engine.backends.simulation.sweep_axes import SweepAxes
-from fedax.engine.compilation.cache import (
-    SMALL_MODEL,
-    bypass_persistent_cache,
-    small_matmul_options,
-)
-from fedax.engine.compilation.fused_loop import is_available
+from fedax.engine.compilation.cache import bypass_persistent_cache
+from fedax.engine.compilation.fused_loop import SMALL_MODEL, compiler_options, is_available
 from fedax.engine.compilation.jaxpr import stage
 from fedax.engine.distributed.multihost import multihost_group
 from fedax.engine.round.backend import zeros
@@ -72,11 +67,7 @@ class Simulation(Engine):
     Args:
         placement: `"sequential"`, one client after the other with a dynamic number of steps, so
             that power-law sizes waste nothing (best on CPU); `"chunked"`, `chunk` clients of
-            similar length at a time by `vmap` (best on GPU); `"auto"`, by backend and size;
-            `"measured"`, the fastest of a few, timed before the run on rounds of its own: the
-            choice is kept for this machine (`fedax/placements` in `XDG_CACHE_HOME`, or in
-            `~/.cache`) and alike runs take it without measuring. `History.fitted` has its
-            `engine.chunk` (1: one after the other) and `engine.devices`. Not on several hosts.
+            similar length at a time by `vmap` (best on GPU); `"auto"`, by backend.
         chunk: clients at a time if chunked, at least 1; None means 8 on CPU, 32 elsewhere.
         devices: devices of the mesh that clients are spread over, longest first; None means all, or
             one CPU device if a round takes a few milliseconds only: its program is compiled sooner,
@@ -104,7 +95,7 @@ class Simulation(Engine):
 
     def __init__(
         self,
-        placement: Literal["auto", "sequential", "chunked", "measured"] = "auto",
+        placement: Literal["auto", "sequential", "chunked"] = "auto",
         chunk: int | None = None,
         devices: int | None = None,
         microbatch: int = 256,
@@ -119,9 +110,8 @@ class Simulation(Engine):
         is_cpu = jax.default_backend() == "cpu"
         if placement == "auto":
             placement = "sequential" if is_cpu else "chunked"
-        default_chunk = 1 if placement == "sequential" else chunk or (8 if is_cpu else 32)
-        self.placement: Literal["sequential", "chunked", "measured"] = placement
-        self.chunk = chunk if placement == "measured" else default_chunk
+        self.placement: Literal["sequential", "chunked"] = placement
+        self.chunk = 1 if placement == "sequential" else chunk or (8 if is_cpu else 32)
         self.devices = devices
         self.microbatch = microbatch
         self.data = "device" if several_hosts else data
@@ -134,8 +124,6 @@ class Simulation(Engine):
         roots: Sequence[Key[Array, ""]],
         longest: int,
     ) -> "SimulationProgram":
-        if self.placement == "measured":
-            return calibrate(self, algorithms, setup, roots, longest)
         device_count = self.devices or (
             1 if self._is_small(setup, len(algorithms) * len(roots)) else len(jax.devices())
         )
@@ -170,7 +158,7 @@ def _check_arguments(arguments: dict[str, Any], several_hosts: bool) -> None:
     """Checks the arguments of `Simulation` against their ranges, smaller ones on several hosts."""
     devices = len(jax.devices())
     ranges = [
-        Hyper("placement", "auto", choices=("auto", "sequential", "chunked", "measured")),
+        Hyper("placement", "auto", choices=("auto", "sequential", "chunked")),
         Hyper("data", "auto", choices=("auto", "device", "host")),
         Hyper("memory", "device", choices=("device", "host", "disk")),
         Hyper("chunk", 8, low=1),
@@ -180,7 +168,6 @@ def _check_arguments(arguments: dict[str, Any], several_hosts: bool) -> None:
     if several_hosts:  # where all processes must make the same choices, and share all devices
         ranges += [
             Hyper("devices", 1, low=devices, high=devices),
-            Hyper("placement", "auto", choices=("auto", "sequential", "chunked")),
             Hyper("data", "auto", choices=("auto", "device")),
             Hyper("memory", "device", choices=("device",)),
         ]
@@ -445,7 +432,7 @@ def _compile_advance(small: bool) -> Callable[..., Any]:
     # donated: the states before a call are overwritten, so that a large state is not held twice
     jit: Any = eqx.filter_jit  # its type does not know that it passes compiler options on
     return jit(
-        advance, donate="all-except-first", compiler_options=small_matmul_options() if small else {}
+        advance, donate="all-except-first", compiler_options=compiler_options() if small else {}
     )
 
 

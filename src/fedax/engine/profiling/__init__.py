@@ -1,1 +1,0 @@
-"""Profiling: time of a round by its parts, and floating-point operations."""
