@@ -62,6 +62,8 @@ OTHERS = {
 @pytest.mark.parametrize("place", list(OTHERS))
 def test_another_run_is_refused_with_the_place(place, channel):
     """With privacy and without: the state would be that of two runs."""
+    if channel is not None and place == "data.content":
+        pytest.skip("a history with privacy has no hash of its examples")
     begun = go(fedax.FedProx(mu=0.1) if place == "method.mu" else None, channel=channel)
     with pytest.raises(fedax.InvalidInput, match=re.escape(f"run(resume=...), {place}")):
         go(resume=begun, rounds=4, channel=channel, **OTHERS[place])

@@ -55,7 +55,8 @@ def run(
         seed: of every random stream; the same seed gives the same result on every engine, up to
             rounding.
         resume: a history whose run is continued up to `rounds`, at least those that it has, with
-            the same arguments otherwise. Another method, seed, data or privacy is refused. A run
+            the same arguments otherwise. Another method, seed, data or privacy is refused, with
+            privacy only data of other sizes. A run
             that a budget ended goes on with a larger one; any other end by itself is final. With
             other observers, metrics are NaN where they were not observed.
         throw: raises `RunFailed` if the outcome is not ok.
