@@ -23,6 +23,5 @@ from fedax.ops import convolve as conv2d
 from fedax.ops import group_norm as group_norm
 from fedax.ops import join as join
 from fedax.ops import max_pool as max_pool
-from fedax.ops import residual as residual
 
-__all__ = ["activate", "conv2d", "group_norm", "join", "max_pool", "residual"]
+__all__ = ["activate", "conv2d", "group_norm", "join", "max_pool"]

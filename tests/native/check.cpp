@@ -148,61 +148,46 @@ static void layer(Random& random) {
   compare("gradient of a layer's inputs", own_inputs, inputs);
 }
 
-// Group normalisation with a shortcut and ReLU or without, and its gradient from one or two parts.
+// Group normalisation and its gradient.
 template <class T>
 static void normalisation(Random& random) {
   long groups = draw(random, 1, 3), channels = groups * draw(random, 1, 3), rows = draw(random, 1, 7), columns = draw(random, 1, 7);
   long batch = draw(random, 1, 70), pixels = rows * columns, size = channels * pixels * batch, count = size / groups / batch;
-  const bool relu = draw(random, 0, 1), twice = draw(random, 0, 1);
-  const long stride = relu ? draw(random, 0, 3) : 0, taken = stride ? draw(random, 1, channels) : 0;
-  const long tall = (rows - 1) * stride + 1, wide = (columns - 1) * stride + 1, room = taken * tall * wide * batch;
   auto x = numbers<T>(random, size), scale = numbers<T>(random, channels), offset = numbers<T>(random, channels);
-  auto first = numbers<T>(random, size), second = numbers<T>(random, size), added = numbers<T>(random, room);
-  auto shortcut_place = [&](long c, long p, long n) {
-    return ((c * tall + p / columns * stride) * wide + p % columns * stride) * batch + n;
-  };
-  std::vector<T> out(size), mean(groups * batch), rate(groups * batch), dx(size), dscale(channels), doffset(channels), dadded(room);
+  auto gradient = numbers<T>(random, size);
+  std::vector<T> out(size), mean(groups * batch), rate(groups * batch), dx(size), dscale(channels), doffset(channels);
   auto images = [&](std::vector<T>& data) { return Images<T>{data.data(), channels, rows, columns, batch}; };
-  auto given = [&](const std::vector<T>& data, bool there = true) {
-    return Images<const T>{there ? data.data() : nullptr, channels, rows, columns, batch};
-  };
+  auto given = [&](const std::vector<T>& data) { return Images<const T>{data.data(), channels, rows, columns, batch}; };
   const native::Kernels<T>& run = native::chosen<T>();
-  run.norm(given(x), scale.data(), offset.data(), groups, T(1e-5), relu, {stride ? added.data() : nullptr, taken, tall, wide, batch},
-           stride, images(out), mean.data(), rate.data());
-  run.norm_gradient(given(first), given(second, twice), given(out, relu), given(x), mean.data(), rate.data(), scale.data(), groups,
-                    images(dx), dscale.data(), doffset.data(), {stride ? dadded.data() : nullptr, taken, tall, wide, batch}, stride);
-  std::vector<double> y(size), gradient(size), image(size), factor(channels), shift(channels), shortcut(room);
-  for (long i = 0; i < size; i++) gradient[i] = relu && out[i] <= 0 ? 0 : double(first[i]) + (twice ? second[i] : 0);
+  run.norm(given(x), scale.data(), offset.data(), groups, T(1e-5), images(out), mean.data(), rate.data());
+  run.norm_gradient(given(gradient), given(x), mean.data(), rate.data(), scale.data(), groups, images(dx), dscale.data(),
+                    doffset.data());
+  std::vector<double> y(size), image(size), factor(channels), shift(channels);
   for (long g = 0; g < groups; g++)
     for (long n = 0; n < batch; n++) {
       auto over = [&](auto run) {
         for (long c = g * channels / groups; c < (g + 1) * channels / groups; c++)
-          for (long p = 0; p < pixels; p++) run(c, p, (c * pixels + p) * batch + n);
+          for (long p = 0; p < pixels; p++) run(c, (c * pixels + p) * batch + n);
       };
       double middle = 0, spread = 0, straight = 0, crossed = 0;
-      over([&](long, long, long i) { middle += double(x[i]) / count; });
-      over([&](long, long, long i) { spread += (x[i] - middle) * (x[i] - middle) / count; });
+      over([&](long, long i) { middle += double(x[i]) / count; });
+      over([&](long, long i) { spread += (x[i] - middle) * (x[i] - middle) / count; });
       const double fast = 1 / std::sqrt(spread + 1e-5);
-      over([&](long c, long p, long i) {
-        const double z = (x[i] - middle) * fast;
-        y[i] = z * scale[c] + offset[c] + (c < taken ? added[shortcut_place(c, p, n)] : 0);
-        if (relu) y[i] = std::max(y[i], 0.0);
-        straight += gradient[i] * scale[c] / count;
-        crossed += gradient[i] * scale[c] * z / count;
-        factor[c] += gradient[i] * z;
-        shift[c] += gradient[i];
-        if (c < taken) shortcut[shortcut_place(c, p, n)] = gradient[i];
+      over([&](long c, long i) {
+        const double z = (x[i] - middle) * fast, d = gradient[i];
+        y[i] = z * scale[c] + offset[c];
+        straight += d * scale[c] / count;
+        crossed += d * scale[c] * z / count;
+        factor[c] += d * z;
+        shift[c] += d;
       });
-      over([&](long c, long, long i) {
-        image[i] = fast * (gradient[i] * scale[c] - straight - (x[i] - middle) * fast * crossed);
-      });
+      over([&](long c, long i) { image[i] = fast * (gradient[i] * scale[c] - straight - (x[i] - middle) * fast * crossed); });
     }
   compare("normalised", out, y);
   if (count < 4) return;  // of two numbers the gradient is a difference of nearly the same ones
   compare("gradient by the image of a norm", dx, image);
   compare("gradient by the scale", dscale, factor);
   compare("gradient by the offset", doffset, shift);
-  if (stride) compare("gradient by the shortcut", dadded, shortcut);
 }
 
 // Pooling, joins and recurrence: only that they stay within their buffers; their values are checked in Python.

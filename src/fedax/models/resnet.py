@@ -10,7 +10,7 @@ from fedax.core import InvalidInput
 from fedax.models.base import parameter_count
 from fedax.models.convolutional import as_images
 from fedax.models.dense import Affine, narrow_normal
-from fedax.ops import GroupNorm, convolve, residual
+from fedax.ops import GroupNorm, convolve, join
 from fedax.ops.conv import Images, Kernel, fan_out_normal
 from fedax.ops.lay import lay_images
 from fedax.utils.numbers import are_counts, convert_fields, python_numbers
@@ -34,13 +34,10 @@ class Normed(NamedTuple):
         *,
         stride: int = 1,
         every: int = 1,
-    ) -> tuple[Images, Images]:
-        """Applies convolution, norm, shortcut (every `every`-th pixel) and ReLU.
-
-        Returns what the next layer and the next shortcut take.
-        """
-        convolved = convolve(x, self.kernel, stride=stride, padding="SAME")
-        return residual(convolved, *self.norm, groups, shortcut, every)
+    ) -> Images:
+        """Applies convolution, norm, shortcut (every `every`-th pixel) and ReLU."""
+        normed = self.norm(convolve(x, self.kernel, stride=stride, padding="SAME"), groups)
+        return jax.nn.relu(normed) if shortcut is None else join(normed, shortcut, every)
 
 
 class ResNetParams(NamedTuple):
@@ -128,10 +125,9 @@ class ResNet:
         self, params: ResNetParams, x: Any, key: Any = None
     ) -> Float[Array, "batch classes"]:
         h = lay_images(as_images(x, self.shape, params.last.kernel.dtype))
-        # h goes into the next layer, `shortcut` around it
-        h, shortcut = params.first(h, self.groups)
+        h = params.first(h, self.groups)
         for first, second in params.blocks:
             stride = second.kernel.shape[2] // h.shape[3]  # 2 where the channels double
-            inner, _ = first(h, self.groups, stride=stride)
-            h, shortcut = second(inner, self.groups, shortcut, every=stride)
+            inner = first(h, self.groups, stride=stride)
+            h = second(inner, self.groups, shortcut=h, every=stride)
         return params.last(h.mean((1, 2)))

@@ -5,7 +5,6 @@ from fedax.ops.conv import convolve as convolve
 from fedax.ops.lstm import LSTM as LSTM
 from fedax.ops.norm import GroupNorm as GroupNorm
 from fedax.ops.norm import group_norm as group_norm
-from fedax.ops.norm import residual as residual
 from fedax.ops.pool import activate as activate
 from fedax.ops.pool import max_pool as max_pool
 from fedax.ops.pooled import convolve_activate as convolve_activate

@@ -35,7 +35,6 @@ def primitive(
     call: tuple[str, Callable[..., Sequence[int] | None]] | None,
     images: tuple[bool, ...],
     in_place: int = 0,
-    again: bool = False,
 ) -> Primitive:
     """Creates an operation with several results.
 
@@ -49,8 +48,6 @@ def primitive(
         images: for each operand, whether it lies in memory as images do; more operands than stand
             here do not.
         in_place: so many results may lie where the operands of the same places do.
-        again: the second result is the first one once more, in the same memory, with a cotangent of
-            its own.
     """
     operation = Primitive(name)
     operation.multiple_results = True
@@ -75,8 +72,6 @@ def primitive(
         if extension_numbers is None:
             return plain(*operands, **params)
         outs = list(results(*operands, **params, native=True))
-        # the second result is the first again, and not computed
-        del outs[1 : 1 + again]
         run = jax.ffi.ffi_call(
             target,
             [jax.ShapeDtypeStruct(r.shape, r.dtype) for r in outs],
@@ -87,8 +82,7 @@ def primitive(
             output_layouts=[IMAGES if r.images else tuple(range(len(r.shape))) for r in outs],
             input_output_aliases={index: index for index in range(in_place)},
         )
-        computed = run(*operands, numbers=np.array(extension_numbers, np.int64))
-        return [*computed[:again], *computed]
+        return run(*operands, numbers=np.array(extension_numbers, np.int64))
 
     def lower_plain(*operands: Any, native: bool, **params: Any) -> Sequence[Any]:
         return plain(*operands, **params)

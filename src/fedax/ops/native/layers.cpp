@@ -138,29 +138,19 @@ static void pool(const frame::Call* call) {
 
 enum Normalisation { NORM, NORM_GRADIENT };
 
-// Images that a call may lack: those at place k, if there are so many.
-template <class T>
-static Images<T> images_if(bool there, const frame::Buffers& buffers, long k, long g) {
-  return there ? images<T>(buffers.items[k], g) : Images<T>{};
-}
-
 template <class T>
 static void norm(const frame::Call* call) {
   frame::Buffer **in = call->arguments.items, **out = call->results.items;
   const int64_t* numbers = attribute(call);
-  const long groups = numbers[1], stride = numbers[3];
-  const bool relu = numbers[2] != 0, twice = numbers[4] != 0;
+  const long groups = numbers[1];
   const Kernels<T>& run = chosen<T>();
   for (long g = 0; g < out[0]->dims[0]; g++) {
     if (numbers[0] == NORM)
-      run.norm(images<const T>(in[0], g), item<T>(in[1], g), item<T>(in[2], g), groups, T(1e-5), relu,
-               images_if<const T>(stride > 0, call->arguments, 3, g), stride, images<T>(out[0], g), item<T>(out[1], g),
-               item<T>(out[2], g));
+      run.norm(images<const T>(in[0], g), item<T>(in[1], g), item<T>(in[2], g), groups, T(1e-5), images<T>(out[0], g),
+               item<T>(out[1], g), item<T>(out[2], g));
     if (numbers[0] == NORM_GRADIENT)
-      run.norm_gradient(images<const T>(in[4], g), images_if<const T>(twice, call->arguments, 5, g),
-                        images_if<const T>(relu, call->arguments, twice ? 6 : 5, g), images<const T>(in[0], g), item<T>(in[1], g),
-                        item<T>(in[2], g), item<T>(in[3], g), groups, images<T>(out[0], g), item<T>(out[1], g),
-                        item<T>(out[2], g), images_if<T>(stride > 0, call->results, 3, g), stride);
+      run.norm_gradient(images<const T>(in[4], g), images<const T>(in[0], g), item<T>(in[1], g), item<T>(in[2], g), item<T>(in[3], g),
+                        groups, images<T>(out[0], g), item<T>(out[1], g), item<T>(out[2], g));
   }
 }
 

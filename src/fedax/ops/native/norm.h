@@ -1,6 +1,4 @@
-// Group normalisation with what follows it in a residual network, for one number type REAL; included like convolution.h.
-//
-// These calls wait for memory: a sum with a shortcut, ReLU, and the sum of two gradients stand in the same passes.
+// Group normalisation, for one number type REAL; included like convolution.h.
 
 constexpr long PIXELS = 32;  // worked on at once: they stay in the first cache, and rounding grows slowly in their sums
 
@@ -43,84 +41,37 @@ static void statistics(const REAL* x, long count, long batch, REAL epsilon, REAL
   });
 }
 
-// A shortcut as the sum sees it: every stride-th pixel, and nothing in the channels that it lacks.
-template <class T>
-struct Shortcut {
-  Images<T> images;
-  long stride;
-
-  bool has(long channel) const { return images.data != nullptr && channel < images.channels; }
-  // Pixels in a row of which neighbours are one step apart.
-  long width(long columns) const { return stride == 1 ? PIXELS : columns; }
-  long step() const { return stride * images.examples; }
-  T* at(long channel, long pixel, long columns) const {
-    if (stride == 1) return images.at(channel, 0) + pixel * images.examples;
-    return images.at(channel, pixel / columns * stride) + pixel % columns * step();
-  }
-};
-
-template <bool ADD, bool RELU>
 static void put_norm(Images<const REAL> image, const REAL* mean, const REAL* rate, REAL gain, REAL offset, long channel,
-                     const Shortcut<const REAL>& shortcut, Images<REAL> out) {
-  long batch = image.examples, pixels = image.rows * image.columns;
+                     Images<REAL> out) {
+  long batch = image.examples;
   const REAL* from = image.at(channel, 0);
   REAL* to = out.at(channel, 0);
-  in_parts(pixels, ADD ? shortcut.width(image.columns) : PIXELS, [&](long begin, long end) {
-    const REAL* added = ADD ? shortcut.at(channel, begin, image.columns) : nullptr;
+  in_parts(image.rows * image.columns, PIXELS, [&](long begin, long end) {
     over_vectors(batch, [&](auto lane, long e, long) {
       Vector middle = lane.get(mean + e), factor = lane.get(rate + e) * gain;
-      for (long p = begin; p < end; p++) {
-        Vector y = (lane.get(from + p * batch + e) - middle) * factor + offset;
-        if constexpr (ADD) y += lane.get(added + (p - begin) * shortcut.step() + e);
-        if constexpr (RELU) y = y <= 0 ? Vector{} : y;
-        lane.put(to + p * batch + e, y);
-      }
+      for (long p = begin; p < end; p++) lane.put(to + p * batch + e, (lane.get(from + p * batch + e) - middle) * factor + offset);
     });
   });
 }
 
-static void norm(Images<const REAL> image, const REAL* scale, const REAL* offset, long groups, REAL epsilon, bool relu,
-                 Images<const REAL> added, long stride, Images<REAL> out, REAL* mean, REAL* rate) {
+static void norm(Images<const REAL> image, const REAL* scale, const REAL* offset, long groups, REAL epsilon, Images<REAL> out,
+                 REAL* mean, REAL* rate) {
   long batch = image.examples, channels = image.channels / groups;
-  Shortcut<const REAL> shortcut{added, stride};
   REAL* room = static_cast<REAL*>(memory::buffer(memory::ROW, 2 * divide_up(batch, LANES) * LANES * sizeof(REAL)));
   for (long g = 0; g < groups; g++) {
     REAL *m = mean + g * batch, *s = rate + g * batch;
     statistics(image.at(g * channels, 0), channels * image.rows * image.columns, batch, epsilon, room, m, s);
-    for (long c = g * channels; c < (g + 1) * channels; c++) {
-      auto put = shortcut.has(c) ? (relu ? put_norm<true, true> : put_norm<true, false>)
-                                 : (relu ? put_norm<false, true> : put_norm<false, false>);
-      put(image, m, s, scale[c], offset[c], c, shortcut, out);
-    }
+    for (long c = g * channels; c < (g + 1) * channels; c++) put_norm(image, m, s, scale[c], offset[c], c, out);
   }
 }
 
-// The gradient of the outputs: the sum of two where they had two uses, and zero where ReLU is flat.
-template <bool TWICE, bool RELU>
-struct Incoming {
-  Images<const REAL> first, second, out;
-
-  template <class Lanes>
-  inline __attribute__((always_inline)) Vector get(Lanes lane, long at) const {
-    Vector d = lane.get(first.data + at);
-    if constexpr (TWICE) d += lane.get(second.data + at);
-    if constexpr (RELU) d = lane.get(out.data + at) <= 0 ? Vector{} : d;
-    return d;
-  }
-};
-
 // With z the normalised image: dx = rate (g scale - mean(g scale) - z mean(g scale z)), means over the group.
-template <bool TWICE, bool RELU>
-static void norm_gradient_of(Incoming<TWICE, RELU> incoming, Images<const REAL> image, const REAL* mean, const REAL* rate,
-                             const REAL* scale, long groups, Images<REAL> out, REAL* scale_gradient, REAL* offset_gradient,
-                             Shortcut<REAL> shortcut) {
+static void norm_gradient(Images<const REAL> gradient, Images<const REAL> image, const REAL* mean, const REAL* rate, const REAL* scale,
+                          long groups, Images<REAL> out, REAL* scale_gradient, REAL* offset_gradient) {
   long batch = image.examples, pixels = image.rows * image.columns, channels = image.channels / groups, plane = pixels * batch;
   long lanes = divide_up(batch, LANES) * LANES;
   REAL* room = static_cast<REAL*>(memory::buffer(memory::ROW, 4 * lanes * sizeof(REAL)));
   REAL *plain = room, *along = room + lanes, *shift = room + 2 * lanes, *pull = room + 3 * lanes;
-  // the gradient of a shortcut of the same size is that of the sum, which is kept there for the second pass
-  const bool kept = shortcut.images.data != nullptr && shortcut.stride == 1 && shortcut.images.channels == image.channels;
-  REAL* sum = kept ? shortcut.images.data : nullptr;
   for (long g = 0; g < groups; g++) {
     const REAL *m = mean + g * batch, *s = rate + g * batch;
     std::memset(shift, 0, 2 * lanes * sizeof(REAL));
@@ -130,10 +81,9 @@ static void norm_gradient_of(Incoming<TWICE, RELU> incoming, Images<const REAL> 
         over_vectors(batch, [&](auto lane, long e, long v) {
           Vector middle = lane.get(m + e), straight{}, crossed{};
           for (long at = c * plane + begin * batch + e; at < c * plane + end * batch; at += batch) {
-            Vector d = incoming.get(lane, at);
+            Vector d = lane.get(gradient.data + at);
             straight += d;
             crossed += d * (lane.get(image.data + at) - middle);
-            if (kept) lane.put(sum + at, d);
           }
           store(plain + v, load(plain + v) + straight);
           store(along + v, load(along + v) + crossed);
@@ -155,34 +105,9 @@ static void norm_gradient_of(Incoming<TWICE, RELU> incoming, Images<const REAL> 
         over_vectors(batch, [&](auto lane, long e, long v) {
           Vector middle = lane.get(m + e), own = lane.get(s + e), factor = own * scale[c];
           Vector less = load(shift + v) * own / count, along = load(pull + v) * own * own / count;
-          for (long at = c * plane + begin * batch + e; at < c * plane + end * batch; at += batch) {
-            Vector d = kept ? lane.get(sum + at) : incoming.get(lane, at);
-            lane.put(out.data + at, d * factor - less - (lane.get(image.data + at) - middle) * along);
-          }
+          for (long at = c * plane + begin * batch + e; at < c * plane + end * batch; at += batch)
+            lane.put(out.data + at, lane.get(gradient.data + at) * factor - less - (lane.get(image.data + at) - middle) * along);
         });
       });
   }
-  if (shortcut.images.data == nullptr || kept) return;
-  std::memset(shortcut.images.data, 0, shortcut.images.channels * shortcut.images.rows * shortcut.images.columns * batch * sizeof(REAL));
-  for (long c = 0; c < shortcut.images.channels; c++)
-    in_parts(pixels, image.columns, [&](long begin, long end) {
-      REAL* to = shortcut.at(c, begin, image.columns);
-      over_vectors(batch, [&](auto lane, long e, long) {
-        for (long p = begin; p < end; p++)
-          lane.put(to + (p - begin) * shortcut.step() + e, incoming.get(lane, c * plane + p * batch + e));
-      });
-    });
-}
-
-static void norm_gradient(Images<const REAL> first, Images<const REAL> second, Images<const REAL> gate, Images<const REAL> image,
-                          const REAL* mean, const REAL* rate, const REAL* scale, long groups, Images<REAL> out,
-                          REAL* scale_gradient, REAL* offset_gradient, Images<REAL> shortcut, long stride) {
-  auto run = [&](auto incoming) {
-    norm_gradient_of(incoming, image, mean, rate, scale, groups, out, scale_gradient, offset_gradient, {shortcut, stride});
-  };
-  const bool twice = second.data != nullptr, relu = gate.data != nullptr;
-  if (twice && relu) return run(Incoming<true, true>{first, second, gate});
-  if (twice) return run(Incoming<true, false>{first, second, gate});
-  if (relu) return run(Incoming<false, true>{first, second, gate});
-  run(Incoming<false, false>{first, second, gate});
 }

@@ -34,11 +34,9 @@ struct Kernels {
   void (*pool_gradient)(Images<const T> gradient, const uint8_t* winner, long height, long width, Images<T> image, T* bias);
   void (*bias_gradient)(Images<const T> gradient, const uint8_t* winner, T* bias);
   void (*pool_tangent)(Images<const T> image, const T* bias, const uint8_t* winner, long height, long width, Images<T> out);
-  void (*norm)(Images<const T> image, const T* scale, const T* offset, long groups, T epsilon, bool relu, Images<const T> added,
-               long stride, Images<T> out, T* mean, T* rate);
-  void (*norm_gradient)(Images<const T> first, Images<const T> second, Images<const T> gate, Images<const T> image, const T* mean,
-                        const T* rate, const T* scale, long groups, Images<T> out, T* scale_gradient, T* offset_gradient,
-                        Images<T> shortcut, long stride);
+  void (*norm)(Images<const T> image, const T* scale, const T* offset, long groups, T epsilon, Images<T> out, T* mean, T* rate);
+  void (*norm_gradient)(Images<const T> gradient, Images<const T> image, const T* mean, const T* rate, const T* scale, long groups,
+                        Images<T> out, T* scale_gradient, T* offset_gradient);
   void (*join)(Images<const T> image, Images<const T> shortcut, long stride, Images<T> out);
   void (*join_gradient)(Images<const T> gradient, Images<const T> out, long stride, Images<T> image, Images<T> shortcut);
   void (*recur)(const T* projected, const T* kernel, const T* peep, const Sizes&, T* hs, T* cs, T* gates);
