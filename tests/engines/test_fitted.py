@@ -110,7 +110,7 @@ def test_tasks_and_engines_without_the_constants_are_refused():
     ):
         with pytest.raises(
             InvalidInput,
-            match=r"\(l\w+=\.\.\.\): got 'theory'; allowed: numbers, on an engine "
+            match=r"\(l\w+=\.\.\.\): got 'theory'; allowed: numbers on an engine "
             r"that has not",
         ):
             go(method, engine=Apart(), solver=solver)
@@ -142,3 +142,17 @@ def test_files_have_words():
     assert fedax.footprint(
         fedax.FedBC(lam_min="theory"), solver=fedax.SGD("theory")
     ) == fedax.footprint(fedax.FedBC())
+
+
+def test_private_runs_take_numbers_only():
+    """A rate fitted to the examples would be published without noise."""
+    channel = fedax.Channel(privacy=fedax.Privacy(clip=1.0, noise=1.0))
+    with pytest.raises(fedax.InvalidInput, match="numbers in a private run"):
+        fedax.run(
+            fedax.FedAvg(),
+            TASK,
+            solver=fedax.SGD("theory"),
+            schedule=fedax.Schedule(weights="equal"),
+            channel=channel,
+            rounds=1,
+        )

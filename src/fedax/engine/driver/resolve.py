@@ -38,19 +38,19 @@ def resolve(
             `estimate.Losses` by default.
 
     Raises:
-        InvalidInput: an engine without all clients' examples here, or a task without these
-            constants.
+        InvalidInput: a private run, an engine without all clients' examples here, or a task without
+            these constants.
     """
+    is_private = options.channel is not None and options.channel.privacy is not None
     for owner in (options.solver, *algorithms):
         for name in symbolic(owner)[:1]:
+            field = f"{type(owner).__name__}({name}=...)"
+            if is_private:
+                allowed = "numbers in a private run; the word stands for one fitted to the examples"
+                raise InvalidInput.of(field, getattr(owner, name), allowed)
             if not options.engine.has_all(task):
-                allowed = (
-                    "numbers, on an engine that has not everybody's examples here; the "
-                    "word needs them"
-                )
-                raise InvalidInput.of(
-                    f"{type(owner).__name__}({name}=...)", getattr(owner, name), allowed
-                )
+                allowed = "numbers on an engine that has not everybody's examples here"
+                raise InvalidInput.of(field, getattr(owner, name), allowed)
     # lazy: nothing is measured unless a hyperparameter asks for it
     constants = Measured(task, options.schedule, starts=starts)
     solver = options.solver.fitted(constants)
