@@ -14,10 +14,12 @@ import sys
 import textwrap
 import tokenize
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import fedax
+from fedax.core.algorithm import Reading
 from fedax.core.hyper import declared
 from problems import all_algorithms, named
 from sources import own_files
@@ -157,7 +159,7 @@ def test_algorithms_say_where_they_come_from(kind):
     text = inspect.getdoc(kind)
     assert "Source: " in text
     assert kind.card.paper
-    assert kind.card.equation
+    assert set(kind.card.read) <= set(get_args(Reading))
 
 
 def public_objects():

@@ -65,23 +65,25 @@ def _overview() -> str:
         "docstring and declarations, traffic,",
         "memory and gradients from one abstract trace of a round. [How to choose](../choose.md) "
         "compares them,",
-        "and [a table](verbs.md) says which verbs of the core each one is made of.",
+        "and [a table](verbs.md) says which verbs of the core each one is made of. The last column says "
+        "what was read to write the method.",
         "",
     ]
     for name, kinds in by_family().items():
         lines += [
             f"## {FAMILIES.get(name, name.capitalize())}",
             "",
-            "| method | idea | a round sends, for each client | keeps |",
+            "| method | idea | a round sends, for each client | keeps | read |",
         ]
-        lines += ["| --- | --- | --- | --- |"]
+        lines += ["| --- | --- | --- | --- | --- |"]
         for kind in kinds:
             facts = describe_algorithm(kind)
             sent = "; ".join(_traffic(phase) for phase in facts["phases"])
             idea = sections(kind)["text"].split("\n\n")[0].replace("\n", " ").replace("|", r"\|")
             keeps = _amount(facts["memory"])
             lines.append(
-                f"| [{kind.__name__}]({kind.__name__.lower()}.md) | {idea} | {sent} | {keeps} |"
+                f"| [{kind.__name__}]({kind.__name__.lower()}.md) | {idea} | {sent} | {keeps} | "
+                f"{', '.join(facts['read'])} |"
             )
         lines.append("")
     return "\n".join(lines)
@@ -99,7 +101,7 @@ def page(kind: type[Algorithm[Any]], appearances: list[tuple[str, str]]) -> str:
         "",
         f"# {name}",
         "",
-        f"*{FAMILIES.get(family(kind), family(kind))}.* {facts['paper']}, {facts['equation']}.",
+        f"*{FAMILIES.get(family(kind), family(kind))}.* {facts['paper']}.",
         "",
     ]
     text += ["## Idea", "", parts["text"], ""]
@@ -128,7 +130,8 @@ def page(kind: type[Algorithm[Any]], appearances: list[tuple[str, str]]) -> str:
         text += [
             f"- [{title}](../reproduction/{folder}/README.md)" for folder, title in appearances
         ] + [""]
-    return "\n".join([*text, "## Source", "", parts.get("Source", facts["paper"]), ""])
+    text += ["## Source", "", parts.get("Source", facts["paper"]), ""]
+    return "\n".join([*text, f"Read for it: {', '.join(facts['read'])}.", ""])
 
 
 def sections(kind: Any) -> dict[str, str]:

@@ -28,7 +28,7 @@ class Mine(Algorithm[Vector]):
     count: int = hyper(1, low=1)
     fixed: float = hyper(0.5, static=True, low=0.0, high=1.0)
 
-    card: ClassVar[Card] = Card(paper="Nobody, 2026", equation="none")
+    card: ClassVar[Card] = Card(paper="Nobody, 2026", read=())
 
     def round(self, fed: Federation, state: Vector) -> Vector:
         return fed.average(self.train, fed.sample(), state)

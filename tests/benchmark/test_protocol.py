@@ -78,7 +78,7 @@ from fedax import Algorithm, Card, Client, Federation, Upload, Vector
 class Wrong(Algorithm[Vector]):
     """Planted: steps the wrong way."""
 
-    card: ClassVar[Card] = Card(paper="Nobody, 2026", equation="none")
+    card: ClassVar[Card] = Card(paper="Nobody, 2026", read=())
 
     def round(self, fed: Federation, state: Vector) -> Vector:
         return 2 * state - fed.average(self.train, fed.sample(), state)

@@ -149,7 +149,7 @@ class Pair(Algorithm):
 
     bad: int = hyper(-1, doc="that client")
 
-    card = Card(paper="A test", equation="none")
+    card = Card(paper="A test", read=())
 
     def round(self, fed, state):
         model, direction, number = fed.average(self.work, fed.everyone, state)

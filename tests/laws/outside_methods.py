@@ -54,9 +54,7 @@ class ProxSkip(Algorithm):
     """ProxSkip with one communication a round; a client corrects its shift when it hears of the
     mean."""
 
-    card: ClassVar[Card] = Card(
-        "Mishchenko et al., ProxSkip, ICML 2022", "Alg. 1", by_examples=True
-    )
+    card: ClassVar[Card] = Card("Mishchenko et al., ProxSkip, ICML 2022", read=(), by_examples=True)
 
     def init(self, fed, w):
         return WithMemory(w, w, fed.memory((jnp.zeros_like(w), w)))

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedax.core import Algorithm, Card, LocalProblem, Memory, Reduction, Upload
 
-CARD = Card("nobody", "nowhere", by_examples=True, exact=True)
+CARD = Card("nobody", read=(), by_examples=True, exact=True)
 SEEN = []
 
 
@@ -20,7 +20,7 @@ class State(eqx.Module):
 
 
 class Average(Algorithm):
-    card: ClassVar[Card] = Card("nobody", "nowhere", by_examples=True)
+    card: ClassVar[Card] = Card("nobody", read=(), by_examples=True)
 
     def round(self, fed, w):
         return fed.average(self.train, fed.sample(), w)
@@ -69,7 +69,7 @@ class EqualWeights(Average):
 class EqualWeightsDeclared(EqualWeights):
     """Says that it is FedAvg, which it is for clients of equal sizes only."""
 
-    card: ClassVar[Card] = Card("nobody", "nowhere", reductions=(Reduction({}, "fedavg"),))
+    card: ClassVar[Card] = Card("nobody", read=(), reductions=(Reduction({}, "fedavg"),))
 
 
 class WithoutPart(Controlled):

@@ -3,7 +3,7 @@
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import equinox as eqx
 from jaxtyping import Array, Float
@@ -18,6 +18,7 @@ from fedax.core.task import Task
 from fedax.utils.layout import Layout
 
 State = TypeVar("State")
+Reading = Literal["paper", "authors' code", "others' code", "abstract"]
 
 
 class Personal(NamedTuple):
@@ -98,7 +99,9 @@ class Card:
 
     Attributes:
         paper: authors, title, place and year.
-        equation: the place in it, such as "Alg. 1".
+        read: what was read to write the method: the paper, its authors' code, others' code, its
+            abstract; one or several.
+        equation: the place in the paper, such as "Alg. 1", if it is known.
         reductions: the special cases, which the laws check.
         by_examples: whether a step with full gradients of all clients depends on the examples
             alone, not on who holds them.
@@ -107,7 +110,8 @@ class Card:
     """
 
     paper: str
-    equation: str
+    read: tuple[Reading, ...]
+    equation: str = ""
     reductions: tuple[Reduction, ...] = ()
     by_examples: bool = False
     exact: bool = False

@@ -28,6 +28,7 @@ def describe_algorithm(kind: type[Algorithm[Any]]) -> dict[str, Any]:
         "class": f"{module}.{kind.__name__}",
         "paper": card.paper,
         "equation": card.equation,
+        "read": list(card.read),
         "hyperparameters": [_describe_hyperparameter(limits) for limits in declared(kind).values()],
         "memory": default.memory._asdict(),
         "phases": [_describe_phase(phase) for phase in default.phases],
@@ -41,7 +42,7 @@ def describe_algorithm(kind: type[Algorithm[Any]]) -> dict[str, Any]:
 
 def _card(kind: type[Algorithm[Any]]) -> Card:
     """Returns a method's citation, which your own need not have."""
-    return getattr(kind, "card", Card("not published", "no equation"))
+    return getattr(kind, "card", Card("not published", read=()))
 
 
 @functools.cache
@@ -107,7 +108,8 @@ def panel(kind: type[Algorithm[Any]]) -> RenderableType:
     for limits in declared(kind).values():
         table.add_row(limits.name, str(limits.default), limits.allowed, limits.doc)
     facts = [
-        ("paper", f"{card.paper}; {card.equation}"),
+        ("paper", "; ".join(filter(None, (card.paper, card.equation)))),
+        ("read", ", ".join(card.read)),
         ("round", "; ".join(_format_traffic(phase) for phase in default.phases)),
         *(
             (_format_pairs(setting), "; ".join(_format_traffic(phase) for phase in phases))

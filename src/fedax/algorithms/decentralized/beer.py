@@ -61,7 +61,7 @@ class BEER(Gossip):
 
     Source: Zhao et al., BEER: Fast O(1/T) Rate for Decentralized Nonconvex Optimization with
     Communication Compression, NeurIPS 2022, as in the authors' code (github.com/liboyue/beer,
-    beer/optim/BEER.py); the paper was not read.
+    beer/optim/BEER.py).
     """
 
     gamma: Scalar = hyper(0.1, low=0.0, open_low=True, high=1.0, doc="consensus step")
@@ -70,7 +70,7 @@ class BEER(Gossip):
     card: ClassVar[Card] = Card(
         paper="Zhao et al., BEER: Fast O(1/T) Rate for Decentralized Nonconvex Optimization, "
         "NeurIPS 2022",
-        equation="BEER, from the authors' code; paper not read",
+        read=("authors' code",),
     )
 
     def __check_init__(self) -> None:

@@ -32,6 +32,7 @@ class DFedAvgM(Gossip):
 
     card: ClassVar[Card] = Card(
         paper="Sun, Li and Wang, Decentralized Federated Averaging, 2021",
+        read=("paper",),
         equation="Alg. 1, eq. (4), (5)",
     )
 

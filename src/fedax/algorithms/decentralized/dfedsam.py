@@ -36,8 +36,7 @@ class DFedSAM(DFedAvgM):
         >>> method = fedax.DFedSAM(rho=0.01, gossips=4)
 
     Source: Shi et al., Improving the Model Consistency of Decentralized Federated Learning, ICML
-    2023 (DFedSAM, DFedSAM-MGS), as in public implementations (rho 0.01, 4 gossip steps); the paper
-    was not read.
+    2023 (DFedSAM, DFedSAM-MGS), as in public implementations (rho 0.01, 4 gossip steps).
     """
 
     rho: Scalar = hyper(0.01, low=0.0, doc="distance to the worst point nearby")
@@ -46,7 +45,7 @@ class DFedSAM(DFedAvgM):
     card: ClassVar[Card] = Card(
         paper="Shi et al., Improving the Model Consistency of Decentralized Federated Learning, "
         "ICML 2023",
-        equation="DFedSAM and DFedSAM-MGS, from public implementations; paper not read",
+        read=("others' code",),
     )
 
     def round(self, fed: Federation, state: Memory) -> Memory:

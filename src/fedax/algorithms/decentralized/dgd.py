@@ -32,6 +32,7 @@ class DGD(Gossip):
     card: ClassVar[Card] = Card(
         paper="Nedic and Ozdaglar, Distributed Subgradient Methods for Multi-Agent "
         "Optimization, IEEE TAC 54(1), 2009",
+        read=("paper",),
         equation="eq. (3)",
     )
 

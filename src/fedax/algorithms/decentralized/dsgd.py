@@ -31,6 +31,7 @@ class DSGD(Gossip):
     card: ClassVar[Card] = Card(
         paper="Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?, "
         "NeurIPS 2017",
+        read=("paper",),
         equation="Alg. 1",
     )
 

@@ -39,14 +39,13 @@ class ExactDiffusion(Gossip):
         >>> method = fedax.ExactDiffusion(topology="ring")
 
     Source: Yuan, Ying, Zhao and Sayed, Exact Diffusion for Distributed Optimization and Learning,
-    IEEE Transactions on Signal Processing 67(3), 2019. The recursion as decent-bench documents it;
-    the paper was not read.
+    IEEE Transactions on Signal Processing 67(3), 2019. The recursion as decent-bench documents it.
     """
 
     card: ClassVar[Card] = Card(
         paper="Yuan, Ying, Zhao and Sayed, Exact Diffusion, IEEE Transactions on Signal "
         "Processing 67(3), 2019",
-        equation="exact diffusion, from a public implementation; paper not read",
+        read=("others' code",),
     )
 
     def __check_init__(self) -> None:
@@ -85,13 +84,13 @@ class NIDS(ExactDiffusion):
 
     Source: Li, Shi and Yan, A Decentralized Proximal-Gradient Method with Network Independent
     Step-Sizes, IEEE Transactions on Signal Processing 67(17), 2019. The recursion as decent-bench
-    documents it; the paper was not read.
+    documents it.
     """
 
     card: ClassVar[Card] = Card(
         paper="Li, Shi and Yan, A Decentralized Proximal-Gradient Method (NIDS), IEEE Trans. "
         "Signal Processing 67(17), 2019",
-        equation="NIDS, from a public implementation; paper not read",
+        read=("others' code",),
     )
 
     def receive(self, client: Client, state: Adapted, received: Vector) -> Adapted:

@@ -40,12 +40,12 @@ class EXTRA(Gossip):
 
     Source: Shi, Ling, Wu and Yin, EXTRA: An Exact First-Order Algorithm for Decentralized Consensus
     Optimization, SIAM Journal on Optimization 25(2), 2015. The recursion as decent-bench documents
-    it; the paper was not read.
+    it.
     """
 
     card: ClassVar[Card] = Card(
         paper="Shi, Ling, Wu and Yin, EXTRA, SIAM Journal on Optimization 25(2), 2015",
-        equation="EXTRA, from a public implementation; paper not read",
+        read=("others' code",),
     )
 
     def __check_init__(self) -> None:

@@ -48,6 +48,7 @@ class GradientTracking(Gossip):
     card: ClassVar[Card] = Card(
         paper="Nedic, Olshevsky and Shi, Achieving Geometric Convergence for Distributed "
         "Optimization, SIAM J. Optim. 27(4), 2017",
+        read=("paper",),
         equation="Alg. 1 (DIGing)",
     )
 

@@ -49,6 +49,7 @@ class GTAdam(GradientTracking):
     card: ClassVar[Card] = Card(
         paper="Carnevale et al., GTAdam: Gradient Tracking with Adaptive Momentum, IEEE TCNS "
         "10(3), 2023 (arXiv:2009.01745)",
+        read=("paper",),
         equation="Alg. 1",
     )
 

@@ -49,6 +49,7 @@ class GTSGD(Gossip):
     card: ClassVar[Card] = Card(
         paper="Pu and Nedic, Distributed Stochastic Gradient Tracking Methods, Mathematical "
         "Programming 187, 2021",
+        read=("paper",),
         equation="Sec. 2 (DSGT); with local steps Liu et al. (arXiv:2301.01313), Alg. 1",
     )
 

@@ -46,8 +46,7 @@ class PushSum(Gossip):
 
     Source: Assran, Loizou, Ballas and Rabbat, Stochastic Gradient Push for Distributed Deep
     Learning, ICML 2019, as in the authors' code
-    (github.com/facebookresearch/stochastic_gradient_push, gossip/distributed.py); the paper was not
-    read.
+    (github.com/facebookresearch/stochastic_gradient_push, gossip/distributed.py).
     """
 
     needs: ClassVar[tuple[str, ...]] = ("both", "column")
@@ -55,7 +54,7 @@ class PushSum(Gossip):
     card: ClassVar[Card] = Card(
         paper="Assran, Loizou, Ballas and Rabbat, Stochastic Gradient Push for Distributed Deep "
         "Learning, ICML 2019",
-        equation="SGP, from the authors' code; paper not read",
+        read=("authors' code",),
     )
 
     def init(self, fed: Federation, w: Vector) -> Memory:

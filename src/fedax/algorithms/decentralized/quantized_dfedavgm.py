@@ -86,6 +86,7 @@ class QuantizedDFedAvgM(Gossip):
 
     card: ClassVar[Card] = Card(
         paper="Sun, Li and Wang, Decentralized Federated Averaging, 2021",
+        read=("paper",),
         equation="Alg. 2, eq. (7)",
     )
 

@@ -67,6 +67,7 @@ class APFL(Algorithm[ModelAndMemory]):
     card: ClassVar[Card] = Card(
         paper="Deng, Kamani and Mahdavi, Adaptive Personalized Federated Learning, "
         "arXiv:2003.13461",
+        read=("paper", "authors' code"),
         equation="Alg. 1",
         reductions=(
             Reduction({}, "fedavg"),

@@ -44,6 +44,7 @@ class Ditto(Algorithm[ModelAndMemory]):
     card: ClassVar[Card] = Card(
         paper="Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, "
         "ICML 2021",
+        read=("paper",),
         equation="Alg. 1",
     )
 

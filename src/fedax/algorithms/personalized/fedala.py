@@ -70,7 +70,7 @@ class FedALA(FullyAveraged):
 
     Source: Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated Learning,
     AAAI 2023, as in the authors' code (github.com/TsingZ0/FedALA, utils/ALA.py), where all clients
-    mix in every round, drawn or not; the paper was not read.
+    mix in every round, drawn or not.
     """
 
     head: Which = hyper("last", leaves=True, doc="leaves that each client mixes")
@@ -84,7 +84,7 @@ class FedALA(FullyAveraged):
     card: ClassVar[Card] = Card(
         paper="Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated "
         "Learning, AAAI 2023",
-        equation="from the authors' code; paper not read",
+        read=("authors' code",),
         reductions=(
             Reduction({"head": ()}, "fedavg"),
             Reduction({"head": "*", "weight_lr": 0.0}, "fedavg"),

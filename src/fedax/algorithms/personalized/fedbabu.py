@@ -33,7 +33,7 @@ class FedBABU(FedPer):
 
     Source: Oh, Kim and Yun, FedBABU: Toward Enhanced Representation for Federated Image
     Classification, ICLR 2022, as in the authors' code (github.com/jhoon-oh/FedBABU, main_fed.py
-    with local_upt_part and aggr_part "body"); the paper was not read.
+    with local_upt_part and aggr_part "body").
     """
 
     tuned: str = hyper("all", choices=("all", "head", "body"), doc="leaves that fine-tuning trains")
@@ -42,7 +42,7 @@ class FedBABU(FedPer):
         FedPer.card,
         paper="Oh, Kim and Yun, FedBABU: Toward Enhanced Representation for Federated Image "
         "Classification, ICLR 2022",
-        equation="from the authors' code; paper not read",
+        read=("authors' code",),
         reductions=(Reduction({"head": ()}, "fedavg"),),
     )
 

@@ -42,6 +42,7 @@ class FedBN(Parted):
     card: ClassVar[Card] = Card(
         paper="Li, Jiang, Zhang, Kamp and Dou, FedBN: Federated Learning on Non-IID Features, "
         "ICLR 2021",
+        read=("paper",),
         equation="Alg. 1",
         reductions=(Reduction({"norms": ()}, "fedavg"),),
     )

@@ -36,6 +36,7 @@ class FedPer(Parted):
     card: ClassVar[Card] = Card(
         paper="Arivazhagan, Aggarwal, Singh and Choudhary, Federated Learning with "
         "Personalization Layers, arXiv:1912.00818",
+        read=("paper",),
         equation="Alg. 1 and 2",
         reductions=(Reduction({"head": ()}, "fedavg"),),
     )

@@ -49,7 +49,7 @@ class FedRoD(FullyAveraged):
 
     Source: Chen and Chao, On Bridging Generic and Personalized Federated Learning for Image
     Classification, ICLR 2022 (Fed-RoD, linear heads), as in public implementations derived from
-    PFLlib; of the paper the abstract was read.
+    PFLlib.
     """
 
     head: Which = hyper(
@@ -59,7 +59,7 @@ class FedRoD(FullyAveraged):
     card: ClassVar[Card] = Card(
         paper="Chen and Chao, On Bridging Generic and Personalized Federated Learning for Image "
         "Classification, ICLR 2022",
-        equation="linear heads, from a public implementation; paper not read",
+        read=("abstract", "others' code"),
         reductions=(Reduction({"head": ()}, "fedavg"), Reduction({"head": "*"}, "fedavg")),
     )
 

@@ -58,6 +58,7 @@ class IFCA(Algorithm[Float[Array, "clusters dim"]]):
     card: ClassVar[Card] = Card(
         paper="Ghosh, Chung, Yin and Ramchandran, An Efficient Framework for Clustered "
         "Federated Learning, NeurIPS 2020",
+        read=("paper",),
         equation="Alg. 1, option II",
         reductions=(Reduction({"clusters": 1}, "fedavg"),),
     )

@@ -57,6 +57,7 @@ class PerFedAvg(Algorithm[Vector]):
     card: ClassVar[Card] = Card(
         paper="Fallah, Mokhtari, Ozdaglar, Personalized Federated Learning with Theoretical "
         "Guarantees, NeurIPS 2020",
+        read=("paper", "others' code"),
         equation="Alg. 1, eq. (8)",
     )
 

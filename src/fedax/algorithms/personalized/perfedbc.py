@@ -79,9 +79,8 @@ class PerFedBC(FedBCFineTune):
         "global", choices=("own", "global"), doc="the model at which local work starts"
     )
 
-    card: ClassVar[Card] = Card(
-        paper=FedBC.card.paper,
-        equation="Alg. 3 (App. E.4)",
+    card: ClassVar[Card] = dataclasses.replace(
+        FedBC.card, equation="Alg. 3 (App. E.4)", reductions=()
     )
 
     def model_to_adapt(self, client: Client, z: Vector, state: DualMemory) -> Vector:

@@ -81,6 +81,7 @@ class PFedMe(Algorithm[ModelAndMemory]):
     card: ClassVar[Card] = Card(
         paper="Dinh, Tran, Nguyen, Personalized Federated Learning with Moreau Envelopes, "
         "NeurIPS 2020",
+        read=("paper", "authors' code"),
         equation="Alg. 1",
     )
 

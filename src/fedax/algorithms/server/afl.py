@@ -48,6 +48,7 @@ class AFL(Algorithm[AgnosticState]):
 
     card: ClassVar[Card] = Card(
         paper="Mohri, Sivek, Suresh, Agnostic Federated Learning, ICML 2019",
+        read=("paper",),
         equation="Fig. 1",
     )
 

@@ -37,9 +37,9 @@ class Bulyan(Aggregation):
 
     Source: El Mhamdi, Guerraoui and Rouault, The Hidden Vulnerability of Distributed Learning in
     Byzantium, ICML 2018 (Bulyan with Krum), as in github.com/moranant/
-    attacking_distributed_learning (defences.py), whose mean has one value less; the paper was not
-    read. Code of the authors' group (github.com/LPD-EPFL/ByzantineMomentum) takes means of
-    Multi-Krum in place of single models, two fewer of them.
+    attacking_distributed_learning (defences.py), whose mean has one value less. Code of the
+    authors' group (github.com/LPD-EPFL/ByzantineMomentum) takes means of Multi-Krum in place of
+    single models, two fewer of them.
     """
 
     byzantine: int = hyper(0, low=0, doc="f, hostile clients of a cohort at most")
@@ -47,7 +47,7 @@ class Bulyan(Aggregation):
     card: ClassVar[Card] = Card(
         paper="El Mhamdi, Guerraoui and Rouault, The Hidden Vulnerability of Distributed Learning "
         "in Byzantium, ICML 2018",
-        equation="Bulyan with Krum, from a public implementation; paper not read",
+        read=("authors' code", "others' code"),
         reductions=(Reduction({"byzantine": 0}, "fedavg", equal_sizes=True),),
     )
 

@@ -66,7 +66,7 @@ class CenteredClip(MixedUploads[ClipState]):
     Source: Karimireddy, He and Jaggi, Learning from History for Byzantine Robust Optimization, ICML
     2021, as in the authors' code (github.com/epfml/byzantine-robust-optimizer,
     codes/aggregator/clipping.py and codes/simulators/worker.py), with local work in place of a
-    gradient; the factor as in github.com/LPD-EPFL/byzfl. The paper was not read.
+    gradient; the factor as in github.com/LPD-EPFL/byzfl.
     """
 
     tau: Scalar = hyper(1.0, low=0.0, open_low=True, doc="length beyond which changes are clipped")
@@ -84,7 +84,7 @@ class CenteredClip(MixedUploads[ClipState]):
     card: ClassVar[Card] = Card(
         paper="Karimireddy, He and Jaggi, Learning from History for Byzantine Robust Optimization, "
         "ICML 2021",
-        equation="Centered clipping, from the authors' code; paper not read",
+        read=("authors' code",),
         reductions=(Reduction({"tau": 1e30}, "fedavg", equal_sizes=True),),
     )
 

@@ -29,6 +29,7 @@ class CoordinateMedian(Aggregation):
     card: ClassVar[Card] = Card(
         paper="Yin, Chen, Ramchandran and Bartlett, Byzantine-Robust Distributed Learning, ICML "
         "2018",
+        read=("paper",),
         equation="Def. 1, Alg. 1, option I",
     )
 

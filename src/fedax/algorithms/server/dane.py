@@ -44,6 +44,7 @@ class DANE(Algorithm[Vector]):
     card: ClassVar[Card] = Card(
         paper="Shamir et al., Communication-Efficient Distributed Optimization using an "
         "Approximate Newton-type Method, ICML 2014",
+        read=("paper",),
         equation="eq. (13)",
     )
 

@@ -73,6 +73,7 @@ class FedADMM(Algorithm[ModelAndMemory]):
     card: ClassVar[Card] = Card(
         paper="Gong, Li, Freris, FedADMM: A Robust Federated Deep Learning Framework, ICDE 2022 "
         "(arXiv:2204.03529)",
+        read=("paper", "authors' code"),
         equation="Alg. 1",
     )
 

@@ -58,6 +58,7 @@ class FedAvg(Algorithm[ServerState]):
     card: ClassVar[Card] = Card(
         paper="McMahan et al., Communication-Efficient Learning of Deep Networks from "
         "Decentralized Data, AISTATS 2017",
+        read=("paper",),
         equation="Alg. 1",
         by_examples=True,
     )

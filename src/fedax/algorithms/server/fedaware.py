@@ -90,6 +90,7 @@ class FedAWARE(Algorithm[AwareState]):
     card: ClassVar[Card] = Card(
         paper="Zeng et al., Tackling Hybrid Heterogeneity on Federated Optimization via "
         "Gradient Diversity Maximization",
+        read=("paper", "authors' code"),
         equation="Alg. 1, eq. (8)",
     )
 

@@ -78,6 +78,7 @@ class FedBC(Constrained):
 
     card: ClassVar[Card] = Card(
         paper="Bedi et al., FedBC: Federated Learning Beyond Consensus (arXiv:2206.10815)",
+        read=("paper", "authors' code"),
         equation="Alg. 1, 2, eq. (9), (11), (13)",
         reductions=(
             Reduction(

@@ -53,7 +53,7 @@ class FedCM(Algorithm[MomentumState]):
 
     Source: Xu et al., FedCM: Federated Learning with Client-level Momentum, 2021
     (arXiv:2106.10874), as in github.com/woodenchild95/FL-Simulator (client/fedcm.py,
-    server/FedCM.py), which is not the authors' code; the paper was not read.
+    server/FedCM.py), which is not the authors' code.
     """
 
     alpha: Scalar = hyper(
@@ -63,7 +63,7 @@ class FedCM(Algorithm[MomentumState]):
 
     card: ClassVar[Card] = Card(
         paper="Xu et al., FedCM: Federated Learning with Client-level Momentum, arXiv:2106.10874",
-        equation="FedCM, from a public implementation; paper not read",
+        read=("others' code",),
         reductions=(Reduction({"alpha": 1.0}, "fedavg"),),
     )
 

@@ -76,6 +76,7 @@ class FedDANE(Algorithm[DaneState]):
     card: ClassVar[Card] = Card(
         paper="Li et al., FedDANE: A Federated Newton-Type Method, Asilomar 2019 "
         "(arXiv:2001.01920)",
+        read=("paper", "authors' code"),
         equation="Alg. 2",
         reductions=(
             Reduction(

@@ -55,6 +55,7 @@ class FedDyn(Algorithm[DynState]):
 
     card: ClassVar[Card] = Card(
         paper="Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021",
+        read=("paper", "authors' code"),
         equation="Alg. 1",
     )
 

@@ -39,6 +39,7 @@ class FedExP(Algorithm[Vector]):
     card: ClassVar[Card] = Card(
         paper="Jhunjhunwala, Wang and Joshi, FedExP: Speeding Up Federated Averaging via "
         "Extrapolation, ICLR 2023",
+        read=("paper", "authors' code"),
         equation="Alg. 1",
         reductions=(Reduction({"eps": 1e30}, "fedavg"),),
     )

@@ -28,8 +28,7 @@ class FedExProx(FedAvg):
         >>> method = fedax.FedExProx(gamma=1.0, alpha=1.5)
 
     Source: Li, Acharya and Richtarik, The Power of Extrapolation in Federated Learning, NeurIPS
-    2024 (arXiv:2405.13766). Of the paper the abstract and figure captions were read, and a public
-    implementation's description of the constant rule.
+    2024 (arXiv:2405.13766). The constant rule as a public implementation describes it.
     """
 
     gamma: Scalar = hyper(1.0, low=0.0, open_low=True, doc="step size of the proximal points")
@@ -38,7 +37,7 @@ class FedExProx(FedAvg):
     card: ClassVar[Card] = Card(
         paper="Li, Acharya and Richtarik, The Power of Extrapolation in Federated Learning, "
         "NeurIPS 2024",
-        equation="constant extrapolation; paper not read",
+        read=("abstract",),
         reductions=(
             Reduction({"gamma": 2.0, "alpha": 1.0}, "fedprox", {"mu": 0.5}),
             Reduction({"gamma": 1e30}, "fedavg"),

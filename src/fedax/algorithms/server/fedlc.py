@@ -39,9 +39,8 @@ class FedLC(OnClasses):
         >>> other = fedax.FedLC(tau=1.0, form="fl_bench")
 
     Source: Zhang et al., Federated Learning with Label Distribution Skew via Logits Calibration,
-    ICML 2022, of which the abstract was read, with the formula as quoted in issue 5 of
-    github.com/KarhouTam/FL-bench; that repository's src/client/fedlc.py, which is not the authors'
-    code.
+    ICML 2022, with the formula as quoted in issue 5 of github.com/KarhouTam/FL-bench; that
+    repository's src/client/fedlc.py, which is not the authors' code.
     """
 
     tau: Scalar = hyper(1.0, low=0.0, doc="strength of the calibration")
@@ -54,7 +53,7 @@ class FedLC(OnClasses):
     card: ClassVar[Card] = Card(
         paper="Zhang et al., Federated Learning with Label Distribution Skew via Logits "
         "Calibration, ICML 2022",
-        equation="loss as quoted in a public repository; abstract read",
+        read=("abstract", "others' code"),
     )
 
     def gradient(self, client: Client, w: Vector) -> Gradient:

@@ -40,8 +40,8 @@ class FedLin(Algorithm[Vector]):
 
     Source: Mitra, Jaafar, Pappas and Hassani, Linear Convergence in Federated Learning: Tackling
     Client Heterogeneity and Sparse Gradients, NeurIPS 2021; common rates as in the code
-    github.com/Glebzok/ProxSkip (proxskip/methods/fedlin.py); of the paper the abstract was read,
-    which says that rates are client-specific.
+    github.com/Glebzok/ProxSkip (proxskip/methods/fedlin.py); the paper's abstract says that rates
+    are client-specific.
     """
 
     rates: str = hyper(
@@ -51,7 +51,7 @@ class FedLin(Algorithm[Vector]):
     card: ClassVar[Card] = Card(
         paper="Mitra, Jaafar, Pappas and Hassani, Linear Convergence in Federated Learning, "
         "NeurIPS 2021",
-        equation="FedLin, from a public implementation; paper not read",
+        read=("abstract", "others' code"),
     )
 
     def round(self, fed: Federation, state: Vector) -> Vector:

@@ -38,6 +38,7 @@ class FedMGDA(Algorithm[Vector]):
     card: ClassVar[Card] = Card(
         paper="Hu et al., Federated Learning Meets Multi-objective Optimization, IEEE TNSE 2022 "
         "(arXiv:2006.11489)",
+        read=("paper", "others' code"),
         equation="Alg. 1, eq. (9)",
     )
 

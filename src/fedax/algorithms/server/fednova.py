@@ -65,6 +65,7 @@ class FedNova(Algorithm[Vector]):
 
     card: ClassVar[Card] = Card(
         paper="Wang et al., Tackling the Objective Inconsistency Problem, NeurIPS 2020",
+        read=("paper", "authors' code"),
         equation="eq. (6)",
         reductions=(
             Reduction({}, "fedavg", equal_sizes=True),

@@ -34,7 +34,7 @@ class FedNTD(OnClasses):
 
     Source: Lee et al., Preservation of the Global Knowledge by Not-True Distillation in Federated
     Learning, NeurIPS 2022, as in the authors' code (github.com/Lee-Gihun/FedNTD,
-    algorithms/fedntd/criterion.py); the paper was not read.
+    algorithms/fedntd/criterion.py).
     """
 
     beta: Scalar = hyper(1.0, low=0.0, doc="weight of the distillation")
@@ -43,7 +43,7 @@ class FedNTD(OnClasses):
     card: ClassVar[Card] = Card(
         paper="Lee et al., Preservation of the Global Knowledge by Not-True Distillation in "
         "Federated Learning, NeurIPS 2022",
-        equation="from the authors' code; paper not read",
+        read=("authors' code",),
     )
 
     def gradient(self, client: Client, w: Vector) -> Gradient:

@@ -32,6 +32,7 @@ class FedAvgM(FedAvg):
     card: ClassVar[Card] = Card(
         paper="Hsu et al., Measuring the Effects of Non-Identical Data Distribution, "
         "arXiv:1909.06335",
+        read=("paper", "others' code"),
         equation="Sec. 4",
         reductions=(Reduction({"lr": 1.0, "momentum": 0.0}, "fedavg"),),
     )
@@ -67,6 +68,7 @@ class FedAdam(FedAvg):
 
     card: ClassVar[Card] = Card(
         paper=REDDI,
+        read=("paper", "others' code"),
         equation="Alg. 2 (FedAdam)",
     )
 
@@ -85,6 +87,7 @@ class FedYogi(FedAdam):
 
     card: ClassVar[Card] = Card(
         paper=REDDI,
+        read=("paper", "others' code"),
         equation="Alg. 2 (FedYogi)",
     )
 
@@ -103,6 +106,7 @@ class FedAdagrad(FedAdam):
 
     card: ClassVar[Card] = Card(
         paper=REDDI,
+        read=("paper",),
         equation="Alg. 2 (FedAdagrad)",
     )
 

@@ -30,6 +30,7 @@ class FedProx(FedAvg):
 
     card: ClassVar[Card] = Card(
         paper="Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020",
+        read=("paper", "authors' code"),
         equation="Alg. 2",
         reductions=(Reduction({"mu": 0.0}, "fedavg"),),
         by_examples=True,

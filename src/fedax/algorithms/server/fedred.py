@@ -46,7 +46,7 @@ class FedRed(Algorithm[Vector]):
 
     Source: Jiang, Rodomanov and Stich, Federated Optimization with Doubly Regularized Drift
     Correction, ICML 2024, as in the authors' code (github.com/mlolab/S-DANE,
-    src/optimizers/fedred.py: control variate 1, standard averaging); the paper was not read.
+    src/optimizers/fedred.py: control variate 1, standard averaging).
     """
 
     lam: Scalar = hyper(0.1, low=0.0, doc="weight of the proximal term to the server's model")
@@ -54,7 +54,7 @@ class FedRed(Algorithm[Vector]):
     card: ClassVar[Card] = Card(
         paper="Jiang, Rodomanov and Stich, Federated Optimization with Doubly Regularized Drift "
         "Correction, ICML 2024",
-        equation="FedRed-SGD, from the authors' code; paper not read",
+        read=("authors' code",),
     )
 
     def round(self, fed: Federation, state: Vector) -> Vector:

@@ -35,7 +35,7 @@ class FedSAM(FedAvg):
 
     Source: Qu et al., Generalized Federated Learning via Sharpness Aware Minimization, ICML 2022,
     as in github.com/woodenchild95/FL-Simulator (client/fedsam.py, optimizer/ESAM.py), which is not
-    the authors' code; the paper was not read.
+    the authors' code.
     """
 
     rho: Scalar = hyper(0.1, low=0.0, doc="distance to the worst point nearby")
@@ -43,7 +43,7 @@ class FedSAM(FedAvg):
     card: ClassVar[Card] = Card(
         paper="Qu et al., Generalized Federated Learning via Sharpness Aware Minimization, ICML "
         "2022",
-        equation="FedSAM, from a public implementation; paper not read",
+        read=("others' code",),
         reductions=(Reduction({"rho": 0.0}, "fedavg"),),
     )
 

@@ -56,7 +56,7 @@ class FedSpeed(Algorithm[FedSpeedState]):
 
     Source: Sun et al., FedSpeed: Larger Local Interval, Less Communication Round, and Higher
     Generalization Accuracy, ICLR 2023, as in the first author's code
-    (github.com/woodenchild95/FL-Simulator); the paper was not read.
+    (github.com/woodenchild95/FL-Simulator).
     """
 
     lam: Scalar = hyper(0.1, low=0.0, doc="weight of the proximal term")
@@ -65,7 +65,7 @@ class FedSpeed(Algorithm[FedSpeedState]):
     card: ClassVar[Card] = Card(
         paper="Sun et al., FedSpeed: Larger Local Interval, Less Communication Round, Higher "
         "Generalization Accuracy, ICLR 2023",
-        equation="FedSpeed, from the first author's code; paper not read",
+        read=("authors' code",),
     )
 
     def init(self, fed: Federation, w: Vector) -> FedSpeedState:

@@ -44,14 +44,14 @@ class FedVARP(Algorithm[LastChanges]):
 
     Source: Jhunjhunwala, Sharma, Nagarkatti and Joshi, FedVARP: Tackling the Variance Due to
     Partial Client Participation in Federated Learning, UAI 2022, as in a public implementation that
-    is not the authors'; the paper was not read.
+    is not the authors'.
     """
 
     lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
 
     card: ClassVar[Card] = Card(
         paper="Jhunjhunwala, Sharma, Nagarkatti and Joshi, FedVARP, UAI 2022",
-        equation="from a public implementation; paper not read",
+        read=("others' code",),
     )
 
     def init(self, fed: Federation, w: Vector) -> LastChanges:
@@ -108,7 +108,7 @@ class MIFA(FedVARP):
     card: ClassVar[Card] = Card(
         paper="Gu, Huang, Zhang and Huang, Fast Federated Learning in the Presence of Arbitrary "
         "Device Unavailability, NeurIPS 2021",
-        equation="from the authors' code",
+        read=("abstract", "authors' code"),
     )
 
     def direction(self, mean: Vector, news: Vector, new_mean: Vector) -> Vector:

@@ -41,6 +41,7 @@ class GD(Algorithm[Vector]):
     card: ClassVar[Card] = Card(
         paper="Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous Data "
         "(arXiv:1909.04715)",
+        read=("paper",),
         equation="Alg. 1 with H = 1",
     )
 
@@ -96,6 +97,7 @@ class LocalGD(Algorithm[LocalState]):
     card: ClassVar[Card] = Card(
         paper="Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous Data "
         "(arXiv:1909.04715)",
+        read=("paper",),
         equation="Alg. 1",
     )
 

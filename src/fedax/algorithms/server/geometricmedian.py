@@ -47,6 +47,7 @@ class GeometricMedian(Aggregation):
     card: ClassVar[Card] = Card(
         paper="Pillutla, Kakade and Harchaoui, Robust Aggregation for Federated Learning, IEEE "
         "TSP 70, 2022",
+        read=("paper", "authors' code"),
         equation="Alg. 1 and 2",
         reductions=(Reduction({"nu": 1e30}, "fedavg"),),
     )

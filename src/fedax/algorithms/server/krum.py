@@ -39,6 +39,7 @@ class Krum(Aggregation):
     card: ClassVar[Card] = Card(
         paper="Blanchard et al., Machine Learning with Adversaries: Byzantine Tolerant Gradient "
         "Descent, NIPS 2017",
+        read=("paper",),
         equation="Sec. 4 and 5",
         reductions=(Reduction({"selected": 1000}, "fedavg", equal_sizes=True),),
     )

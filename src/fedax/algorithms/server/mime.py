@@ -56,7 +56,7 @@ class MimeLite(Algorithm[MimeState]):
 
     Source: Karimireddy et al., Mime: Mimicking Centralized Stochastic Algorithms in Federated
     Learning, 2020 (arXiv:2008.03606), as in FedJAX (fedjax/algorithms/mime_lite.py), which an
-    author of the paper took part in; the paper was not read.
+    author of the paper took part in.
     """
 
     momentum: Scalar = hyper(
@@ -66,7 +66,7 @@ class MimeLite(Algorithm[MimeState]):
 
     card: ClassVar[Card] = Card(
         paper=PAPER,
-        equation="MimeLite with SGD and momentum, from FedJAX; paper not read",
+        read=("authors' code",),
         reductions=(Reduction({"momentum": 0.0}, "fedavg"),),
     )
 
@@ -107,11 +107,12 @@ class Mime(MimeLite):
         >>> import fedax
         >>> method = fedax.Mime(momentum=0.9)
 
-    Source: as `MimeLite`, and fedjax/algorithms/mime.py; the paper was not read.
+    Source: as `MimeLite`, and fedjax/algorithms/mime.py.
     """
 
     card: ClassVar[Card] = Card(
-        paper=PAPER, equation="Mime with SGD and momentum, from FedJAX; paper not read"
+        paper=PAPER,
+        read=("authors' code",),
     )
 
     def train_cohort(

@@ -51,7 +51,7 @@ class MOON(Algorithm[ModelAndMemory]):
         >>> method = fedax.MOON(mu=1.0, temperature=0.5)
 
     Source: Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021, as in the authors'
-    code (github.com/QinbinLi/MOON, main.py, with one past model); the paper was not read.
+    code (github.com/QinbinLi/MOON, main.py, with one past model).
     """
 
     mu: Scalar = hyper(1.0, low=0.0, doc="weight of the contrastive loss")
@@ -62,7 +62,7 @@ class MOON(Algorithm[ModelAndMemory]):
 
     card: ClassVar[Card] = Card(
         paper="Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021",
-        equation="from the authors' code; paper not read",
+        read=("authors' code",),
     )
 
     def check_model(self, task: Task, layout: Layout) -> None:

@@ -55,12 +55,12 @@ class ProxSkip(Algorithm[ProxSkipState]):
 
     Source: Mishchenko, Malinovsky, Stich and Richtarik, ProxSkip: Yes! Local Gradient Steps
     Provably Lead to Communication Acceleration! Finally!, ICML 2022 (Scaffnew), as in the code
-    github.com/Glebzok/ProxSkip (proxskip/methods); the paper was not read.
+    github.com/Glebzok/ProxSkip (proxskip/methods).
     """
 
     card: ClassVar[Card] = Card(
         paper="Mishchenko, Malinovsky, Stich and Richtarik, ProxSkip, ICML 2022 (arXiv:2202.09357)",
-        equation="Scaffnew, from a public implementation; paper not read",
+        read=("others' code",),
     )
 
     def check(self, schedule: Schedule, sizes: Sequence[int]) -> None:

@@ -43,6 +43,7 @@ class QFedAvg(Algorithm[Vector]):
 
     card: ClassVar[Card] = Card(
         paper="Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020",
+        read=("paper", "authors' code"),
         equation="Alg. 2",
         reductions=(Reduction({"q": 0.0}, "fedavg"),),
     )

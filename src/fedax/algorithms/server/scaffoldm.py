@@ -76,7 +76,7 @@ class SCAFFOLDM(Algorithm[ScaffoldMState]):
     card: ClassVar[Card] = Card(
         paper="Cheng, Huang, Wu and Yuan, Momentum Benefits Non-IID Federated Learning Simply and "
         "Provably, ICLR 2024",
-        equation="SCAFFOLD-M; algorithm not read, a form of it in a later paper",
+        read=("abstract", "others' code"),
         by_examples=True,
         exact=True,
         reductions=(Reduction({"beta": 1.0}, "scaffold"),),

@@ -57,14 +57,15 @@ class SDANE(Algorithm[StabilizedState]):
 
     Source: Jiang, Rodomanov and Stich, Stabilized Proximal-Point Methods for Federated
     Optimization, NeurIPS 2024, as in the authors' code (github.com/mlolab/S-DANE,
-    src/optimizers/sdane.py); the paper was not read.
+    src/optimizers/sdane.py).
     """
 
     lam: Scalar = hyper(1.0, low=0.0, open_low=True, doc="weight of the proximal term")
     mu: Scalar = hyper(0.0, low=0.0, doc="strong convexity of the clients' losses")
 
     card: ClassVar[Card] = Card(
-        paper=PAPER, equation="S-DANE, from the authors' code; paper not read"
+        paper=PAPER,
+        read=("authors' code",),
     )
 
     def init(self, fed: Federation, w: Vector) -> StabilizedState:
@@ -117,11 +118,12 @@ class AccSDANE(SDANE):
         >>> import fedax
         >>> method = fedax.AccSDANE(lam=1.0)
 
-    Source: as `SDANE`; the paper was not read.
+    Source: as `SDANE`.
     """
 
     card: ClassVar[Card] = Card(
-        paper=PAPER, equation="Acc-S-DANE, from the authors' code; paper not read"
+        paper=PAPER,
+        read=("authors' code",),
     )
 
     def init(self, fed: Federation, w: Vector) -> AcceleratedState:

@@ -41,6 +41,7 @@ class TrimmedMean(Aggregation):
     card: ClassVar[Card] = Card(
         paper="Yin, Chen, Ramchandran and Bartlett, Byzantine-Robust Distributed Learning, ICML "
         "2018",
+        read=("paper",),
         equation="Def. 2, Alg. 1, option II",
         reductions=(Reduction({"beta": 0.0}, "fedavg", equal_sizes=True),),
     )
