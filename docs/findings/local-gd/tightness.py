@@ -1,7 +1,7 @@
 """The picture of docs/theory.md: the part of Theorem 1's bound that runs of local gradient descent
 need, on 1,000 random problems.
 
-The problems are those of tests/theory/test_local_gd_lemmas.py: 700 heterogeneous quadratics and 300
+The problems are those of tests/theory/test_local_gd_bounds.py: 700 heterogeneous quadratics and 300
 logistic regressions.
 
     python tightness.py
@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[2] / "tests"))
 sys.path.insert(0, str(HERE.parents[2] / "tests" / "theory"))
 
-from test_local_gd_lemmas import Logistic, Quadratic, descend  # noqa: E402
+from test_local_gd_bounds import Logistic, Quadratic, descend  # noqa: E402
 
 from fedax.report.drawing.charts import Axis, Chart, Panel, Series, staggered  # noqa: E402
 from fedax.report.drawing.figures import save_charts  # noqa: E402

@@ -93,9 +93,7 @@ class Rounding:
         return self.dim * self.width**2
 
 
-def consensus_bound(
-    setting: Setting, rounding: Rounding | None = None, *, as_printed: bool = False
-) -> float:
+def consensus_bound(setting: Setting, rounding: Rounding | None = None) -> float:
     r"""Returns a bound on the consensus error,
     $\frac1m \sum_i \mathbb E \lVert x^t(i) - \bar x^t \rVert^2$, at most.
 
@@ -115,7 +113,6 @@ def consensus_bound(
     Args:
         setting: see `Setting`; $\eta$ at most $\frac{1}{8LK}$.
         rounding: see `Rounding`; None if nothing is rounded.
-        as_printed: whether to give the paper's (9) or (10).
 
     Raises:
         InvalidInput: a step size for which nothing is proved.
@@ -129,15 +126,13 @@ def consensus_bound(
     _check_rate("consensus_bound", setting)
     # the parts of training and of rounding, without the factor of the mixing matrix
     moved, rounded = setting.c2 * setting.rate**2, rounding.square if rounding else 0.0
-    if as_printed:
-        return (2 * moved + 2 * rounded if rounding else moved) / (1 - setting.mixing)
     down = rounding is not None and rounding.kind == "down"
     # an error with a mean adds up in norm, one without bias only in squares
     total = (math.sqrt(moved) + math.sqrt(rounded)) ** 2 if down else moved + rounded / 4
     return total * (setting.mixing / (1 - setting.mixing)) ** 2
 
 
-def effective_steps(*, local_steps: int, momentum: float, as_printed: bool = False) -> float:
+def effective_steps(*, local_steps: int, momentum: float) -> float:
     r"""Returns $S = \sum_{j=1}^{K} \frac{1 - \theta^j}{1 - \theta}$, the steps without momentum
     that K steps with it are worth.
 
@@ -147,22 +142,16 @@ def effective_steps(*, local_steps: int, momentum: float, as_printed: bool = Fal
     Args:
         local_steps: K, at least 1.
         momentum: $\theta$ in [0, 1).
-        as_printed: whether to give $\tilde K$.
 
     Raises:
         InvalidInput: a number out of its range.
 
-    >>> (
-    ...     effective_steps(local_steps=2, momentum=0.5),
-    ...     effective_steps(local_steps=2, momentum=0.5, as_printed=True),
-    ... )
-    (2.5, 3.0)
+    >>> effective_steps(local_steps=2, momentum=0.5)
+    2.5
 
     Source: eq. (18), corrected.
     """
     check("effective_steps", local_steps=local_steps, momentum=momentum)
-    if as_printed:
-        return (local_steps - momentum) / (1 - momentum)
     # the sum in closed form
     return (
         local_steps / (1 - momentum) - momentum * (1 - momentum**local_steps) / (1 - momentum) ** 2
@@ -179,9 +168,7 @@ class Constants(NamedTuple):
     beta: float
 
 
-def constants(
-    setting: Setting, rounding: Rounding | None = None, *, as_printed: bool = False
-) -> Constants:
+def constants(setting: Setting, rounding: Rounding | None = None) -> Constants:
     r"""Returns the constants of the theorems.
 
     $$ \gamma = \eta S - 128 K^2 \eta^2 D, \qquad \gamma\alpha = 2 D C_1 \eta^2 + R, \qquad
@@ -203,7 +190,6 @@ def constants(
 
     Args:
         setting, rounding: as in `consensus_bound`.
-        as_printed: whether to give the constants of Theorem 1 (nothing rounded).
 
     Returns:
         `gamma` of 0 or less says that the step size is too large for the theorems; see
@@ -220,17 +206,7 @@ def constants(
     """
     _check_rate("constants", setting)
     eta, smooth, k = setting.rate, setting.smoothness, setting.local_steps
-    steps = effective_steps(local_steps=k, momentum=setting.momentum, as_printed=as_printed)
-    if as_printed:
-        # the constants of Theorem 1 as printed
-        descent_printed = smooth**2 * k**2 * eta**3 / steps + smooth * eta**2
-        gamma = eta * steps - 64 * k**2 * descent_printed
-        consensus_factor = 64 * smooth**2 * k**2 * eta**2 * descent_printed
-        return Constants(
-            gamma,
-            descent_printed * setting.c1 / gamma,
-            consensus_factor * setting.c2 / ((1 - setting.mixing) * gamma),
-        )
+    steps = effective_steps(local_steps=k, momentum=setting.momentum)
     # `rounding_term` is R, and 0 if nothing is rounded
     curved, rounding_term = eta * steps * smooth**2, 0.0
     # D, whose second part doubles where rounding has a mean

@@ -14,7 +14,6 @@ def heterogeneity(
     rate: float,
     dissimilarities: Float[Array | np.ndarray, "clients"],
     weights: Weights | None = None,
-    as_printed: bool = False,
 ) -> float:
     r"""Returns $\Phi_{\text{Hetero}} = 30 \eta_l \sum_i \lambda_i (K_i - K_{\min}) \zeta_i(x^t)$, 0
     for equal work.
@@ -27,7 +26,6 @@ def heterogeneity(
         rate: $\eta_l$, above 0.
         dissimilarities: $\zeta_i(x^t)$; see `dissimilarities`.
         weights: $\lambda_i$, of sum 1; equal ones by default.
-        as_printed: whether to leave the weights out.
 
     Raises:
         InvalidInput: a number out of its range.
@@ -39,8 +37,7 @@ def heterogeneity(
     """
     k = np.asarray(local_steps, float)
     check("heterogeneity", rate=rate, variance=np.asarray(dissimilarities))
-    # the paper sums without weights
-    client_weights = np.ones(len(k)) if as_printed else shares("heterogeneity", weights, len(k))
+    client_weights = shares("heterogeneity", weights, len(k))
     return float(30 * rate * (client_weights * (k - k.min())) @ np.asarray(dissimilarities))
 
 

@@ -130,7 +130,7 @@ def divergence(surrogate: Weights, weights: Weights | None = None) -> Divergence
 
 
 def surrogate_gradient_bound(
-    found: Divergence, *, global_variance: float, gradient: float, as_printed: bool = False
+    found: Divergence, *, global_variance: float, gradient: float
 ) -> float:
     r"""Returns a bound on the squared gradient of the surrogate objective, with the Pearson
     divergence $\chi_P^2$ of its weights.
@@ -149,7 +149,6 @@ def surrogate_gradient_bound(
         found: see `divergence`.
         global_variance: $\sigma_g^2$, at least 0.
         gradient: $\lVert \nabla f(x) \rVert$, at least 0.
-        as_printed: whether to give the paper's bound.
 
     Raises:
         InvalidInput: a number out of its range.
@@ -162,6 +161,4 @@ def surrogate_gradient_bound(
     Source: Theorem 4.2 and Lemma B.2, sharpened.
     """
     check("surrogate_gradient_bound", global_variance=global_variance, gradient=gradient)
-    if as_printed:
-        return 2 * (1 + found.gap) * gradient**2 + 2 * found.gap * global_variance
     return (gradient + math.sqrt(found.pearson * global_variance)) ** 2
