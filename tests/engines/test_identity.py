@@ -34,25 +34,63 @@ class Scaled(fedax.FedAvg):
     factor: float = eqx.field(static=True, default=1.0)
 
 
-def own_method(step):
-    """Two classes of the same name whose work differs."""
+BASE = """
+import fedax
 
-    class Own(fedax.Algorithm):
+class Base(fedax.Algorithm):
+    def scaled(self, x):
+        return {base} * x
+"""
+OWN = """
+import fedax
+
+def helper(x):
+    return {helper} * x
+
+def make():
+    held = {closure}
+
+    class Own(Base):
+        constant = {constant}
+
+        @property
+        def rate(self):
+            return {property}
+
         def round(self, fed, w):
             return fed.average(self.train, fed.sample(), w)
 
         def train(self, client, w):
-            return fedax.Upload(w + step * (client.minimize(start=w) - w))
+            move = held * helper(self.scaled(client.minimize(start=w) - w))
+            return fedax.Upload(w + self.constant * self.rate * move)
 
-    class Half(fedax.Algorithm):
-        def round(self, fed, w):
-            return fed.average(self.train, fed.sample(), w)
+    return Own()
+"""
+PLACES = ("base", "helper", "closure", "constant", "property")
 
-        def train(self, client, w):
-            return fedax.Upload(w + 0.5 * (client.minimize(start=w) - w))
 
-    Half.__qualname__ = Own.__qualname__
-    return Own() if step == 1 else Half()
+def own_method(place, value):
+    """A method of two files of a user, with a factor of `value` at one of the places."""
+    factors = dict.fromkeys(PLACES, 1.0) | {place: value}
+    base = {"__name__": "base"}
+    exec(BASE.format(**factors), base)
+    own = {"__name__": "own", "Base": base["Base"]}
+    exec(OWN.format(**factors), own)
+    return own["make"]()
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_method_that_changed_is_another_run(place, tmp_path):
+    """Wherever the change is: what counts is the program."""
+
+    def go(value, rounds):
+        options = {"checkpoint": tmp_path, "checkpoint_every": 1, "solver": fedax.SGD(0.1)}
+        return fedax.run(own_method(place, value), TASK, rounds=rounds, **options)
+
+    go(1.0, 1)
+    with pytest.raises(InvalidInput, match=r"rounds.*same run as before"):
+        go(0.5, 2)
+    assert go(1.0, 2).outcome.ok
 
 
 class Noted(Solver):
@@ -117,7 +155,6 @@ OTHERS = {
         for code in (fedax.codecs.Sign(), fedax.codecs.TopK(0.5))
     ],
     "plain field": [{"method": Scaled(factor=1.0)}, {"method": Scaled(factor=2.0)}],
-    "code of an own method": [{"method": own_method(1)}, {"method": own_method(0.5)}],
     "loss": [{"task": task_with()}, {"task": task_with(lambda p, d: squares(p, d) ** 2)}],
     "what a loss holds": [{"task": task_with(scaled_loss(factor))} for factor in (1.0, 2.0)],
     "array that a loss holds": [

@@ -261,3 +261,13 @@ def test_pages_say_what_epsilon_does_not_count(tmp_path):
     assert "not counted here" in words
     assert words in (tmp_path / "private.html").read_text()
     assert words not in (tmp_path / "plain.html").read_text()
+
+
+def test_other_frozen_leaves_are_another_model():
+    def task(b):
+        loss = lambda p, x: (p["w"] + p["b"] - x) ** 2  # noqa: E731
+        return fedax.tasks.from_loss(loss, {"w": 0.0, "b": b}, [[1.0], [3.0]], frozen="b")
+
+    history = fedax.run(fedax.FedAvg(), task(1.0), rounds=1)
+    with pytest.raises(fedax.InvalidInput, match="frozen"):
+        fedax.run(fedax.FedAvg(), task(2.0), resume=history, rounds=2)

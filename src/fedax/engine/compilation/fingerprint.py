@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.core import Tracer
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.hyper import is_new
@@ -31,19 +32,22 @@ def run_fingerprint(
     task: Task,
     starts: Sequence[Any],
     seeds: Sequence[int],
+    rounds: Sequence[Sequence[Any]] = (),
     **settings: Any,
 ) -> dict[str, Any]:
     """Returns everything that the results of a run depend on.
 
     Records such as algorithms, solvers and graphs count with all their fields; losses, scores and
-    Optax optimizers by the program they trace to, with derivatives; other functions, and classes
-    from outside this package, by their code; data and starting points by a hash.
+    Optax optimizers by the program they trace to, with derivatives; methods, solvers and sampling
+    by the traced round; functions that are not part of it by their code; data, frozen leaves and
+    starting points by a hash.
 
     Args:
         algorithms: of the run.
         task: of the run.
         starts: the starting points, pytrees, one for each seed.
         seeds: of the run.
+        rounds: for each algorithm the jaxprs of a round, see `trace_programs`.
         settings: solver, schedule and whatever else counts, by name.
 
     Raises:
@@ -65,6 +69,7 @@ def run_fingerprint(
             "name": task.name,
             "l2": task.l2,
             "clients": task.train.clients,
+            "frozen": None if task.frozen is None else hash_arrays(task.frozen),
             **_state_of(task),
         },
         "data": {name: hash_arrays(data) for name, data in sets.items()},
@@ -73,7 +78,8 @@ def run_fingerprint(
         **settings,
     }
     return {name: describe(value, name) for name, value in values.items()} | {
-        "programs": _hash_programs(task, params)
+        "programs": _hash_programs(task, params),
+        "rounds": [[hash_jaxpr(program) for program in programs] for programs in rounds],
     }
 
 
@@ -138,7 +144,11 @@ def hash_arrays(tree: Any) -> str:
 def hash_program(function: Callable[..., Any], *arguments: Any) -> str:
     """Returns a hash of the jaxpr that a function traces to, and of its constants."""
     with jax.numpy_dtype_promotion("standard"):  # independent of the caller's setting
-        closed = jax.make_jaxpr(function)(*arguments)
+        return hash_jaxpr(jax.make_jaxpr(function)(*arguments))
+
+
+def hash_jaxpr(closed: Any) -> str:
+    """Returns a hash of a closed jaxpr and of its constants."""
     total = hashlib.sha256(_strip_addresses(str(closed)).encode())
     for constant in _collect_constants(closed):
         total.update(hash_arrays(constant).encode())
@@ -155,7 +165,8 @@ def _collect_constants(closed: Any) -> list[Any]:
     return [
         jax.random.key_data(c) if jnp.issubdtype(c.dtype, jax.dtypes.prng_key) else c
         for c in constants
-        if hasattr(c, "dtype")
+        # what a program takes from the one around it stands there
+        if hasattr(c, "dtype") and not isinstance(c, Tracer)
     ]
 
 
@@ -219,7 +230,7 @@ class Fingerprinter:
                 field.name: content for field, content in contents if not is_new(field, content)
             }
             inner = {name: self(inner, f"{path}.{name}") for name, inner in fields.items()}
-            return {"kind": self._describe_class(type(value), path)} | inner
+            return {"kind": _name_class(type(value))} | inner
         if callable(value):
             return self._describe_function(value, path)
         allowed = (
@@ -246,27 +257,6 @@ class Fingerprinter:
             str(failed),
         )
 
-    def _describe_class(self, cls: type, path: str) -> Any:
-        """Returns the name of a class, with a hash of its methods' code if it is a user's."""
-        name = f"{cls.__module__}.{cls.__qualname__}"
-        if cls.__module__.partition(".")[0] in (*_PACKAGES, "builtins"):
-            return name
-        bases = [
-            base
-            for base in cls.__mro__
-            if base.__module__.partition(".")[0] not in (*_PACKAGES, "builtins", "typing", "abc")
-        ]
-        methods = [
-            (key, f)
-            for base in bases
-            for key, f in vars(base).items()
-            if isinstance(f, types.FunctionType)
-        ]
-        method_hashes = [
-            [key, _hash_code(f.__code__)] for key, f in methods if f.__module__ == cls.__module__
-        ]
-        return [name, hashlib.sha256(repr(method_hashes).encode()).hexdigest()[:16]]
-
     def _describe_function(self, value: Any, path: str) -> Any:
         if isinstance(value, functools.partial):
             return [self(value.func, path), self(value.args, path), self(value.keywords, path)]
@@ -278,7 +268,7 @@ class Fingerprinter:
             ]
         value = getattr(value, "__wrapped__", value)
         if isinstance(value, type):
-            return self._describe_class(value, path)
+            return _name_class(value)
         if not isinstance(value, types.FunctionType):
             name = getattr(value, "__qualname__", getattr(value, "__name__", type(value)))
             return f"{getattr(value, '__module__', '')}.{name}"
@@ -294,6 +284,11 @@ class Fingerprinter:
             captured,
             self(value.__defaults__, path),
         ]
+
+
+def _name_class(cls: type) -> str:
+    # what its methods do stands in the traced programs
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _hash_code(code: types.CodeType) -> str:

@@ -113,12 +113,15 @@ def check_solver_states(histories: Sequence[History], solver: Solver, layout: La
 
 
 def data_of(task: Task, is_private: bool) -> dict[str, Any]:
-    """Returns the sizes and a hash of the training data.
+    """Returns the sizes and a hash of the training data, and one of the frozen leaves.
 
     With privacy without the hash, by which two populations could be told apart.
     """
     sizes = {"clients": task.train.clients, "examples": task.train.total}
-    return sizes if is_private else sizes | {"content": fingerprint(task.train)}
+    if is_private:
+        return sizes
+    frozen = None if task.frozen is None else fingerprint(task.frozen)
+    return sizes | {"content": fingerprint(task.train), "frozen": frozen}
 
 
 def fingerprint(tree: Any) -> str:

@@ -3,6 +3,7 @@
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple, SupportsIndex, Unpack
 
@@ -42,7 +43,7 @@ from fedax.engine.driver.resume import (
 from fedax.engine.driver.settings import settings_of
 from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import Engine, compute_metrics, initial_params
-from fedax.engine.round.footprint import trace_footprint
+from fedax.engine.round.footprint import trace_footprint, trace_programs
 from fedax.engine.round.model_state import padding_refusal, sees_padding
 from fedax.engine.round.privacy import private_of
 from fedax.engine.round.timing.asynchronous import server_steps_of
@@ -133,7 +134,7 @@ class Grid:
         with engine.process_group.raise_on_all_ranks():
             setup, roots = self._resolve(algorithms, task, seeds, options)
         self.identity = engine.process_group.check_same_config(
-            self._fingerprint, **self._rank_config(done)
+            functools.partial(self._fingerprint, setup), **self._rank_config(done)
         )
         # on several ranks the setup has this rank's examples only
         setup = engine.prepared(setup)
@@ -382,7 +383,7 @@ class Grid:
             for (algorithm, seed), run_options in zip(runs, options_by_run, strict=True)
         ]
 
-    def _fingerprint(self) -> dict[str, Any]:
+    def _fingerprint(self, setup: Setup) -> dict[str, Any]:
         names = ("solver", "schedule", "channel", "observe_every")
         settings = {name: getattr(self.options, name) for name in names} | {
             "observers": list(self.options.observe or ())
@@ -405,7 +406,22 @@ class Grid:
                 settings[field] = list(values)
         settings |= {} if self.options.devices is None else {"devices": self.options.devices}
         settings |= {} if self.options.keep_best is None else {"keep_best": self.options.keep_best}
-        return run_fingerprint(self.algorithms, self.task, self.models, self.seeds, **settings)
+        # a rank or a server without the clients' examples does not know the whole setup
+        is_whole = self.options.engine.has_all(self.task)
+        rounds = [self._trace(i, setup) for i in range(len(self.algorithms))] if is_whole else []
+        return run_fingerprint(
+            self.algorithms, self.task, self.models, self.seeds, rounds, **settings
+        )
+
+    def _trace(self, member: int, setup: Setup) -> list[Any]:
+        """Returns the programs of a round of one of the algorithms, with its own options."""
+        options = self._options_of(member * len(self.seeds))
+        setup = dataclasses.replace(
+            setup,
+            solver=as_arrays(options.solver, self.layout.dtype),
+            schedule=options.schedule.with_devices(options.devices),
+        )
+        return trace_programs(as_arrays(self.algorithms[member], self.layout.dtype), setup)
 
     def _rank_config(self, done: int) -> dict[str, Any]:
         """Returns what ranks must have in common beside the identity."""
