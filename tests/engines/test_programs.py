@@ -4,7 +4,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -66,6 +68,63 @@ def test_memory_of_dropped_programs_goes_back_to_the_system() -> None:
 
 def test_programs_stay_while_there_is_room() -> None:
     assert not programs.evict_programs(share=1.0)
+
+
+class Settings:
+    target = 1.0
+
+    def loss(self, w, x):
+        return (w - self.target * x) ** 2 / 2
+
+
+SETTINGS = Settings()
+TABLE = {"target": 1.0}
+ARRAY = np.ones(1)
+
+
+def helper(w, x):
+    return (w - SETTINGS.target * x) ** 2 / 2
+
+
+def closing(target):
+    return lambda w, x: (w - target["target"] * x) ** 2 / 2
+
+
+READS = {
+    "attribute of its object": SETTINGS.loss,
+    "global": lambda w, x: (w - SETTINGS.target * x) ** 2 / 2,
+    "helper": lambda w, x: helper(w, x),
+    "dict": lambda w, x: (w - TABLE["target"] * x) ** 2 / 2,
+    "closure": closing(TABLE),
+    "array": lambda w, x: (w - ARRAY[0] * x) ** 2 / 2,
+}
+
+
+@pytest.mark.parametrize("loss", READS.values(), ids=READS)
+def test_a_new_task_reads_anew_what_its_loss_reads_elsewhere(
+    loss: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def model_and_loss() -> tuple[float, float]:
+        task = fedax.tasks.from_loss(loss, 0.0, clients=[[1.0, 1.0]])
+        options = {"solver": fedax.SGD(1.0), "schedule": fedax.Schedule(batch_size="full")}
+        observe = [fedax.observe.TrainLoss()]
+        history = fedax.run(fedax.FedAvg(), task, rounds=1, observe=observe, **options)
+        return float(history.params), float(history.metrics["train_loss"][0])
+
+    assert model_and_loss() == (1.0, 0.5)
+    monkeypatch.setattr(SETTINGS, "target", 5.0)
+    monkeypatch.setitem(TABLE, "target", 5.0)
+    ARRAY[:] = 5.0
+    try:
+        assert model_and_loss() == (5.0, 12.5)
+    finally:
+        ARRAY[:] = 1.0
+
+
+def test_tasks_of_the_package_share_programs() -> None:
+    first = fedax.tasks.synthetic(clients=4)
+    second = fedax.tasks.synthetic(clients=4)
+    assert jax.tree.structure(first) == jax.tree.structure(second)
 
 
 COMPILE = """

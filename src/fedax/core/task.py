@@ -47,6 +47,10 @@ def _client_names(names: Any) -> ClientNames | None:
     )
 
 
+class ProgramOwner:
+    """What the compiled programs of a task belong to, compared by identity."""
+
+
 class Task(eqx.Module):
     r"""A federated learning problem $\min_w \sum_k \frac{n_k}{n} f_k(w)$, $f_k$ the mean loss over
     client k's examples.
@@ -86,6 +90,10 @@ class Task(eqx.Module):
             them.
         categories: by column, the texts that its cells are in tables, in the order of their
             numbers; `"y"` has those of labels.
+        owner: of the compiled programs, by default the task itself: another task compiles anew,
+            also one of the same functions, which may read other values by then. A task with other
+            arrays made by `dataclasses.replace` keeps it. None: tasks of equal functions share
+            programs, for functions that read nothing but their arguments and fields.
 
     Raises:
         InvalidInput: a loss that is not per-example, or couples the examples of a batch without a
@@ -112,6 +120,7 @@ class Task(eqx.Module):
     categories: dict[str, tuple[str, ...]] = eqx.field(
         static=True, default_factory=dict[str, tuple[str, ...]]
     )
+    owner: ProgramOwner | None = eqx.field(static=True, default_factory=ProgramOwner)
 
     def __check_init__(self) -> None:
         if not (isinstance(self.l2, int | float) and 0 <= self.l2 < np.inf):

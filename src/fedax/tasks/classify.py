@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fedax.core import DataError, InvalidInput, Task
+from fedax.core.task import ProgramOwner
 from fedax.data import FederatedData
 from fedax.examples.integer_ranges import check_labels
 from fedax.models import MLP, Model, ResNet, Softmax, cifar_cnn, lenet, mnist_cnn
@@ -206,6 +207,10 @@ def _check_vocabulary(arguments: dict[str, Any], model: Model) -> None:
 
 
 @with_python_numbers
+def _is_of_package(value: Any) -> bool:
+    return value is None or type(value).__module__.startswith("fedax.models.")
+
+
 def classification(
     data: FederatedData,
     model: Model | Any,
@@ -263,6 +268,7 @@ def classification(
         l2=python_number(l2),
         name=data.name if name is None else name,
         predictor=Probabilities(model, augment),
+        owner=None if _is_of_package(model) and _is_of_package(augment) else ProgramOwner(),
     )
     # one example, by shape alone
     probe = jax.ShapeDtypeStruct(

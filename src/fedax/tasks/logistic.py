@@ -149,6 +149,7 @@ def logistic(
         l2=1 / int(federated.sizes.sum()) if l2 is None else python_number(l2),
         name=federated.name if name is None else name,
         predictor=LogisticProbabilities(),
+        owner=None,
     )
 
 
