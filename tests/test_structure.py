@@ -83,6 +83,7 @@ def test_algorithms_do_not_repeat_each_other():
         "return Upload(state)",
         "return Upload(client.gradient(w))",
         "return ModelAndMemory(",
+        "return MomentumState(",
         "needs: ",
         ")",
     )

@@ -139,7 +139,8 @@ class UnknownName(InvalidInput):
         matches = matches or [known for known in names if known.endswith(f"_{name}")]
         matches = matches or difflib.get_close_matches(name[:_SHOWN], names, n=1, cutoff=0.5)
         hint = hint or (f"Did you mean {matches[0]!r}?" if matches else "")
-        return cls(str(cls.of(field, name, "one of " + ", ".join(names), hint)))
+        allowed = "one of " + ", ".join(names) if names else "none"
+        return cls(str(cls.of(field, name, allowed, hint)))
 
 
 class DataError(InvalidInput):

@@ -14,7 +14,7 @@ TASK = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2, 0.0, clients=[[1.0, 2.0]
 
 
 @pytest.mark.parametrize(
-    ("graph", "message"), [("ring", "Write topology='ring'."), (np.eye(3), "got array")]
+    ("graph", "message"), [("ring", "A name is written as topology="), (np.eye(3), "got array")]
 )
 def test_graphs_of_another_kind_are_refused(graph, message):
     with pytest.raises(InvalidInput, match=message):

@@ -8,7 +8,8 @@ import inspect
 import pkgutil
 from typing import Any
 
-from fedax.core import Algorithm, InvalidInput, UnknownName
+from fedax.core import Algorithm, UnknownName
+from fedax.core import InvalidInput as InvalidInput
 from fedax.core.hyper import declared
 from fedax.core.hyper import is_concrete as _is_concrete
 from fedax.core.solver import SGD as _SGD
@@ -72,10 +73,6 @@ def make_algorithm(name: str, **hyperparameters: Any) -> Algorithm[Any]:
                 hint = (
                     f"{key} belongs to the solver. In a file write it in [solver], in [[algorithm]]"
                     f" as solver = {{{key} = ...}}, or in [grid] as solver.{key} = [...]."
-                )
-            if not known:
-                raise InvalidInput.of(
-                    f"{kind.__name__}({key}=...)", hyperparameters[key], "no hyperparameters", hint
                 )
             error = UnknownName.among(f"hyperparameter of {kind.__name__}", key, known)
             raise UnknownName(f"{error} {hint}") if hint else error

@@ -37,6 +37,8 @@ from fedax.core.solver import SGD as SGD
 from fedax.core.solver import Exact as Exact
 from fedax.core.solver import Inexact as Inexact
 from fedax.core.solver import Optax as Optax
+from fedax.core.solver import added_gradient as added_gradient
+from fedax.core.solver import scaled_gradient as scaled_gradient
 from fedax.core.solver import sharp_gradient as sharp_gradient
 from fedax.core.task import Ragged as Ragged
 from fedax.core.task import Task as Task

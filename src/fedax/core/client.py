@@ -297,6 +297,14 @@ class Client(ABC):
         """
         return self.solver.step_size() * self.rate
 
+    def mean_gradient(self, moved: Float[Array, "dim"]) -> Float[Array, "dim"]:
+        """Returns the gradient of each step on average, from the start of local work less its end.
+
+        Raises:
+            InvalidInput: the solver does not take plain gradient steps of one size.
+        """
+        return moved / (self.learning_rate * jnp.asarray(self.steps, moved.dtype))
+
     @property
     def plain_learning_rate(self) -> Any:
         """The step size of this round, for work that takes its steps without the solver.

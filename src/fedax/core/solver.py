@@ -360,6 +360,30 @@ def sharp_gradient(rho: Any, problem: LocalProblem | None = None) -> Callable[..
     return gradient
 
 
+def scaled_gradient(factor: Any) -> Callable[..., Any]:
+    """Returns the `LocalProblem(step_gradient=...)` of the minibatch gradient times a factor."""
+
+    def gradient(batch: Minibatch, params: Any) -> Any:
+        return jax.tree.map(lambda slope: factor * slope, batch.gradient(params))
+
+    return gradient
+
+
+def added_gradient(loss: Callable[..., Any], factor: Any) -> Callable[..., Any]:
+    """Returns the `LocalProblem(step_gradient=...)` of the minibatch gradient and that of another
+    loss times a factor, see `Minibatch.gradient_of`.
+    """
+
+    def gradient(batch: Minibatch, params: Any) -> Any:
+        return jax.tree.map(
+            lambda slope, pull: slope + factor * pull,
+            batch.gradient(params),
+            batch.gradient_of(loss, params),
+        )
+
+    return gradient
+
+
 def optax_names() -> list[str]:
     """Returns the names of Optax's optimizers with a learning rate, such as `adam` and
     `contrib.muon`.

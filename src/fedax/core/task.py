@@ -354,6 +354,16 @@ class Task(eqx.Module):
             lambda task: task.frozen, self, frozen, is_leaf=lambda leaf: leaf is None
         )
 
+    def require_no_state(self, method: str) -> None:
+        """Refuses a model with a state, for a method whose work does not train one.
+
+        Raises:
+            InvalidInput: the model has a state.
+        """
+        if self.state is not None:
+            allowed = "models without batch statistics"
+            raise InvalidInput.found(method, "a model with a state", allowed)
+
     def assembled(self, params: PyTree) -> PyTree:
         """Returns the model in the user's pytree, from the trained parameters."""
         return assembled(params, self.frozen)

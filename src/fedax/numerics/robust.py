@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from fedax.core.federation import Gathered
 from fedax.utils.layout import Vector, accumulator
-from fedax.utils.norms import power_of_two, scale_of
+from fedax.utils.norms import lengths, power_of_two, scale_of
 
 _FIRST, _LAST = -(1 << 20), 1 << 20
 """Exponents below and above those of all squares."""
@@ -158,3 +158,14 @@ def clip_rows(
     is_clipped = scale * length > bound
     factors = jnp.where(is_clipped, bound / jnp.where(length > 0, length, 1), 1)
     return factors, rows / jnp.where(is_clipped, scale, 1)[:, None]
+
+
+def median_length(
+    rows: Float[Array, "capacity dim"], valid: Bool[Array, "capacity"]
+) -> Float[Array, ""]:
+    """Returns the median of the lengths of the valid rows: of an even number the lower middle one,
+    and 0 without rows.
+    """
+    ordered = jnp.sort(jnp.where(valid, lengths(rows), jnp.inf))
+    middle = jnp.maximum(valid.sum(dtype=jnp.int32) - 1, 0) // 2
+    return jnp.where(valid.any(), ordered[middle], 0)

@@ -83,9 +83,7 @@ class BEER(Gossip):
 
     def send(self, client: Client, state: Beer) -> Upload[Any]:
         rate, code = client.learning_rate, self.code or Quantizer(8)
-        g = (state.x - client.minimize(start=state.x)) / (
-            rate * jnp.asarray(client.steps, state.x.dtype)
-        )
+        g = client.mean_gradient(state.x - client.minimize(start=state.x))
         v = state.v + self.gamma * state.trackers.pull() + g - state.g
         x = state.x + self.gamma * state.models.pull() - rate * v
         messages = (

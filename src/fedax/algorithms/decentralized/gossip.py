@@ -39,17 +39,14 @@ class Gossip(Algorithm[Memory]):
 
     def __check_init__(self) -> None:
         if not (self.graph is None or isinstance(self.graph, Graph)):
-            hint = (
-                f"Write topology={self.graph!r}."
-                if isinstance(self.graph, str) and self.graph in TOPOLOGIES
-                else ""
-            )
             raise InvalidInput.of(
-                f"{type(self).__name__}(graph=...)", self.graph, "a fedax.Graph, or None", hint
+                f"{type(self).__name__}(graph=...)",
+                self.graph,
+                "a fedax.Graph, or None",
+                "A name is written as topology=.",
             )
         if self.graph is not None and self.graph.sums not in self.needs:
-            words = {"both": "rows and columns", "row": "rows", "column": "columns"}
-            allowed = f"graphs whose weights have the sum 1 in all {words[self.needs[-1]]}"
+            allowed = f"graphs with sums={self.needs[-1]!r}"
             raise InvalidInput.of(f"{type(self).__name__}(graph=...)", self.graph.name, allowed)
 
     def require_fixed_graph(self) -> None:

@@ -58,7 +58,7 @@ class GTSGD(Gossip):
 
     def send(self, client: Client, state: Corrected) -> Upload[tuple[Vector, Vector]]:
         z = client.minimize(LocalProblem(linear=state.correction), start=state.x)
-        d = (state.x - z) / (client.learning_rate * jnp.asarray(client.steps, z.dtype))
+        d = client.mean_gradient(state.x - z)
         return Upload((z, d), memory=Corrected(z, state.correction - d))
 
     def receive(

@@ -13,7 +13,6 @@ from fedax.core import (
     Card,
     Client,
     Federation,
-    InvalidInput,
     Layout,
     Minibatch,
     Personal,
@@ -93,8 +92,7 @@ class FedALA(FullyAveraged):
 
     def check_model(self, task: Task, layout: Layout) -> None:
         # all leaves may be mixed, so that what the parent refuses is allowed
-        if task.state is not None:
-            raise InvalidInput.found("FedALA", "a model with a state", "models without one")
+        task.require_no_state("FedALA")
 
     def init(self, fed: Federation, w: Vector) -> Parts:
         head = (leaves := self.personal_leaves(fed.layout)).take(w)

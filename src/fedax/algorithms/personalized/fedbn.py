@@ -69,8 +69,7 @@ class FedBN(Parted):
         overlooked, patterns = overlooked_norms(names, state_names)
         if not overlooked:
             return
-        more = len(overlooked) - 4
-        listed = ", ".join(overlooked[:4]) + (f" and {more} more" if more > 0 else "")
+        listed = ", ".join(overlooked)
         form = repr(patterns) if patterns else "lambda name, leaf: ..., true for these leaves"
         raise InvalidInput.found(
             self.field,

@@ -9,7 +9,6 @@ from fedax.algorithms.server.on_classes import has_classes
 from fedax.core import (
     Card,
     Client,
-    InvalidInput,
     Layout,
     Minibatch,
     Personal,
@@ -65,10 +64,7 @@ class FedRoD(FullyAveraged):
 
     def check_model(self, task: Task, layout: Layout) -> None:
         super().check_model(task, layout)
-        if task.state is not None:
-            raise InvalidInput.found(
-                "FedRoD", "a model with a state", "models without batch statistics"
-            )
+        task.require_no_state("FedRoD")
 
     def personal(self, state: Parts) -> Personal:
         return Personal(self.sum_heads, (state.whole,), state.memory)

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from jaxtyping import Array, Key
 
@@ -83,3 +83,22 @@ class Aggregation(MixedUploads[Vector]):
     @abstractmethod
     def combine(self, uploads: Gathered[Vector], w: Vector) -> Vector:
         """Returns the new model, from those of the cohort and the one that they started from."""
+
+
+class ByzantineAggregation(Aggregation):
+    """A rule that withstands a number of hostile clients in a round of enough clients."""
+
+    least_per_hostile: ClassVar[int]
+    """The clients that a round needs for each hostile one, beside three."""
+
+    byzantine: int = hyper(0, low=0, doc="f, hostile clients of a cohort at most")
+
+    def check(self, schedule: Schedule, sizes: Sequence[int]) -> None:
+        super().check(schedule, sizes)
+        rows = self.count_rows(schedule, sizes)
+        least = self.least_per_hostile
+        most = max((rows - 3) // least, 0)
+        if self.byzantine > most:
+            allowed = f"0 to {most} with {rows} clients in a round: {least} f + 3 <= n"
+            name = f"{type(self).__name__}(byzantine=...)"
+            raise InvalidInput.of(name, self.byzantine, allowed)

@@ -1,19 +1,18 @@
 """Bulyan: the values nearest to the median of the models that Krum picks one after the other."""
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from fedax.algorithms.server.aggregation import Aggregation
-from fedax.core import Card, Gathered, InvalidInput, Reduction, Schedule, Vector, hyper
+from fedax.algorithms.server.aggregation import ByzantineAggregation
+from fedax.core import Card, Gathered, Reduction, Vector
 from fedax.numerics.robust import krum_ranks, sort_uploads, squared_distances
 from fedax.utils.random import Index
 
 
-class Bulyan(Aggregation):
+class Bulyan(ByzantineAggregation):
     r"""Federated averaging with Krum and a trimmed mean around the median.
 
     Of n models, up to f of them hostile, $\theta = n - 2 f$ are picked one after the other, each by
@@ -42,7 +41,7 @@ class Bulyan(Aggregation):
     single models, two fewer of them.
     """
 
-    byzantine: int = hyper(0, low=0, doc="f, hostile clients of a cohort at most")
+    least_per_hostile = 4
 
     card: ClassVar[Card] = Card(
         paper="El Mhamdi, Guerraoui and Rouault, The Hidden Vulnerability of Distributed Learning "
@@ -50,13 +49,6 @@ class Bulyan(Aggregation):
         read=("authors' code", "others' code"),
         reductions=(Reduction({"byzantine": 0}, "fedavg", equal_sizes=True),),
     )
-
-    def check(self, schedule: Schedule, sizes: Sequence[int]) -> None:
-        super().check(schedule, sizes)
-        rows = self.count_rows(schedule, sizes)
-        if self.byzantine and 4 * self.byzantine + 3 > rows:
-            allowed = f"0 to {max((rows - 3) // 4, 0)} with {rows} clients in a round: 4 f + 3 <= n"
-            raise InvalidInput.of("Bulyan(byzantine=...)", self.byzantine, allowed)
 
     def combine(self, uploads: Gathered[Vector], w: Vector) -> Vector:
         valid, changes = uploads.valid, uploads.value - w[None]

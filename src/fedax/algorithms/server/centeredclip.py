@@ -5,7 +5,7 @@ from typing import ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from fedax.algorithms.server.aggregation import MixedUploads
 from fedax.core import (
@@ -20,9 +20,8 @@ from fedax.core import (
     Vector,
     hyper,
 )
-from fedax.numerics.robust import clip_rows
+from fedax.numerics.robust import clip_rows, median_length
 from fedax.utils.layout import accumulator
-from fedax.utils.norms import lengths
 from fedax.utils.random import Index
 
 
@@ -56,8 +55,6 @@ class CenteredClip(MixedUploads[ClipState]):
         unit: of $\tau$: "median" (of the cohort) or "one".
         iterations: L, at least 1.
         momentum: $\beta$, in [0, 1); above 0 every client stores its momentum.
-        form: of the momentum: "as_written", or "as_released" without the factor $1 - \beta$, which
-            makes momenta longer; `tau` then has to be, too.
 
     Example:
         >>> import fedax
@@ -66,7 +63,7 @@ class CenteredClip(MixedUploads[ClipState]):
     Source: Karimireddy, He and Jaggi, Learning from History for Byzantine Robust Optimization, ICML
     2021, as in the authors' code (github.com/epfml/byzantine-robust-optimizer,
     codes/aggregator/clipping.py and codes/simulators/worker.py), with local work in place of a
-    gradient; the factor as in github.com/LPD-EPFL/byzfl.
+    gradient; the factor $1 - \beta$, which that code lacks, as in github.com/LPD-EPFL/byzfl.
     """
 
     tau: Scalar = hyper(1.0, low=0.0, open_low=True, doc="length beyond which changes are clipped")
@@ -74,11 +71,6 @@ class CenteredClip(MixedUploads[ClipState]):
     iterations: int = hyper(1, low=1, doc="clipping iterations of a round")
     momentum: float = hyper(
         0.0, static=True, low=0.0, high=1.0, open_high=True, doc="momentum of the clients' changes"
-    )
-    form: str = hyper(
-        "as_written",
-        choices=("as_written", "as_released"),
-        doc="whether a momentum has the factor 1 - momentum",
     )
 
     card: ClassVar[Card] = Card(
@@ -109,8 +101,8 @@ class CenteredClip(MixedUploads[ClipState]):
     ) -> Upload[Vector]:
         m, is_known = memory
         change = client.minimize(start=w) - w
-        factor = 1 - self.momentum if self.form == "as_written" else 1.0
-        m = jnp.where(is_known > 0, factor * change + self.momentum * m, change)
+        mean = (1 - self.momentum) * change + self.momentum * m
+        m = jnp.where(is_known > 0, mean, change)
         return Upload(m, memory=(m, jnp.ones_like(is_known)))
 
     def clip(self, uploads: Gathered[Vector], center: Vector) -> Vector:
@@ -129,14 +121,3 @@ class CenteredClip(MixedUploads[ClipState]):
             return v + ((shares * factors) @ offsets).astype(v.dtype)
 
         return jax.lax.fori_loop(0, self.iterations, clip_step, center)
-
-
-def median_length(
-    rows: Float[Array, "capacity dim"], valid: Bool[Array, "capacity"]
-) -> Float[Array, ""]:
-    """Returns the median of the lengths of the valid rows: of an even number the lower middle one,
-    and 0 without rows.
-    """
-    ordered = jnp.sort(jnp.where(valid, lengths(rows), jnp.inf))
-    middle = jnp.maximum(valid.sum(dtype=jnp.int32) - 1, 0) // 2
-    return jnp.where(valid.any(), ordered[middle], 0)

@@ -1,9 +1,8 @@
 """FedCM: client-level momentum from the server."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 
 from fedax.core import (
@@ -12,12 +11,12 @@ from fedax.core import (
     Client,
     Federation,
     LocalProblem,
-    Minibatch,
     Reduction,
     Scalar,
     Upload,
     Vector,
     hyper,
+    scaled_gradient,
 )
 
 
@@ -75,14 +74,13 @@ class FedCM(Algorithm[MomentumState]):
         return MomentumState(state.w + self.lr * change, m)
 
     def train(self, client: Client, w: Vector, m: Vector) -> Upload[tuple[Vector, Vector]]:
-        def scaled_gradient(batch: Minibatch, params: Any) -> Any:
-            return jax.tree.map(lambda slope: self.alpha * slope, batch.gradient(params))
-
         change = (
             client.minimize(
-                LocalProblem(linear=(1 - self.alpha) * m, step_gradient=scaled_gradient), start=w
+                LocalProblem(
+                    linear=(1 - self.alpha) * m, step_gradient=scaled_gradient(self.alpha)
+                ),
+                start=w,
             )
             - w
         )
-        direction = -change / (client.learning_rate * jnp.asarray(client.steps, w.dtype))
-        return Upload((change, direction), is_change=True)
+        return Upload((change, client.mean_gradient(-change)), is_change=True)

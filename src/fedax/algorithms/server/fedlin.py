@@ -1,8 +1,7 @@
 """FedLin: local steps along the corrected gradient, with rates that even out unequal work."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 
 from fedax.core import (
@@ -11,10 +10,10 @@ from fedax.core import (
     Client,
     Federation,
     LocalProblem,
-    Minibatch,
     Upload,
     Vector,
     hyper,
+    scaled_gradient,
 )
 
 
@@ -67,10 +66,7 @@ class FedLin(Algorithm[Vector]):
         steps = jnp.maximum(jnp.asarray(client.steps, w.dtype), 1)
         factor = 1 / steps if self.rates == "by_steps" else jnp.ones_like(steps)
 
-        def scaled_gradient(batch: Minibatch, params: Any) -> Any:
-            return jax.tree.map(lambda slope: factor * slope, batch.gradient(params))
-
         problem = LocalProblem(
-            linear=factor * (g - client.gradient(w)), step_gradient=scaled_gradient
+            linear=factor * (g - client.gradient(w)), step_gradient=scaled_gradient(factor)
         )
         return Upload(client.minimize(problem, start=w), reference=w)

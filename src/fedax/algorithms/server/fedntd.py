@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 from fedax.algorithms.server.on_classes import Gradient, OnClasses, logits_from
-from fedax.core import Card, Client, Minibatch, Scalar, Vector, hyper
+from fedax.core import Card, Client, Scalar, Vector, added_gradient, hyper
 
 
 class FedNTD(OnClasses):
@@ -47,16 +47,7 @@ class FedNTD(OnClasses):
     )
 
     def gradient(self, client: Client, w: Vector) -> Gradient:
-        distillation = self.distillation(client, w)
-
-        def add_distillation(batch: Minibatch, params: PyTree) -> PyTree:
-            return jax.tree.map(
-                lambda slope, pull: slope + self.beta * self.tau**2 * pull,
-                batch.gradient(params),
-                batch.gradient_of(distillation, params),
-            )
-
-        return add_distillation
+        return added_gradient(self.distillation(client, w), self.beta * self.tau**2)
 
     def distillation(self, client: Client, w: Vector) -> Callable[..., Any]:
         """Returns the divergence of an example's not-true predictions from the global model's."""

@@ -1,8 +1,6 @@
 """FedRed: doubly regularised local steps with drift correction."""
 
-from typing import Any, ClassVar
-
-import jax
+from typing import ClassVar
 
 from fedax.core import (
     Algorithm,
@@ -11,11 +9,11 @@ from fedax.core import (
     Federation,
     InvalidInput,
     LocalProblem,
-    Minibatch,
     Scalar,
     Upload,
     Vector,
     hyper,
+    scaled_gradient,
 )
 
 
@@ -71,11 +69,11 @@ class FedRed(Algorithm[Vector]):
         # an implicit step on the proximal term is an explicit one with this factor on every term
         factor = 1 / (1 + client.nominal_learning_rate * self.lam)
 
-        def scaled_gradient(batch: Minibatch, params: Any) -> Any:
-            return jax.tree.map(lambda slope: factor * slope, batch.gradient(params))
-
         correction = factor * (g - client.gradient(x))
         problem = LocalProblem(
-            anchor=x, linear=correction, prox=factor * self.lam, step_gradient=scaled_gradient
+            anchor=x,
+            linear=correction,
+            prox=factor * self.lam,
+            step_gradient=scaled_gradient(factor),
         )
         return Upload(client.minimize(problem, start=x), reference=x)

@@ -2,16 +2,15 @@
 
 from typing import ClassVar
 
-import equinox as eqx
 import jax.numpy as jnp
 
+from fedax.algorithms.server.fedvarp import LastChanges
 from fedax.core import (
     Algorithm,
     Card,
     Client,
     Federation,
     LocalProblem,
-    Memory,
     Scalar,
     Upload,
     Vector,
@@ -20,15 +19,7 @@ from fedax.core import (
 )
 
 
-class FedSpeedState(eqx.Module):
-    """The global model, the mean of the clients' corrections, and their memories."""
-
-    w: Vector
-    mean: Vector
-    memory: Memory
-
-
-class FedSpeed(Algorithm[FedSpeedState]):
+class FedSpeed(Algorithm[LastChanges]):
     r"""Sharpness-aware local steps with a proximal term whose bias a memory of past changes takes
     away.
 
@@ -68,15 +59,15 @@ class FedSpeed(Algorithm[FedSpeedState]):
         read=("authors' code",),
     )
 
-    def init(self, fed: Federation, w: Vector) -> FedSpeedState:
-        return FedSpeedState(w, jnp.zeros_like(w), fed.memory(jnp.zeros_like(w)))
+    def init(self, fed: Federation, w: Vector) -> LastChanges:
+        return LastChanges(w, jnp.zeros_like(w), fed.memory(jnp.zeros_like(w)))
 
-    def round(self, fed: Federation, state: FedSpeedState) -> FedSpeedState:
+    def round(self, fed: Federation, state: LastChanges) -> LastChanges:
         (x, change), memory = fed.average(
             self.train, fed.sample().distinct, state.w, memory=state.memory
         )
         mean = state.mean + fed.answered.coverage * change
-        return FedSpeedState(x + mean, mean, memory)
+        return LastChanges(x + mean, mean, memory)
 
     def train(self, client: Client, w: Vector, h_k: Vector) -> Upload[tuple[Vector, Vector]]:
         gradient = sharp_gradient(self.rho)

@@ -1,5 +1,6 @@
 """Gradient descent on the federated objective, and local gradient descent."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -94,12 +95,7 @@ class LocalGD(Algorithm[LocalState]):
         "last", choices=("last", "mean"), doc="the synchronised model, or the mean of all iterates"
     )
 
-    card: ClassVar[Card] = Card(
-        paper="Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous Data "
-        "(arXiv:1909.04715)",
-        read=("paper",),
-        equation="Alg. 1",
-    )
+    card: ClassVar[Card] = dataclasses.replace(GD.card, equation="Alg. 1")
 
     def check(self, schedule: Schedule, sizes: Sequence[int]) -> None:
         if not schedule.equal_steps(sizes):

@@ -1,16 +1,15 @@
 """Krum and Multi-Krum: the models with the closest neighbours."""
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 import jax.numpy as jnp
 
-from fedax.algorithms.server.aggregation import Aggregation
-from fedax.core import Card, Gathered, InvalidInput, Reduction, Schedule, Vector, hyper
+from fedax.algorithms.server.aggregation import ByzantineAggregation
+from fedax.core import Card, Gathered, Reduction, Vector, hyper
 from fedax.numerics.robust import krum_ranks, squared_distances
 
 
-class Krum(Aggregation):
+class Krum(ByzantineAggregation):
     r"""The mean of the m models whose neighbours are closest; m = 1 is Krum, more is Multi-Krum.
 
     Of n models, up to f of them hostile, each has the score
@@ -33,7 +32,7 @@ class Krum(Aggregation):
     Byzantine Tolerant Gradient Descent, NIPS 2017, Sec. 4 (Krum) and 5 (Multi-Krum).
     """
 
-    byzantine: int = hyper(0, low=0, doc="hostile clients of a cohort, at most")
+    least_per_hostile = 2
     selected: int = hyper(1, low=1, doc="models that are averaged")
 
     card: ClassVar[Card] = Card(
@@ -43,13 +42,6 @@ class Krum(Aggregation):
         equation="Sec. 4 and 5",
         reductions=(Reduction({"selected": 1000}, "fedavg", equal_sizes=True),),
     )
-
-    def check(self, schedule: Schedule, sizes: Sequence[int]) -> None:
-        super().check(schedule, sizes)
-        n = self.count_rows(schedule, sizes)
-        if self.byzantine and 2 * self.byzantine + 2 >= n:
-            allowed = f"0 to {max((n - 3) // 2, 0)} with {n} clients in a round: 2 f + 2 < n"
-            raise InvalidInput.of("Krum(byzantine=...)", self.byzantine, allowed)
 
     def combine(self, uploads: Gathered[Vector], w: Vector) -> Vector:
         changes, valid = uploads.value - w[None], uploads.valid

@@ -1,11 +1,12 @@
 """Mime and MimeLite: the server's momentum in every local step."""
 
+import dataclasses
 from typing import Any, ClassVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from fedax.algorithms.server.fedcm import MomentumState
 from fedax.core import (
     Algorithm,
     Card,
@@ -21,20 +22,8 @@ from fedax.core import (
     hyper,
 )
 
-PAPER = (
-    "Karimireddy et al., Mime: Mimicking Centralized Stochastic Algorithms in Federated "
-    "Learning, arXiv:2008.03606"
-)
 
-
-class MimeState(eqx.Module):
-    """The global model and the momentum."""
-
-    w: Vector
-    m: Vector
-
-
-class MimeLite(Algorithm[MimeState]):
+class MimeLite(Algorithm[MomentumState]):
     r"""Local steps use the server's momentum, which only full gradients of the cohort at the global
     model change.
 
@@ -65,19 +54,20 @@ class MimeLite(Algorithm[MimeState]):
     lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
 
     card: ClassVar[Card] = Card(
-        paper=PAPER,
+        paper="Karimireddy et al., Mime: Mimicking Centralized Stochastic Algorithms in Federated "
+        "Learning, arXiv:2008.03606",
         read=("authors' code",),
         reductions=(Reduction({"momentum": 0.0}, "fedavg"),),
     )
 
-    def init(self, fed: Federation, w: Vector) -> MimeState:
-        return MimeState(w, jnp.zeros_like(w))
+    def init(self, fed: Federation, w: Vector) -> MomentumState:
+        return MomentumState(w, jnp.zeros_like(w))
 
-    def round(self, fed: Federation, state: MimeState) -> MimeState:
+    def round(self, fed: Federation, state: MomentumState) -> MomentumState:
         cohort, w = fed.sample(), state.w
         g = fed.average(self.gradient, cohort, w)
         x = self.train_cohort(fed, cohort, w, self.momentum * state.m, g)
-        return MimeState(w + self.lr * (x - w), self.momentum * state.m + g)
+        return MomentumState(w + self.lr * (x - w), self.momentum * state.m + g)
 
     def train_cohort(
         self, fed: Federation, cohort: Cohort, w: Vector, push: Vector, g: Vector
@@ -110,10 +100,7 @@ class Mime(MimeLite):
     Source: as `MimeLite`, and fedjax/algorithms/mime.py.
     """
 
-    card: ClassVar[Card] = Card(
-        paper=PAPER,
-        read=("authors' code",),
-    )
+    card: ClassVar[Card] = dataclasses.replace(MimeLite.card, reductions=())
 
     def train_cohort(
         self, fed: Federation, cohort: Cohort, w: Vector, push: Vector, g: Vector

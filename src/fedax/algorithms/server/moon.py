@@ -16,12 +16,12 @@ from fedax.core import (
     InvalidInput,
     Layout,
     LocalProblem,
-    Minibatch,
     ModelAndMemory,
     Scalar,
     Task,
     Upload,
     Vector,
+    added_gradient,
     hyper,
 )
 
@@ -70,10 +70,7 @@ class MOON(Algorithm[ModelAndMemory]):
             raise InvalidInput.of(
                 "MOON(features=...)", None, "a function, for a task without predictions"
             )
-        if task.state is not None:
-            raise InvalidInput.found(
-                "MOON", "a model with a state", "models without batch statistics"
-            )
+        task.require_no_state("MOON")
 
     def init(self, fed: Federation, w: Vector) -> ModelAndMemory:
         return ModelAndMemory(w, fed.memory(w))
@@ -82,15 +79,7 @@ class MOON(Algorithm[ModelAndMemory]):
         return ModelAndMemory(*fed.average(self.train, fed.sample(), state.w, memory=state.memory))
 
     def train(self, client: Client, w: Vector, last: Vector) -> Upload[Vector]:
-        contrast = self.contrast(client, w, last)
-
-        def gradient(batch: Minibatch, params: PyTree) -> PyTree:
-            return jax.tree.map(
-                lambda slope, pull: slope + self.mu * pull,
-                batch.gradient(params),
-                batch.gradient_of(contrast, params),
-            )
-
+        gradient = added_gradient(self.contrast(client, w, last), self.mu)
         x = client.minimize(LocalProblem(step_gradient=gradient), start=w)
         return Upload(x, reference=w, memory=x)
 

@@ -32,10 +32,7 @@ class OnClasses(Algorithm[Vector]):
         if not has_classes(task):
             allowed = "a classification: predictions, and whole numbers `y` as labels"
             raise InvalidInput.found(name, "a task without classes", allowed)
-        if task.state is not None:
-            raise InvalidInput.found(
-                name, "a model with a state", "models without batch statistics"
-            )
+        task.require_no_state(name)
 
     def init(self, fed: Federation, w: Vector) -> Vector:
         return w

@@ -13,7 +13,7 @@ from fedax.core import (
     Federation,
     InvalidInput,
     LocalProblem,
-    Memory,
+    ModelAndMemory,
     Schedule,
     Upload,
     Vector,
@@ -27,14 +27,7 @@ class Shifted(eqx.Module):
     x: Vector
 
 
-class ProxSkipState(eqx.Module):
-    """The averaged model, and the clients' memories."""
-
-    w: Vector
-    memory: Memory
-
-
-class ProxSkip(Algorithm[ProxSkipState]):
+class ProxSkip(Algorithm[ModelAndMemory]):
     r"""Everybody takes shifted local steps until a coin, common to all, says that it is time to
     average.
 
@@ -71,11 +64,11 @@ class ProxSkip(Algorithm[ProxSkipState]):
             )
             raise InvalidInput.found("run(schedule=...)", "unequal numbers of local steps", allowed)
 
-    def init(self, fed: Federation, w: Vector) -> ProxSkipState:
-        return ProxSkipState(w, fed.memory(Shifted(jnp.zeros_like(w), w)))
+    def init(self, fed: Federation, w: Vector) -> ModelAndMemory:
+        return ModelAndMemory(w, fed.memory(Shifted(jnp.zeros_like(w), w)))
 
-    def round(self, fed: Federation, state: ProxSkipState) -> ProxSkipState:
-        return ProxSkipState(*fed.average(self.train, fed.everyone, state.w, memory=state.memory))
+    def round(self, fed: Federation, state: ModelAndMemory) -> ModelAndMemory:
+        return ModelAndMemory(*fed.average(self.train, fed.everyone, state.w, memory=state.memory))
 
     def train(self, client: Client, w: Vector, state: Shifted) -> Upload[Vector]:
         p = client.schedule.sync_probability

@@ -26,7 +26,7 @@ from fedax.core import (
 class ScaffoldState(eqx.Module):
     """The global model x, the server's control variate c, and the clients' own."""
 
-    x: Vector
+    w: Vector
     c: Vector
     memory: Memory
 
@@ -103,18 +103,14 @@ class SCAFFOLD(Algorithm[ScaffoldState]):
         return ScaffoldState(w, c, fed.memory(c))
 
     def round(self, fed: Federation, state: ScaffoldState) -> ScaffoldState:
-        cohort, x, c = fed.sample().distinct, state.x, state.c
+        cohort, x, c = fed.sample().distinct, state.w, state.c
         (dx, dc), memory = fed.average(self.train, cohort, x, c, memory=state.memory)
         # c is a sum over all clients, of which the cohort's part moves
-        answered = fed.answered
-        coverage = answered.coverage
+        coverage = fed.answered.coverage
         # with equal weights this is the same number, except that privacy hides how many worked
         if self.control_weights == "uniform" and not fed.equal_weights:
-            coverage = answered.objective_weights.sum() / fed.clients
+            coverage = fed.answered.objective_weights.sum() / fed.clients
         return ScaffoldState(x + self.lr * dx, c + coverage * dc, memory)
-
-    def model(self, state: ScaffoldState) -> Vector:
-        return state.x
 
     def train(
         self, client: Client, x: Vector, c: Vector, c_k: Vector

@@ -1,9 +1,8 @@
 """SCAFFOLDM: SCAFFOLD with momentum from the server."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 
 from fedax.core import (
@@ -13,12 +12,12 @@ from fedax.core import (
     Federation,
     LocalProblem,
     Memory,
-    Minibatch,
     Reduction,
     Scalar,
     Upload,
     Vector,
     hyper,
+    scaled_gradient,
 )
 
 
@@ -27,7 +26,7 @@ class ScaffoldMState(eqx.Module):
     clients' own.
     """
 
-    x: Vector
+    w: Vector
     g: Vector
     c: Vector
     memory: Memory
@@ -87,27 +86,24 @@ class SCAFFOLDM(Algorithm[ScaffoldMState]):
         return ScaffoldMState(w, zero, zero, fed.memory(zero))
 
     def round(self, fed: Federation, state: ScaffoldMState) -> ScaffoldMState:
-        down = state.x, state.g, state.c
+        down = state.w, state.g, state.c
         (dx, g, dc), memory = fed.average(
             self.train, fed.sample().distinct, *down, memory=state.memory
         )
         c = state.c + fed.answered.coverage * dc
-        return ScaffoldMState(state.x + self.lr * dx, g, c, memory)
-
-    def model(self, state: ScaffoldMState) -> Vector:
-        return state.x
+        return ScaffoldMState(state.w + self.lr * dx, g, c, memory)
 
     def train(
         self, client: Client, x: Vector, g: Vector, c: Vector, c_k: Vector
     ) -> Upload[tuple[Vector, Vector, Vector]]:
-        def scaled_gradient(batch: Minibatch, params: Any) -> Any:
-            return jax.tree.map(lambda slope: self.beta * slope, batch.gradient(params))
-
         linear = self.beta * (c - c_k) + (1 - self.beta) * g
         change = (
-            client.minimize(LocalProblem(linear=linear, step_gradient=scaled_gradient), start=x) - x
+            client.minimize(
+                LocalProblem(linear=linear, step_gradient=scaled_gradient(self.beta)), start=x
+            )
+            - x
         )
-        direction = -change / (client.learning_rate * jnp.asarray(client.steps, x.dtype))
+        direction = client.mean_gradient(-change)
         # the mean gradient of the steps: beta times it and the linear term make the direction
         new_c_k = (direction - linear) / self.beta
         return Upload((change, direction, new_c_k - c_k), memory=new_c_k, is_change=True)

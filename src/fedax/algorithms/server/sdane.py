@@ -19,16 +19,11 @@ from fedax.core import (
     hyper,
 )
 
-PAPER = (
-    "Jiang, Rodomanov and Stich, Stabilized Proximal-Point Methods for Federated "
-    "Optimization, NeurIPS 2024"
-)
-
 
 class StabilizedState(eqx.Module):
-    """The model x and the prox-center v."""
+    """The model w and the prox-center v."""
 
-    x: Vector
+    w: Vector
     v: Vector
 
 
@@ -64,7 +59,8 @@ class SDANE(Algorithm[StabilizedState]):
     mu: Scalar = hyper(0.0, low=0.0, doc="strong convexity of the clients' losses")
 
     card: ClassVar[Card] = Card(
-        paper=PAPER,
+        paper="Jiang, Rodomanov and Stich, Stabilized Proximal-Point Methods for Federated "
+        "Optimization, NeurIPS 2024",
         read=("authors' code",),
     )
 
@@ -74,9 +70,6 @@ class SDANE(Algorithm[StabilizedState]):
     def round(self, fed: Federation, state: StabilizedState) -> StabilizedState:
         x, g = self.solutions(fed, fed.sample(), state.v)
         return StabilizedState(x, (self.mu * x + self.lam * state.v - g) / (self.mu + self.lam))
-
-    def model(self, state: StabilizedState) -> Vector:
-        return state.x
 
     def solutions(self, fed: Federation, cohort: Cohort, center: Vector) -> tuple[Vector, Vector]:
         """Returns the mean of the local solutions around a center, and the mean of the gradients
@@ -121,17 +114,14 @@ class AccSDANE(SDANE):
     Source: as `SDANE`.
     """
 
-    card: ClassVar[Card] = Card(
-        paper=PAPER,
-        read=("authors' code",),
-    )
+    card: ClassVar[Card] = SDANE.card
 
     def init(self, fed: Federation, w: Vector) -> AcceleratedState:
         return AcceleratedState(w, w, jnp.zeros((), w.dtype), jnp.ones((), w.dtype))
 
     def round(self, fed: Federation, state: StabilizedState) -> AcceleratedState:
         assert isinstance(state, AcceleratedState), "a state of another method"
-        x, v, total, b = state.x, state.v, state.a, state.b
+        x, v, total, b = state.w, state.v, state.a, state.b
         # the positive root of lam a^2 = (total + a) b
         half = b / (2 * self.lam)
         a = half + jnp.sqrt(half**2 + total * b / self.lam)
