@@ -144,14 +144,14 @@ def test_all_names_are_known():
 
 
 def test_functions_have_few_positional_arguments():
-    """At most eight, `self` not counted."""
+    """At most nine, as the operators of PyTorch have, `self` not counted."""
     many = {}
     for path in MODULES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
                 names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
                 count = len(names) - (names[:1] in (["self"], ["cls"]))
-                many |= {f"{path.relative_to(SOURCE)}: {node.name}": count} if count > 8 else {}
+                many |= {f"{path.relative_to(SOURCE)}: {node.name}": count} if count > 9 else {}
     assert many == {}
 
 

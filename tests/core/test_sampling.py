@@ -73,16 +73,3 @@ def test_an_own_rule_without_a_cohort_is_refused(last):
 def test_unknown_rules_are_refused(spelling):
     with pytest.raises(fedax.InvalidInput, match=r"Schedule\(sampling=...\): got .*; allowed: "):
         Sampling.of(spelling)
-
-
-def test_decay_of_a_schedule_is_read_as_that_of_its_solver():
-    """Files from before solvers had it, such as the settings of kept results, mean the same."""
-    old = TEXT + (
-        "schedule = {steps = 2, decay = 0.5}\n[schedule]\ndecay = "
-        "0.9\n[solver]\nlearning_rate = 0.1\n"
-    )
-    experiment = Experiment.parse(old)
-    assert experiment.solver.make() == fedax.SGD(0.1, decay=0.9)
-    assert experiment.members()[0].solver.make() == fedax.SGD(0.1, decay=0.5)
-    kept = Experiment.parse(TEXT + '[schedule]\ndecay = 1.0\n[solver]\nname = "exact"\n')
-    assert kept.solver.make() == fedax.Exact()

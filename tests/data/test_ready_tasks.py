@@ -24,16 +24,6 @@ def test_options_are_named_alike_everywhere():
     assert {"partition", "split"} <= set(tasks.defaults("digits")) & set(tasks.defaults("mnist"))
 
 
-def test_keys_of_files_are_refused_in_python_with_what_to_write():
-    for call, words in (
-        (lambda: tasks.client_files(validation=0.2), r"with_validation\(task, 0.2\)"),
-        (lambda: tasks.hub("folder", held_back=0.2), r"with_held_back\(task, 0.2\)"),
-        (lambda: tasks.a9a(params="model.safetensors"), r"make_task\(name, params=file\)"),
-    ):
-        with pytest.raises(InvalidInput, match=rf"a key of experiment files .*\.{words}"):
-            call()
-
-
 def test_defaults_depend_on_the_partition():
     assert tasks.defaults("digits")["shards_per_client"] == 2
     assert "shards_per_client" not in tasks.defaults("digits", partition="iid")

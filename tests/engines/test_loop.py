@@ -161,7 +161,7 @@ def _schedule(options):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"placement": "random"}, "one of 'auto', 'sequential', 'chunked', 'measured'"),
+        ({"placement": "random"}, "one of 'auto', 'sequential', 'chunked'"),
         ({"chunk": 0}, r"whole numbers in \[1, "),
         ({"devices": 99}, r"whole numbers in \[1, 2\]"),
         ({"microbatch": 0.5}, r"whole numbers in \[1, "),

@@ -124,23 +124,20 @@ def test_last_bits_of_double_precision_do_not_count():
     assert plan_of(values * 1.001).data_hashes != first
 
 
-def test_the_starting_point_and_the_table_of_devices_count(tmp_path):
+def test_the_starting_point_counts(tmp_path):
     write_files(tmp_path / "files")
     task = {"name": "client_files", "folder": str(tmp_path / "files")}
     model = experiment_of(tmp_path / "files").plan().task
 
-    def hashes_with(start, speed):
+    def hashes_with(start):
         params = jax.tree.map(lambda leaf: leaf + start, model.start(jax.random.key(0)))
         fedax.save_params(params, tmp_path / "start.safetensors")
-        (tmp_path / "devices.csv").write_text(f"client,speed\nc0,{speed}\nc1,1.0\nc2,1.0\n")
         options = {"params": str(tmp_path / "start.safetensors")}
-        devices = {"table": str(tmp_path / "devices.csv")}
-        return hashes(experiment_of(tmp_path / "files", task=task | options, devices=devices))
+        return hashes(experiment_of(tmp_path / "files", task=task | options))
 
-    first = hashes_with(0.0, 1.0)
-    assert first.keys() == {"examples", "start", "devices"}
-    assert hashes_with(1.0, 1.0) == first | {"start": hashes_with(1.0, 1.0)["start"]} != first
-    assert hashes_with(0.0, 2.0) == first | {"devices": hashes_with(0.0, 2.0)["devices"]} != first
+    first = hashes_with(0.0)
+    assert first.keys() == {"examples", "start"}
+    assert hashes_with(1.0) == first | {"start": hashes_with(1.0)["start"]} != first
 
 
 def test_files_on_disk_are_sampled(tmp_path):

@@ -129,35 +129,23 @@ def test_a_copy_that_is_not_the_code_is_refused(init, tmp_path, monkeypatch):
     assert "is other code" in done.output.replace("\n", " ")
 
 
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        ('params = "start.npz"', "task.params: got 'start.npz'"),
-        (
-            '[schedule]\navailability = {name = "trace", file = "trace.csv"}',
-            "schedule.availability.file: got 'trace.csv'",
-        ),
-    ],
-    ids=["params", "trace"],
-)
 @pytest.mark.parametrize("is_absolute", [False, True], ids=["relative", "absolute"])
-def test_relative_paths_of_files_are_refused(options, field, is_absolute, init, tmp_path):
+def test_relative_paths_of_files_are_refused(is_absolute, init, tmp_path):
     """They would begin at the working directory of each program, where another file may lie."""
     task = fedax.tasks.make_task("digits", clients=3)
     with jax.enable_x64(False):
         fedax.save_params(task.start(jax.random.key(0)), tmp_path / "start.npz")
-    (tmp_path / "trace.csv").write_text("device,from,to\n0,0,9\n1,0,9\n2,0,8\n")
-    if is_absolute:
-        for name in ("start.npz", "trace.csv"):
-            options = options.replace(f'"{name}"', f'"{tmp_path / name}"')
-    (tmp_path / "a.toml").write_text(DIGITS.format(options=options))
+    path = tmp_path / "start.npz" if is_absolute else "start.npz"
+    (tmp_path / "a.toml").write_text(DIGITS.format(options=f'params = "{path}"'))
     done = init("d", "a.toml")
     shown = done.output.replace("\n", " ")
     if is_absolute:
         assert done.exit_code == 0, shown
         return
     assert done.exit_code == 2
-    assert re.search(rf"line \d+: {re.escape(field)}; allowed: an absolute path on every", shown)
+    assert re.search(
+        r"line \d+: task.params: got 'start.npz'; allowed: an absolute path on every", shown
+    )
     assert not (tmp_path / "d").exists()
 
 

@@ -138,8 +138,8 @@ def epsilon_of(ledger: Ledger, noise: float, delta: float, rounds: int) -> float
     Raises:
         InvalidInput: a number out of its range.
 
-    >>> round(epsilon_of(Ledger((Release(1.0, 1),), (Release(1.0, 1),)), 5.0, 1e-5, 1), 3)
-    0.725
+    >>> round(epsilon_of(Ledger((Release(1.0, 1),), (Release(1.0, 1),)), 5.0, 1e-5, 1), 2)
+    0.73
     """
     _require("epsilon_of(noise=...)", noise, noise >= 0, "numbers >= 0")
     _require("epsilon_of(rounds=...)", rounds, rounds >= 0, "whole numbers >= 0")
@@ -176,8 +176,8 @@ def epsilon_of_gaussians(multipliers: dict[float, int], delta: float) -> float:
     Raises:
         InvalidInput: a number out of its range.
 
-    >>> round(epsilon_of_gaussians({5.0: 1}, 1e-5), 3), epsilon_of_gaussians({}, 1e-5)
-    (0.725, 0.0)
+    >>> round(epsilon_of_gaussians({5.0: 1}, 1e-5), 2), epsilon_of_gaussians({}, 1e-5)
+    (0.73, 0.0)
     """
     _require("epsilon_of_gaussians(delta=...)", delta, 0 < delta < 1, "numbers in (0, 1)")
     precision = 0.0  # Gaussian mechanisms compose to one: their inverse square widths add up

@@ -216,15 +216,8 @@ class Checkpoints:
 
     def _check_identity(self, stored: dict[str, Any]) -> None:
         identity = copy.deepcopy(self.identity)
-        # earlier versions did not store the direction of `keep_best`
-        if "mode" not in stored:
-            identity.pop("mode", None)
         for facts in (identity, stored):
             _drop_budgets(facts)
-        # one rule may have been given alone or in a list
-        if _list_rules(identity) == _list_rules(stored):
-            identity.pop("stop", None)
-            stored.pop("stop", None)
         clients, stored_clients = identity.pop(CLIENTS, {}), stored.pop(CLIENTS, {})
         if difference := first_difference(identity, stored):
             name, *values = difference
@@ -259,12 +252,6 @@ def _drop_budgets(identity: dict[str, Any]) -> None:
     privacy = (identity.get("channel") or {}).get("privacy")
     if privacy is not None:
         privacy.pop("budget", None)
-
-
-def _list_rules(identity: dict[str, Any]) -> list[Any]:
-    """Returns the rules of `stop` in an identity, where each is a list of its numbers."""
-    rules = identity.get("stop") or []
-    return rules if not rules or isinstance(rules[0], list) else [rules]
 
 
 def _number_nodes(carry: RunCarry) -> list[tuple[int, Any]]:

@@ -393,7 +393,7 @@ class Grid:
         rules = rules_of(self._stop)
         budgets = [rule for rule in rules if isinstance(rule, Budget)]
         others = [rule for rule in rules if not isinstance(rule, Budget)]
-        settings |= {"stop": others if budgets else self._stop}
+        settings |= {"stop": others}
         settings |= {"budget": budgets} if budgets else {}
         settings |= {} if self._mode is None else {"mode": self._mode}
         settings |= (
