@@ -3,6 +3,8 @@ its rounds."""
 
 import re
 
+import equinox as eqx
+import jax
 import numpy as np
 import pytest
 
@@ -271,3 +273,14 @@ def test_other_frozen_leaves_are_another_model():
     history = fedax.run(fedax.FedAvg(), task(1.0), rounds=1)
     with pytest.raises(fedax.InvalidInput, match="frozen"):
         fedax.run(fedax.FedAvg(), task(2.0), resume=history, rounds=2)
+
+
+def test_modules_with_functions_among_their_frozen_leaves_are_continued(tmp_path):
+    net = eqx.nn.MLP(2, 1, 4, 1, key=jax.random.key(0))
+    clients = [{"x": np.ones((3, 2)), "y": np.ones(3)}]
+    loss = lambda net, e: (jax.vmap(net)(e["x"])[:, 0] - e["y"]) ** 2  # noqa: E731
+    task = fedax.tasks.from_loss(loss, net, clients)
+    options = {"checkpoint": tmp_path, "checkpoint_every": 1}
+    history = fedax.run(fedax.FedAvg(), task, rounds=1, **options)
+    assert fedax.run(fedax.FedAvg(), task, rounds=2, resume=history).outcome.ok
+    assert fedax.run(fedax.FedAvg(), task, rounds=2, **options).outcome.ok

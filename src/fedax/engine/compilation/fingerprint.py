@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -69,7 +70,8 @@ def run_fingerprint(
             "name": task.name,
             "l2": task.l2,
             "clients": task.train.clients,
-            "frozen": None if task.frozen is None else hash_arrays(task.frozen),
+            # beside arrays, modules hold functions and settings, which programs depend on
+            "frozen": hash_arrays(eqx.filter(task.frozen, eqx.is_array_like)),
             **_state_of(task),
         },
         "data": {name: hash_arrays(data) for name, data in sets.items()},

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -120,7 +121,8 @@ def data_of(task: Task, is_private: bool) -> dict[str, Any]:
     sizes = {"clients": task.train.clients, "examples": task.train.total}
     if is_private:
         return sizes
-    frozen = None if task.frozen is None else fingerprint(task.frozen)
+    # beside arrays, modules hold functions and settings
+    frozen = fingerprint(eqx.filter(task.frozen, eqx.is_array_like))
     return sizes | {"content": fingerprint(task.train), "frozen": frozen}
 
 
