@@ -12,7 +12,7 @@ VERBS = {
     "solver": "minimize",
     "local problem": "LocalProblem",
     "hook in the step": "step_gradient",
-    "own loss of the examples": "mean_of gradient_of",
+    "own loss of the examples": "mean_of gradient_of added_gradient",
     "own loop over steps": "for_each_minibatch repeat fold",
     "full gradient": "client.gradient",
     "sampled cohort": "sample",
