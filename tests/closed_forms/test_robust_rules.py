@@ -134,9 +134,15 @@ def test_one_bucket_is_the_mean():
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
-    ("momentum", "tau", "unit"), [(0.0, 0.05, "one"), (0.7, 0.05, "one"), (0.7, 0.8, "median")]
+    ("momentum", "form", "tau", "unit"),
+    [
+        (0.0, "as_written", 0.05, "one"),
+        (0.7, "as_written", 0.05, "one"),
+        (0.7, "as_released", 0.05, "one"),
+        (0.7, "as_written", 0.8, "median"),
+    ],
 )
-def test_centered_clipping(engine, momentum, tau, unit):
+def test_centered_clipping(engine, momentum, form, tau, unit):
     """Three of five clients in a round, unequal sizes: the center is that of the round before, and
     a client's momentum that of the last time it was drawn."""
     world, rounds = World(), 2 if engine == "eager" else ROUNDS
@@ -145,7 +151,8 @@ def test_centered_clipping(engine, momentum, tau, unit):
         for k in cohort:
             change = world.sgd(k, w)[0] - w
             if k in momenta:
-                change = (1 - momentum) * change + momentum * momenta[k]
+                factor = 1 - momentum if form == "as_written" else 1
+                change = factor * change + momentum * momenta[k]
             momenta[k] = change
         changes = np.array([momenta[k] for k in cohort])
         lengths = np.linalg.norm(changes - center, axis=1)
@@ -155,7 +162,7 @@ def test_centered_clipping(engine, momentum, tau, unit):
         w = w + center
     assert bound > 1  # clipping acts
     found = fedax.run(
-        fedax.CenteredClip(tau=tau, unit=unit, iterations=2, momentum=momentum),
+        fedax.CenteredClip(tau=tau, unit=unit, iterations=2, momentum=momentum, form=form),
         regression(),
         solver=fedax.SGD(LR),
         schedule=SCHEDULE,

@@ -9,11 +9,9 @@ import pkgutil
 from typing import Any
 
 from fedax.core import Algorithm, UnknownName
-from fedax.core import InvalidInput as InvalidInput
-from fedax.core.hyper import declared
-from fedax.core.hyper import is_concrete as _is_concrete
-from fedax.core.solver import SGD as _SGD
-from fedax.utils.plugins import find as _find
+from fedax.core.hyper import declared, is_concrete
+from fedax.core.solver import SGD
+from fedax.utils.plugins import find
 
 
 @functools.cache
@@ -49,7 +47,7 @@ def algorithm_class(name: str) -> type[Algorithm[Any]]:
     kinds = algorithm_classes()
     plain = name.lower() if name.lower() in kinds else name
     allowed = "a class derived from fedax.Algorithm, with `round`"
-    return _find("algorithm", plain, kinds, allowed, lambda value: _is_concrete(value, Algorithm))
+    return find("algorithm", plain, kinds, allowed, lambda value: is_concrete(value, Algorithm))
 
 
 def make_algorithm(name: str, **hyperparameters: Any) -> Algorithm[Any]:
@@ -69,13 +67,12 @@ def make_algorithm(name: str, **hyperparameters: Any) -> Algorithm[Any]:
         if key not in known:
             hint = ""
             # an option of SGD written among those of the method: say where it belongs
-            if key in declared(_SGD):
+            if key in declared(SGD):
                 hint = (
                     f"{key} belongs to the solver. In a file write it in [solver], in [[algorithm]]"
                     f" as solver = {{{key} = ...}}, or in [grid] as solver.{key} = [...]."
                 )
-            error = UnknownName.among(f"hyperparameter of {kind.__name__}", key, known)
-            raise UnknownName(f"{error} {hint}") if hint else error
+            raise UnknownName.among(f"hyperparameter of {kind.__name__}", key, known, hint)
         known[key].check(kind.__name__, hyperparameters[key])
     reals = {
         key: float(value) if _real(known[key].default, value) else value

@@ -55,6 +55,8 @@ class CenteredClip(MixedUploads[ClipState]):
         unit: of $\tau$: "median" (of the cohort) or "one".
         iterations: L, at least 1.
         momentum: $\beta$, in [0, 1); above 0 every client stores its momentum.
+        form: of the momentum: "as_written", or "as_released" without the factor $1 - \beta$, which
+            makes momenta longer.
 
     Example:
         >>> import fedax
@@ -63,7 +65,7 @@ class CenteredClip(MixedUploads[ClipState]):
     Source: Karimireddy, He and Jaggi, Learning from History for Byzantine Robust Optimization, ICML
     2021, as in the authors' code (github.com/epfml/byzantine-robust-optimizer,
     codes/aggregator/clipping.py and codes/simulators/worker.py), with local work in place of a
-    gradient; the factor $1 - \beta$, which that code lacks, as in github.com/LPD-EPFL/byzfl.
+    gradient; the factor $1 - \beta$ as in github.com/LPD-EPFL/byzfl.
     """
 
     tau: Scalar = hyper(1.0, low=0.0, open_low=True, doc="length beyond which changes are clipped")
@@ -71,6 +73,11 @@ class CenteredClip(MixedUploads[ClipState]):
     iterations: int = hyper(1, low=1, doc="clipping iterations of a round")
     momentum: float = hyper(
         0.0, static=True, low=0.0, high=1.0, open_high=True, doc="momentum of the clients' changes"
+    )
+    form: str = hyper(
+        "as_written",
+        choices=("as_written", "as_released"),
+        doc="whether a momentum has the factor 1 - momentum",
     )
 
     card: ClassVar[Card] = Card(
@@ -101,8 +108,8 @@ class CenteredClip(MixedUploads[ClipState]):
     ) -> Upload[Vector]:
         m, is_known = memory
         change = client.minimize(start=w) - w
-        mean = (1 - self.momentum) * change + self.momentum * m
-        m = jnp.where(is_known > 0, mean, change)
+        factor = 1 - self.momentum if self.form == "as_written" else 1.0
+        m = jnp.where(is_known > 0, factor * change + self.momentum * m, change)
         return Upload(m, memory=(m, jnp.ones_like(is_known)))
 
     def clip(self, uploads: Gathered[Vector], center: Vector) -> Vector:
@@ -110,14 +117,15 @@ class CenteredClip(MixedUploads[ClipState]):
         # half precision has no room for small factors
         wide = accumulator(center.dtype)
         shares = uploads.shares(jnp.ones_like(uploads.weights)).astype(wide)
-        tau = jnp.asarray(self.tau, wide)
-        if self.unit == "median":
-            offsets = jnp.where(uploads.valid[:, None], uploads.value - center[None], 0)
-            tau = tau * median_length(offsets.astype(wide), uploads.valid)
+
+        def offsets_from(v: Vector) -> Float[Array, "capacity dim"]:
+            return jnp.where(uploads.valid[:, None], uploads.value - v[None], 0).astype(wide)
+
+        unit = median_length(offsets_from(center), uploads.valid) if self.unit == "median" else 1
+        tau = jnp.asarray(self.tau, wide) * unit
 
         def clip_step(_: Index, v: Vector) -> Vector:
-            offsets = jnp.where(uploads.valid[:, None], uploads.value - v[None], 0)
-            factors, offsets = clip_rows(offsets.astype(wide), tau)
+            factors, offsets = clip_rows(offsets_from(v), tau)
             return v + ((shares * factors) @ offsets).astype(v.dtype)
 
         return jax.lax.fori_loop(0, self.iterations, clip_step, center)
