@@ -121,3 +121,14 @@ def data_folder() -> Path:
         if place and Path(place).is_dir():
             return Path(place)
     pytest.skip("no real data: set FEDAX_DATA to a folder with mnist.npz")
+
+
+@pytest.fixture
+def as_users_run():
+    """Single precision, with JAX's own rules of promotion."""
+    with (
+        jax.enable_x64(False),
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+    ):
+        yield

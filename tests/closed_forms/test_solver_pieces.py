@@ -56,17 +56,6 @@ def normed(sizes=(8, 12, 4, 16)):
     )
 
 
-@pytest.fixture
-def as_users_run():
-    """Float32, with JAX's defaults."""
-    with (
-        jax.enable_x64(False),
-        jax.numpy_dtype_promotion("standard"),
-        jax.numpy_rank_promotion("allow"),
-    ):
-        yield
-
-
 @pytest.mark.usefixtures("as_users_run")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_second_model_leaves_the_statistics_of_the_first(engine):

@@ -27,16 +27,6 @@ with jax.enable_x64(False):
     TASK_32 = fedax.tasks.from_loss(loss, jax.tree.map(np.float32, BASE), CLIENTS)
 
 
-@pytest.fixture
-def as_users_run():
-    with (
-        jax.enable_x64(False),
-        jax.numpy_dtype_promotion("standard"),
-        jax.numpy_rank_promotion("allow"),
-    ):
-        yield
-
-
 @pytest.mark.slow
 def test_the_mean_of_adapters_is_the_mean_of_the_clients_models():
     history = fedax.run(

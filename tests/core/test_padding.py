@@ -24,14 +24,7 @@ CLIENTS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _as_users_run():
-    with (
-        jax.enable_x64(False),
-        jax.numpy_dtype_promotion("standard"),
-        jax.numpy_rank_promotion("allow"),
-    ):
-        yield
+pytestmark = pytest.mark.usefixtures("as_users_run")
 
 
 def squares(z, e):

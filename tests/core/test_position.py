@@ -11,15 +11,7 @@ from hypothesis import strategies as st
 import fedax
 from fedax.core import InvalidInput
 
-
-@pytest.fixture(autouse=True)
-def as_users_run():
-    with (
-        jax.enable_x64(False),
-        jax.numpy_dtype_promotion("standard"),
-        jax.numpy_rank_promotion("allow"),
-    ):
-        yield
+pytestmark = pytest.mark.usefixtures("as_users_run")
 
 
 CLIENTS = [np.linspace(-1, 2, 12).reshape(6, 2).astype(np.float32), np.ones((4, 2), np.float32)]
