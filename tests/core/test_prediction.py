@@ -15,12 +15,6 @@ RNG = np.random.default_rng(0)
 CLIENTS = {name: {"x": RNG.normal(size=(6, 2)), "y": np.arange(6.0) % 2} for name in ("a", "b")}
 
 
-@pytest.fixture
-def as_users_run():
-    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
-        yield
-
-
 def squares(w, e):
     return (e["x"] @ w - e["y"]) ** 2
 

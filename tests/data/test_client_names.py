@@ -17,10 +17,7 @@ from fedax.tasks import with_held_back
 NAMES = ["client1", "client2", "client10"]
 
 
-@pytest.fixture(autouse=True)
-def as_users_run():
-    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
-        yield
+pytestmark = pytest.mark.usefixtures("as_users_run")
 
 
 @pytest.fixture(scope="module")

@@ -29,10 +29,7 @@ QUICK = settings(max_examples=25, deadline=None, database=None, derandomize=True
 TYPES = ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", ">i2", ">i4", ">i8", ">u4"]
 
 
-@pytest.fixture(autouse=True)
-def as_users_run():
-    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
-        yield
+pytestmark = pytest.mark.usefixtures("as_users_run")
 
 
 def squares(w, examples):

@@ -65,18 +65,23 @@ def make():
             return fedax.Upload(w + self.constant * self.rate * move)
 
     return Own()
+
+class Code(fedax.codecs.Identity):
+    def compress(self, v, key):
+        return dict(values={codec} * v), None
 """
-PLACES = ("base", "helper", "closure", "constant", "property")
+PLACES = ("base", "helper", "closure", "constant", "property", "codec")
 
 
 def own_method(place, value):
-    """A method of two files of a user, with a factor of `value` at one of the places."""
+    """A method and a codec of two files of a user, with a factor of `value` at one of the
+    places."""
     factors = dict.fromkeys(PLACES, 1.0) | {place: value}
     base = {"__name__": "base"}
     exec(BASE.format(**factors), base)
     own = {"__name__": "own", "Base": base["Base"]}
     exec(OWN.format(**factors), own)
-    return own["make"]()
+    return own["make"](), fedax.Channel(up=own["Code"]())
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -85,7 +90,8 @@ def test_a_method_that_changed_is_another_run(place, tmp_path):
 
     def go(value, rounds):
         options = {"checkpoint": tmp_path, "checkpoint_every": 1, "solver": fedax.SGD(0.1)}
-        return fedax.run(own_method(place, value), TASK, rounds=rounds, **options)
+        method, channel = own_method(place, value)
+        return fedax.run(method, TASK, rounds=rounds, channel=channel, **options)
 
     go(1.0, 1)
     with pytest.raises(InvalidInput, match=r"rounds.*same run as before"):

@@ -220,10 +220,7 @@ class Checkpoints:
             _drop_budgets(facts)
         clients, stored_clients = identity.pop(CLIENTS, {}), stored.pop(CLIENTS, {})
         if difference := first_difference(identity, stored):
-            name, *values = difference
-            # fingerprints leave this default out
-            default = "stop" if name == "on_bad_client" else None
-            current, previous = (default if value is None else value for value in values)
+            name, current, previous = difference
             hint = (
                 f"{self.folder} holds checkpoints of a run with {previous!r}. Choose another folder"
             )

@@ -42,8 +42,8 @@ from fedax.engine.driver.resume import (
 )
 from fedax.engine.driver.settings import settings_of
 from fedax.engine.round.client import Setup
-from fedax.engine.round.engine import Engine, compute_metrics, initial_params
-from fedax.engine.round.footprint import trace_footprint, trace_programs
+from fedax.engine.round.engine import Engine, compute_metrics, initial_params, trace_programs
+from fedax.engine.round.footprint import trace_footprint
 from fedax.engine.round.model_state import padding_refusal, sees_padding
 from fedax.engine.round.privacy import private_of
 from fedax.engine.round.timing.asynchronous import server_steps_of
@@ -384,28 +384,21 @@ class Grid:
         ]
 
     def _fingerprint(self, setup: Setup) -> dict[str, Any]:
-        names = ("solver", "schedule", "channel", "observe_every")
-        settings = {name: getattr(self.options, name) for name in names} | {
-            "observers": list(self.options.observe or ())
-        }
+        names = ("solver", "schedule", "channel", "devices")
+        names += ("observe_every", "keep_best", "on_bad_client")
+        settings = {name: getattr(self.options, name) for name in names}
+        settings["observers"] = list(self.options.observe or ())
+        settings["mode"] = self._mode
         # as they were given: other directions of metrics follow from observers and task; budgets
         # apart, because a run may be continued with other ones
         rules = rules_of(self._stop)
         budgets = [rule for rule in rules if isinstance(rule, Budget)]
         others = [rule for rule in rules if not isinstance(rule, Budget)]
-        settings |= {"stop": others}
+        settings["stop"] = others
         settings |= {"budget": budgets} if budgets else {}
-        settings |= {} if self._mode is None else {"mode": self._mode}
-        settings |= (
-            {}
-            if self.options.on_bad_client == "stop"
-            else {"on_bad_client": self.options.on_bad_client}
-        )
         for field in ("solvers", "schedules"):
             if values := getattr(self.options, field):
                 settings[field] = list(values)
-        settings |= {} if self.options.devices is None else {"devices": self.options.devices}
-        settings |= {} if self.options.keep_best is None else {"keep_best": self.options.keep_best}
         # a rank or a server without the clients' examples does not know the whole setup
         is_whole = self.options.engine.has_all(self.task)
         rounds = [self._trace(i, setup) for i in range(len(self.algorithms))] if is_whole else []

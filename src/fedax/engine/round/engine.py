@@ -12,19 +12,19 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Memory, with_memories
 from fedax.core.history import History, Outcome
 from fedax.core.scheduling.asynchronous import Timetable
 from fedax.core.task import Task
-from fedax.core.validation.own_methods import call_init
+from fedax.core.validation.own_methods import call_init, call_round
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.round.backend import MEMORY, STATE, UPLOAD, Backend
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
-from fedax.engine.round.footprint import trace_footprint
+from fedax.engine.round.footprint import RecordingBackend, trace_footprint
 from fedax.engine.round.timing.deadline import AnswerTable
 from fedax.engine.round.traffic import missing_value
 from fedax.observe.base import Observer, on_host
@@ -154,6 +154,23 @@ def initial_carry(
         backend.memory(task.state) if is_per_client else jax.tree.map(jnp.array, task.state)
     )
     return carry._replace(lost=lost, model_state=model_state)
+
+
+def trace_programs(algorithm: Algorithm[Any], setup: Setup) -> list[Any]:
+    """Returns the jaxprs of the algorithm's start and a round at the server, and of the
+    clients' work in each of its phases, with the channel. Gradients are marks in them.
+    """
+    backend = RecordingBackend(setup)
+
+    def one_round(w: Float[Array, "dim"], round: Int[Array, ""]) -> Any:
+        root = jax.random.key(0)
+        carry = initial_carry(backend, algorithm, root, w)
+        fed = RoundContext(backend, round, root, *carry[1:4], **carry.by_name)
+        return call_round(algorithm, fed, carry.state)
+
+    w = jnp.zeros(setup.layout.dim, setup.layout.dtype)
+    program = jax.make_jaxpr(one_round)(w, jnp.int32(0))
+    return [program, *backend.programs]
 
 
 def stack_notes(notes: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:

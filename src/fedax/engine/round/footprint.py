@@ -128,26 +128,10 @@ def footprint(
 
 def trace_footprint(algorithm: Algorithm[Any], setup: Setup) -> Footprint:
     """Traces the footprint of an algorithm in a setup, without its channel."""
-    backend, _ = _trace_round(algorithm, setup)
-    return Footprint(
-        tuple(backend.phases), Amount(*map(sum, zip((0, 0), *backend.kept, strict=True)))
-    )
-
-
-def trace_programs(algorithm: Algorithm[Any], setup: Setup) -> list[Any]:
-    """Returns the jaxprs of a round at the server and of the clients' work in each of its phases.
-
-    Gradients are marks in them. There is no channel.
-    """
-    backend, program = _trace_round(algorithm, setup)
-    return [program, *backend.programs]
-
-
-def _trace_round(algorithm: Algorithm[Any], setup: Setup) -> tuple["RecordingBackend", Any]:
     # without a channel: bits are those of uncompressed messages, and residuals are not memory
     backend = RecordingBackend(dataclasses.replace(setup, channel=None))
 
-    def one_round() -> Any:
+    def one_round() -> None:
         root, w = jax.random.key(0), jnp.zeros(setup.layout.dim, setup.layout.dtype)
         state = call_init(algorithm, RoundContext(backend, 0, root), w)
         # round 1, because some methods do more in round 0
@@ -155,9 +139,12 @@ def _trace_round(algorithm: Algorithm[Any], setup: Setup) -> tuple["RecordingBac
         solver_states = None if solver_states is None else backend.memory(solver_states)
         model_state = shared_state(setup.task)
         fed = RoundContext(backend, 1, root, model_state=model_state, solver_states=solver_states)
-        return call_round(algorithm, fed, state)
+        call_round(algorithm, fed, state)
 
-    return backend, jax.make_jaxpr(one_round)()
+    jax.eval_shape(one_round)
+    return Footprint(
+        tuple(backend.phases), Amount(*map(sum, zip((0, 0), *backend.kept, strict=True)))
+    )
 
 
 def _make_small_task(clients: int) -> Task:
