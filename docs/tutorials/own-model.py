@@ -43,8 +43,8 @@ holdout = client([0, 1, 2, 3], count=200)
 #
 # `examples` is a minibatch of a client. The first axis of each array runs over its examples. The
 # loss returns an array of that length, not its mean, so that fedax can weight minibatches of
-# different sizes, padding and clients exactly. fedax refuses a loss that couples examples before it
-# compiles anything, unless the loss declares it (see the end of this page).
+# different sizes, padding and clients exactly. fedax refuses another shape before it compiles
+# anything. `fedax check --task` finds a loss that couples examples (see the end of this page).
 
 
 # %%
@@ -182,6 +182,7 @@ fedax.compare(comparison, "comparison.html", title="Own network")
 # - **State besides parameters.** Running averages are a state. Flax modules bring their own. Your own
 #   loss takes the argument `state` and returns `(losses, new state)`.
 # - **Coupled examples.** A loss that couples the examples of a minibatch takes the argument `mask`,
-#   which is False for padding.
+#   which is False for padding. `fedax.conformance.check(task)`, or `fedax check --task FILE:NAME`,
+#   evaluates examples alone and in a batch, and says where a loss, a score or a prediction differs.
 # - **Precision.** Parameters keep their type. Python numbers get JAX's default, which is 32 bits
 #   unless `jax_enable_x64` is set.

@@ -1,4 +1,4 @@
-"""`fedax check`: tests a method of your own against the laws that all methods obey."""
+"""`fedax check`: tests a method or a task of your own against the laws that all of them obey."""
 
 from typing import Annotated
 
@@ -8,52 +8,54 @@ MARKS = {"holds": "[green]holds[/]", "broken": "[red]broken[/]", "skipped": "[ye
 
 
 def check(
-    method: Annotated[
+    name: Annotated[
         str,
         typer.Argument(
-            help="path/to/file.py:Class, or another name of an algorithm; hyperparameters "
+            help="path/to/file.py:Class, or another name of an algorithm or a task; options "
             "follow as :key=value,...",
-            metavar="FILE:CLASS",
+            metavar="FILE:NAME",
         ),
     ],
+    task: Annotated[
+        bool, typer.Option("--task", help="Check a task: its loss, scores and predictions.")
+    ] = False,
     only: Annotated[list[str] | None, typer.Option(help="Only this law; may be repeated.")] = None,
 ) -> None:
     """Check a method of your own in about two minutes: it learns, has no side effects, counts its
-    messages, does not change the states of absent clients, and more.
+    messages, does not change the states of absent clients, and more. With --task, check that the
+    loss of a task sees every example alone.
 
     The exit code is 0 if all tests pass, else 1. Tests that do not apply to the method are skipped,
     with the reason.
 
     Example: `fedax check half.py:FedHalf:lr=0.5`
     """
+    from collections import Counter
+
     from rich.console import Console
 
     from fedax.algorithms import make_algorithm
-    from fedax.conformance import LAWS
+    from fedax.conformance import LAWS, TASK_LAWS
     from fedax.conformance import check as verdicts
     from fedax.errors import UnknownName
     from fedax.experiments.config.shorthand import parse_section
+    from fedax.tasks import make_task
 
-    for name in only or ():
-        if name not in LAWS:
-            raise UnknownName.among("--only", name, LAWS)
-    section, console = parse_section(method), Console()
-    algorithm = make_algorithm(section.pop("name"), **section)
-    # in the order of the marks, for the last line
-    counts = dict.fromkeys(MARKS, 0)
+    laws = TASK_LAWS if task else LAWS
+    for law in only or ():
+        if law not in laws:
+            raise UnknownName.among("--only", law, laws)
+    section, console, counts = parse_section(name), Console(highlight=False), Counter[str]()
+    subject = (make_task if task else make_algorithm)(**section)
     # verdicts come one by one: each law takes seconds
-    for verdict in verdicts(algorithm, [LAWS[name] for name in only] if only else None):
+    for verdict in verdicts(subject, [laws[law] for law in only or laws]):
         counts[verdict.kind] += 1
         console.print(
             f"{MARKS[verdict.kind]}  {verdict.law.says} [dim]({verdict.law.name})[/]",
-            highlight=False,
             soft_wrap=True,
         )
         if verdict.reason:
-            console.print(f"    {verdict.reason}", markup=False, highlight=False, soft_wrap=True)
-    console.print(
-        ", ".join(f"{count} {kind}" for kind, count in counts.items() if count) + ".",
-        highlight=False,
-    )
+            console.out(f"    {verdict.reason}")
+    console.print(", ".join(f"{counts[kind]} {kind}" for kind in MARKS if counts[kind]) + ".")
     if counts["broken"]:
         raise typer.Exit(1)

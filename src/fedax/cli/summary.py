@@ -32,15 +32,15 @@ def print_summary(directory: RunDirectory, console: Console, reading: str = "") 
         for method, label in chosen.get(title, {}).items():
             if label != method:
                 text = f"Selected from the grid of {method}: {label}"
-                console.print(text, markup=False, highlight=False)
+                console.out(text, highlight=False)
     if reading:
-        console.print(f"\n{reading}", markup=False, highlight=False)
-    console.print(f"\n{directory.line()}", markup=False, highlight=False)
+        console.out(f"\n{reading}", highlight=False)
+    console.out(f"\n{directory.line()}", highlight=False)
     page = directory.path / "report.html"
-    console.print(f"Report: {page}", markup=False, highlight=False, soft_wrap=True)
+    console.out(f"Report: {page}", highlight=False)
     if directory.status == "interrupted":
         message = f"Interrupted. {directory.path} holds the runs so far and is complete for them."
         message += f" `fedax resume {shlex.quote(str(directory.path))}` continues."
-        console.print(message, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        console.out(message, style="yellow", highlight=False)
         # after everything was printed: scripts see the interruption by the exit code
         raise typer.Exit(INTERRUPTED)

@@ -17,12 +17,15 @@ import numpy as np
 from fedax.algorithms import make_algorithm
 from fedax.communication.codecs import Identity
 from fedax.conformance.method import (
+    OPTIONS,
     SCHEDULE,
+    SIZES,
     Broken,
     Law,
     Method,
     Skipped,
     examples_of,
+    is_equal,
     regression,
     require,
     require_close,
@@ -98,7 +101,8 @@ def repeats(method: Method) -> None:
     "A random key that is made of a constant is the same in every run.",
 )
 def follows_the_seed(method: Method) -> None:
-    if all(phase.everyone for phase in method.footprint.phases) and not _takes_minibatches(method):
+    phases = method.footprint.phases
+    if all(phase.everyone and not phase.step_gradients for phase in phases):
         raise Skipped("it takes full gradients of all clients, so nothing is random")
     require(
         not np.array_equal(vector(method.run(seed=4)), vector(method.straight)),
@@ -168,22 +172,18 @@ def ignores_the_order(method: Method) -> None:
         raise Skipped("this form pairs clients by their numbers")
     # all examples of all clients: cohorts and minibatches are drawn by the clients' numbers
     schedule, permutation = Schedule(steps=2, batch_size="full"), (3, 0, 4, 2, 1)
-    phases, field_names = (
-        method.footprint.phases,
-        set(declared(method.kind)) | set(getattr(method.kind, "__annotations__", {})),
-    )
-    fields = {name for name in ("graph", "code") if hasattr(algorithm, name)} | field_names
-    linked = any(phase.links for phase in phases)
-    if linked and "graph" not in fields:
-        raise Skipped("its graph cannot be renumbered: it has no field `graph`")
+    phases = method.footprint.phases
+    fields, renumbered_fields = dict[str, Any](), dict[str, Any]()
     # other codecs draw by the client's number
-    code = {"code": Identity()} if any(phase.coded for phase in phases) and "code" in fields else {}
-    graph = Graph.ring(5)
-    graphs = [{"graph": g} if linked else {} for g in (graph, graph.renumbered(permutation))]
-    expected = method.run(hyperparameters=code | graphs[0], schedule=schedule)
-    renumbered = method.run(
-        regression(order=permutation), hyperparameters=code | graphs[1], schedule=schedule
-    )
+    if any(phase.coded for phase in phases) and hasattr(algorithm, "code"):
+        fields["code"] = renumbered_fields["code"] = Identity()
+    if any(phase.links for phase in phases):
+        if not hasattr(algorithm, "graph"):
+            raise Skipped("its graph cannot be renumbered: it has no field `graph`")
+        fields["graph"] = Graph.ring(5)
+        renumbered_fields["graph"] = fields["graph"].renumbered(permutation)
+    expected = method.run(hyperparameters=fields, schedule=schedule)
+    renumbered = method.run(regression(order=permutation), renumbered_fields, schedule=schedule)
     require_close(expected, renumbered, "renumbered clients gave another model")
 
 
@@ -208,24 +208,11 @@ def resumes(method: Method) -> None:
     "static=True)`.",
 )
 def varies_in_a_grid(method: Method) -> None:
-    reals = method.reals
-    if not reals:
+    # the defaults, and all reals halved at once
+    settings = [{}, method.scaled(0.5)]
+    if not settings[1]:
         raise Skipped("it has no real hyperparameters")
-    limits = declared(method.kind)
-    # the defaults, and all reals halved at once where their ranges allow it
-    settings = [
-        {},
-        {name: value / 2 for name, value in reals.items() if limits[name].allows(value / 2)},
-    ]
-    options: dict[str, Any] = {
-        "solver": SGD(0.05),
-        "schedule": SCHEDULE,
-        "rounds": 5,
-        "seed": 3,
-        "observe_every": 5,
-    }
-    options |= {"engine": Simulation("sequential", devices=1)}
-    grid = run_grid([method.make(**setting) for setting in settings], regression(), **options)
+    grid = run_grid([method.make(**setting) for setting in settings], regression(), **OPTIONS)
     for setting, history in zip(settings, grid, strict=True):
         require_close(
             history,
@@ -242,30 +229,22 @@ def varies_in_a_grid(method: Method) -> None:
 )
 def compiles_once(method: Method) -> None:
     traces: list[int] = []
+    original: Any = method.kind.round
 
     # runs when a program is traced, not in every round
     def count_trace(self: Any, fed: Any, state: Any) -> Any:
         traces.append(1)
-        return method.kind.round(self, fed, state)
+        return original(self, fed, state)
 
-    # a subclass counts, so that the user's class stays as it is
-    metaclass: Any = type(method.kind)
-    kind: Any = metaclass(
-        method.kind.__name__, (method.kind,), {"round": count_trace, "__module__": __name__}
-    )
-    # fields of this instance, which may differ from the defaults of the class
-    defaults = {name: getattr(method.make(), name) for name in declared(method.kind)}
     task, schedule = regression(), Schedule(cohort=2, steps=1, batch_size=4, order="given")
-    instrumented = Method(lambda **others: kind(**(defaults | others)), kind)
-    with _patch(session, "evict_programs", lambda: None):  # which may drop the program in between
-        instrumented.run(task, schedule=schedule, observe_every=2, rounds=3)
-        count, limits = len(traces), declared(method.kind)
-        values = {
-            name: value * 0.75
-            for name, value in method.reals.items()
-            if limits[name].allows(value * 0.75)
-        }
-        instrumented.run(task, values, schedule=schedule, observe_every=2, rounds=9, seed=4)
+    values = method.scaled(0.75)
+    with (
+        _patch(method.kind, "round", count_trace),
+        _patch(session, "evict_programs", lambda: None),  # which may drop the program in between
+    ):
+        method.run(task, schedule=schedule, observe_every=2, rounds=3)
+        count = len(traces)
+        method.run(task, values, schedule=schedule, observe_every=2, rounds=9, seed=4)
     retraces = len(traces) - count
     require(
         count > 0 and not retraces,
@@ -344,7 +323,7 @@ def _name_captured_arrays(work: Any) -> str:
 def _has_arrays(value: Any) -> bool:
     if isinstance(value, Algorithm):
         return False
-    if inspect.isfunction(value) or inspect.ismethod(value) or isinstance(value, functools.partial):
+    if inspect.isroutine(value) or isinstance(value, functools.partial):
         return bool(_name_captured_arrays(value))
     return any(isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(value))
 
@@ -364,9 +343,12 @@ def leaves_memories_alone(method: Method) -> None:
         worked.update(np.asarray(cohort.ids).tolist())
         return original(self, phase_work, cohort, *rest)
 
-    setting: dict[str, Any] = {"solver": SGD(0.05), "schedule": SCHEDULE, "engine": Eager()}
-    steps = start(method.make(), regression(), seed=3, **setting)
-    state, tested = steps.init(), False
+    steps = start(
+        method.make(), regression(), seed=3, solver=SGD(0.05), schedule=SCHEDULE, engine=Eager()
+    )
+    state = steps.init()
+    if not any(map(_is_memory, jax.tree.leaves(state.value, is_leaf=_is_memory))):
+        raise Skipped("its clients have no memories")
     with _patch(ReferenceBackend, "work", work):
         for _ in range(4):
             worked.clear()
@@ -374,39 +356,23 @@ def leaves_memories_alone(method: Method) -> None:
             # outside
             after, _ = steps.step(state)
             outside = np.array(sorted(set(range(5)) - worked), np.int32)
-            poisoned_state = with_memories(state.value, functools.partial(_poison, ids=outside))
-            tested |= any(
-                isinstance(leaf, Memory)
-                for leaf in jax.tree.leaves(poisoned_state, is_leaf=_is_memory)
-            )
-            after_poisoning, _ = steps.step(RunState(state.round, poisoned_state))
-            # without the rows of clients outside, which hold NaN on one side only
-            expected_state, poisoned_state = (
-                with_memories(s.value, functools.partial(_take_rows, ids=sorted(worked)))
-                for s in (after, after_poisoning)
+            poison = functools.partial(_poison, ids=outside)
+            poisoned = RunState(state.round, with_memories(state.value, poison))
+            after_poisoning, _ = steps.step(poisoned)
+            # the rows of clients outside, which hold NaN on one side, get it on both
+            expected, actual = (
+                jax.tree.leaves(with_memories(s.value, poison)) for s in (after, after_poisoning)
             )
             reason = (
                 f"in round {state.round}, clients {outside.tolist()} did not work, and "
                 "their memories changed the state"
             )
-            same = (
-                np.array_equal(a, b)
-                for a, b in zip(
-                    jax.tree.leaves(expected_state), jax.tree.leaves(poisoned_state), strict=True
-                )
-            )
-            require(all(same), reason)
+            require(all(map(is_equal, expected, actual)), reason)
             state = after
-    if not tested:
-        raise Skipped("its clients have no memories")
 
 
 def _is_memory(node: Any) -> bool:
     return isinstance(node, Memory)
-
-
-def _take_rows(memory: Memory, ids: list[int]) -> Any:
-    return memory.take(jnp.asarray(ids, jnp.int32))
 
 
 def _poison(memory: Memory, ids: np.ndarray) -> Memory:
@@ -437,7 +403,7 @@ def refuses_bad_hyperparameters(method: Method) -> None:
     "A NaN must reach an upload or a memory: jnp.nan_to_num, clipping and comparisons hide it.",
 )
 def names_a_broken_client(method: Method) -> None:
-    clients = examples_of((7, 20, 33, 4, 11))
+    clients = examples_of(SIZES)
     # inputs by which `_loss_with_nan` knows the examples of client 2
     clients[2] = {"x": clients[2]["x"] + 1e7, "y": clients[2]["y"]}
     task = from_loss(_loss_with_nan, {"b": 0.0, "w": np.zeros(3)}, clients)
@@ -529,10 +495,7 @@ def weighs_examples_alike(method: Method) -> None:
         {name: values[rows] for name, values in clients[2].items()}
         for rows in (slice(0, 4), slice(4, None))
     ]
-    begin, schedule = (
-        {"b": np.zeros(()), "w": np.full(3, 0.1)},
-        Schedule(steps=1, batch_size="full"),
-    )
+    begin, schedule = {"b": 0.0, "w": np.zeros(3)}, Schedule(steps=1, batch_size="full")
     unsplit, split = (
         method.run(from_loss(squares, begin, group), schedule=schedule, rounds=1)
         for group in (clients, [*clients[:2], *halves])
@@ -549,21 +512,11 @@ def weighs_examples_alike(method: Method) -> None:
 def is_exact(method: Method) -> None:
     if not _declares(method, "exact"):
         raise Skipped("its card does not say exact=True")
-    rng, clients = np.random.default_rng(0), list[Any]()
-    for size in (1, 2, 3, 2):
-        # a random symmetric matrix with eigenvalues in [0.5, 2]
-        basis, _ = np.linalg.qr(rng.normal(size=(3, 3)))
-        curvature, centre = basis @ np.diag(rng.uniform(0.5, 2.0, 3)) @ basis.T, rng.normal(size=3)
-        # every example of a client has the client's quadratic, so that p_k weighs it
-        clients.append(
-            {"a": np.repeat(curvature[None], size, 0), "b": np.repeat(centre[None], size, 0)}
-        )
-    curvatures, centres = (
-        np.concatenate([client[name] for client in clients]) for name in ("a", "b")
-    )
-    # where sum_n A_n (w - b_n) = 0 over all examples n
-    minimum = np.linalg.solve(curvatures.sum(0), np.einsum("nij,nj->i", curvatures, centres))
-    task = from_loss(_quadratic, np.zeros(3), clients)
+    clients = examples_of((8, 16, 24, 16))
+    x, y = (np.concatenate([client[name] for client in clients]) for name in ("x", "y"))
+    # least squares for the leaves b and w
+    minimum = np.linalg.lstsq(np.column_stack([np.ones(len(y)), x]), y, rcond=None)[0]
+    task = from_loss(squares, {"b": 0.0, "w": np.zeros(3)}, clients)
     for sampling in ("uniform", "proportional"):
         schedule = Schedule(cohort=2, steps=3, batch_size="full", sampling=sampling)
         history = method.run(
@@ -577,29 +530,8 @@ def is_exact(method: Method) -> None:
         require(remaining <= NEAR, f"{got} ({history.outcome})")
 
 
-def _quadratic(w: Any, examples: Any) -> Any:
-    # (examples, 3): distances to each example's centre
-    offset = w[None, :] - examples["b"]
-    return jnp.einsum("ni,nij,nj->n", offset, examples["a"], offset) / 2
-
-
 def _declares(method: Method, flag: str) -> bool:
     return getattr(getattr(method.kind, "card", None), flag, False)
-
-
-def _takes_minibatches(method: Method) -> bool:
-    from fedax.engine.backends.reference import EagerClient
-
-    calls: list[int] = []
-    original = EagerClient.for_each_minibatch
-
-    def count_call(self: Any, *arguments: Any) -> Any:
-        calls.append(1)
-        return original(self, *arguments)
-
-    with _patch(EagerClient, "for_each_minibatch", count_call):
-        method.run(rounds=1, engine=Eager())
-    return bool(calls)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,6 @@
-"""A method under test, the small problems that it is tested on, and what a law says about it."""
+"""A method under test, the small problems that it is tested on, and what a law says about a
+method or a task.
+"""
 
 import dataclasses
 import functools
@@ -21,6 +23,16 @@ SIZES = (7, 20, 33, 4, 11)
 """Examples of the clients of `regression`."""
 # 2 steps an epoch for client 0: its third is in the next
 SCHEDULE = Schedule(cohort=3, steps=3, batch_size=4)
+OPTIONS: dict[str, Any] = {
+    "solver": SGD(0.05),
+    "schedule": SCHEDULE,
+    "rounds": 5,
+    "seed": 3,
+    "observe": (),
+    "observe_every": 5,
+    "engine": Simulation("sequential", devices=1),
+}
+"""Of `fedax.run`, unless a law gives others."""
 
 
 class Broken(FedaxError):
@@ -92,17 +104,9 @@ class Method:
         Raises:
             Skipped: the method refuses the setting.
         """
-        defaults = {
-            "solver": SGD(0.05),
-            "schedule": SCHEDULE,
-            "rounds": 5,
-            "seed": 3,
-            "observe": (),
-            "observe_every": 5,
-        }
-        options = defaults | {"engine": Simulation("sequential", devices=1)} | options
         try:
-            return run(self.make(**hyperparameters or {}), task or regression(), **options)
+            algorithm = self.make(**hyperparameters or {})
+            return run(algorithm, task or regression(), **(OPTIONS | options))
         except InvalidInput as error:
             raise Skipped(f"the method refuses its setting: {error}") from error
 
@@ -116,66 +120,70 @@ class Method:
         """Phases, traffic and memory of a round."""
         return footprint(self.make(), regression())
 
-    @property
-    def reals(self) -> dict[str, float]:
-        """The real hyperparameters that are inputs of a program, with finite defaults, by name."""
+    def scaled(self, factor: float) -> dict[str, float]:
+        """Returns the real hyperparameters that are inputs of a program, with finite defaults, by
+        name: their defaults times a factor, where the ranges allow it.
+        """
         # static fields are parts of the program, not inputs
         static = {
             field.name for field in dataclasses.fields(self.kind) if field.metadata.get("static")
         }
         return {
-            name: limits.default
+            name: limits.default * factor
             for name, limits in declared(self.kind).items()
             if isinstance(limits.default, float)
             and np.isfinite(limits.default)
             and name not in static
+            and limits.allows(limits.default * factor)
         }
 
 
 @dataclasses.dataclass(frozen=True)
 class Law:
-    """A law that methods obey.
+    """A law that methods obey, or tasks.
 
     Attributes:
         name: for `--only` and tests.
-        says: what holds, as a sentence about the method.
-        advice: what to look at in a method that breaks it.
+        says: what holds, as a sentence about the method or the task.
+        advice: what to look at in one that breaks it.
         test: raises `Broken` or `Skipped`.
     """
 
     name: str
     says: str
     advice: str
-    test: Callable[[Method], None]
+    test: Callable[[Any], None]
 
     def __str__(self) -> str:
         return self.name
 
-    def judge(self, method: Method) -> "Verdict":
-        """Returns whether a method obeys it, whatever number types and promotion JAX is set to.
+    def judge(self, subject: "Method | Task") -> "Verdict":
+        """Returns whether a method or a task obeys it, whatever promotion JAX is set to.
 
         Any error but `Skipped` counts as breaking it.
         """
+        # in double precision, because the laws tell a mistake from rounding by its size; a task
+        # has its types already
+        is_double = jax.config.jax_enable_x64 or isinstance(subject, Method)
         try:
-            # in double precision, because the laws tell a mistake from rounding by its size
             with (
-                jax.enable_x64(True),
+                jax.enable_x64(is_double),
                 # Optax's optimizers and many a method rely on these
                 jax.numpy_dtype_promotion("standard"),
                 jax.numpy_rank_promotion("allow"),
             ):
-                self.test(method)
+                self.test(subject)
         except Skipped as error:
             return Verdict(self, "skipped", str(error))
         except Broken as error:
             return Verdict(self, "broken", f"{error} {self.advice}")
-        except Exception as error:  # the method's own code
+        except Exception as error:  # the user's own code
             return Verdict(self, "broken", f"{type(error).__name__}: {error}. {self.advice}")
         return Verdict(self, "holds", "")
 
 
 class Verdict(NamedTuple):
-    """What a law says about a method, with the reason where it is broken or skipped."""
+    """What a law says about a method or a task, with the reason where it is broken or skipped."""
 
     law: Law
     kind: Literal["holds", "broken", "skipped"]
@@ -183,24 +191,27 @@ class Verdict(NamedTuple):
 
 
 def check(
-    method: type[Algorithm[Any]] | Algorithm[Any] | Method, laws: Sequence[Law] | None = None
+    subject: type[Algorithm[Any]] | Algorithm[Any] | Method | Task,
+    laws: Sequence[Law] | None = None,
 ) -> Iterator[Verdict]:
-    """Tests a method against laws, and yields a verdict as soon as one is known.
+    """Tests a method or a task against laws, and yields a verdict as soon as one is known.
 
     Args:
-        method: a class, or an algorithm with its hyperparameters.
-        laws: some of `LAWS`; all of them by default.
+        subject: a class of methods, an algorithm with its hyperparameters, or a task.
+        laws: some of `LAWS`, or of `TASK_LAWS` for a task; all of them by default.
 
     >>> import fedax
     >>> from fedax.conformance import LAWS
     >>> [verdict.kind for verdict in check(fedax.FedAvg, [LAWS["counts_its_traffic"]])]
     ['holds']
+    >>> [verdict.kind for verdict in check(fedax.tasks.synthetic(clients=3))]
+    ['holds']
     """
-    from fedax.conformance.laws import LAWS
+    from fedax.conformance import LAWS, TASK_LAWS
 
-    subject = Method.of(method)
-    for law in laws if laws is not None else LAWS.values():
-        yield law.judge(subject)
+    is_task = isinstance(subject, Task)
+    for law in laws or (TASK_LAWS if is_task else LAWS).values():
+        yield law.judge(subject if is_task else Method.of(subject))
 
 
 def vector(history: History) -> np.ndarray:
@@ -219,10 +230,15 @@ def require(holds: Any, reason: str) -> None:
         raise Broken(f"{reason}.")
 
 
+def is_equal(first: Any, second: Any) -> bool:
+    """Returns whether two arrays have the same bits."""
+    first = np.asarray(first)
+    return np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
+
+
 def require_equal(first: History, second: History, reason: str) -> None:
     """Requires the same bits of two final states."""
-    pairs = zip(state_arrays(first), state_arrays(second), strict=True)
-    require(all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs), reason)
+    require(all(map(is_equal, state_arrays(first), state_arrays(second))), reason)
 
 
 def require_close(first: History, second: History, reason: str, tolerance: float = 1e-12) -> None:

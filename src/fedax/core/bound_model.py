@@ -47,7 +47,7 @@ class Bound(eqx.Module):
 
     @property
     def separate(self) -> bool:
-        """Whether the function says of itself that it couples no examples."""
+        """Whether it is a function of this library, which probes of users' functions pass over."""
         return bool(getattr(self.function, "separate", False))
 
     def __call__(self, params: PyTree, examples: Any, key: Any) -> Any:

@@ -13,7 +13,6 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.core.bound_model import POLICIES, Bound, PerExample, assembled, takes
 from fedax.core.directions import SCORES, Mode, check_mode
-from fedax.core.validation.coupling_check import check_separate
 from fedax.core.validation.prediction import Predictor
 from fedax.core.validation.probe import check_per_example, check_rows
 from fedax.errors import DataError, InvalidInput, UnknownName, short
@@ -58,7 +57,9 @@ class Task(eqx.Module):
     Args:
         start: `key -> params`, the starting point (any pytree of real arrays of one dtype).
         loss: `(params, examples, key) -> (batch,)`, one loss per example; masking and weighting are
-            the engine's. See `fedax.core.bound_model.PerExample` for further arguments it may take.
+            the engine's. The value of an example must not depend on the others of its batch, nor
+            on its place: `fedax check --task` tests that, a task checks shapes and types only. See
+            `fedax.core.bound_model.PerExample` for further arguments it may take.
         train: the clients' training examples.
         scores: further per-example quantities by name, of the same signature, such as
             `{"accuracy": ...}`.
@@ -96,8 +97,8 @@ class Task(eqx.Module):
             programs, for functions that read nothing but their arguments and fields.
 
     Raises:
-        InvalidInput: a loss that is not per-example, or couples the examples of a batch without a
-            state or a mask, or data that do not fit the model.
+        InvalidInput: a loss whose values are not of shape (batch,), or data that do not fit the
+            model.
     """
 
     start: Callable[[Key[Array, ""]], PyTree]
@@ -159,9 +160,6 @@ class Task(eqx.Module):
         }
         for name, function in self.functions.items():
             check_per_example(name, function, self.start, probe, training=name == "loss")
-            # a loss may couple examples in training if it takes the state or the mask, see
-            # `couples`
-            check_separate(name, function, self.start, self.train.arrays, training=not self.couples)
         split_arrays = [
             examples.arrays
             for examples in (self.train, self.test, self.validation)
@@ -183,7 +181,6 @@ class Task(eqx.Module):
         )
         if (predictions := self.predictions) is not None:
             check_rows("predict", predictions, self.start, probe)
-            check_separate("predict", predictions, self.start, self.train.arrays, training=False)
 
     def _check_splits(self) -> None:
         """Refuses test, validation and unseen examples of another form than the training

@@ -93,7 +93,9 @@ class OfLogits:
 
     @property
     def separate(self) -> bool:
-        """Whether model and augmentation are this library's, which couple no examples."""
+        """Whether model and augmentation are this library's, which couple no examples and need no
+        probe.
+        """
         return all(
             component is None or type(component).__module__.startswith("fedax.")
             for component in (self.model, self.augment)

@@ -46,13 +46,15 @@ def from_loss(
 
     Args:
         loss: `loss(params, examples) -> (batch,)`. `examples` is what a client holds, with a batch
-            axis: an array or a dict of arrays. What it reads elsewhere (globals, attributes,
-            settings that it closes over) is read when the task's first run compiles; a new task
-            reads it anew. It may take more, by these names: `key`, a random key for dropout or
-            augmentation, None in evaluation (a third argument without a default is the key,
-            whatever its name); `mask`, shape (batch,), False for padding, for losses that couple
-            the examples of a minibatch in training; `training`, whether this is a training step;
-            `state`, see below.
+            axis: an array or a dict of arrays. Shapes and types are checked here. An example's
+            value must not depend on the other examples of its batch; `fedax check --task` tests
+            that, and so does `fedax.conformance.check(task)`. What the loss reads elsewhere
+            (globals, attributes, settings that it closes over) is read when the task's first run
+            compiles; a new task reads it anew. It may take more, by these names: `key`, a random
+            key for dropout or augmentation, None in evaluation (a third argument without a default
+            is the key, whatever its name); `mask`, shape (batch,), False for padding, for losses
+            that couple the examples of a minibatch in training; `training`, whether this is a
+            training step; `state`, see below.
         params: the starting point: a pytree of real numbers or arrays, or a function of a random
             key that makes one, so that seeds differ in it. Leaves that are no numbers, such as
             activation functions, are split off and put back. Of Equinox modules, alone or within
