@@ -12,15 +12,12 @@ import fedax
 from fedax.engine.backends.simulation.engine import SimulationProgram
 from fedax.engine.compilation.cache import CompileClock, compile_clock
 from fedax.engine.compilation.fused_loop import compiler_options
-from fedax.engine.driver import session
 from fedax.engine.driver.options import RunOptions
 from fedax.engine.driver.session import Grid
 from problems import compiled_rounds, regression
 
 
-def test_only_the_first_run_compiles(monkeypatch):
-    # which may drop the programs in between
-    monkeypatch.setattr(session, "evict_programs", lambda: None)
+def test_only_the_first_run_compiles():
     task = regression()
     options = {
         "solver": fedax.SGD(0.01),

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.core.bound_model import POLICIES, Bound, PerExample, assembled, takes
 from fedax.core.directions import SCORES, Mode, check_mode
+from fedax.core.programs import SHARED, ProgramOwner
 from fedax.core.validation.prediction import Predictor
 from fedax.core.validation.probe import check_per_example, check_rows
 from fedax.errors import DataError, InvalidInput, UnknownName, short
@@ -44,10 +45,6 @@ def _client_names(names: Any) -> ClientNames | None:
         if names is None or isinstance(names, ClientNames)
         else ClientNames(names, "Task(names=...)")
     )
-
-
-class ProgramOwner:
-    """What the compiled programs of a task belong to, compared by identity."""
 
 
 class Task(eqx.Module):
@@ -178,6 +175,7 @@ class Task(eqx.Module):
             self.functions["loss"],
             self.start,
             split_arrays + ([] if self.holdout is None else [self.holdout]),
+            self.programs.call,
         )
         if (predictions := self.predictions) is not None:
             check_rows("predict", predictions, self.start, probe)
@@ -295,7 +293,14 @@ class Task(eqx.Module):
         model = getattr(predictor, "model", None)
         size = getattr(model, "vocabulary", None)
         tokens = (getattr(model, "lowest_token", 0), size - 1) if isinstance(size, int) else None
-        return Predictor(self.name, function, like, self.columns, self.categories, tokens)
+        return Predictor(
+            self.name, function, like, self.columns, self.categories, self.programs.call, tokens
+        )
+
+    @property
+    def programs(self) -> ProgramOwner:
+        """The owner of the task's compiled programs."""
+        return SHARED if self.owner is None else self.owner
 
     def _bind(self, function: PerExample) -> Callable[[PyTree, Any, Any], Any]:
         return _bind_function(function, self.frozen, self.state)

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
 from jax.core import Tracer
@@ -74,6 +73,7 @@ def check_indices(
     function: Callable[..., Any],
     start: Callable[[Any], Any],
     splits: Sequence[Mapping[str, Any]],
+    call: Callable[..., Any],
 ) -> None:
     """Refuses examples with whole numbers that a function uses as indices out of range.
 
@@ -89,6 +89,7 @@ def check_indices(
         function: per example.
         start: of the task.
         splits: training, test and other examples.
+        call: of compiled programs, see `ProgramOwner.call`.
 
     Raises:
         DataError: an index or a class out of range.
@@ -117,16 +118,22 @@ def check_indices(
     if not integer_keys or not _looks_up(text):
         return
     rows = _select_extremes(splits, integer_keys)
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        params = start(jax.random.key(0))
     _refuse_out_of_bounds(
         f"Task({name}=...)",
         rows,
         integer_keys,
-        lambda rows: _find_out_of_bounds(function, start, rows),
+        lambda rows: _find_index_error(call, function, params, rows),
     )
 
 
 def check_inputs(
-    field: str, function: Callable[..., Any], params: Any, examples: Mapping[str, Any]
+    field: str,
+    function: Callable[..., Any],
+    params: Any,
+    examples: Mapping[str, Any],
+    call: Callable[..., Any],
 ) -> None:
     """Refuses inputs of predictions with whole numbers that are used as indices out of range.
 
@@ -137,6 +144,7 @@ def check_inputs(
         function: of predictions, per example.
         params: of the model.
         examples: the inputs.
+        call: of compiled programs, see `ProgramOwner.call`.
 
     Raises:
         DataError: an index out of range.
@@ -148,7 +156,7 @@ def check_inputs(
     rows = _select_extremes([arrays], integer_keys)
     if _looks_up(_jaxpr_text(function, lambda key: params, rows)):
         _refuse_out_of_bounds(
-            field, rows, integer_keys, lambda rows: _find_index_error(function, params, rows)
+            field, rows, integer_keys, lambda rows: _find_index_error(call, function, params, rows)
         )
 
 
@@ -305,81 +313,25 @@ def _select_extremes(
     return {key: np.stack(rows) for key, rows in rows_by_key.items()}
 
 
-def _find_out_of_bounds(
-    function: Callable[..., Any], start: Callable[[Any], Any], rows: Mapping[str, np.ndarray]
-) -> str | None:
-    """Returns what is out of bounds, in words; None if nothing is."""
-    key = tuple(
-        (name, values.shape, str(values.dtype), values.tobytes())
-        for name, values in sorted(rows.items())
-    )
-    try:
-        return _evaluate_case(_Case(function, start, rows), key)
-    except TypeError:  # a function without a hash
-        return _Case(function, start, rows).message()
-
-
-class _Case:
-    """Cached evaluation: equal for the same function; a key tells the examples apart."""
-
-    def __init__(self, function: Any, start: Any, rows: Mapping[str, np.ndarray]) -> None:
-        self.function, self.start, self.rows = function, start, rows
-
-    def __hash__(self) -> int:
-        return hash((self.function, type(self.start)))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Case) and (self.function, type(self.start)) == (
-            other.function,
-            type(other.start),
-        )
-
-    def message(self) -> str | None:
-        arrays, code = eqx.partition(self.function, eqx.is_array)
-        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-            params = self.start(jax.random.key(0))
-
-            def values(arrays: Any, params: Any, rows: Any) -> Any:
-                return eqx.combine(arrays, code)(params, rows, None)
-
-            try:
-                checked = jax.jit(checkify.checkify(values, errors=checkify.index_checks))
-                options: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
-                error, _ = checked.lower(arrays, params, self.rows).compile(options)(
-                    arrays, params, self.rows
-                )
-                message = error.get()
-            except Exception:  # an operation that checkify does not know
-                return None
-        return _first_sentence(message)
-
-
 def _first_sentence(message: str | None) -> str | None:
     """Returns what a message of checkify says, without the line of code."""
     return None if message is None else message.split(" (check", 1)[0].strip().rstrip(".")
 
 
 def _find_index_error(
-    function: Callable[..., Any], params: Any, rows: Mapping[str, np.ndarray]
+    call: Callable[..., Any], function: Callable[..., Any], params: Any, rows: Mapping[str, Any]
 ) -> str | None:
-    """Returns which index of a function of predictions is out of bounds, in words."""
+    """Returns which index of a function is out of bounds, in words; None if none is."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         try:
-            return _first_sentence(_evaluate_index_checks(function, params, rows).get())
+            error = call(
+                _evaluate_index_checks, function, params, rows, xla_backend_optimization_level="0"
+            )
         except Exception:  # an operation that checkify does not know
             return None
+    return _first_sentence(error.get())
 
 
-@eqx.filter_jit
 def _evaluate_index_checks(function: Callable[..., Any], params: Any, rows: Any) -> checkify.Error:
     checked = checkify.checkify(lambda p, b: function(p, b, None), errors=checkify.index_checks)
     return checked(params, rows)[0]
-
-
-@functools.lru_cache(16)
-def _evaluate_case(case: _Case, key: Any) -> str | None:
-    del key
-    message = case.message()
-    # the cache keeps the case, which must not keep the data
-    del case.rows
-    return message

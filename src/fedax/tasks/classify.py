@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fedax.core import DataError, InvalidInput, Task
-from fedax.core.task import ProgramOwner
+from fedax.core.programs import ProgramOwner
 from fedax.data import FederatedData
 from fedax.examples.integer_ranges import check_labels
 from fedax.models import MLP, Model, ResNet, Softmax, cifar_cnn, lenet, mnist_cnn

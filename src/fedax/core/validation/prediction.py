@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import PyTree
@@ -26,6 +25,7 @@ class Predictor(NamedTuple):
         like: shapes and types of the task's arrays, by name.
         columns: names of the columns of x, or None.
         categories: by column, the texts that its cells are, in the order of their numbers.
+        call: of the task's programs, see `ProgramOwner.call`.
         tokens: the smallest and the largest token that the model reads, None if it does not say.
     """
 
@@ -34,6 +34,7 @@ class Predictor(NamedTuple):
     like: Mapping[str, Any]
     columns: Sequence[str] | None
     categories: Mapping[str, Sequence[str]]
+    call: Callable[..., Any]
     tokens: tuple[int, int] | None = None
 
     def __call__(self, params: PyTree, x: Any, state: PyTree = None) -> np.ndarray:
@@ -63,7 +64,10 @@ class Predictor(NamedTuple):
         ]
         return np.concatenate(
             # without rows, one empty piece gives the shape of the predictions
-            [np.asarray(_predict_piece(function, params, piece)) for piece in pieces or [examples]]
+            [
+                np.asarray(self.call(_predict_piece, function, params, piece))
+                for piece in pieces or [examples]
+            ]
         )
 
     def _to_arrays(self, x: Any) -> dict[str, Any]:
@@ -106,7 +110,7 @@ class Predictor(NamedTuple):
         XLA would take the last entry of a table for them.
         """
         if self.tokens is None or "x" not in examples:
-            check_inputs("predict(x)", function, params, examples)
+            check_inputs("predict(x)", function, params, examples, self.call)
             return
         x, (low, high) = examples["x"], self.tokens
         # padding counts for nothing, whatever it is
@@ -131,6 +135,5 @@ class Predictor(NamedTuple):
         return np.array([texts.index(str(cell).strip()) for cell in cells], float)
 
 
-@eqx.filter_jit
 def _predict_piece(function: Callable[..., Any], params: PyTree, examples: Any) -> jax.Array:
     return function(params, examples, None)

@@ -8,7 +8,6 @@ fails, its error names the round and the client.
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -228,13 +227,13 @@ class ReferenceProgram(PythonProgram):
     def metrics(
         self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]
     ) -> dict[str, Any]:
-        return _observe(self.setup, self.runs[run][0], carry, worked, observers)
+        call = self.setup.task.programs.call
+        return call(_observe, self.setup, self.runs[run][0], carry, worked, observers)
 
     def models_of_run(self, run: int, carry: RunCarry) -> PersonalModels:
         return all_personal_models(self.setup, self.runs[run][0], carry)
 
 
-@eqx.filter_jit
 def _observe(
     setup: Setup,
     algorithm: Algorithm[Any],

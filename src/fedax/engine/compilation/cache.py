@@ -1,10 +1,8 @@
-"""Compilation cache, and the memory that compiled programs hold."""
+"""Compilation cache on disk, and the time that compiling takes."""
 
 import collections
 import contextlib
-import ctypes
 import functools
-import gc
 import math
 import os
 import time
@@ -15,9 +13,6 @@ from typing import Any
 import jax
 
 from fedax.errors import InvalidInput
-
-EVICTION_SHARE = 0.25
-"""Share of the memory maps allowed for a process, above which compiled programs are dropped."""
 
 
 class CompileClock:
@@ -47,38 +42,6 @@ class CompileClock:
 def compile_clock() -> CompileClock:
     """Returns the process's compile clock, which counts from the first call on."""
     return CompileClock()
-
-
-def evict_programs(share: float = EVICTION_SHARE) -> bool:
-    """Drops all compiled programs of the process if it holds many memory maps.
-
-    The next call of each compiles it again.
-
-    A program takes some ten maps on a CPU, a run on a new task some hundreds. JAX never drops
-    programs, and beyond the kernel's limit (65,530 maps by default on Linux) the compiler fails for
-    lack of memory. The default share is reached after about fifty runs on new tasks, at about a
-    gigabyte; from there on memory stays flat.
-
-    Args:
-        share: the share of the allowed maps above which programs are dropped.
-
-    Returns:
-        Whether programs were dropped. Always False on systems that do not list a process's maps.
-    """
-    try:
-        limit = int(Path("/proc/sys/vm/max_map_count").read_bytes())
-        with open("/proc/self/maps", "rb") as maps:
-            count = sum(1 for _ in maps)
-    except (OSError, ValueError):
-        return False
-    if count <= share * limit:
-        return False
-    jax.clear_caches()
-    gc.collect()
-    # glibc keeps freed memory in fragments that later programs do not fit into
-    with contextlib.suppress(AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
-    return True
 
 
 def keep_programs(folder: str | Path | None = None, *, seconds: float = 0.0) -> Path:

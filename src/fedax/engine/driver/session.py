@@ -20,7 +20,6 @@ from fedax.core.hyper import as_arrays, bound_to, check_population, with_default
 from fedax.core.scheduling.schedule import Schedule, as_inputs
 from fedax.core.task import Given, Task
 from fedax.core.validation.own_methods import call_model
-from fedax.engine.compilation.cache import evict_programs
 from fedax.engine.compilation.fingerprint import run_fingerprint
 from fedax.engine.driver.early_stopping import Budget, rules_of
 from fedax.engine.driver.options import (
@@ -128,8 +127,6 @@ class Grid:
         done: int = 0,
     ) -> None:
         self.clock = Clock()
-        # JAX never drops programs, and a process with many runs would end at the limit of maps
-        evict_programs()
         engine = options.engine
         with engine.process_group.raise_on_all_ranks():
             setup, roots = self._resolve(algorithms, task, seeds, options)

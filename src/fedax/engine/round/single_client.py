@@ -41,7 +41,6 @@ class SingleClient(CompiledClient):
         return Part.of(data, 0)
 
 
-@eqx.filter_jit
 def run_single_client(
     phase_work: PhaseWork, setup: Setup, rows: dict[str, PyTree], index: Int[Array, ""]
 ) -> Any:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -230,8 +229,8 @@ class Device:
             phase_work = run_setup.setup.private.protect(
                 phase_work, None, self._draw_noise(phase) if run_setup.setup.private.local else None
             )
-        upload, new_states, broken = run_single_client(
-            phase_work, run_setup.setup, states, jnp.int32(self.partition)
+        upload, new_states, broken = self.task.programs.call(
+            run_single_client, phase_work, run_setup.setup, states, jnp.int32(self.partition)
         )
         if not broken:
             for name in new_states:
@@ -264,7 +263,8 @@ class Device:
                 state = self._load_state(
                     content, store, order["slots"][0], order["bases"][0], "own", personal.memory
                 )
-            w = _personal_model(
+            w = self.task.programs.call(
+                _personal_model,
                 personal,
                 tree_of(content["down"], personal.down, "sent down"),
                 state,
@@ -274,9 +274,8 @@ class Device:
         else:
             like = jax.ShapeDtypeStruct((self.layout.dim,), self.layout.dtype)
             w = tree_of(content["down"], like, "sent down")
-        return self._reply(
-            order, {"count": int(data.total)}, up=record_of(_sum_scores(run_setup.setup, w, split))
-        )
+        sums = self.task.programs.call(_sum_scores, run_setup.setup, w, split)
+        return self._reply(order, {"count": int(data.total)}, up=record_of(sums))
 
     def _load_state(
         self, content: Any, store: Store, slot: str, version: str, name: str, like: PyTree
@@ -400,7 +399,6 @@ def _count_clipped(value: PyTree) -> int:
     return 0 if clipped is None else int(clipped)
 
 
-@eqx.filter_jit
 def _personal_model(
     personal: OwnModel, down: PyTree, state: PyTree, setup: Setup, index: Int[Array, ""]
 ) -> Float[Array, "dim"]:
@@ -408,7 +406,6 @@ def _personal_model(
     return personal.work(client, *down, *(() if state is None else (state,)))
 
 
-@eqx.filter_jit
 def _sum_scores(setup: Setup, w: Float[Array, "dim"], split: str) -> tuple[Float[Array, ""], ...]:
     """Returns the sums of the loss and of the scores by name."""
     sums = CompiledView(setup, w).sums(split)

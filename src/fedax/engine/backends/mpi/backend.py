@@ -139,7 +139,8 @@ class MPIBackend(Backend):
         self, phase_work: PhaseWork, client_states: dict[str, Memory]
     ) -> tuple[Upload[Any], dict[str, Memory], int]:
         """Returns this rank's upload, the new client states, and `PhaseWork.broken_part`."""
-        upload, new_rows, broken = run_single_client(*self._work_inputs(phase_work, client_states))
+        inputs = self._work_inputs(phase_work, client_states)
+        upload, new_rows, broken = self.setup.task.programs.call(run_single_client, *inputs)
         rank = jnp.asarray([self.peers.rank])
         new_states = {
             name: client_states[name].put(rank, jax.tree.map(lambda x: x[None], row))

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -135,7 +134,6 @@ def own_model(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry) -> Perso
     return PersonalModels(algorithm.model(carry.state), state)
 
 
-@eqx.filter_jit
 def _sums(setup: Setup, w: Float[Array, "dim"], split: str, score: str) -> Float[Array, ""]:
     """Returns the sum of a score over this rank's examples, or over the global test set."""
     return CompiledView(setup, w).sums(split)[score][0]
@@ -197,7 +195,9 @@ class PeerView(View):
     ) -> Float[Array, "clients"]:
         sizes = jnp.asarray(getattr(self.task, split).sizes)
         sums = self.peers.allgather(
-            _sums(setup, w, split, score) if sizes[self.peers.rank] else jnp.zeros((), w.dtype)
+            setup.task.programs.call(_sums, setup, w, split, score)
+            if sizes[self.peers.rank]
+            else jnp.zeros((), w.dtype)
         )
         return sums / sizes.astype(sums.dtype)
 
@@ -206,12 +206,16 @@ class PeerView(View):
     ) -> Float[Array, ""]:
         holdout = setup.task.holdout
         if split == "holdout" and holdout is not None:
-            return _sums(setup, w, split, score) / len(next(iter(holdout.values())))
+            return setup.task.programs.call(_sums, setup, w, split, score) / len(
+                next(iter(holdout.values()))
+            )
         split = "test" if split == "holdout" else split
         sizes = jnp.asarray(getattr(self.task, split).sizes)
         has_examples = bool(sizes[self.peers.rank])
         total = self.peers.sum(
-            _sums(setup, w, split, score) if has_examples else jnp.zeros((), w.dtype)
+            setup.task.programs.call(_sums, setup, w, split, score)
+            if has_examples
+            else jnp.zeros((), w.dtype)
         )
         return total / sizes.sum().astype(total.dtype)
 
@@ -234,10 +238,9 @@ class PeerView(View):
 
     def gradients(self) -> Gradients:
         share = self.share[self.peers.rank]
-        gradient = _gradient(self.setup, self.w)
+        gradient = self.setup.task.programs.call(_gradient, self.setup, self.w)
         return self.peers.sum(Gradients.terms(gradient, share, self.task.train.clients))
 
 
-@eqx.filter_jit
 def _gradient(setup: Setup, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
     return CompiledClient(setup, setup.first, 0, jax.random.key(0), 0).gradient(w)

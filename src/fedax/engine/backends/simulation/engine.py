@@ -217,6 +217,7 @@ class SimulationProgram(Program):
         settings = [Setting(*row) for row in zip(*columns, strict=True)]
         self.setting = axes.put(axes.stack(settings, "settings"), "settings")
         self.roots = axes.put(axes.stack(roots, "seeds"), "seeds")
+        self.programs = setup.task.programs
         self.small = setup.layout.dim <= SMALL_MODEL
 
     @functools.cached_property
@@ -264,7 +265,9 @@ class SimulationProgram(Program):
     def _call(self, function: Callable[..., Any], shared: Any, seeds: Any, *states: Any) -> Any:
         """Calls a function of one run, compiled for all of them."""
         with bypass_persistent_cache(self.devices):
-            return _call_for_all_runs(function, self.axes, shared, self.setting, seeds, *states)
+            return self.programs.call(
+                _call_for_all_runs, function, self.axes, shared, self.setting, seeds, *states
+            )
 
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
         # the cohorts of the last call are not needed: the program returns those of its last round
@@ -291,8 +294,13 @@ class SimulationProgram(Program):
         if self.host_dataset is not None and self.axes.is_single and not self.timetables:
             self.host_dataset.prefetch(self.setup, self.roots, first, count)
         with bypass_persistent_cache(self.devices):
-            carry, report, last_cohort = _compile_advance(self.small)(
-                (self.axes, shared, self.setting, (self.roots, arrivals)), carry
+            # donated: the states before a call are overwritten, so that a large state is not held
+            # twice
+            carry, report, last_cohort = self.programs.call(
+                advance,
+                (self.axes, shared, self.setting, (self.roots, arrivals)),
+                donated=(carry,),
+                **(compiler_options() if self.small else {}),
             )
         # runs follow each other by setting, then by seed
         reports = enumerate(self.axes.unstack_runs(self.axes.to_host(report)))
@@ -352,7 +360,6 @@ class Setting(NamedTuple):
         return dataclasses.replace(setup, **overrides) if overrides else setup, self.algorithm
 
 
-@eqx.filter_jit
 def _call_for_all_runs(function: Callable[..., Any], axes: SweepAxes, *arguments: Any) -> Any:
     """Calls `function(shared, setting, seed_inputs, *states)`, written for one run, for all
     runs.
@@ -424,16 +431,6 @@ def advance(
     """
     axes, shared, algorithm, seeds = fixed
     return axes.vectorize(_run_rounds)(shared, algorithm, seeds, states)
-
-
-@functools.cache
-def _compile_advance(small: bool) -> Callable[..., Any]:
-    """Returns `advance`, compiled for small models or for others."""
-    # donated: the states before a call are overwritten, so that a large state is not held twice
-    jit: Any = eqx.filter_jit  # its type does not know that it passes compiler options on
-    return jit(
-        advance, donate="all-except-first", compiler_options=compiler_options() if small else {}
-    )
 
 
 def _run_rounds(

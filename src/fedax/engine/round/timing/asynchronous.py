@@ -9,7 +9,6 @@ server takes its upload as a change of the current model
 import dataclasses
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -78,8 +77,10 @@ class ServerSteps:
         def joules(clients: np.ndarray, version: int) -> np.ndarray:
             return server.devices.joules(*amounts(clients, version))
 
+        call = setup.task.programs.call
+
         def draw(version: int) -> np.ndarray:
-            return np.asarray(_draw_cohort(schedule, root, jnp.int32(version), offsets))
+            return np.asarray(call(_draw_cohort, schedule, root, jnp.int32(version), offsets))
 
         count_examples = WorkCount(setup, root)
         seed = np.asarray(jax.random.key_data(stream(root, "dispatch"))).tolist()
@@ -127,7 +128,6 @@ class ServerSteps:
         return jax.tree.map(pad, downlinks)
 
 
-@eqx.filter_jit
 def _draw_cohort(
     schedule: Any, root: Key[Array, ""], round: Index, offsets: Int[Array, "bounds"]
 ) -> Int[Array, "cohort"]:

@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -131,8 +130,12 @@ class WorkCount:
         """
         # rounded up to powers of two, so that few programs serve all numbers of clients
         padded = np.resize(clients, 1 << max(len(clients) - 1, 0).bit_length())
-        columns = _draw_local_work(
-            self.setup, self.root, jnp.int32(round), jnp.asarray(padded, jnp.int32)
+        columns = self.setup.task.programs.call(
+            _draw_local_work,
+            self.setup,
+            self.root,
+            jnp.int32(round),
+            jnp.asarray(padded, jnp.int32),
         )
         steps, batch = (np.asarray(column, np.int64)[: len(clients)] for column in columns)
         sizes = self.sizes[clients]
@@ -140,7 +143,6 @@ class WorkCount:
         return epochs * sizes + np.minimum(remaining * batch, sizes)
 
 
-@eqx.filter_jit
 def _draw_local_work(
     setup: Setup, root: Key[Array, ""], round: Index, clients: Int[Array, "some"]
 ) -> tuple[Int[Array, "some"], Int[Array, "some"]]:

@@ -9,7 +9,6 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -63,6 +62,7 @@ class AnswerTable:
 
     def __init__(self, cutoff: Cutoff, setup: Setup, root: Key[Array, ""]) -> None:
         self.cutoff, self.root, self.work = cutoff, root, WorkCount(setup, root)
+        self.programs = setup.task.programs
         self.offsets, clients = jnp.asarray(setup.population.offsets), setup.population.clients
         self.schedule, self.invitation = setup.schedule, setup.schedule.invitation(clients)
         # where the server takes a number of answers, a round trains no more clients than these
@@ -102,7 +102,9 @@ class AnswerTable:
             return
         # rounded up to powers of two, so that few programs serve all numbers of rounds
         rounds = first + jnp.arange(1 << max(count - 1, 0).bit_length(), dtype=jnp.int32)
-        columns = _draw_cohorts(self.invitation, self.root, rounds, self.offsets)
+        columns = self.programs.call(
+            _draw_cohorts, self.invitation, self.root, rounds, self.offsets
+        )
         ids, asked = (np.asarray(column) for column in columns)
         self._first = first
         self._rounds = [self._compute_round(first + i, ids[i, : asked[i]]) for i in range(count)]
@@ -123,7 +125,6 @@ class AnswerTable:
         return _Round(asked[counts], len(asked), end, float(joules))
 
 
-@eqx.filter_jit
 def _draw_cohorts(
     schedule: Schedule,
     root: Key[Array, ""],

@@ -1,0 +1,100 @@
+"""Compiled programs, which belong to a task and go with it."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+
+MOST_PROGRAMS = 128
+"""Programs that an owner keeps; beyond, the one that was called longest ago is dropped."""
+
+
+_ARRAY = object()
+"""Stands for an array among constants."""
+
+
+class _Static(eqx.Module):
+    """What a program returns beside arrays, as a part of its type."""
+
+    value: Any = eqx.field(static=True)
+
+
+class ProgramOwner:
+    """What compiled programs belong to, compared by identity; when it is dropped, so are they.
+
+    JAX keeps what it compiled for a function as long as the function lives. Each program is
+    therefore a function of its own, which has its static arguments from its closure. A copy of an
+    owner, such as that of another process, is another owner.
+    """
+
+    def __init__(self) -> None:
+        self._programs: dict[Any, Callable[[Any, Any], Any]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ProgramOwner, ()
+
+    def call(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        donated: tuple[Any, ...] = (),
+        **options: str | bool,
+    ) -> Any:
+        """Returns `function(*arguments, *donated)`, compiled.
+
+        Arrays are traced, everything else is static: it is compared by its hash.
+
+        Args:
+            function: at the top of its module.
+            arguments: pytrees.
+            donated: the last arguments, whose arrays are overwritten.
+            options: of the compiler.
+        """
+        inputs, constants = _partition(arguments)
+        last_inputs, last_constants = _partition(donated)
+        static = (constants, last_constants)
+        key = (function, static, tuple(options.items()))
+        program = self._programs.pop(key, None)
+        if program is None:
+            program = _compile(function, static, options)
+        self._programs[key] = program
+        if len(self._programs) > MOST_PROGRAMS:
+            self._programs.pop(next(iter(self._programs)))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+            outputs, others = program(inputs, last_inputs)
+        return eqx.combine(outputs, others.value)
+
+
+SHARED = ProgramOwner()
+"""Owner of the programs of tasks of equal functions that read nothing but their arguments."""
+
+
+def _partition(tree: Any) -> tuple[list[Any], tuple[tuple[Any, ...], Any]]:
+    """Returns the arrays of a pytree, and all else of it, to compare."""
+    leaves, structure = jax.tree.flatten(tree)
+    arrays = [leaf for leaf in leaves if eqx.is_array(leaf)]
+    others = tuple(_ARRAY if eqx.is_array(leaf) else leaf for leaf in leaves)
+    return arrays, (others, structure)
+
+
+def _combine(arrays: list[Any], constants: tuple[tuple[Any, ...], Any]) -> Any:
+    others, structure = constants
+    remaining = iter(arrays)
+    leaves = [next(remaining) if leaf is _ARRAY else leaf for leaf in others]
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _compile(
+    function: Callable[..., Any], static: tuple[Any, Any], options: dict[str, str | bool]
+) -> Callable[[list[Any], list[Any]], Any]:
+    # the type of the inputs must not hold the owner, which would hold itself
+    def program(inputs: list[Any], last_inputs: list[Any]) -> tuple[Any, _Static]:
+        arguments, donated = map(_combine, (inputs, last_inputs), static)
+        outputs, others = eqx.partition(function(*arguments, *donated), eqx.is_array)
+        return outputs, _Static(others)
+
+    program.__name__ = function.__name__
+    return jax.jit(program, donate_argnums=1, compiler_options=options or None)
