@@ -67,7 +67,9 @@ def regression(
     """Returns linear regression on the clients of `examples_of`, renumbered by `order`."""
     clients = examples_of(sizes, dtype)
     params = {"b": np.zeros((), dtype), "w": np.full(3, 0.1, dtype)}
-    return from_loss(squares, params, [clients[k] for k in order] if order else clients, l2=0.01)
+    ordered = [clients[k] for k in order] if order else clients
+    # no owner: all laws on a method share its programs
+    return dataclasses.replace(from_loss(squares, params, ordered, l2=0.01), owner=None)
 
 
 @dataclasses.dataclass(frozen=True)
