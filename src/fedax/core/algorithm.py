@@ -99,9 +99,10 @@ class Card:
 
     Attributes:
         paper: authors, title, place and year.
-        read: what was read to write the method: the paper, its authors' code, others' code, its
-            abstract; one or several.
-        equation: the place in the paper, such as "Alg. 1", if it is known.
+        read: what was read to write the method: the paper's text, its authors' code, others' code,
+            its abstract or introduction; one or several.
+        equation: the place in the paper, such as "Alg. 1", if it is known, also where the text was
+            not read.
         reductions: the special cases, which the laws check.
         by_examples: whether a step with full gradients of all clients depends on the examples
             alone, not on who holds them.

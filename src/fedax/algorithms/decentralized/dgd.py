@@ -24,7 +24,8 @@ class DGD(Gossip):
 
     Source: Nedic and Ozdaglar, Distributed Subgradient Methods for Multi-Agent Optimization, IEEE
     Transactions on Automatic Control 54(1), 2009, eq. (3); Yuan, Ling and Yin, On the Convergence
-    of Decentralized Gradient Descent, SIAM Journal on Optimization 26(3), 2016.
+    of Decentralized Gradient Descent, SIAM Journal on Optimization 26(3), 2016. The recursion as
+    decent-bench documents it.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("both", "row")
@@ -32,7 +33,7 @@ class DGD(Gossip):
     card: ClassVar[Card] = Card(
         paper="Nedic and Ozdaglar, Distributed Subgradient Methods for Multi-Agent "
         "Optimization, IEEE TAC 54(1), 2009",
-        read=("paper",),
+        read=("others' code",),
         equation="eq. (3)",
     )
 

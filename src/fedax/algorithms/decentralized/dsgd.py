@@ -23,7 +23,8 @@ class DSGD(Gossip):
         >>> method, schedule = fedax.DSGD(topology="torus"), fedax.Schedule(steps=1)
 
     Source: Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?, NeurIPS
-    2017, Alg. 1.
+    2017, Alg. 1. The recursion is that of DGD, as decent-bench documents it, with stochastic
+    gradients.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("both", "row")
@@ -31,7 +32,7 @@ class DSGD(Gossip):
     card: ClassVar[Card] = Card(
         paper="Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?, "
         "NeurIPS 2017",
-        read=("paper",),
+        read=("others' code",),
         equation="Alg. 1",
     )
 

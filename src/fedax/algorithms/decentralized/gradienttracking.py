@@ -40,7 +40,8 @@ class GradientTracking(Gossip):
         >>> method = fedax.GradientTracking(topology="torus")
 
     Source: Nedic, Olshevsky and Shi, Achieving Geometric Convergence for Distributed Optimization
-    over Time-Varying Graphs, SIAM Journal on Optimization 27(4), 2017, Alg. 1 (DIGing); Qu and Li,
+    over Time-Varying Graphs, SIAM Journal on Optimization 27(4), 2017, Alg. 1 (DIGing), as in
+    github.com/OPT4SMART/disropt (gradient_tracking.py), which is not the authors' code; Qu and Li,
     Harnessing Smoothness to Accelerate Distributed Optimization, IEEE Transactions on Control of
     Network Systems 5(3), 2018.
     """
@@ -48,7 +49,7 @@ class GradientTracking(Gossip):
     card: ClassVar[Card] = Card(
         paper="Nedic, Olshevsky and Shi, Achieving Geometric Convergence for Distributed "
         "Optimization, SIAM J. Optim. 27(4), 2017",
-        read=("paper",),
+        read=("others' code",),
         equation="Alg. 1 (DIGing)",
     )
 

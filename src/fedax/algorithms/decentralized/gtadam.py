@@ -38,7 +38,8 @@ class GTAdam(GradientTracking):
 
     Source: Carnevale, Farina, Notarnicola and Notarstefano, GTAdam: Gradient Tracking with Adaptive
     Momentum for Distributed Online Optimization, IEEE Transactions on Control of Network Systems
-    10(3), 2023 (arXiv:2009.01745), Alg. 1.
+    10(3), 2023 (arXiv:2009.01745), Alg. 1, as in the authors' package
+    (github.com/OPT4SMART/disropt, branch devel_tensorflow, gtadam.py).
     """
 
     b1: Scalar = hyper(0.9, low=0.0, high=1.0, open_high=True, doc="decay of the first moment")
@@ -49,7 +50,7 @@ class GTAdam(GradientTracking):
     card: ClassVar[Card] = Card(
         paper="Carnevale et al., GTAdam: Gradient Tracking with Adaptive Momentum, IEEE TCNS "
         "10(3), 2023 (arXiv:2009.01745)",
-        read=("paper",),
+        read=("authors' code",),
         equation="Alg. 1",
     )
 

@@ -43,13 +43,13 @@ class GTSGD(Gossip):
     Source: Pu and Nedic, Distributed Stochastic Gradient Tracking Methods, Mathematical Programming
     187, 2021, Sec. 2 (DSGT); local steps: Liu, Lin, Koloskova and Stich, Decentralized Gradient
     Tracking with Local Steps, Optimization Methods and Software, 2024 (arXiv:2301.01313), Alg. 1
-    (K-GT).
+    (K-GT), as in github.com/team-decent/decent-bench (p2p/_kgt.py), which is not the authors' code.
     """
 
     card: ClassVar[Card] = Card(
         paper="Pu and Nedic, Distributed Stochastic Gradient Tracking Methods, Mathematical "
         "Programming 187, 2021",
-        read=("paper",),
+        read=("others' code",),
         equation="Sec. 2 (DSGT); with local steps Liu et al. (arXiv:2301.01313), Alg. 1",
     )
 

@@ -56,7 +56,8 @@ class APFL(Algorithm[ModelAndMemory]):
         >>> method = fedax.APFL(alpha=0.5, learned=True)
 
     Source: Deng, Kamani and Mahdavi, Adaptive Personalized Federated Learning, 2020
-    (arXiv:2003.13461), Alg. 1; the step of $\alpha_i$ in its Sec. 4.
+    (arXiv:2003.13461), Alg. 1, with the step of $\alpha_i$ in every local step; of the sources the
+    authors' code was read.
     """
 
     alpha: Scalar = hyper(
@@ -67,7 +68,7 @@ class APFL(Algorithm[ModelAndMemory]):
     card: ClassVar[Card] = Card(
         paper="Deng, Kamani and Mahdavi, Adaptive Personalized Federated Learning, "
         "arXiv:2003.13461",
-        read=("paper", "authors' code"),
+        read=("authors' code",),
         equation="Alg. 1",
         reductions=(
             Reduction({}, "fedavg"),

@@ -24,9 +24,9 @@ class Ditto(Algorithm[ModelAndMemory]):
        v_k \leftarrow \text{local solver on } f_k(v) + \tfrac{\lambda}{2} \lVert v - w \rVert^2
        \text{ from } v_k, \qquad w \leftarrow \frac{\sum_S p_k w_k}{\sum_S p_k}. $$
 
-    The personal model takes as many steps as the global one. $\lambda = 0$ is training alone. A
-    model's state, such as the statistics of batch norm, is trained by the global model alone, and
-    personal models are evaluated with it.
+    The personal model takes as many steps as the global one. $\lambda = 0$ is training alone. The
+    released mean has equal weights (`weights="equal"`). A model's state, such as the statistics of
+    batch norm, is trained by the global model alone, and personal models are evaluated with it.
 
     Args:
         lam: $\lambda$, at least 0.
@@ -36,7 +36,7 @@ class Ditto(Algorithm[ModelAndMemory]):
         >>> method = fedax.Ditto(lam=0.1)
 
     Source: Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021,
-    Alg. 1.
+    Alg. 1, as in the authors' code (github.com/litian96/ditto, flearn/trainers_MTL/ditto.py).
     """
 
     lam: Scalar = hyper(0.1, low=0.0, doc="pull of the personal models to the global one")
@@ -44,7 +44,7 @@ class Ditto(Algorithm[ModelAndMemory]):
     card: ClassVar[Card] = Card(
         paper="Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, "
         "ICML 2021",
-        read=("paper",),
+        read=("authors' code",),
         equation="Alg. 1",
     )
 

@@ -1,6 +1,5 @@
 """FedBABU: the head stays as it began, and every client fine-tunes for itself."""
 
-import dataclasses
 from typing import ClassVar
 
 from fedax.algorithms.personalized.fedper import FedPer
@@ -38,8 +37,7 @@ class FedBABU(FedPer):
 
     tuned: str = hyper("all", choices=("all", "head", "body"), doc="leaves that fine-tuning trains")
 
-    card: ClassVar[Card] = dataclasses.replace(
-        FedPer.card,
+    card: ClassVar[Card] = Card(
         paper="Oh, Kim and Yun, FedBABU: Toward Enhanced Representation for Federated Image "
         "Classification, ICLR 2022",
         read=("authors' code",),

@@ -33,7 +33,8 @@ class FedBN(Parted):
         >>> method = fedax.FedBN()
 
     Source: Li, Jiang, Zhang, Kamp and Dou, FedBN: Federated Learning on Non-IID Features via Local
-    Batch Normalization, ICLR 2021 (arXiv:2102.07623), Alg. 1.
+    Batch Normalization, ICLR 2021 (arXiv:2102.07623), Sec. 4, and the authors' code
+    (github.com/med-air/FedBN).
     """
 
     chooses: ClassVar[str] = "norms"
@@ -42,8 +43,8 @@ class FedBN(Parted):
     card: ClassVar[Card] = Card(
         paper="Li, Jiang, Zhang, Kamp and Dou, FedBN: Federated Learning on Non-IID Features, "
         "ICLR 2021",
-        read=("paper",),
-        equation="Alg. 1",
+        read=("paper", "authors' code"),
+        equation="Sec. 4",
         reductions=(Reduction({"norms": ()}, "fedavg"),),
     )
 

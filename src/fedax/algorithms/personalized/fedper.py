@@ -28,7 +28,8 @@ class FedPer(Parted):
         >>> method = fedax.FedPer(head=["dense2", "out"])
 
     Source: Arivazhagan, Aggarwal, Singh and Choudhary, Federated Learning with Personalization
-    Layers, 2019 (arXiv:1912.00818), Alg. 1 and 2.
+    Layers, 2019 (arXiv:1912.00818), Alg. 1 and 2, as in github.com/TsingZ0/PFLlib (clientper.py,
+    serverper.py), which is not the authors' code.
     """
 
     head: Which = hyper("last", leaves=True, doc="leaves that stay at each client")
@@ -36,7 +37,7 @@ class FedPer(Parted):
     card: ClassVar[Card] = Card(
         paper="Arivazhagan, Aggarwal, Singh and Choudhary, Federated Learning with "
         "Personalization Layers, arXiv:1912.00818",
-        read=("paper",),
+        read=("others' code",),
         equation="Alg. 1 and 2",
         reductions=(Reduction({"head": ()}, "fedavg"),),
     )

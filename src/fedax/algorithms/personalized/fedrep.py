@@ -2,7 +2,6 @@
 representation.
 """
 
-import dataclasses
 from typing import ClassVar
 
 from fedax.algorithms.personalized.fedper import FedPer
@@ -30,15 +29,16 @@ class FedRep(FedPer):
         >>> method = fedax.FedRep(head="out", body="work")
 
     Source: Collins, Hassani, Mokhtari and Shakkottai, Exploiting Shared Representations for
-    Personalized Federated Learning, ICML 2021 (arXiv:2102.07078), Alg. 1.
+    Personalized Federated Learning, ICML 2021 (arXiv:2102.07078), Alg. 1, and the authors' code
+    (github.com/lgcollins/FedRep), which has `body="work"` and weights by size.
     """
 
     body: str = hyper("step", choices=("step", "work"), doc="steps of the body")
 
-    card: ClassVar[Card] = dataclasses.replace(
-        FedPer.card,
+    card: ClassVar[Card] = Card(
         paper="Collins, Hassani, Mokhtari and Shakkottai, Exploiting Shared Representations, "
         "ICML 2021",
+        read=("authors' code",),
         equation="Alg. 1",
         reductions=(Reduction({"head": (), "body": "work"}, "fedavg"),),
     )

@@ -47,7 +47,9 @@ class IFCA(Algorithm[Float[Array, "clusters dim"]]):
         >>> method = fedax.IFCA(clusters=2)
 
     Source: Ghosh, Chung, Yin and Ramchandran, An Efficient Framework for Clustered Federated
-    Learning, NeurIPS 2020, Alg. 1 with model averaging (option II).
+    Learning, NeurIPS 2020, Alg. 1 with model averaging (option II), as in the authors' code
+    (github.com/jichan3751/ifca, mnist/train_cluster_mnist.py), where all clients work and count
+    alike.
     """
 
     clusters: int = hyper(2, low=1, high=1000, doc="models, one for each cluster")
@@ -58,7 +60,7 @@ class IFCA(Algorithm[Float[Array, "clusters dim"]]):
     card: ClassVar[Card] = Card(
         paper="Ghosh, Chung, Yin and Ramchandran, An Efficient Framework for Clustered "
         "Federated Learning, NeurIPS 2020",
-        read=("paper",),
+        read=("authors' code",),
         equation="Alg. 1, option II",
         reductions=(Reduction({"clusters": 1}, "fedavg"),),
     )

@@ -1,6 +1,5 @@
 """LG-FedAvg: every client has lower layers of its own."""
 
-import dataclasses
 from typing import ClassVar
 
 from fedax.algorithms.personalized.fedper import FedPer
@@ -17,7 +16,8 @@ class LGFedAvg(FedPer):
     \qquad
        g \leftarrow \frac{\sum_S p_i g_i}{\sum_S p_i}. $$
 
-    The paper begins with some rounds of FedAvg, as `run(params=...)` can.
+    The authors begin with some rounds of FedAvg, as `run(params=...)` can, and have equal weights
+    (`weights="equal"`).
 
     Args:
         head: the leaves that are shared, as in `FedPer`; all others stay at each client. With every
@@ -28,12 +28,13 @@ class LGFedAvg(FedPer):
         >>> method = fedax.LGFedAvg(head="out")
 
     Source: Liang et al., Think Locally, Act Globally: Federated Learning with Local and Global
-    Representations, 2020 (arXiv:2001.01523), Alg. 1.
+    Representations, 2020 (arXiv:2001.01523), Alg. 1, as in the authors' code
+    (github.com/pliang279/LG-FedAvg, main_lg.py).
     """
 
-    card: ClassVar[Card] = dataclasses.replace(
-        FedPer.card,
+    card: ClassVar[Card] = Card(
         paper="Liang et al., Think Locally, Act Globally, arXiv:2001.01523",
+        read=("authors' code",),
         equation="Alg. 1",
         reductions=(Reduction({"head": "*"}, "fedavg"),),
     )

@@ -44,7 +44,9 @@ class PerFedAvg(Algorithm[Vector]):
         >>> method, solver = fedax.PerFedAvg(alpha=0.01), fedax.SGD(0.001)
 
     Source: Fallah, Mokhtari, Ozdaglar, Personalized Federated Learning with Theoretical Guarantees:
-    A Model-Agnostic Meta-Learning Approach, NeurIPS 2020, Alg. 1, eq. (8) and Sec. 5.
+    A Model-Agnostic Meta-Learning Approach, NeurIPS 2020, Alg. 1, eq. (8) and Sec. 5, as in
+    github.com/CharlieDinh/pFedMe (userperavg.py) and github.com/KarhouTam/FL-bench, which are not
+    the authors' code.
     """
 
     alpha: Scalar = hyper(0.01, low=0.0, doc="size of the adapting step")
@@ -57,7 +59,7 @@ class PerFedAvg(Algorithm[Vector]):
     card: ClassVar[Card] = Card(
         paper="Fallah, Mokhtari, Ozdaglar, Personalized Federated Learning with Theoretical "
         "Guarantees, NeurIPS 2020",
-        read=("paper", "others' code"),
+        read=("others' code",),
         equation="Alg. 1, eq. (8)",
     )
 

@@ -64,7 +64,7 @@ class PFedMe(Algorithm[ModelAndMemory]):
         >>> method = fedax.PFedMe(lam=15.0, personal_lr=0.01)
 
     Source: Dinh, Tran, Nguyen, Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020,
-    Alg. 1.
+    Alg. 1, as in the authors' code (github.com/CharlieDinh/pFedMe).
     """
 
     lam: Scalar = hyper(15.0, low=0.0, open_low=True, doc="pull of the personal models")
@@ -81,7 +81,7 @@ class PFedMe(Algorithm[ModelAndMemory]):
     card: ClassVar[Card] = Card(
         paper="Dinh, Tran, Nguyen, Personalized Federated Learning with Moreau Envelopes, "
         "NeurIPS 2020",
-        read=("paper", "authors' code"),
+        read=("authors' code",),
         equation="Alg. 1",
     )
 

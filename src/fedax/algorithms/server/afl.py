@@ -37,7 +37,9 @@ class AFL(Algorithm[AgnosticState]):
         >>> import fedax
         >>> method = fedax.AFL(mixture_lr=0.1)
 
-    Source: Mohri, Sivek, Suresh, Agnostic Federated Learning, ICML 2019, Fig. 1.
+    Source: Mohri, Sivek, Suresh, Agnostic Federated Learning, ICML 2019, Fig. 1, as in
+    github.com/litian96/fair_flearn (flearn/trainers/afl.py), which is not the authors' code and has
+    one gradient in place of local work.
     """
 
     mixture_lr: Scalar = hyper(0.1, low=0.0, doc="step size of the mixture")
@@ -48,7 +50,7 @@ class AFL(Algorithm[AgnosticState]):
 
     card: ClassVar[Card] = Card(
         paper="Mohri, Sivek, Suresh, Agnostic Federated Learning, ICML 2019",
-        read=("paper",),
+        read=("others' code",),
         equation="Fig. 1",
     )
 

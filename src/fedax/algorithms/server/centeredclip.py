@@ -48,7 +48,8 @@ class CenteredClip(MixedUploads[ClipState]):
 
     The paper has one gradient in place of local work, as with `Schedule(steps=1)`, and a fixed
     length as $\tau$ (`unit="one"`). Changes of models have no usual length: by default $\tau$ is in
-    units of the median of $\lVert m_k - v \rVert$ over the cohort, with v of the last round.
+    units of the median of $\lVert m_k - v \rVert$ over the cohort, with v of the last round. Of an
+    even number it is the lower middle one.
 
     Args:
         tau: $\tau$, above 0; with a large one this is FedAvg with equal weights.

@@ -23,13 +23,15 @@ class CoordinateMedian(Aggregation):
         >>> method = fedax.CoordinateMedian()
 
     Source: Yin, Chen, Ramchandran and Bartlett, Byzantine-Robust Distributed Learning: Towards
-    Optimal Statistical Rates, ICML 2018, Def. 1 and Alg. 1, option I.
+    Optimal Statistical Rates, ICML 2018, Def. 1 and Alg. 1, option I, as in
+    github.com/epfml/byzantine-robust-optimizer (codes/aggregator/coordinatewise_median.py), which
+    is not the authors' code.
     """
 
     card: ClassVar[Card] = Card(
         paper="Yin, Chen, Ramchandran and Bartlett, Byzantine-Robust Distributed Learning, ICML "
         "2018",
-        read=("paper",),
+        read=("others' code",),
         equation="Def. 1, Alg. 1, option I",
     )
 

@@ -35,7 +35,8 @@ class DANE(Algorithm[Vector]):
         >>> method = fedax.DANE(mu=0.1)
 
     Source: Shamir et al., Communication-Efficient Distributed Optimization using an Approximate
-    Newton-type Method, ICML 2014, eq. (13).
+    Newton-type Method, ICML 2014, eq. (13), as the paper and the code of FedDANE state it (Li et
+    al., 2019, eq. (2)), with $\eta = 1$.
     """
 
     mu: Scalar = hyper(0.0, low=0.0, doc="weight of the proximal term")
@@ -44,7 +45,7 @@ class DANE(Algorithm[Vector]):
     card: ClassVar[Card] = Card(
         paper="Shamir et al., Communication-Efficient Distributed Optimization using an "
         "Approximate Newton-type Method, ICML 2014",
-        read=("paper",),
+        read=("others' code",),
         equation="eq. (13)",
     )
 

@@ -58,7 +58,9 @@ class FedADMM(Algorithm[ModelAndMemory]):
 
     Source: Gong, Li, Freris, FedADMM: A Robust Federated Deep Learning Framework with Adaptivity to
     System Heterogeneity, ICDE 2022 (arXiv:2204.03529), Alg. 1, and the authors' code
-    (github.com/YonghaiGong/FedADMM); FedPD: Zhang et al., IEEE TSP 2021.
+    (github.com/YonghaiGong/FedADMM). Of the paper the abstract was read, so that the form
+    "as_written" is checked against the invariant and the optimum of consensus ADMM alone. FedPD:
+    Zhang et al., IEEE TSP 2021.
     """
 
     rho: Scalar = hyper(1.0, low=0.0, open_low=True, doc="weight of the quadratic")
@@ -73,7 +75,7 @@ class FedADMM(Algorithm[ModelAndMemory]):
     card: ClassVar[Card] = Card(
         paper="Gong, Li, Freris, FedADMM: A Robust Federated Deep Learning Framework, ICDE 2022 "
         "(arXiv:2204.03529)",
-        read=("paper", "authors' code"),
+        read=("abstract", "authors' code"),
         equation="Alg. 1",
     )
 

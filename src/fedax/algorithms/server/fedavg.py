@@ -46,8 +46,9 @@ class FedAvg(Algorithm[ServerState]):
         >>> slow = fedax.FedAvg(server=optax.sgd(0.5))
 
     Source: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized
-    Data, AISTATS 2017, Alg. 1; server optimizers: Reddi et al., Adaptive Federated Optimization,
-    ICLR 2021, Alg. 1.
+    Data, AISTATS 2017, Alg. 1, as in github.com/tensorflow/federated (examples/simple_fedavg) and
+    in the papers of FedProx and FedNova; server optimizers: Reddi et al., Adaptive Federated
+    Optimization, ICLR 2021, Alg. 1.
     """
 
     server: optax.GradientTransformation | None = eqx.field(static=True, default=None)
@@ -58,7 +59,7 @@ class FedAvg(Algorithm[ServerState]):
     card: ClassVar[Card] = Card(
         paper="McMahan et al., Communication-Efficient Learning of Deep Networks from "
         "Decentralized Data, AISTATS 2017",
-        read=("paper",),
+        read=("abstract", "others' code"),
         equation="Alg. 1",
         by_examples=True,
     )

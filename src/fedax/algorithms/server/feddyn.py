@@ -48,14 +48,15 @@ class FedDyn(Algorithm[DynState]):
         >>> import fedax
         >>> method = fedax.FedDyn(alpha=0.01)
 
-    Source: Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, Alg. 1.
+    Source: Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, Alg. 1, as
+    in the authors' code (github.com/alpemreacar/FedDyn, utils_methods.py).
     """
 
     alpha: Scalar = hyper(0.1, low=0.0, open_low=True, doc="weight of the regulariser")
 
     card: ClassVar[Card] = Card(
         paper="Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021",
-        read=("paper", "authors' code"),
+        read=("authors' code",),
         equation="Alg. 1",
     )
 

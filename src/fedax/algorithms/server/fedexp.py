@@ -31,7 +31,7 @@ class FedExP(Algorithm[Vector]):
         >>> method, schedule = fedax.FedExP(eps=1e-3), fedax.Schedule(cohort=10, weights="equal")
 
     Source: Jhunjhunwala, Wang and Joshi, FedExP: Speeding Up Federated Averaging via Extrapolation,
-    ICLR 2023, Alg. 1.
+    ICLR 2023, Alg. 1, as in the authors' code (github.com/Divyansh03/FedExP, main.py).
     """
 
     eps: Scalar = hyper(1e-3, low=0.0, open_low=True, doc="term that keeps the server step short")
@@ -39,7 +39,7 @@ class FedExP(Algorithm[Vector]):
     card: ClassVar[Card] = Card(
         paper="Jhunjhunwala, Wang and Joshi, FedExP: Speeding Up Federated Averaging via "
         "Extrapolation, ICLR 2023",
-        read=("paper", "authors' code"),
+        read=("authors' code",),
         equation="Alg. 1",
         reductions=(Reduction({"eps": 1e30}, "fedavg"),),
     )

@@ -29,7 +29,8 @@ class FedMGDA(Algorithm[Vector]):
         >>> method = fedax.FedMGDA(lr=0.5, epsilon=0.1)
 
     Source: Hu et al., Federated Learning Meets Multi-objective Optimization, IEEE TNSE 2022
-    (arXiv:2006.11489), Alg. 1, eq. (9).
+    (arXiv:2006.11489), Alg. 1, eq. (9), as in github.com/SMILELab-FL/FedLab
+    (contrib/algorithm/fedmgda+.py), which is not the authors' code and has $\varepsilon = 1$.
     """
 
     lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
@@ -38,7 +39,7 @@ class FedMGDA(Algorithm[Vector]):
     card: ClassVar[Card] = Card(
         paper="Hu et al., Federated Learning Meets Multi-objective Optimization, IEEE TNSE 2022 "
         "(arXiv:2006.11489)",
-        read=("paper", "others' code"),
+        read=("others' code",),
         equation="Alg. 1, eq. (9)",
     )
 

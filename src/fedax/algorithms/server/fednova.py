@@ -30,8 +30,8 @@ class FedNova(Algorithm[Vector]):
     where $\lVert a_k \rVert_1$ is the sum of the weights of the client's gradients in its change:
     the number of steps $\tau_k$ for SGD, $\sum_{j \le \tau_k} \frac{1 - \theta^j}{1 - \theta}$ with
     momentum $\theta$, and $\frac{1 - (1 - \eta \mu)^{\tau_k}}{\eta \mu}$ with a proximal term of
-    weight $\mu$. (In the proximal form the released code has the steps in $\tau_{\text{eff}}$; the
-    paper does not.) With equal work this is FedAvg, or FedProx. Needs SGD.
+    weight $\mu$. (In the proximal form the released code has the steps in $\tau_{\text{eff}}$. The
+    paper offers that as a choice.) With equal work this is FedAvg, or FedProx. Needs SGD.
 
     Args:
         mu: $\mu$, at least 0.
@@ -47,7 +47,8 @@ class FedNova(Algorithm[Vector]):
         >>> method = fedax.FedNova()
 
     Source: Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated
-    Optimization, NeurIPS 2020, eq. (6), Sec. 4.
+    Optimization, NeurIPS 2020, eq. (4) with $w_i = p_i$, Sec. 5, and the authors' code
+    (github.com/JYWa/FedNova).
     """
 
     mu: Scalar = hyper(0.0, low=0.0, doc="weight of the proximal term")
@@ -66,7 +67,7 @@ class FedNova(Algorithm[Vector]):
     card: ClassVar[Card] = Card(
         paper="Wang et al., Tackling the Objective Inconsistency Problem, NeurIPS 2020",
         read=("paper", "authors' code"),
-        equation="eq. (6)",
+        equation="eq. (4), Sec. 5",
         reductions=(
             Reduction({}, "fedavg", equal_sizes=True),
             Reduction({"mu": 0.3}, "fedprox", {"mu": 0.3}, equal_sizes=True),

@@ -23,7 +23,7 @@ class FedAvgM(FedAvg):
         momentum: $\beta$, in [0, 1).
 
     Source: Hsu et al., Measuring the Effects of Non-Identical Data Distribution for Federated
-    Visual Classification, 2019, Sec. 4.
+    Visual Classification, 2019, Sec. 4, as in others' code (github.com/Divyansh03/FedExP, main.py).
     """
 
     lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
@@ -32,7 +32,7 @@ class FedAvgM(FedAvg):
     card: ClassVar[Card] = Card(
         paper="Hsu et al., Measuring the Effects of Non-Identical Data Distribution, "
         "arXiv:1909.06335",
-        read=("paper", "others' code"),
+        read=("others' code",),
         equation="Sec. 4",
         reductions=(Reduction({"lr": 1.0, "momentum": 0.0}, "fedavg"),),
     )
@@ -49,7 +49,9 @@ class FedAdam(FedAvg):
 
     As published: no bias correction, $\tau$ outside the root, m = 0 and $v = \tau^2$ at first.
     Optax's Adam corrects the bias, so it is another method; pass it to `FedAvg(server=...)` if that
-    is what you want. Some code bases start with v = 0: `v0=0.0`.
+    is what you want. The authors' code (github.com/google-research/federated) corrects it too. Some
+    code bases start with v = 0, `v0=0.0`, as FedAWARE's does (baselines/fedopt.py), which has this
+    recursion otherwise.
 
     Args:
         lr: $\eta$, above 0.
@@ -68,7 +70,7 @@ class FedAdam(FedAvg):
 
     card: ClassVar[Card] = Card(
         paper=REDDI,
-        read=("paper", "others' code"),
+        read=("authors' code", "others' code"),
         equation="Alg. 2 (FedAdam)",
     )
 
@@ -87,7 +89,7 @@ class FedYogi(FedAdam):
 
     card: ClassVar[Card] = Card(
         paper=REDDI,
-        read=("paper", "others' code"),
+        read=("authors' code", "others' code"),
         equation="Alg. 2 (FedYogi)",
     )
 
@@ -106,7 +108,7 @@ class FedAdagrad(FedAdam):
 
     card: ClassVar[Card] = Card(
         paper=REDDI,
-        read=("paper",),
+        read=("authors' code", "others' code"),
         equation="Alg. 2 (FedAdagrad)",
     )
 

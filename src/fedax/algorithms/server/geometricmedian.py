@@ -21,12 +21,12 @@ class GeometricMedian(Aggregation):
        \beta_k = \frac{\alpha_k}{\max(\nu, \lVert v - w_k \rVert)}, \qquad
        v \leftarrow \frac{\sum_k \beta_k w_k}{\sum_k \beta_k}, $$
 
-    $\alpha_k$ the cohort's weights. The iteration begins at the model that everybody received; the
-    authors' code begins at the weighted mean, which differs after few iterations.
-    Models within $\nu$ of v would hold it there for about $1 / \nu$ iterations; then the step of
-    Vardi and Zhang is taken if it is the better one, towards the other models by what they pull
-    more. In the paper every iteration is a secure average of its own, a message up and down; here
-    the models come once and the server iterates.
+    $\alpha_k$ the cohort's weights. The iteration begins at the model that everybody received. The
+    authors' code begins at the weighted mean, which differs after few iterations, and stops where
+    the sum of distances hardly falls. Models within $\nu$ of v would hold it there for about $1 /
+    \nu$ iterations; then the step of Vardi and Zhang is taken if it is the better one, towards the
+    other models by what they pull more. In the paper every iteration is a secure average of its
+    own, a message up and down; here the models come once and the server iterates.
 
     Args:
         iterations: at least 1; the paper has 3.
@@ -37,8 +37,9 @@ class GeometricMedian(Aggregation):
         >>> method = fedax.GeometricMedian(iterations=3)
 
     Source: Pillutla, Kakade and Harchaoui, Robust Aggregation for Federated Learning, IEEE
-    Transactions on Signal Processing 70, 2022, Alg. 1 (RFA) and 2 (smoothed Weiszfeld). Vardi and
-    Zhang, The Multivariate L1-Median and Associated Data Depth, PNAS 97, 2000, eq. (2.6).
+    Transactions on Signal Processing 70, 2022, Alg. 1 (RFA) and 2 (smoothed Weiszfeld), as in the
+    authors' code (github.com/krishnap25/RFA, models/model.py). Vardi and Zhang, The Multivariate
+    L1-Median and Associated Data Depth, PNAS 97, 2000, eq. (2.6).
     """
 
     iterations: int = hyper(3, low=1, doc="Weiszfeld iterations of a round")
@@ -47,7 +48,7 @@ class GeometricMedian(Aggregation):
     card: ClassVar[Card] = Card(
         paper="Pillutla, Kakade and Harchaoui, Robust Aggregation for Federated Learning, IEEE "
         "TSP 70, 2022",
-        read=("paper", "authors' code"),
+        read=("authors' code",),
         equation="Alg. 1 and 2",
         reductions=(Reduction({"nu": 1e30}, "fedavg"),),
     )

@@ -29,7 +29,10 @@ class Krum(ByzantineAggregation):
         >>> method = fedax.Krum(byzantine=2, selected=5)
 
     Source: Blanchard, El Mhamdi, Guerraoui and Stainer, Machine Learning with Adversaries:
-    Byzantine Tolerant Gradient Descent, NIPS 2017, Sec. 4 (Krum) and 5 (Multi-Krum).
+    Byzantine Tolerant Gradient Descent, NIPS 2017, Sec. 4 (Krum) and 5 (Multi-Krum). Code of the
+    authors' group differs: github.com/LPD-EPFL/ByzantineMomentum (aggregators/krum.py) sums
+    distances, not their squares, to the $n - f - 1$ closest models, and github.com/LPD-EPFL/byzfl
+    squares to as many.
     """
 
     least_per_hostile = 2
@@ -38,7 +41,7 @@ class Krum(ByzantineAggregation):
     card: ClassVar[Card] = Card(
         paper="Blanchard et al., Machine Learning with Adversaries: Byzantine Tolerant Gradient "
         "Descent, NIPS 2017",
-        read=("paper",),
+        read=("authors' code", "others' code"),
         equation="Sec. 4 and 5",
         reductions=(Reduction({"selected": 1000}, "fedavg", equal_sizes=True),),
     )

@@ -50,8 +50,8 @@ class MOON(Algorithm[ModelAndMemory]):
         >>> import fedax
         >>> method = fedax.MOON(mu=1.0, temperature=0.5)
 
-    Source: Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021, as in the authors'
-    code (github.com/QinbinLi/MOON, main.py, with one past model).
+    Source: Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021, Alg. 1, and the
+    authors' code (github.com/QinbinLi/MOON, main.py, with one past model).
     """
 
     mu: Scalar = hyper(1.0, low=0.0, doc="weight of the contrastive loss")
@@ -62,7 +62,8 @@ class MOON(Algorithm[ModelAndMemory]):
 
     card: ClassVar[Card] = Card(
         paper="Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021",
-        read=("authors' code",),
+        read=("paper", "authors' code"),
+        equation="Alg. 1",
     )
 
     def check_model(self, task: Task, layout: Layout) -> None:

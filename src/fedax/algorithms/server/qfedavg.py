@@ -31,7 +31,8 @@ class QFedAvg(Algorithm[Vector]):
         >>> import fedax
         >>> method = fedax.QFedAvg(q=1.0)
 
-    Source: Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020, Alg. 2.
+    Source: Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020, Alg. 2, as in the
+    authors' code (github.com/litian96/fair_flearn, flearn/trainers/qffedavg.py).
     """
 
     q: Scalar = hyper(1.0, low=0.0, doc="weight of larger losses")
@@ -43,7 +44,7 @@ class QFedAvg(Algorithm[Vector]):
 
     card: ClassVar[Card] = Card(
         paper="Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020",
-        read=("paper", "authors' code"),
+        read=("authors' code",),
         equation="Alg. 2",
         reductions=(Reduction({"q": 0.0}, "fedavg"),),
     )

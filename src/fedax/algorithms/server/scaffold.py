@@ -88,7 +88,7 @@ class SCAFFOLD(Algorithm[ScaffoldState]):
     card: ClassVar[Card] = Card(
         paper="Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated "
         "Learning, ICML 2020",
-        read=("others' code",),
+        read=("paper", "others' code"),
         equation="Alg. 1, eq. (4)",
         by_examples=True,
         exact=True,

@@ -31,7 +31,9 @@ class TrimmedMean(Aggregation):
         >>> method = fedax.TrimmedMean(beta=0.2)
 
     Source: Yin, Chen, Ramchandran and Bartlett, Byzantine-Robust Distributed Learning: Towards
-    Optimal Statistical Rates, ICML 2018, Def. 2 and Alg. 1, option II.
+    Optimal Statistical Rates, ICML 2018, Def. 2 and Alg. 1, option II, as in
+    github.com/epfml/byzantine-robust-optimizer (codes/aggregator/trimmed_mean.py), which is not the
+    authors' code.
     """
 
     beta: Scalar = hyper(
@@ -41,7 +43,7 @@ class TrimmedMean(Aggregation):
     card: ClassVar[Card] = Card(
         paper="Yin, Chen, Ramchandran and Bartlett, Byzantine-Robust Distributed Learning, ICML "
         "2018",
-        read=("paper",),
+        read=("others' code",),
         equation="Def. 2, Alg. 1, option II",
         reductions=(Reduction({"beta": 0.0}, "fedavg", equal_sizes=True),),
     )
