@@ -69,19 +69,28 @@ def make():
 class Code(fedax.codecs.Identity):
     def compress(self, v, key):
         return dict(values={codec} * v), None
+
+class Still(fedax.core.Solver):
+    def minimize(self, client, problem, start):
+        return {solver} * start
+
+class Seen(fedax.observe.Observer):
+    def __call__(self, view):
+        return dict(seen={observer} * view.w.sum())
 """
-PLACES = ("base", "helper", "closure", "constant", "property", "codec")
+PLACES = ("base", "helper", "closure", "constant", "property", "codec", "solver", "observer")
 
 
 def own_method(place, value):
-    """A method and a codec of two files of a user, with a factor of `value` at one of the
+    """A method and options of two files of a user, with a factor of `value` at one of the
     places."""
     factors = dict.fromkeys(PLACES, 1.0) | {place: value}
     base = {"__name__": "base"}
     exec(BASE.format(**factors), base)
     own = {"__name__": "own", "Base": base["Base"]}
     exec(OWN.format(**factors), own)
-    return own["make"](), fedax.Channel(up=own["Code"]())
+    channel = fedax.Channel(up=own["Code"]())
+    return own["make"](), {"channel": channel, "solver": own["Still"](), "observe": [own["Seen"]()]}
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -89,9 +98,9 @@ def test_a_method_that_changed_is_another_run(place, tmp_path):
     """Wherever the change is: what counts is the program."""
 
     def go(value, rounds):
-        options = {"checkpoint": tmp_path, "checkpoint_every": 1, "solver": fedax.SGD(0.1)}
-        method, channel = own_method(place, value)
-        return fedax.run(method, TASK, rounds=rounds, channel=channel, **options)
+        method, options = own_method(place, value)
+        kept = {"checkpoint": tmp_path, "checkpoint_every": 1}
+        return fedax.run(method, TASK, rounds=rounds, **kept, **options)
 
     go(1.0, 1)
     with pytest.raises(InvalidInput, match=r"rounds.*same run as before"):
@@ -148,10 +157,6 @@ OTHERS = {
     "its schedule": [
         {"solver": fedax.Optax(optax.sgd(optax.exponential_decay(0.1, 10, rate)))}
         for rate in (0.9, 0.8)
-    ],
-    "function of a solver": [
-        {"solver": Noted(rule=lambda w: w)},
-        {"solver": Noted(rule=lambda w: 2 * w)},
     ],
     "hyperparameter": [{"method": fedax.FedProx(mu=0.1)}, {"method": fedax.FedProx(mu=0.2)}],
     "per-client hyperparameter": [{"method": fedax.FedProx(mu=np.full(5, x))} for x in (0.1, 0.2)],

@@ -39,16 +39,17 @@ def run_fingerprint(
     """Returns everything that the results of a run depend on.
 
     Records such as algorithms, solvers and graphs count with all their fields; losses, scores and
-    Optax optimizers by the program they trace to, with derivatives; methods, solvers and sampling
-    by the traced round; functions that are not part of it by their code; data, frozen leaves and
-    starting points by a hash.
+    Optax optimizers by the program they trace to, with derivatives; methods, solvers, sampling
+    and observers by the traced round and metrics; functions that are not part of them, which work
+    on the host, by their names and what they hold; data, frozen leaves and starting points by a
+    hash.
 
     Args:
         algorithms: of the run.
         task: of the run.
         starts: the starting points, pytrees, one for each seed.
         seeds: of the run.
-        rounds: for each algorithm the jaxprs of a round, see `trace_programs`.
+        rounds: for each algorithm the jaxprs of a round and of its metrics.
         settings: solver, schedule and whatever else counts, by name.
 
     Raises:
@@ -263,11 +264,7 @@ class Fingerprinter:
         if isinstance(value, functools.partial):
             return [self(value.func, path), self(value.args, path), self(value.keywords, path)]
         if isinstance(value, types.MethodType):
-            return [
-                self(value.__self__, path),
-                value.__func__.__qualname__,
-                _hash_code(value.__func__.__code__),
-            ]
+            return [self(value.__self__, path), value.__func__.__qualname__]
         value = getattr(value, "__wrapped__", value)
         if isinstance(value, type):
             return _name_class(value)
@@ -282,7 +279,6 @@ class Fingerprinter:
         ]
         return [
             value.__qualname__,
-            _hash_code(value.__code__),
             captured,
             self(value.__defaults__, path),
         ]
@@ -291,14 +287,6 @@ class Fingerprinter:
 def _name_class(cls: type) -> str:
     # what its methods do stands in the traced programs
     return f"{cls.__module__}.{cls.__qualname__}"
-
-
-def _hash_code(code: types.CodeType) -> str:
-    """Returns a hash of a function's instructions, constants and names."""
-    constants = [
-        _hash_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts
-    ]
-    return hashlib.sha256(repr((code.co_code, constants, code.co_names)).encode()).hexdigest()[:16]
 
 
 def _strip_addresses(text: str) -> str:

@@ -42,6 +42,7 @@ from fedax.engine.driver.resume import (
 from fedax.engine.driver.settings import settings_of
 from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import Engine, compute_metrics, initial_params, trace_programs
+from fedax.engine.round.evaluation import trace_metrics
 from fedax.engine.round.footprint import trace_footprint
 from fedax.engine.round.model_state import padding_refusal, sees_padding
 from fedax.engine.round.privacy import private_of
@@ -404,14 +405,18 @@ class Grid:
         )
 
     def _trace(self, member: int, setup: Setup) -> list[Any]:
-        """Returns the programs of a round of one of the algorithms, with its own options."""
+        """Returns the programs of a round of one of the algorithms, with its own options, and that
+        of its metrics.
+        """
         options = self._options_of(member * len(self.seeds))
         setup = dataclasses.replace(
             setup,
             solver=as_arrays(options.solver, self.layout.dtype),
             schedule=options.schedule.with_devices(options.devices),
         )
-        return trace_programs(as_arrays(self.algorithms[member], self.layout.dtype), setup)
+        algorithm = as_arrays(self.algorithms[member], self.layout.dtype)
+        observers = self.options.observe or ()
+        return [*trace_programs(algorithm, setup), trace_metrics(observers, algorithm, setup)]
 
     def _rank_config(self, done: int) -> dict[str, Any]:
         """Returns what ranks must have in common beside the identity."""

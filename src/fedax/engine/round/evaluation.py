@@ -7,9 +7,10 @@ examples, compensated against rounding.
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree, Shaped
@@ -21,9 +22,10 @@ from fedax.core.validation.misuse import explained
 from fedax.core.validation.own_methods import call_model
 from fedax.engine.round.aggregation import add_compensated, finalize
 from fedax.engine.round.client import CompiledClient, Part, Setup
-from fedax.engine.round.engine import PersonalModels, RunCarry
+from fedax.engine.round.engine import PersonalModels, RunCarry, initial_carry
+from fedax.engine.round.footprint import RecordingBackend
 from fedax.engine.round.model_state import padding_refusal, task_as_evaluated
-from fedax.observe.base import Gradients, OfClients, Split, View
+from fedax.observe.base import Gradients, Observer, OfClients, Split, View, compute_all
 from fedax.utils.layout import accumulator
 from fedax.utils.random import Index
 
@@ -98,6 +100,19 @@ def view_of(
     view.own, view._worked = personal_models(setup, algorithm, carry), last_cohort
     view.states = carry.model_state if isinstance(carry.model_state, Memory) else None
     return view
+
+
+def trace_metrics(observers: Sequence[Observer], algorithm: Algorithm[Any], setup: Setup) -> Any:
+    """Returns the jaxpr of the observers' metrics."""
+    arrays, static = eqx.partition(setup, eqx.is_array)
+    cohort = empty_cohort(setup.population.clients, setup.layout.dtype)
+
+    def metrics(arrays: Setup, w: Float[Array, "dim"]) -> dict[str, Any]:
+        setup = eqx.combine(arrays, static)
+        carry = initial_carry(RecordingBackend(setup), algorithm, jax.random.key(0), w)
+        return compute_all(observers, view_of(setup, algorithm, carry, cohort))
+
+    return jax.make_jaxpr(metrics)(arrays, jnp.zeros(setup.layout.dim, setup.layout.dtype))
 
 
 def set_run(view: View, setup: Setup, algorithm: Algorithm[Any], state: Any) -> None:
