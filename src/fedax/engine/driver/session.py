@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, SupportsIndex, Unpack
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
@@ -460,7 +459,9 @@ class Session:
     def step(self, state: RunState) -> tuple[RunState, Report]:
         """Takes one round.
 
-        The given state stays as it is, and the same state gives the same next one.
+        The given state stays as it is, and the same state gives the same next one. With
+        `Simulation(memory="host")` or `"disk"` a step takes the given state over: JAX refuses its
+        deleted arrays afterwards.
 
         Raises:
             InvalidInput: the round would exceed the budget of `Privacy`, or the synchronisation
@@ -474,9 +475,7 @@ class Session:
         if self._grid.private is not None:
             self._grid.private.check_budget(state.round + 1)
         # the program consumes its input, and the caller may step the same state again
-        copied = jax.tree.map(
-            lambda leaf: jnp.array(leaf) if isinstance(leaf, jax.Array) else leaf, state.value
-        )
+        copied = self._program.copy(state.value)
         value, (log,) = self._program.advance(copied, state.round, 1)
         notes = {name: values[0] for name, values in log.notes.items()}
         report = Report(

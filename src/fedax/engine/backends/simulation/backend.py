@@ -67,11 +67,14 @@ class SimulationBackend(Backend):
         # ignores
         participates = cohort.works & (results.broken == 0) if self.setup.drop else cohort.works
         ids = jnp.where(participates, cohort.ids, self.setup.population.clients)
+        new_states = dict[str, Memory]()
         with jax.named_scope("fedax.memory"):
-            new_states = {
-                name: client_states[name].put(ids, rows)
-                for name, rows in results.client_state.items()
-            }
+            for name, new_rows in results.client_state.items():
+                memory = client_states[name]
+                if isinstance(memory, OffloadedMemory):
+                    new_states[name] = memory.put_over(ids, rows[name], new_rows)
+                else:
+                    new_states[name] = memory.put(ids, new_rows)
         return PhaseResult(
             upload, results.sums, results.rows, new_states, results.broken, results.clipped
         )

@@ -22,11 +22,12 @@ from fedax.core.validation.own_methods import call_round
 from fedax.engine.backends.simulation.backend import SimulationBackend
 from fedax.engine.backends.simulation.host_dataset import HostDataset, is_in_files
 from fedax.engine.backends.simulation.offloaded_state import (
+    OffloadedMemory,
     StatePlacement,
     allocate_stores,
     attach_stores,
-    check_versions,
     detach_stores,
+    end_round,
     has_unallocated_state,
     offload_state,
 )
@@ -252,8 +253,10 @@ class SimulationProgram(Program):
         stacked, stores = allocate_stores(stacked, self.memory)
         return stacked, None, tuple(stores)
 
+    def copy(self, states: Any) -> Any:
+        return super().copy(states) if self.memory == "device" else states
+
     def split(self, states: Any) -> list[RunCarry]:
-        check_versions(states[0])
         return [attach_stores(run_carry) for run_carry in self.axes.unstack_runs(states[0])]
 
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
@@ -272,7 +275,6 @@ class SimulationProgram(Program):
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
         # the cohorts of the last call are not needed: the program returns those of its last round
         carry, _, stores = states
-        check_versions(carry)
         arrivals = None
         if self.setup.asynchronous is not None:
             axis = 0 if self.axes.is_single else 2  # after those of seeds and settings
@@ -321,7 +323,6 @@ class SimulationProgram(Program):
     def observe(
         self, states: Any, observers: Sequence[Observer], done: int
     ) -> list[dict[str, np.ndarray]]:
-        check_versions(states[0])
         if not observers:
             return [{} for _ in range(self.axes.settings * self.axes.seeds)]
         metrics = self._call(_observe, (self.setup, tuple(observers)), self.roots, states[:2])
@@ -331,7 +332,6 @@ class SimulationProgram(Program):
         ]
 
     def personal(self, states: Any) -> list[PersonalModels]:
-        check_versions(states[0])
         return self.axes.unstack_runs(
             self._call(_personal_models, self.setup, self.roots, states[0])
         )
@@ -404,22 +404,24 @@ def one_round(
     # an empty phase leaves the state as it was
     count = jnp.where(fed.is_abandoned, 0, jnp.asarray(last_cohort.count, jnp.int32))
     last_cohort = eqx.tree_at(lambda cohort: cohort.count, last_cohort, count)
+    report = fed.report(carry.state, new_carry.state)
     # the selection below would copy the whole state
     if not (setup.schedule.may_be_empty or setup.drop):
-        return new_carry, fed.report(carry.state, new_carry.state), last_cohort
+        return end_round(new_carry), report, last_cohort
 
     # without participants, means are 0/0; such a round leaves the state unchanged
     def keep_if_abandoned(old: Any, new: Any) -> Any:
         if isinstance(new, Memory) and len(fed.traffic) == 1:
             return new  # with a single phase, no client has written it
+        if isinstance(new, OffloadedMemory):
+            return new.undo(fed.is_abandoned)
         return jax.tree.map(lambda before, now: jnp.where(fed.is_abandoned, before, now), old, new)
 
-    report = fed.report(carry.state, new_carry.state)
     selected = jax.tree.map(
         keep_if_abandoned, carry, new_carry, is_leaf=lambda node: isinstance(node, Memory)
     )
     # what an abandoned server step sent down is on its way: its receivers arrive later
-    return selected._replace(downlinks=fed.downlinks), report, last_cohort
+    return end_round(selected._replace(downlinks=fed.downlinks)), report, last_cohort
 
 
 def advance(

@@ -1,11 +1,15 @@
 """Clients' states outside the devices, in host memory or on disk.
 
 A compiled program reads and writes the rows of the clients that work in a round, through host
-callbacks. States are pure values to the program: a write returns a new version, see `state_store`.
+callbacks. The rows are those of the newest state: a write takes the number of writes before it and
+returns the next one, on which later reads depend. This makes XLA keep the order of the callbacks.
 """
 
 import dataclasses
 import math
+import tempfile
+import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -14,22 +18,133 @@ import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Bool, Int, PyTree
 
 from fedax.core.federation import Memory, is_memory, rows_as, with_memories
-from fedax.engine.backends.simulation.host_callback import call_host, map_lanes
-from fedax.engine.backends.simulation.state_store import (
-    BLOCK_BYTES,
-    STORES,
-    ClientStateStore,
-    OffloadPlacement,
-)
+from fedax.engine.backends.simulation.host_callback import HandleRegistry, call_host, map_lanes
 from fedax.engine.compilation.jaxpr import stage
-from fedax.errors import InvalidInput
+from fedax.errors import FedaxError, InvalidInput
 
 StatePlacement: TypeAlias = Literal["device", "host", "disk"]
 """Where clients' states are stored."""
-STATE_PLACEMENTS = ("device", "host", "disk")
+BLOCK_BYTES = 1 << 22
+"""Bytes of rows that are copied, or come to the device, at a time where all are needed."""
+GROWTH_BYTES = 1 << 26
+"""The most bytes by which a store grows at a time, beyond what it needs."""
+
+
+class RowStore:
+    """Rows of bytes by client id. A row exists once it has been written.
+
+    Args:
+        clients: number of clients of the population.
+        width: bytes of a row.
+        placement: `"host"` for the process's memory, `"disk"` for an unnamed temporary file, which
+            ends with the store or the process.
+
+    Attributes:
+        number: handle by which compiled programs know the store.
+        version: the writes of programs so far.
+    """
+
+    def __init__(self, clients: int, width: int, placement: StatePlacement) -> None:
+        self.placement: StatePlacement = placement
+        self.width = width
+        self.version = 0
+        # slot + 1, or 0 for no row: pages of untouched zeros take no memory
+        self._slots = np.zeros(clients, np.int32)
+        self._used = 0
+        self._memory = np.empty((0, width), np.uint8)
+        self.file: Any = None
+        if placement == "disk":
+            self.file = tempfile.TemporaryFile(prefix="fedax-")  # noqa: SIM115, closed with the store
+            weakref.finalize(self, self.file.close)
+        self._capacity = 0
+        self._reserve(1)
+        self._lock = threading.Lock()
+        self.number = STORES.add(self)
+
+    def __len__(self) -> int:
+        """Returns the number of rows that exist."""
+        return self._used
+
+    def read(self, version: int, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns which clients have a row, and the rows (undefined for others).
+
+        Raises:
+            FedaxError: a later write has replaced rows of this version.
+        """
+        with self._lock:
+            if version != self.version:
+                hint = 'Simulation(memory="device") keeps those of every state.'
+                raise FedaxError(
+                    f"clients' memories are read after later ones were written. {hint}"
+                )
+            slots = self._slots[np.clip(ids, 0, len(self._slots) - 1)] - 1
+            exists = slots >= 0
+            rows = np.empty((len(ids), self.width), np.uint8)
+            rows[exists] = self._rows()[slots[exists]]
+            return exists, rows
+
+    def write(self, version: int, ids: np.ndarray, rows: np.ndarray) -> int:
+        """Writes rows onto a version and returns the next one. Ids out of range are ignored."""
+        with self._lock:
+            # a program on several devices makes each call once a device
+            if version == self.version:
+                self.put(ids, rows)
+                self.version += 1
+        return version + 1
+
+    def put(self, ids: np.ndarray, rows: np.ndarray) -> None:
+        """Writes rows of the current version."""
+        inside = (ids >= 0) & (ids < len(self._slots))
+        # if an id occurs twice, its last row counts
+        ids, last_index = np.unique(ids[inside][::-1], return_index=True)
+        new_ids = ids[self._slots[ids] == 0]
+        first = self._used + 1
+        self._used += len(new_ids)
+        self._slots[new_ids] = np.arange(first, self._used + 1)
+        self._reserve(self._used)
+        self._rows()[self._slots[ids] - 1] = rows[inside][::-1][last_index]
+
+    def written_ids(self) -> np.ndarray:
+        """Returns the ids of the clients that have a row, ascending."""
+        return np.flatnonzero(self._slots).astype(np.int32)
+
+    def copy(self, placement: StatePlacement) -> "RowStore":
+        """Returns a new store with the same rows."""
+        store = RowStore(len(self._slots), self.width, placement)
+        ids = self.written_ids()
+        step = max(1, BLOCK_BYTES // self.width)
+        for begin in range(0, len(ids), step):
+            block = ids[begin : begin + step]
+            store.put(block, self._rows()[self._slots[block] - 1])
+        return store
+
+    def _rows(self) -> np.ndarray:
+        """Returns all slots. A file is mapped anew, so that its pages do not stay in memory."""
+        if self.file is None:
+            return self._memory
+        return np.memmap(self.file, np.uint8, "r+", shape=(self._capacity, self.width))
+
+    def _reserve(self, slots: int) -> None:
+        """Makes room for as many rows."""
+        if slots <= self._capacity:
+            return
+        growth = max(slots - self._capacity, min(self._capacity, GROWTH_BYTES // self.width))
+        self._capacity += growth
+        if self.file is None:
+            # The system moves the pages of a large array, so that growing copies no rows. No view
+            # of the array exists outside of this class, which `refcheck` would look for.
+            self._memory.resize((self._capacity, self.width), refcheck=False)
+        else:
+            # written, because a full disk is an error here and the process's end in a mapped file
+            self.file.write(bytes(growth * self.width))
+            self.file.flush()
+
+
+STORES: HandleRegistry[RowStore] = HandleRegistry()
+"""All stores by handle."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,9 +182,9 @@ class RowFormat:
             for column, leaf in zip(columns, self.leaves, strict=True)
         ]
 
-    def store(self, placement: OffloadPlacement) -> ClientStateStore:
+    def store(self, placement: StatePlacement) -> RowStore:
         """Creates a store for such rows."""
-        return ClientStateStore(self.clients, self.bytes, placement)
+        return RowStore(self.clients, self.bytes, placement)
 
     def read(self, number: Any, version: Any, ids: Any) -> Any:
         """Returns whether clients have rows in a store, and the rows; called on the host."""
@@ -97,25 +212,23 @@ class RowFormat:
 
 
 class OffloadedMemory(Memory):
-    """Client states in a `ClientStateStore`.
+    """Client states in a `RowStore`, of which a program sees the handle.
 
-    A program sees the store's handle and a version of its rows.
-
-    `_rows` has the arrays that initial rows are computed from. Reads and writes are pure: a write
-    returns a new version, and later reads take it as an argument. This data dependency makes XLA
-    keep the order of the callbacks.
+    `_rows` has the arrays that initial rows are computed from.
 
     Attributes:
         row_format: see `RowFormat`.
-        version: version of the rows.
+        version: writes before, see `RowStore`.
         number: handle of the store, None before the run has one.
+        replaced: ids, and the rows that they had, of the writes of this round.
         store: the store itself, outside of programs only; it keeps the handle alive.
     """
 
     row_format: RowFormat = eqx.field(static=True)
     version: Any
     number: Any = None
-    store: ClientStateStore | None = eqx.field(static=True, default=None)
+    replaced: tuple[Any, ...] = ()
+    store: RowStore | None = eqx.field(static=True, default=None)
 
     @classmethod
     def create(cls, initial: PyTree, clients: int) -> "OffloadedMemory":
@@ -145,7 +258,7 @@ class OffloadedMemory(Memory):
             self.row_format.structure, list(map(select_row, rows, jax.vmap(self._initial_row)(ids)))
         )
 
-    def put(self, ids: Int[Array, "some"], rows: PyTree) -> Memory:
+    def put(self, ids: Int[Array, "some"], rows: PyTree) -> "OffloadedMemory":
         leaves = [
             jnp.asarray(update, like.dtype)
             for update, like in zip(jax.tree.leaves(rows), self.row_format.leaves, strict=True)
@@ -155,6 +268,18 @@ class OffloadedMemory(Memory):
             self.row_format.write, [jax.ShapeDtypeStruct((), jnp.int32)], *arguments, *leaves
         )
         return dataclasses.replace(self, version=version)
+
+    def put_over(self, ids: Int[Array, "some"], before: PyTree, rows: PyTree) -> "OffloadedMemory":
+        """Does as `put`, and stores the rows that the ids had, for `undo`."""
+        replaced = (*self.replaced, (ids, before))
+        return dataclasses.replace(self.put(ids, rows), replaced=replaced)
+
+    def undo(self, condition: Bool[Array, ""]) -> "OffloadedMemory":
+        """Undoes the writes of this round if the condition holds."""
+        memory = self
+        for ids, before in reversed(self.replaced):
+            memory = memory.put(jnp.where(condition, ids, self.row_format.clients), before)
+        return memory
 
     def all(self) -> PyTree:
         return self.each(lambda state: state).all()
@@ -179,9 +304,9 @@ class OffloadedMemory(Memory):
         return len(self.row_format.leaves)
 
     def written(self) -> tuple[np.ndarray | None, list[np.ndarray]]:
-        store, version = STORES[int(self.number)], int(self.version)
-        ids = store.written_ids(version)
-        return ids, self.row_format.unpack(store.read(version, ids)[1])
+        store = STORES[int(self.number)]
+        ids = store.written_ids()
+        return ids, self.row_format.unpack(store.read(int(self.version), ids)[1])
 
     def restored(self, ids: np.ndarray | None, rows: list[np.ndarray]) -> "OffloadedMemory":
         store = self.row_format.store("host" if self.store is None else self.store.placement)
@@ -190,21 +315,17 @@ class OffloadedMemory(Memory):
             for row_array, leaf in zip(rows, self.row_format.leaves, strict=True)
         ]
         client_ids = np.arange(self.row_format.clients, dtype=np.int32) if ids is None else ids
-        blocks = store.split_blocks(np.arange(len(client_ids)))
-        store.fill(
-            (client_ids[block], self.row_format.pack([rows[block] for rows in arrays]))
-            for block in blocks
-        )
+        store.put(client_ids, self.row_format.pack(arrays))
         return self._with_store(store)
 
     def copied(self) -> "OffloadedMemory":
         store = STORES[int(self.number)]
-        return self._with_store(store.copy(int(self.version), store.placement))
+        return self._with_store(store.copy(store.placement))
 
     def here(self) -> Memory:
         return Memory(self.all())
 
-    def _with_store(self, store: ClientStateStore) -> "OffloadedMemory":
+    def _with_store(self, store: RowStore) -> "OffloadedMemory":
         return dataclasses.replace(
             self, number=jnp.int32(store.number), version=jnp.int32(0), store=store
         )
@@ -225,15 +346,28 @@ class OffloadedMemory(Memory):
         ]
 
 
-def _restrict_to_offloaded(change: Callable[[Any], Any]) -> Callable[[Memory], Memory]:
-    """Makes a function of offloaded states leave all other states as they are."""
-    return lambda memory: change(memory) if isinstance(memory, OffloadedMemory) else memory
+def _with_offloaded(tree: Any, change: Callable[[OffloadedMemory], OffloadedMemory]) -> Any:
+    """Returns a carry with changed states, of those that are off the device."""
+    return with_memories(
+        tree, lambda memory: change(memory) if isinstance(memory, OffloadedMemory) else memory
+    )
 
 
 def attach_stores(tree: Any) -> Any:
     """Returns a carry for use outside of programs, in which states hold their stores."""
-    change = lambda memory: dataclasses.replace(memory, store=STORES[int(memory.number)])  # noqa: E731
-    return with_memories(tree, _restrict_to_offloaded(change))
+    return _with_offloaded(
+        tree, lambda memory: dataclasses.replace(memory, store=STORES[int(memory.number)])
+    )
+
+
+def detach_stores(tree: Any) -> Any:
+    """Returns a carry as a program takes it, in which states do not hold their stores."""
+    return _with_offloaded(tree, lambda memory: dataclasses.replace(memory, store=None))
+
+
+def end_round(tree: Any) -> Any:
+    """Returns a carry in which states do not know what the round replaced."""
+    return _with_offloaded(tree, lambda memory: dataclasses.replace(memory, replaced=()))
 
 
 def offload_state(tree: Any) -> Any:
@@ -249,61 +383,33 @@ def offload_state(tree: Any) -> Any:
     return with_memories(tree, offload)
 
 
-def detach_stores(tree: Any) -> Any:
-    """Returns a carry as a program takes it, in which states do not hold their stores."""
-    return with_memories(
-        tree, _restrict_to_offloaded(lambda memory: dataclasses.replace(memory, store=None))
-    )
-
-
 def has_unallocated_state(tree: Any) -> bool:
     """Returns whether a carry has states that were created inside a round, without a store."""
     nodes = jax.tree.leaves(tree, is_leaf=is_memory)
     return any(isinstance(node, OffloadedMemory) and node.number is None for node in nodes)
 
 
-def allocate_stores(tree: Any, placement: StatePlacement) -> tuple[Any, list[ClientStateStore]]:
+def allocate_stores(tree: Any, placement: StatePlacement) -> tuple[Any, list[RowStore]]:
     """Gives every run its own stores, with copies of the rows that it had before.
 
     Returns the carry and the stores.
     """
-    new_stores: list[ClientStateStore] = []
-    if placement == "device":
-        return tree, new_stores
+    new_stores: list[RowStore] = []
 
     def allocate(memory: OffloadedMemory) -> OffloadedMemory:
-        versions = np.asarray(memory.version)
+        shape = memory.version.shape
         if memory.number is None:
-            stores = [memory.row_format.store(placement) for _ in range(versions.size)]
+            stores = [memory.row_format.store(placement) for _ in range(math.prod(shape))]
         else:
-            sources = zip(np.asarray(memory.number).flat, versions.flat, strict=True)
-            stores = [
-                STORES[int(number)].copy(int(version), placement) for number, version in sources
-            ]
+            numbers = np.asarray(memory.number).flat
+            stores = [STORES[int(number)].copy(placement) for number in numbers]
         new_stores.extend(stores)
-        numbers = np.array([store.number for store in stores], np.int32).reshape(versions.shape)
+        handles = np.array([store.number for store in stores], np.int32).reshape(shape)
         number, version = jax.device_put(
-            (numbers, np.zeros_like(versions)), memory.version.sharding
+            (handles, np.zeros(shape, np.int32)), memory.version.sharding
         )
         # initial rows may share the model's buffer, and a program can donate a buffer only once
         rows = jax.tree.map(jnp.array, memory._rows)
         return dataclasses.replace(memory, _rows=rows, number=number, version=version)
 
-    return with_memories(tree, _restrict_to_offloaded(allocate)), new_stores
-
-
-def check_versions(tree: Any) -> None:
-    """Raises if states can no longer be read.
-
-    Raises:
-        FedaxError: a version of a state that its store has dropped.
-    """
-
-    def check_store(memory: OffloadedMemory) -> OffloadedMemory:
-        for number, version in zip(
-            np.asarray(memory.number).flat, np.asarray(memory.version).flat, strict=True
-        ):
-            STORES[int(number)].check(int(version))
-        return memory
-
-    with_memories(tree, _restrict_to_offloaded(check_store))
+    return _with_offloaded(tree, allocate), new_stores
