@@ -4,8 +4,7 @@ population, each in a new process.
 python benchmarks/stored.py [--clients 100000 1000000 10000000] [--features 60] [--folder FOLDER]
 
 The largest files are clients x 2 x (4 x features + 4) bytes: 4.9 GB for the default. As root on
-Linux, `--cold` also measures the first 256 rounds after the system's cache of files was emptied,
-with and without reading ahead."""
+Linux, `--cold` also measures the first 256 rounds after the system's cache of files was emptied."""
 
 import argparse
 import json
@@ -34,14 +33,11 @@ def people(clients: int, features: int) -> Iterator[dict[str, np.ndarray]]:
             yield dict(zip("xy", own, strict=True))
 
 
-def measure(folder: str, ahead: bool, cold: bool) -> dict[str, float]:
+def measure(folder: str, cold: bool) -> dict[str, float]:
     """Seconds of opening, of a round, and of the loss of everybody, and the most memory of the
     process in GB."""
     import fedax
-    from fedax.engine.backends.simulation.host_dataset import HostDataset
 
-    if not ahead:
-        HostDataset.prefetch = lambda *arguments: None  # type: ignore[method-assign]
     begun = time.perf_counter()
     data = fedax.data.stored_clients(folder)
     task = fedax.tasks.classification(
@@ -83,20 +79,19 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=60)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--cold", action="store_true")
-    parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.measure:
-        folder, ahead, cold = given.measure
-        print(json.dumps(measure(folder, ahead == "1", cold == "1")))
+        folder, cold = given.measure
+        print(json.dumps(measure(folder, cold == "1")))
         return
 
-    def apart(folder: Path, ahead: bool, cold: bool) -> dict[str, float]:
+    def apart(folder: Path, cold: bool) -> dict[str, float]:
         command = [
             sys.executable,
             __file__,
             "--measure",
             str(folder),
-            str(int(ahead)),
             str(int(cold)),
         ]
         return json.loads(
@@ -118,22 +113,15 @@ def main() -> None:
             write_clients(folder, people(clients, given.features), CLASSES)
             written = time.perf_counter() - begun
             size = sum(file.stat().st_size for file in folder.rglob("*.npy")) / 1e9
-            found = apart(folder, True, False)
+            found = apart(folder, False)
             cells = (
                 f"{found['open']:.2f} | {1e3 * found['round']:.2f} | {found['loss']:.2f} | "
                 f"{found['GB']:.2f}"
             )
             print(f"| {clients:,} | {size:.2f} | {written:.1f} | {cells} |", flush=True)
             if given.cold and clients == given.clients[-1]:
-                turns = [
-                    [apart(folder, ahead, True)["round"] for ahead in (True, False)]
-                    for _ in range(3)
-                ]
-                with_, without = 1e3 * np.median(turns, axis=0)
-                print(
-                    f"\nFrom cold files: {with_:.2f} ms a round, without reading ahead "
-                    f"{without:.2f} ms"
-                )
+                median = 1e3 * np.median([apart(folder, True)["round"] for _ in range(3)])
+                print(f"\nFrom cold files: {median:.2f} ms a round")
             shutil.rmtree(folder)
 
 

@@ -1,14 +1,12 @@
 """Examples on the host: the same numbers, to the bit, as with all of them on the devices."""
 
-import threading
-
 import jax
 import numpy as np
 import pytest
 
 import fedax
 from fedax.data import stored_clients, write_clients
-from fedax.engine.backends.simulation.host_dataset import HostDataset, HostExamples, _Prefetcher
+from fedax.engine.backends.simulation.host_dataset import HostDataset, HostExamples
 from marks import quick
 
 SCHEDULE = fedax.Schedule(cohort=4, epochs=1, batch_size=7)
@@ -166,51 +164,6 @@ def test_rounds_read_their_cohorts_and_no_one_else(data, monkeypatch):
     fedax.run(fedax.FedAvg(), task_of(data), schedule=SCHEDULE, rounds=3, observe=[], engine=engine)
     assert len(asked) == 3 * 4
     assert {count for _, count in asked} <= set(data.sizes.tolist())
-
-
-def test_cohorts_are_read_ahead_in_the_order_of_their_rounds(folder, monkeypatch):
-    """The clients that are read ahead are those that work, drawn for the rounds to come."""
-    ahead, worked = [], []
-    monkeypatch.setattr(HostExamples, "read_ahead", lambda self, k: ahead.append(k))
-    monkeypatch.setattr(
-        HostExamples,
-        "client",
-        lambda self, k, own=HostExamples.client: (worked.append(k), own(self, k))[1],
-    )
-    engine = fedax.Simulation(devices=1)
-    fedax.run(
-        fedax.FedAvg(),
-        task_of(stored_clients(folder)),
-        schedule=SCHEDULE,
-        rounds=5,
-        observe=[],
-        engine=engine,
-    )
-    for thread in threading.enumerate():
-        if isinstance(thread, _Prefetcher):
-            thread.join(10)
-    assert len(ahead) == 5 * 4
-    for t in range(5):
-        assert sorted(ahead[4 * t : 4 * t + 4]) == sorted(worked[4 * t : 4 * t + 4])
-
-
-def test_reading_ahead_waits_for_the_work_and_ends_when_told(folder, monkeypatch):
-    shelved, ahead = HostExamples(task_of(stored_clients(folder)).train), []
-    monkeypatch.setattr(HostExamples, "read_ahead", lambda self, k: ahead.append(k))
-    thread = _Prefetcher(shelved, iter([0] * 10**6))
-    thread.window = 20
-    thread.start()
-    while len(ahead) <= 20:
-        pass
-    thread.join(0.1)
-    assert thread.is_alive()
-    assert len(ahead) == 21
-    shelved.client(0)
-    while len(ahead) <= 21:
-        pass
-    thread.stop()
-    thread.join(10)
-    assert not thread.is_alive()
 
 
 @pytest.mark.slow

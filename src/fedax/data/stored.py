@@ -181,10 +181,8 @@ def write_clients(
 def stored_clients(folder: str | Path) -> FederatedData:
     """Opens the clients of a folder that `write_clients` wrote, memory-mapped.
 
-    Examples are read when they are needed.
-
-    The simulation reads those of the next cohorts ahead while it works (see `fedax.Simulation`).
-    What changes all examples, such as `with_validation`, has them all in memory.
+    Examples are read when they are needed. What changes all examples, such as `with_validation`,
+    has them all in memory.
 
     Args:
         folder: see `write_clients`.

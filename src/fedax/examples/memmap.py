@@ -42,11 +42,6 @@ class RowReader:
             if self._file_offset + values.nbytes == os.path.getsize(values.filename):
                 self._file = open(values.filename, "rb", buffering=0)  # noqa: SIM115, closed with the reader
 
-    @property
-    def in_file(self) -> bool:
-        """Whether rows are read from a file."""
-        return self._file is not None
-
     def read(self, begin: int, count: int) -> np.ndarray:
         """Returns rows `begin` to `begin + count`, as many as there are."""
         count = min(count, len(self.values) - begin)
@@ -65,18 +60,6 @@ class RowReader:
                 )
             done += received
         return rows
-
-    def ahead(self, begin: int, count: int) -> None:
-        """Asks the system to bring some rows into its cache; without effect where it does not
-        listen.
-        """
-        if self._file is not None and hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(
-                self._file.fileno(),
-                self._byte_offset(begin),
-                count * self.bytes,
-                os.POSIX_FADV_WILLNEED,
-            )
 
     def _byte_offset(self, begin: int) -> int:
         return self._file_offset + begin * self.bytes

@@ -76,9 +76,8 @@ class Simulation(Engine):
         microbatch: the most examples that pass through the model at once, at least 1; larger
             batches are accumulated.
         data: `"device"`: all examples lie on every device; `"host"`: they stay where they are, in
-            memory or in files, and a client's come when it works, those of the next cohorts being
-            read ahead. `"auto"`: on the host if any lie in files (`fedax.data.open_clients`). On
-            several hosts they lie on the devices.
+            memory or in files, and a client's come when it works. `"auto"`: on the host if any lie
+            in files (`fedax.data.open_clients`). On several hosts they lie on the devices.
         memory: where the clients' memories (control variates, multipliers, models, ...) lie between
             their rounds: `"device"`, for every client; `"host"`, in the process's memory; `"disk"`,
             in a file in the system's temporary folder (`TMPDIR`), which goes with the run and its
@@ -139,7 +138,7 @@ class Simulation(Engine):
         }
         setup = dataclasses.replace(setup, **layout, offloads=self.memory != "device")
         is_on_host = self.data == "host" or (self.data == "auto" and is_in_files(setup.task))
-        dataset = HostDataset(setup) if is_on_host else None
+        dataset = HostDataset(setup.task) if is_on_host else None
         return SimulationProgram(
             setup, axes, algorithms, roots, longest, device_count, dataset, self.memory
         )
@@ -293,8 +292,6 @@ class SimulationProgram(Program):
             jnp.asarray(np.int32(count)),
             self.longest,
         )
-        if self.host_dataset is not None and self.axes.is_single and not self.timetables:
-            self.host_dataset.prefetch(self.setup, self.roots, first, count)
         with bypass_persistent_cache(self.devices):
             # donated: the states before a call are overwritten, so that a large state is not held
             # twice

@@ -1,26 +1,18 @@
 """Keeps training data on the host and streams it to the devices client by client."""
 
-import itertools
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Int
 
 from fedax.core.task import Ragged, Task
-from fedax.engine.backends.simulation.backend import SimulationBackend
 from fedax.engine.backends.simulation.host_callback import HandleRegistry, map_lanes
-from fedax.engine.round.client import Setup
-from fedax.engine.round.context import RoundContext
 from fedax.examples.memmap import RowReader
 from fedax.utils.random import Index
-
-PREFETCH_BYTES = 1 << 26
-"""Bytes that are prefetched for the next clients."""
 
 _SETS: "HandleRegistry[HostExamples]" = HandleRegistry()
 
@@ -34,12 +26,12 @@ class HostExamples:
 
     def __init__(self, data: Ragged) -> None:
         self.readers = {name: RowReader(_as_numpy(values)) for name, values in data.arrays.items()}
-        self.offsets, self.largest, self.taken = np.asarray(data.offsets), data.largest, 0
+        self.offsets = np.asarray(data.offsets)
+        self.largest = data.largest
         self.number = _SETS.add(self)
 
     def client(self, k: int) -> dict[str, np.ndarray]:
         """Returns a client's examples, padded with zeros to the size of the largest client."""
-        self.taken += 1
         return self.rows(
             int(self.offsets[k]), int(self.offsets[k + 1] - self.offsets[k]), self.largest
         )
@@ -55,11 +47,6 @@ class HostExamples:
                 )
             padded[name] = rows
         return padded
-
-    def read_ahead(self, k: int) -> None:
-        """Tells the system that a client's examples will be read soon."""
-        for reader in self.readers.values():
-            reader.ahead(int(self.offsets[k]), int(self.offsets[k + 1] - self.offsets[k]))
 
 
 class HostRagged(Ragged):
@@ -126,16 +113,15 @@ class HostDataset:
     clients.
 
     Args:
-        setup: with the examples of all clients.
+        task: with the examples of all clients.
 
     Attributes:
-        task: the setup's task with `HostRagged` data, for compiled programs.
+        task: the same with `HostRagged` data, for compiled programs.
     """
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, task: Task) -> None:
         self._sets: list[HostExamples] = []
-        self.task = self._move_task(setup.task)
-        self._prefetcher: _Prefetcher | None = None
+        self.task = self._move_task(task)
 
     def _move_task(self, task: Task) -> Task:
         sets = {name: getattr(task, name) for name in ("train", "test", "validation")}
@@ -152,75 +138,6 @@ class HostDataset:
         self._sets.append(HostExamples(data))
         return HostRagged.from_examples(data, self._sets[-1])
 
-    def prefetch(self, setup: Setup, root: Key[Array, ""], first: int, count: int) -> None:
-        """Prefetches the examples of the next rounds' cohorts in a thread, while the rounds run.
-
-        The cohorts are those that the schedule draws. Clients that an algorithm chooses otherwise
-        are read when they work.
-        """
-        train = self._sets[0]
-        if setup.schedule.cohort is None or not any(
-            reader.in_file for reader in train.readers.values()
-        ):
-            return
-        # rounded up, so that calls of different lengths share the program that draws
-        ids, counts = (
-            np.asarray(x)
-            for x in _sample_rounds(
-                setup, root, jnp.int32(first) + jnp.arange(_round_up(count), dtype=jnp.int32)
-            )
-        )
-        if self._prefetcher is not None:
-            self._prefetcher.stop()
-        self._prefetcher = _Prefetcher(
-            train,
-            itertools.chain.from_iterable(
-                cohort[:n] for cohort, n in zip(ids[:count], counts[:count])
-            ),
-        )
-        self._prefetcher.start()
-
-
-class _Prefetcher(threading.Thread):
-    """Thread that reads clients' examples in the order of their work, `window` clients ahead."""
-
-    def __init__(self, examples: HostExamples, clients: Iterator[Any]) -> None:
-        super().__init__(daemon=True, name="fedax reads ahead")
-        self.examples, self.clients, self.begun, self.stopped = (
-            examples,
-            clients,
-            examples.taken,
-            threading.Event(),
-        )
-        largest = examples.largest * sum(reader.bytes for reader in examples.readers.values())
-        self.window = max(16, PREFETCH_BYTES // max(largest, 1))
-
-    def run(self) -> None:
-        for position, k in enumerate(self.clients):
-            # `taken` counts clients that have worked; the window keeps read-ahead pages few
-            while position - (self.examples.taken - self.begun) > self.window:
-                if self.stopped.wait(0.002):
-                    return
-            if self.stopped.is_set():
-                return
-            self.examples.read_ahead(int(k))
-
-    def stop(self) -> None:
-        self.stopped.set()
-
-
-@eqx.filter_jit
-def _sample_rounds(
-    setup: Setup, root: Key[Array, ""], rounds: Int[Array, "rounds"]
-) -> tuple[Int[Array, "rounds capacity"], Any]:
-    """Returns the schedule's first cohort of each round, and its number of clients."""
-
-    def draw(t: Index) -> tuple[Array, Array]:
-        cohort = RoundContext(SimulationBackend(setup), t, root).sample()
-        return cohort.ids, jnp.asarray(cohort.count, jnp.int32)
-
-    return jax.lax.map(draw, rounds)
-
 
 def is_in_files(task: Task) -> bool:
     """Returns whether any of the clients' examples are in memory-mapped files."""
@@ -236,7 +153,3 @@ def is_in_files(task: Task) -> bool:
 
 def _as_numpy(values: Any) -> np.ndarray:
     return values if isinstance(values, np.memmap) else np.asarray(values)
-
-
-def _round_up(count: int) -> int:
-    return 1 << max(3, (count - 1).bit_length())
