@@ -104,7 +104,9 @@ class Device:
                 raise InvalidInput.found(
                     f"Device(task=...), {split}", f"examples of {data.clients} clients", "of one"
                 )
-        self.partition, self.folder, self.secure = partition, Path(folder), secure
+        self.partition = partition
+        self.folder = Path(folder)
+        self.secure = secure
         self.layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
         dtype = self.layout.dtype
         resolved = [
@@ -209,18 +211,14 @@ class Device:
         phase = _find_phase(run_setup.plan, order)
         down = tree_of(content["down"], phase.down, "sent down")
         names = sorted(phase.held)
-        slots, versions = (
-            dict(zip(names, order["slots"], strict=True)),
-            dict(zip(names, order["bases"], strict=True)),
-        )
+        slots = dict(zip(names, order["slots"], strict=True))
+        versions = dict(zip(names, order["bases"], strict=True))
         states = {
             name: self._load_state(content, store, slots[name], versions[name], name, like)
             for name, like in phase.held.items()
         }
-        root, round = (
-            jax.random.wrap_key_data(jnp.asarray(order["root"], jnp.uint32)),
-            int(order["round"]),
-        )
+        root = jax.random.wrap_key_data(jnp.asarray(order["root"], jnp.uint32))
+        round = int(order["round"])
         codec = None if run_setup.assignment.channel is None else run_setup.assignment.channel.up
         phase_work = PhaseWork(
             phase.work, down, codec, root, jnp.int32(round), int(order["occurrence"])
@@ -251,7 +249,8 @@ class Device:
         """Sums of the loss and of all scores over its examples, at the global model or at the one
         it uses itself.
         """
-        run_setup, split = self._setup_for(order), str(order["split"])
+        run_setup = self._setup_for(order)
+        split = str(order["split"])
         data = getattr(self.task, split)
         if data is None or not data.total:
             return self._reply(order, {"count": 0}, up=record_of(()))
@@ -353,7 +352,8 @@ def _find_phase(plan: Plan, order: Any) -> Phase:
     work = str(order["work"])
     if work not in plan.phases:
         raise Refused(f"no work function {work!r}; there are {', '.join(sorted(plan.phases))}")
-    phases, number = plan.phases[work], order.get("phase", 0)
+    phases = plan.phases[work]
+    number = order.get("phase", 0)
     if len(phases) > 1 and "phase" not in order:
         raise Refused(
             f"an order for {work!r} that does not say which of its {len(phases)} phases; server "

@@ -13,7 +13,10 @@ from fedax.flower.protocol.masks import Keys, Member, to_fixed_point
 from fedax.flower.protocol.records import Refused, order_name
 from fedax.utils.files import write, writing
 
-KEYS, DEAL, HIDE, SHOW = "keys", "deal", "hide", "show"
+KEYS = "keys"
+DEAL = "deal"
+HIDE = "hide"
+SHOW = "show"
 """The stages: public keys; shares of secrets, in letters to the others; the upload under masks;
 shares of those who are needed."""
 
@@ -54,8 +57,10 @@ def answer_stage(
     Raises:
         Refused: an order that is not as it should be.
     """
-    order, masks = content["order"], content["masks"]
-    name, stage = str(order["order"]), str(masks["stage"])
+    order = content["order"]
+    masks = content["masks"]
+    name = str(order["order"])
+    stage = str(masks["stage"])
     member = Member.of(partition, secret, f"{masks['session']} {name}")
 
     def reply(up: ArrayRecord | None = None, **facts: Any) -> RecordDict:

@@ -106,7 +106,8 @@ class Outbox:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.account = folder / "sent", Account(folder)
+        self.folder = folder / "sent"
+        self.account = Account(folder)
 
     def send_once(self, kind: str, content: Any, make: Callable[[], RecordDict]) -> RecordDict:
         """Returns the message that answers an order, made and stored at the first time.
@@ -121,14 +122,17 @@ class Outbox:
                 stored.
         """
         order = content["order"]
-        run, name, round = str(order["run"]), str(order["order"]), int(order["round"])
+        run = str(order["run"])
+        name = str(order["order"])
+        round = int(order["round"])
         if not (
             re.fullmatch(r"[0-9a-f]{1,64}", run)
             and re.fullmatch(r"[0-9a-f]{32}", name)
             and 0 <= round < 1 << 31
         ):
             raise Refused("an order without a valid name")
-        path, digest = self.folder / run / f"{round:010d}-{name}-{kind}", digest_of(content)
+        path = self.folder / run / f"{round:010d}-{name}-{kind}"
+        digest = digest_of(content)
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             # a hidden upload may be made of a noisy one
