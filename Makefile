@@ -46,7 +46,7 @@ format: $(VENV)/.ready-to-test ## format the code and sort its imports
 generate: $(VENV)/.ready-to-test ## write exports, the list of the public interface and the pages on the benchmark, after a new algorithm, a changed signature or new benchmark results
 	$(BIN)/python .ci/generate
 
-all: test slow deployments torch check pages ## every test, check and page: some two hours on two cores
+all: test slow torch check pages ## every test, check and page: some two hours on two cores
 
 # other tests than those of algorithms: make test-one K=partition IN=tests/data; types are checked by `make test`
 IN := tests/laws tests/closed_forms
@@ -54,9 +54,8 @@ test-one: $(VENV)/.ready-to-test ## the laws and closed forms whose names match 
 	$(if $(K),,$(error make test-one needs a name: make test-one K=FedNova))
 	FEDAX_CHECKED=0 $(BIN)/python -m pytest --quiet -m "not slow" $(IN) -k "$(K)"
 
-slow: export FEDAX_PART := $(OF)
-slow: $(VENV)/.ready-to-test ## the tests that `make test` leaves out: further engines, recipes, MPI, killed runs: make slow OF=2/24 for a part
-	$(PYTEST) -m slow --ignore tests/site --ignore tests/flower/test_deploy.py tests
+slow: $(VENV)/.ready-to-test ## the tests that `make test` leaves out: further engines, recipes, MPI, killed runs, deployments: 40 minutes on two cores
+	$(PYTEST) -m slow --ignore tests/site tests
 
 deployments: $(VENV)/.ready-to-test ## real processes over Flower on this machine, with TLS: a server and five clients, killed and resumed
 	$(BIN)/python -m pytest --quiet -m slow tests/flower/test_deploy.py

@@ -66,39 +66,6 @@ def scope_of(nodeid):
     return " ".join([file, *ALGORITHM.findall(test)[:1]]) if "laws" in file else file
 
 
-def pytest_collection_modifyitems(config, items):
-    if part := os.environ.get("FEDAX_PART"):
-        config.hook.pytest_deselected(items=leave_part(part, items))
-
-
-def leave_part(part, items):
-    """Leaves `2/12` of the tests, every twelfth scope from the second on; those that were taken
-    out."""
-    number, parts = map(int, part.split("/"))
-    mine = set(sorted({scope_of(item.nodeid) for item in items})[number - 1 :: parts])
-    others = [item for item in items if scope_of(item.nodeid) not in mine]
-    items[:] = [item for item in items if scope_of(item.nodeid) in mine]
-    return others
-
-
-LONG = (
-    "profile.profile",
-    "single.compare",
-    "from_equinox.from_equinox",
-)
-"""Examples of docstrings that take seconds."""
-
-
-SLOW = frozenset((ROOT / "tests" / "slow_cases.txt").read_text(encoding="utf-8").splitlines())
-"""Cases that `make slow` runs because of their time, written by `.ci/slow-cases`."""
-
-
-def pytest_itemcollected(item):
-    is_long = isinstance(item, pytest.DoctestItem) and item.name.endswith(LONG)
-    if is_long or item.nodeid in SLOW:
-        item.add_marker(pytest.mark.slow)
-
-
 def pytest_collection_finish():
     """Spare the garbage collector the modules, which stay, and most of the traces: a twentieth of
     the time of tests."""

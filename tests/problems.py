@@ -1,5 +1,6 @@
 """Small federated problems with known answers, for laws and closed forms."""
 
+import dataclasses
 import inspect
 from typing import Any
 
@@ -36,7 +37,9 @@ def quadratic(curvatures, centres, sizes=None):
         for a, b, n in zip(curvatures, centres, sizes, strict=True)
     ]
 
-    return fedax.tasks.from_loss(_quadratic_loss, np.zeros(len(centres[0])), clients)
+    task = fedax.tasks.from_loss(_quadratic_loss, np.zeros(len(centres[0])), clients)
+    # no owner: all tests on quadratics share their programs
+    return dataclasses.replace(task, owner=None)
 
 
 def _quadratic_loss(w, examples):
@@ -53,6 +56,10 @@ def random_quadratic(clients=4, dim=3, seed=0, low=0.5, high=2.0):
         curvatures.append(basis @ np.diag(rng.uniform(low, high, dim)) @ basis.T)
         centres.append(rng.normal(size=dim))
     return np.array(curvatures), np.array(centres)
+
+
+# one method of each kind
+WATCHED = {"FedAvg", "SCAFFOLD", "FedDANE", "FedAWARE", "PerFedBC", "Ditto", "DFedAvgM", "GTAdam"}
 
 
 def all_algorithms() -> list[type[Algorithm]]:

@@ -70,6 +70,7 @@ def test_what_can_vary_is_searched(mine):
         space_of(kind, (0.01, 1.0), {}, {"mine": {"fixed": {"linear": [0.0, 1.0]}}})
 
 
+@pytest.mark.slow
 def test_the_command_says_what_is_searched(mine, folder, tmp_path):
     bench, console = bench_of(folder, tmp_path / "out"), quiet()
     bench.run([mine], console, only_plan=True)

@@ -109,6 +109,7 @@ def test_a_cell_is_made_again(native):
     assert same_traffic
 
 
+@pytest.mark.slow
 def test_the_page_follows_from_the_archive():
     sys.path.insert(0, str(ROOT / "docs" / "hooks"))
     try:
@@ -133,6 +134,7 @@ def test_the_page_follows_from_the_archive():
     assert "| method |" not in choose.article(fewer)
 
 
+@pytest.mark.slow
 def test_the_article_counts_the_verdicts():
     sys.path.insert(0, str(ROOT / "docs" / "hooks"))
     try:
@@ -163,6 +165,7 @@ def plain_cost(run, metric, target, higher):
     return math.inf
 
 
+@pytest.mark.slow
 def test_profiles_are_those_of_plain_numpy_on_the_files():
     """Medians, ratios, areas and bootstrap intervals of all families, recomputed in loops."""
     made = standing()
@@ -204,6 +207,7 @@ def test_profiles_are_those_of_plain_numpy_on_the_files():
     assert compared >= sum(not entry.refused for _, entry, *_ in shipped())
 
 
+@pytest.mark.slow
 def test_the_leaderboard_is_that_of_the_archive():
     made = standing()
     told = page_data(made)

@@ -171,6 +171,7 @@ def test_names_that_cannot_be_are_refused(name, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["study", "study.toml", "study.v2", "below/study"])
 def test_a_new_experiment_is_a_toml_file_that_selects_by_validation(name):
     """With its grid switched on, too: no hyperparameter is selected on examples that are trained on

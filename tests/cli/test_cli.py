@@ -57,6 +57,7 @@ def test_version_and_help():
         assert call(command, "--help").exit_code == 0
 
 
+@pytest.mark.slow
 def test_compare_run_and_report(tmp_path):
     result = call(*COMPARE, "--seeds", "0,1", "--out", "a")
     assert result.exit_code == 0, result.output
@@ -169,6 +170,7 @@ def test_values_set_on_the_command_line_replace_those_of_the_file(tmp_path):
         assert "allowed: " in refused("run", "a.toml", "--set", wrong)
 
 
+@pytest.mark.slow
 def test_validate_runs_nothing_and_shows_the_whole_file(tmp_path, monkeypatch):
     (tmp_path / "a.toml").write_text(TINY)
     result = call("validate", "a.toml", "--set", "schedule.cohort=3")
@@ -259,6 +261,7 @@ def test_ctrl_c_in_a_real_process_leaves_a_valid_directory(tmp_path):
     assert (tmp_path / "a" / "report.html").stat().st_size > 1_000_000
 
 
+@pytest.mark.slow
 def test_jax_is_set_up_for_all_cores_with_a_cache(tmp_path):
     code = (
         "import jax; from fedax.experiments.running.setup import set_up_jax as s; s(3); "

@@ -18,6 +18,7 @@ def call(*arguments):
     return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, list(arguments))
 
 
+@pytest.mark.slow
 def test_graph_shows_what_the_paper_counts():
     """Ring of 20: 20 links of degree 2, lambda 0.96737, 40 messages of 32 d and 32 + 8 d bits."""
     result = call("graph", "ring", "--clients", "20", "--dim", "1000")
@@ -42,6 +43,7 @@ def test_graphs_are_compared():
     assert "topk:fraction=1" in result.output
 
 
+@pytest.mark.slow
 def test_every_graph_of_a_number_of_clients_is_known():
     needs = {"random_regular": "degree=3", "erdos_renyi": "p=0.9"}
     texts = [f"{name}:{needs[name]}" if name in needs else name for name in constructors()]

@@ -69,6 +69,7 @@ def largest_rate(smooth, steps, theta):
     return low
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["common", "own"])
 @pytest.mark.parametrize("theta", [0.0, 0.9])
 def test_dfedavgm_has_the_momentum_of_its_solver(theta, where):
@@ -94,6 +95,7 @@ def test_dfedavgm_has_the_momentum_of_its_solver(theta, where):
     assert found["theta"] == theta
 
 
+@pytest.mark.slow
 def test_dfedavgm_takes_the_rounding_and_names_what_has_no_bound():
     name = 'name = "dfedavgm"'
     replica = FILE.replace(
@@ -112,6 +114,7 @@ def test_dfedavgm_takes_the_rounding_and_names_what_has_no_bound():
     assert "mixed whole" in rows["consensus, mean square"].source
 
 
+@pytest.mark.slow
 def test_estimates_from_lower_bounds_are_marked(plan):
     rows = {row.quantity: row.source for row in suggestions("dfedavgm", plan, accuracy=0.01)}
     for name in ("consensus, mean square", "best eta for 10,000 rounds"):
@@ -121,6 +124,7 @@ def test_estimates_from_lower_bounds_are_marked(plan):
     assert rows["L, the largest of a client"] == "closed form, an upper bound"
 
 
+@pytest.mark.slow
 def test_feddane_with_one_mu_for_each_device():
     """Theorem 7 written out: exact solutions, L of f at most the mean of the devices' by size."""
     mu = [1e3, 2e4, 3e3, 5e4]
@@ -137,6 +141,7 @@ def test_feddane_with_one_mu_for_each_device():
     assert rows["rho of each"].source == "Theorem 7, corrected, if solved exactly: a decrease"
 
 
+@pytest.mark.slow
 def test_feddane_passes_on_the_solver_and_names_missing_premises():
     text = FILE.replace('name = "sgd"\nlearning_rate = 0.01', 'name = "inexact"\ngamma = 0.05')
     plan = Experiment.parse(text).plan()

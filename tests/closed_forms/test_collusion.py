@@ -52,6 +52,7 @@ def agreed(attack, changes, known=KNOWN, n=8, m=3):
     return np.asarray(attack.agree(jnp.asarray(changes), *flags))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1.0, 1e-25, 1e25])
 def test_what_they_agree_on(size):
     """In float32, where squares of the smallest and the largest do not fit; rows that are not known
@@ -116,6 +117,7 @@ ENGINES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "knows"), [("sequential", "honest"), ("mesh", "hostile"), ("eager", "honest")]
 )
@@ -162,6 +164,7 @@ class Pair(Algorithm):
         return Upload((x, w - 2 * x, weight), weight=weight, reference=w)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["mesh", "eager"])
 @pytest.mark.parametrize("bad", [False, True])
 def test_every_vector_is_replaced_by_itself(engine, bad):

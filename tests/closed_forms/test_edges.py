@@ -1,6 +1,8 @@
 """Formulas that divide by what may vanish: every algorithm stays finite, and does what its
 documentation says."""
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import numpy as np
@@ -37,7 +39,9 @@ def task(curve, slopes, sizes=(1, 1, 1)):
         }
         for k, n in enumerate(sizes)
     ]
-    return fedax.tasks.from_loss(bowl_or_slope, np.ones(2), clients)
+    return dataclasses.replace(
+        fedax.tasks.from_loss(bowl_or_slope, np.ones(2), clients), owner=None
+    )
 
 
 SAME, OPPOSITE = [[1, 2]] * 3, [[1, 2], [-1, -2], [0, 0]]

@@ -46,6 +46,7 @@ def own_models(history):
     return np.asarray(jax.tree.leaves(history.personal)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["own", "global"])
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 @pytest.mark.parametrize("learn", [True, False])
@@ -129,6 +130,7 @@ def test_a_shared_buffer_needs_a_server_that_waits():
     assert run(fedax.FedBC(), 1, schedule).outcome.ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, slow(5)])
 def test_few_local_steps_from_the_own_model_reach_the_stationary_point(steps):
     """With fixed multipliers, everybody at work: eq. (10)'s point has A_k (x_k - b_k) + 2 lam_k

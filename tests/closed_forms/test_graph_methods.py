@@ -64,6 +64,7 @@ class Averaging(Gossip):
         return jnp.where(client.round == 0, unit, received)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize(
     ("kind", "clients"), [slow(Graph.ring, 31), (Graph.star, 5)], ids=["lists", "dense"]
@@ -215,6 +216,7 @@ def test_gtadam():
     np.testing.assert_allclose(nodes(method, run(method)), x, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_gtsgd():
     """DSGT with one minibatch a round; K-GT with an epoch of full batches, in the correction's
     form, and its optimum."""
@@ -251,6 +253,7 @@ def one_way():
     return Graph.directed(nx.DiGraph(links))
 
 
+@pytest.mark.slow
 def test_push_sum():
     """The biased vector and the scalar are pushed along columns; the change of the de-biased model
     enters the biased one."""
@@ -276,6 +279,7 @@ def test_push_sum_on_a_symmetric_graph_is_dfedavgm():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drops", [0.0, 0.3])
 def test_push_sum_is_right_where_averages_of_what_is_heard_are_biased(drops):
     """Flat losses: everybody starts apart and only talks. Push-sum ends at the mean, rows that sum
@@ -301,6 +305,7 @@ def test_push_sum_is_right_where_averages_of_what_is_heard_are_biased(drops):
     assert abs(found[Talk][0] - 2.0) > 0.05
 
 
+@pytest.mark.slow
 def test_lost_messages_are_the_same_on_every_engine():
     method = fedax.PushSum(graph=one_way().lossy(0.4, "sender"))
     two = fedax.Simulation("sequential", devices=2)
@@ -409,6 +414,7 @@ def test_beer():
     assert history.bits.up.tolist() == [2 * (32 + 12 * 4) * (int((w > 0).sum()) - 5)] * ROUNDS
 
 
+@pytest.mark.slow
 def test_beer_reaches_the_optimum_with_few_bits():
     exact_optimum(
         fedax.BEER(graph=path_of_five(), gamma=0.5),
@@ -422,6 +428,7 @@ def grid(v, b, s):
     return np.clip(np.floor(v / s), -(2 ** (b - 1)), 2 ** (b - 1) - 1) * s
 
 
+@pytest.mark.slow
 def test_quantized_against_its_equations():
     """Eq. (7), replicas, and CHOCO-SGD's Alg. 2, with floor on a fixed grid that is too small for
     some entries."""
@@ -536,6 +543,7 @@ def test_equation_7_is_unstable_where_w_has_negative_eigenvalues():
     np.testing.assert_allclose(found["replica"] - limit, (-q / 3) ** t * -limit, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("b", [8, *map(slow, (4, 16, 32))])
 def test_bits_of_quantized_messages(b):
     """(32 + d b) deg(i) for every client, on a ring and on a random graph."""

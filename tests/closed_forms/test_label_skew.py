@@ -113,6 +113,7 @@ def test_a_client_with_one_class_does_not_train_as_written():
     np.testing.assert_array_equal(history.params, start)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES, ids=["one device", "two devices", "eager"])
 @pytest.mark.parametrize(("beta", "tau"), [(1.0, 1.0), (0.3, 2.0), (0.0, 1.0)])
 def test_fedntd(beta, tau, engine):
@@ -141,6 +142,7 @@ def test_one_full_step_of_fedntd_is_that_of_fedavg():
     np.testing.assert_allclose(distilled, plain, rtol=0, atol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("float32")
 @pytest.mark.parametrize("method", [fedax.FedLC(tau=2.0), fedax.FedNTD(tau=0.1)], ids=type)
 def test_certain_predictions_stay_finite(method):
@@ -158,6 +160,7 @@ def test_tasks_without_classes_are_refused(method):
         run(method, regression())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [fedax.FedLC, fedax.FedNTD])
 def test_grids_are_single_runs(kind):
     """Of their own numbers."""

@@ -101,6 +101,7 @@ KNOWN = {
 }
 
 
+@pytest.mark.slow
 def test_optimum_and_constants(convex):
     least, variance, worst = KNOWN[len(convex.optimum)]
     pooled = newton(*convex.f[:3])

@@ -61,6 +61,7 @@ def test_sums_over_all_clients_stay_true_however_they_are_drawn(method, solver, 
     np.testing.assert_allclose(found, optimum, rtol=0, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [fedax.FedVARP, fedax.MIFA])
 @pytest.mark.parametrize("lr", [1.0, 0.5])
 def test_last_changes_stand_for_clients_that_are_away(kind, lr):
@@ -92,6 +93,7 @@ def test_with_everybody_last_changes_are_fedavg(kind):
     np.testing.assert_allclose(remembered, plain, rtol=0, atol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [fedax.FedVARP, fedax.MIFA])
 def test_last_changes_end_where_fedavg_with_everybody_ends(kind):
     """However few of the clients of unequal sizes and unequal work come to a round; FedAvg goes on
@@ -122,6 +124,7 @@ def resting(lr, weights, power):
     return np.linalg.solve(sum(pulls), sum(pull @ b for pull, b in zip(pulls, B, strict=True)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["size", "equal"])
 @pytest.mark.parametrize(("method", "power"), [(fedax.FedNova, 1), (fedax.FedAvg, 0)])
 def test_fednova_is_consistent_under_unequal_steps(method, power, weights):

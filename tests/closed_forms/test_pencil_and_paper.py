@@ -1,6 +1,7 @@
 """Runs that can be checked by hand: a scalar parameter, a few numbers, the given order."""
 
 import numpy as np
+import pytest
 
 import fedax
 
@@ -44,6 +45,7 @@ def test_two_clients_by_hand():
     assert history.outcome.ok
 
 
+@pytest.mark.slow
 def test_short_last_batch_is_averaged_over_what_it_holds():
     """Batches of two over 1, 3, 8: a step towards 2, then one towards 8 alone. lr 1/2 from 0: 1,
     then 4.5."""

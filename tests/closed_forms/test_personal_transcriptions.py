@@ -78,6 +78,7 @@ def test_ditto():
     agree(run(fedax.Ditto(lam=lam)), w, own)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("beta", "decay"), [(1.0, 0.0), (0.6, 0.3)])
 @pytest.mark.parametrize("trained", ["all", "drawn"])
 def test_pfedme(trained, beta, decay):
@@ -105,6 +106,7 @@ def test_pfedme(trained, beta, decay):
     assert history.bits.up.tolist() == [64 * 4 * 3] * ROUNDS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on", ["train", "test"])
 @pytest.mark.parametrize("order", ["first", "second"])
 def test_perfedavg(order, on):
@@ -185,6 +187,7 @@ def test_perfedbc(start, inner):
     agree(run(fedax.PerFedBC(dual_lr=0.3, lam=0.2, gamma=0.01, **options), task), z, personal)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", [fedax.FedBC(dual_lr=0.3), fedax.PFedMe(trained="drawn")], ids=["FedBC", "PFedMe"]
 )
@@ -345,6 +348,7 @@ def test_fedrep(body):
     assert history.bits.up.tolist() == history.bits.down.tolist() == [3 * 64 * 3] * ROUNDS
 
 
+@pytest.mark.slow
 def test_leaves_that_stay_are_looked_at_where_they_are():
     """Own accuracy is that of the client's own leaves; a codec with feedback codes what is sent,
     and nothing else."""
@@ -468,6 +472,7 @@ def steps_of(data, k):
     return [(data[k]["x"][rows], data[k]["y"][rows]) for (rows,) in batches(k)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tuned", ["all", "head", "body"])
 def test_fedbabu(tuned):
     task, data = two_layers()
@@ -493,6 +498,7 @@ def test_fedbabu(tuned):
     assert history.bits.up.tolist() == [3 * 64 * a.size] * ROUNDS
 
 
+@pytest.mark.slow
 def test_fedrod():
     """Both steps at the same point: the balanced softmax for body and generic head, then the sum of
     logits for the own head."""

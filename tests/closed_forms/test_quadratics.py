@@ -202,6 +202,7 @@ def test_feddane_decay_fades_the_correction():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"),
     [

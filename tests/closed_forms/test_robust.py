@@ -64,6 +64,7 @@ def weiszfeld(models, weights, w):
     return v
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "rule"),
     [
@@ -79,6 +80,7 @@ def test_rules_against_numpy(method, rule):
     np.testing.assert_allclose(vector(run(method)), trajectory(rule), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("many", [4, slow(5)])
 def test_rules_of_single_rounds(many):
     """One gradient step of size 1 on bowls around b_k ends at b_k: the rules of these points, also

@@ -58,6 +58,7 @@ def clipped(changes, center, tau, iterations=1):
     return center
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("many", "f"), [(7, 1), (8, 1), (11, 2), (4, 0)])
 def test_bulyan(many, f):
     b = np.random.default_rng(many).normal(size=(many, 3))

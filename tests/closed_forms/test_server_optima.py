@@ -130,6 +130,7 @@ def test_one_client_that_did_not_move_does_not_hold_the_median():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e-25, 1.0, 1e25])
 def test_rules_at_any_scale(scale):
     changes = (SPREAD * scale).astype(np.float32)
@@ -159,6 +160,7 @@ def test_the_median_of_two_large_models_is_not_infinite():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e-25, 1.0, 1e18])
 @pytest.mark.parametrize("normalize", ["none", "unit"])
 def test_fedaware_steps_along_the_shortest_combination_at_any_scale(scale, normalize):

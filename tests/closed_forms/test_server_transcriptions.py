@@ -171,6 +171,7 @@ def test_fednova_as_released_with_fedaware(weighted):
     assert np.abs(vector(found) - vector(run(fedax.FedNova(), schedule=schedule))).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [ONE, slow(fedax.Eager())])
 def test_fedaware_starts_with_everybody(engine):
     """`startup="all"`: round 0 is everyone's, and already a step along the shortest combination;
@@ -205,6 +206,7 @@ def test_fedaware_starts_with_everybody(engine):
     assert (found.bits.up / (4 * 64)).tolist() == [5, 3, 3, 3]
 
 
+@pytest.mark.slow
 def test_clients_without_weight_never_work_again():
     """The segment between two clients' updates is the nearest to zero; the other three, and their
     momenta, are left alone."""
@@ -289,6 +291,7 @@ class ReleasedSampler:
         return sorted(drawn)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("startup", ["all", "explore"])
 @pytest.mark.parametrize("feedback", [True, False])
 def test_fedaware_with_the_released_ids(startup, feedback):
@@ -354,6 +357,7 @@ def test_fedaware_whose_cohorts_share(shared):
     agree(run(fedax.FedAWARE(alpha=alpha, lr=lr, shared=shared)), x, 1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cohort", [3, 5])
 @pytest.mark.parametrize("kind", [fedax.FedAvg, fedax.FedNova])
 def test_released_baselines_mix_up_weights(kind, cohort):
@@ -479,6 +483,7 @@ def test_gd():
     agree(run(fedax.GD()), w)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["size", "equal"])
 @pytest.mark.parametrize("batch", [4, "full"])
 def test_local_gd_at_given_times(weights, batch):
@@ -573,6 +578,7 @@ def test_uniform_control_weights_are_the_objectives_where_these_are_equal():
     agree(uniform, vector(own))
 
 
+@pytest.mark.slow
 def test_uniform_control_variates_lead_to_the_equally_weighted_optimum():
     """Local models rest where corrections equal local gradients, so the optimum is that of the
     control variates' weights."""

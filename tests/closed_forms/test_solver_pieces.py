@@ -56,6 +56,7 @@ def normed(sizes=(8, 12, 4, 16)):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_users_run")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_second_model_leaves_the_statistics_of_the_first(engine):

@@ -90,6 +90,7 @@ def similar_quadratics(spread=0.05):
     return quadratic(a, b), np.linalg.solve(a.mean(0), np.einsum("kij,kj->i", a, b) / 5)
 
 
+@pytest.mark.slow
 def test_sdane_reaches_the_optimum_with_everybody_and_exact_solves():
     task, optimum = similar_quadratics()
     options = {"solver": fedax.Exact(), "schedule": fedax.Schedule(batch_size="full")}
@@ -119,6 +120,7 @@ def test_fedred_refuses_a_decay_in_every_step():
         run(fedax.FedRed(), solver=fedax.SGD(LR, decay=0.5, decay_by="step"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("coins", "decay"), [(True, 1.0), (False, 1.0), (False, 0.5)])
 def test_proxskip(coins, decay):
     """Alg. over iterations and coins: h is updated when they say so; a round ends there. Without
@@ -152,6 +154,7 @@ def test_proxskip(coins, decay):
     )
 
 
+@pytest.mark.slow
 def test_proxskip_reaches_the_optimum_that_local_steps_miss():
     curvatures, centres = random_quadratic()
     task, optimum = (
@@ -190,6 +193,7 @@ def test_fedexprox_with_exact_proximal_points():
     np.testing.assert_allclose(found.params, w, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.0, 0.6])
 def test_fedsam(momentum):
     world, rho = World(), 0.3
@@ -264,6 +268,7 @@ def test_fedcm_is_fedavg_m():
     agree(run(fedax.FedCM(alpha=beta, lr=gamma / (steps * LR)), task, schedule=schedule), w)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beta", [0.3, 1.0])
 def test_scaffold_with_momentum(beta):
     """Control variates are means of the gradients along the local steps; 1 is SCAFFOLD."""
@@ -291,6 +296,7 @@ def test_scaffold_with_momentum(beta):
         agree(run(fedax.SCAFFOLD(lr=lr)), w)
 
 
+@pytest.mark.slow
 def test_scaffold_with_momentum_reaches_the_optimum_with_sampled_clients():
     curvatures, centres = random_quadratic()
     optimum = np.linalg.solve(
@@ -320,6 +326,7 @@ def test_fedlin(rates):
     agree(run(fedax.FedLin(rates=rates)), w)
 
 
+@pytest.mark.slow
 def test_fedlin_stays_at_the_optimum_whatever_the_work():
     curvatures, centres = random_quadratic()
     sizes = [1, 2, 3, 4]
@@ -380,6 +387,7 @@ def test_the_same_in_32_bits(kind):
     np.testing.assert_allclose(low, exact, rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_sharp_and_shifted_steps_keep_what_the_solver_offers():
     """Clipping and decay work on the changed gradients; a decayed run differs from a plain one."""
     plain = run(fedax.FedSAM(rho=0.2))

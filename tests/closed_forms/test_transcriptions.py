@@ -52,6 +52,7 @@ def test_feddyn():
     np.testing.assert_allclose(run(fedax.FedDyn(alpha=alpha)), w, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["as_written", "as_released"])
 @pytest.mark.parametrize("q", [0.5, 2.0])
 def test_qfedavg(q, form):
@@ -117,6 +118,7 @@ def test_uncorrected_methods_do_not(make):
     assert with_half_of_the_clients(make(), 1500) > 1e-2
 
 
+@pytest.mark.slow
 def test_fednova_is_consistent_under_unequal_work():
     """Clients at -1 and 1 with one and eight examples, batches of one: FedAvg counts the busy one's
     steps twice over."""

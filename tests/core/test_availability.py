@@ -192,6 +192,7 @@ def test_a_rule_of_ones_own_loses_those_who_are_not_there():
 TRACE = Trace([1, 0, 2, 3, 1], [0, 2, 2, 2, 3], [1, 4, 3, 3, 4])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["size", "equal"])
 @pytest.mark.parametrize(
     "engine", [fedax.Simulation, slow(fedax.Eager)], ids=lambda engine: engine.__name__

@@ -43,6 +43,7 @@ def test_layout_refuses_what_is_no_model(params):
         Layout.of(params)
 
 
+@pytest.mark.slow
 def test_local_gradient_is_the_gradient_of_its_value():
     rng = np.random.default_rng(0)
     w, anchor, linear = (jnp.asarray(rng.normal(size=4)) for _ in range(3))
@@ -235,6 +236,7 @@ def test_the_catalogue_is_found_by_discovery():
     assert fedax.FedBC is algorithm_classes()["fedbc"]
 
 
+@pytest.mark.slow
 def test_feddane_as_released_needs_two_parameter_arrays():
     task = fedax.tasks.from_loss(lambda w, x: (w.sum() - x) ** 2, np.zeros(3), clients=[[1.0]])
     with pytest.raises(
@@ -243,6 +245,7 @@ def test_feddane_as_released_needs_two_parameter_arrays():
         fedax.run(fedax.FedDANE(correction="as_released"), task, rounds=1)
 
 
+@pytest.mark.slow
 def test_exact_solver_reaches_stationarity():
     """Ridge logistic regression: the local gradient at the solution is zero."""
 
@@ -259,6 +262,7 @@ def test_exact_solver_reaches_stationarity():
     assert np.abs(gradient).max() < 1e-8
 
 
+@pytest.mark.slow
 def test_any_optax_optimizer_is_a_solver():
     import optax
 

@@ -68,6 +68,7 @@ def by_hand(a, b, gamma, mu, concavity=0.0, most=1000):
     return np.array(points), np.linalg.solve(matrix, right)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("gamma", [0.3, 0.01])
 def test_it_stops_where_the_rule_first_holds_and_is_as_exact_as_asked(engine, gamma):
@@ -118,6 +119,7 @@ def test_float32_and_a_grid_in_one_program():
     np.testing.assert_allclose(vector(together[1]), vector(alone), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_methods_without_a_proximal_term_are_refused():
     allowed = (
         r"run\(solver=\.\.\.\): got Inexact, with a method whose local problem has no "

@@ -156,6 +156,7 @@ def test_a_class_of_linen_is_refused():
         fedax.tasks.from_flax(Net, cross_entropy, clients((3,)))
 
 
+@pytest.mark.slow
 def test_all_flags_of_training_are_passed_and_unknown_ones_are_named():
     nn = pytest.importorskip("flax.linen", reason="flax is not installed")
 
@@ -246,6 +247,7 @@ def test_transformed_functions_of_haiku_are_refused_elsewhere():
         fedax.tasks.from_equinox(transformed, cross_entropy, clients((3, 2)))
 
 
+@pytest.mark.slow
 def test_losses_of_optax_are_told_that_they_get_all_arrays():
     loss = optax.softmax_cross_entropy_with_integer_labels
     message = (
@@ -265,6 +267,7 @@ def test_losses_of_optax_are_told_that_they_get_all_arrays():
     assert "It gets all arrays" not in str(error.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("low", "label"), [(-1, -1), (1, 2)])
 @pytest.mark.parametrize("part", ["clients", "test", "holdout"])
 def test_labels_that_are_no_columns_have_no_accuracy(part, low, label):
@@ -290,6 +293,7 @@ def test_labels_that_are_no_columns_have_no_accuracy(part, low, label):
     assert set(task.scores) == {"accuracy"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["uint8", "uint16", "Series", "list"])
 def test_labels_of_any_whole_type_are_read(kind):
     def labels(y):
@@ -346,6 +350,7 @@ def equinox_class():
     return fedax.tasks.from_equinox, Net
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", [flax_class, equinox_class])
 @pytest.mark.parametrize("form", ["class", "partial", "function"])
 def test_makers_get_random_numbers_by_name(library, form):

@@ -51,6 +51,7 @@ def test_sam_around_sgd_with_momentum_and_a_proximal_term(engine):
     )
 
 
+@pytest.mark.slow
 def test_sam_without_a_radius_is_its_solver():
     for inner in (
         fedax.SGD(LR, momentum=0.5, clip=1.0),
@@ -101,6 +102,7 @@ class Clipped(fedax.FedAvg):
         )
 
 
+@pytest.mark.slow
 def test_a_hook_that_clips_is_the_solvers_clipping():
     hooked, built_in = run(Clipped(), fedax.SGD(LR)), run(fedax.FedAvg(), fedax.SGD(LR, clip=0.3))
     np.testing.assert_allclose(vector(hooked), vector(built_in), rtol=0, atol=1e-14)
@@ -165,6 +167,7 @@ class Means(Algorithm):
         return fedax.Upload(layout.ravel(client.for_each_minibatch(one, layout.unravel(w))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES, ids=["one", "eager", "pieces"])
 def test_means_over_examples_and_gradients_of_other_losses(engine):
     world, schedule = World(), fedax.Schedule(epochs=1, batch_size=4, order="given")
@@ -189,6 +192,7 @@ def test_own_losses_count_as_gradients():
     assert (stepped.step_gradients, stepped.full_gradients) == (1, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("p", [0.25, 1.0])
 @pytest.mark.parametrize("engine", [ONE, fedax.Eager()], ids=["one", "eager"])
 def test_common_coins_end_the_round_of_all_clients(p, engine):

@@ -48,6 +48,7 @@ def test_the_mean_of_adapters_is_the_mean_of_the_clients_models():
     assert history.bits.up[0] == 2 * 2 * 4 * 64
 
 
+@pytest.mark.slow
 def test_both_factors_are_trained_and_sent_where_asked():
     history = fedax.run(
         fedax.FedAvg(), fedax.lora(TASK, 2, targets="*.kernel", average="factors"), rounds=2, **FULL
@@ -68,6 +69,7 @@ def test_a_weight_has_outputs_first():
     assert (trained.left["weight"].shape, trained.right["weight"]) == ((4, 3), None)
 
 
+@pytest.mark.slow
 def test_a_pretrained_transformer_learns_by_its_attention(as_users_run):
     language_model = pytest.importorskip("language_model", reason="needs Flax")
     text = "to be or not to be that is the question " * 4
@@ -94,6 +96,7 @@ def test_a_pretrained_transformer_learns_by_its_attention(as_users_run):
     np.testing.assert_allclose(*losses, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_factors_are_drawn_apart_from_a_base_of_the_same_seed():
     """No A is a scaled copy of the first entries of its matrix."""
     model = fedax.models.MLP((6, 5, 4, 2))
@@ -138,6 +141,7 @@ def centred(p, e, *, state, training):
     return (losses, {"mean": 0.5 * state["mean"] + 0.5 * mean}) if training else losses
 
 
+@pytest.mark.slow
 def test_a_pretrained_model_brings_its_state_in_every_form(tmp_path):
     """The run of the adapters starts at the loss where the pretrained model is."""
     task = fedax.tasks.from_loss(centred, BASE, CLIENTS[:1], state={"mean": np.zeros(6)})
@@ -171,6 +175,7 @@ def layers(p, e):
     return ((y @ p[-1]["kernel"] - e["y"]) ** 2).sum(1) / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("average", ["factors", "exact"])
 def test_the_last_layer_of_adapters_is_that_of_the_model(average):
     """Of eleven layers, whose names sort 0, 1, 10, 2, ...; the last one stays with the clients."""
@@ -191,6 +196,7 @@ def test_the_last_layer_of_adapters_is_that_of_the_model(average):
     assert all(map(np.array_equal, jax.tree.leaves(named.params), jax.tree.leaves(history.params)))
 
 
+@pytest.mark.slow
 def test_a_last_layer_that_adapters_do_not_have_is_refused():
     def run(loss, start, targets):
         task = fedax.lora(fedax.tasks.from_loss(loss, start, CLIENTS), 1, targets=targets)

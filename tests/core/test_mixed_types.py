@@ -41,6 +41,7 @@ def run(params, **more):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [False, True], ids=["an array", "a function"])
 def test_masters_take_steps_that_half_precision_loses(made):
     model = start(w=jnp.float32)
@@ -64,6 +65,7 @@ def test_leaves_of_several_types_have_masters_of_the_widest():
     assert found.bits.up[0] == 2 * 6 * 32
 
 
+@pytest.mark.slow
 def test_a_step_is_that_of_the_loss_in_half_precision():
     """Against the gradient by JAX itself, with the cast written out."""
     x = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)

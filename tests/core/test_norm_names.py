@@ -37,6 +37,7 @@ def run(norms, stored=("bn1.running_mean", "downsample.1.running_mean")):
     )
 
 
+@pytest.mark.slow
 def test_norms_of_other_names_are_refused_with_names_that_select_all():
     with pytest.raises(
         InvalidInput,

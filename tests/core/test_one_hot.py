@@ -34,6 +34,7 @@ def task_of(loss, y, **parts):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("kind", [np.int32, np.int64, np.uint8])
 def test_labels_outside_of_the_classes_are_refused(name, kind):

@@ -69,6 +69,7 @@ FORMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_clients_come_in_any_form(form):
     clients, more = FORMS[form]()
@@ -158,6 +159,7 @@ def test_numbers_of_modules_within_a_pytree_are_settings():
         assert (whole["drop"].p, whole["drop"].inference) == (0.5, False)
 
 
+@pytest.mark.slow
 def test_equinox_modules_keep_their_other_leaves():
     """Of a multilayer perceptron only the real arrays are trained; it comes back whole, and can be
     started from."""

@@ -115,6 +115,7 @@ MASKED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", MASKED)
 def test_batch_norms_of_flax_leave_padding_out(case):
     task = fedax.tasks.from_flax(MASKED[case](), squares, CLIENTS)

@@ -110,6 +110,7 @@ ROWS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS)
 def test_recipes_for_predictions_are_what_the_task_predicts(row):
     (recipe,) = re.findall(rf"^\| {re.escape(row)} \| (.*) \|$", PAGE, re.MULTILINE)

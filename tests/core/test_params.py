@@ -196,6 +196,7 @@ def test_damage_is_seen(tmp_path):
         fedax.save_params(LIKE, tmp_path / "file" / "m.npz")
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_a_model(tmp_path):
     """The half-way step of a client with the examples 1 and 5 goes from w to (w + 3) / 2."""
     task = fedax.tasks.from_loss(
@@ -215,6 +216,7 @@ def test_a_run_starts_from_a_model(tmp_path):
             fedax.run(fedax.FedAvg(), task, params=wrong, **options)
 
 
+@pytest.mark.slow
 def test_checkpoints_know_the_starting_model(tmp_path):
     task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 5.0]])
     options = {"checkpoint": tmp_path / "c", "rounds": 2}

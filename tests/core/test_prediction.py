@@ -19,6 +19,7 @@ def squares(w, e):
     return (e["x"] @ w - e["y"]) ** 2
 
 
+@pytest.mark.slow
 def test_a_built_in_task_predicts_probabilities():
     task = fedax.tasks.digits(clients=3)
     history = fedax.run(fedax.FedAvg(), task, rounds=1, keep_best="train_loss")
@@ -37,6 +38,7 @@ def test_a_built_in_task_predicts_probabilities():
     assert history.predict(x[:0]).shape == (0, 10)
 
 
+@pytest.mark.slow
 def test_more_examples_than_pass_at_once(monkeypatch):
     monkeypatch.setattr("fedax.core.validation.prediction.PIECE", 4)
     task = fedax.tasks.synthetic(clients=3)
@@ -47,6 +49,7 @@ def test_more_examples_than_pass_at_once(monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_predictions_of_an_evaluation_pass_in_pieces(monkeypatch):
     """The last of more than two is shorter."""
     monkeypatch.setattr(evaluation, "PIECE", 100)
@@ -79,6 +82,7 @@ def test_a_model_that_is_no_classifier_predicts_its_outputs():
     )
 
 
+@pytest.mark.slow
 def test_frozen_leaves_and_own_predictions():
     start = {"base": np.ones(2), "w": np.zeros(2)}
 
@@ -116,6 +120,7 @@ def test_what_is_refused():
         history.predict(np.zeros((2, 60)), best=True)
 
 
+@pytest.mark.slow
 def test_frames_are_read_by_name_and_category():
     pd = pytest.importorskip("pandas")
     rows = [("north", 30 + i, "fm"[i % 2], ("healthy", "ill")[i % 3 == 0]) for i in range(10)]

@@ -135,6 +135,7 @@ def test_no_room_leaves_the_centre():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [0, 1, 2, 5, 10])
 def test_the_certificate_bounds_the_distance_to_the_minimum(steps):
     """Also where the iteration was cut short."""

@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FILES = [Path(__file__).with_name(name) for name in ("numpy_numbers.py", "wrong_types.py")]
 
 
+@pytest.mark.slow
 def test_arguments_of_other_types_are_taken_or_refused():
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *FILES],

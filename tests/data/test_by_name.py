@@ -30,6 +30,7 @@ def ran(method, task=TASK):
     return np.asarray(fedax.run(method, task, rounds=2, solver=fedax.SGD(0.05)).params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name"), HYPERPARAMETERS, ids=lambda part: getattr(part, "__name__", part)
 )
@@ -71,6 +72,7 @@ def test_values_that_do_not_fit_the_clients_are_refused(values, message):
         ran(fedax.FedProx(mu=values))
 
 
+@pytest.mark.slow
 def test_values_by_name_in_grids_sessions_and_footprints():
     grid = [
         fedax.FedProx(mu=VALUES),
@@ -87,6 +89,7 @@ def test_values_by_name_in_grids_sessions_and_footprints():
     )
 
 
+@pytest.mark.slow
 def test_nodes_of_a_graph_are_the_clients_of_their_names():
     path = nx.path_graph(sorted(NAMES))
     expected = ran(fedax.DSGD(graph=fedax.Graph.of(path, order=NAMES)))

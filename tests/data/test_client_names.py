@@ -62,6 +62,7 @@ def test_histories_have_the_numbers_of_a_client_by_name(runs):
         history.by_client("train_loss")
 
 
+@pytest.mark.slow
 def test_tables_and_pages_name_the_clients(runs, tmp_path):
     _, history = runs
     record = Record.of(history, task="files", label="FedAvg", seed=0)
@@ -123,6 +124,7 @@ def test_a_broken_client_is_named(folder):
     assert str(history.outcome).endswith(f"client {['anna', 'berta'][history.outcome.client]}")
 
 
+@pytest.mark.slow
 def test_unseen_clients_keep_their_names(folder):
     parts = with_held_back(fedax.tasks.client_files(folder), 0.3, seed=2)
     assert sorted([*parts.names, *parts.held_back.names]) == sorted(NAMES)

@@ -107,6 +107,7 @@ def test_messages_name_column_and_option(tmp_path, change, message):
         client_files(table(tmp_path / "all.csv"), **options)
 
 
+@pytest.mark.slow
 def test_a_file_of_an_experiment_and_its_predictions(tmp_path, monkeypatch):
     """The trained model predicts for a table that still has its text labels."""
     monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda *_: None)

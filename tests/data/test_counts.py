@@ -29,6 +29,7 @@ def test_whole_parts_are_those_of_the_decimals(share, count):
     assert train_size(max(count, 1), float(share)) == max(1, int((1 - share) * max(count, 1)))
 
 
+@pytest.mark.slow
 @given(DECIMALS, st.lists(st.integers(1, 30), min_size=1, max_size=5))
 @settings(max_examples=50, deadline=None)
 def test_every_split_keeps_the_same_counts(share, sizes):
@@ -63,6 +64,7 @@ def test_attackers_are_the_whole_part_and_at_least_one(clients, share):
         assert len(SignFlip(share=float(share)).members(clients)) == exact
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("beta", "many", "cut"), [(0.2, 4, 1), (0.2, 5, 1), (0.07, 100, 7), (0.001, 5, 1), (0.49, 3, 1)]
 )

@@ -11,6 +11,7 @@ from fedax.data import data_folder as folder_of
 from fedax.data import digits, iid, mnist, power_law
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("partition", "options"),
     [
@@ -56,6 +57,7 @@ def mnist_folder(data_folder: Path) -> Path:
     return data_folder
 
 
+@pytest.mark.slow
 def test_mnist_keeps_the_official_test_set_apart(mnist_folder):
     data = mnist("iid", clients=6, seed=5, folder=mnist_folder, split="in_order")
     with np.load(mnist_folder / "mnist.npz") as file:

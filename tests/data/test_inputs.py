@@ -99,6 +99,7 @@ def test_numbers_beyond_32_bits_are_refused_in_data_files_and_models(tmp_path):
         from_loss(lambda w, x, state: ((w - x) ** 2, state), 0.0, [[1.0]], state={"table": x})
 
 
+@pytest.mark.slow
 @QUICK
 @given(classes=st.integers(2, 12), clients=st.integers(2, 6), share=st.floats(0.2, 1.0))
 def test_flipped_labels_are_labels_of_the_task(classes, clients, share):
@@ -149,6 +150,7 @@ def looked_up_words(w, examples):
     ) ** 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lookup", [looked_up, taken_along, looked_up_words])
 @pytest.mark.parametrize("part", ["clients", "test", "holdout"])
 @pytest.mark.parametrize(("item", "fits"), [(4, True), (5, False), (-1, False), (10**6, False)])
@@ -210,6 +212,7 @@ def test_tokens_are_those_of_the_vocabulary(token):
             classification(given_, model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(12, 12, 3), (8, 8, 1), (6, 4, 2)])
 def test_images_are_compared_not_reshaped(shape):
     rows, columns, channels = shape
@@ -581,6 +584,7 @@ def test_models_of_any_type_are_read_as_they_were_saved(
         np.testing.assert_array_equal(fedax.load_params(path, like=like)["w"], leaf)
 
 
+@pytest.mark.slow
 def test_leaves_without_entries_are_kept_as_they_are():
     params = {"w": jnp.zeros(()), "none": jnp.zeros((0, 3))}
     task = from_loss(lambda p, x: (p["w"] - x) ** 2 + p["none"].sum(), params, [[1.0, 2.0], [3.0]])

@@ -149,6 +149,7 @@ def test_leaves_that_are_no_numbers_are_refused_not_frozen(leaf):
         )
 
 
+@pytest.mark.slow
 def test_tensors_among_parameters_are_trained():
     task = fedax.tasks.from_loss(
         lambda w, x: (w["a"] + w["b"] - x) ** 2, {"a": 0.0, "b": Tensor(0.0)}, clients=[[1.0]]

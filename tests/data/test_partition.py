@@ -216,6 +216,7 @@ def test_dirichlet_with_a_large_alpha_is_even():
     assert np.abs(counts - 80).max() <= 1
 
 
+@pytest.mark.slow
 def test_dirichlet_gives_up_in_bounded_time_and_says_what_to_change():
     labels = np.repeat(np.arange(10), 100)
     start = time.monotonic()
@@ -229,6 +230,7 @@ def test_dirichlet_gives_up_in_bounded_time_and_says_what_to_change():
     assert time.monotonic() - start < 20
 
 
+@pytest.mark.slow
 def test_dirichlet_over_100_clients_of_cifar_ends_within_a_second():
     labels = np.repeat(np.arange(10), 5000)
     start = time.process_time()

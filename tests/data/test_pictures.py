@@ -37,6 +37,7 @@ def is_window(image, source, crop, flip):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("crop", "flip"), [(1, False), (0, True), (2, True)])
 def test_frozen_changes_are_made_once(crop, flip):
     plain, task = (

@@ -75,6 +75,7 @@ def test_images(name, rate, data_folder):
     assert after < before - 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a5a", "mushrooms"])
 def test_tables(name, data_folder):
     task = tasks.make_task(name, clients=20, folder=needed(data_folder, name))
@@ -224,6 +225,7 @@ def test_missing_and_broken_cifar(tmp_path):
         data.cifar10(folder=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_bigram_learns_what_follows():
     codes = jnp.array([[0, 1], [1, 0]])
     federated = data.FederatedData([{"x": codes, "y": jnp.array([1, 0])}], classes=2)

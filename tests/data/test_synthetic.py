@@ -80,6 +80,7 @@ def test_inputs_vary_like_the_published_ones(kind, data_folder):
             assert np.abs(overall * np.arange(1, 61) ** 0.6).max() < 5 / np.sqrt(len(centred))
 
 
+@pytest.mark.slow
 def test_beta_is_a_standard_deviation():
     """A client's inputs average to B_k over features, up to N(0, 1/60) from v and little from x."""
     spread, clients = 9.0, 60

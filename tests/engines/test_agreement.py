@@ -122,6 +122,7 @@ class Rows(fedax.Algorithm):
         return fedax.Upload(client.share * 70 + 0 * w.sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [*ENGINES.values(), lambda: fedax.Simulation(devices=1)])
 def test_gather_keeps_uploads_with_their_clients(engine):
     history = fedax.run(Rows(), regression(), schedule=SCHEDULE, rounds=3, seed=4, engine=engine())

@@ -218,6 +218,7 @@ def _timetable(how):
     return steps.timetable(setup, initial_params(setup.task, SEED)[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("weight", "dispatch"),
     [("polynomial", "arrival"), ("constant", "server_step"), ("hinge", "arrival")],
@@ -232,6 +233,7 @@ def test_fedbuff_against_its_pseudocode(weight, dispatch):
     np.testing.assert_allclose(vector(history), expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", ["polynomial", "hinge"])
 def test_fedasync_against_its_pseudocode(weight):
     """One arrival a step; the client's model is mixed with the server's with weight 0.6 s."""
@@ -250,6 +252,7 @@ def test_float32_agrees_to_its_precision():
     np.testing.assert_allclose(single, _transcribed(schedule())[0], rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     [fedax.FedAvg(), fedax.SCAFFOLD(), fedax.FedNova(), fedax.FedAdam()],
@@ -270,6 +273,7 @@ def test_equal_speeds_are_the_synchronous_method(method, cohort):
     assert (one.notes["staleness"] == 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "engine",
     [
@@ -291,6 +295,7 @@ def test_engines_agree(engine):
     np.testing.assert_array_equal(one.bits.up, other.bits.up)
 
 
+@pytest.mark.slow
 def test_resuming_in_the_middle_gives_the_same_bits(tmp_path):
     """Also where the longer run needs more slots than the one that wrote the checkpoint."""
     how, method = schedule(1, "shuffled"), fedax.SCAFFOLD(option="I")
@@ -304,6 +309,7 @@ def test_resuming_in_the_middle_gives_the_same_bits(tmp_path):
         np.testing.assert_array_equal(continued.bits.down, straight.bits.down)
 
 
+@pytest.mark.slow
 def test_sessions_and_grids_have_the_same_steps():
     how = schedule(order="shuffled")
     straight = run(how=how, rounds=3)
@@ -346,6 +352,7 @@ def test_traffic_counts_what_is_sent_and_discarded():
     assert history.notes["clock"].tolist() == timetable.times[:ROUNDS].tolist()
 
 
+@pytest.mark.slow
 def test_an_algorithm_sees_the_staleness():
     class Late(fedax.Algorithm):
         card = fedax.FedAvg.card
@@ -413,6 +420,7 @@ def test_every_method_is_taken_or_refused_by_name(kind):
     np.testing.assert_allclose(vector(one), vector(other), rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_other_refusals():
     assert "Declare its cost" in _refusal(fedax.FedProx(), solver=fedax.Exact())
     assert run(fedax.FedProx(), schedule(passes=20.0), 2, solver=fedax.Exact(1e-3)).outcome.ok
@@ -456,6 +464,7 @@ DEVICES = fedax.Devices(
 )
 
 
+@pytest.mark.slow
 def test_a_server_without_devices_has_those_of_the_run():
     own = run(how=schedule(devices=DEVICES))
     shared = dataclasses.replace(
@@ -510,6 +519,7 @@ max_staleness = 2
 CLOCK = "[devices]\nspeed = 100.0\n"
 
 
+@pytest.mark.slow
 def test_files_have_asynchronous_servers():
     """Seeds, and a grid over hyperparameters, run with the devices of the file."""
     text = FILE.replace('"fedavg"\nlabel', '"fedprox"\nlabel')

@@ -62,6 +62,7 @@ def same(one, other):
         np.testing.assert_array_equal(np.asarray(a, float), np.asarray(b, float))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("frozen", FROZEN.values(), ids=FROZEN)
 def test_a_checkpoint_has_the_trained_leaves_of_the_best_model(frozen, tmp_path):
     """And of the best model of a history in memory, which a folder continues."""
@@ -75,6 +76,7 @@ def test_a_checkpoint_has_the_trained_leaves_of_the_best_model(frozen, tmp_path)
         same(run(task_with(frozen), resume=straight, **worse).best, straight.best)
 
 
+@pytest.mark.slow
 def test_a_best_model_with_frozen_leaves_of_an_earlier_version_is_read(tmp_path):
     frozen, options = FROZEN["real"], {"keep_best": "train_loss", "checkpoint": tmp_path}
     straight = run(task_with(frozen), **options)
@@ -88,6 +90,7 @@ def test_a_best_model_with_frozen_leaves_of_an_earlier_version_is_read(tmp_path)
     same(run(task_with(frozen), **options).best, straight.best)
 
 
+@pytest.mark.slow
 def test_modules_of_equinox_stop_early_with_checkpoints(tmp_path):
     """Their activation is a leaf that is no array."""
     draw = np.random.default_rng(0)

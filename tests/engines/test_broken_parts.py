@@ -65,6 +65,7 @@ class Own(fedax.Algorithm):
         return fedax.Upload(client.minimize(start=w), memory=jnp.where(bad, jnp.nan, own))
 
 
+@pytest.mark.slow
 @every_engine
 @pytest.mark.parametrize(
     ("part", "outcome"),
@@ -90,6 +91,7 @@ def test_an_infinite_server_step_is_the_failure_of_its_round():
     assert str(history.outcome) == "non-finite in round 1, in the server state"
 
 
+@pytest.mark.slow
 def test_personal_models_are_looked_at():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -183,6 +185,7 @@ def test_left_out_alike_on_every_engine(name):
         assert other.bits.up.tolist() == first.bits.up.tolist()
 
 
+@pytest.mark.slow
 @every_engine
 def test_if_everybody_is_left_out_the_state_stays(engine):
     history = go(fedax.FedDANE(), task_with(bad=set(range(5))), engine, on_bad_client="drop")
@@ -193,6 +196,7 @@ def test_if_everybody_is_left_out_the_state_stays(engine):
     assert (history.bits.up == 5 * 4 * 64).all()
 
 
+@pytest.mark.slow
 def test_a_run_that_leaves_out_is_resumed(tmp_path):
     options = {"on_bad_client": "drop", "checkpoint_every": 1}
     go(

@@ -31,6 +31,7 @@ def top(v, k):
     return kept
 
 
+@pytest.mark.slow
 def test_quantized_both_ways_against_numpy():
     """The model goes down on a grid; what was learned from there comes up on a grid."""
     world, s = World(), float(np.float32(0.02))
@@ -51,6 +52,7 @@ def test_quantized_both_ways_against_numpy():
     assert history.algorithm == "FedAvg"
 
 
+@pytest.mark.slow
 def test_top_k_with_feedback_against_numpy():
     """The rest of a message goes into the same client's next one, whenever it takes part again."""
     world, lost = World(), np.zeros((5, 4))
@@ -71,6 +73,7 @@ def test_top_k_with_feedback_against_numpy():
     )
 
 
+@pytest.mark.slow
 def test_feedback_on_a_graph():
     graph, world = Graph.star(5), World()
     x, lost = np.tile(world.start, (5, 1)), np.zeros((5, 4))
@@ -109,6 +112,7 @@ def test_coded_runs_agree_on_all_engines(kind):
     assert (exact.bits.up - one.bits.up).tolist() == [senders * vectors * (4 * 64 - 2 * 34)] * 3
 
 
+@pytest.mark.slow
 def test_feedback_when_model_and_gradient_come_together():
     """Pipelined FedDANE sends two vectors in one message: w_k's difference to w and the gradient,
     each with what it lost before."""

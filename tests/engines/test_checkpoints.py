@@ -62,6 +62,7 @@ def kill_at(round):
     return hook
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick(METHODS, "fedbc", "fedavg"))
 def test_a_broken_run_continues_to_the_bit(name, tmp_path):
     straight = go(name)
@@ -136,6 +137,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_checkpoint_is_passed_over(tmp_path, damage):
     with pytest.raises(RuntimeError, match="killed"):

@@ -84,6 +84,7 @@ def cohorts(schedule, seed, rounds, sizes):
         yield np.asarray(ids)[: int(count)].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "phases"),
     [
@@ -121,6 +122,7 @@ def test_rounds_take_as_long_as_in_a_discrete_event_simulation(method, phases, s
     np.testing.assert_allclose(history.clock.joules, np.cumsum([0.0, *spent]), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_phases_add_up_and_each_waits_for_its_slowest_client():
     """FedDANE: a gradient of everyone's examples, then local work of the cohort, here of
     everyone."""
@@ -143,6 +145,7 @@ def test_phases_add_up_and_each_waits_for_its_slowest_client():
     np.testing.assert_allclose(history.notes["round_seconds"], [expected] * 2, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_devices_vary_within_rounds_that_are_not_observed():
     task, devices, schedule = regression(), Devices(**DRAWN), fedax.Schedule(batch_size=4)
     history = run(devices=devices, task=task, rounds=4, schedule=schedule, observe_every=4)
@@ -172,6 +175,7 @@ def test_a_short_minibatch_counts_by_its_examples():
     np.testing.assert_allclose(history.clock.seconds[-1], max(examples) / 10, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_drawn_work_is_the_work_that_is_done():
     """Stragglers and drawn numbers of epochs: minibatches of one example make steps and examples
     the same."""
@@ -345,6 +349,7 @@ def test_errors_name_field_value_and_range(arguments, words):
         Devices(**arguments)
 
 
+@pytest.mark.slow
 def test_runs_refuse_what_has_no_clock():
     devices = Devices(speed=1.0)
     with pytest.raises(
@@ -392,6 +397,7 @@ energy_up = 1e-6
 """
 
 
+@pytest.mark.slow
 def test_files_have_devices_and_tables_have_their_clock(tmp_path):
     experiment = Experiment.parse(FILE + "[budget]\nhours = 1000.0\n")
     plan = experiment.plan()

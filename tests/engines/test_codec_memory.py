@@ -150,6 +150,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick(PAIRS, "DIANA"))
 def test_memories_reach_the_optimum_where_codecs_alone_do_not(name):
     """Heterogeneous quadratics: at the optimum the clients' gradients do not vanish."""
@@ -194,6 +195,7 @@ def test_memories_on_a_graph():
         fedax.run(changing, regression(), rounds=1, channel=channel, **options)
 
 
+@pytest.mark.slow
 @every_codec
 def test_the_reference_engine_agrees(name):
     one, eager = (descend(CODECS[name], 3, engine=e) for e in (ONE, fedax.Eager()))

@@ -34,6 +34,7 @@ def test_only_the_first_run_compiles():
         assert (history.compiling <= history.seconds).all()
 
 
+@pytest.mark.slow
 def test_a_resumed_run_counts_on(tmp_path):
     options = {
         "solver": fedax.SGD(0.01),
@@ -46,6 +47,7 @@ def test_a_resumed_run_counts_on(tmp_path):
     assert whole.seconds[-1] >= half.seconds[-1]
 
 
+@pytest.mark.slow
 def test_seconds_begin_before_the_data_are_placed_and_the_first_program_compiled(monkeypatch):
     placed, started, pause = SimulationProgram.__init__, SimulationProgram.start, 0.25
 
@@ -96,6 +98,7 @@ def test_progress_says_it():
     assert compile_clock() is compile_clock()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not compiler_options(), reason="this compiler does not have the option")
 @pytest.mark.parametrize(("features", "expected"), [(60, False), (7_000, True)])
 def test_products_of_small_models_alone_are_left_to_the_compiler(features, expected):
@@ -112,6 +115,7 @@ def test_products_of_small_models_alone_are_left_to_the_compiler(features, expec
     assert ("%ynn_fusion" in text) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     [fedax.FedAvg(), fedax.SCAFFOLD(), fedax.FedBC()],

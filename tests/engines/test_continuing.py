@@ -65,6 +65,7 @@ def same(one, other):
         jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
+@pytest.mark.slow
 def test_personal_models_are_those_of_the_end(task):
     """Of a member that ended early; 20 rounds later its models are infinite."""
     rates = [fedax.SGD(100.0), fedax.SGD(0.01)]
@@ -81,6 +82,7 @@ def test_personal_models_are_those_of_the_end(task):
     np.testing.assert_allclose(early.personal, alone.personal, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_members_of_a_program_go_on_from_the_same_round(task):
     grid = [fedax.FedProx(mu=mu) for mu in (0.0, 0.5)]
     options = SETTING | {"solver": fedax.SGD(0.1)}
@@ -93,6 +95,7 @@ def test_members_of_a_program_go_on_from_the_same_round(task):
         fedax.run_grid(grid, task, resume=[short, long], rounds=6, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [2, 6], ids=["shorter", "longer"])
 def test_a_member_that_ended_may_have_another_length(task, end):
     """In whichever order: the other one goes on from its own last round."""
@@ -158,6 +161,7 @@ def test_a_continued_run_goes_on_from_its_newest_checkpoint(task, tmp_path):
     same(run(task, **options | {"rounds": 12, "resume": longer}), run(task, rounds=12))
 
 
+@pytest.mark.slow
 def test_a_budget_of_time_may_grow(task):
     """Half an hour a round: a larger budget goes on, the same one does not."""
     devices = {"devices": fedax.Devices(latency=1800.0), "rounds": 9}
@@ -169,6 +173,7 @@ def test_a_budget_of_time_may_grow(task):
     assert lengths([run(task, resume=continued, **devices)]) == [9]
 
 
+@pytest.mark.slow
 def test_a_budget_of_time_may_grow_after_a_checkpoint(task, tmp_path):
     """The folder remembers what ended the run."""
     options = {"devices": fedax.Devices(latency=1800.0), "rounds": 9}
@@ -237,6 +242,7 @@ def test_a_run_whose_loss_is_infinite_is_not_ok(task, rule, end):
     assert np.isfinite(history.params)
 
 
+@pytest.mark.slow
 def test_a_grid_breaks_off_between_two_observations(task, tmp_path, monkeypatch):
     """A member that is not finite any more ends at the next observation, as without a break."""
     options = SETTING | {"rounds": 8, "observe_every": 4, "checkpoint_every": 2}
@@ -293,6 +299,7 @@ MEMORIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", list(MEMORIES))
 def test_another_memory_of_a_codec_is_refused(case):
     before, after, got, allowed = MEMORIES[case]
@@ -302,6 +309,7 @@ def test_another_memory_of_a_codec_is_refused(case):
         run(regression(), rounds=2, resume=begun, channel=fedax.Channel(up=after))
 
 
+@pytest.mark.slow
 def test_residuals_fit_other_codecs_with_feedback():
     begun = run(regression(), rounds=1, channel=fedax.Channel(up=TopK(0.5)))
     ended = run(regression(), rounds=2, resume=begun, channel=fedax.Channel(up=TopK(0.8)))
@@ -309,6 +317,7 @@ def test_residuals_fit_other_codecs_with_feedback():
     assert np.isfinite(vector(ended)).all()
 
 
+@pytest.mark.slow
 def test_other_arrivals_are_refused(task):
     """The stored downlinks are those of the versions that clients of this server work on."""
 
@@ -325,6 +334,7 @@ def test_other_arrivals_are_refused(task):
         run(task, rounds=4, schedule=schedule(3), resume=run(task, rounds=2))
 
 
+@pytest.mark.slow
 def test_other_devices_of_the_run_are_other_arrivals(task):
     """Whether the server has devices or the run: the same ones are the same server."""
     latencies = ([1.0, 1.7, 2.3], [2.3, 1.0, 1.7])
@@ -415,6 +425,7 @@ def test_the_final_model_is_observed(task, tmp_path, monkeypatch):
     assert longer.params == run(task, rounds=7, **options).params
 
 
+@pytest.mark.slow
 def test_clients_that_were_left_out_stay_known():
     """The largest upload of client b is not finite in 32 bits."""
     clients = {"c": [1.0], "a": [2.0, 3.0], "b": [3e38, 1.0, 1.0]}
@@ -446,6 +457,7 @@ def python_handles_interrupts():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("python_handles_interrupts")
 @pytest.mark.parametrize("field", ["schedule", "solver"])
 def test_an_interruption_ends_all_programs_of_a_grid(task, field):
@@ -494,6 +506,7 @@ def test_a_session_takes_the_synchronisation_times_of_its_schedule(task):
         session.step(state)
 
 
+@pytest.mark.slow
 def test_metrics_of_training_predictions_see_poisoned_labels():
     """One of three clients learns from flipped labels, and both metrics compare with these."""
     task, flip = fedax.tasks.synthetic(clients=3), fedax.attacks.LabelFlip(share=0.4)

@@ -226,6 +226,7 @@ def test_engines_agree(engine):
         np.testing.assert_array_equal(one.notes[name], other.notes[name])
 
 
+@pytest.mark.slow
 def test_empty_rounds_keep_the_model():
     history = run(schedule={"deadline": 1e-3}, rounds=2)
     start = vector(run(rounds=0))

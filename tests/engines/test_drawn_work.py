@@ -106,6 +106,7 @@ def test_all_phases_of_a_round_see_the_same_work():
     assert np.all((epochs == epochs.round()) & (epochs >= 1) & (epochs <= 5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("batch_size", "most"), [(9, 9), (64, 64), ("full", 64), ((9, 9), 9)])
 def test_a_batch_has_at_most_the_clients_examples(batch_size, most):
     """On every engine, also where all clients are smaller than the schedule's number."""
@@ -301,6 +302,7 @@ def test_times_give_the_steps_of_every_round():
         fedax.run(fedax.LocalGD(), regression(), schedule=schedule, rounds=5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "same"),
     [
@@ -343,6 +345,7 @@ def test_local_gd_refuses_unequal_steps(options, same):
             fedax.run(fedax.LocalGD(), regression(), schedule=schedule, rounds=0, engine=engine)
 
 
+@pytest.mark.slow
 def test_dropouts_send_nothing():
     """Each of 4 drawn clients stays away with probability 0.4; those that do send and receive
     nothing."""
@@ -361,6 +364,7 @@ def test_dropouts_send_nothing():
     assert abs(answered.sum() - rounds * 4 * 0.6) < 5 * np.sqrt(rounds * 4 * 0.4 * 0.6)
 
 
+@pytest.mark.slow
 def test_everybody_is_as_likely_to_drop_out():
     schedule, offsets = fedax.Schedule(cohort=3, dropouts=0.25), jnp.arange(6, dtype=jnp.int32)
     ids, many = (

@@ -201,6 +201,7 @@ class MeanNumber(fedax.Algorithm):
         return fedax.Upload(jnp.asarray(client.index, w.dtype) + 0 * w.sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "engine", [fedax.Simulation(devices=1), slow(fedax.Eager())], ids=["compiled", "eager"]
 )
@@ -255,6 +256,7 @@ def test_shuffle_of_many_examples():
     assert np.array_equal(np.asarray(permutation(jax.random.key(1), 50, size))[:50], small)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not status().used, reason=status().reason)
 @pytest.mark.parametrize("size", [0, 1, 3, 255, 257, 3000, SMALL])
 def test_native_shuffle_is_the_sort(size):

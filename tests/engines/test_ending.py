@@ -4,7 +4,10 @@ import os
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.slow
 def test_ranks_are_named_from_the_import_on():
     """Below a launcher, an exception before there is an engine says its rank."""
     code = "import fedax\nraise ValueError('rows of one client')"

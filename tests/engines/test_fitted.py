@@ -46,6 +46,7 @@ def test_the_step_size_of_theorem_1(schedule, most):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [None, slow(fedax.Eager())], ids=["simulation", "eager"])
 def test_the_bounds_of_multipliers(engine):
     """Dual steps large enough to reach both ends; multipliers begin at the lower one."""
@@ -69,6 +70,7 @@ def test_only_what_is_a_word_is_measured(monkeypatch):
         go(fedax.FedBC(lam_max="theory"), rounds=0)
 
 
+@pytest.mark.slow
 def test_the_numbers_are_part_of_the_identity(tmp_path):
     """A run with the word is the one with its number; with other work, and so another number, it is
     another run."""

@@ -196,6 +196,7 @@ def test_another_run_has_another_identity(pair):
     assert first_difference(second, first) is not None
 
 
+@pytest.mark.slow
 def test_the_run_itself_is_refused_to_another(tmp_path):
     def go(server, rounds):
         options = {"checkpoint": tmp_path, "checkpoint_every": 1, "solver": fedax.SGD(0.1)}

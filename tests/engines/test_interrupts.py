@@ -84,6 +84,7 @@ def interrupts_call(monkeypatch):
     return arrange
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_twenty_moments(monkeypatch):
     monkeypatch.setattr(interrupts, "CALL_SECONDS", 0.02)
     with jax.enable_x64(False):
@@ -106,6 +107,7 @@ def test_ctrl_c_at_twenty_moments(monkeypatch):
         assert len(set(done)) > 3, "the moments are not different ones"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [fedax.FedAvg(), fedax.SCAFFOLD()], ids=["FedAvg", "SCAFFOLD"])
 def test_an_interrupted_run_goes_on_to_the_same_bits(method, interrupts_call):
     options = {"rounds": 200, "schedule": fedax.Schedule(cohort=2, batch_size="full")}

@@ -57,6 +57,7 @@ def rounds_of_adam(rounds, decay=0.0, server=mean_of):
     return w, moments
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_adam_goes_on_where_it_stopped(engine):
     w, moments = rounds_of_adam(3)
@@ -93,6 +94,7 @@ def test_diloco_has_the_outer_step_of_its_released_code():
     np.testing.assert_allclose(found.params, w, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_clients_that_do_not_work_keep_theirs_and_all_engines_agree():
     schedule = fedax.Schedule(steps=4, batch_size="full", cohort=1)
     one, two = (history(engine, 4, schedule=schedule) for engine in ("in turn", "eager"))
@@ -102,6 +104,7 @@ def test_clients_that_do_not_work_keep_theirs_and_all_engines_agree():
     np.testing.assert_allclose(one.params, two.params, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_runs_go_on_from_checkpoints_and_histories(tmp_path):
     whole = history("in turn", 3)
     begun = history("in turn", 2, checkpoint=tmp_path, checkpoint_every=1)

@@ -204,6 +204,7 @@ SCHEDULES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_schedules(monkeypatch, schedule):
     task = classification(small_data(), Softmax(8, 3))
@@ -215,6 +216,7 @@ def test_schedules(monkeypatch, schedule):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm", [fedax.SCAFFOLD(), fedax.PerFedAvg(), fedax.FedDANE(), fedax.FedBC()]
 )
@@ -230,6 +232,7 @@ def test_algorithms(monkeypatch, algorithm):
     )
 
 
+@pytest.mark.slow
 def test_noise_of_a_model(monkeypatch):
     task = classification(small_data(), MLP((8, 10, 3), dropout=0.3))
     with_, without = histories(
@@ -242,6 +245,7 @@ def test_noise_of_a_model(monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_large_products_stay_with_the_library():
     clients = [{"x": np.ones((4, 600), np.float32), "y": np.zeros(4, np.int32)}]
     task = classification(fedax.data.FederatedData(clients, classes=10), Softmax(600, 10))

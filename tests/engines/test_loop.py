@@ -207,6 +207,7 @@ def test_grid_members_must_be_alike():
             fedax.run_grid(grid, regression(), rounds=1)
 
 
+@pytest.mark.slow
 def test_grid_member_that_diverges_does_not_stop_the_others():
     task = fedax.tasks.from_loss(half_square, 0.0, clients=[[1.0]])
     schedule = fedax.Schedule(steps=1, batch_size="full")

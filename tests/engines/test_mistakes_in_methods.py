@@ -165,6 +165,7 @@ class AnotherState(NoModel):
         return state[0]
 
 
+@pytest.mark.slow
 def test_a_state_of_another_structure_is_refused_by_the_compiled_engine(task):
     with pytest.raises(InvalidInput, match=r"\.round, .*got \[f32\[2\], f32\[2\]\]; .*\(f32\[2\],"):
         run(AnotherState(), task)
@@ -206,6 +207,7 @@ class Counts(Base):
         return Upload(w)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "function", "advice"),
     [

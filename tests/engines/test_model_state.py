@@ -97,6 +97,7 @@ def train_loss(w, scale, running):
     return np.concatenate(losses).mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["average", "local", "frozen"])
 @pytest.mark.parametrize("engine", quick(ENGINES, "in turn", "on two devices"))
 def test_policies_are_what_they_say(policy, engine):
@@ -147,6 +148,7 @@ def test_own_models_are_looked_at_with_their_own_state():
     np.testing.assert_allclose(found.metrics["local_loss"][-1], own, rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["average", "local"])
 @pytest.mark.parametrize("engine", quick(ENGINES, "in turn", "eager"))
 def test_fine_tuned_models_are_looked_at_in_the_state_after_it(policy, engine):
@@ -296,6 +298,7 @@ EXCHANGING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick(EXCHANGING, "DSGD", "DFedSAM"))
 def test_the_state_goes_with_every_message_to_neighbours(name):
     """Four of them along the line in an exchange, whichever half of it trains."""
@@ -347,6 +350,7 @@ def test_states_are_mixed_as_often_as_models():
     np.testing.assert_allclose(thrice, LINE @ LINE @ once, rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["average", "local"])
 def test_resumed_from_a_checkpoint(policy, tmp_path):
     history(policy, rounds=1, checkpoint=str(tmp_path))
@@ -372,6 +376,7 @@ def test_gathering_methods_average_the_state_too():
     )
 
 
+@pytest.mark.slow
 def test_loops_of_a_method_train_the_state():
     """pFedMe's inner steps: each is a step of the state, so that three of them are as many steps
     again."""
@@ -469,6 +474,7 @@ def test_a_state_keeps_its_form(new, message):
         fedax.tasks.from_loss(loss, START, CLIENTS, state=STATE)
 
 
+@pytest.mark.slow
 def test_frozen_leaves_are_left_alone():
     """As a loss that holds them itself: the same run, fewer bits; and the whole model comes
     back."""

@@ -80,6 +80,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick(METHODS, "SCAFFOLD"))
 @pytest.mark.parametrize("place", ["host", "disk"])
 def test_the_same_bits_as_on_the_device(name, place):
@@ -87,6 +88,7 @@ def test_the_same_bits_as_on_the_device(name, place):
     same(go(METHODS[name], place, **options), go(METHODS[name], "device", **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["host", "disk"])
 def test_personal_models_have_the_same_bits_in_single_precision(place):
     """A mixture of two models is rounded in one way, wherever the clients' own ones lie."""
@@ -279,6 +281,7 @@ def test_a_session_takes_over_the_states_that_it_steps():
             use(before)
 
 
+@pytest.mark.slow
 def test_rounds_move_their_cohorts_and_a_store_grows_by_those_who_worked(monkeypatch):
     moved = []
     for name in ("read", "write"):

@@ -10,6 +10,7 @@ from fedax.engine.driver import progress_bar
 from problems import regression
 
 
+@pytest.mark.slow
 def test_true_shows_a_bar(monkeypatch):
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
     original = progress_bar.make_bars

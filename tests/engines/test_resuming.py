@@ -60,6 +60,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channel", [None, private()], ids=["plain", "private"])
 @pytest.mark.parametrize("place", list(OTHERS))
 def test_another_run_is_refused_with_the_place(place, channel):
@@ -71,6 +72,7 @@ def test_another_run_is_refused_with_the_place(place, channel):
         go(resume=begun, rounds=4, channel=channel, **OTHERS[place])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after", "place"),
     [
@@ -93,6 +95,7 @@ def test_other_privacy_is_refused(before, after, place):
         go(channel=after, resume=go(channel=before), rounds=4)
 
 
+@pytest.mark.slow
 def test_another_schedule_is_refused_with_privacy_alone():
     """Epsilon depends on who is drawn, and a model's steps do not."""
     other = fedax.Schedule(cohort=3, sampling="poisson", steps=1, batch_size=4, weights="equal")
@@ -105,6 +108,7 @@ def test_another_schedule_is_refused_with_privacy_alone():
     assert len(go(resume=go(), rounds=4, schedule=other).bits.up) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more", [{}, {"quantile": 0.5, "count_noise": 1.0}], ids=["fixed", "adaptive"]
 )
@@ -127,6 +131,7 @@ def test_a_continued_account_is_that_of_the_whole_run(engine, more):
     assert again.metrics["epsilon"][-1] > ended.metrics["epsilon"][-1]
 
 
+@pytest.mark.slow
 def test_a_budget_holds_for_a_continued_run():
     """More budget goes on, the same does not."""
     spent = go(channel=private(1.0), rounds=4).metrics["epsilon"]
@@ -141,6 +146,7 @@ def test_a_budget_holds_for_a_continued_run():
     )
 
 
+@pytest.mark.slow
 def test_a_budget_may_grow_in_a_folder(tmp_path):
     """The rounds are those of the run with the larger budget."""
     spent = go(channel=private(1.0), rounds=3).metrics["epsilon"]
@@ -200,6 +206,7 @@ def test_a_grid_is_continued_in_its_order():
         fedax.run_grid(methods, regression(), rounds=2, resume=begun[:3], **given)
 
 
+@pytest.mark.slow
 def test_a_session_ends_at_its_budget():
     """With the account of a run; the last state stays usable."""
     spent = [0.0, *go(channel=private(1.0), rounds=3, observe=None).metrics["epsilon"][1:]]
@@ -224,6 +231,7 @@ def test_a_session_ends_at_its_budget():
     assert np.isfinite(session.params(state)["w"]).all()
 
 
+@pytest.mark.slow
 def test_a_session_is_not_bound_to_the_rounds_of_a_run():
     plain = fedax.start(fedax.FedAvg(), regression(), schedule=POISSON, engine=ONE)
     assert plain.spent(plain.init()) is None

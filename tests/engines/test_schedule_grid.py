@@ -36,6 +36,7 @@ def varied(name):
     return fedax.FedProx(mu=0.1), [Schedule(**SMALL, **{name: p}) for p in (0.0, 0.3, 0.6)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dropouts", "stragglers", "sync_probability"])
 def test_probabilities_are_one_program(name, programs):
     method, schedules = varied(name)
@@ -52,6 +53,7 @@ def test_probabilities_are_one_program(name, programs):
     assert len({vector(history).tobytes() for history in grid}) == len(runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("placement", ["sequential", "chunked"])
 def test_probabilities_vary_on_several_devices(count, placement):
@@ -65,6 +67,7 @@ def test_probabilities_vary_on_several_devices(count, placement):
         np.testing.assert_allclose(vector(history), vector(single), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_probabilities_vary_with_the_method_and_the_solver(programs):
     methods = [fedax.FedProx(mu=mu) for mu in (0.0, 1.0)]
     solvers, (_, schedules) = [fedax.SGD(0.02), fedax.SGD(0.1)], varied("dropouts")
@@ -81,6 +84,7 @@ def test_probabilities_vary_with_the_method_and_the_solver(programs):
         )
 
 
+@pytest.mark.slow
 def test_shapes_are_a_program_each_and_keep_their_order(programs):
     schedules = [
         Schedule(**SMALL | {"cohort": cohort}, dropouts=p) for p in (0.0, 0.3) for cohort in (2, 3)
@@ -92,6 +96,7 @@ def test_shapes_are_a_program_each_and_keep_their_order(programs):
         np.testing.assert_allclose(vector(grid[2 * i + 1]), vector(single), rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -118,6 +123,7 @@ def test_what_depends_on_a_probability_before_the_program_is_one_each(options, m
         np.testing.assert_array_equal(vector(history), vector(single))
 
 
+@pytest.mark.slow
 def test_a_grid_of_schedules_resumes(tmp_path):
     """From checkpoints to the same bits, and not with other probabilities."""
     _, schedules = varied("dropouts")
@@ -134,6 +140,7 @@ def test_a_grid_of_schedules_resumes(tmp_path):
         np.testing.assert_array_equal(vector(one), vector(other))
 
 
+@pytest.mark.slow
 def test_unseen_clients_adapt_under_a_varied_schedule():
     """Their schedule is made inside the program, of probabilities that have no values there."""
     task = fedax.tasks.with_held_back(fedax.tasks.synthetic(1.0, 1.0, clients=6), 0.34)
@@ -189,6 +196,7 @@ def test_a_wrong_schedule_is_refused_before_another_one_runs(wrong, words):
     assert not heard
 
 
+@pytest.mark.slow
 def test_a_wrong_history_is_refused_before_another_one_goes_on():
     heard, options = [], {"observe": [fedax.observe.TrainLoss()]}
     schedules = [Schedule(cohort=k, steps=1) for k in (2, 3)]
@@ -220,6 +228,7 @@ def file_of(**grid):
     return Experiment.of(name="a", **sections, grid=grid)
 
 
+@pytest.mark.slow
 def test_the_grid_of_a_file_is_one_program(programs):
     experiment = file_of(schedule={"dropouts": [0.0, 0.3], "stragglers": [0.0, 1.0]})
     (batch,) = batches_of([experiment])

@@ -23,6 +23,7 @@ def flat(session, params):
     return np.asarray(session._grid.layout.ravel(params))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_steps_are_the_run(engine):
     """To the same bits: model, notes, bits and metrics, also with what a channel remembers."""

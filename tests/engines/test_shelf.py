@@ -54,6 +54,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick(METHODS, "SCAFFOLD"))
 def test_files_and_devices_give_the_same_bits(data, folder, name):
     runs = [
@@ -155,6 +156,7 @@ def test_a_run_on_files_resumes_and_knows_its_data(data, folder, tmp_path):
         fedax.run(fedax.FedAvg(), task_of(changed), rounds=4, **options)
 
 
+@pytest.mark.slow
 def test_rounds_read_their_cohorts_and_no_one_else(data, monkeypatch):
     """A round of four clients asks for four, each once; nothing is read for everybody."""
     asked = []

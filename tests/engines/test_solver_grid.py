@@ -32,6 +32,7 @@ def programs(monkeypatch):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("maker", [fedax.SGD, optax_solver("adam")])
 def test_learning_rates_are_one_program(maker, programs):
     solvers = [maker(learning_rate=rate) for rate in RATES]
@@ -50,6 +51,7 @@ def test_learning_rates_are_one_program(maker, programs):
         assert grid[i].arguments["solver"] == alone.arguments["solver"]
 
 
+@pytest.mark.slow
 def test_solvers_and_hyperparameters_vary_together(programs):
     methods, solvers = (
         [fedax.FedProx(mu=mu) for mu in (0.0, 1.0)],
@@ -64,6 +66,7 @@ def test_solvers_and_hyperparameters_vary_together(programs):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("solvers", "engine"),
     [
@@ -108,6 +111,7 @@ def test_the_grid_of_a_file_is_one_program():
     assert len(batches_of([other])) == 2
 
 
+@pytest.mark.slow
 def test_an_optax_optimizer_is_taken_as_it_is():
     mine = fedax.run(fedax.FedAvg(), regression(), solver=optax.adam(0.01), **COMMON)
     wrapped = fedax.run(
@@ -120,6 +124,7 @@ def test_an_optax_optimizer_is_taken_as_it_is():
     np.testing.assert_allclose(vector(mine), vector(named), rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["adam", "adamw", "lion", "yogi", "rmsprop", "contrib.muon"])
 def test_optimizers_by_name_take_steps(name):
     assert name in optax_names()

@@ -61,6 +61,7 @@ def test_a_mean_in_single_precision_does_not_depend_on_how_many_clients_there_ar
         assert abs(mean_of(values, jnp.float32) - exact) <= 4 * np.finfo(np.float32).eps * exact
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 @pytest.mark.parametrize("clients", [5_000, 100_000])
 def test_a_mean_in_half_precision_is_rounded_once(dtype, clients):
@@ -150,6 +151,7 @@ def drawn(rng, shape, dtype):
     return jnp.asarray(rng.normal(size=shape), dtype)
 
 
+@pytest.mark.slow
 @native
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", [(LONG,), (LONG + 5,), (3, LONG // 2, 1)])
@@ -191,6 +193,7 @@ def test_native_sums_stay_exact_over_many_terms():
         np.testing.assert_allclose(finalize(sums), 1e6 + 100_000 * 0.01, rtol=1e-7)
 
 
+@pytest.mark.slow
 @native
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
@@ -230,6 +233,7 @@ PLACES = {
 }
 
 
+@pytest.mark.slow
 @native
 @pytest.mark.parametrize("drop", ["stop", "drop"])
 @pytest.mark.parametrize("engine", PLACES.values(), ids=PLACES)

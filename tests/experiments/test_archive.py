@@ -80,6 +80,7 @@ def plain(texts):
     return texts | {"README.md": "\n\n".join(lines)}
 
 
+@pytest.mark.slow
 def test_a_copy_begins_with_its_conclusion_and_its_pictures(directory, tmp_path):
     directory.keep(tmp_path / "b")
     (tmp_path / "b" / "conclusion.md").write_text("Prox is ahead of Plain.\n")
@@ -101,6 +102,7 @@ def test_a_copy_begins_with_its_conclusion_and_its_pictures(directory, tmp_path)
     assert again.split("\n\n")[2] == "Prox is ahead of Plain."
 
 
+@pytest.mark.slow
 def test_the_tables_are_made_again_from_the_numbers_of_the_runs(directory, tmp_path):
     directory.keep(tmp_path / "b")
     (tmp_path / "b" / NAME).unlink()  # as copies of earlier versions
@@ -117,6 +119,7 @@ def test_the_tables_are_made_again_from_the_numbers_of_the_runs(directory, tmp_p
     assert "(1 diverged)" in again["README.md"]
 
 
+@pytest.mark.slow
 def test_a_copy_has_the_curves_for_its_tables_report_and_figures(directory, tmp_path):
     directory.keep(tmp_path / "b")
     before = tables(tmp_path / "b")

@@ -144,6 +144,7 @@ def test_seeds_that_select_are_by_default_others_too():
     assert Experiment.parse(experiment.toml()).resolved() == experiment.resolved()
 
 
+@pytest.mark.slow
 def test_the_table_of_the_grid_is_kept_and_the_report_shows_the_selected(finished):
     with (finished.path / "grid.csv").open() as stream:
         table = list(csv.DictReader(stream))
@@ -193,6 +194,7 @@ def test_a_grid_is_taken_up_again_in_both_stages(finished, tmp_path, at):
     assert ends(directory) == ends(finished)
 
 
+@pytest.mark.slow
 def test_a_grid_that_somebody_else_has_run_is_taken_over(finished, tmp_path):
     said = []
 

@@ -57,6 +57,7 @@ def test_choices_have_no_edge():
     assert edges(experiment, judged(experiment, "Prox, ids=mixed")) == []
 
 
+@pytest.mark.slow
 def test_it_is_said_everywhere(tmp_path):
     console = Console(file=io.StringIO(), width=200)
     directory = run_experiment(
@@ -75,6 +76,7 @@ def test_it_is_said_everywhere(tmp_path):
     assert "selection seed" in said
 
 
+@pytest.mark.slow
 def test_progress_shows_the_metric_that_selects(tmp_path):
     sections = SECTIONS | {
         "observe": ["train_loss", "validation_loss"],

@@ -120,6 +120,7 @@ def test_the_range_is_that_of_the_owner():
     ]
 
 
+@pytest.mark.slow
 def test_every_member_of_such_a_grid_runs_as_alone(tmp_path):
     grid = Experiment.of(
         **sections(seeds=[0], algorithm=[{"name": "fedavgm"}]),

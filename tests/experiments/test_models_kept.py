@@ -89,6 +89,7 @@ def test_all_models_or_none(tmp_path):
         Experiment.parse(text.format("some"))
 
 
+@pytest.mark.slow
 def test_export_writes_the_model_in_both_formats(finished, tmp_path):
     kept = fedax.load_params(finished.path / "models" / "0000.safetensors")
     for name in ("m.safetensors", "new/m.npz"):
@@ -106,6 +107,7 @@ def test_export_writes_the_model_in_both_formats(finished, tmp_path):
     assert (tmp_path / "b.npz").read_bytes() == (tmp_path / "new" / "m.npz").read_bytes()
 
 
+@pytest.mark.slow
 def test_predictions_are_those_of_the_model(finished, tmp_path):
     """A softmax in NumPy on the clients' test examples, from the file of the model."""
     task, kept = (
@@ -255,6 +257,7 @@ def test_what_cannot_be_exported_or_predicted_is_said(
     assert re.search(words, result.stderr), result.stderr
 
 
+@pytest.mark.slow
 def test_the_model_of_a_file_is_the_start_of_a_task(finished, tmp_path):
     path = finished.path / "models" / "0000.safetensors"
     text = TINY.replace('name = "synthetic"', f'name = "synthetic"\nparams = "{path}"').replace(
@@ -321,6 +324,7 @@ def accuracy_of(*arguments):
     return np.mean([row["y"] == row["label"] for row in rows])
 
 
+@pytest.mark.slow
 def test_a_models_state_is_kept_and_used(tmp_path, monkeypatch):
     """Batch statistics of Flax: predictions, exports and further runs start from them, and an old
     file without them is refused."""

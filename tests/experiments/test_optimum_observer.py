@@ -34,6 +34,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_theorem_1_live_from_a_file(folder):
     plan = Experiment.parse(FILE.replace("FOLDER", str(folder))).plan()
     ((label, method),) = plan.algorithms.items()
@@ -52,6 +53,7 @@ def test_theorem_1_live_from_a_file(folder):
     assert "spread_gap" in history.metrics  # the minimum is known then
 
 
+@pytest.mark.slow
 def test_objectives_that_differ_are_refused():
     text = FILE.partition("task =")[0] + 'task = {name = "synthetic", clients = 2}'
     two = text.replace('"mean"}', '"mean"}, {name = "dfedavgm"}').replace(

@@ -87,6 +87,7 @@ def rows_of(text):
 CHANGED = "task .*: its examples are not those that runs/0000.npz was made with"
 
 
+@pytest.mark.slow
 def test_the_data_of_the_run_give_its_labels(place):
     result = call("predict", "run", "--data", "new.csv")
     assert result.exit_code == 0, result.output

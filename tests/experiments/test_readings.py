@@ -203,6 +203,7 @@ def test_captions_name_every_reading():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
 def test_fedbcs_tables_are_read_by_the_best_value_with_a_mean_beside_it(name):
     recipe = papers.load(name)
@@ -243,6 +244,7 @@ def test_cells_of_another_model_have_no_verdict():
     )
 
 
+@pytest.mark.slow
 def test_data_that_cannot_be_had_are_named_with_the_reason():
     stand_ins = {
         "fedbc-table-9",
@@ -272,6 +274,7 @@ def same_table(made, kept):
                 assert a == b
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FOLDERS)
 def test_the_tables_of_kept_folders_are_made_of_their_runs_csv(name):
     """Nothing but the numbers of the runs is needed, whichever version wrote them."""
@@ -314,6 +317,7 @@ def test_the_kept_tables_are_of_the_kept_curves(name):
         )
 
 
+@pytest.mark.slow
 def test_a_rebuilt_archive_has_the_columns_that_a_changed_recipe_reads(tmp_path):
     made = RunDirectory.create(tmp_path / "a", "A")
     recipe = Recipe.parse(OWN.replace("[experiment.grid]\nfedprox.mu = [0.0, 1e4]\n", ""))

@@ -57,6 +57,7 @@ def test_the_same_runs_under_other_names_are_taken_over(first, tmp_path):
         assert run.metrics["train_loss"].tolist() == old.metrics["train_loss"].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -74,6 +75,7 @@ def test_another_run_is_not(first, old, new):
     assert import_runs([Experiment.parse(TINY.replace(old, new))], [first.path]) == {}
 
 
+@pytest.mark.slow
 def test_runs_with_more_observers_are_taken_over(tmp_path):
     """They stand under the new list, and go on there; those with fewer are passed over."""
     lists = ('["train_loss", "test_loss"]', '["test_loss"]', '["test_loss", "test_accuracy"]')

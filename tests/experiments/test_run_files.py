@@ -123,6 +123,7 @@ def test_processes_of_a_queue_end_with_their_parent(tmp_path):
     assert not path.exists()
 
 
+@pytest.mark.slow
 def test_another_number_of_jobs_is_said(tmp_path):
     class Said(Display):
         def __init__(self):

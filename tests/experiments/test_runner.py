@@ -76,6 +76,7 @@ def test_the_kept_configuration_reproduces_the_run(finished, tmp_path):
         np.testing.assert_array_equal(first.metrics["train_loss"], second.metrics["train_loss"])
 
 
+@pytest.mark.slow
 def test_loading_gives_back_all_curves(finished):
     loaded = RunDirectory.load(finished.path)
     assert (loaded.title, loaded.status, loaded.notes) == (
@@ -97,6 +98,7 @@ def test_loading_gives_back_all_curves(finished):
         assert kept.metrics["client_accuracy"].shape == (3, 4)
 
 
+@pytest.mark.slow
 def test_an_existing_run_is_not_touched(finished):
     before = (finished.path / "metrics.csv").read_bytes()
     with pytest.raises(RunExists, match="already holds a run; nothing was overwritten"):
@@ -139,6 +141,7 @@ class InterruptAt(Display):
         self.said.append(message)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_leaves_a_valid_directory(tmp_path):
     before, display = signal.getsignal(signal.SIGINT), InterruptAt()
     directory = run_experiment(
@@ -209,6 +212,7 @@ def test_a_run_that_ends_above_its_start_has_diverged():
     assert (row.outcome, row.ok) == ("1 ok, 2 diverged", False)
 
 
+@pytest.mark.slow
 def test_plain_lines_for_logs(tmp_path):
     stream = io.StringIO()
     lines = Lines(Console(file=stream, width=200), every=0.0)

@@ -147,6 +147,7 @@ def forget():
         del sys.modules[name]
 
 
+@pytest.mark.slow
 def test_everything_in_a_file_may_be_the_users(here):
     """Task, solver, observer, sampling, codec and algorithm; the grid selects; the hash is part of
     a run's settings."""
@@ -174,6 +175,7 @@ def test_everything_in_a_file_may_be_the_users(here):
     assert [copy.read_text() for copy in copies] == [CODE]
 
 
+@pytest.mark.slow
 def test_a_run_directory_is_read_without_its_code(here):
     """Report, figures, tables, export, citation, joint pages and reuse run no code, and need no
     file."""
@@ -202,6 +204,7 @@ def test_a_run_directory_is_read_without_its_code(here):
         assert "neither code.py nor its copy" in refused.output
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_with_its_copy(here):
     """If the file is gone, and only with --trust-code."""
 
@@ -295,6 +298,7 @@ name = "m/code.py:lines"
     assert fingerprint() not in (before, after)
 
 
+@pytest.mark.slow
 def test_processes_load_it_too(here):
     directory = run_experiment(Experiment.read(Path("mine.toml")), here / "two", Display(), jobs=2)
     assert directory.status == "finished"
@@ -303,6 +307,7 @@ def test_processes_load_it_too(here):
     )
 
 
+@pytest.mark.slow
 def test_commands_take_it(here):
     compared = call(
         "compare", "fedavg", "code.py:Half:lr=0.25", "--task", "code.py:lines:clients=2", "--rounds", "1", "--out", "out",
@@ -377,6 +382,7 @@ def test_options_are_checked_by_the_declarations(here):
         Experiment.read(Path("mine.toml"))
 
 
+@pytest.mark.slow
 def test_a_model_by_name(here):
     task = make_task("digits", clients=3, model="code.py:Linear")
     assert task.start(jax.random.key(0)).shape == (64, 10)
@@ -396,6 +402,7 @@ def test_a_model_by_name(here):
     assert history.last("accuracy" if "accuracy" in history.metrics else "test_accuracy") > 0.1
 
 
+@pytest.mark.slow
 def test_entry_points_are_names(here, monkeypatch):
     (here / "lab_methods.py").write_text(CODE)
     monkeypatch.syspath_prepend(str(here))

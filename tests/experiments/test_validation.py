@@ -83,6 +83,7 @@ def test_the_papers_rule_is_there_if_it_is_asked_for(folder):
     assert fedax.observe.AUC(split="validation") in chosen.arguments["observe"]
 
 
+@pytest.mark.slow
 def test_the_best_model_on_validation_is_kept(folder, finished, tmp_path, monkeypatch):
     """It is the one of the last round here, where the loss is lowest; its predictions are written
     like those of any model."""

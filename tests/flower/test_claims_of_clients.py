@@ -146,6 +146,7 @@ def test_measured_counts_are_those_that_the_server_knows(tmp_path, count):
     assert history.metrics["measured_clients"].tolist() == [4, 4]
 
 
+@pytest.mark.slow
 def test_texts_of_clients_are_one_printable_line(tmp_path, caplog):
     text = "\x1b]0;owned\x07\nWARNING forged \u202eline" + "x" * 1_000_000
 

@@ -66,6 +66,7 @@ def made(tmp_path_factory):
     return place / "d"
 
 
+@pytest.mark.slow
 def test_the_folder_is_whole(made):
     deployment = Deployment.load(made)
     assert (deployment.clients, deployment.address, deployment.folder) == (
@@ -97,6 +98,7 @@ def test_the_folder_is_whole(made):
     assert {path.suffix for path in secret} == {".pub", ".crt", ".json", ".yaml"}
 
 
+@pytest.mark.slow
 def test_a_node_takes_the_signed_app_and_no_other(made, tmp_path):
     """By the function with which Flower's SuperNode verifies apps, on what its SuperLink gets."""
     import yaml
@@ -198,6 +200,7 @@ def test_what_deployed_runs_cannot_do_is_refused_with_its_field(kind, tmp_path):
     assert not (tmp_path / "d").exists()
 
 
+@pytest.mark.slow
 def test_files_that_were_edited_are_checked_before_anything_starts(tmp_path):
     folder = tmp_path / "d"
     file = experiment(tmp_path / "experiment.toml", ["fedaware"], clients=3)
@@ -363,6 +366,7 @@ class Losing(LocalGrid):
         return [] if (k, round) == (2, 1) else super().answers(message)
 
 
+@pytest.mark.slow
 def test_a_deployed_run_predicts_without_a_server(tmp_path, monkeypatch):
     monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
     file = experiment(tmp_path / "experiment.toml", ["fedavg"], rounds=1, clients=3)

@@ -178,6 +178,7 @@ def test_one_request_that_fails_is_not_a_lost_server(followed, deployment, monke
     assert not failures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["run", "resume"])
 @pytest.mark.parametrize("end", ["lost", "interrupted", "failed"])
 def test_how_a_run_is_continued_is_said_at_its_end(tmp_path, monkeypatch, command, end):

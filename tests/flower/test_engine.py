@@ -41,6 +41,7 @@ def method(request):
     return METHODS[request.param]
 
 
+@pytest.mark.slow
 def test_same_trajectory_as_the_simulation(method, tmp_path):
     algorithm, channel = method
     watched = {"observe": OBSERVERS, "channel": channel}
@@ -67,6 +68,7 @@ def test_float32_to_1e_5(tmp_path):
     np.testing.assert_allclose(vector(ours), vector(theirs), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_no_example_is_in_any_message(tmp_path):
     """Each message of a run, hellos and measurements included, is searched for the bytes of every
     number of every example."""
@@ -122,6 +124,7 @@ def test_the_run_may_be_continued_by_another_server(tmp_path):
     } == {4, 5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [1e-6, 60.0], ids=["after each round", "by default"])
 def test_checkpoints_by_time(seconds, tmp_path):
     """Killed in round 4 of 6, with a checkpoint by rounds only at the end: the first one follows
@@ -232,6 +235,7 @@ def test_arguments_out_of_range(options, field, tmp_path):
         federation(tmp_path, fedax.FedAvg(), **options)
 
 
+@pytest.mark.slow
 def test_uploads_that_the_connection_does_not_take(tmp_path):
     """The server says so before it asks anybody, and a client before it sends anything."""
     engine = federation(tmp_path, fedax.FedAvg(), largest=4000)
@@ -260,6 +264,7 @@ def test_clients_that_do_not_come(tmp_path):
         run(fedax.FedAvg(), engine)
 
 
+@pytest.mark.slow
 def test_flower_is_imported_on_demand():
     code = (
         "import sys, fedax; fedax.Flower; print([name for name in ('flwr', 'grpc', "

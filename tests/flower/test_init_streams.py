@@ -10,6 +10,7 @@ from federation import federation, run
 from draws import Draws, check_init_draws_apart
 
 
+@pytest.mark.slow
 def test_init_draws_as_in_a_simulation(tmp_path):
     ours = run(Draws(), federation(tmp_path, Draws()), observe=[])
     theirs = run(Draws(), observe=[])

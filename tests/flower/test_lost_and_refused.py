@@ -110,6 +110,7 @@ def without_the_last():
     return run(fedax.FedAvg(), clients=3, schedule=EVERYONE, rounds=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SPOILED)
 def test_left_out_as_if_not_drawn(kind, without_the_last, tmp_path, caplog):
     change, reason = SPOILED[kind]
@@ -131,6 +132,7 @@ def test_left_out_as_if_not_drawn(kind, without_the_last, tmp_path, caplog):
     assert all(re.search(reason, text) for text in messages), messages
 
 
+@pytest.mark.slow
 def test_not_finite_is_left_out_too(without_the_last, tmp_path):
     change = of_the_last(lambda m, a: replaced(a, array=Array(np.full(4, np.nan))))
     engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=change)
@@ -156,6 +158,7 @@ def test_a_run_that_may_not_go_on_without_them_says_so(tmp_path):
         run(fedax.FedAvg(), engine, schedule=EVERYONE)
 
 
+@pytest.mark.slow
 def test_fewer_than_the_minimum_change_nothing(tmp_path):
     engine = federation(
         tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=of_the_last(lambda m, a: []), minimum=4
@@ -230,6 +233,7 @@ def test_a_repeated_or_late_order_changes_nothing(tmp_path):
     assert len(files[0]) == 16
 
 
+@pytest.mark.slow
 def test_a_lost_disk_is_named(tmp_path):
     algorithm = fedax.SCAFFOLD()
 
@@ -338,6 +342,7 @@ def test_a_second_node_of_a_client_is_refused(tmp_path, caplog):
     ]
 
 
+@pytest.mark.slow
 def test_a_wait_for_clients_at_the_start_is_logged(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(roster, "NOTICES", (0.0, 60.0))
     engine = federation(tmp_path, fedax.FedAvg(), patience=1.2)
@@ -383,6 +388,7 @@ def with_dead_clients(engine, dead, rounds=0, back_at=None, back=()):
     return state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secure", [{}, {"secure": 8.0}], ids=["open", "secure"])
 def test_a_dead_client_is_not_waited_for(secure, tmp_path, caplog):
     """With a deadline of ten minutes, a client that dies in round 1 costs no time, and no order
@@ -435,6 +441,7 @@ def test_a_message_that_is_lost_is_absent(code, tmp_path, caplog):
     assert f"client 3: left out: error {code}: Message Unavailable" in caplog.text
 
 
+@pytest.mark.slow
 def test_fewer_than_the_minimum_are_waited_for(tmp_path, caplog, monkeypatch):
     """Rounds are not used up while everybody is away: two of four are needed, and one is there."""
     monkeypatch.setattr(roster, "AGAIN", 0.01)

@@ -94,6 +94,7 @@ def blocks(language):
     return re.findall(rf"^ *```{language}\n(.*?)^ *```", page, flags=re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_copies_for_the_clients_have_your_code(tmp_path, monkeypatch):
     """The loop of the guide, on a folder of `fedax deploy init` with the guide's task."""
     monkeypatch.setattr(
@@ -142,6 +143,7 @@ name = "fedavg"
     return Deployment.load(place / name)
 
 
+@pytest.mark.slow
 def test_a_cohort_is_drawn_from_the_clients_and_not_from_the_stand_in(tmp_path):
     """The guide's task has one client, the deployment three."""
     (tmp_path / "task.py").write_text(blocks("python")[0])
@@ -221,6 +223,7 @@ def test_clients_with_a_csv_file_each(tables, tmp_path):
         assert {float(row[2]) for row in own.validation.arrays["x"]} == {count}
 
 
+@pytest.mark.slow
 def test_measurements_are_of_the_clients_own_validation_rows(tables, tmp_path):
     """Not of the stand-in's: the loss that a deployed run reports is the mean over the clients'
     rows at its last model."""
@@ -256,6 +259,7 @@ def test_measurements_are_of_the_clients_own_validation_rows(tables, tmp_path):
     np.testing.assert_allclose(history.last("validation_loss"), expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_runs_on_a_stand_in_predict(tables, tmp_path, monkeypatch):
     """With a cohort that is larger than the stand-in, whose one client has a name."""
     monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)

@@ -86,6 +86,7 @@ def both(algorithm, folder, channel=None):
     return np.asarray(alone.params), np.asarray(deployed.params), engine
 
 
+@pytest.mark.slow
 def test_every_run_of_a_function_has_its_phase(tmp_path):
     alone, deployed, engine = both(Repeating(), tmp_path)
     np.testing.assert_allclose(deployed, alone, rtol=1e-5)
@@ -106,6 +107,7 @@ def test_every_run_of_a_function_has_its_phase(tmp_path):
             assert reason in device.answer(content)["answer"]["error"]
 
 
+@pytest.mark.slow
 def test_a_state_of_the_method_and_one_of_the_codec(tmp_path):
     channel = fedax.Channel(up=TopK(0.5))
     assert channel.has_memory

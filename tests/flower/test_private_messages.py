@@ -116,6 +116,7 @@ def uploads_of(engine, client=0):
     return [upload(reply.content) for reply in replies]
 
 
+@pytest.mark.slow
 def test_no_two_messages_share_noise(tmp_path):
     """Runs, methods, rounds, data and models: whatever differs, the noise of any two messages of a
     client is independent."""
@@ -135,6 +136,7 @@ def test_no_two_messages_share_noise(tmp_path):
     assert np.abs(np.corrcoef(noise) - np.eye(9)).max() < 0.3
 
 
+@pytest.mark.slow
 def test_a_repeated_order_gets_the_stored_message(tmp_path):
     """Also from another process, and at no cost; another content under its name is refused, as is a
     name that is not its own."""
@@ -214,6 +216,7 @@ def test_a_message_that_is_no_longer_stored_is_not_made_again(tmp_path):
     assert "damaged" in error(device.answer(later))
 
 
+@pytest.mark.slow
 def test_a_client_keeps_its_account_and_stops_at_its_budget(tmp_path):
     """Over all runs: dp-accounting's epsilon of as many Gaussian messages, whose input may move by
     2 C."""
@@ -248,6 +251,7 @@ def test_a_client_keeps_its_account_and_stops_at_its_budget(tmp_path):
     assert "cannot be read" in error(device.answer(renamed(order, round=20)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "up", "uploads"),
     [
@@ -305,6 +309,7 @@ def proved(shift, delta):
     return float(np.log(more[more > 0] / less[more > 0]).max(initial=0.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secure", [False, True], ids=["open", "secure"])
 def test_the_best_attack_on_the_messages_stays_below_epsilon(secure, tmp_path):
     """One client's two opposite inputs, known but for that. In the open every message; under masks
@@ -377,6 +382,7 @@ def in_a_simulation(schedule, clients, rounds):
     return [frozenset(np.flatnonzero(row).tolist()) for row in history.metrics["who"][1:]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["poisson", "uniform"])
 def test_cohorts_that_epsilon_counts_on_come_from_a_secret(sampling, tmp_path):
     """Whoever knows the seed predicts the cohorts of a run without privacy, and none of a private
@@ -407,6 +413,7 @@ def test_cohorts_that_epsilon_counts_on_come_from_a_secret(sampling, tmp_path):
     assert sum(a == b for a, b in zip(hidden, cohorts("two", b"y" * 32, privacy), strict=True)) <= 2
 
 
+@pytest.mark.slow
 def test_the_server_s_noise_is_no_multiple_of_another(tmp_path):
     """Two widths on the same sum: with the same numbers their weighted difference would be the sum
     without noise."""

@@ -69,6 +69,7 @@ def deployed(tmp_path, monkeypatch):
     return train
 
 
+@pytest.mark.slow
 def test_a_new_run_in_a_used_folder_has_no_old_states(deployed, tmp_path):
     """SCAFFOLD: the first run had wrong data at a client, whose control variate would stay."""
     out, method = tmp_path / "runs" / "run", fedax.SCAFFOLD()
@@ -79,6 +80,7 @@ def test_a_new_run_in_a_used_folder_has_no_old_states(deployed, tmp_path):
     assert deployed(method, NEW, out) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_new_run_in_a_used_folder_has_no_old_messages(deployed, tmp_path):
     """Uploads with noise of the client are stored, and would answer the orders of the new run."""
     out = tmp_path / "runs" / "run"
@@ -100,6 +102,7 @@ class Killed(LocalGrid):
         return super().answers(message)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_after_its_folder_was_moved(deployed, tmp_path):
     method, out, moved = fedax.SCAFFOLD(), tmp_path / "out", tmp_path / "elsewhere" / "out"
 
@@ -116,6 +119,7 @@ def test_a_run_goes_on_after_its_folder_was_moved(deployed, tmp_path):
     assert found == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_the_clients_examples_alone(deployed, tmp_path):
     """As within one process: with other sizes, SCAFFOLD's control variates would not fit."""
     method, out = fedax.SCAFFOLD(), tmp_path / "out"
@@ -135,6 +139,7 @@ def test_a_run_goes_on_with_the_clients_examples_alone(deployed, tmp_path):
     assert found == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_histories_go_on_with_the_clients_examples_alone(tmp_path):
     """Of a server in the same process, which meets the clients anew; more clients too."""
     method = fedax.FedAvg()

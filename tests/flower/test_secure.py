@@ -82,6 +82,7 @@ def test_the_sum_of_those_who_stay(gone):
     assert open_secrets(few, keys, commitments, uploads, 2) == {}
 
 
+@pytest.mark.slow
 def test_a_seed_that_does_not_fit_its_commitment_is_named(tmp_path, caplog):
     """A client that commits to another seed spoils the sum, which changes nothing, and is named."""
 
@@ -97,6 +98,7 @@ def test_a_seed_that_does_not_fit_its_commitment_is_named(tmp_path, caplog):
     assert "round 0: the shares of the secrets of clients 2 do not fit" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     [fedax.FedAvg(), slow(fedax.SCAFFOLD()), slow(fedax.FedDANE(mu=0.1))],
@@ -164,6 +166,7 @@ def test_too_few_stay(tmp_path, caplog):
     assert any("4 uploads and 1 who open them, too few" in r.getMessage() for r in caplog.records)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "channel", "reason"),
     [
@@ -219,6 +222,7 @@ def test_a_sum_of_two_is_refused(tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_entries_that_do_not_fit(tmp_path):
     engine = federation(tmp_path, fedax.FedAvg(), secure=1e-3)
     with pytest.raises(
@@ -233,6 +237,7 @@ def changed(content, record, **fields):
     return RecordDict(dict(content) | {record: ConfigRecord(dict(content[record]) | fields)})
 
 
+@pytest.mark.slow
 def test_a_client_shows_no_more_than_it_should(tmp_path):
     """No open upload; no secrets of both kinds, or of others than before; no upload for a name that
     is not its content's."""

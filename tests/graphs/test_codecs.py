@@ -32,6 +32,7 @@ def vector(seed=0, dtype=float):
     return jnp.asarray(np.random.default_rng(seed).normal(size=DIM).astype(dtype))
 
 
+@pytest.mark.slow
 @every_codec
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_bytes_are_the_declared_bits_and_carry_everything(codec, dtype):
@@ -82,6 +83,7 @@ def test_codecs_are_biased_or_not_and_err_as_they_declare(codec):
         np.testing.assert_allclose(codec.bound(v), DIM * step**2 / 4, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_relative_errors_are_reached():
     """Vectors for which the constants are exact: all entries alike, one entry, and for rounding
     just off the grid's points."""
@@ -170,6 +172,7 @@ def test_a_step_for_every_message_clips_nothing(b, dtype):
         assert int(message.clipped) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("x64", [True, False])
 @pytest.mark.parametrize("rounding", ["floor", "stochastic"])
@@ -190,6 +193,7 @@ def test_the_largest_entry_keeps_its_value(rounding, x64, sign):
                 assert int(message.clipped) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("x64", [True, False])
 @pytest.mark.parametrize("b", [2, 4, 8, 16])
 def test_points_of_the_grid_stay(b, x64):
@@ -250,6 +254,7 @@ def test_top_k_keeps_the_largest():
     )
 
 
+@pytest.mark.slow
 def test_zeros_and_non_finite_vectors():
     zero = jnp.zeros(4)
     for codec in ALL:

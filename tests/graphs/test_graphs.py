@@ -189,6 +189,7 @@ def test_directed_graphs(stochastic):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("repair", ["receiver", "sender", "both"])
 def test_losses(repair):
     """The share of lost messages, the sums that are kept, and that links fail one by one, or in

@@ -50,6 +50,7 @@ def weights_of(graph, t):
     return w, np.ones(graph.clients, bool) if awake is None else np.asarray(awake)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("both", [slow(False), True])
 @pytest.mark.parametrize(("fails", "recovers"), [(0.05, 0.2), (0.6, 0.7)])
 def test_links_are_markov_chains(fails, recovers, both):
@@ -139,6 +140,7 @@ def test_push_sum_stays_unbiased(graph):
 HARD = PATH.lossy(0.1, "both", fails=0.2, recovers=0.4).sleeping(0.6)
 
 
+@pytest.mark.slow
 def test_transcription():
     """DFedAvgM in NumPy: who sleeps keeps its model, the others mix with the weights that are
     left."""
@@ -159,6 +161,7 @@ def test_transcription():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [slow(fedax.GradientTracking), fedax.PushSum])
 def test_every_engine_draws_the_same(kind):
     method = kind(graph=HARD.noisy(0.01))
@@ -204,6 +207,7 @@ def test_a_resumed_run_has_the_same_bits(kind):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_noise_has_the_declared_deviation():
     """One exchange of zeros: entry noise of deviation sigma * sqrt(sum of the others' squared
     weights), independent at every client; push-sum's scalar arrives without noise."""
@@ -224,6 +228,7 @@ def test_noise_has_the_declared_deviation():
     np.testing.assert_allclose(state.s, 1, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_schedule_says_who_is_awake():
     day = fedax.core.Daily(0.5, period=4, spread=1.0, seed=1)
     schedule = fedax.Schedule(epochs=2, batch_size=4, order="given", availability=day)

@@ -21,6 +21,7 @@ from fedax.core.hyper import declared
 from fedax.engine.backends.reference import EagerClient, EagerMinibatch
 from fedax.engine.round.context import RoundContext
 from problems import (
+    WATCHED,
     all_algorithms,
     is_preset,
     kinds_of_laws,
@@ -75,7 +76,6 @@ SWITCHES = [
     for choice in CHOICES
     if not choice.inherited
 ]
-WATCHED = {"FedAvg", "SCAFFOLD", "FedDANE", "FedAWARE", "PerFedBC", "Ditto", "DFedAvgM", "GTAdam"}
 
 
 def few(param):
@@ -123,20 +123,20 @@ def close(a, b, tolerance=1e-12):
 
 
 @pytest.mark.slow
-@every_switch_too
+@every_algorithm
 def test_pure(kind):
     """The same inputs give the same bits, and nothing is written into the task."""
     laws.repeats(method_of(kind))
 
 
-@every_switch_too
+@some_fast
 def test_learns(kind):
     """Five rounds lower the training loss: the laws do not hold for a method that does nothing."""
     laws.learns(method_of(kind))
 
 
 @pytest.mark.slow
-@every_switch_too
+@every_algorithm
 def test_another_seed_is_another_run(kind):
     """Of every method but those that take full gradients of everybody, and so have nothing to
     draw."""
@@ -216,7 +216,7 @@ def test_every_choice_is_the_same_on_the_reference_engine(choice):
     agree(choice, fedax.Eager())
 
 
-@every_algorithm
+@pytest.mark.parametrize("kind", [few(param) for param in KINDS])
 @pytest.mark.parametrize(
     "engine",
     [
@@ -232,7 +232,7 @@ def test_same_on_every_engine(kind, engine):
 
 
 @pytest.mark.slow
-@every_switch_too
+@every_algorithm
 def test_same_in_chunks(kind):
     """Several clients at a time, on two devices, and batches in parts."""
     agree(kind, CHUNKS)
@@ -301,7 +301,7 @@ def traced_bits(algorithm):
     )
 
 
-@every_switch_too
+@some_fast
 def test_bits_counted_are_bits_traced(kind):
     laws.counts_its_traffic(method_of(kind))
 
@@ -365,6 +365,7 @@ def test_round_without_clients_changes_nothing(kind):
     close(go(kind(), task, rounds=2, schedule=schedule, observe_every=1), eager)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [kind for kind in kinds_of_laws() if kind.card.reductions], ids=named
 )

@@ -58,6 +58,7 @@ def test_zeros_around_a_crop_are_normalised_like_pixels():
     assert float(augmentation(jnp.asarray(IMAGES), jax.random.key(0)).min()) == -0.5
 
 
+@pytest.mark.slow
 def test_a_task_augments_training_steps_only():
     client = {"x": IMAGES.reshape(64, -1), "y": np.arange(64) % 2}
     augmentation = Augmentation((3, 4, 2), crop=1, flip=True, mean=(0.5, 0.5))

@@ -47,6 +47,7 @@ def test_its_gradient_is_probability_minus_label():
     np.testing.assert_allclose(gradient.bias, error.sum(axis=0), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_it_is_finite_for_large_logits():
     # Logits 1e5, 0, -1e5: the losses of the three labels are 0, 1e5, 2e5.
     params = Affine(jnp.zeros((1, 3)), jnp.array([1e5, 0.0, -1e5]))
@@ -160,6 +161,7 @@ def networks():
     yield from (Nnx, Linen)
 
 
+@pytest.mark.slow
 @jax.enable_x64(False)
 @jax.numpy_dtype_promotion("standard")
 def test_classes_and_functions_that_make_a_model_are_called_with_the_sizes_of_the_data():
@@ -193,6 +195,7 @@ def test_models_have_the_names_of_experiment_files():
     assert task.loss == fedax.tasks.digits(clients=3, model="mlp").loss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outputs", [1, 2, 4])
 @pytest.mark.parametrize("library", ["equinox", "flax"])
 def test_a_network_has_an_output_for_each_class(library, outputs):

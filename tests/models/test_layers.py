@@ -176,6 +176,7 @@ def naive(layer, x, forget_bias):
     return jnp.stack(states)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [4, 21])  # without and with the extension
 @pytest.mark.parametrize(
     ("biases", "peepholes", "forget"), [(1, False, 1.0), (2, False, 0.0), (1, True, 0.5)]
@@ -191,6 +192,7 @@ def test_lstm_is_its_equations(biases, peepholes, forget, hidden):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [4, 21])
 def test_hessian_products_of_an_lstm(hidden):
     """Forward over reverse and reverse over reverse, as Per-FedAvg and the theory's estimates take

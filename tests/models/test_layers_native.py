@@ -48,6 +48,7 @@ def both(strides, padding, formulation="native"):
     )
 
 
+@pytest.mark.slow
 @native
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("sizes", CASES, ids=str)
@@ -82,6 +83,7 @@ def test_convolution_of_any_shape(sizes, dtype):
     agree(*both(*sizes[7:]), case(rng, *sizes[:7], dtype), rng, order=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("formulation", ["products", "xla"])
 @pytest.mark.parametrize("sizes", CASES[:3], ids=str)
 def test_forms_without_the_extension(sizes, formulation):
@@ -99,6 +101,7 @@ def test_convolution_under_vmap_on_other_devices(mapped, monkeypatch):
     test_convolution_under_vmap(mapped, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("formulation", FORMS)
 @pytest.mark.parametrize("mapped", [(0, None), (None, 0), (0, 0), (2, 3)])
 def test_convolution_under_vmap(mapped, formulation):
@@ -114,6 +117,7 @@ def test_convolution_under_vmap(mapped, formulation):
     agree(ours, plain, (x, kernel), rng)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("formulation", FORMS)
 def test_third_derivatives(formulation):
     rng = np.random.default_rng(2)
@@ -167,6 +171,7 @@ def parameters(rng, dtype):
     return tuple(normal(rng, shape, dtype) for shape in [(3, 3, 2, 4), (4,), (4,), (2, 2, 4, 3)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_descent_with_curvature_inside_scan_and_vmap(dtype):
     rng = np.random.default_rng(3)
@@ -187,6 +192,7 @@ def test_descent_with_curvature_inside_scan_and_vmap(dtype):
         close(own, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", [False, True])
 def test_network_under_shard_map(check):
     rng = np.random.default_rng(4)
@@ -206,6 +212,7 @@ def test_network_under_shard_map(check):
         close(own, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
     ("shape", "window"), [((1, 5, 4, 1), (2, 2)), ((17, 7, 8, 3), (3, 2)), ((50, 4, 4, 5), (1, 1))]
@@ -221,6 +228,7 @@ def test_pooling_with_bias_and_relu(shape, window, dtype):
     agree(partial(max_pool, window=window), lambda x: plain_pool(x, window), (x,), rng)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mapped", [(0, None), (None, 0), (0, 0)])
 def test_pooling_under_vmap(mapped):
     rng = np.random.default_rng(6)
@@ -268,6 +276,7 @@ def check_recurrence(sizes, dtype, spread=1.0):
         close(mine, plain)
 
 
+@pytest.mark.slow
 @native
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
@@ -287,6 +296,7 @@ def test_recurrence_of_any_shape(sizes, dtype):
     check_recurrence(sizes, dtype)
 
 
+@pytest.mark.slow
 @native
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_saturated_gates_are_one_and_zero(dtype):
@@ -306,6 +316,7 @@ def test_saturated_gates_are_one_and_zero(dtype):
     assert jnp.isnan(spoilt).all()
 
 
+@pytest.mark.slow
 @native
 @pytest.mark.parametrize("mapped", [(0, None), (None, 0), (0, 0), (2, 1)])
 def test_recurrence_under_vmap(mapped):
@@ -335,6 +346,7 @@ def plain_join(x, shortcut, stride):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
     ("shape", "shortcut", "stride"),
@@ -367,6 +379,7 @@ def test_what_is_not_a_number_is_kept():
     assert jnp.isnan(activate(x, jnp.zeros(1), 2)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
     ("shape", "groups"), [((1, 3, 2, 1), 1), ((17, 5, 4, 6), 3), ((130, 2, 3, 4), 4)]
@@ -381,6 +394,7 @@ def test_group_norm(shape, groups, dtype):
     agree(lambda *a: group_norm(*a, groups), lambda *a: plain_norm(*a, groups), arguments, rng)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mapped", [(0, None, None), (None, 0, None), (0, 0, 0)])
 def test_group_norm_under_vmap(mapped):
     rng = np.random.default_rng(8)

@@ -58,6 +58,7 @@ def case(sizes, dtype, seed=0):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("sizes", CASES, ids=str)
 def test_values_and_derivatives(sizes, dtype):
@@ -87,6 +88,7 @@ def windows(gradient, winner, size, window):
     return full
 
 
+@pytest.mark.slow
 @native
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 # of windows that have a winner: lists and plain sums
@@ -113,6 +115,7 @@ def test_gradients_from_any_winners(sizes, share, dtype):
     close(pooled.bias_gradient_p.bind(gradient, winner, native=True)[0][0], full[0].sum((0, 1, 2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mapped", [(0, None, None), (None, 0, None), (0, 0, 0), (None, None, 0), (None, 0, 0)]
 )
@@ -166,6 +169,7 @@ def test_what_does_not_fit_is_refused():
     assert jnp.isnan(ours(x.at[0, 0, 0, 0].set(jnp.nan), kernel, bias)).any()
 
 
+@pytest.mark.slow
 @native
 @pytest.mark.parametrize("level", ["plain", "avx2"])
 def test_smaller_instruction_sets(level):

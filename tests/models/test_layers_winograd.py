@@ -43,6 +43,7 @@ def pair(stride, padding):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("sizes", CASES, ids=str)
 def test_values_and_derivatives(sizes, dtype):
@@ -115,6 +116,7 @@ def test_few_channels_take_rows():
     assert y.sum() == y[:, :3, :4].size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["plain", "avx2"])
 def test_smaller_instruction_sets(level):
     if level == "avx2" and status().level == "plain":

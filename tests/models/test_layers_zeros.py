@@ -135,6 +135,7 @@ def test_pooling_and_relu_through_a_network():
     agree(partial(network, "native"), partial(network, "xla"), (x, first, second, bias), rng)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
     "shape", [(1, 3, 2, 1), (16, 4, 4, 3), (50, 5, 7, 3), (17, 1, 1, 5), (33, 28, 28, 1)], ids=str
@@ -167,6 +168,7 @@ def through(x, kernel):
     return affine.outputs_p.bind(x[None], kernel[None], native=True)[0][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("share", [1, 0.2, 0.0])
 @pytest.mark.parametrize("sizes", most_slow(SIZES, 3), ids=str)
@@ -177,6 +179,7 @@ def test_fully_connected(sizes, share, dtype):
     agree(through, jnp.matmul, (x, kernel), rng)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mapped", [(0, None), (None, 0), (0, 0), (1, 1)])
 def test_fully_connected_under_vmap(mapped):
     rng = np.random.default_rng(1)
@@ -190,6 +193,7 @@ def test_fully_connected_under_vmap(mapped):
     agree(jax.vmap(through, mapped), jax.vmap(jnp.matmul, mapped), (x, kernel), rng)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_leaving_zeros_out_changes_no_bit(dtype):
     rng = np.random.default_rng(3)
@@ -204,6 +208,7 @@ def test_leaving_zeros_out_changes_no_bit(dtype):
     assert (gradient(few.T) == gradient(jnp.concatenate([few, many]).T)[:40]).all()
 
 
+@pytest.mark.slow
 def test_fully_connected_over_a_mesh():
     rng = np.random.default_rng(4)
     x, kernel = normal(rng, (64, 300), "float32"), normal(rng, (300, 40), "float32")
@@ -221,6 +226,7 @@ def test_fully_connected_over_a_mesh():
     close(whole, jax.grad(lambda x, k: (jnp.matmul(x, k) ** 2).sum(), 1)(x, kernel))
 
 
+@pytest.mark.slow
 def test_smaller_instruction_sets():
     script = """
 import jax, jax.numpy as jnp, numpy as np

@@ -56,6 +56,7 @@ def test_parameter_counts_are_the_published_ones(name):
     assert hash(model) == hash(type(model)(**vars(model)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_at_the_start_all_classes_are_about_equally_likely(name):
     model, _, x, classes = PUBLISHED[name]

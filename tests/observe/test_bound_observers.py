@@ -56,6 +56,7 @@ def test_the_curvature_of_indefinite_clients(watched):
         assert watched.metrics["smoothness_largest"][t] == pytest.approx(np.abs(ends).max())
 
 
+@pytest.mark.slow
 def test_inexactness_is_that_of_the_definition(watched):
     """Full-gradient steps in NumPy, and the minimiser by a linear system."""
     for t, w in enumerate(models(watched)):
@@ -71,6 +72,7 @@ def test_inexactness_is_that_of_the_definition(watched):
         assert watched.metrics["proximal"][t] == MU
 
 
+@pytest.mark.slow
 def test_surrogate_weights_are_the_best(watched):
     for t, w in enumerate(models(watched)):
         found, weights = gradients(w), watched.metrics["surrogate_weight"][t]
@@ -85,6 +87,7 @@ def test_surrogate_weights_are_the_best(watched):
         assert watched.metrics["surrogate_gap"][t] <= 1e-12 * np.sum(found**2)
 
 
+@pytest.mark.slow
 def test_with_a_server_nothing_is_mixed_and_full_batches_have_no_noise(watched):
     last = {name: series[-1] for name, series in watched.metrics.items()}
     assert (last["local_steps"], last["local_rate"], last["local_momentum"]) == (STEPS, RATE, 0)
@@ -115,6 +118,7 @@ def test_the_solution_of_another_problem_is_inexact():
         assert (run.metrics["inexactness_largest"][0] < 1e-4) == exact
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["own", "global"])
 def test_the_errors_of_fedbcs_solutions(start):
     """Full-gradient steps in NumPy from each client's own model, which the observer of round 1
@@ -165,6 +169,7 @@ def gradients_at(x):
     return np.einsum("kij,kj->ki", A, x - B)
 
 
+@pytest.mark.slow
 def test_methods_without_such_a_problem_have_none():
     run = fedax.run(fedax.FedAvg(), TASK, rounds=0, observe=[Inexactness(), SolveErrors()])
     names = [
@@ -181,6 +186,7 @@ def test_methods_without_such_a_problem_have_none():
     assert np.isnan(of_dane.metrics["inexactness_largest"][0])
 
 
+@pytest.mark.slow
 def test_the_constants_of_a_ring():
     """Minibatches of one of two examples are as far from their mean as it is from them."""
 
@@ -218,6 +224,7 @@ def test_a_graph_that_changes_says_its_period():
     assert np.isnan(run.metrics["rounding_square"][0])
 
 
+@pytest.mark.slow
 def test_the_optimum():
     convex = A + np.diag([1.0, 0.0, 0.0])
     task, p = quadratic(convex, B, sizes=[2, 5, 7, 1]), np.full(4, 0.25)
@@ -241,6 +248,7 @@ def test_the_optimum():
         assert run.metrics["optimum_variance"][t] == pytest.approx(squares.mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [1, 2, 40])
 def test_the_ends_of_spectra(dim):
     """Steps as many as dimensions, fewer, and more; also where the iteration ends early."""

@@ -56,6 +56,7 @@ def who(algorithm, engine, **options):
     return fedax.run(algorithm, regression(), observe=[Who()], engine=engine(), **OPTIONS | options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_second_draw(engine):
     history = who(Twice(), engine)
@@ -65,6 +66,7 @@ def test_the_second_draw(engine):
     assert history.metrics["who"].tolist() == [[0] * 5, *expected.tolist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_feddane_trains_on_the_second_draw(engine):
     """Those are the clients that `cohorts="shared"` does not use again."""
@@ -78,6 +80,7 @@ def test_feddane_trains_on_the_second_draw(engine):
     assert not np.array_equal(own, shared)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_weighted_draw(engine, seed):
@@ -87,6 +90,7 @@ def test_a_weighted_draw(engine, seed):
     assert (told.sum(0) >= 1).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_everyone_where_everyone_works(engine):
     """Whatever cohort the schedule has."""
@@ -108,6 +112,7 @@ def test_with_replacement_and_nobody(engine):
     assert np.array_equal(told == 0, history.bits.up == 0)
 
 
+@pytest.mark.slow
 def test_extremes_of_a_draw_with_replacement():
     """A client that was drawn twice has two draws' weight in the mean, and its share once."""
     with jax.enable_x64(False):

@@ -72,6 +72,7 @@ def test_a_metric_without_a_direction_is_refused_before_anything_runs(options):
         fedax.run(fedax.FedAvg(), line(**WITH_RECALL), rounds=1, **ONE | watch | options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["run", "observer", "task"])
 @pytest.mark.parametrize("mode", ["max", "min"])
 def test_the_best_model_is_that_of_the_stated_direction(way, mode):
@@ -90,6 +91,7 @@ def test_the_best_model_is_that_of_the_stated_direction(way, mode):
     assert history.modes == ({} if way == "run" else {"validation_recall": mode})
 
 
+@pytest.mark.slow
 def test_early_stopping_follows_the_direction():
     watch = {"observe": [observe.ValidationScore("recall")], "rounds": 6} | ONE
     ends = {
@@ -106,6 +108,7 @@ def test_early_stopping_follows_the_direction():
     assert ends == {"max": 6, "min": 2}
 
 
+@pytest.mark.slow
 def test_contradictory_directions_are_refused():
     for options in (
         {"keep_best": "test_accuracy", "mode": "min"},
@@ -145,6 +148,7 @@ def test_the_worst_tenth_of_a_loss_is_the_highest():
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "observers",
     [
@@ -181,6 +185,7 @@ def test_nothing_that_is_not_finite_is_better_and_the_worst_is_finite(values, mo
     )
 
 
+@pytest.mark.slow
 def test_claims_and_tables_use_the_direction_that_a_run_states():
     history = fedax.run(
         fedax.FedAvg(),
@@ -211,6 +216,7 @@ def test_claims_and_tables_use_the_direction_that_a_run_states():
     )
 
 
+@pytest.mark.slow
 def test_claims_that_rank_nothing_need_no_direction():
     low = fedax.run(
         fedax.FedAvg(),

@@ -38,6 +38,7 @@ def broken_at(bad, value=np.nan, clients=12):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "engine", [fedax.Simulation(devices=1), fedax.Eager()], ids=["simulation", "eager"]
 )
@@ -62,6 +63,7 @@ def test_means_over_clients_with_one_that_is_not_finite(engine, personal, score)
     np.testing.assert_allclose(whole[f"{name}_worst_tenth"][0], worst.mean(), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["", "_adapted"])
 def test_clients_held_back_that_are_not_finite(ending):
     clients = [np.array([[1.0 + k, 0.0]]) for k in range(4)]
@@ -142,6 +144,7 @@ def watched(values):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_best_model_is_finite_and_an_early_stop_says_what_was_not(value):
     options = {"observe": [observe.ValidationAccuracy()], "rounds": 5} | ONE

@@ -66,6 +66,7 @@ def test_the_minimum_of_equal_clients_has_no_gradient(engine):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_minimum_by_size_has_no_gradient_either(engine):
     history = observed(fedax.LocalGD(), engine, "size")
@@ -92,6 +93,7 @@ def test_without_a_server_clients_count_alike(method, channel):
     assert not fedax.FedAvg().equal_weights
 
 
+@pytest.mark.slow
 def test_in_single_precision():
     """At the minimum of equal clients, the gap to it is zero to rounding."""
     with jax.enable_x64(False):

@@ -33,6 +33,7 @@ def test_the_objective_has_l2_and_the_gap_its_minimum():
     assert "objective_gap" not in plain.metrics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [7, 2048])
 def test_dissimilarity_by_its_definition(piece, monkeypatch):
     monkeypatch.setattr("fedax.engine.round.evaluation.PIECE", piece)
@@ -160,6 +161,7 @@ def test_consensus_and_node_accuracy():
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [fedax.Simulation, slow(fedax.Eager)])
 def test_extremes_of_the_last_cohort(engine):
     """The cohort's numbers by hand from the history of a method that notes whom it drew, with

@@ -44,6 +44,7 @@ def named(history, tmp_path_factory):
     return fedax.load_params(path)
 
 
+@pytest.mark.slow
 def test_auc_and_f1_are_scikit_learns(digits, history, tmp_path_factory):
     params = named(history, tmp_path_factory)
     for split in ("test", "validation"):
@@ -78,6 +79,7 @@ def test_members_of_a_grid_and_the_eager_engine_have_the_same(digits, history):
         np.testing.assert_allclose(eager.metrics[name], values, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_predictions_come_in_pieces_that_overlap(monkeypatch, digits, history):
     from fedax.engine.round import evaluation as view
 
@@ -193,6 +195,7 @@ def test_labels_that_are_no_columns_of_the_predictions_are_refused(kind, low, la
         kind(split=split).check(two_classes(both, low))
 
 
+@pytest.mark.slow
 def test_labels_of_whole_real_numbers_and_truth_values_stay():
     expected = watched(two_classes(both), *(kind() for kind in OF_CLASSES))
     for low in (0.0, False):
@@ -201,6 +204,7 @@ def test_labels_of_whole_real_numbers_and_truth_values_stay():
             assert seen[name] == expected[name]
 
 
+@pytest.mark.slow
 def test_logits_are_refused_where_they_give_other_numbers():
     """The largest logit is of the class with the largest probability, so F1 is the same."""
 

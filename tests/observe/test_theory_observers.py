@@ -62,6 +62,7 @@ def test_the_spread_of_workers_between_synchronisations(local_run):
     assert float(local_run.metrics["spread"].max()) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_constraints_multipliers_and_the_lagrangian(engine):
     method = fedax.FedBC(dual_lr=0.3, lam=0.5, gamma=0.01)

@@ -143,6 +143,7 @@ def test_a_delta_of_one_client_or_more_is_refused(delta):
             fedax.run(fedax.FedAvg(), TASK, channel=channel, **given)
 
 
+@pytest.mark.slow
 def test_noise_and_rounds_are_inverse_to_epsilon():
     ledger = Ledger((Release(0.2, 1),), (Release(0.2, 1),))
     noise = noise_of(ledger, 3.0, 1e-4, 50)

@@ -96,6 +96,7 @@ def test_the_attack_is_that_of_a_single_gaussian():
         assert exact == pytest.approx(1e-3, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [1, 4])
 def test_central_noise_with_everyone(rounds):
     """One client less, which takes the sum back by C."""
@@ -108,6 +109,7 @@ def test_central_noise_with_everyone(rounds):
     assert 0.6 * with_.metrics["epsilon"][-1] < proved < with_.metrics["epsilon"][-1]
 
 
+@pytest.mark.slow
 def test_poisson_sampling():
     """The sum moves by C in the rounds in which the client is drawn, a fifth of them."""
     privacy, rounds = fedax.Privacy(clip=CLIP, noise=0.8, delta=1e-3), 120
@@ -124,6 +126,7 @@ def test_poisson_sampling():
     assert 0.5 * spent(privacy, **POISSON) < proved < spent(privacy, **POISSON)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cohort", "noise"), [(45, 2.0), (10, 2.0)])
 def test_draws_of_a_fixed_number(cohort, noise):
     """One client is replaced by its opposite, and the others are like the new one: a sum moves by 2
@@ -149,6 +152,7 @@ def spent(privacy, rounds=1, **schedule):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "count_noise"), [(1.5, 0.8), (1.0, 2.5)])
 def test_adaptive_clipping(noise, count_noise):
     """One of forty clients is absent: the sum of values and the count of short uploads, with what
@@ -175,6 +179,7 @@ def test_adaptive_clipping(noise, count_noise):
     assert 0.6 * reported < best_epsilon([(1.0, exact)], [(1.0, 0.0)], 1e-3) < reported
 
 
+@pytest.mark.slow
 def test_adaptive_bounds_are_those_of_centred_counts():
     """With Poisson sampling too: C exp(-rate ((sum of b - 1/2) / m + 1/2 - quantile)), in NumPy
     from the cohorts' sizes."""
@@ -244,6 +249,7 @@ def test_everyone_drawn_is_everyone():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", [{}, POISSON, {"cohort": 10}, {"cohort": 45}], ids=str)
 @pytest.mark.parametrize("noise", [0.3, 1.0, 4.0])
 def test_more_rounds_and_less_noise_spend_more(noise, schedule):

@@ -35,6 +35,7 @@ def vector(history):
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(history.params)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "schedule"),
     [(fedax.FedAvg(), POISSON), (fedax.SCAFFOLD(), DRAWN)],
@@ -121,6 +122,7 @@ STILL = fedax.tasks.from_loss(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "privacy", "expected"),
     [
@@ -149,6 +151,7 @@ def test_the_noise_on_an_aggregate(method, privacy, expected):
     )
 
 
+@pytest.mark.slow
 def test_the_noise_on_the_counts():
     """All uploads are within their bounds, so that what differs from a share of 1 is the noise, of
     deviation sigma_b sqrt(2) / m with two parts."""
@@ -191,6 +194,7 @@ RANDOM_COUNTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "expected"), RANDOM_COUNTS.values(), ids=list(RANDOM_COUNTS))
 def test_the_part_of_the_federation_is_the_expected_one(schedule, expected):
     """The actual one would tell how many clients worked."""
@@ -200,6 +204,7 @@ def test_the_part_of_the_federation_is_the_expected_one(schedule, expected):
     assert len(set(history.notes["answered"].tolist())) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("control_weights", ["objective", "uniform"])
 @pytest.mark.parametrize(
     "schedule", [case for case, _ in RANDOM_COUNTS.values()], ids=RANDOM_COUNTS
@@ -227,6 +232,7 @@ def test_a_private_sum_of_memories_moves_as_they_do(schedule, control_weights):
     np.testing.assert_allclose(c, own, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_mixed_ids_do_not_change_a_private_mean():
     """All weights are equal, so that their order says nothing. The clients stay those of the draw:
     its expected number divides the mean, and its chance counts in epsilon."""
@@ -275,6 +281,7 @@ def test_those_who_counted_may_work_again(where):
     assert history.outcome.ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "engine", [fedax.Eager(), fedax.Simulation(devices=1)], ids=["eager", "simulation"]
 )

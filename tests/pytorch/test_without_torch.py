@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 CODE = """
 import sys
 sys.modules["torch"] = None
@@ -14,12 +16,14 @@ except fedax.FedaxError as error:
 """
 
 
+@pytest.mark.slow
 def test_from_torch_says_what_it_needs():
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=120)
     assert "from_torch needs the package 'torch'" in done.stdout, done.stderr
     assert "pip install torch" in done.stdout
 
 
+@pytest.mark.slow
 def test_nothing_else_imports_torch():
     code = (
         "import sys, fedax, fedax.cli.main, fedax.tasks; fedax.tasks.digits; print('torch' "

@@ -86,6 +86,7 @@ QUICK = ("local-gd-figure-1",)  # `make slow` runs the others
 RUNS = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_recipes_run_at_smoke(name, tmp_path):
     recipe = papers.load(name)

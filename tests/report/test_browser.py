@@ -58,6 +58,7 @@ def opened(page, folder):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_all_kinds_of_charts_are_drawn(tmp_path):
     weighed = {"client_weight": np.full((3, 2), 0.5), "client_share": np.array([(0.2, 0.8)] * 3)}
     runs = [
@@ -92,6 +93,7 @@ def axes_of(runs, folder):
     return found["found"], found["scale"] != "none"
 
 
+@pytest.mark.slow
 def test_axes_of_losses_below_zero_and_of_accuracies_that_are_close(tmp_path):
     runs = [
         record(seed=seed, losses=(1.0, low), test_accuracy=np.array([0.9512, 0.9548]))
@@ -104,6 +106,7 @@ def test_axes_of_losses_below_zero_and_of_accuracies_that_are_close(tmp_path):
     assert len(set(accuracy["y"])) == len(accuracy["y"]) > 2
 
 
+@pytest.mark.slow
 def test_a_gap_of_the_size_of_rounding_is_drawn_on_a_logarithmic_axis(tmp_path):
     gap = np.array([0.5, 1e-6, -1e-8])
     run = record(losses=(1.0, 0.5, 0.4), objective_gap=gap)
@@ -113,6 +116,7 @@ def test_a_gap_of_the_size_of_rounding_is_drawn_on_a_logarithmic_axis(tmp_path):
     assert has_switch
 
 
+@pytest.mark.slow
 def test_a_single_loss_has_few_ticks(tmp_path):
     (loss, *_), _ = axes_of([record(losses=(1.11,))], tmp_path / "browser")
     assert 2 < len(loss["y"]) < 9

@@ -7,6 +7,7 @@ from fedax.core import InvalidInput
 from problems import regression
 
 
+@pytest.mark.slow
 def test_a_page_of_several_runs(tmp_path):
     runs = fedax.run_grid([fedax.FedAvg()], regression(), seed=[0, 1], rounds=2)
     one = fedax.run(fedax.FedProx(mu=1.0), regression(), rounds=2)

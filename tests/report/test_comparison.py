@@ -180,12 +180,14 @@ def histories():
     }
 
 
+@pytest.mark.slow
 def test_from_python(histories, tmp_path):
     assert fedax.table(histories, "latex").startswith("% Comparison")
     with pytest.raises(fedax.InvalidInput, match=r"got 'latx'.*Did you mean 'latex'"):
         fedax.table(histories, "latx")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["pdf", "png"])
 def test_figures_of_histories(histories, tmp_path, ending):
     pytest.importorskip("matplotlib")
@@ -195,6 +197,7 @@ def test_figures_of_histories(histories, tmp_path, ending):
     assert (tmp_path / f"b.{ending}").read_bytes().startswith(begin)
 
 
+@pytest.mark.slow
 def test_other_endings_are_refused(histories, tmp_path):
     with pytest.raises(
         fedax.InvalidInput,

@@ -263,6 +263,7 @@ def histories():
     )
 
 
+@pytest.mark.slow
 def test_histories_are_paired_by_their_seeds(histories):
     losses = [history.last("train_loss") for history in histories]
     assert len(set(losses)) == 3

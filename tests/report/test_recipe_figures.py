@@ -255,6 +255,7 @@ def test_panels_have_at_most_six_lines_and_tell_what_they_show(name):
         assert any(word in chart.caption.lower() for word in ("mean", "one run", "values"))
 
 
+@pytest.mark.slow
 def test_a_method_looks_the_same_in_all_figures():
     looks = {}
     for name in papers.recipe_files():
@@ -297,6 +298,7 @@ def test_an_incomplete_grid_has_at_most_four_panels_in_a_row():
     assert chart.columns == 4
 
 
+@pytest.mark.slow
 def test_wide_logarithmic_axes_have_ticks_that_do_not_overlap():
     """Curves begin at 0, which a logarithmic axis does not show."""
     pyplot = pytest.importorskip("matplotlib.pyplot", reason="needs the extra paper")

@@ -48,6 +48,7 @@ def test_the_page_is_one_file(history, tmp_path):
     assert "FedAvg: ok." in page
 
 
+@pytest.mark.slow
 def test_a_history_prints_as_a_short_table(history):
     lines = str(history).splitlines()
     assert repr(history) == str(history)
@@ -96,6 +97,7 @@ def test_tasks_and_schedules_print_short():
     assert ["training", "examples", "5"] in [line.split() for line in lines]
 
 
+@pytest.mark.slow
 def test_pages_have_the_settings_and_versions(history, tmp_path):
     """Those of the runs: the numbers a reader needs to repeat them, also where words stood for
     numbers."""

@@ -25,6 +25,7 @@ def look(style):
     return colour_of(style), dash_of(style), marker_of(style)
 
 
+@pytest.mark.slow
 @given(labels)
 def test_looks_differ_and_methods_keep_theirs(names):
     found = styles(names)

@@ -106,6 +106,7 @@ def test_verbs_of_a_method_that_is_written_here():
     assert verbs.logic_lines(Half) == 3
 
 
+@pytest.mark.slow
 def test_every_algorithm_is_in_the_table_of_verbs():
     import algorithms
     import verbs

@@ -121,6 +121,7 @@ def test_every_public_name_has_an_entry(hooks):
         assert ":::" in page or "](fedax.md#" in page, f"{module} has no entry"
 
 
+@pytest.mark.slow
 def test_every_entry_is_found_with_its_text(hooks):
     """By the reader of the site, which leaves out what has none; some docstrings are made when
     their module is imported."""
@@ -182,6 +183,7 @@ def test_every_algorithm_has_a_page_with_its_ranges_and_traffic(hooks):
         assert made["algorithms/index.md"].count(f"({name}.md)") == 1
 
 
+@pytest.mark.slow
 def test_examples_of_algorithms_run(hooks):
     """One of them here; that every algorithm runs with its defaults is a law."""
     exec(hooks("algorithms").EXAMPLE.format(name="FedAvg"), {})

@@ -165,6 +165,7 @@ def test_theorem_1_as_printed_fails_with_much_momentum():
     assert least <= dfedavgm.stationarity_bound(setting, gap=start / 2, rounds=rounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("code", [None, "stochastic", "down"])
 def test_theorems_1_and_3_along_runs(momentum, code):

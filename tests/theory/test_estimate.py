@@ -48,6 +48,7 @@ def test_curvature_of_quadratics(dim, shift):
             )
 
 
+@pytest.mark.slow
 def test_losses_gradients_and_weights():
     rng = np.random.default_rng(0)
     q, w = quadratics(rng), rng.normal(size=4)
@@ -61,6 +62,7 @@ def test_losses_gradients_and_weights():
             assert losses.value(w) == pytest.approx(q._replace(p=p).value(w) + 0.1 * w @ w)
 
 
+@pytest.mark.slow
 def test_optimum_of_quadratics():
     for seed in range(2):
         q = quadratics(np.random.default_rng(seed), lowest=0.01)
@@ -126,6 +128,7 @@ def logistic_task(rng):
     )
 
 
+@pytest.mark.slow
 def test_optimum_of_logistic_regression():
     task, a, signs = logistic_task(np.random.default_rng(0))
     found, ours = estimate.optimum(estimate.Losses(task)), newton(a, signs, 0.05)
@@ -147,6 +150,7 @@ def test_local_variance_is_that_of_all_minibatches():
         assert found.low == found.mean == found.high
 
 
+@pytest.mark.slow
 def test_sampled_variance_covers_the_truth():
     """19 of 20 intervals should; 200 draws have a standard error of 1.5 %, and few examples a
     skewed mean."""
@@ -166,6 +170,7 @@ def test_global_variance():
     assert estimate.global_variance(losses, points) == pytest.approx(max(spread))
 
 
+@pytest.mark.slow
 def test_dissimilarity_of_a_task_is_the_observers():
     task = fedax.tasks.synthetic(alpha=1.0, beta=1.0, clients=5)
     losses = estimate.Losses(task)

@@ -115,6 +115,7 @@ def test_lemma_4_1_as_printed_fails():
     assert error > share**2 * q.smoothness**2 * drift_square
 
 
+@pytest.mark.slow
 def test_stationarity_along_runs_of_the_shortest_combination():
     for seed in range(100):
         rng = np.random.default_rng(seed)

@@ -105,6 +105,7 @@ def test_consensus_is_reached_by_opposed_linear_losses():
     assert bound == pytest.approx((g / lam) ** 2)
 
 
+@pytest.mark.slow
 def test_theorem_4_5_along_runs():
     for seed in range(100):
         run = Run(seed)

@@ -39,6 +39,7 @@ def indefinite(rng):
     return q, max(0.0, -float(eigenvalues.min())), float(np.abs(eigenvalues).max())
 
 
+@pytest.mark.slow
 def test_a_round_decreases_f_by_rho_at_least():
     """Theorem 5 (3 where nothing is concave), with the best mu and others, wherever rho says
     something."""

@@ -77,6 +77,7 @@ def check_run(problem, start, interval, steps, fraction):
     return gap / bound if bound else 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "problems"), [(Quadratic, 700), (Logistic, 300)], ids=["quadratics", "logistic"]
 )

@@ -189,6 +189,7 @@ def test_a_start_far_out_hides_no_curvature(start):
     np.testing.assert_array_equal(history.fitted["smoothness_estimate"].shape, (3,))
 
 
+@pytest.mark.slow
 def test_float32_far_out():
     with jax.enable_x64(False):
         loss = lambda w, x: 9 * jnp.logaddexp(w - x, x - w)  # noqa: E731
@@ -213,6 +214,7 @@ def bent_task():
     return fedax.tasks.from_loss(bent, random_start, clients=[[1.0, 2.0], [0.5]])
 
 
+@pytest.mark.slow
 def test_estimates_are_of_the_runs_own_start(bent_task):
     """Every seed has its own: the curvature at its very parameters does not exceed it, and a grid
     of seeds gives the same."""
@@ -253,6 +255,7 @@ def test_a_grid_of_seeds_goes_on_from_checkpoints(bent_task, tmp_path):
     assert not np.array_equal(np.asarray(whole[0].params), np.asarray(whole[1].params))
 
 
+@pytest.mark.slow
 def test_a_model_that_is_given_is_the_start(bent_task):
     at_zero, far = (used(bent_task, params=jnp.full(4, value))[0] for value in (0.1, 8.0))
     assert far > at_zero

@@ -77,6 +77,7 @@ ODD = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [words for words, _ in ODD.values()], ids=ODD)
 def test_ranks_that_disagree_are_told_before_round_0(words, request):
     odd = next(options for known, options in ODD.values() if known is words)()
@@ -174,6 +175,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [slow(False, id="all data"), pytest.param(True, id="own data")])
 @pytest.mark.parametrize("name", quick(METHODS, "SCAFFOLD"))
 def test_ranks_continue_to_the_bit(name, own, tmp_path):
@@ -270,6 +272,7 @@ def test_ranks_leave_out_the_clients_that_the_simulation_does(method):
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_only_the_same_run_continues(tmp_path):
     on_ranks(4, lambda comm: go(comm, checkpoint=tmp_path, rounds=2))
     found = on_ranks(4, lambda comm: go(comm, checkpoint=tmp_path, seed=4))
@@ -288,6 +291,7 @@ def test_a_full_disk_is_known_to_all(tmp_path, monkeypatch):
     assert all("rank 0: WriteFailed: checkpoint of round 7" in str(error) for error in found[1:])
 
 
+@pytest.mark.slow
 def test_values_that_cannot_be_compared_are_said(recwarn):
     class Odd:
         pass
