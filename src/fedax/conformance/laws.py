@@ -18,7 +18,6 @@ import numpy as np
 from fedax.algorithms import make_algorithm
 from fedax.communication.codecs import Identity
 from fedax.conformance.method import (
-    OPTIONS,
     SCHEDULE,
     SIZES,
     Broken,
@@ -31,6 +30,7 @@ from fedax.conformance.method import (
     require,
     require_close,
     require_equal,
+    run_options,
     squares,
     state_arrays,
     vector,
@@ -213,7 +213,7 @@ def varies_in_a_grid(method: Method) -> None:
     settings = [{}, method.scaled(0.5)]
     if not settings[1]:
         raise Skipped("it has no real hyperparameters")
-    grid = run_grid([method.make(**setting) for setting in settings], regression(), **OPTIONS)
+    grid = run_grid([method.make(**setting) for setting in settings], regression(), **run_options())
     for setting, history in zip(settings, grid, strict=True):
         require_close(
             history,
@@ -471,7 +471,7 @@ def keeps_its_state_without_clients(method: Method) -> None:
     "Correct the method, or the `Reduction` on its card.",
 )
 def reduces_as_declared(method: Method) -> None:
-    reductions = getattr(getattr(method.kind, "card", None), "reductions", ())
+    reductions = _on_card(method, "reductions")
     if not reductions:
         raise Skipped("its card declares no reductions")
     for reduction in reductions:
@@ -487,7 +487,7 @@ def reduces_as_declared(method: Method) -> None:
     "`gather` ignore p_k.",
 )
 def weighs_examples_alike(method: Method) -> None:
-    if not _declares(method, "by_examples"):
+    if not _on_card(method, "by_examples"):
         raise Skipped("its card does not say by_examples=True")
     clients = examples_of((6, 3, 12))
     # twelve examples become clients of four and of eight
@@ -510,7 +510,7 @@ def weighs_examples_alike(method: Method) -> None:
     "the factor `fed.answered.coverage`.",
 )
 def is_exact(method: Method) -> None:
-    if not _declares(method, "exact"):
+    if not _on_card(method, "exact"):
         raise Skipped("its card does not say exact=True")
     clients = examples_of((8, 16, 24, 16))
     x, y = (np.concatenate([client[name] for client in clients]) for name in ("x", "y"))
@@ -530,8 +530,8 @@ def is_exact(method: Method) -> None:
         require(remaining <= NEAR, f"{got} ({history.outcome})")
 
 
-def _declares(method: Method, flag: str) -> bool:
-    return getattr(getattr(method.kind, "card", None), flag, False)
+def _on_card(method: Method, field: str) -> Any:
+    return getattr(getattr(method.kind, "card", None), field, None)
 
 
 @contextlib.contextmanager

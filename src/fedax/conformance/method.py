@@ -23,16 +23,6 @@ SIZES = (7, 20, 33, 4, 11)
 """Examples of the clients of `regression`."""
 # 2 steps an epoch for client 0: its third is in the next
 SCHEDULE = Schedule(cohort=3, steps=3, batch_size=4)
-OPTIONS: dict[str, Any] = {
-    "solver": SGD(0.05),
-    "schedule": SCHEDULE,
-    "rounds": 5,
-    "seed": 3,
-    "observe": (),
-    "observe_every": 5,
-    "engine": Simulation("sequential", devices=1),
-}
-"""Of `fedax.run`, unless a law gives others."""
 
 
 class Broken(FedaxError):
@@ -41,6 +31,20 @@ class Broken(FedaxError):
 
 class Skipped(FedaxError):
     """A law says nothing about a method; the message says why."""
+
+
+def run_options() -> dict[str, Any]:
+    """Returns the options of `fedax.run` unless a law gives others."""
+    return {
+        "solver": SGD(0.05),
+        "schedule": SCHEDULE,
+        "rounds": 5,
+        "seed": 3,
+        "observe": (),
+        "observe_every": 5,
+        # not at import: JAX may not be set up yet
+        "engine": Simulation("sequential", devices=1),
+    }
 
 
 def squares(params: Any, examples: Any) -> Any:
@@ -108,7 +112,7 @@ class Method:
         """
         try:
             algorithm = self.make(**hyperparameters or {})
-            return run(algorithm, task or regression(), **(OPTIONS | options))
+            return run(algorithm, task or regression(), **(run_options() | options))
         except InvalidInput as error:
             raise Skipped(f"the method refuses its setting: {error}") from error
 

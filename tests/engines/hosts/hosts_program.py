@@ -85,6 +85,8 @@ def result(case, folder, process):
             )
         except FedaxError as error:
             return str(error)
+    if case == "refused":
+        fedax.run(fedax.FedProx(mu=-1.0), regression(), **usual("FedProx"))
     if case == "fails":
         if process == 1:
             raise ValueError("the disk of this host is broken")

@@ -141,6 +141,15 @@ def test_an_error_of_one_ends_all(tmp_path):
 
 
 @pytest.mark.slow
+def test_each_says_what_all_refuse(tmp_path):
+    """The coordinator ends last: without it the others end at once, before they have said why."""
+    codes, outputs = launch(2, tmp_path, "refused", limit=120)
+    assert codes == [1, 1], outputs
+    for rank, (_, error) in enumerate(outputs):
+        assert f"rank {rank} of 2: InvalidInput: FedProx(mu=...): got -1.0" in error
+
+
+@pytest.mark.slow
 def test_three_processes_run_every_algorithm(tmp_path):
     names = [name for name, algorithm in algorithms().items() if not is_preset(type(algorithm))]
     first, *others = results(3, tmp_path, *names, limit=1200)

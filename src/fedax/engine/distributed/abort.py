@@ -77,11 +77,13 @@ def abort_all(print_reason: Callable[[], None], code: int, rank_info: RankInfo) 
         time.sleep(GRACE)
     print_reason()
     sys.stdout.flush()
-    sys.stderr.flush()
     if (comm := _mpi_world()) is not None:
         time.sleep(0.2)  # the launcher needs a moment to forward the output
         comm.Abort(code)
     elif _has_jax_processes():
+        # the others end at once without rank 0, which coordinates them: it lets them print first
+        if not rank_info.rank:
+            time.sleep(2 * GRACE)
         # a regular exit would wait in JAX's shutdown barrier for the other processes
         os._exit(code)
 

@@ -83,7 +83,7 @@ def _read_number(name: str, value: int | None, variable: str) -> int | None:
     if text is None:
         return None
     low = 1 if name == "processes" else 0
-    if isinstance(text, bool) or not str(text).isdigit() or int(text) < low:
+    if not str(text).isdigit() or int(text) < low:
         raise InvalidInput.of(f"connect_hosts({name}=...)", text, f"whole numbers >= {low}")
     return int(text)
 
